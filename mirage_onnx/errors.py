@@ -1,0 +1,171 @@
+"""Errors and refusals: every way this program says no has a stable code and a sentence.
+
+``MirageError`` ends a command; ``Rejection`` is a value that a stage returns instead of a result
+(a node that cannot be imported, a candidate that cannot be compiled, a region that is not faster).
+The catalogue below is the single list of codes: ``docs/errors.md`` is generated from it and a test
+provokes each one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes of the command line."""
+
+    DONE = 0
+    CHECK_FAILED = 1
+    INPUT = 2
+    INTERNAL = 3
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One catalogue line: what the code means, what to do, and the exit code of a command it ends."""
+
+    meaning: str
+    advice: str
+    exit: Exit = Exit.INPUT
+
+
+#: Codes that end a command.
+ERRORS: dict[str, Entry] = {
+    "FILE_MISSING": Entry("the input file does not exist", "check the path"),
+    "FILE_UNREADABLE": Entry("the input file cannot be read", "check its permissions"),
+    "NOT_ONNX": Entry(
+        "the file is not an ONNX model, or is truncated", "export or copy the model again"
+    ),
+    "MODEL_INVALID": Entry(
+        "the graph is cyclic, ill-typed or uses names it does not define",
+        "run onnx.checker on the model and fix the exporter",
+    ),
+    "OPSET_UNSUPPORTED": Entry(
+        "the model's opset is newer or older than this version understands",
+        "export with opset 13 to 24",
+    ),
+    "EXTERNAL_DATA_MISSING": Entry(
+        "a weight file that the model refers to is not there",
+        "copy the external data file beside the model",
+    ),
+    "ZERO_SIZE": Entry("a graph input or weight has a dimension of size 0", "give it a size >= 1"),
+    "OUTPUT_IS_INPUT": Entry("the output path is the input path", "choose another -o"),
+    "OUTPUT_UNWRITABLE": Entry("the output cannot be written", "choose a folder you can write to"),
+    "TARGET_UNKNOWN": Entry("there is no device profile of this name", "use --target h200 or local"),
+    "NO_GPU": Entry("--target local needs a usable GPU", "use --target h200 on this machine"),
+    "OPTION_INVALID": Entry("an option has a value it cannot take", "see --help"),
+    "SHAPES_DIFFER": Entry(
+        "the two models have different inputs or outputs", "compare models of one origin"
+    ),
+    "OUTPUTS_DIFFER": Entry(
+        "the outputs of the two models differ by more than the tolerance",
+        "report it with both models: this must not happen",
+        Exit.CHECK_FAILED,
+    ),
+    "BUNDLE_INVALID": Entry("the kernel bundle is damaged", "optimize the model again"),
+    "PLAN_INVALID": Entry("a launch plan is malformed", "optimize the model again"),
+    "OPS_LIBRARY_MISSING": Entry(
+        "the custom-op library is not built", "run `make build` or `pip install .`"
+    ),
+    "ORT_MISSING": Entry("onnxruntime is not installed", "pip install 'mirage-onnx[cpu]'"),
+    "ORT_CONFLICT": Entry(
+        "onnxruntime and onnxruntime-gpu are both installed and overwrite each other",
+        "pip uninstall -y onnxruntime onnxruntime-gpu, then install one extra: [cpu] or [cu13]",
+    ),
+    "LAUNCHES_UNKNOWN": Entry(
+        "the session was not made by mirage_onnx.InferenceSession",
+        "make it with mirage_onnx.InferenceSession to count launches",
+    ),
+    "SESSION_FAILED": Entry(
+        "onnxruntime could not make or run a session of the model", "see the message it gave"
+    ),
+    "COMPILER_MISSING": Entry("NVRTC could not be loaded", "pip install 'nvidia-cuda-nvrtc>=13,<14'"),
+    "INTERNAL": Entry("a bug in mirage-onnx", "report it with the log file", Exit.INTERNAL),
+}
+
+#: Codes of refusals: why a node, a region or a candidate was left as it is.
+REJECTIONS: dict[str, str] = {
+    # importer: why a node is a barrier
+    "OP_UNKNOWN": "the operator has no tabled semantics",
+    "OP_FORM": "an attribute or input form of the operator is not supported",
+    "DTYPE": "the element type is not supported",
+    "DYNAMIC_DIM": "a dimension is not known at optimization time",
+    "RANK_UNKNOWN": "a shape is not known",
+    "SUBGRAPH": "the node holds or captures a subgraph",
+    "CUSTOM_DOMAIN": "the node belongs to a domain with no tabled semantics",
+    # match: why a set of nodes is no region
+    "AXES_CONFLICT": "one axis would have to be two axes at once",
+    "TOO_SMALL": "nothing to fuse: the region is a single library operator or a pure copy",
+    "NO_OUTPUT": "no value of the region is used outside it",
+    "WEIGHT_RUNTIME": "the matrix operand is not an initializer",
+    "OVERLAP": "another region that saves more uses some of the same nodes",
+    "NAME_POOL_FULL": "the model already has 128 distinct custom kernels",
+    # superopt: why no candidate came out
+    "NO_CANDIDATE": "the search found no program within its bound",
+    "BOUND": "the region has more operations than the search bound",
+    "LAYOUT": "no thread layout holds these values",
+    "SMEM": "the tiles do not fit into shared memory",
+    # verify
+    "NOT_EQUIVALENT": "a random test found a different output",
+    "INCONCLUSIVE": "too few valid draws to decide",
+    "RANGE": "an intermediate value could overflow its 16-bit storage",
+    "NUMERICS": "the candidate rounds worse than the original",
+    # codegen
+    "EMIT_UNSUPPORTED": "the code generator has no rule for this operation at this place",
+    "COMPILE_FAILED": "NVRTC refused the generated kernel",
+    "SPILLS": "the compiled kernel spills registers",
+    # tune
+    "NOT_FASTER": "no candidate is faster than ONNX Runtime by the required margin",
+    "BASELINE_UNKNOWN": "the target's table has no time for one of the original operators",
+    "KERNEL_WRONG": "the compiled kernel differs from the float64 reference",
+    "BUDGET": "the time budget ended before this region was searched",
+}
+
+
+class MirageError(Exception):
+    """An error a user can act on; ``code`` is a key of ``ERRORS``."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+    @property
+    def exit(self) -> Exit:
+        entry = ERRORS.get(self.code)
+        return entry.exit if entry else Exit.INTERNAL
+
+    def line(self) -> str:
+        """The one line a user sees: ``CODE: what was found; what to do``."""
+        entry = ERRORS.get(self.code)
+        return f"{self.code}: {self.detail}" + (f"; {entry.advice}" if entry else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A refusal with its reason: a value, not an exception.
+
+    ``code`` is a key of ``REJECTIONS``; ``nodes`` names the ONNX nodes (or values) it is about.
+    """
+
+    code: str
+    reason: str
+    nodes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.code not in REJECTIONS:
+            raise ValueError(f"unknown rejection code {self.code!r}")
+
+    def __str__(self) -> str:
+        where = f" ({', '.join(self.nodes)})" if self.nodes else ""
+        return f"{self.code}: {self.reason}{where}"
+
+
+class RejectionError(Exception):
+    """Carries a Rejection out of a deep call; the stage that started the call returns the value."""
+
+    def __init__(self, code: str, reason: str, nodes: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self.rejection = Rejection(code, reason, nodes)

@@ -1,0 +1,1 @@
+"""The two immutable IRs (Program/Region and UGraph) and their canonical text forms."""

@@ -1,0 +1,104 @@
+"""Program: what an ONNX model says, as typed primitive steps that keep the ONNX names.
+
+Every ONNX node becomes one ``Node``: either *lowered* to primitive steps over positional shapes, or
+a *barrier* with the reason why it is not understood. Tensors are named as in the model, so a region
+of nodes maps straight back to the graph it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from mirage_onnx.errors import Rejection
+from mirage_onnx.ir.dtype import DType
+
+#: A dimension: a number, or the name of a symbol that is only known at run time.
+Dim = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named tensor. ``shape`` is None where the model does not tell the rank."""
+
+    name: str
+    dtype: DType | None
+    shape: tuple[Dim, ...] | None
+
+    @property
+    def is_static(self) -> bool:
+        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """An exact scalar operand: a rational, optionally raised to a power, or a named irrational.
+
+    ``1/sqrt(2)`` is ``Constant(Fraction(1, 2), Fraction(1, 2))``, i.e. (1/2) ** (1/2). ``source``
+    is the tensor it was read from; ``text`` says what the model wrote where that differs.
+    """
+
+    base: Fraction | str
+    exponent: Fraction = Fraction(1)
+    source: str = ""
+
+
+Operand = str | Constant
+StepAttr = tuple[int, ...] | DType | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One primitive operation on positional tensors; ``inputs`` are tensor names or constants.
+
+    op                      attr                 meaning (numpy broadcasting where elementwise)
+    an ``ir.ops`` name      None                 elementwise
+    ``pow``                 -                    inputs (x, Constant exponent)
+    ``cast``                target DType         rounding, the identity of the algebra
+    ``matmul``              None                 numpy matmul
+    ``sum``/``rmax``/``mean``  axes (keepdims)   reduction that keeps the reduced dims as 1
+    ``transpose``           permutation          numpy transpose
+    ``reshape``             new shape            only inserts or removes dims of extent 1
+    """
+
+    op: str
+    inputs: tuple[Operand, ...]
+    output: Tensor
+    attr: StepAttr = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An ONNX node: its names, and its lowering or the reason why it has none."""
+
+    name: str
+    op_type: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    steps: tuple[Step, ...] = ()
+    barrier: Rejection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A whole model. ``nodes`` are in topological order; ``tensors`` covers every ONNX name.
+
+    ``weights``: initializers that are not graph inputs (their values never change);
+    ``constants``: the scalar ones among them, and Constant nodes, by exact value.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    tensors: Mapping[str, Tensor]
+    weights: frozenset[str]
+    constants: Mapping[str, Constant]
+
+    def consumers(self) -> dict[str, tuple[str, ...]]:
+        """Tensor name -> names of the nodes that read it."""
+        found: dict[str, list[str]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                found.setdefault(name, []).append(node.name)
+        return {k: tuple(v) for k, v in found.items()}

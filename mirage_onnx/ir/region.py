@@ -1,0 +1,85 @@
+"""Region: a set of ONNX nodes to be replaced by one custom node, with its canonical algebra.
+
+``steps`` is the typed program as ONNX wrote it (what the numeric checks run, op by op);
+``outputs`` are the same values as terms over named axes (what the search and the proof use). Inputs
+and axes carry canonical names (``i0, i1, ...``, ``a0, a1, ...``), so equal programs under other
+names have equal ``structure`` text; sizes and element types join it in ``key``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.program import Constant, Step, Tensor
+from mirage_onnx.ir.term import Term, walk
+
+
+@dataclass(frozen=True, slots=True)
+class RegionTensor:
+    """An input or output: canonical name, element type, axes in memory order.
+
+    ``axes`` leave out dims of extent 1. ``tensor`` is the ONNX tensor of this instance.
+    ``is_weight``: an initializer that no run can change.
+    """
+
+    name: str
+    dtype: DType
+    axes: tuple[str, ...]
+    tensor: Tensor
+    is_weight: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One instance of a region of a model."""
+
+    nodes: tuple[str, ...]
+    steps: tuple[Step, ...]
+    constants: Mapping[str, Constant]
+    inputs: tuple[RegionTensor, ...]
+    outputs: tuple[RegionTensor, ...]
+    terms: tuple[Term, ...]
+    extents: Mapping[str, int]
+
+    @property
+    def structure(self) -> str:
+        """Canonical text without sizes: one line per input, value and output."""
+        lines = [
+            f"in {i.name} {i.dtype}[{','.join(i.axes)}]{' weight' if i.is_weight else ''}"
+            for i in self.inputs
+        ]
+        names: dict[Term, str] = {}
+        for t in walk(self.terms):
+            if t.op == "input":
+                names[t] = str(t.attr)
+            elif t.op == "const":
+                names[t] = str(t.attr)
+            elif t.op == "extent":
+                names[t] = f"|{','.join(t.attr)}|"  # type: ignore[arg-type]
+            else:
+                names[t] = f"%{sum(n.startswith('%') for n in names.values())}"
+                attr = "" if t.attr is None else f"[{_attr(t.attr)}]"
+                args = ", ".join(names[a] for a in t.args)
+                lines.append(f"{names[t]} = {t.op}{attr}({args}) : [{','.join(t.axes)}]")
+        lines += [
+            f"out {o.name} {o.dtype}[{','.join(o.axes)}] = {names[t]}"
+            for o, t in zip(self.outputs, self.terms, strict=True)
+        ]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def text(self) -> str:
+        """``structure`` with the extents of the axes: the input of every cache key."""
+        sizes = " ".join(f"{a}={n}" for a, n in sorted(self.extents.items()))
+        return f"region\naxes {sizes}\n{self.structure}"
+
+    @property
+    def key(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+
+def _attr(attr: object) -> str:
+    return ",".join(attr) if isinstance(attr, tuple) else str(attr)

@@ -1,0 +1,189 @@
+"""UGraph: a tensor program over the kernel, cluster, thread-block and thread levels of a GPU.
+
+Kernel level: tensors in device memory and custom kernels over them. Block level: what one thread
+block of a kernel does with tiles: load, compute, accumulate over a for-loop, combine over the
+cluster, compute again, save. Thread level: where each block value lives, its ``layout``. All four
+levels are part of the canonical text (``ir/text.py``).
+
+Dimensions are *named axes*. A map sends a grid dimension, the cluster or the for-loop to the axis
+that it splits, or to None (the operand is replicated). Extents and tile sizes are symbolic here;
+``KernelParams`` holds the numbers, chosen last. The last tile of an axis may be short: operations
+see only the elements that exist.
+
+Semantics of one kernel, for a grid index, a cluster rank and a loop iteration: an axis of extent E
+that is split by the grid with tile T gives this block the range [g*T, min((g+1)*T, E)); what
+remains of it is cut into ``cluster`` pieces of ceil(size / cluster) elements, and rank r takes the
+r-th; that piece is walked in steps of the loop tile. A map that names an axis the tensor does not
+have is ill-formed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fractions import Fraction
+
+from mirage_onnx.ir.dtype import DType
+
+GRID_NAMES = ("x", "y", "z")
+
+
+class Phase(StrEnum):
+    """When a block value is computed: in every iteration of the loop, or once after it."""
+
+    LOOP = "loop"
+    POST = "post"
+
+
+class Layout(StrEnum):
+    """Where the elements of a block value live (thread level).
+
+    Streaming kernels (an ``mma`` in the loop; rows = axes of the B operand, columns = axes of the A
+    operand, depth = the contracted axis; g = lane / 4, t = lane % 4, k order as in
+    ``codegen/device/fragment.cuh``):
+      B_FRAG    rows x depth: lane holds 8 consecutive depth elements of row g of each 8-row tile
+      A_FRAG    columns x depth: lane holds 8 consecutive depth elements of columns g and g + 8
+      DEPTH     depth only: the 8 depth elements of the lane, the same for every row and column
+      ROW       rows only, one value per 8-row tile and lane group
+      COLUMN    columns only, two values (g, g + 8) per 16-column tile
+      C_FRAG    columns x rows accumulator of mma.m16n8k16
+    All kernels:
+      SHARED    a tile in shared memory, fp32
+      ELEMENT   one element per thread at a time, computed where it is used
+      UNIFORM   one value for the whole block
+    Row kernels (no mma): the tile's last axis is spread over the threads:
+      VECTOR    lane-strided vectors of consecutive elements, in registers
+    """
+
+    B_FRAG = "B_frag"
+    A_FRAG = "A_frag"
+    DEPTH = "depth"
+    ROW = "row"
+    COLUMN = "column"
+    C_FRAG = "C_frag"
+    SHARED = "shared"
+    ELEMENT = "element"
+    UNIFORM = "uniform"
+    VECTOR = "vector"
+
+
+@dataclass(frozen=True, slots=True)
+class KTensor:
+    """A tensor in device memory: contiguous, ``axes`` in memory order, slowest first.
+
+    ``role``: ``input`` and ``weight`` come from the model (a weight is stored in this axis order by
+    the rewriter, whatever order the model has), ``output`` goes to it, ``temp`` is workspace.
+    """
+
+    name: str
+    dtype: DType
+    axes: tuple[str, ...]
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOp:
+    """One value of a block graph; arguments are indices of earlier values.
+
+    op         attr                 value
+    load       tensor               tile of a kernel-level tensor, cut by imap, cmap and fmap
+    const      value                a constant scalar
+    extent     axes                 the number of elements along axes (their full extent)
+    cast       -                    rounded to ``dtype``
+    matmul     axes (one)           sum over the axis of the product of two tiles (one iteration)
+    sum/rmax   axes                 reduction of a tile over its own elements
+    acc_sum    -                    sum over the iterations of the loop: LOOP -> POST
+    acc_max    -                    maximum over the iterations: LOOP -> POST
+    red_sum    -                    sum over the cluster ranks, the result in every rank
+    red_max    -                    maximum over the cluster ranks
+    otherwise an elementwise function of ``ir.ops`` that takes its arguments' axes by name; ``powr``
+    with ``value`` the exponent raises to a rational power.
+
+    ``imap`` has one entry per grid dimension. ``source`` optionally names what the value is.
+    """
+
+    op: str
+    args: tuple[int, ...]
+    axes: tuple[str, ...]
+    dtype: DType
+    phase: Phase
+    layout: Layout
+    tensor: str = ""
+    value: Fraction | str | None = None
+    reduced: tuple[str, ...] = ()
+    imap: tuple[str | None, ...] = ()
+    cmap: str | None = None
+    fmap: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Writes block value ``arg`` (POST, all ranks agree) to ``tensor``; omap as imap of a load."""
+
+    tensor: str
+    arg: int
+    omap: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A custom kernel: its block graph.
+
+    ``grid``: the axis each grid dimension splits (x first). Two grid dimensions never split one
+    axis. ``cluster``: the axis that the ranks of a cluster share out, or None. ``loop``: the axis
+    that the for-loop walks, or None (one iteration).
+    """
+
+    name: str
+    grid: tuple[str, ...]
+    cluster: str | None
+    loop: str | None
+    ops: tuple[BlockOp, ...]
+    saves: tuple[Save, ...]
+
+    @property
+    def loads(self) -> tuple[BlockOp, ...]:
+        return tuple(o for o in self.ops if o.op == "load")
+
+
+@dataclass(frozen=True, slots=True)
+class UGraph:
+    """Kernels in launch order over named device tensors."""
+
+    tensors: tuple[KTensor, ...]
+    kernels: tuple[Kernel, ...]
+
+    def tensor(self, name: str) -> KTensor:
+        return next(t for t in self.tensors if t.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelParams:
+    """The numbers of one kernel.
+
+    ``tile``: grid axis -> elements per block, by grid dimension. ``cluster``: ranks. ``loop_tile``:
+    elements of the loop axis per iteration (of the whole block). ``warps``: per block.
+    ``stages``: loop steps whose loads are in flight.
+    """
+
+    tile: tuple[int, ...] = ()
+    cluster: int = 1
+    loop_tile: int = 0
+    warps: int = 4
+    stages: int = 1
+
+    def to_text(self) -> str:
+        tiles = ",".join(map(str, self.tile)) or "-"
+        return (
+            f"tile={tiles} cluster={self.cluster} loop_tile={self.loop_tile} "
+            f"warps={self.warps} stages={self.stages}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A UGraph with numbers for every kernel: what codegen compiles and the tuner times."""
+
+    ugraph: UGraph
+    params: tuple[KernelParams, ...]
+    predicted_us: float = field(compare=False, default=float("inf"))

@@ -1,0 +1,120 @@
+"""Export with torch's own exporter, strip the machine's traces, check against torch.
+
+Needs torch, transformers and peft (`pip install .[export]`); nothing that is installed,
+tested or benchmarked imports this module.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import torch
+
+FOLDER = Path(__file__).resolve().parent
+MAX_BYTES = 500_000
+ABSOLUTE_PATH = re.compile(rb"/(?:work|root|home|tmp|opt|usr)/|[/\\]Users[/\\]")
+
+
+def randomize(module: torch.nn.Module, seed: int, linear_std: float = 0.08) -> None:
+    """Give every parameter a random value that keeps activations of the order of one.
+
+    The default initialisation (std 0.02, norms exactly one, biases and lora_B exactly zero)
+    would leave whole terms of the graph invisible to a numerical check.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in module.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.dim() == 1:
+            value = 0.1 * noise if name.endswith("bias") else 1.0 + 0.1 * noise
+        else:
+            value = (0.5 if "embed" in name else linear_std) * noise
+        with torch.no_grad():
+            parameter.copy_(value)
+
+
+def strip(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Remove doc strings and metadata (stack traces with paths) from every message, in place."""
+
+    def visit(message: object) -> None:
+        for field, value in list(message.ListFields()):  # type: ignore[attr-defined]
+            if field.name in ("metadata_props", "doc_string"):
+                message.ClearField(field.name)  # type: ignore[attr-defined]
+            elif field.message_type is not None:
+                for item in [value] if hasattr(value, "ListFields") else value:
+                    visit(item)
+
+    visit(model)
+    return model
+
+
+def export(
+    module: torch.nn.Module,
+    inputs: dict[str, torch.Tensor],
+    outputs: Sequence[str],
+    path: Path,
+    *,
+    tolerance: float = 1e-2,
+    max_bytes: int = MAX_BYTES,
+) -> onnx.ModelProto:
+    """Export `module` with static shapes, save it stripped, compare ONNX Runtime with torch.
+
+    `tolerance` bounds the largest difference relative to the largest reference value.
+    """
+    module = module.eval()
+    with torch.no_grad():
+        expected = module(*inputs.values())
+        program = torch.onnx.export(
+            module,
+            tuple(inputs.values()),
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    if program is None:
+        raise RuntimeError("the exporter returned no program")
+    model = strip(program.model_proto)
+    data = model.SerializeToString(deterministic=True)
+    leak = ABSOLUTE_PATH.search(data)
+    if leak and max_bytes <= MAX_BYTES:  # (random weights of a large file match by chance)
+        raise ValueError(f"absolute path in the model: {data[leak.start() : leak.end() + 60]!r}")
+    if len(data) > max_bytes:
+        raise ValueError(f"{len(data)} bytes, more than {max_bytes}")
+    onnx.checker.check_model(model, full_check=True)
+    expected = (expected,) if isinstance(expected, torch.Tensor) else expected
+    errors = compare(data, {name: value.numpy() for name, value in inputs.items()}, expected)
+    path.write_bytes(data)
+    report(model, path, len(data), dict(zip(outputs, errors, strict=True)))
+    if max(errors) > tolerance:
+        raise ValueError(f"ONNX Runtime differs from torch by {max(errors):.2e}")
+    return model
+
+
+def compare(
+    data: bytes, feeds: dict[str, np.ndarray], expected: Sequence[torch.Tensor]
+) -> list[float]:
+    """Return, for each output, the largest difference relative to the largest reference."""
+    session = ort.InferenceSession(data, providers=["CPUExecutionProvider"])
+    errors = []
+    for got, want in zip(session.run(None, feeds), expected, strict=True):
+        reference = want.numpy().astype(np.float64)
+        if got.shape != reference.shape or not np.isfinite(got).all():
+            raise ValueError(f"wrong or non-finite output {got.shape}, want {reference.shape}")
+        errors.append(float(np.abs(got - reference).max() / np.abs(reference).max()))
+    return errors
+
+
+def report(model: onnx.ModelProto, path: Path, size: int, errors: dict[str, float]) -> None:
+    """Print size, versions, differences and operator counts."""
+    opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
+    print(f"{path.name}: {size} bytes, IR {model.ir_version}, opsets {opsets}")
+    print("  difference from torch:", {name: f"{error:.1e}" for name, error in errors.items()})
+    counts = Counter(node.op_type for node in model.graph.node)
+    print("  operators:", ", ".join(f"{name} {count}" for name, count in counts.most_common()))

@@ -1,0 +1,62 @@
+"""A LLaMA decode step: one token per sequence, KV cache as plain tensors, fp16, two layers."""
+
+from __future__ import annotations
+
+import torch
+from export import FOLDER, export, randomize
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.cache_utils import DynamicCache
+
+BATCH, PAST = 2, 16
+CONFIG = LlamaConfig(
+    vocab_size=128,
+    hidden_size=64,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=64,
+    tie_word_embeddings=False,
+)
+
+
+class DecodeStep(torch.nn.Module):
+    """Tensors in, tensors out: the exporter takes no DynamicCache argument."""
+
+    def __init__(self, model: LlamaForCausalLM) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, *past: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the logits, then present key and value of each layer."""
+        cache = DynamicCache(config=self.model.config)
+        for layer in range(len(past) // 2):
+            cache.update(past[2 * layer], past[2 * layer + 1], layer)
+        result = self.model(
+            input_ids=input_ids, position_ids=position_ids, past_key_values=cache, use_cache=True
+        )
+        present = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+        return (result.logits, *present)
+
+
+def main() -> None:
+    """Export `llama_decode.onnx` next to this file."""
+    model = LlamaForCausalLM._from_config(CONFIG, dtype=torch.float16)
+    randomize(model, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    names = [f"{kind}_{i}" for i in range(CONFIG.num_hidden_layers) for kind in ("key", "value")]
+    shape = (BATCH, CONFIG.num_key_value_heads, PAST, CONFIG.head_dim)
+    inputs = {
+        "input_ids": torch.randint(CONFIG.vocab_size, (BATCH, 1), generator=generator),
+        "position_ids": torch.full((BATCH, 1), PAST),
+    }
+    for name in names:
+        inputs[f"past_{name}"] = torch.randn(shape, generator=generator).half()
+    outputs = ["logits", *(f"present_{name}" for name in names)]
+    export(DecodeStep(model), inputs, outputs, FOLDER / "llama_decode.onnx")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""transformers' LlamaRMSNorm followed by a linear layer without bias, of any size, fp16.
+
+Without arguments it writes the small committed instance `rmsnorm_linear.onnx`.
+`scale_rmsnorm_linear.py` writes the same graph at another size without torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from export import FOLDER, export, randomize
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+
+class RMSNormLinear(torch.nn.Module):
+    """norm, then projection."""
+
+    def __init__(self, hidden: int, out: int) -> None:
+        super().__init__()
+        self.norm = LlamaRMSNorm(hidden, eps=1e-6)
+        self.linear = torch.nn.Linear(hidden, out, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return linear(norm(x))."""
+        return self.linear(self.norm(x))
+
+
+def main() -> None:
+    """Parse the sizes and export."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--out", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("-o", "--output", type=Path, default=FOLDER / "rmsnorm_linear.onnx")
+    options = parser.parse_args()
+    module = RMSNormLinear(options.hidden, options.out).half()
+    randomize(module, options.seed, linear_std=0.02)
+    generator = torch.Generator().manual_seed(options.seed + 1)
+    x = torch.randn((options.batch, options.hidden), generator=generator).half()
+    export(module, {"x": x}, ["y"], options.output, max_bytes=2_000_000_000)
+
+
+if __name__ == "__main__":
+    main()
