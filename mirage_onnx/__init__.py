@@ -1,0 +1,39 @@
+"""mirage-onnx: superoptimizes regions of ONNX models and runs them as verified CUDA kernels.
+
+The public names are loaded when first used, so that ``import mirage_onnx`` costs nothing:
+
+    result = mirage_onnx.optimize("model.onnx", "fast.onnx", target="h200")
+    session = mirage_onnx.InferenceSession("fast.onnx", providers=["CUDAExecutionProvider"])
+"""
+
+from __future__ import annotations
+
+import importlib
+
+__version__ = "0.1.0"
+
+#: Public name -> the module that defines it.
+_PUBLIC = {
+    "InferenceSession": "mirage_onnx.custom_op",
+    "MirageError": "mirage_onnx.errors",
+    "Result": "mirage_onnx.api",
+    "VerifyReport": "mirage_onnx.api",
+    "get_library_path": "mirage_onnx.custom_op",
+    "launches": "mirage_onnx.custom_op",
+    "optimize": "mirage_onnx.api",
+    "verify": "mirage_onnx.api",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'mirage_onnx' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

@@ -82,6 +82,9 @@ ERRORS: dict[str, Entry] = {
         "onnxruntime could not make or run a session of the model", "see the message it gave"
     ),
     "COMPILER_MISSING": Entry("NVRTC could not be loaded", "pip install 'nvidia-cuda-nvrtc>=13,<14'"),
+    "HOST_COMPILER_MISSING": Entry(
+        "the C++ compiler for emulation could not be run", "install g++ or set CXX"
+    ),
     "INTERNAL": Entry("a bug in mirage-onnx", "report it with the log file", Exit.INTERNAL),
 }
 

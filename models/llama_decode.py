@@ -7,7 +7,7 @@ from export import FOLDER, export, randomize
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicCache
 
-BATCH, PAST = 2, 16
+BATCH, PAST, PADDING = 2, 16, 3
 CONFIG = LlamaConfig(
     vocab_size=128,
     hidden_size=64,
@@ -28,14 +28,22 @@ class DecodeStep(torch.nn.Module):
         self.model = model
 
     def forward(
-        self, input_ids: torch.Tensor, position_ids: torch.Tensor, *past: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        position_ids: torch.Tensor,
+        *past: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Return the logits, then present key and value of each layer."""
         cache = DynamicCache(config=self.model.config)
         for layer in range(len(past) // 2):
             cache.update(past[2 * layer], past[2 * layer + 1], layer)
         result = self.model(
-            input_ids=input_ids, position_ids=position_ids, past_key_values=cache, use_cache=True
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=cache,
+            use_cache=True,
         )
         present = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
         return (result.logits, *present)
@@ -48,9 +56,12 @@ def main() -> None:
     generator = torch.Generator().manual_seed(2)
     names = [f"{kind}_{i}" for i in range(CONFIG.num_hidden_layers) for kind in ("key", "value")]
     shape = (BATCH, CONFIG.num_key_value_heads, PAST, CONFIG.head_dim)
+    mask = torch.ones((BATCH, PAST + 1), dtype=torch.int64)
+    mask[1:, :PADDING] = 0  # every sequence but the first is left-padded
     inputs = {
         "input_ids": torch.randint(CONFIG.vocab_size, (BATCH, 1), generator=generator),
-        "position_ids": torch.full((BATCH, 1), PAST),
+        "attention_mask": mask,
+        "position_ids": mask.sum(dim=1, keepdim=True) - 1,
     }
     for name in names:
         inputs[f"past_{name}"] = torch.randn(shape, generator=generator).half()

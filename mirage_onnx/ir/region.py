@@ -22,7 +22,10 @@ class RegionTensor:
     """An input or output: canonical name, element type, axes in memory order.
 
     ``axes`` leave out dims of extent 1. ``tensor`` is the ONNX tensor of this instance.
-    ``is_weight``: an initializer that no run can change.
+    ``is_weight``: an initializer that no run can change. ``dims`` has one entry per dimension of
+    ``tensor``: the axis it stands for, or None. Adjacent dimensions that always go together are one
+    axis, which stands at the last of them (the others are None); so an array of this tensor over
+    other extents has extent 1 wherever ``dims`` is None.
     """
 
     name: str
@@ -30,6 +33,7 @@ class RegionTensor:
     axes: tuple[str, ...]
     tensor: Tensor
     is_weight: bool = False
+    dims: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

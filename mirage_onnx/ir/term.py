@@ -87,7 +87,7 @@ def to_text(t: Term) -> str:
 
 
 def input_(name: str, axes: Iterable[str]) -> Term:
-    return _make(INPUT, (), name, axes)
+    return _make(INPUT, (), name, tuple(sorted(set(axes))))
 
 
 def const(value: Fraction | int | str) -> Term:

@@ -1,0 +1,62 @@
+# make build | demo | test | test-all | lint | clean
+# Needs python3 >= 3.11 with venv, g++ and make; everything else comes from PyPI. PYTHON=... chooses
+# the interpreter.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+DEPS := $(VENV)/.installed
+OPS := build/ops/libmirage_onnx_ops.so
+OPS_SOURCES := $(wildcard cpp/ort_custom_ops/*)
+JOBS ?= 2
+
+export PATH := $(BIN):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: build demo test test-all lint format golden clean
+.DELETE_ON_ERROR:
+
+build: $(DEPS) $(OPS)
+
+$(DEPS): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is missing or older than 3.11: apt-get install python3, or make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/python || { $(PYTHON) -m venv $(VENV) >/dev/null 2>&1 && test -x $(BIN)/pip; } || \
+	  { rm -rf $(VENV); echo "error: $(PYTHON) -m venv failed: apt-get install python3-venv" >&2; exit 1; }
+	@command -v g++ >/dev/null || { echo "error: there is no g++: apt-get install g++" >&2; exit 1; }
+	@command -v cmake >/dev/null || $(BIN)/pip install -q -c constraints.txt cmake
+	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/pip install -q -e '.[cpu,dev]' \
+	  --config-settings=wheel.cmake=false --config-settings=editable.mode=inplace
+	@touch $@
+
+$(OPS): $(OPS_SOURCES) | $(DEPS)
+	cmake -S cpp/ort_custom_ops -B build/ops -DCMAKE_BUILD_TYPE=Release --log-level=WARNING
+	cmake --build build/ops --parallel $(JOBS) -- -s
+	@touch $@
+
+demo: build
+	$(BIN)/python scripts/demo.py
+
+test: build
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not gpu"
+
+test-all: build
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not gpu"
+
+lint: $(DEPS)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python scripts/write_error_docs.py --check
+
+format: $(DEPS)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+golden: build
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not gpu" --update-golden
+
+clean:
+	rm -rf build out

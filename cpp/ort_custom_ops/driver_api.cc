@@ -1,0 +1,84 @@
+#include "driver_api.h"
+
+#include <dlfcn.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace mirage::cu {
+namespace {
+
+template <class Fn>
+bool load(void* handle, const char* name, Fn* out, std::string* missing) {
+  *out = reinterpret_cast<Fn>(dlsym(handle, name));
+  if (*out == nullptr && missing->empty()) *missing = name;
+  return *out != nullptr;
+}
+
+std::unique_ptr<Driver> open_uncached(const std::string& name, std::string* error) {
+  void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* why = dlerror();
+    *error = "cannot open the CUDA driver " + name + ": " + (why != nullptr ? why : "no reason");
+    return nullptr;
+  }
+  auto driver = std::make_unique<Driver>();
+  driver->path = name;
+  std::string missing;
+  load(handle, "cuInit", &driver->Init, &missing);
+  load(handle, "cuDeviceGetCount", &driver->DeviceGetCount, &missing);
+  load(handle, "cuDeviceGet", &driver->DeviceGet, &missing);
+  load(handle, "cuDeviceGetAttribute", &driver->DeviceGetAttribute, &missing);
+  load(handle, "cuGetErrorName", &driver->GetErrorName, &missing);
+  load(handle, "cuCtxGetDevice", &driver->CtxGetDevice, &missing);
+  load(handle, "cuLibraryLoadData", &driver->LibraryLoadData, &missing);
+  load(handle, "cuLibraryGetKernel", &driver->LibraryGetKernel, &missing);
+  load(handle, "cuKernelGetFunction", &driver->KernelGetFunction, &missing);
+  load(handle, "cuKernelSetAttribute", &driver->KernelSetAttribute, &missing);
+  load(handle, "cuLaunchKernelEx", &driver->LaunchKernelEx, &missing);
+  if (!missing.empty()) {
+    *error = "the CUDA driver " + name + " has no " + missing + " (CUDA 12.0 or later is needed)";
+    dlclose(handle);
+    return nullptr;
+  }
+  std::string optional;
+  load(handle, "cuKernelGetParamInfo", &driver->KernelGetParamInfo, &optional);
+  if (Result r = driver->Init(0); r != kSuccess) {
+    *error = "cuInit of " + name + " failed: " + driver->describe(r);
+    dlclose(handle);
+    return nullptr;
+  }
+  return driver;
+}
+
+}  // namespace
+
+std::string Driver::describe(Result result) const {
+  const char* name = nullptr;
+  if (GetErrorName(result, &name) != kSuccess || name == nullptr) name = "unknown CUDA error";
+  return std::string(name) + " (" + std::to_string(result) + ")";
+}
+
+const Driver* open_driver(const std::string& path, std::string* error) {
+  // Never destroyed: kernels may still be launched while static destructors run.
+  static auto* mutex = new std::mutex;
+  static auto* drivers = new std::map<std::string, std::unique_ptr<Driver>>;
+  const std::string name = path.empty() ? "libcuda.so.1" : path;
+  std::lock_guard<std::mutex> lock(*mutex);
+  auto found = drivers->find(name);
+  if (found != drivers->end()) return found->second.get();
+  auto driver = open_uncached(name, error);  // a failure is not cached: a driver may appear later
+  if (driver == nullptr) return nullptr;
+  return drivers->emplace(name, std::move(driver)).first->second.get();
+}
+
+bool compute_capability(const Driver& driver, Device device, int* major, int* minor,
+                        std::string* error) {
+  Result r = driver.DeviceGetAttribute(major, kDeviceComputeMajor, device);
+  if (r == kSuccess) r = driver.DeviceGetAttribute(minor, kDeviceComputeMinor, device);
+  if (r != kSuccess) *error = "cuDeviceGetAttribute failed: " + driver.describe(r);
+  return r == kSuccess;
+}
+
+}  // namespace mirage::cu

@@ -1,0 +1,84 @@
+// The few CUDA driver entry points this library calls, loaded with dlopen: no link to CUDA, and a
+// machine without a driver is an ordinary case. Types are declared here; the driver ABI is stable.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace mirage::cu {
+
+using Result = int;
+using Device = int;
+struct LibrarySt;
+struct KernelSt;
+struct FunctionSt;
+struct StreamSt;
+using Library = LibrarySt*;
+using Kernel = KernelSt*;
+using Function = FunctionSt*;
+using Stream = StreamSt*;
+
+constexpr Result kSuccess = 0;
+constexpr Result kInvalidValue = 1;
+constexpr int kDeviceComputeMajor = 75;
+constexpr int kDeviceComputeMinor = 76;
+constexpr int kFuncMaxDynamicSmem = 8;
+constexpr int kFuncNonPortableCluster = 14;
+constexpr unsigned kAttrClusterDim = 4;
+constexpr unsigned kAttrProgrammaticStreamSerialization = 6;
+
+struct LaunchAttribute {
+  unsigned id;
+  char pad[4];
+  union {
+    char bytes[64];
+    struct {
+      unsigned x, y, z;
+    } cluster;
+    int pdl_allowed;
+  } value;
+};
+static_assert(sizeof(LaunchAttribute) == 72, "layout of CUlaunchAttribute");
+
+struct LaunchConfig {
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned smem_bytes;
+  Stream stream;
+  LaunchAttribute* attributes;
+  unsigned attribute_count;
+};
+static_assert(offsetof(LaunchConfig, stream) == 32 && sizeof(LaunchConfig) == 56,
+              "layout of CUlaunchConfig");
+
+// One opened driver. Immutable once opened; lives until the process ends.
+struct Driver {
+  std::string path;
+  Result (*Init)(unsigned);
+  Result (*DeviceGetCount)(int*);
+  Result (*DeviceGet)(Device*, int);
+  Result (*DeviceGetAttribute)(int*, int, Device);
+  Result (*GetErrorName)(Result, const char**);
+  Result (*CtxGetDevice)(Device*);
+  Result (*LibraryLoadData)(Library*, const void* code, int* jit, void** jit_values, unsigned jit_n,
+                            int* opts, void** opt_values, unsigned opt_n);
+  Result (*LibraryGetKernel)(Kernel*, Library, const char*);
+  Result (*KernelGetFunction)(Function*, Kernel);
+  Result (*KernelSetAttribute)(int attribute, int value, Kernel, Device);
+  Result (*LaunchKernelEx)(const LaunchConfig*, Function, void** params, void** extra);
+  // CUDA 12.4 and later; null before.
+  Result (*KernelGetParamInfo)(Kernel, size_t index, size_t* offset, size_t* size);
+
+  // "CUDA_ERROR_INVALID_IMAGE (200)"
+  std::string describe(Result) const;
+};
+
+// Opens the driver at `path` ("" = libcuda.so.1) once per path. Returns null and sets `error` when
+// it cannot be opened, lacks an entry point, or cuInit fails.
+const Driver* open_driver(const std::string& path, std::string* error);
+
+// Compute capability of a device; false (with `error`) when the driver refuses.
+bool compute_capability(const Driver&, Device, int* major, int* minor, std::string* error);
+
+}  // namespace mirage::cu

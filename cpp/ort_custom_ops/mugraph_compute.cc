@@ -1,0 +1,248 @@
+// MuGraphKernel::compute: one run of a node. Everything it needs lives on the stack.
+
+#include <algorithm>
+#include <limits>
+
+#include "mugraph_kernel.h"
+#include "tensor_info.h"
+
+namespace mirage {
+namespace {
+
+constexpr int64_t kMaxGrid[3] = {std::numeric_limits<int32_t>::max(), 65535, 65535};
+constexpr int64_t kMaxElements = int64_t(1) << 48;  // far beyond any device, far below overflow
+constexpr uintptr_t kVectorBytes = 16;              // generated code loads 16 bytes at a time
+
+size_t element_bytes(int onnx_type) {
+  switch (onnx_type) {
+    case 2: case 3: case 9: return 1;
+    case 4: case 5: case 10: case 16: return 2;
+    case 1: case 6: case 12: return 4;
+    default: return 8;
+  }
+}
+
+std::string shape_text(const int64_t* dims, size_t rank) {
+  std::string out = "[";
+  for (size_t i = 0; i < rank; ++i) {
+    if (i > 0) out += ",";
+    out += dims[i] == kAnyDim ? "*" : std::to_string(dims[i]);
+  }
+  return out + "]";
+}
+
+bool is_aligned(const void* data, int64_t elements, int type) {
+  return uint64_t(elements) * element_bytes(type) < kVectorBytes ||
+         reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0;
+}
+
+}  // namespace
+
+struct MuGraphKernel::Run {
+  ort::KernelContext* context;
+  cu::Stream stream = nullptr;
+  Dims dims;
+  void* inputs[kMaxInputs];
+  void* outputs[kMaxOutputs];
+  char* workspace = nullptr;
+  int64_t workspace_bytes = 0;
+};
+
+ort::Status* MuGraphKernel::compute(ort::KernelContext* context) const noexcept {
+  try {
+    Run run{};
+    run.context = context;
+    if (on_device()) {
+      void* stream = nullptr;
+      if (auto* s = ort::KernelContext_GetGPUComputeStream(api_)(context, &stream)) return s;
+      run.stream = static_cast<cu::Stream>(stream);
+    }
+    for (size_t i = 0; i < plan_.inputs.size(); ++i) {
+      if (auto* s = read_input(&run, i)) return s;
+    }
+    for (size_t i = 0; i < plan_.outputs.size(); ++i) {
+      if (auto* s = make_output(&run, i)) return s;
+    }
+    const char* why = nullptr;
+    if (plan_.has_workspace) {
+      if (!plan_.workspace_bytes.eval(run.dims, &run.workspace_bytes, &why) ||
+          run.workspace_bytes < 0 || run.workspace_bytes > kMaxElements) {
+        return fail(ort::kInvalidArgument, std::string("bad workspace size: ") +
+                                               (why != nullptr ? why : "out of range"));
+      }
+      void* data = nullptr;
+      if (auto* s = make_tensor(&run, plan_.outputs.size(), &run.workspace_bytes, 1, &data)) {
+        return s;
+      }
+      run.workspace = static_cast<char*>(data);
+    }
+    const Variant* variant = nullptr;
+    const cu::Kernel* kernels = nullptr;
+    std::string error = choose(run, &variant, &kernels);
+    for (size_t i = 0; error.empty() && i < variant->launches.size(); ++i) {
+      error = launch(&run, variant->launches[i], kernels[i]);
+    }
+    if (!error.empty()) return fail(ort::kFail, error);
+    counter_->runs.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  } catch (...) {  // only memory exhaustion throws
+    return ort::CreateStatus(api_)(ort::kFail, "mirage-onnx: out of memory");
+  }
+}
+
+ort::Status* MuGraphKernel::read_input(Run* run, size_t index) const {
+  const InputSpec& spec = plan_.inputs[index];
+  const std::string what = "input " + std::to_string(index + 1);  // as counted in the model
+  const ort::Value* value = nullptr;
+  if (auto* s = ort::KernelContext_GetInput(api_)(run->context, index + 1, &value)) return s;
+  if (value == nullptr) return fail(ort::kInvalidArgument, what + " is missing");
+  TensorInfo info;
+  if (auto* s = info.read(api_, value)) return s;
+  if (info.type != spec.element_type) {
+    return fail(ort::kInvalidArgument, what + " has element type " + element_type_name(info.type) +
+                                           ", the plan needs " +
+                                           element_type_name(spec.element_type));
+  }
+  const bool rank_fits = info.rank == spec.dims.size();
+  bool fits = rank_fits;
+  int64_t elements = 1;
+  for (size_t i = 0; fits && i < info.rank; ++i) {
+    fits = spec.dims[i] == kAnyDim || spec.dims[i] == info.dims[i];
+    elements *= info.dims[i];
+  }
+  if (!fits) {
+    const std::string found =
+        rank_fits ? "shape " + shape_text(info.dims, info.rank)
+                  : "rank " + std::to_string(info.rank);
+    return fail(ort::kInvalidArgument, what + " has " + found + ", the plan needs " +
+                                           shape_text(spec.dims.data(), spec.dims.size()));
+  }
+  run->dims.rank[index] = info.rank;
+  std::copy_n(info.dims, info.rank, run->dims.dim[index]);
+  auto* tensor = const_cast<ort::Value*>(value);
+  if (auto* s = ort::GetTensorMutableData(api_)(tensor, &run->inputs[index])) return s;
+  if (on_device() && !is_aligned(run->inputs[index], elements, info.type)) {
+    return fail(ort::kInvalidArgument, what + " is not aligned to 16 bytes");
+  }
+  return nullptr;
+}
+
+ort::Status* MuGraphKernel::make_output(Run* run, size_t index) const {
+  const OutputSpec& spec = plan_.outputs[index];
+  int64_t dims[kMaxRank];
+  int64_t elements = 1;
+  for (size_t i = 0; i < spec.dims.size(); ++i) {
+    const char* why = nullptr;
+    if (!spec.dims[i].eval(run->dims, &dims[i], &why) || dims[i] < 0 ||
+        __builtin_mul_overflow(elements, dims[i], &elements) || elements > kMaxElements) {
+      return fail(ort::kInvalidArgument, "bad dim " + std::to_string(i) + " of output " +
+                                             std::to_string(index) + ": " +
+                                             (why != nullptr ? why : "out of range"));
+    }
+  }
+  if (auto* s = make_tensor(run, index, dims, spec.dims.size(), &run->outputs[index])) return s;
+  if (on_device() && !is_aligned(run->outputs[index], elements, spec.element_type)) {
+    return fail(ort::kInvalidArgument,
+                "output " + std::to_string(index) + " is not aligned to 16 bytes");
+  }
+  return nullptr;
+}
+
+ort::Status* MuGraphKernel::make_tensor(Run* run, size_t index, const int64_t* dims, size_t rank,
+                                        void** data) const {
+  ort::Value* value = nullptr;
+  if (auto* s = ort::KernelContext_GetOutput(api_)(run->context, index, dims, rank, &value)) {
+    return s;
+  }
+  if (value == nullptr) {
+    return fail(ort::kInvalidArgument, "output " + std::to_string(index) + " is missing");
+  }
+  return ort::GetTensorMutableData(api_)(value, data);
+}
+
+std::string MuGraphKernel::choose(const Run& run, const Variant** variant,
+                                  const cu::Kernel** kernels) const {
+  for (size_t i = 0; i < plan_.variants.size(); ++i) {
+    int64_t taken = 1;
+    const char* why = nullptr;
+    *variant = &plan_.variants[i];
+    *kernels = kernels_[i].data();
+    if ((*variant)->guarded && !(*variant)->guard.eval(run.dims, &taken, &why)) {
+      return "the guard of variant " + std::to_string(i) + " failed: " + why;
+    }
+    if (taken != 0) return "";
+  }
+  return "no variant applies";  // unreachable: the parser demands that the last has no guard
+}
+
+std::string MuGraphKernel::pack(const Run& run, const Arg& arg, uint64_t* slot) const {
+  int64_t value = 0;
+  const char* why = nullptr;
+  switch (arg.kind) {
+    case ArgKind::kInput: *slot = reinterpret_cast<uintptr_t>(run.inputs[arg.index]); return "";
+    case ArgKind::kOutput: *slot = reinterpret_cast<uintptr_t>(run.outputs[arg.index]); return "";
+    case ArgKind::kWorkspace:
+    case ArgKind::kInt32:
+    case ArgKind::kInt64: break;
+  }
+  if (!arg.value.eval(run.dims, &value, &why)) return why;
+  if (arg.kind == ArgKind::kWorkspace) {
+    if (value < 0 || value > run.workspace_bytes) return "offset outside of the workspace";
+    *slot = reinterpret_cast<uintptr_t>(run.workspace + value);
+  } else {
+    const bool narrow = arg.kind == ArgKind::kInt32;
+    if (narrow && value != int64_t(int32_t(value))) return "value does not fit in 32 bits";
+    *slot = uint64_t(value);  // little endian: a 32-bit argument is the low half
+  }
+  return "";
+}
+
+std::string MuGraphKernel::launch(Run* run, const Launch& launch, cu::Kernel kernel) const {
+  cu::LaunchConfig config{};
+  for (int i = 0; i < 3; ++i) {
+    int64_t extent = 0;
+    const char* why = nullptr;
+    if (!launch.grid[i].eval(run->dims, &extent, &why) || extent < 0 || extent > kMaxGrid[i]) {
+      return "grid of " + launch.kernel + ": " + (why != nullptr ? why : "out of range");
+    }
+    config.grid[i] = unsigned(extent);
+  }
+  if (config.grid[0] == 0 || config.grid[1] == 0 || config.grid[2] == 0) return "";
+  if (config.grid[0] % launch.cluster != 0) {
+    return "grid of " + launch.kernel + ": " + std::to_string(config.grid[0]) +
+           " is not a multiple of the cluster size " + std::to_string(launch.cluster);
+  }
+  uint64_t slots[kMaxArgs];
+  void* params[kMaxArgs];
+  for (size_t i = 0; i < launch.args.size(); ++i) {
+    if (std::string why = pack(*run, launch.args[i], &slots[i]); !why.empty()) {
+      return "argument " + std::to_string(i) + " of " + launch.kernel + ": " + why;
+    }
+    params[i] = &slots[i];
+  }
+  cu::LaunchAttribute attributes[2] = {};
+  config.attributes = attributes;
+  if (launch.cluster > 1) {
+    cu::LaunchAttribute& attribute = attributes[config.attribute_count++];
+    attribute.id = cu::kAttrClusterDim;
+    attribute.value.cluster = {launch.cluster, 1, 1};
+  }
+  if (launch.pdl) {
+    cu::LaunchAttribute& attribute = attributes[config.attribute_count++];
+    attribute.id = cu::kAttrProgrammaticStreamSerialization;
+    attribute.value.pdl_allowed = 1;
+  }
+  config.block[0] = launch.block;
+  config.block[1] = config.block[2] = 1;
+  config.smem_bytes = launch.smem_bytes;
+  config.stream = run->stream;
+  const cu::Driver& driver = *registration_->driver;
+  // The driver takes a CUkernel in place of a CUfunction; the stream decides the context.
+  const cu::Result r =
+      driver.LaunchKernelEx(&config, reinterpret_cast<cu::Function>(kernel), params, nullptr);
+  if (r != cu::kSuccess) return "launch of " + launch.kernel + " failed: " + driver.describe(r);
+  counter_->launches.fetch_add(1, std::memory_order_relaxed);
+  return "";
+}
+
+}  // namespace mirage

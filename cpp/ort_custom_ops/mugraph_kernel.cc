@@ -1,0 +1,118 @@
+#include "mugraph_kernel.h"
+
+#include "bundle.h"
+#include "module_cache.h"
+#include "tensor_info.h"
+
+namespace mirage {
+namespace {
+
+ort::Status* node_name(const ort::Api* api, const ort::KernelInfo* info, std::string* out) {
+  size_t size = 0;
+  if (auto* s = ort::KernelInfo_GetNodeName(api)(info, nullptr, &size)) return s;
+  std::string text(size, '\0');
+  if (auto* s = ort::KernelInfo_GetNodeName(api)(info, text.data(), &size)) return s;
+  *out = text.c_str();
+  return nullptr;
+}
+
+}  // namespace
+
+ort::Status* MuGraphKernel::fail(int code, const std::string& why) const {
+  return ort::CreateStatus(api_)(code, ("mirage-onnx: " + label_ + ": " + why).c_str());
+}
+
+ort::Status* MuGraphKernel::create(const MuGraphOp& op, const ort::Api* api,
+                                   const ort::KernelInfo* info, MuGraphKernel** out) {
+  auto kernel = std::make_unique<MuGraphKernel>();
+  kernel->registration_ = op.registration;
+  kernel->api_ = api;
+  std::string node;
+  if (auto* s = node_name(api, info, &node)) return s;
+  kernel->label_ = "node '" + node + "' (" + op.name + ")";
+  if (auto* s = kernel->load(info, op.number)) return s;
+  kernel->counter_ = new_counter(op.registration->session, node, op.name);
+  *out = kernel.release();
+  return nullptr;
+}
+
+ort::Status* MuGraphKernel::load(const ort::KernelInfo* info, uint32_t number) {
+  int is_constant = 0;
+  const ort::Value* bundle = nullptr;
+  size_t inputs = 0;
+  size_t outputs = 0;
+  if (auto* s = ort::KernelInfo_GetInputCount(api_)(info, &inputs)) return s;
+  if (auto* s = ort::KernelInfo_GetOutputCount(api_)(info, &outputs)) return s;
+  if (inputs > 0) {
+    if (auto* s = ort::KernelInfoGetConstantInput_tensor(api_)(info, 0, &is_constant, &bundle)) {
+      return s;
+    }
+  }
+  if (is_constant == 0 || bundle == nullptr) {
+    return fail(ort::kInvalidGraph, "input 0 must be the bundle, a constant uint8 initializer");
+  }
+  TensorInfo shape;
+  if (auto* s = shape.read(api_, bundle)) return s;
+  if (shape.type != ort::kUint8 || shape.rank != 1) {
+    return fail(ort::kInvalidGraph, "the bundle (input 0) must be a uint8 tensor of rank 1");
+  }
+  void* data = nullptr;
+  if (auto* s = ort::GetTensorMutableData(api_)(const_cast<ort::Value*>(bundle), &data)) return s;
+  cu::Device device = 0;
+  std::string why = find_device(&device);
+  if (why.empty()) why = load_plan(data, size_t(shape.dims[0]), number, device);
+  if (!why.empty()) return fail(ort::kInvalidGraph, why);
+  const size_t wanted = plan_.outputs.size() + (plan_.has_workspace ? 1 : 0);
+  if (inputs - 1 != plan_.inputs.size() || outputs != wanted) {
+    return fail(ort::kInvalidGraph,
+                "it has " + std::to_string(inputs - 1) + " tensor inputs and " +
+                    std::to_string(outputs) + " outputs, the plan " +
+                    std::to_string(plan_.inputs.size()) + " and " + std::to_string(wanted));
+  }
+  return nullptr;
+}
+
+// The session's device must be of the kind that the domain was registered for, which looked at
+// device 0 only.
+std::string MuGraphKernel::find_device(cu::Device* out) const {
+  const cu::Driver& driver = *registration_->driver;
+  if (registration_->mode == Mode::kHost) {
+    const cu::Result r = driver.DeviceGet(out, 0);
+    return r == cu::kSuccess ? "" : "cuDeviceGet failed: " + driver.describe(r);
+  }
+  if (const cu::Result r = driver.CtxGetDevice(out); r != cu::kSuccess) {
+    return "there is no current CUDA device: " + driver.describe(r);
+  }
+  int major = 0;
+  int minor = 0;
+  std::string why;
+  if (!cu::compute_capability(driver, *out, &major, &minor, &why)) return why;
+  if (major == registration_->major && minor == registration_->minor) return "";
+  return "MIRAGE_DEVICE_MISMATCH: the session runs on CUDA device " + std::to_string(*out) +
+         " of compute capability " + std::to_string(major) + "." + std::to_string(minor) +
+         ", but " + registration_->domain + " was registered for device 0";
+}
+
+std::string MuGraphKernel::load_plan(const void* data, size_t size, uint32_t number,
+                                     cu::Device device) {
+  std::string why;
+  Bundle bundle;
+  Section text;
+  if (!Bundle::open(data, size, &bundle, &why) ||
+      !bundle.section(SectionKind::kPlan, number, &text, &why)) {
+    return why;
+  }
+  why = parse_plan({reinterpret_cast<const char*>(text.data), text.size}, &plan_);
+  for (const Variant& variant : plan_.variants) {
+    std::vector<cu::Kernel>& kernels = kernels_.emplace_back();
+    for (const Launch& launch : variant.launches) {
+      if (!why.empty()) return why;
+      Section cubin;
+      if (!bundle.section(SectionKind::kCubin, launch.cubin, &cubin, &why)) return why;
+      why = prepare_kernel(*registration_->driver, device, cubin, launch, &kernels.emplace_back());
+    }
+  }
+  return why;
+}
+
+}  // namespace mirage

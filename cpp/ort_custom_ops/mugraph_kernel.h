@@ -1,0 +1,49 @@
+// The kernel object of one MuGraph node: created once per session, immutable, run concurrently.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "counters.h"
+#include "driver_api.h"
+#include "mugraph_op.h"
+#include "ort_abi.h"
+#include "plan.h"
+
+namespace mirage {
+
+class MuGraphKernel {
+ public:
+  // Reads the bundle, parses the plan and loads its cubins. Throws only on memory exhaustion.
+  static ort::Status* create(const MuGraphOp&, const ort::Api*, const ort::KernelInfo*,
+                             MuGraphKernel** out);
+
+  // Checks the inputs, allocates the outputs through ORT and launches on ORT's stream. It does not
+  // synchronise or allocate device memory, so it can be captured into a CUDA graph.
+  ort::Status* compute(ort::KernelContext*) const noexcept;
+
+ private:
+  struct Run;  // the state of one compute()
+
+  bool on_device() const { return registration_->mode == Mode::kCuda; }
+  ort::Status* fail(int code, const std::string& why) const;
+  ort::Status* load(const ort::KernelInfo*, uint32_t number);
+  std::string load_plan(const void* data, size_t size, uint32_t number, cu::Device device);
+  std::string find_device(cu::Device* out) const;
+  ort::Status* read_input(Run*, size_t index) const;
+  ort::Status* make_output(Run*, size_t index) const;
+  ort::Status* make_tensor(Run*, size_t index, const int64_t* dims, size_t rank, void** data) const;
+  std::string choose(const Run&, const Variant**, const cu::Kernel** kernels) const;
+  std::string launch(Run*, const Launch&, cu::Kernel) const;
+  std::string pack(const Run&, const Arg&, uint64_t* slot) const;
+
+  const Registration* registration_ = nullptr;
+  const ort::Api* api_ = nullptr;
+  std::string label_;  // "node 'name' (MuGraph_3)", for messages
+  Plan plan_;
+  std::vector<std::vector<cu::Kernel>> kernels_;  // [variant][launch]
+  std::shared_ptr<Counter> counter_;
+};
+
+}  // namespace mirage

@@ -1,0 +1,253 @@
+#include "plan.h"
+
+namespace mirage {
+namespace {
+
+using Words = std::vector<std::string_view>;
+
+struct ElementType {
+  std::string_view name;
+  int onnx;
+};
+constexpr ElementType kElementTypes[] = {
+    {"f16", 10}, {"bf16", 16}, {"f32", 1},  {"f64", 11}, {"i8", 3},   {"u8", 2},  {"i16", 5},
+    {"u16", 4},  {"i32", 6},   {"u32", 12}, {"i64", 7},  {"u64", 13}, {"bool", 9}};
+
+bool find_element_type(std::string_view name, int* out) {
+  for (const ElementType& type : kElementTypes) {
+    if (type.name == name) {
+      *out = type.onnx;
+      return true;
+    }
+  }
+  return false;
+}
+
+bool is_identifier(std::string_view name) {
+  if (name.empty() || name.size() > kMaxNameBytes) return false;
+  for (size_t i = 0; i < name.size(); ++i) {
+    const char c = name[i];
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    if (!letter && !(i > 0 && c >= '0' && c <= '9')) return false;
+  }
+  return true;
+}
+
+// Reads statements in their fixed order; every method returns "" or the reason of a refusal.
+class Parser {
+ public:
+  explicit Parser(Plan* plan) : plan_(plan) {}
+
+  std::string statement(const Words& words) {
+    const std::string_view head = words[0];
+    if (section_ == 0) {
+      section_ = 1;
+      return words.size() == 2 && head == "plan" && words[1] == "1" ? "" : "expected 'plan 1'";
+    }
+    if (head == "input" && section_ == 1) return input(words);
+    if (head == "output" && section_ <= 2) return output(words);
+    if (head == "workspace" && section_ == 2) return workspace(words);
+    if (head == "variant" && section_ >= 2) return variant(words);
+    if (head == "launch" && section_ == 4) return launch(words);
+    return "statement '" + std::string(head.substr(0, 32)) + "' is unknown or out of place";
+  }
+
+  std::string finish() const {
+    if (plan_->variants.empty()) return "the plan has no variant";
+    if (plan_->variants.back().guarded) return "the last variant must have no guard";
+    return "";
+  }
+
+ private:
+  std::string expr(std::string_view text, Expr* out) const {
+    return parse_expr(text, ranks_, plan_->inputs.size(), out);
+  }
+
+  // An expression that must not be a negative constant.
+  std::string extent(std::string_view text, Expr* out) const {
+    std::string why = expr(text, out);
+    int64_t value = 0;
+    if (why.empty() && out->is_constant(&value) && value < 0) why = "negative constant";
+    return why;
+  }
+
+  std::string input(const Words& words) {
+    InputSpec spec;
+    if (plan_->inputs.size() == kMaxInputs) return "more than 64 inputs";
+    if (words.size() < 2 || !find_element_type(words[1], &spec.element_type)) {
+      return "expected 'input <dtype> <dim>...'";
+    }
+    if (words.size() - 2 > kMaxRank) return "rank above 8";
+    for (size_t i = 2; i < words.size(); ++i) {
+      int64_t dim = kAnyDim;
+      if (words[i] != "*" && (parse_int(words[i], &dim) != nullptr || dim < 0)) {
+        return "a dim must be '*' or an integer >= 0";
+      }
+      spec.dims.push_back(dim);
+    }
+    ranks_[plan_->inputs.size()] = spec.dims.size();
+    plan_->inputs.push_back(std::move(spec));
+    return "";
+  }
+
+  std::string output(const Words& words) {
+    section_ = 2;
+    OutputSpec spec;
+    if (plan_->outputs.size() == kMaxOutputs) return "more than 32 outputs";
+    if (words.size() < 2 || !find_element_type(words[1], &spec.element_type)) {
+      return "expected 'output <dtype> <expr>...'";
+    }
+    if (words.size() - 2 > kMaxRank) return "rank above 8";
+    for (size_t i = 2; i < words.size(); ++i) {
+      Expr dim;
+      if (std::string why = extent(words[i], &dim); !why.empty()) return why;
+      spec.dims.push_back(std::move(dim));
+    }
+    plan_->outputs.push_back(std::move(spec));
+    return "";
+  }
+
+  std::string workspace(const Words& words) {
+    section_ = 3;
+    if (words.size() != 2) return "expected 'workspace <expr>'";
+    plan_->has_workspace = true;
+    return extent(words[1], &plan_->workspace_bytes);
+  }
+
+  std::string variant(const Words& words) {
+    section_ = 4;
+    if (words.size() > 2) return "expected 'variant' or 'variant <expr>'";
+    if (plan_->variants.size() == kMaxVariants) return "more than 64 variants";
+    if (!plan_->variants.empty() && !plan_->variants.back().guarded) {
+      return "a variant without a guard must be the last";
+    }
+    Variant variant{words.size() == 2, {}, {}};
+    std::string why = variant.guarded ? expr(words[1], &variant.guard) : "";
+    plan_->variants.push_back(std::move(variant));
+    return why;
+  }
+
+  static std::string number(std::string_view text, int64_t low, int64_t high, const char* what,
+                            int64_t* out) {
+    if (parse_int(text, out) == nullptr && *out >= low && *out <= high) return "";
+    return std::string(what) + " must be an integer in " + std::to_string(low) + ".." +
+           std::to_string(high);
+  }
+
+  std::string launch(const Words& words) {
+    constexpr size_t kFixed = 16;
+    const bool shaped = words.size() >= kFixed && words[3] == "grid" && words[7] == "block" &&
+                        words[9] == "cluster" && words[11] == "smem" && words[13] == "pdl" &&
+                        words[15] == "args";
+    if (!shaped) {
+      return "expected 'launch <cubin> <kernel> grid <expr> <expr> <expr> block <n> cluster <n> "
+             "smem <n> pdl <0|1> args <arg>...'";
+    }
+    Variant& variant = plan_->variants.back();
+    if (variant.launches.size() == kMaxLaunches) return "more than 64 launches in a variant";
+    if (words.size() - kFixed > kMaxArgs) return "more than 64 arguments";
+    Launch launch;
+    int64_t cubin, block, cluster, smem, pdl;
+    std::string why = number(words[1], 0, kMaxCubinId, "cubin", &cubin);
+    if (why.empty() && !is_identifier(words[2])) why = "the kernel name is not an identifier";
+    for (int i = 0; i < 3 && why.empty(); ++i) why = extent(words[4 + i], &launch.grid[i]);
+    if (why.empty()) why = number(words[8], 1, 1024, "block", &block);
+    if (why.empty()) why = number(words[10], 1, 16, "cluster", &cluster);
+    if (why.empty()) why = number(words[12], 0, kMaxSmemBytes, "smem", &smem);
+    if (why.empty()) why = number(words[14], 0, 1, "pdl", &pdl);
+    if (!why.empty()) return why;
+    launch.cubin = uint32_t(cubin);
+    launch.kernel = std::string(words[2]);
+    launch.block = uint32_t(block);
+    launch.cluster = uint32_t(cluster);
+    launch.smem_bytes = uint32_t(smem);
+    launch.pdl = pdl == 1;
+    for (size_t i = kFixed; i < words.size(); ++i) {
+      Arg arg;
+      if (why = argument(words[i], &arg); !why.empty()) return why;
+      launch.args.push_back(std::move(arg));
+    }
+    variant.launches.push_back(std::move(launch));
+    return "";
+  }
+
+  std::string argument(std::string_view text, Arg* out) const {
+    const size_t colon = text.find(':');
+    if (colon != std::string_view::npos) {
+      const std::string_view kind = text.substr(0, colon);
+      const std::string_view value = text.substr(colon + 1);
+      if (kind == "i32" || kind == "i64") {
+        out->kind = kind == "i32" ? ArgKind::kInt32 : ArgKind::kInt64;
+        return expr(value, &out->value);
+      }
+      if (kind == "w") {
+        if (!plan_->has_workspace) return "workspace argument, but the plan has no workspace";
+        out->kind = ArgKind::kWorkspace;
+        return extent(value, &out->value);
+      }
+    } else if (!text.empty() && (text[0] == 'i' || text[0] == 'o')) {
+      const size_t count = text[0] == 'i' ? plan_->inputs.size() : plan_->outputs.size();
+      int64_t index = 0;
+      if (parse_int(text.substr(1), &index) == nullptr && index >= 0) {
+        if (size_t(index) >= count) {
+          return "'" + std::string(text.substr(0, 32)) + "' is not one of the plan's tensors";
+        }
+        out->kind = text[0] == 'i' ? ArgKind::kInput : ArgKind::kOutput;
+        out->index = uint32_t(index);
+        return "";
+      }
+    }
+    return "bad argument '" + std::string(text.substr(0, 32)) + "'";
+  }
+
+  Plan* plan_;
+  int section_ = 0;  // 0 header, 1 inputs, 2 outputs, 3 workspace, 4 variants
+  size_t ranks_[kMaxInputs] = {};
+};
+
+// Splits at single spaces; false when a word is empty or a byte is not printable ASCII.
+bool split(std::string_view line, Words* out) {
+  for (char c : line) {
+    if (c < ' ' || c > '~') return false;
+  }
+  for (size_t at = 0; at <= line.size();) {
+    size_t space = line.find(' ', at);
+    if (space == std::string_view::npos) space = line.size();
+    if (space == at) return false;
+    out->push_back(line.substr(at, space - at));
+    at = space + 1;
+  }
+  return true;
+}
+
+}  // namespace
+
+const char* element_type_name(int element_type) {
+  for (const ElementType& type : kElementTypes) {
+    if (type.onnx == element_type) return type.name.data();
+  }
+  return "?";
+}
+
+std::string parse_plan(std::string_view text, Plan* out) {
+  if (text.size() > kMaxPlanBytes) return "plan line 1: the text is longer than 1 MiB";
+  Parser parser(out);
+  size_t number = 1;
+  const auto refuse = [&](const std::string& why) {
+    return "plan line " + std::to_string(number) + ": " + why;
+  };
+  for (size_t at = 0; at < text.size(); ++number) {
+    const size_t end = text.find('\n', at);
+    if (end == std::string_view::npos) return refuse("the last line must end with a newline");
+    Words words;
+    if (!split(text.substr(at, end - at), &words)) {
+      return refuse("words of printable ASCII separated by single spaces are expected");
+    }
+    if (std::string why = parser.statement(words); !why.empty()) return refuse(why);
+    at = end + 1;
+  }
+  const std::string why = parser.finish();
+  return why.empty() ? "" : refuse(why);
+}
+
+}  // namespace mirage

@@ -1,0 +1,27 @@
+// Element type and shape of an ORT tensor, read without a heap allocation of ours.
+#pragma once
+
+#include "expr.h"
+#include "ort_abi.h"
+
+namespace mirage {
+
+struct TensorInfo {
+  int type = 0;
+  size_t rank = 0;  // dims are read only when it is <= kMaxRank
+  int64_t dims[kMaxRank] = {};
+
+  ort::Status* read(const ort::Api* api, const ort::Value* value) {
+    ort::TensorInfo* raw = nullptr;
+    if (auto* s = ort::GetTensorTypeAndShape(api)(value, &raw)) return s;
+    ort::Status* status = ort::GetTensorElementType(api)(raw, &type);
+    if (status == nullptr) status = ort::GetDimensionsCount(api)(raw, &rank);
+    if (status == nullptr && rank <= kMaxRank) {
+      status = ort::GetDimensions(api)(raw, dims, rank);
+    }
+    ort::ReleaseTensorTypeAndShapeInfo(api)(raw);
+    return status;
+  }
+};
+
+}  // namespace mirage

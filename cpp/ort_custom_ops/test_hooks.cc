@@ -1,0 +1,88 @@
+// C functions that let the Python tests reach the parsers and the decision rule directly. They are
+// part of the library that ships, so that the tests test what ships; they have no side effects.
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "bundle.h"
+#include "counters.h"
+#include "decide.h"
+#include "plan.h"
+#include "sha256.h"
+
+namespace {
+
+void copy_text(const std::string& text, char* out, size_t capacity) {
+  if (capacity == 0) return;
+  const size_t n = std::min(text.size(), capacity - 1);
+  std::memcpy(out, text.data(), n);
+  out[n] = '\0';
+}
+
+}  // namespace
+
+// Evaluates an expression over `inputs` shapes; `dims` holds kMaxRank values per input.
+// Returns 0 = value, 1 = refused by the parser, 2 = refused by the evaluation.
+MIRAGE_EXPORT int mirage_test_eval(const char* text, size_t size, const uint32_t* ranks,
+                                   size_t inputs, const int64_t* dims, int64_t* out, char* error,
+                                   size_t capacity) {
+  mirage::Dims shapes{};
+  for (size_t i = 0; i < inputs && i < mirage::kMaxInputs; ++i) {
+    shapes.rank[i] = std::min<size_t>(ranks[i], mirage::kMaxRank);
+    std::copy_n(dims + i * mirage::kMaxRank, mirage::kMaxRank, shapes.dim[i]);
+  }
+  mirage::Expr expr;
+  const size_t count = std::min(inputs, mirage::kMaxInputs);
+  const std::string why = mirage::parse_expr({text, size}, shapes.rank, count, &expr);
+  copy_text(why, error, capacity);
+  if (!why.empty()) return 1;
+  const char* reason = nullptr;
+  if (expr.eval(shapes, out, &reason)) return 0;
+  copy_text(reason, error, capacity);
+  return 2;
+}
+
+// Parses a plan; returns 0 when it is accepted, else 1 with the reason in `error`.
+MIRAGE_EXPORT int mirage_test_plan(const char* text, size_t size, char* error, size_t capacity) {
+  mirage::Plan plan;
+  const std::string why = mirage::parse_plan({text, size}, &plan);
+  copy_text(why, error, capacity);
+  return why.empty() ? 0 : 1;
+}
+
+// Opens a bundle and reads one of its sections; returns 0 or 1 with the reason in `error`.
+MIRAGE_EXPORT int mirage_test_bundle(const void* data, size_t size, uint32_t kind, uint32_t id,
+                                     char* error, size_t capacity) {
+  mirage::Bundle bundle;
+  mirage::Section section;
+  std::string why;
+  const bool ok = mirage::Bundle::open(data, size, &bundle, &why) &&
+                  bundle.section(static_cast<mirage::SectionKind>(kind), id, &section, &why);
+  copy_text(why, error, capacity);
+  return ok ? 0 : 1;
+}
+
+MIRAGE_EXPORT void mirage_test_sha256(const uint8_t* data, size_t size, uint8_t out[32]) {
+  const mirage::Digest digest = mirage::sha256(data, size);
+  std::copy(digest.begin(), digest.end(), out);
+}
+
+// The decision rule. Returns the mode (0 none, 1 cuda, 2 host, 3 refused), the domain in `domain`
+// and the reason in `reason`.
+MIRAGE_EXPORT int mirage_decide_domain(const char* ep, int driver_given, int ort_has_cuda,
+                                       const char* driver_error, int devices, int major, int minor,
+                                       char* domain, char* reason, size_t capacity) {
+  mirage::Facts facts;
+  facts.ep = ep;
+  facts.driver_given = driver_given != 0;
+  facts.ort_has_cuda = ort_has_cuda != 0;
+  facts.driver_error = driver_error;
+  facts.devices = devices;
+  facts.major = major;
+  facts.minor = minor;
+  const mirage::Decision decision = mirage::decide(facts);
+  copy_text(decision.domain, domain, capacity);
+  copy_text(decision.reason, reason, capacity);
+  return static_cast<int>(decision.mode);
+}

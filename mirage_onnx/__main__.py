@@ -1,0 +1,7 @@
+"""``python -m mirage_onnx``."""
+
+import sys
+
+from mirage_onnx.cli import main
+
+sys.exit(main())

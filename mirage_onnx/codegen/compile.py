@@ -1,0 +1,129 @@
+"""CUDA text to cubin: NVRTC through cuda-core. Needs no GPU, no driver and no toolkit."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.errors import MirageError, Rejection, RejectionError
+from mirage_onnx.target import Target
+
+DEVICE_HEADERS = Path(__file__).parent / "device"
+
+#: At most this many kernels are compiled without a process pool: its start costs as much.
+_SERIAL = 2
+
+_USED = re.compile(r"Used (\d+) registers")
+_SMEM = re.compile(r"(\d+) bytes smem")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_ERROR = re.compile(r"^.*\berror\b.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """A compiled kernel; ``smem_bytes`` is static shared memory (dynamic: ``KernelSource``)."""
+
+    image: bytes
+    registers: int
+    smem_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+    log: str
+    seconds: float
+
+
+def compile_cubin(text: str, target: Target, *, name: str) -> Cubin:
+    """Compile one kernel.
+
+    Raises:
+        MirageError: COMPILER_MISSING.
+        RejectionError: COMPILE_FAILED with the first error line, or SPILLS.
+    """
+    started = time.perf_counter()
+    image, log = _nvrtc(text, target, name)
+    stack = _STACK.search(log)
+    stack_bytes = int(stack[1]) if stack else 0
+    spill_bytes = int(stack[2]) + int(stack[3]) if stack else 0
+    if stack_bytes or spill_bytes:
+        raise RejectionError(
+            "SPILLS", f"{name}: {stack_bytes} bytes of stack, {spill_bytes} bytes of spills"
+        )
+    used, smem = _USED.search(log), _SMEM.search(log)
+    return Cubin(
+        image=image,
+        registers=int(used[1]) if used else 0,
+        smem_bytes=int(smem[1]) if smem else 0,
+        stack_bytes=stack_bytes,
+        spill_bytes=spill_bytes,
+        log=log,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _nvrtc(text: str, target: Target, name: str) -> tuple[bytes, str]:
+    try:
+        from cuda.bindings import nvrtc
+        from cuda.core import Program, ProgramOptions
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        raise MirageError("COMPILER_MISSING", str(error)) from error
+    options = ProgramOptions(
+        name=f"{name}.cu",
+        arch=target.arch,
+        include_path=[str(DEVICE_HEADERS)],
+        ptxas_options=["-v"],
+    )
+    log = _Log()
+    try:
+        program = Program(text, "c++", options)
+        code = program.compile("cubin", logs=log)
+    except Exception as error:  # cuda-core raises its own and the bindings' exception types
+        raise RejectionError("COMPILE_FAILED", f"{name}: {_first_error(str(error))}") from error
+    return bytes(code.code), log.text
+
+
+def _first_error(message: str) -> str:
+    found = _ERROR.search(message)
+    return (found[0] if found else message.splitlines()[0]).strip()
+
+
+class _Log:
+    """What cuda-core writes compiler output to."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+
+def _compile_one(job: tuple[KernelSource, Target]) -> Cubin | Rejection:
+    source, target = job
+    try:
+        return compile_cubin(source.text, target, name=source.name)
+    except RejectionError as error:
+        return error.rejection
+
+
+def compile_many(
+    sources: Sequence[KernelSource], target: Target, workers: int
+) -> list[Cubin | Rejection]:
+    """Compile in ``workers`` processes; results in the order of ``sources``, refusals as values.
+
+    Raises:
+        MirageError: COMPILER_MISSING.
+    """
+    jobs = [(source, target) for source in sources]
+    if len(jobs) <= _SERIAL or workers <= 1:
+        return [_compile_one(job) for job in jobs]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context) as pool:
+        return list(pool.map(_compile_one, jobs))

@@ -1,0 +1,36 @@
+"""Block graph -> CUDA text: chooses the form of the kernel from its thread graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mirage_onnx.codegen.row import emit_row
+from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.codegen.streaming import emit_streaming
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
+from mirage_onnx.target import Target
+
+
+def emit_kernel(
+    graph: UGraph,
+    kernel: Kernel,
+    params: KernelParams,
+    extents: Mapping[str, int],
+    target: Target,
+) -> KernelSource:
+    """The CUDA text and launch of one kernel with the given numbers.
+
+    A contraction in the loop makes a streaming kernel; no loop and no contraction a row kernel.
+
+    Raises:
+        RejectionError: EMIT_UNSUPPORTED (no rule for an operation at its place), LAYOUT (no
+            thread layout holds the values with these numbers) or SMEM.
+    """
+    if any(op.op == "matmul" and op.phase is Phase.LOOP for op in kernel.ops):
+        return emit_streaming(graph, kernel, params, extents, target)
+    if kernel.loop is not None or any(op.op == "matmul" for op in kernel.ops):
+        raise RejectionError(
+            "EMIT_UNSUPPORTED", f"{kernel.name} has a loop or a matmul but no matmul in the loop"
+        )
+    return emit_row(graph, kernel, params, extents, target)

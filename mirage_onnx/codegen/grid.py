@@ -1,0 +1,130 @@
+"""The launch geometry of a kernel: which part of each axis a block has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mirage_onnx.codegen.loads import axis_variable
+from mirage_onnx.codegen.source import Writer
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.target import Target
+
+_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+_MOST_WARPS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class AxisTile:
+    """Elements of an axis that one block has: ``tile`` of ``extent``, the last may be short."""
+
+    axis: str
+    extent: int
+    tile: int
+    dim: int | None
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.extent // self.tile)
+
+    @property
+    def split(self) -> bool:
+        return self.blocks > 1
+
+    @property
+    def short(self) -> bool:
+        """Whether the last block has fewer elements."""
+        return self.extent % self.tile != 0
+
+    @property
+    def first(self) -> str:
+        """The block's first element of the axis, as an expression."""
+        return f"first_{axis_variable(self.axis)}" if self.split else "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Grid axes in dimension order, and the cluster."""
+
+    axes: tuple[AxisTile, ...]
+    cluster: int
+
+    @classmethod
+    def of(
+        cls, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
+    ) -> Grid:
+        """The grid that the numbers make.
+
+        Raises:
+            RejectionError: LAYOUT, numbers that do not make a launch.
+        """
+        if len(params.tile) != len(kernel.grid) or len(kernel.grid) > 3:
+            raise RejectionError(
+                "LAYOUT", f"{len(params.tile)} tile sizes for a grid of {len(kernel.grid)} axes"
+            )
+        if min(params.tile, default=1) < 1 or params.stages < 1 or params.cluster < 1:
+            raise RejectionError("LAYOUT", f"a number is below 1: {params.to_text()}")
+        if not 1 <= params.warps <= _MOST_WARPS:
+            raise RejectionError("LAYOUT", f"a block has 1 to {_MOST_WARPS} warps: {params.warps}")
+        if params.cluster > 1 and not (
+            target.has_clusters and params.cluster <= target.max_cluster
+        ):
+            raise RejectionError("LAYOUT", f"{target.name} has no clusters of {params.cluster}")
+        axes = tuple(
+            AxisTile(axis, extents[axis], min(tile, extents[axis]), dim)
+            for dim, (axis, tile) in enumerate(zip(kernel.grid, params.tile, strict=True))
+        )
+        grid = cls(axes, params.cluster)
+        for blocks, most in zip(grid.launch, _MOST_BLOCKS, strict=True):
+            if blocks > most:
+                raise RejectionError("LAYOUT", f"{blocks} blocks in a dimension of at most {most}")
+        return grid
+
+    @property
+    def launch(self) -> tuple[int, int, int]:
+        counts = [a.blocks for a in self.axes] + [1, 1, 1]
+        return counts[0] * self.cluster, counts[1], counts[2]
+
+    def tile(self, axis: str, extents: Mapping[str, int]) -> AxisTile:
+        """The tile of any axis: one that the grid does not split is whole."""
+        for at in self.axes:
+            if at.axis == axis:
+                return at
+        return AxisTile(axis, extents[axis], extents[axis], None)
+
+    def block_index(self, dim: int) -> str:
+        index = f"ptx::block_{'xyz'[dim]}()"
+        return f"{index} / {self.cluster}" if dim == 0 and self.cluster > 1 else index
+
+    def declare(self, writer: Writer) -> None:
+        """``const int first_a2 = ptx::block_x() * 16;`` for each axis that is split."""
+        for at in self.axes:
+            if at.split and at.dim is not None:
+                index = self.block_index(at.dim)
+                scaled = index if at.tile == 1 else f"{index} * {at.tile}"
+                writer.line(f"const int {at.first} = {scaled};")
+
+    def replicas(self, axes: tuple[str, ...]) -> str:
+        """The condition that picks one of the blocks that hold the same elements of a value.
+
+        ``axes`` are those of the value; "" if there is one such block.
+        """
+        return " && ".join(f"{a.first} == 0" for a in self.axes if a.split and a.axis not in axes)
+
+
+def check_maps(graph: UGraph, kernel: Kernel) -> None:
+    """Every load and save is cut by the grid wherever its tensor has a grid axis.
+
+    Raises:
+        RejectionError: LAYOUT, an axis is whole in one operand and split by the grid in another.
+    """
+    for name, maps in [(o.tensor, o.imap) for o in kernel.loads] + [
+        (s.tensor, s.omap) for s in kernel.saves
+    ]:
+        axes = graph.tensor(name).axes
+        for axis, mapped in zip(kernel.grid, maps, strict=False):
+            if mapped not in (None, axis) or (axis in axes and mapped is None):
+                raise RejectionError(
+                    "LAYOUT", f"{name} has the grid axis {axis} but the grid does not split it"
+                )

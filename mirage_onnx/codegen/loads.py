@@ -1,0 +1,124 @@
+"""Tensors in device memory: element types, strides, index arithmetic, one-element access."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.ugraph import KTensor
+
+#: The tags of device/vector.cuh.
+TAGS = {DType.F16: "F16", DType.BF16: "BF16", DType.F32: "F32"}
+_STORAGE = {DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float"}
+#: Index arithmetic is in int.
+_MOST_ELEMENTS = 2**31 - 2**16
+
+
+def identifier(name: str) -> str:
+    """A name from a model as the tail of a C identifier; always used behind a prefix."""
+    clean = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return clean + "_" if keyword.iskeyword(clean) else clean
+
+
+def axis_variable(axis: str) -> str:
+    """The variable that holds an index into an axis."""
+    return axis if re.fullmatch(r"a\d+", axis) else f"x_{identifier(axis)}"
+
+
+def tag(dtype: DType) -> str:
+    """The C++ tag of an element type.
+
+    Raises:
+        RejectionError: EMIT_UNSUPPORTED, a type that kernels do not hold.
+    """
+    if dtype not in TAGS:
+        raise RejectionError("EMIT_UNSUPPORTED", f"kernels do not hold elements of type {dtype}")
+    return TAGS[dtype]
+
+
+def rounded(expression: str, dtype: DType) -> str:
+    """The fp32 expression rounded to ``dtype``."""
+    if dtype is DType.F32:
+        return expression
+    return f"round_to<{tag(dtype)}>({expression})"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """A contiguous tensor with static strides and how kernels reach it."""
+
+    tensor: KTensor
+    extents: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: KTensor, extents: Mapping[str, int]) -> TensorView:
+        """The view of a tensor with these extents.
+
+        Raises:
+            RejectionError: EMIT_UNSUPPORTED, its type or its size.
+        """
+        tag(tensor.dtype)
+        view = cls(tensor, tuple(extents[a] for a in tensor.axes))
+        elements = 1
+        for extent in view.extents:
+            elements *= extent
+        if elements > _MOST_ELEMENTS:
+            raise RejectionError("EMIT_UNSUPPORTED", f"{tensor.name} has 2^31 elements or more")
+        return view
+
+    @property
+    def pointer(self) -> str:
+        return f"g_{identifier(self.tensor.name)}"
+
+    @property
+    def tag(self) -> str:
+        return tag(self.tensor.dtype)
+
+    @property
+    def storage(self) -> str:
+        return _STORAGE[self.tensor.dtype]
+
+    @property
+    def coherent(self) -> bool:
+        """Another kernel of the launch sequence may have written it."""
+        return self.tensor.role not in ("input", "weight")
+
+    @property
+    def path(self) -> str:
+        return "Path::kCoherent" if self.coherent else "Path::kConst"
+
+    def stride(self, axis: str) -> int:
+        stride = 1
+        for name, extent in zip(reversed(self.tensor.axes), reversed(self.extents), strict=True):
+            if name == axis:
+                return stride
+            stride *= extent
+        return 0
+
+    def offset(self, index: Mapping[str, str]) -> str:
+        """The element offset at ``index`` (an expression per axis), "0" terms left out."""
+        terms = []
+        for axis in self.tensor.axes:
+            stride, at = self.stride(axis), index[axis]
+            if at != "0":
+                if stride != 1 and not re.fullmatch(r"\w+|at_most\([^()]*\)", at):
+                    at = f"({at})"
+                terms.append(at if stride == 1 else f"{at} * {stride}")
+        return " + ".join(terms) or "0"
+
+    def address(self, index: Mapping[str, str]) -> str:
+        offset = self.offset(index)
+        return self.pointer if offset == "0" else f"{self.pointer} + {offset}"
+
+    def load(self, index: Mapping[str, str]) -> str:
+        return f"load<{self.tag}, {self.path}>({self.address(index)})"
+
+    def store(self, index: Mapping[str, str], value: str) -> str:
+        return f"store<{self.tag}>({self.address(index)}, {value});"
+
+    def parameter(self, written: bool) -> str:
+        return f"{'' if written else 'const '}{self.storage}* __restrict__ {self.pointer}"

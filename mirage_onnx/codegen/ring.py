@@ -1,0 +1,143 @@
+"""The operands of the depth loop: addresses of the lane's fragments, and the ring they fall into.
+
+Every warp keeps ``stages`` steps of each operand in flight, in registers: a stage is refilled as
+soon as it has been consumed, with the step that comes a whole round later. Loads never leave a
+tensor: lanes of rows and columns beyond the end read the last one (their results are not stored),
+lanes beyond the depth read nothing and hold zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mirage_onnx.codegen.loads import TensorView, tag
+from mirage_onnx.codegen.plan import COLUMNS, ROWS, StreamPlan
+from mirage_onnx.codegen.source import Writer
+from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
+
+
+def subscript(indices: Sequence[str]) -> str:
+    return "".join(f"[{i}]" for i in indices)
+
+
+def total(*terms: str) -> str:
+    """A sum without its zero terms."""
+    return " + ".join(t for t in terms if t != "0") or "0"
+
+
+def times(index: str, factor: int) -> str:
+    return "0" if index == "0" or factor == 0 else index if factor == 1 else f"{index} * {factor}"
+
+
+class Ring:
+    """Writes declarations and loads of the LOOP operands ``loads`` (indices of load ops)."""
+
+    def __init__(
+        self, graph: UGraph, plan: StreamPlan, loads: Sequence[int], writer: Writer
+    ) -> None:
+        self.graph, self.plan, self.loads, self.writer = graph, plan, loads, writer
+
+    def view(self, index: int) -> TensorView:
+        return TensorView.of(self.graph.tensor(self._op(index).tensor), self.plan.extents)
+
+    def _op(self, index: int) -> BlockOp:
+        return self.plan.kernel.ops[index]
+
+    def _clamped(self, op: BlockOp) -> bool:
+        """Some tile of the operand may lie beyond its tensor."""
+        plan = self.plan
+        if op.layout in (Layout.B_FRAG, Layout.ROW):
+            row = plan.row if plan.row and plan.row.axis in op.axes else None
+            return row is not None and (row.short or row.tile % ROWS != 0)
+        if op.layout in (Layout.A_FRAG, Layout.COLUMN):
+            column = plan.columns[plan.column_of(op)]
+            return column.short or column.tile % COLUMNS != 0
+        return False
+
+    def _tile_offset(self, op: BlockOp, indices: Sequence[str]) -> str:
+        """Rows or columns from the lane's first tile to this one."""
+        if len(indices) == 1:
+            return times(indices[0], ROWS)
+        return total(times(indices[0], COLUMNS), times(indices[1], 8)) if indices else "0"
+
+    def index(self, op: BlockOp, view: TensorView, indices: Sequence[str]) -> dict[str, str]:
+        """Where the lane's part of a tile is, at depth 0: an index for every axis."""
+        plan = self.plan
+        lane_axes = {*plan.columns, plan.row.axis if plan.row else ""}
+        at = {}
+        for axis in view.tensor.axes:
+            tile = plan.grid.tile(axis, plan.extents)
+            at[axis] = "0" if axis == plan.depth else tile.first
+            if axis in lane_axes:
+                inside = total("g", self._tile_offset(op, indices))
+                if self._clamped(op) and not tile.short:
+                    inside = f"at_most({inside}, {tile.tile - 1})"
+                at[axis] = total(tile.first, inside)
+                if tile.short:
+                    at[axis] = f"at_most({at[axis]}, {tile.extent - 1})"
+        return at
+
+    def pointers(self) -> None:
+        """``at``: the lane's fragments at depth 0; one pointer where tiles lie evenly apart."""
+        for index in self.loads:
+            op, view = self._op(index), self.view(index)
+            if not self._clamped(op):
+                first = view.address(self.index(op, view, ()))
+                self.writer.line(f"const {view.storage}* at{index} = {first};")
+                continue
+            tiles = self.plan.tiles(op)
+            dims = subscript([str(count) for _, count in tiles])
+            self.writer.line(f"const {view.storage}* at{index}{dims};")
+            with self.writer.loops(tiles) as indices:
+                address = view.address(self.index(op, view, indices))
+                self.writer.line(f"at{index}{subscript(indices)} = {address};")
+
+    def _tile_address(self, index: int, indices: Sequence[str]) -> str:
+        op, view = self._op(index), self.view(index)
+        if self._clamped(op):
+            return f"at{index}{subscript(indices)}"
+        row = self.plan.row.axis if self.plan.row else ""
+        if op.layout is Layout.A_FRAG:
+            stride = view.stride(self.plan.column_of(op))
+            n, h = indices
+            return total(f"at{index}", times(n, COLUMNS * stride), times(h, 8 * stride))
+        if op.layout is Layout.B_FRAG and row in op.axes:
+            return total(f"at{index}", times(indices[0], ROWS * view.stride(row)))
+        return f"at{index}"
+
+    def _types(self, op: BlockOp, view: TensorView) -> str:
+        """Columns that one block reads once go around L1."""
+        once = op.layout is Layout.A_FRAG and self.plan.columns[self.plan.column_of(op)].split
+        path = "Path::kStream" if once and not view.coherent else view.path
+        return f"{view.tag}, {path}"
+
+    def declare(self) -> None:
+        for index in self.loads:
+            op = self._op(index)
+            dims = subscript([str(count) for _, count in self.plan.tiles(op)])
+            name = tag(op.dtype)
+            self.writer.line(f"Eight<{name}> x{index}[{self.plan.stages}]{dims};  // {op.tensor}")
+
+    def fetch(self, stage: str, *, ahead: bool) -> None:
+        """Load a stage of every operand, of this round or the next one (``ahead``)."""
+        plan, writer = self.plan, self.writer
+        within = "0" if stage == "0" else f"{stage} * kStride"
+        depth = total("k", "kRound" if ahead else "0", within)
+        for index in self.loads:
+            op, view = self._op(index), self.view(index)
+            types, stride = self._types(op, view), view.stride(plan.depth)
+            with writer.loops(plan.tiles(op)) as indices:
+                apart = depth if stride == 1 else f"({depth}) * {stride}"
+                address = f"{self._tile_address(index, indices)} + {apart}"
+                slot = f"x{index}[{stage}]{subscript(indices)}"
+                if stride != 1 or plan.depth_extent % 8 != 0:
+                    end = str(plan.depth_extent) if plan.even else "k_end"
+                    count = f"{end} - ({depth})"
+                    writer.line(f"{slot} = gather8<{types}>({address}, {stride}, {count});")
+                elif not plan.even:
+                    writer.line(f"{slot} = {{}};")
+                    writer.line(f"load8_if<{types}>({slot}, {address}, {depth} < k_end);")
+                elif ahead:
+                    writer.line(f"load8_if<{types}>({slot}, {address}, more);")
+                else:
+                    writer.line(f"{slot} = load8<{types}>({address});")

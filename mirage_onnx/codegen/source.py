@@ -1,0 +1,98 @@
+"""The text of a kernel, what its launch needs, and the writer that lays the text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """CUDA C++ text of one kernel and its launch.
+
+    ``grid`` counts blocks: x already holds the ``cluster`` ranks (rank = x mod cluster). ``args``:
+    tensor names, one pointer each, in parameter order. ``smem_bytes`` is dynamic shared memory.
+    ``pdl``: the kernel waits for its predecessor itself, so it may be launched before that ends.
+    """
+
+    name: str
+    text: str
+    grid: tuple[int, int, int]
+    block: int
+    cluster: int
+    smem_bytes: int
+    args: tuple[str, ...]
+    pdl: bool
+
+
+class Writer:
+    """Collects indented lines; ``block`` opens a brace, ``loop`` an unrolled counted loop."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._depth = 0
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+    def line(self, text: str = "") -> None:
+        self._lines.append("  " * self._depth + text if text else "")
+
+    def comment(self, text: str) -> None:
+        for part in text.splitlines():
+            self.line(f"// {part}".rstrip())
+
+    @contextmanager
+    def block(self, head: str = "") -> Iterator[None]:
+        self.line(f"{head} {{" if head else "{")
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self.line("}")
+
+    @contextmanager
+    def kernel(
+        self, name: str, threads: int, cluster: int, parameters: Sequence[str]
+    ) -> Iterator[None]:
+        """The signature, a parameter a line, and the body."""
+        macro = (
+            f"PTX_CLUSTER_KERNEL({threads}, {cluster})" if cluster > 1 else f"PTX_KERNEL({threads})"
+        )
+        self.line(f"{macro} {name}(")
+        self._lines += [f"    {p}," for p in parameters[:-1]]
+        with self.block(f"    {parameters[-1]})"):
+            yield
+
+    @contextmanager
+    def scope(self, wanted: bool, head: str = "") -> Iterator[None]:
+        """A block if ``wanted``, else nothing."""
+        with self.block(head) if wanted else nullcontext():
+            yield
+
+    @contextmanager
+    def loop(self, variable: str, count: int) -> Iterator[str]:
+        """Yields the index: the variable, or the literal 0 (and no loop) for one iteration."""
+        if count == 1:
+            yield "0"
+            return
+        self.line("#pragma unroll")
+        with self.block(f"for (int {variable} = 0; {variable} < {count}; ++{variable})"):
+            yield variable
+
+    @contextmanager
+    def counted(self, variable: str, count: int) -> Iterator[str]:
+        """A counted loop that is not unrolled."""
+        with self.block(f"for (int {variable} = 0; {variable} < {count}; ++{variable})"):
+            yield variable
+
+    @contextmanager
+    def loops(self, ranges: tuple[tuple[str, int], ...]) -> Iterator[tuple[str, ...]]:
+        """Nested ``loop``s, outermost first; yields their indices."""
+        if not ranges:
+            yield ()
+            return
+        (variable, count), *rest = ranges
+        with self.loop(variable, count) as index, self.loops(tuple(rest)) as indices:
+            yield (index, *indices)

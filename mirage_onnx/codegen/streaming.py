@@ -1,0 +1,61 @@
+"""Streaming kernels: contractions over a depth that the loop walks, everything else after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mirage_onnx.codegen.epilogue import Epilogue
+from mirage_onnx.codegen.grid import check_maps
+from mirage_onnx.codegen.header import header
+from mirage_onnx.codegen.loads import TensorView
+from mirage_onnx.codegen.loop import LoopEmitter
+from mirage_onnx.codegen.plan import StreamPlan
+from mirage_onnx.codegen.scalar import post_sources
+from mirage_onnx.codegen.source import KernelSource, Writer
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.target import Target
+
+
+def emit_streaming(
+    graph: UGraph,
+    kernel: Kernel,
+    params: KernelParams,
+    extents: Mapping[str, int],
+    target: Target,
+) -> KernelSource:
+    """The CUDA text of a streaming kernel.
+
+    Raises:
+        RejectionError: LAYOUT, EMIT_UNSUPPORTED or SMEM.
+    """
+    check_maps(graph, kernel)
+    plan = StreamPlan.of(kernel, params, extents, target)
+    needed = post_sources(kernel.ops, [s.arg for s in kernel.saves])
+    accumulators = [a for a in plan.accumulators if a.index in needed]
+    writer = Writer()
+    written = [s.tensor for s in kernel.saves]
+    args = list(dict.fromkeys([o.tensor for o in kernel.loads] + written))
+    views = [TensorView.of(graph.tensor(a), extents) for a in args]
+    epilogue = Epilogue(graph, plan, accumulators, writer)
+    with writer.kernel(
+        kernel.name, plan.threads, params.cluster,
+        [v.parameter(v.tensor.name in written) for v in views],
+    ):  # fmt: skip
+        plan.grid.declare(writer)
+        loop = LoopEmitter(graph, plan, accumulators, writer)
+        loop.begin()
+        epilogue.early()
+        loop.run()
+        writer.line()
+        epilogue.emit()
+    smem_bytes = 4 * epilogue.floats
+    if smem_bytes > target.smem_bytes:
+        raise RejectionError(
+            "SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}"
+        )
+    top = header(graph, kernel, params, extents, kernel.name)
+    return KernelSource(
+        kernel.name, f"{top}\n{writer.text}", plan.grid.launch, plan.threads, params.cluster,
+        smem_bytes, tuple(args), pdl=False,
+    )  # fmt: skip

@@ -1,0 +1,185 @@
+"""The verbs of the command line: arguments to API calls, results to text. No other logic."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mirage_onnx import __version__
+from mirage_onnx.errors import Exit, MirageError
+from mirage_onnx.target import TARGETS
+
+app = typer.Typer(
+    name="mirage-onnx",
+    help="Superoptimize regions of ONNX models into verified CUDA kernels.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Provider(StrEnum):
+    """Where ``verify`` runs the models."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every region.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")]
+
+
+def _require(holds: bool, text: str) -> None:
+    if not holds:
+        raise MirageError("OPTION_INVALID", text)
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+@app.callback(invoke_without_command=True)
+def _root(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        with contextlib.redirect_stdout(sys.stderr):  # typer prints it, or returns it
+            print(context.get_help())
+        raise typer.Exit(Exit.INPUT)
+
+
+@app.command()
+def optimize(
+    model: Annotated[Path, typer.Argument(metavar="IN.onnx", help="The model to optimize.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT.onnx", help="Where to write it.")
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Device profile: {', '.join(sorted(TARGETS))}, or local (the present GPU). "
+            "Default: local where there is a GPU, else h200.",
+        ),
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Stop searching after this time.")
+    ] = None,
+    margin: Annotated[
+        float,
+        typer.Option(help="Without a GPU: predicted gain a kernel must have to be used."),
+    ] = 0.2,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Search and report, write no model.")
+    ] = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> int:
+    """Replace regions of a model by faster kernels."""
+    from mirage_onnx import api
+    from mirage_onnx.report.log import EventLog, stderr_console
+    from mirage_onnx.report.schema import check_report
+    from mirage_onnx.report.table import region_table, summary
+
+    _require(dry_run or output is not None, "give the output file with -o, or --dry-run")
+    _require(budget is None or budget > 0, f"--budget {budget}: must be more than 0 seconds")
+    _require(0 <= margin < 1, f"--margin {margin}: must be at least 0 and less than 1")
+    _require(not (verbose and quiet), "-v and -q exclude each other")
+    console = stderr_console()
+    with EventLog(console, verbosity=1 + verbose - quiet) as log, _stdout_kept(as_json):
+        result = api.optimize(
+            model,
+            None if dry_run else output,
+            target=target,
+            budget_s=budget,
+            margin=margin,
+            emit=log,
+        )
+    report = check_report(result.report)
+    if not quiet:
+        console.print(region_table(report))
+        console.print(summary(report), highlight=False)
+    if as_json:
+        _print_json(result.report)
+    return Exit.DONE
+
+
+@app.command()
+def verify(
+    a: Annotated[Path, typer.Argument(metavar="A.onnx", help="The original.")],
+    b: Annotated[Path, typer.Argument(metavar="B.onnx", help="The model to compare with it.")],
+    rtol: Annotated[
+        float | None, typer.Option(help="Largest relative L2 error of an output.")
+    ] = None,
+    atol: Annotated[
+        float | None, typer.Option(help="Largest absolute error that is always accepted.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
+    provider: Annotated[
+        Provider, typer.Option(help="Execution provider that runs both models.")
+    ] = Provider.CPU,
+    as_json: Json = False,
+) -> int:
+    """Run two models on the same inputs and compare their outputs."""
+    from mirage_onnx import api
+    from mirage_onnx.report.log import stderr_console
+    from mirage_onnx.report.table import verify_table
+
+    options: dict[str, float] = {}
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        _require(value is None or value >= 0, f"--{name} {value}: must not be negative")
+        if value is not None:
+            options[name] = value
+    with _stdout_kept(as_json):
+        report = api.verify(a, b, seed=seed, provider=provider.value, **options)
+    console = stderr_console()
+    found = report.to_dict()
+    for part in verify_table(found, passed=report.passed):
+        console.print(part, highlight=False)
+    if as_json:
+        _print_json(found)
+    return Exit.DONE if report.passed else Exit.CHECK_FAILED
+
+
+@app.command()
+def version() -> int:
+    """Print the version."""
+    print(f"mirage-onnx {__version__}")
+    return Exit.DONE
+
+
+@app.command()
+def env(as_json: Json = False) -> int:
+    """Print versions, execution providers, compiler, GPUs and folders, for bug reports."""
+    from mirage_onnx.collect_env import collect, to_text
+
+    facts = collect()
+    if as_json:
+        _print_json(facts)
+    else:
+        print(to_text(facts))
+    return Exit.DONE
+
+
+@app.command()
+def schema() -> int:
+    """Print the JSON Schema of what optimize --json prints."""
+    from mirage_onnx.report.schema import json_schema
+
+    print(json.dumps(json_schema(), indent=2))
+    return Exit.DONE
+
+
+@contextlib.contextmanager
+def _stdout_kept(for_json: bool) -> Iterator[None]:
+    """Send what a library prints to stderr, so that stdout holds one JSON object only."""
+    with contextlib.redirect_stdout(sys.stderr) if for_json else contextlib.nullcontext():
+        yield

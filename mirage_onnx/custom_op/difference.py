@@ -1,0 +1,125 @@
+"""How far an output is from its reference, and whether that passes.
+
+A float output passes when, in every row (last axis), the L2 norm of the difference is at most
+``rtol`` times the L2 norm of the reference row. A row smaller than ``FLOOR`` of the typical row of
+that output under normal inputs is measured against that instead: it is mostly rounding errors that
+a cancellation left. ``rtol`` is by default 20 units roundoff of the least precise float type in
+either model: in a deep network the errors of some 400 independent roundings add up like a random
+walk, and sqrt(400) = 20. float32 and float64 get more, because there the order of a long sum shows,
+which the final rounding of 16-bit types hides. Integers and booleans must be equal. NaN must be
+where the reference has it and nowhere else, infinity likewise, except that a value within ``rtol``
+of the type's maximum stands for an overflow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+RTOL = {"bfloat16": 8e-2, "float16": 1e-2, "float32": 1e-4, "float64": 1e-10}
+FLOOR = 1e-2
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDifference:
+    """The worst that an output did over all inputs.
+
+    ``needed_rtol``: the least tolerance that would pass; None where none would (``reason`` says
+    why). ``worst``: the kind of input that gave it.
+    """
+
+    name: str
+    dtype: str
+    passed: bool
+    identical: bool
+    max_abs: float
+    needed_rtol: float | None
+    rtol: float
+    worst: str
+    reason: str = ""
+
+
+def typical_row(x: np.ndarray) -> float:
+    """Root mean square of the norms of the rows that are finite."""
+    if not _is_float(x):
+        return 0.0
+    norms = _row_norms(x.astype(np.float64))
+    finite = norms[np.isfinite(norms)]
+    return float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
+
+
+def _is_float(x: np.ndarray) -> bool:
+    return x.dtype.name in RTOL
+
+
+def _row_norms(x: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.sqrt(np.sum(np.square(x), axis=-1)) if x.ndim else np.abs(x)
+
+
+def difference(
+    name: str, want: np.ndarray, got: np.ndarray, rtol: float, floor: float, kind: str
+) -> OutputDifference:
+    """How ``got`` differs from ``want`` on one input of kind ``kind``."""
+    identical, max_abs, needed, reason = False, float("inf"), None, ""
+    rtol = rtol if _is_float(want) else 0.0
+    if want.dtype != got.dtype or want.shape != got.shape:
+        reason = f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
+    elif want.dtype.hasobject:
+        identical = bool(np.array_equal(want, got))
+        max_abs, reason = (0.0, "") if identical else (max_abs, "the strings differ")
+    else:
+        identical = want.tobytes() == got.tobytes()
+        max_abs, needed, reason = _errors(want, got, rtol, floor)
+    if identical:
+        max_abs, needed, reason = 0.0, 0.0, ""
+    passed = needed is not None and needed <= rtol
+    return OutputDifference(
+        name, want.dtype.name, passed, identical, max_abs, needed, rtol, kind, reason
+    )
+
+
+def _errors(
+    want: np.ndarray, got: np.ndarray, rtol: float, floor: float
+) -> tuple[float, float | None, str]:
+    """Largest absolute error, the tolerance it needs, and why none would do."""
+    a, b = want.astype(np.float64), got.astype(np.float64)
+    if not _is_float(want):
+        if np.array_equal(want, got):
+            return 0.0, 0.0, ""
+        return float(np.max(np.abs(a - b))), None, "integers and booleans must be equal"
+    limits = ml_dtypes.finfo(want.dtype)
+    with np.errstate(invalid="ignore"):
+        overflow = np.isinf(a) & (np.sign(a) * b >= float(limits.max) * (1 - rtol))
+    finite = np.isfinite(a) & np.isfinite(b)
+    both_nan = np.isnan(a) & np.isnan(b)
+    wrong = ~(finite | overflow | both_nan)
+    x, y = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
+    max_abs = float(np.max(np.abs(x - y), initial=0.0))
+    if wrong.any():
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        return max_abs, None, f"{b[place]} instead of {a[place]} at {list(place)}"
+    error, size = _row_norms(x - y), np.maximum(_row_norms(x), floor)
+    if np.any((size == 0) & (error > 0)):
+        return max_abs, None, "the reference is zero"
+    relative = np.divide(error, size, out=np.zeros_like(error), where=size > 0)
+    return max_abs, float(np.max(relative, initial=0.0)), ""
+
+
+def worse(a: OutputDifference, b: OutputDifference) -> OutputDifference:
+    """Both together; the kind and the reason are those of the worse one, the first on a tie."""
+    need_a, need_b = (float("inf") if o.needed_rtol is None else o.needed_rtol for o in (a, b))
+    base = b if need_b > need_a else a
+    return OutputDifference(
+        a.name,
+        base.dtype,
+        a.passed and b.passed,
+        a.identical and b.identical,
+        max(a.max_abs, b.max_abs),
+        base.needed_rtol,
+        base.rtol,
+        base.worst,
+        base.reason,
+    )

@@ -1,0 +1,41 @@
+"""The whole model as a Program."""
+
+from __future__ import annotations
+
+from mirage_onnx.importer.constants import constant_values, read_constants
+from mirage_onnx.importer.context import Context
+from mirage_onnx.importer.graph import reads
+from mirage_onnx.importer.load import LoadedModel
+from mirage_onnx.importer.lower import lower_node
+from mirage_onnx.ir.program import Program
+
+
+def import_model(loaded: LoadedModel) -> Program:
+    """Lower every node that has a meaning.
+
+    Constant nodes are values, not operations: they appear in ``weights`` and ``constants`` and
+    not in ``nodes``.
+    """
+    graph = loaded.proto.graph
+    constants = read_constants(loaded)
+    values = constant_values(loaded)
+    tensors = dict(loaded.tensors)
+    functions = frozenset((f.domain, f.name) for f in loaded.proto.functions)
+    used = frozenset((*(o.name for o in graph.output), *(r for n in graph.node for r in reads(n))))
+    nodes = []
+    for index in loaded.order:
+        proto = graph.node[index]
+        if proto.op_type == "Constant" and proto.output[0] in values:
+            continue
+        context = Context(proto, loaded.node_names[index], loaded.opset, tensors, constants, used)
+        node = lower_node(context, functions)
+        tensors |= {s.output.name: s.output for s in node.steps if s.output.name in node.outputs}
+        nodes.append(node)
+    return Program(
+        inputs=tuple(i.name for i in graph.input),
+        outputs=tuple(o.name for o in graph.output),
+        nodes=tuple(nodes),
+        tensors=tensors,
+        weights=frozenset(values),
+        constants=constants.scalars,
+    )

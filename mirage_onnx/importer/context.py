@@ -1,0 +1,195 @@
+"""What a lowering rule sees of a node, and the steps that it writes.
+
+A rule reads operands, attributes and parameters from its ``Context`` and emits steps on it; every
+step's shape follows from its inputs. A form that has no lowering raises ``RejectionError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, helper
+
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.importer.constants import ConstantTable
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.program import Constant, Step, StepAttr, Tensor
+
+Value = Tensor | Constant
+
+
+def const(value: Fraction | int, exponent: Fraction | int = 1) -> Constant:
+    """A constant that the ONNX text writes, not the model."""
+    return Constant(Fraction(value), Fraction(exponent))
+
+
+class Context:
+    """One node: operands in, steps out. ``tensors`` is the table of all values of the graph."""
+
+    def __init__(
+        self,
+        node: NodeProto,
+        name: str,
+        opset: int,
+        tensors: dict[str, Tensor],
+        constants: ConstantTable,
+        used: frozenset[str],
+    ) -> None:
+        self.node = node
+        self.name = name
+        self.opset = opset
+        self.steps: list[Step] = []
+        self._tensors = tensors
+        self._constants = constants
+        self._used = used
+        self._attributes = {a.name: a for a in node.attribute}
+
+    # -- reading the node
+
+    def has(self, position: int) -> bool:
+        return position < len(self.node.input) and bool(self.node.input[position])
+
+    def tensor(self, position: int) -> Tensor:
+        """An operand as a tensor, even where its value is known."""
+        return self._tensors[self.node.input[position]]
+
+    def operand(self, position: int) -> Value:
+        """An operand: an exact constant where it is one, else a tensor."""
+        name = self.node.input[position]
+        return self._constants.scalars.get(name) or self._tensors[name]
+
+    def number(self, position: int, what: str) -> Fraction:
+        """The exact stored value of a scalar operand."""
+        name = self.node.input[position]
+        if name not in self._constants.exact:
+            raise self.reject(f"{what} {name!r} is not a finite constant scalar")
+        return self._constants.exact[name]
+
+    def integers(self, position: int, what: str) -> tuple[int, ...]:
+        """The values of an operand that lists axes or sizes."""
+        name = self.node.input[position]
+        if name not in self._constants.lists:
+            raise self.reject(f"{what} {name!r} are not constant")
+        return self._constants.lists[name]
+
+    def flag(self, position: int) -> bool | None:
+        """The value of a constant boolean operand, None where it is not constant."""
+        return self._constants.flags.get(self.node.input[position])
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        a = self._attributes.get(name)
+        value = default if a is None else helper.get_attribute_value(a)
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+    def fraction(self, name: str, default: float) -> Fraction:
+        """A float attribute exactly, its default as the 32-bit float that the schema means."""
+        value = self.attribute(name, float(np.float32(default)))
+        if not np.isfinite(value):
+            raise self.reject(f"the attribute {name} is {value}")
+        return Fraction(value)
+
+    def output(self, position: int = 0) -> Tensor:
+        return self._tensors[self.node.output[position]]
+
+    def uses(self, position: int) -> bool:
+        """Whether anything reads this output."""
+        outputs = self.node.output
+        return position < len(outputs) and outputs[position] in self._used
+
+    def reject(self, reason: str, code: str = "OP_FORM") -> RejectionError:
+        return RejectionError(code, f"{self.node.op_type}: {reason}", (self.name,))
+
+    # -- writing steps
+
+    def elementwise(self, op: str, *args: Value, dtype: DType | None = None) -> Tensor:
+        """One function of ``ir.ops``; constants have no shape of their own."""
+        assert ELEMENTWISE[op].arity == len(args)
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        shape = np.broadcast_shapes(*(shape_of(t) for t in tensors))
+        return self._emit(op, args, shape, dtype or _dtype(tensors[0]))
+
+    def power(self, x: Tensor, exponent: Constant) -> Tensor:
+        return self._emit("pow", (x, exponent), shape_of(x), _dtype(x))
+
+    def reduce(self, op: str, x: Tensor, axes: Sequence[int]) -> Tensor:
+        """``sum``, ``mean`` or ``rmax`` over non-negative axes, which stay with extent 1."""
+        shape = tuple(1 if k in axes else d for k, d in enumerate(shape_of(x)))
+        return self._emit(op, (x,), shape, _dtype(x), tuple(axes))
+
+    def matmul(self, a: Tensor, b: Tensor, dtype: DType | None = None) -> Tensor:
+        sa, sb = shape_of(a), shape_of(b)
+        batch = np.broadcast_shapes(sa[:-2], sb[:-2])
+        shape = (*batch, *sa[-2:-1], *(sb[-1:] if len(sb) > 1 else ()))
+        return self._emit("matmul", (a, b), shape, dtype or _dtype(a))
+
+    def transpose(self, x: Tensor, permutation: Sequence[int]) -> Tensor:
+        shape = tuple(shape_of(x)[p] for p in permutation)
+        return self._emit("transpose", (x,), shape, _dtype(x), tuple(permutation))
+
+    def reshape(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Insert or remove dimensions of extent 1; anything else is refused."""
+        have = shape_of(x)
+        if [d for d in have if d != 1] != [d for d in shape if d != 1]:
+            raise self.reject(f"regroups dimensions: {show(have)} to {show(shape)}")
+        return self._emit("reshape", (x,), shape, _dtype(x), shape)
+
+    def cast(self, x: Tensor, dtype: DType) -> Tensor:
+        """Round to ``dtype``; nothing to do where x has it already."""
+        return x if x.dtype is dtype else self._emit("cast", (x,), shape_of(x), dtype, dtype)
+
+    def widen(self, x: Tensor) -> Tensor:
+        """What kernels of composite operators compute on: fp32 for 16-bit values."""
+        return self.cast(x, DType.F32) if _dtype(x).is_half else x
+
+    def widened(self, position: int) -> Value:
+        """An operand, as ``widen`` gives it."""
+        value = self.operand(position)
+        return self.widen(value) if isinstance(value, Tensor) else value
+
+    def finish(self, x: Tensor, position: int = 0) -> Tensor:
+        """Make ``x`` an output of the node, with the type and rank that ONNX gives it.
+
+        An output that is no new value (Identity) is a ``cast`` to the type it has.
+        """
+        target = self.output(position)
+        if target.dtype is not None:
+            x = self.cast(x, target.dtype)
+        if target.is_static and target.shape != x.shape:
+            x = self.reshape(x, shape_of(target))
+        if not self.steps or self.steps[-1].output is not x or x.name in self.node.output:
+            x = self._emit("cast", (x,), shape_of(x), _dtype(x), _dtype(x))
+        last, out = self.steps[-1], Tensor(target.name, x.dtype, x.shape)
+        self.steps[-1] = Step(last.op, last.inputs, out, last.attr)
+        return out
+
+    def _emit(
+        self,
+        op: str,
+        args: Sequence[Value],
+        shape: tuple[int, ...],
+        dtype: DType,
+        attr: StepAttr = None,
+    ) -> Tensor:
+        out = Tensor(f"{self.node.output[0]}/{len(self.steps)}", dtype, shape)
+        inputs = tuple(a.name if isinstance(a, Tensor) else a for a in args)
+        self.steps.append(Step(op, inputs, out, attr))
+        return out
+
+
+def shape_of(x: Tensor) -> tuple[int, ...]:
+    """The shape of a static tensor."""
+    assert x.shape is not None
+    return tuple(int(d) for d in x.shape)
+
+
+def show(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def _dtype(x: Tensor) -> DType:
+    assert x.dtype is not None
+    return x.dtype

@@ -1,0 +1,29 @@
+"""Operators that move or rename dimensions without arithmetic."""
+
+from __future__ import annotations
+
+from mirage_onnx.importer.context import Context, shape_of, show
+
+
+def transpose(c: Context) -> None:
+    x = c.tensor(0)
+    permutation = c.attribute("perm") or tuple(reversed(range(len(shape_of(x)))))
+    c.finish(c.transpose(x, tuple(permutation)))
+
+
+def reshape(c: Context) -> None:
+    """Reshape, Squeeze, Unsqueeze, Flatten: the result's shape says it all."""
+    target = c.output()
+    if not target.is_static:
+        raise c.reject("the shape of the result is not known", "RANK_UNKNOWN")
+    c.finish(c.reshape(c.tensor(0), shape_of(target)))
+
+
+def expand(c: Context) -> None:
+    """Only where nothing is repeated: consumers broadcast by themselves."""
+    have, want = shape_of(c.tensor(0)), c.output()
+    if not want.is_static:
+        raise c.reject("the shape of the result is not known", "RANK_UNKNOWN")
+    if [d for d in have if d != 1] != [d for d in shape_of(want) if d != 1]:
+        raise c.reject(f"repeats elements: {show(have)} to {show(shape_of(want))}")
+    c.finish(c.reshape(c.tensor(0), shape_of(want)))

@@ -1,0 +1,171 @@
+"""Open a model and refuse, with a code and one sentence, what is no usable ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from onnx import ModelProto, NodeProto, TensorProto
+
+from mirage_onnx.errors import MirageError
+from mirage_onnx.importer import shapes
+from mirage_onnx.importer.external import check_stored, read_tensor, stored_tensors
+from mirage_onnx.importer.graph import (
+    check_names,
+    check_text,
+    label,
+    topological_order,
+    unique_names,
+)
+from mirage_onnx.ir.program import Tensor
+
+#: Versions of the default domain whose operators this version understands.
+OPSETS = range(13, 25)
+#: protobuf refuses messages above this size.
+PROTOBUF_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A model that passed every check. ``proto`` is as in the file, without external data.
+
+    ``order`` are indices of ``graph.node``, producers first; ``node_names`` are unique, one per
+    node in the order of the file; ``tensors`` has every named value of the top-level graph.
+    """
+
+    proto: ModelProto
+    path: Path | None
+    base_dir: Path | None
+    opset: int
+    order: tuple[int, ...]
+    node_names: tuple[str, ...]
+    tensors: Mapping[str, Tensor] = field(repr=False)
+
+    @cached_property
+    def node_index(self) -> dict[str, int]:
+        """Node name -> its place in ``proto.graph.node``."""
+        return {name: i for i, name in enumerate(self.node_names)}
+
+    def node(self, name: str) -> NodeProto:
+        return self.proto.graph.node[self.node_index[name]]
+
+    @cached_property
+    def initializers(self) -> dict[str, TensorProto]:
+        """Initializers that are not graph inputs: no run can change them."""
+        inputs = {i.name for i in self.proto.graph.input}
+        return {t.name: t for t in self.proto.graph.initializer if t.name not in inputs}
+
+    def read(self, tensor: TensorProto) -> np.ndarray:
+        """The values of a tensor of this model, from its external file if it has one."""
+        return read_tensor(tensor, self.base_dir)
+
+
+def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = None) -> LoadedModel:
+    """Load a model file, or take a model in memory, and check it.
+
+    ``base_dir`` is where the external data of a model in memory is.
+
+    Raises:
+        MirageError: FILE_MISSING, FILE_UNREADABLE, NOT_ONNX, MODEL_INVALID, OPSET_UNSUPPORTED,
+            EXTERNAL_DATA_MISSING or ZERO_SIZE.
+    """
+    if isinstance(source, ModelProto):
+        path, proto, what = None, source, "the model in memory"
+        folder = Path(base_dir) if base_dir is not None else None
+    else:
+        path = Path(source)
+        proto, what, folder = _parse(path), f"{str(path)!r}", path.parent
+    graph = proto.graph
+    if not proto.HasField("graph") or not (graph.node or graph.output):
+        raise MirageError("NOT_ONNX", f"{what} has no graph")
+    check_text(graph)
+    opset = _opset(proto)
+    check_names(graph)
+    order = topological_order(graph)
+    for tensor in stored_tensors(graph):
+        check_stored(tensor, folder)
+    _check_sizes(proto)
+    shapes.check_nodes(proto, opset)
+    tensors = shapes.infer(proto, order, opset, lambda t: read_tensor(t, folder))
+    return LoadedModel(proto, path, folder, opset, order, unique_names(graph), tensors)
+
+
+def _parse(path: Path) -> ModelProto:
+    if not path.exists():
+        raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
+    if not path.is_file():
+        raise MirageError("FILE_UNREADABLE", f"{str(path)!r} is not a file")
+    try:
+        if path.stat().st_size > PROTOBUF_LIMIT:
+            raise MirageError("NOT_ONNX", f"{str(path)!r} is larger than 2 GiB in one file")
+        data = path.read_bytes()
+    except OSError as e:
+        raise MirageError(
+            "FILE_UNREADABLE", f"{str(path)!r}: {e.strerror or 'cannot be read'}"
+        ) from None
+    if not data:
+        raise MirageError("NOT_ONNX", f"{str(path)!r} is empty")
+    try:
+        return ModelProto.FromString(data)
+    except DecodeError:
+        raise MirageError(
+            "NOT_ONNX", f"{str(path)!r} is not a protobuf message, or is cut off"
+        ) from None
+
+
+def _opset(proto: ModelProto) -> int:
+    """The version of the default domain; the newest known where no node uses that domain."""
+    versions: dict[str, int] = {}
+    for entry in proto.opset_import:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if versions.setdefault(domain, entry.version) != entry.version:
+            name = domain or "the default domain"
+            raise MirageError("MODEL_INVALID", f"two opset versions are imported for {name}")
+    found = versions.get("")
+    lowest, highest = OPSETS.start, OPSETS.stop - 1
+    for index, node in enumerate(proto.graph.node):
+        domain = shapes.domain_of(node)
+        if domain not in versions:
+            if domain == "":
+                raise MirageError(
+                    "OPSET_UNSUPPORTED",
+                    "the model imports no opset of the default domain, "
+                    f"which node {label(node, index)} needs",
+                )
+            raise MirageError(
+                "MODEL_INVALID",
+                f"node {label(node, index)} is of domain {domain!r}, "
+                "which the model does not import",
+            )
+    if found is not None and found not in OPSETS:
+        raise MirageError(
+            "OPSET_UNSUPPORTED",
+            f"the model has opset {found}, supported are {lowest} to {highest}",
+        )
+    return highest if found is None else found
+
+
+def _check_sizes(proto: ModelProto) -> None:
+    for value in proto.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.HasField("dim_value") and dim.dim_value == 0:
+                raise MirageError(
+                    "ZERO_SIZE", f"dimension {axis} of the graph input {value.name!r} is 0"
+                )
+    for t in proto.graph.initializer:
+        if 0 in t.dims and not _is_empty_list(t, proto):
+            raise MirageError(
+                "ZERO_SIZE", f"dimension {list(t.dims).index(0)} of the weight {t.name!r} is 0"
+            )
+
+
+def _is_empty_list(t: TensorProto, proto: ModelProto) -> bool:
+    """How ONNX writes the shape of a scalar, "all axes", or Resize's "no scales"."""
+    if len(t.dims) != 1:
+        return False
+    readers = {n.op_type for n in proto.graph.node if t.name in n.input}
+    return t.data_type in (TensorProto.INT64, TensorProto.INT32) or readers <= {"Resize"}

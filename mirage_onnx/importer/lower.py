@@ -1,0 +1,80 @@
+"""One ONNX node -> a Node of the program: its steps, or the reason why it has none."""
+
+from __future__ import annotations
+
+from onnx import NodeProto
+
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.importer.context import Context
+from mirage_onnx.importer.graph import reads, subgraphs
+from mirage_onnx.importer.semantics import DOMAINS, NOT_IN_ONNX, SEMANTICS, Rule
+from mirage_onnx.importer.shapes import domain_of, has_schema
+from mirage_onnx.ir.program import Node, Tensor
+
+
+def lower_node(context: Context, functions: frozenset[tuple[str, str]]) -> Node:
+    """Lower the node of a context; ``functions`` are the model's own, which shadow operators."""
+    node = context.node
+    barrier = None
+    try:
+        rule = find_rule(context, functions)
+        for tensor in _data(context, rule):
+            check_tensor(context, tensor)
+        rule.lower(context)
+    except RejectionError as e:
+        barrier = e.rejection
+    outputs = tuple(o for o in node.output if o)
+    steps = () if barrier else tuple(context.steps)
+    return Node(context.name, node.op_type, reads(node), outputs, steps, barrier)
+
+
+def find_rule(c: Context, functions: frozenset[tuple[str, str]]) -> Rule:
+    """The rule of a node.
+
+    Raises:
+        RejectionError: SUBGRAPH, CUSTOM_DOMAIN or OP_UNKNOWN.
+    """
+    node, domain = c.node, domain_of(c.node)
+    if subgraphs(node):
+        raise c.reject("holds a subgraph", "SUBGRAPH")
+    if (node.domain, node.op_type) in functions:
+        raise c.reject("is a function of the model", "CUSTOM_DOMAIN")
+    if domain not in DOMAINS:
+        raise c.reject(f"belongs to domain {domain!r}", "CUSTOM_DOMAIN")
+    rule = SEMANTICS.get((domain, node.op_type))
+    if rule is None:
+        raise c.reject("has no tabled semantics", "OP_UNKNOWN")
+    if domain == "" and node.op_type not in NOT_IN_ONNX and not has_schema(node, c.opset):
+        raise c.reject(f"does not exist in opset {c.opset}", "OP_UNKNOWN")
+    return rule
+
+
+def _data(c: Context, rule: Rule) -> list[Tensor]:
+    """The tensors of the node's math: inputs that are no parameters, and used outputs."""
+    node: NodeProto = c.node
+    if not node.output or not node.output[0]:
+        raise c.reject("has no first output")
+    inputs = [c.tensor(i) for i in range(len(node.input)) if c.has(i) and i not in rule.parameters]
+    return [*inputs, c.output()]
+
+
+def check_tensor(c: Context, t: Tensor) -> None:
+    """A tensor of the math is of float type and static, and holds something.
+
+    Raises:
+        RejectionError: DTYPE, RANK_UNKNOWN, DYNAMIC_DIM or OP_FORM.
+    """
+    if t.dtype is None and t.shape is None:
+        raise c.reject(f"the type of {t.name!r} is not known", "RANK_UNKNOWN")
+    if t.dtype is None or not t.dtype.is_float:
+        what = t.dtype or "of a type that is not supported"
+        raise c.reject(f"{t.name!r} is {what}", "DTYPE")
+    if t.shape is None:
+        raise c.reject(f"the shape of {t.name!r} is not known", "RANK_UNKNOWN")
+    for axis, d in enumerate(t.shape):
+        if isinstance(d, str):
+            where = f"dimension {axis} of {t.name!r}"
+            name = "" if d == f"{t.name}:{axis}" or d.startswith("unk__") else f" ({d!r})"
+            raise c.reject(f"{where}{name} is known only at run time", "DYNAMIC_DIM")
+        if d == 0:
+            raise c.reject(f"{t.name!r} holds no elements")

@@ -1,0 +1,86 @@
+"""The operators with a meaning: (domain, operator) -> rule. To add an operator, add a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mirage_onnx.importer import activations as act
+from mirage_onnx.importer import elementwise as ew
+from mirage_onnx.importer import layout, linear, norms
+from mirage_onnx.importer import reductions as red
+from mirage_onnx.importer.context import Context
+from mirage_onnx.importer.shapes import MICROSOFT
+
+#: Domains whose operators may have a rule; the default one is spelled as the empty string.
+DOMAINS = ("", MICROSOFT)
+#: In the default domain of ONNX Runtime, but in no version of ONNX.
+NOT_IN_ONNX = frozenset({"SimplifiedLayerNormalization"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``lower`` writes the steps of a node; inputs at ``parameters`` are no tensors of its math."""
+
+    lower: Callable[[Context], None]
+    parameters: frozenset[int] = frozenset()
+
+
+def _rule(lower: Callable[[Context], None], *parameters: int) -> Rule:
+    return Rule(lower, frozenset(parameters))
+
+
+SEMANTICS: dict[tuple[str, str], Rule] = {
+    **{("", name): _rule(ew.function(op)) for name, op in ew.FUNCTIONS.items()},
+    **{("", name): _rule(ew.chain(op)) for name, op in ew.CHAINS.items()},
+    ("", "Mean"): _rule(red.mean_of_operands),
+    ("", "Pow"): _rule(ew.power, 1),
+    ("", "Cast"): _rule(ew.cast),
+    ("", "CastLike"): _rule(ew.cast, 1),
+    ("", "Clip"): _rule(ew.clip),
+    ("", "Identity"): _rule(ew.identity),
+    ("", "Dropout"): _rule(ew.dropout, 1, 2),
+    ("", "LeakyRelu"): _rule(ew.leaky_relu),
+    ("", "PRelu"): _rule(ew.prelu),
+    # reductions                   over      of            then
+    ("", "ReduceSum"): _rule(red.reduction("sum"), 1),
+    ("", "ReduceMean"): _rule(red.reduction("mean"), 1),
+    ("", "ReduceMax"): _rule(red.reduction("rmax"), 1),
+    ("", "ReduceMin"): _rule(red.reduction("rmax", red.negated, red.negated), 1),
+    ("", "ReduceSumSquare"): _rule(red.reduction("sum", red.square), 1),
+    ("", "ReduceL2"): _rule(red.reduction("sum", red.square, red.root), 1),
+    ("", "ReduceL1"): _rule(red.reduction("sum", red.absolute), 1),
+    ("", "Softmax"): _rule(red.softmax),
+    ("", "LogSoftmax"): _rule(red.log_softmax),
+    # matrix products
+    ("", "MatMul"): _rule(linear.matmul),
+    ("", "Gemm"): _rule(linear.gemm),
+    (MICROSOFT, "FusedMatMul"): _rule(linear.fused_matmul),
+    # layout
+    ("", "Transpose"): _rule(layout.transpose),
+    ("", "Reshape"): _rule(layout.reshape, 1),
+    ("", "Squeeze"): _rule(layout.reshape, 1),
+    ("", "Unsqueeze"): _rule(layout.reshape, 1),
+    ("", "Flatten"): _rule(layout.reshape),
+    ("", "Expand"): _rule(layout.expand, 1),
+    # normalisations
+    ("", "LayerNormalization"): _rule(norms.layer_norm),
+    ("", "RMSNormalization"): _rule(norms.rms_norm),
+    ("", "SimplifiedLayerNormalization"): _rule(norms.rms_norm),
+    (MICROSOFT, "SkipLayerNormalization"): _rule(norms.skip_layer_norm),
+    (MICROSOFT, "SkipSimplifiedLayerNormalization"): _rule(norms.skip_rms_norm),
+    # activations
+    ("", "Gelu"): _rule(act.gelu),
+    (MICROSOFT, "Gelu"): _rule(act.activation(act.gelu_erf)),
+    (MICROSOFT, "BiasGelu"): _rule(act.biased(act.gelu_erf)),
+    (MICROSOFT, "FastGelu"): _rule(act.biased(act.gelu_tanh)),
+    (MICROSOFT, "QuickGelu"): _rule(act.activation(act.swish(1.702))),
+    ("", "Swish"): _rule(act.activation(act.swish(1.0))),
+    ("", "HardSigmoid"): _rule(act.activation(act.hard_sigmoid)),
+    ("", "HardSwish"): _rule(act.activation(act.hard_swish)),
+    ("", "Softplus"): _rule(act.activation(act.softplus)),
+    ("", "Softsign"): _rule(act.activation(act.softsign)),
+    ("", "Mish"): _rule(act.activation(act.mish)),
+    ("", "Elu"): _rule(act.activation(act.elu)),
+    ("", "Selu"): _rule(act.activation(act.selu)),
+}

@@ -1,0 +1,241 @@
+"""Types and shapes of every value, from onnx's inference on a copy without weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from onnx import (
+    IR_VERSION,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+    checker,
+    defs,
+    helper,
+    numpy_helper,
+    shape_inference,
+)
+
+from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.graph import label, subgraphs
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.program import Dim, Tensor
+
+DTYPES: dict[int, DType] = {
+    TensorProto.FLOAT16: DType.F16, TensorProto.BFLOAT16: DType.BF16,
+    TensorProto.FLOAT: DType.F32, TensorProto.DOUBLE: DType.F64,
+    TensorProto.INT32: DType.I32, TensorProto.INT64: DType.I64,
+    TensorProto.BOOL: DType.BOOL, TensorProto.UINT8: DType.U8,
+}  # fmt: skip
+
+#: Integer tensors up to this size stay in the copy: they may be shapes or axes.
+SMALL = 1024
+MICROSOFT = "com.microsoft"
+#: Where the copy puts operators that onnx does not know, so that its checks pass over them.
+_UNCHECKED = "ai.mirage.unchecked"
+#: Operators onnx does not know, with the outputs that have the type and shape of input 0.
+_LIKE_INPUT: dict[tuple[str, str], tuple[int, ...]] = {
+    ("", "SimplifiedLayerNormalization"): (0,),
+    (MICROSOFT, "SkipLayerNormalization"): (0, 3),
+    (MICROSOFT, "SkipSimplifiedLayerNormalization"): (0, 3),
+    (MICROSOFT, "Gelu"): (0,),
+    (MICROSOFT, "BiasGelu"): (0,),
+    (MICROSOFT, "FastGelu"): (0,),
+    (MICROSOFT, "QuickGelu"): (0,),
+}
+#: Complaint that only says that an input comes out of an operator onnx does not know.
+_HARMLESS = "expected to have type but instead is null"
+
+
+def domain_of(node: NodeProto) -> str:
+    """The node's domain, with the default one always spelled as the empty string."""
+    return "" if node.domain == "ai.onnx" else node.domain
+
+
+def has_schema(node: NodeProto, opset: int) -> bool:
+    return domain_of(node) == "" and defs.has(node.op_type, opset, "")
+
+
+def check_nodes(model: ModelProto, opset: int) -> None:
+    """Arity and attributes of every node that onnx knows.
+
+    Raises:
+        MirageError: MODEL_INVALID.
+    """
+    context = checker.C.CheckerContext()
+    context.ir_version = min(model.ir_version, IR_VERSION)
+    context.opset_imports = {"": opset}
+    for index, node in enumerate(model.graph.node):
+        if node.op_type == "Constant" or subgraphs(node) or not has_schema(node, opset):
+            continue
+        plain = NodeProto()
+        plain.CopyFrom(node)
+        plain.domain = ""
+        try:
+            checker.check_node(plain, context)
+        except (checker.ValidationError, ValueError) as e:
+            raise MirageError(
+                "MODEL_INVALID", f"node {label(node, index)}: {_sentence(str(e))}"
+            ) from None
+
+
+def infer(
+    model: ModelProto,
+    order: Sequence[int],
+    opset: int,
+    read: Callable[[TensorProto], np.ndarray],
+) -> dict[str, Tensor]:
+    """A Tensor for every named value of the graph.
+
+    Declared shapes that contradict the operators are ignored, as ONNX Runtime does; declared
+    element types and operators that contradict each other are errors.
+
+    Raises:
+        MirageError: MODEL_INVALID.
+    """
+    light = _weight_free(model, order, opset, read)
+    inferred, problem = _attempt(light)
+    if inferred is None:
+        _forget_declared(light, opset)
+        inferred, problem = _attempt(light)
+    if inferred is None and light.functions:
+        del light.functions[:]
+        inferred, problem = _attempt(light)
+    if inferred is None:
+        raise MirageError("MODEL_INVALID", _sentence(problem))
+    graph = inferred.graph
+    tensors = {
+        name: Tensor(name, None, None)
+        for name in (
+            *(s.values.name for s in model.graph.sparse_initializer),
+            *(o for n in model.graph.node for o in n.output if o),
+        )
+    }
+    for value in (*graph.value_info, *graph.output, *graph.input):
+        tensors[value.name] = _tensor(value.name, value.type)
+    for t in model.graph.initializer:
+        tensors[t.name] = Tensor(t.name, DTYPES.get(t.data_type), tuple(t.dims))
+    return tensors
+
+
+def _attempt(light: ModelProto) -> tuple[ModelProto | None, str]:
+    def run(strict: bool) -> ModelProto:
+        return shape_inference.infer_shapes(
+            light, check_type=True, strict_mode=strict, data_prop=True
+        )
+
+    try:
+        return run(strict=True), ""
+    except (shape_inference.InferenceError, ValueError) as e:
+        lines = [s for s in str(e).splitlines() if s.strip() and _HARMLESS not in s]
+    if lines:
+        return None, "\n".join(lines)
+    try:
+        return run(strict=False), ""
+    except (shape_inference.InferenceError, ValueError) as e:
+        return None, str(e)
+
+
+def _sentence(problem: str) -> str:
+    """The first line of a message of onnx, without its tags."""
+    line = next((s for s in problem.splitlines() if s.strip()), "ill-typed graph")
+    for tag in ("[ShapeInferenceError]", "[TypeInferenceError]", "Inference error(s):"):
+        line = line.replace(tag, "")
+    return " ".join(line.split()).rstrip(".")
+
+
+def _weight_free(
+    model: ModelProto, order: Sequence[int], opset: int, read: Callable[[TensorProto], np.ndarray]
+) -> ModelProto:
+    light = ModelProto(ir_version=min(max(model.ir_version, 4), IR_VERSION))
+    domains = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
+    domains |= {"": opset, _UNCHECKED: 1}
+    light.opset_import.extend(helper.make_opsetid(d, v) for d, v in domains.items())
+    light.functions.extend(model.functions)
+    source, graph = model.graph, light.graph
+    graph.name = source.name or "graph"
+    graph.input.extend(source.input)
+    graph.output.extend(source.output)
+    graph.value_info.extend(source.value_info)
+    graph.sparse_initializer.extend(source.sparse_initializer)
+    inputs = {i.name for i in source.input}
+    for t in source.initializer:
+        if t.name not in inputs:
+            _add_value(light, t.name, t, read)
+    local = {(f.domain, f.name) for f in model.functions}
+    for i in order:
+        node = source.node[i]
+        value = next((a.t for a in node.attribute if a.name == "value"), None)
+        if node.op_type == "Constant" and value is not None and math.prod(value.dims) > SMALL:
+            _add_value(light, node.output[0], value, read)
+        elif (stand_ins := _stand_ins(node)) is not None:
+            graph.node.extend(stand_ins)
+        else:
+            copy = graph.node.add()
+            copy.CopyFrom(node)
+            known = has_schema(node, opset) or (node.domain, node.op_type) in local
+            copy.domain = domain_of(node) if known else _UNCHECKED
+    return light
+
+
+def _stand_ins(node: NodeProto) -> list[NodeProto] | None:
+    """Nodes of ONNX with the types and shapes of one that onnx does not know, or None."""
+    key = (domain_of(node), node.op_type)
+    if (like := _LIKE_INPUT.get(key)) is not None:
+        outputs = [node.output[k] for k in like if k < len(node.output) and node.output[k]]
+        return [helper.make_node("Identity", node.input[:1], [o]) for o in outputs]
+    if key != (MICROSOFT, "FusedMatMul"):
+        return None
+    given = {a.name: a.i for a in node.attribute}
+    if given.get("transBatchA") or given.get("transBatchB"):
+        return None
+    if not (given.get("transA") or given.get("transB")):
+        return [helper.make_node("MatMul", node.input, node.output)]
+    a = "...ji" if given.get("transA") else "...ij"
+    b = "...kj" if given.get("transB") else "...jk"
+    return [helper.make_node("Einsum", node.input, node.output, equation=f"{a},{b}->...ik")]
+
+
+def _add_value(
+    light: ModelProto, name: str, tensor: TensorProto, read: Callable[[TensorProto], np.ndarray]
+) -> None:
+    """A small integer tensor by value, any other as an input of its type."""
+    if (
+        tensor.data_type in (TensorProto.INT64, TensorProto.INT32)
+        and math.prod(tensor.dims) <= SMALL
+    ):
+        light.graph.initializer.append(numpy_helper.from_array(read(tensor), name))
+    else:
+        light.graph.input.append(
+            helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims))
+        )
+
+
+def _forget_declared(light: ModelProto, opset: int) -> None:
+    """Drop what the file says about values that inference can find out itself."""
+    known = {o for n in light.graph.node if has_schema(n, opset) for o in n.output}
+    kept: list[ValueInfoProto] = [v for v in light.graph.value_info if v.name not in known]
+    del light.graph.value_info[:]
+    light.graph.value_info.extend(kept)
+    for output in light.graph.output:
+        if output.name in known and output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+
+
+def _tensor(name: str, type_: TypeProto) -> Tensor:
+    if not type_.HasField("tensor_type"):
+        return Tensor(name, None, None)
+    dtype = DTYPES.get(type_.tensor_type.elem_type)
+    if not type_.tensor_type.HasField("shape"):
+        return Tensor(name, dtype, None)
+    dims: list[Dim] = []
+    for axis, d in enumerate(type_.tensor_type.shape.dim):
+        if d.HasField("dim_value") and d.dim_value >= 0:
+            dims.append(d.dim_value)
+        else:
+            dims.append(d.dim_param or f"{name}:{axis}")
+    return Tensor(name, dtype, tuple(dims))

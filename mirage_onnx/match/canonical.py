@@ -1,0 +1,208 @@
+"""Canonical regions: equal programs get equal text, whatever their tensors are called.
+
+Inputs and axes are coloured by how they are used (colour refinement over the terms), commutative
+arguments are visited in the order of colours, and names are given in the order of the first visit.
+Axes that always occur side by side are one axis.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir import term as t
+from mirage_onnx.ir.program import Constant, Program, Step, Tensor
+from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.ir.term import COMMUTATIVE, EXTENT, INPUT, REDUCTIONS, Term, substitute, walk
+from mirage_onnx.match.axes import Named, name_axes
+
+
+def make_region(
+    program: Program,
+    nodes: tuple[str, ...],
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+) -> Region:
+    """The canonical region of ``nodes`` (in order) that reads ``inputs`` and yields ``outputs``.
+
+    Raises:
+        RejectionError: AXES_CONFLICT, OP_FORM or DTYPE.
+    """
+    by_name = {n.name: n for n in program.nodes}
+    steps = tuple(s for n in nodes for s in by_name[n].steps)
+    live = tuple(i for i in inputs if i not in program.constants)
+    tensors = {i: program.tensors[i] for i in (*live, *outputs)}
+    for x in tensors.values():
+        if x.dtype is None or not x.dtype.is_float:
+            raise RejectionError("DTYPE", f"{x.name} is {x.dtype}, not a float", (x.name,))
+        if not x.is_static:
+            raise RejectionError("DYNAMIC_DIM", f"{x.name} has a dynamic shape", (x.name,))
+    shapes = {i: tuple(int(d) for d in tensors[i].shape or ()) for i in live}
+    named = _merge(name_axes(steps, shapes, program.constants), live, outputs)
+    constants = {k: v for k, v in program.constants.items() if _uses(steps, k)}
+    return _rename(program, nodes, steps, constants, named, live, outputs, tensors)
+
+
+def _uses(steps: tuple[Step, ...], name: str) -> bool:
+    return any(name in s.inputs for s in steps)
+
+
+def _merge(named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Named:
+    """Join axes that every input, output and reduction has side by side, in this order."""
+    while True:
+        pair = _mergeable(named, inputs, outputs)
+        if pair is None:
+            return named
+        first, second = pair
+        axes = {
+            k: tuple(None if a == first else a for a in v) for k, v in named.axes.items()
+        }
+        extents = {k: v for k, v in named.extents.items() if k != first}
+        extents[second] = named.extents[first] * named.extents[second]
+        fresh = {i: t.input_(i, (a for a in axes[i] if a)) for i in inputs}
+        names = list(named.terms)
+        terms = substitute(named.terms.values(), fresh, {first: second})
+        named = Named(axes, extents, dict(zip(names, terms, strict=True)))
+
+
+def _mergeable(
+    named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...]
+) -> tuple[str, str] | None:
+    rows = [tuple(a for a in named.axes[x] if a) for x in (*inputs, *outputs)]
+    reduced = [
+        set(u.attr)  # type: ignore[arg-type]
+        for u in walk(named.terms[o] for o in outputs)
+        if u.op in (*REDUCTIONS, EXTENT)
+    ]
+    candidates = {(r[i], r[i + 1]) for r in rows for i in range(len(r) - 1)}
+    for first, second in sorted(candidates):
+        together = all(
+            (first in r) == (second in r)
+            and (first not in r or r.index(second) == r.index(first) + 1)
+            for r in rows
+        )
+        if together and all((first in s) == (second in s) for s in reduced):
+            return first, second
+    return None
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.blake2b("|".join(map(str, parts)).encode(), digest_size=10).hexdigest()
+
+
+def _colours(
+    terms: tuple[Term, ...], start: Mapping[str, str], axes: Mapping[str, tuple[str, ...]]
+) -> tuple[dict[Term, str], dict[str, str]]:
+    """Colours of all terms and axes after refinement: equal colours mean equal use."""
+    nodes = walk(terms)
+    inputs = dict(start)
+    names = sorted({a for u in nodes for a in u.axes} | {a for x in axes.values() for a in x})
+    axis = dict.fromkeys(names, "")
+    down: dict[Term, str] = {}
+    for _ in range(4):
+        up: dict[Term, str] = {}
+        for u in nodes:
+            args = [up[a] for a in u.args]
+            if u.op in COMMUTATIVE:
+                args.sort()
+            own = inputs[str(u.attr)] if u.op == INPUT else _attr_colour(u, axis)
+            up[u] = _digest(u.op, own, *args, *sorted(axis[a] for a in u.axes))
+        context: dict[Term, list[str]] = {u: [] for u in nodes}
+        for r in terms:
+            context[r].append("root")
+        for u in reversed(nodes):
+            seen = _digest(up[u], *sorted(context[u]))
+            for i, a in enumerate(u.args):
+                place = "" if u.op in COMMUTATIVE else str(i)
+                context[a].append(_digest(seen, place))
+        down = {u: _digest(up[u], *sorted(context[u])) for u in nodes}
+        for u in nodes:
+            if u.op == INPUT:
+                inputs[str(u.attr)] = down[u]
+        use: dict[str, list[str]] = {a: [] for a in names}
+        for u in nodes:
+            for a in u.axes:
+                place = axes[str(u.attr)].index(a) if u.op == INPUT else ""
+                use[a].append(_digest("has", down[u], place))
+            if u.op in (*REDUCTIONS, EXTENT):
+                for a in u.attr:  # type: ignore[union-attr]
+                    use[str(a)].append(_digest("reduces", down[u]))
+        axis = {a: _digest(axis[a], *sorted(use[a])) for a in names}
+    return down, axis
+
+
+def _attr_colour(u: Term, axis: Mapping[str, str]) -> str:
+    if u.op in (*REDUCTIONS, EXTENT):
+        return _digest(*sorted(axis[str(a)] for a in u.attr))  # type: ignore[union-attr]
+    return str(u.attr)
+
+
+def _rename(
+    program: Program,
+    nodes: tuple[str, ...],
+    steps: tuple[Step, ...],
+    constants: Mapping[str, Constant],
+    named: Named,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    tensors: Mapping[str, Tensor],
+) -> Region:
+    memory = {x: tuple(a for a in named.axes[x] if a) for x in (*inputs, *outputs)}
+    roots = tuple(named.terms[o] for o in outputs)
+    start = {
+        i: _digest(tensors[i].dtype, i in program.weights, len(memory[i])) for i in inputs
+    }
+    colour, axis_colour = _colours(roots, start, memory)
+    ranked = sorted(
+        range(len(outputs)), key=lambda i: (colour[roots[i]], str(tensors[outputs[i]].dtype), i)
+    )
+    input_order: dict[str, None] = {}
+    axis_order: dict[str, None] = {}
+    visited: set[Term] = set()
+
+    def visit(u: Term) -> None:
+        if u in visited:
+            return
+        visited.add(u)
+        args = u.args
+        if u.op in COMMUTATIVE:
+            args = tuple(sorted(args, key=lambda a: (colour[a], a)))
+        for a in args:
+            visit(a)
+        if u.op == INPUT:
+            input_order.setdefault(str(u.attr))
+            for a in memory[str(u.attr)]:
+                axis_order.setdefault(a)
+        if u.op in (*REDUCTIONS, EXTENT):
+            for a in sorted(map(str, u.attr), key=lambda a: axis_colour[a]):  # type: ignore[arg-type]
+                axis_order.setdefault(a)
+
+    for i in ranked:
+        visit(roots[i])
+        for a in memory[outputs[i]]:
+            axis_order.setdefault(a)
+    names = {x: f"i{k}" for k, x in enumerate(input_order)}
+    axes = {a: f"a{k}" for k, a in enumerate(axis_order)}
+    fresh = {
+        x: t.input_(names[x], (axes[a] for a in memory[x])) for x in input_order
+    }
+    terms = substitute((roots[i] for i in ranked), fresh, axes)
+
+    def tensor(x: str, name: str) -> RegionTensor:
+        dtype = tensors[x].dtype
+        assert dtype is not None
+        dims = tuple(axes.get(a) if a else None for a in named.axes[x])
+        return RegionTensor(
+            name, dtype, tuple(axes[a] for a in memory[x]), tensors[x], x in program.weights, dims
+        )
+
+    return Region(
+        nodes=nodes,
+        steps=steps,
+        constants=constants,
+        inputs=tuple(tensor(x, names[x]) for x in input_order),
+        outputs=tuple(tensor(outputs[i], f"o{k}") for k, i in enumerate(ranked)),
+        terms=terms,
+        extents={axes[a]: named.extents[a] for a in axis_order},
+    )

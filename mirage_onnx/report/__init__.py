@@ -1,0 +1,1 @@
+"""What a run tells its user: the JSON report, the tables and the log."""

@@ -1,0 +1,187 @@
+"""Function bodies: the original nodes of a region under canonical names.
+
+A runtime that does not know ``MuGraph_k`` runs the model-local function of that name, so the body
+computes what the original nodes computed, by the same operators in the same order.
+
+    formals   bundle, i0, i1, ...       outputs   o0, o1, ..., workspace
+    body      Transpose of every input that is stored in another dim order,
+              Constant for every small constant the region reads (functions capture nothing),
+              the region's nodes, depth first from the outputs (not in the model's order, which may
+              interleave equal regions differently), an empty workspace.
+
+Canonical names make the bodies of equal regions equal bytes, which is how sharing is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from mirage_onnx.importer.graph import subgraphs
+from mirage_onnx.rewrite.constants import Constants
+from mirage_onnx.rewrite.replacement import Replacement, internal
+
+#: A region's constants up to this size move into the body; larger ones must be inputs.
+MAX_CONSTANT_BYTES = 1024
+
+
+def build_body(
+    nodes: Sequence[onnx.NodeProto],
+    replacement: Replacement,
+    constants: Constants,
+    opsets: Mapping[str, int],
+) -> onnx.FunctionProto:
+    """The function of a region, without its domain and name.
+
+    Raises:
+        MirageError: INTERNAL where the region reads what is neither an input nor a small constant,
+            where it does not make an output, or where a node holds a subgraph.
+    """
+    return _Builder(nodes, replacement, constants, opsets).build()
+
+
+class _Builder:
+    def __init__(
+        self,
+        nodes: Sequence[onnx.NodeProto],
+        replacement: Replacement,
+        constants: Constants,
+        opsets: Mapping[str, int],
+    ) -> None:
+        self.replacement = replacement
+        self.constants = constants
+        self.opsets = opsets
+        self.producer = {name: node for node in nodes for name in node.output if name}
+        self.domains = {""}
+        self.prologue: list[onnx.NodeProto] = []
+        self.body: list[onnx.NodeProto] = []
+        self.done: set[int] = set()
+        self.names: dict[str, str] = {}
+        self.fresh = 0
+
+    def build(self) -> onnx.FunctionProto:
+        formals = self._inputs()
+        outputs = [f"o{i}" for i in range(len(self.replacement.outputs))]
+        for name, value in zip(outputs, self.replacement.outputs, strict=True):
+            if value not in self.producer:
+                raise internal(f"no node of the region makes its output {value!r}")
+            self.names[value] = name
+        for value in self.replacement.outputs:
+            self._emit(self.producer[value])
+        if self.replacement.workspace:
+            outputs.append("workspace")
+            self._workspace()
+        function = onnx.FunctionProto(
+            input=["bundle", *formals], output=outputs, node=[*self.prologue, *self.body]
+        )
+        for domain in sorted(self.domains):
+            if domain not in self.opsets:
+                raise internal(f"the model imports no opset for domain {domain!r}")
+            function.opset_import.add(domain=domain, version=self.opsets[domain])
+        return function
+
+    def _inputs(self) -> list[str]:
+        formals = []
+        for i, value in enumerate(self.replacement.inputs):
+            if value in self.producer:
+                raise internal(f"input {value!r} is made inside the region")
+            formals.append(f"i{i}")
+            use = self.replacement.weight(value)
+            if use is None:
+                self.names[value] = f"i{i}"
+            else:
+                self.names[value] = f"i{i}_restored"
+                self.prologue.append(
+                    helper.make_node(
+                        "Transpose",
+                        [f"i{i}"],
+                        [f"i{i}_restored"],
+                        name=f"Transpose_i{i}",
+                        perm=use.inverse,
+                    )
+                )
+        return formals
+
+    def _emit(self, node: onnx.NodeProto) -> None:
+        """Append ``node`` after the nodes it needs (iterative: regions may be deep)."""
+        stack = [(node, iter(node.input))]
+        while stack:
+            current, pending = stack[-1]
+            needed = next(
+                (p for v in pending if (p := self.producer.get(v)) and id(p) not in self.done), None
+            )
+            if needed is None:
+                stack.pop()
+                if id(current) not in self.done:
+                    self.done.add(id(current))
+                    self.body.append(self._renamed(current))
+            else:
+                if any(needed is open_node for open_node, _ in stack):
+                    raise internal(f"the region is cyclic at {needed.name or needed.op_type!r}")
+                stack.append((needed, iter(needed.input)))
+
+    def _renamed(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        if subgraphs(node):
+            raise internal(f"node {node.name!r} of a region holds a subgraph")
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        self.domains.add(domain)
+        inputs = [self._name(value) if value else "" for value in node.input]
+        copy = onnx.NodeProto(
+            op_type=node.op_type,
+            domain=domain,
+            overload=node.overload,
+            name=f"{node.op_type}_{len(self.body)}",
+            input=inputs,
+        )
+        for value in node.output:
+            if value and value not in self.names:
+                self.names[value] = f"v{self.fresh}"
+                self.fresh += 1
+            copy.output.append(self.names[value] if value else "")
+        for attribute in sorted(node.attribute, key=lambda a: a.name):
+            added = copy.attribute.add()
+            added.CopyFrom(attribute)
+            added.ClearField("doc_string")
+            if added.HasField("t"):
+                for field in ("name", "doc_string"):
+                    added.t.ClearField(field)
+        return copy
+
+    def _name(self, value: str) -> str:
+        """The body's name of a value; a constant gets its Constant node on first use."""
+        if value in self.names:
+            return self.names[value]
+        tensor = self.constants.tensors.get(value)
+        if tensor is None:
+            raise internal(f"{value!r} is neither an input of the region nor a constant")
+        if np.prod(tensor.dims, dtype=np.int64) > MAX_CONSTANT_BYTES:
+            raise internal(f"constant {value!r} is too large for a function body: {tensor.dims}")
+        stored = numpy_helper.from_array(self.constants.array(value))
+        if len(stored.raw_data) > MAX_CONSTANT_BYTES:
+            raise internal(f"constant {value!r} is too large for a function body: {tensor.dims}")
+        name = f"c{sum(n.op_type == 'Constant' for n in self.prologue)}"
+        self.prologue.append(
+            helper.make_node("Constant", [], [name], name=f"Constant_{name}", value=stored)
+        )
+        self.names[value] = name
+        return name
+
+    def _workspace(self) -> None:
+        """A uint8 tensor of no elements: the body needs no scratch memory."""
+        shape = numpy_helper.from_array(np.zeros(1, np.int64))
+        empty = numpy_helper.from_array(np.zeros(1, np.uint8))
+        self.body += [
+            helper.make_node(
+                "Constant", [], ["workspace_shape"], name="Constant_workspace", value=shape
+            ),
+            helper.make_node(
+                "ConstantOfShape",
+                ["workspace_shape"],
+                ["workspace"],
+                name="ConstantOfShape_workspace",
+                value=empty,
+            ),
+        ]

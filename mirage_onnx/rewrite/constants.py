@@ -1,0 +1,69 @@
+"""Constant tensors of a model: where they are, their data, and copies in another dim order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from mirage_onnx.importer.external import check_stored, read_tensor
+from mirage_onnx.rewrite.replacement import WeightUse, internal
+
+
+class Constants:
+    """Values of the main graph that no run can change: initializers and Constant nodes.
+
+    An initializer that is also a graph input can be fed, so it is none. ``base_dir`` is the folder
+    of the model file, for data that is stored outside it; a tensor is loaded only when asked for.
+    """
+
+    def __init__(self, model: onnx.ModelProto, base_dir: Path | None = None) -> None:
+        self.base_dir = base_dir
+        fed = {value.name for value in model.graph.input}
+        self.tensors: dict[str, onnx.TensorProto] = {
+            t.name: t for t in model.graph.initializer if t.name not in fed
+        }
+        for node in model.graph.node:
+            if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+                value = _constant_value(node)
+                if value is not None:
+                    self.tensors[node.output[0]] = value
+
+    def array(self, name: str) -> np.ndarray:
+        """The data of a constant.
+
+        Raises:
+            MirageError: INTERNAL, EXTERNAL_DATA_MISSING, MODEL_INVALID.
+        """
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise internal(f"{name!r} is not a constant of the model")
+        check_stored(tensor, self.base_dir)
+        return read_tensor(tensor, self.base_dir)
+
+    def permuted(self, use: WeightUse, name: str) -> onnx.TensorProto:
+        """``numpy.transpose(tensor, perm)`` as an initializer called ``name``."""
+        array = self.array(use.tensor)
+        if array.ndim != len(use.perm):
+            raise internal(f"{use} does not fit shape {array.shape}")
+        return numpy_helper.from_array(np.ascontiguousarray(array.transpose(use.perm)), name)
+
+
+def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The tensor of a Constant node, or None for sparse and string values."""
+    for attribute in node.attribute:
+        match attribute.name:
+            case "value":
+                return cast(onnx.TensorProto, attribute.t)
+            case "value_float":
+                return numpy_helper.from_array(np.array(attribute.f, np.float32))
+            case "value_floats":
+                return numpy_helper.from_array(np.array(attribute.floats, np.float32))
+            case "value_int":
+                return numpy_helper.from_array(np.array(attribute.i, np.int64))
+            case "value_ints":
+                return numpy_helper.from_array(np.array(attribute.ints, np.int64))
+    return None

@@ -1,0 +1,126 @@
+"""External data: where tensors outside the model file lie, and how they move to another file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx
+from onnx import numpy_helper
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.external import check_stored
+
+#: Alignment in a data file: a page, so that a tensor can be memory-mapped.
+ALIGN_BYTES = 4096
+_CHUNK_BYTES = 1 << 24
+
+
+def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor of a model: initializers and attributes, in subgraphs and functions too."""
+    yield from _graph_tensors(model.graph)
+    for function in model.functions:
+        yield from _node_tensors(function.node)
+
+
+def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _node_tensors(graph.node)
+
+
+def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            if attribute.HasField("g"):
+                yield from _graph_tensors(attribute.g)
+            for graph in attribute.graphs:
+                yield from _graph_tensors(graph)
+
+
+def inline_bytes(tensor: onnx.TensorProto) -> int:
+    """How much of the model file a tensor takes."""
+    return len(tensor.raw_data) or tensor.ByteSize()
+
+
+def data_files(model: onnx.ModelProto, folder: Path) -> set[Path]:
+    """The files that a model in ``folder`` keeps its weights in."""
+    locations = {ExternalDataInfo(t).location for t in all_tensors(model) if uses_external_data(t)}
+    return {Path(os.path.realpath(folder / location)) for location in locations}
+
+
+def copy_external(model: onnx.ModelProto, location: str, stream: BinaryIO, folder: Path) -> None:
+    """Append all external data of a model from ``folder`` to ``stream`` and refer to that.
+
+    Raises:
+        MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
+    """
+    written: dict[tuple[Path, int, int], int] = {}
+    for tensor in all_tensors(model):
+        if uses_external_data(tensor):
+            place = source, start, length = _place(tensor, folder)
+            if place not in written:
+                written[place] = _align(stream)
+                _stream(source, start, length, stream)
+            _refer(tensor, location, written[place], length)
+
+
+def move_inline(
+    tensors: Iterable[onnx.TensorProto], location: str, stream: BinaryIO, min_bytes: int
+) -> None:
+    """Append the data of tensors of at least ``min_bytes`` to ``stream`` and refer to that."""
+    for tensor in tensors:
+        if (
+            uses_external_data(tensor)
+            or tensor.data_type == onnx.TensorProto.STRING
+            or inline_bytes(tensor) < min_bytes
+        ):
+            continue
+        if not tensor.HasField("raw_data"):
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+        offset = _align(stream)
+        length = stream.write(tensor.raw_data)
+        tensor.ClearField("raw_data")
+        _refer(tensor, location, offset, length)
+
+
+def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
+    del tensor.external_data[:]
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def _place(tensor: onnx.TensorProto, folder: Path) -> tuple[Path, int, int]:
+    """File, offset and length of external data."""
+    check_stored(tensor, folder)
+    info = ExternalDataInfo(tensor)
+    path = folder / os.path.normpath(info.location)
+    start = info.offset or 0
+    length = path.stat().st_size - start if info.length is None else info.length
+    return path, start, length
+
+
+def _stream(source: Path, start: int, length: int, stream: BinaryIO) -> None:
+    with source.open("rb") as file:
+        file.seek(start)
+        while length:
+            chunk = file.read(min(length, _CHUNK_BYTES))
+            if not chunk:
+                raise MirageError("EXTERNAL_DATA_MISSING", f"{source} was cut off while read")
+            stream.write(chunk)
+            length -= len(chunk)
+
+
+def _align(stream: BinaryIO) -> int:
+    offset = stream.tell()
+    padding = -offset % ALIGN_BYTES
+    stream.write(bytes(padding))
+    return offset + padding

@@ -1,0 +1,228 @@
+"""``rewrite_model``: a model and the regions to replace -> the model that calls the kernels.
+
+Each region instance becomes one node ``<domain>::MuGraph_<plan>(bundle, i0, i1, ...)``; instances
+of one plan share one model-local function of that name. Nothing else of the model changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.external_data_helper import uses_external_data
+
+from mirage_onnx import __version__
+from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.external import check_stored, read_tensor
+from mirage_onnx.importer.graph import reads
+from mirage_onnx.rewrite.body import build_body
+from mirage_onnx.rewrite.constants import Constants
+from mirage_onnx.rewrite.replacement import Replacement, WeightUse, internal
+from mirage_onnx.rewrite.value_types import types_of
+from mirage_onnx.rewrite.wiring import Wiring
+
+#: Domain of the custom ops; a plan format version and the target's suffix follow.
+DOMAIN_PREFIX = "ai.mirage.v1"
+#: The initializer that holds the kernels of the whole model.
+BUNDLE_NAME = "mirage.bundle"
+#: Model-local functions need this IR version.
+MIN_IR_VERSION = 8
+
+
+def function_keys(
+    model: onnx.ModelProto, replacements: Sequence[Replacement], base_dir: Path | None = None
+) -> tuple[str, ...]:
+    """A digest of the function body of each region instance.
+
+    Instances of one plan must agree in it. Equal kernels may serve bodies that differ, e.g.
+    ``Mul(a, b)`` and ``Mul(b, a)``: number plans by (kernel, function key).
+
+    Raises:
+        MirageError: INTERNAL.
+    """
+    wiring, constants, opsets = Wiring(model), Constants(model, base_dir), _opsets(model)
+    keys = []
+    for replacement in replacements:
+        nodes = [wiring.proto(node) for node in wiring.find(replacement.nodes)]
+        body = build_body(nodes, replacement, constants, opsets)
+        keys.append(hashlib.sha256(body.SerializeToString(deterministic=True)).hexdigest()[:16])
+    return tuple(keys)
+
+
+def rewrite_model(
+    model: onnx.ModelProto,
+    replacements: Sequence[Replacement],
+    bundle: bytes,
+    *,
+    target_suffix: str = "sm90a",
+    external: str = "keep",
+    base_dir: Path | None = None,
+) -> onnx.ModelProto:
+    """A new model with every region replaced; ``model`` is not modified.
+
+    ``base_dir``: the folder of the model file, needed to read external data. ``external``: "keep"
+    leaves the references of untouched weights as they are, "inline" loads all data.
+
+    Raises:
+        MirageError: INTERNAL for regions that overlap, are not convex or hide a value that is used
+            elsewhere; EXTERNAL_DATA_MISSING; OPTION_INVALID for a model rewritten before.
+    """
+    if external not in ("keep", "inline"):
+        raise internal(f"external={external!r}")
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    if external == "inline":
+        for tensor in filter(uses_external_data, result.graph.initializer):
+            check_stored(tensor, base_dir)
+            tensor.CopyFrom(numpy_helper.from_array(read_tensor(tensor, base_dir), tensor.name))
+    if replacements:
+        rewriter = _Rewriter(model, result, f"{DOMAIN_PREFIX}.{target_suffix}", base_dir)
+        for replacement in replacements:
+            rewriter.replace(replacement)
+        rewriter.finish(bundle)
+    return result
+
+
+class _Rewriter:
+    def __init__(
+        self, model: onnx.ModelProto, result: onnx.ModelProto, domain: str, base_dir: Path | None
+    ) -> None:
+        self.model, self.result, self.domain = model, result, domain
+        self.wiring = Wiring(model)
+        self.constants = Constants(model, base_dir)
+        self.opsets = _opsets(model)
+        self.functions: dict[int, onnx.FunctionProto] = {}
+        self.stored: dict[WeightUse, onnx.TensorProto] = {}
+        self.outputs: list[str] = []
+        self.workspaces: list[str] = []
+        self.taken = _names(model)
+        for entry in (*model.functions, *model.graph.node):
+            if entry.domain.startswith("ai.mirage."):
+                raise MirageError(
+                    "OPTION_INVALID",
+                    "the model was already optimized by mirage-onnx; optimize the original model",
+                )
+        if BUNDLE_NAME in self.taken:
+            raise internal(f"the model already has a value {BUNDLE_NAME!r}")
+
+    def replace(self, replacement: Replacement) -> None:
+        nodes = self.wiring.find(replacement.nodes)
+        protos = [self.wiring.proto(node) for node in nodes]
+        hidden = set(self.wiring.escaping(nodes)) - set(replacement.outputs)
+        if hidden:
+            raise internal(f"{min(hidden)!r} is used outside its region but is no output of it")
+        body = build_body(protos, replacement, self.constants, self.opsets)
+        self._share(replacement, body)
+
+        first = replacement.nodes[0]
+        node = onnx.NodeProto(
+            op_type=replacement.op_type,
+            domain=self.domain,
+            name=self._fresh(f"mirage/{replacement.plan}/{first}"),
+            input=[BUNDLE_NAME, *(self._stored(replacement, i) for i in replacement.inputs)],
+            output=replacement.outputs,
+        )
+        self.outputs += replacement.outputs
+        if replacement.workspace:
+            self.workspaces.append(self._fresh(f"{node.name}/workspace"))
+            node.output.append(self.workspaces[-1])
+        node.metadata_props.add(key="pkg.mirage_onnx.region", value=",".join(replacement.nodes))
+        self.wiring.replace(nodes, node)
+
+    def _share(self, replacement: Replacement, body: onnx.FunctionProto) -> None:
+        body.name, body.domain = replacement.op_type, self.domain
+        body.doc_string = "The original nodes; they run where the kernel cannot."
+        first = self.functions.setdefault(replacement.plan, body)
+        if first.SerializeToString(deterministic=True) != body.SerializeToString(
+            deterministic=True
+        ):
+            raise internal(
+                f"{replacement.op_type} would stand for two different bodies "
+                f"(at node {replacement.nodes[0]!r})"
+            )
+
+    def _stored(self, replacement: Replacement, value: str) -> str:
+        """The tensor that the custom node reads for an input of the region."""
+        use = replacement.weight(value)
+        if use is None:
+            return value
+        if use not in self.stored:
+            swapped = (*range(len(use.perm) - 2), len(use.perm) - 1, len(use.perm) - 2)
+            suffix = "kmajor" if use.perm == swapped else "perm" + "_".join(map(str, use.perm))
+            self.stored[use] = self.constants.permuted(use, self._fresh(f"{value}.{suffix}"))
+        return self.stored[use].name
+
+    def _fresh(self, name: str) -> str:
+        candidate, count = name, 1
+        while candidate in self.taken:
+            candidate, count = f"{name}.{count}", count + 1
+        self.taken.add(candidate)
+        return candidate
+
+    def finish(self, bundle: bytes) -> None:
+        graph = self.result.graph
+        before = {name for node in graph.node for name in reads(node)}
+        nodes = self.wiring.ordered()
+        types = types_of(self.model, self.outputs)
+        del graph.node[:]
+        graph.node.extend(nodes)
+        after = {name for node in nodes for name in reads(node)}
+        kept = after | {value.name for value in (*graph.output, *graph.input)}
+        made = {name for node in nodes for name in node.output}
+
+        unused = before - kept
+        _filter(graph.initializer, lambda t: t.name not in unused)
+        _filter(graph.sparse_initializer, lambda t: t.values.name not in unused)
+        gone = {name for node in self.model.graph.node for name in node.output} - made
+        gone |= unused
+        _filter(graph.value_info, lambda v: v.name not in gone)
+        _filter(graph.quantization_annotation, lambda a: a.tensor_name not in gone)
+
+        graph.initializer.extend(self.stored.values())
+        kernels = numpy_helper.from_array(np.frombuffer(bundle, np.uint8), BUNDLE_NAME)
+        graph.initializer.append(kernels)
+        self._add_types(types)
+        self.result.functions.extend(self.functions[plan] for plan in sorted(self.functions))
+        if self.domain not in self.opsets:
+            self.result.opset_import.add(domain=self.domain, version=1)
+        self.result.ir_version = max(self.result.ir_version, MIN_IR_VERSION)
+        self.result.metadata_props.add(key="mirage_onnx.version", value=__version__)
+
+    def _add_types(self, types: dict[str, onnx.TypeProto]) -> None:
+        """ONNX Runtime asks for the element type of every output of a custom node."""
+        graph = self.result.graph
+        stated = {v.name: v for v in (*graph.value_info, *graph.output)}
+        for name in self.outputs:
+            value = stated.get(name)
+            if value is None:
+                graph.value_info.add(name=name).type.CopyFrom(types[name])
+            elif not value.type.tensor_type.elem_type:
+                value.type.CopyFrom(types[name])
+        for name in self.workspaces:
+            value = graph.value_info.add(name=name)
+            value.type.tensor_type.elem_type = onnx.TensorProto.UINT8
+            value.type.tensor_type.shape.dim.add()
+
+
+def _filter(field, keep) -> None:  # type: ignore[no-untyped-def]
+    """Drop the messages of a repeated field that ``keep`` refuses."""
+    for i in range(len(field) - 1, -1, -1):
+        if not keep(field[i]):
+            del field[i]
+
+
+def _opsets(model: onnx.ModelProto) -> dict[str, int]:
+    return {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
+
+
+def _names(model: onnx.ModelProto) -> set[str]:
+    graph = model.graph
+    names = {v.name for v in (*graph.input, *graph.output, *graph.initializer)}
+    names |= {t.values.name for t in graph.sparse_initializer}
+    for node in graph.node:
+        names |= {node.name, *node.output, *reads(node)}
+    return names

@@ -1,0 +1,218 @@
+"""The axioms: which spellings of a value are equal, as a table with the algebra on the line.
+
+Commutativity, associativity, constant folding, powers and the mean are already in the normal form
+of terms. There is no cancellation (x * y / y is not x). Each axiom maps one node of a class to
+classes that are equal to it; ``saturate`` applies all of them until nothing new appears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import product
+
+from mirage_onnx.ir.term import ADD, MUL, SUM
+from mirage_onnx.superopt.egraph import EGraph, ENode
+
+Apply = Callable[[EGraph, ENode], Iterator[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Axiom:
+    """``lhs = rhs`` where ``condition`` holds; ``apply`` yields classes equal to a lhs node."""
+
+    name: str
+    lhs: str
+    rhs: str
+    condition: str
+    apply: Apply
+
+
+def _spellings(g: EGraph, c: int, op: str) -> Iterator[tuple[int, ...]]:
+    """The argument lists of all ``op`` spellings of a class."""
+    for n in g.nodes(c):
+        if n.op == op:
+            yield n.children
+
+
+def _factors(g: EGraph, c: int) -> Iterator[tuple[int, ...]]:
+    """The class as a product, in every way; a non-product is a product of one."""
+    found = False
+    for children in _spellings(g, c, MUL):
+        found = True
+        yield children
+    if not found:
+        yield (c,)
+
+
+def _pull_out(g: EGraph, node: ENode) -> Iterator[int]:
+    if node.op != SUM:
+        return
+    axes = set(node.attr)  # type: ignore[arg-type]
+    for factors in list(_factors(g, node.children[0])):
+        for k in sorted(axes):
+            inner = [f for f in factors if k in g.axes(f)]
+            outer = [f for f in factors if k not in g.axes(f)]
+            if not outer or not inner:
+                continue
+            core = g.insert(ENode(SUM, (g.product(inner),), (k,)))
+            rest = tuple(sorted(axes - {k}))
+            body = g.product([*outer, core])
+            yield g.insert(ENode(SUM, (body,), rest)) if rest else body
+
+
+def _push_in(g: EGraph, node: ENode) -> Iterator[int]:
+    if node.op != SUM:
+        return
+    axes = set(node.attr)  # type: ignore[arg-type]
+    for factors in list(_factors(g, node.children[0])):
+        for i, f in enumerate(factors):
+            others = factors[:i] + factors[i + 1 :]
+            outer_axes = {a for o in others for a in g.axes(o)}
+            for inner in g.nodes(f):
+                if inner.op != SUM:
+                    continue
+                bound = set(inner.attr)  # type: ignore[arg-type]
+                if not others or bound & (outer_axes | axes):
+                    continue
+                for parts in list(_factors(g, inner.children[0])):
+                    body = g.product([*others, *parts])
+                    yield g.insert(ENode(SUM, (body,), tuple(sorted(axes | bound))))
+
+
+def _sum_of_add(g: EGraph, node: ENode) -> Iterator[int]:
+    if node.op != SUM:
+        return
+    axes = set(node.attr)  # type: ignore[arg-type]
+    for factors in list(_factors(g, node.children[0])):
+        for i, f in enumerate(factors):
+            others = [*factors[:i], *factors[i + 1 :]]
+            for terms in list(_spellings(g, f, ADD)):
+                if len({g.axes(t) for t in terms}) < 2:
+                    continue
+                parts = []
+                for t in terms:
+                    body = g.product([*others, t])
+                    missing = axes - set(g.axes(body))
+                    if missing:
+                        break
+                    parts.append(g.insert(ENode(SUM, (body,), node.attr)))
+                else:
+                    yield g.total(parts)
+
+
+def _collect(g: EGraph, node: ENode) -> Iterator[int]:
+    if node.op != ADD:
+        return
+    spelled = [list(_factors(g, t)) for t in node.children]
+    if any(len(s) > 4 for s in spelled):
+        return
+    first = {f for fs in spelled[0] for f in fs}
+    for common in sorted(first):
+        rests: list[int] | None = []
+        for options in spelled:
+            hit = next((fs for fs in options if common in fs and len(fs) > 1), None)
+            if hit is None:
+                rests = None
+                break
+            at = hit.index(common)
+            rests.append(g.product(hit[:at] + hit[at + 1 :]))  # type: ignore[union-attr]
+        if rests:
+            yield g.product([common, g.total(rests)])
+
+
+def _flatten(g: EGraph, node: ENode) -> Iterator[int]:
+    if node.op not in (MUL, ADD):
+        return
+    for i, f in enumerate(node.children):
+        for inner in list(_spellings(g, f, node.op)):
+            if f in inner:
+                continue
+            children = [*node.children[:i], *node.children[i + 1 :], *inner]
+            if len(children) <= 8:
+                yield g.product(children) if node.op == MUL else g.total(children)
+
+
+def groupings(g: EGraph, factors: tuple[int, ...], axis: str) -> Iterator[tuple[int, int]]:
+    """Ways to write a product as two operands that share ``axis`` and have <= 1 other axis each."""
+    seen: set[tuple[int, int]] = set()
+    if not 2 <= len(factors) <= 6:
+        return
+    for sides in product((0, 1), repeat=len(factors) - 1):
+        left = [factors[0], *(f for f, s in zip(factors[1:], sides, strict=True) if s == 0)]
+        right = [f for f, s in zip(factors[1:], sides, strict=True) if s == 1]
+        if not right:
+            continue
+        axes = [{a for f in side for a in g.axes(f)} for side in (left, right)]
+        if axes[0] & axes[1] != {axis} or max(map(len, axes)) > 2 or len(axes[0] | axes[1]) < 2:
+            continue
+        a, b = sorted((g.find(g.product(left)), g.find(g.product(right))))
+        if (a, b) not in seen:
+            seen.add((a, b))
+            yield a, b
+
+
+def _group(g: EGraph, node: ENode) -> Iterator[int]:
+    if node.op != SUM or len(node.attr) != 1:  # type: ignore[arg-type]
+        return
+    for factors in list(_factors(g, node.children[0])):
+        for a, b in list(groupings(g, factors, node.attr[0])):  # type: ignore[index]
+            yield g.insert(ENode(SUM, (g.product((a, b)),), node.attr))
+
+
+def _exp_of_add(g: EGraph, node: ENode) -> Iterator[int]:
+    if node.op != "exp":
+        return
+    for terms in list(_spellings(g, node.children[0], ADD)):
+        yield g.product([g.insert(ENode("exp", (t,))) for t in terms])
+
+
+AXIOMS: tuple[Axiom, ...] = (
+    Axiom("pull-out", "sum[k](x*y)", "x * sum[k](y)", "k not in x", _pull_out),
+    Axiom("push-in", "sum[k](x * sum[j](y))", "sum[k,j](x*y)", "j not in x, j != k", _push_in),
+    Axiom(
+        "sum-of-add",
+        "sum[k](f * (x+y))",
+        "sum[k](f*x) + sum[k](f*y)",
+        # Over equal axes it only doubles the contractions; otherwise pull-out then applies.
+        "x and y vary over different axes",
+        _sum_of_add,
+    ),
+    Axiom("collect", "x*y + x*z", "x * (y+z)", "", _collect),
+    Axiom("flatten", "(x*y)*z, (x+y)+z", "x*y*z, x+y+z", "", _flatten),
+    Axiom("group", "sum[k](x*y*z)", "sum[k]((x*y)*z)", "operands share k only", _group),
+    Axiom("exp-of-add", "exp(x+y)", "exp(x) * exp(y)", "", _exp_of_add),
+)
+
+
+class Saturation(StrEnum):
+    """Why saturation stopped."""
+
+    SATURATED = "SATURATED"
+    ITERATIONS = "ITERATIONS"
+    NODES = "NODES"
+
+
+def saturate(
+    g: EGraph,
+    axioms: tuple[Axiom, ...] = AXIOMS,
+    *,
+    max_iterations: int = 4,
+    max_nodes: int = 400,
+) -> Saturation:
+    """Apply ``axioms`` to all nodes, breadth first, until nothing changes or a limit is reached."""
+    for _ in range(max_iterations):
+        before = (len(g), g.size)
+        for c in list(g.classes()):
+            for node in g.nodes(c):
+                for axiom in axioms:
+                    for equal in list(axiom.apply(g, node)):
+                        g.union(c, equal)
+                    if g.size > max_nodes:
+                        g.rebuild()
+                        return Saturation.NODES
+        g.rebuild()
+        if (len(g), g.size) == before:
+            return Saturation.SATURATED
+    return Saturation.ITERATIONS

@@ -1,0 +1,192 @@
+"""From a derivation to a kernel: block graph, maps, element types.
+
+Values are computed in fp32; operands of a tensor-core contraction are rounded to the 16-bit type
+of its weight, loads and saves have the tensor's type. Layouts come from ``thread.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.term import ADD, CONST, EXTENT, MAXR, MUL, POW, SUM
+from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, Save
+from mirage_onnx.superopt.derive import Choice, Derivation, Place, Roles, order_places
+from mirage_onnx.superopt.egraph import EGraph
+from mirage_onnx.superopt.thread import assign_layouts
+
+_POWERS = {
+    Fraction(-1): "recip",
+    Fraction(2): "square",
+    Fraction(1, 2): "sqrt",
+    Fraction(-1, 2): "rsqrt",
+}
+
+
+@dataclass(slots=True)
+class _Builder:
+    g: EGraph
+    roles: Roles
+    tensors: Mapping[int, KTensor]
+    clusters: bool
+    ops: list[BlockOp]
+    memo: dict[BlockOp, int]
+
+    def put(self, op: BlockOp) -> int:
+        if op not in self.memo:
+            self.memo[op] = len(self.ops)
+            self.ops.append(op)
+        return self.memo[op]
+
+    def value(self, op: str, args: tuple[int, ...], phase: Phase, **more: object) -> int:
+        axes = tuple(sorted({a for i in args for a in self.ops[i].axes}))
+        fields: dict[str, object] = {"axes": axes, "dtype": DType.F32, **more}
+        return self.put(BlockOp(op, args, phase=phase, layout=Layout.ELEMENT, **fields))  # type: ignore[arg-type]
+
+    def cast(self, i: int, dtype: DType) -> int:
+        op = self.ops[i]
+        if op.dtype is dtype:
+            return i
+        return self.value("cast", (i,), op.phase, dtype=dtype)
+
+    def load(self, c: int, phase: Phase) -> int:
+        tensor = self.tensors[c]
+        loop = self.roles.loop if phase is Phase.LOOP and self.roles.loop in tensor.axes else None
+        return self.put(
+            BlockOp(
+                "load", (), tensor.axes, tensor.dtype, phase, Layout.ELEMENT,
+                tensor=tensor.name,
+                imap=tuple(a if a in tensor.axes else None for a in self.roles.grid),
+                cmap=loop if self.clusters else None,
+                fmap=loop,
+            )
+        )  # fmt: skip
+
+    def pure(self, choice: Choice, args: list[int], phase: Phase) -> int:
+        node = choice.node
+        args = [self.cast(a, DType.F32) for a in args]
+        if node.op == POW:
+            assert isinstance(node.attr, Fraction)
+            name = _POWERS.get(node.attr)
+            if name:
+                return self.value(name, (args[0],), phase)
+            return self.value("powr", (args[0],), phase, value=node.attr)
+        if node.op in (ADD, MUL):
+            # Combine the values over few axes first: a scalar times a vector before the tile.
+            args = sorted(args, key=lambda i: (len(self.ops[i].axes), i))
+            total = args[0]
+            for a in args[1:]:
+                total = self.value(node.op, (total, a), phase)
+            return total
+        if node.op not in ELEMENTWISE:
+            raise RejectionError("LAYOUT", f"no block operation computes {node.op}")
+        return self.value(node.op, tuple(args), phase)
+
+    def reduce(self, choice: Choice, arg: int, phase: Phase) -> int:
+        node = choice.node
+        arg = self.cast(arg, DType.F32)
+        bound = set(node.attr)  # type: ignore[arg-type]
+        axes = tuple(a for a in self.ops[arg].axes if a not in bound)
+        inside = tuple(sorted(bound))
+        inner = Phase.LOOP if choice.kind == "acc" else phase
+        op = {SUM: "sum", MAXR: "rmax"}[node.op]
+        i = self.value(op, (arg,), inner, axes=axes, reduced=inside)
+        return self.accumulate(i, node.op) if choice.kind == "acc" else i
+
+    def accumulate(self, i: int, op: str) -> int:
+        kind = {SUM: "sum", MAXR: "max"}[op]
+        i = self.value(f"acc_{kind}", (i,), Phase.POST)
+        return self.value(f"red_{kind}", (i,), Phase.POST) if self.clusters else i
+
+    def contract(self, choice: Choice, args: list[int]) -> int:
+        phase = choice.needs[0][1]
+        half = {self.ops[a].dtype for a in args if self.ops[a].dtype.is_half}
+        weights = {
+            self.ops[a].dtype
+            for a in args
+            if self.ops[a].op == "load" and self.ops[a].dtype.is_half
+        }
+        types = weights or half or self._half_sources(args)
+        if len(types) != 1:
+            raise RejectionError("DTYPE", "a contraction needs operands of one 16-bit type")
+        (dtype,) = types
+        args = [self.cast(a, dtype) for a in args]
+        axes = tuple(
+            sorted({a for i in args for a in self.ops[i].axes if a != choice.axis})
+        )
+        i = self.value("matmul", tuple(args), phase, axes=axes, reduced=(choice.axis,))
+        return self.accumulate(i, SUM) if phase is Phase.LOOP else i
+
+    def _half_sources(self, args: list[int]) -> set[DType]:
+        """The 16-bit types of the loads that computed operands come from."""
+        found: set[DType] = set()
+        todo = list(args)
+        while todo:
+            op = self.ops[todo.pop()]
+            if op.op == "load" and op.dtype.is_half:
+                found.add(op.dtype)
+            todo += op.args
+        return found
+
+    def scalar(self, choice: Choice, phase: Phase) -> int:
+        node = choice.node
+        if node.op == EXTENT:
+            return self.value("extent", (), phase, reduced=node.attr)
+        assert node.op == CONST
+        return self.value("const", (), phase, value=node.attr)
+
+
+def build_kernel(
+    g: EGraph,
+    name: str,
+    targets: tuple[tuple[int, KTensor], ...],
+    roles: Roles,
+    derivation: Derivation,
+    tensors: Mapping[int, KTensor],
+    *,
+    clusters: bool,
+) -> Kernel:
+    """The kernel that computes ``targets`` by ``derivation``; ``tensors`` maps leaf classes.
+
+    Raises:
+        RejectionError: DTYPE or LAYOUT, when no thread layout holds the values.
+    """
+    use_clusters = clusters and roles.loop is not None
+    b = _Builder(g, roles, tensors, use_clusters, [], {})
+    goal = tuple((g.find(c), Phase.POST) for c, _ in targets)
+    order = order_places(derivation, goal)
+    assert order is not None
+    at: dict[Place, int] = {}
+    for place in order:
+        choice = derivation[place]
+        args = [at[p] for p in choice.needs]
+        if choice.kind == "load":
+            at[place] = b.load(place[0], place[1])
+        elif choice.kind == "scalar":
+            at[place] = b.scalar(choice, place[1])
+        elif choice.kind == "pure":
+            at[place] = b.pure(choice, args, place[1])
+        elif choice.kind == "contract":
+            at[place] = b.contract(choice, args)
+        else:
+            at[place] = b.reduce(choice, args[0], place[1])
+    saves = []
+    for c, tensor in targets:
+        i = b.cast(at[(g.find(c), Phase.POST)], tensor.dtype)
+        if b.ops[i].op == "load":
+            raise RejectionError("TOO_SMALL", f"{tensor.name} is a copy of an input")
+        omap = tuple(a if a in tensor.axes else None for a in roles.grid)
+        saves.append(Save(tensor.name, i, omap))
+    kernel = Kernel(
+        name,
+        roles.grid,
+        roles.loop if use_clusters else None,
+        roles.loop,
+        tuple(b.ops),
+        tuple(saves),
+    )
+    return replace(kernel, ops=assign_layouts(kernel, {t.name: t for t in tensors.values()}))

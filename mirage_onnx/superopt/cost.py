@@ -1,0 +1,169 @@
+"""The cost model: a lower-bound style estimate of one kernel's time from its block graph.
+
+time_us = launch + max(DRAM time, L2 time, tensor-core time, latency of the dependent steps)
+with the DRAM time of an isolated cold kernel, ramp + bytes / rate, reduced where too few bytes are
+in flight (a streaming kernel wants 48 KiB per multiprocessor; ``notes``: measured on an H200, see
+``bench/results/h200``). It ranks candidates; a measured choice replaces it wherever there is a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Layout, Phase
+from mirage_onnx.target import Target
+
+#: Loads in flight per multiprocessor that keep the memory busy (bandwidth x latency, with slack).
+IN_FLIGHT_BYTES = 48 * 1024
+#: One trip to memory for a dependent step, loaded (measured range 0.6-1.0).
+LATENCY_US = 0.8
+#: A block-wide barrier with its shared-memory round trip, and a cluster barrier with its exchange.
+BARRIER_US = 0.05
+CLUSTER_US = 0.6
+#: Scalar operations per microsecond of the whole chip, at the quarter rate that is not hidden
+#: behind memory traffic.
+ALU_OPS_PER_US = 4 * 132 * 128 * 1700
+#: What all multiprocessors together read from L2.
+L2_TBPS = 5.5
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Predicted time of one kernel and what it is made of (bytes from DRAM, all bytes loaded)."""
+
+    time_us: float
+    dram_bytes: int
+    l2_bytes: int
+    flops: int
+    blocks: int
+    in_flight_bytes: int
+    registers: int
+    smem_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the cost depends on, read off a kernel once: element counts by axes, not by tile."""
+
+    kernel: Kernel
+    extents: Mapping[str, int]
+    dram_bytes: int
+    loads: tuple[tuple[tuple[str, ...], int], ...]
+    matmuls: tuple[tuple[tuple[str, ...], int, bool], ...]
+    work: tuple[tuple[tuple[str, ...], int], ...]
+    a_loads: tuple[str | None, ...]
+    b_loads: tuple[str | None, ...]
+    vectors: int
+    barriers: int
+
+
+def features(
+    kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int]
+) -> Features:
+    """The features of ``kernel``."""
+
+    def size(axes: tuple[str, ...]) -> int:
+        return prod(extents[a] for a in axes)
+
+    def free(op: BlockOp) -> str | None:
+        return next((a for a in op.axes if a != kernel.loop), None)
+
+    ops = kernel.ops
+    touched = {o.tensor for o in kernel.loads} | {s.tensor for s in kernel.saves}
+    work: dict[tuple[str, ...], int] = {}
+    for o in ops:
+        if o.op not in ("load", "const", "extent", "matmul"):
+            axes = tuple(sorted({*o.axes, *o.reduced})) if o.op == "sum" else o.axes
+            work[axes] = work.get(axes, 0) + 1
+    loops = [o for o in ops if o.phase is Phase.LOOP]
+    barriers = sum(1 for o in ops if o.op in ("sum", "rmax") and o.phase is Phase.POST)
+    return Features(
+        kernel=kernel,
+        extents=extents,
+        dram_bytes=sum(size(tensors[t].axes) * tensors[t].dtype.size_bytes for t in touched),
+        loads=tuple((o.axes, o.dtype.size_bytes) for o in kernel.loads),
+        matmuls=tuple(
+            (o.axes, size(o.reduced), o.phase is Phase.LOOP) for o in ops if o.op == "matmul"
+        ),
+        work=tuple(work.items()),
+        a_loads=tuple(free(o) for o in loops if o.op == "load" and o.layout is Layout.A_FRAG),
+        b_loads=tuple(free(o) for o in loops if o.op == "load" and o.layout is Layout.B_FRAG),
+        vectors=sum(1 for o in ops if o.layout is Layout.VECTOR),
+        barriers=barriers + 2 * any(o.layout is Layout.SHARED for o in ops),
+    )
+
+
+def kernel_cost(f: Features, params: KernelParams, target: Target) -> Cost:
+    """Cost of a kernel with ``params``."""
+    kernel, extents = f.kernel, f.extents
+    tiles = dict(zip(kernel.grid, params.tile, strict=True))
+    local = {a: min(tiles.get(a, n), n) for a, n in extents.items()}
+
+    def tile(axes: tuple[str, ...]) -> int:
+        n = 1
+        for a in axes:
+            n *= local[a]
+        return n
+
+    blocks = prod(ceil(extents[a] / t) for a, t in tiles.items())
+    l2 = blocks * sum(tile(axes) * size for axes, size in f.loads)
+    flops = blocks * sum(2 * tile(axes) * depth for axes, depth, _ in f.matmuls)
+    alu = blocks * sum(tile(axes) * count for axes, count in f.work)
+    columns = sum(ceil(local[a] / 16) for a in f.a_loads if a)
+    rows = sum(ceil(local[a] / 8) if a else 1 for a in f.b_loads)
+    registers, smem = _resources(f, params, local, columns, rows)
+    resident = _resident_blocks(params, registers, smem, target)
+    ctas = blocks * params.cluster
+    chip = target.multiprocessors * resident
+    waves = ceil(ctas / chip)
+    busy = min(1.0, ctas / target.multiprocessors)
+    steps = 1
+    fill = 1.0
+    in_flight = 0
+    if kernel.loop is not None:
+        steps = ceil(extents[kernel.loop] / (32 * params.warps * params.cluster))
+        per_step = (2 * columns + rows) * 512
+        in_flight = resident * params.warps * min(params.stages, steps) * per_step
+        fill = min(1.0, in_flight / IN_FLIGHT_BYTES) ** 0.5
+    quantum = min(1.5, waves * chip / ctas) if waves > 1 else 1.0
+    dram_us = f.dram_bytes / (target.stream_tbps * 1e6 * fill * busy**0.7) * quantum
+    l2_us = l2 / (L2_TBPS * 1e6 * busy)
+    mma_us = flops / (target.mma_tflops * 0.5 * 1e6 * busy)
+    fixed = f.barriers * BARRIER_US + (CLUSTER_US if params.cluster > 1 else 0.0)
+    rounds = ceil(steps / params.stages)
+    latency_us = LATENCY_US * (1 + 0.25 * waves * rounds) + fixed
+    work = max(dram_us, l2_us, mma_us)
+    ramp = min(target.ramp_us - target.launch_us - 2 * LATENCY_US, 0.35 * work)
+    time_us = target.launch_us + LATENCY_US + max(work + ramp + fixed, latency_us)
+    time_us += alu / ALU_OPS_PER_US
+    return Cost(time_us, f.dram_bytes, l2, flops, blocks, in_flight, registers, smem)
+
+
+def _resources(
+    f: Features, params: KernelParams, local: Mapping[str, int], columns: int, rows: int
+) -> tuple[int, int]:
+    """Registers per thread and shared bytes (estimates)."""
+    kernel = f.kernel
+    if kernel.loop is None:
+        width = max((local[a] for axes, _ in f.work for a in axes if a not in kernel.grid), default=1)
+        return 24 + ceil(width / (32 * params.warps)) * min(f.vectors, 4), 128
+    row_axes = set(f.b_loads)
+    fragments = 0
+    for axes, _, in_loop in f.matmuls:
+        if in_loop:
+            tiles = 1
+            for a in axes:
+                tiles *= ceil(local[a] / (8 if a in row_axes else 16))
+            fragments += tiles
+    ring = params.stages * (8 * columns + 4 * rows)
+    return 32 + ring + 4 * fragments, params.warps * 512 * fragments
+
+
+def _resident_blocks(params: KernelParams, registers: int, smem: int, target: Target) -> int:
+    """Blocks that fit on one multiprocessor at once (at least one)."""
+    threads = 32 * params.warps
+    by_registers = target.registers_per_sm // (threads * max(registers, 24))
+    by_smem = target.smem_per_sm_bytes // (smem + 1024)
+    return max(1, min(by_registers, by_smem, 2048 // threads, 32))

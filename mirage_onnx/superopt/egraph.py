@@ -1,0 +1,140 @@
+"""A small e-graph over terms: classes of equal values, each with all its known spellings.
+
+A node is ``(op, attr, children)`` with children as class ids; ``add`` and ``mul`` are flat with
+sorted children, so commutativity and associativity need no rules. ``Term`` (``ir/term.py``) is the
+normal form nodes start from; ``axioms.py`` holds the rules that add spellings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mirage_onnx.ir.term import ADD, COMMUTATIVE, MUL, REDUCTIONS, Attr, Term
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ENode:
+    """One spelling of a value: an operation over classes."""
+
+    op: str
+    children: tuple[int, ...]
+    attr: Attr = None
+
+
+class EGraph:
+    """Union-find over classes with congruence; deterministic for a given order of insertions."""
+
+    def __init__(self) -> None:
+        self._parent: list[int] = []
+        self._axes: list[tuple[str, ...]] = []
+        self._nodes: list[dict[ENode, None]] = []
+        self._users: list[dict[ENode, int]] = []
+        self._memo: dict[ENode, int] = {}
+        self._dirty: list[int] = []
+
+    def __len__(self) -> int:
+        return sum(1 for i in range(len(self._parent)) if self._parent[i] == i)
+
+    @property
+    def size(self) -> int:
+        """Number of distinct nodes."""
+        return len(self._memo)
+
+    def find(self, c: int) -> int:
+        while self._parent[c] != c:
+            self._parent[c] = self._parent[self._parent[c]]
+            c = self._parent[c]
+        return c
+
+    def axes(self, c: int) -> tuple[str, ...]:
+        return self._axes[self.find(c)]
+
+    def nodes(self, c: int) -> tuple[ENode, ...]:
+        return tuple(self._nodes[self.find(c)])
+
+    def classes(self) -> Iterator[int]:
+        return (i for i in range(len(self._parent)) if self._parent[i] == i)
+
+    def canonical(self, node: ENode) -> ENode:
+        children = tuple(self.find(c) for c in node.children)
+        if node.op in COMMUTATIVE:
+            children = tuple(sorted(children))
+        return ENode(node.op, children, node.attr)
+
+    def _axes_of(self, node: ENode, own: tuple[str, ...] | None) -> tuple[str, ...]:
+        if own is not None:
+            return own
+        found = {a for c in node.children for a in self.axes(c)}
+        if node.op in REDUCTIONS:
+            found -= set(node.attr)  # type: ignore[arg-type]
+        return tuple(sorted(found))
+
+    def insert(self, node: ENode, axes: tuple[str, ...] | None = None) -> int:
+        """The class of ``node``, a new one if it is unknown."""
+        node = self.canonical(node)
+        known = self._memo.get(node)
+        if known is not None:
+            return self.find(known)
+        c = len(self._parent)
+        self._parent.append(c)
+        self._axes.append(self._axes_of(node, axes))
+        self._nodes.append({node: None})
+        self._users.append({})
+        self._memo[node] = c
+        for child in node.children:
+            self._users[child][node] = c
+        return c
+
+    def insert_term(self, t: Term) -> int:
+        memo: dict[Term, int] = {}
+
+        def visit(u: Term) -> int:
+            if u not in memo:
+                children = tuple(visit(a) for a in u.args)
+                memo[u] = self.insert(ENode(u.op, children, u.attr), u.axes)
+            return memo[u]
+
+        return visit(t)
+
+    def product(self, children: Iterable[int]) -> int:
+        """The class of the product of classes (the class itself for one factor)."""
+        return self._nary(MUL, children)
+
+    def total(self, children: Iterable[int]) -> int:
+        """The class of the sum of classes."""
+        return self._nary(ADD, children)
+
+    def _nary(self, op: str, children: Iterable[int]) -> int:
+        ids = tuple(sorted(map(self.find, children)))
+        return ids[0] if len(ids) == 1 else self.insert(ENode(op, ids))
+
+    def union(self, a: int, b: int) -> bool:
+        """Declare two classes equal; congruent users are merged by ``rebuild``."""
+        a, b = self.find(a), self.find(b)
+        if a == b:
+            return False
+        if self._axes[a] != self._axes[b]:
+            raise AssertionError(f"union of classes over {self._axes[a]} and {self._axes[b]}")
+        keep, drop = min(a, b), max(a, b)
+        self._parent[drop] = keep
+        self._nodes[keep].update(self._nodes[drop])
+        self._users[keep].update(self._users[drop])
+        self._dirty.append(keep)
+        return True
+
+    def rebuild(self) -> None:
+        """Restore congruence: equal nodes over merged classes are in one class."""
+        while self._dirty:
+            todo, self._dirty = sorted(set(map(self.find, self._dirty))), []
+            for c in todo:
+                for node, owner in list(self._users[self.find(c)].items()):
+                    fresh = self.canonical(node)
+                    known = self._memo.get(fresh)
+                    if known is not None:
+                        self.union(known, owner)
+                    self._memo[fresh] = self.find(owner)
+                    self._nodes[self.find(owner)].pop(node, None)
+                    self._nodes[self.find(owner)][fresh] = None
+        for c in self.classes():
+            self._nodes[c] = dict.fromkeys(sorted({self.canonical(n) for n in self._nodes[c]}, key=repr))

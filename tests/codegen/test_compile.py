@@ -1,0 +1,109 @@
+"""Kernels through NVRTC for sm_90a: they compile, fit the registers, and refusals have reasons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mirage_onnx.codegen import KernelSource, compile_cubin, compile_many, emit_kernel
+from mirage_onnx.codegen import compile as compiler
+from mirage_onnx.errors import MirageError, Rejection, RejectionError
+from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.target import H200
+
+#: graph, a0 a1 a2 a3, numbers, most registers
+FAMILY = [
+    ("scaled", (8, 4096, 4096, 0), KernelParams((16, 8), warps=8, stages=8), 128),
+    ("scaled", (1, 4096, 4096, 0), KernelParams((16, 1), warps=4, stages=8), 128),
+    ("scaled", (16, 4096, 4096, 0), KernelParams((16, 16), warps=8, stages=4), 128),
+    ("scaled", (16, 4096, 4096, 0), KernelParams((32, 16), cluster=2, warps=8, stages=4), 168),
+    ("pair", (8, 4096, 4096, 0), KernelParams((16, 8), warps=8, stages=4), 128),
+    ("small_third", (8, 4096, 4096, 16), KernelParams((16, 8), warps=8, stages=4), 128),
+    ("layouts", (11, 1000, 40, 0), KernelParams((32, 8), cluster=4, warps=4, stages=2), 168),
+    ("scaled:bf16", (8, 4095, 4096, 0), KernelParams((16, 8), warps=8, stages=2), 168),
+    ("over_columns", (8, 512, 64, 0), KernelParams((8,), warps=8, stages=2), 168),
+    ("rows", (8, 4096, 0, 0), KernelParams((1,), warps=8), 64),
+    ("rows", (8, 8192, 0, 0), KernelParams((1,), warps=4), 200),
+]
+
+
+def sources(graphs: Any) -> list[KernelSource]:
+    found = []
+    for name, sizes, params, _ in FAMILY:
+        graph = graphs[name]
+        extents = {f"a{i}": n for i, n in enumerate(sizes)}
+        found.append(emit_kernel(graph, graph.kernels[0], params, extents, H200))
+    return found
+
+
+def test_family_compiles_without_spills(graphs: Any) -> None:
+    results = compile_many(sources(graphs), H200, workers=2)
+    for result, (name, sizes, params, most) in zip(results, FAMILY, strict=True):
+        assert not isinstance(result, Rejection), result
+        assert result.image.startswith(b"\x7fELF")
+        assert (result.stack_bytes, result.spill_bytes, result.smem_bytes) == (0, 0, 0)
+        assert 16 <= result.registers <= most, (name, sizes, params, result.registers)
+
+
+def test_the_same_text_gives_the_same_bytes(graphs: Any) -> None:
+    source = sources(graphs)[-2]
+    one, two = (compile_cubin(source.text, H200, name=source.name) for _ in range(2))
+    assert one.image == two.image
+
+
+def test_every_function_compiles_without_a_stack(graphs: Any) -> None:
+    """Sin and cos of the CUDA library would put a table on the stack."""
+    text = graphs.text("rows_mixed")
+    for op in ("sin", "cos", "exp", "log", "erf", "sigmoid", "powr[7/3]", "powr[-5]", "rsqrt"):
+        graph = compiler_graph(text.replace("tanh", op))
+        source = emit_kernel(
+            graph, graph.kernels[0], KernelParams((1, 1)), {"a0": 4, "a1": 512, "a2": 4}, H200
+        )
+        assert compile_cubin(source.text, H200, name=source.name).registers > 0
+
+
+def compiler_graph(text: str) -> Any:
+    from mirage_onnx.ir.text import parse_ugraph
+
+    return parse_ugraph(text)
+
+
+def test_refusal_of_text_that_is_not_cuda() -> None:
+    with pytest.raises(RejectionError) as info:
+        compile_cubin('#include "ptx.cuh"\nPTX_KERNEL(32) k() { nonsense; }', H200, name="k")
+    assert info.value.rejection.code == "COMPILE_FAILED"
+    assert 'k.cu(2): error: identifier "nonsense" is undefined' in info.value.rejection.reason
+
+
+def test_refusal_of_spills() -> None:
+    text = """#include "ptx.cuh"
+PTX_KERNEL(32) k(float* out) {
+  float local[64];
+  for (int i = 0; i < 64; ++i) local[i] = ptx::ld_f32(out + i);
+  ptx::st_f32(out, local[ptx::ld_u32(out + 64) % 64]);
+}"""
+    with pytest.raises(RejectionError, match="256 bytes of stack") as info:
+        compile_cubin(text, H200, name="k")
+    assert info.value.rejection.code == "SPILLS"
+
+
+def test_refusals_of_many_are_values() -> None:
+    bad = KernelSource("k", "nonsense", (1, 1, 1), 32, 1, 0, (), pdl=False)
+    good = KernelSource(
+        "k", '#include "ptx.cuh"\nPTX_KERNEL(32) k() {}', (1, 1, 1), 32, 1, 0, (), pdl=False
+    )
+    first, second = compile_many([bad, good], H200, workers=2)
+    assert isinstance(first, Rejection)
+    assert first.code == "COMPILE_FAILED"
+    assert not isinstance(second, Rejection)
+
+
+def test_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Any:
+        raise RuntimeError("no libnvrtc.so")
+
+    monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcVersion", missing)
+    with pytest.raises(MirageError) as info:
+        compiler.compile_cubin("", H200, name="k")
+    assert info.value.code == "COMPILER_MISSING"

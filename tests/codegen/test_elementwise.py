@@ -1,0 +1,103 @@
+"""Each elementwise rule, through a row kernel on the emulator, against the table of ``ir.ops``."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_onnx.codegen import emit_kernel
+from mirage_onnx.codegen.elementwise import expression, is_elementwise, literal
+from mirage_onnx.emulator import compile_kernels
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.text import parse_ugraph
+from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.target import H200
+
+POWERS = [Fraction(n) for n in (0, 1, 2, 3, 5, -1, -3, 32)] + [
+    Fraction(1, 2), Fraction(-1, 2), Fraction(3, 2), Fraction(-7, 3)]  # fmt: skip
+TEXT = """ugraph 1
+tensor i0 f32[a0,a1] input
+tensor i1 f32[a0,a1] input
+tensor o0 f32[a0,a1] output
+kernel k0 grid=a0 cluster=- loop=-
+  %0 = load i0 imap=a0 cmap=- fmap=- : f32[a0,a1] post vector
+  %1 = load i1 imap=a0 cmap=- fmap=- : f32[a0,a1] post vector
+  %2 = {} : f32[a0,a1] post vector
+  save o0 = %2 omap=a0
+"""
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 88.0, -104.0, 1e-30, 3e38, 1e5, 7.5e6]
+OPERATIONS = [
+    *(f"{op} {'%0 %1' if e.arity == 2 else '%0'}" for op, e in sorted(ELEMENTWISE.items())),
+    *(f"powr[{e}] %0" for e in POWERS),
+]
+
+
+@pytest.fixture(scope="module")
+def module() -> Any:
+    kernels = []
+    for operation in OPERATIONS:
+        graph = parse_ugraph(TEXT.format(operation))
+        kernels.append(
+            emit_kernel(
+                graph, graph.kernels[0], KernelParams((1,), warps=1), {"a0": 2, "a1": 256}, H200
+            )
+        )
+    return compile_kernels(kernels)
+
+
+@pytest.mark.parametrize("case", range(len(OPERATIONS)), ids=OPERATIONS)
+def test_rule(module: Any, case: int) -> None:
+    rng = np.random.default_rng(case)
+    x = (rng.standard_normal((2, 256)) * 3).astype(np.float32)
+    y = (rng.standard_normal((2, 256)) * 3).astype(np.float32)
+    pairs = [(a, b) for a in SPECIAL for b in SPECIAL]
+    x[0, : len(pairs)], y[0, : len(pairs)] = zip(*pairs, strict=True)
+    tensors = {"i0": x, "i1": y, "o0": np.full_like(x, 42)}
+    module.run(tensors, [case])
+    op = OPERATIONS[case].split()[0]
+    with np.errstate(all="ignore"):
+        if op.startswith("powr"):
+            want = np.power(x.astype(np.float64), float(POWERS[case - len(ELEMENTWISE)]))
+        else:
+            want = (
+                ELEMENTWISE[op].fn(*(v.astype(np.float64) for v in (x, y))[:2])[()]
+                if (ELEMENTWISE[op].arity == 2)
+                else ELEMENTWISE[op].fn(x.astype(np.float64))
+            )
+        want = want.astype(np.float32)
+    got = tensors["o0"]
+    tiny = np.abs(want) < 1e-37  # denormal results may be flushed
+    np.testing.assert_allclose(got[~tiny], want[~tiny], rtol=1e-6, atol=3e-7)
+    np.testing.assert_allclose(got[tiny], 0, atol=3e-7)
+
+
+def test_the_table_has_every_function() -> None:
+    assert all(is_elementwise(op) for op in ELEMENTWISE)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Fraction(1, 2), "0.5f"),
+        (Fraction(-3), "(-3.0f)"),
+        (Fraction(0), "0.0f"),
+        (Fraction(1, 100000), "1.0e-05f"),
+        (Fraction(10**30), "1.0e+30f"),
+        (Fraction(1, 10**60), "0.0f"),
+        ("pi", "3.1415927f"),
+        (Fraction(1, 3), "0.33333334f"),
+    ],
+)
+def test_literal(value: Fraction | str, text: str) -> None:
+    assert literal(value) == text
+
+
+def test_refusals() -> None:
+    with pytest.raises(RejectionError, match="no expression for the operation 'gather'"):
+        expression("gather", ["x"])
+    with pytest.raises(RejectionError, match="not a rational exponent"):
+        expression("powr", ["x"], "pi")

@@ -1,0 +1,102 @@
+// Feeds mutated plans and bundles to the parsers, under the address and undefined-behaviour
+// sanitizers: fuzz_main <iterations> <file>... The first file is a bundle, the others plans.
+// Accepted expressions are evaluated too. Deterministic: the seed is the iteration number.
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bundle.h"
+#include "plan.h"
+
+namespace {
+
+const char* const kPieces[] = {"\n", " ", "*", ",", "d0.0", "d", ".", "-", "-9223372036854775808",
+                               "9223372036854775807", "ceildiv", "mod", "and", "0", "i64:", "w:",
+                               "launch 0 k grid 1 1 1 block 1 cluster 1 smem 0 pdl 0 args i0\n",
+                               "variant\n", "input f16 *\n", "output f16 d0.0\n"};
+
+std::string mutate(std::string text, std::mt19937* random) {
+  const auto below = [&](size_t n) { return n == 0 ? 0 : (*random)() % n; };
+  for (size_t edits = 1 + below(3); edits > 0; --edits) {
+    const size_t at = below(text.size() + 1);
+    switch (below(9)) {
+      case 0: text = text.substr(0, at); break;
+      case 1: text.erase(at, below(8)); break;
+      case 2: text.insert(at, kPieces[below(std::size(kPieces))]); break;
+      case 3: text.insert(at, text.substr(below(text.size() + 1), below(60))); break;
+      default: if (at < text.size()) text[at] = char(below(256));
+    }
+  }
+  return text;
+}
+
+void evaluate(const mirage::Plan& plan) {
+  mirage::Dims dims{};
+  for (auto& shape : dims.dim) {
+    for (size_t i = 0; i < mirage::kMaxRank; ++i) shape[i] = int64_t(1) << (9 * i);
+  }
+  const char* why = nullptr;
+  int64_t value = 0;
+  if (plan.has_workspace) plan.workspace_bytes.eval(dims, &value, &why);
+  for (const auto& output : plan.outputs) {
+    for (const auto& dim : output.dims) dim.eval(dims, &value, &why);
+  }
+  for (const auto& variant : plan.variants) {
+    if (variant.guarded) variant.guard.eval(dims, &value, &why);
+    for (const auto& launch : variant.launches) {
+      for (const auto& extent : launch.grid) extent.eval(dims, &value, &why);
+      for (const auto& arg : launch.args) {
+        const bool has_value = arg.kind != mirage::ArgKind::kInput &&
+                               arg.kind != mirage::ArgKind::kOutput;
+        if (has_value) arg.value.eval(dims, &value, &why);
+      }
+    }
+  }
+}
+
+// Copies to an exactly sized heap block, so that one byte too far is seen.
+template <class Use>
+void exactly(const std::string& text, Use use) {
+  std::unique_ptr<char[]> copy(new char[text.size()]);
+  std::copy(text.begin(), text.end(), copy.get());
+  use(copy.get(), text.size());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<std::string> files;
+  for (int i = 2; i < argc; ++i) {
+    std::ifstream file(argv[i], std::ios::binary);
+    files.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  int accepted = 0;
+  for (int i = 0; i < std::atoi(argv[1]); ++i) {
+    std::mt19937 random(i);
+    exactly(mutate(files[0], &random), [](const char* data, size_t size) {
+      mirage::Bundle bundle;
+      std::string why;
+      if (!mirage::Bundle::open(data, size, &bundle, &why)) return;
+      for (uint32_t kind = 1; kind <= 3; ++kind) {
+        for (uint32_t id = 0; id < 3; ++id) {
+          mirage::Section section;
+          bundle.section(static_cast<mirage::SectionKind>(kind), id, &section, &why);
+        }
+      }
+    });
+    exactly(mutate(files[1 + i % (files.size() - 1)], &random), [&](const char* data, size_t size) {
+      mirage::Plan plan;
+      if (!mirage::parse_plan({data, size}, &plan).empty()) return;
+      ++accepted;
+      evaluate(plan);
+    });
+  }
+  std::printf("%d\n", accepted);
+  return 0;
+}

@@ -1,0 +1,190 @@
+// A stand-in for the CUDA driver: the entry points that the custom-op library uses, on host memory.
+//
+// A "cubin" is text: "STANDIN\n" and one line per kernel, "<name> <parameter sizes...>". Every call
+// that matters is appended to the file named by STANDIN_LOG. STANDIN_CC ("90") is the compute
+// capability, STANDIN_DEVICES the device count, STANDIN_FAIL the name of an entry point that fails.
+//
+// Kernels that it executes: standin_copy(dst, src, i64 bytes) and standin_add(dst, a, b, i32 n), the
+// latter on floats, one thread an element, so a grid that does not cover n leaves a gap.
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#define STANDIN extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+struct Kernel {
+  std::string name;
+  std::vector<size_t> sizes;
+};
+struct Library {
+  std::map<std::string, Kernel> kernels;
+};
+struct Attribute {
+  unsigned id;
+  char pad[4];
+  unsigned value[16];
+};
+struct Config {
+  unsigned grid[3], block[3], smem;
+  void* stream;
+  Attribute* attributes;
+  unsigned count;
+};
+
+std::mutex mutex;
+
+int number(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr && *text != '\0' ? std::atoi(text) : otherwise;
+}
+
+void write_log(const std::string& line) {
+  const char* path = std::getenv("STANDIN_LOG");
+  if (path == nullptr || *path == '\0') return;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (std::FILE* file = std::fopen(path, "a")) {
+    std::fprintf(file, "%s\n", line.c_str());
+    std::fclose(file);
+  }
+}
+
+bool fails(const char* name) {
+  const char* text = std::getenv("STANDIN_FAIL");
+  return text != nullptr && std::strcmp(text, name) == 0;
+}
+
+template <class T>
+T parameter(void** params, int i) {
+  T value;
+  std::memcpy(&value, params[i], sizeof value);
+  return value;
+}
+
+}  // namespace
+
+#define FAIL_IF_ASKED(name) \
+  if (fails(name)) return 999
+
+STANDIN int cuInit(unsigned) {
+  FAIL_IF_ASKED("cuInit");
+  return 0;
+}
+STANDIN int cuDeviceGetCount(int* count) {
+  *count = number("STANDIN_DEVICES", 1);
+  return 0;
+}
+STANDIN int cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return 0;
+}
+STANDIN int cuDeviceGetAttribute(int* value, int attribute, int) {
+  const int capability = number("STANDIN_CC", 90);
+  if (attribute != 75 && attribute != 76) return 1;
+  *value = attribute == 75 ? capability / 10 : capability % 10;
+  return 0;
+}
+STANDIN int cuCtxGetDevice(int* device) {
+  *device = 0;
+  return 0;
+}
+STANDIN int cuGetErrorName(int error, const char** name) {
+  static const std::map<int, const char*> names = {{1, "CUDA_ERROR_INVALID_VALUE"},
+                                                   {200, "CUDA_ERROR_INVALID_IMAGE"},
+                                                   {500, "CUDA_ERROR_NOT_FOUND"},
+                                                   {999, "CUDA_ERROR_UNKNOWN"}};
+  const auto found = names.find(error);
+  if (found == names.end()) return 1;
+  *name = found->second;
+  return 0;
+}
+
+STANDIN int cuLibraryLoadData(void** out, const void* data, int*, void**, unsigned, int*, void**,
+                              unsigned) {
+  FAIL_IF_ASKED("cuLibraryLoadData");
+  const char* magic = "STANDIN\n";
+  if (std::strncmp(static_cast<const char*>(data), magic, std::strlen(magic)) != 0) return 200;
+  auto* library = new Library;
+  std::istringstream lines(static_cast<const char*>(data) + std::strlen(magic));
+  for (std::string line; std::getline(lines, line) && line != "end";) {
+    std::istringstream words(line);
+    Kernel kernel;
+    words >> kernel.name;
+    for (size_t size; words >> size;) kernel.sizes.push_back(size);
+    library->kernels[kernel.name] = kernel;
+  }
+  *out = library;
+  write_log("load");
+  return 0;
+}
+STANDIN int cuLibraryGetKernel(void** out, void* library, const char* name) {
+  auto& kernels = static_cast<Library*>(library)->kernels;
+  const auto found = kernels.find(name);
+  if (found == kernels.end()) return 500;
+  *out = &found->second;
+  return 0;
+}
+STANDIN int cuKernelGetFunction(void** out, void* kernel) {
+  FAIL_IF_ASKED("cuKernelGetFunction");
+  write_log("function " + static_cast<Kernel*>(kernel)->name);
+  *out = kernel;
+  return 0;
+}
+STANDIN int cuKernelSetAttribute(int attribute, int value, void* kernel, int device) {
+  FAIL_IF_ASKED("cuKernelSetAttribute");
+  std::ostringstream line;
+  line << "attribute " << static_cast<Kernel*>(kernel)->name << " " << attribute << " " << value
+       << " device " << device;
+  write_log(line.str());
+  return 0;
+}
+#ifndef STANDIN_OLD  // a driver before CUDA 12.4 has no such entry point
+STANDIN int cuKernelGetParamInfo(void* kernel, size_t index, size_t* offset, size_t* size) {
+  const auto& sizes = static_cast<Kernel*>(kernel)->sizes;
+  if (index >= sizes.size()) return 1;
+  *offset = 8 * index;
+  *size = sizes[index];
+  return 0;
+}
+#endif
+
+#ifndef STANDIN_NO_LAUNCH  // a driver before CUDA 12.0
+STANDIN int cuLaunchKernelEx(const Config* config, void* function, void** params, void**) {
+  FAIL_IF_ASKED("cuLaunchKernelEx");
+  const Kernel& kernel = *static_cast<Kernel*>(function);
+  std::ostringstream line;
+  line << "launch " << kernel.name << " grid " << config->grid[0] << " " << config->grid[1] << " "
+       << config->grid[2] << " block " << config->block[0] << " " << config->block[1] << " "
+       << config->block[2] << " smem " << config->smem << " stream " << config->stream;
+  for (unsigned i = 0; i < config->count; ++i) {
+    const Attribute& a = config->attributes[i];
+    if (a.id == 4) line << " cluster " << a.value[0] << " " << a.value[1] << " " << a.value[2];
+    if (a.id == 6) line << " pdl " << a.value[0];
+  }
+  line << " params";
+  for (size_t i = 0; i < kernel.sizes.size(); ++i) {
+    if (kernel.sizes[i] == 4) line << " " << parameter<int32_t>(params, int(i));
+    else line << " " << parameter<int64_t>(params, int(i));
+  }
+  write_log(line.str());
+  if (kernel.name == "standin_copy") {
+    std::memcpy(parameter<void*>(params, 0), parameter<void*>(params, 1),
+                size_t(parameter<int64_t>(params, 2)));
+  } else if (kernel.name == "standin_add") {
+    auto* out = parameter<float*>(params, 0);
+    const auto* a = parameter<const float*>(params, 1);
+    const auto* b = parameter<const float*>(params, 2);
+    const int64_t threads = int64_t(config->grid[0]) * config->block[0];
+    for (int64_t i = 0; i < threads && i < parameter<int32_t>(params, 3); ++i) out[i] = a[i] + b[i];
+  }
+  return 0;
+}
+#endif

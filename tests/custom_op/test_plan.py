@@ -1,0 +1,214 @@
+"""Plans: one spelling, the same refusals in Python and C++, and no crash on anything."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage_onnx.custom_op import (
+    Expr,
+    InputPtr,
+    InputSpec,
+    Int32,
+    Int64,
+    Launch,
+    OutputPtr,
+    OutputSpec,
+    Plan,
+    Variant,
+    WorkspacePtr,
+    const,
+    dim,
+    parse_plan,
+)
+from mirage_onnx.errors import MirageError
+
+TEXT = """\
+plan 1
+input f16 * 4096
+input i64
+output f16 d0.0 4096
+output f32
+workspace d0.0,4096,*
+variant d0.0,16,le
+launch 0 rms_linear grid d0.0,16,ceildiv 64 1 block 128 cluster 4 smem 65536 pdl 1 args i0 w:16 o0
+launch 4095 _Z1kv grid 1 1 1 block 1 cluster 1 smem 0 pdl 0 args
+variant
+launch 1 k grid 1 1 1 block 1024 cluster 16 smem 232448 pdl 0 args i32:d0.0 i64:-1 o1
+"""
+
+
+def python_refusal(text: str) -> str:
+    try:
+        parse_plan(text)
+    except MirageError as error:
+        assert error.code == "PLAN_INVALID"
+        return str(error)
+    return ""
+
+
+def test_text_reads_into_the_objects_it_names():
+    plan = parse_plan(TEXT)
+    one = const(1)
+    first = Launch(
+        0, "rms_linear", (dim(0, 0).ceildiv(16), const(64), one), 128,
+        (InputPtr(0), WorkspacePtr(const(16)), OutputPtr(0)), 4, 65536, True,
+    )  # fmt: skip
+    second = Launch(4095, "_Z1kv", (one, one, one), 1, ())
+    third = Launch(
+        1,
+        "k",
+        (one, one, one),
+        1024,
+        (Int32(dim(0, 0)), Int64(const(-1)), OutputPtr(1)),
+        16,
+        232448,
+    )
+    assert plan == Plan(
+        (InputSpec("f16", (None, 4096)), InputSpec("i64", ())),
+        (OutputSpec("f16", (dim(0, 0), const(4096))), OutputSpec("f32", ())),
+        (Variant((first, second), dim(0, 0).le(16)), Variant((third,))),
+        dim(0, 0) * 4096,
+    )
+
+
+def test_text_is_canonical(native):
+    assert parse_plan(TEXT).to_text() == TEXT
+    assert native.plan(TEXT.encode()) == ""
+
+
+SPACING = "words of printable ASCII separated by single spaces are expected"
+MANY = "launch 1 k grid 1 1 1 block 1 cluster 1 smem 0 pdl 0 args\n" * 64
+REFUSALS = [
+    # (old, new, line, reason): TEXT with one replacement
+    ("plan 1", "plan 2", 1, "expected 'plan 1'"),
+    ("input f16 *", "input f17 *", 2, "expected 'input <dtype> <dim>...'"),
+    ("input f16 *", "input f16 -1", 2, "a dim must be '*' or an integer >= 0"),
+    ("input f16 *", "input f16 01", 2, "a dim must be '*' or an integer >= 0"),
+    ("input i64", "input i64" + " 1" * 9, 3, "rank above 8"),
+    ("input f16", "input  f16", 2, SPACING),
+    ("input f16", "input\tf16", 2, SPACING),
+    ("input i64\n", "input i64 \n", 3, SPACING),
+    ("input i64\n", "\n", 3, SPACING),
+    ("input i64\n", "# note\n", 3, "statement '#' is unknown or out of place"),
+    ("output f16 d0.0", "output f99 d0.0", 4, "expected 'output <dtype> <expr>...'"),
+    ("output f16 d0.0", "output f16 d1.0", 4, "'d1.0' is not a dim of an input"),
+    ("output f16 d0.0", "output f16 -1", 4, "negative constant"),
+    ("output f32\n", "output f32\ninput f32\n", 6, "statement 'input' is unknown or out of place"),
+    ("workspace d0.0,4096,*", "workspace", 6, "expected 'workspace <expr>'"),
+    ("workspace d0.0,4096,*", "workspace -1", 6, "negative constant"),
+    ("workspace d0.0,4096,*\n", "workspace 1\nworkspace 1\n", 7,
+     "statement 'workspace' is unknown or out of place"),
+    ("workspace d0.0,4096,*\n", "", 7, "workspace argument, but the plan has no workspace"),
+    ("variant d0.0,16,le\n", "", 7, "statement 'launch' is unknown or out of place"),
+    ("variant d0.0,16,le", "variant", 10, "a variant without a guard must be the last"),
+    ("variant\n", "variant 1\n", 12, "the last variant must have no guard"),
+    ("variant\n", "variant 1 2\n", 10, "expected 'variant' or 'variant <expr>'"),
+    ("variant d0.0,16,le", "variant d0.0,le", 7, "operator without two operands"),
+    ("launch 0", "launch 4096", 8, "cubin must be an integer in 0..4095"),
+    ("launch 0", "launch -1", 8, "cubin must be an integer in 0..4095"),
+    ("rms_linear", "1rms", 8, "the kernel name is not an identifier"),
+    ("rms_linear", "r" * 256, 8, "the kernel name is not an identifier"),
+    ("ceildiv 64 1", "ceildiv -64 1", 8, "negative constant"),
+    ("block 128", "block 0", 8, "block must be an integer in 1..1024"),
+    ("block 1024", "block 1025", 11, "block must be an integer in 1..1024"),
+    ("cluster 4", "cluster 0", 8, "cluster must be an integer in 1..16"),
+    ("cluster 16", "cluster 17", 11, "cluster must be an integer in 1..16"),
+    ("smem 65536", "smem -1", 8, "smem must be an integer in 0..232448"),
+    ("smem 232448", "smem 232449", 11, "smem must be an integer in 0..232448"),
+    ("pdl 1", "pdl 2", 8, "pdl must be an integer in 0..1"),
+    ("args i0", "args i2", 8, "'i2' is not one of the plan's tensors"),
+    ("w:16 o0", "w:16 o2", 8, "'o2' is not one of the plan's tensors"),
+    ("args i0", "args x0", 8, "bad argument 'x0'"),
+    ("args i0", "args i", 8, "bad argument 'i'"),
+    ("args i0", "args i-1", 8, "bad argument 'i-1'"),
+    ("args i0", "args f32:1", 8, "bad argument 'f32:1'"),
+    ("w:16", "w:-16", 8, "negative constant"),
+    ("i32:d0.0", "i32:", 11, "bad token ''"),
+    ("i32:d0.0", "i32:d0.9", 11, "'d0.9' is not a dim of an input"),
+    ("args i0", "args" + " i0" * 64, 8, "more than 64 arguments"),
+    ("input i64\n", "input i64\n" * 64, 66, "more than 64 inputs"),
+    ("output f32\n", "output f32\n" * 32, 36, "more than 32 outputs"),
+    ("variant\n", "variant 1\n" * 64, 73, "more than 64 variants"),
+    ("i64:-1 o1\n", "i64:-1 o1\n" + MANY,
+     75, "more than 64 launches in a variant"),
+    ("i64:-1 o1\n", "i64:-1 o1", 11, "the last line must end with a newline"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "line", "reason"), REFUSALS)
+def test_refusals(native, old, new, line, reason):
+    assert TEXT.count(old) >= 1
+    text = TEXT.replace(old, new, 1)
+    expected = f"plan line {line}: {reason}"
+    assert python_refusal(text) == expected
+    assert native.plan(text.encode()) == expected
+
+
+@pytest.mark.parametrize("word", ["grid", "block", "cluster", "smem", "pdl", "args"])
+def test_every_keyword_of_a_launch_is_needed(native, word):
+    text = TEXT.replace(f" {word}", " other", 1)
+    assert "expected 'launch <cubin>" in python_refusal(text)
+    assert native.plan(text.encode()) == python_refusal(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "line 1: the plan has no variant"),
+        ("plan 1\n", "line 2: the plan has no variant"),
+        ("plan 1\nvariant\n", "line 2: statement 'variant' is unknown or out of place"),
+        ("x" * (1 << 20) + "\n", "line 1: the text is longer than 1 MiB"),
+    ],
+)
+def test_incomplete_plans(native, text, reason):
+    assert python_refusal(text) == native.plan(text.encode()) == f"plan {reason}"
+
+
+PIECES = sorted(
+    {word for line in TEXT.splitlines() for word in line.split()} | {"\n", " ", "*", "0"}
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.data())
+def test_mutated_plans_are_judged_alike(native, data):
+    text = TEXT
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(text)))
+        drop = data.draw(st.integers(0, 12))
+        text = text[:at] + data.draw(st.sampled_from(["", *PIECES])) + text[at + drop :]
+    assert native.plan(text.encode()) == python_refusal(text)
+    if not python_refusal(text):
+        assert parse_plan(text).to_text() == text
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200), st.integers(0, len(TEXT)))
+def test_bytes_never_crash(native, noise, at):
+    data = TEXT.encode()
+    for mutated in (noise, data[:at] + noise + data[at + len(noise) :]):
+        text = mutated.decode("latin-1")
+        assert (native.plan(mutated) == "") == (python_refusal(text) == "")
+
+
+def test_objects_that_break_a_rule_cannot_be_written(models):
+    good = models.add_plan()
+    bad = [
+        models.add_plan(variants=()),
+        models.add_plan(outputs=()),
+        models.add_plan(variants=(*good.variants, *good.variants)),
+        models.add_plan(workspace=Expr("d9.0")),
+        models.add_plan(workspace=Expr("1\nvariant")),
+    ]
+    for plan in bad:
+        with pytest.raises(MirageError, match="plan"):
+            plan.to_text()
+    assert good.to_text()
+
+
+def test_the_first_nonzero_guard_is_chosen():
+    plan = parse_plan(TEXT)
+    assert plan.choose([[16, 4096], []]) is plan.variants[0]
+    assert plan.choose([[17, 4096], []]) is plan.variants[1]

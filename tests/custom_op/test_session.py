@@ -1,0 +1,420 @@
+"""End to end in onnxruntime: which path runs, what the driver receives, what is counted."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from mirage_onnx.custom_op import (
+    Bundle,
+    InferenceSession,
+    InputPtr,
+    InputSpec,
+    Int32,
+    Int64,
+    Launch,
+    OutputPtr,
+    OutputSpec,
+    Variant,
+    WorkspacePtr,
+    const,
+    dim,
+    launches,
+    register,
+    write_bundle,
+)
+from mirage_onnx.custom_op.library import get_library_path, load_library
+from mirage_onnx.errors import MirageError
+
+CPU = ["CPUExecutionProvider"]
+
+
+def run(session, feeds):
+    return session.run(None, feeds)[0]
+
+
+# --- which path runs ---------------------------------------------------------------------------
+
+
+def test_stock_onnxruntime_runs_the_body(models, vectors):
+    session = ort.InferenceSession(models.add(), providers=CPU)
+    np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
+
+
+def test_model_without_bodies_needs_the_library(models, vectors, driver):
+    model = models.add(function=False)
+    with pytest.raises(Exception, match="MuGraph_0"):
+        ort.InferenceSession(model, providers=CPU)
+    session = InferenceSession(model, providers=CPU, ep="host", driver=driver)
+    np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
+
+
+@pytest.mark.parametrize("how", ["default", "registered"])
+def test_without_a_gpu_the_body_runs(models, vectors, how):
+    options = ort.SessionOptions()
+    if how == "registered":
+        register(options)  # what a C++ application does: registers the library, knows nothing else
+    session = InferenceSession(models.add(nodes=2), options, providers=CPU)
+    np.testing.assert_allclose(run(session, vectors), vectors["a"] + 2 * vectors["b"], rtol=1e-6)
+    assert launches(session) == {"node0": 0, "node1": 0}
+
+
+def test_auto_registers_nothing_where_ort_has_no_cuda(models, vectors, driver, driver_log):
+    session = InferenceSession(models.add(), providers=CPU, ep="auto", driver=driver)
+    run(session, vectors)
+    assert launches(session) == {"node0": 0}
+    assert driver_log("load") == []
+
+
+def test_host_mode_runs_the_op(models, vectors, driver, driver_log):
+    session = InferenceSession(models.add(nodes=3), providers=CPU, ep="host", driver=driver)
+    for _ in range(2):
+        got = run(session, vectors)
+    np.testing.assert_allclose(got, vectors["a"] + 3 * vectors["b"], rtol=1e-6)
+    assert launches(session) == {"node0": 2, "node1": 2, "node2": 2}
+    assert len(driver_log("launch")) == 6
+
+
+@pytest.mark.parametrize("ep", ["host", "cuda"])
+def test_model_for_another_gpu_runs_the_body(models, vectors, driver, driver_log, monkeypatch, ep):
+    monkeypatch.setenv("STANDIN_CC", "80")
+    session = InferenceSession(models.add(), providers=CPU, ep=ep, driver=driver)
+    np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
+    assert launches(session) == {"node0": 0} and driver_log("load") == []
+    # The same options and machine do run a model that was made for this GPU.
+    if ep == "host":
+        model = models.add(domain="ai.mirage.v1.sm80")
+        session = InferenceSession(model, providers=CPU, ep=ep, driver=driver)
+        run(session, vectors)
+        assert launches(session) == {"node0": 1}
+
+
+def test_model_of_a_later_plan_version_runs_the_body(models, vectors, driver):
+    model = models.add(domain="ai.mirage.v2.sm90a")
+    session = InferenceSession(model, providers=CPU, ep="host", driver=driver)
+    np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
+    assert launches(session) == {"node0": 0}
+
+
+def test_names_beyond_the_pool_run_the_body(models, vectors, driver):
+    plans = [models.add_plan()] * 129
+    for number, expected in ((127, 1), (128, 0)):
+        model = models.add(models.bundle(*plans), number=number)
+        session = InferenceSession(model, providers=CPU, ep="host", driver=driver)
+        np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
+        assert launches(session) == {"node0": expected}
+
+
+def test_missing_cuda_provider_is_retried_with_the_bodies(models, vectors, driver):
+    # Ops registered for CUDA in a session that has no CUDA provider: ORT finds no kernel.
+    options = ort.SessionOptions()
+    register(options, ep="cuda", driver=driver)
+    with pytest.raises(Exception, match="Failed to find kernel|Could not find an implementation"):
+        ort.InferenceSession(models.add(), options, providers=CPU)
+
+    with pytest.warns(RuntimeWarning, match="the original operators run instead"):
+        session = InferenceSession(models.add(), providers=CPU, ep="cuda", driver=driver)
+    np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
+    assert launches(session) == {"node0": 0}
+
+
+def test_options_can_be_used_again_and_switched_off(models, vectors, driver):
+    options = ort.SessionOptions()
+    first = InferenceSession(models.add(), options, providers=CPU, ep="host", driver=driver)
+    second = InferenceSession(models.add(), options, providers=CPU, ep="host", driver=driver)
+    off = InferenceSession(models.add(), options, providers=CPU, ep="none")
+    for session, times in ((first, 1), (second, 3), (off, 5)):
+        for _ in range(times):
+            run(session, vectors)
+    assert [launches(s)["node0"] for s in (first, second, off)] == [1, 3, 0]
+
+
+def test_callers_options_are_kept(models, driver, tmp_path):
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    InferenceSession(models.add(), options, providers=CPU, ep="host", driver=driver)
+    assert (tmp_path / "optimized.onnx").exists()
+    assert options.intra_op_num_threads == 1
+
+
+# --- what the driver receives ------------------------------------------------------------------
+
+
+def test_the_driver_receives_what_the_plan_says(models, vectors, driver, driver_log):
+    args = (OutputPtr(0), InputPtr(0), InputPtr(1), Int32(dim(0, 0)))
+    copy = (WorkspacePtr(const(64)), InputPtr(1), Int64(dim(1, 0) * 4))
+    grid = (dim(0, 0).ceildiv(32).ceildiv(8) * 8, const(2), const(3))
+    plan = models.add_plan(
+        workspace=dim(0, 0) * 4 + 64,
+        variants=(
+            Variant(
+                (
+                    Launch(0, "standin_copy", (const(1),) * 3, 1, copy),
+                    Launch(0, "standin_add", grid, 32, args, 8, 100 * 1024, True),
+                )
+            ),
+        ),
+    )
+    model = models.add(models.bundle(plan), workspace=True)
+    session = InferenceSession(model, providers=CPU, ep="host", driver=driver)
+    assert [line[1:] for line in driver_log("attribute")] == [
+        ["standin_add", "8", "102400", "device", "0"]
+    ]
+    binding = session.io_binding()
+    inputs = {n: ort.OrtValue.ortvalue_from_numpy(v) for n, v in vectors.items()}
+    output = ort.OrtValue.ortvalue_from_numpy(np.zeros(100, np.float32))
+    for name, value in inputs.items():
+        binding.bind_ortvalue_input(name, value)
+    binding.bind_ortvalue_output("c", output)
+    session.run_with_iobinding(binding)
+
+    first, second = driver_log("launch")
+    assert first[1:-3] == "standin_copy grid 1 1 1 block 1 1 1 smem 0 stream 0 params".split()
+    assert (
+        second[1:-4]
+        == (
+            "standin_add grid 8 2 3 block 32 1 1 smem 102400 stream 0 cluster 8 1 1 pdl 1 params"
+        ).split()
+    )
+    a, b = (str(inputs[name].data_ptr()) for name in "ab")
+    assert second[-4:] == [str(output.data_ptr()), a, b, "100"]
+    workspace, source, size = first[-3:]
+    assert (source, size) == (b, "400")
+    assert int(workspace) % 64 == 0 and workspace not in (a, b)
+    np.testing.assert_array_equal(output.numpy(), vectors["a"] + vectors["b"])
+    assert launches(session) == {"node0": 2}
+
+
+def test_non_portable_clusters_are_asked_for(models, driver, driver_log):
+    launch = Launch(0, "other", (const(16),) * 3, 1, (OutputPtr(0),), 16)
+    plan = models.add_plan(variants=(Variant((launch,)),))
+    InferenceSession(models.add(models.bundle(plan)), providers=CPU, ep="host", driver=driver)
+    assert driver_log("attribute") == [["attribute", "other", "14", "1", "device", "0"]]
+
+
+def test_a_cubin_is_loaded_once_per_process(models, driver, driver_log):
+    cubins = (models.standin_cubin(once=[8]),)
+    launch = Launch(0, "once", (const(1),) * 3, 1, (OutputPtr(0),))
+    text = models.add_plan(variants=(Variant((launch,)),)).to_text()
+    model = models.add(write_bundle(Bundle(cubins, (text,))), nodes=4)
+    for _ in range(2):
+        InferenceSession(model, providers=CPU, ep="host", driver=driver)
+    assert len(driver_log("load")) == 1
+    assert len(driver_log("function")) == 8  # every kernel object makes sure it is loaded
+
+
+def test_the_first_true_guard_wins_and_zero_grids_are_skipped(models, driver, driver_log):
+    def variant(block, guard=None, grid=1):
+        args = (OutputPtr(0), InputPtr(0), InputPtr(1), Int32(dim(0, 0)))
+        return Variant((Launch(0, "standin_add", (dim(0, 0) * grid, const(1), const(1)), block,
+                               args),), guard)  # fmt: skip
+
+    plan = models.add_plan(
+        variants=(variant(1, dim(0, 0).le(4)), variant(2, dim(0, 0).le(8) * 2), variant(3))
+    )
+    session = InferenceSession(
+        models.add(models.bundle(plan)), providers=CPU, ep="host", driver=driver
+    )
+    for n in (0, 3, 4, 5, 8, 9):
+        feeds = {name: np.full(n, 2, np.float32) for name in "ab"}
+        np.testing.assert_array_equal(run(session, feeds), np.full(n, 4, np.float32))
+    blocks = [line[line.index("block") + 1] for line in driver_log("launch")]
+    assert blocks == ["1", "1", "2", "2", "3"]
+    assert launches(session) == {"node0": 5}  # nothing was launched for n = 0
+
+
+# --- refusals while running --------------------------------------------------------------------
+
+
+def host_session(models, driver, plan, **kwargs):
+    model = models.add(models.bundle(plan), **kwargs)
+    return InferenceSession(model, providers=CPU, ep="host", driver=driver)
+
+
+def replace_launch(models, **fields):
+    base = models.add_plan().variants[0].launches[0]
+    merged = {name: getattr(base, name) for name in base.__slots__} | fields
+    return models.add_plan(variants=(Variant((Launch(**merged),)),))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ("f32 f16", r"input 2 has element type f32, the plan needs f16"),
+        ("f32 f32:64", r"input 2 has shape \[100\], the plan needs \[64\]"),
+        ("f32:*,* f32", r"input 1 has rank 1, the plan needs \[\*,\*\]"),
+    ],
+)
+def test_inputs_that_differ_from_the_plan(models, vectors, driver, inputs, message):
+    specs = []
+    for text in inputs.split():
+        dtype, _, dims = text.partition(":")
+        sizes = tuple(None if d == "*" else int(d) for d in (dims or "*").split(","))
+        specs.append(InputSpec(dtype, sizes))
+    session = host_session(models, driver, models.add_plan(inputs=tuple(specs)))
+    with pytest.raises(Exception, match=rf"node 'node0' \(MuGraph_0\): {message}"):
+        run(session, vectors)
+    assert launches(session) == {"node0": 0}
+
+
+def test_run_time_values_are_checked(models, vectors, driver):
+    n, one = dim(0, 0), const(1)
+    args = models.add_plan().variants[0].launches[0].args
+    cases = {
+        "is not a multiple of the cluster size 8": {"grid": (const(9), one, one), "cluster": 8},
+        "grid of standin_add: out of range": {"grid": (one, n * 1000, one)},
+        "grid of standin_add: divisor below 1": {"grid": (n.mod(n - n), one, one)},
+        "argument 3 of standin_add: value does not fit in 32 bits": {
+            "args": (*args[:3], Int32(n * (1 << 40)))
+        },
+        "argument 3 of standin_add: overflow": {"args": (*args[:3], Int32(n * (1 << 62)))},
+    }
+    for message, fields in cases.items():
+        session = host_session(models, driver, replace_launch(models, **fields))
+        with pytest.raises(Exception, match=message):
+            run(session, vectors)
+        assert launches(session) == {"node0": 0}, message
+
+
+def test_output_and_workspace_sizes_are_checked(models, vectors, driver):
+    n = dim(0, 0)
+    for size in (n - 101, n * (1 << 50)):
+        session = host_session(
+            models, driver, models.add_plan(outputs=(OutputSpec("f32", (size,)),))
+        )
+        with pytest.raises(Exception, match="bad dim 0 of output 0: out of range"):
+            run(session, vectors)
+        session = host_session(models, driver, models.add_plan(workspace=size), workspace=True)
+        with pytest.raises(Exception, match="bad workspace size: out of range"):
+            run(session, vectors)
+    args = (WorkspacePtr(n + 1),)
+    launch = Launch(0, "other", (const(1),) * 3, 1, args)
+    plan = models.add_plan(workspace=n, variants=(Variant((launch,)),))
+    session = host_session(models, driver, plan, workspace=True)
+    with pytest.raises(Exception, match="offset outside of the workspace"):
+        run(session, vectors)
+
+
+def test_a_failing_launch_is_an_error_and_not_counted(models, vectors, driver, monkeypatch):
+    session = host_session(models, driver, models.add_plan())
+    monkeypatch.setenv("STANDIN_FAIL", "cuLaunchKernelEx")
+    with pytest.raises(
+        Exception, match=r"launch of standin_add failed: CUDA_ERROR_UNKNOWN \(999\)"
+    ):
+        run(session, vectors)
+    assert launches(session) == {"node0": 0}
+    monkeypatch.delenv("STANDIN_FAIL")
+    run(session, vectors)
+    assert launches(session) == {"node0": 1}
+
+
+# --- refusals while creating -------------------------------------------------------------------
+
+
+def test_plans_that_do_not_fit_the_node_or_the_cubin(models, driver):
+    args = models.add_plan().variants[0].launches[0].args
+    cases = {
+        "2 tensor inputs and 1 outputs, the plan 2 and 2": models.add_plan(workspace=const(1)),
+        "cubin 0 has no kernel absent": replace_launch(models, kernel="absent"),
+        "bundle: it has no cubin 1": replace_launch(models, cubin=1),
+        "does not take 3 arguments": replace_launch(models, args=args[:3]),
+        "does not take 5 arguments": replace_launch(models, args=(*args, args[0])),
+        "argument 3 of kernel standin_add has 4 bytes, the plan passes 8": replace_launch(
+            models, args=(*args[:3], Int64(dim(0, 0)))
+        ),
+        "plan line 1: expected 'plan 1'": "nonsense\n",
+    }
+    for message, plan in cases.items():
+        with pytest.raises(Exception, match=rf"node 'node0' \(MuGraph_0\): .*{message}"):
+            host_session(models, driver, plan)
+    with pytest.raises(Exception, match="bundle: it has no plan 1"):
+        host_session(models, driver, models.add_plan(), number=1)
+
+
+@pytest.mark.parametrize("name", ["cuKernelSetAttribute", "cuKernelGetFunction"])
+def test_driver_refusals_are_told(models, driver, monkeypatch, name):
+    monkeypatch.setenv("STANDIN_FAIL", name)
+    with pytest.raises(Exception, match=r"CUDA_ERROR_UNKNOWN \(999\)"):
+        host_session(models, driver, replace_launch(models, smem_bytes=200 * 1024))
+
+
+def test_driver_without_parameter_info_still_works(models, vectors, old_driver):
+    session = host_session(models, old_driver("STANDIN_OLD"), models.add_plan())
+    np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
+
+
+def test_the_bundle_must_be_a_constant(models, driver):
+    model = onnx.load_from_string(models.add())
+    model.graph.input.append(
+        onnx.helper.make_tensor_value_info("bundle", onnx.TensorProto.UINT8, [None])
+    )
+    with pytest.raises(Exception, match="input 0 must be the bundle, a constant"):
+        InferenceSession(model.SerializeToString(), providers=CPU, ep="host", driver=driver)
+    model.graph.node[0].input[0] = ""
+    with pytest.raises(Exception, match="input 0 must be the bundle, a constant"):
+        InferenceSession(model.SerializeToString(), providers=CPU, ep="host", driver=driver)
+
+
+# --- counters and threads ----------------------------------------------------------------------
+
+
+def test_sessions_and_threads_count_apart(models, vectors, driver):
+    sessions = [host_session(models, driver, models.add_plan(), nodes=2) for _ in range(2)]
+    expected = vectors["a"] + 2 * vectors["b"]
+    wrong = []
+
+    def work(session, times):
+        for _ in range(times):
+            if not np.allclose(run(session, vectors), expected, rtol=1e-6):
+                wrong.append(session)
+
+    threads = [
+        threading.Thread(target=work, args=(sessions[i % 2], 50 * (1 + i % 2))) for i in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert launches(sessions[0]) == {"node0": 150, "node1": 150}
+    assert launches(sessions[1]) == {"node0": 300, "node1": 300}
+
+
+def test_sessions_made_in_parallel_count_apart(models, vectors, driver):
+    counts = []
+
+    def work(times):
+        session = host_session(models, driver, models.add_plan())
+        for _ in range(times):
+            run(session, vectors)
+        counts.append((times, launches(session)["node0"]))
+
+    threads = [threading.Thread(target=work, args=(i + 1,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(counts) == [(i + 1, i + 1) for i in range(8)]
+
+
+@pytest.mark.slow  # 280 sessions
+def test_many_sessions_use_few_tags(models, vectors, driver):
+    for _ in range(280):  # more than the library keeps registrations for
+        session = host_session(models, driver, models.add_plan())
+        run(session, vectors)
+        assert launches(session) == {"node0": 1}
+        del session
+    tags = {c.session for c in load_library(get_library_path()).counters()}
+    assert len(tags) < 50
+
+
+def test_foreign_sessions_have_no_counts(models):
+    session = ort.InferenceSession(models.add(), providers=CPU)
+    with pytest.raises(MirageError) as caught:
+        launches(session)
+    assert caught.value.code == "LAUNCHES_UNKNOWN"

@@ -1,0 +1,104 @@
+"""Layout operators against ONNX Runtime: only dimensions of extent 1 may come and go."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+few = settings(max_examples=25, deadline=None)
+SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
+
+
+def ramp(shape, dtype=np.float32):
+    return np.arange(np.prod(shape, dtype=int), dtype=dtype).reshape(shape)
+
+
+@few
+@given(shape=SHAPES, data=st.data(), opset=st.sampled_from([13, 21, 24]))
+def test_transpose(bench, shape, data, opset):
+    perm = data.draw(st.none() | st.permutations(range(len(shape))))
+    attributes = {} if perm is None else {"perm": perm}
+    bench.agrees(*bench.one("Transpose", [ramp(shape)], opset=opset, **attributes))
+
+
+@few
+@given(sides=st.lists(st.integers(2, 4), max_size=3), data=st.data(),
+       opset=st.sampled_from([13, 14, 24]))  # fmt: skip
+def test_reshape(bench, sides, data, opset):
+    """Ones inserted and removed anywhere, with -1 or 0 in the place of what it stands for."""
+    shapes = []
+    for _ in range(2):
+        shape = list(sides)
+        for _ in range(data.draw(st.integers(0, 2))):
+            shape.insert(data.draw(st.integers(0, len(shape))), 1)
+        shapes.append(shape)
+    have, want = shapes
+    target = list(want)
+    if target and data.draw(st.booleans()):
+        target[data.draw(st.integers(0, len(target) - 1))] = -1
+    elif have and want and have[0] == want[0] and data.draw(st.booleans()):
+        target[0] = 0
+    arrays = [ramp(have), np.array(target, np.int64)]
+    program = bench.agrees(*bench.one("Reshape", arrays, weights=(1,), opset=opset))
+    assert program.tensors["y0"].shape == tuple(want)
+
+
+@few
+@given(sides=st.lists(st.integers(2, 4), max_size=2), data=st.data())
+def test_squeeze_and_unsqueeze(bench, sides, data):
+    rank = len(sides) + 2
+    axes = sorted(data.draw(st.sets(st.integers(0, rank - 1), min_size=2, max_size=2)))
+    wide = list(sides)
+    for a in axes:
+        wide.insert(a, 1)
+    signed = [a - rank if data.draw(st.booleans()) else a for a in axes]
+    listed = np.array(signed, np.int64)
+    bench.agrees(*bench.one("Unsqueeze", [ramp(sides), listed], weights=(1,)))
+    bench.agrees(*bench.one("Squeeze", [ramp(wide), listed], weights=(1,)))
+    bench.agrees(*bench.one("Squeeze", [ramp(wide)]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((1, 3), 1), ((3, 1, 1), 1), ((1, 1, 4), -1), ((5,), 0)]
+)
+def test_flatten(bench, shape, axis):
+    bench.agrees(*bench.one("Flatten", [ramp(shape)], axis=axis))
+
+
+@pytest.mark.parametrize(
+    ("have", "want"), [((3,), (1, 3)), ((2, 3), (2, 3)), ((2, 3), (1, 1)), ((3, 1), (1, 1, 3, 1))]
+)
+def test_expand_that_repeats_nothing(bench, have, want):
+    bench.agrees(*bench.one("Expand", [ramp(have), np.array(want)], weights=(1,)))
+
+
+def test_half_and_double_move_too(bench):
+    for dtype in (np.float16, np.float64):
+        bench.agrees(*bench.one("Transpose", [ramp((2, 3), dtype)]))
+
+
+@pytest.mark.parametrize(
+    ("op", "have", "parameter", "reason"),
+    [
+        ("Reshape", (8, 64), [8, 4, 16], "Reshape: regroups dimensions: 8x64 to 8x4x16"),
+        ("Reshape", (2, 3), [3, 2], "Reshape: regroups dimensions: 2x3 to 3x2"),
+        ("Reshape", (2, 3), [-1], "Reshape: regroups dimensions: 2x3 to 6"),
+        ("Expand", (2, 1), [2, 4], "Expand: repeats elements: 2x1 to 2x4"),
+        ("Expand", (), [4], "Expand: repeats elements: scalar to 4"),
+    ],
+)
+def test_refusals(bench, op, have, parameter, reason):
+    model, _ = bench.one(op, [ramp(have), np.array(parameter)], weights=(1,))
+    assert bench.barrier(model) == f"OP_FORM: {reason}"
+
+
+def test_flatten_that_regroups_is_refused(bench):
+    model, _ = bench.one("Flatten", [ramp((2, 3, 4))], axis=1)
+    assert bench.barrier(model) == "OP_FORM: Flatten: regroups dimensions: 2x3x4 to 2x12"
+
+
+def test_shape_from_a_run_is_refused(bench):
+    model, _ = bench.one("Reshape", [ramp((2, 3)), np.array([3, 2])])
+    assert bench.barrier(model).split(":")[0] in ("RANK_UNKNOWN", "DYNAMIC_DIM")

@@ -1,0 +1,140 @@
+"""Which nodes are left out and why; captured names; names of steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.importer.semantics import NOT_IN_ONNX, SEMANTICS
+
+F32 = np.float32
+
+
+def test_unknown_operator(bench):
+    model, _ = bench.one("Where", [np.ones(3, bool), np.ones(3, F32), np.ones(3, F32)])
+    assert bench.barrier(model) == "OP_UNKNOWN: Where: has no tabled semantics"
+
+
+def test_operator_of_a_later_opset(bench):
+    for opset, op in ((19, "Gelu"), (22, "RMSNormalization"), (23, "Swish")):
+        arrays = [np.ones((2, 3), F32), np.ones(3, F32)][: 2 if op == "RMSNormalization" else 1]
+        model, _ = bench.one(op, arrays, opset=opset)
+        assert bench.barrier(model) == f"OP_UNKNOWN: {op}: does not exist in opset {opset}"
+
+
+def test_operator_in_another_domain(bench):
+    model, _ = bench.one("Relu", [np.ones(3, F32)], domain="my.domain")
+    assert bench.barrier(model) == "CUSTOM_DOMAIN: Relu: belongs to domain 'my.domain'"
+
+
+def test_function_of_the_model(bench):
+    """A function may be called like an operator: it is not that operator."""
+    for domain in ("", "my.domain"):
+        model, _ = bench.one("Softsign", [np.ones(3, F32)], domain=domain)
+        model.functions.append(
+            helper.make_function(
+                domain, "Softsign", ["a"], ["b"], [helper.make_node("Neg", ["a"], ["b"])],
+                [helper.make_opsetid("", 20)],
+            )
+        )  # fmt: skip
+        assert bench.barrier(model) == "CUSTOM_DOMAIN: Softsign: is a function of the model"
+
+
+def test_dynamic_dimension(bench):
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="it")
+    model = bench.model(node, {"x": (F32, ["batch", 4])}, ["y"], {"w": np.ones((4, 8), F32)})
+    assert bench.barrier(model) == (
+        "DYNAMIC_DIM: MatMul: dimension 0 of 'x' ('batch') is known only at run time"
+    )
+    unnamed = bench.model(node, {"x": (F32, [None, 4])}, ["y"], {"w": np.ones((4, 8), F32)})
+    assert bench.barrier(unnamed) == (
+        "DYNAMIC_DIM: MatMul: dimension 0 of 'x' is known only at run time"
+    )
+
+
+def test_empty_value(bench):
+    nodes = [
+        helper.make_node("Slice", ["x", "i", "i"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    model = bench.model(nodes, {"x": (F32, [4])}, ["y"], {"i": np.array([1])})
+    assert bench.barrier(model, 1) == "OP_FORM: Relu: 'a' holds no elements"
+
+
+@pytest.fixture
+def conditional(bench) -> onnx.ModelProto:
+    """if c: x + w else: -x, where x and w are captured."""
+
+    def branch(node):
+        out = helper.make_tensor_value_info(node.output[0], 1, [3])
+        return helper.make_graph([node], "branch", [], [out])
+
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="before"),
+        helper.make_node(
+            "If", ["c"], ["y"], name="it",
+            then_branch=branch(helper.make_node("Add", ["a", "w"], ["t"])),
+            else_branch=branch(helper.make_node("Neg", ["a"], ["e"])),
+        ),
+    ]  # fmt: skip
+    return bench.model(nodes[::-1], {"x": (F32, [3]), "c": (bool, [])}, ["y"],
+                       {"w": np.ones(3, F32)})  # fmt: skip
+
+
+def test_subgraphs_and_what_they_capture(bench, conditional):
+    """Captured values count as inputs: for the order, and as consumers."""
+    program = bench.program(conditional)
+    assert [n.name for n in program.nodes] == ["before", "it"]
+    assert program.nodes[1].inputs == ("c", "a", "w")
+    assert program.consumers()["a"] == ("it",)
+    assert bench.barrier(conditional, 1) == "SUBGRAPH: If: holds a subgraph"
+    assert program.tensors["y"].shape == (3,)
+
+
+def test_undefined_name_in_a_subgraph(bench, conditional):
+    conditional.graph.node[0].attribute[0].g.node[0].input[0] = "ghost"
+    with pytest.raises(Exception, match="node 'it' reads 'ghost', which nothing defines"):
+        load_model(conditional)
+
+
+def test_names_of_steps(bench):
+    """Inner values are numbered under the output; the last one is the output."""
+    model, _ = bench.one("Softmax", [np.ones((2, 3), F32)], outputs=["probabilities"])
+    (node,) = bench.program(model).nodes
+    assert [s.output.name for s in node.steps] == [
+        "probabilities/0", "probabilities/1", "probabilities/2", "probabilities/3", "probabilities",
+    ]  # fmt: skip
+    assert node.name == "it" and node.inputs == ("x0",) and node.outputs == ("probabilities",)
+
+
+def test_barriers_between_lowered_nodes(bench):
+    """A program goes on behind a node that is not understood."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("IsNaN", ["a"], ["b"]),
+        helper.make_node("Where", ["b", "x", "a"], ["c"]),
+        helper.make_node("Neg", ["c"], ["y"]),
+    ]
+    program = bench.program(bench.model(nodes, {"x": (F32, [3])}, ["y"]))
+    assert [n.barrier and n.barrier.code for n in program.nodes] == [
+        None, "OP_UNKNOWN", "OP_UNKNOWN", None,
+    ]  # fmt: skip
+
+
+def test_import_is_deterministic(bench, conditional):
+    assert import_model(load_model(conditional)) == import_model(load_model(conditional))
+
+
+def test_every_rule_is_of_a_known_operator():
+    """No line of the table is dead by a typing error."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    theirs = {(s.domain, s.name) for s in state.get_all_operator_schema()}
+    for domain, op in SEMANTICS:
+        if domain == "" and op not in NOT_IN_ONNX:
+            assert onnx.defs.has(op, 24, "")
+        else:
+            assert (domain, op) in theirs

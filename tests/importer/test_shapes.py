@@ -1,0 +1,86 @@
+"""Types and shapes of every value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from mirage_onnx.importer import load_model
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.program import Tensor
+
+F32 = np.float32
+
+
+def test_every_name_has_a_tensor(bench):
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "i"], ["d"]),
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("TopK", ["a", "k"], ["top", "at"]),
+    ]
+    model = bench.model(
+        nodes, {"x": (np.float16, [2, 4])}, ["top", "d"],
+        {"w": np.ones((4, 8), np.float16), "k": np.array([3]), "i": np.array(0)},
+    )  # fmt: skip
+    tensors = load_model(model).tensors
+    assert set(tensors) == {"x", "s", "d", "a", "top", "at", "w", "k", "i"}
+    assert tensors["a"] == Tensor("a", DType.F16, (2, 8))
+    assert tensors["s"] == Tensor("s", DType.I64, (2,))
+    assert tensors["d"] == Tensor("d", DType.I64, ())
+    assert tensors["top"] == Tensor("top", DType.F16, (2, 3))
+
+
+def test_symbolic_dimensions_keep_their_names(bench):
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = bench.model(node, {"x": (F32, ["batch", None, 4])}, ["y"], {"w": np.ones((4, 8), F32)})
+    tensors = load_model(model).tensors
+    assert tensors["y"].shape[0] == tensors["x"].shape[0] == "batch"
+    assert isinstance(tensors["y"].shape[1], str)
+    assert tensors["y"].shape[2] == 8
+
+
+def test_shapes_computed_in_the_graph(bench):
+    """Inference follows Shape -> Slice -> Concat -> Reshape by value."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Slice", ["s", "zero", "one"], ["head"]),
+        helper.make_node("Concat", ["head", "tail"], ["target"], axis=0),
+        helper.make_node("Reshape", ["x", "target"], ["y"]),
+    ]
+    model = bench.model(
+        nodes, {"x": (F32, [2, 12])}, ["y"],
+        {"zero": np.array([0]), "one": np.array([1]), "tail": np.array([3, -1])},
+    )  # fmt: skip
+    assert load_model(model).tensors["y"].shape == (2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("onnx_type", "dtype"),
+    [(TensorProto.BFLOAT16, DType.BF16), (TensorProto.DOUBLE, DType.F64), (TensorProto.INT8, None),
+     (TensorProto.STRING, None), (TensorProto.BOOL, DType.BOOL)],
+)  # fmt: skip
+def test_types(bench, onnx_type, dtype):
+    node = helper.make_node("Identity", ["x"], ["y"])
+    tensors = load_model(bench.model(node, {"x": (onnx_type, [2])}, ["y"])).tensors
+    assert tensors["y"] == Tensor("y", dtype, (2,))
+
+
+def test_sequences_have_no_shape(bench):
+    node = helper.make_node("SequenceConstruct", ["x"], ["y"])
+    tensors = load_model(bench.model(node, {"x": (F32, [2])}, ["y"])).tensors
+    assert tensors["y"] == Tensor("y", None, None)
+
+
+def test_unknown_rank(bench):
+    node = helper.make_node("Relu", ["x"], ["y"])
+    model = bench.model(node, {"x": (F32, [2])}, ["y"])
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    assert load_model(model).tensors["x"] == Tensor("x", DType.F32, None)
+    assert bench.barrier(model) == "RANK_UNKNOWN: Relu: the shape of 'x' is not known"
+
+
+def test_negative_dimensions_are_unknown(bench):
+    model = bench.model(helper.make_node("Relu", ["x"], ["y"]), {"x": (F32, [-1, 3])}, ["y"])
+    assert load_model(model).tensors["x"].shape == ("x:0", 3)

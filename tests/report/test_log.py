@@ -1,0 +1,43 @@
+"""Events as log lines: which appear at which verbosity."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from mirage_onnx.events import RegionDone, StageEnded, StageStarted, Warned
+from mirage_onnx.report.log import EventLog, stderr_console
+
+EVENTS = [
+    StageStarted("importer"),
+    Warned("the [odd] name"),
+    StageEnded("importer", 0.25, "12 nodes"),
+    RegionDone("r0", ("a", "b"), 100, 3, 9.5, None),
+    RegionDone("r1", ("c",), 7, 0, None, "NO_CANDIDATE"),
+]
+
+
+@pytest.mark.parametrize("verbosity", [0, 1, 2])
+def test_lines(verbosity: int, golden: object) -> None:
+    console = Console(file=io.StringIO(), width=160)
+    with EventLog(console, verbosity) as log:
+        for event in EVENTS:
+            log(event)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == golden
+
+
+def test_spinner_ends_on_a_terminal() -> None:
+    console = Console(file=io.StringIO(), width=160, force_terminal=True)
+    with EventLog(console) as log:
+        log(StageStarted("superopt"))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "\x1b[?25l" in text  # the cursor is hidden, then shown again
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+def test_a_file_gets_whole_lines() -> None:
+    assert stderr_console().width >= 160

@@ -1,0 +1,76 @@
+"""The JSON report: what a reader may rely on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from mirage_onnx.report.schema import check_report, json_schema
+
+REGION: dict[str, Any] = {
+    "id": "r0",
+    "ops": ["pow", "mean", "linear"],
+    "count": 2,
+    "status": "replaced",
+    "reason": None,
+    "choice": "predicted",
+    "ugraph": "ugraph 1\nkernel k0 grid=a0 cluster=- loop=-\n",
+    "predicted_us": 10.0,
+    "measured_us": None,
+    "baseline_us": 25.0,
+    "search": {"seconds": 1.5, "states": 100, "verified": 3, "stop": "EXHAUSTED"},
+    "proof": {"draws": 3, "bound": 1e-9},
+}
+REPORT: dict[str, Any] = {
+    "schema": 1,
+    "input": "in.onnx",
+    "output": "out.onnx",
+    "target": "h200",
+    "seconds": 2.5,
+    "regions": [REGION],
+}
+
+
+def without(key: str) -> dict[str, Any]:
+    return {k: v for k, v in REGION.items() if k != key}
+
+
+def test_accepts_the_documented_object() -> None:
+    report = check_report(json.loads(json.dumps(REPORT)))
+    assert report.regions[0].proof is not None
+    assert report.barriers == {} and report.regions[0].reason_text is None
+
+
+def test_unknown_values_are_null() -> None:
+    unknown = {k: None for k in REGION if k not in ("id", "ops", "count", "status")}
+    report = {**REPORT, "output": None, "seconds": None, "target": None}
+    check_report({**report, "regions": [{**REGION, **unknown, "status": "kept"}]})
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        *(without(key) for key in REGION),
+        {**REGION, "extra": 1},
+        {**REGION, "status": "maybe"},
+        {**REGION, "choice": "guessed"},
+        {**REGION, "count": "2"},
+        {**REGION, "predicted_us": "10"},
+    ],
+)
+def test_refuses_another_region(region: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        check_report({**REPORT, "regions": [region]})
+
+
+@pytest.mark.parametrize("change", [{"schema": 2}, {"schema": "1"}, {"more": 1}, {"regions": None}])
+def test_refuses_another_report(change: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        check_report({**REPORT, **change})
+
+
+def test_json_schema(golden: object) -> None:
+    assert json.dumps(json_schema(), indent=2) + "\n" == golden

@@ -1,0 +1,264 @@
+"""The command line: exit codes, one line per error, one JSON object, no traceback.
+
+The API is a stand-in here: these tests are about what the command line does with its results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import mirage_onnx
+from mirage_onnx import cli
+from mirage_onnx.errors import ERRORS, Exit, MirageError
+from mirage_onnx.events import StageEnded, Warned
+
+ROOT = Path(__file__).resolve().parents[1]
+REPORT = {
+    "schema": 1,
+    "input": "in.onnx",
+    "output": "out.onnx",
+    "target": "h200",
+    "seconds": 1.0,
+    "regions": [],
+}
+
+
+class Api(ModuleType):
+    """Stands for ``mirage_onnx.api``; ``outcome`` is what a call does."""
+
+    def __init__(self) -> None:
+        super().__init__("mirage_onnx.api")
+        self.calls: list[tuple[Any, ...]] = []
+        self.error: BaseException | None = None
+        self.passed = True
+
+    def optimize(self, model: Any, output: Any = None, **options: Any) -> SimpleNamespace:
+        emit = options.pop("emit")
+        self.calls.append((str(model), output and str(output), options))
+        if self.error:
+            raise self.error
+        print("a library's own print")
+        emit(Warned("odd"))
+        emit(StageEnded("importer", 0.5, "3 nodes"))
+        return SimpleNamespace(report=REPORT)
+
+    def verify(self, a: Any, b: Any, **options: Any) -> SimpleNamespace:
+        self.calls.append((str(a), str(b), options))
+        if self.error:
+            raise self.error
+        found = {"outputs": [{"name": "y", "max_abs": 0.5}], "passed": self.passed}
+        return SimpleNamespace(passed=self.passed, to_dict=lambda: found)
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Api:
+    stand_in = Api()
+    monkeypatch.setitem(sys.modules, "mirage_onnx.api", stand_in)
+    monkeypatch.setattr(mirage_onnx, "api", stand_in, raising=False)
+    monkeypatch.setenv("MIRAGE_LOG_DIR", str(tmp_path / "logs"))
+    return stand_in
+
+
+Text = pytest.CaptureFixture[str]
+OPTIMIZE = ["optimize", "in.onnx", "-o", "out.onnx"]
+
+
+def test_optimize(api: Api, capsys: Text) -> None:
+    options = ["--target", "h200", "--budget", "9", "--margin", "0.1"]
+    assert cli.main([*OPTIMIZE, *options]) == Exit.DONE
+    wanted = {"target": "h200", "budget_s": 9.0, "margin": 0.1}
+    assert api.calls == [("in.onnx", "out.onnx", wanted)]
+    out, err = capsys.readouterr()
+    assert out == "a library's own print\n"
+    assert "warning: odd" in err and "3 nodes" in err and "replaced 0 of 0 regions" in err
+
+
+def test_optimize_json_is_all_of_stdout(api: Api, capsys: Text) -> None:
+    assert cli.main([*OPTIMIZE, "--json"]) == Exit.DONE
+    out, err = capsys.readouterr()
+    assert json.loads(out) == REPORT
+    assert "a library's own print" in err
+
+
+def test_quiet_and_verbose(api: Api, capsys: Text) -> None:
+    assert cli.main([*OPTIMIZE, "-q"]) == Exit.DONE
+    assert capsys.readouterr().err == "warning: odd\n"
+    assert cli.main([*OPTIMIZE, "-v"]) == Exit.DONE
+    assert cli.main([*OPTIMIZE, "-v", "-q"]) == Exit.INPUT
+
+
+def test_dry_run_writes_nothing(api: Api) -> None:
+    assert cli.main(["optimize", "in.onnx", "--dry-run"]) == Exit.DONE
+    assert cli.main([*OPTIMIZE, "--dry-run"]) == Exit.DONE
+    assert [call[1] for call in api.calls] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["frobnicate"],
+        ["optimize"],
+        ["optimize", "in.onnx"],
+        [*OPTIMIZE, "--budget", "0"],
+        [*OPTIMIZE, "--budget", "soon"],
+        [*OPTIMIZE, "--margin", "1"],
+        [*OPTIMIZE, "--margin", "-0.1"],
+        [*OPTIMIZE, "--nonsense"],
+        ["verify", "a.onnx"],
+        ["verify", "a.onnx", "b.onnx", "--rtol", "-1"],
+        ["verify", "a.onnx", "b.onnx", "--provider", "tpu"],
+    ],
+)
+def test_usage_errors(api: Api, capsys: Text, arguments: list[str]) -> None:
+    assert cli.main(arguments) == Exit.INPUT
+    out, err = capsys.readouterr()
+    assert out == "" and api.calls == []
+    if arguments:
+        assert err.startswith("error: OPTION_INVALID: ") and err.count("\n") == 1
+    else:
+        assert "optimize" in err
+
+
+@pytest.mark.parametrize("code", [code for code in ERRORS if code != "INTERNAL"])
+def test_an_error_is_one_line_with_its_code(api: Api, capsys: Text, code: str) -> None:
+    api.error = MirageError(code, "what was\nfound")
+    assert cli.main(OPTIMIZE) == ERRORS[code].exit
+    out, err = capsys.readouterr()
+    assert err == f"error: {code}: what was found; {ERRORS[code].advice}\n" and out == ""
+
+
+def test_error_as_json(api: Api, capsys: Text) -> None:
+    code, entry = next(iter(ERRORS.items()))
+    api.error = MirageError(code, "bytes")
+    assert cli.main([*OPTIMIZE, "--json"]) == Exit.INPUT
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == 1
+    assert found["error"] == {
+        "code": code,
+        "detail": "bytes",
+        "advice": entry.advice,
+        "log": None,
+    }
+
+
+@pytest.mark.parametrize("error", [ValueError("odd\nvalue"), MirageError("INTERNAL", "odd")])
+def test_internal_error_names_its_log(
+    api: Api, capsys: Text, tmp_path: Path, error: Exception
+) -> None:
+    api.error = error
+    assert cli.main(OPTIMIZE) == Exit.INTERNAL
+    err = capsys.readouterr().err
+    (log,) = (tmp_path / "logs").iterdir()
+    assert err.startswith("error: INTERNAL: ") and err.count("\n") == 1 and str(log) in err
+    assert "Traceback" not in err
+    assert "Traceback" in log.read_text() and "odd" in log.read_text()
+
+
+def test_log_goes_elsewhere_where_its_folder_cannot_be_made(
+    api: Api, capsys: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MIRAGE_LOG_DIR", str(tmp_path / "file" / "logs"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    api.error = ValueError("odd")
+    assert cli.main(OPTIMIZE) == Exit.INTERNAL
+    (log,) = tmp_path.glob("error-*.log")
+    assert str(log) in capsys.readouterr().err
+
+
+def test_interrupt(api: Api, capsys: Text) -> None:
+    api.error = KeyboardInterrupt()
+    assert cli.main(OPTIMIZE) == Exit.INTERRUPTED
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_verify(api: Api, capsys: Text) -> None:
+    arguments = ["verify", "a.onnx", "b.onnx"]
+    assert cli.main([*arguments, "--rtol", "0.01", "--seed", "3"]) == Exit.DONE
+    assert api.calls == [("a.onnx", "b.onnx", {"seed": 3, "provider": "cpu", "rtol": 0.01})]
+    out, err = capsys.readouterr()
+    assert out == "" and "max_abs" in err and "passed" in err
+    api.passed = False
+    assert cli.main([*arguments, "--json", "--provider", "cuda"]) == Exit.CHECK_FAILED
+    out, err = capsys.readouterr()
+    assert json.loads(out)["passed"] is False and "FAILED" in err
+
+
+def test_version_schema_env(capsys: Text) -> None:
+    assert cli.main(["version"]) == Exit.DONE
+    assert capsys.readouterr().out == f"mirage-onnx {mirage_onnx.__version__}\n"
+    assert cli.main(["schema"]) == Exit.DONE
+    assert json.loads(capsys.readouterr().out)["$ref"] == "#/$defs/Report"
+    assert cli.main(["env", "--json"]) == Exit.DONE
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["packages"]["onnxruntime"] and "gpus" in facts and "log folder" in facts
+    assert cli.main(["env"]) == Exit.DONE
+    assert "numpy" in capsys.readouterr().out
+
+
+def test_help(capsys: Text) -> None:
+    assert cli.main(["optimize", "--help"]) == Exit.DONE
+    assert "--target" in capsys.readouterr().out
+
+
+def test_public_names() -> None:
+    assert "optimize" in dir(mirage_onnx)
+    with pytest.raises(AttributeError, match="nothing_here"):
+        mirage_onnx.nothing_here  # noqa: B018
+    light = "import sys, mirage_onnx; sys.exit('numpy' in sys.modules or 'onnx' in sys.modules)"
+    subprocess.run([sys.executable, "-c", light], check=True, cwd=ROOT)
+
+
+SLEEPER = """
+import sys, time, types
+api = types.ModuleType("mirage_onnx.api")
+def optimize(*a, **k):
+    print("ready", file=sys.stderr, flush=True)
+    time.sleep(60)
+api.optimize = optimize
+sys.modules["mirage_onnx.api"] = api
+from mirage_onnx.cli import main
+sys.exit(main(["optimize", "in.onnx", "--dry-run"]))
+"""
+
+
+def test_ctrl_c_in_a_real_process() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLEEPER], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == "ready\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.read() == "interrupted\n"
+    assert process.wait() == Exit.INTERRUPTED
+
+
+def test_reader_that_stops_early() -> None:
+    command = f"{sys.executable} -m mirage_onnx schema | head -c 1"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=os.environ, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("{", "")
+
+
+def test_public_api_takes_these_arguments() -> None:
+    """The stand-in above has the signatures of the real thing."""
+    import inspect
+
+    api = pytest.importorskip("mirage_onnx.api")
+    inspect.signature(api.optimize).bind(
+        "in", None, target=None, budget_s=None, margin=0.2, emit=None
+    )
+    inspect.signature(api.verify).bind("a", "b", seed=0, provider="cpu", rtol=0.1, atol=0.1)

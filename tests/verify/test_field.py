@@ -1,0 +1,140 @@
+"""Z_p against Python's integers, and the laws that the random functions must and must not obey."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mirage_onnx.ir import ops, term
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.verify import field
+from mirage_onnx.verify.domain import Field, Float64, Rounded
+from mirage_onnx.verify.field import VOID, P
+from mirage_onnx.verify.interpret_term import interpret_terms
+from mirage_onnx.verify.named import Named
+
+RNG = np.random.default_rng(0)
+
+
+def draw(*shape: int) -> np.ndarray:
+    return RNG.integers(0, P, size=shape, dtype=np.uint64)
+
+
+def domain(runs: int = 2) -> Field:
+    return Field(runs, np.random.default_rng(5))
+
+
+def test_p_is_a_prime_of_the_stated_form() -> None:
+    assert P == 2**31 - 61
+    assert P % 4 == 3
+    assert all(P % d for d in range(2, int(P**0.5) + 1))
+
+
+def test_arithmetic_is_exact() -> None:
+    x, y = draw(1000), draw(1000)
+    pairs = [(int(a), int(b)) for a, b in zip(x, y, strict=True)]
+    assert field.add(x, y).tolist() == [(a + b) % P for a, b in pairs]
+    assert field.sub(x, y).tolist() == [(a - b) % P for a, b in pairs]
+    assert field.mul(x, y).tolist() == [a * b % P for a, b in pairs]
+    assert field.power(x, 13).tolist() == [pow(a, 13, P) for a, _ in pairs]
+    assert (field.mul(field.inverse(x), x) == 1).all()
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(2, 3, 4), (1, 1, 1), (2, 0, 3), (40, 61, 30)])
+def test_matmul_is_exact(m: int, k: int, n: int) -> None:
+    x, y = draw(2, m, k), draw(2, k, n)
+    exact = np.matmul(x.astype(object), y.astype(object)) % P
+    assert (field.matmul(x, y) == exact).all()
+
+
+def test_large_matmul_is_exact_at_the_largest_residues() -> None:
+    x = np.full((1, 4, 5000), P - 1, dtype=np.uint64)
+    assert (field.matmul(x, x.transpose(0, 2, 1)) == 5000).all()
+
+
+def test_a_rational_is_its_quotient() -> None:
+    assert field.residue(3, 7) * 7 % P == 3
+    assert field.residue(-1) == P - 1
+    with pytest.raises(ValueError, match="has no residue"):
+        field.residue(1, 3 * P)
+
+
+def test_random_functions_are_uniform_and_depend_on_name_and_draw() -> None:
+    oracle = field.Oracle(np.array([1, 2], dtype=np.uint64))
+    x = np.broadcast_to(np.arange(100_000, dtype=np.uint64), (2, 100_000))
+    y, z = oracle.call("exp", x), oracle.call("erf", x)
+    for values in (y[0], y[1], z[0]):
+        counts = np.histogram(values, bins=100, range=(0, P))[0]
+        assert ((counts - 1000) ** 2 / 1000).sum() < 170
+    assert (y[0] != y[1]).mean() > 0.999
+    assert (y != z).mean() > 0.999
+
+
+def test_permutations_are_inverted() -> None:
+    oracle = field.Oracle(np.array([1, 2], dtype=np.uint64))
+    x = np.concatenate([draw(2, 5000), np.full((2, 1), P - 1, dtype=np.uint64)], axis=1)
+    y = oracle.permute("max", x)
+    assert (y < P).all() and (y != x).any()
+    assert (oracle.permute("max", y, backwards=True) == x).all()
+
+
+def test_maximum_is_a_commutative_monoid_and_nothing_more() -> None:
+    d = domain()
+    x, y, z = draw(2, 9), draw(2, 9), draw(2, 9)
+
+    def top(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return d.elementwise("max", a, b)
+
+    assert (top(x, y) == top(y, x)).all()
+    assert (top(top(x, y), z) == top(x, top(y, z))).all()
+    assert (d.highest(x, (1,)) == top(d.highest(x[:, :4], (1,)), d.highest(x[:, 4:], (1,)))).all()
+    empty = d.highest(x[:, :0], (1,))
+    assert (top(empty[:, None], x) == x).all()
+    assert (top(x, x) != x).any()
+    assert (top(field.add(x, z), field.add(y, z)) != field.add(top(x, y), z)).any()
+    assert (top(x, y) != d.elementwise("min", x, y)).any()
+
+
+def test_roots_have_one_spelling() -> None:
+    d = domain()
+    x = draw(2, 9)
+    half = d.power(x, Fraction(-1, 2))
+    assert (half == d.elementwise("rsqrt", x)).all()
+    assert (half == d.elementwise("recip", d.elementwise("sqrt", x))).all()
+    assert (half != d.elementwise("sqrt", d.elementwise("recip", x))).any()
+    assert (d.power(x, Fraction(3, 2)) == field.power(d.elementwise("sqrt", x), 3)).all()
+
+
+@pytest.mark.parametrize("op", sorted(ops.ELEMENTWISE))
+def test_every_function_means_its_term(op: str) -> None:
+    d = domain()
+    arity = ops.ELEMENTWISE[op].arity
+    args = [Named(draw(2, 5), ("k",)) for _ in range(arity)]
+    inputs = {f"i{n}": a for n, a in enumerate(args)}
+    value = ops.to_term(op, *(term.input_(name, ["k"]) for name in inputs))
+    (want,) = interpret_terms(d, [value], inputs, {"k": 5})
+    assert (d.elementwise(op, *(a.data for a in args)) == want.data).all()
+
+
+def test_a_quotient_by_zero_is_void_and_stays_void() -> None:
+    d = domain(1)
+    zero, one = np.zeros((1, 3), dtype=np.uint64), np.ones((1, 3), dtype=np.uint64)
+    x = np.array([[0, 1, 2]], dtype=np.uint64)
+    y = d.elementwise("recip", x)
+    assert (y == VOID).tolist() == [[True, False, False]]
+    for op in ("add", "mul", "max", "div"):
+        assert (d.elementwise(op, zero, y) == VOID).tolist() == [[True, False, False]]
+    assert (d.elementwise("exp", y) == VOID).tolist() == [[True, False, False]]
+    assert d.total(y, (1,)) == VOID and d.highest(y, (1,)) == VOID
+    product = d.matmul(y[:, :, None], one[:, None, :])
+    assert (product == VOID).all(axis=2).tolist() == [[True, False, False]]
+    assert (d.elementwise("div", one, zero) == VOID).all()
+
+
+def test_the_rounded_domain_rounds_to_the_element_type() -> None:
+    x = np.array([[1.0 + 2.0**-12, 1e6]])
+    assert Rounded().round(x, DType.F16).tolist() == [[1.0, np.inf]]
+    assert Rounded().round(x, DType.F32).tolist() == x.tolist()
+    assert Float64().round(x, DType.F16).tolist() == x.tolist()

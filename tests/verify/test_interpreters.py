@@ -1,0 +1,203 @@
+"""Terms, steps and µGraphs by hand-made cases; the goldens against their ONNX steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_onnx.ir import term
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.program import Constant, Step, Tensor
+from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.text import parse_ugraph
+from mirage_onnx.ir.ugraph import KernelParams, UGraph
+from mirage_onnx.verify import named
+from mirage_onnx.verify.domain import Float64
+from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
+from mirage_onnx.verify.interpret_term import interpret_terms
+from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
+from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.reduced import reduced_instantiation
+
+RNG = np.random.default_rng(3)
+REAL = Float64()
+
+
+def over(axes: str, *shape: int) -> Named:
+    return Named(RNG.standard_normal((1, *shape)), tuple(axes))
+
+
+def test_axes_meet_by_name() -> None:
+    x, y = over("ab", 2, 3), over("ba", 3, 2)
+    assert np.allclose(named.elementwise(REAL, "add", x, y).data[0], x.data[0] + y.data[0].T)
+    with pytest.raises(ValueError, match="axis a has 2 elements here and 3 there"):
+        named.elementwise(REAL, "add", x, over("a", 3))
+
+
+def test_matmul_contracts_one_axis_and_batches_the_shared_ones() -> None:
+    x, y = over("hmk", 2, 3, 4), over("khn", 4, 2, 5)
+    got = named.matmul(REAL, x, y, "k")
+    assert np.allclose(got.aligned("hmn")[0], np.einsum("hmk,khn->hmn", x.data[0], y.data[0]))
+    with pytest.raises(ValueError, match="matmul over m"):
+        named.matmul(REAL, x, y, "m")
+
+
+@pytest.mark.parametrize("weights", ["ab", "kb", "b", "bkc"])
+def test_a_sum_of_products_is_contracted(weights: str) -> None:
+    size = dict(zip("abkc", (2, 3, 4, 5), strict=True))
+    x = over("ak", 2, 4)
+    y = over(weights, *(size[a] for a in weights))
+    z = over("k", 4)
+    inputs = {"x": x, "y": y, "z": z}
+    product = term.mul(*(term.input_(n, v.axes) for n, v in inputs.items()))
+    root = term.reduce_("sum", ["k"], product)
+    (got,) = interpret_terms(REAL, [root], inputs, size)
+    want = np.einsum(f"ak,{weights},k->{''.join(got.axes)}", x.data[0], y.data[0], z.data[0])
+    assert np.allclose(got.data[0], want)
+
+
+def test_a_term_refuses_an_input_over_other_axes() -> None:
+    with pytest.raises(ValueError, match="the term reads"):
+        interpret_terms(REAL, [term.input_("x", "ab")], {"x": over("ac", 2, 2)}, {})
+
+
+def test_steps_run_at_other_extents_and_know_ones_by_position(
+    goldens: dict[str, tuple[Region, UGraph]],
+) -> None:
+    root = Constant(Fraction(1, 2), Fraction(1, 2))
+    steps = (
+        Step("reshape", ("x",), Tensor("a", DType.F32, (64, 1, 32)), (64, 1, 32)),
+        Step("transpose", ("a",), Tensor("b", DType.F32, (32, 64, 1)), (2, 0, 1)),
+        Step("mul", ("b", root), Tensor("c", DType.F32, (32, 64, 1))),
+        Step("rmax", ("c",), Tensor("d", DType.F32, (1, 64, 1)), (0,)),
+    )  # fmt: skip
+    x = replace(goldens["softmax"][0].inputs[0], tensor=Tensor("x", DType.F32, (1, 64, 32)))
+    region = replace(goldens["softmax"][0], inputs=(x,), steps=steps)
+    data = RNG.standard_normal((1, 5, 3))
+    env = interpret_steps(region, {"x": data}, rounded=False)
+    assert env["a"].shape == (5, 1, 3) and env["c"].shape == (3, 5, 1)
+    assert np.allclose(env["d"][0, :, 0], data[0].max(axis=1) / np.sqrt(2))
+
+
+def test_dimensions_that_go_together_are_one_axis(
+    goldens: dict[str, tuple[Region, UGraph]],
+) -> None:
+    """Recorded as 4 x 16 x 32 and run as 1 x 5 x 3."""
+    i0 = replace(
+        goldens["softmax"][0].inputs[0],
+        tensor=Tensor("x", DType.F32, (4, 16, 32)),
+        dims=(None, "a0", "a1"),
+    )
+    steps = (
+        Step("reshape", ("x",), Tensor("a", DType.F32, (4, 1, 16, 32)), (4, 1, 16, 32)),
+        Step("mean", ("a",), Tensor("b", DType.F32, (1, 1, 1, 32)), (0, 1, 2)),
+    )
+    region = replace(goldens["softmax"][0], inputs=(i0,), steps=steps)
+    data = RNG.standard_normal((5, 3))
+    env = interpret_steps(region, {"x": positional(i0, data)}, rounded=False)
+    assert env["a"].shape == (1, 1, 5, 3)
+    assert np.allclose(env["b"][0, 0, 0], data.mean(axis=0))
+    assert by_axes(i0, data[None], {"a0": 5, "a1": 3}).shape == (5, 3)
+
+
+def test_rounded_steps_overflow_where_onnx_would(
+    goldens: dict[str, tuple[Region, UGraph]],
+) -> None:
+    square = Step("square", ("x",), Tensor("y", DType.F16, (1,)))
+    region = replace(goldens["softmax"][0], steps=(square,))
+    assert interpret_steps(region, {"x": np.array([300.0])}, rounded=True)["y"] == np.inf
+    assert interpret_steps(region, {"x": np.array([300.0])}, rounded=False)["y"] == 90000.0
+
+
+@pytest.mark.parametrize(
+    "name", ["norm_linear", "norm_linear_cluster", "gated", "low_rank", "residual_norm", "softmax"]
+)
+def test_a_golden_computes_its_onnx_steps(
+    goldens: dict[str, tuple[Region, UGraph]], name: str
+) -> None:
+    region, graph = goldens[name]
+    sizes = reduced_instantiation(graph, region.extents)
+    data = {i.name: RNG.standard_normal([sizes.extents[a] for a in i.axes]) for i in region.inputs}
+    feed = {i.tensor.name: positional(i, data[i.name]) for i in region.inputs}
+    want = interpret_steps(region, feed, rounded=False)
+    inputs = {i.name: Named(data[i.name][None], i.axes) for i in region.inputs}
+    got = interpret_ugraph(REAL, graph, sizes.params, sizes.extents, inputs)
+    for o in region.outputs:
+        assert np.allclose(
+            got[o.name].data[0], by_axes(o, want[o.tensor.name], sizes.extents), rtol=1e-12
+        )
+
+
+COUNT = """\
+ugraph 1
+tensor i0 f32[a,b] input
+tensor o0 f32[a] output
+kernel k0 grid=a cluster=b loop=b
+  %0 = load i0 imap=a cmap=b fmap=b : f32[a,b] loop shared
+  %1 = sum[b] %0 : f32[a] loop row
+  %2 = const[1] : f32[] loop uniform
+  %3 = add %1 %2 : f32[a] loop row
+  %4 = acc_sum %3 : f32[a] post row
+  %5 = red_sum %4 : f32[a] post row
+  save o0 = %5 omap=a
+"""
+
+
+@pytest.mark.parametrize(
+    ("extent", "ranks", "step", "iterations"),
+    [(7, 2, 2, 4), (7, 1, 3, 3), (6, 2, 3, 2), (7, 3, 3, 3), (4, 3, 1, 4), (5, 4, 2, 3)],
+)
+def test_iterations_of_all_ranks(extent: int, ranks: int, step: int, iterations: int) -> None:
+    """Pieces of ceil(size / ranks) elements, in steps; the last pieces may be short or empty."""
+    params = [KernelParams(tile=(2,), cluster=ranks, loop_tile=step)]
+    inputs = {"i0": over("ab", 3, extent)}
+    sizes = {"a": 3, "b": extent}
+    got = interpret_ugraph(REAL, parse_ugraph(COUNT), params, sizes, inputs)
+    want = inputs["i0"].data[0].sum(axis=1) + iterations
+    assert np.allclose(got["o0"].data[0], want)
+
+
+def run(text: str) -> None:
+    params = [KernelParams(tile=(2,), cluster=2, loop_tile=2)]
+    interpret_ugraph(REAL, parse_ugraph(text), params, {"a": 3, "b": 5}, {"i0": over("ab", 3, 5)})
+
+
+def test_ranks_that_disagree_are_found() -> None:
+    with pytest.raises(ValueError, match="two blocks or ranks write different values to o0"):
+        run(COUNT.replace("save o0 = %5", "save o0 = %4"))
+
+
+def test_tiles_of_another_size_are_found() -> None:
+    with pytest.raises(ValueError, match=r"a tile of shape \(2,\) is saved into \[\(0, 3\)\]"):
+        run(COUNT.replace("omap=a", "omap=-"))
+
+
+PARTIAL = """\
+ugraph 1
+tensor i0 f32[a,b] input
+tensor o0 f32[a,b] output
+kernel k0 grid=a cluster=- loop=-
+  %0 = load i0 imap=b cmap=- fmap=- : f32[a,b] post shared
+  %1 = neg %0 : f32[a,b] post shared
+  save o0 = %1 omap=b
+"""
+
+
+def test_elements_that_are_never_written_are_found() -> None:
+    with pytest.raises(ValueError, match=r"element \(0, 4\) of o0 is never written"):
+        run(PARTIAL)
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"tile": (0,)}, {"tile": ()}, {"cluster": 0}, {"loop_tile": 0}]
+)
+def test_numbers_must_be_positive(numbers: dict[str, Any]) -> None:
+    params = [replace(KernelParams(tile=(2,), cluster=2, loop_tile=2), **numbers)]
+    with pytest.raises(ValueError, match="numbers"):
+        interpret_ugraph(
+            REAL, parse_ugraph(COUNT), params, {"a": 3, "b": 5}, {"i0": over("ab", 3, 5)}
+        )
