@@ -66,14 +66,19 @@ def compile_cubin(text: str, target: Target, *, name: str) -> Cubin:
     )
 
 
-def _nvrtc(text: str, target: Target, name: str) -> tuple[bytes, str]:
+def _require_compiler() -> None:
     try:
         from cuda.bindings import nvrtc
-        from cuda.core import Program, ProgramOptions
 
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
         raise MirageError("COMPILER_MISSING", str(error)) from error
+
+
+def _nvrtc(text: str, target: Target, name: str) -> tuple[bytes, str]:
+    _require_compiler()
+    from cuda.core import Program, ProgramOptions
+
     options = ProgramOptions(
         name=f"{name}.cu",
         arch=target.arch,
@@ -121,6 +126,7 @@ def compile_many(
     Raises:
         MirageError: COMPILER_MISSING.
     """
+    _require_compiler()  # here: a worker could not raise it across processes
     jobs = [(source, target) for source in sources]
     if len(jobs) <= _SERIAL or workers <= 1:
         return [_compile_one(job) for job in jobs]

@@ -129,20 +129,27 @@ class Epilogue:
     # ---- before the loop -------------------------------------------------------------------
 
     def early(self) -> None:
-        """Operands of the output elements, so that their latency passes during the loop."""
+        """Operands of the output elements, so that their latency passes during the loop.
+
+        They stay as they lie in memory: a conversion here would wait for them.
+        """
         for number, (space, saves) in enumerate(self.spaces):
             loads = self.scalar.inline_loads([s.arg for s in saves], self.staged)
             if space.per_thread > _MOST_UNROLLED or not loads:
                 continue
             names = {i: f"e{i}_{number}" for i in loads}
             for index, name in names.items():
-                self.writer.line(f"float {name}[{space.per_thread}];  // {self.ops[index].tensor}")
+                view = self.scalar.view(index)
+                dims = f"[{space.per_thread}]"
+                self.writer.line(f"{view.storage} {name}{dims};  // {view.tensor.name}")
             with (
                 self.writer.loop("q", space.per_thread) as q,
                 space.element(self.writer, q) as at,
             ):
                 for index, name in names.items():
-                    self.writer.line(f"{name}[{q}] = {self.scalar.load(index, at)};")
+                    view = self.scalar.view(index)
+                    bits = view.load_bits(self.scalar.index(view.tensor.axes, at))
+                    self.writer.line(f"{name}[{q}] = {bits};")
             self.hoisted[number] = names
 
     # ---- steps 1 and 2 ---------------------------------------------------------------------
@@ -255,7 +262,10 @@ class Epilogue:
         unrolled = count <= _MOST_UNROLLED
         repeat = writer.loop("q", count) if unrolled else writer.counted("q", count)
         with repeat as q, space.element(writer, q) as at:
-            names = {i: f"{n}[{q}]" for i, n in self.hoisted.get(number, {}).items()}
+            names = {
+                i: self.scalar.view(i).widened(f"{n}[{q}]")
+                for i, n in self.hoisted.get(number, {}).items()
+            }
             for save in saves:
                 view = TensorView.of(self.graph.tensor(save.tensor), self.plan.extents)
                 value = self.scalar.value(save.arg, at, names)

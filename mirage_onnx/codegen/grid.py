@@ -117,8 +117,15 @@ def check_maps(graph: UGraph, kernel: Kernel) -> None:
     """Every load and save is cut by the grid wherever its tensor has a grid axis.
 
     Raises:
-        RejectionError: LAYOUT, an axis is whole in one operand and split by the grid in another.
+        RejectionError: LAYOUT, an axis is whole in one operand and split by the grid in another;
+            EMIT_UNSUPPORTED, a load whose type is not its tensor's.
     """
+    for load in kernel.loads:
+        stored = graph.tensor(load.tensor).dtype
+        if load.dtype is not stored:
+            raise RejectionError(
+                "EMIT_UNSUPPORTED", f"{load.tensor} is {stored} and loaded as {load.dtype}"
+            )
     for name, maps in [(o.tensor, o.imap) for o in kernel.loads] + [
         (s.tensor, s.omap) for s in kernel.saves
     ]:

@@ -117,6 +117,13 @@ class TensorView:
     def load(self, index: Mapping[str, str]) -> str:
         return f"load<{self.tag}, {self.path}>({self.address(index)})"
 
+    def load_bits(self, index: Mapping[str, str]) -> str:
+        """As it lies in memory; ``widened`` makes it fp32."""
+        return f"load_bits<{self.tag}, {self.path}>({self.address(index)})"
+
+    def widened(self, bits: str) -> str:
+        return bits if self.tensor.dtype is DType.F32 else f"{self.tag}::widen({bits})"
+
     def store(self, index: Mapping[str, str], value: str) -> str:
         return f"store<{self.tag}>({self.address(index)}, {value});"
 

@@ -165,8 +165,7 @@ class LoopEmitter:
         writer.line("const int g = ptx::lane() / 4;")
         writer.line("const int t = ptx::lane() % 4;")
         writer.line(f"constexpr int kStride = {stride};")
-        if plan.rounds > 1:
-            writer.line(f"constexpr int kRound = {plan.stages} * kStride;")
+        writer.line(f"constexpr int kRound = {plan.stages} * kStride;")
         begin = ""
         if plan.grid.cluster > 1:
             size = STEP * plan.steps
@@ -175,8 +174,7 @@ class LoopEmitter:
         if not plan.even:
             end = f"at_most({begin}{STEP * plan.steps}, {plan.depth_extent})"
             writer.line(f"const int k_end = {end if begin else plan.depth_extent};")
-        changes = "" if plan.rounds > 1 else "const "
-        writer.line(f"{changes}int k = {begin}ptx::warp() * {STEP} + t * 8;")
+        writer.line(f"int k = {begin}ptx::warp() * {STEP} + t * 8;")
 
     def _declare_accumulator(self, acc: Accumulator) -> None:
         dims = subscript([str(count) for _, count in acc.tiles])
@@ -275,13 +273,19 @@ class LoopEmitter:
 
     def _rounds(self) -> None:
         plan, writer = self.plan, self.writer
-        several = plan.rounds > 1
-        if several:
-            writer.line("#pragma unroll 1")
-        head = f"for (int round = 0; round < {plan.rounds}; ++round, k += kRound)"
-        with writer.scope(several, head):
-            if several and plan.even:
-                writer.line(f"const bool more = round + 1 < {plan.rounds};")
+        rounds = str(plan.rounds)
+        if plan.rounds == 1:
+            rounds = "rounds"
+            writer.comment(
+                "One round. If the compiler knew it, it would sink the loads above to their uses, "
+                "and a warp\nwould have one step in flight instead of all of them."
+            )
+            pointer = self.ring.view(self.ring.loads[0]).pointer
+            writer.line(f"const int rounds = {pointer} == nullptr ? 2 : 1;")
+        writer.line("#pragma unroll 1")
+        with writer.block(f"for (int round = 0; round < {rounds}; ++round, k += kRound)"):
+            if plan.even:
+                writer.line(f"const bool more = round + 1 < {rounds};")
             with writer.loop("s", plan.stages) as s, writer.scope(plan.stages == 1):
                 if self._uses_left():
                     at = "k" if s == "0" else f"(k + {s} * kStride)"
@@ -289,8 +293,7 @@ class LoopEmitter:
                 self._unpack(s)
                 self._compute()
                 self._accumulate(s)
-                if several:
-                    self.ring.fetch(s, ahead=True)
+                self.ring.fetch(s, ahead=True)
 
     def begin(self) -> None:
         """Everything up to the first round; the ring is being filled when it ends."""

@@ -66,9 +66,12 @@ class Scalar:
             found[axis] = axis_variable(axis) if axis in at else tile.first
         return found
 
+    def view(self, index: int) -> TensorView:
+        """The tensor that load ``index`` reads."""
+        return TensorView.of(self.graph.tensor(self.ops[index].tensor), self.plan.extents)
+
     def load(self, index: int, at: Place) -> str:
-        op = self.ops[index]
-        view = TensorView.of(self.graph.tensor(op.tensor), self.plan.extents)
+        view = self.view(index)
         return view.load(self.index(view.tensor.axes, at))
 
     def inline_loads(self, roots: Sequence[int], staged: Sequence[int]) -> list[int]:
@@ -165,7 +168,7 @@ class Scalar:
             with writer.block(f"for (int {name}_8 = 0; {name}_8 < {tile.extent}; {name}_8 += 8)"):
                 known = {}
                 for a in vectors:
-                    view = TensorView.of(self.graph.tensor(self.ops[a].tensor), self.plan.extents)
+                    view = self.view(a)
                     where = {**self.index(view.tensor.axes, inside), tile.axis: f"{name}_8"}
                     writer.line(f"float w{a}[8];")
                     load = f"load8<{view.tag}, {view.path}>({view.address(where)})"

@@ -33,6 +33,8 @@ def emit_streaming(
     plan = StreamPlan.of(kernel, params, extents, target)
     needed = post_sources(kernel.ops, [s.arg for s in kernel.saves])
     accumulators = [a for a in plan.accumulators if a.index in needed]
+    if not accumulators:
+        raise RejectionError("EMIT_UNSUPPORTED", f"no output of {kernel.name} needs its loop")
     writer = Writer()
     written = [s.tensor for s in kernel.saves]
     args = list(dict.fromkeys([o.tensor for o in kernel.loads] + written))

@@ -14,11 +14,12 @@ from onnx.external_data_helper import ExternalDataInfo
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.graph import subgraphs
 
-#: Elements per byte are whole for all types but the packed ones.
+#: Bits of the types that pack several elements into a byte; onnx gains more with time.
 _PACKED_BITS: dict[int, int] = {
-    TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT4E2M1: 4,
-    TensorProto.INT2: 2, TensorProto.UINT2: 2,
-}  # fmt: skip
+    TensorProto.DataType.Value(name): 2 if name.endswith("INT2") else 4
+    for name in TensorProto.DataType.keys()  # noqa: SIM118 (no mapping)
+    if name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
+}
 #: Typed fields, and how many entries one element takes.
 _TYPED_FIELDS: dict[int, tuple[str, int]] = {
     TensorProto.FLOAT: ("float_data", 1), TensorProto.DOUBLE: ("double_data", 1),

@@ -210,7 +210,9 @@ def _variants(graph: _Graph, tensor: str, cut: Cut, limits: Limits) -> Iterator[
             or any(r not in cut.nodes for r in graph.consumers.get(o, ()))
         )
     } | {tensor}
-    if 1 < len(escaping) <= limits.outputs:
+    # One kernel computes several outputs only over equal axes; others are regions of their own.
+    shapes = {graph.program.tensors[o].shape for o in escaping}
+    if 1 < len(escaping) <= limits.outputs and len(shapes) == 1:
         yield frozenset(escaping)
 
 

@@ -77,7 +77,7 @@ class StateLimitError(Exception):
 
 
 #: Ways to compute one place by elementwise operations that are kept (fewest operations first).
-MAX_CHAINS = 8
+MAX_CHAINS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Chains:
     ) -> bool:
         work = self._work(place, choice)
         grown = False
-        ranked = [sorted(t.values(), key=lambda c: (c.ops, sorted(c.needs)))[:4] for t in tables]
+        ranked = [sorted(t.values(), key=lambda c: (c.ops, sorted(c.needs)))[:3] for t in tables]
         for parts in product(*ranked):
             picked: dict[Place, Choice] = {place: choice}
             for part in parts:

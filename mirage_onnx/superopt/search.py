@@ -62,7 +62,7 @@ class Bound:
 
     operators: int = 8
     cuts: int = 1
-    states: int = 60_000
+    states: int = 6_000
     kernels_kept: int = 6
     verified: int = 4
     tried: int = 12

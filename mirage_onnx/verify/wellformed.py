@@ -147,9 +147,7 @@ def _check_load(
 ) -> Cuts:
     _need(op.tensor in tensors, f"there is no tensor {op.tensor}")
     tensor = tensors[op.tensor]
-    readable = tensor.role in ("input", "weight") or (
-        tensor.role == "temp" and op.tensor in written
-    )
+    readable = tensor.role in ("input", "weight") or op.tensor in written
     _need(readable, f"{op.tensor} is read before a kernel has saved it")
     produced_here = any(s.tensor == op.tensor for s in kernel.saves)
     _need(not produced_here, f"{op.tensor} is read and saved by one kernel")

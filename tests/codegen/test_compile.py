@@ -9,6 +9,7 @@ import pytest
 from mirage_onnx.codegen import KernelSource, compile_cubin, compile_many, emit_kernel
 from mirage_onnx.codegen import compile as compiler
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
+from mirage_onnx.ir.text import parse_ugraph
 from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.target import H200
 
@@ -18,13 +19,15 @@ FAMILY = [
     ("scaled", (1, 4096, 4096, 0), KernelParams((16, 1), warps=4, stages=8), 128),
     ("scaled", (16, 4096, 4096, 0), KernelParams((16, 16), warps=8, stages=4), 128),
     ("scaled", (16, 4096, 4096, 0), KernelParams((32, 16), cluster=2, warps=8, stages=4), 168),
+    # one round: the whole ring must be in flight, which takes its registers
+    ("scaled", (8, 4096, 4096, 0), KernelParams((16, 8), cluster=2, warps=8, stages=8), 128),
     ("pair", (8, 4096, 4096, 0), KernelParams((16, 8), warps=8, stages=4), 128),
     ("small_third", (8, 4096, 4096, 16), KernelParams((16, 8), warps=8, stages=4), 128),
-    ("layouts", (11, 1000, 40, 0), KernelParams((32, 8), cluster=4, warps=4, stages=2), 168),
+    ("layouts", (11, 1000, 40, 0), KernelParams((32, 8), cluster=4, warps=4, stages=2), 224),
     ("scaled:bf16", (8, 4095, 4096, 0), KernelParams((16, 8), warps=8, stages=2), 168),
     ("over_columns", (8, 512, 64, 0), KernelParams((8,), warps=8, stages=2), 168),
     ("rows", (8, 4096, 0, 0), KernelParams((1,), warps=8), 64),
-    ("rows", (8, 8192, 0, 0), KernelParams((1,), warps=4), 200),
+    ("rows", (8, 8192, 0, 0), KernelParams((1,), warps=4), 224),
 ]
 
 
@@ -46,6 +49,15 @@ def test_family_compiles_without_spills(graphs: Any) -> None:
         assert 16 <= result.registers <= most, (name, sizes, params, result.registers)
 
 
+def test_the_ring_is_in_flight_also_if_there_is_one_round(graphs: Any) -> None:
+    """24 loads of 16 bytes are 96 registers; fewer mean that loads sank to their uses."""
+    graph = graphs["scaled"]
+    params = KernelParams((16, 8), cluster=2, warps=8, stages=8)
+    sizes = {"a0": 8, "a1": 4096, "a2": 4096}
+    source = emit_kernel(graph, graph.kernels[0], params, sizes, H200)
+    assert compile_cubin(source.text, H200, name=source.name).registers > 96
+
+
 def test_the_same_text_gives_the_same_bytes(graphs: Any) -> None:
     source = sources(graphs)[-2]
     one, two = (compile_cubin(source.text, H200, name=source.name) for _ in range(2))
@@ -56,17 +68,11 @@ def test_every_function_compiles_without_a_stack(graphs: Any) -> None:
     """Sin and cos of the CUDA library would put a table on the stack."""
     text = graphs.text("rows_mixed")
     for op in ("sin", "cos", "exp", "log", "erf", "sigmoid", "powr[7/3]", "powr[-5]", "rsqrt"):
-        graph = compiler_graph(text.replace("tanh", op))
+        graph = parse_ugraph(text.replace("tanh", op))
         source = emit_kernel(
             graph, graph.kernels[0], KernelParams((1, 1)), {"a0": 4, "a1": 512, "a2": 4}, H200
         )
         assert compile_cubin(source.text, H200, name=source.name).registers > 0
-
-
-def compiler_graph(text: str) -> Any:
-    from mirage_onnx.ir.text import parse_ugraph
-
-    return parse_ugraph(text)
 
 
 def test_refusal_of_text_that_is_not_cuda() -> None:
@@ -78,12 +84,14 @@ def test_refusal_of_text_that_is_not_cuda() -> None:
 
 def test_refusal_of_spills() -> None:
     text = """#include "ptx.cuh"
-PTX_KERNEL(32) k(float* out) {
-  float local[64];
-  for (int i = 0; i < 64; ++i) local[i] = ptx::ld_f32(out + i);
-  ptx::st_f32(out, local[ptx::ld_u32(out + 64) % 64]);
+PTX_KERNEL(1024) k(float* out) {  // so that a thread has 64 registers
+  float v[128];
+  for (int i = 0; i < 128; ++i) v[i] = ptx::ld_f32(out + i);
+  for (int round = 0; round < 10; ++round)
+    for (int i = 0; i < 128; ++i) v[i] += v[(i * 7 + 3) % 128] * 0.5f;
+  for (int i = 0; i < 128; ++i) ptx::st_f32(out + i, v[i]);
 }"""
-    with pytest.raises(RejectionError, match="256 bytes of stack") as info:
+    with pytest.raises(RejectionError, match="bytes of stack") as info:
         compile_cubin(text, H200, name="k")
     assert info.value.rejection.code == "SPILLS"
 

@@ -99,12 +99,12 @@ REFUSALS: list[Refusal] = [
      "the cluster splits None"),
     ("no cluster reduction", "plain", "red_sum %3", "abs %3", replace(NUMBERS, cluster=2),
      "EMIT_UNSUPPORTED", "without a reduction over the cluster"),
-    ("smem", "plain", "", "", KernelParams((512, 64), warps=8), "SMEM", "bytes of shared memory"),
+    ("smem", "plain", "", "", KernelParams((1024, 8), warps=8), "SMEM", "bytes of shared memory"),
     ("unmapped", "plain", "imap=-,a0", "imap=-,-", NUMBERS, "LAYOUT", "does not split it"),
     ("whole rows", "plain", "omap=a2,a0", "omap=a2,-", NUMBERS, "LAYOUT", "does not split it"),
     ("f32 operands", "plain:f32", "", "", NUMBERS, "EMIT_UNSUPPORTED", "matmul of f32 and f32"),
     ("two types", "plain", "i1 f16[a2,a1] weight", "i1 bf16[a2,a1] weight", NUMBERS,
-     "EMIT_UNSUPPORTED", "matmul of bf16 and f16"),
+     "EMIT_UNSUPPORTED", "i1 is bf16 and loaded as f16"),
     ("16-bit sum", "plain", "acc_sum %2 : f32", "acc_sum %2 : f16", NUMBERS, "EMIT_UNSUPPORTED",
      "an accumulator is f32"),
     ("operand layouts", "plain", "loop A_frag", "loop B_frag", NUMBERS, "LAYOUT",
@@ -123,7 +123,7 @@ REFUSALS: list[Refusal] = [
     ("cast before red", "plain", "red_sum %3", "red_max %3", NUMBERS, "EMIT_UNSUPPORTED",
      "red_max of 'acc_sum'"),
     ("depth after loop", "scaled", "load i3 imap=a2,a0 cmap=- fmap=- : f16[a0,a2]",
-     "load i0 imap=-,a0 cmap=- fmap=- : f16[a0,a1]", NUMBERS, "EMIT_UNSUPPORTED", "depth"),
+     "load i0 imap=-,a0 cmap=- fmap=- : f16[a0,a1]", NUMBERS, "LAYOUT", "axis a1 is not an axis"),
     ("reduction split", "over_columns", "grid=a0", "grid=a0,a2",
      KernelParams((8, 16)), "LAYOUT", ""),
     ("no loop", "plain", "loop=a1", "loop=-", NUMBERS, "EMIT_UNSUPPORTED", "without a loop"),
@@ -166,6 +166,12 @@ def test_refusal_of_a_loop_without_contraction(graphs: Any) -> None:
     graph = parse_ugraph(graphs.text("rows").replace("loop=-", "loop=a1"))
     with pytest.raises(RejectionError, match="no matmul in the loop"):
         emit(graph, ROW)
+
+
+def test_refusal_of_a_loop_that_no_output_needs(graphs: Any) -> None:
+    graph = parse_ugraph(graphs.text("scaled").replace("save o0 = %20", "save o0 = %18"))
+    with pytest.raises(RejectionError, match="no output of k0 needs its loop"):
+        emit(graph, NUMBERS)
 
 
 def test_refusal_of_large_tensors(graphs: Any) -> None:

@@ -55,6 +55,23 @@ def test_atoms(dtype, value, dims, expected):
     assert atom(value, dtype, *dims) == expected
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_reach(dtype):
+    """A unit away still counts in fp32, where exporters compute; never in 16 bits."""
+    near = np.nextafter(np.array(80**-0.5).astype(TYPES[dtype]), np.array(1).astype(TYPES[dtype]))
+    far = np.nextafter(near, np.array(1).astype(TYPES[dtype]))
+    found = atom(float(near), dtype, 80)
+    assert (found is not None) == (dtype in (DType.F32, DType.F64))
+    assert atom(float(far), dtype, 80) is None
+
+
+def test_short_values_stand_for_themselves():
+    """1/1025 rounds to 1/1024 in bf16; who wrote 1/1024 meant it."""
+    assert stored(1 / 1025, DType.BF16) == Fraction(1, 1024)
+    assert atom(1 / 1024, DType.BF16, 1025) is None
+    assert atom(1 / 1024, DType.BF16, 1024) is None
+
+
 @given(st.integers(2, 8192), st.sampled_from([HALF, -HALF, QUARTER, -QUARTER, Fraction(-1)]))
 def test_every_dimension(d, exponent):
     """Found from its fp32 rounding and from a unit beside it; the number is within reach."""

@@ -159,6 +159,11 @@ def test_dropout(bench, shape, seed):
     bench.agrees(*bench.one("Dropout", [x, ratio, off], weights=(1, 2), opset=22))
 
 
+def test_crossed_bounds(bench):
+    arrays = [np.linspace(-3, 3, 7, dtype=np.float32), np.float32(2), np.float32(-1)]
+    bench.agrees(*bench.one("Clip", arrays, weights=(1, 2)))
+
+
 def test_constants_on_both_sides(bench):
     """A step needs a tensor: the first operand stays one."""
     arrays = [np.array([[2.0]], np.float32), np.array(3.0, np.float32)]

@@ -64,6 +64,11 @@ def test_gemm(bench, sides, trans, alpha, beta, addend, weights, opset, seed):
     bench.agrees(*bench.one("Gemm", arrays, weights=held, opset=opset, **attributes), atol=1e-4)
 
 
+def test_gemm_with_beta_0_does_not_read_the_addend(bench):
+    program = bench.program(bench.one("Gemm", normal(0, (2, 3), (3, 4), (4,)), beta=0.0)[0])
+    assert all("x2" not in s.inputs for s in program.nodes[0].steps)
+
+
 def test_gemm_of_half_rounds_once(bench):
     arrays = [a.astype(np.float16) for a in normal(0, (4, 32), (8, 32), (8,))]
     program = bench.program(bench.one("Gemm", arrays, weights=(1, 2), transB=1)[0])

@@ -69,6 +69,11 @@ def test_empty_axes(bench, op, noop, axes):
     )
 
 
+def test_noop_with_axes_reduces(bench):
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    bench.agrees(*bench.one("ReduceSum", [x, np.array([1])], weights=(1,), noop_with_empty_axes=1))
+
+
 def test_mean_of_half_is_one_rounding(bench):
     x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float16)
     program = bench.agrees(

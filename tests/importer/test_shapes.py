@@ -81,6 +81,41 @@ def test_unknown_rank(bench):
     assert bench.barrier(model) == "RANK_UNKNOWN: Relu: the shape of 'x' is not known"
 
 
+def test_operator_whose_inference_crashes(bench):
+    nodes = [
+        helper.make_node("Foo", ["x"], ["u"], domain="my.domain"),
+        helper.make_node("RegexFullMatch", ["u"], ["y"], pattern="a"),
+    ]
+    model = bench.model(nodes, {"x": (F32, [2])}, ["y"], opset=20, domains=["my.domain"])
+    assert load_model(model).tensors["y"] == Tensor("y", None, None)
+
+
+def test_functions_that_onnx_cannot_look_into(bench):
+    """A body may hold what only ONNX Runtime knows; outside it types go on where declared."""
+    body = [
+        helper.make_node("SimplifiedLayerNormalization", ["a", "a"], ["u"]),
+        helper.make_node("Relu", ["u"], ["b"]),
+    ]
+    nodes = [
+        helper.make_node("F", ["x"], ["u"], domain="my.domain"),
+        helper.make_node("Relu", ["x"], ["y"]),
+    ]
+    model = bench.model(nodes, {"x": (F32, [2])}, ["u", "y"], domains=["my.domain"])
+    opsets = [helper.make_opsetid("", 20)]
+    model.functions.append(helper.make_function("my.domain", "F", ["a"], ["b"], body, opsets))
+    program = bench.program(model)
+    assert [n.barrier and n.barrier.code for n in program.nodes] == ["CUSTOM_DOMAIN", None]
+
+
+def test_functions_that_onnx_can_look_into(bench):
+    body = [helper.make_node("Transpose", ["a"], ["b"])]
+    node = helper.make_node("F", ["x"], ["y"], domain="my.domain")
+    model = bench.model(node, {"x": (F32, [2, 3])}, ["y"], domains=["my.domain"])
+    opsets = [helper.make_opsetid("", 20)]
+    model.functions.append(helper.make_function("my.domain", "F", ["a"], ["b"], body, opsets))
+    assert load_model(model).tensors["y"].shape == (3, 2)
+
+
 def test_negative_dimensions_are_unknown(bench):
     model = bench.model(helper.make_node("Relu", ["x"], ["y"]), {"x": (F32, [-1, 3])}, ["y"])
     assert load_model(model).tensors["x"].shape == ("x:0", 3)

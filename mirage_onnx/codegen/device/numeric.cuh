@@ -10,11 +10,14 @@ PTX_DEVICE float square(float x) { return x * x; }
 PTX_DEVICE float sigmoid(float x) { return ptx::rcp(1.0f + expf(-x)); }
 
 // sin and cos through fp64, because sinf and cosf keep a table on the stack for large arguments.
-// |error| <= 1e-7 + 2e-16 |x|: x = n pi/2 + r, then the polynomials of fdlibm on |r| <= pi/4.
+// |error| <= 1e-7 + 2e-16 |x|: x = n pi/2 + r, then the polynomials of fdlibm on |r| <= pi/4 (held
+// there, so that the result stays in [-1, 1] even where x is too large for r to mean anything).
 PTX_DEVICE float sine_of_quadrant(double x, int shift) {
   constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
   const double n = (x * 0.63661977236758134308 + kRound) - kRound;
-  const double r = x - n * 1.57079632679489661923;
+  double r = x - n * 1.57079632679489661923;
+  if (r > 0.7853981633974483) r = 0.7853981633974483;
+  if (r < -0.7853981633974483) r = -0.7853981633974483;
   const double z = r * r;
   const int quadrant = static_cast<int>((static_cast<long long>(n) + shift) & 3);
   const double s = r + r * z * (-0.166666666416265235595 + z * 0.0083333293858894631756 +

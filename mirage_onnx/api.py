@@ -1,0 +1,172 @@
+"""The Python interface: ``optimize`` a model, ``verify`` a pair."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from mirage_onnx import events, pipeline
+from mirage_onnx.custom_op.compare import Comparison, compare_models
+from mirage_onnx.errors import MirageError
+from mirage_onnx.importer import LoadedModel, atoms, load_model
+from mirage_onnx.ir.text import print_ugraph
+from mirage_onnx.pipeline import Options, Outcome, Run
+from mirage_onnx.report.schema import SCHEMA
+from mirage_onnx.rewrite.save import check_output, save_model
+from mirage_onnx.target import H200, Target, get_target
+from mirage_onnx.tune.device import present_target
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """``model``: the optimized model; ``report``: the object that ``--json`` prints."""
+
+    model: onnx.ModelProto
+    report: dict[str, Any]
+
+
+def optimize(
+    model: str | Path | onnx.ModelProto,
+    output: str | Path | None = None,
+    *,
+    target: str | None = None,
+    budget_s: float | None = None,
+    margin: float = 0.2,
+    workers: int | None = None,
+    emit: events.Emit | None = None,
+) -> Result:
+    """Replace regions of ``model`` by generated kernels, where that is faster.
+
+    ``target``: a device profile (``h200``) or ``local``, the present GPU; default: ``local`` where
+    there is a GPU, else ``h200``. With ``local`` kernels are timed against ONNX Runtime, otherwise
+    they must be predicted faster by ``margin``. ``output``: where to write the model, atomically.
+
+    Raises:
+        MirageError: with one of the codes of ``docs/errors.md``.
+    """
+    start = time.monotonic()
+    source = model if isinstance(model, (str, Path)) else None
+    profile, measure = _target(target)
+    loaded = load_model(model)
+    if output is not None:
+        check_output(output, source, loaded.proto)
+    options = Options(profile, margin, budget_s or 300.0, workers, measure)
+    run = pipeline.run(loaded, options, emit or events.silent)
+    if output is not None:
+        save_model(run.model, output, source)
+    report = {
+        "schema": SCHEMA,
+        "input": str(source) if source is not None else None,
+        "output": str(output) if output is not None else None,
+        "target": profile.name,
+        "seconds": round(time.monotonic() - start, 3),
+        "regions": _regions(run),
+        "barriers": dict(sorted(Counter(r.code for r in run.matches.rejections).items())),
+        "constants": _constants(loaded, run),
+    }
+    return Result(run.model, report)
+
+
+def _target(name: str | None) -> tuple[Target, bool]:
+    if name not in (None, "local"):
+        return get_target(name), False
+    present = present_target()
+    if present is not None:
+        return present, True
+    if name == "local":
+        raise MirageError("NO_GPU", "there is no GPU here that has a device profile")
+    return H200, False
+
+
+def _constants(loaded: LoadedModel, run: Run) -> dict[str, str]:
+    found = atoms(loaded, run.program.constants)
+    return {str(a).split("'")[1]: str(a) for a in found}
+
+
+def _regions(run: Run) -> list[dict[str, Any]]:
+    """Replaced regions, then why each node that is not replaced stayed, by reason."""
+    rows = [_row(f"r{i}", o) for i, o in enumerate(run.replaced)]
+    covered = {n for o in run.replaced for n in _covered(run, o)}
+    best: dict[str, Outcome] = {}
+    for o in run.kept:
+        if o.rejection is not None and not set(o.region.nodes) & covered:
+            reason = o.rejection.code
+            if reason not in best or len(o.region.nodes) > len(best[reason].region.nodes):
+                best[reason] = o
+    rows += [_row(f"k{i}", o) for i, (_, o) in enumerate(sorted(best.items()))]
+    groups: dict[str, list[str]] = {}
+    text: dict[str, str] = {}
+    for r in run.matches.rejections:
+        groups.setdefault(r.code, []).extend(r.nodes)
+        text.setdefault(r.code, r.reason)
+    for i, (code, nodes) in enumerate(sorted(groups.items())):
+        rows.append(
+            {
+                "id": f"n{i}", "ops": nodes, "count": 1, "status": "kept", "reason": code,
+                "choice": None, "ugraph": None, "predicted_us": None, "measured_us": None,
+                "baseline_us": None, "search": None, "proof": None, "reason_text": text[code],
+            }
+        )  # fmt: skip
+    return rows
+
+
+def _covered(run: Run, outcome: Outcome) -> set[str]:
+    key = outcome.region.key
+    return {n for c in run.matches.candidates if c.region.key == key for n in c.nodes}
+
+
+def _row(name: str, o: Outcome) -> dict[str, Any]:
+    report = o.result.report if o.result else None
+    verified = o.result.candidates[0] if o.result and o.result.candidates else None
+    chosen = o.compiled.candidate if o.compiled else None
+    if chosen is None and verified is not None:
+        chosen = verified.candidate
+    status = "replaced" if o.compiled and o.rejection is None else "kept"
+    choice = None
+    if status == "replaced":
+        choice = "measured" if o.measured else "predicted"
+    return {
+        "id": name,
+        "ops": list(o.region.nodes),
+        "count": o.instances,
+        "status": status,
+        "reason": o.rejection.code if o.rejection else None,
+        "choice": choice,
+        "ugraph": print_ugraph(chosen.ugraph) if chosen else None,
+        "predicted_us": round(chosen.predicted_us, 3) if chosen else None,
+        "measured_us": round(o.measured.kernel_us, 3) if o.measured else None,
+        "baseline_us": round(o.measured.ort_us if o.measured else o.baseline_us, 3),
+        "search": {
+            "seconds": round(report.seconds, 3),
+            "states": report.states,
+            "verified": report.verified,
+            "stop": str(report.stop),
+        }
+        if report
+        else None,
+        "proof": {"draws": verified.proof.draws, "bound": verified.proof.bound}
+        if verified and status == "replaced"
+        else None,
+        "reason_text": o.rejection.reason if o.rejection else None,
+    }
+
+
+def verify(
+    a: str | Path,
+    b: str | Path,
+    *,
+    seed: int = 0,
+    provider: str = "cpu",
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> Comparison:
+    """Run two models on the same inputs and compare their outputs (see ``Comparison``)."""
+    for path in (a, b):
+        if not Path(path).exists():
+            raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
+    return compare_models(a, b, seed=seed, provider=provider, rtol=rtol, atol=atol)

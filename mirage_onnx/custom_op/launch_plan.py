@@ -1,0 +1,106 @@
+"""From a chosen candidate to its launch plan and to what the rewriter replaces.
+
+Inputs of the plan are the region's inputs in canonical order, each in the dim order that its
+kernels read (a weight stored along its contracted axis is transposed once, by the rewriter).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.custom_op.expr import const
+from mirage_onnx.custom_op.plan import (
+    InputPtr, InputSpec, Launch, OutputPtr, OutputSpec, Plan, Variant, WorkspacePtr,
+)  # fmt: skip
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.ir.ugraph import UGraph
+
+#: Alignment of each tensor inside the workspace, bytes.
+ALIGNMENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan and, per input, the permutation of dims in which the model has to store it."""
+
+    plan: Plan
+    permutations: tuple[tuple[int, ...], ...]
+
+
+def dim_permutation(source: RegionTensor, axes: tuple[str, ...]) -> tuple[int, ...]:
+    """The order of ``source``'s dims that makes its memory order ``axes``.
+
+    Raises:
+        RejectionError: LAYOUT, where an axis stands for several dims that would have to move.
+    """
+    identity = tuple(range(len(source.dims)))
+    if axes == source.axes:
+        return identity
+    places = [i for i, a in enumerate(source.dims) if a is not None]
+    shape = source.tensor.shape or ()
+    if len(places) != sum(d != 1 for d in shape):
+        raise RejectionError("LAYOUT", f"{source.tensor.name} cannot be stored in another order")
+    order = list(identity)
+    for place, axis in zip(places, axes, strict=True):
+        order[place] = source.dims.index(axis)
+    return tuple(order)
+
+
+def plan_candidate(
+    region: Region,
+    graph: UGraph,
+    sources: Sequence[KernelSource],
+    cubins: Sequence[int],
+) -> Planned:
+    """The plan that launches ``sources`` (one per kernel of ``graph``, image ids ``cubins``)."""
+    tensors = {t.name: t for t in graph.tensors}
+    inputs: list[InputSpec] = []
+    permutations: list[tuple[int, ...]] = []
+    for i in region.inputs:
+        axes = tensors[i.name].axes if i.name in tensors else i.axes
+        order = dim_permutation(i, axes)
+        shape = tuple(int(d) for d in i.tensor.shape or ())
+        inputs.append(InputSpec(i.dtype.value, tuple(shape[p] for p in order)))
+        permutations.append(order)
+    offsets: dict[str, int] = {}
+    size = 0
+    for t in graph.tensors:
+        if t.role == "temp":
+            offsets[t.name] = size
+            count = prod(region.extents[a] for a in t.axes) * t.dtype.size_bytes
+            size += -(-count // ALIGNMENT) * ALIGNMENT
+    pointers: dict[str, InputPtr | OutputPtr | WorkspacePtr] = {}
+    for k, i in enumerate(region.inputs):
+        pointers[i.name] = InputPtr(k)
+    for k, o in enumerate(region.outputs):
+        pointers[o.name] = OutputPtr(k)
+    for name, offset in offsets.items():
+        pointers[name] = WorkspacePtr(const(offset))
+    launches = tuple(
+        Launch(
+            cubin=cubin,
+            kernel=s.name,
+            grid=tuple(const(g) for g in s.grid),
+            block=s.block,
+            args=tuple(pointers[a] for a in s.args),
+            cluster=s.cluster,
+            smem_bytes=s.smem_bytes,
+            pdl=s.pdl,
+        )
+        for s, cubin in zip(sources, cubins, strict=True)
+    )
+    outputs = tuple(
+        OutputSpec(o.dtype.value, tuple(const(int(d)) for d in o.tensor.shape or ()))
+        for o in region.outputs
+    )
+    plan = Plan(
+        inputs=tuple(inputs),
+        outputs=outputs,
+        variants=(Variant(launches),),
+        workspace=const(size) if size else None,
+    )
+    return Planned(plan, tuple(permutations))

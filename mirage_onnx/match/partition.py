@@ -1,0 +1,113 @@
+"""Choosing regions: the set of candidates that saves the most time, by integer programming.
+
+Variables: r_i (candidate i is used) and e_n (node n disappears). A node disappears only if a used
+candidate covers it, and then either that candidate also yields its result or all readers of the
+result disappear too; so a value that two kernels recompute costs nothing extra, and a value that
+somebody else still needs keeps its node. Each tensor is yielded by at most one candidate.
+
+    maximise  sum_n e_n * time(n) - sum_i r_i * time(i)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
+
+from mirage_onnx.ir.program import Program
+from mirage_onnx.match.cuts import Candidate
+
+#: Cost added per used candidate, so that of two equal choices the one with fewer nodes wins.
+TIE_US = 1e-3
+
+
+def choose(
+    program: Program,
+    candidates: Sequence[Candidate],
+    times_us: Sequence[float],
+    node_us: Mapping[str, float],
+    *,
+    groups: Sequence[int] | None = None,
+    max_groups: int = 128,
+) -> tuple[int, ...]:
+    """Indices of the chosen candidates.
+
+    ``times_us``: the cost of each candidate (already divided by the margin it must win by),
+    ``node_us``: what each node costs in ONNX Runtime. ``groups``: candidates of one group share a
+    custom op; at most ``max_groups`` groups are used (the least gain is dropped).
+    """
+    if not candidates:
+        return ()
+    count, nodes = len(candidates), sorted({n for c in candidates for n in c.nodes})
+    index = {n: count + i for i, n in enumerate(nodes)}
+    rows: list[tuple[dict[int, float], float]] = []
+    readers = program.consumers()
+    by_name = {n.name: n for n in program.nodes}
+    for n in nodes:
+        covering = [i for i, c in enumerate(candidates) if n in c.nodes]
+        # e_n <= sum of the candidates that cover n
+        rows.append(({index[n]: 1.0, **dict.fromkeys(covering, -1.0)}, 0.0))
+        for o in by_name[n].outputs:
+            yielding = [i for i in covering if o in candidates[i].outputs]
+            free = dict.fromkeys(yielding, -1.0)
+            if o in program.outputs:
+                # a graph output must be yielded
+                rows.append(({index[n]: 1.0, **free}, 0.0))
+            for r in readers.get(o, ()):
+                # e_n <= yielded(o) + e_reader
+                row = {index[n]: 1.0, **free}
+                if r in index:
+                    row[index[r]] = row.get(index[r], 0.0) - 1.0
+                rows.append((row, 0.0))
+            if len(yielding) > 1:
+                rows.append((dict.fromkeys(yielding, 1.0), 1.0))
+    size = count + len(nodes)
+    cost = np.zeros(size)
+    cost[:count] = np.asarray(times_us) + TIE_US
+    for i, c in enumerate(candidates):
+        cost[i] += TIE_US * 1e-2 * len(c.nodes)
+    for n in nodes:
+        cost[index[n]] = -node_us.get(n, 0.0)
+    chosen = _solve(cost, rows, count, size)
+    return _within_pool(chosen, candidates, times_us, node_us, groups, max_groups)
+
+
+def _solve(
+    cost: np.ndarray, rows: list[tuple[dict[int, float], float]], count: int, size: int
+) -> tuple[int, ...]:
+    entries = [(i, j, v) for i, (row, _) in enumerate(rows) for j, v in row.items()]
+    r, c, v = (np.array(x) for x in zip(*entries, strict=True))
+    matrix = coo_array((v, (r, c)), shape=(len(rows), size))
+    limits = np.array([limit for _, limit in rows])
+    # Node variables are whole at the optimum once the candidates are, so only those are integer.
+    integrality = np.concatenate([np.ones(count), np.zeros(size - count)])
+    found = milp(
+        cost,
+        constraints=LinearConstraint(matrix.tocsc(), -np.inf, limits),
+        bounds=Bounds(0, 1),
+        integrality=integrality,
+        options={"time_limit": 20.0, "mip_rel_gap": 0.0},
+    )
+    if found.x is None:
+        return ()
+    return tuple(i for i in range(count) if found.x[i] > 0.5)
+
+
+def _within_pool(
+    chosen: tuple[int, ...],
+    candidates: Sequence[Candidate],
+    times_us: Sequence[float],
+    node_us: Mapping[str, float],
+    groups: Sequence[int] | None,
+    max_groups: int,
+) -> tuple[int, ...]:
+    if groups is None:
+        return chosen
+    gain: dict[int, float] = {}
+    for i in chosen:
+        saved = sum(node_us.get(n, 0.0) for n in candidates[i].nodes) - times_us[i]
+        gain[groups[i]] = gain.get(groups[i], 0.0) + saved
+    kept = set(sorted(gain, key=lambda g: (-gain[g], g))[:max_groups])
+    return tuple(i for i in chosen if groups[i] in kept)

@@ -1,0 +1,152 @@
+"""What ONNX Runtime's own kernels cost on a target: a measured table, interpolated.
+
+``tables/<target>.json`` is written by ``bench/baseline_table.py`` on the GPU itself. Each figure is
+an operator's share of a replayed CUDA graph. Operators that ORT fuses into their neighbour cost
+nothing here (``FUSED``), so a prediction never claims a gain that ORT's own optimizer makes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from math import prod
+
+import numpy as np
+
+from mirage_onnx.ir.program import Node, Program
+from mirage_onnx.target import Target
+
+#: (producer, consumer): where one feeds the other, ORT's CUDA kernels do both in one.
+#: ``Add`` of a weight is a bias; the facts were read off ORT 1.31's optimized graphs.
+FUSED: tuple[tuple[str, str], ...] = (
+    ("MatMul", "bias"),
+    ("Gemm", "bias"),
+    ("Sigmoid", "Mul"),
+    ("bias", "Gelu"),
+    ("Add", "LayerNormalization"),
+)
+
+#: Operators that move no data in ORT (or are folded away), whatever their size.
+FREE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``ops``: operator -> points (elements, us); ``matmul``: points (m, k, n, us)."""
+
+    source: str
+    ops: Mapping[str, tuple[tuple[float, float], ...]]
+    matmul: tuple[tuple[int, int, int, float], ...]
+
+    def op_us(self, op: str, elements: int) -> float | None:
+        """Time of an operator over ``elements``: linear between points, proportional beyond."""
+        points = self.ops.get(op)
+        if not points:
+            return None
+        xs, ys = zip(*points, strict=True)
+        if elements > xs[-1]:
+            return float(ys[-1] * elements / xs[-1])
+        return float(np.interp(elements, xs, ys))
+
+    def matmul_us(self, m: int, k: int, n: int) -> float:
+        """Time of a contraction with an m-row operand: by the bytes of the other one."""
+        rows = sorted({p[0] for p in self.matmul})
+        row = next((r for r in rows if r >= m), rows[-1])
+        points = sorted((p[1] * p[2], p[3]) for p in self.matmul if p[0] == row)
+        xs, ys = zip(*points, strict=True)
+        size = k * n
+        time_us = float(np.interp(size, xs, ys))
+        if size > xs[-1]:
+            time_us *= size / xs[-1]
+        return time_us * max(1.0, m / row)
+
+
+@cache
+def load_table(target: Target) -> Table | None:
+    """The table of ``target``, or None where nobody has measured it."""
+    path = resources.files("mirage_onnx.tune").joinpath("tables", f"{target.name}.json")
+    if not path.is_file():
+        return None
+    data = json.loads(path.read_text())
+    ops = {k: tuple(sorted((float(e), float(t)) for e, t in v)) for k, v in data["ops"].items()}
+    matmul = tuple((int(m), int(k), int(n), float(t)) for m, k, n, t in data["matmul"])
+    return Table(f"onnxruntime {data['ort']} on {data['gpu']}", ops, matmul)
+
+
+def _kind(node: Node, program: Program) -> str:
+    """The operator's row in ``FUSED``: an Add of a one-dimensional weight is a bias."""
+    if node.op_type == "Add":
+        for i in node.inputs:
+            shape = program.tensors[i].shape if i in program.weights else None
+            if shape is not None and sum(d != 1 for d in shape) <= 1:
+                return "bias"
+    return node.op_type
+
+
+def _fused_away(program: Program) -> frozenset[str]:
+    """Nodes that ORT computes inside the kernel of the node that feeds them or that they feed."""
+    producer = {o: n for n in program.nodes for o in n.outputs if o}
+    readers = program.consumers()
+    pairs = set(FUSED)
+    gone: set[str] = set()
+    for node in program.nodes:
+        for i in node.inputs:
+            source = producer.get(i)
+            if source is None or source.name in gone or node.name in gone:
+                continue
+            kinds = (_kind(source, program), _kind(node, program))
+            if kinds not in pairs:
+                continue
+            if kinds[0] == "Sigmoid" or kinds[1] in ("Gelu", "LayerNormalization"):
+                gone.add(source.name)
+            elif len(readers.get(i, ())) == 1:
+                gone.add(node.name)
+    return frozenset(gone)
+
+
+def node_times_us(program: Program, table: Table) -> dict[str, float]:
+    """Predicted time of every node that the table knows; unknown ones are left out (cost 0).
+
+    Leaving a node out can only make a region look less worth replacing.
+    """
+    gone = _fused_away(program)
+    found: dict[str, float] = {}
+    for node in program.nodes:
+        if node.name in gone or node.op_type in FREE:
+            found[node.name] = 0.0
+            continue
+        time_us = _node_us(node, program, table)
+        if time_us is not None:
+            found[node.name] = time_us
+    return found
+
+
+def _node_us(node: Node, program: Program, table: Table) -> float | None:
+    contraction = next((s for s in node.steps if s.op == "matmul"), None)
+    out = program.tensors[node.outputs[0]] if node.outputs else None
+    if out is None or not out.is_static:
+        return None
+    elements = prod(int(d) for d in out.shape or ())
+    if contraction is not None:
+        weight = [i for i in node.inputs if i in program.weights]
+        if not weight:
+            return None
+        shape = program.tensors[weight[0]].shape
+        if shape is None or len(shape) < 2:
+            return None
+        k, n = sorted((int(shape[-2]), int(shape[-1])))
+        columns = int((out.shape or (1,))[-1])
+        return table.matmul_us(max(1, elements // columns), k, n)
+    reads = [program.tensors[i] for i in node.inputs if i in program.tensors]
+    largest = max(
+        (prod(int(d) for d in t.shape or ()) for t in reads if t.is_static), default=elements
+    )
+    size = max(elements, largest)
+    time_us = table.op_us(node.op_type, size)
+    if time_us is None and node.steps and node.barrier is None and len(node.steps) == 1:
+        binary = len(node.inputs) == 2
+        time_us = table.op_us("Mul" if binary else "Exp", size)
+    return time_us

@@ -1,0 +1,187 @@
+"""The present GPU through the CUDA driver API: buffers, launches, graphs, timing.
+
+Used only where there is a GPU. Everything runs on one stream of the primary context, so that it can
+share the stream with an onnxruntime session (``user_compute_stream``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mirage_onnx.codegen.compile import Cubin, compile_cubin
+from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.errors import MirageError
+from mirage_onnx.target import TARGETS, Target
+
+#: Bytes read between repeats so that nothing of the timed work is left in L2 (clean lines only).
+FLUSH_BYTES = 256 * 2**20
+
+_FLUSH = """
+extern "C" __global__ void read_all(const uint4* data, unsigned long long count, unsigned* out) {
+    unsigned acc = 0;
+    unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
+    for (unsigned long long i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        uint4 v = data[i];
+        acc ^= v.x ^ v.y ^ v.z ^ v.w;
+    }
+    if (acc == 0x9e3779b9u) *out = acc;  // never true in practice: keeps the reads
+}
+"""
+
+
+def _driver() -> Any:
+    from cuda.bindings import driver
+
+    return driver
+
+
+def _ok(result: tuple[Any, ...]) -> Any:
+    code, *values = result
+    if int(code) != 0:
+        raise MirageError("NO_GPU", f"the CUDA driver says {code!r}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def present_target() -> Target | None:
+    """The profile of device 0, or None without a usable GPU (or without a profile for it)."""
+    try:
+        d = _driver()
+        if int(d.cuInit(0)[0]) != 0:
+            return None
+        device = _ok(d.cuDeviceGet(0))
+        attribute = d.CUdevice_attribute
+        major, minor = (
+            int(_ok(d.cuDeviceGetAttribute(a, device)))
+            for a in (
+                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            )
+        )
+    except Exception:  # no libcuda: cuda-bindings raises its own kinds
+        return None
+    return next((t for t in TARGETS.values() if t.capability == (major, minor)), None)
+
+
+class Gpu:
+    """Device 0 with one stream."""
+
+    def __init__(self, target: Target) -> None:
+        d = self.d = _driver()
+        self.target = target
+        _ok(d.cuInit(0))
+        device = _ok(d.cuDeviceGet(0))
+        _ok(d.cuCtxSetCurrent(_ok(d.cuDevicePrimaryCtxRetain(device))))
+        self.stream = _ok(d.cuStreamCreate(1))
+        self._flush_data = self.empty(FLUSH_BYTES)
+        _ok(d.cuMemsetD8(self._flush_data, 1, FLUSH_BYTES))
+        self._flush_out = self.empty(4)
+        self._flush = self.load(compile_cubin(_FLUSH, target, name="read_all"), "read_all")
+
+    @property
+    def stream_address(self) -> int:
+        return int(self.stream)
+
+    def empty(self, size: int) -> int:
+        return int(_ok(self.d.cuMemAlloc(max(size, 16))))
+
+    def put(self, x: np.ndarray) -> int:
+        x = np.ascontiguousarray(x)
+        at = self.empty(x.nbytes)
+        _ok(self.d.cuMemcpyHtoD(at, x.ctypes.data, x.nbytes))
+        return at
+
+    def poison(self, at: int, size: int) -> None:
+        _ok(self.d.cuMemsetD8(at, 0xFF, size))
+
+    def get(self, at: int, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        self.wait()
+        x = np.empty(shape, dtype)
+        _ok(self.d.cuMemcpyDtoH(x.ctypes.data, at, x.nbytes))
+        return x
+
+    def free(self, *pointers: int) -> None:
+        for p in pointers:
+            _ok(self.d.cuMemFree(p))
+
+    def load(self, cubin: Cubin, name: str, smem_bytes: int = 0) -> Any:
+        library = _ok(self.d.cuLibraryLoadData(cubin.image, [], [], 0, [], [], 0))
+        kernel = _ok(self.d.cuLibraryGetKernel(library, name.encode()))
+        function = _ok(self.d.cuKernelGetFunction(kernel))
+        if smem_bytes > 48 * 1024:
+            limit = self.d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _ok(self.d.cuFuncSetAttribute(function, limit, smem_bytes))
+        return function
+
+    def launch(
+        self,
+        function: Any,
+        grid: tuple[int, int, int],
+        block: int,
+        arguments: Sequence[int],
+        *,
+        cluster: int = 1,
+        smem_bytes: int = 0,
+    ) -> None:
+        d = self.d
+        config = d.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+        config.sharedMemBytes = smem_bytes
+        config.hStream = self.stream
+        if cluster > 1:
+            a = d.CUlaunchAttribute()
+            a.id = d.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            a.value.clusterDim.x, a.value.clusterDim.y, a.value.clusterDim.z = cluster, 1, 1
+            config.attrs = [a]
+            config.numAttrs = 1
+        values = (ctypes.c_uint64 * len(arguments))(*arguments)
+        pointers = np.array(
+            [ctypes.addressof(values) + 8 * i for i in range(len(arguments))], dtype=np.uint64
+        )
+        _ok(d.cuLaunchKernelEx(config, function, pointers.ctypes.data, 0))
+
+    def launch_source(self, function: Any, source: KernelSource, at: dict[str, int]) -> None:
+        self.launch(
+            function, source.grid, source.block, [at[a] for a in source.args],
+            cluster=source.cluster, smem_bytes=source.smem_bytes,
+        )  # fmt: skip
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Record ``work`` into a graph; calling the result replays it."""
+        d = self.d
+        _ok(d.cuStreamBeginCapture(self.stream, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        work()
+        graph = _ok(d.cuStreamEndCapture(self.stream))
+        executable = _ok(d.cuGraphInstantiate(graph, 0))
+        return lambda: _ok(d.cuGraphLaunch(executable, self.stream))
+
+    def flush(self) -> None:
+        """Read ``FLUSH_BYTES``: L2 then holds clean lines of nothing that is timed."""
+        count = FLUSH_BYTES // 16
+        grid = (8 * self.target.multiprocessors, 1, 1)
+        self.launch(self._flush, grid, 256, [self._flush_data, count, self._flush_out])
+
+    def wait(self) -> None:
+        _ok(self.d.cuStreamSynchronize(self.stream))
+
+    def time_us(self, arms: Sequence[Callable[[], None]], repeats: int) -> list[list[float]]:
+        """Cold-L2 times of each arm, interleaved: event, arm, event after two flushes."""
+        d = self.d
+        flushed = self.capture(lambda: (self.flush(), self.flush()) and None)
+        events = [
+            [(_ok(d.cuEventCreate(0)), _ok(d.cuEventCreate(0))) for _ in range(repeats)]
+            for _ in arms
+        ]
+        for r in range(repeats):
+            order = range(len(arms)) if r % 2 == 0 else range(len(arms) - 1, -1, -1)
+            for i in order:
+                flushed()
+                _ok(d.cuEventRecord(events[i][r][0], self.stream))
+                arms[i]()
+                _ok(d.cuEventRecord(events[i][r][1], self.stream))
+                self.wait()
+        return [[1e3 * float(_ok(d.cuEventElapsedTime(a, b))) for a, b in e] for e in events]
