@@ -1,173 +1,294 @@
-"""Measure ONNX Runtime's own kernels on this GPU: the table that predicts what a region costs today.
+"""Measure ONNX Runtime's own kernels on this GPU: the table that predicts what a region costs.
 
-    python bench/baseline_table.py OUT.json
+    python bench/baseline_table.py OUT.json [SECONDS]
 
 Each operator is timed as the slope between a long and a short chain of itself, in the CUDA
 execution provider with a CUDA graph, so launch and session overheads cancel and what remains is
-the operator's share of a replayed graph. Contractions with large weights use a different weight
-per link, so that the weights come from memory and not from L2. Random data throughout.
+the operator's share of a replayed graph. ORT's graph optimizer is off: single kernels are measured.
+Contractions with a weight of 0.2 MB or more use a different one in every link and a replay begins
+with a sweep of L2, so that their weights come from memory. Random data throughout, results must
+stay finite, and the table is written after every operator, so a failure costs only what it is
+about. Needs torch, whose CUDA libraries ONNX Runtime loads.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
+import os
+import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-import torch  # noqa: F401  (loads the CUDA libraries that onnxruntime needs)
+import torch  # isort: skip  (before onnxruntime, which needs the CUDA libraries that it loads)
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 F16, F32 = TensorProto.FLOAT16, TensorProto.FLOAT
+NUMPY = {F16: np.float16, F32: np.float32}
+
+ROWS = ((8, 64), (8, 1024), (8, 4096), (64, 4096), (512, 4096), (4096, 4096))
+OPS = (
+    "Add", "AddRow", "Sub", "Mul", "Div", "Cast", "Pow", "Sqrt", "Reciprocal", "Sigmoid", "Exp",
+    "Erf", "Tanh", "Relu", "Gelu", "ReduceMean", "LayerNormalization", "Softmax", "Neg",
+)  # fmt: skip
+BINARY = {"Add": 0.01, "Sub": 0.01, "Mul": 1.0, "Div": 1.0}  # what the second operand holds
+IN_F32 = ("Pow", "ReduceMean", "Sqrt", "Reciprocal")  # as in the norms of a model in half precision
+# Every link reads the graph's input: a chain would not stay finite, or (Cast, in both directions)
+# ORT would shorten it even with its optimizer off.
+PARALLEL = ("Cast", "Exp", "ReduceMean")
+LINKS = (40, 120)
+
+WEIGHTS = (
+    (64, 64), (64, 128), (256, 256), (768, 768), (768, 3072), (1024, 1024), (4096, 4096),
+    (4096, 14336),
+)  # fmt: skip
+BATCHES = (1, 2, 8, 16, 64, 256)
+COLD_ELEMENTS = 100_000  # weights of more elements come from memory
+SWEEP_ELEMENTS = 1 << 26  # 128 MiB read and as much written: L2 holds nothing else afterwards
 
 
-def session(model: onnx.ModelProto) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    s = ort.InferenceSession(
-        model.SerializeToString(), options,
-        providers=[("CUDAExecutionProvider", {"enable_cuda_graph": "1"})],
-    )  # fmt: skip
-    assert s.get_providers()[0] == "CUDAExecutionProvider", s.get_providers()
-    return s
+class Replay:
+    """A session of a model with its inputs on the GPU and its CUDA graph captured."""
+
+    def __init__(self, model: onnx.ModelProto, feeds: dict[str, Any]) -> None:
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        self.session = ort.InferenceSession(
+            model.SerializeToString(), options,
+            providers=[("CUDAExecutionProvider", {"enable_cuda_graph": "1"})],
+        )  # fmt: skip
+        assert self.session.get_providers()[0] == "CUDAExecutionProvider"
+        self.binding = self.session.io_binding()
+        for name, value in feeds.items():
+            self.binding.bind_ortvalue_input(name, value)
+        for out in self.session.get_outputs():
+            dtype = np.float16 if out.type == "tensor(float16)" else np.float32
+            value = ort.OrtValue.ortvalue_from_shape_and_type(list(out.shape), dtype, "cuda", 0)
+            self.binding.bind_ortvalue_output(out.name, value)
+
+    def once_us(self) -> float:
+        start = time.perf_counter()
+        self.session.run_with_iobinding(self.binding)
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) * 1e6
+
+    def check(self) -> None:
+        for value in self.binding.get_outputs():
+            if not np.isfinite(value.numpy()).all():
+                raise ValueError("the result is not finite")
 
 
-def replay_us(model: onnx.ModelProto, feeds: dict[str, np.ndarray], repeats: int = 30) -> float:
-    """Median wall time of one graph replay."""
-    s = session(model)
-    binding = s.io_binding()
-    keep = []
-    for name, x in feeds.items():
-        v = ort.OrtValue.ortvalue_from_numpy(x, "cuda", 0)
-        keep.append(v)
-        binding.bind_ortvalue_input(name, v)
-    for o in s.get_outputs():
-        dtype = np.float16 if o.type == "tensor(float16)" else np.float32
-        v = ort.OrtValue.ortvalue_from_shape_and_type(list(o.shape), dtype, "cuda", 0)
-        keep.append(v)
-        binding.bind_ortvalue_output(o.name, v)
-    for _ in range(5):
-        s.run_with_iobinding(binding)
-    times = []
-    for _ in range(repeats):
-        t = time.perf_counter()
-        s.run_with_iobinding(binding)
-        times.append((time.perf_counter() - t) * 1e6)
-    return float(np.median(times))
+def slope_us(
+    make: Callable[[int], onnx.ModelProto],
+    feeds: dict[str, Any],
+    short: int,
+    long: int,
+    repeats: int = 41,
+) -> tuple[float, float]:
+    """Time of one more link, and what a replay costs beside its links (both in us)."""
+    a, b = Replay(make(short), feeds), Replay(make(long), feeds)
+    started = time.perf_counter()
+    for i in range(200):  # the first three run, capture and replay; the rest raise the clocks
+        a.once_us()
+        b.once_us()
+        if i >= 5 and time.perf_counter() - started > 0.04:
+            break
+    times = np.array([(a.once_us(), b.once_us()) for _ in range(repeats)])  # drift hits both
+    a.check()
+    b.check()
+    at_short, at_long = np.median(times, axis=0)
+    slope = float(at_long - at_short) / (long - short)
+    return slope, float(at_short) - short * slope
 
 
-def chain(op: str, shape: tuple[int, ...], length: int, dtype: int) -> onnx.ModelProto:
-    """x -> op -> op -> ... ; binary operators take a second input that is always the same."""
-    nodes, inits, value = [], [], "x"
-    in_type = dtype
-    width = shape[-1]
-    rng = np.random.default_rng(0)
-    np_type = np.float16 if dtype == F16 else np.float32
-    if op == "LayerNormalization":
-        for n in ("g", "b"):
-            inits.append(onnx.numpy_helper.from_array(rng.standard_normal(width).astype(np_type), n))
-    if op == "ReduceMean":
-        inits.append(onnx.numpy_helper.from_array(np.array([-1], np.int64), "axes"))
-    if op == "Pow":
-        inits.append(onnx.numpy_helper.from_array(np.array(2.0, np_type), "two"))
-    if op in ("Add", "Mul", "AddRow"):
-        inits.append(onnx.numpy_helper.from_array(rng.standard_normal(width).astype(np_type), "row"))
-    for i in range(length):
-        out = f"v{i}"
-        if op == "Cast":
-            to = F32 if i % 2 == 0 else F16
-            nodes.append(helper.make_node("Cast", [value], [out], to=to))
-        elif op in ("Add", "Mul"):
-            nodes.append(helper.make_node(op, [value, "y"], [out]))
-        elif op == "AddRow":
-            nodes.append(helper.make_node("Add", [value, "row"], [out]))
-        elif op == "Pow":
-            nodes.append(helper.make_node("Pow", [value, "two"], [out]))
-        elif op == "ReduceMean":
-            nodes.append(helper.make_node("ReduceMean", [value, "axes"], [out + "m"], keepdims=1))
-            nodes.append(helper.make_node("Add", [out + "m", "y"], [out]))
-        elif op == "LayerNormalization":
-            nodes.append(helper.make_node(op, [value, "g", "b"], [out], axis=-1))
-        elif op == "Softmax":
-            nodes.append(helper.make_node(op, [value], [out], axis=-1))
-        else:
-            nodes.append(helper.make_node(op, [value], [out]))
-        value = out
-    out_type = dtype
-    if op == "Cast":
-        in_type, out_type = F16, (F32 if length % 2 else F16)
-    inputs = [helper.make_tensor_value_info("x", in_type, shape)]
-    if op in ("Add", "Mul", "ReduceMean"):
-        inputs.append(helper.make_tensor_value_info("y", dtype, shape))
-    outputs = [helper.make_tensor_value_info(value, out_type, shape)]
-    graph = helper.make_graph(nodes, "chain", inputs, outputs, inits)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-
-
-def matmul_chain(m: int, k: int, n: int, length: int, share: bool) -> onnx.ModelProto:
-    """Pairs (m,k)x(k,n), (m,n)x(n,k): every link streams its own weight unless ``share``."""
-    rng = np.random.default_rng(0)
-    nodes, inits, value = [], [], "x"
-    shapes = [(k, n), (n, k)]
-    for i in range(length):
-        name = f"w{i % 2 if share else i}"
-        if not any(t.name == name for t in inits):
-            w = (rng.standard_normal(shapes[i % 2]) / np.sqrt(shapes[i % 2][0])).astype(np.float16)
-            inits.append(onnx.numpy_helper.from_array(w, name))
-        nodes.append(helper.make_node("MatMul", [value, name], [f"v{i}"]))
-        value = f"v{i}"
+def make_model(
+    nodes: list[onnx.NodeProto],
+    inputs: list[tuple[str, int, tuple[int, ...]]],
+    output: tuple[str, int, tuple[int, ...]],
+    weights: list[onnx.TensorProto],
+) -> onnx.ModelProto:
     graph = helper.make_graph(
-        nodes, "chain",
-        [helper.make_tensor_value_info("x", F16, (m, k))],
-        [helper.make_tensor_value_info(value, F16, (m, k if length % 2 == 0 else n))], inits,
+        nodes, "chain", [helper.make_tensor_value_info(*i) for i in inputs],
+        [helper.make_tensor_value_info(*output)], weights,
     )  # fmt: skip
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
-def slope_us(make, feeds, short: int, long: int) -> float:
-    a, b = replay_us(make(short), feeds), replay_us(make(long), feeds)
-    return (b - a) / (long - short)
+def dtype_of(op: str) -> int:
+    return F32 if op in IN_F32 else F16
+
+
+def chain(length: int, *, op: str, shape: tuple[int, ...]) -> onnx.ModelProto:
+    """x -> op -> op -> ... ; a second operand is the same in every link."""
+    dtype = dtype_of(op)
+    rng = np.random.default_rng(0)
+    weights = {
+        "axes": np.array([-1], np.int64),
+        "p0": np.array(2.0, NUMPY[dtype]),  # a square and its root, or values would run away
+        "p1": np.array(0.5, NUMPY[dtype]),
+        "row": rng.standard_normal(shape[-1]).astype(NUMPY[dtype]),
+        "scale": rng.standard_normal(shape[-1]).astype(NUMPY[dtype]),
+    }
+    nodes, value, used = [], "x", set()
+    for i in range(length):
+        kind, source, attributes = op, "x" if op in PARALLEL else value, {}
+        more: list[str] = []
+        if op == "Cast":
+            source, attributes = ("y", {"to": F16}) if i % 2 else ("x", {"to": F32})
+        elif op in BINARY:
+            more = ["y"]
+        elif op == "AddRow":
+            kind, more = "Add", ["row"]
+        elif op == "Pow":
+            more = [f"p{i % 2}"]
+        elif op == "ReduceMean":
+            more = ["axes"]
+        elif op == "LayerNormalization":
+            more = ["scale", "row"]
+        value = f"v{i}"
+        nodes.append(helper.make_node(kind, [source, *more], [value], **attributes))
+        used.update(more)
+    inputs = [("x", dtype, shape)]
+    if op in BINARY or op == "Cast":
+        inputs.append(("y", F32 if op == "Cast" else dtype, shape))
+    out_shape = (*shape[:-1], 1) if op == "ReduceMean" else shape
+    constants = [numpy_helper.from_array(v, n) for n, v in weights.items() if n in used]
+    return make_model(nodes, inputs, (value, dtype, out_shape), constants)
+
+
+def make_weights(k: int, n: int, count: int) -> list[onnx.TensorProto]:
+    """Alternately (k, n) and (n, k): one random sequence, begun at another place for each."""
+    values = np.random.default_rng(0).standard_normal(k * n, np.float32)
+    found = []
+    for i in range(count):
+        rows, columns = (n, k) if i % 2 else (k, n)
+        rolled = np.roll(values, -7919 * i) * np.float32(rows**-0.5)
+        weight = rolled.astype(np.float16).reshape(rows, columns)
+        found.append(numpy_helper.from_array(weight, f"w{i}"))
+    return found
+
+
+def matmuls(
+    length: int, *, m: int, k: int, n: int, weights: list[onnx.TensorProto], cold: bool
+) -> onnx.ModelProto:
+    """(m,k)x(k,n), (m,n)x(n,k), ...: with ``cold`` a sweep of L2 and a weight for every link."""
+    used = weights[: length if cold else 2]
+    nodes, inputs, value = [], [("x", F16, (m, k))], "x"
+    if cold:
+        nodes.append(helper.make_node("Neg", ["sweep"], ["swept"]))
+        inputs.append(("sweep", F16, (SWEEP_ELEMENTS,)))
+    for i in range(length):
+        nodes.append(helper.make_node("MatMul", [value, f"w{i % len(used)}"], [f"v{i}"]))
+        value = f"v{i}"
+    return make_model(nodes, inputs, (value, F16, (m, n if length % 2 else k)), used)
+
+
+def links_of(k: int, n: int) -> tuple[int, int]:
+    """Short and long chain: enough links to time, no more weights than a model file can hold."""
+    if k * n <= COLD_ELEMENTS:
+        return LINKS
+    return (2, 8) if k * n > 4e7 else (4, 16) if k * n > 4e6 else (10, 40)
+
+
+def put(values: np.ndarray) -> Any:
+    return ort.OrtValue.ortvalue_from_numpy(values, "cuda", 0)
+
+
+def driver_version() -> str:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, check=True, capture_output=True, text=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError) as error:
+        return f"unknown ({error})"
+
+
+class Table:
+    """The results so far, in a file."""
+
+    def __init__(self, path: str, seconds: float) -> None:
+        self.path = path
+        self.end = time.monotonic() + seconds
+        self.facts = {
+            "ort": ort.__version__,
+            "gpu": torch.cuda.get_device_name(0),
+            "driver": driver_version(),
+            "torch": torch.__version__,
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "command": " ".join(["python3", *sys.argv]),
+        }
+        self.ops: dict[str, list[list[float]]] = {}
+        self.matmul: list[list[float]] = []
+        self.failed: list[str] = []
+
+    def measure(self, what: str, job: Callable[[], tuple[float, float]]) -> float | None:
+        """The time of a link, or None (and a note in the table) where it cannot be had."""
+        if time.monotonic() > self.end:
+            self.failed.append(f"{what}: no time left")
+            return None
+        started = time.monotonic()
+        try:
+            us, rest = job()
+        except Exception as error:  # the table says what is missing; the rest goes on
+            self.failed.append(f"{what}: {type(error).__name__}: {str(error)[:300]}")
+            print("FAILED", self.failed[-1], flush=True)
+            return None
+        took = time.monotonic() - started
+        print(f"{what:40} {us:9.3f} us (beside {rest:7.1f}; {took:.1f} s)", flush=True)
+        return round(us, 3)
+
+    def write(self) -> None:
+        lines = [f" {json.dumps(k)}: {json.dumps(v)}," for k, v in self.facts.items()]
+        lines += [' "ops": {']
+        lines += [",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in self.ops.items())]
+        lines += [" },", ' "matmul": [']
+        by_weight: dict[tuple[float, float], list[str]] = {}
+        for row in self.matmul:
+            by_weight.setdefault((row[1], row[2]), []).append(json.dumps(row))
+        lines += [",\n".join("  " + ", ".join(rows) for rows in by_weight.values())]
+        lines += [" ],", f' "failed": {json.dumps(self.failed)}']
+        with open(self.path + ".partial", "w") as file:
+            file.write("\n".join(["{", *lines, "}"]) + "\n")
+        os.replace(self.path + ".partial", self.path)
 
 
 def main() -> None:
+    table = Table(sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 300.0)
+    table.write()
     rng = np.random.default_rng(1)
-    table: dict[str, object] = {"ort": ort.__version__, "gpu": torch.cuda.get_device_name(0)}
-    ops: dict[str, list[list[float]]] = {}
-    rows = [(8, 64), (8, 1024), (8, 4096), (64, 4096), (512, 4096), (4096, 4096)]
-    names = ["Add", "AddRow", "Mul", "Cast", "Pow", "Sqrt", "Reciprocal", "Sigmoid", "Exp", "Erf",
-             "Tanh", "Relu", "Gelu", "ReduceMean", "LayerNormalization", "Softmax", "Neg"]  # fmt: skip
-    for op in names:
-        for shape in rows:
-            dtype = F32 if op in ("Pow", "ReduceMean", "Sqrt", "Reciprocal") else F16
-            np_type = np.float32 if dtype == F32 else np.float16
-            feeds = {"x": np.abs(rng.standard_normal(shape)).astype(np_type) * 0.5 + 0.5}
-            if op in ("Add", "Mul", "ReduceMean"):
-                feeds["y"] = np.full(shape, 1.0, np_type) * (1 if op == "Mul" else 0.01)
-            try:
-                us = slope_us(lambda n: chain(op, shape, n, dtype), feeds, 40, 120)
-            except Exception as e:  # report and go on: the table says what is missing
-                print("failed", op, shape, str(e)[:200], flush=True)
-                continue
-            if op == "ReduceMean":  # its link has an Add to restore the shape
-                us -= next(t for e, t in ops["Add"] if e == shape[0] * shape[1])
-            ops.setdefault(op, []).append([shape[0] * shape[1], round(us, 3)])
-            print(op, shape, round(us, 2), flush=True)
-    table["ops"] = ops
-    gemm = []
-    sizes = [(64, 64), (64, 128), (256, 256), (768, 3072), (1024, 1024), (4096, 4096), (4096, 14336)]
-    for k, n in sizes:
-        for m in (1, 2, 8, 16, 64, 256):
-            big = k * n * 2 > 4e6
-            short, long = (4, 12) if big else (20, 60)
-            feeds = {"x": rng.standard_normal((m, k)).astype(np.float16)}
-            us = slope_us(lambda c: matmul_chain(m, k, n, c, not big and k * n < 1e5), feeds, short, long)
-            gemm.append([m, k, n, round(us, 3)])
-            print("MatMul", m, k, n, round(us, 2), flush=True)
-    table["matmul"] = gemm
-    with open(sys.argv[1], "w") as f:
-        json.dump(table, f, indent=1)
+    for op in OPS:
+        for shape in ROWS:
+            np_type = NUMPY[dtype_of(op)]
+            feeds = {"x": put((np.abs(rng.standard_normal(shape)) * 0.5 + 0.5).astype(np_type))}
+            if op in BINARY:
+                feeds["y"] = put(np.full(shape, BINARY[op], np_type))
+            if op == "Cast":
+                feeds["y"] = put(rng.standard_normal(shape, np.float32))
+            make = partial(chain, op=op, shape=shape)
+            us = table.measure(f"{op} {shape}", partial(slope_us, make, feeds, *LINKS))
+            if us is not None:
+                table.ops.setdefault(op, []).append([shape[0] * shape[1], us])
+        table.write()
+    sweep = put(rng.standard_normal(SWEEP_ELEMENTS, np.float32).astype(np.float16))
+    for k, n in WEIGHTS:
+        short, long = links_of(k, n)
+        cold = k * n > COLD_ELEMENTS
+        weights = make_weights(k, n, long if cold else 2)
+        for m in BATCHES:
+            feeds = {"x": put(rng.standard_normal((m, k)).astype(np.float16))}
+            if cold:
+                feeds["sweep"] = sweep
+            make = partial(matmuls, m=m, k=k, n=n, weights=weights, cold=cold)
+            us = table.measure(f"MatMul {m} {k} {n}", partial(slope_us, make, feeds, short, long))
+            if us is not None:
+                table.matmul.append([m, k, n, us])
+            table.write()
 
 
 if __name__ == "__main__":

@@ -163,10 +163,9 @@ def verify(
     seed: int = 0,
     provider: str = "cpu",
     rtol: float | None = None,
-    atol: float | None = None,
 ) -> Comparison:
     """Run two models on the same inputs and compare their outputs (see ``Comparison``)."""
     for path in (a, b):
         if not Path(path).exists():
             raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
-    return compare_models(a, b, seed=seed, provider=provider, rtol=rtol, atol=atol)
+    return compare_models(a, b, seed=seed, provider=provider, rtol=rtol)

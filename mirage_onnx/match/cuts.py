@@ -212,8 +212,23 @@ def _variants(graph: _Graph, tensor: str, cut: Cut, limits: Limits) -> Iterator[
     } | {tensor}
     # One kernel computes several outputs only over equal axes; others are regions of their own.
     shapes = {graph.program.tensors[o].shape for o in escaping}
-    if 1 < len(escaping) <= limits.outputs and len(shapes) == 1:
+    if 1 < len(escaping) <= limits.outputs and len(shapes) == 1 and _is_convex(graph, cut, escaping):
         yield frozenset(escaping)
+
+
+def _is_convex(graph: _Graph, cut: Cut, outputs: set[str]) -> bool:
+    """Whether no leaf depends on an output through nodes outside the cone."""
+    seen: set[str] = set()
+    todo = list(cut.leaves)
+    while todo:
+        producer = graph.producer.get(todo.pop())
+        if producer is None or producer.name in seen:
+            continue
+        seen.add(producer.name)
+        if outputs & set(producer.outputs):
+            return False
+        todo += producer.inputs
+    return True
 
 
 def find_candidates(program: Program, limits: Limits | None = None) -> Matches:

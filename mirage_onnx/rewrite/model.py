@@ -68,8 +68,7 @@ def rewrite_model(
     leaves the references of untouched weights as they are, "inline" loads all data.
 
     Raises:
-        MirageError: INTERNAL for regions that overlap, are not convex or hide a value that is used
-            elsewhere; EXTERNAL_DATA_MISSING; OPTION_INVALID for a model rewritten before.
+        MirageError: INTERNAL for a region that is not convex; EXTERNAL_DATA_MISSING; OPTION_INVALID for a model rewritten before.
     """
     if external not in ("keep", "inline"):
         raise internal(f"external={external!r}")
@@ -112,9 +111,6 @@ class _Rewriter:
     def replace(self, replacement: Replacement) -> None:
         nodes = self.wiring.find(replacement.nodes)
         protos = [self.wiring.proto(node) for node in nodes]
-        hidden = set(self.wiring.escaping(nodes)) - set(replacement.outputs)
-        if hidden:
-            raise internal(f"{min(hidden)!r} is used outside its region but is no output of it")
         body = build_body(protos, replacement, self.constants, self.opsets)
         self._share(replacement, body)
 

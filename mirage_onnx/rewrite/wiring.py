@@ -48,8 +48,6 @@ class Wiring:
             node = self._by_name.get(name)
             if node is None:
                 raise internal(f"there is no node {name!r}")
-            if id(node) in self._gone:
-                raise internal(f"node {name!r} is in two regions")
             found.append(node)
         return sorted(found, key=lambda node: self._rank[id(node)])
 
@@ -59,25 +57,20 @@ class Wiring:
         count = len(self._protos)
         return self._protos[index] if index < count else self._added[index - count]
 
-    def escaping(self, nodes: Sequence[gs.Node]) -> list[str]:
-        """Values made by ``nodes`` that others read, or that are graph outputs."""
-        inside = {id(node) for node in nodes}
-        return [
-            value.name
-            for node in nodes
-            for value in node.outputs
-            if value.name
-            and (
-                value.name in self._graph_outputs
-                or any(id(reader) not in inside for reader in value.outputs)
-            )
-        ]
-
     def replace(self, nodes: Sequence[gs.Node], proto: onnx.NodeProto) -> None:
-        """Put ``proto`` in the place of ``nodes``, then drop what only they needed."""
-        rank = min(self._rank[id(node)] for node in nodes)
-        freed = [value for node in nodes for value in node.inputs]
-        self._drop(nodes)
+        """Let ``proto`` make its outputs instead of ``nodes``, then drop what nobody reads any more.
+
+        Regions may overlap: a node whose results others still read stays, and what a kernel
+        recomputes disappears from the graph with its last reader.
+
+        Raises:
+            MirageError: INTERNAL where a replaced output is one of several of a node that stays.
+        """
+        rank = max(self._rank[id(node)] for node in nodes)
+        for name in proto.output:
+            value = self._value(name)
+            for producer in list(value.inputs):
+                producer.outputs.remove(value)
         name = str(len(self._protos) + len(self._added))
         self._added.append(proto)
         node = gs.Node(
@@ -88,25 +81,26 @@ class Wiring:
         )
         self.graph.nodes.append(node)
         self._rank[id(node)] = rank
-        while freed:
-            for producer in list(freed.pop().inputs):
-                if all(
-                    not value.outputs and value.name not in self._graph_outputs
-                    for value in producer.outputs
-                ):
-                    freed.extend(producer.inputs)
-                    self._drop([producer])
+        todo = list(nodes)
+        while todo:
+            dead = todo.pop()
+            if id(dead) in self._gone or any(map(self._is_needed, dead.outputs)):
+                continue
+            todo.extend(producer for value in dead.inputs for producer in value.inputs)
+            self._gone.add(id(dead))
+            dead.inputs.clear()
+            dead.outputs.clear()
+        for left in nodes:
+            if id(left) not in self._gone and len(left.outputs) != len(self.proto(left).output):
+                raise internal(f"node {self.proto(left).name!r} is replaced in part")
+
+    def _is_needed(self, value: gs.Tensor) -> bool:
+        return bool(value.name) and (bool(value.outputs) or value.name in self._graph_outputs)
 
     def _value(self, name: str) -> gs.Tensor:
         if not name:
             return gs.Variable.empty()
         return self._values.setdefault(name, gs.Variable(name))
-
-    def _drop(self, nodes: Sequence[gs.Node]) -> None:
-        for node in nodes:
-            self._gone.add(id(node))
-            node.inputs.clear()
-            node.outputs.clear()
 
     def ordered(self) -> list[onnx.NodeProto]:
         """The nodes in the original order, moved only as far as dependencies ask.
