@@ -221,7 +221,9 @@ class Table:
             "driver": driver_version(),
             "torch": torch.__version__,
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "command": " ".join(["python3", *sys.argv]),
+            "command": " ".join(
+                ["python3", sys.argv[0], os.path.basename(sys.argv[1]), *sys.argv[2:]]
+            ),
         }
         self.ops: dict[str, list[list[float]]] = {}
         self.matmul: list[list[float]] = []

@@ -119,9 +119,6 @@ def verify(
     rtol: Annotated[
         float | None, typer.Option(help="Largest relative L2 error of an output.")
     ] = None,
-    atol: Annotated[
-        float | None, typer.Option(help="Largest absolute error that is always accepted.")
-    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
     provider: Annotated[
         Provider, typer.Option(help="Execution provider that runs both models.")
@@ -134,10 +131,9 @@ def verify(
     from mirage_onnx.report.table import verify_table
 
     options: dict[str, float] = {}
-    for name, value in (("rtol", rtol), ("atol", atol)):
-        _require(value is None or value >= 0, f"--{name} {value}: must not be negative")
-        if value is not None:
-            options[name] = value
+    _require(rtol is None or rtol >= 0, f"--rtol {rtol}: must not be negative")
+    if rtol is not None:
+        options["rtol"] = rtol
     with _stdout_kept(as_json):
         report = api.verify(a, b, seed=seed, provider=provider.value, **options)
     console = stderr_console()

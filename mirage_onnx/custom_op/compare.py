@@ -73,7 +73,8 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         first = self.first_difference
-        return asdict(self) | {
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        return plain | {
             "first_difference": first.name if first else None,
             "needed_rtol": self.needed_rtol,
         }

@@ -25,6 +25,8 @@ class Limits:
     """Bounds of one cone and of how many cuts of a tensor are kept."""
 
     contractions: int = 6
+    #: Reductions and contractions one after the other on a path: what one kernel can hold.
+    depth: int = 3
     nodes: int = 32
     leaves: int = 5
     kept: int = 12
@@ -42,6 +44,7 @@ class Cut:
     leaves: frozenset[str]
     nodes: frozenset[str]
     contractions: int
+    depth: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,11 @@ class _Graph:
     def contractions(self, name: str) -> int:
         return sum(s.op == "matmul" for s in self.node[name].steps)
 
+    def depth(self, name: str) -> int:
+        """Reductions and contractions of a node (composite operators chain theirs)."""
+        reducing = ("matmul", "sum", "mean", "rmax")
+        return sum(s.op in reducing for s in self.node[name].steps)
+
     def reduces(self, name: str) -> bool:
         return any(s.op in ("sum", "mean", "rmax") for s in self.node[name].steps)
 
@@ -157,7 +165,7 @@ def _cuts(graph: _Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
             if own:
                 options = [c for c in options if _feeds(graph, c, limits)]
             if graph.inside(tensor) is None or graph.is_natural(tensor):
-                options.append(Cut(frozenset({tensor}), frozenset(), 0))
+                options.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
             choices.append(options)
         cuts: dict[Cut, None] = {}
         for parts in product(*choices):
@@ -167,8 +175,9 @@ def _cuts(graph: _Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
             if leaves & inner or len(leaves) > limits.leaves or len(nodes) > limits.nodes:
                 continue
             count = own + sum(graph.contractions(n) for n in nodes if n != node.name)
-            if count <= limits.contractions:
-                cuts[Cut(leaves, nodes, count)] = None
+            depth = graph.depth(node.name) + max((p.depth for p in parts), default=0)
+            if count <= limits.contractions and depth <= limits.depth:
+                cuts[Cut(leaves, nodes, count, depth)] = None
         found[node.outputs[0]] = _best(graph, tuple(cuts), limits)
     return found
 

@@ -2,7 +2,7 @@
 
 Variables: r_i (candidate i is used) and e_n (node n disappears). A node disappears only if a used
 candidate covers it, and then either that candidate also yields its result or all readers of the
-result disappear too; so a value that two kernels recompute costs nothing extra, and a value that
+result disappear too, and no used candidate reads it; so a value that two kernels recompute costs nothing extra, and a value that
 somebody else still needs keeps its node. Each tensor is yielded by at most one candidate.
 
     maximise  sum_n e_n * time(n) - sum_i r_i * time(i)
@@ -63,6 +63,16 @@ def choose(
                 rows.append((row, 0.0))
             if len(yielding) > 1:
                 rows.append((dict.fromkeys(yielding, 1.0), 1.0))
+    maker = {o: n.name for n in program.nodes for o in n.outputs if o}
+    for i, c in enumerate(candidates):
+        for leaf in {t.tensor.name for t in c.region.inputs}:
+            if (producer := maker.get(leaf)) in index:
+                # what a used candidate reads is made by its node or yielded by another candidate
+                yielding = [j for j, d in enumerate(candidates) if leaf in d.outputs]
+                row = {index[producer]: 1.0, i: 1.0}
+                for j in yielding:
+                    row[j] = row.get(j, 0.0) - 1.0
+                rows.append((row, 1.0))
     size = count + len(nodes)
     cost = np.zeros(size)
     cost[:count] = np.asarray(times_us) + TIE_US

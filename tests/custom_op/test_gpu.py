@@ -27,7 +27,7 @@ SOURCE = """
 extern "C" __global__ void add(float* out, const float* a, const float* b, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");  // launched before the node before it ends
+  asm volatile("griddepcontrol.wait;" ::: "memory");  // pdl: the node before may still run
 #endif
   if (i < n) out[i] = a[i] + b[i];
 }

@@ -1,0 +1,151 @@
+"""Write small ONNX models in a few lines, and take them through the stages of the pipeline.
+
+    net = Net()
+    x = net.input(8, 64)
+    model = net.model(net.MatMul(net.Mul(x, 2.0), net.weight(64, 32)))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import helper, numpy_helper
+
+from mirage_onnx.errors import Rejection
+from mirage_onnx.importer import LoadedModel, import_model, load_model
+from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.ugraph import KernelParams, UGraph
+from mirage_onnx.match.cuts import Candidate, Matches, find_candidates
+from mirage_onnx.superopt.search import SearchResult, search
+from mirage_onnx.target import H200
+from mirage_onnx.verify.equivalence import verify
+from mirage_onnx.verify.numeric import check_numerics
+from mirage_onnx.verify.weights import sample_weights
+
+
+class Net:
+    """Every method that is not defined here adds the node of this name; numbers become constants."""
+
+    def __init__(self, dtype: Any = np.float16, prefix: str = "", seed: int = 0, opset: int = 20):
+        self.dtype, self.prefix, self.opset = np.dtype(dtype), prefix, opset
+        self.rng = np.random.default_rng(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.weights: list[onnx.TensorProto] = []
+
+    def _name(self, kind: str) -> str:
+        return f"{self.prefix}{kind}{len(self.nodes) + len(self.inputs) + len(self.weights)}"
+
+    def input(self, *shape: int | str, dtype: Any = None) -> str:
+        name = self._name("x")
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype or self.dtype))
+        self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
+        return name
+
+    def constant(self, value: Any, dtype: Any = None) -> str:
+        name = self._name("c")
+        array = np.asarray(value, dtype or self.dtype)
+        self.weights.append(numpy_helper.from_array(array, name))
+        return name
+
+    def weight(self, *shape: int, scale: float | None = None) -> str:
+        scale = scale or 1 / np.sqrt(shape[0])
+        return self.constant(self.rng.standard_normal(shape) * scale)
+
+    def __getattr__(self, op: str) -> Callable[..., str]:
+        def add(*args: Any, **attributes: Any) -> str:
+            inputs = [
+                a if isinstance(a, str)
+                else self.constant(a, np.int64 if isinstance(a, list) else None)
+                for a in args
+            ]  # fmt: skip
+            out = self._name("t")
+            node = helper.make_node(op, inputs, [out], name=f"{op}_{out}", **attributes)
+            self.nodes.append(node)
+            return out
+
+        if op.startswith("_"):
+            raise AttributeError(op)
+        return add
+
+    def cast(self, x: str, dtype: Any) -> str:
+        return self.Cast(x, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def rms(self, x: str, gamma: str | None = None, eps: float = 1e-3) -> str:
+        """x / sqrt(mean(x^2) + eps), times gamma."""
+        square = self.Mul(x, x)
+        root = self.Sqrt(self.Add(self.ReduceMean(square, [-1]), eps))
+        y = self.Div(x, root)
+        return self.Mul(y, gamma) if gamma else y
+
+    def model(self, *outputs: str) -> onnx.ModelProto:
+        graph = helper.make_graph(
+            self.nodes, "small", self.inputs, [onnx.ValueInfoProto(name=o) for o in outputs],
+            self.weights,
+        )  # fmt: skip
+        imports = [helper.make_opsetid("", self.opset)]
+        model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+        return onnx.shape_inference.infer_shapes(model)
+
+
+def matches(model: onnx.ModelProto) -> Matches:
+    return find_candidates(import_model(load_model(model)))
+
+
+def largest(found: Matches) -> Candidate:
+    """The candidate with the most nodes, of these with the most outputs."""
+    return max(found.candidates, key=lambda c: (len(c.nodes), len(c.outputs)))
+
+
+def region_of(model: onnx.ModelProto) -> Region:
+    return largest(matches(model)).region
+
+
+def prover(
+    loaded: LoadedModel | None = None,
+) -> Callable[[Region, UGraph, tuple[KernelParams, ...]], Any]:
+    """What the pipeline passes to the search: proof, then rounding."""
+
+    def prove(region: Region, graph: UGraph, params: tuple[KernelParams, ...]) -> Any:
+        proof = verify(region, graph)
+        if isinstance(proof, Rejection):
+            return proof
+        weights = sample_weights(loaded, region) if loaded else {}
+        record = check_numerics(region, graph, params, weights)
+        return record if isinstance(record, Rejection) else proof
+
+    return prove
+
+
+def search_region(
+    region: Region, loaded: LoadedModel | None = None, **options: Any
+) -> SearchResult:
+    return search(region, H200, prover(loaded), **options)
+
+
+def feeds(model: onnx.ModelProto, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random values of every graph input; small whole numbers where it wants integers."""
+    found = {}
+    for value in model.graph.input:
+        shape = [d.dim_value or 2 for d in value.type.tensor_type.shape.dim]
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        data = rng.standard_normal(shape)
+        if np.issubdtype(dtype, np.integer):
+            data = rng.integers(0, 2, shape)
+        found[value.name] = np.asarray(data).astype(dtype)
+    return found
+
+
+def run_model(model: onnx.ModelProto, values: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """All outputs in stock ONNX Runtime, which knows nothing of our library."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, values)
