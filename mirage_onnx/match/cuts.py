@@ -29,8 +29,8 @@ class Limits:
     depth: int = 3
     nodes: int = 32
     leaves: int = 5
-    kept: int = 12
-    kept_per_contractions: int = 4
+    kept: int = 24
+    kept_per_contractions: int = 8
     outputs: int = 3
     #: A contraction feeds another one of its region only if its result has at most this many
     #: columns: every block of the second would compute it again.

@@ -7,7 +7,8 @@ share the stream with an onnxruntime session (``user_compute_stream``).
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import MirageError
 from mirage_onnx.target import TARGETS, Target
 
-#: Bytes read between repeats so that nothing of the timed work is left in L2 (clean lines only).
+#: Bytes read (twice) before each timed call, so that nothing of it is left in L2: clean lines only.
 FLUSH_BYTES = 256 * 2**20
+#: Calls in a row that make one sample.
+CALLS = 8
 
 _FLUSH = """
 extern "C" __global__ void read_all(const uint4* data, unsigned long long count, unsigned* out) {
@@ -75,40 +78,56 @@ class Gpu:
         _ok(d.cuInit(0))
         device = _ok(d.cuDeviceGet(0))
         _ok(d.cuCtxSetCurrent(_ok(d.cuDevicePrimaryCtxRetain(device))))
-        self.stream = _ok(d.cuStreamCreate(1))
+        self.stream = _ok(d.cuStreamCreate(1))  # 1: not ordered with the legacy default stream
+        self._undo: list[Callable[[], object]] = []
         self._flush_data = self.empty(FLUSH_BYTES)
-        _ok(d.cuMemsetD8(self._flush_data, 1, FLUSH_BYTES))
+        _ok(d.cuMemsetD8Async(self._flush_data, 1, FLUSH_BYTES, self.stream))
         self._flush_out = self.empty(4)
         self._flush = self.load(compile_cubin(_FLUSH, target, name="read_all"), "read_all")
+        self._flushed = self.capture(self._flush_twice)
+        self._undo.clear()  # the flush lives as long as the process
 
     @property
     def stream_address(self) -> int:
         return int(self.stream)
 
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Buffers, kernels and graphs made inside are gone afterwards."""
+        mark = len(self._undo)
+        try:
+            yield
+        finally:
+            self.d.cuStreamSynchronize(self.stream)  # its error, if any, is the one being raised
+            while len(self._undo) > mark:
+                self._undo.pop()()
+
     def empty(self, size: int) -> int:
-        return int(_ok(self.d.cuMemAlloc(max(size, 16))))
+        at = int(_ok(self.d.cuMemAlloc(max(size, 16))))
+        self._undo.append(lambda: self.d.cuMemFree(at))
+        return at
 
     def put(self, x: np.ndarray) -> int:
         x = np.ascontiguousarray(x)
         at = self.empty(x.nbytes)
-        _ok(self.d.cuMemcpyHtoD(at, x.ctypes.data, x.nbytes))
+        # On the stream: a copy outside it may still be on its way when the stream's work begins.
+        _ok(self.d.cuMemcpyHtoDAsync(at, x.ctypes.data, x.nbytes, self.stream))
+        self.wait()
         return at
 
     def poison(self, at: int, size: int) -> None:
-        _ok(self.d.cuMemsetD8(at, 0xFF, size))
+        """Fill with bytes that are NaN in every float type."""
+        _ok(self.d.cuMemsetD8Async(at, 0xFF, size, self.stream))
 
     def get(self, at: int, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        self.wait()
         x = np.empty(shape, dtype)
-        _ok(self.d.cuMemcpyDtoH(x.ctypes.data, at, x.nbytes))
+        _ok(self.d.cuMemcpyDtoHAsync(x.ctypes.data, at, x.nbytes, self.stream))
+        self.wait()
         return x
-
-    def free(self, *pointers: int) -> None:
-        for p in pointers:
-            _ok(self.d.cuMemFree(p))
 
     def load(self, cubin: Cubin, name: str, smem_bytes: int = 0) -> Any:
         library = _ok(self.d.cuLibraryLoadData(cubin.image, [], [], 0, [], [], 0))
+        self._undo.append(lambda: self.d.cuLibraryUnload(library))
         kernel = _ok(self.d.cuLibraryGetKernel(library, name.encode()))
         function = _ok(self.d.cuKernelGetFunction(kernel))
         if smem_bytes > 48 * 1024:
@@ -144,44 +163,67 @@ class Gpu:
         )
         _ok(d.cuLaunchKernelEx(config, function, pointers.ctypes.data, 0))
 
-    def launch_source(self, function: Any, source: KernelSource, at: dict[str, int]) -> None:
+    def launch_source(self, function: Any, source: KernelSource, at: Mapping[str, int]) -> None:
         self.launch(
             function, source.grid, source.block, [at[a] for a in source.args],
             cluster=source.cluster, smem_bytes=source.smem_bytes,
         )  # fmt: skip
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Record ``work`` into a graph; calling the result replays it."""
+    def capture(self, work: Callable[[], object]) -> Callable[[], None]:
+        """Record what ``work`` puts on the stream into a graph; calling the result replays it."""
         d = self.d
         _ok(d.cuStreamBeginCapture(self.stream, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
-        work()
+        try:
+            work()
+        except BaseException:
+            d.cuStreamEndCapture(self.stream)  # or nothing else could run on the stream
+            raise
         graph = _ok(d.cuStreamEndCapture(self.stream))
         executable = _ok(d.cuGraphInstantiate(graph, 0))
-        return lambda: _ok(d.cuGraphLaunch(executable, self.stream))
+        _ok(d.cuGraphDestroy(graph))
+        self._undo.append(lambda: d.cuGraphExecDestroy(executable))
 
-    def flush(self) -> None:
-        """Read ``FLUSH_BYTES``: L2 then holds clean lines of nothing that is timed."""
+        def replay() -> None:
+            _ok(d.cuGraphLaunch(executable, self.stream))
+
+        return replay
+
+    def _flush_twice(self) -> None:
         count = FLUSH_BYTES // 16
         grid = (8 * self.target.multiprocessors, 1, 1)
-        self.launch(self._flush, grid, 256, [self._flush_data, count, self._flush_out])
+        for _ in range(2):
+            self.launch(self._flush, grid, 256, [self._flush_data, count, self._flush_out])
 
     def wait(self) -> None:
         _ok(self.d.cuStreamSynchronize(self.stream))
 
-    def time_us(self, arms: Sequence[Callable[[], None]], repeats: int) -> list[list[float]]:
-        """Cold-L2 times of each arm, interleaved: event, arm, event after two flushes."""
+    def time_us(self, arms: Sequence[Callable[[], object]], samples: int) -> np.ndarray:
+        """Cold-L2 times, (arms, samples): T(flush + arm) - T(flush), each over ``CALLS`` calls.
+
+        A sample of every arm and one of the flush alone make a round, run forth and back in turn,
+        so that a drift of the clocks hits all of them.
+        """
         d = self.d
-        flushed = self.capture(lambda: (self.flush(), self.flush()) and None)
-        events = [
-            [(_ok(d.cuEventCreate(0)), _ok(d.cuEventCreate(0))) for _ in range(repeats)]
-            for _ in arms
-        ]
-        for r in range(repeats):
-            order = range(len(arms)) if r % 2 == 0 else range(len(arms) - 1, -1, -1)
+        start, end = _ok(d.cuEventCreate(0)), _ok(d.cuEventCreate(0))
+        both: list[Callable[[], object] | None] = [None, *arms]
+
+        def sample(arm: Callable[[], object] | None) -> float:
+            _ok(d.cuEventRecord(start, self.stream))
+            for _ in range(CALLS):
+                self._flushed()
+                if arm is not None:
+                    arm()
+            _ok(d.cuEventRecord(end, self.stream))
+            self.wait()
+            return 1e3 * float(_ok(d.cuEventElapsedTime(start, end))) / CALLS
+
+        for arm in both:  # clocks up, code loaded
+            sample(arm)
+        found = np.empty((len(both), samples))
+        for s in range(samples):
+            order = range(len(both)) if s % 2 == 0 else range(len(both) - 1, -1, -1)
             for i in order:
-                flushed()
-                _ok(d.cuEventRecord(events[i][r][0], self.stream))
-                arms[i]()
-                _ok(d.cuEventRecord(events[i][r][1], self.stream))
-                self.wait()
-        return [[1e3 * float(_ok(d.cuEventElapsedTime(a, b))) for a, b in e] for e in events]
+                found[i, s] = sample(both[i])
+        for event in (start, end):
+            _ok(d.cuEventDestroy(event))
+        return found[1:] - np.median(found[0])

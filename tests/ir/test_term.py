@@ -1,0 +1,277 @@
+"""The normal form of terms: which spellings are one term, and which must stay apart."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage_onnx.ir import term as t
+from mirage_onnx.ir.ops import ELEMENTWISE, to_term
+from mirage_onnx.ir.term import Term
+from mirage_onnx.verify.domain import Float64
+from mirage_onnx.verify.interpret_term import interpret_terms
+from mirage_onnx.verify.named import Named
+
+
+class Expr:
+    """A term that Python's operators build."""
+
+    def __init__(self, term: Term | int | Fraction) -> None:
+        self.term = term if isinstance(term, Term) else t.const(Fraction(term))
+
+    def __add__(self, other: Any) -> Expr:
+        return call("add", self, other)
+
+    def __sub__(self, other: Any) -> Expr:
+        return call("sub", self, other)
+
+    def __mul__(self, other: Any) -> Expr:
+        return call("mul", self, other)
+
+    def __truediv__(self, other: Any) -> Expr:
+        return call("div", self, other)
+
+    def __neg__(self) -> Expr:
+        return call("neg", self)
+
+    def __radd__(self, other: Any) -> Expr:
+        return call("add", other, self)
+
+    def __rsub__(self, other: Any) -> Expr:
+        return call("sub", other, self)
+
+    def __rmul__(self, other: Any) -> Expr:
+        return call("mul", other, self)
+
+    def __rtruediv__(self, other: Any) -> Expr:
+        return call("div", other, self)
+
+    def __pow__(self, e: Any) -> Expr:
+        return Expr(t.power(self.term, Fraction(e)))
+
+
+def wrap(x: Any) -> Expr:
+    return x if isinstance(x, Expr) else Expr(x)
+
+
+def call(op: str, *args: Any) -> Expr:
+    return Expr(to_term(op, *(wrap(a).term for a in args)))
+
+
+def reduced(op: str) -> Any:
+    return lambda axes, x: Expr(t.reduce_(op, axes.split(), wrap(x).term))
+
+
+def mean(axes: str, x: Any) -> Expr:
+    names = axes.split()
+    total = t.reduce_(t.SUM, names, wrap(x).term)
+    return Expr(t.mul(t.power(t.extent(names), -1), total))
+
+
+SCOPE: dict[str, Any] = {
+    **{op: (lambda *a, op=op: call(op, *a)) for op in ELEMENTWISE},
+    "x": Expr(t.input_("x", "ij")), "y": Expr(t.input_("y", "ij")),
+    "v": Expr(t.input_("v", "i")), "w": Expr(t.input_("w", "jk")),
+    "sum": reduced(t.SUM), "rmax": reduced(t.MAXR), "mean": mean,
+    "n": lambda axes: Expr(t.extent(axes.split())),
+    "pi": Expr(t.const("pi")), "q": Fraction,
+}  # fmt: skip
+
+
+def read(text: str) -> Term:
+    return wrap(eval(text, {"__builtins__": {}}, SCOPE)).term
+
+
+EQUAL = """
+x / sqrt(v)                 | x * rsqrt(v)
+x / sqrt(v)                 | x * v**q(-1, 2)
+x / sqrt(v)                 | x * recip(sqrt(v))
+x / sqrt(v)                 | x * (1 / v**q(1, 2))
+sqrt(v)                     | v**q(1, 2)
+x * x                       | x**2
+x * x                       | square(x)
+x * x * x                   | x**3
+(x * x) * (x * x)           | x**4
+x * sigmoid(x)              | x / (1 + exp(-x))
+x * sigmoid(x)              | x * recip(exp(-x) + 1)
+sigmoid(x)                  | (1 + exp(-1 * x))**-1
+relu(x)                     | max(x, 0)
+x + y                       | y + x
+x * y                       | y * x
+max(x, y)                   | max(y, x)
+min(x, y)                   | min(y, x)
+(x + y) + v                 | x + (y + v)
+(x * y) * v                 | x * (y * v)
+x - y                       | x + (-y)
+x - x                       | 0 * y
+x + x                       | 2 * x
+2 * x + 3 * x               | 5 * x
+2 * (3 * x)                 | 6 * x
+x / 4                       | x * q(1, 4)
+-(-x)                       | x
+0 - x                       | -x
+x + 0                       | x
+x * 1                       | x
+x * 0                       | x - x
+sqrt(4) * x                 | 2 * x
+(1 + 2) * x                 | 3 * x
+x**1                        | x
+x**0                        | 1 + 0 * x
+(x**-1)**-1                 | x
+(x**3)**q(1, 3)             | x
+(x * y)**2                  | x**2 * y**2
+recip(x * y)                | recip(x) * recip(y)
+sqrt(x)**2                  | x
+sum("i", sum("j", x))       | sum("j", sum("i", x))
+sum("i", sum("j", x))       | sum("i j", x)
+sum("k", x)                 | n("k") * x
+mean("k", x)                | n("k")**-1 * (n("k") * x)
+mean("i", x)                | sum("i", x) / n("i")
+rmax("i", rmax("j", x))     | rmax("i j", x)
+rmax("k", x)                | x
+sum("j", x * w)             | sum("j", w * x)
+"""
+
+DIFFERENT = """
+x * y / y                   | x
+x / x                       | 1 + 0 * x
+x * recip(x)                | 1 + 0 * x
+sqrt(x**2)                  | x
+sqrt(x * x)                 | x
+(x**2)**q(1, 2)             | x
+(x**4)**q(1, 4)             | x
+sqrt(x * y)                 | sqrt(x) * sqrt(y)
+x - y                       | y - x
+x / y                       | y / x
+abs(x)                      | x
+max(x, y)                   | min(x, y)
+x**2                        | x**3
+exp(x + y)                  | exp(x) + exp(y)
+sum("i", x * y)             | sum("i", x) * sum("i", y)
+sum("i", x)                 | sum("j", x)
+sum("i", x)                 | mean("i", x)
+sum("i", x)                 | rmax("i", x)
+mean("i", x)                | sum("i", x) / 8
+x + v                       | x + x
+pi * x                      | 3 * x
+tanh(x)                     | x
+sigmoid(x)                  | x * sigmoid(x)
+"""
+
+
+def pairs(table: str) -> list[tuple[str, str]]:
+    rows = [line.split("|") for line in table.strip().splitlines()]
+    return [(a.strip(), b.strip()) for a, b in rows]
+
+
+@pytest.mark.parametrize(("a", "b"), pairs(EQUAL))
+def test_one_term(a: str, b: str) -> None:
+    assert read(a) is read(b)
+
+
+@pytest.mark.parametrize(("a", "b"), pairs(DIFFERENT))
+def test_two_terms(a: str, b: str) -> None:
+    assert read(a) is not read(b)
+
+
+def test_terms_are_interned_and_ordered_by_content() -> None:
+    a, b = read("exp(x) * v"), read("v * exp(x)")
+    assert a is b
+    assert len({read("x"), read("y"), read("x")}) == 2
+    terms = [read(text) for text in ("x", "exp(x)", "x + y", "2 * x", "sum('i', x)")]
+    assert sorted(terms) == sorted(reversed(terms))
+    assert read("x").order < read("exp(x)").order
+
+
+def test_axes() -> None:
+    assert read("x * w").axes == ("i", "j", "k")
+    assert read('sum("j", x * w)').axes == ("i", "k")
+    assert read('n("i")').axes == ()
+    assert t.input_("x", "ij") is not t.input_("x", "ik")
+
+
+def test_text_shows_the_whole_term() -> None:
+    text = str(read('v * sum("j", x * w) + 1'))
+    assert text == "add(1, mul(v[i], sum[j](mul(w[j,k], x[i,j]))))"
+
+
+def test_substitute_renormalises() -> None:
+    (got,) = t.substitute([read("x * y")], {"x": read("v"), "y": read("v")})
+    assert got is read("v * v")
+    (got,) = t.substitute([read('sum("j", x)')], {"x": t.input_("x", "ab")}, {"j": "a"})
+    assert got is t.reduce_(t.SUM, "a", t.input_("x", "ab"))
+
+
+def test_walk_puts_arguments_first() -> None:
+    order = t.walk([read('exp(v) * sum("j", x * w)')])
+    place = {u: i for i, u in enumerate(order)}
+    assert all(place[a] < place[u] for u in order for a in u.args)
+    assert len(place) == len(order)
+
+
+@pytest.mark.parametrize(("a", "b"), pairs(EQUAL))
+def test_one_term_is_one_value(a: str, b: str, rng: np.random.Generator) -> None:
+    """What the normal form merges is equal in float64 (on positive numbers)."""
+    del b
+    sizes = {"i": 3, "j": 4, "k": 2}
+    inputs = {
+        name: Named(rng.uniform(0.5, 2.0, (1, *(sizes[c] for c in axes))), tuple(axes))
+        for name, axes in (("x", "ij"), ("y", "ij"), ("v", "i"), ("w", "jk"))
+    }
+    got = interpret_terms(Float64(), [read(a)], inputs, sizes)[0]
+    plain = {k: v.data[0] for k, v in inputs.items()}
+    want = in_numpy(a, plain, sizes)
+    if want is not None:
+        full = np.broadcast_to(got.aligned(("i", "j")[: want.ndim])[0], want.shape)
+        np.testing.assert_allclose(full, want, rtol=1e-12)
+
+
+def in_numpy(text: str, x: dict[str, np.ndarray], sizes: dict[str, int]) -> np.ndarray | None:
+    """The text as plain numpy over [i, j]; reductions are not translated."""
+    if any(word in text for word in ("sum", "mean", "rmax", "n(", "w")):
+        return None
+    scope: dict[str, Any] = {op: e.fn for op, e in ELEMENTWISE.items()}
+    scope |= {"x": x["x"], "y": x["y"], "v": x["v"][:, None], "q": lambda a, b: a / b, "pi": np.pi}
+    scope |= {"relu": lambda a: np.maximum(a, 0)}
+    value = eval(text, {"__builtins__": {}}, scope)
+    return np.broadcast_to(value, (sizes["i"], sizes["j"]))
+
+
+LEAVES = ["x", "y", "v", "1", "2", "q(1, 3)"]
+texts = st.recursive(
+    st.sampled_from(LEAVES),
+    lambda sub: st.one_of(
+        st.tuples(st.sampled_from(["+", "-", "*", "/"]), sub, sub).map(
+            lambda p: f"({p[1]} {p[0]} ({p[2]} + 3))" if p[0] == "/" else f"({p[1]} {p[0]} {p[2]})"
+        ),
+        st.tuples(st.sampled_from(["exp", "tanh", "abs", "square", "relu"]), sub).map(
+            lambda p: f"{p[0]}({p[1]} * q(1, 8))"
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+@given(texts)
+def test_normalisation_keeps_the_value(text: str) -> None:
+    rng = np.random.default_rng(1)
+    sizes = {"i": 2, "j": 3}
+    inputs = {
+        n: Named(rng.uniform(0.2, 1.0, (1, *(sizes[c] for c in axes))), tuple(axes))
+        for n, axes in (("x", "ij"), ("y", "ij"), ("v", "i"))
+    }
+    plain = {k: v.data[0] for k, v in inputs.items()}
+    want = in_numpy(text, plain, sizes)
+    scope = {**SCOPE, "q": lambda a, b: Expr(Fraction(a, b))}
+    term = wrap(eval(text, {"__builtins__": {}}, scope)).term
+    got = np.broadcast_to(
+        interpret_terms(Float64(), [term], inputs, sizes)[0].aligned(("i", "j"))[0], (2, 3)
+    )
+    assert want is not None
+    defined = np.isfinite(want) & (np.abs(want) < 1e9)
+    np.testing.assert_allclose(got[defined], want[defined], rtol=1e-7, atol=1e-9)
