@@ -15,11 +15,12 @@ from mirage_onnx.custom_op.compare import Comparison, compare_models
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.ir.text import print_ugraph
-from mirage_onnx.pipeline import Options, Outcome, Run
+from mirage_onnx.pipeline import Options, Run
 from mirage_onnx.report.schema import SCHEMA
 from mirage_onnx.rewrite.save import check_output, save_model
 from mirage_onnx.target import H200, Target, get_target
 from mirage_onnx.tune.device import present_target
+from mirage_onnx.tune.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +51,16 @@ def optimize(
         MirageError: with one of the codes of ``docs/errors.md``.
     """
     start = time.monotonic()
-    source = model if isinstance(model, (str, Path)) else None
+    source = Path(model) if isinstance(model, (str, Path)) else None
+    target_path = Path(output) if output is not None else None
     profile, measure = _target(target)
     loaded = load_model(model)
-    if output is not None:
-        check_output(output, source, loaded.proto)
+    if target_path is not None:
+        check_output(target_path, source, loaded.proto)
     options = Options(profile, margin, budget_s or 300.0, workers, measure)
     run = pipeline.run(loaded, options, emit or events.silent)
-    if output is not None:
-        save_model(run.model, output, source)
+    if target_path is not None:
+        save_model(run.model, target_path, source)
     report = {
         "schema": SCHEMA,
         "input": str(source) if source is not None else None,
@@ -89,69 +91,64 @@ def _constants(loaded: LoadedModel, run: Run) -> dict[str, str]:
 
 
 def _regions(run: Run) -> list[dict[str, Any]]:
-    """Replaced regions, then why each node that is not replaced stayed, by reason."""
-    rows = [_row(f"r{i}", o) for i, o in enumerate(run.replaced)]
-    covered = {n for o in run.replaced for n in _covered(run, o)}
-    best: dict[str, Outcome] = {}
-    for o in run.kept:
-        if o.rejection is not None and not set(o.region.nodes) & covered:
-            reason = o.rejection.code
-            if reason not in best or len(o.region.nodes) > len(best[reason].region.nodes):
-                best[reason] = o
-    rows += [_row(f"k{i}", o) for i, (_, o) in enumerate(sorted(best.items()))]
+    """Replaced regions; the best one refused per reason; then the nodes that are in no region."""
+    counts = run.counts()
+    replaced = [run.outcomes[k] for k in counts]
+    rows = [_row(f"r{i}", o, counts[o.region.key]) for i, o in enumerate(replaced)]
+    covered = {n for c, _ in run.chosen for n in c.nodes}
+    refused: dict[str, Outcome] = {}
+    for o in run.outcomes.values():
+        if o.rejection is None or set(o.region.nodes) & covered:
+            continue
+        known = refused.get(o.rejection.code)
+        if known is None or len(o.region.nodes) > len(known.region.nodes):
+            refused[o.rejection.code] = o
+    for i, (_, o) in enumerate(sorted(refused.items())):
+        rows.append(_row(f"k{i}", o, len(o.instances)))
     groups: dict[str, list[str]] = {}
     text: dict[str, str] = {}
     for r in run.matches.rejections:
         groups.setdefault(r.code, []).extend(r.nodes)
         text.setdefault(r.code, r.reason)
+    unknown = dict.fromkeys(
+        ("choice", "ugraph", "predicted_us", "measured_us", "baseline_us", "search", "proof")
+    )
     for i, (code, nodes) in enumerate(sorted(groups.items())):
-        rows.append(
-            {
-                "id": f"n{i}", "ops": nodes, "count": 1, "status": "kept", "reason": code,
-                "choice": None, "ugraph": None, "predicted_us": None, "measured_us": None,
-                "baseline_us": None, "search": None, "proof": None, "reason_text": text[code],
-            }
-        )  # fmt: skip
+        row = {"id": f"n{i}", "ops": nodes, "count": 1, "status": "kept", "reason": code}
+        rows.append({**row, **unknown, "reason_text": text[code]})
     return rows
 
 
-def _covered(run: Run, outcome: Outcome) -> set[str]:
-    key = outcome.region.key
-    return {n for c in run.matches.candidates if c.region.key == key for n in c.nodes}
-
-
-def _row(name: str, o: Outcome) -> dict[str, Any]:
+def _row(name: str, o: Outcome, count: int) -> dict[str, Any]:
     report = o.result.report if o.result else None
-    verified = o.result.candidates[0] if o.result and o.result.candidates else None
-    chosen = o.compiled.candidate if o.compiled else None
-    if chosen is None and verified is not None:
-        chosen = verified.candidate
-    status = "replaced" if o.compiled and o.rejection is None else "kept"
-    choice = None
-    if status == "replaced":
-        choice = "measured" if o.measured else "predicted"
-    return {
-        "id": name,
-        "ops": list(o.region.nodes),
-        "count": o.instances,
-        "status": status,
-        "reason": o.rejection.code if o.rejection else None,
-        "choice": choice,
-        "ugraph": print_ugraph(chosen.ugraph) if chosen else None,
-        "predicted_us": round(chosen.predicted_us, 3) if chosen else None,
-        "measured_us": round(o.measured.kernel_us, 3) if o.measured else None,
-        "baseline_us": round(o.measured.ort_us if o.measured else o.baseline_us, 3),
-        "search": {
+    first = o.result.candidates[0] if o.result and o.result.candidates else None
+    chosen = o.compiled.candidate if o.compiled else first.candidate if first else None
+    replaced = o.rejection is None and o.compiled is not None
+    measured = o.measured
+    search = None
+    if report is not None:
+        search = {
             "seconds": round(report.seconds, 3),
             "states": report.states,
             "verified": report.verified,
             "stop": str(report.stop),
         }
-        if report
-        else None,
-        "proof": {"draws": verified.proof.draws, "bound": verified.proof.bound}
-        if verified and status == "replaced"
-        else None,
+    proof = next((v.proof for v in o.result.candidates if v.candidate is chosen), None) if (
+        o.result and replaced
+    ) else None  # fmt: skip
+    return {
+        "id": name,
+        "ops": list(o.region.nodes),
+        "count": count,
+        "status": "replaced" if replaced else "kept",
+        "reason": o.rejection.code if o.rejection else None,
+        "choice": ("measured" if measured else "predicted") if replaced else None,
+        "ugraph": print_ugraph(chosen.ugraph) if chosen else None,
+        "predicted_us": round(chosen.predicted_us, 3) if chosen else None,
+        "measured_us": round(measured.kernel_us, 3) if measured else None,
+        "baseline_us": round(measured.ort_us if measured else o.baseline_us, 3),
+        "search": search,
+        "proof": {"draws": proof.draws, "bound": proof.bound} if proof else None,
         "reason_text": o.rejection.reason if o.rejection else None,
     }
 

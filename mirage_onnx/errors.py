@@ -24,7 +24,7 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One catalogue line: what the code means, what to do, and the exit code of a command it ends."""
+    """What a code means, what to do, and the exit code of a command that it ends."""
 
     meaning: str
     advice: str
@@ -53,7 +53,9 @@ ERRORS: dict[str, Entry] = {
     "ZERO_SIZE": Entry("a graph input or weight has a dimension of size 0", "give it a size >= 1"),
     "OUTPUT_IS_INPUT": Entry("the output path is the input path", "choose another -o"),
     "OUTPUT_UNWRITABLE": Entry("the output cannot be written", "choose a folder you can write to"),
-    "TARGET_UNKNOWN": Entry("there is no device profile of this name", "use --target h200 or local"),
+    "TARGET_UNKNOWN": Entry(
+        "there is no device profile of this name", "use --target h200 or local"
+    ),
     "NO_GPU": Entry("--target local needs a usable GPU", "use --target h200 on this machine"),
     "OPTION_INVALID": Entry("an option has a value it cannot take", "see --help"),
     "SHAPES_DIFFER": Entry(
@@ -81,7 +83,9 @@ ERRORS: dict[str, Entry] = {
     "SESSION_FAILED": Entry(
         "onnxruntime could not make or run a session of the model", "see the message it gave"
     ),
-    "COMPILER_MISSING": Entry("NVRTC could not be loaded", "pip install 'nvidia-cuda-nvrtc>=13,<14'"),
+    "COMPILER_MISSING": Entry(
+        "NVRTC could not be loaded", "pip install 'nvidia-cuda-nvrtc>=13,<14'"
+    ),
     "HOST_COMPILER_MISSING": Entry(
         "the C++ compiler for emulation could not be run", "install g++ or set CXX"
     ),

@@ -13,7 +13,14 @@ from math import prod
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.custom_op.expr import const
 from mirage_onnx.custom_op.plan import (
-    InputPtr, InputSpec, Launch, OutputPtr, OutputSpec, Plan, Variant, WorkspacePtr,
+    InputPtr,
+    InputSpec,
+    Launch,
+    OutputPtr,
+    OutputSpec,
+    Plan,
+    Variant,
+    WorkspacePtr,
 )  # fmt: skip
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.region import Region, RegionTensor
@@ -84,7 +91,7 @@ def plan_candidate(
         Launch(
             cubin=cubin,
             kernel=s.name,
-            grid=tuple(const(g) for g in s.grid),
+            grid=(const(s.grid[0]), const(s.grid[1]), const(s.grid[2])),
             block=s.block,
             args=tuple(pointers[a] for a in s.args),
             cluster=s.cluster,

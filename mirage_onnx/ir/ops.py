@@ -18,6 +18,7 @@ from mirage_onnx.ir import term as t
 from mirage_onnx.ir.term import Term
 
 HALF = Fraction(1, 2)
+MINUS = t.const(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 ELEMENTWISE: dict[str, Elementwise] = {
     # name            arity  reals                       algebra
     "add":     Elementwise(2, np.add,                    t.add),
-    "sub":     Elementwise(2, np.subtract,               lambda a, b: t.add(a, t.mul(t.const(-1), b))),
+    "sub":     Elementwise(2, np.subtract,               lambda a, b: t.add(a, t.mul(MINUS, b))),
     "mul":     Elementwise(2, np.multiply,               t.mul),
     "div":     Elementwise(2, np.divide,                 lambda a, b: t.mul(a, t.power(b, -1))),
     "neg":     Elementwise(1, np.negative,               lambda a: t.mul(t.const(-1), a)),

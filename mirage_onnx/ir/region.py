@@ -57,9 +57,7 @@ class Region:
         ]
         names: dict[Term, str] = {}
         for t in walk(self.terms):
-            if t.op == "input":
-                names[t] = str(t.attr)
-            elif t.op == "const":
+            if t.op == "input" or t.op == "const":
                 names[t] = str(t.attr)
             elif t.op == "extent":
                 names[t] = f"|{','.join(t.attr)}|"  # type: ignore[arg-type]

@@ -58,7 +58,7 @@ _TABLE: dict[tuple[object, ...], Term] = {}
 
 
 def _make(op: str, args: tuple[Term, ...], attr: Attr, axes: Iterable[str]) -> Term:
-    key = (op, tuple(map(id, args)), attr)
+    key: tuple[object, ...] = (op, tuple(map(id, args)), attr)
     if op == INPUT:
         key = (*key, tuple(axes))
     found = _TABLE.get(key)
@@ -215,7 +215,7 @@ def apply(op: str, *args: Term) -> Term:
 
 
 def reduce_(op: str, axes: Iterable[str], x: Term) -> Term:
-    """``sum`` or ``rmax`` over ``axes``; axes that x does not vary over scale a sum by their size."""
+    """``sum`` or ``rmax`` over ``axes``; an axis that x does not have scales a sum by its size."""
     wanted = set(axes)
     inside = tuple(sorted(wanted & set(x.axes)))
     outside = wanted - set(x.axes)
@@ -229,7 +229,7 @@ def reduce_(op: str, axes: Iterable[str], x: Term) -> Term:
 
 
 def rebuild(t: Term, args: tuple[Term, ...], rename: Callable[[str], str] = lambda a: a) -> Term:
-    """The same node over other arguments (and renamed axes), through the normalising constructors."""
+    """The same node over other arguments (and renamed axes), normalised again."""
     if t.op == ADD:
         return add(*args)
     if t.op == MUL:

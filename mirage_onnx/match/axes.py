@@ -39,8 +39,10 @@ class _Union:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Steps over named axes: the axis of every dimension (None where its extent is 1), extents,
-    and the term of every tensor. Axis names are arbitrary here (``canonical.py`` renames them)."""
+    """Steps over named axes; axis names are arbitrary here (``canonical.py`` renames them).
+
+    ``axes``: the axis of every dimension of a tensor (None where its extent is 1).
+    """
 
     axes: Mapping[str, tuple[str | None, ...]]
     extents: Mapping[str, int]
@@ -143,13 +145,14 @@ def name_axes(
             root = u.find((name, i))
             axis = label.setdefault(root, f"x{len(label):03d}")
             if extents.setdefault(axis, n) != n or axis in own:
-                raise RejectionError(
-                    "AXES_CONFLICT", f"{name} would have one axis twice", (name,)
-                )
+                raise RejectionError("AXES_CONFLICT", f"{name} would have one axis twice", (name,))
             own.append(axis)
         axes[name] = tuple(own)
     terms: dict[str, Term] = {
-        name: t.input_(name, (a for a in axes[name] if a)) for name in inputs
+        name: _constant(constants[name])
+        if name in constants
+        else t.input_(name, (a for a in axes[name] if a))
+        for name in inputs
     }
     for s in steps:
         terms[s.output.name] = _term(s, axes, terms, constants)

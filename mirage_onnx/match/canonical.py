@@ -38,9 +38,10 @@ def make_region(
             raise RejectionError("DTYPE", f"{x.name} is {x.dtype}, not a float", (x.name,))
         if not x.is_static:
             raise RejectionError("DYNAMIC_DIM", f"{x.name} has a dynamic shape", (x.name,))
-    shapes = {i: tuple(int(d) for d in tensors[i].shape or ()) for i in live}
-    named = _merge(name_axes(steps, shapes, program.constants), live, outputs)
     constants = {k: v for k, v in program.constants.items() if _uses(steps, k)}
+    read = {**tensors, **{k: program.tensors[k] for k in constants}}
+    shapes = {i: tuple(int(d) for d in read[i].shape or ()) for i in (*live, *constants)}
+    named = _merge(name_axes(steps, shapes, constants), live, outputs)
     return _rename(program, nodes, steps, constants, named, live, outputs, tensors)
 
 
@@ -55,9 +56,7 @@ def _merge(named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> N
         if pair is None:
             return named
         first, second = pair
-        axes = {
-            k: tuple(None if a == first else a for a in v) for k, v in named.axes.items()
-        }
+        axes = {k: tuple(None if a == first else a for a in v) for k, v in named.axes.items()}
         extents = {k: v for k, v in named.extents.items() if k != first}
         extents[second] = named.extents[first] * named.extents[second]
         fresh = {i: t.input_(i, (a for a in axes[i] if a)) for i in inputs}
@@ -122,20 +121,22 @@ def _colours(
                 inputs[str(u.attr)] = down[u]
         use: dict[str, list[str]] = {a: [] for a in names}
         for u in nodes:
-            for a in u.axes:
-                place = axes[str(u.attr)].index(a) if u.op == INPUT else ""
-                use[a].append(_digest("has", down[u], place))
-            if u.op in (*REDUCTIONS, EXTENT):
-                for a in u.attr:  # type: ignore[union-attr]
-                    use[str(a)].append(_digest("reduces", down[u]))
+            for x in u.axes:
+                at = axes[str(u.attr)].index(x) if u.op == INPUT else ""
+                use[x].append(_digest("has", down[u], at))
+            for x in _bound(u):
+                use[x].append(_digest("reduces", down[u]))
         axis = {a: _digest(axis[a], *sorted(use[a])) for a in names}
     return down, axis
 
 
+def _bound(u: Term) -> tuple[str, ...]:
+    """The axes that a reduction or an extent names."""
+    return u.attr if u.op in (*REDUCTIONS, EXTENT) and isinstance(u.attr, tuple) else ()
+
+
 def _attr_colour(u: Term, axis: Mapping[str, str]) -> str:
-    if u.op in (*REDUCTIONS, EXTENT):
-        return _digest(*sorted(axis[str(a)] for a in u.attr))  # type: ignore[union-attr]
-    return str(u.attr)
+    return _digest(*sorted(axis[a] for a in _bound(u))) if _bound(u) else str(u.attr)
 
 
 def _rename(
@@ -150,9 +151,7 @@ def _rename(
 ) -> Region:
     memory = {x: tuple(a for a in named.axes[x] if a) for x in (*inputs, *outputs)}
     roots = tuple(named.terms[o] for o in outputs)
-    start = {
-        i: _digest(tensors[i].dtype, i in program.weights, len(memory[i])) for i in inputs
-    }
+    start = {i: _digest(tensors[i].dtype, i in program.weights, len(memory[i])) for i in inputs}
     colour, axis_colour = _colours(roots, start, memory)
     ranked = sorted(
         range(len(outputs)), key=lambda i: (colour[roots[i]], str(tensors[outputs[i]].dtype), i)
@@ -172,21 +171,22 @@ def _rename(
             visit(a)
         if u.op == INPUT:
             input_order.setdefault(str(u.attr))
-            for a in memory[str(u.attr)]:
-                axis_order.setdefault(a)
-        if u.op in (*REDUCTIONS, EXTENT):
-            for a in sorted(map(str, u.attr), key=lambda a: axis_colour[a]):  # type: ignore[arg-type]
-                axis_order.setdefault(a)
+            for x in memory[str(u.attr)]:
+                axis_order.setdefault(x)
+        for x in sorted(_bound(u), key=lambda x: axis_colour[x]):
+            axis_order.setdefault(x)
 
     for i in ranked:
         visit(roots[i])
         for a in memory[outputs[i]]:
             axis_order.setdefault(a)
+    for x in inputs:  # read by the nodes, but no output depends on it (x - x)
+        input_order.setdefault(x)
+        for a in memory[x]:
+            axis_order.setdefault(a)
     names = {x: f"i{k}" for k, x in enumerate(input_order)}
     axes = {a: f"a{k}" for k, a in enumerate(axis_order)}
-    fresh = {
-        x: t.input_(names[x], (axes[a] for a in memory[x])) for x in input_order
-    }
+    fresh = {x: t.input_(names[x], (axes[a] for a in memory[x])) for x in input_order}
     terms = substitute((roots[i] for i in ranked), fresh, axes)
 
     def tensor(x: str, name: str) -> RegionTensor:

@@ -3,8 +3,8 @@
 A *cut* of a tensor is a set of tensors (its leaves) from which understood nodes compute it; the
 nodes between are its *cone*. Cones may overlap: a norm that feeds three projections may be computed
 again in each of their kernels, and the original disappears when nobody reads it any more. Per
-tensor the best few cuts are kept (priority cuts). No cone knows what its operators are called: it is
-bounded by counts of contractions, nodes and leaves.
+tensor the best few cuts are kept (priority cuts). No cone knows what its operators are called: it
+is bounded by counts of contractions, nodes and leaves.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _best(graph: _Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ..
 
 
 def _variants(graph: _Graph, tensor: str, cut: Cut, limits: Limits) -> Iterator[frozenset[str]]:
-    """The output sets of a cone: the tensor alone (the rest recomputed), or all that others read."""
+    """Output sets of a cone: the tensor alone (the rest recomputed), or all that others read."""
     yield frozenset({tensor})
     escaping = {
         o
@@ -221,7 +221,11 @@ def _variants(graph: _Graph, tensor: str, cut: Cut, limits: Limits) -> Iterator[
     } | {tensor}
     # One kernel computes several outputs only over equal axes; others are regions of their own.
     shapes = {graph.program.tensors[o].shape for o in escaping}
-    if 1 < len(escaping) <= limits.outputs and len(shapes) == 1 and _is_convex(graph, cut, escaping):
+    if (
+        1 < len(escaping) <= limits.outputs
+        and len(shapes) == 1
+        and _is_convex(graph, cut, escaping)
+    ):
         yield frozenset(escaping)
 
 
@@ -283,9 +287,7 @@ def _is_trivial(graph: _Graph, cut: Cut) -> bool:
     return len(computing) < 2 or len(cut.nodes) < 2
 
 
-def _candidate(
-    graph: _Graph, cut: Cut, outputs: frozenset[str]
-) -> Candidate | Rejection:
+def _candidate(graph: _Graph, cut: Cut, outputs: frozenset[str]) -> Candidate | Rejection:
     nodes = tuple(sorted(cut.nodes, key=graph.order.__getitem__))
     made = {o for n in nodes for o in graph.node[n].outputs}
     inputs = tuple(

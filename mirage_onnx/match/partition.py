@@ -2,8 +2,9 @@
 
 Variables: r_i (candidate i is used) and e_n (node n disappears). A node disappears only if a used
 candidate covers it, and then either that candidate also yields its result or all readers of the
-result disappear too, and no used candidate reads it; so a value that two kernels recompute costs nothing extra, and a value that
-somebody else still needs keeps its node. Each tensor is yielded by at most one candidate.
+result disappear too and no used candidate reads it; so a value that two kernels recompute costs
+nothing extra, and a value that somebody else still needs keeps its node. Each tensor is yielded by
+at most one candidate.
 
     maximise  sum_n e_n * time(n) - sum_i r_i * time(i)
 """

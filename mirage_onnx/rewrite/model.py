@@ -68,7 +68,8 @@ def rewrite_model(
     leaves the references of untouched weights as they are, "inline" loads all data.
 
     Raises:
-        MirageError: INTERNAL for a region that is not convex; EXTERNAL_DATA_MISSING; OPTION_INVALID for a model rewritten before.
+        MirageError: INTERNAL for a region that is not convex; EXTERNAL_DATA_MISSING;
+            OPTION_INVALID for a model rewritten before.
     """
     if external not in ("keep", "inline"):
         raise internal(f"external={external!r}")

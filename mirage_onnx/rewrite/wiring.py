@@ -58,7 +58,7 @@ class Wiring:
         return self._protos[index] if index < count else self._added[index - count]
 
     def replace(self, nodes: Sequence[gs.Node], proto: onnx.NodeProto) -> None:
-        """Let ``proto`` make its outputs instead of ``nodes``, then drop what nobody reads any more.
+        """Let ``proto`` make its outputs instead of ``nodes``, then drop what nobody reads.
 
         Regions may overlap: a node whose results others still read stays, and what a kernel
         recomputes disappears from the graph with its last reader.

@@ -115,9 +115,7 @@ class _Builder:
             raise RejectionError("DTYPE", "a contraction needs operands of one 16-bit type")
         (dtype,) = types
         args = [self.cast(a, dtype) for a in args]
-        axes = tuple(
-            sorted({a for i in args for a in self.ops[i].axes if a != choice.axis})
-        )
+        axes = tuple(sorted({a for i in args for a in self.ops[i].axes if a != choice.axis}))
         i = self.value("matmul", tuple(args), phase, axes=axes, reduced=(choice.axis,))
         return self.accumulate(i, SUM) if phase is Phase.LOOP else i
 

@@ -147,7 +147,9 @@ def _resources(
     """Registers per thread and shared bytes (estimates)."""
     kernel = f.kernel
     if kernel.loop is None:
-        width = max((local[a] for axes, _ in f.work for a in axes if a not in kernel.grid), default=1)
+        width = max(
+            (local[a] for axes, _ in f.work for a in axes if a not in kernel.grid), default=1
+        )
         return 24 + ceil(width / (32 * params.warps)) * min(f.vectors, 4), 128
     row_axes = set(f.b_loads)
     fragments = 0

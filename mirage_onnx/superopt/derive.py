@@ -101,7 +101,9 @@ def unplaceable(axes: tuple[str, ...], phase: Phase, roles: Roles) -> str | None
     """
     if roles.loop is None:
         free = sum(a not in roles.grid for a in axes)
-        return "a row kernel's value over two axes that the grid does not split" if free > 1 else None
+        return (
+            "a row kernel's value over two axes that the grid does not split" if free > 1 else None
+        )
     if phase is Phase.POST:
         if roles.loop in axes:
             return "a value that varies over the loop is needed after it"

@@ -137,4 +137,6 @@ class EGraph:
                     self._nodes[self.find(owner)].pop(node, None)
                     self._nodes[self.find(owner)][fresh] = None
         for c in self.classes():
-            self._nodes[c] = dict.fromkeys(sorted({self.canonical(n) for n in self._nodes[c]}, key=repr))
+            self._nodes[c] = dict.fromkeys(
+                sorted({self.canonical(n) for n in self._nodes[c]}, key=repr)
+            )

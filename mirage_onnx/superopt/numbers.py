@@ -77,7 +77,5 @@ def solve(
 
 
 def _per_thread(kernel: Kernel, params: KernelParams, extents: Mapping[str, int]) -> int:
-    width = max(
-        (extents[a] for o in kernel.ops for a in o.axes if a not in kernel.grid), default=1
-    )
+    width = max((extents[a] for o in kernel.ops for a in o.axes if a not in kernel.grid), default=1)
     return ceil(width / (32 * params.warps))

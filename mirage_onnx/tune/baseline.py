@@ -2,7 +2,8 @@
 
 ``tables/<target>.json`` is written by ``bench/baseline_table.py`` on the GPU itself. Each figure is
 an operator's share of a replayed CUDA graph. Operators that ORT fuses into their neighbour cost
-nothing here (``FUSED``), so a prediction never claims a gain that ORT's own optimizer makes.
+nothing here (``tables/ort_fusions.json``), so a prediction never claims a gain that ORT's own
+optimizer makes.
 """
 
 from __future__ import annotations
@@ -18,16 +19,6 @@ import numpy as np
 
 from mirage_onnx.ir.program import Node, Program
 from mirage_onnx.target import Target
-
-#: (producer, consumer): where one feeds the other, ORT's CUDA kernels do both in one.
-#: ``Add`` of a weight is a bias; the facts were read off ORT 1.31's optimized graphs.
-FUSED: tuple[tuple[str, str], ...] = (
-    ("MatMul", "bias"),
-    ("Gemm", "bias"),
-    ("Sigmoid", "Mul"),
-    ("bias", "Gelu"),
-    ("Add", "LayerNormalization"),
-)
 
 #: Operators that move no data in ORT (or are folded away), whatever their size.
 FREE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})
@@ -76,8 +67,15 @@ def load_table(target: Target) -> Table | None:
     return Table(f"onnxruntime {data['ort']} on {data['gpu']}", ops, matmul)
 
 
+@cache
+def _fusions() -> dict[tuple[str, str], str]:
+    """(producer, consumer) -> which of them ORT computes inside the other."""
+    path = resources.files("mirage_onnx.tune").joinpath("tables", "ort_fusions.json")
+    return {(a, b): which for a, b, which in json.loads(path.read_text())["pairs"]}
+
+
 def _kind(node: Node, program: Program) -> str:
-    """The operator's row in ``FUSED``: an Add of a one-dimensional weight is a bias."""
+    """The operator's name in the fusion table: an Add of a one-dimensional weight is a bias."""
     if node.op_type == "Add":
         for i in node.inputs:
             shape = program.tensors[i].shape if i in program.weights else None
@@ -90,19 +88,16 @@ def _fused_away(program: Program) -> frozenset[str]:
     """Nodes that ORT computes inside the kernel of the node that feeds them or that they feed."""
     producer = {o: n for n in program.nodes for o in n.outputs if o}
     readers = program.consumers()
-    pairs = set(FUSED)
     gone: set[str] = set()
     for node in program.nodes:
         for i in node.inputs:
             source = producer.get(i)
             if source is None or source.name in gone or node.name in gone:
                 continue
-            kinds = (_kind(source, program), _kind(node, program))
-            if kinds not in pairs:
-                continue
-            if kinds[0] == "Sigmoid" or kinds[1] in ("Gelu", "LayerNormalization"):
+            which = _fusions().get((_kind(source, program), _kind(node, program)))
+            if which == "producer":
                 gone.add(source.name)
-            elif len(readers.get(i, ())) == 1:
+            elif which == "consumer" and len(readers.get(i, ())) == 1:
                 gone.add(node.name)
     return frozenset(gone)
 

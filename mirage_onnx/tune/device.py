@@ -172,7 +172,8 @@ class Gpu:
     def capture(self, work: Callable[[], object]) -> Callable[[], None]:
         """Record what ``work`` puts on the stream into a graph; calling the result replays it."""
         d = self.d
-        _ok(d.cuStreamBeginCapture(self.stream, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        mode = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        _ok(d.cuStreamBeginCapture(self.stream, mode))
         try:
             work()
         except BaseException:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -92,7 +93,9 @@ class _Run:
         slot = tuple(slice(*r) for r in ranges)
         if name not in sinks:
             sinks[name] = np.empty((data.shape[0], *written[name].shape), dtype=data.dtype)
-        old, mask = sinks[name][(slice(None), *slot)], written[name][slot]
+        # The ellipsis makes it a view, also where the tensor is a scalar.
+        inner: tuple[Any, ...] = (..., *slot)
+        old, mask = sinks[name][(slice(None), *slot)], written[name][inner]
         both_nan = (old != old) & (data != data)
         if (mask & ((old != data) & ~both_nan)).any():
             raise ValueError(f"two blocks or ranks write different values to {name}")

@@ -1,4 +1,4 @@
-"""The real weights of a region, for the numeric checks: a scale of 30 must not be judged by N(0,1)."""
+"""The real weights of a region, for the numeric checks: N(0,1) does not stand for a scale of 30."""
 
 from __future__ import annotations
 

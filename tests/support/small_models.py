@@ -1,8 +1,8 @@
 """Write small ONNX models in a few lines, and take them through the stages of the pipeline.
 
-    net = Net()
-    x = net.input(8, 64)
-    model = net.model(net.MatMul(net.Mul(x, 2.0), net.weight(64, 32)))
+net = Net()
+x = net.input(8, 64)
+model = net.model(net.MatMul(net.Mul(x, 2.0), net.weight(64, 32)))
 """
 
 from __future__ import annotations

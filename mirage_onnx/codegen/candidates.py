@@ -1,0 +1,62 @@
+"""A candidate's kernels, emitted and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mirage_onnx.codegen.compile import Cubin, compile_many
+from mirage_onnx.codegen.emit import emit_kernel
+from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.errors import Rejection, RejectionError
+from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.ugraph import Candidate
+from mirage_onnx.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A candidate with the text and image of each of its kernels."""
+
+    candidate: Candidate
+    sources: tuple[KernelSource, ...]
+    cubins: tuple[Cubin, ...]
+
+
+def emit_candidate(
+    candidate: Candidate, extents: Mapping[str, int], target: Target, name: str
+) -> tuple[KernelSource, ...]:
+    """The CUDA text of each kernel; kernel names begin with ``name``.
+
+    Raises:
+        RejectionError: EMIT_UNSUPPORTED, LAYOUT or SMEM.
+    """
+    graph = candidate.ugraph
+    return tuple(
+        emit_kernel(graph, replace(k, name=f"{name}_{k.name}"), p, extents, target)
+        for k, p in zip(graph.kernels, candidate.params, strict=True)
+    )
+
+
+def compile_candidates(
+    region: Region, candidates: Sequence[Candidate], target: Target, *, keep: int, workers: int = 1
+) -> tuple[list[Compiled], list[Rejection]]:
+    """The first ``keep`` candidates that the code generator and NVRTC accept, and the refusals."""
+    done: list[Compiled] = []
+    refused: list[Rejection] = []
+    for candidate in candidates:
+        if len(done) == keep:
+            break
+        try:
+            sources = emit_candidate(candidate, region.extents, target, f"mugraph_{region.key}")
+        except RejectionError as error:
+            refused.append(error.rejection)
+            continue
+        images = compile_many(sources, target, workers)
+        bad = [i for i in images if isinstance(i, Rejection)]
+        if bad:
+            refused.append(bad[0])
+            continue
+        cubins = tuple(i for i in images if isinstance(i, Cubin))
+        done.append(Compiled(candidate, sources, cubins))
+    return done, refused

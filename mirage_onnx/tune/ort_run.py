@@ -1,0 +1,104 @@
+"""ONNX Runtime in a measurement: a region as a model of its own, and its run on our stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from mirage_onnx.importer import LoadedModel
+from mirage_onnx.importer.constants import constant_values
+from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.tune.device import Gpu
+
+
+def region_model(loaded: LoadedModel, region: Region) -> onnx.ModelProto:
+    """The region's own ONNX nodes as a model: its activations in, its outputs out."""
+    values = constant_values(loaded)
+    inputs = {i.tensor.name for i in region.inputs if not i.is_weight}
+    nodes = [loaded.node(n) for n in region.nodes]
+    made = {o for n in nodes for o in n.output}
+    needed = dict.fromkeys(i for n in nodes for i in n.input if i and i not in made | inputs)
+    initializers = []
+    for name in needed:
+        tensor = numpy_helper.from_array(loaded.read(values[name]), name)
+        initializers.append(tensor)
+
+    def info(t: RegionTensor) -> onnx.ValueInfoProto:
+        dtype = helper.np_dtype_to_tensor_dtype(t.dtype.numpy)
+        return helper.make_tensor_value_info(t.tensor.name, dtype, t.tensor.shape)
+
+    graph = helper.make_graph(
+        nodes, "region",
+        [info(i) for i in region.inputs if not i.is_weight],
+        [info(o) for o in region.outputs], initializers,
+    )  # fmt: skip
+    return helper.make_model(
+        graph, opset_imports=loaded.proto.opset_import, ir_version=min(loaded.proto.ir_version, 10)
+    )
+
+
+class OrtRun:
+    """A run of a model of static shapes by the CUDA provider, on the GPU's stream.
+
+    ``make`` makes the session (default: onnxruntime's own). The call returns when the work is on
+    the stream, not when it is done.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        model: str | bytes,
+        feeds: Mapping[str, np.ndarray],
+        *,
+        make: Callable[..., Any] | None = None,
+        cuda_graph: bool = False,
+    ) -> None:
+        import onnxruntime as ort
+
+        self._gpu = gpu
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        provider = {"user_compute_stream": str(gpu.stream_address)}
+        if cuda_graph:
+            provider["enable_cuda_graph"] = "1"
+        self.session = (make or ort.InferenceSession)(
+            model, options, providers=[("CUDAExecutionProvider", provider)]
+        )
+        if self.session.get_providers()[0] != "CUDAExecutionProvider":
+            raise RuntimeError("onnxruntime fell back to the CPU")
+        self._binding = self.session.io_binding()
+        self.inputs = {n: ort.OrtValue.ortvalue_from_numpy(x, "cuda", 0) for n, x in feeds.items()}
+        for name, value in self.inputs.items():
+            self._binding.bind_ortvalue_input(name, value)
+        self.outputs = {}
+        for o in self.session.get_outputs():
+            dtype = {"tensor(float16)": np.float16, "tensor(float)": np.float32}[o.type]
+            value = ort.OrtValue.ortvalue_from_shape_and_type(list(o.shape), dtype, "cuda", 0)
+            self.outputs[o.name] = value
+            self._binding.bind_ortvalue_output(o.name, value)
+        self._options = ort.RunOptions()
+        self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        for _ in range(4):  # allocations, and with cuda_graph its capture
+            self()
+        gpu.wait()
+
+    def __call__(self) -> None:
+        self.session.run_with_iobinding(self._binding, self._options)
+
+    def captured(self) -> Callable[[], None]:
+        """A replay of what the run puts on the stream."""
+        replay = self._gpu.capture(self)
+
+        def call(keep: OrtRun = self) -> None:  # the graph uses the session's memory
+            replay()
+
+        return call
+
+    def results(self) -> dict[str, np.ndarray]:
+        """The outputs after all that is on the stream."""
+        self._gpu.wait()
+        return {name: value.numpy() for name, value in self.outputs.items()}

@@ -1,0 +1,34 @@
+"""What became of one distinct region: searched, compiled, measured, or refused with a reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirage_onnx.codegen.candidates import Compiled
+from mirage_onnx.errors import Rejection
+from mirage_onnx.ir.region import Region
+from mirage_onnx.match.cuts import Candidate
+from mirage_onnx.superopt.result import SearchResult
+from mirage_onnx.tune.measure import Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``instances``: cones of the model with this canonical form. ``baseline_us``: ORT's time."""
+
+    region: Region
+    instances: tuple[Candidate, ...]
+    baseline_us: float
+    result: SearchResult | None = None
+    compiled: Compiled | None = None
+    measured: Measured | None = None
+    rejection: Rejection | None = None
+
+    def price_us(self, margin: float) -> float:
+        """What the choice counts for it: a measured time, or a predicted one with its margin."""
+        if self.measured is not None:
+            return self.measured.kernel_us
+        if self.compiled is not None:
+            return self.compiled.candidate.predicted_us / (1 - margin)
+        assert self.result is not None
+        return self.result.candidates[0].candidate.predicted_us / (1 - margin)
