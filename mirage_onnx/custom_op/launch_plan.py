@@ -22,7 +22,6 @@ from mirage_onnx.custom_op.plan import (
     Variant,
     WorkspacePtr,
 )  # fmt: skip
-from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.ir.ugraph import UGraph
 
@@ -41,20 +40,19 @@ class Planned:
 def dim_permutation(source: RegionTensor, axes: tuple[str, ...]) -> tuple[int, ...]:
     """The order of ``source``'s dims that makes its memory order ``axes``.
 
-    Raises:
-        RejectionError: LAYOUT, where an axis stands for several dims that would have to move.
+    Dims that are one axis move together; dims of extent 1 stay where they are if all can.
     """
-    identity = tuple(range(len(source.dims)))
     if axes == source.axes:
-        return identity
-    places = [i for i, a in enumerate(source.dims) if a is not None]
-    shape = source.tensor.shape or ()
-    if len(places) != sum(d != 1 for d in shape):
-        raise RejectionError("LAYOUT", f"{source.tensor.name} cannot be stored in another order")
-    order = list(identity)
-    for place, axis in zip(places, axes, strict=True):
-        order[place] = source.dims.index(axis)
-    return tuple(order)
+        return tuple(range(len(source.dims)))
+    groups: dict[str, list[int]] = {}
+    group: list[int] = []
+    for i, (axis, extent) in enumerate(zip(source.dims, source.tensor.shape or (), strict=True)):
+        if extent != 1:
+            group.append(i)
+        if axis is not None:
+            groups[axis], group = group, []
+    moved = iter(i for a in axes for i in groups[a])
+    return tuple(i if n == 1 else next(moved) for i, n in enumerate(source.tensor.shape or ()))
 
 
 def plan_candidate(

@@ -64,12 +64,19 @@ class Matches:
     rejections: tuple[Rejection, ...]
 
 
+def _operands(node: Node) -> tuple[str, ...]:
+    """The inputs that a node computes with: not the axes or the shape that it is told."""
+    read = {i for s in node.steps for i in s.inputs if isinstance(i, str)}
+    return tuple(dict.fromkeys(i for i in node.inputs if i in read))
+
+
 class _Graph:
     """What the enumeration asks of a program, computed once."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.consumers = program.consumers()
+        self.reads = {n.name: _operands(n) for n in program.nodes}
         self.node = {n.name: n for n in program.nodes}
         self.order = {n.name: i for i, n in enumerate(program.nodes)}
         self.reasons = {n.name: self._reason(n) for n in program.nodes}
@@ -84,7 +91,7 @@ class _Graph:
                 continue
             if not any(isinstance(i, str) and self._is_constant(node, i) for i in step.inputs):
                 return Rejection("WEIGHT_RUNTIME", "no operand is an initializer", (node.name,))
-        for name in (*node.inputs, *node.outputs):
+        for name in (*self.reads[node.name], *node.outputs):
             tensor = self.program.tensors.get(name)
             if not name or name in self.program.constants:
                 continue
@@ -118,8 +125,8 @@ class _Graph:
         program = self.program
         return tuple(
             dict.fromkeys(
-                i for i in node.inputs
-                if i and i not in program.weights and i not in program.constants
+                i for i in self.reads[node.name]
+                if i not in program.weights and i not in program.constants
             )
         )  # fmt: skip
 
@@ -290,9 +297,7 @@ def _is_trivial(graph: _Graph, cut: Cut) -> bool:
 def _candidate(graph: _Graph, cut: Cut, outputs: frozenset[str]) -> Candidate | Rejection:
     nodes = tuple(sorted(cut.nodes, key=graph.order.__getitem__))
     made = {o for n in nodes for o in graph.node[n].outputs}
-    inputs = tuple(
-        dict.fromkeys(i for n in nodes for i in graph.node[n].inputs if i and i not in made)
-    )
+    inputs = tuple(dict.fromkeys(i for n in nodes for i in graph.reads[n] if i not in made))
     ordered = tuple(sorted(outputs, key=lambda o: graph.order[graph.producer[o].name]))
     try:
         region = make_region(graph.program, nodes, inputs, ordered)

@@ -12,6 +12,7 @@ at most one candidate.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -82,7 +83,29 @@ def choose(
     for n in nodes:
         cost[index[n]] = -node_us.get(n, 0.0)
     chosen = _solve(cost, rows, count, size)
+    while cycle := _cycle(program, candidates, chosen):
+        # Regions that each may be replaced, but that would need each other's results.
+        rows.append((dict.fromkeys(cycle, 1.0), len(cycle) - 1.0))
+        chosen = _solve(cost, rows, count, size)
     return _within_pool(chosen, candidates, times_us, node_us, groups, max_groups)
+
+
+def _cycle(
+    program: Program, candidates: Sequence[Candidate], chosen: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Chosen candidates that depend on each other in a circle; () where there are none."""
+    makers: dict[str, str | int] = {o: n.name for n in program.nodes for o in n.outputs if o}
+    makers |= {o: i for i in chosen for o in candidates[i].outputs}
+    inputs: dict[str | int, tuple[str, ...]] = {n.name: n.inputs for n in program.nodes}
+    inputs |= {i: tuple(t.tensor.name for t in candidates[i].region.inputs) for i in chosen}
+    graph = TopologicalSorter(
+        {i: [makers[t] for t in read if t in makers] for i, read in inputs.items()}
+    )
+    try:
+        graph.prepare()
+    except CycleError as error:
+        return tuple(sorted({i for i in error.args[1] if isinstance(i, int)}))
+    return ()
 
 
 def _solve(

@@ -64,12 +64,15 @@ class Wiring:
         recomputes disappears from the graph with its last reader.
 
         Raises:
-            MirageError: INTERNAL where a replaced output is one of several of a node that stays.
+            MirageError: INTERNAL where a replaced output is one of several of a node that stays, or
+                is already the output of another region.
         """
         rank = max(self._rank[id(node)] for node in nodes)
         for name in proto.output:
             value = self._value(name)
             for producer in list(value.inputs):
+                if int(producer.name) >= len(self._protos):
+                    raise internal(f"{name!r} would be the output of two regions")
                 producer.outputs.remove(value)
         name = str(len(self._protos) + len(self._added))
         self._added.append(proto)

@@ -97,7 +97,7 @@ def _fused_away(program: Program) -> frozenset[str]:
             which = _fusions().get((_kind(source, program), _kind(node, program)))
             if which == "producer":
                 gone.add(source.name)
-            elif which == "consumer" and len(readers.get(i, ())) == 1:
+            elif which == "consumer" and len(readers.get(i, ())) == 1 and i not in program.outputs:
                 gone.add(node.name)
     return frozenset(gone)
 

@@ -12,16 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol, TypeVar
 
 import numpy as np
 
-from mirage_onnx.codegen.compile import Cubin
-from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.target import Target
 from mirage_onnx.tune.device import Gpu
 from mirage_onnx.tune.ort_run import OrtRun, region_model
@@ -45,20 +42,6 @@ class Measured:
     tried: int
 
 
-class CompiledLike(Protocol):
-    """What is measured: a candidate with its kernels (``custom_op.assemble.Compiled``)."""
-
-    @property
-    def candidate(self) -> Candidate: ...
-    @property
-    def sources(self) -> tuple[KernelSource, ...]: ...
-    @property
-    def cubins(self) -> tuple[Cubin, ...]: ...
-
-
-C = TypeVar("C", bound=CompiledLike)
-
-
 _gpu: Gpu | None = None
 
 
@@ -71,18 +54,18 @@ def gpu_of(target: Target) -> Gpu:
 
 
 def measure_region(
-    loaded: LoadedModel, region: Region, compiled: Sequence[C], target: Target
-) -> tuple[C | None, Measured | Rejection]:
+    loaded: LoadedModel, region: Region, compiled: Sequence[Compiled], target: Target
+) -> tuple[Compiled | None, Measured | Rejection]:
     """The fastest right candidate with its time, or why ONNX Runtime's kernels stay."""
     gpu = gpu_of(target)
     try:
         data, oracle = draw(region, sample_weights(loaded, region), np.random.default_rng(0))
-    except RejectionError as error:
-        return None, error.rejection
+    except RejectionError as refused:
+        return None, refused.rejection
     with gpu.scope():
         inputs = Inputs(gpu, region, data)
         arms: list[Callable[[], None]] = []
-        right: list[C] = []
+        right: list[Compiled] = []
         wrong: list[str] = []
         for c in compiled:
             replay, outputs = prepare(gpu, region, c, inputs)
@@ -140,14 +123,23 @@ def draw(
 
 def stored(source: RegionTensor, axes: tuple[str, ...], x: np.ndarray) -> np.ndarray:
     """The values of a region input in the memory order that the kernels read."""
-    flat = x.reshape([n for n in x.shape if n != 1] or [1])
     if axes == source.axes:
         return np.ascontiguousarray(x)
-    return np.ascontiguousarray(flat.transpose([source.axes.index(a) for a in axes]))
+    sizes = []
+    size = 1
+    for axis, n in zip(source.dims, x.shape, strict=True):
+        size *= n
+        if axis is not None:  # the dims before it that have no axis of their own belong to it
+            sizes.append(size)
+            size = 1
+    return np.ascontiguousarray(x.reshape(sizes).transpose([source.axes.index(a) for a in axes]))
 
 
 class Inputs:
-    """Region inputs on the GPU, each once per memory order that kernels want it in."""
+    """Region inputs on the GPU, each once per memory order that kernels want it in.
+
+    One belongs to the ``Gpu.scope`` in which it is asked for first.
+    """
 
     def __init__(self, gpu: Gpu, region: Region, data: Mapping[str, np.ndarray]) -> None:
         self._gpu, self._data = gpu, data
@@ -166,7 +158,7 @@ class Inputs:
 
 
 def prepare(
-    gpu: Gpu, region: Region, compiled: CompiledLike, inputs: Inputs
+    gpu: Gpu, region: Region, compiled: Compiled, inputs: Inputs
 ) -> tuple[Callable[[], None], dict[str, int]]:
     """A graph replay of the candidate's kernels, and the addresses of its outputs."""
     at: dict[str, int] = {}

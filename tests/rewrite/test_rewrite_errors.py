@@ -45,21 +45,6 @@ def test_two_regions_that_need_each_other(toy):
     refuse(model, [a, b], "INTERNAL", "not convex")
 
 
-def test_a_hidden_value_is_used_outside(toy):
-    model = toy.build()
-    model.graph.output.append(helper.make_tensor_value_info("l0_div", TensorProto.FLOAT16, None))
-    refuse(model, [toy.region(0)], "INTERNAL", "'l0_div' is used outside")
-
-
-def test_a_hidden_value_is_captured_by_a_subgraph(toy, with_if):
-    refuse(with_if(toy.build(), "l0_sqrt"), [toy.region(0)], "INTERNAL", "'l0_sqrt' is used")
-
-
-def test_overlap(toy):
-    regions = [toy.region(0), replace(toy.region(0), plan=1)]
-    refuse(toy.build(), regions, "INTERNAL", "in two regions")
-
-
 def test_unknown_node(toy):
     region = replace(toy.region(0), nodes=("nowhere",))
     refuse(toy.build(), [region], "INTERNAL", "no node 'nowhere'")

@@ -88,8 +88,8 @@ def drawn(loaded: Any, region: Any) -> tuple[dict[str, np.ndarray], Oracle]:
 @pytest.mark.parametrize("name", ["llama_decode", "lora", "bert", "rmsnorm_linear"])
 def test_chosen_kernels_agree_with_the_oracle(name: str) -> None:
     loaded, run = run_of(name)
-    assert run.replaced
-    for outcome in run.replaced:
+    assert run.chosen
+    for outcome in {o.region.key: o for _, o in run.chosen}.values():
         gpu: Any = EmulatedGpu()
         data, oracle = drawn(loaded, outcome.region)
         inputs = Inputs(gpu, outcome.region, data)
@@ -116,7 +116,7 @@ def test_a_region_is_a_model_that_onnxruntime_runs(name: str) -> None:
 
 def test_an_unwritten_or_wrong_output_is_noticed(small: Any) -> None:
     loaded, run = small
-    (outcome,) = run.replaced
+    ((_, outcome),) = run.chosen
     gpu: Any = EmulatedGpu()
     data, oracle = drawn(loaded, outcome.region)
     replay, outputs = prepare(
@@ -143,7 +143,7 @@ def test_choice(
     small: Any, monkeypatch: pytest.MonkeyPatch, speeds: list[float], choice: int | None
 ) -> None:
     loaded, run = small
-    (outcome,) = run.replaced
+    ((_, outcome),) = run.chosen
     monkeypatch.setattr(measure, "gpu_of", lambda target: EmulatedGpu(speeds))
     monkeypatch.setattr(measure, "ort_replay", lambda *args: None)
     compiled = [outcome.compiled, outcome.compiled]
@@ -158,7 +158,7 @@ def test_choice(
 
 def test_all_candidates_wrong(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded, run = small
-    (outcome,) = run.replaced
+    ((_, outcome),) = run.chosen
     gpu = EmulatedGpu()
     monkeypatch.setattr(gpu, "launch_source", lambda *args: None)
     monkeypatch.setattr(measure, "gpu_of", lambda target: gpu)
@@ -169,7 +169,7 @@ def test_all_candidates_wrong(small: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_inputs_are_uploaded_once_per_order(small: Any) -> None:
     loaded, run = small
-    region = run.replaced[0].region
+    region = run.chosen[0][1].region
     gpu: Any = EmulatedGpu()
     inputs = Inputs(gpu, region, drawn(loaded, region)[0])
     weight = next(i for i in region.inputs if len(i.axes) == 2 and i.is_weight)
@@ -186,7 +186,7 @@ def test_inputs_are_uploaded_once_per_order(small: Any) -> None:
 
 def test_a_region_without_finite_values(small: Any) -> None:
     loaded, run = small
-    region = run.replaced[0].region
+    region = run.chosen[0][1].region
     weights = {n: np.full_like(x, np.inf) for n, x in sample_weights(loaded, region).items()}
     with pytest.raises(RejectionError, match="finite") as error:
         draw(region, weights, np.random.default_rng(0))

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Everything that runs on the H200 machine, in one call:
+#
+#     bash bench/h200.sh [tests] [sweep] [bench]
+#
+# It has torch, nvcc and cmake but no package registry, so what else is needed travels with the tree:
+# .gpu/*.txz (onnxruntime-gpu, packed as ../shared/tools/pack_ort_gpu.py does, and newer cuda
+# packages) and .whl/*.whl. Logs and results go to $OUT, or to ./out.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+OUT=${OUT:-$PWD/out}
+SITE=${SITE:-/tmp/site}
+mkdir -p "$OUT" "$SITE"
+exec > >(tee -a "$OUT/log.txt") 2>&1
+
+setup() {
+    local pack
+    for pack in .gpu/*.txz; do
+        [ -e "$pack" ] && { tar xJf "$pack" -C "$SITE" || return 1; }
+    done
+    if compgen -G ".whl/*.whl" >/dev/null; then
+        python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade \
+            --target "$SITE" .whl/*.whl || return 1
+    fi
+    # The image has the CPU package too; with both installed mirage_onnx refuses to go on.
+    if [ -d "$SITE/onnxruntime" ] && python3 -m pip show -q onnxruntime 2>/dev/null; then
+        python3 -m pip uninstall -q -y onnxruntime || return 1
+    fi
+    # onnxruntime finds cuBLAS and cuDNN once torch has loaded them.
+    cat >"$SITE/sitecustomize.py" <<'PY'
+import sys
+
+
+class TorchFirst:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name == "onnxruntime":
+            sys.meta_path.remove(cls)
+            import torch  # noqa: F401
+        return None
+
+
+sys.meta_path.insert(0, TorchFirst)
+PY
+    export PYTHONPATH="$SITE:$PWD" PYTHONUNBUFFERED=1 MIRAGE_CACHE_DIR=/tmp/mirage-cache
+    cmake -S cpp/ort_custom_ops -B build/ops -DCMAKE_BUILD_TYPE=Release --log-level=WARNING &&
+        cmake --build build/ops --parallel "$(nproc)" -- -s || return 1
+    python3 -m mirage_onnx env
+}
+
+step() { # NAME SECONDS COMMAND...
+    local name=$1 limit=$2 start=$SECONDS
+    shift 2
+    echo "== $name: $*"
+    timeout -k 10 "$limit" "$@"
+    local code=$?
+    echo "== $name: exit $code after $((SECONDS - start)) s"
+    [ $code -eq 0 ] || failed+=("$name")
+}
+
+failed=()
+start=$SECONDS
+setup || { echo "== setup failed"; exit 1; }
+echo "== setup: $((SECONDS - start)) s"
+for name in "${@:-tests}"; do
+    case $name in
+    tests) step tests 240 python3 -m pytest -q -m gpu --durations=8 -p no:cacheprovider tests ;;
+    sweep) step sweep 300 python3 bench/sweep.py --out "$OUT" --seconds "${SWEEP_SECONDS:-200}" ;;
+    bench) step bench 400 python3 bench/run.py --out "$OUT" ${BENCH_ARGS:-} ;;
+    *) echo "unknown step $name"; failed+=("$name") ;;
+    esac
+done
+[ ${#failed[@]} -eq 0 ] || { echo "== failed: ${failed[*]}"; exit 1; }
+echo "== all done"

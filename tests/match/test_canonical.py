@@ -1,0 +1,252 @@
+"""Two spellings of one program give one region; different programs do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from small_models import Net, matches, region_of
+
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.ir.region import Region
+from mirage_onnx.match.axes import name_axes
+from mirage_onnx.match.canonical import make_region
+
+Build = Callable[[Net], str]
+
+
+def region(build: Build, prefix: str = "") -> Region:
+    net = Net(prefix=prefix)
+    return region_of(net.model(build(net)))
+
+
+
+def norm(root: Callable[[Net, str], str], finish: Callable[[Net, str, str], str]) -> Build:
+    """x * rsqrt(mean(x^2) + e), then a contraction."""
+
+    def build(net: Net) -> str:
+        x = net.input(8, 64)
+        total = net.Add(net.ReduceMean(net.Mul(x, x), [-1]), 0.5)
+        return net.MatMul(finish(net, x, root(net, total)), net.weight(64, 32))
+
+    return build
+
+
+NORMS: dict[str, Build] = {
+    "x / sqrt": norm(lambda n, v: n.Sqrt(v), lambda n, x, r: n.Div(x, r)),
+    "x * recip(sqrt)": norm(lambda n, v: n.Reciprocal(n.Sqrt(v)), lambda n, x, r: n.Mul(x, r)),
+    "recip(sqrt) * x": norm(lambda n, v: n.Reciprocal(n.Sqrt(v)), lambda n, x, r: n.Mul(r, x)),
+    "x * pow -1/2": norm(lambda n, v: n.Pow(v, -0.5), lambda n, x, r: n.Mul(x, r)),
+    "x / pow 1/2": norm(lambda n, v: n.Pow(v, 0.5), lambda n, x, r: n.Div(x, r)),
+    "x * (1 / sqrt)": norm(lambda n, v: n.Div(1.0, n.Sqrt(v)), lambda n, x, r: n.Mul(x, r)),
+    "x * sqrt(recip)": norm(lambda n, v: n.Sqrt(n.Reciprocal(v)), lambda n, x, r: n.Mul(x, r)),
+}
+
+
+@pytest.mark.parametrize("spelling", NORMS)
+def test_spellings_of_a_reciprocal_root(spelling: str) -> None:
+    assert region(NORMS[spelling]).key == region(NORMS["x / sqrt"]).key
+
+
+def test_spellings_of_a_square() -> None:
+    def with_square(square: Callable[[Net, str], str]) -> Build:
+        def build(net: Net) -> str:
+            x = net.input(8, 64)
+            total = net.Add(net.ReduceMean(square(net, x), [-1]), 0.5)
+            return net.MatMul(net.Div(x, net.Sqrt(total)), net.weight(64, 32))
+
+        return build
+
+    a = with_square(lambda n, x: n.Mul(x, x))
+    b = with_square(lambda n, x: n.Pow(x, 2.0))
+    assert region(a).key == region(b).key
+
+
+def gated(gate: Callable[[Net, str], str]) -> Build:
+    def build(net: Net) -> str:
+        x = net.input(8, 64)
+        a, b = net.MatMul(x, net.weight(64, 32)), net.MatMul(x, net.weight(64, 32))
+        return net.Mul(gate(net, a), b)
+
+    return build
+
+
+GATES: dict[str, Build] = {
+    "x * sigmoid(x)": gated(lambda n, x: n.Mul(x, n.Sigmoid(x))),
+    "sigmoid(x) * x": gated(lambda n, x: n.Mul(n.Sigmoid(x), x)),
+    "x / (1 + exp(-x))": gated(lambda n, x: n.Div(x, n.Add(1.0, n.Exp(n.Neg(x))))),
+    "x / (exp(-x) + 1)": gated(lambda n, x: n.Div(x, n.Add(n.Exp(n.Neg(x)), 1.0))),
+    "x * recip(1 + exp(-1 * x))": gated(
+        lambda n, x: n.Mul(x, n.Reciprocal(n.Add(1.0, n.Exp(n.Mul(x, -1.0)))))
+    ),
+}
+
+
+@pytest.mark.parametrize("spelling", GATES)
+def test_spellings_of_a_gate(spelling: str) -> None:
+    assert region(GATES[spelling]).key == region(GATES["x * sigmoid(x)"]).key
+
+
+def test_names_and_prefixes_do_not_matter() -> None:
+    build = NORMS["x / sqrt"]
+    a, b = region(build), region(build, prefix="model.layers.7/")
+    assert a.key == b.key
+    assert a.nodes != b.nodes
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul", "Max"])
+def test_operands_of_commutative_nodes_may_be_swapped(op: str) -> None:
+    def build(first: int) -> Build:
+        def made(net: Net) -> str:
+            y = net.MatMul(net.input(8, 64), net.weight(64, 32))
+            pair = (y, net.input(8, 32))
+            return getattr(net, op)(pair[first], pair[1 - first])
+
+        return made
+
+    assert region(build(0)).key == region(build(1)).key
+
+
+def test_operands_of_other_nodes_may_not() -> None:
+    def build(first: int) -> Build:
+        def made(net: Net) -> str:
+            y = net.MatMul(net.input(8, 64), net.weight(64, 32))
+            pair = (y, net.input(8, 32))
+            return net.Sub(pair[first], pair[1 - first])
+
+        return made
+
+    assert region(build(0)).key != region(build(1)).key
+
+
+def shaped(*lead: int) -> Build:
+    def build(net: Net) -> str:
+        x = net.input(*lead, 64)
+        return net.MatMul(net.rms(x, net.weight(64)), net.weight(64, 32))
+
+    return build
+
+
+@pytest.mark.parametrize("lead", [(2, 4), (8, 1), (1, 8), (1, 1, 8), (2, 2, 2), (2, 1, 4)])
+def test_leading_dimensions_are_one_axis(lead: tuple[int, ...]) -> None:
+    got = region(shaped(*lead))
+    assert got.key == region(shaped(8)).key
+    assert sorted(got.extents.values()) == [8, 32, 64]
+    activation = next(i for i in got.inputs if not i.is_weight)
+    assert len(activation.dims) == len(lead) + 1
+    assert [d for d in activation.dims if d] == list(activation.axes)
+
+
+def test_sizes_and_types_are_part_of_the_key() -> None:
+    keys = {region(shaped(n)).key for n in (4, 8, 16)}
+    net = Net(np.float32)
+    y = net.MatMul(net.rms(net.input(8, 64), net.weight(64)), net.weight(64, 32))
+    keys.add(region_of(net.model(y)).key)
+    assert len(keys) == 4
+    assert region(shaped(4)).structure == region(shaped(16)).structure
+
+
+def test_constants_are_part_of_the_key() -> None:
+    def build(value: float) -> Build:
+        return lambda net: net.Mul(net.MatMul(net.input(8, 64), net.weight(64, 32)), value)
+
+    assert region(build(0.5)).key == region(build(0.5)).key
+    assert region(build(0.5)).key != region(build(0.25)).key
+
+
+def test_a_weight_is_not_an_activation() -> None:
+    def build(make: str) -> Build:
+        def made(net: Net) -> str:
+            y = net.MatMul(net.input(8, 64), net.weight(64, 32))
+            return net.Add(y, getattr(net, make)(8, 32))
+
+        return made
+
+    assert region(build("weight")).key != region(build("input")).key
+
+
+def test_outputs_have_a_canonical_order() -> None:
+    """Two results that play different parts keep their parts whatever comes first."""
+
+    def build(swap: bool) -> Region:
+        net = Net()
+        x, y = net.input(8, 64), net.input(8, 64)
+        total = net.Add(x, y)
+        scaled = net.rms(total, net.weight(64))
+        return region_of(net.model(*((scaled, total) if swap else (total, scaled))))
+
+    a, b = build(False), build(True)
+    assert len(a.outputs) == 2
+    assert a.key == b.key
+
+
+def test_an_input_that_cancels_stays_an_input() -> None:
+    net = Net()
+    x, z = net.input(8, 64), net.input(8, 64)
+    y = net.Exp(net.Add(z, net.Sub(x, x)))
+    got = region_of(net.model(y))
+    assert {i.tensor.name for i in got.inputs} == {x, z}
+    assert "i1" not in str(got.terms)
+
+
+def test_functions_of_constants() -> None:
+    """A node over a scalar constant belongs to a region like any other."""
+    net = Net()
+    scale = net.Add(net.Abs(net.constant(-1.5)), net.constant([0.5]))
+    y = net.Div(net.MatMul(net.input(8, 64), net.weight(64, 32)), net.Sqrt(scale))
+    got = region_of(net.model(y))
+    assert len(got.inputs) == 2
+    assert len(got.nodes) == 5
+
+
+def program_of(net: Net, *outputs: str) -> Any:
+    return import_model(load_model(net.model(*outputs)))
+
+
+def made(net: Net, *outputs: str) -> Region:
+    program = program_of(net, *outputs)
+    nodes = tuple(n.name for n in program.nodes)
+    read = {i for n in program.nodes for i in n.inputs}
+    inside = {o for n in program.nodes for o in n.outputs}
+    return make_region(program, nodes, tuple(sorted(read - inside)), outputs)
+
+
+def test_one_axis_twice() -> None:
+    net = Net()
+    x = net.input(32, 32)
+    y = net.Add(x, net.Transpose(x, perm=[1, 0]))
+    with pytest.raises(RejectionError) as caught:
+        made(net, net.Exp(y))
+    assert caught.value.rejection.code == "AXES_CONFLICT"
+    assert "twice" in caught.value.rejection.reason
+
+
+def test_no_axis_twice_without_the_sum() -> None:
+    net = Net()
+    assert made(net, net.Exp(net.Transpose(net.input(32, 32), perm=[1, 0]))).inputs
+
+
+def test_a_match_reports_the_conflict() -> None:
+    net = Net()
+    x = net.input(32, 32)
+    found = matches(net.model(net.Exp(net.Add(x, net.Transpose(x, perm=[1, 0])))))
+    assert {r.code for r in found.rejections} >= {"AXES_CONFLICT"}
+
+
+def test_a_power_that_is_no_rational() -> None:
+    net = Net()
+    x = net.input(8, 64)
+    got = matches(net.model(net.Exp(net.Pow(x, net.weight(64)))))
+    assert {r.code for r in got.rejections} == {"OP_FORM", "TOO_SMALL"}
+
+
+def test_name_axes_of_a_contraction() -> None:
+    net = Net()
+    x, w = net.input(4, 8), net.weight(8, 16)
+    program = program_of(net, net.MatMul(x, w))
+    named = name_axes(program.nodes[0].steps, {x: (4, 8), w: (8, 16)}, {})
+    assert named.axes[x][1] == named.axes[w][0]
+    assert sorted(named.extents.values()) == [4, 8, 16]

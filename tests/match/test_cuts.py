@@ -1,0 +1,201 @@
+"""Which regions are offered: golden tables of the models, and the rules one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from small_models import Net, largest, matches
+
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.match.cuts import Limits, Matches, find_candidates
+
+MODELS = sorted((Path(__file__).resolve().parents[2] / "models").glob("*.onnx"))
+
+
+def table(found: Matches) -> str:
+    """One line per distinct region, and one per reason."""
+    groups: dict[str, list[Any]] = {}
+    for c in found.candidates:
+        groups.setdefault(c.region.key, []).append(c)
+    lines = []
+    for key, same in groups.items():
+        r = same[0].region
+        ends = f"{r.nodes[0]} .. {r.nodes[-1]}" if len(r.nodes) > 1 else r.nodes[0]
+        lines.append(
+            f"{key} x{len(same)} nodes={len(r.nodes)} in={len(r.inputs)} out={len(r.outputs)} {ends}"
+        )
+    for r in found.rejections:
+        lines.append(f"{r.code} {', '.join(r.nodes)}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
+def test_regions_of_models(path: Path, golden: Any) -> None:
+    assert table(find_candidates(import_model(load_model(path)))) == golden
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
+def test_every_node_is_in_a_region_or_has_a_reason(path: Path) -> None:
+    program = import_model(load_model(path))
+    found = find_candidates(program)
+    covered = {n for c in found.candidates for n in c.nodes}
+    refused = [n for r in found.rejections for n in r.nodes]
+    assert len(refused) == len(set(refused))
+    assert covered | set(refused) == {n.name for n in program.nodes}
+    assert not covered & set(refused)
+    order = {n.name: i for i, n in enumerate(program.nodes)}
+    for c in found.candidates:
+        assert list(c.region.nodes) == sorted(c.nodes, key=order.__getitem__)
+        assert {o.tensor.name for o in c.region.outputs} == c.outputs
+
+
+def codes(model: onnx.ModelProto) -> dict[str, str]:
+    """Operator of each refused node -> code."""
+    by_name = {n.name: n.op_type for n in model.graph.node}
+    return {by_name[n]: r.code for r in matches(model).rejections for n in r.nodes}
+
+
+class TestReasons:
+    """Every code that this stage gives."""
+
+    def test_weight_runtime(self) -> None:
+        net = Net()
+        y = net.Exp(net.MatMul(net.input(8, 64), net.input(64, 32)))
+        assert codes(net.model(y))["MatMul"] == "WEIGHT_RUNTIME"
+
+    def test_a_transposed_weight_is_a_weight(self) -> None:
+        net = Net()
+        y = net.Gemm(net.input(8, 64), net.weight(32, 64), net.weight(32), transB=1)
+        model = net.model(net.Relu(y))
+        assert not codes(model)
+        assert len(largest(matches(model)).nodes) == 2
+
+    def test_too_small(self) -> None:
+        net = Net()
+        assert codes(net.model(net.Exp(net.input(8, 64)))) == {"Exp": "TOO_SMALL"}
+
+    def test_a_copy_is_too_small(self) -> None:
+        net = Net()
+        y = net.Transpose(net.cast(net.input(8, 64), np.float32), perm=[1, 0])
+        assert set(codes(net.model(y)).values()) == {"TOO_SMALL"}
+
+    def test_dtype(self) -> None:
+        net = Net(np.int64)
+        assert set(codes(net.model(net.Abs(net.Add(net.input(8), net.input(8))))).values()) == {
+            "DTYPE"
+        }
+
+    def test_dtype_of_a_cast(self) -> None:
+        net = Net()
+        y = net.Exp(net.cast(net.input(8, 64, dtype=np.int32), np.float16))
+        assert codes(net.model(y))["Cast"] == "DTYPE"
+
+    def test_dynamic_dim(self) -> None:
+        net = Net()
+        y = net.Exp(net.Abs(net.input("batch", 64)))
+        assert set(codes(net.model(y)).values()) == {"DYNAMIC_DIM"}
+
+    def test_axes_conflict(self) -> None:
+        net = Net()
+        x = net.input(32, 32)
+        y = net.Exp(net.Add(x, net.Transpose(x, perm=[1, 0])))
+        assert "AXES_CONFLICT" in codes(net.model(y)).values()
+
+    def test_a_barrier_keeps_its_reason(self) -> None:
+        net = Net()
+        y = net.Exp(net.Gather(net.input(8, 64), [0, 1]))
+        assert codes(net.model(y))["Gather"] == "OP_UNKNOWN"
+
+
+def test_cones_overlap() -> None:
+    """A stage that feeds three contractions is offered with each of them."""
+    net = Net()
+    x = net.rms(net.input(8, 64), net.weight(64))
+    outs = [net.MatMul(x, net.weight(64, 32)) for _ in range(3)]
+    found = matches(net.model(*outs))
+    shared = set(net.nodes[i].name for i in range(6))
+    whole = [c for c in found.candidates if shared < c.nodes and len(c.nodes) == 7]
+    assert {o for c in whole for o in c.outputs} == set(outs)
+    assert len({c.region.key for c in whole}) == 1
+
+
+def test_a_value_that_others_read_may_be_an_output() -> None:
+    net = Net()
+    total = net.Add(net.input(8, 64), net.input(8, 64))
+    y = net.rms(total, net.weight(64))
+    found = matches(net.model(y, total))
+    kinds = {(len(c.nodes), frozenset(c.outputs)) for c in found.candidates}
+    assert (7, frozenset({y, total})) in kinds
+    assert (7, frozenset({y})) in kinds
+
+
+def test_several_outputs_only_where_the_set_is_convex() -> None:
+    """``total`` feeds the region's other input through a node outside."""
+    net = Net()
+    total = net.Add(net.input(8, 64), net.input(8, 64))
+    outside = net.Gather(total, [0, 1, 2, 3, 4, 5, 6, 7], axis=0)
+    y = net.Mul(net.Exp(total), outside)
+    found = matches(net.model(y, total))
+    around = [c for c in found.candidates if y in c.outputs]
+    assert around
+    assert all(total not in c.outputs for c in around)
+
+
+def test_outputs_of_one_region_have_one_shape() -> None:
+    net = Net()
+    x = net.input(8, 64)
+    mean = net.ReduceMean(net.Mul(x, x), [-1])
+    y = net.Mul(x, net.Exp(mean))
+    found = matches(net.model(y, mean))
+    assert all(len(c.outputs) == 1 for c in found.candidates)
+
+
+def test_a_wide_contraction_does_not_feed_another() -> None:
+    def widest(inner: int) -> int:
+        net = Net()
+        x = net.input(8, 64)
+        y = net.MatMul(net.MatMul(x, net.weight(64, inner)), net.weight(inner, 128))
+        found = matches(net.model(net.Add(y, net.input(8, 128))))
+        return max(len(c.nodes) for c in found.candidates)
+
+    limit = Limits().inner_columns
+    assert widest(limit) == 3
+    assert widest(limit + 1) == 2
+
+
+@pytest.mark.parametrize("name", ["contractions", "nodes", "leaves", "depth"])
+def test_limits_hold(name: str) -> None:
+    net = Net()
+    x = net.input(8, 64)
+    y = net.rms(x, net.weight(64))
+    a, b = (net.MatMul(y, net.weight(64, 32)) for _ in range(2))
+    y = net.Mul(net.Add(a, net.input(8, 32)), net.Add(b, net.input(8, 32)))
+    program = import_model(load_model(net.model(y)))
+    wide = find_candidates(program)
+    steps = {n.name: [s.op for s in n.steps] for n in program.nodes}
+    weights = program.weights | set(program.constants)
+
+    def contractions(nodes: frozenset[str]) -> int:
+        return sum(op == "matmul" for n in nodes for op in steps[n])
+
+    measure = {
+        "contractions": lambda c: contractions(c.nodes),
+        "nodes": lambda c: len(c.nodes),
+        "leaves": lambda c: sum(i.tensor.name not in weights for i in c.region.inputs),
+        "depth": lambda c: bool(contractions(c.nodes)) + any("mean" in steps[n] for n in c.nodes),
+    }[name]
+    assert max(map(measure, wide.candidates)) > 1
+    narrow = find_candidates(program, replace(Limits(), **{name: 1}))
+    assert max(map(measure, narrow.candidates), default=0) <= 1
+
+
+def test_enumeration_is_deterministic() -> None:
+    path = next(p for p in MODELS if p.stem == "lora")
+    program = import_model(load_model(path))
+    a, b = (table(find_candidates(program)) for _ in range(2))
+    assert a == b

@@ -1,0 +1,139 @@
+"""Regions that share nodes: what a kernel recomputes stays only while somebody else reads it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from mirage_onnx.errors import MirageError
+from mirage_onnx.rewrite.model import rewrite_model
+from mirage_onnx.rewrite.replacement import Replacement, WeightUse
+
+SHARED = ("pow", "mean", "add", "sqrt", "div", "scale")
+
+
+def second_reader(toy, op: str = "MatMul") -> onnx.ModelProto:
+    """One layer whose scaled value is also read by ``l0_other``."""
+    model = toy.build()
+    weight = next(t for t in model.graph.initializer if t.name == "l0_w")
+    other = numpy_helper.to_array(weight)[::-1]
+    model.graph.initializer.append(numpy_helper.from_array(other.copy(), "l0_w2"))
+    inputs = ["l0_scale", "l0_w2"] if op == "MatMul" else ["l0_scale"]
+    model.graph.node.append(helper.make_node(op, inputs, ["other"], name="l0_other"))
+    model.graph.output.append(
+        helper.make_tensor_value_info("other", TensorProto.FLOAT16, ["batch", toy.hidden])
+    )
+    return model
+
+
+def second_region(toy) -> Replacement:
+    return replace(
+        toy.region(0),
+        nodes=(*(f"l0_{s}" for s in SHARED), "l0_other"),
+        inputs=("h0", "l0_gamma", "l0_w2"),
+        weights=(WeightUse("l0_w2", (1, 0)),),
+        outputs=("other",),
+    )
+
+
+def operators(model: onnx.ModelProto) -> list[str]:
+    return [n.op_type for n in model.graph.node]
+
+
+def test_two_regions_share_a_stage(toy, x):
+    model = second_reader(toy)
+    result = rewrite_model(model, [toy.region(0), second_region(toy)], toy.bundle)
+    assert operators(result) == ["MuGraph_0", "MuGraph_0"]
+    assert len(result.functions) == 1
+    assert not [v for v in result.graph.value_info if v.name == "l0_scale"]
+    onnx.checker.check_model(result, full_check=True)
+    assert toy.same(model, result, h0=x())
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_the_order_of_regions_does_not_matter(toy, x, order):
+    model = second_reader(toy)
+    regions = [toy.region(0), second_region(toy)]
+    result = rewrite_model(model, regions[:: 1 - 2 * order], toy.bundle)
+    assert operators(result) == ["MuGraph_0", "MuGraph_0"]
+    assert toy.same(model, result, h0=x())
+
+
+def test_one_region_of_two_readers(toy, x):
+    """The shared stage stays for the reader that is not replaced."""
+    model = second_reader(toy)
+    result = rewrite_model(model, [toy.region(0)], toy.bundle)
+    names = [n.name for n in result.graph.node]
+    assert names == [*(f"l0_{s}" for s in SHARED), "mirage/0/l0_pow", "l0_other"]
+    assert toy.same(model, result, h0=x())
+
+
+def test_only_what_the_other_reader_needs_stays(toy, x):
+    model = toy.build()
+    model.graph.node.append(helper.make_node("Neg", ["l0_add"], ["other"], name="neg"))
+    model.graph.output.append(helper.make_tensor_value_info("other", TensorProto.FLOAT16, None))
+    result = rewrite_model(model, [toy.region(0)], toy.bundle)
+    assert operators(result) == ["Pow", "ReduceMean", "Add", "MuGraph_0", "Neg"]
+    assert {t.name for t in result.graph.initializer} >= {"two", "axes", "eps"}
+    assert toy.same(model, result, h0=x())
+
+
+def test_an_interior_value_that_is_a_graph_output_stays(toy, x):
+    model = toy.build()
+    model.graph.output.append(helper.make_tensor_value_info("l0_div", TensorProto.FLOAT16, None))
+    result = rewrite_model(model, [toy.region(0)], toy.bundle)
+    assert operators(result) == ["Pow", "ReduceMean", "Add", "Sqrt", "Div", "MuGraph_0"]
+    assert toy.same(model, result, h0=x())
+
+
+def test_an_interior_value_that_a_subgraph_captures_stays(toy, x, with_if):
+    model = with_if(toy.build(), "l0_sqrt")
+    result = rewrite_model(model, [toy.region(0)], toy.bundle)
+    assert operators(result) == ["Pow", "ReduceMean", "Add", "Sqrt", "MuGraph_0", "If"]
+    assert toy.same(model, result, h0=x())
+
+
+def test_a_region_reads_what_another_recomputes(toy, x):
+    """The value between stays, because the second region is fed by it."""
+    model = second_reader(toy, "Neg")
+    tail = Replacement(("l0_other",), ("l0_scale",), (), ("other",), False, 1)
+    result = rewrite_model(model, [toy.region(0), tail], toy.bundle)
+    assert sorted(operators(result)) == sorted(
+        ["Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "MuGraph_0", "MuGraph_1"]
+    )
+    assert toy.same(model, result, h0=x())
+
+
+def test_a_region_yields_what_another_recomputes(toy, x):
+    """Then the second region's copy is private, and everybody else reads the first's."""
+    model = second_reader(toy, "Neg")
+    head = Replacement(
+        tuple(f"l0_{s}" for s in SHARED), ("h0", "l0_gamma"), (), ("l0_scale",), False, 1
+    )
+    result = rewrite_model(model, [toy.region(0), head], toy.bundle)
+    assert sorted(operators(result)) == ["MuGraph_0", "MuGraph_1", "Neg"]
+    assert toy.same(model, result, h0=x())
+
+
+def test_an_output_is_yielded_once(toy):
+    regions = [toy.region(0), replace(toy.region(0), plan=1)]
+    with pytest.raises(MirageError, match="'h1' would be the output of two regions") as caught:
+        rewrite_model(toy.build(), regions, toy.bundle)
+    assert caught.value.code == "INTERNAL"
+
+
+def test_one_of_several_outputs_of_a_node_that_stays(toy):
+    model = toy.build()
+    model.graph.node.append(
+        helper.make_node("Split", ["h1"], ["left", "right"], name="split", num_outputs=2)
+    )
+    model.graph.output.extend(
+        helper.make_tensor_value_info(n, TensorProto.FLOAT16, None) for n in ("left", "right")
+    )
+    half = Replacement(("split",), ("h1",), (), ("left",), False, 0)
+    with pytest.raises(MirageError, match="replaced in part") as caught:
+        rewrite_model(model, [half], toy.bundle)
+    assert caught.value.code == "INTERNAL"

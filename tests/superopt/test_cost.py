@@ -1,0 +1,132 @@
+"""The cost model's order of things, and that chosen numbers respect the target."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from mirage_onnx.ir.text import parse_ugraph
+from mirage_onnx.ir.ugraph import KernelParams, UGraph
+from mirage_onnx.superopt.cost import LATENCY_US, Cost, features, kernel_cost
+from mirage_onnx.superopt.numbers import MAX_PER_THREAD, MAX_REGISTERS, solve
+from mirage_onnx.target import H200
+
+STREAM = parse_ugraph("""ugraph 1
+tensor i0 f16[a0,a1] input
+tensor i1 f16[a2,a1] weight
+tensor o0 f16[a0,a2] output
+kernel k0 grid=a2,a0 cluster=a1 loop=a1
+  %0 = load i0 imap=-,a0 cmap=a1 fmap=a1 : f16[a0,a1] loop B_frag
+  %1 = load i1 imap=a2,- cmap=a1 fmap=a1 : f16[a2,a1] loop A_frag
+  %2 = matmul[a1] %1 %0 : f32[a0,a2] loop C_frag
+  %3 = acc_sum %2 : f32[a0,a2] post C_frag
+  %4 = red_sum %3 : f32[a0,a2] post shared
+  %5 = cast %4 : f16[a0,a2] post element
+  save o0 = %5 omap=a2,a0
+""")
+ROW = parse_ugraph("""ugraph 1
+tensor i0 f16[a0,a1] input
+tensor o0 f16[a0,a1] output
+kernel k0 grid=a0 cluster=- loop=-
+  %0 = load i0 imap=a0 cmap=- fmap=- : f16[a0,a1] post vector
+  %1 = exp %0 : f32[a0,a1] post vector
+  %2 = cast %1 : f16[a0,a1] post vector
+  save o0 = %2 omap=a0
+""")
+NUMBERS = KernelParams(tile=(32, 8), cluster=1, loop_tile=128, warps=4, stages=2)
+
+
+def extents(*sizes: int) -> dict[str, int]:
+    return {f"a{i}": n for i, n in enumerate(sizes)}
+
+
+def cost(graph: UGraph, sizes: dict[str, int], params: KernelParams, target=H200) -> Cost:
+    tensors = {t.name: t for t in graph.tensors}
+    return kernel_cost(features(graph.kernels[0], tensors, sizes), params, target)
+
+
+def best(graph: UGraph, sizes: dict[str, int], target=H200):
+    tensors = {t.name: t for t in graph.tensors}
+    return solve(graph.kernels[0], tensors, sizes, target)
+
+
+@pytest.mark.parametrize("axis", ["a1", "a2"])
+def test_more_bytes_cost_more(axis: str) -> None:
+    times = []
+    for n in (256, 1024, 4096, 16384, 65536):
+        sizes = {**extents(8, 1024, 1024), axis: n}
+        times.append(best(STREAM, sizes)[0][0].time_us)
+    assert times == sorted(times)
+    assert times[-1] > 2 * times[0]
+
+
+def test_a_row_kernel_grows_with_its_rows() -> None:
+    times = [best(ROW, extents(n, 1024))[0][0].time_us for n in (1, 64, 4096, 262144)]
+    assert times == sorted(times)
+
+
+def test_never_faster_than_the_memory() -> None:
+    sizes = extents(8, 16384, 16384)
+    found = best(STREAM, sizes)[0][0]
+    assert found.dram_bytes == 2 * (8 * 16384 * 2 + 16384 * 16384)
+    assert found.time_us >= found.dram_bytes / (H200.stream_tbps * 1e6)
+    assert found.time_us >= H200.launch_us + LATENCY_US
+
+
+def test_bytes_are_counted_once_from_dram_and_per_block_from_l2() -> None:
+    sizes = extents(16, 1024, 1024)
+    one, two = (cost(STREAM, sizes, replace(NUMBERS, tile=(32, n))) for n in (16, 8))
+    assert one.dram_bytes == two.dram_bytes
+    assert one.l2_bytes < two.l2_bytes
+    assert 2 * one.blocks == two.blocks
+    assert one.flops == two.flops == 2 * 16 * 1024 * 1024
+
+
+def test_a_slower_memory_is_slower() -> None:
+    sizes = extents(8, 8192, 8192)
+    half = replace(H200, stream_tbps=H200.stream_tbps / 2)
+    assert cost(STREAM, sizes, NUMBERS, half).time_us > cost(STREAM, sizes, NUMBERS).time_us
+
+
+@pytest.mark.parametrize("sizes", [(1, 64, 16), (8, 4096, 4096), (11, 1000, 24), (16, 512, 50257)])
+def test_numbers_respect_the_limits(sizes: tuple[int, ...]) -> None:
+    found = best(STREAM, extents(*sizes))
+    assert found
+    times = [c.time_us for c, _ in found]
+    assert times == sorted(times)
+    for c, p in found:
+        assert c.registers <= MAX_REGISTERS
+        assert c.smem_bytes <= H200.smem_bytes
+        assert 1 <= p.cluster <= H200.max_cluster
+        assert len(p.tile) == 2
+        assert p.loop_tile == 32 * p.warps
+        assert sizes[1] % p.cluster == 0
+    assert found == best(STREAM, extents(*sizes))
+
+
+def test_no_clusters_where_the_target_has_none() -> None:
+    plain = replace(H200, has_clusters=False)
+    sizes = extents(8, 16384, 64)
+    assert any(p.cluster > 1 for _, p in best(STREAM, sizes))
+    assert all(p.cluster == 1 for _, p in best(STREAM, sizes, plain))
+
+
+def test_points_that_do_not_fit_are_counted() -> None:
+    dropped: Counter[str] = Counter()
+    tensors = {t.name: t for t in ROW.tensors}
+    long = 16 * 32 * MAX_PER_THREAD + 1
+    assert solve(ROW.kernels[0], tensors, extents(4, long), H200, pruned=dropped) == ()
+    assert sum(dropped.values()) == 5
+    assert solve(ROW.kernels[0], tensors, extents(4, 4096), H200)
+    tensors = {t.name: t for t in STREAM.tensors}
+    tiny = replace(H200, smem_bytes=100)
+    assert solve(STREAM.kernels[0], tensors, extents(8, 512, 64), tiny, pruned=dropped) == ()
+    assert dropped["shared memory"] > 0
+
+
+def test_keep() -> None:
+    tensors = {t.name: t for t in STREAM.tensors}
+    sizes = extents(8, 1024, 1024)
+    assert len(solve(STREAM.kernels[0], tensors, sizes, H200, keep=2)) == 2

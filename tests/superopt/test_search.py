@@ -1,0 +1,252 @@
+"""What the search finds: golden programs, what an axiom is for, why it stops, determinism."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from region_data import exactly, relative_error
+from small_models import Net, largest, matches, prover, region_of, search_region
+
+from mirage_onnx.errors import Rejection
+from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.text import parse_ugraph, print_ugraph
+from mirage_onnx.superopt.axioms import AXIOMS
+from mirage_onnx.superopt.pool import search_all
+from mirage_onnx.superopt.search import Bound, SearchResult, Stop, search
+from mirage_onnx.target import H200
+from mirage_onnx.verify.interpret_steps import interpret_steps
+
+
+def norm_linear() -> onnx.ModelProto:
+    net = Net()
+    x = net.input(8, 512)
+    return net.model(net.MatMul(net.rms(x, net.weight(512)), net.weight(512, 256)))
+
+
+def gated() -> onnx.ModelProto:
+    net = Net()
+    x = net.input(8, 512)
+    a, b = (net.MatMul(x, net.weight(512, 256)) for _ in range(2))
+    return net.model(net.Mul(net.Mul(a, net.Sigmoid(a)), b))
+
+
+def low_rank() -> onnx.ModelProto:
+    net = Net()
+    x = net.input(8, 512)
+    down = net.MatMul(net.MatMul(x, net.weight(512, 8)), net.weight(8, 256))
+    return net.model(net.Add(net.MatMul(x, net.weight(512, 256)), net.Mul(down, 2.0)))
+
+
+def bias_erf() -> onnx.ModelProto:
+    net = Net()
+    y = net.Add(net.MatMul(net.input(8, 512), net.weight(512, 256)), net.weight(256))
+    inner = net.Add(net.Erf(net.Div(y, float(np.sqrt(2)))), 1.0)
+    return net.model(net.Mul(net.Mul(y, 0.5), inner))
+
+
+def residual_norm() -> onnx.ModelProto:
+    net = Net()
+    total = net.Add(net.input(8, 512), net.input(8, 512))
+    return net.model(total, net.rms(total, net.weight(512)))
+
+
+def transposed() -> onnx.ModelProto:
+    net = Net()
+    y = net.Gemm(net.input(8, 512), net.weight(256, 512), net.weight(256), transB=1)
+    return net.model(net.Relu(y))
+
+
+PROGRAMS = [norm_linear, gated, low_rank, bias_erf, residual_norm, transposed]
+
+
+def text_of(result: SearchResult) -> str:
+    """The best program with its numbers."""
+    best = result.candidates[0].candidate
+    return print_ugraph(best.ugraph) + "".join(p.to_text() + "\n" for p in best.params)
+
+
+@pytest.mark.parametrize("build", PROGRAMS, ids=lambda f: f.__name__)
+def test_best_program(build: Any, golden: Any) -> None:
+    region = region_of(build())
+    result = search_region(region)
+    assert result.report.stop is Stop.EXHAUSTED
+    assert text_of(result) == golden
+    assert len(result.candidates[0].candidate.ugraph.kernels) == 1
+
+
+@pytest.mark.parametrize("build", PROGRAMS, ids=lambda f: f.__name__)
+def test_every_candidate_is_right(build: Any, rng: np.random.Generator) -> None:
+    region = region_of(build())
+    values = {
+        i.tensor.name: rng.standard_normal([int(d) for d in i.tensor.shape or ()])
+        for i in region.inputs
+    }
+    want = interpret_steps(region, values, rounded=False)
+    result = search_region(region)
+    costs = [v.candidate.predicted_us for v in result.candidates]
+    assert costs == sorted(costs)
+    assert len({print_ugraph(v.candidate.ugraph) for v in result.candidates}) >= 1
+    for v in result.candidates[:3]:
+        graph = v.candidate.ugraph
+        assert parse_ugraph(print_ugraph(graph)) == graph
+        assert v.proof.draws >= 2
+        assert 0 <= v.proof.bound < 1e-9
+        for name, got in exactly(region, v.candidate, values).items():
+            assert relative_error(got, want[name]) < 1e-9
+
+
+def two_stages(inner: int) -> Region:
+    """Two gated contractions and a third over their product, plus the input."""
+    net = Net()
+    x = net.input(8, 256)
+    a, b = (net.MatMul(x, net.weight(256, 32)) for _ in range(2))
+    h = net.Mul(net.Mul(a, net.Sigmoid(a)), b)
+    region = region_of(net.model(net.Add(net.MatMul(h, net.weight(32, 256)), x)))
+    return replace(region, extents={k: inner if n == 32 else n for k, n in region.extents.items()})
+
+
+def test_two_kernels_where_one_cannot_hold_two_stages(golden: Any) -> None:
+    """From the terms alone: matching offers no such region, its inner value is too wide."""
+    result = search_region(two_stages(512))
+    best = result.candidates[0].candidate
+    assert [k.loop is not None for k in best.ugraph.kernels] == [True, True]
+    assert [t.name for t in best.ugraph.tensors if t.role == "temp"] == ["t0"]
+    assert text_of(result) == golden
+
+
+def kernel_counts(result: SearchResult) -> set[int]:
+    return {len(v.candidate.ugraph.kernels) for v in result.candidates}
+
+
+def streams_alone(result: SearchResult) -> bool:
+    """Whether one kernel with a loop does everything."""
+    graphs = [v.candidate.ugraph for v in result.candidates]
+    return any(len(g.kernels) == 1 and g.kernels[0].loop for g in graphs)
+
+
+def without(*names: str) -> tuple[Any, ...]:
+    assert set(names) <= {a.name for a in AXIOMS}
+    return tuple(a for a in AXIOMS if a.name not in names)
+
+
+class TestWhatAnAxiomIsFor:
+    def test_pull_out(self) -> None:
+        """Only with it the scale leaves the contraction, so that one kernel does both."""
+        small = region_of(norm_linear())
+        sizes = {a: n if n == 8 else 4096 for a, n in small.extents.items()}
+        region = replace(small, extents=sizes)
+        with_it, less = (search_region(region, axioms=a) for a in (AXIOMS, without("pull-out")))
+        assert kernel_counts(with_it) == {1}
+        assert kernel_counts(less) == {2}
+        best = [r.candidates[0].candidate.predicted_us for r in (with_it, less)]
+        assert best[0] < best[1]
+
+    def test_without_axioms_there_still_is_a_program(self) -> None:
+        region = region_of(norm_linear())
+        result = search_region(region, axioms=())
+        assert result.candidates
+        assert not streams_alone(result)
+
+    def test_pull_out_and_sum_of_add(self) -> None:
+        """Centering: the mean, subtracted before a contraction, is taken out of it."""
+        net = Net()
+        x = net.input(8, 512)
+        centered = net.Sub(x, net.ReduceMean(x, [-1]))
+        region = region_of(net.model(net.MatMul(centered, net.weight(512, 256))))
+        assert streams_alone(search_region(region))
+        for name in ("pull-out", "sum-of-add"):
+            assert not streams_alone(search_region(region, axioms=without(name)))
+
+
+class TestWhyItStops:
+    def test_exhausted(self) -> None:
+        report = search_region(region_of(norm_linear())).report
+        assert report.stop is Stop.EXHAUSTED
+        assert 0 < report.verified <= Bound().verified
+        assert 0 < report.built
+        assert 0 < report.states <= Bound().states
+
+    def test_state_limit(self) -> None:
+        report = search_region(region_of(gated()), bound=Bound(states=3)).report
+        assert report.stop is Stop.STATE_LIMIT
+        assert report.states == 4
+
+    def test_budget(self) -> None:
+        start = time.monotonic()
+        result = search_region(region_of(gated()), budget_s=0.0)
+        assert result.report.stop is Stop.BUDGET
+        assert result.candidates == ()
+        assert time.monotonic() - start < 5
+
+    def test_operators(self) -> None:
+        report = search_region(region_of(norm_linear()), bound=Bound(operators=1, cuts=0)).report
+        assert not report.verified
+        assert dict(report.pruned)["more contractions, reductions and accumulators than the bound"]
+
+    def test_candidates(self) -> None:
+        region = region_of(norm_linear())
+        assert len(search_region(region, bound=Bound(candidates=2)).candidates) == 2
+        assert search_region(region, bound=Bound(verified=1)).report.verified == 1
+
+
+def test_prunes_are_counted() -> None:
+    report = search_region(region_of(gated())).report
+    pruned = dict(report.pruned)
+    assert list(pruned) == sorted(pruned)
+    assert all(n > 0 for n in pruned.values())
+    assert "the same grouping of factors twice" in pruned or len(pruned) > 2
+
+
+def test_refusals_of_the_verifier_are_reported() -> None:
+    calls = []
+
+    def refuse(region: Region, graph: Any, params: Any) -> Rejection:
+        calls.append(graph)
+        return Rejection("NUMERICS", "it rounds badly")
+
+    result = search(region_of(norm_linear()), H200, refuse)
+    assert result.candidates == ()
+    assert result.report.verified == 0
+    assert 0 < len(calls) <= Bound().tried
+    assert len(set(map(print_ugraph, calls))) == len(calls)
+    assert [r.code for r in result.report.refused].count("NUMERICS") == len(calls)
+
+
+def summary(result: SearchResult) -> tuple[Any, ...]:
+    r = result.report
+    texts = [
+        (print_ugraph(v.candidate.ugraph), [p.to_text() for p in v.candidate.params],
+         v.candidate.predicted_us, v.proof)
+        for v in result.candidates
+    ]  # fmt: skip
+    return (texts, r.states, r.built, r.verified, r.stop, r.pruned, r.refused)
+
+
+def test_two_runs_and_any_number_of_workers_give_the_same() -> None:
+    regions = [largest(matches(build())).region for build in PROGRAMS[:4]]
+
+    def task(region: Region) -> SearchResult:
+        return search(region, H200, prover())
+
+    told: list[int] = []
+    serial = search_all(regions, task, workers=1, done=lambda i, r: told.append(i))
+    again = search_all(regions, task, workers=1)
+    pooled = search_all(regions, task, workers=2, done=lambda i, r: told.append(i))
+    assert told == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert list(map(summary, serial)) == list(map(summary, again)) == list(map(summary, pooled))
+
+
+def test_an_error_in_a_worker_is_raised() -> None:
+    def task(region: Region) -> SearchResult:
+        raise ZeroDivisionError(region.key)
+
+    regions = [region_of(norm_linear())] * 2
+    for workers in (1, 2):
+        with pytest.raises(ZeroDivisionError):
+            search_all(regions, task, workers=workers)
+    assert search_all([], task) == ()

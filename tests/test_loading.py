@@ -1,0 +1,169 @@
+"""The optimized models load everywhere, and launch counts tell which path ran.
+
+(a) stock onnxruntime; (b) with the library, no GPU; (c) a GPU of another architecture, or a plan
+version that this library does not know; and the kernels themselves, in the CPU emulator behind the
+real custom-op library. (d), the GPU, is ``tests/gpu``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import mirage_onnx
+from mirage_onnx import pipeline
+from mirage_onnx.importer import load_model
+from mirage_onnx.ir.text import print_ugraph
+from mirage_onnx.pipeline import Options, Run
+from mirage_onnx.rewrite.apply import apply
+from mirage_onnx.target import H200
+from tests.support.emulated_session import EmulatedKernels, build_driver, emulated_session
+
+ROOT = Path(__file__).resolve().parents[1]
+BOUNDS = {"input_ids": 128, "position_ids": 16, "attention_mask": 2}
+MODELS = ("rmsnorm_linear", "llama_decode", "lora", "bert")
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def case(request) -> tuple[Path, Run]:
+    path = ROOT / "models" / f"{request.param}.onnx"
+    return path, pipeline.run(load_model(path), Options(H200))
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory) -> Path:
+    return build_driver(tmp_path_factory.mktemp("driver"))
+
+
+def feeds(session: ort.InferenceSession, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    found = {}
+    for i in session.get_inputs():
+        if i.type == "tensor(int64)":
+            found[i.name] = rng.integers(0, BOUNDS.get(i.name, 2), i.shape)
+        else:
+            found[i.name] = rng.standard_normal(i.shape).astype(np.float16)
+    if "attention_mask" in found:
+        found["attention_mask"][:, -1] = 1  # a query sees itself at least
+    return found
+
+
+def original(path: Path) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    data = feeds(session)
+    return data, session.run(None, data)
+
+
+def same(got: list[np.ndarray], want: list[np.ndarray]) -> bool:
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(got, want, strict=True))
+
+
+def test_stock_onnxruntime_runs_the_bodies(case):
+    path, run = case
+    assert run.chosen
+    data, want = original(path)
+    stock = ort.InferenceSession(run.model.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert same(stock.run(None, data), want)
+
+
+def test_with_the_library_and_no_gpu_the_bodies_run(case):
+    path, run = case
+    data, want = original(path)
+    session = mirage_onnx.InferenceSession(
+        run.model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    assert same(session.run(None, data), want)
+    counts = mirage_onnx.launches(session)
+    assert len(counts) == len(run.chosen)
+    assert set(counts.values()) == {0}
+
+
+def test_another_architecture_runs_the_bodies(case, driver, monkeypatch):
+    path, run = case
+    monkeypatch.setenv("TEST_DRIVER_CC", "80")
+    data, want = original(path)
+    session = emulated_session(run.model.SerializeToString(), driver)
+    assert same(session.run(None, data), want)
+    assert set(mirage_onnx.launches(session).values()) == {0}
+
+
+def test_a_newer_plan_version_runs_the_bodies(case, driver):
+    path, run = case
+    newer = onnx.ModelProto()
+    newer.CopyFrom(run.model)
+    for owner in (*newer.graph.node, *newer.functions, *newer.opset_import):
+        owner.domain = owner.domain.replace("ai.mirage.v1", "ai.mirage.v2")
+    data, want = original(path)
+    session = emulated_session(newer.SerializeToString(), driver)
+    assert same(session.run(None, data), want)
+    assert set(mirage_onnx.launches(session).values()) == {0}
+
+
+def test_the_kernels_give_the_outputs(case, driver):
+    """Plan, stored weights, workspace and generated text together, kernel by kernel emulated."""
+    path, run = case
+    if path.stem == "lora":
+        # ORT's CPU provider rewrites an fp16 node between fp32 ones to fp32 (its own kernels of the
+        # rotary part are), which no GPU session does; those regions are emulated on their own in
+        # tests/test_regions.py.
+        kept = [c for c in run.chosen if "matmul" in print_ugraph(c[1].compiled.candidate.ugraph)]
+        assert len(kept) < len(run.chosen)
+        model = apply(load_model(path), [(c.region, o.compiled) for c, o in kept], H200)
+        run = replace(run, chosen=tuple(kept), model=model)
+    data, want = original(path)
+    kernels = EmulatedKernels(run, driver)
+    session = emulated_session(run.model.SerializeToString(), driver)
+    got = session.run(None, data)
+    assert kernels.errors == []
+    counts = mirage_onnx.launches(session)
+    assert len(counts) == len(run.chosen)
+    assert all(n >= 1 for n in counts.values())
+    assert len(kernels.launched) == sum(counts.values())
+    for x, y in zip(got, want, strict=True):
+        error = np.linalg.norm(x.astype(np.float64) - y) / np.linalg.norm(y.astype(np.float64))
+        assert error < 5e-3, error
+
+
+def test_a_wrong_text_is_noticed(case, driver):
+    """The check above can fail: one changed constant in one kernel shows in the outputs."""
+    path, run = case
+    if path.stem != "rmsnorm_linear":
+        pytest.skip("once is enough")
+    candidate, outcome = run.chosen[0]
+    compiled = outcome.compiled
+    assert compiled is not None
+    text = compiled.sources[0].text
+    wrong = text.replace("ptx::rsqrt(", "ptx::rcp(", 1)
+    assert wrong != text
+    changed = replace(compiled, sources=(replace(compiled.sources[0], text=wrong),))
+    data, want = original(path)
+    EmulatedKernels(
+        replace(run, chosen=((candidate, replace(outcome, compiled=changed)),)), driver
+    )
+    session = emulated_session(run.model.SerializeToString(), driver)
+    (got,), (expected,) = session.run(None, data), want
+    assert np.linalg.norm(got.astype(np.float64) - expected) > 0.02 * np.linalg.norm(expected)
+
+
+def test_a_session_of_plain_onnxruntime_takes_the_library(case):
+    path, run = case
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(mirage_onnx.get_library_path())
+    session = ort.InferenceSession(
+        run.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    data, want = original(path)
+    assert same(session.run(None, data), want)
+
+
+def test_the_library_has_no_cuda_dependency():
+    shown = subprocess.run(
+        ["ldd", mirage_onnx.get_library_path()], capture_output=True, text=True, check=True
+    )
+    assert "cuda" not in shown.stdout

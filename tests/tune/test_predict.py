@@ -1,0 +1,49 @@
+"""Refusals before and after a search, from predicted times."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirage_onnx.errors import Rejection
+from mirage_onnx.tune.predict import FLOOR_US, refuse_result, refuse_search
+
+
+@pytest.mark.parametrize(
+    ("baseline", "margin", "refused"),
+    [(0.0, 0.2, True), (FLOOR_US, 0.0, True), (1.2, 0.2, True), (1.3, 0.2, False), (9.0, 0.9, True)],
+)
+def test_a_region_too_cheap_to_search(baseline: float, margin: float, refused: bool) -> None:
+    found = refuse_search(baseline, margin, ("a", "b"))
+    assert (found is not None) == refused
+    if found:
+        assert (found.code, found.nodes) == ("NOT_FASTER", ("a", "b"))
+        assert f"{baseline:.2f} us" in found.reason
+
+
+def result(*predicted: float, refused: tuple[Rejection, ...] = ()) -> Any:
+    candidates = [SimpleNamespace(candidate=SimpleNamespace(predicted_us=p)) for p in predicted]
+    report = SimpleNamespace(refused=refused, stop="EXHAUSTED")
+    return SimpleNamespace(candidates=candidates, report=report)
+
+
+def test_the_best_candidate_must_win_by_the_margin() -> None:
+    assert refuse_result(result(7.9, 20.0), 10.0, 0.2, ("a",)) is None
+    found = refuse_result(result(8.1), 10.0, 0.2, ("a",))
+    assert found is not None
+    assert found.code == "NOT_FASTER"
+    assert "8.10 us predicted against 10.00 us, margin 20%" in found.reason
+    assert refuse_result(result(8.1), 10.0, 0.1, ("a",)) is None
+
+
+def test_no_candidate_says_why() -> None:
+    found = refuse_result(result(), 10.0, 0.2, ("a",))
+    assert found is not None
+    assert found.code == "NO_CANDIDATE"
+    assert "EXHAUSTED" in found.reason
+    why = Rejection("LAYOUT", "no layout holds it")
+    found = refuse_result(result(refused=(why,)), 10.0, 0.2, ("a",))
+    assert found is not None
+    assert "LAYOUT: no layout holds it" in found.reason
