@@ -59,7 +59,7 @@ def facts() -> dict[str, Any]:
             continue
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python3", *sys.argv]),
+        "command": " ".join(["python3", *(Path(a).name if a[:1] == "/" else a for a in sys.argv)]),
         "mirage_onnx": mirage_onnx.__version__,
         "commit": os.environ.get("MIRAGE_COMMIT") or output_of("git", "rev-parse", "HEAD"),
         "gpu": gpu_state(),

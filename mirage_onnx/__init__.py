@@ -17,11 +17,9 @@ _PUBLIC = {
     "InferenceSession": "mirage_onnx.custom_op",
     "MirageError": "mirage_onnx.errors",
     "Result": "mirage_onnx.api",
-    "VerifyReport": "mirage_onnx.api",
     "get_library_path": "mirage_onnx.custom_op",
     "launches": "mirage_onnx.custom_op",
     "optimize": "mirage_onnx.api",
-    "verify": "mirage_onnx.api",
 }
 
 __all__ = ["__version__", *_PUBLIC]

@@ -57,7 +57,7 @@ def optimize(
     loaded = load_model(model)
     if target_path is not None:
         check_output(target_path, source, loaded.proto)
-    options = Options(profile, margin, budget_s or 300.0, workers, measure)
+    options = Options(profile, margin, 300.0 if budget_s is None else budget_s, workers, measure)
     run = pipeline.run(loaded, options, emit or events.silent)
     if target_path is not None:
         save_model(run.model, target_path, source)

@@ -47,17 +47,17 @@ def compile_cubin(text: str, target: Target, *, name: str) -> Cubin:
     """
     started = time.perf_counter()
     image, log = _nvrtc(text, target, name)
-    stack = _STACK.search(log)
-    stack_bytes = int(stack[1]) if stack else 0
-    spill_bytes = int(stack[2]) + int(stack[3]) if stack else 0
+    stack, used, smem = _STACK.search(log), _USED.search(log), _SMEM.search(log)
+    if stack is None or used is None:
+        raise RejectionError("COMPILE_FAILED", f"{name}: no report of registers: {log!r}")
+    stack_bytes, spill_bytes = int(stack[1]), int(stack[2]) + int(stack[3])
     if stack_bytes or spill_bytes:
         raise RejectionError(
             "SPILLS", f"{name}: {stack_bytes} bytes of stack, {spill_bytes} bytes of spills"
         )
-    used, smem = _USED.search(log), _SMEM.search(log)
     return Cubin(
         image=image,
-        registers=int(used[1]) if used else 0,
+        registers=int(used[1]),
         smem_bytes=int(smem[1]) if smem else 0,
         stack_bytes=stack_bytes,
         spill_bytes=spill_bytes,
@@ -84,6 +84,7 @@ def _nvrtc(text: str, target: Target, name: str) -> tuple[bytes, str]:
         arch=target.arch,
         include_path=[str(DEVICE_HEADERS)],
         ptxas_options=["-v"],
+        no_cache=True,  # NVRTC's cache, in use where there is a driver, returns no ptxas report
     )
     log = _Log()
     try:

@@ -1,9 +1,11 @@
-"""The cost model: a lower-bound style estimate of one kernel's time from its block graph.
+"""The cost model: an estimate of one kernel's time from its block graph.
 
-time_us = launch + max(DRAM time, L2 time, tensor-core time, latency of the dependent steps)
-with the DRAM time of an isolated cold kernel, ramp + bytes / rate, reduced where too few bytes are
-in flight (a streaming kernel wants 48 KiB per multiprocessor; ``notes``: measured on an H200, see
-``bench/results/h200``). It ranks candidates; a measured choice replaces it wherever there is a GPU.
+    time_us = fixed + streaming / rate(bytes in flight) + waves + re-read bytes + arithmetic
+
+Fitted to ``bench/results/h200/sweep.csv`` (norm and linear layer, 1700 parameter points). A cold
+kernel streams its bytes at 1 / (1/peak^3 + 1/r^3)^(1/3), r = bytes in flight / latency: 31 KiB a
+multiprocessor reach 90 % of the peak, 62 KiB all of it. It ranks candidates; a measured choice
+replaces it wherever there is a GPU.
 """
 
 from __future__ import annotations
@@ -15,18 +17,25 @@ from math import ceil, prod
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Layout, Phase
 from mirage_onnx.target import Target
 
-#: Loads in flight per multiprocessor that keep the memory busy (bandwidth x latency, with slack).
-IN_FLIGHT_BYTES = 48 * 1024
-#: One trip to memory for a dependent step, loaded (measured range 0.6-1.0).
+#: One trip to memory under load, and for one dependent step of a nearly idle chip.
+LOADED_LATENCY_US = 0.65
 LATENCY_US = 0.8
-#: A block-wide barrier with its shared-memory round trip, and a cluster barrier with its exchange.
+#: A block-wide barrier with its shared-memory round trip, and a cluster's exchange.
 BARRIER_US = 0.05
-CLUSTER_US = 0.6
+CLUSTER_US = 0.2
+#: A further wave of blocks starts cold: its first loads wait a full trip and nothing overlaps them.
+WAVE_US = 2.1
+#: Blocks beyond this many per multiprocessor cost their launch and epilogue each.
+FREE_BLOCKS, BLOCK_US = 4.0, 0.7
+#: Share of the multiprocessors that clusters of a size can fill.
+CLUSTER_FILL = {1: 1.0, 2: 0.95, 4: 0.9}
+#: Combining the warps' partial results, per 16x8 accumulator tile of a block.
+COMBINE_US = 0.15
+#: What all multiprocessors together read from L2, and how much of it is not hidden.
+L2_TBPS, L2_SHARE = 5.5, 0.25
 #: Scalar operations per microsecond of the whole chip, at the quarter rate that is not hidden
 #: behind memory traffic.
 ALU_OPS_PER_US = 4 * 132 * 128 * 1700
-#: What all multiprocessors together read from L2.
-L2_TBPS = 5.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,31 +123,36 @@ def kernel_cost(f: Features, params: KernelParams, target: Target) -> Cost:
     columns = sum(ceil(local[a] / 16) for a in f.a_loads if a)
     rows = sum(ceil(local[a] / 8) if a else 1 for a in f.b_loads)
     registers, smem = _resources(f, params, local, columns, rows)
+    fragments = smem // (512 * params.warps) if kernel.loop is not None else 0
     resident = _resident_blocks(params, registers, smem, target)
     ctas = blocks * params.cluster
-    chip = target.multiprocessors * resident
-    waves = ceil(ctas / chip)
-    busy = min(1.0, ctas / target.multiprocessors)
+    sms = target.multiprocessors
+    active = min(ctas / sms, resident)
+    # Clusters leave multiprocessors of a GPC over, so fewer blocks are resident at once.
+    capacity = sms * resident * CLUSTER_FILL.get(params.cluster, 0.85)
+    waves = max(1, ceil(ctas / capacity - 0.05))
+    fixed = f.barriers * BARRIER_US + (CLUSTER_US if params.cluster > 1 else 0.0)
+    fixed += COMBINE_US * fragments
+    fixed += BLOCK_US * max(0.0, min(ctas / sms, 8.0) - FREE_BLOCKS) + WAVE_US * (waves - 1)
+    busy = min(1.0, ctas / sms)
+    in_flight = 0.0
     steps = 1
-    fill = 1.0
-    in_flight = 0
+    rate = target.stream_tbps * 1e6 * busy
     if kernel.loop is not None:
         steps = ceil(extents[kernel.loop] / (32 * params.warps * params.cluster))
-        per_step = (2 * columns + rows) * 512
-        in_flight = resident * params.warps * min(params.stages, steps) * per_step
-        fill = min(1.0, in_flight / IN_FLIGHT_BYTES) ** 0.5
-    quantum = min(1.5, waves * chip / ctas) if waves > 1 else 1.0
-    dram_us = f.dram_bytes / (target.stream_tbps * 1e6 * fill * busy**0.7) * quantum
-    l2_us = l2 / (L2_TBPS * 1e6 * busy)
+        in_flight = active * params.warps * min(params.stages, steps) * columns * 1024
+        limit = in_flight * sms / LOADED_LATENCY_US
+        rate = (rate**-3 + limit**-3) ** (-1 / 3)
+    dram_us = f.dram_bytes / rate
+    l2_us = max(0.0, L2_SHARE * (l2 - f.dram_bytes)) / (L2_TBPS * 1e6 * busy)
     mma_us = flops / (target.mma_tflops * 0.5 * 1e6 * busy)
-    fixed = f.barriers * BARRIER_US + (CLUSTER_US if params.cluster > 1 else 0.0)
+    alu_us = alu / ALU_OPS_PER_US
     rounds = ceil(steps / params.stages)
-    latency_us = LATENCY_US * (1 + 0.25 * waves * rounds) + fixed
-    work = max(dram_us, l2_us, mma_us)
-    ramp = min(target.ramp_us - target.launch_us - 2 * LATENCY_US, 0.35 * work)
-    time_us = target.launch_us + LATENCY_US + max(work + ramp + fixed, latency_us)
-    time_us += alu / ALU_OPS_PER_US
-    return Cost(time_us, f.dram_bytes, l2, flops, blocks, in_flight, registers, smem)
+    serial_us = LATENCY_US * (1 + 0.25 * rounds)
+    work = max(dram_us + l2_us, mma_us)
+    ramp = min(target.ramp_us - target.launch_us - LATENCY_US, 0.5 * work)
+    time_us = target.launch_us + max(work + ramp, serial_us) + fixed + alu_us
+    return Cost(time_us, f.dram_bytes, l2, flops, blocks, int(in_flight), registers, smem)
 
 
 def _resources(
@@ -159,13 +173,14 @@ def _resources(
             for a in axes:
                 tiles *= ceil(local[a] / (8 if a in row_axes else 16))
             fragments += tiles
-    ring = params.stages * (8 * columns + 4 * rows)
-    return 32 + ring + 4 * fragments, params.warps * 512 * fragments
+    # Compiled kernels (sm_90a): 8 registers per step and column tile, 10 per row tile.
+    ring = params.stages * (8 * columns + 10 * rows)
+    return 26 + ring + 4 * fragments, params.warps * 512 * fragments
 
 
 def _resident_blocks(params: KernelParams, registers: int, smem: int, target: Target) -> int:
     """Blocks that fit on one multiprocessor at once (at least one)."""
     threads = 32 * params.warps
-    by_registers = target.registers_per_sm // (threads * max(registers, 24))
+    by_registers = target.registers_per_sm // (threads * max(-(-registers // 8) * 8, 24))
     by_smem = target.smem_per_sm_bytes // (smem + 1024)
     return max(1, min(by_registers, by_smem, 2048 // threads, 32))

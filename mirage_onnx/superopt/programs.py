@@ -210,7 +210,7 @@ class Programs:
         tensors += [(t.axes, t.dtype) for t in self.region.outputs]
         total = sum(prod(extents[a] for a in axes) * dtype.size_bytes for axes, dtype in tensors)
         work = total / (target.stream_tbps * 1e6)
-        return kernels * (target.launch_us + LATENCY_US) + max(1.25 * LATENCY_US * kernels, work)
+        return kernels * target.launch_us + max(1.25 * LATENCY_US * kernels, work)
 
     def _combine(
         self, chosen: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Bundles: plans are shared by instances whose kernels and bodies agree, images by equal kernels."""
+"""Bundles: instances whose kernels and bodies agree share a plan, equal kernels an image."""
 
 from __future__ import annotations
 

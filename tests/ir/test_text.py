@@ -96,13 +96,14 @@ def test_text_of_every_field() -> None:
     )
 
 
+ONE = Fraction(1)
 GOOD = print_ugraph(
     UGraph(
         (KTensor("i0", DType.F16, ("a0",), "input"),),
         (
             Kernel(
                 "k0", ("a0",), None, None,
-                (BlockOp("const", (), (), DType.F32, Phase.POST, Layout.UNIFORM, value=Fraction(1)),),
+                (BlockOp("const", (), (), DType.F32, Phase.POST, Layout.UNIFORM, value=ONE),),
                 (Save("o0", 0, ("a0",)),),
             ),
         ),

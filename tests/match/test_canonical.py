@@ -23,7 +23,6 @@ def region(build: Build, prefix: str = "") -> Region:
     return region_of(net.model(build(net)))
 
 
-
 def norm(root: Callable[[Net, str], str], finish: Callable[[Net, str, str], str]) -> Build:
     """x * rsqrt(mean(x^2) + e), then a contraction."""
 

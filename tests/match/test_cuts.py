@@ -27,7 +27,8 @@ def table(found: Matches) -> str:
         r = same[0].region
         ends = f"{r.nodes[0]} .. {r.nodes[-1]}" if len(r.nodes) > 1 else r.nodes[0]
         lines.append(
-            f"{key} x{len(same)} nodes={len(r.nodes)} in={len(r.inputs)} out={len(r.outputs)} {ends}"
+            f"{key} x{len(same)} nodes={len(r.nodes)} in={len(r.inputs)} "
+            f"out={len(r.outputs)} {ends}"
         )
     for r in found.rejections:
         lines.append(f"{r.code} {', '.join(r.nodes)}")
@@ -118,7 +119,7 @@ def test_cones_overlap() -> None:
     x = net.rms(net.input(8, 64), net.weight(64))
     outs = [net.MatMul(x, net.weight(64, 32)) for _ in range(3)]
     found = matches(net.model(*outs))
-    shared = set(net.nodes[i].name for i in range(6))
+    shared = {net.nodes[i].name for i in range(6)}
     whole = [c for c in found.candidates if shared < c.nodes and len(c.nodes) == 7]
     assert {o for c in whole for o in c.outputs} == set(outs)
     assert len({c.region.key for c in whole}) == 1

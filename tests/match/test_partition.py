@@ -55,8 +55,8 @@ def random_program(pick: random.Random) -> Program:
     values = [net.input(8, 64), net.input(8, 64)]
     for _ in range(pick.randint(3, 7)):
         x, y = pick.choice(values[-3:]), pick.choice(values)
-        values.append(pick.choice([lambda: net.Add(x, y), lambda: net.Mul(x, y),
-                                   lambda: net.Exp(x), lambda: net.Tanh(x)])())  # fmt: skip
+        op, arity = pick.choice([("Add", 2), ("Mul", 2), ("Exp", 1), ("Tanh", 1)])
+        values.append(getattr(net, op)(*(x, y)[:arity]))
     read = {i for n in net.nodes for i in n.input}
     outputs = [n.output[0] for n in net.nodes if n.output[0] not in read]
     outputs += [pick.choice([n.output[0] for n in net.nodes])]

@@ -168,7 +168,7 @@ class TestWhyItStops:
         report = search_region(region_of(norm_linear())).report
         assert report.stop is Stop.EXHAUSTED
         assert 0 < report.verified <= Bound().verified
-        assert 0 < report.built
+        assert report.built > 0
         assert 0 < report.states <= Bound().states
 
     def test_state_limit(self) -> None:

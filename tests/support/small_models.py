@@ -28,7 +28,7 @@ from mirage_onnx.verify.weights import sample_weights
 
 
 class Net:
-    """Every method that is not defined here adds the node of this name; numbers become constants."""
+    """Any other method adds the node of this name; numbers become constants."""
 
     def __init__(self, dtype: Any = np.float16, prefix: str = "", seed: int = 0, opset: int = 20):
         self.dtype, self.prefix, self.opset = np.dtype(dtype), prefix, opset

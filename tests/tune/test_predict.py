@@ -13,7 +13,13 @@ from mirage_onnx.tune.predict import FLOOR_US, refuse_result, refuse_search
 
 @pytest.mark.parametrize(
     ("baseline", "margin", "refused"),
-    [(0.0, 0.2, True), (FLOOR_US, 0.0, True), (1.2, 0.2, True), (1.3, 0.2, False), (9.0, 0.9, True)],
+    [
+        (0.0, 0.2, True),
+        (FLOOR_US, 0.0, True),
+        (1.2, 0.2, True),
+        (1.3, 0.2, False),
+        (9.0, 0.9, True),
+    ],
 )
 def test_a_region_too_cheap_to_search(baseline: float, margin: float, refused: bool) -> None:
     found = refuse_search(baseline, margin, ("a", "b"))

@@ -1,0 +1,143 @@
+"""``mirage_onnx.optimize`` and ``verify`` as a user calls them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnx
+import pytest
+from small_models import Net, feeds, run_model
+
+import mirage_onnx
+from mirage_onnx import api
+from mirage_onnx.errors import MirageError
+from mirage_onnx.report.schema import check_report
+from mirage_onnx.target import H200
+
+
+def model() -> onnx.ModelProto:
+    net = Net()
+    y = net.MatMul(net.rms(net.input(8, 512), net.weight(512)), net.weight(512, 256))
+    return net.model(net.Relu(y))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "in.onnx"
+    onnx.save(model(), found)
+    return found
+
+
+def domains(found: onnx.ModelProto) -> set[str]:
+    return {n.domain for n in found.graph.node}
+
+
+def test_model_in_memory() -> None:
+    result = mirage_onnx.optimize(model(), target="h200", workers=1)
+    check_report(result.report)
+    assert (result.report["input"], result.report["output"]) == (None, None)
+    assert result.report["target"] == "h200"
+    assert result.report["seconds"] > 0
+    assert domains(result.model) == {"ai.mirage.v1.sm90a"}
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_path_to_path(path: Path, kind: type, tmp_path: Path) -> None:
+    before = path.read_bytes()
+    out = tmp_path / "out.onnx"
+    result = mirage_onnx.optimize(kind(path), kind(out), target="h200", workers=1)
+    assert (result.report["input"], result.report["output"]) == (str(path), str(out))
+    saved = onnx.load(out)
+    assert domains(saved) == domains(result.model)
+    values = feeds(model(), np.random.default_rng(0))
+    assert run_model(saved, values)[0].tobytes() == run_model(model(), values)[0].tobytes()
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx", "out.onnx"]
+
+
+def test_no_output_writes_nothing(path: Path, tmp_path: Path) -> None:
+    result = mirage_onnx.optimize(path, target="h200", workers=1)
+    assert result.report["output"] is None
+    assert [p.name for p in tmp_path.iterdir()] == ["in.onnx"]
+
+
+def test_external_weights(tmp_path: Path) -> None:
+    """Weights outside the model file are read where they are needed, and found again."""
+    source = tmp_path / "in.onnx"
+    onnx.save(model(), source, save_as_external_data=True, size_threshold=64, location="in.data")
+    out = tmp_path / "elsewhere" / "out.onnx"
+    out.parent.mkdir()
+    mirage_onnx.optimize(source, out, target="h200", workers=1)
+    for p in tmp_path.glob("in.*"):
+        p.unlink()
+    values = feeds(model(), np.random.default_rng(0))
+    assert run_model(onnx.load(out), values)[0].tobytes() == run_model(model(), values)[0].tobytes()
+
+
+def test_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "present_target", lambda: None)
+    assert mirage_onnx.optimize(model(), workers=1).report["target"] == "h200"
+    for name, code in (("local", "NO_GPU"), ("h900", "TARGET_UNKNOWN")):
+        with pytest.raises(MirageError) as caught:
+            mirage_onnx.optimize(model(), target=name)
+        assert caught.value.code == code
+    monkeypatch.setattr(api, "present_target", lambda: H200)
+    assert api._target(None) == api._target("local") == (H200, True)
+    assert api._target("h200") == (H200, False)
+
+
+def test_refused_before_the_work(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise AssertionError("the search began")
+
+    monkeypatch.setattr(api.pipeline, "run", forbidden)
+    cases = [
+        (path, path, "OUTPUT_IS_INPUT"),
+        (path, tmp_path / "no" / "out.onnx", "OUTPUT_UNWRITABLE"),
+        (tmp_path / "no.onnx", None, "FILE_MISSING"),
+    ]
+    for source, out, code in cases:
+        with pytest.raises(MirageError) as caught:
+            mirage_onnx.optimize(source, out, target="h200")
+        assert caught.value.code == code
+
+
+def test_an_optimized_model_is_not_optimized_again() -> None:
+    """Where there still is a region left to replace."""
+    again = mirage_onnx.optimize(model(), target="h200", workers=1).model
+    name = again.graph.output[0].name
+    for op in ("Exp", "Tanh", "Abs", "Sigmoid", "Exp", "Tanh"):
+        again.graph.node.add(op_type=op, name=f"n_{name}", input=[name], output=[f"{name}_"])
+        name += "_"
+    again.graph.output[0].name = name
+    with pytest.raises(MirageError, match="already optimized") as caught:
+        mirage_onnx.optimize(again, target="h200", workers=1)
+    assert caught.value.code == "OPTION_INVALID"
+
+
+def test_verify(path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    mirage_onnx.optimize(path, out, target="h200", workers=1)
+    assert api.verify(path, out).passed
+    with pytest.raises(MirageError) as caught:
+        api.verify(path, tmp_path / "no.onnx")
+    assert caught.value.code == "FILE_MISSING"
+
+
+def test_verify_notices_a_difference(path: Path, tmp_path: Path) -> None:
+    changed = onnx.load(path)
+    changed.graph.node[-1].op_type = "Abs"
+    other = tmp_path / "other.onnx"
+    onnx.save(changed, other)
+    assert not api.verify(path, other).passed
+
+
+def test_public_names() -> None:
+    """Also after the subpackages are imported, which could hide a function of the same name."""
+    for name in mirage_onnx.__all__:
+        value = getattr(mirage_onnx, name)
+        assert not isinstance(value, ModuleType), name
