@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -85,3 +87,15 @@ def residual_norm(batch: int, hidden: int) -> onnx.ModelProto:
         [numpy_helper.from_array(v, n) for n, v in weights.items()],
     )  # fmt: skip
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def _model(batch: int, size: int) -> onnx.ModelProto:
+    return norm_linear(batch, size, size).model
+
+
+#: What ``sweep.py`` measures; made when needed, because compiler processes import this file.
+SWEEP: dict[str, Callable[[], onnx.ModelProto]] = {
+    **{f"norm_linear 4096x4096 M={m}": partial(_model, m, 4096) for m in (8, 16, 1)},
+    **{f"norm_linear 64x64 M={m}": partial(_model, m, 64) for m in (2, 8)},
+    **{f"residual_norm 8x{n}": partial(residual_norm, 8, n) for n in (4096, 64)},
+}

@@ -2,10 +2,10 @@
 
     python bench/chain.py OUT.json
 
-The slope between a long and a short chain of launches of the same kernel, as
-``bench/baseline_table.py`` measures ONNX Runtime's operators. Large regions walk through enough copies
-of their inputs that the weights come from memory. Regions: what the search offers for the models of
-``models/`` and for a norm in front of a 4096x4096 linear layer.
+The slope between a long and a short chain of launches of one kernel, as
+``bench/baseline_table.py`` measures ONNX Runtime's operators. Large regions walk through enough
+copies of their inputs that the weights come from memory. Regions: what the search offers for
+the models of ``models/`` and for a norm in front of a 4096x4096 linear layer.
 """
 
 from __future__ import annotations

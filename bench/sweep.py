@@ -19,9 +19,8 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -53,17 +52,6 @@ from mirage_onnx.verify.weights import sample_weights
 
 CHUNK = 48
 SAMPLES = 9
-
-
-def norm_linear(batch: int, size: int) -> onnx.ModelProto:
-    return cases.norm_linear(batch, size, size).model
-
-
-CASES: dict[str, Callable[[], onnx.ModelProto]] = {  # made when needed: compilers import this file
-    **{f"norm_linear 4096x4096 M={m}": partial(norm_linear, m, 4096) for m in (8, 16, 1)},
-    **{f"norm_linear 64x64 M={m}": partial(norm_linear, m, 64) for m in (2, 8)},
-    **{f"residual_norm 8x{n}": partial(cases.residual_norm, 8, n) for n in (4096, 64)},
-}
 COLUMNS = (
     "case", "graph", "params", "registers", "smem_bytes", "blocks", "predicted_us", "measured_us",
     "q1", "q3", "error", "allowed", "chosen",
@@ -236,7 +224,7 @@ def main() -> int:
     gpu = gpu_of(target)
     rows: list[dict[str, Any]] = []
     found: dict[str, Any] = facts() | {"cases": []}
-    for case, model in CASES.items():
+    for case, model in cases.SWEEP.items():
         if time.monotonic() > options.deadline:
             found.setdefault("left_out", []).append(case)
             continue

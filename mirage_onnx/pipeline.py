@@ -33,6 +33,10 @@ from mirage_onnx.verify.numeric import check_numerics
 from mirage_onnx.verify.weights import sample_weights
 
 
+#: Margin of the prediction before a measurement: up to twice as slow is worth timing.
+HOPELESS = -1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a run may be told. ``measure``: time candidates on the present GPU."""
@@ -42,7 +46,7 @@ class Options:
     budget_s: float = 300.0
     workers: int | None = None
     measure: bool = False
-    tries: int = 8
+    tries: int = 16
     bound: Bound = field(default_factory=Bound)
 
 
@@ -76,7 +80,8 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     with _stage(emit, "tune"):
         chosen, outcomes = realise(
             loaded, program, outcomes, node_us, options.target,
-            margin=options.margin, measure=options.measure, tries=options.tries,
+            margin=0.0 if options.measure else options.margin,
+            measure=options.measure, tries=options.tries,
         )  # fmt: skip
     with _stage(emit, "rewrite"):
         kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
@@ -115,8 +120,10 @@ def _search(
     emit: events.Emit,
 ) -> dict[str, Outcome]:
     found = dict(outcomes)
+    # Where candidates will be timed, prediction only drops what is hopeless.
+    margin = HOPELESS if options.measure else options.margin
     for key, o in found.items():
-        refusal = refuse_search(o.baseline_us, options.margin, o.region.nodes)
+        refusal = refuse_search(o.baseline_us, margin, o.region.nodes)
         found[key] = replace(o, rejection=refusal)
     todo = [key for key, o in found.items() if o.rejection is None]
 
@@ -135,7 +142,7 @@ def _search(
 
     def done(i: int, r: SearchResult) -> None:
         o = found[todo[i]]
-        refusal = refuse_result(r, o.baseline_us, options.margin, o.region.nodes)
+        refusal = refuse_result(r, o.baseline_us, margin, o.region.nodes)
         found[todo[i]] = replace(o, result=r, rejection=refusal)
         best = r.candidates[0].candidate.predicted_us if r.candidates else None
         code = refusal.code if refusal else None

@@ -143,9 +143,7 @@ def test_a_wrong_text_is_noticed(case, driver):
     assert wrong != text
     changed = replace(compiled, sources=(replace(compiled.sources[0], text=wrong),))
     data, want = original(path)
-    EmulatedKernels(
-        replace(run, chosen=((candidate, replace(outcome, compiled=changed)),)), driver
-    )
+    EmulatedKernels(replace(run, chosen=((candidate, replace(outcome, compiled=changed)),)), driver)
     session = emulated_session(run.model.SerializeToString(), driver)
     (got,), (expected,) = session.run(None, data), want
     assert np.linalg.norm(got.astype(np.float64) - expected) > 0.02 * np.linalg.norm(expected)

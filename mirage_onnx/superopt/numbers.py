@@ -55,7 +55,7 @@ def solve(
     extents: Mapping[str, int],
     target: Target,
     *,
-    keep: int = 4,
+    keep: int = 8,
     pruned: Counter[str] | None = None,
 ) -> tuple[tuple[Cost, KernelParams], ...]:
     """The ``keep`` cheapest parameter points, cheapest first (ties: canonical order)."""

@@ -42,7 +42,7 @@ class Bound:
     kernels_kept: int = 6
     verified: int = 4
     tried: int = 12
-    candidates: int = 8
+    candidates: int = 16
 
 
 @dataclass(frozen=True, slots=True)
