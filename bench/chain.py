@@ -61,8 +61,6 @@ def chain_us(gpu: Gpu, region: Region, compiled: Compiled, short: int, long: int
     gpu.wait()
     replays = [gpu.capture(lambda n=n: work(n)) for n in (short, long)]
     a, b = (np.median(t) for t in gpu.time_us(replays, 15))
-    for at in sets:
-        gpu.free(*at.values())
     return float(b - a) / (long - short)
 
 
@@ -86,7 +84,8 @@ def main() -> None:
         compiled, _ = compile_candidates(region, candidates, H200, keep=6)
         for c in compiled:
             big = "norm_linear" in name
-            us = chain_us(gpu, region, c, 8 if big else 20, 24 if big else 60)
+            with gpu.scope():
+                us = chain_us(gpu, region, c, 8 if big else 20, 24 if big else 60)
             params = " | ".join(p.to_text() for p in c.candidate.params)
             loop = "loop" if any(k.loop for k in c.candidate.ugraph.kernels) else "row"
             rows.append([name, region.key, loop, len(c.sources), params,
