@@ -17,9 +17,9 @@ class Target:
     """One GPU model.
 
     ``arch`` is NVRTC's name of it, ``suffix`` the last part of the custom-op domain.
-    ``smem_bytes``: the most dynamic shared memory of a block. ``ramp_us`` and ``stream_tbps``
-    describe an isolated cold kernel that reads B bytes: time_us = ramp_us + B / stream_tbps
-    (a fit of measured times, >= 16 MB). ``launch_us``: one more empty kernel in a CUDA graph.
+    ``smem_bytes``: the most dynamic shared memory of a block. ``launch_us``: one more empty
+    kernel in a CUDA graph. A kernel in a graph that reads B bytes from memory takes
+    launch_us + ramp_us + B / stream_tbps (a fit of measured times, >= 16 MB).
     """
 
     name: str
@@ -52,7 +52,7 @@ H200 = Target(
     max_cluster=8,
     has_clusters=True,
     launch_us=0.95,
-    ramp_us=5.2,
+    ramp_us=1.75,
     stream_tbps=4.6,
     mma_tflops=780.0,
 )

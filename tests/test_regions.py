@@ -18,6 +18,7 @@ import mirage_onnx
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.errors import REJECTIONS
 from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.term import walk
 from mirage_onnx.superopt.search import SearchResult
 from mirage_onnx.verify.equivalence import check_terms
 from mirage_onnx.verify.interpret_steps import interpret_steps
@@ -64,10 +65,18 @@ def test_random_regions(model: onnx.ModelProto) -> None:
     check_result(model, region, search_region(region, budget_s=20))
 
 
+def inputs_of(region: Region) -> set[str]:
+    return {str(t.attr) for t in walk(region.terms) if t.op == "input"}
+
+
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 @given(programs())
 def test_other_names_and_operand_orders_give_the_same_regions(model: onnx.ModelProto) -> None:
-    keys = [sorted(c.region.key for c in matches(m).candidates) for m in (model, swapped(model))]
+    keys = []
+    for spelling in (model, swapped(model)):
+        regions = [c.region for c in matches(spelling).candidates]
+        # An input that cancels (x - x) has no place in the terms, hence no canonical number.
+        keys.append(sorted(r.key for r in regions if len(r.inputs) == len(inputs_of(r))))
     assert keys[0] == keys[1]
 
 

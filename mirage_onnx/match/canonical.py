@@ -180,8 +180,10 @@ def _rename(
         visit(roots[i])
         for a in memory[outputs[i]]:
             axis_order.setdefault(a)
-    for x in inputs:  # read by the nodes, but no output depends on it (x - x)
-        input_order.setdefault(x)
+    sizes = {x: [named.extents[a] for a in memory[x]] for x in inputs}
+    # Read by the nodes, but no output depends on them (x - x).
+    for x in sorted(set(inputs) - set(input_order), key=lambda x: (start[x], sizes[x], x)):
+        input_order[x] = None
         for a in memory[x]:
             axis_order.setdefault(a)
     names = {x: f"i{k}" for k, x in enumerate(input_order)}
