@@ -61,11 +61,6 @@ ERRORS: dict[str, Entry] = {
     "SHAPES_DIFFER": Entry(
         "the two models have different inputs or outputs", "compare models of one origin"
     ),
-    "OUTPUTS_DIFFER": Entry(
-        "the outputs of the two models differ by more than the tolerance",
-        "report it with both models: this must not happen",
-        Exit.CHECK_FAILED,
-    ),
     "BUNDLE_INVALID": Entry("the kernel bundle is damaged", "optimize the model again"),
     "PLAN_INVALID": Entry("a launch plan is malformed", "optimize the model again"),
     "OPS_LIBRARY_MISSING": Entry(
@@ -105,13 +100,10 @@ REJECTIONS: dict[str, str] = {
     # match: why a set of nodes is no region
     "AXES_CONFLICT": "one axis would have to be two axes at once",
     "TOO_SMALL": "nothing to fuse: the region is a single library operator or a pure copy",
-    "NO_OUTPUT": "no value of the region is used outside it",
     "WEIGHT_RUNTIME": "the matrix operand is not an initializer",
-    "OVERLAP": "another region that saves more uses some of the same nodes",
     "NAME_POOL_FULL": "the model already has 128 distinct custom kernels",
     # superopt: why no candidate came out
     "NO_CANDIDATE": "the search found no program within its bound",
-    "BOUND": "the region has more operations than the search bound",
     "LAYOUT": "no thread layout holds these values",
     "SMEM": "the tiles do not fit into shared memory",
     # verify
@@ -125,7 +117,6 @@ REJECTIONS: dict[str, str] = {
     "SPILLS": "the compiled kernel spills registers",
     # tune
     "NOT_FASTER": "no candidate is faster than ONNX Runtime by the required margin",
-    "BASELINE_UNKNOWN": "the target's table has no time for one of the original operators",
     "KERNEL_WRONG": "the compiled kernel differs from the float64 reference",
     "BUDGET": "the time budget ended before this region was searched",
 }

@@ -20,7 +20,7 @@ from mirage_onnx.ir.program import Program
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.ugraph import KernelParams, UGraph
 from mirage_onnx.match.cuts import Candidate, Matches, find_candidates
-from mirage_onnx.rewrite.apply import apply
+from mirage_onnx.rewrite.apply import NAME_POOL, apply
 from mirage_onnx.superopt.pool import search_all
 from mirage_onnx.superopt.search import Bound, SearchResult, search
 from mirage_onnx.target import Target
@@ -31,7 +31,6 @@ from mirage_onnx.tune.realise import Chosen, realise
 from mirage_onnx.verify.equivalence import Proof, verify
 from mirage_onnx.verify.numeric import check_numerics
 from mirage_onnx.verify.weights import sample_weights
-
 
 #: Margin of the prediction before a measurement: up to twice as slow is worth timing.
 HOPELESS = -1.0
@@ -48,6 +47,7 @@ class Options:
     measure: bool = False
     tries: int = 16
     bound: Bound = field(default_factory=Bound)
+    pool: int = NAME_POOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,23 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
         )  # fmt: skip
     with _stage(emit, "rewrite"):
         kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
-        model = apply(loaded, kernels, options.target)
-    return Run(model, program, matches, chosen, outcomes)
+        model, used = apply(loaded, kernels, options.target, pool=options.pool)
+        replaced = tuple(chosen[i] for i in used)
+        outcomes = _without_names(outcomes, chosen, replaced)
+    return Run(model, program, matches, replaced, outcomes)
+
+
+def _without_names(
+    outcomes: dict[str, Outcome], chosen: tuple[Chosen, ...], replaced: tuple[Chosen, ...]
+) -> dict[str, Outcome]:
+    """Regions that were chosen, but for which no custom-op name was left, say so."""
+    kept = {o.region.key for _, o in replaced}
+    for _, o in chosen:
+        if o.region.key not in kept:
+            reason = "all names of custom ops are taken by regions that save more"
+            refusal = Rejection("NAME_POOL_FULL", reason, o.region.nodes)
+            outcomes[o.region.key] = replace(o, rejection=refusal)
+    return outcomes
 
 
 @contextmanager

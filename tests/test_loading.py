@@ -114,7 +114,7 @@ def test_the_kernels_give_the_outputs(case, driver):
         # tests/test_regions.py.
         kept = [c for c in run.chosen if "matmul" in print_ugraph(c[1].compiled.candidate.ugraph)]
         assert len(kept) < len(run.chosen)
-        model = apply(load_model(path), [(c.region, o.compiled) for c, o in kept], H200)
+        model, _ = apply(load_model(path), [(c.region, o.compiled) for c, o in kept], H200)
         run = replace(run, chosen=tuple(kept), model=model)
     data, want = original(path)
     kernels = EmulatedKernels(run, driver)

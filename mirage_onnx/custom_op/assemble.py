@@ -26,29 +26,45 @@ class BundleBuilder:
         self._plans: dict[tuple[str, str], int] = {}
         self._provenance: list[dict[str, object]] = []
 
+    @property
+    def size(self) -> int:
+        """Number of plans."""
+        return len(self._plans)
+
+    def has(self, region: Region, compiled: Compiled, body_key: str) -> bool:
+        """Whether the plan is already there (its images are then too)."""
+        if any(c.image not in self._cubins for c in compiled.cubins):
+            return False
+        return (self._plan(region, compiled).plan.to_text(), body_key) in self._plans
+
+    def _plan(self, region: Region, compiled: Compiled) -> Planned:
+        ids = [self._cubins.setdefault(c.image, len(self._cubins)) for c in compiled.cubins]
+        return plan_candidate(region, compiled.candidate.ugraph, compiled.sources, ids)
+
     def add(self, region: Region, compiled: Compiled, body_key: str) -> tuple[int, Planned]:
         """The number of the plan of this region instance, and the plan."""
-        ids = [self._cubins.setdefault(c.image, len(self._cubins)) for c in compiled.cubins]
-        planned = plan_candidate(region, compiled.candidate.ugraph, compiled.sources, ids)
+        planned = self._plan(region, compiled)
         text = planned.plan.to_text()
         key = (text, body_key)
         if key not in self._plans:
             self._plans[key] = len(self._plans)
-            self._provenance.append(
-                {
-                    "region": region.text,
-                    "ugraph": print_ugraph(compiled.candidate.ugraph),
-                    "params": [p.to_text() for p in compiled.candidate.params],
-                    "generator": GENERATOR_VERSION,
-                    "target": self._target.name,
-                    "kernels": [
-                        {"name": s.name, "crc32": zlib.crc32(s.text.encode())}
-                        for s in compiled.sources
-                    ],
-                }
-            )
+            self._provenance.append(_provenance(region, compiled, self._target))
         return self._plans[key], planned
 
     def bundle(self) -> Bundle:
         plans = sorted(self._plans.items(), key=lambda p: p[1])
         return Bundle(tuple(self._cubins), tuple(t for (t, _), _ in plans), tuple(self._provenance))
+
+
+def _provenance(region: Region, compiled: Compiled, target: Target) -> dict[str, object]:
+    """From what a kernel can be generated again, and a check that it is the same."""
+    return {
+        "region": region.text,
+        "ugraph": print_ugraph(compiled.candidate.ugraph),
+        "params": [p.to_text() for p in compiled.candidate.params],
+        "generator": GENERATOR_VERSION,
+        "target": target.name,
+        "kernels": [
+            {"name": s.name, "crc32": zlib.crc32(s.text.encode())} for s in compiled.sources
+        ],
+    }

@@ -9,8 +9,9 @@ Normal form, held by the constructors below (no other code builds terms):
     sqrt(x)        = pow[1/2](x)                 rsqrt(x)  = pow[-1/2](x)
     x * x          = pow[2](x)                   mean[k](x) = mul(pow[-1](extent[k]), sum[k](x))
     add, mul: flat, constants folded exactly, arguments sorted, equal summands collected
-There is no cancellation: x * pow[-1](x) stays (it is not 1 where x = 0), and fractional powers are
-merged only where both sides are defined on the same inputs.
+There is no cancellation: x * pow[-1](x) stays (it is not 1 where x = 0). Nested powers merge
+(sqrt(x)^2 = x, (x^3)^(1/3) = x) except under an even inner power (sqrt(x^2) is |x|): a merged form
+is defined wherever the written one is, and has its value there.
 """
 
 from __future__ import annotations

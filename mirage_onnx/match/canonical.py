@@ -74,6 +74,8 @@ def _mergeable(
         for u in walk(named.terms[o] for o in outputs)
         if u.op in (*REDUCTIONS, EXTENT)
     ]
+    if len(named.extents) <= 2:
+        return None  # one axis for the grid and one for the threads
     candidates = {(r[i], r[i + 1]) for r in rows for i in range(len(r) - 1)}
     for first, second in sorted(candidates):
         together = all(

@@ -30,15 +30,11 @@ def choose(
     candidates: Sequence[Candidate],
     times_us: Sequence[float],
     node_us: Mapping[str, float],
-    *,
-    groups: Sequence[int] | None = None,
-    max_groups: int = 128,
 ) -> tuple[int, ...]:
     """Indices of the chosen candidates.
 
     ``times_us``: the cost of each candidate (already divided by the margin it must win by),
-    ``node_us``: what each node costs in ONNX Runtime. ``groups``: candidates of one group share a
-    custom op; at most ``max_groups`` groups are used (the least gain is dropped).
+    ``node_us``: what each node costs in ONNX Runtime.
     """
     if not candidates:
         return ()
@@ -87,7 +83,7 @@ def choose(
         # Regions that each may be replaced, but that would need each other's results.
         rows.append((dict.fromkeys(cycle, 1.0), len(cycle) - 1.0))
         chosen = _solve(cost, rows, count, size)
-    return _within_pool(chosen, candidates, times_us, node_us, groups, max_groups)
+    return chosen
 
 
 def _cycle(
@@ -127,21 +123,3 @@ def _solve(
     if found.x is None:
         return ()
     return tuple(i for i in range(count) if found.x[i] > 0.5)
-
-
-def _within_pool(
-    chosen: tuple[int, ...],
-    candidates: Sequence[Candidate],
-    times_us: Sequence[float],
-    node_us: Mapping[str, float],
-    groups: Sequence[int] | None,
-    max_groups: int,
-) -> tuple[int, ...]:
-    if groups is None:
-        return chosen
-    gain: dict[int, float] = {}
-    for i in chosen:
-        saved = sum(node_us.get(n, 0.0) for n in candidates[i].nodes) - times_us[i]
-        gain[groups[i]] = gain.get(groups[i], 0.0) + saved
-    kept = set(sorted(gain, key=lambda g: (-gain[g], g))[:max_groups])
-    return tuple(i for i in chosen if groups[i] in kept)

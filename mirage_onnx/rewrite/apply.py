@@ -16,13 +16,23 @@ from mirage_onnx.rewrite.model import function_keys, rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse
 from mirage_onnx.target import Target
 
+#: The library registers MuGraph_0 .. MuGraph_127 (a session's start grows with their number).
+NAME_POOL = 128
+
 
 def apply(
-    loaded: LoadedModel, chosen: Sequence[tuple[Region, Compiled]], target: Target
-) -> onnx.ModelProto:
-    """The model with one custom node per chosen region instance; ``loaded`` stays as it is."""
+    loaded: LoadedModel,
+    chosen: Sequence[tuple[Region, Compiled]],
+    target: Target,
+    *,
+    pool: int = NAME_POOL,
+) -> tuple[onnx.ModelProto, tuple[int, ...]]:
+    """The model with one custom node per region instance, and the indices of those replaced.
+
+    ``loaded`` stays as it is. Instances whose plan would be number ``pool`` or more are left.
+    """
     if not chosen:
-        return loaded.proto
+        return loaded.proto, ()
     # A plan is shared by instances with equal kernels and equal bodies; the digest of the body
     # needs the replacement first, so plans are numbered in a second pass.
     draft = BundleBuilder(target)
@@ -30,17 +40,18 @@ def apply(
     drafts = [_replacement(r, p, 0) for (r, _), p in zip(chosen, planned, strict=True)]
     keys = function_keys(loaded.proto, drafts, loaded.base_dir)
     builder = BundleBuilder(target)
-    numbered = [
-        _replacement(region, plan, builder.add(region, compiled, key)[0])
-        for (region, compiled), plan, key in zip(chosen, planned, keys, strict=True)
-    ]
-    return rewrite_model(
+    numbered: dict[int, Replacement] = {}
+    for i, ((region, compiled), plan, key) in enumerate(zip(chosen, planned, keys, strict=True)):
+        if builder.has(region, compiled, key) or builder.size < pool:
+            numbered[i] = _replacement(region, plan, builder.add(region, compiled, key)[0])
+    model = rewrite_model(
         loaded.proto,
-        numbered,
+        tuple(numbered.values()),
         write_bundle(builder.bundle()),
         target_suffix=target.suffix,
         base_dir=loaded.base_dir,
     )
+    return model, tuple(numbered)
 
 
 def _replacement(region: Region, planned: Planned, plan: int) -> Replacement:

@@ -161,13 +161,6 @@ def _group(g: EGraph, node: ENode) -> Iterator[int]:
             yield g.insert(ENode(SUM, (g.product((a, b)),), node.attr))
 
 
-def _exp_of_add(g: EGraph, node: ENode) -> Iterator[int]:
-    if node.op != "exp":
-        return
-    for terms in list(_spellings(g, node.children[0], ADD)):
-        yield g.product([g.insert(ENode("exp", (t,))) for t in terms])
-
-
 AXIOMS: tuple[Axiom, ...] = (
     Axiom("pull-out", "sum[k](x*y)", "x * sum[k](y)", "k not in x", _pull_out),
     Axiom("push-in", "sum[k](x * sum[j](y))", "sum[k,j](x*y)", "j not in x, j != k", _push_in),
@@ -182,7 +175,6 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom("collect", "x*y + x*z", "x * (y+z)", "", _collect),
     Axiom("flatten", "(x*y)*z, (x+y)+z", "x*y*z, x+y+z", "", _flatten),
     Axiom("group", "sum[k](x*y*z)", "sum[k]((x*y)*z)", "operands share k only", _group),
-    Axiom("exp-of-add", "exp(x+y)", "exp(x) * exp(y)", "", _exp_of_add),
 )
 
 

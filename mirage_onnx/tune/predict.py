@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.superopt.search import SearchResult
+from mirage_onnx.superopt.result import SearchResult, Stop
 
 #: Fastest a replayed kernel can be: used to skip searches that cannot win.
 FLOOR_US = 1.0
@@ -22,6 +22,8 @@ def refuse_result(
 ) -> Rejection | None:
     """Why a searched region is kept, or None if its best candidate wins by the margin."""
     if not result.candidates:
+        if result.report.stop is Stop.BUDGET:
+            return Rejection("BUDGET", "the time ended before a program was verified", nodes)
         first = next(iter(result.report.refused), None)
         reason = f"no verified program (search: {result.report.stop})"
         if first is not None:

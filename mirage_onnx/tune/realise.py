@@ -37,18 +37,21 @@ def realise(
     found = dict(outcomes)
     while True:
         live = [(c, o) for o in found.values() if o.rejection is None for c in o.instances]
-        keys = {k: i for i, k in enumerate(found)}
         picked = choose(
             program,
             [c for c, _ in live],
             [o.price_us(margin) for _, o in live],
             node_us,
-            groups=[keys[o.region.key] for _, o in live],
         )
         chosen = tuple(live[i] for i in picked)
         todo = sorted({o.region.key for _, o in chosen if o.compiled is None})
         if not todo:
-            return chosen, found
+            # Most gain first: where names run out, the least is left as it was.
+            gain = [
+                o.price_us(margin) - sum(node_us.get(n, 0.0) for n in c.nodes) for c, o in chosen
+            ]
+            order = sorted(range(len(chosen)), key=lambda i: (gain[i], i))
+            return tuple(chosen[i] for i in order), found
         for key in todo:
             found[key] = _compile(loaded, found[key], target, measure=measure, tries=tries)
 

@@ -171,18 +171,3 @@ def test_two_regions_that_would_need_each_other() -> None:
     assert len(choose(program, both, [1.0, 1.0], node_us)) == 1
     chosen = choose(program, found, [1.0] * len(found), node_us)
     assert not {frozenset({p, q}), frozenset({r, s})} <= {found[i].outputs for i in chosen}
-
-
-def test_the_pool_of_names_is_limited() -> None:
-    net = Net()
-    outs = [net.Mul(net.Exp(net.input(8, 8 * k)), 2.0) for k in range(1, 6)]
-    program = import_model(load_model(net.model(*outs)))
-    found = [c for c in find_candidates(program).candidates if len(c.nodes) == 2]
-    assert len(found) == 5
-    node_us = {n.name: float(10 + i) for i, n in enumerate(program.nodes)}
-    times = [1.0] * 5
-    chosen = choose(program, found, times, node_us, groups=range(5), max_groups=2)
-    assert chosen == (3, 4)
-    same = choose(program, found, times, node_us, groups=[0, 0, 0, 1, 1], max_groups=1)
-    assert same == (0, 1, 2)
-    assert len(choose(program, found, times, node_us, groups=range(5))) == 5
