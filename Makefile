@@ -39,10 +39,10 @@ demo: build
 	$(BIN)/python scripts/demo.py
 
 test: build
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not gpu"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not gpu"
 
 test-all: build
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not gpu"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not gpu"
 
 lint: $(DEPS)
 	$(BIN)/ruff check .

@@ -17,20 +17,15 @@ from mirage_onnx import events
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.ir.program import Program
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
 from mirage_onnx.match.cuts import Candidate, Matches, find_candidates
 from mirage_onnx.rewrite.apply import NAME_POOL, apply
-from mirage_onnx.superopt.pool import search_all
-from mirage_onnx.superopt.search import Bound, SearchResult, search
+from mirage_onnx.searching import Setting, search_all
+from mirage_onnx.superopt.result import Bound, SearchResult
 from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import load_table, node_times_us
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.predict import refuse_result, refuse_search
 from mirage_onnx.tune.realise import Chosen, realise
-from mirage_onnx.verify.equivalence import Proof, verify
-from mirage_onnx.verify.numeric import check_numerics
-from mirage_onnx.verify.weights import sample_weights
 
 #: Margin of the prediction before a measurement: up to twice as slow is worth timing.
 HOPELESS = -1.0
@@ -142,19 +137,6 @@ def _search(
         found[key] = replace(o, rejection=refusal)
     todo = [key for key, o in found.items() if o.rejection is None]
 
-    def task(region: Region) -> SearchResult:
-        weights = sample_weights(loaded, region)
-
-        def prove(r: Region, g: UGraph, p: tuple[KernelParams, ...]) -> Proof | Rejection:
-            proof = verify(r, g)
-            if isinstance(proof, Rejection):
-                return proof
-            record = check_numerics(r, g, p, weights)
-            return record if isinstance(record, Rejection) else proof
-
-        left = max(0.0, deadline - time.monotonic())
-        return search(region, options.target, prove, bound=options.bound, budget_s=left)
-
     def done(i: int, r: SearchResult) -> None:
         o = found[todo[i]]
         refusal = refuse_result(r, o.baseline_us, margin, o.region.nodes)
@@ -168,5 +150,7 @@ def _search(
             )
         )
 
-    search_all([found[k].region for k in todo], task, workers=options.workers, done=done)
+    setting = Setting(options.target, options.bound, deadline)
+    regions = [found[k].region for k in todo]
+    search_all(loaded, regions, setting, workers=options.workers, done=done)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnxruntime as ort
+import pytest
 
 from mirage_onnx import pipeline
 from mirage_onnx.importer import load_model
@@ -14,6 +15,7 @@ from mirage_onnx.target import H200
 MODELS = Path(__file__).resolve().parents[1] / "models"
 
 
+@pytest.mark.slow
 def test_names_run_out():
     loaded = load_model(MODELS / "bert.onnx")
     run = pipeline.run(loaded, Options(H200, pool=2))

@@ -51,6 +51,10 @@ class Term:
     def __repr__(self) -> str:
         return to_text(self)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled terms are made anew, so that equal terms are one object again."""
+        return _make, (self.op, self.args, self.attr, self.axes)
+
     def __lt__(self, other: Term) -> bool:
         return self.order < other.order
 

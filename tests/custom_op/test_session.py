@@ -1,11 +1,8 @@
-"""End to end in onnxruntime: which path runs, what the driver receives, what is counted."""
+"""End to end in onnxruntime: which path runs, and what the driver receives."""
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 
@@ -13,12 +10,10 @@ from mirage_onnx.custom_op import (
     Bundle,
     InferenceSession,
     InputPtr,
-    InputSpec,
     Int32,
     Int64,
     Launch,
     OutputPtr,
-    OutputSpec,
     Variant,
     WorkspacePtr,
     const,
@@ -27,15 +22,7 @@ from mirage_onnx.custom_op import (
     register,
     write_bundle,
 )
-from mirage_onnx.custom_op.library import get_library_path, load_library
-from mirage_onnx.errors import MirageError
-
-CPU = ["CPUExecutionProvider"]
-
-
-def run(session, feeds):
-    return session.run(None, feeds)[0]
-
+from tests.custom_op.host import CPU, run
 
 # --- which path runs ---------------------------------------------------------------------------
 
@@ -226,195 +213,3 @@ def test_the_first_true_guard_wins_and_zero_grids_are_skipped(models, driver, dr
     blocks = [line[line.index("block") + 1] for line in driver_log("launch")]
     assert blocks == ["1", "1", "2", "2", "3"]
     assert launches(session) == {"node0": 5}  # nothing was launched for n = 0
-
-
-# --- refusals while running --------------------------------------------------------------------
-
-
-def host_session(models, driver, plan, **kwargs):
-    model = models.add(models.bundle(plan), **kwargs)
-    return InferenceSession(model, providers=CPU, ep="host", driver=driver)
-
-
-def replace_launch(models, **fields):
-    base = models.add_plan().variants[0].launches[0]
-    merged = {name: getattr(base, name) for name in base.__slots__} | fields
-    return models.add_plan(variants=(Variant((Launch(**merged),)),))
-
-
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ("f32 f16", r"input 2 has element type f32, the plan needs f16"),
-        ("f32 f32:64", r"input 2 has shape \[100\], the plan needs \[64\]"),
-        ("f32:*,* f32", r"input 1 has rank 1, the plan needs \[\*,\*\]"),
-    ],
-)
-def test_inputs_that_differ_from_the_plan(models, vectors, driver, inputs, message):
-    specs = []
-    for text in inputs.split():
-        dtype, _, dims = text.partition(":")
-        sizes = tuple(None if d == "*" else int(d) for d in (dims or "*").split(","))
-        specs.append(InputSpec(dtype, sizes))
-    session = host_session(models, driver, models.add_plan(inputs=tuple(specs)))
-    with pytest.raises(Exception, match=rf"node 'node0' \(MuGraph_0\): {message}"):
-        run(session, vectors)
-    assert launches(session) == {"node0": 0}
-
-
-def test_run_time_values_are_checked(models, vectors, driver):
-    n, one = dim(0, 0), const(1)
-    args = models.add_plan().variants[0].launches[0].args
-    cases = {
-        "is not a multiple of the cluster size 8": {"grid": (const(9), one, one), "cluster": 8},
-        "grid of standin_add: out of range": {"grid": (one, n * 1000, one)},
-        "grid of standin_add: divisor below 1": {"grid": (n.mod(n - n), one, one)},
-        "argument 3 of standin_add: value does not fit in 32 bits": {
-            "args": (*args[:3], Int32(n * (1 << 40)))
-        },
-        "argument 3 of standin_add: overflow": {"args": (*args[:3], Int32(n * (1 << 62)))},
-    }
-    for message, fields in cases.items():
-        session = host_session(models, driver, replace_launch(models, **fields))
-        with pytest.raises(Exception, match=message):
-            run(session, vectors)
-        assert launches(session) == {"node0": 0}, message
-
-
-def test_output_and_workspace_sizes_are_checked(models, vectors, driver):
-    n = dim(0, 0)
-    for size in (n - 101, n * (1 << 50)):
-        session = host_session(
-            models, driver, models.add_plan(outputs=(OutputSpec("f32", (size,)),))
-        )
-        with pytest.raises(Exception, match="bad dim 0 of output 0: out of range"):
-            run(session, vectors)
-        session = host_session(models, driver, models.add_plan(workspace=size), workspace=True)
-        with pytest.raises(Exception, match="bad workspace size: out of range"):
-            run(session, vectors)
-    args = (WorkspacePtr(n + 1),)
-    launch = Launch(0, "other", (const(1),) * 3, 1, args)
-    plan = models.add_plan(workspace=n, variants=(Variant((launch,)),))
-    session = host_session(models, driver, plan, workspace=True)
-    with pytest.raises(Exception, match="offset outside of the workspace"):
-        run(session, vectors)
-
-
-def test_a_failing_launch_is_an_error_and_not_counted(models, vectors, driver, monkeypatch):
-    session = host_session(models, driver, models.add_plan())
-    monkeypatch.setenv("STANDIN_FAIL", "cuLaunchKernelEx")
-    with pytest.raises(
-        Exception, match=r"launch of standin_add failed: CUDA_ERROR_UNKNOWN \(999\)"
-    ):
-        run(session, vectors)
-    assert launches(session) == {"node0": 0}
-    monkeypatch.delenv("STANDIN_FAIL")
-    run(session, vectors)
-    assert launches(session) == {"node0": 1}
-
-
-# --- refusals while creating -------------------------------------------------------------------
-
-
-def test_plans_that_do_not_fit_the_node_or_the_cubin(models, driver):
-    args = models.add_plan().variants[0].launches[0].args
-    cases = {
-        "2 tensor inputs and 1 outputs, the plan 2 and 2": models.add_plan(workspace=const(1)),
-        "cubin 0 has no kernel absent": replace_launch(models, kernel="absent"),
-        "bundle: it has no cubin 1": replace_launch(models, cubin=1),
-        "does not take 3 arguments": replace_launch(models, args=args[:3]),
-        "does not take 5 arguments": replace_launch(models, args=(*args, args[0])),
-        "argument 3 of kernel standin_add has 4 bytes, the plan passes 8": replace_launch(
-            models, args=(*args[:3], Int64(dim(0, 0)))
-        ),
-        "plan line 1: expected 'plan 1'": "nonsense\n",
-    }
-    for message, plan in cases.items():
-        with pytest.raises(Exception, match=rf"node 'node0' \(MuGraph_0\): .*{message}"):
-            host_session(models, driver, plan)
-    with pytest.raises(Exception, match="bundle: it has no plan 1"):
-        host_session(models, driver, models.add_plan(), number=1)
-
-
-@pytest.mark.parametrize("name", ["cuKernelSetAttribute", "cuKernelGetFunction"])
-def test_driver_refusals_are_told(models, driver, monkeypatch, name):
-    monkeypatch.setenv("STANDIN_FAIL", name)
-    with pytest.raises(Exception, match=r"CUDA_ERROR_UNKNOWN \(999\)"):
-        host_session(models, driver, replace_launch(models, smem_bytes=200 * 1024))
-
-
-def test_driver_without_parameter_info_still_works(models, vectors, old_driver):
-    session = host_session(models, old_driver("STANDIN_OLD"), models.add_plan())
-    np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
-
-
-def test_the_bundle_must_be_a_constant(models, driver):
-    model = onnx.load_from_string(models.add())
-    model.graph.input.append(
-        onnx.helper.make_tensor_value_info("bundle", onnx.TensorProto.UINT8, [None])
-    )
-    with pytest.raises(Exception, match="input 0 must be the bundle, a constant"):
-        InferenceSession(model.SerializeToString(), providers=CPU, ep="host", driver=driver)
-    model.graph.node[0].input[0] = ""
-    with pytest.raises(Exception, match="input 0 must be the bundle, a constant"):
-        InferenceSession(model.SerializeToString(), providers=CPU, ep="host", driver=driver)
-
-
-# --- counters and threads ----------------------------------------------------------------------
-
-
-def test_sessions_and_threads_count_apart(models, vectors, driver):
-    sessions = [host_session(models, driver, models.add_plan(), nodes=2) for _ in range(2)]
-    expected = vectors["a"] + 2 * vectors["b"]
-    wrong = []
-
-    def work(session, times):
-        for _ in range(times):
-            if not np.allclose(run(session, vectors), expected, rtol=1e-6):
-                wrong.append(session)
-
-    threads = [
-        threading.Thread(target=work, args=(sessions[i % 2], 50 * (1 + i % 2))) for i in range(6)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    assert launches(sessions[0]) == {"node0": 150, "node1": 150}
-    assert launches(sessions[1]) == {"node0": 300, "node1": 300}
-
-
-def test_sessions_made_in_parallel_count_apart(models, vectors, driver):
-    counts = []
-
-    def work(times):
-        session = host_session(models, driver, models.add_plan())
-        for _ in range(times):
-            run(session, vectors)
-        counts.append((times, launches(session)["node0"]))
-
-    threads = [threading.Thread(target=work, args=(i + 1,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(counts) == [(i + 1, i + 1) for i in range(8)]
-
-
-@pytest.mark.slow  # 280 sessions
-def test_many_sessions_use_few_tags(models, vectors, driver):
-    for _ in range(280):  # more than the library keeps registrations for
-        session = host_session(models, driver, models.add_plan())
-        run(session, vectors)
-        assert launches(session) == {"node0": 1}
-        del session
-    tags = {c.session for c in load_library(get_library_path()).counters()}
-    assert len(tags) < 50
-
-
-def test_foreign_sessions_have_no_counts(models):
-    session = ort.InferenceSession(models.add(), providers=CPU)
-    with pytest.raises(MirageError) as caught:
-        launches(session)
-    assert caught.value.code == "LAUNCHES_UNKNOWN"

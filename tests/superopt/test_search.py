@@ -10,13 +10,12 @@ import numpy as np
 import onnx
 import pytest
 from region_data import exactly, relative_error
-from small_models import Net, largest, matches, prover, region_of, search_region
+from small_models import Net, region_of, search_region
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS
-from mirage_onnx.superopt.pool import search_all
 from mirage_onnx.superopt.search import Bound, SearchResult, Stop, search
 from mirage_onnx.target import H200
 from mirage_onnx.verify.interpret_steps import interpret_steps
@@ -217,38 +216,3 @@ def test_refusals_of_the_verifier_are_reported() -> None:
     assert 0 < len(calls) <= Bound().tried
     assert len(set(map(print_ugraph, calls))) == len(calls)
     assert [r.code for r in result.report.refused].count("NUMERICS") == len(calls)
-
-
-def summary(result: SearchResult) -> tuple[Any, ...]:
-    r = result.report
-    texts = [
-        (print_ugraph(v.candidate.ugraph), [p.to_text() for p in v.candidate.params],
-         v.candidate.predicted_us, v.proof)
-        for v in result.candidates
-    ]  # fmt: skip
-    return (texts, r.states, r.built, r.verified, r.stop, r.pruned, r.refused)
-
-
-def test_two_runs_and_any_number_of_workers_give_the_same() -> None:
-    regions = [largest(matches(build())).region for build in PROGRAMS[:4]]
-
-    def task(region: Region) -> SearchResult:
-        return search(region, H200, prover())
-
-    told: list[int] = []
-    serial = search_all(regions, task, workers=1, done=lambda i, r: told.append(i))
-    again = search_all(regions, task, workers=1)
-    pooled = search_all(regions, task, workers=2, done=lambda i, r: told.append(i))
-    assert told == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert list(map(summary, serial)) == list(map(summary, again)) == list(map(summary, pooled))
-
-
-def test_an_error_in_a_worker_is_raised() -> None:
-    def task(region: Region) -> SearchResult:
-        raise ZeroDivisionError(region.key)
-
-    regions = [region_of(norm_linear())] * 2
-    for workers in (1, 2):
-        with pytest.raises(ZeroDivisionError):
-            search_all(regions, task, workers=workers)
-    assert search_all([], task) == ()

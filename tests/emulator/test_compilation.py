@@ -1,0 +1,60 @@
+"""What the emulator compiles, how often, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mirage_onnx import emulator
+from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.emulator import EmulationError, Module
+from mirage_onnx.errors import MirageError
+from tests.emulator.kernels import HEADER, POISONED
+
+KERNELS = [POISONED]
+
+
+def test_a_text_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(emulator.run, "_cache_dir", lambda: tmp_path)
+    emulator.compile_kernels([POISONED])
+    assert [path.suffix for path in tmp_path.iterdir()] == [".so"]
+    monkeypatch.setattr("subprocess.run", None)  # no compiler from here on
+    emulator.run_kernel(POISONED, {"y": np.zeros(64, np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("PTX_KERNEL(32) k(float* y) { oops(); }", r"does not compile:\nk.cu:2:.*oops"),
+        (
+            "PTX_KERNEL(64) k(float* y) {}",
+            "launched with 32 threads in clusters of 1, compiled for 64",
+        ),
+        ("PTX_CLUSTER_KERNEL(32, 2) k(float* y) {}", "compiled for 32 in clusters of 2"),
+        ("PTX_KERNEL(32) other(float* y) {}", "defines no PTX_KERNEL"),
+        ("PTX_KERNEL(32) k(float* y, int n) {}", "1 arguments for 2 parameters"),
+        ('#include "missing.cuh"\nPTX_KERNEL(32) k(float* y) {}', "no such device header"),
+    ],
+)
+def test_bad_texts_are_refused(text: str, message: str) -> None:
+    source = KernelSource("k", HEADER + text, (1, 1, 1), 32, 1, 0, ("y",), pdl=False)
+    with pytest.raises(EmulationError, match=message):
+        emulator.run_kernel(source, {"y": np.zeros(1, np.float32)})
+
+
+def test_a_missing_tensor_is_named(module: Module) -> None:
+    with pytest.raises(EmulationError, match="no tensor for the kernel arguments y"):
+        module.run({}, [KERNELS.index(POISONED)])
+
+
+def test_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    emulator.run._compiler.cache_clear()
+    try:
+        with pytest.raises(MirageError) as caught:
+            emulator.compile_kernels([POISONED])
+        assert caught.value.code == "HOST_COMPILER_MISSING"
+    finally:
+        emulator.run._compiler.cache_clear()

@@ -1,0 +1,73 @@
+"""Searching many regions: the same results from one process and from workers."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirage_onnx import searching
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.ir.text import print_ugraph
+from mirage_onnx.match.cuts import find_candidates
+from mirage_onnx.searching import Setting, search_all
+from mirage_onnx.superopt.result import Bound, SearchResult
+from mirage_onnx.target import H200
+
+LOADED = load_model(Path(__file__).resolve().parents[1] / "models" / "bert.onnx")
+
+
+def regions(count: int) -> list[Any]:
+    found = {c.region.key: c.region for c in find_candidates(import_model(LOADED)).candidates}
+    return sorted(found.values(), key=lambda r: (len(r.nodes), r.key))[:count]
+
+
+def summary(result: SearchResult) -> tuple[Any, ...]:
+    r = result.report
+    texts = [
+        (print_ugraph(v.candidate.ugraph), [p.to_text() for p in v.candidate.params], v.proof)
+        for v in result.candidates
+    ]
+    return (texts, r.states, r.built, r.verified, r.stop, r.pruned, r.refused)
+
+
+def run(count: int, workers: int) -> list[tuple[Any, ...]]:
+    setting = Setting(H200, Bound(), time.monotonic() + 300)
+    order: list[int] = []
+    found: list[SearchResult] = []
+
+    def done(i: int, result: SearchResult) -> None:
+        order.append(i)
+        found.append(result)
+
+    search_all(LOADED, regions(count), setting, workers=workers, done=done)
+    assert order == list(range(count))
+    return [summary(r) for r in found]
+
+
+def test_any_number_of_workers_gives_the_same():
+    serial = run(10, 1)
+    assert serial == run(10, 2)
+    assert any(texts for texts, *_ in serial)
+
+
+def test_an_error_in_a_worker_is_raised():
+    setting = Setting(H200, Bound(), time.monotonic() + 300)
+    wrong: list[Any] = [None] * 10
+    with pytest.raises(RuntimeError, match="a search worker failed: AttributeError"):
+        search_all(LOADED, wrong, setting, workers=2, done=lambda i, r: None)
+
+
+def test_few_regions_start_no_worker(monkeypatch):
+    monkeypatch.setattr(searching, "_Worker", None)
+    assert len(run(2, 2)) == 2
+
+
+def test_terms_stay_one_object_through_a_pickle():
+    (region,) = regions(1)
+    again = pickle.loads(pickle.dumps(region))
+    assert again.terms[0] is region.terms[0]
+    assert again.text == region.text
