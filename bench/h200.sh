@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that runs on the H200 machine, in one call:
 #
-#     bash bench/h200.sh [tests] [sweep] [chain] [bench]
+#     bash bench/h200.sh [tests] [sweep] [chain] [models] [bench]
 #
 # It has torch, nvcc and cmake but no package registry, so what else is needed travels with the tree:
 # .gpu/*.txz (onnxruntime-gpu, packed as ../shared/tools/pack_ort_gpu.py does, and newer cuda
@@ -67,6 +67,7 @@ for name in "${@:-tests}"; do
     tests) step tests 240 python3 -m pytest -q -m gpu --durations=8 -p no:cacheprovider tests ;;
     sweep) step sweep 300 python3 bench/sweep.py --out "$OUT" --seconds "${SWEEP_SECONDS:-200}" ;;
     chain) step chain 300 python3 bench/chain.py "$OUT/chain.json" ;;
+    models) step models 200 python3 bench/models.py "$OUT/models.json" ;;
     bench) step bench 400 python3 bench/run.py --out "$OUT" ${BENCH_ARGS:-} ;;
     *) echo "unknown step $name"; failed+=("$name") ;;
     esac

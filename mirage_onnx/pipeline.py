@@ -40,7 +40,7 @@ class Options:
     budget_s: float = 300.0
     workers: int | None = None
     measure: bool = False
-    tries: int = 16
+    tries: int = 8
     bound: Bound = field(default_factory=Bound)
     pool: int = NAME_POOL
 

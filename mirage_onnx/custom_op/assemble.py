@@ -6,7 +6,7 @@ Regions of one key share kernels; a plan is shared by the instances whose functi
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 
 from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.codegen.header import GENERATOR_VERSION
@@ -65,6 +65,7 @@ def _provenance(region: Region, compiled: Compiled, target: Target) -> dict[str,
         "generator": GENERATOR_VERSION,
         "target": target.name,
         "kernels": [
-            {"name": s.name, "crc32": zlib.crc32(s.text.encode())} for s in compiled.sources
+            {"name": s.name, "sha256": hashlib.sha256(s.text.encode()).hexdigest()}
+            for s in compiled.sources
         ],
     }

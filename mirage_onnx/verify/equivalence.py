@@ -138,7 +138,7 @@ def check_terms(region: Region, rng: np.random.Generator) -> Rejection | None:
                 # float64's own rounding of their largest value.
                 rounding = ROUNDING * largest * np.sqrt(x.size)
                 norm = max(float(np.linalg.norm(x[defined])), float(rounding), 1e-300)
-                error = float(np.linalg.norm((x - y)[defined])) / norm
+                error = float(np.linalg.norm(x[defined] - y[defined])) / norm
                 if not error < TERM_TOLERANCE:
                     reason = f"the terms of {output.name} differ from its steps by {error:.1e}"
                     return Rejection("NOT_EQUIVALENT", reason, region.nodes)
