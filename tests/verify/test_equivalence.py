@@ -170,7 +170,7 @@ def test_every_split_is_exercised(goldens: Goldens) -> None:
                 assert p.loop_tile < piece and piece % p.loop_tile
 
 
-@pytest.mark.parametrize("roles", product(("a0", "a1"), (None, "a0"), (None, "a0", "a1")))
+@pytest.mark.parametrize("roles", list(product(("a0", "a1"), (None, "a0"), (None, "a0", "a1"))))
 def test_every_combination_of_roles_has_numbers(
     goldens: Goldens, roles: tuple[str, str | None, str | None]
 ) -> None:
