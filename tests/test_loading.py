@@ -116,7 +116,7 @@ def test_the_kernels_give_the_outputs(case, driver):
     if path.stem in ("lora", "llama_decode"):
         # ORT's CPU provider rewrites an fp16 node between fp32 ones to fp32 (its own kernels of the
         # rotary part are), which no GPU session does; those regions are emulated on their own in
-        # tests/test_regions.py.
+        # tests/tune/test_measure.py.
         kept = [c for c in run.chosen if "matmul" in print_ugraph(c[1].compiled.candidate.ugraph)]
         model, _ = apply(load_model(path), [(c.region, o.compiled) for c, o in kept], H200)
         run = replace(run, chosen=tuple(kept), model=model)
