@@ -20,33 +20,26 @@ from mirage_onnx.target import Target
 class BundleBuilder:
     """Collects cubins and plans; equal ones are stored once."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, limit: int | None = None) -> None:
         self._target = target
+        self._limit = limit
         self._cubins: dict[bytes, int] = {}
         self._plans: dict[tuple[str, str], int] = {}
         self._provenance: list[dict[str, object]] = []
 
-    @property
-    def size(self) -> int:
-        """Number of plans."""
-        return len(self._plans)
+    def add(self, region: Region, compiled: Compiled, body_key: str) -> tuple[int, Planned] | None:
+        """The number of the plan of this region instance, and the plan.
 
-    def has(self, region: Region, compiled: Compiled, body_key: str) -> bool:
-        """Whether the plan is already there (its images are then too)."""
-        if any(c.image not in self._cubins for c in compiled.cubins):
-            return False
-        return (self._plan(region, compiled).plan.to_text(), body_key) in self._plans
-
-    def _plan(self, region: Region, compiled: Compiled) -> Planned:
-        ids = [self._cubins.setdefault(c.image, len(self._cubins)) for c in compiled.cubins]
-        return plan_candidate(region, compiled.candidate.ugraph, compiled.sources, ids)
-
-    def add(self, region: Region, compiled: Compiled, body_key: str) -> tuple[int, Planned]:
-        """The number of the plan of this region instance, and the plan."""
-        planned = self._plan(region, compiled)
-        text = planned.plan.to_text()
-        key = (text, body_key)
+        None, and nothing is stored, where it would be one plan more than ``limit``.
+        """
+        cubins = dict(self._cubins)
+        ids = [cubins.setdefault(c.image, len(cubins)) for c in compiled.cubins]
+        planned = plan_candidate(region, compiled.candidate.ugraph, compiled.sources, ids)
+        key = (planned.plan.to_text(), body_key)
         if key not in self._plans:
+            if self._limit is not None and len(self._plans) >= self._limit:
+                return None
+            self._cubins = cubins
             self._plans[key] = len(self._plans)
             self._provenance.append(_provenance(region, compiled, self._target))
         return self._plans[key], planned

@@ -59,12 +59,13 @@ def constant_values(loaded: LoadedModel) -> dict[str, TensorProto]:
     """Initializers that are not graph inputs, and the values of Constant nodes."""
     found = dict(loaded.initializers)
     for node in loaded.proto.graph.node:
-        if node.op_type == "Constant" and (value := _constant_node(node)) is not None:
+        if node.op_type == "Constant" and (value := constant_node(node)) is not None:
             found[node.output[0]] = value
     return found
 
 
-def _constant_node(node: NodeProto) -> TensorProto | None:
+def constant_node(node: NodeProto) -> TensorProto | None:
+    """The tensor of a Constant node, or None for sparse and string values."""
     if domain_of(node) != "" or len(node.attribute) != 1:
         return None
     a = node.attribute[0]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx
 
 from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.custom_op.assemble import BundleBuilder
 from mirage_onnx.custom_op.bundle import write_bundle
-from mirage_onnx.custom_op.launch_plan import Planned
+from mirage_onnx.custom_op.launch_plan import Planned, plan_candidate
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir.region import Region
 from mirage_onnx.rewrite.model import function_keys, rewrite_model
@@ -34,16 +35,17 @@ def apply(
     if not chosen:
         return loaded.proto, ()
     # A plan is shared by instances with equal kernels and equal bodies; the digest of the body
-    # needs the replacement first, so plans are numbered in a second pass.
-    draft = BundleBuilder(target)
-    planned = [draft.add(region, compiled, "")[1] for region, compiled in chosen]
-    drafts = [_replacement(r, p, 0) for (r, _), p in zip(chosen, planned, strict=True)]
+    # needs the replacement, so a draft of each comes first, with no number yet.
+    drafts = [
+        _replacement(r, plan_candidate(r, c.candidate.ugraph, c.sources, range(len(c.sources))), 0)
+        for r, c in chosen
+    ]
     keys = function_keys(loaded.proto, drafts, loaded.base_dir)
-    builder = BundleBuilder(target)
+    builder = BundleBuilder(target, limit=pool)
     numbered: dict[int, Replacement] = {}
-    for i, ((region, compiled), plan, key) in enumerate(zip(chosen, planned, keys, strict=True)):
-        if builder.has(region, compiled, key) or builder.size < pool:
-            numbered[i] = _replacement(region, plan, builder.add(region, compiled, key)[0])
+    for i, ((region, compiled), draft, key) in enumerate(zip(chosen, drafts, keys, strict=True)):
+        if added := builder.add(region, compiled, key):
+            numbered[i] = replace(draft, plan=added[0])
     model = rewrite_model(
         loaded.proto,
         tuple(numbered.values()),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from mirage_onnx.importer.constants import constant_node
 from mirage_onnx.importer.external import check_stored, read_tensor
 from mirage_onnx.rewrite.replacement import WeightUse, internal
 
@@ -28,7 +28,7 @@ class Constants:
         }
         for node in model.graph.node:
             if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-                value = _constant_value(node)
+                value = constant_node(node)
                 if value is not None:
                     self.tensors[node.output[0]] = value
 
@@ -50,20 +50,3 @@ class Constants:
         if array.ndim != len(use.perm):
             raise internal(f"{use} does not fit shape {array.shape}")
         return numpy_helper.from_array(np.ascontiguousarray(array.transpose(use.perm)), name)
-
-
-def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """The tensor of a Constant node, or None for sparse and string values."""
-    for attribute in node.attribute:
-        match attribute.name:
-            case "value":
-                return cast(onnx.TensorProto, attribute.t)
-            case "value_float":
-                return numpy_helper.from_array(np.array(attribute.f, np.float32))
-            case "value_floats":
-                return numpy_helper.from_array(np.array(attribute.floats, np.float32))
-            case "value_int":
-                return numpy_helper.from_array(np.array(attribute.i, np.int64))
-            case "value_ints":
-                return numpy_helper.from_array(np.array(attribute.ints, np.int64))
-    return None

@@ -78,6 +78,8 @@ class StateLimitError(Exception):
 
 #: Ways to compute one place by elementwise operations that are kept (fewest operations first).
 MAX_CHAINS = 4
+#: Of each operand, so many are combined into chains of the result (fewest operations first).
+MAX_PARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,9 @@ class Chains:
     ) -> bool:
         work = self._work(place, choice)
         grown = False
-        ranked = [sorted(t.values(), key=lambda c: (c.ops, sorted(c.needs)))[:3] for t in tables]
+        ranked = [
+            sorted(t.values(), key=lambda c: (c.ops, sorted(c.needs)))[:MAX_PARTS] for t in tables
+        ]
         for parts in product(*ranked):
             picked: dict[Place, Choice] = {place: choice}
             for part in parts:
