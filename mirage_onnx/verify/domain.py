@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from math import prod
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,11 +19,31 @@ from mirage_onnx.verify import field
 
 Axes = tuple[int, ...]
 
+#: The lowest finite fp32 number: a running maximum starts here, so that x - max is never NaN.
+LOWEST = -float(np.finfo(np.float32).max)
+
 
 class Domain(Protocol):
-    """Operations on arrays ``[run, ...]``. ``elementwise`` takes arrays that broadcast."""
+    """Operations on arrays ``[rows, ...]``. ``elementwise`` takes arrays that broadcast.
 
-    runs: int
+    Axis 0 belongs to the domain: independent runs, times the components of a value.
+    """
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def xp(self) -> Any:
+        """The array module: numpy, or cupy."""
+        ...
+
+    def neutral(self, kind: str) -> np.ndarray:
+        """[rows]: what a ``sum``, or a ``max``, ignores."""
+        ...
+
+    def lowest(self) -> np.ndarray:
+        """[rows]: where a running maximum starts."""
+        ...
 
     def constant(self, value: Fraction | str) -> np.ndarray: ...
 
@@ -49,12 +69,19 @@ class Domain(Protocol):
 class Float64:
     """Real arithmetic, as far as float64 goes: casts change nothing."""
 
-    def __init__(self, runs: int = 1) -> None:
-        self.runs = runs
+    def __init__(self, runs: int = 1, xp: Any = np) -> None:
+        self.rows = runs
+        self.xp = xp
+
+    def neutral(self, kind: str) -> np.ndarray:
+        return np.asarray(self.xp.full(self.rows, 0.0 if kind == "sum" else -np.inf))
+
+    def lowest(self) -> np.ndarray:
+        return np.asarray(self.xp.full(self.rows, LOWEST))
 
     def constant(self, value: Fraction | str) -> np.ndarray:
         number = IRRATIONAL[value] if isinstance(value, str) else float(value)
-        return np.full(self.runs, number)
+        return np.full(self.rows, number)
 
     def extent(self, sizes: Mapping[str, int]) -> np.ndarray:
         return self.constant(Fraction(prod(sizes.values())))
@@ -105,25 +132,33 @@ class Field:
     """
 
     def __init__(self, runs: int, rng: np.random.Generator) -> None:
-        self.runs = runs
+        self.rows = runs
+        self.xp: Any = np
         self.oracle = field.Oracle(rng.integers(0, 1 << 64, size=runs, dtype=np.uint64))
         self._irrational = {name: self.random(rng, ()) for name in sorted(IRRATIONAL)}
         self._voids = False
 
+    def neutral(self, kind: str) -> np.ndarray:
+        zero = np.zeros(self.rows, dtype=np.uint64)
+        return zero if kind == "sum" else self.oracle.permute("max", zero, backwards=True)
+
+    def lowest(self) -> np.ndarray:
+        return self.neutral("max")
+
     def random(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Uniform residues [run, *shape]."""
-        return rng.integers(0, field.P, size=(self.runs, *shape), dtype=np.uint64)
+        return rng.integers(0, field.P, size=(self.rows, *shape), dtype=np.uint64)
 
     def constant(self, value: Fraction | str) -> np.ndarray:
         if isinstance(value, str):
             return self._irrational[value]
-        return np.full(self.runs, field.residue(*value.as_integer_ratio()), dtype=np.uint64)
+        return np.full(self.rows, field.residue(*value.as_integer_ratio()), dtype=np.uint64)
 
     def extent(self, sizes: Mapping[str, int]) -> np.ndarray:
         """A random element per axis and draw: no literal number can pass for an extent."""
-        result = np.ones(self.runs, dtype=np.uint64)
+        result = np.ones(self.rows, dtype=np.uint64)
         for axis in sizes:
-            size = self.oracle.call(f"extent {axis}", np.zeros(self.runs, dtype=np.uint64))
+            size = self.oracle.call(f"extent {axis}", np.zeros(self.rows, dtype=np.uint64))
             result = field.mul(result, size)
         return result
 
