@@ -113,6 +113,7 @@ REJECTIONS: dict[str, str] = {
     "NUMERICS": "the candidate rounds worse than the original",
     # codegen
     "EMIT_UNSUPPORTED": "the code generator has no rule for this operation at this place",
+    "EMIT_RULE": "the generated text breaks a rule that every kernel keeps (docs/emulator.md)",
     "COMPILE_FAILED": "NVRTC refused the generated kernel",
     "SPILLS": "the compiled kernel spills registers",
     # tune

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mirage_onnx.codegen.row import emit_row
+from mirage_onnx.codegen.rules import broken_rules
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.codegen.streaming import emit_streaming
 from mirage_onnx.errors import RejectionError
@@ -25,8 +26,22 @@ def emit_kernel(
 
     Raises:
         RejectionError: EMIT_UNSUPPORTED (no rule for an operation at its place), LAYOUT (no
-            thread layout holds the values with these numbers) or SMEM.
+            thread layout holds the values with these numbers), SMEM, or EMIT_RULE (the text
+            breaks a rule of ``codegen/rules.py``: a bug here, but never in a model).
     """
+    source = _emit(graph, kernel, params, extents, target)
+    if broken := broken_rules(source.text):
+        raise RejectionError("EMIT_RULE", f"{kernel.name}, {broken[0]}")
+    return source
+
+
+def _emit(
+    graph: UGraph,
+    kernel: Kernel,
+    params: KernelParams,
+    extents: Mapping[str, int],
+    target: Target,
+) -> KernelSource:
     if any(op.op == "matmul" and op.phase is Phase.LOOP for op in kernel.ops):
         return emit_streaming(graph, kernel, params, extents, target)
     if kernel.loop is not None or any(op.op == "matmul" for op in kernel.ops):

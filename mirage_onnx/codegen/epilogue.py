@@ -149,7 +149,7 @@ class Epilogue:
                 for index, name in names.items():
                     view = self.scalar.view(index)
                     bits = view.load_bits(self.scalar.index(view.tensor.axes, at))
-                    self.writer.line(f"{name}[{q}] = {bits};")
+                    self.writer.line(f"{name}[{q}] = {bits};", index)
             self.hoisted[number] = names
 
     # ---- steps 1 and 2 ---------------------------------------------------------------------
@@ -173,15 +173,15 @@ class Epilogue:
                         to = total(
                             mine, times(indices[0], ROWS * acc.pitch), times(indices[1], COLUMNS)
                         )
-                        writer.line(f"store_accumulator<{acc.pitch}>({to}, {value});")
+                        writer.line(f"store_accumulator<{acc.pitch}>({to}, {value});", acc.index)
                     case Form.ROW:
                         to = total(mine, times(indices[0], ROWS), "g")
-                        writer.line(f"if (t == 0) *({to}) = {value};")
+                        writer.line(f"if (t == 0) *({to}) = {value};", acc.index)
                     case Form.COLUMN:
                         to = total(mine, times(indices[0], COLUMNS), times(indices[1], 8), "g")
-                        writer.line(f"if (t == 0) *({to}) = {value};")
+                        writer.line(f"if (t == 0) *({to}) = {value};", acc.index)
                     case Form.UNIFORM:
-                        writer.line(f"if (ptx::lane() == 0) *({mine}) = {value};")
+                        writer.line(f"if (ptx::lane() == 0) *({mine}) = {value};", acc.index)
         writer.line("ptx::sync_block();")
 
     @contextmanager
@@ -205,7 +205,7 @@ class Epilogue:
                 name = self.homes[acc.index]
                 call = f"parts_reduce<{acc.rule}, {self.warps}, {acc.floats}>"
                 with self._places(acc) as e:
-                    writer.line(f"{name}[{e}] = {call}({name} + {e});")
+                    writer.line(f"{name}[{e}] = {call}({name} + {e});", acc.index)
         if self.cluster == 1:
             if self.warps > 1:
                 writer.line("ptx::sync_block();")
@@ -218,7 +218,7 @@ class Epilogue:
                 name = self._reserve(f"all{acc.index}", acc.floats)
                 with self._places(acc) as e:
                     call = f"cluster_reduce<{acc.rule}, {self.cluster}>"
-                    writer.line(f"{name}[{e}] = {call}({part} + {e});")
+                    writer.line(f"{name}[{e}] = {call}({part} + {e});", acc.index)
                 self.homes[acc.index] = name
             writer.line("ptx::sync_block();")
 
@@ -231,11 +231,11 @@ class Epilogue:
         if op.op in ("sum", "rmax"):
             with span.walk(writer, "ptx::warp()", self.warps) as at:
                 value = self._warp_reduction(index, at)
-                writer.line(f"if (ptx::lane() == 0) {name}[{span.offset(at)}] = {value};")
+                writer.line(f"if (ptx::lane() == 0) {name}[{span.offset(at)}] = {value};", index)
         else:
             with span.walk(writer, "ptx::thread()", self.plan.threads) as at:
                 value = self.scalar.value(index, at, {})
-                writer.line(f"{name}[{span.offset(at)}] = {value};")
+                writer.line(f"{name}[{span.offset(at)}] = {value};", index)
         self.homes[index] = name
         writer.line("ptx::sync_block();")
 
@@ -251,8 +251,8 @@ class Epilogue:
         writer.line(f"float p{index} = {rule}::neutral();")
         with writer.block(f"for (int {name} = ptx::lane(); {name} < {tile.extent}; {name} += 32)"):
             value = self.scalar.value(op.args[0], {**at, tile.axis: name}, {})
-            writer.line(f"p{index} = {rule}::combine(p{index}, {value});")
-        writer.line(f"const float v{index} = warp_reduce<{rule}>(p{index});")
+            writer.line(f"p{index} = {rule}::combine(p{index}, {value});", index)
+        writer.line(f"const float v{index} = warp_reduce<{rule}>(p{index});", index)
         return f"v{index}"
 
     def _store(self, number: int) -> None:
@@ -271,7 +271,7 @@ class Epilogue:
                 value = self.scalar.value(save.arg, at, names)
                 line = view.store(self.scalar.index(view.tensor.axes, at), value)
                 once = self.plan.grid.replicas(view.tensor.axes)
-                writer.line(f"if ({once}) {line}" if once else line)
+                writer.line(f"if ({once}) {line}" if once else line, save.arg)
 
     def emit(self) -> None:
         self._publish()

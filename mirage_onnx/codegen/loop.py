@@ -152,7 +152,7 @@ class LoopEmitter:
                 else:
                     args = [self._operand(a, op, indices, "0") for a in op.args]
                     value = evaluate(self.ops, op, args, plan.extents)
-                writer.line(f"v{index}{subscript(indices)} = {value};")
+                writer.line(f"v{index}{subscript(indices)} = {value};", index)
 
     def _depth_range(self) -> None:
         plan, writer = self.plan, self.writer
@@ -185,7 +185,7 @@ class LoopEmitter:
             return
         self.writer.line(f"float {name}{dims};")
         with self.writer.loops(acc.tiles) as indices:
-            self.writer.line(f"{name}{subscript(indices)} = Max::neutral();")
+            self.writer.line(f"{name}{subscript(indices)} = Max::neutral();", acc.index)
 
     # ---- in the loop -----------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class LoopEmitter:
                 with self.writer.loops(self.plan.tiles(op)) as indices:
                     at = subscript(indices)
                     call = f"unpack8<{tag(op.dtype)}>"
-                    self.writer.line(f"{call}(x{index}[{stage}]{at}, v{index}{at});")
+                    self.writer.line(f"{call}(x{index}[{stage}]{at}, v{index}{at});", index)
 
     def _compute(self) -> None:
         """Elementwise ops on fragments: a run over the same tiles shares a loop nest."""
@@ -239,12 +239,12 @@ class LoopEmitter:
                     if index in self.masked:
                         value = f"{self._live(j)} ? {value} : 0.0f"
                     to = f"f{index}" if index in halves else f"v{index}{at}"
-                    writer.line(f"{to}[{j}] = {value};")
+                    writer.line(f"{to}[{j}] = {value};", index)
             for index in halves:
                 name = tag(self.ops[index].dtype)
-                writer.line(f"p{index}{at} = pack8<{name}>(f{index});")
+                writer.line(f"p{index}{at} = pack8<{name}>(f{index});", index)
                 if self._floats_needed(index):
-                    writer.line(f"unpack8<{name}>(p{index}{at}, v{index}{at});")
+                    writer.line(f"unpack8<{name}>(p{index}{at}, v{index}{at});", index)
 
     def _accumulate(self, stage: str) -> None:
         writer, plan = self.writer, self.plan
@@ -256,7 +256,7 @@ class LoopEmitter:
                     columns = f"{self._packed(a, stage)}[{n}]"
                     rows = f"{self._packed(b, stage)}[{i}]"
                     to = f"acc{acc.index}[{i}][{n}]"
-                    writer.line(f"mma_step({to}, {columns}[0], {columns}[1], {rows});")
+                    writer.line(f"mma_step({to}, {columns}[0], {columns}[1], {rows});", acc.source)
                 continue
             value = self.ops[source.args[0]]
             with writer.loops((*acc.tiles, ("j", 8))) as (*indices, j):
@@ -264,7 +264,7 @@ class LoopEmitter:
                 slot = f"acc{acc.index}{subscript(indices)}"
                 update = f"{slot} = {acc.rule}::combine({slot}, {element});"
                 guard = acc.rule == "Max" and not plan.even
-                writer.line(f"if ({self._live(j)}) {update}" if guard else update)
+                writer.line(f"if ({self._live(j)}) {update}" if guard else update, acc.source)
 
     def _uses_left(self) -> bool:
         return not self.plan.even and bool(
@@ -313,4 +313,4 @@ class LoopEmitter:
             if acc.form is not Form.MMA:
                 with self.writer.loops(acc.tiles) as indices:
                     slot = f"acc{acc.index}{subscript(indices)}"
-                    self.writer.line(f"{slot} = quad_reduce<{acc.rule}>({slot});")
+                    self.writer.line(f"{slot} = quad_reduce<{acc.rule}>({slot});", acc.index)

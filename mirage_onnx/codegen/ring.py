@@ -133,11 +133,11 @@ class Ring:
                 if stride != 1 or plan.depth_extent % 8 != 0:
                     end = str(plan.depth_extent) if plan.even else "k_end"
                     count = f"{end} - ({depth})"
-                    writer.line(f"{slot} = gather8<{types}>({address}, {stride}, {count});")
+                    writer.line(f"{slot} = gather8<{types}>({address}, {stride}, {count});", index)
                 elif not plan.even:
                     writer.line(f"{slot} = {{}};")
-                    writer.line(f"load8_if<{types}>({slot}, {address}, {depth} < k_end);")
+                    writer.line(f"load8_if<{types}>({slot}, {address}, {depth} < k_end);", index)
                 elif ahead:
-                    writer.line(f"load8_if<{types}>({slot}, {address}, more);")
+                    writer.line(f"load8_if<{types}>({slot}, {address}, more);", index)
                 else:
-                    writer.line(f"{slot} = load8<{types}>({address});")
+                    writer.line(f"{slot} = load8<{types}>({address});", index)

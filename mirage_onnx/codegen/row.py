@@ -106,9 +106,9 @@ class _RowEmitter:
             return literal(number)
         return f"v{index}[{i}][{j}]" if self._is_vector(index) else f"v{index}"
 
-    def _guarded(self, body: str) -> None:
+    def _guarded(self, body: str, op: int) -> None:
         """``body`` where the thread's vector ``at`` exists."""
-        self.writer.line(f"if (at < {self.plan.extent}) {body}" if self.plan.short else body)
+        self.writer.line(f"if (at < {self.plan.extent}) {body}" if self.plan.short else body, op)
 
     def _position(self, i: str) -> None:
         plan = self.plan
@@ -119,7 +119,7 @@ class _RowEmitter:
     def _load(self, index: int, op: BlockOp) -> None:
         view, plan, writer = self._view(op.tensor), self.plan, self.writer
         if not self._is_vector(index):
-            writer.line(f"const float v{index} = {view.load(self._index(view, '0'))};")
+            writer.line(f"const float v{index} = {view.load(self._index(view, '0'))};", index)
             return
         zero = " = {}" if plan.short else ""
         writer.line(f"float v{index}[{plan.count}][{plan.width}]{zero};  // {op.tensor}")
@@ -128,15 +128,16 @@ class _RowEmitter:
             if view.stride(plan.axis) == 1:
                 call = f"load_vector<{view.tag}, {view.path}>"
                 address = view.address(self._index(view, "at"))
-                self._guarded(f"{call}({address}, v{index}[{i}]);")
+                self._guarded(f"{call}({address}, v{index}[{i}]);", index)
             else:
                 body = f"v{index}[{i}][{{j}}] = {view.load(self._index(view, 'at + j'))};"
-                self._elements(body)
+                self._elements(body, index)
 
-    def _elements(self, body: str) -> None:
+    def _elements(self, body: str, op: int) -> None:
         """``body`` for each element j of the vector, guarded."""
         with self.writer.loop("j", self.plan.width) as j:
-            self._guarded(body.replace("{j}", j).replace("at + j", "at" if j == "0" else "at + j"))
+            one = body.replace("{j}", j).replace("at + j", "at" if j == "0" else "at + j")
+            self._guarded(one, op)
 
     def _vectors(self, run: list[int]) -> None:
         """A run of elementwise ops on vectors in one loop nest."""
@@ -148,13 +149,13 @@ class _RowEmitter:
                 op = self.ops[index]
                 operands = [self._operand(a, i, j) for a in op.args]
                 value = evaluate(self.ops, op, operands, self.extents)
-                writer.line(f"v{index}[{i}][{j}] = {value};")
+                writer.line(f"v{index}[{i}][{j}] = {value};", index)
 
     def _uniform(self, index: int, op: BlockOp) -> None:
         if constant(op, self.extents) is None:
             operands = [self._operand(a, "0", "0") for a in op.args]
             value = evaluate(self.ops, op, operands, self.extents)
-            self.writer.line(f"const float v{index} = {value};")
+            self.writer.line(f"const float v{index} = {value};", index)
 
     def _reduce(self, index: int, op: BlockOp) -> None:
         if op.reduced != (self.plan.axis,) or not self._is_vector(op.args[0]):
@@ -169,10 +170,10 @@ class _RowEmitter:
                 self._position(i)
             with writer.loop("j", plan.width) as j:
                 value = self._operand(op.args[0], i, j)
-                self._guarded(f"p{index} = {rule}::combine(p{index}, {value});")
+                self._guarded(f"p{index} = {rule}::combine(p{index}, {value});", index)
         scratch = f"ptx::smem<float>() + {self.reductions * self.params.warps}"
         call = f"block_reduce<{rule}, {self.params.warps}>(p{index}, {scratch})"
-        writer.line(f"const float v{index} = {self._rounded(call, op.dtype)};")
+        writer.line(f"const float v{index} = {self._rounded(call, op.dtype)};", index)
         self.reductions += 1
 
     @staticmethod
@@ -214,16 +215,17 @@ class _RowEmitter:
         condition = " && ".join(c for c in conditions if c)
         with writer.scope(bool(condition), f"if ({condition})"):
             if plan.axis not in axes:
-                writer.line(view.store(self._index(view, "0"), self._operand(arg, "0", "0")))
+                value = self._operand(arg, "0", "0")
+                writer.line(view.store(self._index(view, "0"), value), arg)
                 return
             with writer.loop("i", plan.count) as i, writer.block():
                 self._position(i)
                 if view.stride(plan.axis) == 1 and self._is_vector(arg):
                     address = view.address(self._index(view, "at"))
-                    self._guarded(f"store_vector<{view.tag}>({address}, v{arg}[{i}]);")
+                    self._guarded(f"store_vector<{view.tag}>({address}, v{arg}[{i}]);", arg)
                 else:
                     value = self._operand(arg, i, "{j}")
-                    self._elements(view.store(self._index(view, "at + j"), value))
+                    self._elements(view.store(self._index(view, "at + j"), value), arg)
 
     def emit(self) -> KernelSource:
         writer, plan, kernel = self.writer, self.plan, self.kernel

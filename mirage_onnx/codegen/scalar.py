@@ -102,7 +102,7 @@ class Scalar:
             if literals or text.isidentifier() or op.op in _CLUSTER_REDUCTIONS:
                 names[number] = text
                 continue
-            self.writer.line(f"const float v{number} = {text};")
+            self.writer.line(f"const float v{number} = {text};", number)
             names[number] = f"v{number}"
         return names[index]
 
@@ -172,7 +172,7 @@ class Scalar:
                     where = {**self.index(view.tensor.axes, inside), tile.axis: f"{name}_8"}
                     writer.line(f"float w{a}[8];")
                     load = f"load8<{view.tag}, {view.path}>({view.address(where)})"
-                    writer.line(f"unpack8<{view.tag}>({load}, w{a});")
+                    writer.line(f"unpack8<{view.tag}>({load}, w{a});", a)
                     known[a] = f"w{a}[j]"
                 with writer.loop("j", 8):
                     writer.line(f"const int {name} = {name}_8 + j;")
@@ -185,7 +185,7 @@ class Scalar:
     def _multiply(self, index: int, op: BlockOp, at: Place, known: Mapping[int, str]) -> None:
         names = dict(known)
         a, b = (self.value(x, at, names) for x in op.args)
-        self.writer.line(f"v{index} += {a} * {b};")
+        self.writer.line(f"v{index} += {a} * {b};", index)
 
     def _has_vectors(self, index: int, axis: str) -> bool:
         op = self.ops[index]

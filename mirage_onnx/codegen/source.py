@@ -37,8 +37,10 @@ class Writer:
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"
 
-    def line(self, text: str = "") -> None:
-        self._lines.append("  " * self._depth + text if text else "")
+    def line(self, text: str = "", op: int | None = None) -> None:
+        """A line; ``op``: it belongs to value ``%op`` of the block graph, as errors will say."""
+        mark = "" if op is None else f"  // %{op}"
+        self._lines.append("  " * self._depth + text + mark if text else "")
 
     def comment(self, text: str) -> None:
         for part in text.splitlines():
