@@ -99,9 +99,11 @@ def _violations(text: str) -> Iterator[Violation]:
         around = max((s for s, _ in blocks), default=Spread.CLUSTER)
         looping = any(loop for _, loop in blocks)
         head, body, condition, is_loop = _parted(line)
+        if counter := _COUNTER.match(head):
+            spreads.pop(counter[1], None)  # an earlier loop may have had the name
         own = _spread(condition, spreads)
-        if is_loop and (match := _COUNTER.match(head)):
-            spreads[match[1]] = max(own, around)
+        if counter:
+            spreads[counter[1]] = max(own, around)
         inner = max(around, own)
         yield from _misplaced(body or ("" if condition else line), inner, number, line)
         if (looping or is_loop) and "ld_acquire" in line:

@@ -50,6 +50,10 @@ RIGHT = {
     "whole block": "ptx::sync_block();\nv = block_reduce<Sum, 4>(v, smem);",
     "block-uniform condition": "if (ptx::block_x() == 0) {\n  ptx::sync_block();\n}",
     "warps by turns": "for (int e = ptx::warp(); e < 9; e += 4) {\n  v = warp_reduce<Sum>(v);\n}",
+    "a counter's name used again": (
+        "for (int e = ptx::thread(); e < 9; e += 64) {\n  s[e] = 0;\n}\n"
+        "for (int e = ptx::warp(); e < 9; e += 4) {\n  v = warp_reduce<Sum>(v);\n}"
+    ),
     "after a divergent block": "if (ptx::lane() == 0) {\n  s[0] = v;\n}\nptx::sync_block();",
     "uniform loop": ("for (int r = 0; r < rounds; ++r, k += kRound) {\n  mma_step(d, a, b, c);\n}"),
     "else": "if (first == 0) {\n  v = 1.0f;\n} else {\n  ptx::sync_warp();\n}",
