@@ -1,0 +1,113 @@
+"""One export: random weights in, a graph without them out, checked against torch."""
+
+from __future__ import annotations
+
+import lzma
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import torch
+import weights
+from export import ABSOLUTE_PATH, strip
+
+
+@dataclass(frozen=True)
+class Export:
+    """What is exported: a module with example inputs, in one element type, into a folder."""
+
+    name: str
+    module: torch.nn.Module
+    inputs: dict[str, torch.Tensor]
+    dtype: torch.dtype
+    folder: Path
+
+
+def export_graph(job: Export, opset: int = 20, tolerance: float = 3e-2) -> None:
+    """Write ``NAME.onnx.xz``; the model with its weights made again agrees with torch.
+
+    Raises:
+        ValueError: it does not agree, or the file holds an absolute path.
+    """
+    module = job.module.eval().to(job.dtype)
+    _fill(module)
+    inputs = {k: v.to(job.dtype) if v.is_floating_point() else v for k, v in job.inputs.items()}
+    with torch.no_grad():
+        expected = module(*inputs.values())
+        expected = (expected,) if isinstance(expected, torch.Tensor) else expected
+        program = torch.onnx.export(
+            module, tuple(inputs.values()), input_names=list(inputs), dynamo=True,
+            output_names=[f"output_{i}" for i in range(len(expected))],
+            external_data=False, verbose=False, opset_version=opset,
+        )  # fmt: skip
+    assert program is not None
+    model = strip(program.model_proto)
+    _drop_weights(model, module)
+    data = model.SerializeToString(deterministic=True)
+    if leak := ABSOLUTE_PATH.search(data):
+        raise ValueError(f"absolute path in the model: {data[leak.start() : leak.end() + 60]!r}")
+    path = job.folder / f"{job.name}.onnx.xz"
+    path.write_bytes(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
+    # onnxruntime's CPU provider runs no bfloat16: there the fp16 export stands for it.
+    error = 0.0
+    if job.dtype is not torch.bfloat16:
+        error = _difference(weights.load(job.name), inputs, expected)
+    print(
+        f"{job.name}: {len(data)} bytes, {path.stat().st_size} packed, "
+        f"{len(model.graph.node)} nodes, difference from torch {error:.1e}",
+        flush=True,
+    )
+    if error > tolerance:
+        path.unlink()
+        raise ValueError(f"ONNX Runtime differs from torch by {error:.2e}")
+
+
+def _onnx_type(dtype: torch.dtype) -> int:
+    return {
+        torch.float16: onnx.TensorProto.FLOAT16, torch.bfloat16: onnx.TensorProto.BFLOAT16,
+        torch.float32: onnx.TensorProto.FLOAT,
+    }[dtype]  # fmt: skip
+
+
+def _fill(module: torch.nn.Module) -> None:
+    """Every parameter gets the value that ``weights.values`` makes of its name."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            drawn = weights.values(name, tuple(parameter.shape), _onnx_type(parameter.dtype))
+            # numpy's bfloat16 is not torch's; fp32 holds every value of both.
+            parameter.copy_(torch.from_numpy(drawn.astype(np.float32)).to(parameter.dtype))
+
+
+def _drop_weights(model: onnx.ModelProto, module: torch.nn.Module) -> None:
+    """Leave out initializers that are a parameter or, as exporters fold it, its transpose."""
+    made: dict[bytes, str] = {}
+    for name, parameter in module.named_parameters():
+        array = weights.values(name, tuple(parameter.shape), _onnx_type(parameter.dtype))
+        made.setdefault(array.tobytes(), name)
+        if array.ndim == 2:
+            made.setdefault(np.ascontiguousarray(array.T).tobytes(), name + weights.TRANSPOSED)
+    dropped = []
+    for tensor in model.graph.initializer:
+        source = made.get(tensor.raw_data)
+        if source is not None and len(tensor.raw_data) >= weights.LEFT_OUT_BYTES:
+            tensor.ClearField("raw_data")
+            dropped.append(f"{tensor.name}={source}")
+    model.metadata_props.add(key=weights.MARK, value=" ".join(dropped))
+
+
+def _difference(
+    model: onnx.ModelProto, inputs: dict[str, torch.Tensor], expected: tuple[torch.Tensor, ...]
+) -> float:
+    """The largest difference of an output, relative to its largest value."""
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    fed = {i.name for i in session.get_inputs()}
+    got = session.run(None, {k: v.numpy() for k, v in inputs.items() if k in fed})
+    worst = 0.0
+    for have, want in zip(got, expected, strict=True):
+        reference = want.float().numpy().astype(np.float64)
+        if have.shape != reference.shape or not np.isfinite(have).all():
+            raise ValueError(f"wrong or non-finite output {have.shape}, want {reference.shape}")
+        worst = max(worst, float(np.abs(have - reference).max() / np.abs(reference).max()))
+    return worst
