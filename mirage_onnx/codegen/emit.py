@@ -12,6 +12,9 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
 from mirage_onnx.target import Target
 
+#: Block operations that have no emission rule yet.
+_NOT_EMITTED = ("run_max", "prev", "acc_scaled")
+
 
 def emit_kernel(
     graph: UGraph,
@@ -42,6 +45,7 @@ def _emit(
     extents: Mapping[str, int],
     target: Target,
 ) -> KernelSource:
+    _refuse_what_has_no_rule(graph, kernel)
     if any(op.op == "matmul" and op.phase is Phase.LOOP for op in kernel.ops):
         return emit_streaming(graph, kernel, params, extents, target)
     if kernel.loop is not None or any(op.op == "matmul" for op in kernel.ops):
@@ -49,3 +53,14 @@ def _emit(
             "EMIT_UNSUPPORTED", f"{kernel.name} has a loop or a matmul but no matmul in the loop"
         )
     return emit_row(graph, kernel, params, extents, target)
+
+
+def _refuse_what_has_no_rule(graph: UGraph, kernel: Kernel) -> None:
+    for op in kernel.ops:
+        if op.op in _NOT_EMITTED:
+            raise RejectionError("EMIT_UNSUPPORTED", f"{kernel.name}: no rule for {op.op}")
+    for name in (*(o.tensor for o in kernel.loads), *(s.tensor for s in kernel.saves)):
+        for axis in graph.tensor(name).axes:
+            if "/" in axis:
+                reason = f"{kernel.name}: {name} is over the part axis {axis}"
+                raise RejectionError("EMIT_UNSUPPORTED", reason)

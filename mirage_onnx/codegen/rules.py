@@ -40,12 +40,12 @@ class Violation:
 
 _FORBIDDEN: tuple[tuple[str, str], ...] = (
     # pattern                                               rule
-    (r"\basm\b",                                            "PTX is written in ptx.cuh only"),
+    (r"\basm\b",                                            "PTX is written in the ptx headers only"),
     (r"\b(static|extern|__shared__|__constant__|__device__|__global__|__managed__)\b",
      "shared memory is one dynamic block, ptx::smem<T>(); there are no device variables"),
     (r"\b(threadIdx|blockIdx|blockDim|gridDim|warpSize)\b", "indices come from ptx accessors"),
-    (r"\b__\w+\(",                                          "builtins are wrapped in ptx.cuh"),
-    (r"\b(while|do|goto)\b",                                "only ptx::wait spins"),
+    (r"\b__\w+\(",                                          "builtins are wrapped in the ptx headers"),
+    (r"\b(while|do|goto)\b",                                "only ptx::wait and ptx::wait_cluster spin"),
     (r"\breturn\b",            "no thread leaves early: the others may meet it at a barrier"),
     (r"\b(volatile|atomic\w*|printf|malloc|new|delete|assert|clock\w*)\b",
      "no allocation, output, clock or hidden atomic"),
@@ -107,7 +107,7 @@ def _violations(text: str) -> Iterator[Violation]:
         inner = max(around, own)
         yield from _misplaced(body or ("" if condition else line), inner, number, line)
         if (looping or is_loop) and "ld_acquire" in line:
-            yield Violation("only ptx::wait spins", number, line)
+            yield Violation("only ptx::wait and ptx::wait_cluster spin", number, line)
         if match := _DECLARED.match(line):
             floating = match[1] not in ("int", "bool", "unsigned")
             spreads[match[2]] = Spread.THREAD if floating else _spread(match[3] or "", spreads)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pytest
 
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.emulator import KINDS, EmulationError
 
 HEADER = '#include "ptx.cuh"\n'
 
@@ -23,10 +28,61 @@ def kernel(
     block: int = 32,
     cluster: int = 1,
     smem: int = 0,
+    pdl: bool = False,
 ) -> KernelSource:
-    return KernelSource(
-        name, HEADER + text, grid, block, cluster, smem, tuple(args.split()), pdl=False
-    )
+    return KernelSource(name, HEADER + text, grid, block, cluster, smem, tuple(args.split()), pdl)
+
+
+def body(
+    name: str, text: str, *, parameters: str = "const float* x, float* y", **launch: Any
+) -> KernelSource:
+    """A kernel by its body; its arguments are the names of its parameters."""
+    block, cluster = launch.get("block", 32), launch.get("cluster", 1)
+    macro = f"PTX_CLUSTER_KERNEL({block}, {cluster})" if cluster > 1 else f"PTX_KERNEL({block})"
+    args = " ".join(re.findall(r"(\w+)(?:,|$)", parameters))
+    return kernel(name, f"{macro} {name}({parameters}) {{\n{text}\n}}", args, **launch)
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A kernel that must fail, with the kind of the error and what its message says.
+
+    The line at fault ends in ``// here``. Of a race either access may come second: the message
+    names that of ``// here`` and that of ``// there``, if there is one.
+    """
+
+    source: KernelSource
+    kind: str
+    message: str
+
+    def line(self, mark: str) -> int | None:
+        lines = self.source.text.splitlines()
+        return next((i for i, t in enumerate(lines, 1) if t.endswith(f"// {mark}")), None)
+
+
+def wrong(kind: str, name: str, text: str, message: str = "", **launch: Any) -> Wrong:
+    assert kind in KINDS
+    return Wrong(body(name, text, **launch), kind, message)
+
+
+def assert_wrong(
+    run: Run, cases: Sequence[Wrong], name: str, **tensors: np.ndarray
+) -> EmulationError:
+    """Runs the kernel of this name and checks the error: kind, message, kernel and lines."""
+    case = next(c for c in cases if c.source.name == name)
+    with pytest.raises(EmulationError) as caught:
+        run(name, **{n: tensors[n] for n in case.source.args})
+    error = caught.value
+    assert error.kind == case.kind, error
+    assert re.search(case.message, str(error)), error
+    assert error.kernel == name
+    here, there = case.line("here"), case.line("there")
+    if here and not there:
+        assert error.line == here, error
+    elif here:
+        named = sorted({int(n) for n in re.findall(r"line (\d+) ", str(error))})
+        assert error.line in named and named == sorted({here, there}), error
+    return error
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from mirage_onnx.emulator import Module
 from tests.emulator.kernels import Run, kernel, normal
 
 KERNELS = [
@@ -64,18 +63,6 @@ KERNELS = [
         cluster=4,
         smem=256,
     ),
-    kernel(
-        "race",  # no barrier between the write and the read
-        """
-    PTX_KERNEL(64) race(float* y) {
-      float* s = ptx::smem<float>();
-      s[ptx::thread()] = 1.0f;
-      ptx::st_f32(y + ptx::thread(), s[63 - ptx::thread()]);
-    }""",
-        "y",
-        block=64,
-        smem=256,
-    ),
 ]
 
 
@@ -103,13 +90,3 @@ def test_cluster_exchange(run: Run) -> None:
     run("cluster_exchange", x=x, y=y)
     want = np.roll(x.sum(2, keepdims=True), -1, 3) + 1000 * np.arange(4).reshape(4, 1)
     np.testing.assert_array_equal(y, want)
-
-
-def test_a_race_depends_on_the_order_of_threads(module: Module) -> None:
-    results = []
-    for order in ("ascending", "descending"):
-        y = np.zeros(64, np.float32)
-        module.run({"y": y}, [[k.name for k in KERNELS].index("race")], order=order)
-        results.append(np.isnan(y))
-    np.testing.assert_array_equal(results[0], np.arange(64) < 32)
-    np.testing.assert_array_equal(results[1], np.arange(64) >= 32)

@@ -9,19 +9,20 @@ import pytest
 
 from mirage_onnx import emulator
 from mirage_onnx.codegen.source import KernelSource
-from mirage_onnx.emulator import EmulationError, Module
+from mirage_onnx.emulator import EmulationError, Module, toolchain
 from mirage_onnx.errors import MirageError
-from tests.emulator.kernels import HEADER, POISONED
+from tests.emulator.kernels import FIRST_OF_TWO, HEADER
 
-KERNELS = [POISONED]
+KERNELS = [FIRST_OF_TWO]
 
 
 def test_a_text_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(emulator.run, "_cache_dir", lambda: tmp_path)
-    emulator.compile_kernels([POISONED])
-    assert [path.suffix for path in tmp_path.iterdir()] == [".so"]
+    monkeypatch.setattr(toolchain, "cache_folder", lambda: tmp_path)
+    for checks in (True, False):
+        emulator.compile_kernels([FIRST_OF_TWO], checks=checks)
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".o", ".so", ".so"]
     monkeypatch.setattr("subprocess.run", None)  # no compiler from here on
-    emulator.run_kernel(POISONED, {"y": np.zeros(64, np.float32)})
+    emulator.run_kernel(FIRST_OF_TWO, {"x": np.zeros(32, "f4"), "t": np.zeros(32, "f4")})
 
 
 @pytest.mark.parametrize(
@@ -45,16 +46,16 @@ def test_bad_texts_are_refused(text: str, message: str) -> None:
 
 
 def test_a_missing_tensor_is_named(module: Module) -> None:
-    with pytest.raises(EmulationError, match="no tensor for the kernel arguments y"):
-        module.run({}, [KERNELS.index(POISONED)])
+    with pytest.raises(EmulationError, match="no tensor for the kernel arguments x, t"):
+        module.run({}, [KERNELS.index(FIRST_OF_TWO)])
 
 
 def test_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/nowhere/g++")
-    emulator.run._compiler.cache_clear()
+    toolchain.host_compiler.cache_clear()
     try:
         with pytest.raises(MirageError) as caught:
-            emulator.compile_kernels([POISONED])
+            emulator.compile_kernels([FIRST_OF_TWO])
         assert caught.value.code == "HOST_COMPILER_MISSING"
     finally:
-        emulator.run._compiler.cache_clear()
+        toolchain.host_compiler.cache_clear()

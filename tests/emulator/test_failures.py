@@ -1,151 +1,146 @@
-"""Kernels that must fail, with what the message must say."""
+"""Kernels that must fail without any race: bounds, alignment, divergence, deadlocks, faults."""
 
 from __future__ import annotations
-
-import re
 
 import numpy as np
 import pytest
 
-from mirage_onnx.emulator import EmulationError
-from tests.emulator.kernels import FIRST_OF_TWO, Run, kernel, normal
+from mirage_onnx.emulator import KINDS, EmulationError, compile_kernels
+from tests.emulator.kernels import FIRST_OF_TWO, Run, assert_wrong, body, normal, wrong
 
-KERNELS = [FIRST_OF_TWO]
-FAILURES: dict[str, str] = {}
+TWO = {"block": 64, "grid": (2, 1, 1), "smem": 256}
+PAIR = {**TWO, "cluster": 2}
 
+WRONG = [
+    wrong("deadlock", "missing_warp", """
+      if (ptx::warp() == 0)
+        ptx::sync_block();  // here
+    """, r"block \(0,0,0\) threads 0-31 wait at sync_block, line \d+ `ptx::sync_block\(\);  // here"
+        r"` \(32 of 64 arrived\); block \(0,0,0\) threads 32-63 exited", **TWO),
+    wrong("deadlock", "missing_lane", """
+      if (ptx::lane() != 9)
+        ptx::shfl_xor(1.0f, 1);  // there
+      else
+        ptx::sync_block();
+    """, r"thread 9 waits at sync_block.*; .*threads 10-31 wait at shfl_xor.*"
+        r"\(31 of 32 lanes arrived\)", **TWO),
+    wrong("diverged", "diverged", """
+      if (ptx::lane() == 3)
+        ptx::sync_warp();  // here
+      else
+        ptx::shfl(1.0f, 1);
+    """, r"block \(0,0,0\), thread (3|35), line .*: diverged warp: this lane is at sync_warp .* "
+        "waits at shfl", **TWO),
+    wrong("deadlock", "missing_block", """
+      if (ptx::cluster_rank() == 0 && ptx::warp())
+        ptx::sync_block();
+      else
+        ptx::cluster_sync();  // here
+    """, r"threads 32-63 wait at sync_block.*block \(1,0,0\) threads 0-63 wait at cluster_wait.*"
+        r"\(32 threads missing\)", **PAIR),
+    wrong("barrier", "wait_first", "ptx::cluster_wait();  // here", "without cluster_arrive",
+        **PAIR),
+    wrong("barrier", "arrive_twice", "ptx::cluster_arrive(); ptx::cluster_arrive();",
+        "twice without cluster_wait", **PAIR),
+    wrong("barrier", "counts_differ", """
+      int threads = ptx::warp() ? 96 : 64;
+      ptx::bar_sync(2, threads);  // here
+    """, r"barrier 2 of (96|64) threads, but others came for (96|64)", block=96),
+    wrong("misuse", "no_such_barrier", "ptx::bar_sync(16, 64);", "barrier 16 does not exist",
+        **TWO),
+    wrong("misuse", "half_a_warp", "ptx::bar_sync(1, 48);", "48 threads are not whole warps",
+        **TWO),
+    wrong("misuse", "too_many", "ptx::bar_arrive(1, 96);", "96 threads in a block of 64", **TWO),
+    wrong("out_of_bounds", "read_past_the_end", """
+      ptx::ld_nc_f32(x + 64 + (ptx::block_x() * 64 + ptx::thread() == 67 ? 0 : -1));  // here
+    """, r"block \(1,0,0\), thread 3, line .*: out-of-bounds read of 4 bytes: byte 256 of tensor "
+        "'x', which has 256", **TWO),
+    wrong("out_of_bounds", "write_before", """
+      if (ptx::thread() == 5) ptx::st_v4(y - 4, {1, 2, 3, 4});  // here
+    """, "thread 5, line .*: out-of-bounds write of 16 bytes: byte -16 of tensor 'y'", **TWO),
+    wrong("out_of_bounds", "vector_past", "ptx::ld_v2(y + 128);", "byte 512 of tensor 'y'", **TWO),
+    wrong("read_only", "const_pointer", "ptx::st_f32(const_cast<float*>(x), 0.0f);  // here",
+        r"write of 4 bytes to the read-only tensor 'x' \(byte 0\)", **TWO),
+    wrong("read_only", "plain_const", "const_cast<float*>(x)[ptx::thread()] = 0.0f;  // here",
+        **TWO),
+    wrong("misaligned", "vector", "ptx::ld_v4(x + 1);", "misaligned global read of 16 bytes",
+        **TWO),
+    wrong("misaligned", "pair", "ptx::st_v2(y + 1, {0, 0});", "global write of 8 bytes", **TWO),
+    wrong("misaligned", "plain_vector", """
+      ptx::U4* s = reinterpret_cast<ptx::U4*>(ptx::smem<float>() + 1);
+      if (ptx::thread() == 0) *s = ptx::ld_v4(x);  // here
+    """, "thread 0, .*: misaligned shared write of 16 bytes at 0x4", **TWO),
+    wrong("out_of_bounds", "no_such_rank", """
+      ptx::cluster_sync();
+      ptx::dsmem_ld(ptx::smem<float>(), 2);  // here
+    """, "cluster rank 2 in a cluster of 2", **PAIR),
+    wrong("out_of_bounds", "remote_past", "ptx::dsmem_ld(ptx::smem<float>() + 64, 0);",
+        "out-of-bounds shared read of 4 bytes at byte 256 of 256", **PAIR),
+    wrong("out_of_bounds", "plain_past", "if (ptx::thread() == 0) y[130] = 1.0f;  // here",
+        "write of 4 bytes: byte 520 of tensor 'y', which has 512", **TWO),
+    wrong("out_of_bounds", "null", "float* volatile p = nullptr; *p = 1.0f;  // here",
+        r"thread (0|63), .*at 0x0: no tensor of this kernel is there", **TWO),
+    wrong("out_of_bounds", "shared_past", "ptx::smem<float>()[64 + ptx::thread()] = 1.0f;  // here",
+        r"shared write of 4 bytes at byte (256|508) of 256", **TWO),
+    wrong("out_of_bounds", "shared_before", """
+      ptx::smem<float>()[-1 - ptx::thread()] = 1.0f;  // here
+    """, "shared write of 4 bytes at byte -(4|256) of 256", **TWO),
+    wrong("fault", "division", """
+      volatile int zero = 0;
+      y[0] = ptx::thread() / zero;  // here
+    """, r"arithmetic fault \(integer division by zero\)", **TWO),
+    wrong("fault", "trap", "if (ptx::thread() == 7) __builtin_trap();", r"thread 7, .*: trap",
+        **TWO),
+    wrong("fault", "stack", """
+      volatile char much[1 << 17];
+      for (int i = (1 << 17) - 1; i >= 0; i -= 64) much[i] = 0;
+      y[0] = much[ptx::thread()];
+    """, "stack of 65536 bytes is full", **TWO),
+    wrong("timeout", "endless", 'while (true) { asm volatile(""); }  // here',
+        "no end after 1 s of CPU time", **TWO),
+]  # fmt: skip
+KERNELS = [FIRST_OF_TWO, *(case.source for case in WRONG)]
 
-def failing(
-    name: str,
-    body: str,
-    message: str,
-    *,
-    block: int = 64,
-    cluster: int = 1,
-    smem: int = 256,
-    grid: tuple[int, int, int] = (2, 1, 1),
-    x_type: str = "const float*",
-) -> None:
-    macro = f"PTX_CLUSTER_KERNEL({block}, {cluster})" if cluster > 1 else f"PTX_KERNEL({block})"
-    KERNELS.append(
-        kernel(
-            name,
-            f"{macro} {name}({x_type} x, float* y) {{ {body} }}",
-            "x y",
-            grid=grid,
-            block=block,
-            cluster=cluster,
-            smem=smem,
-        )
-    )
-    FAILURES[name] = message
-
-
-failing(
-    "deadlock_barrier",
-    "if (ptx::warp() == 0) ptx::sync_block();",
-    r"deadlock in kernel deadlock_barrier: block \(0,0,0\) threads 0-31 wait at sync_block "
-    r"\(32 of 64 arrived\); block \(0,0,0\) threads 32-63 exited",
-)
-failing(
-    "deadlock_shuffle",
-    "if (ptx::lane() != 9) ptx::shfl_xor(1.0f, 1); else ptx::sync_block();",
-    r"thread 9 waits at sync_block.*; .*threads 10-31 wait at shfl_xor \(31 of 32 lanes arrived\)",
-)
-failing(
-    "diverged",
-    "if (ptx::lane() == 3) ptx::sync_warp(); else ptx::shfl(1.0f, 1);",
-    r"block \(0,0,0\), thread (3|35): diverged warp: this lane is at sync_warp .* waits at shfl",
-)
-failing(
-    "deadlock_cluster",
-    "if (ptx::cluster_rank() == 0 && ptx::warp()) ptx::sync_block(); else ptx::cluster_sync();",
-    r"threads 32-63 wait at sync_block.*block \(1,0,0\) threads 0-63 wait at cluster_wait "
-    r"\(32 threads missing\)",
-    cluster=2,
-)
-failing("cluster_misuse", "ptx::cluster_wait();", "cluster_wait without cluster_arrive")
-failing(
-    "oob_read",
-    "ptx::ld_nc_f32(x + 64 + (ptx::block_x() * 64 + ptx::thread() == 67 ? 0 : -1));",
-    r"block \(1,0,0\), thread 3: out-of-bounds read of 4 bytes at 0x\w+: byte 256 of tensor 'x', "
-    "which has 256",
-)
-failing(
-    "oob_write",
-    "if (ptx::thread() == 5) ptx::st_v4(y - 4, {1, 2, 3, 4});",
-    "thread 5: out-of-bounds write of 16 bytes at .* byte -16 of tensor 'y'",
-)
-failing("oob_vector", "ptx::ld_v4(y + 126 - 2);  ptx::ld_v2(y + 128);", "byte 512 of tensor 'y'")
-failing(
-    "write_to_const",
-    "ptx::st_f32(const_cast<float*>(x), 0.0f);",
-    "write of 4 bytes .* read-only tensor 'x'",
-)
-failing("misaligned", "ptx::ld_v4(x + 1);", "misaligned global read of 16 bytes")
-failing("misaligned_write", "ptx::st_v2(y + 1, {0, 0});", "misaligned global write of 8 bytes")
-failing(
-    "dsmem_rank",
-    "ptx::cluster_sync(); ptx::dsmem_ld(ptx::smem<float>(), 2); ptx::cluster_sync();",
-    "cluster rank 2 in a cluster of 2",
-    cluster=2,
-)
-failing(
-    "dsmem_bounds",
-    "ptx::dsmem_ld(ptx::smem<float>() + 64, 0);",
-    "out-of-bounds shared read of 4 bytes at byte 256 of 256",
-    cluster=2,
-)
-failing(
-    "dsmem_exited",
-    "if (ptx::cluster_rank()) { ptx::sync_block(); ptx::dsmem_ld(ptx::smem<float>(), 0); }",
-    "read of the shared memory of block 0, which has exited",
-    cluster=2,
-)
-failing(
-    "plain_store_after",
-    "if (ptx::thread() == 0) y[130] = 1.0f;",
-    "plain store wrote outside tensor 'y', at its byte 520 of 512",
-)
-failing("plain_store_far", "y[5000] = 1.0f;", "wild access .* byte 20000 of tensor 'y', which has")
-failing("null", "float* volatile p = nullptr; *p = 1.0f;", r"thread (0|63): wild access at 0x0$")
-failing(
-    "misaligned_smem",
-    "ptx::U4* s = ptx::smem<ptx::U4>(); ptx::smem<ptx::U4>()[1] = ptx::ld_v4(x);"
-    " ptx::st_v4(y, *reinterpret_cast<ptx::U4*>(ptx::smem<float>() + 1));",
-    "misaligned 16-byte access",
-)
-failing(
-    "smem_far",
-    "ptx::smem<float>()[1024] = 1.0f;",
-    "wild access at .* byte 4096 of the 256 of shared memory",
-)
-failing(
-    "smem_near", "ptx::smem<float>()[64] = 1.0f;", r"shared memory was written at byte 25\d of 256"
-)
-failing(
-    "division",
-    "volatile int zero = 0; y[0] = ptx::thread() / zero;",
-    r"arithmetic fault \(integer division by zero\)",
-)
-failing("trap", "if (ptx::thread() == 7) __builtin_trap();", "thread 7: trap")
-failing(
-    "stack",
-    "volatile char much[1 << 17]; for (int i = (1 << 17) - 1; i >= 0; i -= 64) much[i] = 0;"
-    " y[0] = much[ptx::thread()];",
-    "stack of 65536 bytes is full",
-)
-failing(
-    "endless", 'while (true) { asm volatile(""); }', "thread (0|63): no end after 1 s of CPU time"
-)
+# What is still noticed without records of memory.
+UNCHECKED = {
+    "missing_lane": ("deadlock", r"\(31 of 32 lanes arrived\)"),
+    "read_past_the_end": ("out_of_bounds", "byte 256 of tensor 'x'"),
+    "plain_past": ("out_of_bounds", "plain store wrote outside tensor 'y', at its byte 520 of 512"),
+    "null": ("fault", r"wild access at 0x0$"),
+    "plain_far": ("fault", "wild access .* byte 20000 of tensor 'y', which has"),
+    "shared_past": ("out_of_bounds", r"shared memory was written at byte 256 of 256"),
+    "shared_far": ("fault", "wild access at .* byte 4096 of the 256 of shared memory"),
+}
+FAR = [
+    body("plain_far", "y[5000] = 1.0f;", **TWO),
+    body("shared_far", "ptx::smem<float>()[1024] = 1.0f;", **TWO),
+]
 
 
-@pytest.mark.parametrize("name", list(FAILURES))
+@pytest.mark.parametrize("name", [case.source.name for case in WRONG])
 def test_errors_come_back_as_exceptions(run: Run, name: str) -> None:
     x, y = normal(64), np.zeros(128, np.float32)
-    with pytest.raises(EmulationError) as caught:
-        run(name, x=x, y=y)
-    assert re.search(FAILURES[name], str(caught.value)), caught.value
+    error = assert_wrong(run, WRONG, name, x=x, y=y)
+    assert error.block is not None and error.thread is not None
     # The module still works after an error.
     t = np.zeros(32, np.float32)
     run("first_of_two", x=x[:32].copy(), t=t)
     np.testing.assert_array_equal(t, x[:32] * 2)
+
+
+def test_without_checks_bounds_and_faults_are_noticed() -> None:
+    kernels = [*KERNELS, *FAR]
+    module = compile_kernels(kernels, checks=False)
+    names = [kernel.name for kernel in kernels]
+    for name, (kind, message) in UNCHECKED.items():
+        with pytest.raises(EmulationError, match=message) as caught:
+            module.run({"x": normal(64), "y": np.zeros(128, np.float32)}, [names.index(name)])
+        assert caught.value.kind == kind
+
+
+def test_every_kind_is_provoked() -> None:
+    from tests.emulator import test_async, test_mbarriers, test_races
+
+    found = {c.kind for t in (test_async, test_mbarriers, test_races) for c in t.WRONG}
+    found |= {case.kind for case in WRONG}
+    assert found | {"compile"} == set(KINDS)  # "compile": test_compilation.py

@@ -1,0 +1,112 @@
+// Twin of codegen/device/ptx_convert.cuh: bit for bit, but for the approximations.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+
+namespace ptx {
+
+// ---- conversions ----------------------------------------------------------------------------
+//
+// Bit-exact twins of cvt (g++ 12 has no 16-bit float type in C++): to nearest even, subnormals
+// kept, overflow to infinity, and a NaN becomes the device's canonical one, without its sign.
+
+PTX_DEVICE float bits_to_f32(unsigned bits) {
+  float v;
+  memcpy(&v, &bits, sizeof v);
+  return v;
+}
+PTX_DEVICE unsigned f32_to_bits(float v) {
+  unsigned bits;
+  memcpy(&bits, &v, sizeof bits);
+  return bits;
+}
+
+EMU_INLINE float f16_to_f32(unsigned short bits) {
+  const unsigned sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u, m = bits & 0x3ffu;
+  if (exponent == 31) return bits_to_f32(m ? 0x7fffffffu : sign | 0x7f800000u);
+  if (exponent == 0) {  // zero and subnormals: m * 2^-24, exact in f32
+    const float v = static_cast<float>(m) * 0x1p-24f;
+    return sign ? -v : v;
+  }
+  return bits_to_f32(sign | (exponent + 112) << 23 | m << 13);
+}
+
+EMU_INLINE unsigned short f32_to_f16(float v) {
+  const unsigned u = f32_to_bits(v), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+  if (a > 0x7f800000u) return 0x7fff;
+  if (a >= 0x477ff000u) return static_cast<unsigned short>(sign | 0x7c00u);  // >= 65520
+  unsigned kept, lost, half;
+  if (a >= 0x38800000u) {  // normal in f16: rebias the exponent, drop 13 bits
+    kept = (a - 0x38000000u) >> 13;
+    lost = a & 0x1fffu;
+    half = 0x1000u;
+  } else {  // subnormal: the 24-bit significand in units of 2^-24
+    const unsigned shift = 126 - (a >> 23);  // 14 for [2^-15, 2^-14)
+    if (shift > 24) return static_cast<unsigned short>(sign);  // below 2^-25
+    const unsigned m = (a & 0x7fffffu) | 0x800000u;
+    kept = m >> shift;
+    lost = m & ((1u << shift) - 1);
+    half = 1u << (shift - 1);
+  }
+  if (lost > half || (lost == half && (kept & 1))) ++kept;  // may carry into the exponent: right
+  return static_cast<unsigned short>(sign | kept);
+}
+
+EMU_INLINE unsigned f32_to_tf32(float v) {
+  const unsigned u = f32_to_bits(v), a = u & 0x7fffffffu;
+  // The carry may reach infinity. A NaN is only cut, which may make an infinity of it.
+  return (a < 0x7f800000u ? u + 0x1000u : u) & 0xffffe000u;
+}
+
+PTX_DEVICE float bf16_to_f32(unsigned short bits) {
+  return bits_to_f32(static_cast<unsigned>(bits) << 16);
+}
+EMU_INLINE unsigned short f32_to_bf16(float v) {
+  const unsigned u = f32_to_bits(v);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+  return static_cast<unsigned short>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+PTX_DEVICE void unpack_f16(unsigned pair, float& first, float& second) {
+  first = f16_to_f32(static_cast<unsigned short>(pair));
+  second = f16_to_f32(static_cast<unsigned short>(pair >> 16));
+}
+PTX_DEVICE void unpack_bf16(unsigned pair, float& first, float& second) {
+  first = bits_to_f32(pair << 16);
+  second = bits_to_f32(pair & 0xffff0000u);
+}
+PTX_DEVICE unsigned pack_f16(float first, float second) {
+  return f32_to_f16(first) | static_cast<unsigned>(f32_to_f16(second)) << 16;
+}
+PTX_DEVICE unsigned pack_bf16(float first, float second) {
+  return f32_to_bf16(first) | static_cast<unsigned>(f32_to_bf16(second)) << 16;
+}
+
+// ---- arithmetic -----------------------------------------------------------------------------
+//
+// Correctly rounded here where the device is within 2 ulp (rsqrt, ex2).
+
+PTX_DEVICE float rcp(float v) { return v != v ? bits_to_f32(0x7fffffffu) : 1.0f / v; }
+PTX_DEVICE float rsqrt(float v) {
+  if (!(v >= 0.0f)) return bits_to_f32(0x7fffffffu);
+  return std::copysign(static_cast<float>(1.0 / std::sqrt(double{v})), v);
+}
+PTX_DEVICE float ex2(float v) {  // .ftz: subnormal operands and results are zero
+  if (v != v) return bits_to_f32(0x7fffffffu);
+  if (std::fabs(v) < 0x1p-126f) return 1.0f;
+  const float r = static_cast<float>(std::exp2(double{v}));
+  return r < 0x1p-126f ? 0.0f : r;
+}
+PTX_DEVICE float max_nan(float a, float b) {
+  if (a != a || b != b) return bits_to_f32(0x7fffffffu);
+  if (a == b) return std::signbit(a) ? b : a;  // +0 is greater than -0
+  return a > b ? a : b;
+}
+PTX_DEVICE float min_nan(float a, float b) {
+  if (a != a || b != b) return bits_to_f32(0x7fffffffu);
+  if (a == b) return std::signbit(a) ? a : b;
+  return a < b ? a : b;
+}
+
+}  // namespace ptx

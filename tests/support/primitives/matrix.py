@@ -1,0 +1,213 @@
+"""ldmatrix, stmatrix, movmatrix and mma.sync, fragments by the tables of the PTX ISA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from tests.support.primitives import tensor_core
+from tests.support.primitives.case import F32, U16, U32, Arrays, Case, case, random_words
+
+LANE = np.arange(32)
+G, T = LANE // 4, LANE % 4
+ROWS = 64  # of eight 16-bit elements in shared memory
+ROUNDS = 4
+
+# ---- tiles: every lane gives the address of a row
+
+_FILL = """
+  ptx::U4* tile = ptx::smem<ptx::U4>();
+  for (int i = ptx::lane(); i < 64; i += 32) tile[i] = ptx::ld_v4(x + i * 8);
+  ptx::sync_warp();
+"""
+# The lanes beyond the last tile give an address that cannot be read.
+_LDMATRIX = (
+    _FILL
+    + """
+  for (int r = 0; r < 4; ++r) {
+    unsigned at = ptx::ld_u32(rows + r * 32 + ptx::lane());
+    const char* row = reinterpret_cast<const char*>(tile + at);
+    if (ptx::lane() >= 8 * %(n)d) row += 1;
+    auto v = ptx::%(f)s(row);
+    unsigned w[%(n)d];
+    memcpy(w, &v, sizeof w);
+    for (int i = 0; i < %(n)d; ++i) ptx::st_u32(y + (r * 32 + ptx::lane()) * %(n)d + i, w[i]);
+  }
+"""
+)
+_STMATRIX = (
+    _FILL
+    + """
+  %(type)s v;
+  unsigned w[%(n)d];
+  for (int i = 0; i < %(n)d; ++i) w[i] = ptx::ld_u32(v0 + ptx::lane() * %(n)d + i);
+  memcpy(&v, w, sizeof w);
+  char* row = reinterpret_cast<char*>(tile + ptx::ld_u32(rows + ptx::lane()));
+  if (ptx::lane() >= 8 * %(n)d) row += 1;
+  ptx::%(f)s(row, v);
+  ptx::sync_warp();
+  for (int i = ptx::lane(); i < 64; i += 32) ptx::st_v4(y + i * 8, tile[i]);
+"""
+)
+
+
+def _tiles(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {
+        "x": rng.integers(0, 2**16, (ROWS, 8), dtype=U16),
+        "rows": np.stack([rng.permutation(ROWS)[:32] for _ in range(ROUNDS)]).astype(U32),
+    }
+
+
+def _place(transposed: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Row and column in the tile of each lane's low and high half."""
+    halves = [(G, 2 * T), (G, 2 * T + 1)]
+    return [(column, row) for row, column in halves] if transposed else halves
+
+
+def _ldmatrix(n: int, transposed: bool) -> Case:
+    def reference(given: Arrays) -> dict[str, np.ndarray]:
+        y = np.empty((ROUNDS, 32, n), U32)
+        for r in range(ROUNDS):
+            for i in range(n):
+                tile = given["x"][given["rows"][r, 8 * i : 8 * i + 8]]
+                low, high = (tile[place].astype(U32) for place in _place(transposed))
+                y[r, :, i] = low | high << 16
+        return {"y": y}
+
+    name = f"ldmatrix_x{n}" + "_trans" * transposed
+    return case(
+        name, name, _LDMATRIX % {"n": n, "f": name}, draw=_tiles, reference=reference,
+        outputs={"y": ((ROUNDS, 32, n), U32)}, smem=ROWS * 16,
+    )  # fmt: skip
+
+
+def _stmatrix(n: int, transposed: bool) -> Case:
+    def draw(rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return _tiles(rng) | {"v0": rng.integers(0, 2**32, (32, n), dtype=U32)}
+
+    def reference(given: Arrays) -> dict[str, np.ndarray]:
+        y = given["x"].copy()
+        for i in range(n):
+            tile = np.empty((8, 8), U16)
+            for half, place in enumerate(_place(transposed)):
+                tile[place] = (given["v0"][:, i] >> (16 * half)).astype(U16)
+            y[given["rows"][0, 8 * i : 8 * i + 8]] = tile
+        return {"y": y}
+
+    name = f"stmatrix_x{n}" + "_trans" * transposed
+    text = _STMATRIX % {"n": n, "f": name, "type": {1: "unsigned", 2: "ptx::U2", 4: "ptx::U4"}[n]}
+    return case(
+        name, name, text, draw=draw, reference=reference, outputs={"y": ((ROWS, 8), U16)},
+        smem=ROWS * 16,
+    )  # fmt: skip
+
+
+def _movmatrix(given: Arrays) -> dict[str, np.ndarray]:
+    tiles = np.empty((64, 8, 8), U16)
+    tiles[:, G, 2 * T], tiles[:, G, 2 * T + 1] = given["x"] & 0xFFFF, given["x"] >> 16
+    low, high = (tiles[:, place[0], place[1]].astype(U32) for place in _place(True))
+    return {"y": low | high << 16}
+
+
+# ---- mma: D = A B + C, a block a tile
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """``per``: elements in a register, in consecutive k; ``storage``: what memory holds."""
+
+    name: str
+    k: int
+    dtype: np.dtype
+
+    @property
+    def per(self) -> int:
+        return 4 // self.storage.itemsize
+
+    @property
+    def storage(self) -> np.dtype:
+        return np.dtype(U32 if self.dtype == np.float32 else U16)
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Of A and of B."""
+        b = self.k // (4 * self.per)
+        return 2 * b, b
+
+
+SHAPES = tuple(
+    Shape(name, k, np.dtype(dtype))
+    for name, k, dtype in (
+        ("mma_16816_f16", 16, np.float16), ("mma_16816_bf16", 16, ml_dtypes.bfloat16),
+        ("mma_1688_f16", 8, np.float16), ("mma_1688_bf16", 8, ml_dtypes.bfloat16),
+        ("mma_1688_tf32", 8, np.float32), ("mma_1684_tf32", 4, np.float32),
+    )
+)  # fmt: skip
+
+
+def _mma_text(shape: Shape) -> str:
+    """Loads the fragments element by element: A[row][k], B[k][column], C[row][column]."""
+    n_a, n_b = shape.registers
+    per, k = shape.per, shape.k
+    element = "ld_u16" if per == 2 else "ld_u32"
+    lines = [
+        "  int g = ptx::lane() / 4, t = ptx::lane() % 4;",
+        f"  a += ptx::block_x() * {16 * k};",
+        f"  b += ptx::block_x() * {8 * k};",
+        "  c += ptx::block_x() * 128;",
+        "  d += ptx::block_x() * 128;",
+        "  float r[4];",
+        "  for (int i = 0; i < 4; ++i)",
+        "    r[i] = ptx::ld_f32(c + (g + i / 2 * 8) * 8 + 2 * t + i % 2);",
+    ]
+    for operand, count in (("a", n_a), ("b", n_b)):
+        for i in range(count):
+            group = i // 2 if operand == "a" else i
+            parts = []
+            for j in range(per):
+                at = f"({per} * t + {group * 4 * per + j})"
+                index = f"(g + {i % 2 * 8}) * {k} + {at}" if operand == "a" else f"{at} * 8 + g"
+                parts.append(f"static_cast<unsigned>(ptx::{element}({operand} + {index}))")
+            lines.append(f"  unsigned {operand}{i} = {' | 65536u * '.join(parts)};")
+    arguments = [f"a{i}" for i in range(n_a)] + [f"b{i}" for i in range(n_b)]
+    lines += [
+        f"  ptx::{shape.name}(r, {', '.join(arguments)});",
+        "  for (int i = 0; i < 4; ++i)",
+        "    ptx::st_f32(d + (g + i / 2 * 8) * 8 + 2 * t + i % 2, r[i]);",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _mma(shape: Shape) -> Case:
+    def draw(rng: np.random.Generator) -> dict[str, np.ndarray]:
+        parts = [data(rng, shape.dtype, shape.k) for data in tensor_core.DATA.values()]
+        a, b, c = (np.concatenate(x) for x in zip(*parts, strict=True))
+        return {"a": a.view(shape.storage), "b": b.view(shape.storage), "c": c}
+
+    def reference(given: Arrays) -> dict[str, np.ndarray]:
+        a, b = given["a"].view(shape.dtype), given["b"].view(shape.dtype)
+        return {"d": tensor_core.multiply_add(a, b, given["c"])}
+
+    tiles = len(tensor_core.DATA) * tensor_core.TILES
+    return case(
+        shape.name, shape.name, _mma_text(shape), draw=draw, reference=reference,
+        outputs={"d": ((tiles, 16, 8), F32)}, grid=(tiles, 1, 1),
+    )  # fmt: skip
+
+
+MMA: tuple[Case, ...] = tuple(_mma(shape) for shape in SHAPES)
+
+CASES: tuple[Case, ...] = (
+    *(_ldmatrix(n, transposed) for n in (1, 2, 4) for transposed in (False, True)),
+    *(_stmatrix(n, transposed) for n in (1, 2, 4) for transposed in (False, True)),
+    case(
+        "movmatrix", "movmatrix",
+        "  for (int i = 0; i < 64; ++i) {\n    int at = i * 32 + ptx::lane();\n"
+        "    ptx::st_u32(y + at, ptx::movmatrix(ptx::ld_u32(x + at)));\n  }\n",
+        draw=random_words(64, 32),
+        outputs={"y": ((64, 32), U32)}, reference=_movmatrix,
+    ),
+    *MMA,
+)  # fmt: skip
