@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from text_mutants import Mutant
+from text_mutants import Mutant, mutants
 
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator import EmulationError, Module, compile_kernels
@@ -19,52 +19,68 @@ ORDERS: tuple[Order, ...] = ("ascending", "descending")
 
 @dataclass(frozen=True)
 class Subject:
-    """A correct kernel, what it reads, and what it must write (name -> values, tolerance)."""
+    """Correct kernels that run in a row, what they read, and what they must write.
 
-    kernel: KernelSource
+    ``expected``: output -> its values and the largest error, relative to the largest value (0:
+    bit for bit). ``uninitialised``: tensors that no kernel may read before it is written.
+    """
+
+    name: str
+    kernels: tuple[KernelSource, ...]
     tensors: Mapping[str, np.ndarray]
-    expected: Mapping[str, np.ndarray]
-    tolerance: float
+    expected: Mapping[str, tuple[np.ndarray, float]]
+    uninitialised: Collection[str] = ()
+
+    def mutants(self) -> list[tuple[int, Mutant]]:
+        """(Which kernel, mutant) for every single mutation."""
+        return [(i, m) for i, kernel in enumerate(self.kernels) for m in mutants(kernel)]
 
     def wrong(self, got: Mapping[str, np.ndarray]) -> str:
         """The first output that is not what it must be, or nothing."""
-        for name, want in self.expected.items():
-            have = got[name].astype(np.float64)
+        for name, (want, tolerance) in self.expected.items():
+            if tolerance == 0:
+                if got[name].tobytes() != want.tobytes():
+                    return f"output {name}"
+                continue
             scale = float(np.abs(want).max(initial=0.0)) or 1.0
-            if not (np.abs(have - want) <= self.tolerance * scale).all():
+            if not (np.abs(got[name].astype(np.float64) - want) <= tolerance * scale).all():
                 return f"output {name}"
         return ""
 
+    def noticed(self, found: Sequence[tuple[int, Mutant]]) -> list[tuple[Mutant, str]]:
+        """Mutants that compile, with the kind of error or the wrong output; "" for a survivor."""
+        results: list[tuple[Mutant, str]] = []
+        for start in range(0, len(found), UNIT):
+            results += self._unit(found[start : start + UNIT])
+        return results
 
-def noticed(
-    subject: Subject, mutants: Sequence[Mutant], timeout_s: int = 2
-) -> list[tuple[Mutant, str]]:
-    """Mutants that compile, with the kind of error or the wrong output; "" where one survives."""
-    found: list[tuple[Mutant, str]] = []
-    for start in range(0, len(mutants), UNIT):
-        found += _unit(subject, mutants[start : start + UNIT], timeout_s)
-    return found
+    def run(self, module: Module, indices: Sequence[int], timeout_s: int = 2) -> str:
+        """What is noticed when these kernels of ``module`` run, in both orders of threads."""
+        for order in ORDERS:
+            tensors = {name: array.copy() for name, array in self.tensors.items()}
+            try:
+                module.run(
+                    tensors, indices, order=order, timeout_s=timeout_s,
+                    uninitialised=self.uninitialised,
+                )  # fmt: skip
+            except EmulationError as error:
+                return error.kind
+            if wrong := self.wrong(tensors):
+                return wrong
+        return ""
 
-
-def _unit(subject: Subject, mutants: Sequence[Mutant], timeout_s: int) -> list[tuple[Mutant, str]]:
-    try:
-        module = compile_kernels([m.source for m in mutants])
-    except EmulationError:  # a mistake that g++ finds is none of ours
-        if len(mutants) == 1:
-            return []
-        half = len(mutants) // 2
-        first = _unit(subject, mutants[:half], timeout_s)
-        return first + _unit(subject, mutants[half:], timeout_s)
-    return [(m, _run(module, i, subject, timeout_s)) for i, m in enumerate(mutants)]
-
-
-def _run(module: Module, index: int, subject: Subject, timeout_s: int) -> str:
-    for order in ORDERS:
-        tensors = {name: array.copy() for name, array in subject.tensors.items()}
+    def _unit(self, found: Sequence[tuple[int, Mutant]]) -> list[tuple[Mutant, str]]:
+        rest = list(self.kernels)
         try:
-            module.run(tensors, [index], order=order, timeout_s=timeout_s)
-        except EmulationError as error:
-            return getattr(error, "kind", "") or str(error)
-        if wrong := subject.wrong(tensors):
-            return wrong
-    return ""
+            module = compile_kernels([*rest, *(m.source for _, m in found)])
+        except EmulationError:  # a mistake that g++ finds is none of ours
+            if len(found) == 1:
+                return []
+            half = len(found) // 2
+            return self._unit(found[:half]) + self._unit(found[half:])
+        results = []
+        for position, (index, mutant) in enumerate(found):
+            sequence = list(range(len(rest)))
+            sequence[index] = len(rest) + position
+            results.append((mutant, self.run(module, sequence)))
+        return results

@@ -34,8 +34,8 @@ class Mutant:
     source: KernelSource
 
     @property
-    def key(self) -> str:
-        return f"{self.origin} | {self.kind} | {self.before} -> {self.after}"
+    def change(self) -> str:
+        return f"{self.kind} | {self.before} -> {self.after}"
 
 
 def _gone(match: re.Match[str]) -> tuple[str, ...]:
@@ -92,20 +92,21 @@ KINDS: tuple[Kind, ...] = (
     Kind("mask dropped", r"if \((a\d+|at) < \d+\)", lambda m: ("if (true)",)),
     Kind("mask off by one", r"if \(a\d+ < (?P<n>\d+)\)", _number("n", 1, -1)),
     Kind("mask off by a vector", r"if \(at < (?P<n>\d+)\)", _number("n", 8, -8)),
-    Kind("load mask dropped", r"(?<=, )[^,;]*(< k_end|more)(?=\);)", lambda m: ("true",)),
+    Kind("load mask dropped", r"(?<=, )(k \+ kRound[^,;]* < k_end|more)(?=\);)",
+         lambda m: ("true",)),
     Kind("clamp off by one", r"at_most\([^()]*, (?P<n>\d+)\)", _number("n", 1)),
     Kind("depth end", r"k_end = (at_most\(k_begin \+ )?(?P<n>\d+)", _number("n", 8, -8)),
     # addresses and extents of tiles
-    Kind("stride", r"\* (?P<n>\d+)(?= \+|;|\)|,)", _number("n", 1, -1)),
+    Kind("stride", r"(?<!\b0 )\* (?P<n>\d+)(?= \+|;|\)|,)", _number("n", 1, -1)),
     Kind("overlap in shared memory", r"smem \+ \d+", lambda m: ("smem",)),
     Kind("place in a tile", r"% (?P<n>\d+)", _number("n", 1, -1)),
-    Kind("walk", r"e < (?P<n>\d+)", _number("n", 1, -1)),
+    Kind("walk", r"e < (?P<n>\d+)", _number("n", -1)),
     Kind("walk step", r"e < (?P<count>\d+); e \+= (?P<n>\d+)", _step),
     # the loop and its stages
     Kind("stages", r"kRound = (?P<n>\d+)", _number("n", 1, -1)),
     Kind("stage stride", r"kStride = (?P<n>\d+)", _number("n", 1, -1)),
     Kind("stage", r"s < (?P<n>\d+)", _number("n", -1)),
-    Kind("rounds", r"round < (?P<n>\d+)", _number("n", 1, -1)),
+    Kind("rounds", r"round < (?P<n>\d+)", _number("n", -1)),
     Kind("unrolled extent", r"\b[jinhq] < (?P<n>\d+)", _number("n", -1)),
     # what is accumulated and combined
     Kind("wrong operand", r"\b(?:x|acc|part|tile|all)\d+\b(?=\[)", lambda m: ()),

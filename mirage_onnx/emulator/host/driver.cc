@@ -1,0 +1,120 @@
+// libcuda's entry points, as far as the custom-op library uses them, for kernels that an emulator runs.
+//
+// The custom-op library opens this file by its path (session entry ai.mirage.driver, mode host): tensors
+// are host memory, and each cuLaunchKernelEx calls the function that the process has set, in the thread
+// that runs the session, and returns when the kernel is done. Any image and any kernel name are taken:
+// which text stands for which launch is decided by whoever set the function (mirage_onnx/custom_op).
+// EMU_CAPABILITY is the compute capability times ten: one library per device profile.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <string>
+
+#define DRIVER extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+constexpr int kSuccess = 0, kInvalidValue = 1, kNotFound = 500, kLaunchFailed = 719;
+constexpr int kComputeMajor = 75, kComputeMinor = 76;
+constexpr unsigned kClusterDim = 4, kHostLaunch = 0x4d475500;
+
+// As cpp/ort_custom_ops/driver_api.h declares them.
+struct HostLaunch {
+  uint64_t counter;
+  uint32_t plan, variant, launch, args;
+  const uint64_t* arg_bytes;
+};
+struct Attribute {
+  unsigned id;
+  char pad[4];
+  union {
+    char bytes[64];
+    unsigned cluster[3];
+    const HostLaunch* host;
+  } value;
+};
+struct Config {
+  unsigned grid[3], block[3], smem_bytes;
+  void* stream;
+  const Attribute* attributes;
+  unsigned count;
+};
+static_assert(sizeof(Attribute) == 72 && sizeof(Config) == 56, "layout of the driver API");
+
+// As mirage_onnx/emulator/driver.py declares it.
+struct Launch {
+  const char* kernel;
+  const HostLaunch* host;
+  void* const* params;
+  unsigned grid[3], block[3], cluster, smem_bytes;
+};
+using Run = int (*)(const Launch*, char* message, size_t size);
+
+struct Kernel {
+  std::string name;
+};
+
+Run run = nullptr;
+thread_local char message[2048] = "";
+
+std::mutex mutex;
+std::map<std::string, Kernel>& kernels() {
+  static auto* all = new std::map<std::string, Kernel>;  // never destroyed: sessions may outlive us
+  return *all;
+}
+
+int fail(int code, const char* why) {
+  std::snprintf(message, sizeof message, "%s", why);
+  return code;
+}
+
+}  // namespace
+
+// `run` returns 0, or anything else and a message. To be set before the first session is made.
+DRIVER void emu_driver_set_run(Run function) { run = function; }
+
+DRIVER int cuInit(unsigned) { return kSuccess; }
+DRIVER int cuDeviceGetCount(int* count) { return *count = 1, kSuccess; }
+DRIVER int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, kSuccess; }
+DRIVER int cuCtxGetDevice(int* device) { return *device = 0, kSuccess; }
+DRIVER int cuDeviceGetAttribute(int* value, int attribute, int) {
+  if (attribute != kComputeMajor && attribute != kComputeMinor) return kInvalidValue;
+  *value = attribute == kComputeMajor ? EMU_CAPABILITY / 10 : EMU_CAPABILITY % 10;
+  return kSuccess;
+}
+// What went wrong in this thread last: more than a name, and the only text that the API hands on.
+DRIVER int cuGetErrorName(int, const char** name) { return *name = message, kSuccess; }
+DRIVER int cuLibraryLoadData(void** out, const void*, int*, void**, unsigned, int*, void**,
+                             unsigned) {
+  return *out = &kernels(), kSuccess;
+}
+DRIVER int cuLibraryGetKernel(void** out, void*, const char* name) {
+  std::lock_guard<std::mutex> lock(mutex);
+  Kernel& kernel = kernels()[name];
+  kernel.name = name;
+  return *out = &kernel, kSuccess;
+}
+DRIVER int cuKernelGetFunction(void** out, void* kernel) { return *out = kernel, kSuccess; }
+DRIVER int cuKernelSetAttribute(int, int, void*, int) { return kSuccess; }
+DRIVER int cuLaunchKernelEx(const Config* config, void* function, void** params, void**) {
+  Launch launch{};
+  launch.kernel = static_cast<Kernel*>(function)->name.c_str();
+  launch.params = params;
+  launch.cluster = 1;
+  launch.smem_bytes = config->smem_bytes;
+  for (int i = 0; i < 3; ++i) {
+    launch.grid[i] = config->grid[i];
+    launch.block[i] = config->block[i];
+  }
+  for (unsigned i = 0; i < config->count; ++i) {
+    const Attribute& attribute = config->attributes[i];
+    if (attribute.id == kClusterDim) launch.cluster = attribute.value.cluster[0];
+    if (attribute.id == kHostLaunch) launch.host = attribute.value.host;
+  }
+  if (run == nullptr) return fail(kNotFound, "no emulator is attached to the driver");
+  if (launch.host == nullptr) return fail(kNotFound, "the custom-op library does not say whose launch it is");
+  return run(&launch, message, sizeof message) == 0 ? kSuccess : kLaunchFailed;
+}

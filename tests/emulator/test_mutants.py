@@ -1,0 +1,57 @@
+"""The emulator notices single mistakes in correct kernels, and nothing in the kernels themselves.
+
+The whole corpus takes minutes (``python bench/emulator.py`` runs and records it); here is every
+eighth mutant of it, chosen by a hash.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from mutant_run import Subject
+from mutant_subjects import generated, handwritten
+
+from mirage_onnx.emulator import compile_kernels
+
+#: subject | kind | before -> after | why it is no mistake, or out of the emulator's scope
+SURVIVORS = Path(__file__).with_name("survivors.txt")
+SHARE = 8
+#: Of the mutants, those which must be noticed.
+LEAST_CAUGHT = 0.95
+
+
+def known_survivors() -> set[str]:
+    lines = SURVIVORS.read_text().splitlines()
+    return {line.rpartition(" | ")[0] for line in lines if line and not line.startswith("#")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("corpus", [generated, handwritten])
+def test_mutants_are_noticed(corpus: Callable[[], Iterator[Subject]]) -> None:
+    tried, survivors = 0, []
+    for subject in corpus():
+        module = compile_kernels(subject.kernels)
+        assert subject.run(module, range(len(subject.kernels))) == "", f"{subject.name} is correct"
+        sample = [
+            (i, m)
+            for i, m in subject.mutants()
+            if zlib.crc32(f"{subject.name} {m.line} {m.change}".encode()) % SHARE == 0
+        ]
+        for mutant, noticed in subject.noticed(sample):
+            tried += 1
+            if not noticed:
+                survivors.append(f"{subject.name} | {mutant.change}")
+    print(f"{tried} mutants, {len(survivors)} survive")
+    assert tried >= 100
+    assert len(survivors) <= (1 - LEAST_CAUGHT) * tried
+    assert set(survivors) <= known_survivors()
+
+
+def test_every_survivor_has_a_reason() -> None:
+    for line in SURVIVORS.read_text().splitlines():
+        if line and not line.startswith("#"):
+            subject, kind, change, reason = line.split(" | ")
+            assert subject and kind and " -> " in change and len(reason) > 10, line
