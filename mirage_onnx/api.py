@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
 from mirage_onnx import events, pipeline
+from mirage_onnx.custom_op.choose_path import choose_path
 from mirage_onnx.custom_op.compare import Comparison, compare_models
+from mirage_onnx.custom_op.compare_inputs import read_inputs
+from mirage_onnx.custom_op.sources import check_sources
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.ir.text import print_ugraph
@@ -158,11 +163,30 @@ def verify(
     b: str | Path,
     *,
     seed: int = 0,
-    provider: str = "cpu",
+    provider: str | None = None,
     rtol: float | None = None,
+    emulate: bool | None = None,
+    inputs: Mapping[str, np.ndarray] | str | Path | None = None,
+    bisect: bool = False,
 ) -> Comparison:
-    """Run two models on the same inputs and compare their outputs (see ``Comparison``)."""
+    """Run the original ``a`` and the optimized ``b`` on the same inputs and compare.
+
+    ``provider`` and ``emulate`` left out: the CUDA provider where there is a GPU for ``b``, else
+    the CPU provider with the kernels of ``b`` in the emulator where there is a C++ compiler.
+    ``inputs``: arrays by name, or an ``.npz`` file. ``bisect``: check every custom node by itself
+    on every input, not only on the first. The CUDA text of ``b`` is generated again and compared.
+
+    Raises:
+        MirageError: SOURCE_MISMATCH, those of ``compare_models`` and ``read_inputs``.
+    """
     for path in (a, b):
         if not Path(path).exists():
             raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
-    return compare_models(a, b, seed=seed, provider=provider, rtol=rtol)
+    provider, emulate, advice = choose_path(b, provider, emulate)
+    given = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
+    source = check_sources(b, strict=emulate)
+    found = compare_models(
+        a, b, seed=seed, provider=provider, rtol=rtol, emulate=emulate, inputs=given, bisect=bisect
+    )  # fmt: skip
+    note = "; ".join(text for text in (found.note, advice) if text)
+    return replace(found, source=source, note=note)

@@ -33,6 +33,13 @@ class Provider(StrEnum):
     CUDA = "cuda"
 
 
+class Reporting(StrEnum):
+    """Commands with ``--json``, as ``schema`` takes them."""
+
+    OPTIMIZE = "optimize"
+    VERIFY = "verify"
+
+
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every region.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")]
@@ -121,24 +128,55 @@ def verify(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
     provider: Annotated[
-        Provider, typer.Option(help="Execution provider that runs both models.")
-    ] = Provider.CPU,
+        Provider | None,
+        typer.Option(
+            help="Execution provider that runs both models. "
+            "Default: cuda where there is a GPU for B's kernels, else cpu."
+        ),
+    ] = None,
+    emulate: Annotated[
+        bool | None,
+        typer.Option(
+            "--emulate/--no-emulate",
+            help="Run B's kernels in the CPU emulator. Default: with cpu, where there is g++.",
+        ),
+    ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.npz", help="Inputs by name, instead of random ones."),
+    ] = None,
+    bisect: Annotated[
+        bool,
+        typer.Option(
+            "--bisect",
+            help="Check every custom node by itself on every input, and name the first that "
+            "diverges.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> int:
-    """Run two models on the same inputs and compare their outputs."""
+    """Run two models on the same inputs and compare their outputs, and each kernel by itself."""
     from mirage_onnx import api
     from mirage_onnx.report.log import stderr_console
-    from mirage_onnx.report.table import verify_table
+    from mirage_onnx.report.schema import check_verify_report
+    from mirage_onnx.report.table import verify_tables
 
-    options: dict[str, float] = {}
     _require(rtol is None or rtol >= 0, f"--rtol {rtol}: must not be negative")
-    if rtol is not None:
-        options["rtol"] = rtol
     with _stdout_kept(as_json):
-        report = api.verify(a, b, seed=seed, provider=provider.value, **options)
+        result = api.verify(
+            a,
+            b,
+            seed=seed,
+            provider=provider.value if provider else None,
+            rtol=rtol,
+            emulate=emulate,
+            inputs=inputs,
+            bisect=bisect,
+        )
     console = stderr_console()
-    found = report.to_dict()
-    for part in verify_table(found, passed=report.passed):
+    found = result.to_dict()
+    report = check_verify_report(found)
+    for part in verify_tables(report):
         console.print(part, highlight=False)
     if as_json:
         _print_json(found)
@@ -166,11 +204,15 @@ def env(as_json: Json = False) -> int:
 
 
 @app.command()
-def schema() -> int:
-    """Print the JSON Schema of what optimize --json prints."""
+def schema(
+    command: Annotated[
+        Reporting, typer.Argument(metavar="COMMAND", help="optimize or verify.")
+    ] = Reporting.OPTIMIZE,
+) -> int:
+    """Print the JSON Schema of what a command prints with --json."""
     from mirage_onnx.report.schema import json_schema
 
-    print(json.dumps(json_schema(), indent=2))
+    print(json.dumps(json_schema(command.value), indent=2))
     return Exit.DONE
 
 

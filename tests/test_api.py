@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,10 +15,16 @@ import pytest
 from small_models import Net, feeds, run_model
 
 import mirage_onnx
-from mirage_onnx import api
-from mirage_onnx.errors import MirageError
-from mirage_onnx.report.schema import check_report
+from mirage_onnx import api, cli
+from mirage_onnx.codegen import candidates
+from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.custom_op.choose_path import NO_COMPILER
+from mirage_onnx.custom_op.compare import NO_KERNEL
+from mirage_onnx.emulator import driver, toolchain
+from mirage_onnx.errors import Exit, MirageError
+from mirage_onnx.report.schema import check_report, check_verify_report
 from mirage_onnx.target import H200
+from tests.support.rewritten import Rewritten, chain, tampered, with_record
 
 
 def model() -> onnx.ModelProto:
@@ -134,6 +144,113 @@ def test_verify_notices_a_difference(path: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.onnx"
     onnx.save(changed, other)
     assert not api.verify(path, other).passed
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rewritten, Path, Path]:
+    """A model of three regions and its rewritten form."""
+    made, folder = chain(), tmp_path_factory.mktemp("pair")
+    onnx.save(made.original, folder / "a.onnx")
+    onnx.save(made.model, folder / "b.onnx")
+    return made, folder / "a.onnx", folder / "b.onnx"
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirage_onnx.custom_op.choose_path.present_target", lambda: None)
+
+
+Pair = tuple[Rewritten, Path, Path]
+
+
+def test_verify_emulates_where_there_is_no_gpu(pair: Pair, no_gpu: None) -> None:
+    _, a, b = pair
+    found = api.verify(a, b)
+    assert found.passed and found.note == ""
+    assert {n.path for n in found.nodes} == {"emulated"}
+    assert found.source.endswith("byte for byte")
+    check_verify_report(found.to_dict())
+    bodies = api.verify(a, b, emulate=False)
+    assert {n.path for n in bodies.nodes} == {"body"} and bodies.note == NO_KERNEL
+
+
+def test_verify_given_inputs(pair: Pair, no_gpu: None, tmp_path: Path) -> None:
+    made, a, b = pair
+    values = feeds(made.original, np.random.default_rng(0))
+    np.savez(tmp_path / "inputs.npz", **values)
+    for given in (tmp_path / "inputs.npz", str(tmp_path / "inputs.npz"), values):
+        found = api.verify(a, b, inputs=given)
+        assert found.passed and found.inputs == ("given",)
+        assert len(found.regions) == 3
+    with pytest.raises(MirageError) as caught:
+        api.verify(a, b, inputs={})
+    assert caught.value.code == "INPUTS_INVALID"
+
+
+def test_verify_without_a_compiler(
+    pair: Pair, no_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, a, b = pair
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    toolchain.host_compiler.cache_clear()
+    driver.open_driver.cache_clear()
+    try:
+        found = api.verify(a, b)
+        with pytest.raises(MirageError) as caught:
+            api.verify(a, b, emulate=True)
+    finally:
+        toolchain.host_compiler.cache_clear()
+        driver.open_driver.cache_clear()
+    assert found.passed and found.note == f"{NO_KERNEL}; {NO_COMPILER}"
+    assert caught.value.code == "HOST_COMPILER_MISSING"
+
+
+def graph_token(record: dict[str, Any]) -> None:
+    record["ugraph"] = record["ugraph"].replace("max %0 %15", "min %0 %15")
+
+
+def number(record: dict[str, Any]) -> None:
+    record["params"][0] = record["params"][0].replace("warps=1", "warps=4")
+
+
+def digest(record: dict[str, Any]) -> None:
+    record["kernels"][0]["sha256"] = record["kernels"][0]["sha256"][::-1]
+
+
+@pytest.mark.parametrize("corrupt", [graph_token, number, digest])
+@pytest.mark.parametrize("how", [[], ["--emulate", "--json"], ["--no-emulate"]])
+def test_one_corrupted_token_fails_the_command(
+    pair: Pair,
+    no_gpu: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    corrupt: Callable[[dict[str, Any]], None],
+    how: list[str],
+) -> None:
+    made, a, _ = pair
+    onnx.save(tampered(made.model, with_record(0, corrupt)), tmp_path / "b.onnx")
+    assert cli.main(["verify", str(a), str(tmp_path / "b.onnx"), *how]) == Exit.CHECK_FAILED
+    out, err = capsys.readouterr()
+    (line,) = err.splitlines()
+    assert line.startswith(f"error: SOURCE_MISMATCH: node '{made.nodes[0]}': ")
+    assert made.compiled[0].sources[0].name in line
+    assert json.loads(out)["error"]["code"] == "SOURCE_MISMATCH" if out else "--json" not in how
+
+
+def test_one_token_of_the_generator_fails_the_command(
+    pair: Pair, no_gpu: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, a, b = pair
+    real = candidates.emit_kernel
+
+    def emit(*args: Any) -> KernelSource:
+        source = real(*args)
+        return replace(source, text=source.text.replace("= expf(", "= exp2f(", 1))
+
+    monkeypatch.setattr(candidates, "emit_kernel", emit)
+    assert cli.main(["verify", str(a), str(b)]) == Exit.CHECK_FAILED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: SOURCE_MISMATCH: node '{made.nodes[1]}': kernel ")
 
 
 def test_public_names() -> None:

@@ -31,6 +31,17 @@ REPORT = {
     "seconds": 1.0,
     "regions": [],
 }
+OUTPUT = {
+    "name": "y", "dtype": "float16", "passed": True, "identical": False, "max_abs": 0.5,
+    "needed_rtol": 0.25, "rtol": 0.3, "worst": "small", "reason": "", "least_atol": 0.5,
+    "least_rtol": None,
+}  # fmt: skip
+VERIFIED = {
+    "schema": 1, "passed": True, "outputs": [OUTPUT], "regions": [{**OUTPUT, "node": "n"}],
+    "nodes": [{"name": "n", "path": "emulated", "launches": 1}], "inputs": ["small"],
+    "source": "1 kernel", "note": "", "first_difference": "y", "first_divergence": None,
+    "needed_rtol": 0.25,
+}  # fmt: skip
 
 
 class Api(ModuleType):
@@ -56,7 +67,7 @@ class Api(ModuleType):
         self.calls.append((str(a), str(b), options))
         if self.error:
             raise self.error
-        found = {"outputs": [{"name": "y", "max_abs": 0.5}], "passed": self.passed}
+        found = {**VERIFIED, "passed": self.passed}
         return SimpleNamespace(passed=self.passed, to_dict=lambda: found)
 
 
@@ -186,13 +197,20 @@ def test_interrupt(api: Api, capsys: Text) -> None:
 def test_verify(api: Api, capsys: Text) -> None:
     arguments = ["verify", "a.onnx", "b.onnx"]
     assert cli.main([*arguments, "--rtol", "0.01", "--seed", "3"]) == Exit.DONE
-    assert api.calls == [("a.onnx", "b.onnx", {"seed": 3, "provider": "cpu", "rtol": 0.01})]
+    default = {"provider": None, "emulate": None, "inputs": None, "bisect": False}
+    assert api.calls == [("a.onnx", "b.onnx", {"seed": 3, "rtol": 0.01, **default})]
     out, err = capsys.readouterr()
-    assert out == "" and "max_abs" in err and "passed" in err
+    assert out == "" and "least atol" in err and "emulated" in err and "passed" in err
     api.passed = False
     assert cli.main([*arguments, "--json", "--provider", "cuda"]) == Exit.CHECK_FAILED
     out, err = capsys.readouterr()
     assert json.loads(out)["passed"] is False and "FAILED" in err
+    options = ["--emulate", "--inputs", "in.npz", "--bisect", "--provider", "cpu"]
+    cli.main([*arguments, *options])
+    cli.main([*arguments, "--no-emulate"])
+    given = {"seed": 0, "provider": "cpu", "rtol": None, "emulate": True, "bisect": True}
+    assert api.calls[-2][2] == {**given, "inputs": Path("in.npz")}
+    assert api.calls[-1][2]["emulate"] is False
 
 
 def test_version_schema_env(capsys: Text) -> None:
@@ -200,6 +218,8 @@ def test_version_schema_env(capsys: Text) -> None:
     assert capsys.readouterr().out == f"mirage-onnx {mirage_onnx.__version__}\n"
     assert cli.main(["schema"]) == Exit.DONE
     assert json.loads(capsys.readouterr().out)["$ref"] == "#/$defs/Report"
+    assert cli.main(["schema", "verify"]) == Exit.DONE
+    assert json.loads(capsys.readouterr().out)["$ref"] == "#/$defs/VerifyReport"
     assert cli.main(["env", "--json"]) == Exit.DONE
     facts = json.loads(capsys.readouterr().out)
     assert facts["packages"]["onnxruntime"] and "gpus" in facts and "log folder" in facts
@@ -261,4 +281,6 @@ def test_public_api_takes_these_arguments() -> None:
     inspect.signature(api.optimize).bind(
         "in", None, target=None, budget_s=None, margin=0.2, emit=None
     )
-    inspect.signature(api.verify).bind("a", "b", seed=0, provider="cpu", rtol=0.1)
+    inspect.signature(api.verify).bind(
+        "a", "b", seed=0, provider="cpu", rtol=0.1, emulate=True, inputs=None, bisect=True
+    )

@@ -27,6 +27,16 @@ constexpr int kFuncMaxDynamicSmem = 8;
 constexpr int kFuncNonPortableCluster = 14;
 constexpr unsigned kAttrClusterDim = 4;
 constexpr unsigned kAttrProgrammaticStreamSerialization = 6;
+constexpr unsigned kAttrHostLaunch = 0x4d475500;  // host mode only: no CUDA driver ever sees it
+
+// What an emulator has to know of a launch and the driver API has no place for: whose it is, and how
+// many bytes there are at each pointer argument (0 for an integer). Mirrored in emulator/host/driver.cc.
+struct HostLaunch {
+  uint64_t counter;  // id of the kernel object's counter
+  uint32_t plan, variant, launch, args;
+  const uint64_t* arg_bytes;
+};
+static_assert(sizeof(HostLaunch) == 32, "layout of HostLaunch");
 
 struct LaunchAttribute {
   unsigned id;
@@ -37,6 +47,7 @@ struct LaunchAttribute {
       unsigned x, y, z;
     } cluster;
     int pdl_allowed;
+    const HostLaunch* host;
   } value;
 };
 static_assert(sizeof(LaunchAttribute) == 72, "layout of CUlaunchAttribute");

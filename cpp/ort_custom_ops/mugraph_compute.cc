@@ -1,6 +1,7 @@
 // MuGraphKernel::compute: one run of a node. Everything it needs lives on the stack.
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "mugraph_kernel.h"
@@ -44,6 +45,8 @@ struct MuGraphKernel::Run {
   Dims dims;
   void* inputs[kMaxInputs];
   void* outputs[kMaxOutputs];
+  uint64_t input_bytes[kMaxInputs];
+  uint64_t output_bytes[kMaxOutputs];
   char* workspace = nullptr;
   int64_t workspace_bytes = 0;
 };
@@ -76,11 +79,11 @@ ort::Status* MuGraphKernel::compute(ort::KernelContext* context) const noexcept 
       }
       run.workspace = static_cast<char*>(data);
     }
-    const Variant* variant = nullptr;
-    const cu::Kernel* kernels = nullptr;
-    std::string error = choose(run, &variant, &kernels);
-    for (size_t i = 0; error.empty() && i < variant->launches.size(); ++i) {
-      error = launch(&run, variant->launches[i], kernels[i]);
+    if (!on_device()) poison(run);
+    size_t variant = 0;
+    std::string error = choose(run, &variant);
+    for (size_t i = 0; error.empty() && i < kernels_[variant].size(); ++i) {
+      error = launch(&run, variant, i);
     }
     if (!error.empty()) return fail(ort::kFail, error);
     counter_->runs.fetch_add(1, std::memory_order_relaxed);
@@ -119,6 +122,7 @@ ort::Status* MuGraphKernel::read_input(Run* run, size_t index) const {
   }
   run->dims.rank[index] = info.rank;
   std::copy_n(info.dims, info.rank, run->dims.dim[index]);
+  run->input_bytes[index] = uint64_t(elements) * element_bytes(info.type);
   auto* tensor = const_cast<ort::Value*>(value);
   if (auto* s = ort::GetTensorMutableData(api_)(tensor, &run->inputs[index])) return s;
   if (on_device() && !is_aligned(run->inputs[index], elements, info.type)) {
@@ -140,6 +144,7 @@ ort::Status* MuGraphKernel::make_output(Run* run, size_t index) const {
                                              (why != nullptr ? why : "out of range"));
     }
   }
+  run->output_bytes[index] = uint64_t(elements) * element_bytes(spec.element_type);
   if (auto* s = make_tensor(run, index, dims, spec.dims.size(), &run->outputs[index])) return s;
   if (on_device() && !is_aligned(run->outputs[index], elements, spec.element_type)) {
     return fail(ort::kInvalidArgument,
@@ -160,14 +165,22 @@ ort::Status* MuGraphKernel::make_tensor(Run* run, size_t index, const int64_t* d
   return ort::GetTensorMutableData(api_)(value, data);
 }
 
-std::string MuGraphKernel::choose(const Run& run, const Variant** variant,
-                                  const cu::Kernel** kernels) const {
+// In host mode an element that no kernel writes must not keep the right value of an earlier run.
+void MuGraphKernel::poison(const Run& run) const {
+  for (size_t i = 0; i < plan_.outputs.size(); ++i) {
+    // All ones: NaN in every float type.
+    if (run.output_bytes[i] > 0) std::memset(run.outputs[i], 0xff, run.output_bytes[i]);
+  }
+  if (run.workspace_bytes > 0) std::memset(run.workspace, 0xff, size_t(run.workspace_bytes));
+}
+
+std::string MuGraphKernel::choose(const Run& run, size_t* variant) const {
   for (size_t i = 0; i < plan_.variants.size(); ++i) {
     int64_t taken = 1;
     const char* why = nullptr;
-    *variant = &plan_.variants[i];
-    *kernels = kernels_[i].data();
-    if ((*variant)->guarded && !(*variant)->guard.eval(run.dims, &taken, &why)) {
+    const Variant& candidate = plan_.variants[i];
+    *variant = i;
+    if (candidate.guarded && !candidate.guard.eval(run.dims, &taken, &why)) {
       return "the guard of variant " + std::to_string(i) + " failed: " + why;
     }
     if (taken != 0) return "";
@@ -175,12 +188,21 @@ std::string MuGraphKernel::choose(const Run& run, const Variant** variant,
   return "no variant applies";  // unreachable: the parser demands that the last has no guard
 }
 
-std::string MuGraphKernel::pack(const Run& run, const Arg& arg, uint64_t* slot) const {
+// `bytes`: how much memory there is behind a pointer.
+std::string MuGraphKernel::pack(const Run& run, const Arg& arg, uint64_t* slot,
+                                uint64_t* bytes) const {
   int64_t value = 0;
   const char* why = nullptr;
+  *bytes = 0;
   switch (arg.kind) {
-    case ArgKind::kInput: *slot = reinterpret_cast<uintptr_t>(run.inputs[arg.index]); return "";
-    case ArgKind::kOutput: *slot = reinterpret_cast<uintptr_t>(run.outputs[arg.index]); return "";
+    case ArgKind::kInput:
+      *slot = reinterpret_cast<uintptr_t>(run.inputs[arg.index]);
+      *bytes = run.input_bytes[arg.index];
+      return "";
+    case ArgKind::kOutput:
+      *slot = reinterpret_cast<uintptr_t>(run.outputs[arg.index]);
+      *bytes = run.output_bytes[arg.index];
+      return "";
     case ArgKind::kWorkspace:
     case ArgKind::kInt32:
     case ArgKind::kInt64: break;
@@ -189,6 +211,7 @@ std::string MuGraphKernel::pack(const Run& run, const Arg& arg, uint64_t* slot) 
   if (arg.kind == ArgKind::kWorkspace) {
     if (value < 0 || value > run.workspace_bytes) return "offset outside of the workspace";
     *slot = reinterpret_cast<uintptr_t>(run.workspace + value);
+    *bytes = uint64_t(run.workspace_bytes - value);
   } else {
     const bool narrow = arg.kind == ArgKind::kInt32;
     if (narrow && value != int64_t(int32_t(value))) return "value does not fit in 32 bits";
@@ -197,7 +220,8 @@ std::string MuGraphKernel::pack(const Run& run, const Arg& arg, uint64_t* slot) 
   return "";
 }
 
-std::string MuGraphKernel::launch(Run* run, const Launch& launch, cu::Kernel kernel) const {
+std::string MuGraphKernel::launch(Run* run, size_t variant, size_t index) const {
+  const Launch& launch = plan_.variants[variant].launches[index];
   cu::LaunchConfig config{};
   for (int i = 0; i < 3; ++i) {
     int64_t extent = 0;
@@ -213,14 +237,15 @@ std::string MuGraphKernel::launch(Run* run, const Launch& launch, cu::Kernel ker
            " is not a multiple of the cluster size " + std::to_string(launch.cluster);
   }
   uint64_t slots[kMaxArgs];
+  uint64_t bytes[kMaxArgs];
   void* params[kMaxArgs];
   for (size_t i = 0; i < launch.args.size(); ++i) {
-    if (std::string why = pack(*run, launch.args[i], &slots[i]); !why.empty()) {
+    if (std::string why = pack(*run, launch.args[i], &slots[i], &bytes[i]); !why.empty()) {
       return "argument " + std::to_string(i) + " of " + launch.kernel + ": " + why;
     }
     params[i] = &slots[i];
   }
-  cu::LaunchAttribute attributes[2] = {};
+  cu::LaunchAttribute attributes[3] = {};
   config.attributes = attributes;
   if (launch.cluster > 1) {
     cu::LaunchAttribute& attribute = attributes[config.attribute_count++];
@@ -232,6 +257,13 @@ std::string MuGraphKernel::launch(Run* run, const Launch& launch, cu::Kernel ker
     attribute.id = cu::kAttrProgrammaticStreamSerialization;
     attribute.value.pdl_allowed = 1;
   }
+  const cu::HostLaunch host{counter_->id, number_, uint32_t(variant), uint32_t(index),
+                            uint32_t(launch.args.size()), bytes};
+  if (!on_device()) {
+    cu::LaunchAttribute& attribute = attributes[config.attribute_count++];
+    attribute.id = cu::kAttrHostLaunch;
+    attribute.value.host = &host;
+  }
   config.block[0] = launch.block;
   config.block[1] = config.block[2] = 1;
   config.smem_bytes = launch.smem_bytes;
@@ -239,7 +271,8 @@ std::string MuGraphKernel::launch(Run* run, const Launch& launch, cu::Kernel ker
   const cu::Driver& driver = *registration_->driver;
   // The driver takes a CUkernel in place of a CUfunction; the stream decides the context.
   const cu::Result r =
-      driver.LaunchKernelEx(&config, reinterpret_cast<cu::Function>(kernel), params, nullptr);
+      driver.LaunchKernelEx(&config, reinterpret_cast<cu::Function>(kernels_[variant][index]),
+                            params, nullptr);
   if (r != cu::kSuccess) return "launch of " + launch.kernel + " failed: " + driver.describe(r);
   counter_->launches.fetch_add(1, std::memory_order_relaxed);
   return "";

@@ -27,16 +27,17 @@ ort::Status* MuGraphKernel::create(const MuGraphOp& op, const ort::Api* api,
   auto kernel = std::make_unique<MuGraphKernel>();
   kernel->registration_ = op.registration;
   kernel->api_ = api;
+  kernel->number_ = op.number;
   std::string node;
   if (auto* s = node_name(api, info, &node)) return s;
   kernel->label_ = "node '" + node + "' (" + op.name + ")";
-  if (auto* s = kernel->load(info, op.number)) return s;
+  if (auto* s = kernel->load(info)) return s;
   kernel->counter_ = new_counter(op.registration->session, node, op.name);
   *out = kernel.release();
   return nullptr;
 }
 
-ort::Status* MuGraphKernel::load(const ort::KernelInfo* info, uint32_t number) {
+ort::Status* MuGraphKernel::load(const ort::KernelInfo* info) {
   int is_constant = 0;
   const ort::Value* bundle = nullptr;
   size_t inputs = 0;
@@ -60,7 +61,7 @@ ort::Status* MuGraphKernel::load(const ort::KernelInfo* info, uint32_t number) {
   if (auto* s = ort::GetTensorMutableData(api_)(const_cast<ort::Value*>(bundle), &data)) return s;
   cu::Device device = 0;
   std::string why = find_device(&device);
-  if (why.empty()) why = load_plan(data, size_t(shape.dims[0]), number, device);
+  if (why.empty()) why = load_plan(data, size_t(shape.dims[0]), device);
   if (!why.empty()) return fail(ort::kInvalidGraph, why);
   const size_t wanted = plan_.outputs.size() + (plan_.has_workspace ? 1 : 0);
   if (inputs - 1 != plan_.inputs.size() || outputs != wanted) {
@@ -93,13 +94,12 @@ std::string MuGraphKernel::find_device(cu::Device* out) const {
          ", but " + registration_->domain + " was registered for device 0";
 }
 
-std::string MuGraphKernel::load_plan(const void* data, size_t size, uint32_t number,
-                                     cu::Device device) {
+std::string MuGraphKernel::load_plan(const void* data, size_t size, cu::Device device) {
   std::string why;
   Bundle bundle;
   Section text;
   if (!Bundle::open(data, size, &bundle, &why) ||
-      !bundle.section(SectionKind::kPlan, number, &text, &why)) {
+      !bundle.section(SectionKind::kPlan, number_, &text, &why)) {
     return why;
   }
   why = parse_plan({reinterpret_cast<const char*>(text.data), text.size}, &plan_);

@@ -28,19 +28,21 @@ class MuGraphKernel {
 
   bool on_device() const { return registration_->mode == Mode::kCuda; }
   ort::Status* fail(int code, const std::string& why) const;
-  ort::Status* load(const ort::KernelInfo*, uint32_t number);
-  std::string load_plan(const void* data, size_t size, uint32_t number, cu::Device device);
+  ort::Status* load(const ort::KernelInfo*);
+  std::string load_plan(const void* data, size_t size, cu::Device device);
   std::string find_device(cu::Device* out) const;
   ort::Status* read_input(Run*, size_t index) const;
   ort::Status* make_output(Run*, size_t index) const;
   ort::Status* make_tensor(Run*, size_t index, const int64_t* dims, size_t rank, void** data) const;
-  std::string choose(const Run&, const Variant**, const cu::Kernel** kernels) const;
-  std::string launch(Run*, const Launch&, cu::Kernel) const;
-  std::string pack(const Run&, const Arg&, uint64_t* slot) const;
+  void poison(const Run&) const;
+  std::string choose(const Run&, size_t* variant) const;
+  std::string launch(Run*, size_t variant, size_t index) const;
+  std::string pack(const Run&, const Arg&, uint64_t* slot, uint64_t* bytes) const;
 
   const Registration* registration_ = nullptr;
   const ort::Api* api_ = nullptr;
   std::string label_;  // "node 'name' (MuGraph_3)", for messages
+  uint32_t number_ = 0;  // of the plan
   Plan plan_;
   std::vector<std::vector<cu::Kernel>> kernels_;  // [variant][launch]
   std::shared_ptr<Counter> counter_;

@@ -6,14 +6,11 @@ Regions of one key share kernels; a plan is shared by the instances whose functi
 
 from __future__ import annotations
 
-import hashlib
-
 from mirage_onnx.codegen.candidates import Compiled
-from mirage_onnx.codegen.header import GENERATOR_VERSION
 from mirage_onnx.custom_op.bundle import Bundle
 from mirage_onnx.custom_op.launch_plan import Planned, plan_candidate
+from mirage_onnx.custom_op.provenance import record
 from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.target import Target
 
 
@@ -41,24 +38,9 @@ class BundleBuilder:
                 return None
             self._cubins = cubins
             self._plans[key] = len(self._plans)
-            self._provenance.append(_provenance(region, compiled, self._target))
+            self._provenance.append(record(region, compiled, self._target))
         return self._plans[key], planned
 
     def bundle(self) -> Bundle:
         plans = sorted(self._plans.items(), key=lambda p: p[1])
         return Bundle(tuple(self._cubins), tuple(t for (t, _), _ in plans), tuple(self._provenance))
-
-
-def _provenance(region: Region, compiled: Compiled, target: Target) -> dict[str, object]:
-    """From what a kernel can be generated again, and a check that it is the same."""
-    return {
-        "region": region.text,
-        "ugraph": print_ugraph(compiled.candidate.ugraph),
-        "params": [p.to_text() for p in compiled.candidate.params],
-        "generator": GENERATOR_VERSION,
-        "target": target.name,
-        "kernels": [
-            {"name": s.name, "sha256": hashlib.sha256(s.text.encode()).hexdigest()}
-            for s in compiled.sources
-        ],
-    }

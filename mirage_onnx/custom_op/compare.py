@@ -1,25 +1,24 @@
 """Compare two models in onnxruntime: same inputs, output by output, and which path each node ran.
 
-Inputs: ``draws`` standard normal ones, then one of each kind of ``compare_inputs.KINDS``.
-
-When an output passes is told in ``difference``.
+Inputs: given ones, or ``draws`` standard normal ones and one of each kind of
+``compare_inputs.KINDS``. When an output passes is told in ``difference``. Where kernels ran, each
+custom node is also checked by itself (``model_check``): on the first input, or on all of them.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-from mirage_onnx.custom_op.compare_inputs import draw_inputs
+from mirage_onnx.custom_op.boundary import boundaries
+from mirage_onnx.custom_op.compare_inputs import check_inputs, draw_inputs
 from mirage_onnx.custom_op.difference import (
     FLOOR,
     RTOL,
@@ -28,17 +27,20 @@ from mirage_onnx.custom_op.difference import (
     typical_row,
     worse,
 )
-from mirage_onnx.custom_op.runtime import import_onnxruntime
-from mirage_onnx.custom_op.session import CUDA_PROVIDER, InferenceSession, launches
+from mirage_onnx.custom_op.model_check import RegionCheck, RegionDifference
+from mirage_onnx.custom_op.model_nodes import Model, ModelFile
+from mirage_onnx.custom_op.model_run import How, check_signatures, open_session, run_session
+from mirage_onnx.custom_op.session import launches
 from mirage_onnx.errors import MirageError
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
 NO_KERNEL = "no kernel ran: this compares the function bodies, it says nothing about kernels"
-
-Model = str | os.PathLike[str] | bytes
-_BFLOAT16 = "tensor(bfloat16)"
+ERRORS_ADD_UP = (
+    "every custom node agrees with the region it replaced, on the original's values: "
+    "small errors add up, or the models differ outside of the regions"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +54,29 @@ class NodePath:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What ``compare_models`` found; ``inputs`` are the kinds that were tried."""
+    """What ``compare_models`` found; ``inputs`` are the kinds that were tried.
+
+    ``regions``: each custom node that ran kernels, fed with the original's values, against the
+    region it replaced, in topological order. ``source``: how the kernels are tied to their text.
+    """
 
     passed: bool
     outputs: tuple[OutputDifference, ...]
     nodes: tuple[NodePath, ...]
     inputs: tuple[str, ...]
     note: str = ""
+    regions: tuple[RegionDifference, ...] = ()
+    source: str = ""
 
     @property
     def first_difference(self) -> OutputDifference | None:
         """The first output that is not bit-identical."""
         return next((o for o in self.outputs if not o.identical), None)
+
+    @property
+    def first_divergence(self) -> str | None:
+        """The first custom node, in topological order, that is beyond its tolerance by itself."""
+        return next((r.node for r in self.regions if not r.output.passed), None)
 
     @property
     def needed_rtol(self) -> float | None:
@@ -72,12 +85,26 @@ class Comparison:
         return None if None in needed else max((n for n in needed if n is not None), default=0.0)
 
     def to_dict(self) -> dict[str, Any]:
+        """The JSON report (``report.schema.VerifyReport``)."""
         first = self.first_difference
-        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-        return plain | {
+        return {
+            "schema": 1,
+            "passed": self.passed,
+            "outputs": [_row(o) for o in self.outputs],
+            "nodes": [asdict(n) for n in self.nodes],
+            "regions": [{"node": r.node, **_row(r.output)} for r in self.regions],
+            "inputs": list(self.inputs),
+            "source": self.source,
+            "note": self.note,
             "first_difference": first.name if first else None,
+            "first_divergence": self.first_divergence,
             "needed_rtol": self.needed_rtol,
         }
+
+
+def _row(found: OutputDifference) -> dict[str, Any]:
+    """JSON has no infinity: what cannot be compared at all has no largest error."""
+    return {**asdict(found), "max_abs": found.max_abs if isfinite(found.max_abs) else None}
 
 
 def compare_models(
@@ -92,6 +119,9 @@ def compare_models(
     rtol: float | None = None,
     ep: str | None = None,
     driver: str | None = None,
+    emulate: bool = False,
+    inputs: Mapping[str, np.ndarray] | None = None,
+    bisect: bool = False,
 ) -> Comparison:
     """Run ``a`` (the reference) and ``b`` on the same inputs.
 
@@ -105,84 +135,89 @@ def compare_models(
         int_limits: exclusive upper ends of integer inputs by name (``DEFAULT_INT_LIMIT``).
         rtol: tolerance of every float output, instead of the default of its type.
         ep: for ``b``, as in ``mirage_onnx.InferenceSession``.
-        driver: likewise; with ``ep="host"`` an emulator or a stand-in.
+        driver: likewise; with ``ep="host"`` a stand-in.
+        emulate: run the kernels of ``b`` in the CPU emulator.
+        inputs: arrays by name, the only input then.
+        bisect: check the custom nodes on every input, not only on the first.
 
     Raises:
-        MirageError: FILE_MISSING, SHAPES_DIFFER, SESSION_FAILED, OPTION_INVALID, and those of
-            ``InferenceSession``.
+        MirageError: FILE_MISSING, SHAPES_DIFFER, INPUTS_INVALID, SESSION_FAILED,
+            EMULATION_FAILED, OPTION_INVALID, and those of ``InferenceSession``.
     """
-    if provider not in ("cpu", "cuda") or draws < 1:
-        raise MirageError("OPTION_INVALID", f"provider={provider!r}, draws={draws}")
-    left = _session(a, provider, "none", None)
-    right = _session(b, provider, ep, driver)
-    _check_signatures(left, right)
-    precision = max(_precision(a), _precision(b))
-    names = [value.name for value in left.get_outputs()]
-    floors: dict[str, float] = {}
+    if provider not in ("cpu", "cuda") or draws < 1 or (emulate and provider != "cpu"):
+        wrong = f"provider={provider!r}, draws={draws}, emulate={emulate}"
+        raise MirageError("OPTION_INVALID", wrong)
+    reference, candidate = How(provider, ep="none"), How(provider, emulate, ep, driver)
+    left, right = open_session(a, reference), open_session(b, candidate)
+    check_signatures(left, right)
+    measure = _Measure(max(_precision(a), _precision(b)), rtol)
+    feeds_of: Iterable[tuple[str, dict[str, np.ndarray]]]
+    if inputs is not None:
+        feeds_of = [("given", check_inputs(left.get_inputs(), inputs))]
+    else:
+        feeds_of = draw_inputs(left.get_inputs(), seed, draws, dims or {}, int_limits or {})
     worst: dict[str, OutputDifference] = {}
-    kinds = []
-    for kind, feeds in draw_inputs(left.get_inputs(), seed, draws, dims or {}, int_limits or {}):
+    kinds: list[str] = []
+    regions: RegionCheck | None = None
+    for kind, feeds in feeds_of:
+        wanted, found = run_session(left, feeds), run_session(right, feeds)
+        for name, want in wanted.items():
+            one = measure(name, want, found[name], kind)
+            worst[name] = worse(worst[name], one) if name in worst else one
+        if not kinds:
+            regions = _region_check(a, b, right, reference, candidate)
+        if regions and (bisect or not kinds):
+            regions.run(feeds, kind, measure)
         kinds.append(kind)
-        results = zip(names, _run(left, feeds), _run(right, feeds), strict=True)
-        for name, want, got in results:
-            if name not in floors:
-                floors[name] = FLOOR * typical_row(want)
-            limit = max(precision, RTOL.get(want.dtype.name, 0.0)) if rtol is None else rtol
-            found = difference(name, want, got, limit, floors[name], kind)
-            worst[name] = worse(worst[name], found) if name in worst else found
+    return _result(tuple(worst.values()), _paths(right, provider), tuple(kinds), regions)
+
+
+class _Measure:
+    """``difference`` with the tolerances of two models; rows are sized by the first input."""
+
+    def __init__(self, precision: float, rtol: float | None) -> None:
+        self._precision, self._rtol = precision, rtol
+        self._floors: dict[str, float] = {}
+
+    def __call__(self, name: str, want: np.ndarray, got: np.ndarray, kind: str) -> OutputDifference:
+        floor = self._floors.setdefault(name, FLOOR * typical_row(want))
+        limit = self._rtol
+        if limit is None:
+            limit = max(self._precision, RTOL.get(want.dtype.name, 0.0))
+        return difference(name, want, got, limit, floor, kind)
+
+
+def _region_check(
+    a: Model, b: Model, right: ort.InferenceSession, reference: How, candidate: How
+) -> RegionCheck | None:
+    """None where no kernel ran."""
+    ran = {name for name, count in launches(right).items() if count}
+    if not ran:
+        return None
+    rewritten = ModelFile.read(b)
+    cuts = tuple(c for c in boundaries(rewritten) if c.node in ran)
+    return RegionCheck(ModelFile.read(a), rewritten, cuts, reference, candidate) if cuts else None
+
+
+def _paths(right: ort.InferenceSession, provider: str) -> tuple[NodePath, ...]:
     ran = "kernel" if provider == "cuda" else "emulated"
-    nodes = tuple(
+    return tuple(
         NodePath(name, ran if count else "body", count) for name, count in launches(right).items()
     )
-    outputs = tuple(worst[name] for name in names)
+
+
+def _result(
+    outputs: tuple[OutputDifference, ...],
+    nodes: tuple[NodePath, ...],
+    kinds: tuple[str, ...],
+    check: RegionCheck | None,
+) -> Comparison:
+    regions = check.differences if check else ()
+    good, alone = all(o.passed for o in outputs), all(r.output.passed for r in regions)
     note = "" if any(node.launches for node in nodes) else NO_KERNEL
-    return Comparison(all(o.passed for o in outputs), outputs, nodes, tuple(kinds), note)
-
-
-def _session(
-    model: Model, provider: str, ep: str | None, driver: str | None
-) -> ort.InferenceSession:
-    if not isinstance(model, bytes) and not Path(model).is_file():
-        raise MirageError("FILE_MISSING", f"{os.fspath(model)!r} does not exist")
-    ort = import_onnxruntime()
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    providers = [CUDA_PROVIDER] if provider == "cuda" else []
-    providers.append("CPUExecutionProvider")
-    if providers[0] not in ort.get_available_providers():
-        raise MirageError("SESSION_FAILED", f"this onnxruntime has no {providers[0]}")
-    try:
-        session = InferenceSession(model, options, providers, ep=ep, driver=driver)
-    except MirageError:
-        raise
-    except Exception as error:  # onnxruntime has a class per status code and no common base
-        raise MirageError("SESSION_FAILED", _one_line(error)) from error
-    if session.get_providers()[0] != providers[0]:
-        raise MirageError("SESSION_FAILED", f"onnxruntime could not use {providers[0]}")
-    return session
-
-
-def _one_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-def _check_signatures(left: ort.InferenceSession, right: ort.InferenceSession) -> None:
-    for what in ("inputs", "outputs"):
-        ours, theirs = (getattr(session, f"get_{what}")() for session in (left, right))
-        for x, y in zip(ours, theirs, strict=False):
-            if x.name != y.name or x.type != y.type or not _may_be_equal(x.shape, y.shape):
-                raise MirageError(
-                    "SHAPES_DIFFER",
-                    f"{what}: {x.name} {x.type}{x.shape} against {y.name} {y.type}{y.shape}",
-                )
-        if len(ours) != len(theirs):
-            raise MirageError("SHAPES_DIFFER", f"{len(ours)} {what} against {len(theirs)}")
-
-
-def _may_be_equal(a: list[int | str | None], b: list[int | str | None]) -> bool:
-    """Whether no pair of known dimensions differs. An unknown rank reads as ``[]``."""
-    known = [(x, y) for x, y in zip(a, b, strict=False) if isinstance(x, int) & isinstance(y, int)]
-    return (len(a) == len(b) or not a or not b) and all(x == y for x, y in known)
+    if regions and alone and not good:
+        note = ERRORS_ADD_UP
+    return Comparison(good and alone, outputs, nodes, kinds, note, regions)
 
 
 def _precision(model: Model) -> float:
@@ -201,43 +236,3 @@ def _precision(model: Model) -> float:
     found = {onnx.TensorProto.DataType.Name(kind).lower() for kind in kinds}
     names = {"float": "float32", "double": "float64"}
     return max((RTOL.get(names.get(name, name), 0.0) for name in found), default=0.0)
-
-
-def _run(session: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    values = (*session.get_inputs(), *session.get_outputs())
-    try:
-        if not any(value.type == _BFLOAT16 for value in values):
-            results = session.run(None, feeds)
-        else:
-            results = _run_bfloat16(session, feeds)
-    except MirageError:
-        raise
-    except Exception as error:  # as in _session
-        raise MirageError("SESSION_FAILED", _one_line(error)) from error
-    return [np.asarray(result) for result in results]
-
-
-def _run_bfloat16(session: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """onnxruntime's numpy interface has no bfloat16; its OrtValue has, as raw memory."""
-    ort = import_onnxruntime()
-    given = {
-        name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
-            x.view(np.uint16), onnx.TensorProto.BFLOAT16
-        )
-        if x.dtype == ml_dtypes.bfloat16
-        else ort.OrtValue.ortvalue_from_numpy(x)
-        for name, x in feeds.items()
-    }
-    results = []
-    for value in session.run_with_ort_values(None, given):
-        if value.data_type() != _BFLOAT16:
-            results.append(value.numpy())
-        elif value.device_name() != "cpu":
-            raise MirageError("SESSION_FAILED", "a bfloat16 output is not in host memory")
-        else:
-            shape = value.shape()
-            count = int(np.prod(shape, dtype=np.int64))
-            memory = (ctypes.c_uint16 * count).from_address(value.data_ptr())
-            copy = np.array(memory, np.uint16)
-            results.append(copy.view(ml_dtypes.bfloat16).reshape(shape))
-    return results

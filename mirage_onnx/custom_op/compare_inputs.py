@@ -1,9 +1,11 @@
-"""Inputs that two models are compared on: random ones and ones that are hard for float kernels."""
+"""Inputs that two models are compared on: given in a file, or random and hard for float kernels."""
 
 from __future__ import annotations
 
 import ast
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -32,6 +34,7 @@ _INTEGERS = {
     for sign in ("", "u")
     for bits in (8, 16, 32, 64)
 }
+_BOOLS = {"tensor(bool)": np.dtype(np.bool_)}
 
 
 def draw_inputs(
@@ -63,6 +66,62 @@ def draw_inputs(
                 for value in arguments
             },
         )
+
+
+def read_inputs(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of an ``.npz`` file, by name.
+
+    Raises:
+        MirageError: FILE_MISSING; INPUTS_INVALID when it is no such file.
+    """
+    try:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise MirageError("INPUTS_INVALID", f"{str(path)!r} holds one array without a name")
+        with file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist") from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        raise MirageError("INPUTS_INVALID", f"{str(path)!r} is no .npz file: {why}") from error
+
+
+def check_inputs(
+    arguments: Sequence[Any], given: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """``given`` in the order of ``arguments``, onnxruntime's ``get_inputs()``.
+
+    numpy has no bfloat16: such an input may come as its 16 bits (``uint16``, or ``V2`` as
+    ``numpy.savez`` writes ml_dtypes).
+
+    Raises:
+        MirageError: INPUTS_INVALID, naming every input that is missing, unknown or ill-typed.
+    """
+    names = [value.name for value in arguments]
+    problems = [f"'{n}' is missing" for n in names if n not in given]
+    problems += [f"'{n}' is no input of the model" for n in given if n not in names]
+    found = {}
+    for value in arguments:
+        if value.name in given:
+            array = given[value.name]
+            wanted = _FLOATS.get(value.type) or _INTEGERS.get(value.type) or _BOOLS.get(value.type)
+            if wanted == ml_dtypes.bfloat16 and array.dtype in (np.dtype("V2"), np.uint16):
+                array = array.view(ml_dtypes.bfloat16)
+            if wanted is not None and array.dtype != wanted:
+                problems.append(f"'{value.name}' is {array.dtype}, not {wanted}")
+            elif not _fits(array.shape, value.shape):
+                problems.append(f"'{value.name}' is {list(array.shape)}, not {value.shape}")
+            found[value.name] = np.ascontiguousarray(array).reshape(array.shape)
+    if problems:
+        raise MirageError("INPUTS_INVALID", "; ".join(problems))
+    return found
+
+
+def _fits(shape: tuple[int, ...], wanted: Sequence[int | str | None]) -> bool:
+    sizes = zip(shape, wanted, strict=False)
+    known = all(n == size for n, size in sizes if isinstance(size, int))
+    return known and (len(shape) == len(wanted) or not wanted)
 
 
 def size_of(dim: int | str | None, dims: Mapping[str, int]) -> int:

@@ -9,6 +9,10 @@ walk, and sqrt(400) = 20. float32 and float64 get more, because there the order 
 which the final rounding of 16-bit types hides. Integers and booleans must be equal. NaN must be
 where the reference has it and nowhere else, infinity likewise, except that a value within ``rtol``
 of the type's maximum stands for an overflow.
+
+Beside that stand the least tolerances of the usual test of every element by itself,
+|result - reference| <= atol + rtol * |reference| (``numpy.allclose``): the least atol at rtol = 0,
+and the least rtol at atol = 0. They say what a user's own test would need; they decide nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ class OutputDifference:
     """The worst that an output did over all inputs.
 
     ``needed_rtol``: the least tolerance that would pass; None where none would (``reason`` says
-    why). ``worst``: the kind of input that gave it.
+    why). ``worst``: the kind of input that gave it. ``least_atol`` (at rtol = 0) and ``least_rtol``
+    (at atol = 0) are those of the elementwise test; None where no finite one would do.
     """
 
     name: str
@@ -39,6 +44,8 @@ class OutputDifference:
     rtol: float
     worst: str
     reason: str = ""
+    least_atol: float | None = None
+    least_rtol: float | None = None
 
 
 def typical_row(x: np.ndarray) -> float:
@@ -64,6 +71,7 @@ def difference(
 ) -> OutputDifference:
     """How ``got`` differs from ``want`` on one input of kind ``kind``."""
     identical, max_abs, needed, reason = False, float("inf"), None, ""
+    least: tuple[float | None, float | None] = (None, None)
     rtol = rtol if _is_float(want) else 0.0
     if want.dtype != got.dtype or want.shape != got.shape:
         reason = f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
@@ -73,12 +81,30 @@ def difference(
     else:
         identical = want.tobytes() == got.tobytes()
         max_abs, needed, reason = _errors(want, got, rtol, floor)
+        least = least_tolerances(want.astype(np.float64), got.astype(np.float64))
     if identical:
-        max_abs, needed, reason = 0.0, 0.0, ""
+        max_abs, needed, reason, least = 0.0, 0.0, "", (0.0, 0.0)
     passed = needed is not None and needed <= rtol
     return OutputDifference(
-        name, want.dtype.name, passed, identical, max_abs, needed, rtol, kind, reason
+        name, want.dtype.name, passed, identical, max_abs, needed, rtol, kind, reason, *least
     )
+
+
+def least_tolerances(want: np.ndarray, got: np.ndarray) -> tuple[float | None, float | None]:
+    """(least atol at rtol = 0, least rtol at atol = 0) of the elementwise test.
+
+    None where none would do: NaN or an infinity in one of them only, or, for rtol, a result other
+    than 0 where the reference is 0.
+    """
+    same = (want == got) | (np.isnan(want) & np.isnan(got))
+    want, got = want[~same], got[~same]
+    if not (np.isfinite(want).all() and np.isfinite(got).all()):
+        return None, None
+    error = np.abs(got - want)
+    atol = float(np.max(error, initial=0.0))
+    if np.any(want == 0):
+        return atol, None
+    return atol, float(np.max(error / np.abs(want), initial=0.0))
 
 
 def _errors(
@@ -122,4 +148,10 @@ def worse(a: OutputDifference, b: OutputDifference) -> OutputDifference:
         base.rtol,
         base.worst,
         base.reason,
+        _larger(a.least_atol, b.least_atol),
+        _larger(a.least_rtol, b.least_rtol),
     )
+
+
+def _larger(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else max(a, b)

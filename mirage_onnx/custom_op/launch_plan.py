@@ -22,6 +22,7 @@ from mirage_onnx.custom_op.plan import (
     Variant,
     WorkspacePtr,
 )  # fmt: skip
+from mirage_onnx.errors import MirageError
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.ir.ugraph import UGraph
 
@@ -41,18 +42,21 @@ def dim_permutation(source: RegionTensor, axes: tuple[str, ...]) -> tuple[int, .
     """The order of ``source``'s dims that makes its memory order ``axes``.
 
     Dims that are one axis move together; dims of extent 1 stay where they are if all can.
+
+    Raises:
+        MirageError: INTERNAL where one dimension holds several axes: no order of dims does it.
     """
     if axes == source.axes:
         return tuple(range(len(source.dims)))
+    if source.splits_dims:
+        name = source.tensor.name
+        raise MirageError("INTERNAL", f"no order of the dims of {name!r} gives {axes}")
     groups: dict[str, list[int]] = {}
-    group: list[int] = []
-    for i, (axis, extent) in enumerate(zip(source.dims, source.tensor.shape or (), strict=True)):
-        if extent != 1:
-            group.append(i)
-        if axis is not None:
-            groups[axis], group = group, []
+    for i, held in enumerate(source.dims):
+        for axis in held:
+            groups.setdefault(axis, []).append(i)
     moved = iter(i for a in axes for i in groups[a])
-    return tuple(i if n == 1 else next(moved) for i, n in enumerate(source.tensor.shape or ()))
+    return tuple(next(moved) if held else i for i, held in enumerate(source.dims))
 
 
 def plan_candidate(

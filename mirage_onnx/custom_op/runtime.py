@@ -13,6 +13,8 @@ from mirage_onnx.errors import MirageError
 
 DOMAIN_PREFIX = "ai.mirage."
 OP_PREFIX = "MuGraph_"
+#: onnxruntime's entry for the folder of external data of a model that is given as bytes.
+EXTERNAL_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 
 
 def import_onnxruntime() -> ModuleType:

@@ -8,6 +8,7 @@ not there fails the whole session instead of falling back to its body.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import os
@@ -20,13 +21,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mirage_onnx.custom_op.library import OpsLibrary, get_library_path, load_library
-from mirage_onnx.custom_op.runtime import custom_nodes, import_onnxruntime
+from mirage_onnx.custom_op.runtime import EXTERNAL_FOLDER_KEY, custom_nodes, import_onnxruntime
 from mirage_onnx.errors import MirageError
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
+    from mirage_onnx.custom_op.emulation import Emulation
+
 CUDA_PROVIDER = "CUDAExecutionProvider"
+CPU_PROVIDER = "CPUExecutionProvider"
 MODES = ("auto", "cuda", "none", "host")
 
 _EP_KEY = "ai.mirage.ep"
@@ -106,6 +110,7 @@ def InferenceSession(  # noqa: N802 (the name users know)
     *,
     ep: str | None = None,
     driver: str | None = None,
+    emulate: bool = False,
     **kwargs: Any,
 ) -> ort.InferenceSession:
     """Makes an ``onnxruntime.InferenceSession`` that runs our kernels where it can.
@@ -119,15 +124,29 @@ def InferenceSession(  # noqa: N802 (the name users know)
             ``driver``). Default: the options' entry, ``MIRAGE_ONNX_EP``, else ``auto`` when
             CUDAExecutionProvider is requested and available, else ``none``.
         driver: path of a CUDA driver library other than ``libcuda.so.1``.
+        emulate: run every custom node's generated kernels in the CPU emulator, in the CPU provider:
+            slow, checked, and without a GPU. Excludes ``ep``, ``driver`` and other providers; needs
+            g++.
         kwargs: passed on to onnxruntime.
 
     Raises:
-        MirageError: ORT_MISSING, ORT_CONFLICT, and those of ``register``. Errors of onnxruntime
-            itself pass through unchanged.
+        MirageError: ORT_MISSING, ORT_CONFLICT, and those of ``register``; with ``emulate`` also
+            those of ``emulation.prepare`` and NOT_EMULATED. Errors of onnxruntime itself pass
+            through unchanged.
     """
     runtime = import_onnxruntime()
     nodes = custom_nodes(path_or_bytes)
     options = runtime.SessionOptions() if sess_options is None else sess_options
+    emulation: Emulation | None = None
+    if emulate:
+        _refuse_mixture(options, providers, ep, driver)
+        from mirage_onnx.custom_op.emulation import prepare  # here: it needs onnx and codegen
+
+        ep, providers, provider_options = "none", [CPU_PROVIDER], None
+        if emulation := prepare(path_or_bytes, _entry(options, EXTERNAL_FOLDER_KEY)):
+            path_or_bytes, ep, driver = emulation.model, "host", emulation.driver
+            if emulation.external_folder:
+                options.add_session_config_entry(EXTERNAL_FOLDER_KEY, emulation.external_folder)
 
     def make() -> ort.InferenceSession:
         return runtime.InferenceSession(
@@ -151,13 +170,14 @@ def InferenceSession(  # noqa: N802 (the name users know)
             register(options, ep=mode, driver=driver)
         tag = _entry(options, _TAG_KEY) or ""
         # Sessions made from the same options share a tag; the lock gives each its own range of ids.
-        with _tag_locks[tag]:
+        watched = emulation.creating(library) if emulation else contextlib.nullcontext()
+        with watched as emulated_id, _tag_locks[tag]:
             first = library.mark()
             library.hide(tag, mode == "none")
             try:
                 session = make()
             except Exception as error:  # as in register()
-                if not _is_missing_kernel(error):
+                if emulation or not _is_missing_kernel(error):
                     raise
                 warnings.warn(_fallback_message(error), RuntimeWarning, stacklevel=2)
                 library.hide(tag, True)
@@ -171,6 +191,8 @@ def InferenceSession(  # noqa: N802 (the name users know)
         raise
     if number is not None:
         weakref.finalize(session, _tags.give_back, number)
+    if emulation and emulated_id is not None:
+        weakref.finalize(session, emulation.forget, emulated_id)
     return session
 
 
@@ -215,6 +237,24 @@ def _choose_mode(
     requested = available if providers is None else providers
     names = {item if isinstance(item, str) else item[0] for item in requested}
     return "auto" if CUDA_PROVIDER in names and CUDA_PROVIDER in available else "none"
+
+
+def _refuse_mixture(
+    options: ort.SessionOptions,
+    providers: Sequence[str | tuple[str, dict[str, Any]]] | None,
+    ep: str | None,
+    driver: str | None,
+) -> None:
+    """What cannot be said together with ``emulate=True``."""
+    names = [p if isinstance(p, str) else p[0] for p in providers or ()]
+    for what, given in (
+        ("ep", ep is not None),
+        ("driver", driver is not None),
+        (f"providers={names}", names not in ([], [CPU_PROVIDER])),
+        ("options that have the custom ops already", _entry(options, _REGISTERED_KEY) is not None),
+    ):
+        if given:
+            raise MirageError("OPTION_INVALID", f"emulate=True does not go with {what}")
 
 
 def _is_missing_kernel(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""The JSON report of ``optimize``, as types: the object that ``--json`` prints.
+"""The JSON reports of ``optimize`` and ``verify``, as types: the objects that ``--json`` prints.
 
 Every field is always there, null where its value is unknown, except those with a default here.
 A change that a reader of version 1 would trip over raises ``SCHEMA``.
@@ -77,6 +77,65 @@ class Report(_Struct, frozen=True):
     constants: dict[str, str] = {}
 
 
+class OutputReport(_Struct, frozen=True):
+    """How one output differs from its reference, at worst over the inputs (``worst``: which).
+
+    ``needed_rtol``: the least relative L2 error per row that would pass, ``rtol``: what passes.
+    ``least_atol``, ``least_rtol``: of numpy.allclose, each with the other at 0. ``reason``: why
+    nothing would pass, where ``needed_rtol`` is null.
+    """
+
+    name: str
+    dtype: str
+    passed: bool
+    identical: bool
+    max_abs: float | None
+    needed_rtol: float | None
+    rtol: float
+    worst: str
+    reason: str
+    least_atol: float | None
+    least_rtol: float | None
+
+
+class RegionCheckReport(OutputReport, frozen=True):
+    """One output of the custom node ``node``, run by itself, against the region it replaced.
+
+    Both get the original model's values at the region's inputs.
+    """
+
+    node: str
+
+
+class NodeReport(_Struct, frozen=True):
+    """A custom node and what ran: its kernel on a GPU, in the emulator, or the function body."""
+
+    name: str
+    path: Literal["kernel", "emulated", "body"]
+    launches: int
+
+
+class VerifyReport(_Struct, frozen=True):
+    """One run of ``verify``.
+
+    ``regions``: in topological order; ``first_divergence``: the first node beyond its tolerance.
+    ``inputs``: the kinds that were tried. ``source``: how the kernels are tied to their CUDA text.
+    ``first_difference``: the first output that is not bit-identical.
+    """
+
+    schema: Literal[1]
+    passed: bool
+    outputs: list[OutputReport]
+    nodes: list[NodeReport]
+    regions: list[RegionCheckReport]
+    inputs: list[str]
+    source: str
+    note: str
+    first_difference: str | None
+    first_divergence: str | None
+    needed_rtol: float | None
+
+
 def check_report(report: dict[str, Any]) -> Report:
     """Read a report, strictly.
 
@@ -86,9 +145,22 @@ def check_report(report: dict[str, Any]) -> Report:
     return msgspec.convert(report, Report, strict=True)
 
 
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of the report."""
-    found = msgspec.json.schema(Report)
+def check_verify_report(report: dict[str, Any]) -> VerifyReport:
+    """Read a report of ``verify``, strictly.
+
+    Raises:
+        msgspec.ValidationError: as ``check_report``.
+    """
+    return msgspec.convert(report, VerifyReport, strict=True)
+
+
+#: Command -> its report.
+REPORTS: dict[str, type[_Struct]] = {"optimize": Report, "verify": VerifyReport}
+
+
+def json_schema(command: str = "optimize") -> dict[str, Any]:
+    """The JSON Schema (2020-12) of the report of a command."""
+    found = msgspec.json.schema(REPORTS[command])
     for definition in found["$defs"].values():
         definition["description"] = inspect.cleandoc(definition["description"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from mirage_onnx.report.schema import RegionReport, Report
+from mirage_onnx.report.schema import OutputReport, RegionReport, Report, VerifyReport
 
 UNKNOWN = "-"
 
@@ -79,20 +78,49 @@ def summary(report: Report) -> str:
     return text
 
 
-def verify_table(found: dict[str, Any], *, passed: bool) -> Iterator[Table | str]:
-    """A verify report, whatever its fields: lists of objects as tables, the rest as lines."""
-    for name, value in found.items():
-        if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
-            table = Table(title=name)
-            columns = list(dict.fromkeys(key for row in value for key in row))
-            for column in columns:
-                table.add_column(column, overflow="fold")
-            for row in value:
-                table.add_row(*(_cell(row.get(column)) for column in columns))
-            yield table
-        elif name not in ("passed", "schema"):
-            yield f"{name}: {_cell(value)}"
-    yield "passed" if passed else "FAILED"
+def verify_tables(report: VerifyReport) -> Iterator[Table | str]:
+    """Outputs, custom nodes with what ran of them, each region by itself; then the verdict."""
+    yield _difference_table("outputs", "", [("", o) for o in report.outputs])
+    if report.nodes:
+        table = Table(title="custom nodes")
+        table.add_column("node", overflow="fold")
+        table.add_column("ran", no_wrap=True)
+        table.add_column("launches", justify="right")
+        for node in report.nodes:
+            table.add_row(node.name, node.path, str(node.launches))
+        yield table
+    if report.regions:
+        title = "each custom node by itself, against the region it replaced"
+        yield _difference_table(title, "node", [(r.node, r) for r in report.regions])
+    yield f"inputs: {', '.join(report.inputs)}"
+    if report.source:
+        yield f"source: {report.source}"
+    if report.note:
+        yield f"note: {report.note}"
+    if report.first_divergence is not None:
+        yield f"first region that diverges: {report.first_divergence}"
+    yield "passed" if report.passed else "FAILED"
+
+
+def _difference_table(title: str, of: str, rows: Sequence[tuple[str, OutputReport]]) -> Table:
+    table = Table(title=title)
+    if of:
+        table.add_column(of, overflow="fold")
+    for name in ("output", "worst input"):
+        table.add_column(name, overflow="fold")
+    for name in ("rel. L2", "limit", "least atol", "least rtol"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("result", overflow="fold")
+    for owner, o in rows:
+        result = "identical" if o.identical else "passed" if o.passed else "FAILED"
+        table.add_row(
+            *([owner] if of else []),
+            o.name,
+            o.worst,
+            *(_number(x) for x in (o.needed_rtol, o.rtol, o.least_atol, o.least_rtol)),
+            f"{result}: {o.reason}" if o.reason else result,
+        )
+    return table
 
 
 def _ends(names: list[str]) -> str:
@@ -127,13 +155,5 @@ def _result(region: RegionReport) -> str:
     return f"kept: {why}" if why else "kept"
 
 
-def _cell(value: object) -> str:
-    if value is None:
-        return UNKNOWN
-    if isinstance(value, float):
-        return f"{value:.3g}"
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {_cell(item)}" for key, item in value.items()) or UNKNOWN
-    if isinstance(value, list):
-        return ", ".join(map(_cell, value)) or UNKNOWN
-    return str(value)
+def _number(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.3g}"

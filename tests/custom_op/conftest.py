@@ -29,6 +29,8 @@ from mirage_onnx.custom_op import (
     dim,
     write_bundle,
 )
+from tests.support.rewritten import Rewritten
+from tests.support.rewritten import chain as make_chain
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parents[1] / "cpp" / "ort_custom_ops"
@@ -270,3 +272,9 @@ def vectors() -> dict[str, np.ndarray]:
     """Feeds for ``Models.add``: 100 floats each, which no block of 32 divides."""
     rng = np.random.default_rng(7)
     return {name: rng.standard_normal(100).astype(np.float32) for name in "ab"}
+
+
+@pytest.fixture(scope="session")
+def chain() -> Rewritten:
+    """A model of three regions and its rewritten form, with real kernels."""
+    return make_chain()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -326,8 +327,10 @@ def test_emulated_kernels(models, driver):
 
 def test_kernels(models, monkeypatch):
     """On a GPU they are called kernels; here the session and its counts are made up."""
-    real = compare._session
-    monkeypatch.setattr(compare, "_session", lambda m, p, ep, driver: real(m, "cpu", ep, driver))
+    real = compare.open_session
+    monkeypatch.setattr(
+        compare, "open_session", lambda model, how: real(model, replace(how, provider="cpu"))
+    )
     monkeypatch.setattr(compare, "launches", lambda session: {"one": 3, "two": 0})
     found = compare_models(scaled(1), scaled(1), provider="cuda")
     assert found.nodes == (NodePath("one", "kernel", 3), NodePath("two", "body", 0))

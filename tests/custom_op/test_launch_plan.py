@@ -13,15 +13,18 @@ from small_models import Net, region_of, search_region
 
 from mirage_onnx.custom_op.launch_plan import ALIGNMENT, Planned, dim_permutation, plan_candidate
 from mirage_onnx.custom_op.plan import InputPtr, OutputPtr, WorkspacePtr, parse_plan
+from mirage_onnx.errors import MirageError
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.tune.measure import stored
 
 
-def source(shape: tuple[int, ...], dims: tuple[str | None, ...]) -> RegionTensor:
-    axes = tuple(d for d in dims if d)
-    return RegionTensor("i0", DType.F16, axes, Tensor("w", DType.F16, shape), True, dims)
+def source(shape: tuple[int, ...], dims: tuple[str, ...]) -> RegionTensor:
+    """``dims``: the axes of each dimension as words."""
+    held = tuple(tuple(d.split()) for d in dims)
+    axes = tuple(dict.fromkeys(a for d in held for a in d))
+    return RegionTensor("i0", DType.F16, axes, Tensor("w", DType.F16, shape), True, held)
 
 
 @pytest.mark.parametrize(
@@ -29,20 +32,33 @@ def source(shape: tuple[int, ...], dims: tuple[str | None, ...]) -> RegionTensor
     [
         ((3, 5), ("a0", "a1"), ("a0", "a1"), (0, 1)),
         ((3, 5), ("a0", "a1"), ("a1", "a0"), (1, 0)),
-        ((1, 3, 5), (None, "a0", "a1"), ("a1", "a0"), (0, 2, 1)),
-        ((3, 1, 5), ("a0", None, "a1"), ("a1", "a0"), (2, 1, 0)),
-        ((2, 3, 5), (None, "a0", "a1"), ("a1", "a0"), (2, 0, 1)),
-        ((5, 2, 3), ("a1", None, "a0"), ("a0", "a1"), (1, 2, 0)),
-        ((2, 1, 3, 5), (None, None, "a0", "a1"), ("a1", "a0"), (3, 1, 0, 2)),
+        ((1, 3, 5), ("", "a0", "a1"), ("a1", "a0"), (0, 2, 1)),
+        ((3, 1, 5), ("a0", "", "a1"), ("a1", "a0"), (2, 1, 0)),
+        ((2, 3, 5), ("a0", "a0", "a1"), ("a1", "a0"), (2, 0, 1)),
+        ((5, 2, 3), ("a1", "a0", "a0"), ("a0", "a1"), (1, 2, 0)),
+        ((2, 1, 3, 5), ("a0", "", "a0", "a1"), ("a1", "a0"), (3, 1, 0, 2)),
         ((2, 3, 5), ("a0", "a1", "a2"), ("a2", "a0", "a1"), (2, 0, 1)),
-        ((2, 3), (None, "a0"), ("a0",), (0, 1)),
+        ((2, 3), ("a0", "a0"), ("a0",), (0, 1)),
+        ((6, 5), ("a0 a1", "a2"), ("a0", "a1", "a2"), (0, 1)),
     ],
 )
 def test_order_of_dims(shape: Any, dims: Any, axes: Any, wanted: Any) -> None:
     tensor = source(shape, dims)
     assert dim_permutation(tensor, axes) == wanted
     x = np.arange(np.prod(shape)).reshape(shape)
-    assert np.array_equal(stored(tensor, axes, x).ravel(), x.transpose(wanted).ravel())
+    extents = {
+        a: int(np.prod([n for n, d in zip(shape, dims, strict=True) if d == a])) for a in axes
+    }
+    if tensor.splits_dims:
+        extents = {"a0": 2, "a1": 3, "a2": 5}
+    assert np.array_equal(stored(tensor, axes, x, extents).ravel(), x.transpose(wanted).ravel())
+
+
+def test_no_order_of_dims_reorders_what_one_dim_holds() -> None:
+    tensor = source((6, 5), ("a0 a1", "a2"))
+    with pytest.raises(MirageError) as caught:
+        dim_permutation(tensor, ("a1", "a0", "a2"))
+    assert caught.value.code == "INTERNAL"
 
 
 def planned(model: onnx.ModelProto) -> tuple[Region, Any, Planned]:

@@ -122,7 +122,7 @@ def test_plans_that_do_not_fit_the_node_or_the_cubin(models, driver):
 def test_driver_refusals_are_told(models, driver, monkeypatch, name):
     monkeypatch.setenv("STANDIN_FAIL", name)
     with pytest.raises(Exception, match=r"CUDA_ERROR_UNKNOWN \(999\)"):
-        host_session(models, driver, replace_launch(models, smem_bytes=200 * 1024))
+        host_session(models, driver, replace_launch(models, smem_bytes=64 * 1024))
 
 
 def test_driver_without_parameter_info_still_works(models, vectors, old_driver):

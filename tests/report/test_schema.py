@@ -6,9 +6,13 @@ import json
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
-from mirage_onnx.report.schema import check_report, json_schema
+from mirage_onnx.custom_op.compare import Comparison, NodePath
+from mirage_onnx.custom_op.difference import difference
+from mirage_onnx.custom_op.model_check import RegionDifference
+from mirage_onnx.report.schema import check_report, check_verify_report, json_schema
 
 REGION: dict[str, Any] = {
     "id": "r0",
@@ -74,3 +78,25 @@ def test_refuses_another_report(change: dict[str, Any]) -> None:
 
 def test_json_schema(golden: object) -> None:
     assert json.dumps(json_schema(), indent=2) + "\n" == golden
+
+
+def test_json_schema_of_verify(golden: object) -> None:
+    assert json.dumps(json_schema("verify"), indent=2) + "\n" == golden
+
+
+def test_a_comparison_is_a_verify_report() -> None:
+    """Every field of what ``verify`` returns, also where nothing can be compared."""
+    one, two = np.ones((2, 3), np.float16), np.ones((3, 2), np.float16)
+    outputs = (
+        difference("y", one, one * np.float16(1.5), 0.1, 0.0, "small"),
+        difference("z", one, two, 0.1, 0.0, "small"),
+    )
+    nodes = (NodePath("n", "kernel", 3),)
+    regions = (RegionDifference("n", outputs[0]),)
+    found = Comparison(False, outputs, nodes, ("small",), "note", regions, "source")
+    report = check_verify_report(json.loads(json.dumps(found.to_dict(), allow_nan=False)))
+    assert report.outputs[0].least_atol == report.outputs[0].least_rtol == 0.5
+    assert report.outputs[1].max_abs is None and "instead of" in report.outputs[1].reason
+    assert report.regions[0].node == report.first_divergence == "n"
+    with pytest.raises(msgspec.ValidationError):
+        check_verify_report({**found.to_dict(), "extra": 1})

@@ -7,8 +7,13 @@ from typing import Any
 
 from rich.console import Console
 
-from mirage_onnx.report.schema import Report, check_report
-from mirage_onnx.report.table import region_table, summary, total_us, verify_table
+from mirage_onnx.report.schema import (
+    Report,
+    VerifyReport,
+    check_report,
+    check_verify_report,
+)
+from mirage_onnx.report.table import region_table, summary, total_us, verify_tables
 
 SEARCH = {"seconds": 1.5, "states": 100, "verified": 3, "stop": "EXHAUSTED"}
 
@@ -74,15 +79,61 @@ def test_total_needs_every_time() -> None:
     assert total_us(report(region(), region(baseline_us=None))) is None
 
 
-def test_verify(golden: object) -> None:
-    found = {
-        "outputs": [
-            {"name": "logits", "max_abs": 0.001234, "passed": True},
-            {"name": "present", "max_abs": None, "passed": True},
-        ],
-        "paths": {"mirage_0": "body"},
-        "note": "no kernel ran",
+def output(**change: object) -> dict[str, Any]:
+    return {
+        "name": "logits",
+        "dtype": "float16",
         "passed": True,
+        "identical": False,
+        "max_abs": 0.001234,
+        "needed_rtol": 0.0012,
+        "rtol": 0.01,
+        "worst": "large",
+        "reason": "",
+        "least_atol": 0.001234,
+        "least_rtol": None,
+        **change,
     }
-    assert "".join(draw(part) for part in verify_table(found, passed=True)) == golden
-    assert list(verify_table({}, passed=False)) == ["FAILED"]
+
+
+def verified(**change: object) -> VerifyReport:
+    base = {
+        "schema": 1,
+        "passed": True,
+        "outputs": [output()],
+        "nodes": [],
+        "regions": [],
+        "inputs": ["normal 0", "large"],
+        "source": "",
+        "note": "",
+        "first_difference": "logits",
+        "first_divergence": None,
+        "needed_rtol": 0.0012,
+    }
+    return check_verify_report({**base, **change})
+
+
+def test_verify(golden: object) -> None:
+    bad = {"passed": False, "needed_rtol": None, "least_atol": None, "max_abs": 0.0}
+    regions = [
+        output(node="mirage/0/norm", name="h", identical=True, needed_rtol=0.0, least_atol=0.0),
+        output(node="mirage/1/gate", name="g", reason="nan instead of 0.5 at [0, 63]", **bad),
+    ]
+    report = verified(
+        passed=False,
+        outputs=[output(), output(name="present", passed=False, needed_rtol=0.2)],
+        nodes=[
+            {"name": "mirage/0/norm", "path": "emulated", "launches": 2},
+            {"name": "mirage/1/gate", "path": "body", "launches": 0},
+        ],
+        regions=regions,
+        source="2 kernels generated again",
+        note="install g++",
+        first_divergence="mirage/1/gate",
+    )
+    assert "".join(draw(part) for part in verify_tables(report)) == golden
+
+
+def test_verify_without_kernels() -> None:
+    *_, inputs, verdict = verify_tables(verified())
+    assert (inputs, verdict) == ("inputs: normal 0, large", "passed")

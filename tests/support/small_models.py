@@ -23,7 +23,7 @@ from mirage_onnx.match.cuts import Candidate, Matches, find_candidates
 from mirage_onnx.superopt.search import SearchResult, search
 from mirage_onnx.target import H200
 from mirage_onnx.verify.equivalence import verify
-from mirage_onnx.verify.numeric import check_numerics
+from mirage_onnx.verify.safety import SafetyCheck
 from mirage_onnx.verify.weights import sample_weights
 
 
@@ -108,14 +108,17 @@ def region_of(model: onnx.ModelProto) -> Region:
 def prover(
     loaded: LoadedModel | None = None,
 ) -> Callable[[Region, UGraph, tuple[KernelParams, ...]], Any]:
-    """What the pipeline passes to the search: proof, then rounding."""
+    """What the pipeline passes to the search: proof, then safety in floating point."""
+    checks: dict[int, SafetyCheck] = {}
 
     def prove(region: Region, graph: UGraph, params: tuple[KernelParams, ...]) -> Any:
         proof = verify(region, graph)
         if isinstance(proof, Rejection):
             return proof
-        weights = sample_weights(loaded, region) if loaded else {}
-        record = check_numerics(region, graph, params, weights)
+        if id(region) not in checks:
+            weights = sample_weights(loaded, region) if loaded else {}
+            checks[id(region)] = SafetyCheck(region, weights)
+        record = checks[id(region)].check(graph, params)
         return record if isinstance(record, Rejection) else proof
 
     return prove

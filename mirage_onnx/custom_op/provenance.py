@@ -1,0 +1,222 @@
+"""What a bundle says of the origin of its kernels, and the text generated from it again.
+
+A record of a plan holds the region, the µGraph and its numbers, the generator's version and the
+target: everything the text of its kernels is a function of. Text never comes from a model: it is
+generated here, by the present generator, and must have the SHA-256 that was recorded when the
+kernel was compiled; the image must have the SHA-256 recorded beside it. Names of a record do reach
+the text, so they must be identifiers: a µGraph cannot smuggle text in.
+
+These hashes tie the image to the text only as far as the record is believed. ``check_images`` ties
+them by construction: NVRTC is deterministic, so with the version that made the image, compiling the
+text again gives the same bytes (some 50 ms a kernel, and no GPU). A hash of the text inside the
+image, as a symbol or a note, would say no more than the record does, so there is none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from math import prod
+from typing import Any
+
+from mirage_onnx.codegen.candidates import Compiled, emit_candidate
+from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.codegen.header import GENERATOR_VERSION
+from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.errors import MirageError, RejectionError
+from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.text import parse_ugraph, print_ugraph
+from mirage_onnx.ir.ugraph import Candidate, KernelParams, UGraph, ugraph_extents
+from mirage_onnx.target import Target, get_target
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
+#: What reading a record that was tampered with may raise.
+_UNREADABLE = (
+    LookupError, TypeError, ValueError, AttributeError, StopIteration, ArithmeticError,
+    AssertionError, RecursionError, MirageError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel of a bundle: its text, bytes of each tensor argument, and the image's SHA-256."""
+
+    source: KernelSource
+    arg_bytes: tuple[int, ...]
+    image_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Regenerated:
+    """The kernels of one plan, and the NVRTC that compiled them."""
+
+    kernels: tuple[Kernel, ...]
+    target: Target
+    nvrtc: str
+
+
+def record(region: Region, compiled: Compiled, target: Target) -> dict[str, object]:
+    """The provenance of one plan."""
+    return {
+        "region": region.text,
+        "ugraph": print_ugraph(compiled.candidate.ugraph),
+        "params": [p.to_text() for p in compiled.candidate.params],
+        "generator": GENERATOR_VERSION,
+        "nvrtc": nvrtc_version(),
+        "target": target.name,
+        "kernels": [
+            {"name": s.name, "sha256": sha256(s.text.encode()), "image_sha256": sha256(c.image)}
+            for s, c in zip(compiled.sources, compiled.cubins, strict=True)
+        ],
+    }
+
+
+def regenerate(record: Mapping[str, Any], where: str) -> Regenerated:
+    """The kernels of a plan, generated again. ``where`` names the node, for messages.
+
+    Raises:
+        MirageError: SOURCE_MISMATCH, naming the kernel where that is known.
+    """
+    try:
+        target, kernels = get_target(record["target"]), record["kernels"]
+        recorded = [(k["name"], k["sha256"], k["image_sha256"]) for k in kernels]
+        extents = _extents(record["region"])
+        graph = parse_ugraph(record["ugraph"])
+        _check_names(graph)
+        params = tuple(_params(text) for text in record["params"])
+        prefix = f"mugraph_{sha256(record['region'].encode())[:16]}"
+        sources = emit_candidate(Candidate(graph, params), extents, target, prefix)
+        sizes = _tensor_bytes(graph, params, extents)
+        names = [s.name for s in sources]
+    except RejectionError as error:
+        why = f"the generator refuses the µGraph of {_kernels(record)} ({error.rejection})"
+        raise MirageError("SOURCE_MISMATCH", f"{where}: {why}") from error
+    except _UNREADABLE as error:
+        why = f"the provenance of {_kernels(record)} cannot be read ({_one_line(error)})"
+        raise MirageError("SOURCE_MISMATCH", f"{where}: {why}") from error
+    if names != [name for name, _, _ in recorded]:
+        why = f"its provenance makes the kernels {names}, it lists {[n for n, _, _ in recorded]}"
+        raise MirageError("SOURCE_MISMATCH", f"{where}: {why}")
+    for source, (name, digest, _) in zip(sources, recorded, strict=True):
+        if sha256(source.text.encode()) != digest:
+            raise MirageError("SOURCE_MISMATCH", f"{where}: kernel {name}: {_differs(record)}")
+    return Regenerated(
+        tuple(
+            Kernel(s, tuple(sizes[a] for a in s.args), image)
+            for s, (_, _, image) in zip(sources, recorded, strict=True)
+        ),
+        target,
+        str(record.get("nvrtc", "unknown")),
+    )
+
+
+def check_images(
+    plans: Iterable[tuple[str, Regenerated]], images: Sequence[bytes]
+) -> tuple[str, ...]:
+    """Compile each kernel again and compare bytes; returns why kernels could not be compared.
+
+    ``plans``: (node, its kernels). Kernels that another NVRTC compiled are not compared.
+
+    Raises:
+        MirageError: SOURCE_MISMATCH where the bytes differ; COMPILER_MISSING.
+    """
+    here = nvrtc_version()
+    stored = {sha256(image) for image in images}
+    others: set[str] = set()
+    done: set[str] = set()
+    for where, plan in plans:
+        if plan.nvrtc != here:
+            others.add(plan.nvrtc)
+            continue
+        for kernel in plan.kernels:
+            if kernel.image_sha256 in done:
+                continue
+            done.add(kernel.image_sha256)
+            try:
+                again = compile_cubin(kernel.source.text, plan.target, name=kernel.source.name)
+            except RejectionError as error:
+                why = f"its text does not compile ({error.rejection})"
+            else:
+                if sha256(again.image) == kernel.image_sha256 and kernel.image_sha256 in stored:
+                    continue
+                why = "its text compiles to another image than the one in the bundle"
+            raise MirageError("SOURCE_MISMATCH", f"{where}: kernel {kernel.source.name}: {why}")
+    return tuple(
+        f"kernels compiled by NVRTC {other} were not compiled again: here is {here}"
+        for other in sorted(others)
+    )
+
+
+def nvrtc_version() -> str:
+    """Of the installed package, to the last digit; images are compared only between equal ones."""
+    try:
+        return metadata.version("nvidia-cuda-nvrtc")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def sha256(data: bytes) -> str:
+    """Hexadecimal digest."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _kernels(record: Mapping[str, Any]) -> str:
+    """For a message, whatever the record holds."""
+    listed = record.get("kernels")
+    found = listed if isinstance(listed, list) else []
+    names = [str(k.get("name")) for k in found if isinstance(k, dict)]
+    return ", ".join(names) or "its kernels"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _differs(record: Mapping[str, Any]) -> str:
+    made = record.get("generator")
+    if made != GENERATOR_VERSION:
+        return f"it was generated by version {made} of the generator, this is {GENERATOR_VERSION}"
+    return "the text generated from its µGraph is not the one that was compiled"
+
+
+def _extents(region: str) -> dict[str, int]:
+    """The axes line of ``Region.text``."""
+    words = region.split("\n", 2)[1].split(" ")
+    if words[0] != "axes":
+        raise ValueError(f"not the axes of a region: {words[0]!r}")
+    return {axis: int(size) for axis, size in (w.split("=") for w in words[1:])}
+
+
+def _check_names(graph: UGraph) -> None:
+    tensors = [t.name for t in graph.tensors]
+    axes = [part for t in graph.tensors for a in t.axes for part in a.split("/")]
+    for kernel in graph.kernels:
+        around = [kernel.name, *kernel.grid, kernel.cluster or "_", kernel.loop or "_"]
+        axes += [part for a in around for part in a.split("/")]
+        for op in kernel.ops:
+            axes += [part for a in (*op.axes, *op.reduced) for part in a.split("/")]
+            tensors += [op.op, op.tensor or "_"]
+    for name in (*tensors, *axes):
+        if not _IDENTIFIER.match(name):
+            raise ValueError(f"{name[:40]!r} is not an identifier")
+
+
+def _params(text: str) -> KernelParams:
+    """The inverse of ``KernelParams.to_text``."""
+    fields = dict(word.split("=") for word in text.split(" "))
+    tile = fields.pop("tile")
+    numbers = {name: int(value) for name, value in fields.items()}
+    params = KernelParams(() if tile == "-" else tuple(map(int, tile.split(","))), **numbers)
+    if params.to_text() != text:
+        raise ValueError(f"not the numbers of a kernel: {text!r}")
+    return params
+
+
+def _tensor_bytes(
+    graph: UGraph, params: Sequence[KernelParams], extents: Mapping[str, int]
+) -> dict[str, int]:
+    sizes = ugraph_extents(graph, params, extents)
+    return {t.name: prod(sizes[a] for a in t.axes) * t.dtype.size_bytes for t in graph.tensors}

@@ -1,0 +1,88 @@
+"""Cut models: what is exposed, fed and kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from mirage_onnx.custom_op.boundary import (
+    FED,
+    Boundary,
+    boundaries,
+    detached_nodes,
+    detached_original,
+    exposed,
+)
+from mirage_onnx.custom_op.model_nodes import ModelFile
+from mirage_onnx.errors import MirageError
+from tests.support.rewritten import Rewritten
+
+CPU = ["CPUExecutionProvider"]
+X = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float16)
+
+
+@pytest.fixture
+def files(chain: Rewritten) -> tuple[ModelFile, ModelFile]:
+    return ModelFile(chain.original, None), ModelFile(chain.model, None)
+
+
+def run(model: bytes, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    session = ort.InferenceSession(model, providers=CPU)
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(names, feeds), strict=True))
+
+
+def test_boundaries(chain: Rewritten, files: tuple[ModelFile, ModelFile]) -> None:
+    h, g, y = (r.outputs[0].tensor.name for r in chain.regions)
+    assert boundaries(files[1]) == (
+        Boundary(chain.nodes[0], ("x0",), (h,)),
+        Boundary(chain.nodes[1], (h,), (g,)),
+        Boundary(chain.nodes[2], (g, h), (y,)),
+    )
+    assert boundaries(files[0]) == ()
+
+
+def test_the_original_shows_what_regions_read(
+    chain: Rewritten, files: tuple[ModelFile, ModelFile]
+) -> None:
+    cuts = boundaries(files[1])
+    found = run(exposed(files[0], cuts), {"x0": X})
+    h, g, y = (r.outputs[0].tensor.name for r in chain.regions)
+    assert list(found) == [y, h, g]
+    assert len(chain.original.graph.output) == 1, "the caller's model stays"
+
+
+def test_regions_are_cut_out_alike(chain: Rewritten, files: tuple[ModelFile, ModelFile]) -> None:
+    """In stock onnxruntime the custom nodes run their bodies, so both sides agree bit for bit."""
+    cuts = boundaries(files[1])
+    values = {"x0": X, **run(exposed(files[0], cuts), {"x0": X})}
+    fed = {FED + name: values[name] for cut in cuts for name in cut.reads}
+    assert len(fed) == 3
+    left = run(detached_original(files[0], cuts, values), fed)
+    right = run(detached_nodes(files[1], cuts, values), fed)
+    assert list(left) == list(right) == [name for cut in cuts for name in cut.makes]
+    assert all(left[n].tobytes() == right[n].tobytes() for n in left)
+    # Each reads what it is fed, not what another makes.
+    changed = {**fed, FED + cuts[1].reads[0]: np.zeros_like(X)}
+    other = run(detached_nodes(files[1], cuts, values), changed)
+    assert (other[cuts[1].makes[0]] == 0.5).all()
+    assert other[cuts[0].makes[0]].tobytes() == left[cuts[0].makes[0]].tobytes()
+
+
+def test_some_of_the_nodes(files: tuple[ModelFile, ModelFile]) -> None:
+    cuts = boundaries(files[1])[1:2]
+    values = {cuts[0].reads[0]: X}
+    (node,) = onnx.load_from_string(detached_nodes(files[1], cuts, values)).graph.node
+    assert node.name == cuts[0].node
+
+
+@pytest.mark.parametrize("what", ["reads", "makes"])
+def test_models_of_different_origin(files: tuple[ModelFile, ModelFile], what: str) -> None:
+    names = {"reads": ("x0",), "makes": ("x0",), what: ("elsewhere",)}
+    cut = Boundary("n", **names)
+    with pytest.raises(MirageError, match="'elsewhere', which node 'n'") as caught:
+        exposed(files[0], [cut])
+        detached_original(files[0], [cut], {"x0": X})
+    assert caught.value.code == "SHAPES_DIFFER"

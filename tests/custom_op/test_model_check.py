@@ -1,0 +1,144 @@
+"""A wrong kernel in a rewritten model is found and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from mirage_onnx.custom_op.compare import ERRORS_ADD_UP, Comparison, compare_models
+from mirage_onnx.custom_op.compare_inputs import KINDS
+from mirage_onnx.custom_op.sources import check_sources
+from mirage_onnx.errors import MirageError
+from tests.support.rewritten import Rewritten, permuted, tampered, with_plan
+
+NORMAL = {"x0": np.random.default_rng(0).standard_normal((8, 64)).astype(np.float16)}
+
+
+@pytest.fixture(autouse=True)
+def library(ops_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRAGE_ONNX_OPS_LIBRARY", str(ops_library))
+
+
+def check(chain: Rewritten, model: onnx.ModelProto, **options: object) -> Comparison:
+    original, other = chain.original.SerializeToString(), model.SerializeToString()
+    return compare_models(original, other, emulate=True, draws=1, **options)  # type: ignore[arg-type]
+
+
+def test_right_kernels(chain: Rewritten) -> None:
+    found = check(chain, chain.model, bisect=True)
+    assert found.passed and found.first_divergence is None and found.note == ""
+    assert [n.path for n in found.nodes] == ["emulated"] * 3
+    assert [r.node for r in found.regions] == list(chain.nodes)
+    assert [r.output.name for r in found.regions] == [
+        r.outputs[0].tensor.name for r in chain.regions
+    ]
+    assert all(r.output.needed_rtol < 2e-3 for r in found.regions)
+    assert set(found.inputs) == {"normal 0", *KINDS}
+
+
+def constant(chain: Rewritten) -> onnx.ModelProto:
+    """A wrong constant of the search, in every record: text, image and hashes agree."""
+    model = chain.using({1: chain.recompiled(1, "const[-1/2]", "const[-9/16]")})
+    assert check_sources(model.SerializeToString(), strict=True).endswith("byte for byte")
+    return model
+
+
+def other_kernel(chain: Rewritten) -> onnx.ModelProto:
+    """The µGraph of another region under the node, with its own provenance."""
+    model = tampered(chain.model, permuted([0, 0, 2]))
+    assert check_sources(model.SerializeToString(), strict=True).endswith("byte for byte")
+    return model
+
+
+def short_grid(chain: Rewritten) -> onnx.ModelProto:
+    """The last block is not launched: what it would write stays poisoned."""
+    return tampered(chain.model, with_plan(1, "grid 64 8 1", "grid 63 8 1"))
+
+
+def exchanged_inputs(chain: Rewritten) -> onnx.ModelProto:
+    """Two tensors of one shape in each other's place."""
+    return tampered(chain.model, with_plan(2, "args i2 i0 i1", "args i1 i0 i2"))
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "k", "reason"),
+    [
+        (constant, 1, ""),
+        (other_kernel, 1, ""),
+        (short_grid, 1, "nan instead of"),
+        (exchanged_inputs, 2, ""),
+    ],
+)
+def test_a_wrong_kernel_is_named(
+    chain: Rewritten, corrupt: Callable[[Rewritten], onnx.ModelProto], k: int, reason: str
+) -> None:
+    found = check(chain, corrupt(chain), inputs=NORMAL)
+    assert not found.passed
+    assert found.first_divergence == chain.nodes[k]
+    wrong = [r for r in found.regions if not r.output.passed]
+    assert [r.node for r in wrong] == [chain.nodes[k]], "later nodes get the original's values"
+    assert reason in wrong[0].output.reason
+    assert not found.outputs[0].passed
+    assert found.to_dict()["first_divergence"] == chain.nodes[k]
+
+
+def test_the_first_of_several(chain: Rewritten) -> None:
+    wrong = {0: chain.recompiled(0, "const[1049/1048576]", "const[1]"),
+             1: chain.recompiled(1, "const[-1/2]", "const[-9/16]")}  # fmt: skip
+    found = check(chain, chain.using(wrong), inputs=NORMAL)
+    assert found.first_divergence == chain.nodes[0]
+
+
+def test_an_error_that_the_rest_of_the_model_hides(chain: Rewritten) -> None:
+    """relu(x W1) W2 is drowned: y = g W3 + h with W3 = 0 does not depend on g."""
+    original = onnx.ModelProto()
+    original.CopyFrom(chain.original)
+    (weight,) = (t for t in original.graph.initializer if t.name == chain.regions[2].inputs[0].tensor.name)  # noqa: E501  # fmt: skip
+    weight.raw_data = bytes(len(weight.raw_data))
+    hidden = Rewritten(original, chain.regions, chain.compiled)
+    wrong = hidden.using({1: chain.recompiled(1, "const[-1/2]", "const[-9/16]")})
+    found = check(hidden, wrong, inputs=NORMAL)
+    assert all(o.passed for o in found.outputs)
+    assert not found.passed and found.first_divergence == chain.nodes[1]
+
+
+def test_only_some_inputs_show_it(chain: Rewritten) -> None:
+    """An epsilon of 0 shows on zeros only: bisection looks at every input, the default at one."""
+    model = chain.using({0: chain.recompiled(0, "const[1049/1048576]", "const[0]")})
+    assert check(chain, model, inputs=NORMAL).passed
+    plain, all_inputs = check(chain, model), check(chain, model, bisect=True)
+    assert not plain.passed and plain.first_divergence is None and plain.note == ERRORS_ADD_UP
+    assert all_inputs.first_divergence == chain.nodes[0]
+    assert all_inputs.regions[0].output.worst in ("zeros", "small")
+
+
+def test_errors_outside_of_the_regions_are_told_apart(chain: Rewritten) -> None:
+    model = chain.model
+    name = model.graph.output[0].name
+    model.graph.node[-1].output[0] = "before"
+    model.graph.node.append(onnx.helper.make_node("Neg", ["before"], [name]))
+    model.graph.value_info.add(name="before").type.CopyFrom(model.graph.output[0].type)
+    with pytest.raises(MirageError, match="no tensor 'before'") as caught:
+        check(chain, model)
+    assert caught.value.code == "SHAPES_DIFFER"
+
+
+def test_a_fault_names_node_and_kernel(chain: Rewritten) -> None:
+    model = tampered(chain.model, with_plan(0, "args i0 i1 o0", "args i1 i0 o0"))
+    with pytest.raises(MirageError) as caught:
+        check(chain, model)
+    assert caught.value.code == "EMULATION_FAILED"
+    line = caught.value.line()
+    assert "\n" not in line
+    assert chain.nodes[0] in line and chain.compiled[0].sources[0].name in line
+
+
+def test_bodies_are_not_checked_as_kernels(chain: Rewritten) -> None:
+    original = chain.original.SerializeToString()
+    found = compare_models(original, chain.model.SerializeToString(), bisect=True)
+    assert found.passed and found.regions == ()
+    assert "no kernel ran" in found.note

@@ -1,0 +1,74 @@
+"""Custom nodes and bundle of a model file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.external_data_helper import convert_model_to_external_data
+
+from mirage_onnx.custom_op.model_nodes import ModelFile
+from mirage_onnx.errors import MirageError
+from tests.support.rewritten import Rewritten
+
+
+def test_nodes_and_bundle(chain: Rewritten) -> None:
+    file = ModelFile.read(chain.model.SerializeToString())
+    nodes = file.custom_nodes()
+    assert [(n.name, n.plan, n.domain, n.is_nested) for n in nodes] == [
+        (name, k, "ai.mirage.v1.sm90a", False) for k, name in enumerate(chain.nodes)
+    ]
+    assert nodes[0].bundle == "mirage.bundle" and nodes[0].inputs[0] == "x0"
+    assert nodes[2].outputs == (chain.model.graph.output[0].name,)
+    assert len(file.bundle().plans) == 3
+    assert file.external_folder is None
+
+
+def test_nodes_of_subgraphs(chain: Rewritten) -> None:
+    model = chain.model
+    graph = model.graph
+    inner = helper.make_graph(list(graph.node), "then", [], list(graph.output))
+    del graph.node[:]
+    graph.input.append(helper.make_tensor_value_info("if", TensorProto.BOOL, []))
+    outputs = [o.name for o in graph.output]
+    graph.node.append(helper.make_node("If", ["if"], outputs, then_branch=inner, else_branch=inner))
+    nodes = ModelFile.read(model.SerializeToString()).custom_nodes()
+    assert [n.name for n in nodes] == [*chain.nodes, *chain.nodes]
+    assert all(n.is_nested for n in nodes)
+
+
+def test_external_data(chain: Rewritten, tmp_path: Path) -> None:
+    model = chain.model
+    convert_model_to_external_data(model, location="w.bin", size_threshold=0)
+    onnx.save(model, tmp_path / "m.onnx")
+    file = ModelFile.read(tmp_path / "m.onnx")
+    assert file.external_folder == str(tmp_path.resolve())
+    assert len(file.bundle().cubins) == 3
+    again = ModelFile.read((tmp_path / "m.onnx").read_bytes(), str(tmp_path))
+    assert again.bundle() == file.bundle()
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(MirageError) as caught:
+        file.bundle()
+    assert caught.value.code == "EXTERNAL_DATA_MISSING"
+
+
+def test_files_that_are_no_models(tmp_path: Path) -> None:
+    (tmp_path / "junk.onnx").write_bytes(b"junk")
+    for model, code in (
+        (tmp_path / "none.onnx", "FILE_MISSING"),
+        (tmp_path / "junk.onnx", "NOT_ONNX"),
+        (b"junk", "NOT_ONNX"),
+    ):
+        with pytest.raises(MirageError) as caught:
+            ModelFile.read(model)
+        assert caught.value.code == code
+
+
+def test_nodes_must_share_one_bundle(chain: Rewritten) -> None:
+    model = chain.model
+    model.graph.node[0].input[0] = "another"
+    with pytest.raises(MirageError, match="do not share one bundle") as caught:
+        ModelFile.read(model.SerializeToString()).bundle()
+    assert caught.value.code == "BUNDLE_INVALID"
