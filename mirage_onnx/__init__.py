@@ -17,8 +17,12 @@ _PUBLIC = {
     "InferenceSession": "mirage_onnx.custom_op",
     "MirageError": "mirage_onnx.errors",
     "Result": "mirage_onnx.api",
+    "bfloat16": "mirage_onnx.importer.kernel_graph",
+    "float16": "mirage_onnx.importer.kernel_graph",
+    "float32": "mirage_onnx.importer.kernel_graph",
     "get_library_path": "mirage_onnx.custom_op",
     "launches": "mirage_onnx.custom_op",
+    "new_kernel_graph": "mirage_onnx.importer.kernel_graph",
     "optimize": "mirage_onnx.api",
 }
 

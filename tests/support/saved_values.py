@@ -1,0 +1,26 @@
+"""The float64 value of a µGraph that was read from a saved graph, with the saved numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+from saved_truth import Truth
+
+from mirage_onnx.verify.domain import Float64
+from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
+from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.saved import SavedProgram
+
+
+def values(ours: SavedProgram, truth: Truth) -> np.ndarray:
+    """The only output, by the dimensions of the reference, on the inputs of ``truth``."""
+    arrays = dict(zip(truth.program.inputs, truth.inputs, strict=True))
+    extents = ours.region.extents
+    inputs = {
+        i.name: Named(arrays[i.tensor.name].reshape(1, *(extents[a] for a in i.axes)), i.axes)
+        for i in ours.region.inputs
+    }
+    (output,) = ours.region.outputs
+    with np.errstate(all="ignore"):
+        env = interpret_ugraph(Float64(), ours.ugraph, ours.params, extents, inputs)
+    assert output.tensor.shape is not None
+    return np.asarray(env[output.name].aligned(output.axes)).reshape(output.tensor.shape)

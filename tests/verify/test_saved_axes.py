@@ -1,0 +1,164 @@
+"""Which factors become one axis, and the reference over the axes of a graph."""
+
+from __future__ import annotations
+
+import pytest
+from saved_examples import EXAMPLES
+from saved_writer import Graph, Json
+
+import mirage_onnx as mi
+from mirage_onnx.errors import Rejection
+from mirage_onnx.importer.kernel_graph import KernelGraph
+from mirage_onnx.ir import term as t
+from mirage_onnx.match.whole import whole_region
+from mirage_onnx.verify.saved import SavedProgram, translate
+from mirage_onnx.verify.saved_format import parse_saved
+
+ROWS, COLUMNS = (0, -1, -1), (1, -1, -1)
+
+
+def read(graph: list[Json], reference: KernelGraph) -> SavedProgram | Rejection:
+    parsed = parse_saved(graph)
+    assert not isinstance(parsed, Rejection)
+    program = reference.program()
+    return translate(parsed, program, whole_region(program))
+
+
+def example(name: str, index: int) -> SavedProgram:
+    found = read(EXAMPLES[name].graphs()[index], EXAMPLES[name].reference())
+    assert isinstance(found, SavedProgram), found
+    return found
+
+
+def test_cut_axes_stay_whole() -> None:
+    """Grid and loop are cuts of an axis where nothing tells their factors apart."""
+    ours = example("norm_linear", 0)
+    (kernel,), (params,) = ours.ugraph.kernels, ours.params
+    assert dict(ours.region.extents) == dict.fromkeys(("a0", "a1", "a2"), 8)
+    assert (kernel.grid, kernel.loop) == (("a2",), "a1")
+    assert (params.tile, params.loop_tile) == ((2,), 4)
+
+
+def test_partial_results_split_an_axis() -> None:
+    """The keys, 32 = 4 splits x 2 iterations x 4: the first kernel keeps the splits apart."""
+    ours = example("attention", 0)
+    sizes = sorted(n for a, n in ours.region.extents.items() if a.startswith("a1"))
+    first, second = ours.ugraph.kernels
+    assert sizes == [4, 8] and first.loop == "a1_1" and ours.params[0].loop_tile == 4
+    assert "a1_0" in first.grid and second.loop is None
+    (low, high) = (t for t in ours.ugraph.tensors if t.role == "temp")
+    assert low.axes[-1] == "a1_0" and high.axes[-2] == "a1_0"
+
+
+def test_sums_of_tiles_at_different_places_split_an_axis() -> None:
+    """accum_nored adds the j-th elements of all tiles, so that tile and element are two axes."""
+    ours = example("attention", 2)
+    assert sorted(n for a, n in ours.region.extents.items() if a.startswith("a1")) == [2, 4, 4]
+    (ops,) = [k.ops for k in ours.ugraph.kernels if k.loop == "a1_1"]
+    assert [o.reduced for o in ops if o.op == "sum"] == [("a1_1",), ("a1_1",)]
+
+
+def test_means_of_tiles_split_an_axis() -> None:
+    reference = mi.new_kernel_graph()
+    reference.mark_output(reference.rms_norm(reference.new_input((8, 8), mi.float16)))
+    g = Graph()
+    x = g.input(8, 8)
+    k = g.kernel((2, 1, 1))
+    g.output(k.store(k.op("accum_nored", k.op("rms_norm", k.load(x, COLUMNS))), COLUMNS))
+    ours = read(g.saved(), reference)
+    assert isinstance(ours, SavedProgram)
+    extents = [o.reduced for o in ours.ugraph.kernels[0].ops if o.op == "extent"]
+    assert extents == [("a1_1",)] and ours.region.extents["a1_1"] == 4
+
+
+def test_refined_reference() -> None:
+    """Every reduction over a split axis is one over its parts; a mean counts all of them."""
+    reference = mi.new_kernel_graph()
+    x = reference.new_input((8, 8), mi.float16)
+    reference.mark_output(reference.rms_norm(x))
+    g = Graph()
+    x_ = g.input(8, 8)
+    k = g.kernel((4, 1, 1), 2)
+    tile = k.op("square", k.load(x_, ROWS, loop_dim=1))
+    partial = k.store(k.op("accum_nored", tile), ROWS)
+    root = g.op("sqrt", g.op("reduction_1", partial))
+    g.output(g.op("div", x_, root))
+    ours = read(g.saved(), reference)
+    assert isinstance(ours, SavedProgram)
+    terms = {(u.op, u.attr) for u in t.walk(ours.region.terms)}
+    assert {("sum", ("a1_0", "a1_1")), ("extent", ("a1_0", "a1_1"))} <= terms
+    assert ours.region.inputs[0].axes == ("a0", "a1_0", "a1_1") and ours.region.steps == ()
+
+
+def chain() -> KernelGraph:
+    g = mi.new_kernel_graph()
+    x, y = (g.new_input((8, 8), mi.float16) for _ in range(2))
+    g.mark_output(g.matmul(g.exp(x), y))
+    return g
+
+
+def refused(g: Graph) -> str:
+    found = read(g.saved(), chain())
+    assert isinstance(found, Rejection) and found.code == "SAVED_UNSUPPORTED", found
+    return found.reason
+
+
+def test_a_tensor_has_an_axis_once() -> None:
+    g = Graph()
+    x, y = g.input(8, 8), g.input(8, 8)
+    g.output(g.op("matmul", y, g.op("exp", x)))
+    assert "would have one axis twice" in refused(g)
+
+
+def test_indices_run_over_different_axes() -> None:
+    g = Graph()
+    x, y = g.input(8, 8), g.input(8, 8)
+    k = g.kernel((2, 2, 1))
+    a, b = k.load(x, (1, 0, -1)), k.load(y, (1, 0, -1))
+    g.output(k.store(k.op("accum_nored", k.op("mul", a, b)), (1, 0, -1)))
+    assert "two indices (grid, loop) run over one axis" in refused(g)
+
+
+def test_an_axis_is_cut_in_all_operands() -> None:
+    """Right, but named axes cannot say it: a row whole for its sum, and cut for the rest."""
+    reference = mi.new_kernel_graph()
+    x = reference.new_input((8, 8), mi.float16)
+    reference.mark_output(reference.div(x, reference.reduction(x, 1)))
+    g = Graph()
+    y = g.input(8, 8)
+    k = g.kernel((4, 1, 1))
+    a, b = k.load(y, COLUMNS), k.load(y)
+    total = k.op("div", a, k.op("reduction_1", b))
+    g.output(k.store(k.op("accum_nored", total), COLUMNS))
+    found = read(g.saved(), reference)
+    assert isinstance(found, Rejection) and found.code == "SAVED_UNSUPPORTED", found
+    assert "cut in one operand and whole in another" in found.reason
+
+
+def test_a_grid_dimension_cuts_an_input() -> None:
+    g = Graph()
+    x, y = g.input(8, 8), g.input(8, 8)
+    k = g.kernel((4, 1, 1))
+    total = k.op("reduction_1", k.op("matmul", k.load(x), k.load(y)))
+    g.output(k.store(k.op("accum_nored", total), COLUMNS))
+    reference = mi.new_kernel_graph()
+    a, b = (reference.new_input((8, 8), mi.float16) for _ in range(2))
+    reference.mark_output(reference.reduction(reference.matmul(a, b), 1))
+    found = read(g.saved(), reference)
+    assert isinstance(found, Rejection)
+    # Four copies are no (8, 1).
+    assert "output 0 is (8, 4)" in found.reason
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_axes_have_the_extents_of_the_reference(name: str) -> None:
+    for index, _ in enumerate(EXAMPLES[name].graphs()):
+        ours = example(name, index)
+        for tensor in (*ours.region.inputs, *ours.region.outputs):
+            elements = 1
+            for a in tensor.axes:
+                elements *= ours.region.extents[a]
+            want = 1
+            for n in tensor.tensor.shape or ():
+                want *= int(n)
+            assert elements == want
