@@ -61,6 +61,17 @@ ERRORS: dict[str, Entry] = {
     "SHAPES_DIFFER": Entry(
         "the two models have different inputs or outputs", "compare models of one origin"
     ),
+    "GRAPH_OPERAND": Entry(
+        "an operation of a kernel graph got operands that do not fit",
+        "give dimensions, types and attributes as the operation's docstring says",
+    ),
+    "NOT_SAVED_GRAPHS": Entry(
+        "the file is not a JSON list of saved kernel graphs", "check the path and the format"
+    ),
+    "INPUTS_INVALID": Entry(
+        "the file of inputs does not fit the model",
+        "save one array per input: numpy.savez('inputs.npz', name=array)",
+    ),
     "BUNDLE_INVALID": Entry("the kernel bundle is damaged", "optimize the model again"),
     "PLAN_INVALID": Entry("a launch plan is malformed", "optimize the model again"),
     "OPS_LIBRARY_MISSING": Entry(
@@ -83,6 +94,20 @@ ERRORS: dict[str, Entry] = {
     ),
     "HOST_COMPILER_MISSING": Entry(
         "the C++ compiler for emulation could not be run", "install g++ or set CXX"
+    ),
+    "SOURCE_MISMATCH": Entry(
+        "the CUDA text generated again from the bundle is not the one that its kernel was made of",
+        "the model was changed or another version made it: optimize the original again",
+        Exit.CHECK_FAILED,
+    ),
+    "NOT_EMULATED": Entry(
+        "a custom node cannot run in the emulator",
+        "optimize the original again with this version, or use --no-emulate",
+    ),
+    "EMULATION_FAILED": Entry(
+        "the emulator stopped a kernel that does what no device defines, or cannot compile it",
+        "optimize the original again; if it stays, report it with the message",
+        Exit.CHECK_FAILED,
     ),
     "INTERNAL": Entry("a bug in mirage-onnx", "report it with the log file", Exit.INTERNAL),
 }
@@ -109,8 +134,11 @@ REJECTIONS: dict[str, str] = {
     # verify
     "NOT_EQUIVALENT": "a random test found a different output",
     "INCONCLUSIVE": "too few valid draws to decide",
-    "RANGE": "an intermediate value could overflow its 16-bit storage",
+    "RANGE": "a value could overflow its element type where the original cannot",
+    "SHIFT_NOT_MAX": "an exponential is not shifted by the maximum of its row",
     "NUMERICS": "the candidate rounds worse than the original",
+    "SAVED_INVALID": "a saved graph contradicts itself or the inputs and outputs of its reference",
+    "SAVED_UNSUPPORTED": "a saved graph does what named axes or the µGraph's operations cannot say",
     # codegen
     "EMIT_UNSUPPORTED": "the code generator has no rule for this operation at this place",
     "EMIT_RULE": "the generated text breaks a rule that every kernel keeps (docs/emulator.md)",

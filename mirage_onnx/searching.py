@@ -29,7 +29,7 @@ from mirage_onnx.superopt.result import Bound, SearchResult
 from mirage_onnx.superopt.search import search
 from mirage_onnx.target import Target
 from mirage_onnx.verify.equivalence import Proof, verify
-from mirage_onnx.verify.numeric import check_numerics
+from mirage_onnx.verify.safety import SafetyCheck
 from mirage_onnx.verify.weights import sample_weights
 
 #: Fewer regions than this are searched here: starting a worker takes longer.
@@ -54,14 +54,14 @@ class Setting:
 def search_region(
     loaded: LoadedModel, region: Region, target: Target, bound: Bound, seconds: float
 ) -> SearchResult:
-    """Search one region; a candidate counts if it is proven equal and rounds well enough."""
-    weights = sample_weights(loaded, region)
+    """Search one region; a candidate counts if it is proven equal and safe in floating point."""
+    safety = SafetyCheck(region, sample_weights(loaded, region))
 
     def prove(r: Region, g: UGraph, p: tuple[KernelParams, ...]) -> Proof | Rejection:
         proof = verify(r, g)
         if isinstance(proof, Rejection):
             return proof
-        record = check_numerics(r, g, p, weights)
+        record = safety.check(g, p)
         return record if isinstance(record, Rejection) else proof
 
     return search(region, target, prove, bound=bound, budget_s=seconds)

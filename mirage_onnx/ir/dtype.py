@@ -55,8 +55,25 @@ _NUMPY = {
 
 
 def round_to(x: np.ndarray, dtype: DType) -> np.ndarray:
-    """Round a float64 array to ``dtype`` and back to float64 (round to nearest even)."""
+    """Round a float64 array to ``dtype`` and back to float64 (round to nearest even).
+
+    ``x`` may be a cupy array.
+    """
     if dtype is DType.F64 or not dtype.is_float:
         return x
+    of_numpy = isinstance(x, np.ndarray)
     with np.errstate(over="ignore", invalid="ignore"):
+        if dtype is DType.BF16 and not of_numpy:
+            return _round_to_bf16(x)
         return x.astype(dtype.numpy).astype(np.float64)
+
+
+def _round_to_bf16(x: np.ndarray) -> np.ndarray:
+    """By the bits of fp32, for array modules without bf16; ml_dtypes too goes by fp32."""
+    bits = x.astype(np.float32).view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    high = (bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)
+    result: np.ndarray = high.view(np.float32).astype(np.float64)
+    # The carry turns some NaN into numbers.
+    result[x != x] = np.nan
+    return result

@@ -59,7 +59,8 @@ class Step:
     ``matmul``              None                 numpy matmul
     ``sum``/``rmax``/``mean``  axes (keepdims)   reduction that keeps the reduced dims as 1
     ``transpose``           permutation          numpy transpose
-    ``reshape``             new shape            only inserts or removes dims of extent 1
+    ``reshape``             new shape            both shapes have common factors (``factors.py``)
+    ``expand``              new shape            numpy broadcast_to
     """
 
     op: str

@@ -23,9 +23,9 @@ class RegionTensor:
 
     ``axes`` leave out dims of extent 1. ``tensor`` is the ONNX tensor of this instance.
     ``is_weight``: an initializer that no run can change. ``dims`` has one entry per dimension of
-    ``tensor``: the axis it stands for, or None. Adjacent dimensions that always go together are one
-    axis, which stands at the last of them (the others are None); so an array of this tensor over
-    other extents has extent 1 wherever ``dims`` is None.
+    ``tensor``: the axes of which it holds all or a part, slowest first. A dimension that a reshape
+    splits holds several; adjacent dimensions that always go together are one axis, which all of
+    them hold. An array of this tensor over other extents has all of an axis in the last of them.
     """
 
     name: str
@@ -33,7 +33,12 @@ class RegionTensor:
     axes: tuple[str, ...]
     tensor: Tensor
     is_weight: bool = False
-    dims: tuple[str | None, ...] = ()
+    dims: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def splits_dims(self) -> bool:
+        """Whether an axis begins or ends inside a dimension: no order of dims reorders the axes."""
+        return any(len(d) > 1 for d in self.dims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +56,7 @@ class Region:
     @property
     def structure(self) -> str:
         """Canonical text without sizes: one line per input, value and output."""
-        lines = [
-            f"in {i.name} {i.dtype}[{','.join(i.axes)}]{' weight' if i.is_weight else ''}"
-            for i in self.inputs
-        ]
+        lines = [f"in {i.name} {i.dtype}[{','.join(i.axes)}]{_notes(i)}" for i in self.inputs]
         names: dict[Term, str] = {}
         for t in walk(self.terms):
             if t.op == "input" or t.op == "const":
@@ -81,6 +83,12 @@ class Region:
     @property
     def key(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+
+def _notes(i: RegionTensor) -> str:
+    """What two inputs over equal axes may still differ in, as words."""
+    split = " split" if i.is_weight and i.splits_dims else ""
+    return f"{' weight' if i.is_weight else ''}{split}"
 
 
 def _attr(attr: object) -> str:

@@ -13,12 +13,20 @@ see only the elements that exist.
 Semantics of one kernel, for a grid index, a cluster rank and a loop iteration: an axis of extent E
 that is split by the grid with tile T gives this block the range [g*T, min((g+1)*T, E)); what
 remains of it is cut into ``cluster`` pieces of ceil(size / cluster) elements, and rank r takes the
-r-th; that piece is walked in steps of the loop tile. A map that names an axis the tensor does not
-have is ill-formed.
+r-th; that piece is walked in steps of the loop tile, as many as the piece needs: a rank whose piece
+is shorter makes fewer iterations, one whose piece is empty none. A map that names an axis the
+tensor does not have is ill-formed.
+
+Part axes. ``a3/k0`` is the axis of the tiles of ``a3`` in the grid of kernel ``k0``; its extent is
+the number of blocks, ceil(extent of a3 / tile of a3). A save of k0 may name it in ``omap`` in place
+of ``a3``: then block g writes slot g, a partial result over its tile of a3. For later kernels it is
+an axis like any other (split-KV: the second kernel reduces over ``a3/k0``). Its extent is a number
+of the launch, so only ``temp`` tensors have it and no ``extent`` names it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -96,10 +104,21 @@ class BlockOp:
     acc_max    -                    maximum over the iterations: LOOP -> POST
     red_sum    -                    sum over the cluster ranks, the result in every rank
     red_max    -                    maximum over the cluster ranks
+    run_max    -                    running maximum of x in this rank, LOOP: m <- max(m, x), where m
+                                    starts at the lowest finite fp32 number, so that exp(x - m) of a
+                                    row that is still all -inf is 0 and not NaN
+    prev       -                    of a run_max, LOOP: its m before this iteration's update
+    acc_scaled -                    of x, f: acc <- acc * f + x in every iteration, from acc = 0:
+                                    LOOP -> POST; f varies over axes of x only
     otherwise an elementwise function of ``ir.ops`` that takes its arguments' axes by name; ``powr``
     with ``value`` the exponent raises to a rational power.
 
-    ``imap`` has one entry per grid dimension. ``source`` optionally names what the value is.
+    What a rank without iterations accumulates is what the empty sum or maximum is.
+    ``imap`` has one entry per grid dimension.
+
+    Online softmax of logits s and values v over the loop axis l (Milakov, Gimelshein 2018):
+    m = run_max(rmax[l](s)), p = exp(s - m), f = exp(prev(m) - m),
+    acc_scaled(matmul[l](p, v), f) / acc_scaled(sum[l](p), f).
     """
 
     op: str
@@ -118,7 +137,11 @@ class BlockOp:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Writes block value ``arg`` (POST, all ranks agree) to ``tensor``; omap as imap of a load."""
+    """Writes block value ``arg`` (POST, all ranks agree) to ``tensor``.
+
+    ``omap`` is as imap of a load, or has the part axis ``A/K`` of its own kernel K where the grid
+    splits A and the value does not vary over A.
+    """
 
     tensor: str
     arg: int
@@ -127,7 +150,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A custom kernel: its block graph.
+    """A custom kernel: its block graph. Kernels of a µGraph have different names, without ``/``.
 
     ``grid``: the axis each grid dimension splits (x first). Two grid dimensions never split one
     axis. ``cluster``: the axis that the ranks of a cluster share out, or None. ``loop``: the axis
@@ -178,6 +201,28 @@ class KernelParams:
             f"tile={tiles} cluster={self.cluster} loop_tile={self.loop_tile} "
             f"warps={self.warps} stages={self.stages}"
         )
+
+
+def part_axis(axis: str, kernel: str) -> str:
+    """The axis of the tiles of ``axis`` in the grid of the kernel of that name."""
+    return f"{axis}/{kernel}"
+
+
+def ugraph_extents(
+    graph: UGraph, params: Sequence[KernelParams], extents: Mapping[str, int]
+) -> dict[str, int]:
+    """``extents`` with those of the part axes that the tensors of ``graph`` have."""
+    result = dict(extents)
+    used = {a for t in graph.tensors for a in t.axes if "/" in a}
+    if not used:
+        return result
+    # In launch order: the grid of a later kernel may split a part axis of an earlier one.
+    for kernel, numbers in zip(graph.kernels, params, strict=True):
+        for axis, tile in zip(kernel.grid, numbers.tile, strict=True):
+            part = part_axis(axis, kernel.name)
+            if part in used:
+                result[part] = -(-result[axis] // tile)
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,74 +1,45 @@
-"""Degrees: how likely a random draw in Z_p is to miss a difference.
+"""How likely a random draw is to miss a difference.
 
-Fix one output element that differs. Both its values are quotients of polynomials in the input
-elements and in one variable per (random function, formal argument), extent and irrational. A draw
-misses the difference if
-  (a) two formally different arguments of one function fall on one residue: at most C(m, 2) pairs,
-      each a polynomial of degree <= 2 A, so at most C(m, 2) 2 A / p; or
-  (b) they do not, then the function values are independent uniform variables, and the numerator of
-      the difference, of degree <= D = max(n1 + d2, n2 + d1), is 0: at most D / p (Schwartz-Zippel).
-Here m counts the function evaluations *that this element depends on*, A bounds the degrees of
-their arguments and n, d those of numerator and denominator. This file computes all of them from
-above. A maximum counts as three evaluations (two images and one back); a function value is a fresh
-variable of degree 1.
+Fix one output element that differs. Its two values are quotients of polynomials (``degree``); let
+N be the numerator of their difference. A draw misses the difference if
+
+  (a) two formally different arguments of one random function fall on one residue: at most C(m, 2)
+      pairs, each with a numerator of value degree <= 2 A and shift degree <= 2 B; or
+  (b) they do not, then function values are independent and uniform, and N evaluates to 0, where N
+      has value degree <= D and shift degree <= W.
+
+A polynomial of value degree D and shift degree W that is not 0 evaluates to 0 with probability at
+most D / p + 2 W k (Schwartz-Zippel; docs/verification.md derives k: 1 / q where the maxima are
+scaled by one constant, more where by several). So
+
+    miss <= (D + C(m, 2) 2 A) / p + (2 W + C(m, 2) 4 B) k.
+
+m counts the function evaluations *that this element depends on*, in both programs. A maximum counts
+as four evaluations (two images, one back, its exponent), and exp(0) = 1 as one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
+from functools import lru_cache
+from math import comb, prod
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.ops import ELEMENTWISE, HALF
+from mirage_onnx.ir.ops import ELEMENTWISE
 from mirage_onnx.ir.term import Term
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, Phase, UGraph
-from mirage_onnx.verify.field import P
+from mirage_onnx.ir.ugraph import KernelParams, UGraph, ugraph_extents
+from mirage_onnx.verify.degree import Degree, DegreeAlgebra, Past, Size, exponential_size
+from mirage_onnx.verify.domain import EXPONENTS
+from mirage_onnx.verify.exponential_terms import TermsAlgebra, differences
+from mirage_onnx.verify.field import P, Q
+from mirage_onnx.verify.fold import KernelFold, fold_terms, fold_ugraph, repeats
 
 #: Evaluations of random functions per element, where it is not 1.
-_CALLS = {"max": 3, "min": 3, "relu": 3} | dict.fromkeys(
+_CALLS = {"max": 4, "min": 4, "relu": 4} | dict.fromkeys(
     ("add", "sub", "mul", "div", "neg", "recip", "square"), 0
 )
-_POWERS = {"recip": Fraction(-1), "square": Fraction(2), "sqrt": HALF, "rsqrt": -HALF}
-
-
-@dataclass(frozen=True, slots=True)
-class Degree:
-    """Degrees of numerator and denominator; ``argument``: the largest of a function argument."""
-
-    numerator: int
-    denominator: int
-    argument: int = 0
-
-    def plus(self, other: Degree) -> Degree:
-        n = max(self.numerator + other.denominator, other.numerator + self.denominator)
-        return Degree(n, self.denominator + other.denominator, max(self.argument, other.argument))
-
-    def times(self, other: Degree) -> Degree:
-        return Degree(
-            self.numerator + other.numerator,
-            self.denominator + other.denominator,
-            max(self.argument, other.argument),
-        )
-
-    def power(self, e: Fraction) -> Degree:
-        if e.denominator != 1:
-            return self.call().power(Fraction(e.numerator))
-        n, d = self.numerator * abs(e.numerator), self.denominator * abs(e.numerator)
-        return Degree(n, d, self.argument) if e > 0 else Degree(d, n, self.argument)
-
-    def total(self, count: int) -> Degree:
-        """The sum of ``count`` values, which may all have different denominators."""
-        d = self.denominator
-        return Degree(self.numerator + (count - 1) * d, count * d, self.argument)
-
-    def call(self) -> Degree:
-        """A random function of the value."""
-        return Degree(1, 0, max(self.argument, self.numerator, self.denominator, 1))
-
-
-LEAF, FIXED = Degree(1, 0), Degree(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,72 +50,148 @@ class Bound:
     evaluations: int
 
 
-def miss_probability(left: Bound, right: Bound) -> float:
-    """The bound for one draw."""
-    m = left.evaluations + right.evaluations
-    argument = max(left.degree.argument, right.degree.argument)
-    a, b = left.degree, right.degree
-    difference = max(a.numerator + b.denominator, b.numerator + a.denominator)
-    return min(difference + m * (m - 1) // 2 * 2 * argument, P) / P
+def largest_root(n: int, k: int) -> int:
+    """The largest N with N^k < n."""
+    root = int(n ** (1 / k))
+    while root**k >= n:
+        root -= 1
+    while (root + 1) ** k < n:
+        root += 1
+    return root
 
 
-def elementwise_degree(op: str, args: Sequence[Degree]) -> Degree:
-    if op in ("add", "sub"):
-        return args[0].plus(args[1])
-    if op == "mul":
-        return args[0].times(args[1])
-    if op == "div":
-        return args[0].times(args[1].power(Fraction(-1)))
-    if op == "neg":
-        return args[0]
-    if op in _POWERS:
-        return args[0].power(_POWERS[op])
-    if op == "sigmoid":
-        return args[0].call().plus(FIXED).power(Fraction(-1))
-    result = args[0].call()
-    for a in args[1:]:
-        result = Degree(1, 0, max(result.argument, a.call().argument))
-    return result
+def sparse_zeros(terms: int) -> Fraction:
+    """The share of omega's at which a sum of ``terms`` different powers of omega can vanish.
+
+    Canetti et al., "On the statistical properties of Diffie-Hellman distributions" (2000), lemma 7;
+    derived in docs/verification.md.
+    """
+    if terms <= 1:
+        return Fraction(0)
+    return min(Fraction(2, largest_root(Q, terms - 1)), Fraction(1)) if terms < 64 else Fraction(1)
 
 
-def term_bound(root: Term, extents: Mapping[str, int]) -> Bound:
-    """The bound of an element of ``root``."""
+def miss_probability(left: Bound, right: Bound, *, logs: bool = False) -> float:
+    """The bound for one draw; ``logs``: values with equal exponentials are taken for equal."""
+    x, y = left.degree, right.degree
+    pairs = comb(left.evaluations + right.evaluations + 1, 2)
+    past = x.past.union(y.past)
+    value, shift = _difference(x.size, y.size)
+    if logs:
+        images = exponential_size(x.linear), exponential_size(y.linear)
+        past = past.union(Past(scales=x.linear.scales | y.linear.scales))
+        other = _difference(*images)
+        value, shift = value + other[0], shift + other[1]
+    k, collapse = _shift_zeros(past.scales, max(shift, 2 * past.shift))
+    risk = Fraction(value + pairs * 2 * past.value, P) + collapse
+    risk += (2 * shift + pairs * 4 * past.shift) * k
+    return float(min(risk, Fraction(1)))
+
+
+def _difference(x: Size, y: Size) -> tuple[int, int]:
+    """Value and shift degree of the numerator of x - y."""
+    value = max(x.value.n + y.value.d, y.value.n + x.value.d)
+    return value, max(x.shift.n + y.shift.d, y.shift.n + x.shift.d)
+
+
+def _shift_zeros(scales: frozenset[tuple[Term, int]], weight: int) -> tuple[Fraction, Fraction]:
+    """k, and the chance that different combinations of the scales fall on one residue modulo q."""
+    if len(scales) <= 1:
+        return Fraction(1, Q), Fraction(0)
+    degree = max(d for _, d in scales)
+    combinations = (4 * weight + 1) ** len(scales)
+    return Fraction(1, largest_root(Q, len(scales))), Fraction(combinations * degree, Q)
+
+
+def pair_miss_probability(left: Bound, right: Bound, terms: tuple[int, int]) -> float:
+    """The bound for one draw in Z_p x Z_q, where a difference has ``terms`` exponential terms.
+
+    ``terms``: their number, and how many exponentials are multiplied in one of them. The exponents
+    are quotients of degree <= A in Z_q; two of them agree with probability <= 2 J A / q.
+    """
+    count, factors = terms
+    argument = left.degree.past.union(right.degree.past).value
+    same = Fraction(comb(count, 2) * 2 * factors * argument, Q)
+    plain = Fraction(miss_probability(left, right))
+    return float(min(plain + same + sparse_zeros(count), Fraction(1)))
+
+
+def exponential_terms(
+    value: Term,
+    graph: UGraph,
+    output: str,
+    params: Sequence[KernelParams],
+    extents: Mapping[str, int],
+) -> tuple[int, int]:
+    """``terms`` of ``pair_miss_probability`` for one output."""
+    mine = fold_terms(TermsAlgebra(), [value], extents)[value]
+    theirs, _ = fold_ugraph(TermsAlgebra(), graph, params, extents)
+    return differences(mine, theirs[output])
+
+
+def root_miss_probability(risk: float, roots: int) -> float:
+    """``risk`` where ``roots`` square roots are roots and not random functions.
+
+    The product of a difference over all signs of its roots is a polynomial in the inputs, of
+    2^roots times the degree. Inputs at which all roots exist are half as many for each (Weil's
+    bound leaves out less than a tenth of that, at degrees far below the square root of p).
+    """
+    return min(risk * 5.0 ** min(roots, 32), 1.0)
+
+
+def root_evaluations(
+    value: Term,
+    graph: UGraph,
+    output: str,
+    params: Sequence[KernelParams],
+    extents: Mapping[str, int],
+) -> int:
+    """How many square roots an element of one output depends on, in both programs."""
+    theirs = ugraph_bounds(graph, params, extents, shifts=False, calls=_root_calls)[output]
+    return _term_evaluations(value, extents, _root_calls) + theirs.evaluations
+
+
+def _calls(op: str, exponent: object, reduced: int) -> int:
+    """Evaluations of random functions for one element; ``reduced``: arguments of a maximum."""
+    if op in ("rmax", "acc_max", "red_max", "run_max"):
+        return 2 + reduced
+    if op in (t.POW, "powr"):
+        return int(isinstance(exponent, Fraction) and exponent.denominator != 1)
+    return _CALLS.get(op, 1) if op in ELEMENTWISE else 0
+
+
+def _root_calls(op: str, exponent: object, reduced: int) -> int:
+    exponent = EXPONENTS.get(op, exponent)
+    return int(isinstance(exponent, Fraction) and exponent.denominator == 2)
+
+
+Calls = Callable[[str, object, int], int]
+
+
+def term_bound(root: Term, extents: Mapping[str, int], *, shifts: bool = True) -> Bound:
+    """The bound of an element of ``root``; ``shifts``: in the free exponential."""
+    return _term_bound(root, tuple(sorted(extents.items())), shifts)
+
+
+@lru_cache(maxsize=256)
+def _term_bound(root: Term, items: tuple[tuple[str, int], ...], shifts: bool) -> Bound:
+    """One region is compared with many candidates."""
+    extents = dict(items)
+    degrees = fold_terms(DegreeAlgebra(shifts=shifts), [root], extents)
+    return Bound(degrees[root], _term_evaluations(root, extents, _calls))
+
+
+def _term_evaluations(root: Term, extents: Mapping[str, int], calls: Calls) -> int:
     nodes = t.walk([root])
-    degrees: dict[Term, Degree] = {}
-    for node in nodes:
-        degrees[node] = _term_degree(node, [degrees[a] for a in node.args], extents)
     reduced: dict[Term, set[str]] = {node: set() for node in nodes}
     evaluations = 0
     for node in reversed(nodes):
-        below = set(reduced[node])
-        if node.op in t.REDUCTIONS:
-            below |= set(_axes(node))
+        gone = _axes(node) if node.op in t.REDUCTIONS else ()
         for a in node.args:
-            reduced[a] |= below
-        calls: int = _CALLS.get(node.op, 1) if node.op in ELEMENTWISE else 0
-        if node.op == t.POW and isinstance(node.attr, Fraction) and node.attr.denominator != 1:
-            calls = 1
-        if node.op == t.MAXR:
-            calls = 1 + prod(extents[a] for a in _axes(node))
-        evaluations += calls * prod([extents[a] for a in node.axes if a in reduced[node]])
-    return Bound(degrees[root], evaluations)
-
-
-def _term_degree(node: Term, args: list[Degree], extents: Mapping[str, int]) -> Degree:
-    if node.op == t.INPUT:
-        return LEAF
-    if node.op == t.EXTENT:
-        return Degree(len(_axes(node)), 0)
-    if node.op == t.CONST:
-        return LEAF if isinstance(node.attr, str) else FIXED
-    if node.op in (t.ADD, t.MUL):
-        return _fold(node.op, args)
-    if node.op == t.POW:
-        assert isinstance(node.attr, Fraction)
-        return args[0].power(node.attr)
-    if node.op == t.SUM:
-        return args[0].total(prod(extents[a] for a in _axes(node)))
-    return args[0].call() if node.op == t.MAXR else elementwise_degree(node.op, args)
+            reduced[a] |= {*reduced[node], *gone}
+        count = calls(node.op, node.attr, prod(extents[a] for a in gone))
+        evaluations += count * prod([extents[a] for a in node.axes if a in reduced[node]])
+    return evaluations
 
 
 def _axes(node: Term) -> tuple[str, ...]:
@@ -152,94 +199,45 @@ def _axes(node: Term) -> tuple[str, ...]:
     return node.attr
 
 
-def _fold(op: str, args: Iterable[Degree]) -> Degree:
-    first, *rest = args
-    for a in rest:
-        first = first.plus(a) if op == "add" else first.times(a)
-    return first
-
-
 def ugraph_bounds(
-    graph: UGraph, params: Sequence[KernelParams], extents: Mapping[str, int]
+    graph: UGraph,
+    params: Sequence[KernelParams],
+    extents: Mapping[str, int],
+    *,
+    shifts: bool = True,
+    calls: Calls = _calls,
 ) -> dict[str, Bound]:
-    """Tensor name -> bound of one of its elements."""
-    degrees = {x.name: LEAF for x in graph.tensors if x.role in ("input", "weight")}
-    bounds = {name: Bound(LEAF, 0) for name in degrees}
-    for kernel, numbers in zip(graph.kernels, params, strict=True):
-        runs = _iterations(kernel, numbers, extents), numbers.cluster if kernel.cluster else 1
-        values: list[Degree] = []
-        for op in kernel.ops:
-            args = [values[a] for a in op.args]
-            values.append(_op_degree(op, args, degrees, extents, runs))
-        for save in kernel.saves:
-            count = _evaluations(kernel, save.arg, bounds, extents, runs)
-            degrees[save.tensor] = values[save.arg]
-            bounds[save.tensor] = Bound(values[save.arg], count)
+    """Tensor name -> bound of one of its elements; ``calls`` counts what is evaluated."""
+    degrees, kernels = fold_ugraph(DegreeAlgebra(shifts=shifts), graph, params, extents)
+    whole = ugraph_extents(graph, params, extents)
+    bounds = {x.name: Bound(degrees[x.name], 0) for x in graph.tensors if x.name in degrees}
+    for folded in kernels:
+        for save in folded.kernel.saves:
+            count = _evaluations(folded, save.arg, bounds, whole, calls)
+            bounds[save.tensor] = Bound(degrees[save.tensor], count)
     return bounds
 
 
-def _iterations(kernel: Kernel, numbers: KernelParams, extents: Mapping[str, int]) -> int:
-    return -(-extents[kernel.loop] // numbers.loop_tile) if kernel.loop else 1
-
-
-def _op_degree(
-    op: BlockOp,
-    args: list[Degree],
-    tensors: Mapping[str, Degree],
-    extents: Mapping[str, int],
-    runs: tuple[int, int],
-) -> Degree:
-    match op.op:
-        case "load":
-            return tensors[op.tensor]
-        case "extent":
-            return Degree(len(op.reduced), 0)
-        case "const":
-            return LEAF if isinstance(op.value, str) else FIXED
-        case "cast":
-            return args[0]
-        case "powr":
-            assert isinstance(op.value, Fraction)
-            return args[0].power(op.value)
-        case "matmul":
-            return args[0].times(args[1]).total(extents[op.reduced[0]])
-        case "sum":
-            return args[0].total(prod(extents[a] for a in op.reduced))
-        case "acc_sum" | "red_sum":
-            return args[0].total(runs[op.op == "red_sum"])
-        case "rmax" | "acc_max" | "red_max":
-            return args[0].call()
-    return elementwise_degree(op.op, args)
-
-
 def _evaluations(
-    kernel: Kernel,
+    folded: KernelFold[Degree],
     root: int,
     tensors: Mapping[str, Bound],
     extents: Mapping[str, int],
-    runs: tuple[int, int],
+    calls: Calls,
 ) -> int:
-    """Function evaluations under one element of block value ``root``, counted from above."""
+    """Evaluations under one element of block value ``root``, counted from above."""
+    ops = folded.kernel.ops
     reduced: dict[int, set[str]] = {root: set()}
     count = 0
     for index in range(root, -1, -1):
         if index not in reduced:
             continue
-        op = kernel.ops[index]
+        op = ops[index]
         for a in op.args:
             reduced.setdefault(a, set()).update(reduced[index] | set(op.reduced))
-        calls = _CALLS.get(op.op, 1) if op.op in ELEMENTWISE else 0
-        match op.op:
-            case "powr":
-                calls = int(isinstance(op.value, Fraction) and op.value.denominator != 1)
-            case "rmax":
-                calls = 1 + prod(extents[a] for a in op.reduced)
-            case "acc_max" | "red_max":
-                calls = 1 + runs[op.op == "red_max"]
-            case "load":
-                calls = tensors[op.tensor].evaluations
-        # A value over the loop axis has each element in one iteration, any other in all of them.
-        repeats = runs[0] if op.phase is Phase.LOOP and kernel.loop not in op.axes else 1
-        repeats *= runs[1] if kernel.cluster not in op.axes else 1
-        count += calls * repeats * prod(extents[a] for a in op.axes if a in reduced[index])
+        times = {"acc_max": folded.iterations, "red_max": folded.ranks, "run_max": 2}
+        inside = times.get(op.op, prod(extents[a] for a in op.reduced))
+        here = tensors[op.tensor].evaluations if op.op == "load" else calls(op.op, op.value, inside)
+        repeated = prod(extents[a] for a in op.axes if a in reduced[index])
+        count += here * repeats(folded, index) * repeated
     return count

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from importlib import import_module
 from math import prod
 from typing import Any, Protocol
 
@@ -74,35 +75,42 @@ class Float64:
         self.xp = xp
 
     def neutral(self, kind: str) -> np.ndarray:
-        return np.asarray(self.xp.full(self.rows, 0.0 if kind == "sum" else -np.inf))
+        return self._full(0.0 if kind == "sum" else -np.inf)
 
     def lowest(self) -> np.ndarray:
-        return np.asarray(self.xp.full(self.rows, LOWEST))
+        return self._full(LOWEST)
 
     def constant(self, value: Fraction | str) -> np.ndarray:
-        number = IRRATIONAL[value] if isinstance(value, str) else float(value)
-        return np.full(self.rows, number)
+        return self._full(IRRATIONAL[value] if isinstance(value, str) else float(value))
+
+    def _full(self, number: float) -> np.ndarray:
+        result: np.ndarray = self.xp.full((self.rows,), number)
+        return result
 
     def extent(self, sizes: Mapping[str, int]) -> np.ndarray:
         return self.constant(Fraction(prod(sizes.values())))
 
     def elementwise(self, op: str, *args: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
-            return ELEMENTWISE[op].fn(*args)
+            return real_function(op, self.xp)(*args)
 
     def power(self, x: np.ndarray, e: Fraction) -> np.ndarray:
         return real_power(x, e)
 
     def total(self, x: np.ndarray, axis: Axes) -> np.ndarray:
         with np.errstate(all="ignore"):
-            return np.asarray(x.sum(axis=axis))
+            result: np.ndarray = x.sum(axis=axis)
+        return result
 
     def highest(self, x: np.ndarray, axis: Axes) -> np.ndarray:
-        return np.asarray(x.max(axis=axis, initial=-np.inf))
+        # cupy's maximum has no ``initial``; the empty sum is 0.
+        result: np.ndarray = x.sum(axis=axis) - np.inf if 0 in x.shape else x.max(axis=axis)
+        return result
 
     def matmul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
-            return np.asarray(np.matmul(x, y))
+            result: np.ndarray = x @ y
+        return result
 
     def round(self, x: np.ndarray, dtype: DType) -> np.ndarray:
         return x
@@ -115,12 +123,28 @@ class Rounded(Float64):
         return round_to(x, dtype)
 
 
+def real_function(op: str, xp: Any) -> Callable[..., np.ndarray]:
+    """The elementwise function on float64 arrays of the module ``xp``.
+
+    numpy's ufuncs serve cupy arrays too, scipy's do not.
+    """
+    name = _OF_SCIPY.get(op)
+    if xp is np or name is None:
+        return ELEMENTWISE[op].fn
+    result: Callable[..., np.ndarray] = getattr(
+        import_module(f"{xp.__name__}x.scipy.special"), name
+    )
+    return result
+
+
+_OF_SCIPY = {"erf": "erf", "sigmoid": "expit"}
+
+
 def real_power(x: np.ndarray, e: Fraction) -> np.ndarray:
     """``x ** e`` with the two cases that numpy does better by name."""
     with np.errstate(all="ignore"):
-        if e == 2:
-            return np.asarray(np.square(x))
-        return np.asarray(np.sqrt(x) if e == HALF else np.power(x, float(e)))
+        result: np.ndarray = x * x if e == 2 else np.sqrt(x) if e == HALF else x ** float(e)
+    return result
 
 
 class Field:
@@ -128,39 +152,50 @@ class Field:
 
     x ** (n/d) is root_d(x) ** n, where root_d is a random function: so 1/sqrt(x), rsqrt(x) and
     powr[-1/2](x) agree by construction. sqrt(x) ** 2 = x and sqrt(1/x) = 1/sqrt(x) do not hold
-    here: terms normalise both, and a candidate that spells them so is rejected.
+    here; ``square_root`` has a field in which they do.
+
+    Random numbers are numpy's, whatever the array module ``xp``: all modules see the same draws.
     """
 
-    def __init__(self, runs: int, rng: np.random.Generator) -> None:
-        self.rows = runs
-        self.xp: Any = np
-        self.oracle = field.Oracle(rng.integers(0, 1 << 64, size=runs, dtype=np.uint64))
-        self._irrational = {name: self.random(rng, ()) for name in sorted(IRRATIONAL)}
+    def __init__(self, draws: int, rng: np.random.Generator, *, xp: Any = np) -> None:
+        self.draws = self.rows = draws
+        self.xp = xp
+        keys = rng.integers(0, 1 << 64, size=draws, dtype=np.uint64)
+        self.oracle = field.Oracle(xp.asarray(keys))
+        self._irrational = {name: Field.random(self, rng, ()) for name in sorted(IRRATIONAL)}
         self._voids = False
 
     def neutral(self, kind: str) -> np.ndarray:
-        zero = np.zeros(self.rows, dtype=np.uint64)
+        zero: np.ndarray = self.xp.zeros((self.draws,), dtype=np.uint64)
         return zero if kind == "sum" else self.oracle.permute("max", zero, backwards=True)
 
     def lowest(self) -> np.ndarray:
         return self.neutral("max")
 
     def random(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Uniform residues [run, *shape]."""
-        return rng.integers(0, field.P, size=(self.rows, *shape), dtype=np.uint64)
+        """Values [rows, *shape] of an input: uniform residues."""
+        drawn = rng.integers(0, field.P, size=(self.draws, *shape), dtype=np.uint64)
+        result: np.ndarray = self.xp.asarray(drawn)
+        return result
+
+    def residues(self, x: np.ndarray) -> np.ndarray:
+        """[draws, ...]: the residue that a value is, or ``VOID``."""
+        return x
+
+    def unequal(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """[draws, ...]: where two values that exist are not the same."""
+        result: np.ndarray = x != y
+        return result
 
     def constant(self, value: Fraction | str) -> np.ndarray:
         if isinstance(value, str):
             return self._irrational[value]
-        return np.full(self.rows, field.residue(*value.as_integer_ratio()), dtype=np.uint64)
+        number = field.residue(*value.as_integer_ratio())
+        result: np.ndarray = self.xp.full((self.draws,), number, dtype=np.uint64)
+        return result
 
     def extent(self, sizes: Mapping[str, int]) -> np.ndarray:
-        """A random element per axis and draw: no literal number can pass for an extent."""
-        result = np.ones(self.rows, dtype=np.uint64)
-        for axis in sizes:
-            size = self.oracle.call(f"extent {axis}", np.zeros(self.rows, dtype=np.uint64))
-            result = field.mul(result, size)
-        return result
+        return self.constant(Fraction(prod(sizes.values())))
 
     def elementwise(self, op: str, *args: np.ndarray) -> np.ndarray:
         return self._lift(lambda *a: self._apply(op, *a), *args)
@@ -177,7 +212,7 @@ class Field:
 
     def highest(self, x: np.ndarray, axis: Axes) -> np.ndarray:
         images = self._lift(lambda a: self.oracle.permute("max", a), x)
-        back = self.total(images, axis)
+        back = Field.total(self, images, axis)
         return self._lift(lambda a: self.oracle.permute("max", a, backwards=True), back)
 
     def matmul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -202,16 +237,22 @@ class Field:
             result = np.where(v, field.VOID, result)
         return result
 
+    def _void_where(self, missing: np.ndarray, x: np.ndarray) -> np.ndarray:
+        if not missing.any():
+            return x
+        self._voids = True
+        return np.where(missing, field.VOID, x)
+
     def _power(self, x: np.ndarray, e: Fraction) -> np.ndarray:
         n, d = e.as_integer_ratio()
-        base = x if d == 1 else self.oracle.call(f"root{d}", x)
+        if d != 1:
+            return self._lift(lambda r: self._power(r, Fraction(n)), self._root(x, d))
         if n >= 0:
-            return field.power(base, n)
-        result = field.power(field.inverse(base), -n)
-        if not base.all():
-            self._voids = True
-            result = np.where(base == 0, field.VOID, result)
-        return result
+            return field.power(x, n)
+        return self._void_where(x == 0, field.power(field.inverse(x), -n))
+
+    def _root(self, x: np.ndarray, d: int) -> np.ndarray:
+        return self.oracle.call(f"root{d}", x)
 
     def _extreme(self, op: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         images = field.add(self.oracle.permute(op, x), self.oracle.permute(op, y))
@@ -226,11 +267,11 @@ class Field:
             case "mul", (x, y):
                 return field.mul(x, y)
             case "div", (x, y):
-                return self.elementwise("mul", x, self._power(y, Fraction(-1)))
+                return self._lift(field.mul, x, self._power(y, Fraction(-1)))
             case "neg", (x,):
                 return field.sub(np.zeros_like(x), x)
             case "recip" | "square" | "sqrt" | "rsqrt", (x,):
-                return self._power(x, _EXPONENT[op])
+                return self._power(x, EXPONENTS[op])
             case "sigmoid", (x,):
                 e = self.oracle.call("exp", field.sub(np.zeros_like(x), x))
                 return self._power(field.add(np.ones_like(e), e), Fraction(-1))
@@ -243,4 +284,5 @@ class Field:
         raise ValueError(f"{op} of {len(args)} arguments has no meaning in the field")
 
 
-_EXPONENT = {"recip": Fraction(-1), "square": Fraction(2), "sqrt": HALF, "rsqrt": -HALF}
+#: The elementwise functions that are powers.
+EXPONENTS = {"recip": Fraction(-1), "square": Fraction(2), "sqrt": HALF, "rsqrt": -HALF}

@@ -1,24 +1,39 @@
-"""The value of a µGraph with numbers, block by block, as ``ir/ugraph.py`` says.
+"""The value of a µGraph with numbers, as ``ir/ugraph.py`` says.
 
-The loops over blocks, ranks and iterations are plain: this is the meaning, run at small extents.
+All blocks and cluster ranks run at once: a value has the array axes of those that it varies over
+(``tiles``), and only the for-loop is a loop here. A value that is the same in all blocks is
+computed once; one that is the same in all iterations, in the first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import product
-from typing import Any
+from math import prod
 
-import numpy as np
-
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Phase, UGraph
+from mirage_onnx.ir.ugraph import (
+    BlockOp,
+    Kernel,
+    KernelParams,
+    KTensor,
+    Phase,
+    Save,
+    UGraph,
+    part_axis,
+    ugraph_extents,
+)
 from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Domain
 from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.tiles import BLOCK_AXES, RANK_AXIS, Cut, Tiling, tiling
 
-Range = tuple[int, int]
+#: Accumulator -> how two iterations combine, and what no iteration gives.
+ACCUMULATORS = {
+    "acc_sum": ("add", "sum"),
+    "acc_max": ("max", "max"),
+    "acc_scaled": ("add", "sum"),
+}
 
 
 def interpret_ugraph(
@@ -30,166 +45,94 @@ def interpret_ugraph(
 ) -> dict[str, Named]:
     """Tensor name -> value, for all tensors.
 
+    ``graph`` is well-formed (``wellformed``); of other graphs some are found out here too.
+
     Raises:
-        ValueError: tiles do not fit together, or an element is written never or differently twice.
+        ValueError: tiles do not fit together, or blocks or ranks write one element differently.
     """
+    extents = ugraph_extents(graph, params, extents)
+    items = tuple(sorted(extents.items()))
     tensors = {t.name: t for t in graph.tensors}
     env: dict[str, Named] = {}
     for t in graph.tensors:
         if t.role in ("input", "weight"):
             env[t.name] = Named(inputs[t.name].aligned(t.axes), t.axes)
     for kernel, numbers in zip(graph.kernels, params, strict=True):
-        _Run(domain, kernel, numbers, extents, tensors, env).run()
+        tiles = tiling(kernel, numbers, items, domain.xp)
+        _Launch(domain, kernel, tiles, tensors, env).run()
     return env
 
 
 @dataclass(frozen=True)
-class _Run:
-    """One kernel launch."""
+class _Launch:
+    """One kernel: ``values`` holds what every block value is now, by index."""
 
     domain: Domain
     kernel: Kernel
-    params: KernelParams
-    extents: Mapping[str, int]
+    tiles: Tiling
     tensors: Mapping[str, KTensor]
     env: dict[str, Named]
+    values: dict[int, Named] = field(default_factory=dict)
+    running: dict[int, Named] = field(default_factory=dict)
+    sums: dict[int, Named] = field(default_factory=dict)
 
     def run(self) -> None:
-        numbers = [*self.params.tile, self.params.cluster]
-        numbers += [self.params.loop_tile] if self.kernel.loop else []
-        if len(self.params.tile) != len(self.kernel.grid) or min(numbers) < 1:
-            raise ValueError(f"kernel {self.kernel.name} has numbers {self.params.to_text()}")
-        sinks: dict[str, np.ndarray] = {}
-        written: dict[str, np.ndarray] = {}
-        for save in self.kernel.saves:
-            shape = tuple(self.extents[a] for a in self.tensors[save.tensor].axes)
-            written[save.tensor] = np.zeros(shape, dtype=bool)
-        tiles = zip(self.kernel.grid, self.params.tile, strict=True)
-        counts = [-(-self.extents[axis] // tile) for axis, tile in tiles]
-        for block in product(*map(range, counts)):
-            for values in self._block(block):
-                for save in self.kernel.saves:
-                    self._save(block, save.tensor, save.omap, values[save.arg], sinks, written)
-        for name, mask in written.items():
-            if not mask.all():
-                where = tuple(int(i) for i in np.argwhere(~mask)[0])
-                raise ValueError(f"element {where} of {name} is never written")
-            self.env[name] = Named(sinks[name], self.tensors[name].axes)
-
-    def _save(
-        self,
-        block: tuple[int, ...],
-        name: str,
-        omap: tuple[str | None, ...],
-        value: Named,
-        sinks: dict[str, np.ndarray],
-        written: dict[str, np.ndarray],
-    ) -> None:
-        tensor = self.tensors[name]
-        data = self.domain.round(value.aligned(tensor.axes), tensor.dtype)
-        ranges = [self._range(a, block, omap) for a in tensor.axes]
-        if data.shape[1:] != tuple(stop - start for start, stop in ranges):
-            raise ValueError(f"a tile of shape {data.shape[1:]} is saved into {ranges} of {name}")
-        slot = tuple(slice(*r) for r in ranges)
-        if name not in sinks:
-            sinks[name] = np.empty((data.shape[0], *written[name].shape), dtype=data.dtype)
-        # The ellipsis makes it a view, also where the tensor is a scalar.
-        inner: tuple[Any, ...] = (..., *slot)
-        old, mask = sinks[name][(slice(None), *slot)], written[name][inner]
-        both_nan = (old != old) & (data != data)
-        if (mask & ((old != data) & ~both_nan)).any():
-            raise ValueError(f"two blocks or ranks write different values to {name}")
-        old[...] = data
-        mask[...] = True
-
-    def _range(self, axis: str, block: tuple[int, ...], maps: tuple[str | None, ...]) -> Range:
-        """The part of ``axis`` that a block has, where ``maps`` is an imap or omap."""
-        for i, mapped in enumerate(maps):
-            if mapped == axis:
-                tile = self.params.tile[i]
-                return block[i] * tile, min((block[i] + 1) * tile, self.extents[axis])
-        return 0, self.extents[axis]
-
-    def _piece(self, whole: Range, rank: int) -> Range:
-        start, stop = whole
-        size = -(-(stop - start) // self.params.cluster)
-        return min(start + rank * size, stop), min(start + (rank + 1) * size, stop)
-
-    def _walk(self, block: tuple[int, ...], rank: int) -> list[Range]:
-        """The ranges of the loop axis, one per iteration."""
-        loop = self.kernel.loop
-        if loop is None:
-            return [(0, 0)]
-        whole = self._range(loop, block, self.kernel.grid)
-        start, stop = self._piece(whole, rank) if loop == self.kernel.cluster else whole
-        step = self.params.loop_tile
-        return [(at, min(at + step, stop)) for at in range(start, stop, step)]
-
-    def _block(self, block: tuple[int, ...]) -> list[list[Named]]:
-        """The values of every rank; those of the loop are those of its last iteration."""
-        ranks = range(self.params.cluster if self.kernel.cluster else 1)
-        values: list[list[Named]] = [[] for _ in ranks]
-        sums: list[dict[int, Named]] = [{} for _ in ranks]
-        for rank in ranks:
-            walk = self._walk(block, rank)
-            # An empty piece has no iterations; one over no elements gives the shapes.
-            for step in walk or [(0, 0)]:
-                values[rank] = self._iterate(block, rank, step)
-                self._accumulate(values[rank], sums[rank])
-            if not walk:
-                self._clear(sums[rank])
+        for iteration in range(self.tiles.iterations):
+            self._iterate(iteration)
         for index, op in enumerate(self.kernel.ops):
-            if op.op in ("acc_sum", "acc_max"):
-                results = [sums[rank][index] for rank in ranks]
-            elif op.phase is Phase.LOOP:
+            if op.op in ACCUMULATORS:
+                self.values[index] = self.sums[index]
+            elif op.phase is Phase.POST:
+                self.values[index] = self._value(index, op, 0)
+        saved = {s.tensor: self._save(s) for s in self.kernel.saves}
+        self.env.update(saved)
+
+    def _iterate(self, iteration: int) -> None:
+        active = self.tiles.active(iteration)
+        before = dict(self.running)
+        for index, op in enumerate(self.kernel.ops):
+            if op.op in ACCUMULATORS:
+                self._accumulate(index, op, active)
+            elif op.phase is Phase.POST or (iteration and not self.tiles.varies[index]):
                 continue
-            elif op.op in ("red_sum", "red_max"):
-                parts = [values[rank][op.args[0]] for rank in ranks]
-                fold = "add" if op.op == "red_sum" else "max"
-                results = [self._round(op, named.fold(self.domain, fold, parts))] * len(ranks)
+            elif op.op == "run_max":
+                x = self.values[op.args[0]]
+                if index not in before:
+                    lowest = self._round(op, Named(self.domain.lowest(), ()))
+                    before[index] = named.expand(self.domain, lowest, named.sizes([x]))
+                new = named.elementwise(self.domain, "max", before[index], x)
+                new = self.values[index] = self._round(op, new)
+                self.running[index] = self._keep(active, new, before[index])
+            elif op.op == "prev":
+                self.values[index] = before[op.args[0]]
             else:
-                results = [self._value(op, values[r], block, r, (0, 0)) for r in ranks]
-            for rank in ranks:
-                values[rank][index] = results[rank]
-        return values
+                self.values[index] = self._value(index, op, iteration)
 
-    def _iterate(self, block: tuple[int, ...], rank: int, step: Range) -> list[Named]:
-        missing = Named(np.empty(0), ())
-        values = [missing] * len(self.kernel.ops)
-        for index, op in enumerate(self.kernel.ops):
-            if op.phase is Phase.LOOP and op.op not in ("acc_sum", "acc_max"):
-                values[index] = self._value(op, values, block, rank, step)
-        return values
+    def _accumulate(self, index: int, op: BlockOp, active: Named | None) -> None:
+        fold, kind = ACCUMULATORS[op.op]
+        old = self.sums.get(index, Named(self.domain.neutral(kind), ()))
+        new = self.values[op.args[0]]
+        if op.op == "acc_scaled":
+            scaled = named.elementwise(self.domain, "mul", old, self.values[op.args[1]])
+            new = named.elementwise(self.domain, fold, scaled, new)
+        elif index in self.sums:
+            new = named.elementwise(self.domain, fold, old, new)
+        self.sums[index] = self._keep(active, self._round(op, new), old)
 
-    def _accumulate(self, values: list[Named], sums: dict[int, Named]) -> None:
-        for index, op in enumerate(self.kernel.ops):
-            if op.op in ("acc_sum", "acc_max"):
-                new = values[op.args[0]]
-                if index in sums:
-                    fold = "add" if op.op == "acc_sum" else "max"
-                    new = named.elementwise(self.domain, fold, sums[index], new)
-                sums[index] = self._round(op, new)
+    def _keep(self, active: Named | None, new: Named, old: Named) -> Named:
+        """``new`` for the ranks that make this iteration."""
+        return new if active is None else named.where(self.domain, active, new, old)
 
-    def _clear(self, sums: dict[int, Named]) -> None:
-        """What no iteration adds up to: a reduction over no elements."""
-        for index, v in sums.items():
-            op = self.kernel.ops[index].op
-            empty = Named(np.empty((*v.data.shape, 0), dtype=v.data.dtype), (*v.axes, "none"))
-            kind = "sum" if op == "acc_sum" else "rmax"
-            sums[index] = named.reduce_(self.domain, kind, ("none",), empty)
-
-    def _value(
-        self, op: BlockOp, values: list[Named], block: tuple[int, ...], rank: int, step: Range
-    ) -> Named:
-        args = [values[a] for a in op.args]
+    def _value(self, index: int, op: BlockOp, iteration: int) -> Named:
+        args = [self.values[a] for a in op.args]
         match op.op:
             case "load":
-                result = self._load(op, block, rank, step)
+                result = self._load(index, op, iteration)
             case "const":
                 assert op.value is not None
                 result = Named(self.domain.constant(op.value), ())
             case "extent":
-                sizes = {a: self.extents[a] for a in op.reduced}
+                sizes = {a: self.tiles.extents[a] for a in op.reduced}
                 result = Named(self.domain.extent(sizes), ())
             case "cast":
                 result = args[0]
@@ -197,23 +140,73 @@ class _Run:
                 assert isinstance(op.value, Fraction)
                 result = named.power(self.domain, args[0], op.value)
             case "matmul":
-                result = named.matmul(self.domain, args[0], args[1], op.reduced[0])
+                x, y = (self._masked(op, at, "sum", iteration) for at in (0, 1))
+                result = named.matmul(self.domain, x, y, op.reduced[0])
             case "sum" | "rmax":
-                result = named.reduce_(self.domain, op.op, op.reduced, args[0])
+                x = self._masked(op, 0, "sum" if op.op == "sum" else "max", iteration)
+                result = named.reduce_(self.domain, op.op, op.reduced, x)
+            case "red_sum" | "red_max":
+                kind = "sum" if op.op == "red_sum" else "rmax"
+                x = named.expand(self.domain, args[0], {RANK_AXIS: self.tiles.ranks})
+                result = named.reduce_(self.domain, kind, (RANK_AXIS,), x)
             case _:
                 result = named.elementwise(self.domain, op.op, *args)
         return self._round(op, result)
 
-    def _load(self, op: BlockOp, block: tuple[int, ...], rank: int, step: Range) -> Named:
-        source = self.env[op.tensor]
-        ranges = []
-        for axis in source.axes:
-            part = self._range(axis, block, op.imap)
-            if op.cmap == axis:
-                part = self._piece(part, rank)
-            ranges.append(step if op.fmap == axis else part)
-        cut = tuple(slice(*r) for r in ranges)
-        return Named(source.data[(slice(None), *cut)], source.axes)
+    def _load(self, index: int, op: BlockOp, iteration: int) -> Named:
+        result = self.env[op.tensor]
+        for axis, cut in self.tiles.cuts[index].items():
+            if cut != Cut(axis):
+                at = self.tiles.tile(cut, iteration).index
+                result = named.take(result, axis, at, cut.block_axes)
+        return result
+
+    def _masked(self, op: BlockOp, position: int, kind: str, iteration: int) -> Named:
+        """An argument of a reduction, with what the reduction ignores where nothing is."""
+        arg = op.args[position]
+        result = self.values[arg]
+        for axis in op.reduced:
+            cut = self.tiles.cuts[arg].get(axis, Cut(axis))
+            valid = self.tiles.tile(cut, iteration).valid
+            if valid is not None:
+                ignored = Named(self.domain.neutral(kind), ())
+                result = named.where(self.domain, valid, result, ignored)
+        return result
 
     def _round(self, op: BlockOp, x: Named) -> Named:
-        return Named(self.domain.round(x.data, op.dtype), x.axes)
+        data = self.domain.round(x.data, op.dtype)
+        return x if data is x.data else Named(data, x.axes)
+
+    def _save(self, save: Save) -> Named:
+        """The whole tensor: tiles of a grid dimension are joined to the axis that it splits."""
+        tensor, value = self.tensors[save.tensor], self.values[save.arg]
+        cuts, blocks = self.tiles.cuts[save.arg], self.tiles.blocks
+        parts: list[tuple[str, ...]] = []
+        for axis in tensor.axes:
+            dim = save.omap.index(axis) if axis in save.omap else None
+            partial = dim is not None and axis == part_axis(self.kernel.grid[dim], self.kernel.name)
+            wanted = None if partial else Cut(axis, dim)
+            if cuts.get(axis) != wanted:
+                found = cuts.get(axis, f"no {axis}")
+                raise ValueError(f"%{save.arg} has {found}; {tensor.name} takes {wanted}")
+            block = () if dim is None else (BLOCK_AXES[dim],)
+            parts.append(block if partial else (*block, axis))
+        split = {BLOCK_AXES[i]: n for i, n in enumerate(blocks) if save.omap[i] in tensor.axes}
+        value = named.expand(self.domain, value, split)
+        joined = [a for part in parts for a in part]
+        # Blocks and ranks that write the same elements.
+        writers = [a for a in value.axes if a not in joined]
+        if not set(writers) <= {RANK_AXIS, *BLOCK_AXES}:
+            raise ValueError(f"%{save.arg} is over {value.axes}, {tensor.name} over {tensor.axes}")
+        size = named.sizes([value])
+        shape = [size[a] for a in writers] + [prod(size[a] for a in part) for part in parts]
+        data = value.aligned([*writers, *joined]).reshape(-1, *shape)
+        whole = [slice(None)] * len(writers) + [slice(self.tiles.extents[a]) for a in tensor.axes]
+        data = self.domain.round(data[(slice(None), *whole)], tensor.dtype)
+        for _ in writers:
+            first = data[:, :1]
+            # NaN, the only value that is not itself, equals NaN here.
+            if bool(((data != first) & ((data == data) | (first == first))).any()):
+                raise ValueError(f"two blocks or ranks write different values to {save.tensor}")
+            data = data[:, 0]
+        return Named(data, tensor.axes)

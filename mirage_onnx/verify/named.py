@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -54,6 +54,29 @@ def elementwise(domain: Domain, op: str, *args: Named) -> Named:
     return Named(domain.elementwise(op, *(a.aligned(axes) for a in args)), axes)
 
 
+def where(domain: Domain, mask: Named, x: Named, y: Named) -> Named:
+    """``x`` where ``mask`` holds, else ``y``, over the union of their axes."""
+    axes = tuple(sorted(sizes((mask, x, y))))
+    return Named(domain.xp.where(*(v.aligned(axes) for v in (mask, x, y))), axes)
+
+
+def expand(domain: Domain, x: Named, extents: Mapping[str, int]) -> Named:
+    """``x`` over further axes, along which it is constant."""
+    new = {a: n for a, n in extents.items() if a not in x.axes}
+    if not new:
+        return x
+    axes = (*new, *x.axes)
+    shape = (x.data.shape[0], *new.values(), *x.data.shape[1:])
+    return Named(domain.xp.broadcast_to(x.aligned(axes), shape), axes)
+
+
+def take(x: Named, axis: str, index: np.ndarray, block_axes: Sequence[str]) -> Named:
+    """Elements ``index`` [*block_axes, element] of ``axis``: one tile per block and rank."""
+    at = x.axes.index(axis)
+    data = x.data.take(index, axis=1 + at)
+    return Named(data, (*x.axes[:at], *block_axes, *x.axes[at:]))
+
+
 def fold(domain: Domain, op: str, args: Sequence[Named]) -> Named:
     """``op(op(a, b), c) ...``."""
     result = args[0]
@@ -86,8 +109,8 @@ def matmul(domain: Domain, x: Named, y: Named, axis: str) -> Named:
     columns = [a for a in y.axes if a not in x.axes]
     b, m, n = (prod(extent[a] for a in group) for group in (batch, rows, columns))
     k = extent[axis]
-    left = x.aligned([*batch, *rows, axis]).reshape(-1, b, m, k)
-    right = y.aligned([*batch, axis, *columns]).reshape(-1, b, k, n)
+    left = x.aligned([*batch, *rows, axis]).reshape(x.data.shape[0], b, m, k)
+    right = y.aligned([*batch, axis, *columns]).reshape(y.data.shape[0], b, k, n)
     axes = (*batch, *rows, *columns)
-    shape = (left.shape[0], *(extent[a] for a in axes))
-    return Named(domain.matmul(left, right).reshape(shape), axes)
+    product = domain.matmul(left, right)
+    return Named(product.reshape(product.shape[0], *(extent[a] for a in axes)), axes)

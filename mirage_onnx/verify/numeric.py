@@ -2,8 +2,7 @@
 
 The field test cannot see rounding or overflow. Here two programs run against the steps in float64,
 on inputs that are hard for one or the other: the candidate, with every block value rounded to its
-element type, and the region's steps, with every intermediate rounded to its ONNX type. Reduced axes
-keep up to ``DEEP`` elements, so that sums and loops are real ones; other axes keep a few.
+element type, and the region's steps, with every intermediate rounded to its ONNX type.
 
 The original may overflow where the candidate need not, and is then no measure: only elements where
 the reference fits the output type and the original is finite are compared.
@@ -13,34 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 
 import numpy as np
 
 from mirage_onnx.errors import Rejection, RejectionError
-from mirage_onnx.ir import term as t
 from mirage_onnx.ir.dtype import round_to
-from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.ugraph import KernelParams, UGraph
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.samples import CASES, sample_extents, sample_inputs, sample_params
 from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
-DEEP, FLAT = 192, 10
-MOST_TILES, MOST_ITERATIONS = 3, 8
 #: The candidate's relative error may be ``FACTOR`` times the original's, plus a slack, which is
 #: smaller where the original has no 16-bit value.
 FACTOR = 2.0
 SLACK, SLACK_WIDE = 1e-3, 1e-5
 #: Rows smaller than this, relative to the largest row, are measured against this.
 SMALL_ROW = 1e-3
-
-CASES = (
-    "normal", "scale 2^-8", "scale 2^-4", "scale 2^4", "scale 2^8",
-    "outlier channels", "constant rows", "large offset", "positive",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +73,10 @@ def _check(
     weights: Mapping[str, np.ndarray],
     rng: np.random.Generator,
 ) -> NumericRecord | Rejection:
-    extents = _extents(region)
+    extents = sample_extents(region)
     given = params or tuple(KernelParams() for _ in graph.kernels)
-    numbers = [_numbers(k, p, extents) for k, p in zip(graph.kernels, given, strict=True)]
-    inputs = _inputs(region, extents, weights, rng)
+    numbers = [sample_params(k, p, extents) for k, p in zip(graph.kernels, given, strict=True)]
+    inputs = sample_inputs(region, extents, weights, rng)
     named = {i.name: Named(inputs[i.name], i.axes) for i in region.inputs}
     got = interpret_ugraph(Rounded(len(CASES)), graph, numbers, extents, named)
     halves = [d for s in region.steps if (d := s.output.dtype) is not None and d.is_half]
@@ -93,8 +84,8 @@ def _check(
     worst = NumericRecord(0.0, 0.0, CASES[0], 0)
     for number, case in enumerate(CASES):
         feed = {i.tensor.name: positional(i, inputs[i.name][number]) for i in region.inputs}
-        exact = interpret_steps(region, feed, rounded=False)
-        baseline = interpret_steps(region, feed, rounded=True)
+        exact = interpret_steps(region, feed, rounded=False, extents=extents)
+        baseline = interpret_steps(region, feed, rounded=True, extents=extents)
         for output in region.outputs:
             name = output.tensor.name
             x = by_axes(output, exact[name], extents)
@@ -138,98 +129,3 @@ def _errors(x: np.ndarray, y: np.ndarray, measured: np.ndarray) -> np.ndarray:
     floor = max(SMALL_ROW * float(norms.max(initial=0.0)), 1e-30)
     errors: np.ndarray = np.linalg.norm(difference, axis=-1) / np.maximum(norms, floor)
     return errors[mask.any(axis=-1)]
-
-
-def _extents(region: Region) -> dict[str, int]:
-    deep = {
-        a
-        for node in t.walk(region.terms)
-        if node.op in t.REDUCTIONS
-        for a in node.attr  # type: ignore[union-attr]
-    }
-    return {a: min(n, DEEP if a in deep else FLAT) for a, n in region.extents.items()}
-
-
-def _numbers(kernel: Kernel, given: KernelParams, extents: Mapping[str, int]) -> KernelParams:
-    """Tiles and ranks as given, but few tiles and iterations: the grid does not round."""
-    tiles = given.tile or tuple(extents[a] for a in kernel.grid)
-    tile = tuple(
-        max(1, min(n, extents[a]), ceil(extents[a] / MOST_TILES))
-        for n, a in zip(tiles, kernel.grid, strict=True)
-    )
-    if kernel.loop is None:
-        return KernelParams(tile=tile, cluster=given.cluster)
-    size = extents[kernel.loop]
-    step = max(1, min(given.loop_tile or size, size), ceil(size / MOST_ITERATIONS))
-    return KernelParams(tile=tile, cluster=given.cluster, loop_tile=step)
-
-
-def _inputs(
-    region: Region,
-    extents: Mapping[str, int],
-    weights: Mapping[str, np.ndarray],
-    rng: np.random.Generator,
-) -> dict[str, np.ndarray]:
-    """Region input -> [case, *axes], exact in the input's element type."""
-    picked = _pick(region, extents, weights, rng)
-    result = {}
-    for i in region.inputs:
-        shape = tuple(extents[a] for a in i.axes)
-        if i.is_weight and i.tensor.name in weights:
-            real = by_axes(i, weights[i.tensor.name], region.extents)
-            one = real[np.ix_(*(picked[a] for a in i.axes))].astype(np.float64)
-            data = np.broadcast_to(one, (len(CASES), *shape))
-        elif i.is_weight:
-            deep = max(shape, default=1) if len(shape) > 1 else 1
-            one = rng.standard_normal(shape) / np.sqrt(deep) + (len(shape) <= 1)
-            data = np.broadcast_to(one, (len(CASES), *shape))
-        else:
-            data = np.stack([_hard(case, shape, rng) for case in CASES])
-        result[i.name] = round_to(np.ascontiguousarray(data), i.dtype)
-    return result
-
-
-def _hard(case: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    x = rng.standard_normal(shape)
-    if case.startswith("scale"):
-        return np.asarray(x * 2.0 ** int(case.split("^")[1]))
-    if case == "positive":
-        return np.asarray(abs(x) + 0.5)
-    if case == "large offset":
-        return np.asarray(x + 64.0)
-    if not shape:
-        return np.asarray(x)
-    if case == "outlier channels":
-        x[..., rng.integers(shape[-1], size=1 + shape[-1] // 100)] *= 100.0
-    if case == "constant rows":
-        rows = x.reshape(-1, shape[-1])
-        rows[0], rows[-1] = 0.0, 1.5
-    return x
-
-
-def _pick(
-    region: Region,
-    extents: Mapping[str, int],
-    weights: Mapping[str, np.ndarray],
-    rng: np.random.Generator,
-) -> dict[str, np.ndarray]:
-    """Axis -> the indices of real weights to use: a quarter has the largest of a sample."""
-    picked = {}
-    for axis, size in extents.items():
-        pool = rng.permutation(region.extents[axis])[: 4 * size]
-        peak = np.zeros(len(pool))
-        for i in region.inputs:
-            if i.is_weight and axis in i.axes and i.tensor.name in weights:
-                real = by_axes(i, weights[i.tensor.name], region.extents)
-                peak = np.maximum(peak, _peaks(i, real, axis, pool))
-        order = np.argsort(-peak, kind="stable")
-        large = order[: size // 4]
-        rest = rng.permutation(order[size // 4 :])[: size - large.size]
-        picked[axis] = np.sort(pool[np.concatenate([large, rest])])
-    return picked
-
-
-def _peaks(i: RegionTensor, data: np.ndarray, axis: str, pool: np.ndarray) -> np.ndarray:
-    part = data.take(pool, axis=i.axes.index(axis)).astype(np.float32)
-    others = tuple(n for n, a in enumerate(i.axes) if a != axis)
-    return np.asarray(np.abs(part).max(axis=others).astype(np.float64))

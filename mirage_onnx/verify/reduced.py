@@ -1,26 +1,47 @@
 """Small extents and numbers at which every split of a µGraph does something.
 
-All extents are different odd primes below 64, so axes that happen to be equally long in the model
-are told apart, and every tile larger than 1 leaves a short tail.
+A µGraph is verified for all numbers at once, so it is run where a mistake has no place to hide:
+
+uneven  Extents are different odd primes. A grid dimension makes 2 blocks, the second shorter; a
+        cluster has 3 ranks, none empty in the first block and the last with fewer elements; a loop
+        makes an odd number of iterations, at least 3, so that a stale value shows, the last one
+        short; a rank with less of the loop axis makes fewer iterations.
+even    Extents are different even numbers. Every split is exact: 3 equal blocks, 2 equal
+        iterations, an even number of ranks, at least 4, with equal pieces but for the last ranks,
+        which have *nothing*.
+whole   The extents of ``uneven``, but one block, one rank and one iteration with tiles longer than
+        their axes.
+
+A part axis has 2 and 3 elements, or as many (an odd and an even number) as the kernels that split
+it again need. No axis has one extent in ``uneven`` and ``even``, so a literal passes for it in one
+at most; the same holds of one count (blocks, ranks, iterations) passing for another.
+
+One run misses what these together show. Programs that are right only
+  where tiles divide the axis (uneven shows it), or only where they do not (even);
+  for an even number of iterations, ranks or blocks, or an odd one (uneven or even);
+  for one number of them, 1 among these (at least two of the three);
+  if no rank is empty (even), if all ranks make the same number of iterations (uneven);
+  if something is split (whole).
+Not shown: a program that is right in all three and wrong elsewhere, for 5 ranks, say. A µGraph can
+know the number of its ranks, iterations or blocks only by adding up ones, and a formula in that
+number needs a degree of at least 3 to vanish in all three.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph, part_axis
 
 PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61)
-
-#: Least extent of an axis that one kernel cuts 0, 1, 2 or 3 times (grid, cluster, loop).
-LEAST = (3, 5, 11, 23)
+EVENS = tuple(range(4, 65, 2))
 
 
 @dataclass(frozen=True, slots=True)
 class Instantiation:
-    """Extents of axes and numbers of kernels."""
+    """Extents of a region's axes and numbers of kernels."""
 
     extents: Mapping[str, int]
     params: tuple[KernelParams, ...]
@@ -30,42 +51,178 @@ class Instantiation:
         return "; ".join([sizes, *(p.to_text() for p in self.params)])
 
 
-def small_extents(axes: Iterable[str], cuts: Mapping[str, int]) -> dict[str, int]:
-    """Axis -> prime.
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How a kernel splits one axis: elements per block, ranks, elements per iteration."""
+
+    tile: int
+    ranks: int = 1
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Which levels of a kernel split an axis."""
+
+    grid: bool
+    cluster: bool
+    loop: bool
+
+    @classmethod
+    def of(cls, kernel: Kernel, axis: str) -> Roles:
+        return cls(axis in kernel.grid, axis == kernel.cluster, axis == kernel.loop)
+
+
+def _uneven(size: int, roles: Roles, blocks: int) -> Iterator[Split]:
+    """Splits of ``size`` elements with a short last block, rank and iteration."""
+    for tile in range(2, size) if roles.grid else (size,):
+        if roles.grid and (-(-size // tile) != blocks or size % tile == 0):
+            continue
+        ranks = 3 if roles.cluster else 1
+        piece = -(-tile // ranks)
+        last = tile - (ranks - 1) * piece
+        if roles.cluster and not 0 < last < piece:
+            continue
+        for step in range(piece - 1, 1, -1) if roles.loop else (0,):
+            if roles.loop:
+                count = -(-piece // step)
+                fewer = not roles.cluster or -(-last // step) < count
+                if count < 3 or count % 2 == 0 or piece % step == 0 or not fewer:
+                    continue
+            yield Split(tile, ranks, step)
+
+
+def _even(size: int, roles: Roles, blocks: int) -> Iterator[Split]:
+    """Splits of ``size`` elements into equal parts, the last rank without any."""
+    if roles.grid and (size % blocks or size == blocks):
+        return
+    tile = size // blocks if roles.grid else size
+    for ranks in range(4, 17, 2) if roles.cluster else (1,):
+        piece = -(-tile // ranks)
+        if roles.cluster and (tile % piece or tile // piece == ranks):
+            continue
+        for count in range(2, piece + 1, 2) if roles.loop else (0,):
+            if count and piece % count == 0:
+                yield Split(tile, ranks, piece // count)
+            elif not count:
+                yield Split(tile, ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``uneven`` or ``even``: extents and numbers of blocks to choose from, splits of an axis."""
+
+    sizes: tuple[int, ...]
+    blocks: tuple[int, ...]
+    splits: Callable[[int, Roles, int], Iterator[Split]]
+
+
+#: The first number of blocks is the usual one.
+UNEVEN = Rule(PRIMES, (2, *range(3, 24, 2)), _uneven)
+EVEN = Rule(EVENS, (3, *range(4, 24, 2)), _even)
+
+
+def small_extents(
+    axes: Iterable[str],
+    fits: Callable[[str, int], bool] | None = None,
+    sizes: Iterable[int] = PRIMES,
+) -> dict[str, int]:
+    """Axis -> the smallest of ``sizes`` that fits and that no more demanding axis has.
 
     Raises:
-        RejectionError: there are more axes than primes.
+        RejectionError: INCONCLUSIVE, there is no size left for an axis.
     """
-    free = list(PRIMES)
-    extents = {}
-    for axis in sorted(axes, key=lambda a: (-cuts.get(a, 0), a)):
-        fitting = [p for p in free if p >= LEAST[cuts.get(axis, 0)]]
-        if not fitting:
-            raise RejectionError("INCONCLUSIVE", f"no small extent is left for axis {axis}")
-        extents[axis] = fitting[0]
-        free.remove(fitting[0])
+    free = sorted(sizes)
+
+    def first(axis: str) -> int:
+        """The smallest of the free sizes that fits."""
+        for size in free:
+            if not fits or fits(axis, size):
+                return size
+        raise RejectionError("INCONCLUSIVE", f"no small extent is left for axis {axis}")
+
+    extents: dict[str, int] = {}
+    for _, axis in sorted((-first(a), a) for a in axes):
+        extents[axis] = first(axis)
+        free.remove(extents[axis])
     return extents
 
 
+def reduced_instantiations(graph: UGraph, axes: Iterable[str]) -> tuple[Instantiation, ...]:
+    """``uneven``, ``even`` and ``whole`` for a µGraph over ``axes`` (without its part axes).
+
+    Raises:
+        RejectionError: INCONCLUSIVE, there are too many axes or splits of one axis.
+    """
+    axes = tuple(axes)
+    uneven = _Solver(UNEVEN, graph).instantiation(axes)
+    even = _Solver(EVEN, graph).instantiation(axes)
+    return uneven, even, Instantiation(uneven.extents, _whole(graph, uneven.extents))
+
+
 def reduced_instantiation(graph: UGraph, axes: Iterable[str]) -> Instantiation:
-    """At least two tiles per grid dimension, two ranks, two or three iterations, with tails."""
-    cuts: dict[str, int] = {}
-    for kernel in graph.kernels:
-        roles = [*kernel.grid, kernel.cluster, kernel.loop]
-        for axis in filter(None, roles):
-            cuts[axis] = max(cuts.get(axis, 0), roles.count(axis))
-    extents = small_extents(axes, cuts)
-    return Instantiation(extents, tuple(_numbers(k, extents) for k in graph.kernels))
+    """``uneven`` alone."""
+    return _Solver(UNEVEN, graph).instantiation(tuple(axes))
 
 
-def _numbers(kernel: Kernel, extents: Mapping[str, int]) -> KernelParams:
-    tile = tuple(-(-extents[a] * 6 // 10) for a in kernel.grid)
-    ranks = 2 if kernel.cluster else 1
-    if kernel.loop is None:
-        return KernelParams(tile=tile, cluster=ranks)
-    size = tile[kernel.grid.index(kernel.loop)] if kernel.loop in kernel.grid else None
-    size = size or extents[kernel.loop]
-    if kernel.cluster == kernel.loop:
-        size = -(-size // ranks)
-    short = (t for t in range(-(-size // 3), size) if size % t)
-    return KernelParams(tile=tile, cluster=ranks, loop_tile=next(short, max(1, size - 1)))
+def _whole(graph: UGraph, extents: Mapping[str, int]) -> tuple[KernelParams, ...]:
+    # A part axis has one element here.
+    def longer(axis: str) -> int:
+        return extents.get(axis, 1) + 1
+
+    return tuple(
+        KernelParams(tuple(map(longer, k.grid)), loop_tile=longer(k.loop) if k.loop else 0)
+        for k in graph.kernels
+    )
+
+
+class _Solver:
+    """One rule applied to one µGraph."""
+
+    def __init__(self, rule: Rule, graph: UGraph) -> None:
+        self._rule, self._kernels = rule, graph.kernels
+        self._axes = {a for t in graph.tensors for a in t.axes}
+        self._roles: dict[str, list[tuple[Kernel, Roles]]] = {}
+        for kernel in graph.kernels:
+            cut = (a for a in (*kernel.grid, kernel.cluster, kernel.loop) if a is not None)
+            for axis in dict.fromkeys(cut):
+                self._roles.setdefault(axis, []).append((kernel, Roles.of(kernel, axis)))
+
+    def instantiation(self, axes: tuple[str, ...]) -> Instantiation:
+        extents = small_extents(axes, self._fits, self._rule.sizes)
+        sizes = dict(extents)
+        for kernel in self._kernels:
+            sizes |= {part_axis(a, kernel.name): self._blocks(kernel, a) for a in kernel.grid}
+        return Instantiation(extents, tuple(self._numbers(k, sizes) for k in self._kernels))
+
+    def _numbers(self, kernel: Kernel, sizes: Mapping[str, int]) -> KernelParams:
+        splits: dict[str, Split] = {}
+        for axis, users in self._roles.items():
+            for roles in (r for k, r in users if k is kernel):
+                split = self._split(kernel, roles, axis, sizes[axis])
+                assert split is not None
+                splits[axis] = split
+        return KernelParams(
+            tile=tuple(splits[a].tile for a in kernel.grid),
+            cluster=splits[kernel.cluster].ranks if kernel.cluster else 1,
+            loop_tile=splits[kernel.loop].step if kernel.loop else 0,
+        )
+
+    def _split(self, kernel: Kernel, roles: Roles, axis: str, size: int) -> Split | None:
+        blocks = self._blocks(kernel, axis) if roles.grid else 1
+        return next(self._rule.splits(size, roles, blocks), None)
+
+    def _fits(self, axis: str, size: int) -> bool:
+        """Can every kernel split ``size`` elements of ``axis`` as the rule wants?"""
+        splits = (self._split(k, roles, axis, size) for k, roles in self._roles.get(axis, ()))
+        return all(s is not None for s in splits)
+
+    def _blocks(self, kernel: Kernel, axis: str) -> int:
+        """Blocks along a grid axis: more than usual where other kernels split the parts again."""
+        part = part_axis(axis, kernel.name)
+        if part not in self._axes:
+            return self._rule.blocks[0]
+        fitting = next((n for n in self._rule.blocks if self._fits(part, n)), None)
+        if fitting is None:
+            raise RejectionError("INCONCLUSIVE", f"no small number of parts fits {part}")
+        return fitting

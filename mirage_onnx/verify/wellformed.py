@@ -11,13 +11,16 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ops import ELEMENTWISE, IRRATIONAL
 from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Phase, Save, UGraph
+from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Phase, Save, UGraph, part_axis
 
 ROLES = ("input", "weight", "output", "temp")
-ACCUMULATORS = ("acc_sum", "acc_max")
+ACCUMULATORS = ("acc_sum", "acc_max", "acc_scaled")
+RUNNING = ("run_max", "prev")
 CLUSTER_OPS = ("red_sum", "red_max")
 LEAVES = ("load", "const", "extent")
-ARITY = {"matmul": 2} | dict.fromkeys(("load", "const", "extent"), 0)
+OTHERS = (*LEAVES, "cast", "matmul", "sum", "rmax", "powr", *ACCUMULATORS, *RUNNING, *CLUSTER_OPS)
+ARITY = {"matmul": 2, "acc_scaled": 2} | dict.fromkeys(("load", "const", "extent"), 0)
+SUMS = ("matmul", "sum", "acc_sum", "acc_scaled", "red_sum")
 WIDE = (DType.F32, DType.F64)
 OPERANDS = (DType.F16, DType.BF16, DType.F32)
 
@@ -33,6 +36,7 @@ def check_ugraph(graph: UGraph) -> Rejection | None:
     """None if the graph means something, else why it does not."""
     try:
         _check_tensors(graph)
+        _check_part_axes(graph)
         written: set[str] = set()
         for kernel in graph.kernels:
             with_kernel = f"kernel {kernel.name}: "
@@ -56,7 +60,8 @@ def check_interface(region: Region, graph: UGraph) -> Rejection | None:
     sinks = {o.name: o for o in region.outputs}
     try:
         for t in graph.tensors:
-            _need(set(t.axes) <= set(region.extents), f"{t.name} has an axis of unknown extent")
+            known = all(a.partition("/")[0] in region.extents for a in t.axes)
+            _need(known, f"{t.name} has an axis of unknown extent")
             if t.role == "temp":
                 _need(t.name not in sources | sinks, f"{t.name} is both a temp and a region tensor")
                 continue
@@ -91,6 +96,17 @@ def _check_tensors(graph: UGraph) -> None:
         _need(t.dtype.is_float, f"{t.name} is {t.dtype}, which is no float type")
 
 
+def _check_part_axes(graph: UGraph) -> None:
+    names = [k.name for k in graph.kernels]
+    _need(len(set(names)) == len(names), "two kernels have one name")
+    _need(not any("/" in n for n in names), "the name of a kernel holds a /")
+    parts = {part_axis(a, k.name) for k in graph.kernels for a in k.grid}
+    for t in graph.tensors:
+        for axis in (a for a in t.axes if "/" in a):
+            _need(axis in parts, f"{t.name} is over {axis}, which no grid has")
+            _need(t.role == "temp", f"the {t.role} tensor {t.name} is over the part axis {axis}")
+
+
 def _check_kernel(graph: UGraph, kernel: Kernel, written: set[str]) -> None:
     _need(len(set(kernel.grid)) == len(kernel.grid), "two grid dimensions split one axis")
     _need(len(kernel.grid) <= 3, "a grid has at most three dimensions")
@@ -122,8 +138,7 @@ def _check_op(
 ) -> Cuts:
     _need(all(0 <= a < index for a in op.args), "an argument is not an earlier value")
     entry = ELEMENTWISE.get(op.op)
-    known = (*LEAVES, "cast", "matmul", "sum", "rmax", "powr", *ACCUMULATORS, *CLUSTER_OPS)
-    _need(entry is not None or op.op in known, "there is no such operation")
+    _need(entry is not None or op.op in OTHERS, "there is no such operation")
     arity = entry.arity if entry else ARITY.get(op.op, 1)
     _need(len(op.args) == arity, f"{arity} arguments are needed, not {len(op.args)}")
     _need(op.dtype.is_float, f"{op.dtype} is no float type")
@@ -184,6 +199,9 @@ def _check_attributes(op: BlockOp) -> None:
         _need(op.value is None, "the operation takes no value")
     if op.op not in ("extent", "matmul", "sum", "rmax"):
         _need(not op.reduced, "the operation takes no axes")
+    if op.op == "extent":
+        parts = [a for a in op.reduced if "/" in a]
+        _need(not parts, f"the extent of {parts} is a number of the launch")
 
 
 def _union(op: BlockOp, cuts: list[Cuts]) -> Cuts:
@@ -198,13 +216,24 @@ def _union(op: BlockOp, cuts: list[Cuts]) -> Cuts:
 
 def _check_inner(kernel: Kernel, op: BlockOp, args: list[BlockOp], cuts: Cuts) -> Cuts:
     if op.op in ACCUMULATORS:
-        _need(args[0].phase is Phase.LOOP, "accumulates a value from after the loop")
+        inside = all(a.phase is Phase.LOOP for a in args)
+        _need(inside, "accumulates a value from after the loop")
         _need(op.phase is Phase.POST, "an accumulator's value exists only after the loop")
-        looped = [a for a, by in cuts.items() if "loop" in by]
-        _need(not looped, f"adds up tiles of {looped} that are different elements")
     else:
         outside = [f"%{i}" for i in op.args if kernel.ops[i].phase is not op.phase]
         _need(not outside, f"{outside} is not of phase {op.phase}")
+    if op.op in (*ACCUMULATORS, "run_max"):
+        looped = [a for a, by in cuts.items() if "loop" in by]
+        _need(not looped, f"adds up tiles of {looped} that are different elements")
+    if op.op in RUNNING:
+        _need(op.phase is Phase.LOOP, "a running value exists only in the loop")
+        _need(op.dtype in WIDE, f"a running maximum is kept in f32, not {op.dtype}")
+    if op.op == "prev":
+        _need(args[0].op == "run_max", f"{args[0].op} has no previous value")
+        _need(args[0].dtype is op.dtype, f"the running maximum is {args[0].dtype}")
+    if op.op == "acc_scaled":
+        more = sorted(set(args[1].axes) - set(args[0].axes))
+        _need(not more, f"the factor varies over {more}, the sum does not")
     if op.op in CLUSTER_OPS:
         _need(kernel.cluster is not None, "the kernel has no cluster")
         _need(op.phase is Phase.POST, "a cluster reduction comes after the loop")
@@ -217,7 +246,7 @@ def _check_inner(kernel: Kernel, op: BlockOp, args: list[BlockOp], cuts: Cuts) -
         _need(len(kinds) == 1 and kinds <= set(OPERANDS), f"operands are {sorted(kinds)}")
     if op.op in ("sum", "rmax"):
         _need(bool(op.reduced) and set(op.reduced) <= set(cuts), f"there is no {op.reduced} here")
-    if op.op in ("matmul", "sum", "acc_sum", "red_sum"):
+    if op.op in SUMS:
         _need(op.dtype in WIDE, f"a sum accumulates in f32, not {op.dtype}")
     if op.op in ("matmul", "sum", "rmax"):
         return {a: by for a, by in cuts.items() if a not in op.reduced}
@@ -234,13 +263,21 @@ def _check_save(
     _need(0 <= save.arg < len(kernel.ops), f"there is no %{save.arg} to save")
     op = kernel.ops[save.arg]
     _need(op.phase is Phase.POST, f"%{save.arg} is saved before the loop ends")
-    _need(set(op.axes) == set(tensor.axes), f"{save.tensor} is over {tensor.axes}")
+    wrong = f"the blocks of {kernel.grid} all write what {save.omap} says of {save.tensor}"
+    _need(len(save.omap) == len(kernel.grid), wrong)
+    parts: dict[str, str] = {}
+    for axis, mapped in zip(kernel.grid, save.omap, strict=True):
+        part = part_axis(axis, kernel.name)
+        _need(mapped in (axis, part), wrong)
+        if mapped == part:
+            parts[axis] = part
+    varies = [a for axis, part in parts.items() for a in (axis, part) if a in op.axes]
     _need(
-        tuple(save.omap) == tuple(kernel.grid),
-        f"the blocks of {kernel.grid} all write what {save.omap} says of {save.tensor}",
+        not varies, f"%{save.arg} varies over {varies}, of which {save.tensor} has a partial result"
     )
+    _need({*op.axes, *parts.values()} == set(tensor.axes), f"{save.tensor} is over {tensor.axes}")
+    missing = [m for m in save.omap if m not in tensor.axes]
+    _need(not missing, f"blocks that differ in {missing} write the same part of {save.tensor}")
     for axis, by in cuts[save.arg].items():
         wanted = frozenset({"grid"} if axis in save.omap else ())
         _need(by == wanted, f"{save.tensor} gets a part of {axis} cut by {sorted(by)}")
-    missing = [g for g in kernel.grid if g not in tensor.axes]
-    _need(not missing, f"blocks that differ in {missing} write the same part of {save.tensor}")

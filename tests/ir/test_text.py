@@ -12,7 +12,7 @@ from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.text import parse_ugraph, print_kernel, print_ugraph
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, Save, UGraph
 
-AXES = st.sampled_from(["a0", "a1", "a2", "a10"])
+AXES = st.sampled_from(["a0", "a1", "a2", "a10", "a0/k0"])
 NAMES = st.sampled_from(["i0", "i1", "o0", "t0"])
 axes = st.lists(AXES, unique=True, max_size=3).map(tuple)
 maps = st.lists(st.one_of(st.none(), AXES), max_size=3).map(tuple)
@@ -26,8 +26,11 @@ def operations(draw: st.DrawFn, index: int) -> BlockOp:
     kinds = ["load", "const", "extent"]
     if index:
         kinds += ["cast", "add", "rsqrt", "matmul", "sum", "rmax", "acc_sum", "red_max", "powr"]
+        kinds += ["run_max", "prev", "acc_scaled"]
     op = draw(st.sampled_from(kinds))
-    arity = {"load": 0, "const": 0, "extent": 0, "add": 2, "matmul": 2}.get(op, 1)
+    arity = {
+        "load": 0, "const": 0, "extent": 0, "add": 2, "matmul": 2, "acc_scaled": 2
+    }.get(op, 1)  # fmt: skip
     args = tuple(draw(st.integers(0, index - 1)) for _ in range(arity))
     if op == "load":
         return BlockOp(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -11,9 +12,12 @@ from mirage_onnx.ir import ops, term
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.verify import field
 from mirage_onnx.verify.domain import Field, Float64, Rounded
-from mirage_onnx.verify.field import VOID, P
+from mirage_onnx.verify.exponent_pair import ExponentPair
+from mirage_onnx.verify.field import VOID, P, Q
+from mirage_onnx.verify.free_exponential import FreeExponential
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.square_root import FreeExponentialRoots, SquareRoots
 
 RNG = np.random.default_rng(0)
 
@@ -26,14 +30,54 @@ def domain(runs: int = 2) -> Field:
     return Field(runs, np.random.default_rng(5))
 
 
-def test_p_is_a_prime_of_the_stated_form() -> None:
-    assert P == 2**31 - 61
-    assert P % 4 == 3
-    assert all(P % d for d in range(2, int(P**0.5) + 1))
+def is_prime(n: int) -> bool:
+    return all(n % d for d in range(2, int(n**0.5) + 1))
+
+
+def test_p_is_a_safe_prime_of_which_small_primes_are_squares() -> None:
+    assert P < 2**31 and P == 2 * Q + 1 and P % 4 == 3
+    assert is_prime(P) and is_prime(Q)
+    small = np.array([n for n in range(2, 62) if is_prime(n)], dtype=np.uint64)
+    assert field.is_square(small).all()
+    assert not field.is_square(P - small).any()
+
+
+def test_squares_and_their_roots() -> None:
+    x, y = draw(1000), draw(1000)
+    squares = field.mul(x, x)
+    assert field.is_square(squares).all() and 400 < field.is_square(x).sum() < 600
+    roots = field.square_root(squares)
+    assert (field.mul(roots, roots) == squares).all() and field.is_square(roots).all()
+    others = field.mul(y, y)
+    of_product = field.square_root(field.mul(squares, others))
+    assert (of_product == field.mul(roots, field.square_root(others))).all()
+    assert ((roots == x) | (roots == P - x)).all() and 400 < (roots == x).sum() < 600
+
+
+def test_powers_of_omega_are_a_homomorphism_onto_the_squares() -> None:
+    assert pow(field.OMEGA, Q, P) == 1 != field.OMEGA
+    s, t = (RNG.integers(0, Q, size=1000, dtype=np.uint64) for _ in range(2))
+    x, y = field.omega_power(s), field.omega_power(t)
+    assert x.tolist() == [pow(field.OMEGA, int(n), P) for n in s]
+    assert (field.omega_power(field.add(s, t, Q)) == field.mul(x, y)).all()
+    assert field.is_square(x).all()
+
+
+def test_products_over_an_axis() -> None:
+    x = draw(7, 4)
+    exact = [1, 1, 1, 1]
+    for row in x.tolist():
+        exact = [a * b % P for a, b in zip(exact, row, strict=True)]
+    assert field.product(x).tolist() == exact
+    assert field.product(x[:0]).tolist() == [1, 1, 1, 1]
 
 
 def test_arithmetic_is_exact() -> None:
     x, y = draw(1000), draw(1000)
+    for m in (P, Q):
+        a, b = x % np.uint64(m), y % np.uint64(m)
+        assert (field.mul(field.inverse(a, m), a, m) == 1).all()
+        assert (field.sub(field.add(a, b, m), b, m) == a).all()
     pairs = [(int(a), int(b)) for a, b in zip(x, y, strict=True)]
     assert field.add(x, y).tolist() == [(a + b) % P for a, b in pairs]
     assert field.sub(x, y).tolist() == [(a - b) % P for a, b in pairs]
@@ -42,11 +86,12 @@ def test_arithmetic_is_exact() -> None:
     assert (field.mul(field.inverse(x), x) == 1).all()
 
 
+@pytest.mark.parametrize("modulus", [P, Q])
 @pytest.mark.parametrize(("m", "k", "n"), [(2, 3, 4), (1, 1, 1), (2, 0, 3), (40, 61, 30)])
-def test_matmul_is_exact(m: int, k: int, n: int) -> None:
-    x, y = draw(2, m, k), draw(2, k, n)
-    exact = np.matmul(x.astype(object), y.astype(object)) % P
-    assert (field.matmul(x, y) == exact).all()
+def test_matmul_is_exact(m: int, k: int, n: int, modulus: int) -> None:
+    x, y = (draw(2, *shape) % np.uint64(modulus) for shape in ((m, k), (k, n)))
+    exact = np.matmul(x.astype(object), y.astype(object)) % modulus
+    assert (field.matmul(x, y, modulus) == exact).all()
 
 
 def test_large_matmul_is_exact_at_the_largest_residues() -> None:
@@ -107,15 +152,31 @@ def test_roots_have_one_spelling() -> None:
     assert (d.power(x, Fraction(3, 2)) == field.power(d.elementwise("sqrt", x), 3)).all()
 
 
+DOMAINS: dict[str, Callable[[np.random.Generator], Field]] = {
+    "field": lambda rng: Field(2, rng),
+    "free exponential": lambda rng: FreeExponential(2, rng),
+    "with logarithms": lambda rng: FreeExponential(2, rng, logs=True),
+    "roots": lambda rng: SquareRoots(2, rng),
+    "free exponential, roots": lambda rng: FreeExponentialRoots(2, rng, logs=True),
+    "exponent pair": lambda rng: ExponentPair(2, rng),
+}
+
+
+@pytest.mark.parametrize("name", DOMAINS)
 @pytest.mark.parametrize("op", sorted(ops.ELEMENTWISE))
-def test_every_function_means_its_term(op: str) -> None:
-    d = domain()
+def test_every_function_means_its_term_in_every_domain(op: str, name: str) -> None:
+    """In all components: also of what stands in an exponential then."""
+    rng = np.random.default_rng(5)
+    d = DOMAINS[name](rng)
     arity = ops.ELEMENTWISE[op].arity
-    args = [Named(draw(2, 5), ("k",)) for _ in range(arity)]
+    args = [Named(d.random(rng, (5,)), ("k",)) for _ in range(arity)]
     inputs = {f"i{n}": a for n, a in enumerate(args)}
     value = ops.to_term(op, *(term.input_(name, ["k"]) for name in inputs))
     (want,) = interpret_terms(d, [value], inputs, {"k": 5})
-    assert (d.elementwise(op, *(a.data for a in args)) == want.data).all()
+    got = d.elementwise(op, *(a.data for a in args))
+    assert not d.unequal(got, want.data).any()
+    if name != "exponent pair" or op not in ("exp", "sigmoid"):
+        assert not d.unequal(d.elementwise("exp", got), d.elementwise("exp", want.data)).any()
 
 
 def test_a_quotient_by_zero_is_void_and_stays_void() -> None:

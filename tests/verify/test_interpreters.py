@@ -1,10 +1,9 @@
-"""Terms, steps and µGraphs by hand-made cases; the goldens against their ONNX steps."""
+"""Terms and steps by hand-made cases; the goldens against their ONNX steps."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +12,7 @@ from mirage_onnx.ir import term
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Constant, Step, Tensor
 from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
+from mirage_onnx.ir.ugraph import UGraph
 from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
@@ -44,6 +42,21 @@ def test_matmul_contracts_one_axis_and_batches_the_shared_ones() -> None:
     assert np.allclose(got.aligned("hmn")[0], np.einsum("hmk,khn->hmn", x.data[0], y.data[0]))
     with pytest.raises(ValueError, match="matmul over m"):
         named.matmul(REAL, x, y, "m")
+
+
+def test_values_are_chosen_taken_and_spread_by_axis_names() -> None:
+    x, y = over("ab", 2, 3), over("b", 3)
+    mask = Named(np.array([[True, False]]), ("a",))
+    chosen = named.where(REAL, mask, x, y)
+    assert chosen.axes == ("a", "b")
+    assert np.array_equal(chosen.data[0], np.stack([x.data[0, 0], y.data[0]]))
+    tiles = named.take(x, "b", np.array([[0, 1], [2, 2]]), ("@x",))
+    assert tiles.axes == ("a", "@x", "b") and np.array_equal(
+        tiles.data[0, :, 1, 0], x.data[0, :, 2]
+    )
+    spread = named.expand(REAL, y, {"b": 3, "c": 4})
+    assert spread.axes == ("c", "b") and spread.data.shape == (1, 4, 3)
+    assert named.expand(REAL, y, {"b": 3}) is y
 
 
 @pytest.mark.parametrize("weights", ["ab", "kb", "b", "bkc"])
@@ -90,7 +103,7 @@ def test_dimensions_that_go_together_are_one_axis(
     i0 = replace(
         goldens["softmax"][0].inputs[0],
         tensor=Tensor("x", DType.F32, (4, 16, 32)),
-        dims=(None, "a0", "a1"),
+        dims=(("a0",), ("a0",), ("a1",)),
     )
     steps = (
         Step("reshape", ("x",), Tensor("a", DType.F32, (4, 1, 16, 32)), (4, 1, 16, 32)),
@@ -129,75 +142,4 @@ def test_a_golden_computes_its_onnx_steps(
     for o in region.outputs:
         assert np.allclose(
             got[o.name].data[0], by_axes(o, want[o.tensor.name], sizes.extents), rtol=1e-12
-        )
-
-
-COUNT = """\
-ugraph 1
-tensor i0 f32[a,b] input
-tensor o0 f32[a] output
-kernel k0 grid=a cluster=b loop=b
-  %0 = load i0 imap=a cmap=b fmap=b : f32[a,b] loop shared
-  %1 = sum[b] %0 : f32[a] loop row
-  %2 = const[1] : f32[] loop uniform
-  %3 = add %1 %2 : f32[a] loop row
-  %4 = acc_sum %3 : f32[a] post row
-  %5 = red_sum %4 : f32[a] post row
-  save o0 = %5 omap=a
-"""
-
-
-@pytest.mark.parametrize(
-    ("extent", "ranks", "step", "iterations"),
-    [(7, 2, 2, 4), (7, 1, 3, 3), (6, 2, 3, 2), (7, 3, 3, 3), (4, 3, 1, 4), (5, 4, 2, 3)],
-)
-def test_iterations_of_all_ranks(extent: int, ranks: int, step: int, iterations: int) -> None:
-    """Pieces of ceil(size / ranks) elements, in steps; the last pieces may be short or empty."""
-    params = [KernelParams(tile=(2,), cluster=ranks, loop_tile=step)]
-    inputs = {"i0": over("ab", 3, extent)}
-    sizes = {"a": 3, "b": extent}
-    got = interpret_ugraph(REAL, parse_ugraph(COUNT), params, sizes, inputs)
-    want = inputs["i0"].data[0].sum(axis=1) + iterations
-    assert np.allclose(got["o0"].data[0], want)
-
-
-def run(text: str) -> None:
-    params = [KernelParams(tile=(2,), cluster=2, loop_tile=2)]
-    interpret_ugraph(REAL, parse_ugraph(text), params, {"a": 3, "b": 5}, {"i0": over("ab", 3, 5)})
-
-
-def test_ranks_that_disagree_are_found() -> None:
-    with pytest.raises(ValueError, match="two blocks or ranks write different values to o0"):
-        run(COUNT.replace("save o0 = %5", "save o0 = %4"))
-
-
-def test_tiles_of_another_size_are_found() -> None:
-    with pytest.raises(ValueError, match=r"a tile of shape \(2,\) is saved into \[\(0, 3\)\]"):
-        run(COUNT.replace("omap=a", "omap=-"))
-
-
-PARTIAL = """\
-ugraph 1
-tensor i0 f32[a,b] input
-tensor o0 f32[a,b] output
-kernel k0 grid=a cluster=- loop=-
-  %0 = load i0 imap=b cmap=- fmap=- : f32[a,b] post shared
-  %1 = neg %0 : f32[a,b] post shared
-  save o0 = %1 omap=b
-"""
-
-
-def test_elements_that_are_never_written_are_found() -> None:
-    with pytest.raises(ValueError, match=r"element \(0, 4\) of o0 is never written"):
-        run(PARTIAL)
-
-
-@pytest.mark.parametrize(
-    "numbers", [{"tile": (0,)}, {"tile": ()}, {"cluster": 0}, {"loop_tile": 0}]
-)
-def test_numbers_must_be_positive(numbers: dict[str, Any]) -> None:
-    params = [replace(KernelParams(tile=(2,), cluster=2, loop_tile=2), **numbers)]
-    with pytest.raises(ValueError, match="numbers"):
-        interpret_ugraph(
-            REAL, parse_ugraph(COUNT), params, {"a": 3, "b": 5}, {"i0": over("ab", 3, 5)}
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from goldens import GOLDENS
 
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
@@ -95,3 +96,60 @@ def test_goldens_are_well_formed(goldens: dict[str, tuple[Region, UGraph]]) -> N
     for region, graph in goldens.values():
         assert check_ugraph(graph) is None
         assert check_interface(region, graph) is None
+
+
+SPLIT, CLUSTERED = "attention_split_kv", "attention_cluster"
+#: The same of running values and part axes, in the texts of ``goldens``.
+BROKEN_LATER = [
+    (SPLIT, "%10 = prev %7", "%10 = prev %6", "rmax has no previous value"),
+    (SPLIT, "%10 = prev %7 : f32[a0,a1] loop", "%10 = prev %7 : f64[a0,a1] loop", "is f32"),
+    (SPLIT, "%7 = run_max %6 : f32", "%7 = run_max %6 : f16", "kept in f32, not f16"),
+    (SPLIT, "%7 = run_max %6 : f32[a0,a1]", "%7 = run_max %5 : f32[a0,a1,a3]", "tiles of ['a3']"),
+    (SPLIT, "%7 = run_max %6 : f32[a0,a1] loop", "%7 = run_max %6 : f32[a0,a1] post",
+     "['%6'] is not of phase post"),
+    (SPLIT, "%14 = acc_scaled %13 %12", "%14 = acc_scaled %13", "2 arguments are needed"),
+    (SPLIT, "%14 = acc_scaled %13 %12 : f32[a0,a1] post",
+     "%14 = acc_scaled %13 %12 : f32[a0,a1] loop", "only after"),
+    (SPLIT, "acc_scaled %13 %12 : f32", "acc_scaled %13 %12 : f16", "accumulates in f32"),
+    (SPLIT, "%14 = acc_scaled %13 %12", "%14 = acc_scaled %4 %12", "the factor varies over"),
+    (SPLIT, "%14 = acc_scaled %13 %12 : f32[a0,a1]", "%14 = acc_scaled %9 %12 : f32[a0,a1,a3]",
+     "tiles of ['a3']"),
+    (CLUSTERED, "%24 = mul %16 %23 : f32[a0,a3] post", "%24 = acc_scaled %16 %23 : f32[a0,a3] post",
+     "accumulates a value from after the loop"),
+    (SPLIT, "save t1 = %14 omap=a3/k0,a0", "save t1 = %14 omap=a3,a0", "t1 is over"),
+    (SPLIT, "save t1 = %14 omap=a3/k0,a0", "save t1 = %14 omap=a3/k1,a0", "all write what"),
+    (SPLIT, "save t1 = %14 omap=a3/k0,a0", "save t1 = %14 omap=a3/k0,a0/k0", "varies over ['a0']"),
+    (SPLIT, "save t1 = %14 omap=a3/k0,a0", "save t1 = %14 omap=a3/k0", "all write what"),
+    (SPLIT, "tensor t1 f32[a0,a1,a3/k0]", "tensor t1 f32[a0,a1]", "t1 is over"),
+    (SPLIT, "tensor t1 f32[a0,a1,a3/k0] temp", "tensor t1 f32[a0,a1,a3/k9] temp", "no grid has"),
+    (SPLIT, "tensor t1 f32[a0,a1,a3/k0] temp", "tensor t1 f32[a0,a1,a4/k0] temp", "no grid has"),
+    (SPLIT, "tensor t1 f32[a0,a1,a3/k0] temp", "tensor t1 f32[a0,a1,a3/k0] output", "part axis"),
+    (SPLIT, "%4 = const[1/8] : f32[]", "%4 = extent[a3/k0] : f32[]", "a number of the launch"),
+    (SPLIT, "kernel k1", "kernel k0", "two kernels have one name"),
+    (SPLIT, "kernel k1", "kernel k1/2", "holds a /"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("golden", "old", "new", "sentence"), BROKEN_LATER)
+def test_a_broken_rule_of_running_values_and_parts(
+    golden: str, old: str, new: str, sentence: str
+) -> None:
+    text = print_ugraph(next(g for g in GOLDENS if g.name == golden).ugraph)
+    assert check_ugraph(parse_ugraph(text)) is None and text.count(old) == 1
+    found = check_ugraph(parse_ugraph(text.replace(old, new)))
+    assert found is not None and sentence in found.reason
+
+
+def test_blocks_that_write_one_part_are_refused() -> None:
+    text = print_ugraph(next(g for g in GOLDENS if g.name == SPLIT).ugraph)
+    text = text.replace("tensor t1 f32[a0,a1,a3/k0]", "tensor t1 f32[a0,a1]")
+    found = check_ugraph(parse_ugraph(text.replace("%14 omap=a3/k0,a0", "%14 omap=a3,a0")))
+    assert found is not None and "differ in ['a3'] write the same part of t1" in found.reason
+
+
+def test_a_part_over_an_axis_that_the_region_lacks_is_refused() -> None:
+    golden = next(g for g in GOLDENS if g.name == SPLIT)
+    assert check_interface(golden.region, golden.ugraph) is None
+    text = print_ugraph(golden.ugraph).replace("a3/k0", "a9/k0")
+    found = check_interface(golden.region, parse_ugraph(text))
+    assert found is not None and "t0 has an axis of unknown extent" in found.reason

@@ -1,0 +1,132 @@
+"""Inputs on which rounding shows: scales, outlier channels, offsets, constant rows, real weights.
+
+Reduced axes keep up to ``DEEP`` elements, so that sums and loops are real ones; other axes keep a
+few. Real weights are sampled with their largest channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil, prod
+
+import numpy as np
+
+from mirage_onnx.ir import term as t
+from mirage_onnx.ir.dtype import round_to
+from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.ir.ugraph import Kernel, KernelParams
+from mirage_onnx.verify.interpret_steps import by_axes
+
+DEEP, FLAT = 192, 10
+MOST_TILES, MOST_ITERATIONS = 3, 8
+
+CASES = (
+    "normal", "scale 2^-8", "scale 2^-4", "scale 2^4", "scale 2^8",
+    "outlier channels", "constant rows", "large offset", "positive",
+)  # fmt: skip
+
+
+def sample_extents(
+    region: Region, deep: int = DEEP, flat: int = FLAT, elements: int = 1 << 20
+) -> dict[str, int]:
+    """Axis -> at most ``deep`` elements where it is reduced, else at most ``flat``.
+
+    The longest axes are halved until no input has more than ``elements``.
+    """
+    reduced = {
+        a
+        for node in t.walk(region.terms)
+        if node.op in t.REDUCTIONS
+        for a in node.attr  # type: ignore[union-attr]
+    }
+    extents = {a: min(n, deep if a in reduced else flat) for a, n in region.extents.items()}
+    while max(prod(extents[a] for a in i.axes) for i in region.inputs) > elements:
+        longest = max(extents, key=lambda a: extents[a])
+        extents[longest] //= 2
+    return extents
+
+
+def sample_params(kernel: Kernel, given: KernelParams, extents: Mapping[str, int]) -> KernelParams:
+    """Tiles and ranks as given, but few tiles and iterations: the grid does not round."""
+    tiles = given.tile or tuple(extents[a] for a in kernel.grid)
+    tile = tuple(
+        max(1, min(n, extents[a]), ceil(extents[a] / MOST_TILES))
+        for n, a in zip(tiles, kernel.grid, strict=True)
+    )
+    if kernel.loop is None:
+        return KernelParams(tile=tile, cluster=given.cluster)
+    size = extents[kernel.loop]
+    step = max(1, min(given.loop_tile or size, size), ceil(size / MOST_ITERATIONS))
+    return KernelParams(tile=tile, cluster=given.cluster, loop_tile=step)
+
+
+def sample_inputs(
+    region: Region,
+    extents: Mapping[str, int],
+    weights: Mapping[str, np.ndarray],
+    rng: np.random.Generator,
+    cases: Sequence[str] = CASES,
+) -> dict[str, np.ndarray]:
+    """Region input -> [case, *axes], exact in the input's element type."""
+    picked = _pick(region, extents, weights, rng)
+    result = {}
+    for i in region.inputs:
+        shape = tuple(extents[a] for a in i.axes)
+        if i.is_weight and i.tensor.name in weights:
+            real = by_axes(i, weights[i.tensor.name], region.extents)
+            one = real[np.ix_(*(picked[a] for a in i.axes))].astype(np.float64)
+            data = np.broadcast_to(one, (len(cases), *shape))
+        elif i.is_weight:
+            deep = max(shape, default=1) if len(shape) > 1 else 1
+            one = rng.standard_normal(shape) / np.sqrt(deep) + (len(shape) <= 1)
+            data = np.broadcast_to(one, (len(cases), *shape))
+        else:
+            data = np.stack([hard_case(case, shape, rng) for case in cases])
+        result[i.name] = round_to(np.ascontiguousarray(data), i.dtype)
+    return result
+
+
+def hard_case(case: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    x = rng.standard_normal(shape)
+    if case.startswith("scale"):
+        return np.asarray(x * 2.0 ** int(case.split("^")[1]))
+    if case == "positive":
+        return np.asarray(abs(x) + 0.5)
+    if case == "large offset":
+        return np.asarray(x + 64.0)
+    if not shape:
+        return np.asarray(x)
+    if case == "outlier channels":
+        x[..., rng.integers(shape[-1], size=1 + shape[-1] // 100)] *= 100.0
+    if case == "constant rows":
+        rows = x.reshape(-1, shape[-1])
+        rows[0], rows[-1] = 0.0, 1.5
+    return x
+
+
+def _pick(
+    region: Region,
+    extents: Mapping[str, int],
+    weights: Mapping[str, np.ndarray],
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Axis -> the indices of real weights to use: a quarter has the largest of a sample."""
+    picked = {}
+    for axis, size in extents.items():
+        pool = rng.permutation(region.extents[axis])[: 4 * size]
+        peak = np.zeros(len(pool))
+        for i in region.inputs:
+            if i.is_weight and axis in i.axes and i.tensor.name in weights:
+                real = by_axes(i, weights[i.tensor.name], region.extents)
+                peak = np.maximum(peak, _peaks(i, real, axis, pool))
+        order = np.argsort(-peak, kind="stable")
+        large = order[: size // 4]
+        rest = rng.permutation(order[size // 4 :])[: size - large.size]
+        picked[axis] = np.sort(pool[np.concatenate([large, rest])])
+    return picked
+
+
+def _peaks(i: RegionTensor, data: np.ndarray, axis: str, pool: np.ndarray) -> np.ndarray:
+    part = data.take(pool, axis=i.axes.index(axis)).astype(np.float32)
+    others = tuple(n for n, a in enumerate(i.axes) if a != axis)
+    return np.asarray(np.abs(part).max(axis=others).astype(np.float64))

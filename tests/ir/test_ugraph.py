@@ -1,0 +1,38 @@
+"""Extents of part axes."""
+
+from __future__ import annotations
+
+from mirage_onnx.ir.text import parse_ugraph
+from mirage_onnx.ir.ugraph import KernelParams, part_axis, ugraph_extents
+
+TWICE = parse_ugraph("""\
+ugraph 1
+tensor i0 f32[a,b] input
+tensor t0 f32[b/k0,a] temp
+tensor t1 f32[b/k0/k1,a] temp
+tensor o0 f32[a] output
+kernel k0 grid=b,a cluster=- loop=-
+  %0 = load i0 imap=b,a cmap=- fmap=- : f32[a,b] post shared
+  %1 = sum[b] %0 : f32[a] post row
+  save t0 = %1 omap=b/k0,a
+kernel k1 grid=a,b/k0 cluster=- loop=-
+  %0 = load t0 imap=a,b/k0 cmap=- fmap=- : f32[b/k0,a] post shared
+  %1 = sum[b/k0] %0 : f32[a] post row
+  save t1 = %1 omap=a,b/k0/k1
+kernel k2 grid=a cluster=- loop=-
+  %0 = load t1 imap=a cmap=- fmap=- : f32[b/k0/k1,a] post shared
+  %1 = sum[b/k0/k1] %0 : f32[a] post row
+  save o0 = %1 omap=a
+""")
+
+
+def test_parts_of_parts_are_counted() -> None:
+    params = (KernelParams((3, 2)), KernelParams((1, 2)), KernelParams((1,)))
+    extents = ugraph_extents(TWICE, params, {"a": 5, "b": 13})
+    assert extents == {"a": 5, "b": 13, "b/k0": 5, "b/k0/k1": 3}
+    assert part_axis("b/k0", "k1") == "b/k0/k1"
+
+
+def test_a_graph_without_parts_has_the_extents_of_its_region() -> None:
+    plain = parse_ugraph("ugraph 1\ntensor i0 f32[a] input\n")
+    assert ugraph_extents(plain, (), {"a": 5}) == {"a": 5}

@@ -1,0 +1,226 @@
+"""ONNX's own backend tests, by stock ONNX Runtime and by ``optimize`` before stock ONNX Runtime.
+
+A case has the status that its test ends with. What ``optimize`` refuses by contract (``REFUSED``)
+leaves a user with the original, so that runs, and the case is counted as refused; any other refusal
+fails its test. Models of an opset that is too old are also run converted, by both.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import unittest
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import version_converter
+from onnx.backend.base import Backend, BackendRep, namedtupledict
+
+from mirage_onnx import api
+from mirage_onnx.custom_op import session
+from mirage_onnx.errors import MirageError
+from mirage_onnx.importer import load
+
+#: A margin that every region meets, however slow its kernel: what verifies is replaced.
+ANY_COST = -1e9
+#: Codes that the documentation promises for models which ONNX Runtime may run.
+REFUSED = ("OPSET_UNSUPPORTED", "ZERO_SIZE")
+#: Where the converting backends lift older models to.
+CONVERTED_OPSET = 21
+CATEGORIES = ("NodeModel", "SimpleModel", "PyTorchConvertedModel", "PyTorchOperatorModel",
+              "RealModel")  # fmt: skip
+
+
+def stock_session(data: bytes) -> ort.InferenceSession:
+    """A session that knows nothing of our library."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+class Stock(Backend):
+    """ONNX Runtime on the CPU."""
+
+    #: Of the model prepared last: the code it was refused with, and its replaced nodes.
+    refused: str | None = None
+    replaced: int = 0
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        return device == "CPU"
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+        return Prepared(stock_session(cls.prepared(model)))
+
+    @classmethod
+    def prepared(cls, model: onnx.ModelProto) -> bytes:
+        return model.SerializeToString()
+
+
+class Optimized(Stock):
+    """``optimize`` for an H200 as users run it, then ONNX Runtime on the CPU: the bodies run."""
+
+    options: dict[str, Any] = {}  # noqa: RUF012 (a constant of the class)
+
+    @classmethod
+    def prepared(cls, model: onnx.ModelProto) -> bytes:
+        try:
+            result = api.optimize(model, target="h200", workers=1, **cls.options)
+        except MirageError as error:
+            Optimized.refused = error.code
+            if error.code in REFUSED:
+                return model.SerializeToString()
+            raise
+        Optimized.replaced = sum(
+            len(row["ops"]) * row["count"]
+            for row in result.report["regions"]
+            if row["status"] == "replaced"
+        )
+        return result.model.SerializeToString()
+
+
+class Emulated(Optimized):
+    """Everything that verifies is replaced, and the kernels run in the emulator."""
+
+    options = {"margin": ANY_COST, "budget_s": 20.0}  # noqa: RUF012
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+        data = cls.prepared(model)
+        if not Optimized.replaced:
+            return Prepared(stock_session(data))
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        return Prepared(session.InferenceSession(data, options, emulate=True))
+
+
+def lifted(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model at an opset that ``optimize`` takes, where onnx can convert it."""
+    versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    if not versions or versions[0] >= load.OPSETS.start:
+        raise unittest.SkipTest("is new enough")
+    try:
+        return version_converter.convert_version(model, CONVERTED_OPSET)
+    except Exception as error:  # onnx has no class for what its converter cannot do
+        raise unittest.SkipTest("cannot be converted") from error
+
+
+class StockLifted(Stock):
+    """Old models only, converted first."""
+
+    @classmethod
+    def prepared(cls, model: onnx.ModelProto) -> bytes:
+        return super().prepared(lifted(model))
+
+
+class OptimizedLifted(Optimized):
+    """Old models only, converted first."""
+
+    @classmethod
+    def prepared(cls, model: onnx.ModelProto) -> bytes:
+        return super().prepared(lifted(model))
+
+
+@dataclass(frozen=True)
+class Prepared(BackendRep):
+    """A session as the tests call it: inputs by position."""
+
+    session: ort.InferenceSession
+
+    def run(self, inputs: Sequence[Any], **kwargs: Any) -> tuple[Any, ...]:
+        names = [i.name for i in self.session.get_inputs()]
+        feeds = dict(zip(names, inputs, strict=False))
+        outputs = [o.name for o in self.session.get_outputs()]
+        return namedtupledict("Outputs", outputs)(*self.session.run(None, feeds))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a test ended: ``passed``, ``failed`` or ``skipped``; ``why`` is the error's last line."""
+
+    status: str
+    why: str = ""
+    refused: str | None = None
+    replaced: int = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test by stock ONNX Runtime and by another backend."""
+
+    category: str
+    name: str
+    stock: Ended
+    other: Ended
+
+    @property
+    def equal(self) -> bool:
+        return self.stock.status == self.other.status
+
+
+def load_tests(backends: Sequence[type[Stock]]) -> dict[tuple[str, str], dict[type[Stock], Any]]:
+    """(category, name) -> the unittest of each backend, in order of name."""
+    from onnx.backend.test import BackendTest
+
+    os.environ.setdefault("ONNX_MODELS", str(Path(tempfile.gettempdir(), "mirage-onnx-backend")))
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        suites = {b: BackendTest(b, __name__).test_cases for b in backends}
+    found: dict[tuple[str, str], dict[type[Stock], Any]] = {}
+    for category in CATEGORIES:
+        key = f"OnnxBackend{category}Test"
+        names = unittest.TestLoader().getTestCaseNames(suites[backends[0]][key])
+        for name in names:
+            if name.endswith("_cpu"):
+                found[category, name] = {b: suites[b][key](name) for b in backends}
+    return found
+
+
+def run_test(test: unittest.TestCase) -> Ended:
+    result = unittest.TestResult()
+    Optimized.refused, Optimized.replaced = None, 0
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        test.run(result)
+    problem = next((text for _, text in (*result.errors, *result.failures)), "")
+    why = problem.strip().splitlines()[-1][:300] if problem else ""
+    status = "failed" if problem else "skipped" if result.skipped else "passed"
+    return Ended(status, why, Optimized.refused, Optimized.replaced)
+
+
+def compare(
+    stock: type[Stock], other: type[Stock], chosen: Callable[[int], bool] = lambda i: True
+) -> Iterator[Case]:
+    """Every case whose number is chosen, by both backends; those that ``stock`` skips left out."""
+    for i, ((category, name), tests) in enumerate(load_tests((stock, other)).items()):
+        if chosen(i):
+            first = run_test(tests[stock])
+            if first.status != "skipped":
+                yield Case(category, name, first, run_test(tests[other]))
+
+
+def summary(cases: Sequence[Case]) -> dict[str, Any]:
+    """Counts by category, and every case that ended in another way."""
+    return {
+        "cases": len(cases),
+        "by_category": dict(Counter(c.category for c in cases)),
+        "stock": dict(Counter(c.stock.status for c in cases)),
+        "refused": dict(Counter(c.other.refused for c in cases if c.other.refused)),
+        "equal": sum(c.equal for c in cases),
+        "differing": [
+            {"case": c.name, "stock": c.stock.status, "other": c.other.status,
+             "refused": c.other.refused, "why": c.other.why or c.stock.why}
+            for c in cases if not c.equal
+        ],
+        "cases_with_replaced_nodes": sum(c.other.replaced > 0 for c in cases),
+        "nodes_replaced": sum(c.other.replaced for c in cases),
+    }  # fmt: skip

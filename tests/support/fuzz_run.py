@@ -1,0 +1,96 @@
+"""Many damaged files, each in a worker that may hang or die without ending the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+#: A file that takes more seconds of processor time is a hang; a busy machine is none.
+LIMIT_S = 30.0
+#: Seconds by the clock after which it is one in any case.
+ASLEEP_S = 600.0
+#: Importing the packages and making the subjects.
+START_S = 300.0
+CASE = Path(__file__).with_name("fuzz_case.py")
+
+
+class Worker:
+    """A process that takes one seed at a time; a new one starts where the last has ended."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, seed: int) -> dict[str, Any]:
+        """The answer of ``fuzz_case``, or one with the outcome HANG or CRASH."""
+        process = self._process or self._start()
+        assert process.stdin is not None
+        process.stdin.write(f"{seed}\n")
+        process.stdin.flush()
+        line = self._answer(process)
+        if line:
+            return dict(json.loads(line))
+        process.poll()
+        outcome = "HANG" if line is None else "CRASH"
+        self.stop()
+        what = f"no answer in {LIMIT_S:.0f} s" if line is None else f"exit {process.returncode}"
+        return {"seed": seed, "kind": "", "outcome": outcome, "faults": [what], "seconds": None}
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._process = subprocess.Popen(
+            [sys.executable, str(CASE)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        assert self._line(self._process, START_S) == "ready\n", "the worker did not start"
+        return self._process
+
+    def _answer(self, process: subprocess.Popen[str]) -> str | None:
+        start, used = time.monotonic(), _processor_s(process.pid)
+        while time.monotonic() - start < ASLEEP_S:
+            line = self._line(process, LIMIT_S / 6)
+            if line is not None:
+                return line
+            if _processor_s(process.pid) - used > LIMIT_S:
+                return None
+        return None
+
+    @staticmethod
+    def _line(process: subprocess.Popen[str], seconds: float) -> str | None:
+        """A line of the worker: empty where it has ended, None where it is late."""
+        assert process.stdout is not None
+        ready, _, _ = select.select([process.stdout], [], [], seconds)
+        return process.stdout.readline() if ready else None
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def _processor_s(pid: int) -> float:
+    """Seconds of processor time of a process so far (proc(5): fields 14 and 15 of stat)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def answers(seeds: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """What became of each seed, in order."""
+    worker = Worker()
+    try:
+        for seed in seeds:
+            yield worker.ask(seed)
+    finally:
+        worker.stop()
+
+
+def counts(found: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """Outcome -> files, most frequent first."""
+    return dict(Counter(a["outcome"] for a in found).most_common())

@@ -1,0 +1,74 @@
+"""Counts of exponential terms, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from raw_programs import C, Raw, X, Y, exp, to_term, top, total
+
+from mirage_onnx.ir.text import parse_ugraph
+from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.verify.exponential_terms import MANY, Terms, TermsAlgebra, differences
+from mirage_onnx.verify.fold import fold_terms, fold_ugraph
+
+EXTENTS = {"i": 3, "j": 5}
+
+
+def terms_of(x: Raw) -> Terms:
+    root = to_term(x)
+    return fold_terms(TermsAlgebra(), [root], EXTENTS)[root]
+
+
+@pytest.mark.parametrize(
+    ("formula", "counts", "factors"),
+    [
+        (X * Y + total(X) / C, (1, 1), (0, 0)),
+        (exp(X), (1, 1), (1, 0)),
+        (exp(X) + Y, (2, 1), (1, 0)),
+        (X * exp(X) * exp(Y), (1, 1), (2, 0)),
+        (total(exp(X)), (5, 1), (1, 0)),
+        (exp(X) / total(exp(X)), (1, 5), (1, 1)),
+        (total(exp(X) / total(exp(X)) * Y), (5, 5), (1, 1)),
+        (total(Y / (1 + exp(X))), (5 * 2**4, 2**5), (4, 5)),
+        (total(exp(X)) ** 2, (25, 1), (2, 0)),
+        (exp(total(X)) ** -2, (1, 1), (0, 2)),
+        (top(exp(X)), (1, 1), (0, 0)),
+    ],
+)
+def test_counts(formula: Raw, counts: tuple[int, int], factors: tuple[int, int]) -> None:
+    found = terms_of(formula)
+    assert (found.numerator, found.denominator) == counts
+    assert (found.factors.n, found.factors.d) == factors
+
+
+def test_differences_are_over_a_common_denominator() -> None:
+    softmax = terms_of(exp(X) / total(exp(X)))
+    assert differences(softmax, softmax) == (10, 2)
+    assert differences(terms_of(X), terms_of(Y)) == (1, 0)
+    many = terms_of(total(total(Y / (1 + exp(X)), "i")) ** 9)
+    assert differences(many, many)[0] == MANY
+
+
+ONLINE = """\
+ugraph 1
+tensor i0 f32[i,j] input
+tensor o0 f32[i] output
+kernel k0 grid=i cluster=- loop=j
+  %0 = load i0 imap=i cmap=- fmap=j : f32[i,j] loop shared
+  %1 = rmax[j] %0 : f32[i] loop shared
+  %2 = run_max %1 : f32[i] loop shared
+  %3 = sub %0 %2 : f32[i,j] loop shared
+  %4 = exp %3 : f32[i,j] loop shared
+  %5 = sum[j] %4 : f32[i] loop shared
+  %6 = prev %2 : f32[i] loop shared
+  %7 = sub %6 %2 : f32[i] loop shared
+  %8 = exp %7 : f32[i] loop shared
+  %9 = acc_scaled %5 %8 : f32[i] post shared
+  save o0 = %9 omap=i
+"""
+
+
+def test_iterations_count_what_a_tile_has() -> None:
+    numbers = [KernelParams(tile=(2,), loop_tile=2)]
+    tensors, (kernel,) = fold_ugraph(TermsAlgebra(), parse_ugraph(ONLINE), numbers, EXTENTS)
+    assert kernel.iterations == 3
+    assert tensors["o0"].numerator == 3 * 2 and tensors["o0"].factors.n == 3

@@ -1,0 +1,160 @@
+"""The laws of the components: what cancels, what scales, and that nothing else does."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mirage_onnx.verify.domain import Field
+from mirage_onnx.verify.field import VOID, P
+from mirage_onnx.verify.free_exponential import FreeExponential
+
+DRAWS = 3
+
+
+def domain(*, logs: bool = True) -> FreeExponential:
+    return FreeExponential(DRAWS, np.random.default_rng(5), logs=logs)
+
+
+def inputs(d: Field, count: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(6)
+    return [d.random(rng, (4,)) for _ in range(count)]
+
+
+def same(d: Field, x: np.ndarray, y: np.ndarray) -> bool:
+    return not d.unequal(x, y).any()
+
+
+def scalar(d: Field, value: Fraction | int | str) -> np.ndarray:
+    return d.constant(value if isinstance(value, str) else Fraction(value)).reshape(-1, 1)
+
+
+@pytest.mark.parametrize("logs", [False, True])
+def test_a_maximum_leaves_an_exponential(logs: bool) -> None:
+    d = domain(logs=logs)
+    x, y, z = inputs(d, 3)
+    m = d.elementwise("max", y, z)
+    shifted = d.elementwise("exp", d.elementwise("sub", x, m))
+    quotient = d.elementwise("div", d.elementwise("exp", x), d.elementwise("exp", m))
+    assert same(d, shifted, quotient)
+    assert not same(d, shifted, d.elementwise("exp", x))
+    other = d.elementwise("div", d.elementwise("exp", x), d.elementwise("exp", y))
+    assert not same(d, d.elementwise("exp", d.elementwise("sub", x, y)), other)
+
+
+@pytest.mark.parametrize("factor", [Fraction(1, 8), Fraction(-3), Fraction(88388, 1000003), "pi"])
+def test_constants_scale_what_a_maximum_leaves(factor: Fraction | str) -> None:
+    d = domain()
+    x, y, z = inputs(d, 3)
+    m, c = d.elementwise("max", y, z), scalar(d, factor)
+    left = d.elementwise("mul", c, d.elementwise("sub", x, m))
+    right = d.elementwise("sub", d.elementwise("mul", x, c), d.elementwise("mul", m, c))
+    ex = d.elementwise("exp", d.elementwise("mul", c, x))
+    em = d.elementwise("exp", d.elementwise("mul", c, m))
+    assert same(d, d.elementwise("exp", left), d.elementwise("exp", right))
+    assert same(d, d.elementwise("exp", left), d.elementwise("div", ex, em))
+    divided = d.elementwise("div", m, d.elementwise("recip", c))
+    assert same(d, d.elementwise("exp", divided), em)
+
+
+def test_arithmetic_of_constants_stays_constant() -> None:
+    d = domain()
+    y, z = inputs(d, 2)
+    m = d.elementwise("max", y, z)
+    half = d.elementwise("div", scalar(d, 1), d.elementwise("add", scalar(d, 1), scalar(d, 1)))
+    minus = d.elementwise("neg", d.elementwise("square", d.power(half, Fraction(1))))
+    expected = d.elementwise("exp", d.elementwise("mul", scalar(d, Fraction(-1, 4)), m))
+    assert same(d, d.elementwise("exp", d.elementwise("mul", minus, m)), expected)
+    three = d.total(np.repeat(scalar(d, 1), 3, axis=1), (1,))[:, None]
+    assert same(d, d.elementwise("mul", three, m), d.elementwise("mul", scalar(d, 3), m))
+    assert same(
+        d,
+        d.elementwise("exp", d.elementwise("mul", three, m)),
+        d.elementwise("exp", d.elementwise("mul", scalar(d, 3), m)),
+    )
+    assert same(d, d.extent({"i": 3, "j": 5}), d.constant(Fraction(15)))
+
+
+def test_sums_of_maxima_are_linear() -> None:
+    d = domain()
+    y, z = inputs(d, 2)
+    m = d.elementwise("max", y, z)
+    summed = d.elementwise("exp", d.total(m, (1,)))
+    product = d.elementwise("exp", m)
+    pairs = d.elementwise("mul", product[:, :2], product[:, 2:])
+    assert same(d, summed, d.elementwise("mul", pairs[:, 0], pairs[:, 1]))
+
+
+def test_exp_of_nothing_is_one() -> None:
+    d = domain()
+    x, y = inputs(d, 2)
+    one = np.broadcast_to(scalar(d, 1), x.shape)
+    assert same(d, d.elementwise("exp", d.elementwise("sub", x, x)), one)
+    m = d.elementwise("max", x, y)
+    assert same(d, d.elementwise("exp", d.elementwise("sub", m, m)), one)
+
+
+def test_the_maximum_is_that_of_the_plain_field() -> None:
+    d = domain()
+    x, y = inputs(d, 2)
+    plain = Field.elementwise(d, "max", d.residues(x), d.residues(y))
+    assert (d.residues(d.elementwise("max", x, y)) == plain).all()
+    lowest = np.broadcast_to(d.lowest()[:, None], x.shape)
+    assert same(d, d.elementwise("max", x, lowest), d.highest(x[:, :, None], (2,)))
+    empty = d.highest(x[:, :0], (1,))
+    assert same(d, empty, d.neutral("max")) and same(d, empty, d.lowest())
+
+
+def test_a_logarithm_of_something_positive_is_undone() -> None:
+    d = domain()
+    x, y = inputs(d, 2)
+    ex, ey = d.elementwise("exp", x), d.elementwise("exp", y)
+    z = d.elementwise("add", d.elementwise("mul", ex, scalar(d, Fraction(3, 7))), ey)
+    log = d.elementwise("log", z)
+    assert same(d, d.elementwise("exp", log), z)
+    double = d.elementwise("log", d.elementwise("mul", z, z))
+    assert same(d, d.elementwise("mul", scalar(d, 2), log), double)
+    assert same(d, d.elementwise("neg", log), d.elementwise("log", d.elementwise("recip", z)))
+    total = d.total(log, (1,))
+    product = d.elementwise("mul", z[:, :2], z[:, 2:])
+    product = d.elementwise("mul", product[:, 0], product[:, 1])
+    assert same(d, total, d.elementwise("log", product))
+    scaled = d.elementwise("mul", scalar(d, Fraction(1, 2)), double)
+    assert not same(d, scaled, log)
+
+
+def test_a_logarithm_of_anything_else_is_not() -> None:
+    d = domain()
+    x, y = inputs(d, 2)
+    ex = d.elementwise("exp", x)
+    for z in (x, d.elementwise("sub", ex, d.elementwise("exp", y)), d.elementwise("mul", x, ex),
+              d.elementwise("neg", ex), d.elementwise("mul", scalar(d, -1), ex)):  # fmt: skip
+        assert not same(d, d.elementwise("exp", d.elementwise("log", z)), z)
+    without = domain(logs=False)
+    (v,) = inputs(without, 1)
+    e = without.elementwise("exp", v)
+    assert not same(without, without.elementwise("exp", without.elementwise("log", e)), e)
+
+
+def test_different_values_are_unequal_by_residue_and_by_exponential() -> None:
+    d = domain()
+    x, y = inputs(d, 2)
+    assert d.unequal(x, y).all() and not d.unequal(x, x).any()
+    assert d.residues(x).shape == (DRAWS, 4) and d.rows == 4 * DRAWS
+    assert domain(logs=False).rows == 3 * DRAWS
+
+
+def test_what_does_not_exist_stays_so_in_every_component() -> None:
+    d = domain()
+    x, y = inputs(d, 2)
+    void = d.elementwise("recip", d.elementwise("sub", x, x))
+    for z in (void, d.elementwise("add", void, y), d.elementwise("max", void, y),
+              d.elementwise("exp", void), d.elementwise("log", void),
+              d.elementwise("exp", d.elementwise("max", void, y)),
+              d.elementwise("mul", void, scalar(d, 2))):  # fmt: skip
+        assert (d.residues(z) == VOID).all()
+    assert (d.residues(d.total(void, (1,))) == VOID).all()
+    rest = d.elementwise("add", x, y)
+    assert (d.residues(rest) < P).all()
