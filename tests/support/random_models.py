@@ -110,11 +110,16 @@ def _reduce(fn: Any) -> Any:
     return lambda x, axes: fn(x, axis=tuple(int(a) for a in np.ravel(axes)), keepdims=True)
 
 
+def _shaped(fn: Any) -> Any:
+    return lambda x, shape: fn(x, tuple(int(n) for n in shape))
+
+
 NUMPY: dict[str, Callable[..., np.ndarray]] = {
     "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Exp": np.exp,
     "Tanh": np.tanh, "Sigmoid": lambda x: 1 / (1 + np.exp(-x)), "Relu": lambda x: np.maximum(x, 0),
     "Abs": np.abs, "Sqrt": np.sqrt, "MatMul": np.matmul, "Neg": np.negative, "Pow": np.power,
     "Reciprocal": lambda x: 1 / x, "Cast": lambda x: x, "Min": np.minimum, "Max": np.maximum,
+    "Reshape": _shaped(np.reshape), "Expand": _shaped(np.broadcast_to), "Transpose": np.transpose,
     "ReduceMean": _reduce(np.mean), "ReduceSum": _reduce(np.sum), "ReduceMax": _reduce(np.max),
 }  # fmt: skip
 
@@ -125,9 +130,10 @@ def in_float64(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[
     for t in model.graph.initializer:
         values[t.name] = numpy_helper.to_array(t).astype(np.float64)
     for node in model.graph.node:
-        assert not [a for a in node.attribute if a.name not in ("to", "keepdims")]
+        assert not [a for a in node.attribute if a.name not in ("to", "keepdims", "perm")]
+        perm = [tuple(a.ints) for a in node.attribute if a.name == "perm"]
         with np.errstate(all="ignore"):
-            result = NUMPY[node.op_type](*(values[i] for i in node.input))
+            result = NUMPY[node.op_type](*(values[i] for i in node.input), *perm)
         values[node.output[0]] = result
     return values
 

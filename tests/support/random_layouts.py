@@ -1,0 +1,89 @@
+"""Random chains of reshapes, transpositions and repetitions between things that compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import onnx
+from random_models import Pick
+from small_models import Net
+
+Shape = tuple[int, ...]
+
+
+def random_layout_model(pick: Pick, operations: int) -> onnx.ModelProto:
+    """A model whose last value depends on every operation; no dimension of the inputs is prime."""
+    net = Net()
+    shape: Shape = pick(((4, 6, 8), (6, 16), (1, 8, 12), (2, 2, 4, 3), (24,)))
+    x = net.input(*shape)
+    for _ in range(operations):
+        x, shape = pick(OPERATIONS)(net, pick, x, shape)
+    return net.model(net.Tanh(net.Mul(x, 0.5)))
+
+
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(2, n) if n % d == 0]
+
+
+def _reshape(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
+    """Join two neighbours, split a dimension, or both at once, with a 1 somewhere."""
+    new = list(shape)
+    for _ in range(pick((1, 2))):
+        if pick((False, True)) and len(new) > 1:
+            k = pick(range(len(new) - 1))
+            new[k : k + 2] = [new[k] * new[k + 1]]
+        elif splits := [(k, d) for k, n in enumerate(new) for d in _divisors(n)]:
+            k, d = pick(splits)
+            new[k : k + 1] = [d, new[k] // d]
+    if pick((False, True)):
+        new.insert(pick(range(len(new) + 1)), 1)
+    return net.Reshape(x, list(new)), tuple(new)
+
+
+def _transpose(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
+    order = list(range(len(shape)))
+    a, b = pick(order), pick(order)
+    order[a], order[b] = order[b], order[a]
+    return net.Transpose(x, perm=order), tuple(shape[k] for k in order)
+
+
+def _expand(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
+    """Repeat along a new dimension; half of the time something else varies over it."""
+    if prod(shape) > 2000:
+        return _unary(net, pick, x, shape)
+    k = pick(range(len(shape) + 1))
+    one = (*shape[:k], 1, *shape[k:])
+    new = (*shape[:k], 2, *shape[k:])
+    y = net.Expand(net.Reshape(x, list(one)), list(new))
+    return (net.Add(y, net.input(*new)) if pick((False, True)) else y), new
+
+
+def _unary(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
+    return getattr(net, pick(("Tanh", "Sigmoid", "Abs")))(x), shape
+
+
+def _binary(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
+    other = pick((net.input, net.weight))
+    kept = shape[pick(range(len(shape))) :]
+    return getattr(net, pick(("Add", "Mul")))(x, other(*kept)), shape
+
+
+def _reduce(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
+    k = pick(range(len(shape)))
+    y = getattr(net, pick(("ReduceMean", "ReduceSum", "ReduceMax")))(x, [k])
+    if pick((False, True)):  # a norm: back to what it was
+        return net.Mul(x, net.Sigmoid(y)), shape
+    return y, tuple(1 if i == k else n for i, n in enumerate(shape))
+
+
+def _contract(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
+    columns = pick((12, 16))
+    return net.MatMul(x, net.weight(shape[-1], columns)), (*shape[:-1], columns)
+
+
+_Operation = Callable[[Net, Pick, str, Shape], tuple[str, Shape]]
+OPERATIONS: Sequence[_Operation] = (
+    _reshape, _reshape, _reshape, _transpose, _transpose, _expand, _unary, _binary, _reduce,
+    _contract,
+)  # fmt: skip
