@@ -11,7 +11,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "errors.md"
 
 EXITS = {
     Exit.DONE: "done, whether the model was changed or not",
-    Exit.CHECK_FAILED: "a check failed: the outputs of two models differ",
+    Exit.CHECK_FAILED: "a check failed: two models differ, or a kernel is not what its record says",
     Exit.INPUT: "usage or input error",
     Exit.INTERNAL: "internal error: one line, and the path of a log file with the traceback",
     Exit.INTERRUPTED: "interrupted; nothing half-written is left",

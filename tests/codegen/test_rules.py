@@ -73,7 +73,7 @@ def test_accepts(name: str) -> None:
 
 def test_violation_says_where() -> None:
     (found,) = broken_rules("const int a = 1;\n\n  asm();  // x\n")
-    assert str(found) == "line 3 `asm();`: PTX is written in ptx.cuh only"
+    assert str(found) == "line 3 `asm();`: PTX is written in the ptx headers only"
 
 
 def test_an_emitted_kernel_that_breaks_a_rule_is_refused(

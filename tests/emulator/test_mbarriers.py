@@ -39,6 +39,10 @@ WRONG = [
     """, "no mbarrier was initialised", block=1, smem=1024),
     wrong("misuse", "count_of_zero", START + "ptx::mbarrier_init(bar, 0);  // here", "0 arrivals",
         block=1, smem=1024),
+    wrong("misuse", "parity_of_two", init(64) + """
+      ptx::mbarrier_arrive(bar);
+      ptx::wait(bar, 2);  // here
+    """, "parity of a phase is 0 or 1, not 2", **BLOCK),
     wrong("misaligned", "odd_place", START + """
       ptx::mbarrier_init(reinterpret_cast<ptx::U64*>(s + 1), 1);  // here
     """, "shared write of 8 bytes at 0x4", block=1, smem=1024),

@@ -61,10 +61,13 @@ def generated() -> Iterator[Subject]:
         )  # fmt: skip
         tensors = graphs.inputs(graph, extents, np.random.default_rng(1))
         for t in graph.tensors:
+            data = tensors[t.name].astype(np.float64)
             if t.role == "input" and t.axes[-1:] == ("a1",) and "rows" in name:
-                data = tensors[t.name].astype(np.float64) - 4.0  # a maximum below zero
-                data[..., -1] = -0.5
-                tensors[t.name] = data.astype(t.dtype.numpy)
+                data -= 6.0  # a maximum below zero, and exp(x / max) of the order of ten
+                data[..., -1] = -2.0
+            if t.role == "input" and t.axes == ("a2",):
+                data *= 0.3  # tanh is not hidden behind a maximum above one
+            tensors[t.name] = data.astype(t.dtype.numpy)
         want = graphs.expected(graph, extents, tensors)
         expected = {
             t.name: (want[t.name], TOLERANCE[t.dtype]) for t in graph.tensors if t.name in want

@@ -149,19 +149,26 @@ static bool passed(const Mbarrier& m, unsigned parity) {
     return true;
 }
 
+// phaseParity is 0 or 1; PTX says nothing of other values.
+static void check_parity(const char* what, unsigned parity) {
+    if (parity > 1) fail(kMisuse, "%s: the parity of a phase is 0 or 1, not %u", what, parity);
+}
+
 // May suspend the thread; here until nothing else can run, so that a loop of polls ends.
 bool mbarrier_try_wait(U64* bar, unsigned parity) {
     EMU_HERE();
+    check_parity("mbarrier_try_wait", parity);
     Mbarrier& m = mbarrier_of("mbarrier_try_wait", bar, cur->cta);
-    if (!phase_complete(m, parity & 1)) poll("mbarrier_try_wait");
-    return passed(m, parity & 1);
+    if (!phase_complete(m, parity)) poll("mbarrier_try_wait");
+    return passed(m, parity);
 }
 
 void mbarrier_wait(U64* bar, unsigned parity) {
     EMU_HERE();
+    check_parity("wait", parity);
     Mbarrier& m = mbarrier_of("wait", bar, cur->cta);
-    while (!phase_complete(m, parity & 1)) park("wait", &m);
-    passed(m, parity & 1);
+    while (!phase_complete(m, parity)) park("wait", &m);
+    passed(m, parity);
 }
 
 }  // namespace emu
