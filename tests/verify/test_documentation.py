@@ -22,7 +22,8 @@ GRAPH = graph_of(exp(X) / total(exp(X)))
 @pytest.fixture(scope="module")
 def figures() -> dict[str, str]:
     """The table of the worked example."""
-    example = TEXT[TEXT.index("**Worked example**") :]
+    start = TEXT.index("**Worked example**")
+    example = TEXT[start : TEXT.index("\n#", start)]
     rows = re.findall(r"^\| (.+?) \| (.+?) \|$", example, re.MULTILINE)
     return {name: value for name, value in rows if name not in ("figure", "---")}
 
