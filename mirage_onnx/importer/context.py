@@ -16,6 +16,7 @@ from onnx import NodeProto, helper
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer.constants import ConstantTable
 from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.factors import have_common_factors
 from mirage_onnx.ir.ops import ELEMENTWISE
 from mirage_onnx.ir.program import Constant, Step, StepAttr, Tensor
 
@@ -131,11 +132,15 @@ class Context:
         return self._emit("transpose", (x,), shape, _dtype(x), tuple(permutation))
 
     def reshape(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Insert or remove dimensions of extent 1; anything else is refused."""
+        """The same elements in other dimensions; both shapes must have common factors."""
         have = shape_of(x)
-        if [d for d in have if d != 1] != [d for d in shape if d != 1]:
+        if not have_common_factors(have, shape):
             raise self.reject(f"regroups dimensions: {show(have)} to {show(shape)}")
         return self._emit("reshape", (x,), shape, _dtype(x), shape)
+
+    def expand(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Elements repeated along new dimensions and those of extent 1."""
+        return self._emit("expand", (x,), shape, _dtype(x), shape)
 
     def cast(self, x: Tensor, dtype: DType) -> Tensor:
         """Round to ``dtype``; nothing to do where x has it already."""
@@ -159,6 +164,9 @@ class Context:
         if target.dtype is not None:
             x = self.cast(x, target.dtype)
         if target.is_static and target.shape != x.shape:
+            # Only to another rank: what a rule computes has the elements of the output.
+            if [d for d in shape_of(x) if d != 1] != [d for d in shape_of(target) if d != 1]:
+                raise self.reject(f"{show(shape_of(x))} is not {show(shape_of(target))}")
             x = self.reshape(x, shape_of(target))
         if not self.steps or self.steps[-1].output is not x or x.name in self.node.output:
             x = self._emit("cast", (x,), shape_of(x), _dtype(x), _dtype(x))

@@ -20,10 +20,14 @@ def reshape(c: Context) -> None:
 
 
 def expand(c: Context) -> None:
-    """Only where nothing is repeated: consumers broadcast by themselves."""
-    have, want = shape_of(c.tensor(0)), c.output()
+    """numpy broadcasting; a step of its own only where elements are repeated."""
+    x, want = c.tensor(0), c.output()
     if not want.is_static:
         raise c.reject("the shape of the result is not known", "RANK_UNKNOWN")
-    if [d for d in have if d != 1] != [d for d in shape_of(want) if d != 1]:
-        raise c.reject(f"repeats elements: {show(have)} to {show(shape_of(want))}")
-    c.finish(c.reshape(c.tensor(0), shape_of(want)))
+    have, shape = shape_of(x), shape_of(want)
+    if [d for d in have if d != 1] == [d for d in shape if d != 1]:
+        c.finish(c.reshape(x, shape))
+        return
+    if 0 in shape:
+        raise c.reject(f"repeats elements: {show(have)} to {show(shape)}")
+    c.finish(c.expand(x, shape))

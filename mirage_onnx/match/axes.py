@@ -1,8 +1,10 @@
 """Named axes: from positional steps to terms.
 
 A union-find over (tensor, dimension) joins the dimensions that a step ties together (elementwise
-operands, the two sides of a contraction); a class of dimensions is an axis. Dimensions of extent 1
-are no axes: they only say where a tensor is broadcast.
+operands, the two sides of a contraction); where no reshape regroups them, a class of dimensions is
+an axis. Reshapes that do split classes into atoms (``factors.py``), each of which is an axis, and a
+dimension is then the product of several. Dimensions of extent 1 are no axes: they only say where a
+tensor is broadcast.
 """
 
 from __future__ import annotations
@@ -10,43 +12,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import term as t
+from mirage_onnx.ir.factors import groups
 from mirage_onnx.ir.ops import to_term
 from mirage_onnx.ir.program import Constant, Operand, Step
 from mirage_onnx.ir.term import Term
+from mirage_onnx.match.factors import Atom, Dimension, Factors, Regrouping, Union
 
 Shape = tuple[int, ...]
-Dimension = tuple[str, int]
-
-
-@dataclass(slots=True)
-class _Union:
-    parent: dict[Dimension, Dimension]
-
-    def find(self, d: Dimension) -> Dimension:
-        self.parent.setdefault(d, d)
-        while self.parent[d] != d:
-            self.parent[d] = self.parent[self.parent[d]]
-            d = self.parent[d]
-        return d
-
-    def join(self, a: Dimension, b: Dimension) -> None:
-        first, second = sorted((self.find(a), self.find(b)))
-        self.parent[second] = first
+#: The axes of every dimension of a tensor, slowest first; none where its extent is 1.
+Dims = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Steps over named axes; axis names are arbitrary here (``canonical.py`` renames them).
+    """Steps over named axes; axis names are arbitrary here (``canonical.py`` renames them)."""
 
-    ``axes``: the axis of every dimension of a tensor (None where its extent is 1).
-    """
-
-    axes: Mapping[str, tuple[str | None, ...]]
+    axes: Mapping[str, Dims]
     extents: Mapping[str, int]
     terms: Mapping[str, Term]
+
+    def memory(self, name: str) -> tuple[str, ...]:
+        """The axes of a tensor in memory order."""
+        return tuple(dict.fromkeys(a for d in self.axes[name] for a in d))
 
 
 def _shapes(steps: Iterable[Step], inputs: Mapping[str, Shape]) -> dict[str, Shape]:
@@ -57,34 +48,58 @@ def _shapes(steps: Iterable[Step], inputs: Mapping[str, Shape]) -> dict[str, Sha
     return shapes
 
 
-def _tie(u: _Union, step: Step, shapes: Mapping[str, Shape]) -> None:
-    out, out_shape = step.output.name, shapes[step.output.name]
+class _Ties:
+    """The classes of dimensions, and what reshapes regroup."""
 
-    def join(name: str, i: int, j: int) -> None:
-        if shapes[name][i] > 1 and out_shape[j] > 1:
-            u.join((name, i), (out, j))
+    def __init__(self, shapes: Mapping[str, Shape]) -> None:
+        self.shapes = shapes
+        self.union = Union[Dimension]()
+        self.regroupings: list[Regrouping] = []
 
-    names = [i for i in step.inputs if isinstance(i, str)]
-    if step.op == "matmul":
-        _tie_matmul(u, step, shapes)
-    elif step.op == "transpose":
-        assert isinstance(step.attr, tuple)
-        for j, i in enumerate(step.attr):
-            join(names[0], i, j)
-    elif step.op == "reshape":
-        kept = [[i for i, n in enumerate(shapes[x]) if n > 1] for x in (names[0], out)]
-        if [shapes[names[0]][i] for i in kept[0]] != [out_shape[j] for j in kept[1]]:
-            raise RejectionError("AXES_CONFLICT", "a reshape splits or merges dimensions", (out,))
-        for i, j in zip(*kept, strict=True):
-            join(names[0], i, j)
-    else:  # elementwise and reductions (which keep their dims): aligned from the right
-        for name in names:
-            rank = len(shapes[name])
-            for i in range(rank):
-                join(name, i, len(out_shape) - rank + i)
+    def tie(self, step: Step) -> None:
+        shapes = self.shapes
+        out, out_shape = step.output.name, shapes[step.output.name]
+        names = [i for i in step.inputs if isinstance(i, str)]
+        if step.op == "matmul":
+            _tie_matmul(self.union, step, shapes)
+        elif step.op == "transpose":
+            assert isinstance(step.attr, tuple)
+            for j, i in enumerate(step.attr):
+                self._join(names[0], i, out, j)
+        elif step.op == "reshape":
+            self._reshape(names[0], out)
+        else:  # elementwise, expand, and reductions (which keep their dims): from the right
+            for name in names:
+                rank = len(shapes[name])
+                for i in range(rank):
+                    self._join(name, i, out, len(out_shape) - rank + i)
+
+    def _join(self, name: str, i: int, out: str, j: int) -> None:
+        if self.shapes[name][i] > 1 and self.shapes[out][j] > 1:
+            self.union.join((name, i), (out, j))
+
+    def _reshape(self, name: str, out: str) -> None:
+        try:
+            found = groups(self.shapes[name], self.shapes[out])
+        except ValueError as e:
+            raise RejectionError("AXES_CONFLICT", str(e), (out,)) from None
+        for before, after in found:
+            if len(before) == len(after) == 1:
+                self._join(name, before[0], out, after[0])
+            else:
+                left, right = (
+                    tuple((x, i) for i in own) for x, own in ((name, before), (out, after))
+                )
+                self.regroupings.append(Regrouping(left, right, out))
+
+    def factors(self) -> Factors:
+        """The atoms of all dimensions."""
+        made = Factors(self.union.find, lambda d: self.shapes[d[0]][d[1]])
+        made.split(self.regroupings)
+        return made
 
 
-def _tie_matmul(u: _Union, step: Step, shapes: Mapping[str, Shape]) -> None:
+def _tie_matmul(u: Union[Dimension], step: Step, shapes: Mapping[str, Shape]) -> None:
     a, b = (str(i) for i in step.inputs)
     out = step.output.name
     sa, sb, so = shapes[a], shapes[b], shapes[out]
@@ -126,32 +141,38 @@ def name_axes(
     """Axes and terms of ``steps``; ``inputs`` are the shapes of the tensors they read.
 
     Raises:
-        RejectionError: AXES_CONFLICT where one tensor would have an axis twice, or a reshape does
-            more than move dimensions of extent 1.
+        RejectionError: AXES_CONFLICT where one tensor would have an axis twice, or where reshapes
+            split dimensions in ways that have no common factors.
     """
     shapes = _shapes(steps, inputs)
-    u = _Union({})
+    ties = _Ties(shapes)
     for s in steps:
-        _tie(u, s, shapes)
-    label: dict[Dimension, str] = {}
+        ties.tie(s)
+    factors = ties.factors()
+    label: dict[Atom, str] = {}
     extents: dict[str, int] = {}
-    axes: dict[str, tuple[str | None, ...]] = {}
+    known: dict[Dimension, tuple[str, ...]] = {}
+    axes: dict[str, Dims] = {}
     for name, shape in shapes.items():
-        own: list[str | None] = []
-        for i, n in enumerate(shape):
-            if n == 1:
-                own.append(None)
+        own: list[tuple[str, ...]] = []
+        for i, size in enumerate(shape):
+            if size == 1:
+                own.append(())
                 continue
-            root = u.find((name, i))
-            axis = label.setdefault(root, f"x{len(label):03d}")
-            if extents.setdefault(axis, n) != n or axis in own:
-                raise RejectionError("AXES_CONFLICT", f"{name} would have one axis twice", (name,))
-            own.append(axis)
+            root = ties.union.find((name, i))
+            if root not in known:
+                parts = factors.atoms(root)
+                known[root] = tuple(label.setdefault(a, f"x{len(label):03d}") for a, _ in parts)
+                extents |= {label[a]: n for a, n in parts}
+            own.append(known[root])
         axes[name] = tuple(own)
+        flat = [a for d in own for a in d]
+        if len(set(flat)) < len(flat) or prod(extents[a] for a in flat) != prod(shape):
+            raise RejectionError("AXES_CONFLICT", f"{name} would have one axis twice", (name,))
     terms: dict[str, Term] = {
         name: _constant(constants[name])
         if name in constants
-        else t.input_(name, (a for a in axes[name] if a))
+        else t.input_(name, (a for d in axes[name] for a in d))
         for name in inputs
     }
     for s in steps:
@@ -161,7 +182,7 @@ def name_axes(
 
 def _term(
     step: Step,
-    axes: Mapping[str, tuple[str | None, ...]],
+    axes: Mapping[str, Dims],
     terms: Mapping[str, Term],
     constants: Mapping[str, Constant],
 ) -> Term:
@@ -173,17 +194,17 @@ def _term(
         return terms[operand]
 
     args = [value(i) for i in step.inputs] if step.op != "pow" else [value(step.inputs[0])]
-    if step.op in ("cast", "transpose", "reshape"):
+    if step.op in ("cast", "transpose", "reshape", "expand"):
         return args[0]
     if step.op == "pow":
         return t.power(args[0], _exponent(step.inputs[1]))
     if step.op == "matmul":
         a = axes[str(step.inputs[0])]
-        return t.reduce_(t.SUM, [x for x in a[-1:] if x], t.mul(*args))
+        return t.reduce_(t.SUM, a[-1], t.mul(*args))
     if step.op in ("sum", "mean", "rmax"):
         assert isinstance(step.attr, tuple)
         source = axes[str(step.inputs[0])]
-        reduced = [x for i in step.attr if (x := source[i])]
+        reduced = [x for i in step.attr for x in source[i]]
         if step.op == "rmax":
             return t.reduce_(t.MAXR, reduced, args[0])
         total = t.reduce_(t.SUM, reduced, args[0])

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from itertools import pairwise
+from math import prod
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import term as t
@@ -41,8 +43,28 @@ def make_region(
     constants = {k: v for k, v in program.constants.items() if _uses(steps, k)}
     read = {**tensors, **{k: program.tensors[k] for k in constants}}
     shapes = {i: tuple(int(d) for d in read[i].shape or ()) for i in (*live, *constants)}
-    named = _merge(name_axes(steps, shapes, constants), live, outputs)
+    named = name_axes(steps, shapes, constants)
+    if any(s.op == "expand" for s in steps):
+        _check_repeated(named, live, outputs)
+    named = _merge(named, live, outputs)
     return _rename(program, nodes, steps, constants, named, live, outputs, tensors)
+
+
+def _check_repeated(named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+    """Refuse what an ``expand`` repeats unless another tensor varies over it: no kernel copies.
+
+    Raises:
+        RejectionError: OP_FORM.
+    """
+    for o in outputs:
+        if more := set(named.memory(o)) - set(named.terms[o].axes):
+            count = prod(named.extents[a] for a in more)
+            raise RejectionError("OP_FORM", f"{o} repeats its elements {count} times", (o,))
+    seen = {a for x in (*inputs, *outputs) for a in named.memory(x)}
+    if hidden := set(named.extents) - seen:
+        sizes = sorted(named.extents[a] for a in hidden)
+        reason = f"elements are repeated {sizes} times inside, where no input or output varies"
+        raise RejectionError("OP_FORM", reason, outputs)
 
 
 def _uses(steps: tuple[Step, ...], name: str) -> bool:
@@ -56,10 +78,13 @@ def _merge(named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> N
         if pair is None:
             return named
         first, second = pair
-        axes = {k: tuple(None if a == first else a for a in v) for k, v in named.axes.items()}
+        axes = {
+            k: tuple(tuple(dict.fromkeys(second if a == first else a for a in d)) for d in v)
+            for k, v in named.axes.items()
+        }
         extents = {k: v for k, v in named.extents.items() if k != first}
         extents[second] = named.extents[first] * named.extents[second]
-        fresh = {i: t.input_(i, (a for a in axes[i] if a)) for i in inputs}
+        fresh = {i: t.input_(i, (a for d in axes[i] for a in d)) for i in inputs}
         names = list(named.terms)
         terms = substitute(named.terms.values(), fresh, {first: second})
         named = Named(axes, extents, dict(zip(names, terms, strict=True)))
@@ -68,7 +93,7 @@ def _merge(named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> N
 def _mergeable(
     named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...]
 ) -> tuple[str, str] | None:
-    rows = [tuple(a for a in named.axes[x] if a) for x in (*inputs, *outputs)]
+    rows = [named.memory(x) for x in (*inputs, *outputs)]
     reduced = [
         set(u.attr)  # type: ignore[arg-type]
         for u in walk(named.terms[o] for o in outputs)
@@ -76,8 +101,10 @@ def _mergeable(
     ]
     if len(named.extents) <= 2:
         return None  # one axis for the grid and one for the threads
-    candidates = {(r[i], r[i + 1]) for r in rows for i in range(len(r) - 1)}
-    for first, second in sorted(candidates):
+    candidates = {pair for r in rows for pair in pairwise(r)}
+    # First what a reshape split: without it, the region would be the same.
+    split = {pair for x in (*inputs, *outputs) for d in named.axes[x] for pair in pairwise(d)}
+    for first, second in sorted(candidates, key=lambda pair: (pair not in split, pair)):
         together = all(
             (first in r) == (second in r)
             and (first not in r or r.index(second) == r.index(first) + 1)
@@ -151,7 +178,7 @@ def _rename(
     outputs: tuple[str, ...],
     tensors: Mapping[str, Tensor],
 ) -> Region:
-    memory = {x: tuple(a for a in named.axes[x] if a) for x in (*inputs, *outputs)}
+    memory = {x: named.memory(x) for x in (*inputs, *outputs)}
     roots = tuple(named.terms[o] for o in outputs)
     start = {i: _digest(tensors[i].dtype, i in program.weights, len(memory[i])) for i in inputs}
     colour, axis_colour = _colours(roots, start, memory)
@@ -196,7 +223,7 @@ def _rename(
     def tensor(x: str, name: str) -> RegionTensor:
         dtype = tensors[x].dtype
         assert dtype is not None
-        dims = tuple(axes.get(a) if a else None for a in named.axes[x])
+        dims = tuple(tuple(axes[a] for a in d) for d in named.axes[x])
         return RegionTensor(
             name, dtype, tuple(axes[a] for a in memory[x]), tensors[x], x in program.weights, dims
         )

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 
 from mirage_onnx.errors import Rejection, RejectionError
-from mirage_onnx.ir.program import Node, Program
+from mirage_onnx.ir.program import Program
 from mirage_onnx.ir.region import Region
 from mirage_onnx.match.canonical import make_region
+from mirage_onnx.match.graph import LAYOUT, Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,102 +64,7 @@ class Matches:
     rejections: tuple[Rejection, ...]
 
 
-def _operands(node: Node) -> tuple[str, ...]:
-    """The inputs that a node computes with: not the axes or the shape that it is told."""
-    read = {i for s in node.steps for i in s.inputs if isinstance(i, str)}
-    return tuple(dict.fromkeys(i for i in node.inputs if i in read))
-
-
-class _Graph:
-    """What the enumeration asks of a program, computed once."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.consumers = program.consumers()
-        self.reads = {n.name: _operands(n) for n in program.nodes}
-        self.node = {n.name: n for n in program.nodes}
-        self.order = {n.name: i for i, n in enumerate(program.nodes)}
-        self.reasons = {n.name: self._reason(n) for n in program.nodes}
-        self.producer = {o: n for n in program.nodes for o in n.outputs if o}
-
-    def _reason(self, node: Node) -> Rejection | None:
-        """Why the node can be in no region, or None."""
-        if node.barrier is not None:
-            return node.barrier
-        for step in node.steps:
-            if step.op != "matmul":
-                continue
-            if not any(isinstance(i, str) and self._is_constant(node, i) for i in step.inputs):
-                return Rejection("WEIGHT_RUNTIME", "no operand is an initializer", (node.name,))
-        for name in (*self.reads[node.name], *node.outputs):
-            tensor = self.program.tensors.get(name)
-            if not name or name in self.program.constants:
-                continue
-            if tensor is None or tensor.dtype is None or not tensor.dtype.is_float:
-                return Rejection("DTYPE", f"{name} is not a float tensor", (node.name,))
-            if not tensor.is_static:
-                return Rejection("DYNAMIC_DIM", f"{name} has a dynamic shape", (node.name,))
-        return None
-
-    def _is_constant(self, node: Node, name: str) -> bool:
-        """A weight, or computed from one inside the node (a transpose)."""
-        if name in self.program.weights:
-            return True
-        made = next((s for s in node.steps if s.output.name == name), None)
-        return made is not None and all(
-            isinstance(i, str) and self._is_constant(node, i) for i in made.inputs
-        )
-
-    def contractions(self, name: str) -> int:
-        return sum(s.op == "matmul" for s in self.node[name].steps)
-
-    def depth(self, name: str) -> int:
-        """Reductions and contractions of a node (composite operators chain theirs)."""
-        reducing = ("matmul", "sum", "mean", "rmax")
-        return sum(s.op in reducing for s in self.node[name].steps)
-
-    def reduces(self, name: str) -> bool:
-        return any(s.op in ("sum", "mean", "rmax") for s in self.node[name].steps)
-
-    def activations(self, node: Node) -> tuple[str, ...]:
-        program = self.program
-        return tuple(
-            dict.fromkeys(
-                i for i in self.reads[node.name]
-                if i not in program.weights and i not in program.constants
-            )
-        )  # fmt: skip
-
-    def inside(self, tensor: str) -> Node | None:
-        """The node that computes ``tensor``, if a region may contain it."""
-        node = self.producer.get(tensor)
-        return node if node is not None and self.reasons[node.name] is None else None
-
-    def is_natural(self, tensor: str) -> bool:
-        """Whether a region border may lie here: others read the value, or a new stage begins."""
-        node = self.producer.get(tensor)
-        readers = self.consumers.get(tensor, ())
-        if node is None or tensor in self.program.outputs:
-            return True
-        if any(self.reasons[r] is not None or self.contractions(r) for r in readers):
-            return True
-        if all(s.op == "cast" for s in node.steps):
-            return False
-        if self.contractions(node.name) or len(readers) > 1:
-            return True
-        return any(self.reduces(r) or self._casts_to_reduction(r) for r in readers)
-
-    def _casts_to_reduction(self, name: str) -> bool:
-        node = self.node[name]
-        if not node.steps or any(s.op != "cast" for s in node.steps):
-            return False
-        return any(len(self.consumers.get(o, ())) > 1 for o in node.outputs)
-
-    def elements(self, tensor: str) -> int:
-        return prod(int(d) for d in self.program.tensors[tensor].shape or ())
-
-
-def _cuts(graph: _Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
+def _cuts(graph: Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
     """The kept cuts of every tensor that a region may compute, in topological order."""
     found: dict[str, tuple[Cut, ...]] = {}
     for node in graph.program.nodes:
@@ -169,7 +74,9 @@ def _cuts(graph: _Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
         choices: list[list[Cut]] = []
         for tensor in graph.activations(node):
             options = list(found.get(tensor, ()))
-            if own:
+            if own and graph.regrouped(tensor):
+                options = []  # a µGraph contracts one axis, not several that lie apart
+            elif own:
                 options = [c for c in options if _feeds(graph, c, limits)]
             if graph.inside(tensor) is None or graph.is_natural(tensor):
                 options.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
@@ -189,7 +96,7 @@ def _cuts(graph: _Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
     return found
 
 
-def _feeds(graph: _Graph, cut: Cut, limits: Limits) -> bool:
+def _feeds(graph: Graph, cut: Cut, limits: Limits) -> bool:
     """Whether every contraction of the cone is small enough to be computed in front of another."""
     for name in cut.nodes:
         if graph.contractions(name):
@@ -199,21 +106,29 @@ def _feeds(graph: _Graph, cut: Cut, limits: Limits) -> bool:
     return True
 
 
-def _best(graph: _Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...]:
-    """Priority cuts: per number of contractions those with the fewest leaf elements per node."""
+def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...]:
+    """Priority cuts: per number of contractions those with the fewest leaf elements per node.
+
+    Of those that differ by views only, the one with most of them stays: it is the same kernel.
+    """
 
     def rank(cut: Cut) -> tuple[float, int, tuple[str, ...]]:
         border = sum(graph.elements(x) for x in cut.leaves)
-        return (border / len(cut.nodes), -len(cut.nodes), tuple(sorted(cut.leaves)))
+        size = sum(not graph.moves(n) for n in cut.nodes)
+        return (border / max(size, 1), -size, tuple(sorted(cut.leaves)))
 
     kept: list[Cut] = []
     for count in sorted({c.contractions for c in cuts}):
-        same = sorted((c for c in cuts if c.contractions == count), key=rank)
-        kept += same[: limits.kept_per_contractions]
+        largest: dict[frozenset[str], Cut] = {}
+        for cut in sorted((c for c in cuts if c.contractions == count), key=rank):
+            work = frozenset(n for n in cut.nodes if not graph.is_view(n))
+            if work not in largest or len(cut.nodes) > len(largest[work].nodes):
+                largest[work] = cut
+        kept += list(largest.values())[: limits.kept_per_contractions]
     return tuple(kept[: limits.kept])
 
 
-def _variants(graph: _Graph, tensor: str, cut: Cut, limits: Limits) -> Iterator[frozenset[str]]:
+def _variants(graph: Graph, tensor: str, cut: Cut, limits: Limits) -> Iterator[frozenset[str]]:
     """Output sets of a cone: the tensor alone (the rest recomputed), or all that others read."""
     yield frozenset({tensor})
     escaping = {
@@ -236,7 +151,7 @@ def _variants(graph: _Graph, tensor: str, cut: Cut, limits: Limits) -> Iterator[
         yield frozenset(escaping)
 
 
-def _is_convex(graph: _Graph, cut: Cut, outputs: set[str]) -> bool:
+def _is_convex(graph: Graph, cut: Cut, outputs: set[str]) -> bool:
     """Whether no leaf depends on an output through nodes outside the cone."""
     seen: set[str] = set()
     todo = list(cut.leaves)
@@ -254,17 +169,20 @@ def _is_convex(graph: _Graph, cut: Cut, outputs: set[str]) -> bool:
 def find_candidates(program: Program, limits: Limits | None = None) -> Matches:
     """All candidate regions of ``program``, and why nodes are in none."""
     bounds = limits or Limits()
-    graph = _Graph(program)
+    graph = Graph(program)
     cuts = _cuts(graph, bounds)
     candidates: dict[tuple[frozenset[str], frozenset[str]], Candidate] = {}
     failures: dict[str, Rejection] = {}
     for tensor, options in cuts.items():
         if not graph.is_natural(tensor):
             continue
+        only_viewed = graph.is_only_viewed(tensor)
         for cut in options:
             for outputs in _variants(graph, tensor, cut, bounds):
                 key = (cut.nodes, outputs)
                 if key in candidates or _is_trivial(graph, cut):
+                    continue
+                if only_viewed and len(outputs) == 1:
                     continue
                 made = _candidate(graph, cut, outputs)
                 if isinstance(made, Candidate):
@@ -287,14 +205,14 @@ def find_candidates(program: Program, limits: Limits | None = None) -> Matches:
     return Matches(tuple(candidates.values()), tuple(rejections))
 
 
-def _is_trivial(graph: _Graph, cut: Cut) -> bool:
+def _is_trivial(graph: Graph, cut: Cut) -> bool:
     """A single node of one step, or nothing but casts and moves: there is nothing to fuse."""
     steps = [s for n in cut.nodes for s in graph.node[n].steps]
-    computing = [s for s in steps if s.op not in ("cast", "transpose", "reshape")]
+    computing = [s for s in steps if s.op not in ("cast", *LAYOUT)]
     return len(computing) < 2 or len(cut.nodes) < 2
 
 
-def _candidate(graph: _Graph, cut: Cut, outputs: frozenset[str]) -> Candidate | Rejection:
+def _candidate(graph: Graph, cut: Cut, outputs: frozenset[str]) -> Candidate | Rejection:
     nodes = tuple(sorted(cut.nodes, key=graph.order.__getitem__))
     made = {o for n in nodes for o in graph.node[n].outputs}
     inputs = tuple(dict.fromkeys(i for n in nodes for i in graph.reads[n] if i not in made))

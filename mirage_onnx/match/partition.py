@@ -7,11 +7,15 @@ nothing extra, and a value that somebody else still needs keeps its node. Each t
 at most one candidate.
 
     maximise  sum_n e_n * time(n) - sum_i r_i * time(i)
+
+Up to ``EXACT`` candidates this is solved to the optimum. Larger programs are chains of layers, whose
+whole integer program has a loose relaxation; there a window of candidates moves down the topological
+order, each solved to the optimum beside what is already chosen, and its first half is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
@@ -23,6 +27,8 @@ from mirage_onnx.match.cuts import Candidate
 
 #: Cost added per used candidate, so that of two equal choices the one with fewer nodes wins.
 TIE_US = 1e-3
+#: Most candidates of one integer program, and of a window of a larger one.
+EXACT, WINDOW = 500, 200
 
 
 def choose(
@@ -36,6 +42,40 @@ def choose(
     ``times_us``: the cost of each candidate (already divided by the margin it must win by),
     ``node_us``: what each node costs in ONNX Runtime.
     """
+    count = len(candidates)
+    if count <= EXACT:
+        return _choose(program, candidates, times_us, node_us, 0)
+    place = {n.name: i for i, n in enumerate(program.nodes)}
+    last = [max(place[n] for n in c.nodes) for c in candidates]
+    order = sorted(range(count), key=lambda i: (last[i], i))
+    kept: list[int] = []
+    start = 0
+    while start < count:
+        end = start + WINDOW
+        # Candidates that end with the same node are kept or left to the next window together.
+        middle = start + WINDOW // 2
+        while middle < count and last[order[middle]] == last[order[middle - 1]]:
+            middle += 1
+        end = max(end, middle)
+        if end >= count:
+            middle = end = count
+        some = [*kept, *order[start:end]]
+        picked = _choose(
+            program, [candidates[i] for i in some], [times_us[i] for i in some], node_us, len(kept)
+        )
+        kept = [some[k] for k in picked if k < len(kept) + middle - start]
+        start = middle
+    return tuple(sorted(kept))
+
+
+def _choose(
+    program: Program,
+    candidates: Sequence[Candidate],
+    times_us: Sequence[float],
+    node_us: Mapping[str, float],
+    fixed: int,
+) -> tuple[int, ...]:
+    """The best choice that has the first ``fixed`` candidates in it."""
     if not candidates:
         return ()
     count, nodes = len(candidates), sorted({n for c in candidates for n in c.nodes})
@@ -43,12 +83,14 @@ def choose(
     rows: list[tuple[dict[int, float], float]] = []
     readers = program.consumers()
     by_name = {n.name: n for n in program.nodes}
+    covers = _indices(c.nodes for c in candidates)
+    yields = _indices(c.outputs for c in candidates)
     for n in nodes:
-        covering = [i for i, c in enumerate(candidates) if n in c.nodes]
+        covering = covers[n]
         # e_n <= sum of the candidates that cover n
         rows.append(({index[n]: 1.0, **dict.fromkeys(covering, -1.0)}, 0.0))
         for o in by_name[n].outputs:
-            yielding = [i for i in covering if o in candidates[i].outputs]
+            yielding = yields.get(o, [])
             free = dict.fromkeys(yielding, -1.0)
             if o in program.outputs:
                 # a graph output must be yielded
@@ -66,9 +108,8 @@ def choose(
         for leaf in {t.tensor.name for t in c.region.inputs}:
             if (producer := maker.get(leaf)) in index:
                 # what a used candidate reads is made by its node or yielded by another candidate
-                yielding = [j for j, d in enumerate(candidates) if leaf in d.outputs]
                 row = {index[producer]: 1.0, i: 1.0}
-                for j in yielding:
+                for j in yields.get(leaf, []):
                     row[j] = row.get(j, 0.0) - 1.0
                 rows.append((row, 1.0))
     size = count + len(nodes)
@@ -78,12 +119,21 @@ def choose(
         cost[i] += TIE_US * 1e-2 * len(c.nodes)
     for n in nodes:
         cost[index[n]] = -node_us.get(n, 0.0)
-    chosen = _solve(cost, rows, count, size)
+    chosen = _solve(cost, rows, count, fixed)
     while cycle := _cycle(program, candidates, chosen):
         # Regions that each may be replaced, but that would need each other's results.
         rows.append((dict.fromkeys(cycle, 1.0), len(cycle) - 1.0))
-        chosen = _solve(cost, rows, count, size)
+        chosen = _solve(cost, rows, count, fixed)
     return chosen
+
+
+def _indices(names: Iterable[frozenset[str]]) -> dict[str, list[int]]:
+    """Name -> the places of the sets that hold it, ascending."""
+    found: dict[str, list[int]] = {}
+    for i, some in enumerate(names):
+        for name in some:
+            found.setdefault(name, []).append(i)
+    return found
 
 
 def _cycle(
@@ -105,8 +155,9 @@ def _cycle(
 
 
 def _solve(
-    cost: np.ndarray, rows: list[tuple[dict[int, float], float]], count: int, size: int
+    cost: np.ndarray, rows: list[tuple[dict[int, float], float]], count: int, fixed: int
 ) -> tuple[int, ...]:
+    size = len(cost)
     entries = [(i, j, v) for i, (row, _) in enumerate(rows) for j, v in row.items()]
     r, c, v = (np.array(x) for x in zip(*entries, strict=True))
     matrix = coo_array((v, (r, c)), shape=(len(rows), size))
@@ -116,10 +167,10 @@ def _solve(
     found = milp(
         cost,
         constraints=LinearConstraint(matrix.tocsc(), -np.inf, limits),
-        bounds=Bounds(0, 1),
+        bounds=Bounds(np.arange(size) < fixed, 1),
         integrality=integrality,
         options={"time_limit": 20.0, "mip_rel_gap": 0.0},
     )
     if found.x is None:
-        return ()
+        return tuple(range(fixed))
     return tuple(i for i in range(count) if found.x[i] > 0.5)

@@ -69,7 +69,7 @@ class Programs:
     def _input_tensor(self, name: str) -> KTensor:
         source = next(i for i in self.region.inputs if i.name == name)
         axes = source.axes
-        if source.is_weight and len(axes) == 2:
+        if source.is_weight and len(axes) == 2 and not source.splits_dims:
             contracted = _contracted_axis(self.region, name)
             if contracted == axes[0]:
                 axes = (axes[1], axes[0])

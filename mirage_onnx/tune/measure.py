@@ -22,7 +22,7 @@ from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.target import Target
 from mirage_onnx.tune.device import Gpu
 from mirage_onnx.tune.ort_run import OrtRun, region_model
-from mirage_onnx.verify.interpret_steps import interpret_steps
+from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps
 from mirage_onnx.verify.weights import sample_weights
 
 MIN_GAIN = 0.03
@@ -121,18 +121,12 @@ def draw(
     raise RejectionError("INCONCLUSIVE", "no random input gives finite values", region.nodes)
 
 
-def stored(source: RegionTensor, axes: tuple[str, ...], x: np.ndarray) -> np.ndarray:
+def stored(
+    source: RegionTensor, axes: tuple[str, ...], x: np.ndarray, extents: Mapping[str, int]
+) -> np.ndarray:
     """The values of a region input in the memory order that the kernels read."""
-    if axes == source.axes:
-        return np.ascontiguousarray(x)
-    sizes = []
-    size = 1
-    for axis, n in zip(source.dims, x.shape, strict=True):
-        size *= n
-        if axis is not None:  # the dims before it that have no axis of their own belong to it
-            sizes.append(size)
-            size = 1
-    return np.ascontiguousarray(x.reshape(sizes).transpose([source.axes.index(a) for a in axes]))
+    order = [source.axes.index(a) for a in axes]
+    return np.ascontiguousarray(by_axes(source, x, extents).transpose(order))
 
 
 class Inputs:
@@ -144,6 +138,7 @@ class Inputs:
     def __init__(self, gpu: Gpu, region: Region, data: Mapping[str, np.ndarray]) -> None:
         self._gpu, self._data = gpu, data
         self._sources = {i.name: i for i in region.inputs}
+        self._extents = region.extents
         self._at: dict[tuple[str, tuple[str, ...]], int] = {}
 
     def address(self, name: str, axes: tuple[str, ...]) -> int | None:
@@ -152,7 +147,7 @@ class Inputs:
         if source is None:
             return None
         if (name, axes) not in self._at:
-            values = stored(source, axes, self._data[source.tensor.name])
+            values = stored(source, axes, self._data[source.tensor.name], self._extents)
             self._at[name, axes] = self._gpu.put(values)
         return self._at[name, axes]
 

@@ -133,8 +133,10 @@ def check_terms(region: Region, rng: np.random.Generator) -> Rejection | None:
                 # Where everything cancels (the mean of x - mean(x)), what is left of the steps is
                 # float64's own rounding of their largest value.
                 rounding = ROUNDING * largest * np.sqrt(x.size)
-                norm = max(float(np.linalg.norm(x[defined])), float(rounding), 1e-300)
-                error = float(np.linalg.norm(x[defined] - y[defined])) / norm
+                # Squares of values of an exp of an exp would overflow: in units of the largest.
+                unit = max(float(np.abs(x[defined]).max(initial=0.0)), 1e-300)
+                norm = max(float(np.linalg.norm(x[defined] / unit)), float(rounding) / unit)
+                error = float(np.linalg.norm((x[defined] - y[defined]) / unit)) / max(norm, 1e-300)
                 if not error < TERM_TOLERANCE:
                     reason = f"the terms of {output.name} differ from its steps by {error:.1e}"
                     return Rejection("NOT_EQUIVALENT", reason, region.nodes)

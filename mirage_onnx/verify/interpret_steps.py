@@ -32,13 +32,14 @@ def interpret_steps(
 
     ``rounded``: every result is rounded to its recorded element type, op by op. Otherwise casts
     change nothing, as in the algebra. ``xp``: the array module of the inputs, numpy or cupy.
-    ``extents``: of the region's axes in ``inputs``, where they are not its own.
+    ``extents``: of the axes, where ``inputs`` are ``positional``; without, inputs have their
+    recorded shapes wherever a step regroups or repeats their dimensions.
 
     Raises:
         ValueError: a step cannot be run on these shapes.
     """
     env = dict(inputs)
-    shapes = _resized(region, extents or region.extents)
+    shapes = _resized(region, extents)
     recorded = {i.tensor.name: i.tensor.shape for i in region.inputs}
 
     def operand(x: Operand) -> np.ndarray:
@@ -67,7 +68,7 @@ def interpret_steps(
     return env
 
 
-def _resized(region: Region, extents: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+def _resized(region: Region, extents: Mapping[str, int] | None) -> dict[str, tuple[int, ...]]:
     """The shapes at these extents of what steps regroup or repeat."""
     recorded = {i.tensor.name: i.tensor.shape for i in region.inputs}
     recorded |= {s.output.name: s.output.shape for s in region.steps}
@@ -77,8 +78,8 @@ def _resized(region: Region, extents: Mapping[str, int]) -> dict[str, tuple[int,
         sides = [[d for d in side if d != 1] for side in (before, step.output.shape or ())]
         if step.op in ("reshape", "expand") and sides[0] != sides[1]:
             wanted.append(step.output.name)
-    if not wanted:
-        return {}
+    if extents is None or not wanted:
+        return {name: tuple(int(d) for d in recorded[name] or ()) for name in wanted}
     axes = step_axes(region)
     sizes = axes.extents_at(extents)
     return {name: axes.shape(name, sizes) for name in wanted}

@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from small_models import Net
 
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.program import Program
+from mirage_onnx.match import partition
 from mirage_onnx.match.cuts import Candidate, find_candidates
 from mirage_onnx.match.partition import choose
 
@@ -50,37 +52,129 @@ def gain(
     return saved - sum(times[i] for i in used)
 
 
+def is_acyclic(program: Program, used: Sequence[Candidate]) -> bool:
+    """Whether the rewritten graph has an order: by running it, one node or region at a time."""
+    replaced = {o for c in used for o in c.outputs}
+    dead = gone(program, used)
+    todo = [({i.tensor.name for i in c.region.inputs}, set(c.outputs)) for c in used]
+    todo += [
+        (set(n.inputs), set(n.outputs) - replaced) for n in program.nodes if n.name not in dead
+    ]
+    made = {o for _, outputs in todo for o in outputs}
+    while todo:
+        ready = [x for x in todo if not x[0] & made]
+        if not ready:
+            return False
+        for inputs, outputs in ready:
+            todo.remove((inputs, outputs))
+            made -= outputs
+    return True
+
+
+def best_gain(
+    program: Program, some: Sequence[Candidate], times: Sequence[float],
+    node_us: Mapping[str, float],
+) -> float:  # fmt: skip
+    """By trying every subset."""
+    best = 0.0
+    for count in range(1, len(some) + 1):
+        for used in combinations(range(len(some)), count):
+            g = gain(program, used, some, times, node_us)
+            if g is not None and g > best and is_acyclic(program, [some[i] for i in used]):
+                best = g
+    return best
+
+
 def random_program(pick: random.Random) -> Program:
+    """A DAG of elementwise functions, reductions, contractions and barriers, with shared values."""
     net = Net()
     values = [net.input(8, 64), net.input(8, 64)]
-    for _ in range(pick.randint(3, 7)):
-        x, y = pick.choice(values[-3:]), pick.choice(values)
-        op, arity = pick.choice([("Add", 2), ("Mul", 2), ("Exp", 1), ("Tanh", 1)])
-        values.append(getattr(net, op)(*(x, y)[:arity]))
+    kinds = ["Add", "Mul", "Sub", "Exp", "Tanh", "Abs", "mean", "linear", "barrier"]
+    for kind in pick.choices(kinds, [3, 3, 2, 3, 2, 2, 2, 1, 1], k=pick.randint(4, 9)):
+        x, y = pick.choice(values[-4:]), pick.choice(values)
+        if kind == "mean":
+            values.append(net.Sub(x, net.ReduceMean(x, [-1])))
+        elif kind == "linear":
+            values.append(net.MatMul(x, net.weight(64, 64)))
+        elif kind == "barrier":
+            values.append(net.CumSum(x, net.constant(1, np.int64)))
+        else:
+            values.append(getattr(net, kind)(*(x, y)[: 2 if kind in ("Add", "Mul", "Sub") else 1]))
     read = {i for n in net.nodes for i in n.input}
     outputs = [n.output[0] for n in net.nodes if n.output[0] not in read]
     outputs += [pick.choice([n.output[0] for n in net.nodes])]
     return import_model(load_model(net.model(*dict.fromkeys(outputs))))
 
 
-@settings(max_examples=60)
-@given(st.integers(0, 10**6))
-def test_best_of_all_choices(seed: int) -> None:
+def check_choice(seed: int, most: int) -> None:
+    """The gain of what is chosen, of at most ``most`` candidates, is that of the best subset."""
     pick = random.Random(seed)
     program = random_program(pick)
     found = list(find_candidates(program).candidates)
-    some = pick.sample(found, min(len(found), 8))
+    some = pick.sample(found, min(len(found), most))
     times = [pick.randint(1, 60) / 4 for _ in some]
     node_us = {n.name: pick.randint(0, 20) / 2 for n in program.nodes}
     chosen = choose(program, some, times, node_us)
-    best = max(
-        g
-        for count in range(len(some) + 1)
-        for used in combinations(range(len(some)), count)
-        if (g := gain(program, used, some, times, node_us)) is not None
-    )
     got = gain(program, chosen, some, times, node_us)
-    assert got == pytest.approx(best, abs=0.05)
+    assert is_acyclic(program, [some[i] for i in chosen])
+    assert got == pytest.approx(best_gain(program, some, times, node_us), abs=0.05)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**6))
+def test_best_of_all_choices(seed: int) -> None:
+    check_choice(seed, 12)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000)
+@given(st.integers(0, 10**9))
+def test_best_of_all_choices_many_times(seed: int) -> None:
+    check_choice(seed, 12)
+
+
+@pytest.mark.parametrize("layers", [1, 5])
+def test_windows_lose_next_to_nothing(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stack of norms and gated projections: by windows, and as one integer program."""
+    net = Net()
+    x = net.input(1, 64)
+    for _ in range(layers):
+        y = net.rms(x, net.weight(64))
+        gate, up = (net.MatMul(y, net.weight(64, 64)) for _ in range(2))
+        x = net.Add(
+            x, net.MatMul(net.Mul(net.Mul(gate, net.Sigmoid(gate)), up), net.weight(64, 64))
+        )
+    program = import_model(load_model(net.model(x)))
+    found = find_candidates(program).candidates
+    times = [1.0 + 0.1 * len(c.nodes) for c in found]
+    node_us = {n.name: 2.0 for n in program.nodes}
+    gains = []
+    for exact in (len(found), 1):
+        monkeypatch.setattr(partition, "EXACT", exact)
+        monkeypatch.setattr(partition, "WINDOW", 60)
+        used = choose(program, found, times, node_us)
+        assert is_acyclic(program, [found[i] for i in used])
+        gains.append(gain(program, used, found, times, node_us))
+    assert len(found) > 60 or layers == 1
+    assert gains[0] is not None and gains[1] is not None
+    assert 0.98 * gains[0] <= gains[1] <= gains[0] + 0.05
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**6))
+def test_small_windows_make_a_choice_that_can_be_rewritten(seed: int) -> None:
+    pick = random.Random(seed)
+    program = random_program(pick)
+    found = list(find_candidates(program).candidates)
+    times = [pick.randint(1, 60) / 4 for _ in found]
+    node_us = {n.name: pick.randint(0, 20) / 2 for n in program.nodes}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition, "EXACT", 0)
+        patch.setattr(partition, "WINDOW", 4)
+        used = choose(program, found, times, node_us)
+    got = gain(program, used, found, times, node_us)
+    assert got is not None and got >= -0.05
+    assert is_acyclic(program, [found[i] for i in used])
 
 
 def chain() -> tuple[Program, list[Candidate]]:

@@ -1,0 +1,197 @@
+"""What the enumeration of cuts asks of a program: what may be inside a region, and where one ends.
+
+A *move* is a node that computes nothing (it reshapes, transposes, repeats); a *view* a move that
+leaves every element where it is in memory.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from mirage_onnx.errors import Rejection
+from mirage_onnx.ir.program import Node, Program, Step
+
+#: Steps that compute nothing: no cut is better for having more of them.
+LAYOUT = ("transpose", "reshape", "expand")
+
+
+def _operands(node: Node) -> tuple[str, ...]:
+    """The inputs that a node computes with: not the axes or the shape that it is told."""
+    read = {i for s in node.steps for i in s.inputs if isinstance(i, str)}
+    return tuple(dict.fromkeys(i for i in node.inputs if i in read))
+
+
+class Graph:
+    """A program with its edges and reasons, computed once."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.consumers = program.consumers()
+        self.reads = {n.name: _operands(n) for n in program.nodes}
+        self.node = {n.name: n for n in program.nodes}
+        self.order = {n.name: i for i, n in enumerate(program.nodes)}
+        self.reasons = {n.name: self._reason(n) for n in program.nodes}
+        self.producer = {o: n for n in program.nodes for o in n.outputs if o}
+        self._contractions = {n.name: sum(s.op == "matmul" for s in n.steps) for n in program.nodes}
+        self._moves = {
+            n.name for n in program.nodes if n.steps and all(s.op in LAYOUT for s in n.steps)
+        }
+        self._views = {n.name for n in program.nodes if n.steps and all(map(_is_view, n.steps))}
+        self._natural: dict[str, bool] = {}
+
+    def _reason(self, node: Node) -> Rejection | None:
+        """Why the node can be in no region, or None."""
+        if node.barrier is not None:
+            return node.barrier
+        for step in node.steps:
+            if step.op != "matmul":
+                continue
+            if not any(isinstance(i, str) and self._is_constant(node, i) for i in step.inputs):
+                return Rejection("WEIGHT_RUNTIME", "no operand is an initializer", (node.name,))
+        for name in (*self.reads[node.name], *node.outputs):
+            tensor = self.program.tensors.get(name)
+            if not name or name in self.program.constants:
+                continue
+            if tensor is None or tensor.dtype is None or not tensor.dtype.is_float:
+                return Rejection("DTYPE", f"{name} is not a float tensor", (node.name,))
+            if not tensor.is_static:
+                return Rejection("DYNAMIC_DIM", f"{name} has a dynamic shape", (node.name,))
+        return None
+
+    def _is_constant(self, node: Node, name: str) -> bool:
+        """A weight, or computed from one inside the node (a transpose)."""
+        if name in self.program.weights:
+            return True
+        made = next((s for s in node.steps if s.output.name == name), None)
+        return made is not None and all(
+            isinstance(i, str) and self._is_constant(node, i) for i in made.inputs
+        )
+
+    def contractions(self, name: str) -> int:
+        return self._contractions[name]
+
+    def depth(self, name: str) -> int:
+        """Reductions and contractions of a node (composite operators chain theirs)."""
+        reducing = ("matmul", "sum", "mean", "rmax")
+        return sum(s.op in reducing for s in self.node[name].steps)
+
+    def reduces(self, name: str) -> bool:
+        return any(s.op in ("sum", "mean", "rmax") for s in self.node[name].steps)
+
+    def activations(self, node: Node) -> tuple[str, ...]:
+        program = self.program
+        return tuple(
+            dict.fromkeys(
+                i for i in self.reads[node.name]
+                if i not in program.weights and i not in program.constants
+            )
+        )  # fmt: skip
+
+    def inside(self, tensor: str) -> Node | None:
+        """The node that computes ``tensor``, if a region may contain it."""
+        node = self.producer.get(tensor)
+        return node if node is not None and self.reasons[node.name] is None else None
+
+    def is_natural(self, tensor: str) -> bool:
+        """Whether a region border may lie here: others read the value, or a new stage begins."""
+        if tensor not in self._natural:
+            self._natural[tensor] = self._is_natural(tensor)
+        return self._natural[tensor]
+
+    def _is_natural(self, tensor: str) -> bool:
+        node = self.producer.get(tensor)
+        readers = self.consumers.get(tensor, ())
+        if node is None or tensor in self.program.outputs:
+            return True
+        if any(self.reasons[r] is not None or self.contractions(r) for r in readers):
+            return True
+        if self._borders_regrouping(node, readers):
+            return True
+        if all(s.op == "cast" for s in node.steps):
+            return False
+        if self.contractions(node.name) or len(readers) > 1:
+            return True
+        return any(self.reduces(r) or self._casts_to_reduction(r) for r in readers)
+
+    def moves(self, name: str) -> bool:
+        """Whether the node computes nothing, but moves or repeats elements."""
+        return name in self._moves
+
+    def is_view(self, name: str) -> bool:
+        """Whether the node moves nothing in memory: only its shape is new."""
+        return name in self._views
+
+    def is_only_viewed(self, tensor: str) -> bool:
+        """Whether regions that yield views of the tensor stand for those that yield it."""
+        readers = self.consumers.get(tensor, ())
+        if tensor in self.program.outputs or not readers:
+            return False
+        return all(
+            self.reasons[r] is None
+            and self.is_view(r)
+            and all(self.is_natural(o) or self.is_only_viewed(o) for o in self.node[r].outputs)
+            for r in readers
+        )
+
+    def _borders_regrouping(self, node: Node, readers: tuple[str, ...]) -> bool:
+        """Whether here begins or ends a chain of moves that regroups dimensions in another order.
+
+        No kernel may be found across it, so what is before and after is offered by itself too.
+        None yields repeated elements: what is repeated is always offered.
+        """
+        if any(s.op == "expand" for r in readers for s in self.node[r].steps):
+            return True
+        if not self.moves(node.name):
+            return any(self._regroups(self._chain(r, down=True)) for r in readers)
+        ends = not all(map(self.moves, readers))
+        return ends and self._regroups(self._chain(node.name, down=False))
+
+    def regrouped(self, tensor: str) -> bool:
+        """Whether a chain of moves ends here that regroups dimensions in another order."""
+        node = self.inside(tensor)
+        return node is not None and self._regroups(self._chain(node.name, down=False))
+
+    def _chain(self, name: str, *, down: bool) -> tuple[str, ...]:
+        """The moves from here on, to the inputs or (while each has one reader) to the outputs."""
+        found = []
+        node = self.node.get(name)
+        while node and self.reasons[node.name] is None and self.moves(node.name):
+            found.append(node.name)
+            if down:
+                readers = self.consumers.get(node.outputs[0], ())
+                node = self.node[readers[0]] if len(readers) == 1 else None
+            else:
+                node = self.producer.get(self.reads[node.name][0])
+        return tuple(found)
+
+    def _regroups(self, chain: tuple[str, ...]) -> bool:
+        steps = [s for n in chain for s in self.node[n].steps]
+        splits = any(s.op == "reshape" and self._splits(s) for s in steps)
+        return splits and any(s.op == "transpose" and _permutes(s) for s in steps)
+
+    def _splits(self, step: Step) -> bool:
+        before = self.program.tensors.get(str(step.inputs[0]))
+        if before is None:  # inside a node, reshapes only move dimensions of extent 1
+            return False
+        sides = ([d for d in x or () if d != 1] for x in (before.shape, step.output.shape))
+        return next(sides) != next(sides)
+
+    def _casts_to_reduction(self, name: str) -> bool:
+        node = self.node[name]
+        if not node.steps or any(s.op != "cast" for s in node.steps):
+            return False
+        return any(len(self.consumers.get(o, ())) > 1 for o in node.outputs)
+
+    def elements(self, tensor: str) -> int:
+        return prod(int(d) for d in self.program.tensors[tensor].shape or ())
+
+
+def _is_view(step: Step) -> bool:
+    return step.op == "reshape" or (step.op == "transpose" and not _permutes(step))
+
+
+def _permutes(step: Step) -> bool:
+    """Whether a transposition moves more than dimensions of extent 1."""
+    assert isinstance(step.attr, tuple)
+    kept = [i for i, n in zip(step.attr, step.output.shape or (), strict=True) if n != 1]
+    return kept != sorted(kept)

@@ -1,0 +1,149 @@
+"""Regions across reshapes that split or join dimensions, and across repeated elements, to the end.
+
+Heads are split after a linear layer and joined before one, normalised by themselves, or shared by
+several queries. The optimized model gives the same bits in stock onnxruntime, and its kernels,
+emulated, the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_layouts import random_layout_model
+from random_models import float64_feeds, in_float64
+from small_models import Net, feeds, matches, run_model
+
+import mirage_onnx
+from mirage_onnx.errors import REJECTIONS, RejectionError
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.ir.region import Region
+from mirage_onnx.match.canonical import make_region
+from mirage_onnx.verify.domain import Float64
+from mirage_onnx.verify.equivalence import check_terms
+from mirage_onnx.verify.interpret_steps import by_axes
+from mirage_onnx.verify.interpret_term import interpret_terms
+from mirage_onnx.verify.named import Named
+
+#: fp16 outputs whose sums are in fp32.
+TOLERANCE = 4e-3
+
+
+def split_heads(net: Net, tokens: int) -> str:
+    """norm(x) W + b as [1, heads, tokens, 16]."""
+    y = net.MatMul(net.rms(net.input(1, tokens, 64), net.weight(64)), net.weight(64, 64))
+    y = net.Reshape(net.Add(y, net.weight(64)), [1, tokens, 4, 16])
+    return net.Transpose(y, perm=[0, 2, 1, 3])
+
+
+def joined_heads(net: Net, tokens: int) -> str:
+    """[1, heads, tokens, 16] as rows of 64, a linear layer and the residual."""
+    y = net.Transpose(net.input(1, 4, tokens, 16), perm=[0, 2, 1, 3])
+    y = net.MatMul(net.Reshape(y, [1, tokens, 64]), net.weight(64, 64))
+    return net.Add(y, net.input(1, tokens, 64))
+
+
+def normed_heads(net: Net, tokens: int) -> str:
+    """x W, each head divided by its own root mean square (Qwen3)."""
+    y = net.Reshape(net.MatMul(net.input(1, tokens, 64), net.weight(64, 64)), [1, tokens, 4, 16])
+    return net.Transpose(net.rms(y, net.weight(16)), perm=[0, 2, 1, 3])
+
+
+def shared_heads(net: Net, tokens: int) -> str:
+    """Two heads read by four, as exporters write grouped-query attention."""
+    k, q = net.input(1, 2, tokens, 16), net.input(1, 4, tokens, 16)
+    repeated = net.Expand(net.Unsqueeze(k, [2]), [1, 2, 2, tokens, 16])
+    return net.Exp(net.Mul(net.Tanh(q), net.Reshape(repeated, [1, 4, tokens, 16])))
+
+
+def model_of(build: Callable[[Net, int], str], tokens: int) -> onnx.ModelProto:
+    net = Net(seed=3)
+    return net.model(build(net, tokens))
+
+
+@pytest.mark.parametrize(
+    ("build", "tokens", "left"),
+    [
+        (split_heads, 1, set()),
+        (split_heads, 8, set()),
+        (joined_heads, 1, set()),
+        # Two dimensions that are not side by side would be contracted.
+        (joined_heads, 8, {"Reshape", "Transpose"}),
+        (normed_heads, 1, set()),
+        (normed_heads, 8, set()),
+        (shared_heads, 1, set()),
+        (shared_heads, 8, set()),
+    ],
+)
+def test_regrouped_regions(build: Callable[[Net, int], str], tokens: int, left: set[str]) -> None:
+    model = model_of(build, tokens)
+    result = mirage_onnx.optimize(model, target="h200", workers=1)
+    replaced = [r for r in result.report["regions"] if r["status"] == "replaced"]
+    nodes = {n for r in replaced for n in r["ops"]}
+    assert {n.op_type for n in model.graph.node if n.name not in nodes} == left
+    values = feeds(model, np.random.default_rng(0))
+    (want,) = run_model(model, values)
+    (stock,) = run_model(result.model, values)
+    assert stock.tobytes() == want.tobytes()
+    session = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
+    (got,) = session.run(None, values)
+    assert all(n >= 1 for n in mirage_onnx.launches(session).values())
+    assert got.shape == want.shape
+    error = np.linalg.norm(got.astype(float) - want) / np.linalg.norm(want.astype(float))
+    assert error < TOLERANCE
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> onnx.ModelProto:
+    return random_layout_model(
+        lambda options: draw(st.sampled_from(options)), draw(st.integers(3, 8))
+    )
+
+
+def assert_terms_are_the_model(region: Region, values: dict[str, np.ndarray]) -> None:
+    """The terms at the model's own sizes, against numpy on the ONNX nodes."""
+    inputs = {
+        i.name: Named(by_axes(i, values[i.tensor.name], region.extents)[None], i.axes)
+        for i in region.inputs
+    }
+    got = interpret_terms(Float64(), region.terms, inputs, region.extents)
+    for o, value in zip(region.outputs, got, strict=True):
+        want = by_axes(o, values[o.tensor.name], region.extents)
+        # What cancels is 0 without axes in the terms.
+        np.testing.assert_allclose(value.aligned(o.axes)[0] + 0 * want, want, rtol=1e-7, atol=1e-7)
+
+
+def whole(model: onnx.ModelProto) -> Region:
+    """All nodes as one region."""
+    program = import_model(load_model(model))
+    for node in program.nodes:
+        if node.barrier is not None:
+            raise RejectionError(node.barrier.code, node.barrier.reason)
+    made = {o for n in program.nodes for o in n.outputs}
+    steps = [s for n in program.nodes for s in n.steps]
+    read = dict.fromkeys(i for s in steps for i in s.inputs if isinstance(i, str))
+    inputs = tuple(i for i in read if i in program.tensors and i not in made)
+    return make_region(program, tuple(n.name for n in program.nodes), inputs, program.outputs)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(chains())
+def test_random_chains_of_reshapes(model: onnx.ModelProto) -> None:
+    """Steps and terms agree, at other sizes and at the model's own; a refusal has a reason."""
+    found = matches(model)
+    regions = [c.region for c in found.candidates]
+    try:
+        regions.append(whole(model))
+    except RejectionError as refused:
+        assert refused.rejection.code in ("AXES_CONFLICT", "OP_FORM"), refused
+        assert refused.rejection.reason
+    assert all(r.code in REJECTIONS and r.reason for r in found.rejections)
+    values = in_float64(model, float64_feeds(model, np.random.default_rng(1)))
+    for region in regions:
+        reason = check_terms(region, np.random.default_rng(0))
+        assert reason is None or reason.code == "INCONCLUSIVE", reason
+        assert_terms_are_the_model(region, values)
