@@ -64,7 +64,7 @@ setup || { echo "== setup failed"; exit 1; }
 echo "== setup: $((SECONDS - start)) s"
 for name in "${@:-tests}"; do
     case $name in
-    tests) step tests 240 python3 -m pytest -q -m gpu --durations=8 -p no:cacheprovider tests ;;
+    tests) step tests 450 python3 -m pytest -q -m gpu --durations=8 -p no:cacheprovider tests ;;
     primitives)
         step primitives 200 env PRIMITIVES_RECORD="$OUT/primitives" \
             python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_primitives.py ;;

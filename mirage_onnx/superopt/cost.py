@@ -2,11 +2,12 @@
 
     time_us = fixed + streaming / rate(bytes in flight) + waves + re-read bytes + arithmetic
 
-Fitted to measurements on an H200: the shape to ``bench/results/h200/sweep.csv.xz`` (isolated kernels,
-1700 parameter points of a norm and linear layer), the level to ``chain.json`` (a kernel's share of
-a replayed CUDA graph, the footing of the ORT table it is compared with; an isolated cold kernel
-takes about 3 us longer). A cold kernel streams its bytes at 1 / (1/peak^3 + 1/r^3)^(1/3) with
-r = bytes in flight / latency: 31 KiB a multiprocessor reach 90 % of the peak, 62 KiB all of it.
+Fitted to measurements on an H200: the shape to ``bench/results/h200/sweep.csv.xz`` (isolated
+kernels, 1700 parameter points of a norm and linear layer), the level to ``chain.json`` (a kernel's
+share of a replayed CUDA graph, the footing of the ORT table it is compared with; an isolated cold
+kernel takes about 3 us longer). A cold kernel streams its bytes at 1 / (1/peak^3 + 1/r^3)^(1/3)
+with r = bytes in flight / latency: 31 KiB a multiprocessor reach 90 % of the peak, 62 KiB all of
+it.
 The model ranks candidates; a measured choice replaces it wherever there is a GPU.
 """
 
