@@ -101,8 +101,8 @@ def const(value: Fraction | int | str) -> Term:
 
 
 def extent(axes: Iterable[str]) -> Term:
-    """The number of elements along ``axes`` (1 for none)."""
-    ordered = tuple(sorted(axes))
+    """The number of elements along ``axes``, a set: axes that become one count once; 1 for none."""
+    ordered = tuple(sorted(set(axes)))
     return _make(EXTENT, (), ordered, ()) if ordered else const(1)
 
 

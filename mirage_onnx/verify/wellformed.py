@@ -197,6 +197,7 @@ def _check_attributes(op: BlockOp) -> None:
         _need(op.value is not None and not isinstance(op.value, str), "the exponent is missing")
     else:
         _need(op.value is None, "the operation takes no value")
+    _need(len(set(op.reduced)) == len(op.reduced), f"{op.reduced} names an axis twice")
     if op.op not in ("extent", "matmul", "sum", "rmax"):
         _need(not op.reduced, "the operation takes no axes")
     if op.op == "extent":

@@ -12,6 +12,7 @@ from small_models import Net, matches, region_of
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.term import EXTENT, walk
 from mirage_onnx.match.axes import name_axes
 from mirage_onnx.match.canonical import make_region
 
@@ -138,6 +139,15 @@ def test_leading_dimensions_are_one_axis(lead: tuple[int, ...]) -> None:
     assert len(activation.dims) == len(lead) + 1
     assert list(dict.fromkeys(a for d in activation.dims for a in d)) == list(activation.axes)
     assert not activation.splits_dims
+
+
+def test_a_mean_over_dimensions_that_become_one_axis_counts_its_elements_once() -> None:
+    net = Net()
+    x = net.input(2, 3, 4, 5)
+    found = region_of(net.model(net.Sub(x, net.ReduceMean(x, [1, 2, 3]))))
+    assert sorted(found.extents.values()) == [2, 60]
+    counts = [u.attr for u in walk(found.terms) if u.op == EXTENT]
+    assert [[found.extents[a] for a in c] for c in counts] == [[60]]
 
 
 def test_sizes_and_types_are_part_of_the_key() -> None:

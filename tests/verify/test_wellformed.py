@@ -31,6 +31,7 @@ BROKEN = [
     (CLUSTER, "%7 = red_sum %6", "%7 = acc_sum %6", "accumulates a value from after the loop"),
     (CLUSTER, "%12 = extent[a1] : f32[] post", "%12 = extent[a1] : f32[] loop", "of phase post"),
     (CLUSTER, "extent[a1]", "extent[a9]", "no tensor has ('a9',)"),
+    (CLUSTER, "extent[a1]", "extent[a1,a1]", "('a1', 'a1') names an axis twice"),
     ("residual_norm", "loop=-", "loop=a1", "no load is cut by the loop over a1"),
     ("residual_norm", "cluster=-", "cluster=a7", "no load is cut by the cluster over a7"),
     (CLUSTER, "cluster=a1", "cluster=-", "but the kernel to None"),
