@@ -1,4 +1,4 @@
-"""The Python interface: ``optimize`` a model, ``verify`` a pair."""
+"""The Python interface: ``optimize``, ``inspect`` and ``explain`` a model, ``verify`` a pair."""
 
 from __future__ import annotations
 
@@ -19,10 +19,17 @@ from mirage_onnx.custom_op.compare_inputs import read_inputs
 from mirage_onnx.custom_op.sources import check_sources
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
+from mirage_onnx.inspection import explain_region, survey_model
 from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.pipeline import Options, Run
+from mirage_onnx.report.inspection import (
+    ExplainReport,
+    InspectReport,
+    explain_report,
+    inspect_report,
+)
 from mirage_onnx.report.schema import SCHEMA
-from mirage_onnx.rewrite.save import check_output, save_model
+from mirage_onnx.rewrite.save import External, check_output, save_model
 from mirage_onnx.target import H200, Target, get_target
 from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.outcome import Outcome
@@ -44,6 +51,7 @@ def optimize(
     budget_s: float | None = None,
     margin: float = 0.2,
     workers: int | None = None,
+    external: str | None = None,
     emit: events.Emit | None = None,
 ) -> Result:
     """Replace regions of ``model`` by generated kernels, where that is faster.
@@ -51,6 +59,8 @@ def optimize(
     ``target``: a device profile (``h200``) or ``local``, the present GPU; default: ``local`` where
     there is a GPU, else ``h200``. With ``local`` kernels are timed against ONNX Runtime, otherwise
     they must be predicted faster by ``margin``. ``output``: where to write the model, atomically.
+    ``external``: what to do with untouched weights outside the model file, ``keep`` (default beside
+    the input), ``copy`` into ``OUT.onnx.data`` (default elsewhere) or ``inline``.
 
     Raises:
         MirageError: with one of the codes of ``docs/errors.md``.
@@ -59,13 +69,16 @@ def optimize(
     source = Path(model) if isinstance(model, (str, Path)) else None
     target_path = Path(output) if output is not None else None
     profile, measure = _target(target)
+    if external not in (None, *External):
+        raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
+    weights = External(external) if external else None
     loaded = load_model(model)
     if target_path is not None:
-        check_output(target_path, source, loaded.proto)
+        check_output(target_path, source, loaded.proto, external=weights)
     options = Options(profile, margin, 300.0 if budget_s is None else budget_s, workers, measure)
     run = pipeline.run(loaded, options, emit or events.silent)
     if target_path is not None:
-        save_model(run.model, target_path, source)
+        save_model(run.model, target_path, source, external=weights)
     report = {
         "schema": SCHEMA,
         "input": str(source) if source is not None else None,
@@ -190,3 +203,53 @@ def verify(
     )  # fmt: skip
     note = "; ".join(text for text in (found.note, advice) if text)
     return replace(found, source=source, note=note)
+
+
+def inspect(
+    model: str | Path | onnx.ModelProto, *, target: str | None = None, every: bool = False
+) -> InspectReport:
+    """What could be fused in ``model``, and what that would bring at most: no search, no GPU.
+
+    ``target`` as in ``optimize``. ``every``: all regions that the model offers, not only those of
+    the partition with the most possible gain.
+
+    Raises:
+        MirageError: with one of the codes of ``docs/errors.md``.
+    """
+    start = time.monotonic()
+    profile, _ = _target(target)
+    survey = survey_model(load_model(model), profile)
+    seconds = time.monotonic() - start
+    source = _source(model)
+    return inspect_report(survey, source=source, target=profile.name, seconds=seconds, every=every)
+
+
+def explain(
+    model: str | Path | onnx.ModelProto,
+    region: str,
+    *,
+    target: str | None = None,
+    budget_s: float | None = None,
+    margin: float = 0.2,
+) -> ExplainReport:
+    """Why ``region`` of ``model`` ends where it does, and what a search of it alone finds.
+
+    ``region``: a key that ``inspect`` shows (or its first letters), or the name of a node in it.
+    Nothing is timed, so the choice is that of ``optimize`` without a GPU.
+
+    Raises:
+        MirageError: REGION_UNKNOWN, or another code of ``docs/errors.md``.
+    """
+    start = time.monotonic()
+    profile, _ = _target(target)
+    loaded = load_model(model)
+    survey = survey_model(loaded, profile)
+    options = Options(profile, margin, 300.0 if budget_s is None else budget_s)
+    found = explain_region(loaded, survey, region, options)
+    seconds = time.monotonic() - start
+    source = _source(model)
+    return explain_report(survey, found, source=source, target=profile.name, seconds=seconds)
+
+
+def _source(model: str | Path | onnx.ModelProto) -> str | None:
+    return str(model) if isinstance(model, (str, Path)) else None

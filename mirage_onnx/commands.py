@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from mirage_onnx import __version__
 from mirage_onnx.errors import Exit, MirageError
 from mirage_onnx.target import TARGETS
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 app = typer.Typer(
     name="mirage-onnx",
@@ -33,13 +37,32 @@ class Provider(StrEnum):
     CUDA = "cuda"
 
 
+class External(StrEnum):
+    """What becomes of untouched weights outside the model file."""
+
+    KEEP = "keep"
+    COPY = "copy"
+    INLINE = "inline"
+
+
 class Reporting(StrEnum):
     """Commands with ``--json``, as ``schema`` takes them."""
 
     OPTIMIZE = "optimize"
     VERIFY = "verify"
+    INSPECT = "inspect"
+    EXPLAIN = "explain"
 
 
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help=f"Device profile: {', '.join(sorted(TARGETS))}, or local (the present GPU). "
+        "Default: local where there is a GPU, else h200.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every region.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")]
@@ -68,14 +91,7 @@ def optimize(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT.onnx", help="Where to write it.")
     ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Device profile: {', '.join(sorted(TARGETS))}, or local (the present GPU). "
-            "Default: local where there is a GPU, else h200.",
-        ),
-    ] = None,
+    target: Profile = None,
     budget: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Stop searching after this time.")
     ] = None,
@@ -83,6 +99,13 @@ def optimize(
         float,
         typer.Option(help="Without a GPU: predicted gain a kernel must have to be used."),
     ] = 0.2,
+    external: Annotated[
+        External | None,
+        typer.Option(
+            help="Untouched weights outside the model: keep the references, copy the data to "
+            "OUT.onnx.data, or take it into the model. Default: keep beside IN.onnx, else copy."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Search and report, write no model.")
     ] = False,
@@ -108,6 +131,7 @@ def optimize(
             target=target,
             budget_s=budget,
             margin=margin,
+            external=external.value if external else None,
             emit=log,
         )
     report = check_report(result.report)
@@ -184,6 +208,80 @@ def verify(
 
 
 @app.command()
+def inspect(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to look at.")],
+    target: Profile = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show all regions that the model offers.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Show what could be fused and what that would bring at most; no search, no GPU."""
+    from mirage_onnx import api
+    from mirage_onnx.report.inspection_table import inspect_tables
+
+    with _stdout_kept(as_json):
+        report = api.inspect(model, target=target, every=every)
+    _show(report, inspect_tables(report), as_json)
+    return Exit.DONE
+
+
+@app.command()
+def explain(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to look at.")],
+    region: Annotated[
+        str,
+        typer.Argument(metavar="REGION", help="A key that inspect shows, or a node's name."),
+    ],
+    target: Profile = None,
+    budget: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Stop searching after this time.")
+    ] = None,
+    dot: Annotated[
+        Path | None, typer.Option(metavar="FILE.dot", help="Write the µGraph as a drawing.")
+    ] = None,
+    cuda: Annotated[
+        Path | None, typer.Option(metavar="FILE.cu", help="Write the CUDA of the kernels.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Search one region and show its borders, candidates, µGraph and proof."""
+    from mirage_onnx import api
+    from mirage_onnx.report.inspection_table import explain_tables
+
+    _require(budget is None or budget > 0, f"--budget {budget}: must be more than 0 seconds")
+    with _stdout_kept(as_json):
+        report = api.explain(model, region, target=target, budget_s=budget)
+    _show(report, explain_tables(report), as_json)
+    wanted = [(path, name) for path, name in ((dot, "dot"), (cuda, "cuda")) if path is not None]
+    for path, name in wanted:
+        if report.chosen is None:
+            print(f"{path} is not written: no kernel was found", file=sys.stderr)
+            return Exit.CHECK_FAILED
+        _write(path, getattr(report.chosen, name))
+    return Exit.DONE
+
+
+def _show(report: msgspec.Struct, parts: Iterable[Table | str], as_json: bool) -> None:
+    """The whole result on stdout: one JSON object, or tables."""
+    from mirage_onnx.report.log import stdout_console
+
+    if as_json:
+        _print_json(msgspec.to_builtins(report))
+        return
+    console = stdout_console()
+    for part in parts:
+        console.print(part)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {error.strerror or error}") from error
+
+
+@app.command()
 def version() -> int:
     """Print the version."""
     print(f"mirage-onnx {__version__}")
@@ -206,7 +304,7 @@ def env(as_json: Json = False) -> int:
 @app.command()
 def schema(
     command: Annotated[
-        Reporting, typer.Argument(metavar="COMMAND", help="optimize or verify.")
+        Reporting, typer.Argument(metavar="COMMAND", help="A command that prints JSON.")
     ] = Reporting.OPTIMIZE,
 ) -> int:
     """Print the JSON Schema of what a command prints with --json."""

@@ -57,6 +57,10 @@ ERRORS: dict[str, Entry] = {
         "there is no device profile of this name", "use --target h200 or local"
     ),
     "NO_GPU": Entry("--target local needs a usable GPU", "use --target h200 on this machine"),
+    "REGION_UNKNOWN": Entry(
+        "the model has no region of this key, or none that holds this node",
+        "see the keys that mirage-onnx inspect shows",
+    ),
     "OPTION_INVALID": Entry("an option has a value it cannot take", "see --help"),
     "SHAPES_DIFFER": Entry(
         "the two models have different inputs or outputs", "compare models of one origin"
@@ -127,6 +131,11 @@ REJECTIONS: dict[str, str] = {
     "TOO_SMALL": "nothing to fuse: the region is a single library operator or a pure copy",
     "WEIGHT_RUNTIME": "the matrix operand is not an initializer",
     "NAME_POOL_FULL": "the model already has 128 distinct custom kernels",
+    # inspection: why a node beside a region is not in it
+    "GRAPH_BORDER": "the model ends here: one of its inputs or outputs",
+    "LARGER_OFFERED": "a region with this node is offered too, and regions are chosen together",
+    "CONE_LIMIT": "with this node, a region would hold more than one kernel can",
+    "CUT_PRUNED": "regions with less traffic per node were kept instead",
     # superopt: why no candidate came out
     "NO_CANDIDATE": "the search found no program within its bound",
     "LAYOUT": "no thread layout holds these values",

@@ -16,11 +16,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from inspection_reports import explained, inspected, region
 
 import mirage_onnx
 from mirage_onnx import cli
 from mirage_onnx.errors import ERRORS, Exit, MirageError
 from mirage_onnx.events import StageEnded, Warned
+from mirage_onnx.report.inspection import ExplainReport, InspectReport
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = {
@@ -70,6 +72,17 @@ class Api(ModuleType):
         found = {**VERIFIED, "passed": self.passed}
         return SimpleNamespace(passed=self.passed, to_dict=lambda: found)
 
+    def inspect(self, model: Any, **options: Any) -> InspectReport:
+        self.calls.append((str(model), options))
+        print("a library's own print")
+        return inspected(region("k0"))
+
+    def explain(self, model: Any, region: str, **options: Any) -> ExplainReport:
+        self.calls.append((str(model), region, options))
+        if self.error:
+            raise self.error
+        return explained() if self.passed else explained(chosen=None, candidates=[])
+
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Api:
@@ -85,9 +98,9 @@ OPTIMIZE = ["optimize", "in.onnx", "-o", "out.onnx"]
 
 
 def test_optimize(api: Api, capsys: Text) -> None:
-    options = ["--target", "h200", "--budget", "9", "--margin", "0.1"]
+    options = ["--target", "h200", "--budget", "9", "--margin", "0.1", "--external", "copy"]
     assert cli.main([*OPTIMIZE, *options]) == Exit.DONE
-    wanted = {"target": "h200", "budget_s": 9.0, "margin": 0.1}
+    wanted = {"target": "h200", "budget_s": 9.0, "margin": 0.1, "external": "copy"}
     assert api.calls == [("in.onnx", "out.onnx", wanted)]
     out, err = capsys.readouterr()
     assert out == "a library's own print\n"
@@ -127,6 +140,9 @@ def test_dry_run_writes_nothing(api: Api) -> None:
         [*OPTIMIZE, "--margin", "-0.1"],
         [*OPTIMIZE, "--nonsense"],
         ["verify", "a.onnx"],
+        ["inspect"],
+        ["explain", "in.onnx"],
+        ["explain", "in.onnx", "k0", "--budget", "-1"],
         ["verify", "a.onnx", "b.onnx", "--rtol", "-1"],
         ["verify", "a.onnx", "b.onnx", "--provider", "tpu"],
     ],
@@ -213,6 +229,44 @@ def test_verify(api: Api, capsys: Text) -> None:
     assert api.calls[-1][2]["emulate"] is False
 
 
+def test_inspect(api: Api, capsys: Text) -> None:
+    assert cli.main(["inspect", "in.onnx"]) == Exit.DONE
+    out, err = capsys.readouterr()
+    assert "k0" in out and "gain" in out and err == ""
+    assert cli.main(["inspect", "in.onnx", "--all", "--target", "h200", "--json"]) == Exit.DONE
+    out, err = capsys.readouterr()
+    assert json.loads(out)["regions"][0]["key"] == "k0" and "library" in err
+    none = {"target": None, "every": False}
+    assert api.calls == [("in.onnx", none), ("in.onnx", {"target": "h200", "every": True})]
+
+
+def test_explain(api: Api, capsys: Text, tmp_path: Path) -> None:
+    dot, cuda = tmp_path / "x.dot", tmp_path / "x.cu"
+    files = ["--dot", str(dot), "--cuda", str(cuda)]
+    assert cli.main(["explain", "in.onnx", "k0", *files, "--budget", "9"]) == Exit.DONE
+    out, err = capsys.readouterr()
+    assert "where it stops" in out and err == ""
+    assert dot.read_text().startswith("digraph") and "PTX_KERNEL" in cuda.read_text()
+    assert api.calls == [("in.onnx", "k0", {"target": None, "budget_s": 9.0})]
+    assert cli.main(["explain", "in.onnx", "k0", "--json"]) == Exit.DONE
+    assert json.loads(capsys.readouterr().out)["chosen"]["proof"]["draws"] == 3
+
+
+def test_explain_without_a_kernel_writes_no_file(api: Api, capsys: Text, tmp_path: Path) -> None:
+    api.passed = False
+    dot = tmp_path / "x.dot"
+    assert cli.main(["explain", "in.onnx", "k0"]) == Exit.DONE
+    assert cli.main(["explain", "in.onnx", "k0", "--dot", str(dot)]) == Exit.CHECK_FAILED
+    assert capsys.readouterr().err == f"{dot} is not written: no kernel was found\n"
+    assert not dot.exists()
+
+
+def test_explain_into_a_folder_that_is_not_there(api: Api, capsys: Text, tmp_path: Path) -> None:
+    path = tmp_path / "none" / "x.cu"
+    assert cli.main(["explain", "in.onnx", "k0", "--cuda", str(path)]) == Exit.INPUT
+    assert capsys.readouterr().err.startswith("error: OUTPUT_UNWRITABLE: ")
+
+
 def test_version_schema_env(capsys: Text) -> None:
     assert cli.main(["version"]) == Exit.DONE
     assert capsys.readouterr().out == f"mirage-onnx {mirage_onnx.__version__}\n"
@@ -220,6 +274,8 @@ def test_version_schema_env(capsys: Text) -> None:
     assert json.loads(capsys.readouterr().out)["$ref"] == "#/$defs/Report"
     assert cli.main(["schema", "verify"]) == Exit.DONE
     assert json.loads(capsys.readouterr().out)["$ref"] == "#/$defs/VerifyReport"
+    assert cli.main(["schema", "explain"]) == Exit.DONE
+    assert json.loads(capsys.readouterr().out)["$ref"] == "#/$defs/ExplainReport"
     assert cli.main(["env", "--json"]) == Exit.DONE
     facts = json.loads(capsys.readouterr().out)
     assert facts["packages"]["onnxruntime"] and "gpus" in facts and "log folder" in facts
@@ -284,3 +340,5 @@ def test_public_api_takes_these_arguments() -> None:
     inspect.signature(api.verify).bind(
         "a", "b", seed=0, provider="cpu", rtol=0.1, emulate=True, inputs=None, bisect=True
     )
+    inspect.signature(api.inspect).bind("in", target=None, every=True)
+    inspect.signature(api.explain).bind("in", "k0", target=None, budget_s=None)

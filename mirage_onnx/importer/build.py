@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from mirage_onnx.errors import Rejection
 from mirage_onnx.importer.constants import constant_values, read_constants
 from mirage_onnx.importer.context import Context
 from mirage_onnx.importer.graph import reads
 from mirage_onnx.importer.load import LoadedModel
 from mirage_onnx.importer.lower import lower_node
-from mirage_onnx.ir.program import Program
+from mirage_onnx.ir.program import Node, Program
 
 
 def import_model(loaded: LoadedModel) -> Program:
@@ -28,7 +29,7 @@ def import_model(loaded: LoadedModel) -> Program:
         if proto.op_type == "Constant" and proto.output[0] in values:
             continue
         context = Context(proto, loaded.node_names[index], loaded.opset, tensors, constants, used)
-        node = lower_node(context, functions)
+        node = _lower(context, functions)
         tensors |= {s.output.name: s.output for s in node.steps if s.output.name in node.outputs}
         nodes.append(node)
     return Program(
@@ -39,3 +40,20 @@ def import_model(loaded: LoadedModel) -> Program:
         weights=frozenset(values),
         constants=constants.scalars,
     )
+
+
+def _lower(context: Context, functions: frozenset[tuple[str, str]]) -> Node:
+    """Lower a node; one that contradicts itself where onnx does not look is a barrier.
+
+    onnx has no schemas for com.microsoft, and checks few shapes of scales and biases; numpy
+    broadcasts no more than 32 dimensions.
+    """
+    try:
+        return lower_node(context, functions)
+    except (RuntimeError, TypeError, ValueError) as error:
+        node = context.node
+        said = next(iter(str(error).splitlines()), "")
+        reason = f"{node.op_type}: its attributes or shapes do not fit: {said}"
+        outputs = tuple(o for o in node.output if o)
+        refusal = Rejection("OP_FORM", reason, (context.name,))
+        return Node(context.name, node.op_type, reads(node), outputs, (), refusal)

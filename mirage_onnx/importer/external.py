@@ -14,6 +14,8 @@ from onnx.external_data_helper import ExternalDataInfo
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.graph import subgraphs
 
+#: What numpy holds.
+MAX_RANK = 64
 #: Bits of the types that pack several elements into a byte; onnx gains more with time.
 _PACKED_BITS: dict[int, int] = {
     TensorProto.DataType.Value(name): 2 if name.endswith("INT2") else 4
@@ -32,6 +34,8 @@ _TYPED_FIELDS: dict[int, tuple[str, int]] = {
 def stored_tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """Every tensor of a graph: initializers, attribute tensors, and those of its subgraphs."""
     yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
     for node in graph.node:
         for a in node.attribute:
             if a.HasField("t"):
@@ -62,6 +66,11 @@ def check_stored(tensor: TensorProto, base_dir: Path | None) -> None:
     """
     if any(d < 0 for d in tensor.dims):
         raise MirageError("MODEL_INVALID", f"the tensor {tensor.name!r} has a negative dimension")
+    if len(tensor.dims) > MAX_RANK:
+        raise MirageError(
+            "MODEL_INVALID",
+            f"the tensor {tensor.name!r} has {len(tensor.dims)} dimensions, more than {MAX_RANK}",
+        )
     if tensor.data_location == TensorProto.EXTERNAL:
         _check_external(tensor, base_dir)
         return
@@ -104,8 +113,8 @@ def _check_external(tensor: TensorProto, base_dir: Path | None) -> None:
             "EXTERNAL_DATA_MISSING",
             f"{who} is in the file {location!r}, and a model in memory has no folder",
         )
-    path = base_dir / normal
-    if not path.is_file():
+    size = _file_bytes(base_dir / normal)
+    if size is None:
         raise MirageError("EXTERNAL_DATA_MISSING", f"{who} is in the file {location!r}")
     try:
         offset = int(info.get("offset", 0))
@@ -120,11 +129,19 @@ def _check_external(tensor: TensorProto, base_dir: Path | None) -> None:
             "MODEL_INVALID", f"{who} needs {need} bytes, its external entry has {length}"
         )
     end = offset + (need or length or 0)
-    if path.stat().st_size < end:
+    if size < end:
         raise MirageError(
             "EXTERNAL_DATA_MISSING",
-            f"{who} ends at byte {end} of {location!r}, which has {path.stat().st_size} bytes",
+            f"{who} ends at byte {end} of {location!r}, which has {size} bytes",
         )
+
+
+def _file_bytes(path: Path) -> int | None:
+    """The size of a file; None where there is none, or where no file can have that name."""
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except OSError:
+        return None
 
 
 def read_tensor(tensor: TensorProto, base_dir: Path | None) -> np.ndarray:

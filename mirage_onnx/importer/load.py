@@ -151,7 +151,10 @@ def _opset(proto: ModelProto) -> int:
 
 def _check_sizes(proto: ModelProto) -> None:
     for value in proto.graph.input:
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+        shape = value.type.tensor_type
+        if len(shape.shape.dim) == 1 and shape.elem_type in (TensorProto.INT64, TensorProto.INT32):
+            continue  # how ONNX writes "all axes" or the shape of a scalar
+        for axis, dim in enumerate(shape.shape.dim):
             if dim.HasField("dim_value") and dim.dim_value == 0:
                 raise MirageError(
                     "ZERO_SIZE", f"dimension {axis} of the graph input {value.name!r} is 0"

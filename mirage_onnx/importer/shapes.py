@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnx import (
     IR_VERSION,
+    GraphProto,
     ModelProto,
     NodeProto,
     TensorProto,
@@ -34,12 +35,18 @@ DTYPES: dict[int, DType] = {
 
 #: Integer tensors up to this size stay in the copy: they may be shapes or axes.
 SMALL = 1024
+#: Beside a vector of more elements no values of shapes are followed through the graph.
+LONG_VECTOR = 1 << 18
+#: A value of more elements fits into no memory.
+MAX_ELEMENTS = 1 << 48
 MICROSOFT = "com.microsoft"
 #: Where the copy puts operators that onnx does not know, so that its checks pass over them.
 _UNCHECKED = "ai.mirage.unchecked"
-#: Operators onnx does not know, with the outputs that have the type and shape of input 0.
+#: Operators onnx does not know or cannot infer, with the outputs that are of the type and shape of
+#: input 0.
 _LIKE_INPUT: dict[tuple[str, str], tuple[int, ...]] = {
     ("", "SimplifiedLayerNormalization"): (0,),
+    ("", "MeanVarianceNormalization"): (0,),  # onnx 1.23 fails at the function of its schema
     (MICROSOFT, "SkipLayerNormalization"): (0, 3),
     (MICROSOFT, "SkipSimplifiedLayerNormalization"): (0, 3),
     (MICROSOFT, "Gelu"): (0,),
@@ -67,7 +74,7 @@ def check_nodes(model: ModelProto, opset: int) -> None:
         MirageError: MODEL_INVALID.
     """
     context = checker.C.CheckerContext()
-    context.ir_version = min(model.ir_version, IR_VERSION)
+    context.ir_version = min(max(model.ir_version, 3), IR_VERSION)
     context.opset_imports = {"": opset}
     for index, node in enumerate(model.graph.node):
         if node.op_type == "Constant" or subgraphs(node) or not has_schema(node, opset):
@@ -108,25 +115,47 @@ def infer(
     if inferred is None:
         raise MirageError("MODEL_INVALID", _sentence(problem))
     graph = inferred.graph
-    tensors = {
-        name: Tensor(name, None, None)
-        for name in (
-            *(s.values.name for s in model.graph.sparse_initializer),
-            *(o for n in model.graph.node for o in n.output if o),
-        )
-    }
+    tensors = {o: Tensor(o, None, None) for n in model.graph.node for o in n.output if o}
     for value in (*graph.value_info, *graph.output, *graph.input):
         tensors[value.name] = _tensor(value.name, value.type)
     for t in model.graph.initializer:
         tensors[t.name] = Tensor(t.name, DTYPES.get(t.data_type), tuple(t.dims))
+    for tensor in tensors.values():
+        if math.prod(d for d in tensor.shape or () if isinstance(d, int)) > MAX_ELEMENTS:
+            raise MirageError(
+                "MODEL_INVALID",
+                f"the value {tensor.name!r} of shape {_shown(tensor)} fits into no memory",
+            )
     return tensors
 
 
+def _shown(tensor: Tensor) -> str:
+    dims = [str(d) for d in tensor.shape or ()]
+    return "x".join([*dims[:8], *(["..."] if len(dims) > 8 else [])])
+
+
 def _attempt(light: ModelProto) -> tuple[ModelProto | None, str]:
+    """Inference, with the values of shapes followed through the graph where that is cheap."""
+    inferred, problem = _infer(light, follow=False)
+    if inferred is None or _has_long_vector(inferred.graph):
+        return inferred, problem
+    return _infer(light, follow=True)
+
+
+def _has_long_vector(graph: GraphProto) -> bool:
+    """onnx follows any vector as if it were a shape: 200 bytes and 300 ns for every element."""
+    values = (*graph.input, *graph.output, *graph.value_info)
+    shapes = (v.type.tensor_type.shape.dim for v in values if v.type.HasField("tensor_type"))
+    return any(len(s) == 1 and s[0].dim_value > LONG_VECTOR for s in shapes)
+
+
+def _infer(light: ModelProto, *, follow: bool) -> tuple[ModelProto | None, str]:
     try:
         inferred = shape_inference.infer_shapes(
-            light, check_type=True, strict_mode=True, data_prop=True
+            light, check_type=True, strict_mode=True, data_prop=follow
         )
+    except checker.ValidationError as e:  # what a model says of itself, e.g. a recursive function
+        raise MirageError("MODEL_INVALID", _sentence(str(e))) from None
     except (shape_inference.InferenceError, ValueError) as e:
         return None, str(e)
     return inferred, ""
@@ -153,8 +182,14 @@ def _weight_free(
     graph.input.extend(source.input)
     graph.output.extend(source.output)
     graph.value_info.extend(source.value_info)
-    graph.sparse_initializer.extend(source.sparse_initializer)
     inputs = {i.name for i in source.input}
+    for sparse in source.sparse_initializer:  # dense to every reader, as ONNX Runtime has it
+        if sparse.values.name not in inputs:
+            graph.input.append(
+                helper.make_tensor_value_info(
+                    sparse.values.name, sparse.values.data_type, list(sparse.dims)
+                )
+            )
     for t in source.initializer:
         if t.name not in inputs:
             _add_value(light, t.name, t, read)

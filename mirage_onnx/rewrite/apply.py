@@ -40,7 +40,12 @@ def apply(
         _replacement(r, plan_candidate(r, c.candidate.ugraph, c.sources, range(len(c.sources))), 0)
         for r, c in chosen
     ]
-    keys = function_keys(loaded.proto, drafts, loaded.base_dir)
+    shapes = {
+        name: tuple(int(d) for d in t.shape or ())
+        for name, t in loaded.tensors.items()
+        if t.is_static
+    }
+    keys = function_keys(loaded.proto, drafts, loaded.base_dir, shapes)
     builder = BundleBuilder(target, limit=pool)
     numbered: dict[int, Replacement] = {}
     for i, ((region, compiled), draft, key) in enumerate(zip(chosen, drafts, keys, strict=True)):
@@ -52,6 +57,7 @@ def apply(
         write_bundle(builder.bundle()),
         target_suffix=target.suffix,
         base_dir=loaded.base_dir,
+        shapes=shapes,
     )
     return model, tuple(numbered)
 

@@ -15,6 +15,7 @@ Canonical names make the bodies of equal regions equal bytes, which is how shari
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -26,6 +27,12 @@ from mirage_onnx.rewrite.replacement import Replacement, internal
 
 #: A region's constants up to this size move into the body; larger ones must be inputs.
 MAX_CONSTANT_BYTES = 1024
+#: Nodes that a kernel computes from their result's shape alone, and the node that takes the shape.
+_TO_SHAPE = {
+    "Reshape": "Reshape", "Squeeze": "Reshape", "Unsqueeze": "Reshape", "Expand": "Expand",
+}  # fmt: skip
+Shapes = Mapping[str, tuple[int, ...]]
+NO_SHAPES: Shapes = MappingProxyType({})
 
 
 def build_body(
@@ -33,14 +40,15 @@ def build_body(
     replacement: Replacement,
     constants: Constants,
     opsets: Mapping[str, int],
+    shapes: Shapes = NO_SHAPES,
 ) -> onnx.FunctionProto:
-    """The function of a region, without its domain and name.
+    """The function of a region, without its domain and name; ``shapes``: static ones, by value.
 
     Raises:
         MirageError: INTERNAL where the region reads what is neither an input nor a small constant,
             where it does not make an output, or where a node holds a subgraph.
     """
-    return _Builder(nodes, replacement, constants, opsets).build()
+    return _Builder(nodes, replacement, constants, opsets, shapes).build()
 
 
 class _Builder:
@@ -50,7 +58,9 @@ class _Builder:
         replacement: Replacement,
         constants: Constants,
         opsets: Mapping[str, int],
+        shapes: Shapes,
     ) -> None:
+        self.shapes = shapes
         self.replacement = replacement
         self.constants = constants
         self.opsets = opsets
@@ -128,9 +138,14 @@ class _Builder:
             raise internal(f"node {node.name!r} of a region holds a subgraph")
         domain = "" if node.domain == "ai.onnx" else node.domain
         self.domains.add(domain)
-        inputs = [self._name(value) if value else "" for value in node.input]
+        if (shape := self._fixed(node)) is not None:
+            op_type, attributes = _TO_SHAPE[node.op_type], []
+            inputs = [self._name(node.input[0]), self._constant(shape)]
+        else:
+            op_type, attributes = node.op_type, sorted(node.attribute, key=lambda a: a.name)
+            inputs = [self._name(value) if value else "" for value in node.input]
         copy = onnx.NodeProto(
-            op_type=node.op_type,
+            op_type=op_type,
             domain=domain,
             overload=node.overload,
             name=f"{node.op_type}_{len(self.body)}",
@@ -141,7 +156,7 @@ class _Builder:
                 self.names[value] = f"v{self.fresh}"
                 self.fresh += 1
             copy.output.append(self.names[value] if value else "")
-        for attribute in sorted(node.attribute, key=lambda a: a.name):
+        for attribute in attributes:
             added = copy.attribute.add()
             added.CopyFrom(attribute)
             added.ClearField("doc_string")
@@ -149,6 +164,18 @@ class _Builder:
                 for field in ("name", "doc_string"):
                     added.t.ClearField(field)
         return copy
+
+    def _fixed(self, node: onnx.NodeProto) -> tuple[int, ...] | None:
+        """The result's shape where a node of the layout reads a shape or axes made elsewhere.
+
+        Kernels read no such operand, so it is no input of the region; the result's static shape
+        says the same.
+        """
+        if node.op_type not in _TO_SHAPE or node.domain not in ("", "ai.onnx"):
+            return None
+        operand = node.input[1] if len(node.input) > 1 else ""
+        known = operand in self.names or operand in self.constants.tensors
+        return None if not operand or known else self.shapes.get(node.output[0])
 
     def _name(self, value: str) -> str:
         """The body's name of a value; a constant gets its Constant node on first use."""
@@ -162,11 +189,17 @@ class _Builder:
         stored = numpy_helper.from_array(self.constants.array(value))
         if len(stored.raw_data) > MAX_CONSTANT_BYTES:
             raise internal(f"constant {value!r} is too large for a function body: {tensor.dims}")
+        self.names[value] = self._append(stored)
+        return self.names[value]
+
+    def _constant(self, shape: tuple[int, ...]) -> str:
+        return self._append(numpy_helper.from_array(np.array(shape, np.int64)))
+
+    def _append(self, stored: onnx.TensorProto) -> str:
         name = f"c{sum(n.op_type == 'Constant' for n in self.prologue)}"
         self.prologue.append(
             helper.make_node("Constant", [], [name], name=f"Constant_{name}", value=stored)
         )
-        self.names[value] = name
         return name
 
     def _workspace(self) -> None:

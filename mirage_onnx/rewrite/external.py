@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,7 +17,9 @@ from mirage_onnx.importer.external import check_stored
 
 #: Alignment in a data file: a page, so that a tensor can be memory-mapped.
 ALIGN_BYTES = 4096
-_CHUNK_BYTES = 1 << 24
+_CHUNK_BYTES = 1 << 26
+#: How ``copy_file_range`` says that two files cannot be copied in the kernel.
+_NOT_IN_KERNEL = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 
 
 def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -72,16 +75,26 @@ def copy_external(model: onnx.ModelProto, location: str, stream: BinaryIO, folde
             _refer(tensor, location, written[place], length)
 
 
-def move_inline(
-    tensors: Iterable[onnx.TensorProto], location: str, stream: BinaryIO, min_bytes: int
-) -> None:
-    """Append the data of tensors of at least ``min_bytes`` to ``stream`` and refer to that."""
+def load_external(model: onnx.ModelProto, folder: Path) -> None:
+    """Take all external data of a model into it.
+
+    Raises:
+        MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
+    """
+    for tensor in all_tensors(model):
+        if uses_external_data(tensor):
+            source, start, length = _place(tensor, folder)
+            with source.open("rb") as file:
+                file.seek(start)
+                tensor.raw_data = file.read(length)
+            del tensor.external_data[:]
+            tensor.ClearField("data_location")
+
+
+def move_inline(tensors: Iterable[onnx.TensorProto], location: str, stream: BinaryIO) -> None:
+    """Append the data of tensors to ``stream`` and refer to that; text stays."""
     for tensor in tensors:
-        if (
-            uses_external_data(tensor)
-            or tensor.data_type == onnx.TensorProto.STRING
-            or inline_bytes(tensor) < min_bytes
-        ):
+        if tensor.data_type == onnx.TensorProto.STRING:
             continue
         if not tensor.HasField("raw_data"):
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
@@ -109,14 +122,48 @@ def _place(tensor: onnx.TensorProto, folder: Path) -> tuple[Path, int, int]:
 
 
 def _stream(source: Path, start: int, length: int, stream: BinaryIO) -> None:
-    with source.open("rb") as file:
-        file.seek(start)
-        while length:
-            chunk = file.read(min(length, _CHUNK_BYTES))
-            if not chunk:
-                raise MirageError("EXTERNAL_DATA_MISSING", f"{source} was cut off while read")
-            stream.write(chunk)
-            length -= len(chunk)
+    """Append bytes of a file in the kernel: shared where the file system can, holes stay holes."""
+    stream.flush()
+    out, at = stream.fileno(), stream.tell()
+    with source.open("rb", buffering=0) as file:
+        if os.fstat(file.fileno()).st_size < start + length:
+            raise MirageError("EXTERNAL_DATA_MISSING", f"{source} was cut off while read")
+        for begin, end in _written(file.fileno(), start, start + length):
+            while begin < end:
+                done = _copy(file.fileno(), begin, out, at + begin - start, end - begin)
+                if not done:
+                    raise MirageError("EXTERNAL_DATA_MISSING", f"{source} was cut off while read")
+                begin += done
+    os.ftruncate(out, at + length)
+    stream.seek(at + length)
+
+
+def _written(file: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The parts of ``start .. end`` of a file that are no holes."""
+    while start < end:
+        try:
+            begin = os.lseek(file, start, os.SEEK_DATA)
+            hole = os.lseek(file, begin, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # a file system that knows no holes
+                yield start, end
+            elif error.errno != errno.ENXIO:  # else: no data up to the end of the file
+                raise
+            return
+        if begin < end:
+            yield begin, min(hole, end)
+        start = hole
+
+
+def _copy(source: int, begin: int, target: int, at: int, count: int) -> int:
+    """Copy up to ``count`` bytes between two open files; returns how many, 0 at the end."""
+    count = min(count, _CHUNK_BYTES)
+    try:
+        return os.copy_file_range(source, target, count, begin, at)
+    except OSError as error:
+        if error.errno not in _NOT_IN_KERNEL:
+            raise
+    return os.pwrite(target, os.pread(source, count, begin), at)
 
 
 def _align(stream: BinaryIO) -> int:

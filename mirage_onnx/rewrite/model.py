@@ -13,13 +13,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnx.external_data_helper import uses_external_data
 
 from mirage_onnx import __version__
 from mirage_onnx.errors import MirageError
-from mirage_onnx.importer.external import check_stored, read_tensor
 from mirage_onnx.importer.graph import reads
-from mirage_onnx.rewrite.body import build_body
+from mirage_onnx.rewrite.body import NO_SHAPES, Shapes, build_body
 from mirage_onnx.rewrite.constants import Constants
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse, internal
 from mirage_onnx.rewrite.value_types import types_of
@@ -34,7 +32,10 @@ MIN_IR_VERSION = 8
 
 
 def function_keys(
-    model: onnx.ModelProto, replacements: Sequence[Replacement], base_dir: Path | None = None
+    model: onnx.ModelProto,
+    replacements: Sequence[Replacement],
+    base_dir: Path | None = None,
+    shapes: Shapes = NO_SHAPES,
 ) -> tuple[str, ...]:
     """A digest of the function body of each region instance.
 
@@ -48,7 +49,7 @@ def function_keys(
     keys = []
     for replacement in replacements:
         nodes = [wiring.proto(node) for node in wiring.find(replacement.nodes)]
-        body = build_body(nodes, replacement, constants, opsets)
+        body = build_body(nodes, replacement, constants, opsets, shapes)
         keys.append(hashlib.sha256(body.SerializeToString(deterministic=True)).hexdigest()[:16])
     return tuple(keys)
 
@@ -59,28 +60,22 @@ def rewrite_model(
     bundle: bytes,
     *,
     target_suffix: str = "sm90a",
-    external: str = "keep",
     base_dir: Path | None = None,
+    shapes: Shapes = NO_SHAPES,
 ) -> onnx.ModelProto:
     """A new model with every region replaced; ``model`` is not modified.
 
-    ``base_dir``: the folder of the model file, needed to read external data. ``external``: "keep"
-    leaves the references of untouched weights as they are, "inline" loads all data.
+    ``base_dir``: the folder of the model file, needed to read external data. ``shapes``: the static
+    shapes of values, for ``build_body``. References of untouched weights stay as they are.
 
     Raises:
         MirageError: INTERNAL for a region that is not convex; EXTERNAL_DATA_MISSING;
             OPTION_INVALID for a model rewritten before.
     """
-    if external not in ("keep", "inline"):
-        raise internal(f"external={external!r}")
     result = onnx.ModelProto()
     result.CopyFrom(model)
-    if external == "inline":
-        for tensor in filter(uses_external_data, result.graph.initializer):
-            check_stored(tensor, base_dir)
-            tensor.CopyFrom(numpy_helper.from_array(read_tensor(tensor, base_dir), tensor.name))
     if replacements:
-        rewriter = _Rewriter(model, result, f"{DOMAIN_PREFIX}.{target_suffix}", base_dir)
+        rewriter = _Rewriter(model, result, f"{DOMAIN_PREFIX}.{target_suffix}", base_dir, shapes)
         for replacement in replacements:
             rewriter.replace(replacement)
         rewriter.finish(bundle)
@@ -89,12 +84,18 @@ def rewrite_model(
 
 class _Rewriter:
     def __init__(
-        self, model: onnx.ModelProto, result: onnx.ModelProto, domain: str, base_dir: Path | None
+        self,
+        model: onnx.ModelProto,
+        result: onnx.ModelProto,
+        domain: str,
+        base_dir: Path | None,
+        shapes: Shapes,
     ) -> None:
         self.model, self.result, self.domain = model, result, domain
         self.wiring = Wiring(model)
         self.constants = Constants(model, base_dir)
         self.opsets = _opsets(model)
+        self.shapes = shapes
         self.functions: dict[int, onnx.FunctionProto] = {}
         self.stored: dict[WeightUse, onnx.TensorProto] = {}
         self.outputs: list[str] = []
@@ -112,7 +113,7 @@ class _Rewriter:
     def replace(self, replacement: Replacement) -> None:
         nodes = self.wiring.find(replacement.nodes)
         protos = [self.wiring.proto(node) for node in nodes]
-        body = build_body(protos, replacement, self.constants, self.opsets)
+        body = build_body(protos, replacement, self.constants, self.opsets, self.shapes)
         self._share(replacement, body)
 
         first = replacement.nodes[0]

@@ -1,15 +1,22 @@
 """``save_model``: write a model so that a reader sees the old file or the whole new one.
 
 Everything goes to temporary files in the output folder first; renames come last, the data file
-before the model that refers to it. External data of untouched weights: a model saved beside its
-source keeps its references; elsewhere the data is streamed into ``OUT.onnx.data``. Weights in the
-model move to that file as well where they would bring the model near protobuf's limit of 2 GB.
+before the model that refers to it. A process that is killed leaves temporary files; the next one
+that writes the same output removes them.
+
+External data of untouched weights (``External``): a model saved beside its source keeps its
+references; elsewhere the data is copied into ``OUT.onnx.data``. Weights that rewriting has made of
+external ones go to that file, and all weights do where they would bring the model near protobuf's
+limit of 2 GB.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,8 +30,10 @@ from mirage_onnx.rewrite.external import (
     copy_external,
     data_files,
     inline_bytes,
+    load_external,
     move_inline,
 )
+from mirage_onnx.rewrite.model import BUNDLE_NAME
 
 #: Weights inside the model file up to this size together; more of them go to the data file.
 INLINE_LIMIT_BYTES = 1 << 30
@@ -32,45 +41,57 @@ INLINE_LIMIT_BYTES = 1 << 30
 EXTERNAL_MIN_BYTES = 1024
 
 
+class External(StrEnum):
+    """What becomes of untouched weights outside the model file."""
+
+    KEEP = "keep"
+    COPY = "copy"
+    INLINE = "inline"
+
+
 def save_model(
     model: onnx.ModelProto,
     path: Path,
     source_path: Path | None = None,
     *,
+    external: External | None = None,
     inline_limit_bytes: int = INLINE_LIMIT_BYTES,
 ) -> None:
     """Write ``model`` to ``path``; external data is read relative to ``source_path``.
 
-    The same model gives the same bytes. ``model`` is not modified.
+    ``external`` left out: ``KEEP`` beside the source, ``COPY`` elsewhere. The same model gives the
+    same bytes. ``model`` is not modified.
 
     Raises:
-        MirageError: OUTPUT_IS_INPUT, OUTPUT_UNWRITABLE, EXTERNAL_DATA_MISSING, MODEL_INVALID.
+        MirageError: OUTPUT_IS_INPUT, OUTPUT_UNWRITABLE, EXTERNAL_DATA_MISSING, MODEL_INVALID;
+            OPTION_INVALID for ``KEEP`` in another folder.
     """
-    check_output(path, source_path, model)
+    check_output(path, source_path, model, external=external)
     target = Path(os.path.realpath(path))
     folder = Path(os.path.realpath(source_path)).parent if source_path is not None else None
-    copies = folder != target.parent and any(uses_external_data(t) for t in all_tensors(model))
-    if copies and folder is None:
-        raise MirageError("INTERNAL", "save_model needs source_path to copy external data")
-    inline = [inline_bytes(t) for t in model.graph.initializer if not uses_external_data(t)]
-    moves = sum(inline) > inline_limit_bytes
-
+    how = _placement(model, folder, target.parent, external)
+    moved = set() if how is External.INLINE else _moved(model, source_path, inline_limit_bytes)
     data = target.with_name(target.name + ".data")
     temporary, temporary_data = _sibling(target), _sibling(data)
     try:
-        if copies or moves:
-            _refuse_clash(data, model, folder)
+        _remove_leftovers(target, data)
+        if how in (External.COPY, External.INLINE) or moved:
             model = _copy(model)
+        if how is External.INLINE and folder is not None:
+            load_external(model, folder)
+        writes_data = how is External.COPY or bool(moved)
+        if writes_data:
+            _refuse_clash(data, model, folder)
             with _create(temporary_data) as stream:
-                if copies and folder is not None:
+                if how is External.COPY and folder is not None:
                     copy_external(model, data.name, stream, folder)
-                if moves:
-                    move_inline(model.graph.initializer, data.name, stream, EXTERNAL_MIN_BYTES)
+                inside = [t for t in model.graph.initializer if t.name in moved]
+                move_inline(inside, data.name, stream)
                 _flush(stream)
         with _create(temporary) as stream:
             stream.write(_serialized(model))
             _flush(stream)
-        if copies or moves:
+        if writes_data:
             os.replace(temporary_data, data)
         os.replace(temporary, target)
     except OSError as error:
@@ -81,20 +102,54 @@ def save_model(
                 file.unlink()
 
 
+def _placement(
+    model: onnx.ModelProto, folder: Path | None, target: Path, external: External | None
+) -> External | None:
+    """What to do with external data; None where there is none."""
+    if not any(uses_external_data(t) for t in all_tensors(model)):
+        return None
+    if folder is None:
+        raise MirageError("INTERNAL", "save_model needs source_path where there is external data")
+    return external or (External.KEEP if folder == target else External.COPY)
+
+
+def _moved(model: onnx.ModelProto, source_path: Path | None, limit_bytes: int) -> set[str]:
+    """The initializers in the model that go to the data file; the kernels never do."""
+    inside = [t for t in model.graph.initializer if not uses_external_data(t)]
+    names = {t.name for t in inside if inline_bytes(t) >= EXTERNAL_MIN_BYTES} - {BUNDLE_NAME}
+    if sum(map(inline_bytes, inside)) > limit_bytes:
+        return names
+    outside = any(uses_external_data(t) for t in model.graph.initializer)
+    if not names or not outside or source_path is None:
+        return set()
+    # Only what rewriting made: a model with external data is itself small to read.
+    source = onnx.load(source_path, load_external_data=False)
+    return names - {t.name for t in source.graph.initializer}
+
+
 def check_output(
-    path: Path, source_path: Path | None = None, model: onnx.ModelProto | None = None
+    path: Path,
+    source_path: Path | None = None,
+    model: onnx.ModelProto | None = None,
+    *,
+    external: External | None = None,
 ) -> None:
     """Refuse an output path early: nothing is written.
 
     Raises:
         MirageError: OUTPUT_IS_INPUT, also where ``path`` is a data file of ``model``;
-            OUTPUT_UNWRITABLE.
+            OUTPUT_UNWRITABLE; OPTION_INVALID for ``KEEP`` in another folder.
     """
     target = Path(os.path.realpath(path))
     if source_path is not None:
         source = Path(os.path.realpath(source_path))
-        files = [source, *(data_files(model, source.parent) if model else ())]
-        if any(_same(target, file) for file in files):
+        outside = data_files(model, source.parent) if model else set()
+        if outside and external is External.KEEP and source.parent != target.parent:
+            raise MirageError(
+                "OPTION_INVALID",
+                "external data can only be kept where the output is beside the input: use copy",
+            )
+        if any(_same(target, file) for file in (source, *outside)):
             raise MirageError("OUTPUT_IS_INPUT", f"{path} is the input, or holds its weights")
     if target.is_dir():
         raise MirageError("OUTPUT_UNWRITABLE", f"{path} is a folder")
@@ -112,7 +167,7 @@ def _serialized(model: onnx.ModelProto) -> bytes:
     try:
         return bytes(model.SerializeToString(deterministic=True))
     except (EncodeError, ValueError) as error:
-        raise MirageError("OUTPUT_UNWRITABLE", "the model without its weights is > 2 GB") from error
+        raise MirageError("OUTPUT_UNWRITABLE", "what goes into the model file is > 2 GB") from error
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -133,6 +188,34 @@ def _same(a: Path, b: Path) -> bool:
 
 def _sibling(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def _leftovers(path: Path) -> Iterator[Path]:
+    """Temporary files for ``path`` whose process is gone."""
+    pattern = re.compile(re.escape(f".{path.name}.") + r"(\d+)\.tmp")
+    files: list[Path] = []
+    with contextlib.suppress(OSError):  # a folder that may be written, but not be read
+        files = list(path.parent.iterdir())
+    for file in files:
+        found = pattern.fullmatch(file.name)
+        if found and not _runs(int(found[1])):
+            yield file
+
+
+def _remove_leftovers(*paths: Path) -> None:
+    for file in [f for path in paths for f in _leftovers(path)]:
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
 
 
 def _create(path: Path) -> BinaryIO:

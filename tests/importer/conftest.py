@@ -170,8 +170,9 @@ def run_step(step: Step, args: list[np.ndarray]) -> np.ndarray:
             case "transpose":
                 return args[0].transpose(step.attr)
             case "reshape":
-                assert [d for d in args[0].shape if d != 1] == [d for d in step.attr if d != 1]
                 return args[0].reshape(step.attr)
+            case "expand":
+                return np.broadcast_to(args[0], step.attr)
             case op:
                 assert step.attr is None
                 return np.asarray(ELEMENTWISE[op].fn(*args))

@@ -136,10 +136,6 @@ def test_the_bundle_name_is_taken(toy):
     refuse(model, [toy.region(0)], "INTERNAL", "already has a value")
 
 
-def test_options(toy):
-    refuse(toy.build(), [toy.region(0)], "INTERNAL", "external=", external="yes")
-
-
 @pytest.mark.parametrize(
     ("part", "match"),
     [

@@ -177,7 +177,7 @@ def test_the_data_file_would_replace_the_input_data(toy, tmp_path):
     before = files(tmp_path)
     refuse(
         "OUTPUT_IS_INPUT", model, tmp_path / "out.onnx", source, match="data file",
-        inline_limit_bytes=0,
+        external=save_module.External.COPY,
     )  # fmt: skip
     assert files(tmp_path) == before
 

@@ -96,10 +96,6 @@ def test_external_references_are_kept_and_touched_ones_are_read(toy, x, tmp_path
     onnx.save(result, tmp_path / "out.onnx")
     assert toy.same(path, tmp_path / "out.onnx", h0=x())
 
-    inline = rewrite_model(light, [toy.region(0)], toy.bundle, external="inline", base_dir=tmp_path)
-    assert not any(t.external_data for t in inline.graph.initializer)
-    assert toy.same(path, inline, h0=x())
-
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
 def test_the_order_of_real_models_stays(path):

@@ -2,7 +2,7 @@
 
 Every model has ``h = relu(rms(x) W)`` in fp16 with x of 8x256, which ``optimize`` replaces for an
 H200, and one of the things that must come through as they are: subgraphs, sequences, strings,
-quantized and sparse tensors, functions, foreign domains, training, and what tools write into a file.
+quantized and sparse tensors, functions, foreign domains, training, and what tools write to a file.
 """
 
 from __future__ import annotations
@@ -268,8 +268,10 @@ def training(model: onnx.ModelProto, h: str) -> None:
     _node(model, "Dropout", [h, "ratio", "trains"], ["z", "mask"], seed=1)
     for name in ("rate", "step", "param", "grad", "moment"):
         _constant(model, name, np.int64(0) if name == "step" else np.float32(0.5))
-    _node(model, "Momentum", ["rate", "step", "param", "grad", "moment"], ["p", "m"], alpha=0.9,
-          beta=1.0, mode="standard", norm_coefficient=0.0, domain="ai.onnx.preview.training")  # fmt: skip
+    _node(
+        model, "Momentum", ["rate", "step", "param", "grad", "moment"], ["p", "m"], alpha=0.9,
+        beta=1.0, mode="standard", norm_coefficient=0.0, domain="ai.onnx.preview.training",
+    )  # fmt: skip
     info = model.training_info.add()
     info.algorithm.CopyFrom(helper.make_graph([], "algorithm", [], []))
     info.update_binding.add(key="param", value="p")
@@ -315,7 +317,7 @@ def decorated(model: onnx.ModelProto, h: str) -> None:
     graph.input[0].doc_string = "what comes in"
     for i, tensor in enumerate(graph.initializer):
         tensor.doc_string = f"weight {i}"
-    _node(model, "Neg", [h], ["z"], doc_string="turns the sign")
+    _node(model, "Hardmax", [h], ["z"], doc_string="one hot")
     graph.node[-1].metadata_props.add(key="pkg.torch.onnx.stack_trace", value="line 12")
     graph.value_info.append(_value("z", F16, (ROWS, WIDTH)))
     graph.value_info[-1].doc_string = "a value"

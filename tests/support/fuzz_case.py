@@ -1,7 +1,7 @@
 """One damaged model file through ``optimize``, and what must hold of it however it ends.
 
-The way in: the Python interface with a margin that no region can win by, so that everything but the
-search runs (import, match, choice, writing); every ``COMMAND_EVERY``-th seed the whole command. As a
+The way in: the Python interface with a margin that no region can win by, so that everything but
+the search runs (import, match, choice, writing); every ``COMMAND_EVERY``-th seed the command. As a
 program (``python fuzz_case.py``) it reads seeds from stdin and answers a line of JSON for each: a
 library that ends the process must not end the run.
 """

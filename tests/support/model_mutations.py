@@ -23,7 +23,8 @@ EDGES = (0, 1, -1, 2, 127, 255, 1 << 16, (1 << 31) - 1, -(1 << 31), 1 << 31, 1 <
 NAMES = ("", " ", "x" * 3000, "a/b", "../up", "\0", "{x}", "%s", "\u202e", "\U0001f600", "\n\n")
 #: What a damaged file may give as the place of its weights.
 PLACES = ("../w.bin", "/etc/hostname", "missing.bin", "", ".", "w.bin/", "w" * 300, "a\0b",
-          "C:\\w.bin", "..\\w.bin", "a/../../w.bin", "in.onnx", "~/w.bin", "//w.bin", "w.bin")  # fmt: skip
+          "C:\\w.bin", "..\\w.bin", "a/../../w.bin", "in.onnx", "~/w.bin", "//w.bin",
+          "w.bin")  # fmt: skip
 DATA = bytes(range(256)) * 16
 
 
@@ -121,7 +122,8 @@ def _field(number: int, data: bytes) -> bytes:
 
 BYTES: dict[str, Callable[[bytearray, Rng], bytes]] = {
     "flips": _flips, "cut": _cut, "hole": _hole, "noise": _noise, "repeat": _repeat,
-    "no text": _names, "deep": _deep, "nothing": lambda data, rng: b"", "only noise": lambda d, rng: rng.bytes(99),
+    "no text": _names, "deep": _deep, "nothing": lambda data, rng: b"",
+    "only noise": lambda data, rng: rng.bytes(99),
 }  # fmt: skip
 
 # -- messages

@@ -1,0 +1,40 @@
+"""What a reader of recorded numbers needs to know about the run that made them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import mirage_onnx
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def facts(packages: Sequence[str]) -> dict[str, Any]:
+    """Date, command, commit, whether the tree had changes, cores and versions."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "commit": _git("rev-parse", "HEAD") or "unknown",
+        "changed": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "cores": os.cpu_count(),
+        "versions": {
+            "mirage-onnx": mirage_onnx.__version__,
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in packages},
+        },
+    }
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()

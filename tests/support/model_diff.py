@@ -1,0 +1,143 @@
+"""What differs between a model and its optimized version that no replaced region explains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import onnx
+
+from mirage_onnx.importer.graph import reads
+from mirage_onnx.rewrite.model import BUNDLE_NAME, DOMAIN_PREFIX, MIN_IR_VERSION
+
+#: Lists that may shrink or grow; everything else of a model must be equal as it is.
+_MODEL_LISTS = ("functions", "opset_import", "metadata_props")
+_GRAPH_LISTS = (
+    "node", "initializer", "sparse_initializer", "value_info", "quantization_annotation",
+)  # fmt: skip
+
+
+def unexplained(original: onnx.ModelProto, result: onnx.ModelProto) -> list[str]:
+    """One sentence per difference that no replaced region explains; [] where there is none."""
+    return list(_differences(original, result))
+
+
+def custom_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [n for n in model.graph.node if n.domain.startswith(DOMAIN_PREFIX)]
+
+
+def _differences(original: onnx.ModelProto, result: onnx.ModelProto) -> Iterator[str]:
+    if _bytes(_rest(original)) != _bytes(_rest(result)):
+        yield f"header: {_rest(original)} became {_rest(result)}"
+    custom = custom_nodes(result)
+    raised = max(original.ir_version, MIN_IR_VERSION) if custom else original.ir_version
+    if result.ir_version != raised:
+        yield f"IR version {original.ir_version} became {result.ir_version}"
+    yield from _nodes(original, result, custom)
+    yield from _weights(original, result, custom)
+    yield from _values(original, result, custom)
+    for name, ours in (
+        ("functions", lambda f: f.domain.startswith(DOMAIN_PREFIX)),
+        ("opset_import", lambda o: o.domain.startswith(DOMAIN_PREFIX)),
+        ("metadata_props", lambda p: p.key == "mirage_onnx.version"),
+    ):
+        yield from _grown(name, getattr(original, name), getattr(result, name), ours, bool(custom))
+
+
+def _nodes(
+    original: onnx.ModelProto, result: onnx.ModelProto, custom: Sequence[onnx.NodeProto]
+) -> Iterator[str]:
+    """Kept nodes are byte for byte the same and in order; others are in a region, or dead."""
+    given = [_bytes(n) for n in original.graph.node]
+    ours = {id(n) for n in custom}
+    kept = [_bytes(n) for n in result.graph.node if id(n) not in ours]
+    places = iter(given)
+    for data in kept:
+        if data not in places:  # consumes the iterator: the order counts
+            node = onnx.NodeProto.FromString(data)
+            yield f"node {node.name!r} ({node.op_type}) is new, changed or moved"
+    replaced = {n for c in custom for p in c.metadata_props for n in p.value.split(",")}
+    left = set(kept)
+    read = {name for n in result.graph.node for name in reads(n)}
+    read |= {o.name for o in result.graph.output}
+    made = {o for n in custom for o in n.output}
+    for node, data in zip(original.graph.node, given, strict=True):
+        if data in left or node.name in replaced:
+            continue
+        if any(o in read and o not in made for o in node.output):
+            yield f"node {node.name!r} ({node.op_type}) is gone, and read"
+        elif not custom:
+            yield f"node {node.name!r} ({node.op_type}) is gone"
+
+
+def _weights(
+    original: onnx.ModelProto, result: onnx.ModelProto, custom: Sequence[onnx.NodeProto]
+) -> Iterator[str]:
+    """Initializers go with their last reader; new ones are the bundle and reordered copies."""
+    still = {name for n in result.graph.node for name in reads(n)}
+    still |= {v.name for v in (*result.graph.input, *result.graph.output)}
+    before = {name for n in original.graph.node for name in reads(n)}
+    inputs = {i for n in custom for i in n.input}
+    for field, name in (("initializer", _name), ("sparse_initializer", lambda t: t.values.name)):
+        given, found = getattr(original.graph, field), getattr(result.graph, field)
+        wanted = [t for t in given if name(t) in still or name(t) not in before]
+        if [_bytes(t) for t in found[: len(wanted)]] != [_bytes(t) for t in wanted]:
+            yield f"{field}: {[name(t) for t in wanted]} became {[name(t) for t in found]}"
+        for tensor in found[len(wanted) :]:
+            copied = any(name(tensor).startswith(f"{name(t)}.") for t in given)
+            if name(tensor) not in inputs or not (name(tensor) == BUNDLE_NAME or copied):
+                yield f"{field}: {name(tensor)!r} is new"
+
+
+def _values(
+    original: onnx.ModelProto, result: onnx.ModelProto, custom: Sequence[onnx.NodeProto]
+) -> Iterator[str]:
+    """Notes on values that are no more go; a custom node's outputs get a type."""
+    there = {o for n in result.graph.node for o in n.output}
+    there |= {v.name for v in (*result.graph.input, *result.graph.initializer)}
+    known = {o for n in original.graph.node for o in n.output}
+    known |= {t.name for t in original.graph.initializer}
+    outputs = {o for n in custom for o in n.output}
+    for field, name in (
+        ("value_info", _name), ("quantization_annotation", lambda a: a.tensor_name)
+    ):  # fmt: skip
+        given, found = getattr(original.graph, field), getattr(result.graph, field)
+        wanted = [v for v in given if name(v) in there or name(v) not in known]
+        if [_bytes(v) for v in found[: len(wanted)]] != [_bytes(v) for v in wanted]:
+            yield f"{field}: {[name(v) for v in wanted]} became {[name(v) for v in found]}"
+        for value in found[len(wanted) :]:
+            if name(value) not in outputs:
+                yield f"{field}: {name(value)!r} is new"
+
+
+def _grown(
+    name: str, given: Sequence[Any], found: Sequence[Any], ours: Callable[[Any], bool], may: bool
+) -> Iterator[str]:
+    if [_bytes(m) for m in found[: len(given)]] != [_bytes(m) for m in given]:
+        yield f"{name}: {_lines(given)} became {_lines(found)}"
+    for message in found[len(given) :]:
+        if not may or not ours(message):
+            yield f"{name}: {message} is new"
+
+
+def _rest(model: onnx.ModelProto) -> onnx.ModelProto:
+    rest = onnx.ModelProto()
+    rest.CopyFrom(model)
+    rest.ClearField("ir_version")
+    for field in _MODEL_LISTS:
+        rest.ClearField(field)
+    for field in _GRAPH_LISTS:
+        rest.graph.ClearField(field)
+    return rest
+
+
+def _bytes(message: Any) -> bytes:
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+def _name(message: Any) -> str:
+    return str(message.name)
+
+
+def _lines(messages: Iterable[Any]) -> str:
+    return "; ".join(" ".join(str(m).split()) for m in messages)
