@@ -22,12 +22,8 @@ from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.inspection import explain_region, survey_model
 from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.pipeline import Options, Run
-from mirage_onnx.report.inspection import (
-    ExplainReport,
-    InspectReport,
-    explain_report,
-    inspect_report,
-)
+from mirage_onnx.report.inspection import ExplainReport, InspectReport
+from mirage_onnx.report.inspection_report import explain_report, inspect_report
 from mirage_onnx.report.schema import SCHEMA
 from mirage_onnx.rewrite.save import External, check_output, save_model
 from mirage_onnx.target import H200, Target, get_target

@@ -8,9 +8,10 @@ at most one candidate.
 
     maximise  sum_n e_n * time(n) - sum_i r_i * time(i)
 
-Up to ``EXACT`` candidates this is solved to the optimum. Larger programs are chains of layers, whose
-whole integer program has a loose relaxation; there a window of candidates moves down the topological
-order, each solved to the optimum beside what is already chosen, and its first half is kept.
+Up to ``EXACT`` candidates this is solved to the optimum. Larger programs are chains of layers, and
+the relaxation of their whole integer program is loose; there a window of candidates moves down the
+topological order, each solved to the optimum beside what is already chosen, and its first half is
+kept.
 """
 
 from __future__ import annotations

@@ -16,9 +16,19 @@ QUIET, NORMAL, VERBOSE = 0, 1, 2
 
 def stderr_console() -> Console:
     """A console on stderr that never wraps a line where stderr is a file."""
-    console = Console(stderr=True, highlight=False)
+    return _console(stderr=True)
+
+
+def stdout_console() -> Console:
+    """The same on stdout; what it prints is text, not markup."""
+    return _console(stderr=False)
+
+
+def _console(*, stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False, markup=stderr)
     if not console.is_terminal:
-        console = Console(stderr=True, highlight=False, width=max(console.width, 160))
+        width = max(console.width, 160)
+        console = Console(stderr=stderr, highlight=False, markup=stderr, width=width)
     return console
 
 

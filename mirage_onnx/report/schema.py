@@ -1,7 +1,8 @@
 """The JSON reports of ``optimize`` and ``verify``, as types: the objects that ``--json`` prints.
 
-Every field is always there, null where its value is unknown, except those with a default here.
-A change that a reader of version 1 would trip over raises ``SCHEMA``.
+Those of ``inspect`` and ``explain`` are in ``inspection.py``. Every field is always there, null
+where its value is unknown, except those with a default here. A change that a reader of version 1
+would trip over raises ``SCHEMA``.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from typing import Any, Literal
 
 import msgspec
 
-SCHEMA = 1
+from mirage_onnx.report.inspection import ExplainReport, InspectReport
+from mirage_onnx.report.struct import SCHEMA, Struct
+
+__all__ = ["SCHEMA", "Report", "VerifyReport", "check_report", "check_verify_report", "json_schema"]
 
 
-class _Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Frozen, keyword-only, and an unknown field is an error."""
-
-
-class Search(_Struct, frozen=True):
+class Search(Struct, frozen=True):
     """How the candidates of a region were found.
 
     ``verified``: candidates that passed the proof. ``stop``: EXHAUSTED, BUDGET, STATE_LIMIT or
@@ -31,14 +31,14 @@ class Search(_Struct, frozen=True):
     stop: str | None
 
 
-class Proof(_Struct, frozen=True):
+class Proof(Struct, frozen=True):
     """Random tests in finite fields: number of draws, bound of the false-accept probability."""
 
     draws: int | None
     bound: float | None
 
 
-class RegionReport(_Struct, frozen=True):
+class RegionReport(Struct, frozen=True):
     """One distinct region; ``count`` instances of the model are identical to it.
 
     ``ops``: names of the ONNX nodes of its first instance. ``reason``: a code of docs/errors.md,
@@ -60,7 +60,7 @@ class RegionReport(_Struct, frozen=True):
     reason_text: str | None = None
 
 
-class Report(_Struct, frozen=True):
+class Report(Struct, frozen=True):
     """One run of ``optimize``.
 
     ``barriers``: refusal code -> number of nodes that no region can hold. ``constants``: tensor
@@ -73,11 +73,11 @@ class Report(_Struct, frozen=True):
     target: str | None
     seconds: float | None
     regions: list[RegionReport]
-    barriers: dict[str, int] = {}
-    constants: dict[str, str] = {}
+    barriers: dict[str, int] = msgspec.field(default_factory=dict)
+    constants: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class OutputReport(_Struct, frozen=True):
+class OutputReport(Struct, frozen=True):
     """How one output differs from its reference, at worst over the inputs (``worst``: which).
 
     ``needed_rtol``: the least relative L2 error per row that would pass, ``rtol``: what passes.
@@ -107,7 +107,7 @@ class RegionCheckReport(OutputReport, frozen=True):
     node: str
 
 
-class NodeReport(_Struct, frozen=True):
+class NodeReport(Struct, frozen=True):
     """A custom node and what ran: its kernel on a GPU, in the emulator, or the function body."""
 
     name: str
@@ -115,7 +115,7 @@ class NodeReport(_Struct, frozen=True):
     launches: int
 
 
-class VerifyReport(_Struct, frozen=True):
+class VerifyReport(Struct, frozen=True):
     """One run of ``verify``.
 
     ``regions``: in topological order; ``first_divergence``: the first node beyond its tolerance.
@@ -155,7 +155,12 @@ def check_verify_report(report: dict[str, Any]) -> VerifyReport:
 
 
 #: Command -> its report.
-REPORTS: dict[str, type[_Struct]] = {"optimize": Report, "verify": VerifyReport}
+REPORTS: dict[str, type[Struct]] = {
+    "optimize": Report,
+    "verify": VerifyReport,
+    "inspect": InspectReport,
+    "explain": ExplainReport,
+}
 
 
 def json_schema(command: str = "optimize") -> dict[str, Any]:

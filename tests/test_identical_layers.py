@@ -1,0 +1,47 @@
+"""Layers of equal structure: their regions are searched once, and replaced in every layer."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from decoder_layers import Decoder, llama_decode
+from small_models import matches
+
+import mirage_onnx
+from mirage_onnx import events
+
+TINY = Decoder(hidden=64, inner=128, heads=4, past=8, vocabulary=100)
+
+
+def keys(layers: int) -> set[str]:
+    return {c.region.key for c in matches(llama_decode(layers, TINY)).candidates}
+
+
+def test_more_layers_have_the_same_regions() -> None:
+    """From three layers on: the first and the last one are special, and regions span two."""
+    three = keys(3)
+    assert keys(4) == three
+    assert keys(1) < three
+
+
+@pytest.mark.slow
+def test_every_layer_gets_the_same_kernels() -> None:
+    searched: list[str] = []
+
+    def emit(event: events.Event) -> None:
+        if isinstance(event, events.RegionDone):
+            searched.append(event.region)
+
+    seconds = {}
+    for layers in (1, 32):
+        searched.clear()
+        model = llama_decode(layers)
+        start = time.monotonic()
+        result = mirage_onnx.optimize(model, target="h200", emit=emit)
+        seconds[layers] = time.monotonic() - start
+        assert len(searched) == len(set(searched))
+    counts = [r["count"] for r in result.report["regions"] if r["status"] == "replaced"]
+    print(f"1 layer: {seconds[1]:.1f} s, 32 layers: {seconds[32]:.1f} s, {counts}")
+    # What is not in every layer is at the ends.
+    assert sum(c for c in counts if c >= 30) >= 0.9 * sum(counts)
