@@ -33,6 +33,7 @@ _COMMON = (
     "-fno-exceptions",
     "-fno-rtti",
     "-fno-stack-protector",
+    "-fno-threadsafe-statics",  # one launch at a time; their guards are in libstdc++
     "-fno-gnu-unique",  # modules must not share the runtime's state
     "-fvisibility=hidden",
     "-U_FORTIFY_SOURCE",  # its longjmp check does not know other stacks
@@ -53,7 +54,6 @@ _LINK = (
     "-Wl,-z,defs",
     "-nodefaultlibs",  # above all not libtsan
     "-Wl,--no-as-needed",  # the libraries come before the text
-    "-lstdc++",
     "-lm",
     "-lc",
     "-lgcc",

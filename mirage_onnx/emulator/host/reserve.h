@@ -28,26 +28,26 @@ static bool reserve_threads() {
         g.stacks_span = kEach * kMostThreads;
     }
     if (g.fiber_count <= g.fiber_capacity) return true;
-    Fiber* bigger = new Fiber[static_cast<usize>(g.fiber_count)];
+    Fiber* bigger = allocate<Fiber>(static_cast<usize>(g.fiber_count));
     for (int i = 0; i < g.fiber_count; ++i) {
         bigger[i].stack = reinterpret_cast<char*>(g.stacks) + kEach * static_cast<usize>(i) + kPage;
         if (i >= g.fiber_capacity && !open_pages(bigger[i].stack, kStack)) return false;
     }
-    delete[] g.fibers;
-    delete[] g.queue;
-    delete[] g.pollers;
+    free(g.fibers);
+    free(g.queue);
+    free(g.pollers);
     g.fibers = bigger;
     g.fiber_capacity = g.fiber_count;
     g.slots = g.fiber_count + 1;
-    g.queue = new Fiber*[static_cast<usize>(g.slots)];
-    g.pollers = new Fiber*[static_cast<usize>(g.slots)];
+    g.queue = allocate<Fiber*>(static_cast<usize>(g.slots));
+    g.pollers = allocate<Fiber*>(static_cast<usize>(g.slots));
     return true;
 }
 
 static bool reserve_blocks(usize smem) {
     if (!g.smem) {
         char* all = reserve_range(kBlockSpan * kMostBlocks + kGuard);
-        g.ctas = new Cta[kMostBlocks];
+        g.ctas = allocate<Cta>(kMostBlocks);
         if (!all) return false;
         g.smem = reinterpret_cast<usize>(all);
         g.smem_span = kBlockSpan * kMostBlocks + kGuard;
@@ -107,7 +107,7 @@ static char* tensor_map(usize bytes, bool initialised) {
     p += kGuard;
     memset(p, kPoison, kPage);
     memset(p + kPage + bytes, kPoison, spread(bytes) - kPage - bytes);
-    Tensor* t = new Tensor();
+    Tensor* t = allocate<Tensor>(1);
     t->data = p + kPage;
     t->bytes = bytes;
     if (!initialised)
@@ -125,7 +125,7 @@ static void tensor_unmap(char* data) {
         munmap(data - kPage - kGuard, spread(t->bytes) + 2 * kGuard);
         if (t->words) munmap(t->words, shadow_size(t->bytes));
         if (t->written) munmap(t->written, rounded(t->bytes + 1));
-        delete t;
+        free(t);
         return;
     }
 }

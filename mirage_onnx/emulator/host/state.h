@@ -5,7 +5,9 @@
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <sys/mman.h>
 #include <unistd.h>
 #if !defined(__x86_64__)
@@ -173,13 +175,22 @@ extern "C" const char _end __attribute__((visibility("hidden")));
 
 // ---- memory that lives as long as a launch, or a cluster: only grows, then starts over -------------
 
+[[noreturn, gnu::cold]] static void out_of_memory();
+
+// Without operator new: the library links the C library alone, which is the same everywhere.
+template <class T>
+static T* allocate(usize count) {
+    T* all = static_cast<T*>(malloc(count * sizeof(T)));
+    if (!all) out_of_memory();
+    for (usize i = 0; i < count; ++i) new (all + i) T();
+    return all;
+}
+
 static char* reserve_pages(usize bytes) {
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? nullptr : static_cast<char*>(p);
 }
-
-[[noreturn, gnu::cold]] static void out_of_memory();
 
 class Arena {
   public:
