@@ -40,16 +40,16 @@ class Violation:
 
 _FORBIDDEN: tuple[tuple[str, str], ...] = (
     # pattern                                               rule
-    (r"\basm\b",                                            "PTX is written in the ptx headers only"),
+    (r"\basm\b", "PTX is written in the ptx headers only"),
     (r"\b(static|extern|__shared__|__constant__|__device__|__global__|__managed__)\b",
      "shared memory is one dynamic block, ptx::smem<T>(); there are no device variables"),
     (r"\b(threadIdx|blockIdx|blockDim|gridDim|warpSize)\b", "indices come from ptx accessors"),
-    (r"\b__\w+\(",                                          "builtins are wrapped in the ptx headers"),
-    (r"\b(while|do|goto)\b",                                "only ptx::wait and ptx::wait_cluster spin"),
-    (r"\breturn\b",            "no thread leaves early: the others may meet it at a barrier"),
+    (r"\b__\w+\(", "builtins are wrapped in the ptx headers"),
+    (r"\b(while|do|goto)\b", "only ptx::wait and ptx::wait_cluster spin"),
+    (r"\breturn\b", "no thread leaves early: the others may meet it at a barrier"),
     (r"\b(volatile|atomic\w*|printf|malloc|new|delete|assert|clock\w*)\b",
      "no allocation, output, clock or hidden atomic"),
-    (r"#\s*(?!include|pragma)\w+",                          "the text does not depend on macros"),
+    (r"#\s*(?!include|pragma)\w+", "the text does not depend on macros"),
 )  # fmt: skip
 
 #: What reads a place in the launch, and who agrees on it.

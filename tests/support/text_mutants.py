@@ -1,7 +1,7 @@
 """Single mistakes in the text of a kernel: what the emulator must notice.
 
-A mutation kind is a row of ``KINDS``: a pattern, and what may stand in its place. Every match in the
-code of a kernel (not in its comments) is one mutant. Texts stay compilable.
+A mutation kind is a row of ``KINDS``: a pattern, and what may stand in its place. Every match in
+the code of a kernel (not in its comments) is one mutant. Texts stay compilable.
 """
 
 from __future__ import annotations
