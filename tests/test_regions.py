@@ -23,7 +23,7 @@ from mirage_onnx.superopt.search import SearchResult
 from mirage_onnx.verify.equivalence import check_terms
 from mirage_onnx.verify.interpret_steps import interpret_steps
 
-EXAMPLES = 200
+EXAMPLES, MANY = 60, 200
 #: fp32 sums and 16-bit roundings of the program's own intermediates.
 KERNEL_TOLERANCE = 8e-3
 
@@ -54,6 +54,19 @@ def check_result(model: onnx.ModelProto, region: Region, result: SearchResult) -
 )
 @given(programs())
 def test_random_regions(model: onnx.ModelProto) -> None:
+    check_regions(model)
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=MANY, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+@given(programs())
+def test_many_random_regions(model: onnx.ModelProto) -> None:
+    check_regions(model)
+
+
+def check_regions(model: onnx.ModelProto) -> None:
     found = matches(model)
     if not found.candidates:
         assert found.rejections

@@ -120,12 +120,22 @@ def _choose(
         cost[i] += TIE_US * 1e-2 * len(c.nodes)
     for n in nodes:
         cost[index[n]] = -node_us.get(n, 0.0)
-    chosen = _solve(cost, rows, count, fixed)
-    while cycle := _cycle(program, candidates, chosen):
-        # Regions that each may be replaced, but that would need each other's results.
-        rows.append((dict.fromkeys(cycle, 1.0), len(cycle) - 1.0))
-        chosen = _solve(cost, rows, count, fixed)
-    return chosen
+    while True:
+        taken = _solve(cost, rows, fixed)
+        chosen = tuple(i for i in range(count) if i in taken)
+        gone = {n for n in nodes if index[n] in taken}
+        cycle = _cycle(program, candidates, chosen, gone)
+        if not cycle:
+            return chosen
+        # Regions that each may be replaced, but that would need each other's results: not all of
+        # them, unless a node between them disappears or another candidate yields what it makes.
+        broken = dict.fromkeys((i for i in cycle if isinstance(i, int)), 1.0)
+        limit = len(broken) - 1.0
+        for between in (by_name[x] for x in cycle if isinstance(x, str)):
+            outs = [j for o in between.outputs for j in yields.get(o, []) if j not in broken]
+            outs += [index[between.name]] if between.name in index else []
+            broken |= dict.fromkeys(outs, -1.0)
+        rows.append((broken, limit))
 
 
 def _indices(names: Iterable[frozenset[str]]) -> dict[str, list[int]]:
@@ -138,12 +148,16 @@ def _indices(names: Iterable[frozenset[str]]) -> dict[str, list[int]]:
 
 
 def _cycle(
-    program: Program, candidates: Sequence[Candidate], chosen: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Chosen candidates that depend on each other in a circle; () where there are none."""
-    makers: dict[str, str | int] = {o: n.name for n in program.nodes for o in n.outputs if o}
+    program: Program, candidates: Sequence[Candidate], chosen: tuple[int, ...], gone: set[str]
+) -> tuple[int | str, ...]:
+    """Chosen candidates, and the nodes between, that need each other in a circle; () for none.
+
+    ``gone``: nodes that disappear, through which nothing depends on anything.
+    """
+    left = [n for n in program.nodes if n.name not in gone]
+    makers: dict[str, str | int] = {o: n.name for n in left for o in n.outputs if o}
     makers |= {o: i for i in chosen for o in candidates[i].outputs}
-    inputs: dict[str | int, tuple[str, ...]] = {n.name: n.inputs for n in program.nodes}
+    inputs: dict[str | int, tuple[str, ...]] = {n.name: n.inputs for n in left}
     inputs |= {i: tuple(t.tensor.name for t in candidates[i].region.inputs) for i in chosen}
     graph = TopologicalSorter(
         {i: [makers[t] for t in read if t in makers] for i, read in inputs.items()}
@@ -151,27 +165,24 @@ def _cycle(
     try:
         graph.prepare()
     except CycleError as error:
-        return tuple(sorted({i for i in error.args[1] if isinstance(i, int)}))
+        return tuple(dict.fromkeys(error.args[1]))
     return ()
 
 
-def _solve(
-    cost: np.ndarray, rows: list[tuple[dict[int, float], float]], count: int, fixed: int
-) -> tuple[int, ...]:
+def _solve(cost: np.ndarray, rows: list[tuple[dict[int, float], float]], fixed: int) -> set[int]:
+    """The variables that are 1."""
     size = len(cost)
     entries = [(i, j, v) for i, (row, _) in enumerate(rows) for j, v in row.items()]
     r, c, v = (np.array(x) for x in zip(*entries, strict=True))
     matrix = coo_array((v, (r, c)), shape=(len(rows), size))
     limits = np.array([limit for _, limit in rows])
-    # Node variables are whole at the optimum once the candidates are, so only those are integer.
-    integrality = np.concatenate([np.ones(count), np.zeros(size - count)])
     found = milp(
         cost,
         constraints=LinearConstraint(matrix.tocsc(), -np.inf, limits),
         bounds=Bounds(np.arange(size) < fixed, 1),
-        integrality=integrality,
+        integrality=np.ones(size),
         options={"time_limit": 20.0, "mip_rel_gap": 0.0},
     )
     if found.x is None:
-        return tuple(range(fixed))
-    return tuple(i for i in range(count) if found.x[i] > 0.5)
+        return set(range(fixed))
+    return {int(i) for i in np.flatnonzero(found.x > 0.5)}

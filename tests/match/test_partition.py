@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from small_models import Net
 
@@ -120,7 +120,8 @@ def check_choice(seed: int, most: int) -> None:
     assert got == pytest.approx(best_gain(program, some, times, node_us), abs=0.05)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
+@example(10525)  # a circle through a node that a third region may take away
 @given(st.integers(0, 10**6))
 def test_best_of_all_choices(seed: int) -> None:
     check_choice(seed, 12)

@@ -1,0 +1,9 @@
+"""Lets the tests import what lies under ``bench`` and the exported architectures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / "bench"), str(ROOT / "models" / "architectures")]

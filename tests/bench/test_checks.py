@@ -1,0 +1,73 @@
+"""The checks notice a wrong result, and say what they could not run."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+from coverage_table.checks import NOT_RUN, ROUNDED_BY_ORT, check_emulated, check_stock
+from onnx import helper
+from small_models import Net
+
+
+def scaled(factor: float, dtype: object = np.float16, columns: int = 8) -> onnx.ModelProto:
+    net = Net(dtype)
+    return net.model(net.Mul(net.input(4, columns), factor))
+
+
+def test_equal() -> None:
+    check = check_stock(scaled(2.0), scaled(2.0))
+    assert check.result == "identical" and not check.is_wrong
+    assert check.inputs == 8 and check.needed_rtol == 0
+
+
+def test_one_unit_in_the_last_place() -> None:
+    check = check_stock(scaled(2.0), scaled(2.002))
+    assert check.result == "FAILED" and check.is_wrong
+    assert check.needed_rtol is not None and 0 < check.needed_rtol < 2e-3
+    assert "differs by" in check.note
+
+
+def test_rounding_by_onnxruntime_is_told_apart() -> None:
+    """It computes a Gelu of this form in other steps when any function holds it."""
+    net = Net()
+    x = net.input(1, 64)
+    y = net.Gelu(net.MatMul(x, net.weight(64, 128)), approximate="tanh")
+    model = net.model(net.Mul(y, net.MatMul(x, net.weight(64, 128))))
+    check = check_stock(model, in_function(model))
+    assert check.is_wrong and check.note.endswith(ROUNDED_BY_ORT)
+    assert check.needed_rtol is not None and check.needed_rtol < 1e-3
+    wrong = check_stock(scaled(2.0), scaled(2.002))
+    assert ROUNDED_BY_ORT not in wrong.note
+
+
+def in_function(model: onnx.ModelProto) -> onnx.ModelProto:
+    """``model`` with all of its nodes in one local function."""
+    graph, opset = model.graph, helper.make_opsetid("", 20)
+    read = [v.name for v in (*graph.input, *graph.initializer)]
+    made = [v.name for v in graph.output]
+    function = helper.make_function("local", "F", read, made, list(graph.node), [opset])
+    found = onnx.ModelProto()
+    found.CopyFrom(model)
+    del found.graph.node[:]
+    found.graph.node.append(helper.make_node("F", read, made, domain="local"))
+    found.functions.append(function)
+    found.opset_import.append(helper.make_opsetid("local", 1))
+    return found
+
+
+def test_other_shape() -> None:
+    check = check_stock(scaled(2.0), scaled(2.0, columns=9))
+    assert check.is_wrong and check.note.startswith("SHAPES_DIFFER")
+
+
+def test_original_that_does_not_run_here() -> None:
+    model = scaled(2.0, ml_dtypes.bfloat16)
+    for check in (check_stock(model, model), check_emulated(model, model)):
+        assert check.result == NOT_RUN and not check.is_wrong
+        assert "Could not find an implementation" in check.note
+
+
+def test_no_custom_node() -> None:
+    check = check_emulated(scaled(2.0), scaled(2.0))
+    assert check.result == "none" and "no kernel ran" in check.note
