@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import onnx
-from coverage_table.checks import NOT_RUN, ROUNDED_BY_ORT, check_emulated, check_stock
+from coverage_table.checks import IN_FP32, NOT_RUN, check_emulated, check_stock
 from onnx import helper
 from small_models import Net
 
@@ -35,10 +35,9 @@ def test_rounding_by_onnxruntime_is_told_apart() -> None:
     y = net.Gelu(net.MatMul(x, net.weight(64, 128)), approximate="tanh")
     model = net.model(net.Mul(y, net.MatMul(x, net.weight(64, 128))))
     check = check_stock(model, in_function(model))
-    assert check.is_wrong and check.note.endswith(ROUNDED_BY_ORT)
-    assert check.needed_rtol is not None and check.needed_rtol < 1e-3
-    wrong = check_stock(scaled(2.0), scaled(2.002))
-    assert ROUNDED_BY_ORT not in wrong.note
+    assert check.result == IN_FP32 and not check.is_wrong
+    assert check.needed_rtol is not None and 0 < check.needed_rtol < 1e-3
+    assert "differs by" in check.note
 
 
 def in_function(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -63,9 +62,14 @@ def test_other_shape() -> None:
 
 def test_original_that_does_not_run_here() -> None:
     model = scaled(2.0, ml_dtypes.bfloat16)
-    for check in (check_stock(model, model), check_emulated(model, model)):
-        assert check.result == NOT_RUN and not check.is_wrong
+    for check, result in (
+        (check_stock(model, model), IN_FP32),
+        (check_emulated(model, model), NOT_RUN),
+    ):
+        assert check.result == result and not check.is_wrong
         assert "Could not find an implementation" in check.note
+    wrong = check_stock(model, scaled(2.0625, ml_dtypes.bfloat16))
+    assert wrong.is_wrong and "in fp32 t" in wrong.note
 
 
 def test_no_custom_node() -> None:

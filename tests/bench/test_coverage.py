@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from coverage_table.checks import Check
@@ -54,3 +55,16 @@ def test_two_models(tmp_path: Path) -> None:
     bytes_kept = sum(k["bytes"] for m in data["models"] for k in m["coverage"]["kept"])
     assert sum(r["kept"]["bytes"] for r in data["reasons"]) == bytes_kept
     assert sum(c["bytes"] for c in data["codes"]) == bytes_kept
+    update(tmp_path, data)
+
+
+def update(folder: Path, before: dict[str, Any]) -> None:
+    """Only the model that is named is run again."""
+    command = [*COMMAND, "ngpt_float32", "--update", "--budget-s", "2", "--out", str(folder)]
+    subprocess.run(command, capture_output=True, check=True)
+    after = json.loads((folder / "coverage.json").read_text())
+    lines = [{m["name"]: m for m in data["models"]} for data in (before, after)]
+    assert lines[0].keys() == lines[1].keys()
+    assert lines[0]["distilbert"] == lines[1]["distilbert"]
+    assert lines[0]["ngpt_float32"]["seconds"] != lines[1]["ngpt_float32"]["seconds"]
+    assert after["models of an earlier run"] == f"1, {before['date']}"

@@ -1,0 +1,1 @@
+"""What ``bench/coverage.py`` computes and prints."""

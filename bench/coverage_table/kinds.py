@@ -1,0 +1,24 @@
+"""What the models of ``models/architectures`` are, by name."""
+
+from __future__ import annotations
+
+DECODE, PREFILL, ENCODER, OTHER = "decode step", "prefill", "encoder", "cross-attending decoder"
+KINDS = (DECODE, ENCODER, PREFILL, OTHER)
+
+#: Start of a name -> kind, where the name does not say it itself.
+_BY_START = {
+    "lora": DECODE,  # one token against a cache
+    "ngpt": DECODE,  # one token's hidden state
+    "mamba": PREFILL,
+    "t5_decoder": OTHER,
+    "whisper_decoder": OTHER,
+}
+
+
+def kind_of(name: str) -> str:
+    """One of ``KINDS``."""
+    if "_decode" in name and "_decoder" not in name:
+        return DECODE
+    if "_prefill" in name:
+        return PREFILL
+    return next((kind for start, kind in _BY_START.items() if name.startswith(start)), ENCODER)

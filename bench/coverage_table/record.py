@@ -1,0 +1,100 @@
+"""A model of the table with its line, its checks or what went wrong; and sums over all models."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from coverage_table.checks import Check
+from coverage_table.kinds import KINDS
+from coverage_table.reasons import Reason
+from coverage_table.row import Coverage, Kept
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """``error``: why there is no ``coverage``: a refusal, or the last line of a traceback.
+
+    ``seconds``: of ``optimize`` alone. ``stock``: the result in onnxruntime without the library.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    seconds: float
+    coverage: Coverage | None = None
+    error: str = ""
+    stock: Check | None = None
+    emulated: Check | None = None
+
+    @property
+    def is_wrong(self) -> bool:
+        checks = (c for c in (self.stock, self.emulated) if c is not None)
+        return self.coverage is None or any(c.is_wrong for c in checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, least and most of one share over the models of one kind."""
+
+    kind: str
+    models: int
+    median: float
+    low: float
+    high: float
+
+
+def spreads(records: Sequence[Record], share: Callable[[Coverage], float]) -> list[Spread]:
+    """By kind; kinds of which no model has a line are left out."""
+    by_kind: defaultdict[str, list[float]] = defaultdict(list)
+    for r in records:
+        if r.coverage is not None:
+            by_kind[r.kind].append(share(r.coverage))
+    return [
+        Spread(kind, len(x), statistics.median(x), min(x), max(x))
+        for kind in KINDS
+        if (x := by_kind[kind])
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """One reason over all models: ``kept`` summed, and how many models have it."""
+
+    kept: Kept
+    models: int
+
+
+def all_reasons(records: Iterable[Record]) -> list[Reasons]:
+    """Most bytes first."""
+    found: dict[Reason, Reasons] = {}
+    for r in records:
+        for kept in r.coverage.kept if r.coverage else ():
+            known = found.get(kept.reason)
+            found[kept.reason] = (
+                Reasons(_added(known.kept, kept), known.models + 1) if known else Reasons(kept, 1)
+            )
+    return sorted(found.values(), key=lambda x: (-x.kept.bytes, -x.kept.nodes, x.kept.reason))
+
+
+def _added(a: Kept, b: Kept) -> Kept:
+    ops = Counter(a.ops) + Counter(b.ops)
+    return replace(
+        a,
+        nodes=a.nodes + b.nodes,
+        flops=a.flops + b.flops,
+        bytes=a.bytes + b.bytes,
+        ops=dict(ops.most_common()),
+    )
+
+
+def codes(reasons: Iterable[Reasons]) -> list[tuple[str, int, int]]:
+    """(code, nodes, bytes), most bytes first."""
+    nodes: Counter[str] = Counter()
+    moved: Counter[str] = Counter()
+    for r in reasons:
+        nodes[r.kept.reason.code] += r.kept.nodes
+        moved[r.kept.reason.code] += r.kept.bytes
+    return [(code, nodes[code], count) for code, count in moved.most_common()]
