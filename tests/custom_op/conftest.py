@@ -173,12 +173,6 @@ def native(ops_library: Path) -> Native:
     return Native(ctypes.CDLL(str(ops_library)))
 
 
-def standin_cubin(**kernels: list[int]) -> bytes:
-    """An image for the stand-in: kernel names with the sizes of their parameters."""
-    lines = [f"{name} {' '.join(map(str, sizes))}\n" for name, sizes in kernels.items()]
-    return "".join(("STANDIN\n", *lines, "end\n")).encode() + b"\0"
-
-
 def add_plan(**changes: Any) -> Plan:
     """out = a + b over float vectors of any length, by the stand-in's standin_add."""
     args = (OutputPtr(0), InputPtr(0), InputPtr(1), Int32(dim(0, 0)))
@@ -193,16 +187,22 @@ def add_plan(**changes: Any) -> Plan:
 
 @dataclass(frozen=True)
 class Models:
-    """Builders of the models of these tests."""
+    """Builders of the models of one test."""
 
-    standin_cubin = staticmethod(standin_cubin)
+    #: Makes the cubins of each test its own: the library keeps a loaded cubin and its kernels'
+    #: limits as long as the process lives, so a test would see what an earlier one had set.
+    tag: str
     add_plan = staticmethod(add_plan)
 
-    @staticmethod
-    def bundle(*plans: Plan | str) -> bytes:
+    def standin_cubin(self, **kernels: list[int]) -> bytes:
+        """An image for the stand-in: kernel names with the sizes of their parameters."""
+        lines = [f"{name} {' '.join(map(str, sizes))}\n" for name, sizes in kernels.items()]
+        return "".join(("STANDIN\n", *lines, "end\n", self.tag)).encode() + b"\0"
+
+    def bundle(self, *plans: Plan | str) -> bytes:
         """A bundle of plans over one cubin that holds the stand-in's kernels."""
         texts = tuple(plan if isinstance(plan, str) else plan.to_text() for plan in plans)
-        cubin = standin_cubin(standin_add=[8, 8, 8, 4], standin_copy=[8, 8, 8], other=[8])
+        cubin = self.standin_cubin(standin_add=[8, 8, 8, 4], standin_copy=[8, 8, 8], other=[8])
         return write_bundle(Bundle((cubin,), texts, ({"kernel": "test"},)))
 
     def add(
@@ -262,9 +262,9 @@ class Models:
         return model.SerializeToString()
 
 
-@pytest.fixture(scope="session")
-def models() -> Models:
-    return Models()
+@pytest.fixture
+def models(request: pytest.FixtureRequest) -> Models:
+    return Models(request.node.nodeid)
 
 
 @pytest.fixture

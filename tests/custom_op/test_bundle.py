@@ -7,7 +7,7 @@ import struct
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mirage_onnx.custom_op import Bundle, InferenceSession, read_bundle, write_bundle
@@ -112,7 +112,9 @@ def test_bytes_never_crash_the_native_reader(native, noise, at, kind, number):
         native.bundle(data, kind, number)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.binary(min_size=1, max_size=40), st.integers(0, 400))
 def test_damaged_bundles_never_crash_a_session(models, driver, noise, at):
     data = models.bundle(models.add_plan())

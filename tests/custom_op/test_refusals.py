@@ -120,9 +120,12 @@ def test_plans_that_do_not_fit_the_node_or_the_cubin(models, driver):
 
 @pytest.mark.parametrize("name", ["cuKernelSetAttribute", "cuKernelGetFunction"])
 def test_driver_refusals_are_told(models, driver, monkeypatch, name):
+    plan = replace_launch(models, smem_bytes=64 * 1024)
     monkeypatch.setenv("STANDIN_FAIL", name)
     with pytest.raises(Exception, match=r"CUDA_ERROR_UNKNOWN \(999\)"):
-        host_session(models, driver, replace_launch(models, smem_bytes=64 * 1024))
+        host_session(models, driver, plan)
+    monkeypatch.delenv("STANDIN_FAIL")
+    host_session(models, driver, plan)  # what was refused is asked for again
 
 
 def test_driver_without_parameter_info_still_works(models, vectors, old_driver):
