@@ -39,7 +39,7 @@ class Violation:
 
 
 _FORBIDDEN: tuple[tuple[str, str], ...] = (
-    # pattern                                               rule
+    # pattern, rule
     (r"\basm\b", "PTX is written in the ptx headers only"),
     (r"\b(static|extern|__shared__|__constant__|__device__|__global__|__managed__)\b",
      "shared memory is one dynamic block, ptx::smem<T>(); there are no device variables"),
@@ -92,8 +92,8 @@ def _violations(text: str) -> Iterator[Violation]:
         line = re.sub(r"//.*", "", raw).strip()
         if not line:
             continue
+        code = re.sub(r'"[^"]*"', "", line)
         for pattern, rule in _FORBIDDEN:
-            code = re.sub(r'"[^"]*"', "", line)
             if re.search(pattern, code):
                 yield Violation(rule, number, line)
         around = max((s for s, _ in blocks), default=Spread.CLUSTER)
