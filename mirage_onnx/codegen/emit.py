@@ -9,7 +9,7 @@ from mirage_onnx.codegen.rules import broken_rules
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.codegen.streaming import emit_streaming
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph, is_part_axis
 from mirage_onnx.target import Target
 
 #: Block operations that have no emission rule yet.
@@ -61,6 +61,6 @@ def _refuse_what_has_no_rule(graph: UGraph, kernel: Kernel) -> None:
             raise RejectionError("EMIT_UNSUPPORTED", f"{kernel.name}: no rule for {op.op}")
     for name in (*(o.tensor for o in kernel.loads), *(s.tensor for s in kernel.saves)):
         for axis in graph.tensor(name).axes:
-            if "/" in axis:
+            if is_part_axis(axis):
                 reason = f"{kernel.name}: {name} is over the part axis {axis}"
                 raise RejectionError("EMIT_UNSUPPORTED", reason)

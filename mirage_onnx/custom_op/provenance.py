@@ -86,7 +86,7 @@ def regenerate(record: Mapping[str, Any], where: str) -> Regenerated:
         extents = _extents(record["region"])
         graph = parse_ugraph(record["ugraph"])
         _check_names(graph)
-        params = tuple(_params(text) for text in record["params"])
+        params = tuple(KernelParams.from_text(text) for text in record["params"])
         prefix = f"mugraph_{sha256(record['region'].encode())[:16]}"
         sources = emit_candidate(Candidate(graph, params), extents, target, prefix)
         sizes = _tensor_bytes(graph, params, extents)
@@ -202,17 +202,6 @@ def _check_names(graph: UGraph) -> None:
     for name in (*tensors, *axes):
         if not _IDENTIFIER.match(name):
             raise ValueError(f"{name[:40]!r} is not an identifier")
-
-
-def _params(text: str) -> KernelParams:
-    """The inverse of ``KernelParams.to_text``."""
-    fields = dict(word.split("=") for word in text.split(" "))
-    tile = fields.pop("tile")
-    numbers = {name: int(value) for name, value in fields.items()}
-    params = KernelParams(() if tile == "-" else tuple(map(int, tile.split(","))), **numbers)
-    if params.to_text() != text:
-        raise ValueError(f"not the numbers of a kernel: {text!r}")
-    return params
 
 
 def _tensor_bytes(

@@ -202,10 +202,30 @@ class KernelParams:
             f"warps={self.warps} stages={self.stages}"
         )
 
+    @classmethod
+    def from_text(cls, text: str) -> KernelParams:
+        """The inverse of ``to_text``.
+
+        Raises:
+            ValueError, TypeError or KeyError: no ``to_text`` gives this text.
+        """
+        fields = dict(word.split("=") for word in text.split(" "))
+        tile = fields.pop("tile")
+        numbers = {name: int(value) for name, value in fields.items()}
+        params = cls(() if tile == "-" else tuple(map(int, tile.split(","))), **numbers)
+        if params.to_text() != text:
+            raise ValueError(f"not the numbers of a kernel: {text!r}")
+        return params
+
 
 def part_axis(axis: str, kernel: str) -> str:
     """The axis of the tiles of ``axis`` in the grid of the kernel of that name."""
     return f"{axis}/{kernel}"
+
+
+def is_part_axis(axis: str) -> bool:
+    """Whether ``part_axis`` made the name: neither axes of a region nor kernels have a slash."""
+    return "/" in axis
 
 
 def ugraph_extents(
@@ -213,7 +233,7 @@ def ugraph_extents(
 ) -> dict[str, int]:
     """``extents`` with those of the part axes that the tensors of ``graph`` have."""
     result = dict(extents)
-    used = {a for t in graph.tensors for a in t.axes if "/" in a}
+    used = {a for t in graph.tensors for a in t.axes if is_part_axis(a)}
     if not used:
         return result
     # In launch order: the grid of a later kernel may split a part axis of an earlier one.

@@ -21,7 +21,7 @@ import numpy as np
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.ir.ugraph import UGraph
+from mirage_onnx.ir.ugraph import UGraph, is_part_axis
 from mirage_onnx.verify import intervals as iv
 from mirage_onnx.verify.adversarial import CASES, adversarial_inputs, even_instantiation
 from mirage_onnx.verify.domain import Float64
@@ -160,7 +160,7 @@ def _allowed(
     result = {}
     for site, (kernel, index) in sites.items():
         ops = next(k.ops for k in graph.kernels if k.name == kernel)
-        axes = {a for a in ops[index].axes if "/" not in a}
+        axes = {a for a in ops[index].axes if not is_part_axis(a)}
         bound = np.zeros(len(CASES))
         for n, top in zip(own, tops, strict=True):
             if set(n.axes) <= axes or axes <= set(n.axes):

@@ -25,7 +25,7 @@ from fractions import Fraction
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.ops import ELEMENTWISE, to_term
 from mirage_onnx.ir.term import Term
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, UGraph, part_axis
+from mirage_onnx.ir.ugraph import BlockOp, Kernel, UGraph, is_part_axis, part_axis
 
 PART, RUN, PREV = "part@", "run", "prev"
 
@@ -94,9 +94,9 @@ def _reduce(op: BlockOp, args: list[Term], cuts: Cuts) -> Term | None:
     result: Term | None = t.mul(*args)
     kind = t.MAXR if op.op == "rmax" else t.SUM
     for axis in op.reduced:
-        if "/" in axis:
+        if is_part_axis(axis):
             result = _undo(f"{PART}{axis}", result, kind)
-    axes = [a for a in op.reduced if "/" not in a]
+    axes = [a for a in op.reduced if not is_part_axis(a)]
     if result is None or not axes:
         return result
     result = t.reduce_(kind, axes, result)

@@ -11,7 +11,16 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ops import ELEMENTWISE, IRRATIONAL
 from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Phase, Save, UGraph, part_axis
+from mirage_onnx.ir.ugraph import (
+    BlockOp,
+    Kernel,
+    KTensor,
+    Phase,
+    Save,
+    UGraph,
+    is_part_axis,
+    part_axis,
+)
 
 ROLES = ("input", "weight", "output", "temp")
 ACCUMULATORS = ("acc_sum", "acc_max", "acc_scaled")
@@ -102,7 +111,7 @@ def _check_part_axes(graph: UGraph) -> None:
     _need(not any("/" in n for n in names), "the name of a kernel holds a /")
     parts = {part_axis(a, k.name) for k in graph.kernels for a in k.grid}
     for t in graph.tensors:
-        for axis in (a for a in t.axes if "/" in a):
+        for axis in (a for a in t.axes if is_part_axis(a)):
             _need(axis in parts, f"{t.name} is over {axis}, which no grid has")
             _need(t.role == "temp", f"the {t.role} tensor {t.name} is over the part axis {axis}")
 
@@ -201,7 +210,7 @@ def _check_attributes(op: BlockOp) -> None:
     if op.op not in ("extent", "matmul", "sum", "rmax"):
         _need(not op.reduced, "the operation takes no axes")
     if op.op == "extent":
-        parts = [a for a in op.reduced if "/" in a]
+        parts = [a for a in op.reduced if is_part_axis(a)]
         _need(not parts, f"the extent of {parts} is a number of the launch")
 
 
