@@ -9,6 +9,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 DEPS := $(VENV)/.installed
 OPS := build/ops/libmirage_onnx_ops.so
 OPS_SOURCES := $(wildcard cpp/ort_custom_ops/*)
+MODELS := $(patsubst %.xz,%,$(wildcard models/*.onnx.xz))
 JOBS ?= 2
 
 export PATH := $(BIN):$(PATH)
@@ -17,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: build demo test test-all lint format golden clean
 .DELETE_ON_ERROR:
 
-build: $(DEPS) $(OPS)
+build: $(DEPS) $(OPS) $(MODELS)
 
 $(DEPS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -33,6 +34,11 @@ $(DEPS): pyproject.toml constraints.txt
 $(OPS): $(OPS_SOURCES) | $(DEPS)
 	cmake -S cpp/ort_custom_ops -B build/ops -DCMAKE_BUILD_TYPE=Release --log-level=WARNING
 	cmake --build build/ops --parallel $(JOBS) -- -s
+	@touch $@
+
+# The committed form of the larger models has no weights; they are made again from their seeds.
+models/%.onnx: models/%.onnx.xz | $(DEPS)
+	$(BIN)/python models/packed.py $*
 	@touch $@
 
 demo: build
@@ -59,4 +65,4 @@ golden: build
 	$(BIN)/python -m pytest -q -n $(JOBS) -m "not gpu" --update-golden
 
 clean:
-	rm -rf build out
+	rm -rf build out $(MODELS)

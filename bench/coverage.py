@@ -4,14 +4,16 @@
 
 Optimizes the models of ``models/architectures`` for an H200, runs every result in onnxruntime
 without the library against its original (``--emulate``: its kernels in the emulator as well), and
-writes OUT/coverage.txt and OUT/coverage.json after each model. With ``--update`` the lines of other
-models stay as OUT/coverage.json has them. Exit 1 if a model was refused or its result is wrong.
+writes OUT/coverage.txt and OUT/coverage.json.xz after each model. With ``--update`` the lines of
+other models stay as OUT/coverage.json.xz has them. Exit 1 if a model was refused or its result is
+wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import sys
 import time
 import traceback
@@ -41,6 +43,8 @@ from mirage_onnx.target import get_target  # noqa: E402
 from mirage_onnx.tune.baseline import load_table, node_times_us  # noqa: E402
 
 TARGET = "h200"
+#: The table with every region and reason: packed, for it repeats itself (``xzcat`` shows it).
+RECORD = "coverage.json.xz"
 _PACKAGES = ("onnx", "onnxruntime", "numpy", "scipy")
 
 
@@ -89,13 +93,13 @@ def write(folder: Path, about: dict[str, Any], records: Sequence[Record]) -> Non
         "reasons": [asdict(r) for r in found],
         "models": [asdict(r) for r in records],
     }
-    (folder / "coverage.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    (folder / RECORD).write_bytes(lzma.compress((json.dumps(data, indent=1) + "\n").encode()))
     (folder / "coverage.txt").write_text(text.table(about, records), encoding="utf-8")
 
 
 def earlier(folder: Path) -> tuple[str, list[Record]]:
     """The date of the recorded run, and its lines."""
-    data = json.loads((folder / "coverage.json").read_text(encoding="utf-8"))
+    data = json.loads(lzma.decompress((folder / RECORD).read_bytes()))
     return data["date"], msgspec.convert(data["models"], list[Record])
 
 
@@ -134,7 +138,7 @@ def main() -> int:
         stock = done.stock.result if done.stock else done.error
         print(f"{i:3} {name:28} {done.seconds:6.1f} s  {share:6.1%} of bytes  {stock}", flush=True)
     print("\n".join(text.summary(rows)))
-    print(f"\nwrote {arguments.out / 'coverage.txt'} and coverage.json")
+    print(f"\nwrote {arguments.out / 'coverage.txt'} and {RECORD}")
     return int(any(r.is_wrong for r in new.values()))
 
 

@@ -45,7 +45,7 @@ PY
     export PYTHONPATH="$SITE:$PWD" PYTHONUNBUFFERED=1 MIRAGE_CACHE_DIR=/tmp/mirage-cache
     cmake -S cpp/ort_custom_ops -B build/ops -DCMAKE_BUILD_TYPE=Release --log-level=WARNING &&
         cmake --build build/ops --parallel "$(nproc)" -- -s || return 1
-    python3 -m mirage_onnx env
+    python3 models/packed.py && python3 -m mirage_onnx env
 }
 
 step() { # NAME SECONDS COMMAND...

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from export import FOLDER, export, randomize
+from export import FOLDER, export, randomize, write_packed
 from transformers import BertConfig, BertModel
 
+SEED = 5
 BATCH, TOKENS = 1, 8
 CONFIG = BertConfig(
     vocab_size=128,
@@ -31,13 +32,15 @@ class Encoder(torch.nn.Module):
 
 
 def main() -> None:
-    """Export `bert.onnx` next to this file."""
+    """Export `bert.onnx` next to this file, and its packed form."""
     model = BertModel(CONFIG, add_pooling_layer=False).half()
-    randomize(model, seed=5)
+    draws = randomize(model, seed=SEED)
     generator = torch.Generator().manual_seed(6)
     ids = torch.randint(CONFIG.vocab_size, (BATCH, TOKENS), generator=generator)
     inputs = {"input_ids": ids}
-    export(Encoder(model), inputs, ["last_hidden_state"], FOLDER / "bert.onnx")
+    path = FOLDER / "bert.onnx"
+    export(Encoder(model), inputs, ["last_hidden_state"], path)
+    write_packed(path, SEED, draws)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
+import packed
 import torch
 from google.protobuf.message import Message
 
@@ -22,21 +23,27 @@ MAX_BYTES = 500_000
 ABSOLUTE_PATH = re.compile(rb"/(?:work|root|home|tmp|opt|usr)/|[/\\]Users[/\\]")
 
 
-def randomize(module: torch.nn.Module, seed: int, linear_std: float = 0.08) -> None:
+def randomize(
+    module: torch.nn.Module, seed: int, linear_std: float = 0.08
+) -> tuple[packed.Draw, ...]:
     """Give every parameter a random value that keeps activations of the order of one.
 
     The default initialisation (std 0.02, norms exactly one, biases and lora_B exactly zero)
-    would leave whole terms of the graph invisible to a numerical check.
+    would leave whole terms of the graph invisible to a numerical check. Returns what was drawn, in
+    order, for ``packed.pack``.
     """
     generator = torch.Generator().manual_seed(seed)
+    draws = []
     for name, parameter in module.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() == 1:
-            value = 0.1 * noise if name.endswith("bias") else 1.0 + 0.1 * noise
+            mean, std = 0.0 if name.endswith("bias") else 1.0, 0.1
         else:
-            value = (0.5 if "embed" in name else linear_std) * noise
+            mean, std = 0.0, 0.5 if "embed" in name else linear_std
         with torch.no_grad():
-            parameter.copy_(value)
+            parameter.copy_(mean + std * noise)
+        draws.append(packed.Draw(tuple(parameter.shape), mean, std))
+    return tuple(draws)
 
 
 def strip(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -96,6 +103,19 @@ def export(
     if max(errors) > tolerance:
         raise ValueError(f"ONNX Runtime differs from torch by {max(errors):.2e}")
     return model
+
+
+def write_packed(path: Path, seed: int, draws: Sequence[packed.Draw]) -> None:
+    """Write ``NAME.onnx.xz``, the committed form of the model that `export` saved at `path`.
+
+    `seed` and `draws` are those of `randomize`.
+    """
+    data = path.read_bytes()
+    small = packed.pack(data, seed, draws)
+    if packed.unpack(small) != data:
+        raise ValueError(f"{path.name} differs after packing")
+    path.with_name(path.stem + packed.SUFFIX).write_bytes(small)
+    print(f"  packed: {len(small)} bytes")
 
 
 def compare(

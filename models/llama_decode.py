@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from export import FOLDER, export, randomize
+from export import FOLDER, export, randomize, write_packed
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicCache
 
+SEED = 1
 BATCH, PAST, PADDING = 2, 16, 3
 CONFIG = LlamaConfig(
     vocab_size=128,
@@ -50,9 +51,9 @@ class DecodeStep(torch.nn.Module):
 
 
 def main() -> None:
-    """Export `llama_decode.onnx` next to this file."""
+    """Export `llama_decode.onnx` next to this file, and its packed form."""
     model = LlamaForCausalLM._from_config(CONFIG, dtype=torch.float16)
-    randomize(model, seed=1)
+    draws = randomize(model, seed=SEED)
     generator = torch.Generator().manual_seed(2)
     names = [f"{kind}_{i}" for i in range(CONFIG.num_hidden_layers) for kind in ("key", "value")]
     shape = (BATCH, CONFIG.num_key_value_heads, PAST, CONFIG.head_dim)
@@ -66,7 +67,9 @@ def main() -> None:
     for name in names:
         inputs[f"past_{name}"] = torch.randn(shape, generator=generator).half()
     outputs = ["logits", *(f"present_{name}" for name in names)]
-    export(DecodeStep(model), inputs, outputs, FOLDER / "llama_decode.onnx")
+    path = FOLDER / "llama_decode.onnx"
+    export(DecodeStep(model), inputs, outputs, path)
+    write_packed(path, SEED, draws)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from export import FOLDER, export, randomize
+from export import FOLDER, export, randomize, write_packed
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaModel
 
+SEED = 3
 BATCH, TOKENS = 1, 8
 CONFIG = LlamaConfig(
     vocab_size=128,
@@ -39,15 +40,17 @@ class Prefill(torch.nn.Module):
 
 
 def main() -> None:
-    """Export `lora.onnx` next to this file."""
+    """Export `lora.onnx` next to this file, and its packed form."""
     base = LlamaModel._from_config(CONFIG, dtype=torch.float16)
     # autocast_adapter_dtype would keep the adapters in fp32: that is for training.
     model = get_peft_model(base, LORA, autocast_adapter_dtype=False)
-    randomize(model, seed=3)
+    draws = randomize(model, seed=SEED)
     generator = torch.Generator().manual_seed(4)
     ids = torch.randint(CONFIG.vocab_size, (BATCH, TOKENS), generator=generator)
     inputs = {"input_ids": ids}
-    export(Prefill(model), inputs, ["last_hidden_state"], FOLDER / "lora.onnx")
+    path = FOLDER / "lora.onnx"
+    export(Prefill(model), inputs, ["last_hidden_state"], path)
+    write_packed(path, SEED, draws)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
-"""Shared by all tests: golden texts, seeded randomness, GPU detection, the hypothesis profile."""
+"""Shared by all tests: golden texts, seeded randomness, GPU detection, the hypothesis profile.
+
+The models in ``models/`` are unpacked before any test file is imported.
+"""
 
 from __future__ import annotations
 
 import difflib
 import os
 import re
+import sys
 import zlib
 from pathlib import Path
 
@@ -14,11 +18,22 @@ from hypothesis import settings
 
 from mirage_onnx.collect_env import gpus
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "models"))
+
+import packed
+
 GOLDEN = Path(__file__).parent / "golden"
+
+# No test finds what another run has found: those of the cache open one of their own.
+os.environ["MIRAGE_ONNX_CACHE"] = "off"
 
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    packed.write()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -336,7 +336,7 @@ def main(wanted: list[str]) -> int:
             try:
                 torch.manual_seed(0)
                 module, inputs = architecture.make()
-                export_graph(Export(name, module, inputs, dtype, FOLDER))
+                export_graph(Export(name, module, inputs, dtype))
             except Exception as error:  # the next architecture may work
                 traceback.print_exc()
                 failed.append(f"{name}: {type(error).__name__}: {str(error).splitlines()[:1]}")

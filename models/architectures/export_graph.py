@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import lzma
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -16,17 +14,16 @@ from export import ABSOLUTE_PATH, strip
 
 @dataclass(frozen=True)
 class Export:
-    """What is exported: a module with example inputs, in one element type, into a folder."""
+    """What is exported: a module with example inputs, in one element type."""
 
     name: str
     module: torch.nn.Module
     inputs: dict[str, torch.Tensor]
     dtype: torch.dtype
-    folder: Path
 
 
 def export_graph(job: Export, opset: int = 20, tolerance: float = 3e-2) -> None:
-    """Write ``NAME.onnx.xz``; the model with its weights made again agrees with torch.
+    """Put the graph into the archive if it agrees with torch once its weights are made again.
 
     Raises:
         ValueError: it does not agree, or the file holds an absolute path.
@@ -48,20 +45,18 @@ def export_graph(job: Export, opset: int = 20, tolerance: float = 3e-2) -> None:
     data = model.SerializeToString(deterministic=True)
     if leak := ABSOLUTE_PATH.search(data):
         raise ValueError(f"absolute path in the model: {data[leak.start() : leak.end() + 60]!r}")
-    path = job.folder / f"{job.name}.onnx.xz"
-    path.write_bytes(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
     # onnxruntime's CPU provider runs no bfloat16: there the fp16 export stands for it.
     error = 0.0
     if job.dtype is not torch.bfloat16:
-        error = _difference(weights.load(job.name), inputs, expected)
+        error = _difference(weights.filled(data), inputs, expected)
     print(
-        f"{job.name}: {len(data)} bytes, {path.stat().st_size} packed, "
+        f"{job.name}: {len(data)} bytes, "
         f"{len(model.graph.node)} nodes, difference from torch {error:.1e}",
         flush=True,
     )
     if error > tolerance:
-        path.unlink()
         raise ValueError(f"ONNX Runtime differs from torch by {error:.2e}")
+    weights.store(job.name, data)
 
 
 def _onnx_type(dtype: torch.dtype) -> int:

@@ -1,23 +1,26 @@
 """Reads the exported graphs and makes their weights again, from a seed.
 
-A file ``NAME.onnx.xz`` is the exporter's graph in which every large weight is a name, a type and a
-shape; ``load`` gives them values by the rule below, so a file of a few kB stands for a model. No
-torch is needed.
+A file ``NAME.onnx`` in the archive ``graphs.tar.xz`` is the exporter's graph in which every weight
+is a name, a type and a shape; ``load`` gives them values by the rule below, so one or two kB stand
+for a model. No torch is needed.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import io
 import lzma
+import tarfile
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import onnx
 
-FOLDER = Path(__file__).resolve().parent
+ARCHIVE = Path(__file__).resolve().parent / "graphs.tar.xz"
 #: Weights of at least this many bytes are left out of the files.
-LEFT_OUT_BYTES = 256
+LEFT_OUT_BYTES = 32
 #: The key of ``metadata_props`` that lists them: initializer=parameter, separated by blanks.
 MARK = "weights made from a seed"
 #: Behind the name of a parameter that is stored transposed.
@@ -32,7 +35,32 @@ _NUMPY = {
 
 def names() -> tuple[str, ...]:
     """The models that were exported."""
-    return tuple(sorted(p.name.removesuffix(".onnx.xz") for p in FOLDER.glob("*.onnx.xz")))
+    return tuple(sorted(_graphs()))
+
+
+@functools.cache
+def _graphs() -> dict[str, bytes]:
+    """Each graph without its weights, by name."""
+    found = {}
+    with tarfile.open(ARCHIVE) as archive:
+        for entry in archive:
+            file = archive.extractfile(entry)
+            assert file is not None
+            found[entry.name.removesuffix(".onnx")] = file.read()
+    return found
+
+
+def store(name: str, graph: bytes) -> None:
+    """Put a graph without its weights into the archive; the same graphs give the same bytes."""
+    graphs = {**(_graphs() if ARCHIVE.exists() else {}), name: graph}
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for member, data in sorted(graphs.items()):
+            entry = tarfile.TarInfo(f"{member}.onnx")
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    ARCHIVE.write_bytes(lzma.compress(plain.getvalue(), preset=9 | lzma.PRESET_EXTREME))
+    _graphs.cache_clear()
 
 
 def values(name: str, shape: tuple[int, ...], data_type: int) -> np.ndarray:
@@ -52,7 +80,12 @@ def values(name: str, shape: tuple[int, ...], data_type: int) -> np.ndarray:
 
 def load(name: str) -> onnx.ModelProto:
     """The model with its weights."""
-    model = onnx.load_from_string(lzma.decompress((FOLDER / f"{name}.onnx.xz").read_bytes()))
+    return filled(_graphs()[name])
+
+
+def filled(graph: bytes) -> onnx.ModelProto:
+    """The model of a graph without its weights."""
+    model = onnx.load_from_string(graph)
     listed = {p.key: p.value for p in model.metadata_props}.get(MARK, "")
     sources = dict(entry.split("=") for entry in listed.split())
     for tensor in model.graph.initializer:

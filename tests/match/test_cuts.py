@@ -22,14 +22,12 @@ def table(found: Matches) -> str:
     groups: dict[str, list[Any]] = {}
     for c in found.candidates:
         groups.setdefault(c.region.key, []).append(c)
-    lines = []
+    lines = ["region, times, nodes, inputs>outputs, first .. last node"]
     for key, same in groups.items():
         r = same[0].region
         ends = f"{r.nodes[0]} .. {r.nodes[-1]}" if len(r.nodes) > 1 else r.nodes[0]
-        lines.append(
-            f"{key} x{len(same)} nodes={len(r.nodes)} in={len(r.inputs)} "
-            f"out={len(r.outputs)} {ends}"
-        )
+        counts = f"x{len(same)} {len(r.nodes)} {len(r.inputs)}>{len(r.outputs)}"
+        lines.append(f"{key} {counts} {ends}")
     for r in found.rejections:
         lines.append(f"{r.code} {', '.join(r.nodes)}")
     return "\n".join(lines) + "\n"

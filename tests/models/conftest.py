@@ -1,0 +1,8 @@
+"""Lets the tests import what writes the exported architectures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "models" / "architectures"))

@@ -1,0 +1,75 @@
+"""The archive of exported architectures: what is stored comes back, whatever the order."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import weights
+from onnx import TensorProto, helper
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place for an archive, with nothing of another one in memory."""
+    path = tmp_path / "graphs.tar.xz"
+    monkeypatch.setattr(weights, "ARCHIVE", path)
+    weights._graphs.cache_clear()
+    yield path
+    weights._graphs.cache_clear()
+
+
+def graph(source: str) -> bytes:
+    """A linear layer whose weight w is made from ``source``."""
+    w = TensorProto(name="w", data_type=TensorProto.FLOAT16, dims=(16, 32))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT16, (1, 16))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT16, (1, 32))
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y], [w]))
+    model.metadata_props.add(key=weights.MARK, value=f"w={source}")
+    return model.SerializeToString()
+
+
+def weight(name: str) -> np.ndarray:
+    (tensor,) = weights.load(name).graph.initializer
+    return onnx.numpy_helper.to_array(tensor)
+
+
+def test_stored_graphs_come_back(archive: Path) -> None:
+    weights.store("plain", graph("layer.weight"))
+    weights.store("a_turned_one", graph("layer.weight^T"))
+    assert weights.names() == ("a_turned_one", "plain")
+    plain = weights.values("layer.weight", (16, 32), TensorProto.FLOAT16)
+    turned = weights.values("layer.weight", (32, 16), TensorProto.FLOAT16).T
+    np.testing.assert_array_equal(weight("plain"), plain)
+    np.testing.assert_array_equal(weight("a_turned_one"), turned)
+    assert not weights.load("plain").metadata_props
+    weights.store("plain", graph("other.weight"))
+    assert (weight("plain") != plain).any(), "a second graph of a name replaces the first"
+
+
+def test_order_of_storing_does_not_matter(archive: Path) -> None:
+    found = []
+    for names in (("a", "b"), ("b", "a")):
+        archive.unlink(missing_ok=True)
+        weights._graphs.cache_clear()
+        for name in names:
+            weights.store(name, graph(f"{name}.weight"))
+        found.append(archive.read_bytes())
+    assert found[0] == found[1]
+
+
+def test_the_committed_archive_is_what_storing_gives(archive: Path) -> None:
+    """Its graphs, stored again, give models with every weight in place."""
+    shutil.copy(Path(weights.__file__).parent / "graphs.tar.xz", archive)
+    assert len(weights.names()) == 42
+    before = weights.load("vit").SerializeToString(deterministic=True)
+    weights.store("vit", weights._graphs()["vit"])
+    assert len(weights.names()) == 42
+    model = weights.load("vit")
+    assert model.SerializeToString(deterministic=True) == before
+    onnx.checker.check_model(model, full_check=True)
