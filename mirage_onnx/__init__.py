@@ -16,14 +16,17 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "InferenceSession": "mirage_onnx.custom_op",
     "MirageError": "mirage_onnx.errors",
+    "OptimizedGraph": "mirage_onnx.graphs.optimized",
     "Result": "mirage_onnx.api",
     "bfloat16": "mirage_onnx.importer.kernel_graph",
     "float16": "mirage_onnx.importer.kernel_graph",
     "float32": "mirage_onnx.importer.kernel_graph",
     "get_library_path": "mirage_onnx.custom_op",
     "launches": "mirage_onnx.custom_op",
-    "new_kernel_graph": "mirage_onnx.importer.kernel_graph",
+    "new_graph": "mirage_onnx.graphs.kernel_graph",
+    "new_kernel_graph": "mirage_onnx.graphs.kernel_graph",
     "optimize": "mirage_onnx.api",
+    "superoptimize": "mirage_onnx.graphs.kernel_graph",
 }
 
 __all__ = ["__version__", *_PUBLIC]

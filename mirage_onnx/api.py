@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from mirage_onnx.report.inspection import ExplainReport, InspectReport
 from mirage_onnx.report.inspection_report import explain_report, inspect_report
 from mirage_onnx.report.schema import SCHEMA
 from mirage_onnx.rewrite.save import External, check_output, save_model
+from mirage_onnx.superopt.hooks import never
+from mirage_onnx.superopt.result import Stop
 from mirage_onnx.target import H200, Target, get_target
 from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.outcome import Outcome
@@ -49,6 +51,8 @@ def optimize(
     workers: int | None = None,
     external: str | None = None,
     emit: events.Emit | None = None,
+    journal: str | Path | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Result:
     """Replace regions of ``model`` by generated kernels, where that is faster.
 
@@ -56,7 +60,10 @@ def optimize(
     there is a GPU, else ``h200``. With ``local`` kernels are timed against ONNX Runtime, otherwise
     they must be predicted faster by ``margin``. ``output``: where to write the model, atomically.
     ``external``: what to do with untouched weights outside the model file, ``keep`` (default beside
-    the input), ``copy`` into ``OUT.onnx.data`` (default elsewhere) or ``inline``.
+    the input), ``copy`` into ``OUT.onnx.data`` (default elsewhere) or ``inline``. ``journal``: a
+    file that keeps what the search has found; a later call with it goes on from there, also after
+    a crash. ``stop``: polled by the search; when it returns true, the search ends with the best
+    found so far, and the model is written with that.
 
     Raises:
         MirageError: with one of the codes of ``docs/errors.md``.
@@ -71,7 +78,11 @@ def optimize(
     loaded = load_model(model)
     if target_path is not None:
         check_output(target_path, source, loaded.proto, external=weights)
-    options = Options(profile, margin, 300.0 if budget_s is None else budget_s, workers, measure)
+    options = Options(
+        profile, margin, 300.0 if budget_s is None else budget_s, workers, measure,
+        journal=Path(journal) if journal is not None else None,
+        stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
+    )  # fmt: skip
     run = pipeline.run(loaded, options, emit or events.silent)
     if target_path is not None:
         save_model(run.model, target_path, source, external=weights)

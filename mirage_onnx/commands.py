@@ -106,6 +106,14 @@ def optimize(
             "OUT.onnx.data, or take it into the model. Default: keep beside IN.onnx, else copy."
         ),
     ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep what the search finds in FILE and go on from what is there. Default: "
+            "OUT.onnx.journal, which only a run that did not end leaves.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Search and report, write no model.")
     ] = False,
@@ -113,9 +121,15 @@ def optimize(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> int:
-    """Replace regions of a model by faster kernels."""
+    """Replace regions of a model by faster kernels.
+
+    Ctrl-C once ends the search and keeps the best found so far, twice aborts. The same command
+    goes on where a run was interrupted or killed.
+    """
     from mirage_onnx import api
-    from mirage_onnx.report.log import EventLog, stderr_console
+    from mirage_onnx.interrupt import Interrupt
+    from mirage_onnx.report.log import stderr_console
+    from mirage_onnx.report.progress import ProgressLog
     from mirage_onnx.report.schema import check_report
     from mirage_onnx.report.table import region_table, summary
 
@@ -124,23 +138,35 @@ def optimize(
     _require(0 <= margin < 1, f"--margin {margin}: must be at least 0 and less than 1")
     _require(not (verbose and quiet), "-v and -q exclude each other")
     console = stderr_console()
-    with EventLog(console, verbosity=1 + verbose - quiet) as log, _stdout_kept(as_json):
+    written = None if dry_run else output
+    kept = journal or (written and written.with_name(f"{written.name}.journal"))
+    with (
+        Interrupt() as interrupt,
+        ProgressLog(console, 1 + verbose - quiet, interrupted=lambda: interrupt.asked) as log,
+        _stdout_kept(as_json),
+    ):
         result = api.optimize(
             model,
-            None if dry_run else output,
+            written,
             target=target,
             budget_s=budget,
             margin=margin,
             external=external.value if external else None,
             emit=log,
+            journal=kept,
+            stop=lambda: interrupt.asked,
         )
+    if kept and not journal and not interrupt.asked:
+        kept.unlink(missing_ok=True)
     report = check_report(result.report)
     if not quiet:
         console.print(region_table(report))
         console.print(summary(report), highlight=False)
+        if interrupt.asked and kept:
+            console.print(f"the same command goes on from {kept}", highlight=False, markup=False)
     if as_json:
         _print_json(result.report)
-    return Exit.DONE
+    return Exit.INTERRUPTED if interrupt.asked else Exit.DONE
 
 
 @app.command()

@@ -76,6 +76,14 @@ ERRORS: dict[str, Entry] = {
         "the file of inputs does not fit the model",
         "save one array per input: numpy.savez('inputs.npz', name=array)",
     ),
+    "JOURNAL": Entry(
+        "the journal of a search is damaged, in use, no journal, or cannot be opened",
+        "wait for the other run, delete the file, or give another --journal",
+    ),
+    "CHECKPOINT": Entry(
+        "a checkpoint is damaged, of another version, or of a region that computes something else",
+        "delete the file or give another path",
+    ),
     "BUNDLE_INVALID": Entry("the kernel bundle is damaged", "optimize the model again"),
     "PLAN_INVALID": Entry("a launch plan is malformed", "optimize the model again"),
     "OPS_LIBRARY_MISSING": Entry(
@@ -157,6 +165,7 @@ REJECTIONS: dict[str, str] = {
     "NOT_FASTER": "no candidate is faster than ONNX Runtime by the required margin",
     "KERNEL_WRONG": "the compiled kernel differs from the float64 reference",
     "BUDGET": "the time budget ended before this region was searched",
+    "INTERRUPTED": "the run was stopped before a program for this region was verified",
 }
 
 

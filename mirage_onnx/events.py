@@ -31,6 +31,26 @@ class StageEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SearchProgress(Event):
+    """How far the search of a region is, several times a second at most.
+
+    ``states_per_s``: of the last seconds. ``pruned``: (reason, states dropped for it). ``best_us``:
+    predicted time of the best program so far. ``units_known``: pieces of work found so far; a
+    search finds more of them as it goes, so this is no fraction to wait for.
+    """
+
+    region: str
+    seconds: float
+    states: int
+    states_per_s: float
+    pruned: tuple[tuple[str, int], ...]
+    best_us: float | None
+    budget_left_s: float
+    units_done: int
+    units_known: int
+
+
+@dataclass(frozen=True, slots=True)
 class RegionDone(Event):
     """A region was searched, with its best predicted time or the reason why there is none."""
 

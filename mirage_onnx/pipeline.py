@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import onnx
 
@@ -19,8 +20,9 @@ from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.ir.program import Program
 from mirage_onnx.match.cuts import Candidate, Matches, find_candidates
 from mirage_onnx.rewrite.apply import NAME_POOL, apply
-from mirage_onnx.searching import Setting, search_all
-from mirage_onnx.superopt.result import Bound, SearchResult
+from mirage_onnx.searching import Setting, open_journal, search_all
+from mirage_onnx.superopt.hooks import Hooks, never
+from mirage_onnx.superopt.result import Bound, SearchResult, Stop
 from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import load_table, node_times_us
 from mirage_onnx.tune.outcome import Outcome
@@ -33,7 +35,11 @@ HOPELESS = -1.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run may be told. ``measure``: time candidates on the present GPU."""
+    """What a run may be told. ``measure``: time candidates on the present GPU.
+
+    ``journal``: a file that keeps what the search has found, and from which it goes on. ``stop``:
+    polled by the search; a reason that it returns ends the search with what it has.
+    """
 
     target: Target
     margin: float = 0.2
@@ -43,6 +49,8 @@ class Options:
     tries: int = 8
     bound: Bound = field(default_factory=Bound)
     pool: int = NAME_POOL
+    journal: Path | None = None
+    stop: Callable[[], Stop | None] = never
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +78,8 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
         table = load_table(options.target)
         node_us = node_times_us(program, table) if table else {}
         outcomes = _group(matches, node_us)
-    with _stage(emit, "superopt"):
-        outcomes = _search(loaded, outcomes, options, deadline, emit)
+    with _stage(emit, "superopt") as detail, _hooks(options, emit, detail) as hooks:
+        outcomes = _search(loaded, outcomes, options, deadline, hooks)
     with _stage(emit, "tune"):
         chosen, outcomes = realise(
             loaded, program, outcomes, node_us, options.target,
@@ -100,11 +108,30 @@ def _without_names(
 
 
 @contextmanager
-def _stage(emit: events.Emit, name: str) -> Iterator[None]:
-    start = time.monotonic()
+def _stage(emit: events.Emit, name: str) -> Iterator[list[str]]:
+    """A stage with what it has to say, in a list that it may fill."""
+    start, detail = time.monotonic(), list[str]()
     emit(events.StageStarted(name))
-    yield
-    emit(events.StageEnded(name, time.monotonic() - start, ""))
+    yield detail
+    emit(events.StageEnded(name, time.monotonic() - start, "; ".join(detail)))
+
+
+@contextmanager
+def _hooks(options: Options, emit: events.Emit, detail: list[str]) -> Iterator[Hooks]:
+    """What the search is connected to; a journal that cannot be used, or written, is a warning."""
+    with ExitStack() as stack:
+        if options.journal is None:
+            yield Hooks(stop=options.stop, emit=emit)
+            return
+        journal = open_journal(options.journal, options.target, options.bound)
+        stack.enter_context(journal)
+        if journal.notice is not None:
+            emit(events.Warned(journal.notice))
+        if journal.known:
+            detail.append(f"goes on from {journal.known} finished steps in {options.journal}")
+        yield Hooks(journal, options.stop, emit)
+        if journal.failure is not None:
+            emit(events.Warned(journal.failure))
 
 
 def _group(matches: Matches, node_us: Mapping[str, float]) -> dict[str, Outcome]:
@@ -127,7 +154,7 @@ def _search(
     outcomes: Mapping[str, Outcome],
     options: Options,
     deadline: float,
-    emit: events.Emit,
+    hooks: Hooks,
 ) -> dict[str, Outcome]:
     found = dict(outcomes)
     # Where candidates will be timed, prediction only drops what is hopeless.
@@ -144,13 +171,13 @@ def _search(
         best = r.candidates[0].candidate.predicted_us if r.candidates else None
         code = refusal.code if refusal else None
         report = r.report
-        emit(
+        hooks.emit(
             events.RegionDone(
                 o.region.key, o.region.nodes, report.states, report.verified, best, code
             )
         )
 
-    setting = Setting(options.target, options.bound, deadline)
+    setting = Setting(options.target, options.bound, deadline, hooks)
     regions = [found[k].region for k in todo]
     search_all(loaded, regions, setting, workers=options.workers, done=done)
     return found

@@ -5,6 +5,12 @@ stdin and answer on stdout. They are not forked: a process that has run onnxrunt
 a fork of it can wait for ever on a lock that one of them held. Nor are they started through
 ``multiprocessing``, which would run the caller's script again. The order of results is the order of
 the regions, whatever the number of workers.
+
+A worker asks its parent for what a search is connected to (``superopt/remote_hooks.py``), so that
+one process writes the journal and hears Ctrl-C: a worker is no member of the terminal's group.
+
+Regions that differ only in sizes share one search (``superopt/shared_searches.py``), within a run
+and, through the user's cache folder, from run to run (not with ``MIRAGE_ONNX_CACHE=off``).
 """
 
 from __future__ import annotations
@@ -17,19 +23,27 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import onnx
 
-from mirage_onnx.errors import Rejection
+from mirage_onnx.events import Event
 from mirage_onnx.importer import LoadedModel, load_model
 from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
-from mirage_onnx.superopt.result import Bound, SearchResult
+from mirage_onnx.superopt.axioms import AXIOMS
+from mirage_onnx.superopt.hooks import Hooks
+from mirage_onnx.superopt.journal import Journal
+from mirage_onnx.superopt.remote_hooks import ANSWERED, Parent, answer, send
+from mirage_onnx.superopt.result import Bound, SearchReport, SearchResult, Stop, Verify
 from mirage_onnx.superopt.search import search
+from mirage_onnx.superopt.search_setting import setting_text
+from mirage_onnx.superopt.search_structure import Scope, search_structure
+from mirage_onnx.superopt.shared_searches import Answer, Ask, Job, SharedSearches, work
+from mirage_onnx.superopt.space import EMITTED
+from mirage_onnx.superopt.structures import StructureStore, cache_folder
 from mirage_onnx.target import Target
-from mirage_onnx.verify.equivalence import Proof, verify
-from mirage_onnx.verify.safety import SafetyCheck
+from mirage_onnx.verify.prover import prover, structure_prover
 from mirage_onnx.verify.weights import sample_weights
 
 #: Fewer regions than this are searched here: starting a worker takes longer.
@@ -40,31 +54,64 @@ MAX_MODEL_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all searches of a run share."""
+    """What all searches of a run share. ``structures``: of the cache folder unless given."""
 
     target: Target
     bound: Bound
     deadline: float  # of time.monotonic
+    hooks: Hooks = field(default_factory=Hooks)
+    structures: StructureStore | None = None
 
     @property
     def seconds_left(self) -> float:
         return max(0.0, self.deadline - time.monotonic())
 
 
+def open_journal(path: Path, target: Target, bound: Bound) -> Journal:
+    """The journal for searches of regions with this target and bound.
+
+    Raises:
+        MirageError: JOURNAL.
+    """
+    return Journal(path, _setting_text(target, bound))
+
+
+def open_structures(folder: Path | None, target: Target, bound: Bound) -> StructureStore:
+    """What is known of region structures for searches with this target and bound.
+
+    ``folder``: where it is kept; None: in memory only.
+    """
+    return StructureStore(folder, _setting_text(target, bound))
+
+
+def _setting_text(target: Target, bound: Bound) -> dict[str, str]:
+    return setting_text(target, [a.name for a in AXIOMS], bound=bound, space=EMITTED)
+
+
 def search_region(
-    loaded: LoadedModel, region: Region, target: Target, bound: Bound, seconds: float
+    loaded: LoadedModel,
+    region: Region,
+    target: Target,
+    bound: Bound,
+    seconds: float,
+    hooks: Hooks | None = None,
+    structures: StructureStore | None = None,
 ) -> SearchResult:
-    """Search one region; a candidate counts if it is proven equal and safe in floating point."""
-    safety = SafetyCheck(region, sample_weights(loaded, region))
+    """Search one region; a candidate counts if it is proven equal and safe in floating point.
 
-    def prove(r: Region, g: UGraph, p: tuple[KernelParams, ...]) -> Proof | Rejection:
-        proof = verify(r, g)
-        if isinstance(proof, Rejection):
-            return proof
-        record = safety.check(g, p)
-        return record if isinstance(record, Rejection) else proof
+    With ``structures`` a region of a known structure is only given numbers.
+    """
+    verify = prover(region, sample_weights(loaded, region))
+    if structures is None:
+        return search(region, target, verify, bound=bound, budget_s=seconds, hooks=hooks)
+    scope = Scope(target, bound)
+    return search_structure(region, scope, verify, structures, budget_s=seconds, hooks=hooks)
 
-    return search(region, target, prove, bound=bound, budget_s=seconds)
+
+def _verifier(loaded: LoadedModel, job: Job) -> Verify:
+    """For probes without the checks of rounding: who uses a µGraph makes them at its own sizes."""
+    weights = sample_weights(loaded, job.region)
+    return prover(job.region, weights) if job.proven is None else structure_prover(weights)
 
 
 def search_all(
@@ -75,31 +122,62 @@ def search_all(
     workers: int | None = None,
     done: Callable[[int, SearchResult], None],
 ) -> None:
-    """Search every region; ``done`` is told each result, in order."""
+    """Search every region; ``done`` is told each result, in order.
+
+    What later runs can use of the structures is found after the last result, in no more time than
+    the results took.
+    """
+    start = time.monotonic()
+    store = setting.structures or open_structures(cache_folder(), setting.target, setting.bound)
+    shared = SharedSearches(regions, store, lambda: setting.seconds_left)
+
+    def unless_stopped(ask: Ask) -> Ask:
+        def asked(job: Job) -> Answer:
+            stop = setting.hooks.stop()
+            return Answer(_stopped(stop)) if stop else ask(job)
+
+        return asked
+
+    def until() -> Callable[[], float]:
+        end = min(setting.deadline, 2 * time.monotonic() - start)
+        return lambda: end - time.monotonic()
+
     count = min(workers or os.cpu_count() or 1, len(regions))
     if count <= 1 or len(regions) < MIN_REGIONS or loaded.proto.ByteSize() > MAX_MODEL_BYTES:
-        for i, region in enumerate(regions):
-            done(
-                i,
-                search_region(loaded, region, setting.target, setting.bound, setting.seconds_left),
-            )
+        scope = Scope(setting.target, setting.bound)
+        here = unless_stopped(lambda job: work(job, scope, _verifier(loaded, job), setting.hooks))
+        for i, result in shared.results(here):
+            done(i, result)
+        seconds_left = until()
+        for i in shared.unlearned:
+            shared.learn(i, here, seconds_left())
         return
     header = (loaded.proto.SerializeToString(), loaded.base_dir, setting.target, setting.bound)
     started: list[_Worker] = []
     local = threading.local()
 
-    def start() -> None:
-        local.worker = _Worker(header)
+    def start_worker() -> None:
+        local.worker = _Worker(header, hooks)
         started.append(local.worker)
 
-    def ask(region: Region) -> SearchResult:
-        worker: _Worker = local.worker
-        return worker.ask(region, setting.seconds_left)
+    there = unless_stopped(lambda job: local.worker.ask(job))
+    one_at_a_time = threading.Lock()
 
-    with ThreadPoolExecutor(count, initializer=start) as pool:
+    def emit(event: Event) -> None:
+        with one_at_a_time:
+            setting.hooks.emit(event)
+
+    hooks = Hooks(setting.hooks.store, setting.hooks.stop, emit)
+    with ThreadPoolExecutor(count, initializer=start_worker) as pool:
         try:
-            for i, result in enumerate(pool.map(ask, regions)):
-                done(i, result)
+            results = {i: pool.submit(shared.result, i, there) for i in shared.order}
+            for i in range(len(regions)):
+                result = results[i].result()
+                with one_at_a_time:
+                    done(i, result)
+            seconds_left = until()
+            for _ in pool.map(lambda i: shared.learn(i, there, seconds_left()), shared.unlearned):
+                pass
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -108,30 +186,45 @@ def search_all(
                 worker.stop()
 
 
+def _stopped(stop: Stop) -> SearchResult:
+    """What is known of a region whose search was not begun."""
+    return SearchResult((), SearchReport(0.0, 0, 0, 0, stop, (), ()))
+
+
 class _Worker:
     """The parent's end of one worker process."""
 
-    def __init__(self, header: tuple[object, ...]) -> None:
+    def __init__(self, header: tuple[object, ...], hooks: Hooks) -> None:
+        self._hooks = hooks
         self._process = subprocess.Popen(
             [sys.executable, "-m", "mirage_onnx.searching"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            process_group=0,
         )
         self._send(header)
 
     def _send(self, value: object) -> None:
         assert self._process.stdin is not None
-        pickle.dump(value, self._process.stdin)
-        self._process.stdin.flush()
+        send(self._process.stdin, value)
 
-    def ask(self, region: Region, seconds: float) -> SearchResult:
-        self._send((region, seconds))
+    def ask(self, job: Job) -> Answer:
+        self._send(job)
         assert self._process.stdout is not None
-        answer = pickle.load(self._process.stdout)
-        if isinstance(answer, SearchResult):
-            return answer
-        raise RuntimeError(f"a search worker failed: {answer}")
+        while True:
+            try:
+                name, *arguments = pickle.load(self._process.stdout)
+            except EOFError:
+                raise RuntimeError("a search worker ended without an answer") from None
+            if name == "result":
+                found: Answer = arguments[0]
+                return found
+            if name == "failed":
+                raise RuntimeError(f"a search worker failed: {arguments[0]}")
+            told = answer(self._hooks, name, arguments)
+            if name in ANSWERED:
+                self._send(told)
 
     def stop(self) -> None:
         self._process.kill()
@@ -142,25 +235,26 @@ class _Worker:
 
 
 def _serve() -> None:
-    """The worker: header, then (region, seconds) -> result, until stdin ends."""
+    """The worker: header, then job -> answer, until stdin ends."""
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not reach the pipe
     data, base_dir, target, bound = pickle.load(requests)
     proto = onnx.ModelProto()
     proto.ParseFromString(data)
     loaded = load_model(proto, base_dir)
+    parent = Parent(requests, answers)
+    hooks = Hooks(parent, parent.stop, parent.emit)
     while True:
         try:
-            region, seconds = pickle.load(requests)
+            job: Job = pickle.load(requests)
         except EOFError:
             return
-        answer: object
         try:
-            answer = search_region(loaded, region, target, bound, seconds)
+            result = work(job, Scope(target, bound), _verifier(loaded, job), hooks)
         except Exception as error:  # told to the parent, which raises it
-            answer = f"{type(error).__name__}: {error}"
-        pickle.dump(answer, answers)
-        answers.flush()
+            parent.tell("failed", f"{type(error).__name__}: {error}")
+        else:
+            parent.tell("result", result)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ class Api(ModuleType):
         self.passed = True
 
     def optimize(self, model: Any, output: Any = None, **options: Any) -> SimpleNamespace:
-        emit = options.pop("emit")
+        emit, stop = options.pop("emit"), options.pop("stop")
+        assert not stop()
         self.calls.append((str(model), output and str(output), options))
         if self.error:
             raise self.error
@@ -101,6 +102,7 @@ def test_optimize(api: Api, capsys: Text) -> None:
     options = ["--target", "h200", "--budget", "9", "--margin", "0.1", "--external", "copy"]
     assert cli.main([*OPTIMIZE, *options]) == Exit.DONE
     wanted = {"target": "h200", "budget_s": 9.0, "margin": 0.1, "external": "copy"}
+    wanted["journal"] = Path("out.onnx.journal")
     assert api.calls == [("in.onnx", "out.onnx", wanted)]
     out, err = capsys.readouterr()
     assert out == "a library's own print\n"
@@ -316,6 +318,9 @@ def test_ctrl_c_in_a_real_process() -> None:
     assert process.stderr is not None
     assert process.stderr.readline() == "ready\n"
     time.sleep(0.1)
+    process.send_signal(signal.SIGINT)  # asks to stop and keep the best, which this one cannot
+    time.sleep(0.5)
+    assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert process.stderr.read() == "interrupted\n"
     assert process.wait() == Exit.INTERRUPTED
@@ -335,7 +340,7 @@ def test_public_api_takes_these_arguments() -> None:
 
     api = pytest.importorskip("mirage_onnx.api")
     inspect.signature(api.optimize).bind(
-        "in", None, target=None, budget_s=None, margin=0.2, emit=None
+        "in", None, target=None, budget_s=None, margin=0.2, emit=None, journal=None, stop=None
     )
     inspect.signature(api.verify).bind(
         "a", "b", seed=0, provider="cpu", rtol=0.1, emulate=True, inputs=None, bisect=True

@@ -8,8 +8,10 @@ import onnxruntime as ort
 import pytest
 
 from mirage_onnx import pipeline
+from mirage_onnx.events import StageEnded, Warned
 from mirage_onnx.importer import load_model
 from mirage_onnx.pipeline import Options
+from mirage_onnx.superopt.result import Bound, Stop
 from mirage_onnx.target import H200
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
@@ -32,3 +34,31 @@ def test_time_runs_out():
     assert not run.chosen
     assert {o.rejection.code for o in run.outcomes.values() if o.rejection} == {"BUDGET"}
     assert run.model.SerializeToString() == loaded.proto.SerializeToString()
+
+
+def test_a_run_that_is_stopped_before_it_searches(tmp_path: Path):
+    loaded = load_model(MODELS / "rmsnorm_linear.onnx")
+    journal = tmp_path / "journal"
+    run = pipeline.run(loaded, Options(H200, journal=journal, stop=lambda: Stop.INTERRUPTED))
+    codes = {o.rejection.code for o in run.outcomes.values() if o.rejection}
+    assert codes == {"INTERRUPTED"}
+    assert run.model.SerializeToString() == loaded.proto.SerializeToString()
+    assert not journal.exists()
+
+
+def test_a_journal_gives_the_same_model_and_says_so(tmp_path: Path):
+    loaded = load_model(MODELS / "rmsnorm_linear.onnx")
+    journal, models, said = tmp_path / "journal", [], []
+    for options in (Options(H200), *[Options(H200, journal=journal)] * 2):
+        found = []
+        run = pipeline.run(loaded, options, found.append)
+        models.append(run.model.SerializeToString(deterministic=True))
+        said.append([e.detail for e in found if isinstance(e, StageEnded) and e.detail])
+    assert models[0] == models[1] == models[2]
+    assert said[:2] == [[], []]
+    assert "finished steps" in said[2][0]
+    other = pipeline.Options(H200, journal=journal, bound=Bound(tried=1))
+    found = []
+    pipeline.run(loaded, other, found.append)
+    (warning,) = [e.text for e in found if isinstance(e, Warned)]
+    assert "another setting (bound differs)" in warning

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from mirage_onnx import searching
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.match.cuts import find_candidates
-from mirage_onnx.searching import Setting, search_all
+from mirage_onnx.searching import Setting, open_structures, search_all, search_region
 from mirage_onnx.superopt.result import Bound, SearchResult
+from mirage_onnx.superopt.structures import StructureStore
 from mirage_onnx.target import H200
 
 LOADED = load_model(Path(__file__).resolve().parents[1] / "models" / "bert.onnx")
@@ -34,8 +36,10 @@ def summary(result: SearchResult) -> tuple[Any, ...]:
     return (texts, r.states, r.built, r.verified, r.stop, r.pruned, r.refused)
 
 
-def run(count: int, workers: int) -> list[tuple[Any, ...]]:
-    setting = Setting(H200, Bound(), time.monotonic() + 300)
+def run(
+    count: int, workers: int, structures: StructureStore | None = None
+) -> list[tuple[Any, ...]]:
+    setting = Setting(H200, Bound(), time.monotonic() + 300, structures=structures)
     order: list[int] = []
     found: list[SearchResult] = []
 
@@ -54,10 +58,33 @@ def test_any_number_of_workers_gives_the_same():
     assert any(texts for texts, *_ in serial)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_later_run_only_solves_for_numbers(workers: int, tmp_path: Path):
+    """And finds the same best programs; regions for which there is none are searched again."""
+    first = run(10, workers, open_structures(tmp_path, H200, Bound()))
+    again = run(10, workers, open_structures(tmp_path, H200, Bound()))
+    solved = 0
+    for (texts, *_), (others, states, *_) in zip(first, again, strict=True):
+        assert texts[:1] == others[:1]
+        solved += bool(texts) and states == 0
+        assert texts or states > 0
+    assert solved >= 8
+
+
+def test_one_region_with_a_store():
+    (region,) = regions(1)
+    store = open_structures(None, H200, Bound())
+    first, again = (search_region(LOADED, region, H200, Bound(), 60, None, store) for _ in "ab")
+    assert first.report.states > again.report.states == 0
+    assert again.candidates[0].candidate == first.candidates[0].candidate
+    plain = search_region(LOADED, region, H200, Bound(), 60)
+    assert summary(plain) == summary(first)
+
+
 def test_an_error_in_a_worker_is_raised():
     setting = Setting(H200, Bound(), time.monotonic() + 300)
-    wrong: list[Any] = [None] * 10
-    with pytest.raises(RuntimeError, match="a search worker failed: AttributeError"):
+    wrong = [replace(r, extents={}) for r in regions(10)]
+    with pytest.raises(RuntimeError, match="a search worker failed: KeyError"):
         search_all(LOADED, wrong, setting, workers=2, done=lambda i, r: None)
 
 

@@ -45,11 +45,6 @@ class GraphTensor:
     graph: int
 
 
-def new_kernel_graph() -> KernelGraph:
-    """An empty kernel graph."""
-    return KernelGraph()
-
-
 @dataclass(slots=True)
 class _Steps:
     """The steps of one node, written one after the other."""

@@ -61,6 +61,19 @@ class Layout(StrEnum):
       UNIFORM   one value for the whole block
     Row kernels (no mma): the tile's last axis is spread over the threads:
       VECTOR    lane-strided vectors of consecutive elements, in registers
+    Tiled kernels (any other block graph; ``superopt/lanes.py``). With an ``mma``, (A, B) being its
+    arguments; an axis lies over the lane groups g or inside the quads t, further axes are repeated:
+      A_FRAG    rows (free axes of A) over g, depth inside t: operand A or what it is made of
+      B_FRAG    columns (free axes of B) over g, depth inside t: operand B or what it is made of
+      C_FRAG    rows over g, columns inside t: the result, what is made of it, what joins it
+      ROW       over g only, the same in all lanes of a quad: what a sum over t leaves
+      COLUMN    inside t only, the same in all groups: what a sum over g leaves, or joins a result
+      DEPTH     inside t only, beside an operand
+      UNIFORM   over neither and the grid has all its axes: the same in all lanes
+      SHARED    a tile in shared memory, in its own element type if it is loaded
+      ELEMENT   as above
+    Without: VECTOR are values over the axis that memory is contiguous along, ROW values over axes
+    of the grid (the same in all threads of a row of the tile), UNIFORM scalars, SHARED all others.
     """
 
     B_FRAG = "B_frag"

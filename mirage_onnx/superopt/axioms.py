@@ -1,8 +1,12 @@
 """The axioms: which spellings of a value are equal, as a table with the algebra on the line.
 
 Commutativity, associativity, constant folding, powers and the mean are already in the normal form
-of terms. There is no cancellation (x * y / y is not x). Each axiom maps one node of a class to
-classes that are equal to it; ``saturate`` applies all of them until nothing new appears.
+of terms. Each axiom maps one node of a class to classes that are equal to it; ``saturate`` applies
+all of them until nothing new appears.
+
+There is no cancellation (x * y / y is not x): it fails where y = 0, and with it every term would be
+a spelling of every class, so that nothing could be pruned. A shift that leaves a quotient is the
+one exception: exp(-m) has no zero.
 """
 
 from __future__ import annotations
@@ -13,9 +17,13 @@ from enum import StrEnum
 from itertools import product
 
 from mirage_onnx.ir.term import ADD, MUL, SUM
-from mirage_onnx.superopt.egraph import EGraph, ENode
+from mirage_onnx.superopt import shift_axioms as shift
+from mirage_onnx.superopt.egraph import PARTS, SCALED, EGraph, ENode, is_part
+from mirage_onnx.superopt.shift_axioms import factors_of as _factors
+from mirage_onnx.superopt.space import Space
 
 Apply = Callable[[EGraph, ENode], Iterator[int]]
+NO_NEEDS = Space(tiled=False, shifted=False, split=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,15 @@ class Axiom:
     rhs: str
     condition: str
     apply: Apply
+    #: Its right side is a program of a space with tiled kernels, shifted sums or parts only.
+    needs: Space = NO_NEEDS
+
+    def is_in(self, space: Space) -> bool:
+        return (
+            self.needs.tiled <= space.tiled
+            and self.needs.shifted <= space.shifted
+            and self.needs.split <= space.split
+        )
 
 
 def _spellings(g: EGraph, c: int, op: str) -> Iterator[tuple[int, ...]]:
@@ -36,17 +53,8 @@ def _spellings(g: EGraph, c: int, op: str) -> Iterator[tuple[int, ...]]:
             yield n.children
 
 
-def _factors(g: EGraph, c: int) -> Iterator[tuple[int, ...]]:
-    """The class as a product, in every way; a non-product is a product of one."""
-    found = False
-    for children in _spellings(g, c, MUL):
-        found = True
-        yield children
-    if not found:
-        yield (c,)
-
-
 def _pull_out(g: EGraph, node: ENode) -> Iterator[int]:
+    """Every factor that does not vary over k: to leave some inside only makes more work."""
     if node.op != SUM:
         return
     axes = set(node.attr)  # type: ignore[arg-type]
@@ -66,6 +74,8 @@ def _push_in(g: EGraph, node: ENode) -> Iterator[int]:
     if node.op != SUM:
         return
     axes = set(node.attr)  # type: ignore[arg-type]
+    if any(map(is_part, axes)):
+        return  # Parts are added up last.
     for factors in list(_factors(g, node.children[0])):
         for i, f in enumerate(factors):
             others = factors[:i] + factors[i + 1 :]
@@ -74,7 +84,7 @@ def _push_in(g: EGraph, node: ENode) -> Iterator[int]:
                 if inner.op != SUM:
                     continue
                 bound = set(inner.attr)  # type: ignore[arg-type]
-                if not others or bound & (outer_axes | axes):
+                if not others or bound & (outer_axes | axes) or any(map(is_part, bound)):
                     continue
                 for parts in list(_factors(g, inner.children[0])):
                     body = g.product([*others, *parts])
@@ -134,18 +144,33 @@ def _flatten(g: EGraph, node: ENode) -> Iterator[int]:
                 yield g.product(children) if node.op == MUL else g.total(children)
 
 
-def groupings(g: EGraph, factors: tuple[int, ...], axis: str) -> Iterator[tuple[int, int]]:
-    """Ways to write a product as two operands that share ``axis`` and have <= 1 other axis each."""
+def groupings(
+    g: EGraph, factors: tuple[int, ...], axis: str, *, batched: bool = False
+) -> Iterator[tuple[int, int]]:
+    """Ways to write a product as the two operands of a contraction over ``axis``.
+
+    They share ``axis`` and have at most one other axis each; a ``batched`` contraction may have
+    more axes, also shared ones, but one operand at least has an axis that the other lacks.
+    Operands that no node spells yet are inserted.
+    """
     seen: set[tuple[int, int]] = set()
-    if not 2 <= len(factors) <= 6:
+    if is_part(axis):
+        return  # Parts are added up in fp32, one by one.
+    # Scalars stay together, on either side.
+    scalars = tuple(f for f in factors if not g.axes(f))
+    first, *rest = [f for f in factors if g.axes(f)] or [factors[0]]
+    if not 1 <= len(rest) <= 5:
         return
-    for sides in product((0, 1), repeat=len(factors) - 1):
-        left = [factors[0], *(f for f, s in zip(factors[1:], sides, strict=True) if s == 0)]
-        right = [f for f, s in zip(factors[1:], sides, strict=True) if s == 1]
+    for sides in product((0, 1), repeat=len(rest) + bool(scalars)):
+        left = [first, *(f for f, s in zip(rest, sides, strict=False) if s == 0)]
+        right = [f for f, s in zip(rest, sides, strict=False) if s == 1]
         if not right:
             continue
+        (right if scalars and sides[-1] else left).extend(scalars)
         axes = [{a for f in side for a in g.axes(f)} for side in (left, right)]
-        if axes[0] & axes[1] != {axis} or max(map(len, axes)) > 2 or len(axes[0] | axes[1]) < 2:
+        if axis not in axes[0] & axes[1] or axes[0] == axes[1]:
+            continue
+        if not batched and (axes[0] & axes[1] != {axis} or max(map(len, axes)) > 2):
             continue
         a, b = sorted((g.find(g.product(left)), g.find(g.product(right))))
         if (a, b) not in seen:
@@ -154,12 +179,26 @@ def groupings(g: EGraph, factors: tuple[int, ...], axis: str) -> Iterator[tuple[
 
 
 def _group(g: EGraph, node: ENode) -> Iterator[int]:
-    if node.op != SUM or len(node.attr) != 1:  # type: ignore[arg-type]
+    yield from _grouped(g, node, batched=False)
+
+
+def _group_batched(g: EGraph, node: ENode) -> Iterator[int]:
+    yield from _grouped(g, node, batched=True)
+
+
+def _grouped(g: EGraph, node: ENode, *, batched: bool) -> Iterator[int]:
+    """Products are flat, so what appears are the classes of the two operands."""
+    if node.op not in (SUM, SCALED, *PARTS) or len(node.attr) != 1:  # type: ignore[arg-type]
         return
     for factors in list(_factors(g, node.children[0])):
-        for a, b in list(groupings(g, factors, node.attr[0])):  # type: ignore[index]
-            yield g.insert(ENode(SUM, (g.product((a, b)),), node.attr))
+        for a, b in list(groupings(g, factors, node.attr[0], batched=batched)):  # type: ignore[index]
+            product_ = g.product((a, b))
+            yield g.insert(ENode(node.op, (product_, *node.children[1:]), node.attr))
 
+
+_TILED = Space(tiled=True, shifted=False, split=False)
+_SHIFTED = Space(tiled=True, shifted=True, split=False)
+_SPLIT = Space(tiled=True, shifted=True, split=True)
 
 AXIOMS: tuple[Axiom, ...] = (
     Axiom("pull-out", "sum[k](x*y)", "x * sum[k](y)", "k not in x", _pull_out),
@@ -174,7 +213,56 @@ AXIOMS: tuple[Axiom, ...] = (
     ),
     Axiom("collect", "x*y + x*z", "x * (y+z)", "", _collect),
     Axiom("flatten", "(x*y)*z, (x+y)+z", "x*y*z, x+y+z", "", _flatten),
-    Axiom("group", "sum[k](x*y*z)", "sum[k]((x*y)*z)", "operands share k only", _group),
+    Axiom(
+        "group",
+        "sum[k](x*y*z)",
+        "sum[k]((x*y)*z)",
+        "operands share k only, operands differ in an axis, operands have at most two axes",
+        _group,
+    ),
+    Axiom(
+        "group-batched",
+        "sum[k](x*y*z)",
+        "sum[k]((x*y)*z)",
+        "operands share k, operands differ in an axis",
+        _group_batched,
+        _TILED,
+    ),
+    Axiom("nested-sum", "sum[j,k](x*y)", "sum[j](sum[k](x*y))", "", shift.nested_sum, _TILED),
+    Axiom("exp-of-sum", "exp(x)*exp(y)", "exp(x+y)", "", shift.exp_of_sum, _SHIFTED),
+    Axiom(
+        "running-maximum",
+        "sum[k](y * exp(s-rmax[k](s))), psum[k](y * exp(s-pmax[k](s)))",
+        "scaled[k](y * exp(s-run(rmax[k](s))); rmax[k](s)), "
+        "pscaled[k](y * exp(s-run(pmax[k](s))); pmax[k](s))",
+        "",
+        shift.running,
+        _SHIFTED,
+    ),
+    Axiom(
+        "drop-shift",
+        "sum[k](y * exp(s-m)) / sum[k](z * exp(s-m)), exp(s-m) / sum[k](z * exp(s-m))",
+        "sum[k](y * exp(s)) / sum[k](z * exp(s)), exp(s) / sum[k](z * exp(s))",
+        "m = rmax[k](c), m varies over axes of s only",
+        shift.drop_shift,
+        _SHIFTED,
+    ),
+    Axiom(
+        "split",
+        "sum[k](x), rmax[k](x)",
+        "sum[k'](psum[k](x)), rmax[k'](pmax[k](x))",
+        "k' not in x",
+        shift.split_sum,
+        _SPLIT,
+    ),
+    Axiom(
+        "split-shifted",
+        "sum[k](y * exp(s-m))",
+        "sum[k'](psum[k](y * exp(s-pmax[k](s))) * exp(pmax[k](s)-m))",
+        "m = rmax[k](s), k' not in y, k' not in s",
+        shift.split_shifted,
+        _SPLIT,
+    ),
 )
 
 

@@ -15,9 +15,12 @@ from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ops import ELEMENTWISE
 from mirage_onnx.ir.term import ADD, CONST, EXTENT, MAXR, MUL, POW, SUM
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, Save
-from mirage_onnx.superopt.derive import Choice, Derivation, Place, Roles, order_places
-from mirage_onnx.superopt.egraph import EGraph
-from mirage_onnx.superopt.thread import assign_layouts
+from mirage_onnx.superopt.choices import Choice, Place
+from mirage_onnx.superopt.derive import Derivation
+from mirage_onnx.superopt.egraph import PARTS, EGraph, part_of
+from mirage_onnx.superopt.roles import Roles
+from mirage_onnx.superopt.space import Space
+from mirage_onnx.superopt.thread import Family, assign_layouts
 
 _POWERS = {
     Fraction(-1): "recip",
@@ -89,13 +92,47 @@ class _Builder:
     def reduce(self, choice: Choice, arg: int, phase: Phase) -> int:
         node = choice.node
         arg = self.cast(arg, DType.F32)
-        bound = set(node.attr)  # type: ignore[arg-type]
+        bound = set(node.over)
         axes = tuple(a for a in self.ops[arg].axes if a not in bound)
         inside = tuple(sorted(bound))
         inner = Phase.LOOP if choice.kind == "acc" else phase
-        op = {SUM: "sum", MAXR: "rmax"}[node.op]
+        kind = PARTS.get(node.op, node.op)
+        op = {SUM: "sum", MAXR: "rmax"}[kind]
         i = self.value(op, (arg,), inner, axes=axes, reduced=inside)
-        return self.accumulate(i, node.op) if choice.kind == "acc" else i
+        return self.accumulate(i, kind) if choice.kind == "acc" else i
+
+    def run(self, choice: Choice, arg: int) -> int:
+        """The running maximum of a tile's maximum."""
+        bound = set(choice.node.over)
+        arg = self.cast(arg, DType.F32)
+        axes = tuple(a for a in self.ops[arg].axes if a not in bound)
+        tile = self.value("rmax", (arg,), Phase.LOOP, axes=axes, reduced=tuple(sorted(bound)))
+        return self.value("run_max", (tile,), Phase.LOOP)
+
+    def rescale(self, choice: Choice, args: list[int]) -> int:
+        """The sum over the loop of terms that are shifted by the running maximum ``args[-1]``.
+
+        With acc <- acc * exp(old maximum - new maximum) + tile, acc is the sum shifted by the
+        newest maximum. Ranks of a cluster have maxima of their own: each shifts its sum to the
+        common one before they are added.
+        """
+        *terms, run = args
+        if len(terms) == 2:
+            tile = self.matmul(choice.axis, terms, Phase.LOOP)
+        else:
+            bound = set(choice.node.over)
+            (x,) = (self.cast(i, DType.F32) for i in terms)
+            axes = tuple(a for a in self.ops[x].axes if a not in bound)
+            tile = self.value("sum", (x,), Phase.LOOP, axes=axes, reduced=tuple(sorted(bound)))
+        old = self.value("prev", (run,), Phase.LOOP)
+        factor = self.value("exp", (self.value("sub", (old, run), Phase.LOOP),), Phase.LOOP)
+        total = self.value("acc_scaled", (tile, factor), Phase.POST)
+        if not self.clusters:
+            return total
+        own = self.value("acc_max", self.ops[run].args, Phase.POST)
+        common = self.value("red_max", (own,), Phase.POST)
+        weight = self.value("exp", (self.value("sub", (own, common), Phase.POST),), Phase.POST)
+        return self.value("red_sum", (self.value("mul", (total, weight), Phase.POST),), Phase.POST)
 
     def accumulate(self, i: int, op: str) -> int:
         kind = {SUM: "sum", MAXR: "max"}[op]
@@ -104,6 +141,11 @@ class _Builder:
 
     def contract(self, choice: Choice, args: list[int]) -> int:
         phase = choice.needs[0][1]
+        i = self.matmul(choice.axis, args, phase)
+        over_loop = phase is Phase.LOOP and choice.axis == self.roles.loop
+        return self.accumulate(i, SUM) if over_loop else i
+
+    def matmul(self, axis: str, args: list[int], phase: Phase) -> int:
         half = {self.ops[a].dtype for a in args if self.ops[a].dtype.is_half}
         weights = {
             self.ops[a].dtype
@@ -115,9 +157,8 @@ class _Builder:
             raise RejectionError("DTYPE", "a contraction needs operands of one 16-bit type")
         (dtype,) = types
         args = [self.cast(a, dtype) for a in args]
-        axes = tuple(sorted({a for i in args for a in self.ops[i].axes if a != choice.axis}))
-        i = self.value("matmul", tuple(args), phase, axes=axes, reduced=(choice.axis,))
-        return self.accumulate(i, SUM) if phase is Phase.LOOP else i
+        axes = tuple(sorted({a for i in args for a in self.ops[i].axes if a != axis}))
+        return self.value("matmul", tuple(args), phase, axes=axes, reduced=(axis,))
 
     def _half_sources(self, args: list[int]) -> set[DType]:
         """The 16-bit types of the loads that computed operands come from."""
@@ -147,22 +188,21 @@ def build_kernel(
     tensors: Mapping[int, KTensor],
     *,
     clusters: bool,
-) -> Kernel:
+    space: Space,
+) -> tuple[Family, Kernel]:
     """The kernel that computes ``targets`` by ``derivation``; ``tensors`` maps leaf classes.
+
+    Part axes of its targets are ``a/``: the kernel has no name in its program yet.
 
     Raises:
         RejectionError: DTYPE or LAYOUT, when no thread layout holds the values.
     """
     use_clusters = clusters and roles.loop is not None
     b = _Builder(g, roles, tensors, use_clusters, [], {})
-    goal = tuple((g.find(c), Phase.POST) for c, _ in targets)
-    order = order_places(derivation, goal)
-    assert order is not None
     at: dict[Place, int] = {}
-    for place in order:
-        choice = derivation[place]
+    for place, choice in derivation.items():
         args = [at[p] for p in choice.needs]
-        if choice.kind == "load":
+        if choice.kind in ("load", "read"):
             at[place] = b.load(place[0], place[1])
         elif choice.kind == "scalar":
             at[place] = b.scalar(choice, place[1])
@@ -170,6 +210,10 @@ def build_kernel(
             at[place] = b.pure(choice, args, place[1])
         elif choice.kind == "contract":
             at[place] = b.contract(choice, args)
+        elif choice.kind == "run":
+            at[place] = b.run(choice, args[0])
+        elif choice.kind == "rescale":
+            at[place] = b.rescale(choice, args)
         else:
             at[place] = b.reduce(choice, args[0], place[1])
     saves = []
@@ -177,7 +221,8 @@ def build_kernel(
         i = b.cast(at[(g.find(c), Phase.POST)], tensor.dtype)
         if b.ops[i].op == "load":
             raise RejectionError("TOO_SMALL", f"{tensor.name} is a copy of an input")
-        omap = tuple(a if a in tensor.axes else None for a in roles.grid)
+        parted = {a: part_of(a) for a in roles.parts if part_of(a) in tensor.axes}
+        omap = tuple(parted.get(a, a if a in tensor.axes else None) for a in roles.grid)
         saves.append(Save(tensor.name, i, omap))
     kernel = Kernel(
         name,
@@ -187,4 +232,6 @@ def build_kernel(
         tuple(b.ops),
         tuple(saves),
     )
-    return replace(kernel, ops=assign_layouts(kernel, {t.name: t for t in tensors.values()}))
+    named = {t.name: t for t in (*tensors.values(), *(t for _, t in targets))}
+    family, ops = assign_layouts(kernel, named, tiled=space.tiled)
+    return family, replace(kernel, ops=ops)

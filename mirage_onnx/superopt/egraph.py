@@ -10,7 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mirage_onnx.ir.term import ADD, COMMUTATIVE, MUL, REDUCTIONS, Attr, Term
+from mirage_onnx.ir.term import ADD, COMMUTATIVE, MAXR, MUL, REDUCTIONS, SUM, Attr, Term
+from mirage_onnx.ir.ugraph import part_axis
+
+#: What the axioms add to the operations of terms. ``psum[k](x)`` and ``pmax[k](x)`` reduce each
+#: tile of k that a block of some grid has: k becomes the part axis. ``run[k](m)`` is the running
+#: maximum of the iterations of a loop over k so far, where m is the maximum of all. ``scaled[k](x,
+#: m)`` is the sum over k of x, whose terms hold run[k](m), rescaled as the maximum runs up to m.
+PSUM, PMAX, RUN, SCALED, PSCALED = "psum", "pmax", "run", "scaled", "pscaled"
+#: Part reductions, and what each does inside a block.
+PARTS = {PSUM: SUM, PMAX: MAXR, PSCALED: SCALED}
+#: All nodes that take an axis away from their first argument.
+HEAVY = frozenset({*REDUCTIONS, SCALED, *PARTS})
+
+
+def part_of(axis: str) -> str:
+    """The part axis of ``axis``, before the kernel that makes the parts has its name."""
+    return part_axis(axis, "")
+
+
+def is_part(axis: str) -> bool:
+    """Whether ``part_of`` made the axis (named after no kernel yet)."""
+    return axis.endswith("/")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -20,6 +41,11 @@ class ENode:
     op: str
     children: tuple[int, ...]
     attr: Attr = None
+
+    @property
+    def over(self) -> tuple[str, ...]:
+        """The axes that a reduction takes away; those that ``run`` goes over."""
+        return self.attr if isinstance(self.attr, tuple) else ()
 
 
 class EGraph:
@@ -42,21 +68,26 @@ class EGraph:
         return len(self._memo)
 
     def find(self, c: int) -> int:
+        """The class that ``c`` is in now."""
         while self._parent[c] != c:
             self._parent[c] = self._parent[self._parent[c]]
             c = self._parent[c]
         return c
 
     def axes(self, c: int) -> tuple[str, ...]:
+        """The axes that the class varies over, sorted."""
         return self._axes[self.find(c)]
 
     def nodes(self, c: int) -> tuple[ENode, ...]:
+        """All known spellings of the class, in the order they were found."""
         return tuple(self._nodes[self.find(c)])
 
     def classes(self) -> Iterator[int]:
+        """All classes, each once."""
         return (i for i in range(len(self._parent)) if self._parent[i] == i)
 
     def canonical(self, node: ENode) -> ENode:
+        """The node over present classes, commutative arguments sorted."""
         children = tuple(self.find(c) for c in node.children)
         if node.op in COMMUTATIVE:
             children = tuple(sorted(children))
@@ -66,13 +97,18 @@ class EGraph:
         if own is not None:
             return own
         found = {a for c in node.children for a in self.axes(c)}
-        if node.op in REDUCTIONS:
-            found -= set(node.attr)  # type: ignore[arg-type]
+        if node.op in HEAVY:
+            found -= set(node.over)
+        if node.op in PARTS:
+            found |= {part_of(a) for a in node.over}
         return tuple(sorted(found))
 
     def insert(self, node: ENode, axes: tuple[str, ...] | None = None) -> int:
-        """The class of ``node``, a new one if it is unknown."""
-        node = self.canonical(node)
+        """The class of ``node``, a new one if it is unknown.
+
+        A product of products is flat, as long as the inner one has no other spelling; so is a sum.
+        """
+        node = self.canonical(self._flat(node) if node.op in (MUL, ADD) else node)
         known = self._memo.get(node)
         if known is not None:
             return self.find(known)
@@ -86,7 +122,16 @@ class EGraph:
             self._users[child][node] = c
         return c
 
+    def _flat(self, node: ENode) -> ENode:
+        children: list[int] = []
+        for c in node.children:
+            own = self._nodes[self.find(c)]
+            inner = next(iter(own))
+            children += inner.children if len(own) == 1 and inner.op == node.op else (c,)
+        return ENode(node.op, tuple(children), node.attr)
+
     def insert_term(self, t: Term) -> int:
+        """The class of a term, with classes of all its subterms."""
         memo: dict[Term, int] = {}
 
         def visit(u: Term) -> int:
@@ -104,6 +149,11 @@ class EGraph:
     def total(self, children: Iterable[int]) -> int:
         """The class of the sum of classes."""
         return self._nary(ADD, children)
+
+    def find_node(self, node: ENode) -> int | None:
+        """The class of ``node`` if it is known; nothing is inserted."""
+        known = self._memo.get(self.canonical(node))
+        return None if known is None else self.find(known)
 
     def _nary(self, op: str, children: Iterable[int]) -> int:
         ids = tuple(sorted(map(self.find, children)))
@@ -140,3 +190,25 @@ class EGraph:
             self._nodes[c] = dict.fromkeys(
                 sorted({self.canonical(n) for n in self._nodes[c]}, key=repr)
             )
+
+
+def reachable(g: EGraph, roots: Iterable[int]) -> set[int]:
+    """All classes that some spelling of ``roots`` mentions."""
+    seen: set[int] = set()
+    todo = list(roots)
+    while todo:
+        c = g.find(todo.pop())
+        if c not in seen:
+            seen.add(c)
+            todo += [k for n in g.nodes(c) for k in n.children]
+    return seen
+
+
+def reduced_axes(g: EGraph, roots: Iterable[int]) -> set[str]:
+    """The axes that some spelling of ``roots`` reduces."""
+    found: set[str] = set()
+    for c in reachable(g, roots):
+        for n in g.nodes(c):
+            if n.op in HEAVY:
+                found.update(n.over)
+    return found

@@ -2,17 +2,21 @@
 
 The space is small (tiles, cluster size, warps, stages), so it is enumerated; capacity limits
 (registers, shared memory, cluster size, alignment of the cluster's split) drop points, by reason.
+All points of a streaming kernel are ranked in one pass (``point_times.py``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from math import ceil
 
+import numpy as np
+
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Layout
-from mirage_onnx.superopt.cost import Cost, features, kernel_cost
+from mirage_onnx.superopt.cost import Cost, Features, features, kernel_cost
+from mirage_onnx.superopt.point_times import ROUNDING, Array, point_times
 from mirage_onnx.target import Target
 
 #: Registers per thread beyond which a compiled kernel risks spills.
@@ -21,12 +25,98 @@ MAX_REGISTERS = 160
 MAX_PER_THREAD = 64
 
 
-def _points(kernel: Kernel, extents: Mapping[str, int], target: Target) -> Iterator[KernelParams]:
+def solve(
+    kernel: Kernel,
+    tensors: Mapping[str, KTensor],
+    extents: Mapping[str, int],
+    target: Target,
+    *,
+    keep: int = 8,
+    pruned: Counter[str] | None = None,
+    allow: Callable[[KernelParams], bool] | None = None,
+) -> tuple[tuple[Cost, KernelParams], ...]:
+    """The ``keep`` cheapest parameter points, cheapest first (ties: canonical order).
+
+    ``allow`` is asked about the cheapest ones that fit, until it has allowed ``keep`` points.
+    """
+    dropped = pruned if pruned is not None else Counter()
+    read = features(kernel, tensors, extents)
+    found: Iterable[tuple[Cost, KernelParams]]
     if kernel.loop is None:
-        tile = tuple(1 for _ in kernel.grid)
-        for warps in (1, 2, 4, 8, 16):
-            yield KernelParams(tile=tile, warps=warps)
-        return
+        found = _row_points(read, extents, target, dropped)
+    else:
+        found = _streaming_points(read, extents, target, keep, dropped)
+    return tuple(islice((f for f in found if allow is None or allow(f[1])), keep))
+
+
+def _in_order(found: list[tuple[Cost, KernelParams]]) -> list[tuple[Cost, KernelParams]]:
+    return sorted(found, key=lambda f: (f[0].time_us, f[1].to_text()))
+
+
+def _row_points(
+    read: Features, extents: Mapping[str, int], target: Target, dropped: Counter[str]
+) -> list[tuple[Cost, KernelParams]]:
+    """All points of a row kernel that fit, cheapest first."""
+    kernel = read.kernel
+    found: list[tuple[Cost, KernelParams]] = []
+    for warps in (1, 2, 4, 8, 16):
+        params = KernelParams(tile=tuple(1 for _ in kernel.grid), warps=warps)
+        cost = kernel_cost(read, params, target)
+        if cost.registers > MAX_REGISTERS:
+            dropped["registers"] += 1
+        elif cost.smem_bytes > target.smem_bytes:
+            dropped["shared memory"] += 1
+        elif _per_thread(kernel, params, extents) > MAX_PER_THREAD:
+            dropped["row too long for the registers of a block"] += 1
+        else:
+            found.append((cost, params))
+    return _in_order(found)
+
+
+def _per_thread(kernel: Kernel, params: KernelParams, extents: Mapping[str, int]) -> int:
+    width = max((extents[a] for o in kernel.ops for a in o.axes if a not in kernel.grid), default=1)
+    return ceil(width / (32 * params.warps))
+
+
+def _streaming_points(
+    read: Features,
+    extents: Mapping[str, int],
+    target: Target,
+    first: int,
+    dropped: Counter[str],
+) -> Iterator[tuple[Cost, KernelParams]]:
+    """All points of a streaming kernel that fit, cheapest first; ``first`` are likely wanted."""
+    tile, cluster, warps, stages = _enumerate(read.kernel, extents, target)
+    times = point_times(read, tile, cluster, warps, stages, target)
+    spills = times.registers > MAX_REGISTERS
+    too_large = ~spills & (times.smem_bytes > target.smem_bytes)
+    for reason, where in (("registers", spills), ("shared memory", too_large)):
+        if where.any():
+            dropped[reason] += int(np.count_nonzero(where))
+
+    def cost(i: int) -> tuple[Cost, KernelParams]:
+        numbers = int(cluster[i]), 32 * int(warps[i]), int(warps[i]), int(stages[i])
+        params = KernelParams(tuple(int(t[i]) for t in tile), *numbers)
+        return kernel_cost(read, params, target), params
+
+    left = np.flatnonzero(~(spills | too_large))
+    while left.size:
+        time_us = times.time_us[left]
+        count = min(first, left.size)
+        # Times that rounding alone may part are put in order by the exact ones.
+        limit = np.partition(time_us, count - 1)[count - 1] * (1 + ROUNDING)
+        while np.any((time_us > limit) & (time_us <= limit * (1 + ROUNDING))):
+            limit *= 1 + ROUNDING
+        near = time_us <= limit
+        yield from _in_order([cost(int(i)) for i in left[near]])
+        left = left[~near]
+
+
+def _enumerate(
+    kernel: Kernel, extents: Mapping[str, int], target: Target
+) -> tuple[tuple[Array, ...], Array, Array, Array]:
+    """Tiles by grid axis, cluster sizes, warps and stages of all points."""
+    assert kernel.loop is not None
     row_axes = {
         a for o in kernel.ops if o.layout is Layout.B_FRAG for a in o.axes if a != kernel.loop
     }
@@ -41,41 +131,8 @@ def _points(kernel: Kernel, extents: Mapping[str, int], target: Target) -> Itera
     clusters = [1]
     if kernel.cluster and target.has_clusters:
         clusters += [c for c in (2, 4) if depth % (32 * c) == 0 and depth // c >= 256]
-    for tile in product(*choices):
-        for cluster, warps, stages in product(clusters, (2, 4, 8), (1, 2, 4, 8)):
-            steps = ceil(depth / (32 * cluster))
-            if warps > max(2, steps) or stages > max(1, ceil(steps / warps)):
-                continue
-            yield KernelParams(tile, cluster, 32 * warps, warps, stages)
-
-
-def solve(
-    kernel: Kernel,
-    tensors: Mapping[str, KTensor],
-    extents: Mapping[str, int],
-    target: Target,
-    *,
-    keep: int = 8,
-    pruned: Counter[str] | None = None,
-) -> tuple[tuple[Cost, KernelParams], ...]:
-    """The ``keep`` cheapest parameter points, cheapest first (ties: canonical order)."""
-    dropped = pruned if pruned is not None else Counter()
-    found: list[tuple[float, str, Cost, KernelParams]] = []
-    read = features(kernel, tensors, extents)
-    for params in _points(kernel, extents, target):
-        cost = kernel_cost(read, params, target)
-        if cost.registers > MAX_REGISTERS:
-            dropped["registers"] += 1
-        elif cost.smem_bytes > target.smem_bytes:
-            dropped["shared memory"] += 1
-        elif kernel.loop is None and _per_thread(kernel, params, extents) > MAX_PER_THREAD:
-            dropped["row too long for the registers of a block"] += 1
-        else:
-            found.append((cost.time_us, params.to_text(), cost, params))
-    found.sort(key=lambda f: f[:2])
-    return tuple((cost, params) for _, _, cost, params in found[:keep])
-
-
-def _per_thread(kernel: Kernel, params: KernelParams, extents: Mapping[str, int]) -> int:
-    width = max((extents[a] for o in kernel.ops for a in o.axes if a not in kernel.grid), default=1)
-    return ceil(width / (32 * params.warps))
+    axes = np.meshgrid(*choices, clusters, (2, 4, 8), (1, 2, 4, 8), indexing="ij")
+    *tile, cluster, warps, stages = (a.ravel() for a in axes)
+    steps = -(-depth // (32 * cluster))
+    useful = (warps <= np.maximum(2, steps)) & (stages <= np.maximum(1, -(-steps // warps)))
+    return tuple(t[useful] for t in tile), cluster[useful], warps[useful], stages[useful]

@@ -1,8 +1,9 @@
 """The search: region in, verified candidate µGraphs out, cheapest predicted first.
 
-``programs.py`` enumerates kernel graphs; here they are ranked and the cheapest are verified, by the
-callable that the pipeline passes in. Within its bound (operators per kernel, cuts) the enumeration
-is exhaustive; every prune is counted.
+``units.py`` enumerates kernels and ``plans.py`` puts them together, cheapest plan first; here the
+plans are verified, by the callable that the pipeline passes in. Within its bound the enumeration is
+exhaustive; every prune is counted. Units can be run by several processes (``shared_units.py``), but
+the plans are walked by one: what the search takes, counts and reports does not depend on them.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ import time
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.text import print_ugraph
-from mirage_onnx.ir.ugraph import Candidate, KernelParams, UGraph
+from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
-from mirage_onnx.superopt.derive import StateLimitError
-from mirage_onnx.superopt.programs import BudgetError, Programs
+from mirage_onnx.superopt.choices import Counts
+from mirage_onnx.superopt.foresight import ForeseenPlans
+from mirage_onnx.superopt.hooks import Hooks, NoStore
+from mirage_onnx.superopt.kept_units import KeptUnits, unit_name
+from mirage_onnx.superopt.plans import Plan, Plans
+from mirage_onnx.superopt.progress import ProgressMeter
 from mirage_onnx.superopt.result import (
+    Allow,
     Bound,
     ProofLike,
     SearchReport,
@@ -24,10 +30,24 @@ from mirage_onnx.superopt.result import (
     Stop,
     Verified,
     Verify,
+    default_bound,
 )
+from mirage_onnx.superopt.roles import Roles
+from mirage_onnx.superopt.shared_units import SharedUnits
+from mirage_onnx.superopt.space import EMITTED, Space
+from mirage_onnx.superopt.unit_worker import Job
+from mirage_onnx.superopt.units import Built, Reads, UnitResult
 from mirage_onnx.target import Target
 
 __all__ = ["Bound", "SearchReport", "SearchResult", "Stop", "Verified", "Verify", "search"]
+
+
+class StoppedError(Exception):
+    """The search ends here, with what it has."""
+
+    def __init__(self, stop: Stop) -> None:
+        super().__init__(stop)
+        self.stop = stop
 
 
 def search(
@@ -36,47 +56,125 @@ def search(
     verify: Verify,
     *,
     bound: Bound | None = None,
+    space: Space = EMITTED,
     budget_s: float = 60.0,
     axioms: tuple[Axiom, ...] = AXIOMS,
+    allow: Allow | None = None,
+    hooks: Hooks | None = None,
+    workers: int = 1,
 ) -> SearchResult:
-    """Search µGraphs for ``region`` on ``target`` and verify the cheapest ones."""
-    limits = bound or Bound()
+    """Search µGraphs for ``region`` on ``target`` and verify the cheapest ones.
+
+    The store of ``hooks`` is not used where there is ``allow``, which no key can hold.
+    ``workers``: processes, this one among them; the others start when a search takes long.
+    """
+    limits, ends = bound or default_bound(space), hooks or Hooks()
     start = time.monotonic()
-    s = Programs(region, target, limits, axioms, start + budget_s)
-    found: dict[tuple[str, tuple[str, ...]], tuple[float, UGraph, tuple[KernelParams, ...]]] = {}
-    stop = Stop.EXHAUSTED
-    try:
-        for cost, graph, params in s.programs():
-            key = (print_ugraph(graph), tuple(p.to_text() for p in params))
-            if key not in found or cost < found[key][0]:
-                found[key] = (cost, graph, params)
-    except StateLimitError:
-        stop = Stop.STATE_LIMIT
-    except BudgetError:
-        stop = Stop.BUDGET
-    ranked = sorted(found.items(), key=lambda f: (f[1][0], f[0]))
-    accepted: dict[str, ProofLike | Rejection] = {}
+    meter = ProgressMeter(region.key, budget_s, ends.emit)
+    units = SharedUnits(region, target, limits, axioms, space, allow, workers=workers)
+    store = ends.store if allow is None else NoStore()
+    kept = KeptUnits(units, store)
+    region_text = region.text
+    total = Counts()
     out: list[Verified] = []
-    refused = list(s.reasons.values())
-    for (text, _), (cost, graph, params) in ranked:
-        if text not in accepted:
-            good = sum(not isinstance(v, Rejection) for v in accepted.values())
+
+    def poll(running: Counts | None = None) -> None:
+        """Called between pieces of work; ``running`` are the counts of a unit that is not done."""
+        stop = Stop.BUDGET if time.monotonic() > start + budget_s else ends.stop()
+        if stop is not None:
+            raise StoppedError(stop)
+        meter.tick(
+            units.states + (running.states if running else 0),
+            total.pruned,
+            min((v.candidate.predicted_us for v in out), default=None),
+            units_done=len(results),
+            units_known=units.known,
+        )
+
+    units.poll = poll
+    counts, results = Counts(), list[UnitResult]()
+    known: dict[tuple[tuple[int, ...], Reads], tuple[Built, ...]] = {}
+
+    def run(classes: tuple[int, ...], reads: Reads) -> tuple[Built, ...]:
+        if (classes, reads) not in known:
+            poll()
+            results.append(unit := kept.run(classes, reads))
+            total.pruned.update(unit.counts.pruned)
+            known[classes, reads] = unit.kernels
+        return known[classes, reads]
+
+    def offer(floor_us: float, job: Job) -> None:
+        """Let a worker begin what no earlier search has kept."""
+        classes, what = job
+        if (
+            isinstance(what, Roles)
+            or store.get(store.key(region_text, unit_name(classes, what))) is None
+        ):
+            units.offer(floor_us, job)
+
+    plans = Plans(units, run, counts)
+    if units.is_shared:
+        plans = ForeseenPlans(units, run, counts, offer)
+    accepted: dict[str, ProofLike | Rejection] = {}
+    refused: list[Rejection] = []
+    overflowing, unsafe = list[frozenset[int]](), set[str]()
+    good, stop = 0, Stop.EXHAUSTED
+    try:
+        for plan in plans.cheapest_first():
             if good >= limits.verified or len(accepted) >= limits.tried:
+                break
+            poll()
+            graph = plans.ugraph(plan)
+            text = print_ugraph(graph)
+            if text in accepted:
+                counts.prune("the same program twice")
                 continue
-            accepted[text] = verify(region, graph, params)
-            verdict = accepted[text]
+            powers = frozenset(c for _, b in plan.kernels for c in b.exponentials)
+            if any(own <= powers for own in overflowing):
+                counts.prune("an exponential that has overflowed in another program")
+                continue
+            if any(b.text in unsafe for _, b in plan.kernels):
+                counts.prune("a kernel that has overflowed in another program")
+                continue
+            numbers = list(plans.numbers(plan))
+            verdict = accepted[text] = verify(region, graph, numbers[0][1])
             if isinstance(verdict, Rejection):
                 refused.append(verdict)
-        verdict = accepted[text]
-        if not isinstance(verdict, Rejection) and len(out) < limits.candidates:
-            out.append(Verified(Candidate(graph, params, cost), verdict))
+                unsafe.update(_blamed(verdict, plan))
+                own = powers - units.exponentials
+                bare = not any(b.maxima for _, b in plan.kernels)
+                if own and (verdict.code == "SHIFT_NOT_MAX" or (verdict.code == "RANGE" and bare)):
+                    overflowing.append(own)
+                continue
+            good += 1
+            out += [Verified(Candidate(graph, p, us), verdict) for us, p in numbers]
+    except StoppedError as error:
+        stop = error.stop
+    finally:
+        units.close()
+    if stop is Stop.EXHAUSTED and not units.complete:
+        stop = Stop.STATE_LIMIT
+    counts.pruned.update(total.pruned)
+    counts.pruned.update(units.pruned)
+    for u in results:
+        refused += u.reasons
     report = SearchReport(
         seconds=time.monotonic() - start,
-        states=s.counts.states,
-        built=s.built,
-        verified=sum(not isinstance(v, Rejection) for v in accepted.values()),
+        states=units.states,
+        built=sum(u.built for u in results),
+        verified=good,
         stop=stop,
-        pruned=tuple(sorted(s.counts.pruned.items())),
+        pruned=tuple(sorted(counts.pruned.items())),
         refused=tuple(refused),
     )
-    return SearchResult(tuple(out), report)
+    ranked = sorted(out, key=lambda v: v.candidate.predicted_us)
+    return SearchResult(tuple(ranked[: limits.candidates]), report)
+
+
+def _blamed(verdict: Rejection, plan: Plan) -> set[str]:
+    """The kernel that a value out of range is in: what it reads is the same in every program."""
+    if verdict.code != "RANGE":
+        return set()
+    order = [b.text for _, b in reversed(plan.kernels)]
+    names = {name.rpartition(" of kernel ")[2] for name in verdict.nodes}
+    return {text for i, text in enumerate(order) if f"k{i}" in names}

@@ -1,29 +1,49 @@
 """The thread level: where each block value lives.
 
-Two families of kernels have layouts. A *streaming* kernel contracts two tiles over the loop's axis
-with tensor-core instructions: the operand with the wider free axis (a weight, if one is) is the
-16-row A operand and is read along the loop's axis, the other is the 8-column B operand. A *row*
-kernel has no loop and spreads one axis over the threads of a block. Anything else is refused.
+Two families of kernels have layouts of their own. A *streaming* kernel contracts two tiles over the
+loop's axis with tensor-core instructions: the operand with the wider free axis (a weight, if one
+is) is the 16-row A operand and is read along the loop's axis, the other is the 8-column B operand.
+A *row* kernel has no loop and spreads one axis over the threads of a block. All others are *tiled*
+(``tiled_layouts.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
+from mirage_onnx.superopt.tiled_layouts import tiled_layouts
 
 
-def assign_layouts(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[BlockOp, ...]:
+class Family(StrEnum):
+    """What holds the values of a kernel."""
+
+    STREAMING = "streaming"
+    ROW = "row"
+    TILED = "tiled"
+
+
+def assign_layouts(
+    kernel: Kernel, tensors: Mapping[str, KTensor], *, tiled: bool = False
+) -> tuple[Family, tuple[BlockOp, ...]]:
     """The block operations with their layouts (and the contractions' operands as (A, B)).
+
+    ``tiled``: a kernel of no other family gets the layouts of a tiled one.
 
     Raises:
         RejectionError: LAYOUT.
     """
-    if kernel.loop is None:
-        return _row_layouts(kernel)
-    return _streaming_layouts(kernel, tensors)
+    try:
+        if kernel.loop is None:
+            return Family.ROW, _row_layouts(kernel)
+        return Family.STREAMING, _streaming_layouts(kernel, tensors)
+    except RejectionError:
+        if not tiled:
+            raise
+        return Family.TILED, tiled_layouts(kernel, tensors)
 
 
 def _refuse(reason: str) -> RejectionError:

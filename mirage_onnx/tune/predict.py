@@ -24,6 +24,10 @@ def refuse_result(
     if not result.candidates:
         if result.report.stop is Stop.BUDGET:
             return Rejection("BUDGET", "the time ended before a program was verified", nodes)
+        if result.report.stop is Stop.INTERRUPTED:
+            return Rejection(
+                "INTERRUPTED", "the run was stopped before a program was verified", nodes
+            )
         first = next(iter(result.report.refused), None)
         reason = f"no verified program (search: {result.report.stop})"
         if first is not None:

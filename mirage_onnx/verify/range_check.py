@@ -10,7 +10,7 @@ any magnitude is no measure; then only the empirical checks speak.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, prod
 
@@ -103,7 +103,9 @@ class RangeCheck:
         for output in self.region.outputs:
             at = reach[output.name]
             if self.magnitude is not None and not at.finite:
-                return Rejection("RANGE", self._reason(output.name, at, lines, reach))
+                line = next((x for x in lines if x.name == at.origin), lines[-1])
+                reason = self._reason(output.name, line, reach)
+                return Rejection("RANGE", reason, (line.name,))
         names = {line.name: line for line in lines}
         stored = {n: x for n, x in names.items() if x.dtype.is_half and x.op != "load"}
         return RangeRecord(
@@ -112,10 +114,7 @@ class RangeCheck:
             {n: reach[x.args[0]].interval for n, x in names.items() if x.op == "exp"},
         )
 
-    def _reason(
-        self, output: str, at: Reach, lines: Sequence[Line], reach: Mapping[str, Reach]
-    ) -> str:
-        line = next((x for x in lines if x.name == at.origin), lines[-1])
+    def _reason(self, output: str, line: Line, reach: Mapping[str, Reach]) -> str:
         args = ", ".join(f"{a} in {_text(reach[a].interval)}" for a in line.args)
         return (
             f"{line.name} ({line.op} of {args or 'inputs'}) can exceed the largest {line.dtype}, "

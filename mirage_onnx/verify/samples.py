@@ -19,6 +19,8 @@ from mirage_onnx.verify.interpret_steps import by_axes
 
 DEEP, FLAT = 192, 10
 MOST_TILES, MOST_ITERATIONS = 3, 8
+#: 2 GiB in float64.
+MOST_ELEMENTS = 1 << 28
 
 CASES = (
     "normal", "scale 2^-8", "scale 2^-4", "scale 2^4", "scale 2^8",
@@ -31,7 +33,8 @@ def sample_extents(
 ) -> dict[str, int]:
     """Axis -> at most ``deep`` elements where it is reduced, else at most ``flat``.
 
-    The longest axes are halved until no input has more than ``elements``.
+    The longest axes are halved until no input has more than ``elements``, and no value of any
+    program, which may be over all axes, more than ``MOST_ELEMENTS``.
     """
     reduced = {
         a
@@ -40,7 +43,10 @@ def sample_extents(
         for a in node.attr  # type: ignore[union-attr]
     }
     extents = {a: min(n, deep if a in reduced else flat) for a, n in region.extents.items()}
-    while max(prod(extents[a] for a in i.axes) for i in region.inputs) > elements:
+    while (
+        max(prod(extents[a] for a in i.axes) for i in region.inputs) > elements
+        or prod(extents.values()) > MOST_ELEMENTS
+    ):
         longest = max(extents, key=lambda a: extents[a])
         extents[longest] //= 2
     return extents

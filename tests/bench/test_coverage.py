@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ def test_two_models(tmp_path: Path) -> None:
     command = [*COMMAND, *NAMES, "--budget-s", str(BUDGET_S), "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
-    data = json.loads((tmp_path / "coverage.json").read_text())
+    data = json.loads(lzma.decompress((tmp_path / "coverage.json.xz").read_bytes()))
     text = (tmp_path / "coverage.txt").read_text()
     assert data["models"] and set(NAMES) == {m["name"] for m in data["models"]}
     assert data["command"].startswith("python bench/coverage.py ngpt_float32")
@@ -62,7 +63,7 @@ def update(folder: Path, before: dict[str, Any]) -> None:
     """Only the model that is named is run again."""
     command = [*COMMAND, "ngpt_float32", "--update", "--budget-s", "2", "--out", str(folder)]
     subprocess.run(command, capture_output=True, check=True)
-    after = json.loads((folder / "coverage.json").read_text())
+    after = json.loads(lzma.decompress((folder / "coverage.json.xz").read_bytes()))
     lines = [{m["name"]: m for m in data["models"]} for data in (before, after)]
     assert lines[0].keys() == lines[1].keys()
     assert lines[0]["distilbert"] == lines[1]["distilbert"]

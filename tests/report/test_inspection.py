@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from inspection_reports import explained, inspected, region
 from rich.console import Console
+from schema_text import schema_text
 
 from mirage_onnx.report.inspection import ExplainReport, InspectReport
 from mirage_onnx.report.inspection_table import explain_tables, inspect_tables
@@ -26,7 +27,7 @@ def draw(parts: object) -> str:
 
 @pytest.mark.parametrize("command", ["inspect", "explain"])
 def test_json_schema_of(command: str, golden: object) -> None:
-    assert json.dumps(json_schema(command), indent=2) + "\n" == golden
+    assert schema_text(json_schema(command)) == golden
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.search import Bound, SearchResult, Stop, search
+from mirage_onnx.superopt.space import EMITTED
+from mirage_onnx.superopt.units import Units
 from mirage_onnx.target import H200
 from mirage_onnx.verify.interpret_steps import interpret_steps
 
@@ -173,9 +175,15 @@ class TestWhyItStops:
         assert 0 < report.states <= Bound().states
 
     def test_state_limit(self) -> None:
-        report = search_region(region_of(gated()), bound=Bound(states=3)).report
+        """The limit is one of each assignment of roles, so that it cuts none off for another."""
+        region, bound = region_of(gated()), Bound(states=3)
+        report = search_region(region, bound=bound).report
         assert report.stop is Stop.STATE_LIMIT
-        assert report.states == 4
+        units = Units(region, H200, bound, AXIOMS, EMITTED)
+        outline = units.outline(units.outputs)
+        assert not outline.complete
+        assert 3 < outline.counts.states <= 4 * len(units.roles(units.outputs))
+        assert outline.counts.states <= report.states < search_region(region).report.states
 
     def test_budget(self) -> None:
         start = time.monotonic()
@@ -185,7 +193,7 @@ class TestWhyItStops:
         assert time.monotonic() - start < 5
 
     def test_operators(self) -> None:
-        report = search_region(region_of(norm_linear()), bound=Bound(operators=1, cuts=0)).report
+        report = search_region(region_of(norm_linear()), bound=Bound(operators=1, kernels=1)).report
         assert not report.verified
         assert dict(report.pruned)["more contractions, reductions and accumulators than the bound"]
 

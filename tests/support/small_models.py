@@ -15,15 +15,14 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel, import_model, load_model
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.ugraph import KernelParams, UGraph
 from mirage_onnx.match.cuts import Candidate, Matches, find_candidates
 from mirage_onnx.superopt.search import SearchResult, search
 from mirage_onnx.target import H200
-from mirage_onnx.verify.equivalence import verify
-from mirage_onnx.verify.safety import SafetyCheck
+from mirage_onnx.verify.prover import Prove
+from mirage_onnx.verify.prover import prover as region_prover
 from mirage_onnx.verify.weights import sample_weights
 
 
@@ -109,17 +108,13 @@ def prover(
     loaded: LoadedModel | None = None,
 ) -> Callable[[Region, UGraph, tuple[KernelParams, ...]], Any]:
     """What the pipeline passes to the search: proof, then safety in floating point."""
-    checks: dict[int, SafetyCheck] = {}
+    own: dict[int, Prove] = {}
 
     def prove(region: Region, graph: UGraph, params: tuple[KernelParams, ...]) -> Any:
-        proof = verify(region, graph)
-        if isinstance(proof, Rejection):
-            return proof
-        if id(region) not in checks:
-            weights = sample_weights(loaded, region) if loaded else {}
-            checks[id(region)] = SafetyCheck(region, weights)
-        record = checks[id(region)].check(graph, params)
-        return record if isinstance(record, Rejection) else proof
+        if id(region) not in own:
+            weights = sample_weights(loaded, region) if loaded else None
+            own[id(region)] = region_prover(region, weights)
+        return own[id(region)](region, graph, params)
 
     return prove
 

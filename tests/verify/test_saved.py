@@ -1,13 +1,14 @@
 """Saved graphs against their references: the verdict is what float64 says.
 
 The truth is an interpreter of the JSON that shares no code with the reader (``saved_oracle``). The
-files under ``tests/verify/saved`` are ours, in the original's format; the published ones are read
-from $MIRAGE_SAVED_MUGRAPHS or ../shared/mugraphs where they are.
+files under ``tests/verify/saved`` are ours, in the original's format (``xzcat`` shows them);
+the published ones are read from $MIRAGE_SAVED_MUGRAPHS or ../shared/mugraphs where they are.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -65,11 +66,14 @@ def test_public_names() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_own_files(name: str, truths: dict[str, Truth], pytestconfig: pytest.Config) -> None:
-    path = FILES / f"{name}.json"
+def test_own_files(
+    name: str, truths: dict[str, Truth], tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    stored, path = FILES / f"{name}.json.xz", tmp_path / f"{name}.json"
     if pytestconfig.getoption("--update-golden"):
         FILES.mkdir(exist_ok=True)
-        path.write_text(file_text(name))
+        stored.write_bytes(lzma.compress(file_text(name).encode()))
+    path.write_bytes(lzma.decompress(stored.read_bytes()))
     assert path.read_text() == file_text(name), "pytest --update-golden writes the files again"
     verdicts = check_saved(path, EXAMPLES[name].reference())
     graphs = json.loads(path.read_text())

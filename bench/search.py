@@ -1,0 +1,131 @@
+"""Times and states of the search against its bound, and with each of its prunings off in turn.
+
+    python bench/search.py [--programs NAME ...] [--without NAME ...] [--all] [--bounds 3-9]
+                           [--cut 300] [--jobs 1] [--out bench/results/search.json]
+
+Searches the programs of tests/support/search_programs.py in the space of all block graphs, each at
+every bound in a process of its own, and those of ``--without`` (--all: all of ``--programs``) with
+each pruning off as well. A search that takes longer than ``--cut`` seconds is recorded as CUT, and
+larger bounds are not run. Writes OUT and, beside it, the same as a text table, after every program.
+Exit 1 if a process of a search failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "support")]
+
+from facts import facts  # noqa: E402
+from search_programs import PROGRAMS  # noqa: E402
+from search_table.curve import COLUMNS, Curve, measure  # noqa: E402
+from search_table.point import Point, run  # noqa: E402
+from search_table.prunings import PRUNINGS  # noqa: E402
+from search_table.text import table  # noqa: E402
+
+from mirage_onnx.superopt.result import default_bound  # noqa: E402
+from mirage_onnx.superopt.space import ALL  # noqa: E402
+
+#: What the prunings are measured on: a loop, two contractions in one, a low rank, running maxima,
+#: and programs with many factors to group.
+WITHOUT = (
+    "rmsnorm_linear", "gated_mlp_silu", "lora", "attention", "layernorm_linear",
+    "lora_two_adapters",
+)  # fmt: skip
+
+
+def bounds_from(text: str) -> tuple[int, ...]:
+    """``3-9`` or ``8``."""
+    first, _, last = text.partition("-")
+    found = tuple(range(int(first), int(last or first) + 1))
+    if not found:
+        raise ValueError(text)
+    return found
+
+
+def record(arguments: argparse.Namespace, curves: Sequence[Curve]) -> dict[str, Any]:
+    """What is written."""
+    reasons = sorted({r for c in curves if not c.off for r in c.last[1].pruned or ()})
+    return {
+        **facts(("numpy", "onnx")),
+        "cut_s": arguments.cut,
+        "jobs": arguments.jobs,
+        "bounds": list(arguments.bounds),
+        "default_bound": asdict(default_bound(ALL)),
+        "columns": list(COLUMNS),
+        "reasons": reasons,
+        "curves": [c.to_json(reasons) for c in curves],
+    }
+
+
+def write(path: Path, written: dict[str, Any], text: str) -> None:
+    """The table beside the JSON, which has one line per field and per curve."""
+    curves = ",\n".join(f"  {_json(c)}" for c in written["curves"])
+    fields = [f" {_json(k)}: {_json(v)}" for k, v in written.items() if k != "curves"]
+    body = ",\n".join([*fields, f' "curves": [\n{curves}\n ]'])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{{\n{body}\n}}\n", encoding="utf-8")
+    path.with_suffix(".txt").write_text(text, encoding="utf-8")
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), metavar="NAME")
+    parser.add_argument("--without", nargs="*", metavar="NAME", help=f"default: {WITHOUT}")
+    parser.add_argument("--all", action="store_true", help="--without all programs")
+    parser.add_argument("--bounds", type=bounds_from, default=(3, 4, 5, 6, 7, 8, 9))
+    parser.add_argument("--cut", type=float, default=300.0, metavar="SECONDS")
+    parser.add_argument("--jobs", type=int, default=1, help="searches at once")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "search.json")
+    parser.add_argument("--one", type=Point.from_text, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.all:
+        arguments.without = arguments.programs
+    elif arguments.without is None:
+        arguments.without = [p for p in WITHOUT if p in arguments.programs]
+    if unknown := sorted({*arguments.programs, *arguments.without} - set(PROGRAMS)):
+        parser.error(f"no program is called {', '.join(unknown)}")
+    return arguments
+
+
+def main() -> int:
+    arguments = parse()
+    if arguments.one is not None:
+        print(json.dumps(asdict(run(arguments.one))))
+        return 0
+    wanted = [(p, "") for p in dict.fromkeys([*arguments.programs, *arguments.without])]
+    wanted += [(p, off) for p in dict.fromkeys(arguments.without) for off in PRUNINGS]
+    done: dict[tuple[str, str], Curve] = {}
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        running = [pool.submit(measure, *w, arguments.bounds, arguments.cut) for w in wanted]
+        for future in as_completed(running):
+            curve = future.result()
+            done[curve.program, curve.off] = curve
+            last, outcome = curve.last
+            print(
+                f"{curve.program} {f'without {curve.off} ' if curve.off else ''}up to {last}: "
+                f"{outcome.stop}, {outcome.states} states, {outcome.cpu_s} s, "
+                f"{outcome.best_us} us",
+                flush=True,
+            )
+            curves = [done[w] for w in wanted if w in done]
+            written = record(arguments, curves)
+            write(arguments.out, written, table(written, curves, arguments.bounds))
+    outcomes = [o for c in done.values() for _, o in c.outcomes]
+    return int(any(o.stop.startswith("EXIT") for o in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

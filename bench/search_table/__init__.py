@@ -1,0 +1,1 @@
+"""The times and states of searches against the bound, with and without each pruning."""

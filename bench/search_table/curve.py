@@ -1,0 +1,99 @@
+"""The searches of one program with growing bounds, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from search_table.point import Outcome, Point
+
+#: What a run may take beyond its cut, for imports and saturation, which nothing interrupts.
+GRACE_S = 60.0
+#: Columns of a row in the JSON.
+COLUMNS = (
+    "operators", "cpu_s", "seconds", "states", "units", "built", "verified", "stop", "best_us",
+    "kernels",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Outcomes by the bound, ascending.
+
+    Where the largest one left nothing out (``is_final``) larger bounds are the same search; where
+    it did not finish they were not run.
+    """
+
+    program: str
+    off: str
+    outcomes: tuple[tuple[int, Outcome], ...]
+
+    def at(self, operators: int) -> Outcome | None:
+        """The outcome at this bound, or None where it was not run."""
+        found = dict(self.outcomes).get(operators)
+        if found is None and operators > self.last[0] and self.last[1].is_final:
+            return self.last[1]
+        return found
+
+    def was_run(self, operators: int) -> bool:
+        return operators in dict(self.outcomes)
+
+    @property
+    def last(self) -> tuple[int, Outcome]:
+        return self.outcomes[-1]
+
+    def to_json(self, reasons: Sequence[str]) -> dict[str, Any]:
+        """Its rows; of the last one with all prunings also the e-graph and the prunes.
+
+        These are by index of ``reasons``.
+        """
+        rows = [[n, *(asdict(o)[c] for c in COLUMNS[1:])] for n, o in self.outcomes]
+        found: dict[str, Any] = {
+            "program": self.program,
+            "off": self.off,
+            "rows": rows,
+            "same_beyond": self.last[1].is_final,
+        }
+        if not self.off:
+            pruned = self.last[1].pruned or {}
+            found["egraph"] = self.last[1].egraph
+            found["pruned"] = {str(reasons.index(r)): n for r, n in sorted(pruned.items())}
+        return found
+
+
+def measure(program: str, off: str, bounds: Sequence[int], cut_s: float) -> Curve:
+    """Run the searches until one is cut off or a bound leaves nothing out."""
+    return Curve(program, off, tuple(_outcomes(program, off, bounds, cut_s)))
+
+
+def _outcomes(
+    program: str, off: str, bounds: Sequence[int], cut_s: float
+) -> Iterator[tuple[int, Outcome]]:
+    for operators in bounds:
+        outcome = in_process(Point(program, operators, off, cut_s))
+        yield operators, outcome
+        if outcome.is_final or not outcome.is_whole:
+            return
+
+
+def in_process(point: Point) -> Outcome:
+    """The outcome of a process that does this one search."""
+    command = [sys.executable, str(Path(__file__).parents[1] / "search.py"), "--one"]
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            [*command, point.to_text()],
+            capture_output=True, text=True, check=False, timeout=point.cut_s + GRACE_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Outcome.ended("CUT", round(time.monotonic() - start, 2))
+    if done.returncode:
+        print(done.stderr[-4000:], file=sys.stderr)
+        return Outcome.ended(f"EXIT {done.returncode}", round(time.monotonic() - start, 2))
+    return Outcome(**json.loads(done.stdout))

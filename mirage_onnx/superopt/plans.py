@@ -1,0 +1,190 @@
+"""Plans: kernel graphs of a region, cheapest predicted first.
+
+A plan is built backwards, from the kernel that writes the outputs: what it reads of earlier kernels
+is still to be made, by one kernel or several. The frontier is walked best first with a bound from
+below for what is missing (one launch, and the bytes that no plan can do without), so plans come out
+in the order of their cost and the walk ends when nothing cheaper can follow.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Save, UGraph
+from mirage_onnx.superopt.choices import Counts
+from mirage_onnx.superopt.egraph import is_part
+from mirage_onnx.superopt.units import Built, Units
+
+#: Runs a unit: the kernels that compute these classes from inputs and the second ones.
+Run = Callable[[tuple[int, ...], tuple[int, ...]], tuple[Built, ...]]
+Push = Callable[[float, "_Open"], None]
+ROLES = ("input", "weight", "temp", "output")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Kernels, the last one first, with the classes each one computes."""
+
+    cost_us: float
+    kernels: tuple[tuple[tuple[int, ...], Built], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A plan with values still ``missing``, and how far the choice of its next kernel is.
+
+    Nothing is chosen, or the ``group`` of values that it computes, or also what it ``reads``.
+    """
+
+    plan: Plan
+    missing: frozenset[int]
+    group: tuple[int, ...] = ()
+    reads: tuple[int, ...] | None = None
+
+
+class Plans:
+    """The plans of the units of one search."""
+
+    def __init__(self, units: Units, run: Run, counts: Counts) -> None:
+        self.units, self.run, self.counts = units, run, counts
+        #: What the kernels of a group read, of those groups and reads that have kernels.
+        self._opened: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+
+    def cheapest_first(self) -> Iterator[Plan]:
+        """All plans of at most ``bound.kernels`` kernels, in the order of their cost."""
+        start = frozenset(self.units.outputs) - set(self.units.inputs)
+        heap: list[tuple[float, int, _Open]] = []
+        pushed = 0
+
+        def push(floor_us: float, node: _Open) -> None:
+            nonlocal pushed
+            heapq.heappush(heap, (floor_us, pushed, node))
+            pushed += 1
+
+        push(0.0, _Open(Plan(0.0), start))
+        while heap:
+            _, _, node = heapq.heappop(heap)
+            if not node.missing:
+                yield node.plan
+            elif not node.group:
+                self._open_groups(node, push)
+            elif node.reads is None:
+                self._open_reads(node, push)
+            else:
+                self._open_kernels(node, push)
+
+    def _open_groups(self, node: _Open, push: Push) -> None:
+        if len(node.plan.kernels) == self.units.bound.kernels:
+            self.counts.prune("more kernels than the bound")
+            return
+        floor_us, slack = self.units.floors.rest_us, self.units.bound.slack
+        for group in self._groups(node.missing):
+            rest = node.missing - set(group)
+            least = floor_us(frozenset(group)) + floor_us(rest)
+            push(node.plan.cost_us + slack * least, _Open(node.plan, node.missing, group))
+
+    def _open_reads(self, node: _Open, push: Push) -> None:
+        made = {c for g, _ in node.plan.kernels for c in g} | set(node.group)
+        outline, slack = self.units.outline(node.group), self.units.bound.slack
+        for reads in outline.derivations:
+            if made & set(reads):
+                self.counts.prune("a value that is needed before it is made")
+                continue
+            rest = (node.missing - set(node.group)) | set(reads)
+            if rest and len(node.plan.kernels) + 1 >= self.units.bound.kernels:
+                self.counts.prune("more kernels than the bound")
+                continue
+            least = outline.floor_us[reads] + self.units.floors.rest_us(rest)
+            opened = replace(node, reads=reads)
+            push(node.plan.cost_us + slack * least, opened)
+
+    def _open_kernels(self, node: _Open, push: Push) -> None:
+        assert node.reads is not None
+        slack, most = self.units.bound.slack, self.units.bound.units
+        opened = self._opened.setdefault(node.group, set())
+        if most is not None and len(opened) >= most and node.reads not in opened:
+            self.counts.prune("more sets of values to read than the bound")
+            return
+        if self.run(node.group, node.reads):
+            opened.add(node.reads)
+        rest = (node.missing - set(node.group)) | set(node.reads)
+        for b in self.run(node.group, node.reads):
+            plan = Plan(node.plan.cost_us + b.cost_us, (*node.plan.kernels, (node.group, b)))
+            push(plan.cost_us + slack * self.units.floors.rest_us(rest), _Open(plan, rest))
+
+    def _groups(self, missing: frozenset[int]) -> Iterator[tuple[int, ...]]:
+        """The sets of missing values that one kernel may compute, with the deepest among them.
+
+        Parts of one axis come from one kernel: their number is a number of its grid.
+        """
+        g, depth = self.units.graph, self.units.depth
+        ordered = sorted(missing, key=lambda c: (-depth[c], c))
+        first, others = ordered[0], ordered[1:]
+        for count in range(len(others), -1, -1):
+            for more in combinations(others, count):
+                group = (first, *more)
+                inside = {a for c in group for a in g.axes(c) if is_part(a)}
+                outside = {a for c in missing - set(group) for a in g.axes(c) if is_part(a)}
+                if not inside & outside:
+                    yield tuple(sorted(group))
+
+    # -- as µGraphs ----------------------------------------------------------------------------
+
+    def ugraph(self, plan: Plan) -> UGraph:
+        """The µGraph of a plan: kernels k0, k1, ... in launch order, tensors by what they are."""
+        order = list(reversed(plan.kernels))
+        names: dict[str, str] = {}
+        for i, (group, _) in enumerate(order):
+            for c in group:
+                names.update({a: f"{a}k{i}" for a in self.units.graph.axes(c) if is_part(a)})
+        temps: dict[str, str] = {}
+        tensors: dict[str, KTensor] = {t.name: t for t in self.units.inputs.values()}
+        for group, _ in order:
+            for c in group:
+                t = self.units.tensor(c)
+                if t.role == "temp":
+                    temps[t.name] = f"t{len(temps)}"
+                axes = tuple(names.get(a, a) for a in t.axes)
+                tensors[t.name] = replace(t, name=temps.get(t.name, t.name), axes=axes)
+        kernels = tuple(_named(b.kernel, f"k{i}", names, temps) for i, (_, b) in enumerate(order))
+        used = {o.tensor for k in kernels for o in k.loads}
+        used |= {s.tensor for k in kernels for s in k.saves}
+        kept = sorted(
+            (t for t in tensors.values() if t.name in used),
+            key=lambda t: (ROLES.index(t.role), t.name),
+        )
+        return UGraph(tuple(kept), kernels)
+
+    def numbers(self, plan: Plan) -> Iterator[tuple[float, tuple[KernelParams, ...]]]:
+        """The numbers of all kernels together: the best of each, then the second best, ..."""
+        order = list(reversed(plan.kernels))
+        for i in range(max(len(b.params) for _, b in order)):
+            params = tuple(b.params[min(i, len(b.params) - 1)] for _, b in order)
+            yield plan.cost_us + 0.01 * i, params
+
+
+def _named(kernel: Kernel, name: str, axes: dict[str, str], temps: dict[str, str]) -> Kernel:
+    """The kernel with its name and the program's names of part axes and temporaries."""
+
+    def rename(own: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(axes.get(a, a) for a in own)
+
+    ops = tuple(
+        replace(
+            o, axes=tuple(sorted(rename(o.axes))) if o.op != "load" else rename(o.axes),
+            reduced=rename(o.reduced), tensor=temps.get(o.tensor, o.tensor),
+        )
+        for o in kernel.ops
+    )  # fmt: skip
+    saves = tuple(
+        Save(
+            temps.get(s.tensor, s.tensor),
+            s.arg,
+            tuple(a if a is None else axes.get(a, a) for a in s.omap),
+        )
+        for s in kernel.saves
+    )
+    return replace(kernel, name=name, ops=ops, saves=saves)

@@ -1,0 +1,107 @@
+"""Numbers for known µGraphs at other extents: all that a region of a known structure needs.
+
+What a µGraph computes does not depend on sizes, which kernels it has and how long they take does.
+So the graphs of a structure are kept (``structures.py``), and here they are ranked for the extents
+of one region: a kernel that several of them share is solved once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.text import parse_ugraph, print_kernel, print_ugraph
+from mirage_onnx.ir.ugraph import Candidate, Kernel, KernelParams, KTensor, UGraph, is_part_axis
+from mirage_onnx.superopt.numbers import solve
+from mirage_onnx.superopt.readable import PARTS_ASSUMED
+from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.thread import Family, assign_layouts
+from mirage_onnx.superopt.tiled_numbers import solve_tiled
+from mirage_onnx.target import Target
+
+#: The time of a kernel at one point, and the point.
+Points = tuple[tuple[float, KernelParams], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A µGraph without numbers, with the family of every kernel."""
+
+    text: str
+    graph: UGraph
+    families: tuple[Family, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Known:
+        """The µGraph of its canonical text.
+
+        Raises:
+            ValueError: it is not the text of a µGraph whose kernels have layouts.
+        """
+        try:
+            graph = parse_ugraph(text)
+            tensors = {t.name: t for t in graph.tensors}
+            families = tuple(assign_layouts(k, tensors, tiled=True)[0] for k in graph.kernels)
+        except (KeyError, IndexError, TypeError, RejectionError) as error:
+            raise ValueError(f"not a µGraph: {error}") from error
+        if print_ugraph(graph) != text:
+            raise ValueError("a µGraph in another spelling")
+        return cls(text, graph, families)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A known µGraph with its best numbers at some extents, as candidates, cheapest first."""
+
+    known: Known
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def predicted_us(self) -> float:
+        """Of the best numbers."""
+        return self.candidates[0].predicted_us
+
+
+def renumber(
+    graphs: Sequence[Known], extents: Mapping[str, int], target: Target, bound: Bound
+) -> tuple[Ranked, ...]:
+    """The µGraphs that fit ``target`` at these extents, cheapest predicted first, ties as given.
+
+    Each has ``bound.points`` candidates at most. Predictions are those of the search: the sum over
+    the kernels, where a part axis has ``PARTS_ASSUMED`` elements.
+    """
+    solved: dict[tuple[str, tuple[KTensor, ...]], Points] = {}
+    found: list[Ranked] = []
+    for known in graphs:
+        graph = known.graph
+        tensors = {t.name: t for t in graph.tensors}
+        parts = {a: PARTS_ASSUMED for t in graph.tensors for a in t.axes if is_part_axis(a)}
+        sizes = {**extents, **parts}
+        each: list[Points] = []
+        for kernel, family in zip(graph.kernels, known.families, strict=True):
+            key = _content(kernel, tensors)
+            if key not in solved:
+                solver = solve_tiled if family is Family.TILED else solve
+                points = solver(kernel, tensors, sizes, target, keep=bound.points)
+                solved[key] = tuple((c.time_us, p) for c, p in points)
+            each.append(solved[key])
+        if all(each):
+            found.append(Ranked(known, _together(graph, each)))
+    return tuple(sorted(found, key=lambda r: r.predicted_us))
+
+
+def _content(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[str, tuple[KTensor, ...]]:
+    """What the numbers of a kernel depend on, extents apart: all but its name."""
+    used = dict.fromkeys([o.tensor for o in kernel.loads] + [s.tensor for s in kernel.saves])
+    return print_kernel(replace(kernel, name="k")), tuple(tensors[name] for name in used)
+
+
+def _together(graph: UGraph, each: Sequence[Points]) -> tuple[Candidate, ...]:
+    """The best numbers of all kernels, then the second best, ... (as ``Plans.numbers``)."""
+    # Added up from the last kernel on, as plans are, so that equal times stay equal.
+    cost_us = sum(points[0][0] for points in reversed(each))
+    return tuple(
+        Candidate(graph, tuple(p[min(i, len(p) - 1)][1] for p in each), cost_us + 0.01 * i)
+        for i in range(max(map(len, each)))
+    )

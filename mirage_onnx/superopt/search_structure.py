@@ -1,0 +1,210 @@
+"""One search per region structure: what is found serves every other size of the same region.
+
+    search_proven    the search at the region's own extents, with every µGraph that was proven
+    probe            the same at probe shapes, so that other sizes find their best among the union
+    from_known       a region of a known structure: numbers, and what the verifier says of its best
+    search_structure all three, with a store
+
+Probe shapes change the axes that no weight has (batch, tokens, cached tokens), one axis at a time,
+to 1, 16, 256 and 4096 elements, because the best programs change there: how many rows a block has,
+whether the grid splits them, whether an intermediate result fits. No axis has one element (the
+importer drops it, which makes another structure), so 2 stand for 1.
+
+Equivalence does not depend on sizes. Safety in floating point does, so ``verify`` is asked for each
+region that has candidates returned; at probe shapes it is asked about the region itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from mirage_onnx.errors import Rejection
+from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.text import print_ugraph
+from mirage_onnx.ir.ugraph import KernelParams, UGraph
+from mirage_onnx.superopt.axioms import AXIOMS, Axiom
+from mirage_onnx.superopt.hooks import Hooks
+from mirage_onnx.superopt.renumber import Known, renumber
+from mirage_onnx.superopt.result import (
+    Bound,
+    ProofLike,
+    SearchReport,
+    SearchResult,
+    Stop,
+    Verified,
+    Verify,
+)
+from mirage_onnx.superopt.search import search
+from mirage_onnx.superopt.space import EMITTED, Space
+from mirage_onnx.superopt.structures import Entry, StructureStore, dominant
+from mirage_onnx.target import Target
+
+PROBES = (1, 16, 256, 4096)
+#: Ends of a search that another run with the same setting would reach too.
+FINISHED = (Stop.EXHAUSTED, Stop.STATE_LIMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is searched, without a region: the setting of all searches of a structure."""
+
+    target: Target
+    bound: Bound = field(default_factory=Bound)
+    space: Space = EMITTED
+    axioms: tuple[Axiom, ...] = AXIOMS
+
+
+def search_structure(
+    region: Region,
+    scope: Scope,
+    verify: Verify,
+    store: StructureStore,
+    *,
+    probes: Sequence[int] = PROBES,
+    budget_s: float = 60.0,
+    hooks: Hooks | None = None,
+) -> SearchResult:
+    """Candidates from what ``store`` knows of the structure; else from a search, which it learns.
+
+    Only a search that has come to its end at the region's extents and at all probes is kept. The
+    setting of ``store`` must be that of ``scope``.
+    """
+    start, ends = time.monotonic(), hooks or Hooks()
+    if entry := store.get(region.structure):
+        known = from_known(region, scope, verify, entry, budget_s=budget_s, hooks=ends)
+        if known.candidates or known.report.stop not in FINISHED:
+            return known
+    result, graphs = search_proven(region, scope, verify, budget_s=budget_s, hooks=ends)
+    if result.report.stop in FINISHED:
+        left = budget_s - (time.monotonic() - start)
+        learned = probe(region, scope, verify, graphs, entry, probes, budget_s=left, hooks=ends)
+        if learned is not None:
+            store.put(region.structure, learned)
+    return result
+
+
+def search_proven(
+    region: Region, scope: Scope, verify: Verify, *, budget_s: float, hooks: Hooks
+) -> tuple[SearchResult, tuple[str, ...]]:
+    """The search, and the texts of all µGraphs that it has proven, in the order of their cost."""
+    asked = _Asked(region, verify, {})
+    return _search(region, scope, asked, budget_s, hooks), asked.proven
+
+
+def probe(
+    region: Region,
+    scope: Scope,
+    verify: Verify,
+    graphs: Sequence[str],
+    entry: Entry | None,
+    probes: Sequence[int],
+    *,
+    budget_s: float,
+    hooks: Hooks,
+) -> Entry | None:
+    """What is known after a search of ``region`` that has proven ``graphs``, and of its probes.
+
+    ``entry`` was known before. None where nothing is, or the probes were cut short.
+    """
+    deadline = time.monotonic() + budget_s
+    before = [g.text for g in entry.graphs] if entry else []
+    asked = _Asked(region, verify, dict.fromkeys(graphs, _Known()))
+    quiet = Hooks(hooks.store, hooks.stop)  # the progress of a probe is none of the region
+    shapes = probe_shapes(region, probes)
+    for extents in shapes:
+        sized = replace(region, extents=extents)
+        result = _search(sized, scope, asked, deadline - time.monotonic(), quiet)
+        if result.report.stop not in FINISHED:
+            return None
+    found = tuple(map(Known.of, dict.fromkeys((*before, *asked.proven))))
+    every = (*(entry.shapes if entry else ()), dict(region.extents), *shapes)
+    return Entry(dominant(found, every, scope.target, scope.bound), every) if found else None
+
+
+def probe_shapes(region: Region, probes: Sequence[int]) -> tuple[Mapping[str, int], ...]:
+    """The extents of ``region`` with one axis that no weight has set to each of ``probes``."""
+    weights = {a for i in region.inputs if i.is_weight for a in i.axes}
+    sizes = sorted({max(2, n) for n in probes})
+    return tuple(
+        {**region.extents, axis: size}
+        for axis in sorted(set(region.extents) - weights)
+        for size in sizes
+        if size != region.extents[axis]
+    )
+
+
+def from_known(
+    region: Region,
+    scope: Scope,
+    verify: Verify,
+    entry: Entry,
+    *,
+    budget_s: float,
+    hooks: Hooks,
+    wanted: int | None = None,
+) -> SearchResult:
+    """Candidates for ``region`` among the µGraphs of its structure; none if none fits or is safe.
+
+    ``wanted``: µGraphs to verify, as many as a search (``bound.verified``) unless said. The report
+    counts no states: nothing was enumerated.
+    """
+    start, bound = time.monotonic(), scope.bound
+    good, refused = list[Verified](), list[Rejection]()
+    count, stop = 0, Stop.EXHAUSTED
+    for ranked in renumber(entry.graphs, region.extents, scope.target, bound):
+        if count >= (bound.verified if wanted is None else wanted):
+            break
+        cut = Stop.BUDGET if time.monotonic() > start + budget_s else hooks.stop()
+        if cut is not None:
+            stop = cut
+            break
+        verdict = verify(region, ranked.known.graph, ranked.candidates[0].params)
+        if isinstance(verdict, Rejection):
+            refused.append(verdict)
+            continue
+        count += 1
+        good += [Verified(c, verdict) for c in ranked.candidates]
+    good.sort(key=lambda v: v.candidate.predicted_us)
+    seconds = time.monotonic() - start
+    report = SearchReport(seconds, 0, 0, count, stop, (), tuple(refused))
+    return SearchResult(tuple(good[: bound.candidates]), report)
+
+
+def _search(
+    region: Region, scope: Scope, verify: Verify, budget_s: float, hooks: Hooks
+) -> SearchResult:
+    return search(
+        region, scope.target, verify, bound=scope.bound, space=scope.space,
+        budget_s=budget_s, axioms=scope.axioms, hooks=hooks,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """In place of the proof of a µGraph that was proven before."""
+
+    draws: int = 0
+    bound: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """``verify`` about ``region``, whatever its extents in the search, once for every µGraph."""
+
+    region: Region
+    verify: Verify
+    verdicts: dict[str, ProofLike | Rejection]
+
+    def __call__(
+        self, sized: Region, graph: UGraph, params: tuple[KernelParams, ...]
+    ) -> ProofLike | Rejection:
+        text = print_ugraph(graph)
+        if text not in self.verdicts:
+            self.verdicts[text] = self.verify(self.region, graph, params)
+        return self.verdicts[text]
+
+    @property
+    def proven(self) -> tuple[str, ...]:
+        return tuple(t for t, v in self.verdicts.items() if not isinstance(v, Rejection))

@@ -1,0 +1,138 @@
+"""Units of a search that several processes run: this one and its workers.
+
+What a unit finds does not depend on who runs it, and the search takes units in its own order, so
+only the time depends on the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from typing import cast
+
+from mirage_onnx.ir.region import Region
+from mirage_onnx.superopt.axioms import Axiom
+from mirage_onnx.superopt.choices import Counts
+from mirage_onnx.superopt.result import Allow, Bound
+from mirage_onnx.superopt.roles import Roles
+from mirage_onnx.superopt.space import Space
+from mirage_onnx.superopt.unit_pool import NOW_US, UnitPool
+from mirage_onnx.superopt.unit_worker import (
+    Derivations,
+    Found,
+    Job,
+    PartedUnits,
+    portable_setting,
+)
+from mirage_onnx.superopt.units import Outline, Reads, UnitResult
+from mirage_onnx.target import Target
+
+#: Seconds between two polls while all there is to do is to wait for a worker.
+WAIT_S = 0.05
+
+
+class SharedUnits(PartedUnits):
+    """Units for ``workers`` processes, of which the caller's is one.
+
+    A setting that another process cannot have (an axiom that is in no table, a restriction without
+    a pickle) is searched by this process alone. To be closed.
+    """
+
+    def __init__(
+        self,
+        region: Region,
+        target: Target,
+        bound: Bound,
+        axioms: tuple[Axiom, ...],
+        space: Space,
+        allow: Allow | None = None,
+        *,
+        workers: int = 1,
+    ) -> None:
+        super().__init__(region, target, bound, axioms, space, allow)
+        self._own: dict[Job, Found] = {}
+        self._pool: UnitPool | None = None
+        if workers > 1:
+            setting = portable_setting(region, target, bound, axioms, space, allow)
+            if setting is not None:
+                self._pool = UnitPool(setting, workers - 1, self._derivations)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether jobs may be offered."""
+        return self._pool is not None
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """The worker processes that were started so far."""
+        return self._pool.pids if self._pool else ()
+
+    def offer(self, floor_us: float, job: Job) -> None:
+        """Say what the search may come to; a unit only when its classes are outlined."""
+        if self._pool:
+            self._pool.offer(floor_us, job)
+
+    def outline(self, classes: tuple[int, ...]) -> Outline:
+        """As of ``Units``, whoever finds its parts."""
+        if self._pool is None:
+            return super().outline(classes)
+        if classes not in self._outlines:
+            jobs: list[Job] = [(classes, roles) for roles in self.roles(classes)]
+            for job in jobs:
+                self._pool.offer(NOW_US, job)
+            self._outlines[classes] = merged([cast(Outline, self._found(job)) for job in jobs])
+        return self._outlines[classes]
+
+    def run(self, classes: tuple[int, ...], reads: Reads) -> UnitResult:
+        """As of ``Units``, whoever runs it."""
+        return cast(UnitResult, self._found((classes, reads)))
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._pool:
+            self._pool.close()
+
+    def _search(self, job: Job) -> Found:
+        classes, what = job
+        if isinstance(what, Roles):
+            return self.outline_part(classes, what)
+        return super().run(classes, what)
+
+    def _found(self, job: Job) -> Found:
+        """What a job finds; while a worker has it, another needed one is done here."""
+        if self._pool is None:
+            return self._search(job)
+        while job not in self._own:
+            found = self._pool.result(job, 0.0)
+            if found is not None:
+                return found
+            mine = self._pool.claim(job)
+            if mine is not None:
+                self._own[mine] = self._search(mine)
+                continue
+            self.poll(Counts())
+            found = self._pool.result(job, WAIT_S)
+            if found is not None:
+                return found
+        return self._own.pop(job)
+
+    def _derivations(self, job: Job) -> Derivations:
+        classes, what = job
+        if isinstance(what, Roles):
+            return ()
+        return self._outlines[classes].derivations.get(what, ())
+
+
+def merged(parts: Iterable[Outline]) -> Outline:
+    """The outline of the same classes under all roles, from its parts in the order of these."""
+    derivations: dict[Reads, Derivations] = {}
+    floor_us: dict[Reads, float] = {}
+    counts, complete = Counts(), True
+    for part in parts:
+        for reads, own in part.derivations.items():
+            derivations[reads] = (*derivations.get(reads, ()), *own)
+            floor_us[reads] = min(floor_us.get(reads, inf), part.floor_us[reads])
+        counts.states += part.counts.states
+        counts.pruned.update(part.counts.pruned)
+        complete = complete and part.complete
+    return Outline(derivations, floor_us, counts, complete)

@@ -1,0 +1,198 @@
+"""The cost of a tiled kernel, for many parameter points in one pass of array operations.
+
+    time_us = launch + about max(memory, compute) + ramp + cluster + waves
+    memory  = max(stream and L2 reads, all L2 reads)
+    compute = max(tensor cores, lanes and special functions, shared memory, one block after another)
+
+The structure and the constants of ``cost.py`` where they exist; those were measured on an H200 for
+streaming kernels. The rest (rates of a multiprocessor, and what ``tiled_block.py`` estimates) are
+published rates of the chip or estimates. *No tiled kernel has been measured against this
+prediction yet*: it is there to rank, and a measured choice replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mirage_onnx.superopt.cost import (
+    CLUSTER_FILL,
+    CLUSTER_US,
+    L2_SHARE,
+    L2_TBPS,
+    LATENCY_US,
+    LOADED_LATENCY_US,
+    WAVE_US,
+)
+from mirage_onnx.superopt.tiled_block import (
+    BlockWork,
+    block_loads,
+    block_registers,
+    block_shared_memory,
+    block_work,
+    loop_piece,
+)
+from mirage_onnx.superopt.tiled_sizes import ONE, UNKNOWN_PARTS, Array, Points, Sizes, Warps, up
+from mirage_onnx.superopt.tiled_work import TiledWork
+from mirage_onnx.target import Target
+
+#: Cycles per microsecond; per cycle and multiprocessor: lanes, special functions, bytes of shared
+#: memory, bytes from the shared memory of the other blocks of a cluster.
+CYCLES_PER_US = 1700.0
+LANES, SPECIALS, SMEM_BYTES, DSMEM_BYTES = 128.0, 16.0, 128.0, 32.0
+#: Share of the tensor cores' peak that mma.sync reaches (as in ``cost.py``).
+MMA_SHARE = 0.5
+#: Quarters of a multiprocessor: a warp computes in one of them.
+QUARTERS = 4
+#: Share of a block's waiting that other blocks do not hide.
+SHOWN = 0.1
+MAX_REGISTERS = 255
+_FILL = np.array([CLUSTER_FILL.get(size, 0.85) for size in range(17)])
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Arrays of the fields of ``cost.Cost``, and why a point cannot be: reason -> where."""
+
+    time_us: Array
+    dram_bytes: Array
+    l2_bytes: Array
+    flops: Array
+    blocks: Array
+    in_flight_bytes: Array
+    registers: Array
+    smem_bytes: Array
+    refused: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fill:
+    """How blocks fill the chip.
+
+    ``active``: blocks of one multiprocessor at a time (a share, if there are fewer blocks than
+    multiprocessors), ``rounds``: blocks that the fullest one has in all, ``waves`` of them.
+    """
+
+    busy: Array
+    active: Array
+    rounds: Array
+    waves: Array
+
+
+def tiled_costs(
+    work: TiledWork, extents: Mapping[str, int], points: Points, target: Target
+) -> Costs:
+    """The costs of a kernel at all points."""
+    kernel = work.kernel
+    sizes = Sizes(work, extents, points)
+    warps, idle = Warps.of(work, sizes, points)
+    blocks = ONE
+    for axis, tile in zip(kernel.grid, points.tile, strict=True):
+        n = extents.get(axis, UNKNOWN_PARTS)
+        blocks = blocks * np.ceil(n / np.minimum(tile, n))
+    iterations = ONE
+    if kernel.loop is not None:
+        piece = loop_piece(work, sizes)
+        iterations = np.ceil(piece / np.minimum(points.loop_tile, piece))
+    registers = block_registers(work, sizes, warps, points)
+    smem = block_shared_memory(work, sizes, warps, points)
+    fill = _fill(blocks * points.cluster, registers, smem, points, target)
+
+    loaded, step, once = block_loads(work, sizes, iterations)
+    l2 = loaded * blocks * points.cluster
+    touched = sorted({o.tensor for o in kernel.loads} | {s.tensor for s in kernel.saves})
+    dram = sum((sizes.tensor(t) for t in touched), ONE * 0.0)
+    ahead = step * np.minimum(points.stages, iterations) + once / iterations
+    in_flight = fill.active * ahead
+    memory_us = _memory_us(dram, l2, in_flight, fill, target)
+
+    block = block_work(work, sizes, warps, iterations)
+    compute_us = _compute_us(block, fill, points, target)
+    # Memory and arithmetic of nearly the same time do not quite hide one another: the fourth root
+    # of fourth powers adds 2 % where one is half of the other, 19 % where they are equal.
+    body = np.sqrt(np.sqrt(np.square(np.square(memory_us)) + np.square(np.square(compute_us))))
+    # One stage: a block waits for its tile, then computes; only other blocks fill the gap.
+    waiting = np.minimum(memory_us, compute_us) / np.maximum(1.0, fill.active)
+    body = body + np.where((points.stages == 1) & (iterations > 1), waiting, 0.0)
+    fixed = _cluster_us(work, sizes, points)
+    if kernel.loop is not None:
+        fixed = fixed + WAVE_US * (fill.waves - 1)
+    ramp = np.minimum(target.ramp_us, 0.25 * body)
+    threads = 32 * points.warps
+    return Costs(
+        time_us=target.launch_us + body + ramp + fixed,
+        dram_bytes=dram,
+        l2_bytes=l2,
+        flops=block.flops * blocks * points.cluster,
+        blocks=blocks,
+        in_flight_bytes=in_flight,
+        registers=registers,
+        smem_bytes=smem,
+        refused={
+            "registers": (registers > MAX_REGISTERS)
+            | (up(registers, 8) * threads > target.registers_per_sm),
+            "shared memory": smem > target.smem_bytes,
+            "idle warps": idle,
+        },
+    )
+
+
+def _fill(ctas: Array, registers: Array, smem: Array, points: Points, target: Target) -> _Fill:
+    threads = 32 * points.warps
+    by_registers = np.floor(target.registers_per_sm / (threads * np.maximum(up(registers, 8), 24)))
+    by_smem = np.floor(target.smem_per_sm_bytes / (smem + 1024))
+    by_threads = np.minimum(2048 / threads, 32)
+    resident = np.maximum(1.0, np.minimum(np.minimum(by_registers, by_smem), by_threads))
+    # Clusters leave multiprocessors of a GPC over.
+    sms = target.multiprocessors * _FILL[points.cluster.astype(int)]
+    each = ctas / target.multiprocessors
+    return _Fill(
+        busy=np.minimum(1.0, each),
+        active=np.minimum(each, resident),
+        rounds=np.maximum(1.0, np.ceil(ctas / sms - 0.05)),
+        waves=np.maximum(1.0, np.ceil(ctas / (sms * resident) - 0.05)),
+    )
+
+
+def _memory_us(dram: Array, l2: Array, in_flight: Array, fill: _Fill, target: Target) -> Array:
+    """Time that the bytes take, as for a streaming kernel; L2 also has a rate of its own."""
+    peak = target.stream_tbps * 1e6 * fill.busy
+    limit = np.maximum(in_flight, 128.0) * target.multiprocessors / LOADED_LATENCY_US
+    slow = peak / limit
+    rate = peak / np.cbrt(1 + slow * slow * slow)
+    l2_rate = L2_TBPS * 1e6 * fill.busy
+    again = np.maximum(0.0, l2 - dram)
+    time_us: Array = np.maximum(dram / rate + L2_SHARE * again / l2_rate, l2 / l2_rate)
+    return time_us
+
+
+def _compute_us(block: BlockWork, fill: _Fill, points: Points, target: Target) -> Array:
+    """Time of the busiest multiprocessor: of its fullest unit, or of its blocks in a row."""
+    mma_rate = target.mma_tflops * MMA_SHARE * 1e6 / target.multiprocessors
+    mma_us = block.mma / mma_rate
+    lanes_us = block.lanes / (LANES * CYCLES_PER_US) + block.special / (SPECIALS * CYCLES_PER_US)
+    smem_us = block.smem_bytes / (SMEM_BYTES * CYCLES_PER_US)
+    at_once = points.warps * np.maximum(1.0, fill.active)
+    share = np.minimum(1.0, at_once / QUARTERS)
+    unit_us = np.maximum(np.maximum(mma_us, lanes_us) / share, smem_us) * fill.rounds
+    # Inside one block the units wait for one another.
+    slow = np.maximum(1.0, QUARTERS / points.warps)
+    alone_us = block.latency_us + (mma_us + lanes_us) * slow
+    shown_us = SHOWN * block.latency_us * fill.waves
+    return np.maximum(unit_us + shown_us, LATENCY_US + alone_us * fill.waves)
+
+
+def _cluster_us(work: TiledWork, sizes: Sizes, points: Points) -> Array:
+    """The exchange of a cluster: every rank reads what the others have."""
+    total = ONE * 0.0
+    count = 0
+    for move in work.moves:
+        if move.kind == "dsmem":
+            size = 4 * sizes.of(work.values[move.value].extent.axes)
+            others = points.cluster - 1
+            total = total + size * others / (DSMEM_BYTES * CYCLES_PER_US)
+            count += 1
+    exchange = CLUSTER_US * (1 + 0.25 * max(0, count - 1))
+    return total + np.where(points.cluster > 1, exchange, 0.0)

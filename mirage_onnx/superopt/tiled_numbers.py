@@ -1,0 +1,222 @@
+"""Numbers of tiled kernels: for concrete extents, the best few parameter points by ``tiled_cost``.
+
+The candidates are enumerated by what an axis is to the kernel, with powers of two and the whole
+axis, and evaluated together. Where there would be too many, every second tile size of the axis with
+the most of them is left out, until there are not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
+
+import numpy as np
+
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
+from mirage_onnx.superopt.cost import Cost
+from mirage_onnx.superopt.lanes import REDUCTIONS
+from mirage_onnx.superopt.tiled_block import cluster_piece, loop_piece
+from mirage_onnx.superopt.tiled_cost import Costs, tiled_costs
+from mirage_onnx.superopt.tiled_layouts import spread_axis
+from mirage_onnx.superopt.tiled_sizes import UNKNOWN_PARTS, Array, Points, Sizes
+from mirage_onnx.superopt.tiled_work import TiledWork
+from mirage_onnx.target import Target
+
+#: Points before warps and stages are chosen: so many are evaluated in some milliseconds.
+MAX_TILES = 1024
+WARPS, STAGES, CLUSTERS = (1, 2, 4, 8), (1, 2, 3, 4), (1, 2, 4, 8)
+LARGEST_TILE, LARGEST_BATCH, LARGEST_SPREAD = 256, 8, 4096
+
+
+def solve_tiled(
+    kernel: Kernel,
+    tensors: Mapping[str, KTensor],
+    extents: Mapping[str, int],
+    target: Target,
+    *,
+    keep: int = 8,
+    pruned: Counter[str] | None = None,
+    allow: Callable[[KernelParams], bool] | None = None,
+) -> tuple[tuple[Cost, KernelParams], ...]:
+    """The ``keep`` cheapest parameter points of a kernel with tiled layouts, cheapest first.
+
+    Ties go to the point that was enumerated first: smaller tiles, clusters, warps, stages.
+    ``extents`` may lack part axes. ``pruned`` counts the points that do not fit, by reason.
+    ``allow`` is asked in this order, until it has allowed ``keep`` points.
+    """
+    work = TiledWork.of(kernel, tensors)
+    points = _points(work, extents, target)
+    costs = tiled_costs(work, extents, points, target)
+    shape = np.broadcast_shapes(costs.time_us.shape, points.warps.shape, points.stages.shape)
+    time_us = np.broadcast_to(costs.time_us, shape).copy()
+    fits = np.ones(shape, dtype=bool)
+    for reason, where in costs.refused.items():
+        if pruned is not None:
+            pruned[reason] += int(np.count_nonzero(fits & where))
+        fits &= ~where
+    time_us[~fits] = np.inf
+    seen: set[KernelParams] = set()
+    allowed: list[tuple[Cost, KernelParams]] = []
+    for at in _cheapest_first(time_us.ravel(), 2 * keep):
+        place = np.unravel_index(at, shape)
+        params = _params(kernel, points, place)
+        # Both splits of the warps may be among the best: they are one point.
+        if params not in seen:
+            seen.add(params)
+            if allow is None or allow(params):
+                allowed.append((_cost(costs, place), params))
+        if len(allowed) >= keep:
+            break
+    return tuple(allowed)
+
+
+def _cheapest_first(time_us: Array, first: int) -> Iterator[int]:
+    """The indices of the finite elements by size, ties by index; the first few without a sort."""
+    if first < time_us.size:
+        limit = np.partition(time_us, first)[first]
+        near = np.flatnonzero(time_us < limit)
+        yield from (int(i) for i in near[np.argsort(time_us[near], kind="stable")])
+        rest = np.flatnonzero((time_us >= limit) & np.isfinite(time_us))
+    else:
+        rest = np.flatnonzero(np.isfinite(time_us))
+    yield from (int(i) for i in rest[np.argsort(time_us[rest], kind="stable")])
+
+
+def tiled_cost(
+    kernel: Kernel,
+    tensors: Mapping[str, KTensor],
+    extents: Mapping[str, int],
+    params: KernelParams,
+    target: Target,
+) -> Cost | None:
+    """The cost of one parameter point, warps split the better way; None: it does not fit."""
+    work = TiledWork.of(kernel, tensors)
+    points = _grid(
+        tuple(_column([t]) for t in params.tile),
+        _column([params.cluster]),
+        _column([params.loop_tile]),
+        (params.warps,),
+        (params.stages,),
+    )
+    costs = tiled_costs(work, extents, points, target)
+    refused = np.logical_or.reduce(np.broadcast_arrays(*costs.refused.values()))
+    time_us = np.where(refused, np.inf, costs.time_us)
+    at = np.unravel_index(int(np.argmin(time_us)), time_us.shape)
+    return _cost(costs, at) if np.isfinite(time_us[at]) else None
+
+
+def _points(work: TiledWork, extents: Mapping[str, int], target: Target) -> Points:
+    kernel = work.kernel
+    tiles = [_tiles(work, a, extents.get(a, UNKNOWN_PARTS)) for a in kernel.grid]
+    clusters = [1]
+    if kernel.cluster is not None and target.has_clusters:
+        clusters = [c for c in CLUSTERS if c <= target.max_cluster]
+    loop_tiles = [0]
+    if kernel.loop is not None:
+        extent = extents.get(kernel.loop, UNKNOWN_PARTS)
+        largest = LARGEST_TILE if work.products else LARGEST_SPREAD
+        loop_tiles = _powers(16, min(extent, largest))
+        loop_tiles += [extent] if extent <= largest and extent not in loop_tiles else []
+    while prod(map(len, tiles)) * len(clusters) * len(loop_tiles) > MAX_TILES:
+        longest = max(tiles, key=len, default=loop_tiles)
+        if len(longest) < 3:
+            break
+        del longest[-2::-2]
+    axes = np.meshgrid(*tiles, clusters, loop_tiles, indexing="ij")
+    *tile, cluster, loop_tile = (a.reshape(-1, 1, 1).astype(float) for a in axes)
+    stages = STAGES if kernel.loop is not None else STAGES[:1]
+    points = _grid(tuple(tile), cluster, loop_tile, WARPS, stages)
+    possible = np.ones(cluster.shape, dtype=bool)
+    sizes = Sizes(work, extents, points)
+    if kernel.loop is not None:
+        piece = loop_piece(work, sizes)
+        # A tile that is twice too long is the same as one that is not, in more memory.
+        possible &= (loop_tile < 2 * piece) | (loop_tile == loop_tiles[0])
+    if kernel.cluster is not None:
+        whole = cluster_piece(work, sizes)
+        possible &= np.ceil(whole / cluster) * (cluster - 1) < whole
+    kept = np.broadcast_to(possible, cluster.shape).ravel()
+    return _grid(tuple(t[kept] for t in tile), cluster[kept], loop_tile[kept], WARPS, stages)
+
+
+def _powers(first: int, last: int) -> list[int]:
+    """Powers of two from ``first`` to ``last``, at least one number."""
+    return [n for n in (1 << i for i in range(21)) if first <= n <= last] or [last]
+
+
+def _tiles(work: TiledWork, axis: str, extent: int) -> list[int]:
+    """Tile sizes of a grid axis."""
+    summed = {a for v in work.values if v.op.op in REDUCTIONS for a in v.op.reduced}
+    summed |= {a for p in work.products for a, _ in p.depth}
+    sides = [tuple(a for a, _ in side) for p in work.products for side in (p.rows, p.columns)]
+    first, last = 1, LARGEST_BATCH
+    if axis in summed or axis == work.kernel.loop:
+        first, last = 32, extent
+    elif not work.products:
+        spread = axis == spread_axis(work.kernel, work.tensors)
+        first, last = (32, LARGEST_SPREAD) if spread else (1, LARGEST_TILE)
+    elif any(axis in side for side in sides):
+        # One of several axes of a side has small tiles too: the side is their product.
+        alone = all(side == (axis,) for side in sides if axis in side)
+        first, last = (8 if alone else 1), LARGEST_TILE
+    found = _powers(first, min(last, extent))
+    if extent <= last and extent not in found:
+        found.append(extent)
+    return found
+
+
+def _column(values: list[int]) -> Array:
+    return np.array(values, dtype=float).reshape(-1, 1, 1)
+
+
+def _grid(
+    tile: tuple[Array, ...],
+    cluster: Array,
+    loop_tile: Array,
+    warps: tuple[int, ...],
+    stages: tuple[int, ...],
+) -> Points:
+    """Points with both splits of the warps that the rows leave over."""
+    splits = [(w, deep) for w in warps for deep in (False, True) if w > 1 or not deep]
+    return Points(
+        tile,
+        cluster,
+        loop_tile,
+        np.array([w for w, _ in splits], dtype=float).reshape(1, -1, 1),
+        np.array([deep for _, deep in splits]).reshape(1, -1, 1),
+        np.array(stages, dtype=float).reshape(1, 1, -1),
+    )
+
+
+def _at(values: Array, where: tuple[np.intp, ...]) -> float:
+    """The element of an array that broadcasts."""
+    return float(values[tuple(i if n > 1 else 0 for i, n in zip(where, values.shape, strict=True))])
+
+
+def _params(kernel: Kernel, points: Points, where: tuple[np.intp, ...]) -> KernelParams:
+    return KernelParams(
+        tuple(int(_at(t, where)) for t in points.tile),
+        int(_at(points.cluster, where)),
+        int(_at(points.loop_tile, where)) if kernel.loop is not None else 0,
+        int(_at(points.warps, where)),
+        int(_at(points.stages, where)),
+    )
+
+
+def _cost(costs: Costs, where: tuple[np.intp, ...]) -> Cost:
+    return Cost(
+        _at(costs.time_us, where),
+        *(
+            int(_at(field, where))
+            for field in (
+                costs.dram_bytes,
+                costs.l2_bytes,
+                costs.flops,
+                costs.blocks,
+                costs.in_flight_bytes,
+                costs.registers,
+                costs.smem_bytes,
+            )
+        ),
+    )

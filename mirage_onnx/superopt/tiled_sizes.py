@@ -1,0 +1,152 @@
+"""Sizes of the tiles of a kernel at many parameter points, and how its warps share them out.
+
+Arrays have the shape (tiles, loop tile and cluster; warps and their split; stages), 1 where they do
+not depend on it.
+
+The warps share out the rows of the last contraction first. Those that are left share out either its
+columns, and then a chained operand and every statistic over columns go through shared memory, or
+its depth, and then each has accumulators of its own that are added up once, behind the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_onnx.ir.ugraph import Layout, is_part_axis, part_axis
+from mirage_onnx.superopt.tiled_work import Cut, CutAxes, Extent, Share, TiledWork, Value
+
+Array = NDArray[Any]
+ONE: Array = np.ones((1, 1, 1))
+#: Extent of a part axis of an earlier kernel whose numbers are not known.
+UNKNOWN_PARTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Parameter points as arrays that broadcast: (n, 1, 1), (1, w, 1) and (1, 1, s).
+
+    ``by_depth``: whether the warps beyond the rows share out the depth, not the columns.
+    """
+
+    tile: tuple[Array, ...]
+    cluster: Array
+    loop_tile: Array
+    warps: Array
+    by_depth: Array
+    stages: Array
+
+
+def up(n: Array, to: int) -> Array:
+    """``n`` rounded up to a multiple."""
+    return n if to == 1 else np.ceil(n * (1 / to)) * to
+
+
+def power_of_two(n: Array) -> Array:
+    """The largest power of two that is not above ``n`` (at least 1)."""
+    return 2.0 ** np.floor(np.log2(np.maximum(n, 1)))
+
+
+@dataclass(slots=True)
+class Sizes:
+    """Sizes of tiles at all points, each computed once."""
+
+    work: TiledWork
+    extents: Mapping[str, int]
+    points: Points
+    known: dict[CutAxes, Array] = field(default_factory=dict)
+    slots: dict[tuple[Extent, tuple[int, int], int], Array] = field(default_factory=dict)
+
+    def axis(self, name: str, cut: Cut) -> Array:
+        """Elements that a tile has of an axis which these levels cut."""
+        kernel = self.work.kernel
+        if name not in self.extents and is_part_axis(name):
+            return np.full((1, 1, 1), float(UNKNOWN_PARTS))
+        n: Array = np.full((1, 1, 1), float(self.extents[name]))
+        if Cut.GRID in cut:
+            n = np.minimum(n, self.points.tile[kernel.grid.index(name)])
+        if Cut.CLUSTER in cut:
+            n = np.ceil(n / self.points.cluster)
+        if Cut.LOOP in cut:
+            n = np.minimum(n, self.points.loop_tile)
+        return n
+
+    def of(self, axes: CutAxes) -> Array:
+        """Elements of a tile over ``axes``."""
+        if axes not in self.known:
+            n: Array = ONE
+            for name, cut in axes:
+                n = n * self.axis(name, cut)
+            self.known[axes] = n
+        return self.known[axes]
+
+    def padded(self, v: Value) -> Array:
+        """Lane slots of a value: its elements, padded to fragments, copies counted."""
+        key = (v.extent, v.pad, v.copies)
+        if key not in self.slots:
+            rows, columns = v.pad
+            g, t = up(self.of(v.extent.g), rows), up(self.of(v.extent.t), columns)
+            self.slots[key] = g * t * self.of(v.extent.rest) * v.copies
+        return self.slots[key]
+
+    def tensor(self, name: str) -> Array:
+        """Bytes of a whole tensor."""
+        kernel, tensor = self.work.kernel, self.work.tensors[name]
+        parts = {part_axis(a, kernel.name): a for a in kernel.grid}
+        n: Array = np.full((1, 1, 1), float(tensor.dtype.size_bytes))
+        for axis in tensor.axes:
+            if axis in parts:
+                tile = self.points.tile[kernel.grid.index(parts[axis])]
+                n = n * np.ceil(self.extents[parts[axis]] / tile)
+            elif axis in self.extents:
+                n = n * self.extents[axis]
+            else:
+                n = n * UNKNOWN_PARTS
+        return n
+
+
+@dataclass(frozen=True, slots=True)
+class Warps:
+    """How many warps have other rows, other columns, other depth."""
+
+    rows: Array
+    columns: Array
+    depth: Array
+
+    @classmethod
+    def of(cls, work: TiledWork, sizes: Sizes, points: Points) -> tuple[Warps, Array]:
+        """The split, and where it leaves warps idle."""
+        last = work.last
+        if last is None:
+            widest = ONE
+            for v in work.values:
+                if v.op.layout is Layout.VECTOR:
+                    widest = np.maximum(widest, sizes.of(v.extent.axes))
+            return cls(points.warps, ONE, ONE), (widest < 32 * points.warps) & (points.warps > 1)
+        rows = np.ceil(sizes.of(last.rows) / 16) * sizes.of(last.batch)
+        by_rows = np.minimum(points.warps, power_of_two(rows))
+        rest = points.warps / by_rows
+        split = cls(by_rows, np.where(points.by_depth, 1, rest), np.where(points.by_depth, rest, 1))
+        columns, depth = np.ceil(sizes.of(last.columns) / 8), sizes.of(last.depth) / 16
+        idle = (np.where(points.by_depth, depth, columns) < rest) & (rest > 1)
+        return split, idle
+
+    def dividing(self, share: Share) -> Array:
+        """Into how many pieces the warps of these sides divide a value."""
+        n: Array = ONE
+        for part, warps in (
+            (Share.ROWS, self.rows),
+            (Share.COLUMNS, self.columns),
+            (Share.DEPTH, self.depth),
+        ):
+            if part in share:
+                n = n * warps
+        return n
+
+    def having(self, share: Share) -> Array:
+        """Warps that have a copy of what is divided so."""
+        return self.rows * self.columns * self.depth / self.dividing(share)

@@ -1,0 +1,226 @@
+"""Units of a search: the best kernels that compute given values together, with their numbers.
+
+assign roles  which dimension the loop walks and which the grid splits (roles.py)
+derive        every derivation of the values under these roles (derive.py)
+outline       the derivations by what they read of earlier kernels, with a floor of their cost
+build         block graph and thread layouts, or a typed refusal (build.py, thread.py)
+solve         numbers by the cost model (numbers.py)
+
+Derivations are cheap and layouts and numbers are not, so a unit is only built when a plan that is
+the cheapest by its floor needs it. A unit is a pure function of the search's setting and of the
+classes that it computes and reads: it does not matter where or in which order units are run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mirage_onnx.errors import Rejection, RejectionError
+from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.text import print_kernel
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
+from mirage_onnx.superopt.axioms import Axiom
+from mirage_onnx.superopt.build import build_kernel
+from mirage_onnx.superopt.choices import Counts, Setting, StateLimitError
+from mirage_onnx.superopt.derive import Derivation, derivations
+from mirage_onnx.superopt.floors import Floors
+from mirage_onnx.superopt.numbers import solve
+from mirage_onnx.superopt.result import Allow, Bound
+from mirage_onnx.superopt.roles import Roles, enumerate_roles
+from mirage_onnx.superopt.saturated import Saturated
+from mirage_onnx.superopt.space import Space
+from mirage_onnx.superopt.spellings import Spellings
+from mirage_onnx.superopt.thread import Family
+from mirage_onnx.superopt.tiled_numbers import solve_tiled
+from mirage_onnx.target import Target
+
+MAXIMA = frozenset({"rmax", "run_max"})
+
+Reads = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A kernel of a unit: its cost with the first of its numbers.
+
+    ``reads``: the classes of earlier kernels that it reads. ``exponentials``: the classes of its
+    values that are one.
+    """
+
+    cost_us: float
+    text: str
+    kernel: Kernel
+    params: tuple[KernelParams, ...]
+    reads: Reads
+    exponentials: frozenset[int]
+
+    @property
+    def maxima(self) -> frozenset[str]:
+        """The kinds of maxima that it takes."""
+        return frozenset(o.op for o in self.kernel.ops) & MAXIMA
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The derivations of some classes by what they read.
+
+    No kernel of them costs less than ``floor_us``. ``complete``: within the bound none is missing.
+    """
+
+    derivations: dict[Reads, tuple[tuple[Roles, Derivation], ...]]
+    floor_us: dict[Reads, float]
+    counts: Counts
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnitResult:
+    """What building the kernels of one unit found."""
+
+    kernels: tuple[Built, ...]
+    counts: Counts
+    built: int
+    reasons: tuple[Rejection, ...]
+
+
+class Units(Saturated):
+    """The saturated region and the units of one search."""
+
+    def __init__(
+        self,
+        region: Region,
+        target: Target,
+        bound: Bound,
+        axioms: tuple[Axiom, ...],
+        space: Space,
+        allow: Allow | None = None,
+    ) -> None:
+        super().__init__(region, axioms, space, nodes=bound.nodes)
+        self.target, self.bound, self.space, self.allow = target, bound, space, allow
+        self.floors = Floors(self, target)
+        #: Called between pieces of work; it may raise, and then the unit has no result.
+        self.poll: Callable[[Counts], None] = lambda counts: None
+        self._outlines: dict[tuple[int, ...], Outline] = {}
+
+    def roles(self, classes: tuple[int, ...]) -> tuple[Roles, ...]:
+        return tuple(enumerate_roles(self.graph, classes, self.region.extents, self.space))
+
+    def outline(self, classes: tuple[int, ...]) -> Outline:
+        """The derivations of ``classes`` under all roles."""
+        if classes not in self._outlines:
+            self._outlines[classes] = self._outline(classes)
+        return self._outlines[classes]
+
+    @property
+    def states(self) -> int:
+        """States visited by the outlines so far."""
+        return sum(o.counts.states for o in self._outlines.values())
+
+    @property
+    def known(self) -> int:
+        """Units outlined so far."""
+        return sum(len(o.derivations) for o in self._outlines.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether no outline has met the limit of its states."""
+        return all(o.complete for o in self._outlines.values())
+
+    @property
+    def pruned(self) -> Counter[str]:
+        """What the outlines pruned, by reason."""
+        return sum((o.counts.pruned for o in self._outlines.values()), Counter[str]())
+
+    def _outline(self, classes: tuple[int, ...]) -> Outline:
+        g, counts, complete = self.graph, Counts(), True
+        inputs = frozenset(self.inputs)
+        found: dict[Reads, list[tuple[Roles, Derivation]]] = {}
+        for roles in self.roles(classes):
+            own = Counts(limit=self.bound.states)
+            setting = Setting(
+                g, roles, self.space, inputs, self.readable, self.original,
+                self.region.extents, own,
+            )  # fmt: skip
+            spellings = Spellings(setting, self.bound)
+            try:
+                for d in derivations(setting, classes, self.bound):
+                    self.poll(own)
+                    spellings.add(d)
+            except StateLimitError:
+                complete = False
+            for d in spellings.cheapest():
+                found.setdefault(reads_of(d), []).append((roles, d))
+            counts.states += own.states
+            counts.pruned.update(own.pruned)
+        return Outline(
+            {r: tuple(ds) for r, ds in found.items()},
+            {r: min(self.floors.kernel_us(classes, *rd) for rd in ds) for r, ds in found.items()},
+            counts,
+            complete,
+        )
+
+    def run(self, classes: tuple[int, ...], reads: Reads) -> UnitResult:
+        """The kernels that compute ``classes`` from inputs and exactly ``reads``, best first."""
+        counts = Counts()
+        targets = tuple((c, self.tensor(c)) for c in classes)
+        tensors = {**self.inputs, **{c: self.tensor(c) for c in reads}}
+        named = {t.name: t for t in (*tensors.values(), *(t for _, t in targets))}
+        found: dict[str, Built] = {}
+        reasons: dict[str, Rejection] = {}
+        built = 0
+        for roles, d in self.outline(classes).derivations.get(reads, ()):
+            self.poll(counts)
+            try:
+                family, kernel = build_kernel(
+                    self.graph, "k", targets, roles, d, tensors,
+                    clusters=self.target.has_clusters, space=self.space,
+                )  # fmt: skip
+            except RejectionError as error:
+                reasons.setdefault(error.rejection.reason, error.rejection)
+                continue
+            built += 1
+            text = print_kernel(kernel)
+            if text in found:
+                counts.prune("the same kernel twice")
+                continue
+            points = self.numbers(family, kernel, named, counts)
+            if points:
+                params = tuple(p for _, p in points)
+                powers = frozenset(p[0] for p, c in d.items() if c.node.op == "exp")
+                found[text] = Built(points[0][0], text, kernel, params, reads, powers)
+        kernels = self.best(found.values(), counts)
+        return UnitResult(kernels, counts, built, tuple(reasons.values()))
+
+    def numbers(
+        self, family: Family, kernel: Kernel, tensors: dict[str, KTensor], counts: Counts
+    ) -> list[tuple[float, KernelParams]]:
+        """The cheapest points of a kernel that are allowed."""
+        solver = solve_tiled if family is Family.TILED else solve
+        allow = self.allow
+        points = solver(
+            kernel, tensors, self.extents, self.target,
+            keep=self.bound.points, pruned=counts.pruned,
+            allow=None if allow is None else lambda p: allow(kernel, p),
+        )  # fmt: skip
+        return [(cost.time_us, p) for cost, p in points]
+
+    def best(self, found: Iterable[Built], counts: Counts) -> tuple[Built, ...]:
+        """Cheapest first; a kernel dies where ``kept`` others cost no more.
+
+        Maxima keep exponentials in range, so a kernel with fewer of them is no better to every
+        user: the numeric check may refuse it.
+        """
+        kept: list[Built] = []
+        for b in sorted(found, key=lambda b: (b.cost_us, b.text)):
+            if sum(k.maxima >= b.maxima for k in kept) >= self.bound.kept:
+                counts.prune("kernels of the same reads that cost no more")
+                continue
+            kept.append(b)
+        return tuple(kept)
+
+
+def reads_of(derivation: Derivation) -> Reads:
+    """The classes of earlier kernels that a derivation reads, in ascending order."""
+    return tuple(sorted({p[0] for p, c in derivation.items() if c.kind == "read"}))

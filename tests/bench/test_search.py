@@ -1,0 +1,119 @@
+"""``bench/search.py`` on a small program: what every table must satisfy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from search_table.curve import Curve
+from search_table.point import BOUND_REASON, Outcome, Point, bound_of
+from search_table.prunings import PRUNINGS
+from search_table.text import table
+
+from mirage_onnx.superopt.floors import Floors
+from mirage_onnx.superopt.result import default_bound
+from mirage_onnx.superopt.space import ALL
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, str(ROOT / "bench" / "search.py")]
+WHOLE = Outcome(
+    1.5, 2.0, 100, 10, 40, 4, "EXHAUSTED", 5.25, 1, {"registers": 3}, (8, 9, "SATURATED")
+)
+#: The bound left something out.
+LIMITED = replace(WHOLE, states=60, best_us=7.5, pruned={BOUND_REASON: 2})
+CUT = replace(WHOLE, stop="CUT", cpu_s=29.6)
+FACTS = {
+    "cut_s": 30.0, "date": "today", "command": "python bench/search.py",
+    "commit": "0123456789abcdef",
+    "changed": False, "cores": 2, "jobs": 1, "versions": {"python": "3.11"},
+}  # fmt: skip
+
+
+def test_unknown_program() -> None:
+    done = subprocess.run(
+        [*COMMAND, "--programs", "fft"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "no program is called fft" in done.stderr
+
+
+@pytest.mark.parametrize("off", PRUNINGS)
+def test_every_pruning_changes_the_search(off: str) -> None:
+    """A row of the table that turns nothing off would be a lie."""
+    plain = bound_of(Point("softmax_rows", 5, "", 1.0))
+    without = bound_of(Point("softmax_rows", 5, off, 1.0))
+    assert plain.operators == 5
+    assert without != plain or PRUNINGS[off].patches
+    for target, name, value in PRUNINGS[off].patches:
+        assert getattr(target, name) != value
+
+
+def test_patches_are_taken_back() -> None:
+    before = Floors.kernel_us, Floors.rest_us
+    with PRUNINGS["floor"].off():
+        assert Floors.kernel_us is not before[0]
+        assert Floors.rest_us is not before[1]
+    assert before == (Floors.kernel_us, Floors.rest_us)
+
+
+def test_a_bound_that_left_nothing_out_is_every_larger_one() -> None:
+    curve = Curve("p", "", ((3, LIMITED), (4, WHOLE)))
+    assert curve.at(2) is None
+    assert curve.at(3) is LIMITED
+    assert curve.at(9) is WHOLE and not curve.was_run(9)
+    assert Curve("p", "", ((3, LIMITED), (4, CUT))).at(5) is None
+    assert Curve("p", "", ((3, LIMITED),)).at(4) is None
+
+
+def test_text() -> None:
+    curves = [
+        Curve("p", "", ((3, LIMITED), (4, WHOLE))),
+        Curve("p", "chains", ((3, LIMITED), (4, CUT))),
+    ]
+    lines = [line.split() for line in table(FACTS, curves, (3, 4, 5)).splitlines()]
+    assert ["p", "us", "7.50", "5.25", "="] in lines
+    assert ["states", "60", "100", "="] in lines
+    assert ["chains", "us", "7.50", "5.25", "-"] in lines
+    assert ["s", "1.5", "CUT", "30", "-"] in lines
+    assert ["p", "8", "9", "10", "40", "4", "3"] in lines
+    assert ["3", "registers"] in lines
+
+
+def test_small_table(tmp_path: Path) -> None:
+    command = [
+        *COMMAND, "--programs", "softmax_rows", "--without", "--bounds", "2-4", "--cut", "60",
+        "--out", str(tmp_path / "search.json"),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    data = json.loads((tmp_path / "search.json").read_text())
+    (curve,) = data["curves"]
+    assert curve["program"] == "softmax_rows" and curve["off"] == ""
+    rows = [dict(zip(data["columns"], row, strict=True)) for row in curve["rows"]]
+    assert [r["operators"] for r in rows] == [2, 3, 4][: len(rows)]
+    assert len(rows) == 3 or curve["same_beyond"]
+    for row in rows:
+        assert row["stop"] == "EXHAUSTED"
+        assert row["states"] > row["units"] > 0
+        assert row["verified"] > 0 and row["best_us"] > 0 and row["kernels"] >= 1
+    assert data["default_bound"]["operators"] == default_bound(ALL).operators
+    assert curve["egraph"][2] == "SATURATED"
+    assert all(n > 0 for n in curve["pruned"].values())
+    assert {data["reasons"][int(i)] for i in curve["pruned"]} == set(data["reasons"])
+    assert "softmax_rows" in (tmp_path / "search.txt").read_text()
+
+
+def test_a_search_that_is_cut_is_recorded_as_such(tmp_path: Path) -> None:
+    command = [
+        *COMMAND, "--programs", "softmax_rows", "--without", "--bounds", "8", "--cut", "0",
+        "--out", str(tmp_path / "search.json"),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    (curve,) = json.loads((tmp_path / "search.json").read_text())["curves"]
+    assert curve["rows"][0][7] == "CUT" and not curve["same_beyond"]
+    assert "CUT" in (tmp_path / "search.txt").read_text()

@@ -1,0 +1,181 @@
+"""Running on GPU arrays, without a GPU: real kernels in the emulator, arrays of a stand-in library.
+
+``tests/gpu/test_graphs.py`` has the real libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from readme_graphs import ONE_KERNEL, ONE_KERNEL_NUMBERS, attention
+
+import mirage_onnx as mi
+from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.emulator import run_kernel
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.graphs import optimized as module
+from mirage_onnx.graphs.arrays import ALIGNMENT, Library
+from mirage_onnx.graphs.optimized import OptimizedGraph
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.target import H200, Target
+
+#: Row kernels: the statistics into workspace, then the scaling.
+TWO_ROW_KERNELS = """\
+ugraph 1
+tensor i0 f16[a0,a1] input
+tensor t0 f32[a0] temp
+tensor o0 f16[a0,a1] output
+kernel k0 grid=a0 cluster=- loop=-
+  %0 = extent[a1] : f32[] post uniform
+  %1 = load i0 imap=a0 cmap=- fmap=- : f16[a0,a1] post vector
+  %2 = cast %1 : f32[a0,a1] post vector
+  %3 = square %2 : f32[a0,a1] post vector
+  %4 = sum[a1] %3 : f32[a0] post uniform
+  %5 = div %4 %0 : f32[a0] post uniform
+  %6 = rsqrt %5 : f32[a0] post uniform
+  save t0 = %6 omap=a0
+kernel k1 grid=a0 cluster=- loop=-
+  %0 = load t0 imap=a0 cmap=- fmap=- : f32[a0] post uniform
+  %1 = load i0 imap=a0 cmap=- fmap=- : f16[a0,a1] post vector
+  %2 = cast %1 : f32[a0,a1] post vector
+  %3 = mul %2 %0 : f32[a0,a1] post vector
+  %4 = cast %3 : f16[a0,a1] post vector
+  save o0 = %4 omap=a0
+"""
+NUMBERS = ["tile=1 cluster=1 loop_tile=0 warps=2 stages=1"] * 2
+
+
+class Memory:
+    """Arrays by address, and what was asked of the GPU."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[int, np.ndarray] = {}
+        self.loaded: list[str] = []
+        self.launched: list[str] = []
+        self.streams: list[tuple[int, int]] = []
+
+
+class StandIn(Library):
+    """numpy arrays that claim to be on a GPU."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.made: list[tuple[int, ...]] = []
+
+    def device(self, x: Any) -> int | None:
+        return 3
+
+    def dense(self, x: Any) -> Any:
+        aligned = x.ctypes.data % ALIGNMENT == 0
+        return x if x.flags.c_contiguous and aligned else x.copy(order="C")
+
+    def address(self, x: Any) -> int:
+        assert x.flags.c_contiguous
+        self.memory.arrays[x.ctypes.data] = x
+        return int(x.ctypes.data)
+
+    def empty(self, shape: Sequence[int], dtype: DType, device: int) -> Any:
+        assert device == 3
+        self.made.append(tuple(shape))
+        return np.zeros(tuple(shape), dtype.numpy)
+
+    def stream(self, device: int) -> int:
+        assert device == 3
+        return 77
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    memory = Memory()
+
+    class Emulated:
+        """What a call needs of an ``ArrayGpu``."""
+
+        def __init__(self, device: int, stream: int, target: Target) -> None:
+            memory.streams.append((device, stream))
+            self.target = target
+
+        @contextmanager
+        def current(self) -> Iterator[None]:
+            yield
+
+        def load(self, cubin: Any, name: str, smem_bytes: int) -> str:
+            assert cubin.image[:4] == b"\x7fELF"
+            memory.loaded.append(name)
+            return name
+
+        def launch_source(self, function: str, source: KernelSource, at: dict[str, int]) -> None:
+            assert function == source.name
+            memory.launched.append(function)
+            run_kernel(source, {a: memory.arrays[at[a]].reshape(-1) for a in source.args})
+
+    library = StandIn(memory)
+    monkeypatch.setattr(module, "ArrayGpu", Emulated)
+    monkeypatch.setattr(module, "library_of", lambda arrays: library)
+    return library
+
+
+@pytest.fixture(scope="module")
+def rows() -> OptimizedGraph:
+    graph = mi.new_kernel_graph()
+    graph.rms_norm(graph.new_input((6, 256), mi.float16))
+    return graph.read_ugraph(TWO_ROW_KERNELS, NUMBERS, target="h200")
+
+
+def check(optimized: OptimizedGraph, x: np.ndarray) -> None:
+    (y,) = optimized([x])
+    wide = x.astype(float)
+    want = wide / np.sqrt((wide * wide).mean(axis=1, keepdims=True))
+    assert y.dtype == np.float16 and y.shape == x.shape
+    np.testing.assert_allclose(y.astype(float), want, rtol=2e-3, atol=1e-3)
+
+
+def test_kernels_run_on_the_callers_arrays(
+    rows: OptimizedGraph, gpu: StandIn, rng: np.random.Generator
+) -> None:
+    rows._loaded.clear()
+    x = rng.standard_normal((6, 256)).astype(np.float16)
+    check(rows, x)
+    memory = gpu.memory
+    assert memory.streams == [(3, 77)]
+    assert memory.launched == memory.loaded and len(memory.loaded) == 2
+    assert sorted(gpu.made) == [(6,), (6, 256)]  # workspace, output
+    check(rows, -x)
+    assert len(memory.loaded) == 2, "compiled once"
+    assert len(memory.launched) == 4
+
+
+def test_other_sizes_are_compiled_for_themselves(
+    rows: OptimizedGraph, gpu: StandIn, rng: np.random.Generator
+) -> None:
+    rows._loaded.clear()
+    for shape in ((6, 256), (3, 512), (6, 256)):
+        check(rows, rng.standard_normal(shape).astype(np.float16))
+    assert len(gpu.memory.loaded) == 4
+
+
+def test_strided_and_unaligned_arrays_are_copied(
+    rows: OptimizedGraph, gpu: StandIn, rng: np.random.Generator
+) -> None:
+    x = rng.standard_normal((256, 6)).astype(np.float16)
+    check(rows, x.T)
+    flat = rng.standard_normal(6 * 256 + 1).astype(np.float16)
+    check(rows, flat[1:].reshape(6, 256))
+
+
+def test_what_has_no_rule_is_refused_in_one_line(gpu: StandIn) -> None:
+    optimized = attention().read_ugraph(ONE_KERNEL, ONE_KERNEL_NUMBERS)
+    shapes = ((2, 256, 64), (2, 64, 4096), (2, 4096, 64))
+    with pytest.raises(RejectionError) as e:
+        optimized([np.zeros(s, np.float16) for s in shapes])
+    assert e.value.rejection.code in ("EMIT_UNSUPPORTED", "LAYOUT")
+    assert "\n" not in str(e.value.rejection)
+    assert not gpu.memory.launched and not gpu.made
+
+
+def test_the_target_is_the_one_it_was_optimized_for(rows: OptimizedGraph) -> None:
+    assert rows.target is H200

@@ -1,0 +1,171 @@
+"""The two examples of the original's README, in both versions of it: as written, but the import.
+
+The text is that of mirage-project/mirage (Apache License 2.0). Its tensors are torch's and on a
+GPU; here a stand-in of ``torch`` makes numpy arrays, which the interpreter runs
+(``tests/gpu/test_graphs.py`` has torch).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_onnx.errors import MirageError
+from mirage_onnx.graphs.kernel_check import keeps_to
+from mirage_onnx.graphs.restriction import read_restriction
+
+ATTENTION_2024 = """
+import mirage as mi
+graph = mi.new_graph()
+Q = graph.new_input(dims=(2, 256, 64), dtype=mi.float16)
+K = graph.new_input(dims=(2, 64, 4096), dtype=mi.float16)
+V = graph.new_input(dims=(2, 4096, 64), dtype=mi.float16)
+A = graph.matmul(Q, K)
+E = graph.exp(A)
+S = graph.reduction(E, 2)
+D = graph.div(E, S)
+O = graph.matmul(D, V)
+
+new_graphs = mi.superoptimize(graph, griddims=[(2, 16, 1), (2, 16, 4)])
+
+for i, mugraph in enumerate(new_graphs):
+    mugraph.generate_triton_program("generated_program_{}.py".format(i))
+"""
+
+ATTENTION = """
+import mirage as mi
+graph = mi.new_kernel_graph()
+Q = graph.new_input(dims=(2, 256, 64), dtype=mi.float16)
+K = graph.new_input(dims=(2, 64, 4096), dtype=mi.float16)
+V = graph.new_input(dims=(2, 4096, 64), dtype=mi.float16)
+A = graph.matmul(Q, K)
+E = graph.exp(A)
+S = graph.reduction(E, 2)
+D = graph.div(E, S)
+O = graph.matmul(D, V)
+
+optimized_graph = graph.superoptimize(config="attention")
+
+import torch
+input_tensors = [
+    torch.randn(64, 1, 128, dtype=torch.float16, device='cuda:0'),
+    torch.randn(64, 128, 4096, dtype=torch.float16, device='cuda:0'),
+    torch.randn(64, 4096, 128, dtype=torch.float16, device='cuda:0')
+]
+# Launch the Mirage-generated kernel to perform attention
+output = optimized_graph(input_tensors)
+"""
+
+NORM_MATMUL = """
+import mirage as mi
+graph = mi.new_kernel_graph()
+X = graph.new_input(dims=(16, 4096), dtype=mi.float16)
+W = graph.new_input(dims=(406, 4096), dtype=mi.float16)
+O = graph.matmul(graph.rms_norm(X), W)
+graph.mark_output(O)
+optimized_graph = graph.superoptimize()
+
+import torch
+input_tensors = [
+    torch.randn(16, 4096, dtype=torch.float16, device='cuda:0'),
+    torch.randn(4096, 4096, dtype=torch.float16, device='cuda:0')
+]
+optimized_graph(input_tensors)
+"""
+
+#: From an article about it: a softmax without a dimension.
+ARTICLE = """
+import mirage as mi
+graph = mi.new_kernel_graph()
+Q = graph.new_input(dims=(64, 1, 128), dtype=mi.float16)
+Ok = graph.new_input(dims=(64, 128, 4096), dtype=mi.float16)
+V = graph.new_input(dims=(64, 4096, 128), dtype=mi.float16)
+A = graph.matmul(Q, Ok)
+S = graph.softmax(A)
+O = graph.matmul(S, V)
+optimized_graph = graph.superoptimize()
+"""
+
+
+def run(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    torch = types.ModuleType("torch")
+
+    def randn(*dims: int, dtype: str, device: str) -> np.ndarray:
+        # Of a tenth: with the README's own values exp overflows 16 bits, in the original too.
+        return (rng.standard_normal(dims) / 10).astype(dtype)
+
+    torch.randn, torch.float16, torch.Tensor = randn, "float16", type("Tensor", (), {})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert text.count("import mirage as mi") == 1
+    scope: dict[str, Any] = {}
+    exec(text.replace("import mirage as mi", "import mirage_onnx as mi"), scope)
+    return scope
+
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    e = np.exp(q.astype(float) @ k.astype(float))
+    result: np.ndarray = e / e.sum(axis=2, keepdims=True) @ v.astype(float)
+    return result
+
+
+def error(got: np.ndarray, want: np.ndarray) -> float:
+    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
+
+
+@pytest.mark.slow
+def test_attention_of_2024(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = run(ATTENTION_2024, monkeypatch)["new_graphs"]
+    assert found
+    names = sorted(os.listdir(tmp_path))
+    assert names == sorted(f"generated_program_{i}.py" for i in range(len(found)))
+    shapes = ((2, 256, 64), (2, 64, 4096), (2, 4096, 64))
+    data = [(rng.standard_normal(s) / 3).astype(np.float16) for s in shapes]
+    want = attention(*data)
+    restriction = read_restriction(griddims=[(2, 16, 1), (2, 16, 4)])
+    for optimized in found:
+        assert keeps_to(restriction, optimized.region, optimized.candidate)
+        assert error(optimized(data)[0], want) < 3e-3
+
+
+@pytest.mark.slow
+def test_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Declared with 2 heads of 256 rows, called with 64 of one row."""
+    scope = run(ATTENTION, monkeypatch)
+    (output,) = scope["output"]
+    want = attention(*scope["input_tensors"])
+    assert output.shape == want.shape == (64, 1, 128)
+    assert error(output, want) < 3e-3
+
+
+def test_norm_and_matmul_with_an_ill_shaped_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MirageError) as e:
+        run(NORM_MATMUL, monkeypatch)
+    assert e.value.line().startswith("GRAPH_OPERAND: matmul of (16, 4096) and (406, 4096): needs")
+    assert "\n" not in e.value.line()
+
+
+@pytest.mark.slow
+def test_norm_and_matmul(monkeypatch: pytest.MonkeyPatch) -> None:
+    scope = run(NORM_MATMUL.replace("(406, 4096)", "(4096, 4096)"), monkeypatch)
+    x, w = (t.astype(float) for t in scope["input_tensors"])
+    (output,) = scope["optimized_graph"](scope["input_tensors"])
+    assert error(output, x / np.sqrt((x * x).mean(axis=1, keepdims=True)) @ w) < 3e-3
+
+
+@pytest.mark.slow
+def test_softmax_without_a_dimension(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimized = run(ARTICLE, monkeypatch)["optimized_graph"]
+    rng = np.random.default_rng(1)
+    shapes = ((64, 1, 128), (64, 128, 4096), (64, 4096, 128))
+    data = [(rng.standard_normal(s) / 3).astype(np.float16) for s in shapes]
+    assert error(optimized(data)[0], attention(*data)) < 3e-3

@@ -1,0 +1,136 @@
+"""Numbers of streaming kernels, all points at once, against one point after the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from math import ceil
+
+import numpy as np
+import pytest
+from goldens import GOLDENS
+
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Layout, is_part_axis
+from mirage_onnx.superopt.cost import Cost, features, kernel_cost
+from mirage_onnx.superopt.numbers import MAX_REGISTERS, solve
+from mirage_onnx.superopt.point_times import ROUNDING, point_times
+from mirage_onnx.superopt.thread import assign_layouts
+from mirage_onnx.target import H200, Target
+
+SMALL_SMEM = replace(H200, smem_bytes=3000, has_clusters=False)
+
+
+def points(kernel: Kernel, extents: Mapping[str, int], target: Target) -> Iterator[KernelParams]:
+    """The space of a streaming kernel, written as loops."""
+    assert kernel.loop is not None
+    row_axes = {
+        a for o in kernel.ops if o.layout is Layout.B_FRAG for a in o.axes if a != kernel.loop
+    }
+    choices = []
+    for axis in kernel.grid:
+        extent = extents[axis]
+        if axis in row_axes:
+            choices.append([t for t in (8, 16, 32) if t < 2 * max(extent, 8)])
+        else:
+            choices.append([t for t in (16, 32, 64) if t == 16 or t <= extent])
+    depth = extents[kernel.loop]
+    clusters = [1]
+    if kernel.cluster and target.has_clusters:
+        clusters += [c for c in (2, 4) if depth % (32 * c) == 0 and depth // c >= 256]
+    for tile in product(*choices):
+        for cluster, warps, stages in product(clusters, (2, 4, 8), (1, 2, 4, 8)):
+            steps = ceil(depth / (32 * cluster))
+            if warps <= max(2, steps) and stages <= max(1, ceil(steps / warps)):
+                yield KernelParams(tile, cluster, 32 * warps, warps, stages)
+
+
+def one_by_one(
+    kernel: Kernel,
+    tensors: Mapping[str, KTensor],
+    extents: Mapping[str, int],
+    target: Target,
+    keep: int,
+    dropped: Counter[str],
+) -> tuple[tuple[Cost, KernelParams], ...]:
+    read = features(kernel, tensors, extents)
+    found = []
+    for params in points(kernel, extents, target):
+        cost = kernel_cost(read, params, target)
+        if cost.registers > MAX_REGISTERS:
+            dropped["registers"] += 1
+        elif cost.smem_bytes > target.smem_bytes:
+            dropped["shared memory"] += 1
+        else:
+            found.append((cost.time_us, params.to_text(), cost, params))
+    found.sort(key=lambda f: f[:2])
+    return tuple((cost, params) for _, _, cost, params in found[:keep])
+
+
+def streaming() -> Iterator[tuple[str, Kernel, dict[str, KTensor], Mapping[str, int]]]:
+    for g in GOLDENS:
+        tensors = {t.name: t for t in g.ugraph.tensors}
+        for k in g.ugraph.kernels:
+            ops = tuple(
+                replace(op, axes=tensors[op.tensor].axes) if op.op == "load" else op for op in k.ops
+            )
+            try:
+                _, ops = assign_layouts(replace(k, ops=ops), tensors)
+            except RejectionError:
+                continue
+            touched = [op.tensor for op in k.loads] + [save.tensor for save in k.saves]
+            whole = not any(is_part_axis(a) for t in touched for a in tensors[t].axes)
+            if k.loop is not None and whole:
+                yield f"{g.name}-{k.name}", replace(k, ops=ops), tensors, g.region.extents
+
+
+KERNELS = [pytest.param(*rest, id=name) for name, *rest in streaming()]
+SWEEP = [(1, 1), (8, 1), (16, 4), (11, 3), (64, 16), (1000, 1), (4096, 8)]
+
+
+def test_there_are_kernels_to_compare() -> None:
+    assert len(KERNELS) >= 6
+
+
+@pytest.mark.parametrize(("kernel", "tensors", "extents"), KERNELS)
+@pytest.mark.parametrize("target", [H200, SMALL_SMEM], ids=["h200", "less"])
+def test_the_same_numbers(
+    kernel: Kernel,
+    tensors: Mapping[str, KTensor],
+    extents: Mapping[str, int],
+    target: Target,
+) -> None:
+    for rows, scale in SWEEP:
+        sizes = {a: n * scale for a, n in extents.items()}
+        sizes[kernel.grid[-1]] = rows
+        for keep in (1, 8, 1000):
+            one, all_at_once = Counter[str](), Counter[str]()
+            expected = one_by_one(kernel, tensors, sizes, target, keep, one)
+            assert solve(kernel, tensors, sizes, target, keep=keep, pruned=all_at_once) == expected
+            assert all_at_once == one
+            allowed = solve(kernel, tensors, sizes, target, keep=keep, allow=even)
+            everything = one_by_one(kernel, tensors, sizes, target, 1000, one)
+            assert allowed == tuple(f for f in everything if even(f[1]))[:keep]
+
+
+def even(params: KernelParams) -> bool:
+    """Something to allow: not the best points."""
+    return params.stages * params.warps == 8
+
+
+@pytest.mark.parametrize(("kernel", "tensors", "extents"), KERNELS)
+def test_times_are_those_of_the_model(
+    kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int]
+) -> None:
+    """Far closer than ``ROUNDING``, so that no point which belongs to the best is missed."""
+    read = features(kernel, tensors, extents)
+    every = list(points(kernel, extents, H200))
+    tile = tuple(np.array(t) for t in zip(*(p.tile for p in every), strict=True))
+    numbers = (np.array([getattr(p, n) for p in every]) for n in ("cluster", "warps", "stages"))
+    found = point_times(read, tile, *numbers, H200)
+    costs = [kernel_cost(read, p, H200) for p in every]
+    assert found.time_us == pytest.approx([c.time_us for c in costs], rel=ROUNDING / 1000)
+    assert found.registers.tolist() == [c.registers for c in costs]
+    assert found.smem_bytes.tolist() == [c.smem_bytes for c in costs]

@@ -1,0 +1,229 @@
+"""One search per structure: at other sizes its µGraphs only need numbers, and those of the best."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from program_net import ProgramNet
+from program_net import region as region_of_build
+from search_programs import PROGRAMS
+from small_models import prover
+
+from mirage_onnx.errors import Rejection
+from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.text import print_ugraph
+from mirage_onnx.superopt.hooks import Hooks
+from mirage_onnx.superopt.renumber import renumber
+from mirage_onnx.superopt.result import Bound, SearchResult, Stop
+from mirage_onnx.superopt.search import search
+from mirage_onnx.superopt.search_structure import (
+    PROBES,
+    Scope,
+    from_known,
+    probe,
+    probe_shapes,
+    search_proven,
+    search_structure,
+)
+from mirage_onnx.superopt.structures import Entry, StructureStore
+from mirage_onnx.target import H200
+
+SCOPE = Scope(H200)
+#: Time for the numbers of one region, and how much slower a busy machine may be.
+LIMIT_S, BUSY = 0.05, 10
+#: How much slower than that of a new search the best known µGraph may be predicted.
+WORSE = 0.03
+NAMES = (
+    "rmsnorm_linear",
+    "ngpt_step",
+    "softmax_rows",
+    "residual_rmsnorm",
+    "gated_mlp_silu",
+    "lora",
+    "bias_gelu",
+    "codebook_distances",
+    "cosine_scores",
+)
+
+
+@cache
+def learned(name: str) -> tuple[Entry, SearchResult]:
+    region, store = PROGRAMS[name](), StructureStore(None, {})
+    result = search_structure(region, SCOPE, prover(), store)
+    entry = store.get(region.structure)
+    assert entry is not None
+    return entry, result
+
+
+def weight_axes(region: Region) -> set[str]:
+    return {a for i in region.inputs if i.is_weight for a in i.axes}
+
+
+def other_sizes(region: Region) -> list[dict[str, int]]:
+    """Five: rows between and beyond the probes, then smaller and larger weights too."""
+    weights = weight_axes(region)
+    (row, *_) = sorted(set(region.extents) - weights)
+    found = [{**region.extents, row: n} for n in (24, 100, 1000)]
+    for factor, rows in ((0.5, 5), (2, 40)):
+        scaled = {a: int(n * factor) for a, n in region.extents.items() if n >= 64 and a != row}
+        found.append({**region.extents, **scaled, row: rows})
+    return found
+
+
+def structural(region: Region) -> Callable[..., Any]:
+    """Whether a µGraph is right for the sizes in the model: the texts do not depend on others."""
+    prove, seen = prover(), dict[str, Any]()
+
+    def verify(sized: Region, graph: Any, params: Any) -> Any:
+        text = print_ugraph(graph)
+        if text not in seen:
+            seen[text] = prove(region, graph, params)
+        return seen[text]
+
+    return verify
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_other_sizes_get_the_best_from_what_is_known(name: str) -> None:
+    region, (entry, _) = PROGRAMS[name](), learned(name)
+    verify = structural(region)
+    for extents in other_sizes(region):
+        sized = replace(region, extents=extents)
+        (fresh, *_) = search(sized, H200, verify).candidates
+        (known, *_) = renumber(entry.graphs, extents, H200, Bound())
+        slower = known.predicted_us / fresh.candidate.predicted_us - 1
+        if known.known.text != print_ugraph(fresh.candidate.ugraph):
+            print(f"{name} {extents}: another µGraph, predicted {slower:+.2%}")
+        assert slower <= WORSE
+
+
+@pytest.mark.parametrize("name", ["rmsnorm_linear", "lora", "softmax_rows"])
+def test_numbers_take_no_time(name: str) -> None:
+    region, (entry, _) = PROGRAMS[name](), learned(name)
+    for extents in other_sizes(region):
+        start = time.process_time()
+        assert renumber(entry.graphs, extents, H200, Bound())
+        assert time.process_time() - start < LIMIT_S * BUSY
+
+
+def test_the_probes_are_needed() -> None:
+    """8 tokens fit one tile, 100 do not: what the search of 8 finds has no numbers for 100."""
+    region = PROGRAMS["gated_mlp_silu"]()
+    result, proven = search_proven(region, SCOPE, prover(), budget_s=60, hooks=Hooks())
+    assert len(proven) == result.report.verified > 0
+    (entry, _) = learned("gated_mlp_silu")
+    texts = [g.text for g in entry.graphs]
+    assert set(proven) < set(texts)
+    (row,) = set(region.extents) - weight_axes(region)
+    own = [g for g in entry.graphs if g.text in proven]
+    larger = {**region.extents, row: 100}
+    assert not renumber(own, larger, H200, Bound())
+    assert renumber(entry.graphs, larger, H200, Bound())
+
+
+@pytest.mark.parametrize("name", ["rmsnorm_linear", "softmax_rows"])
+def test_at_its_own_size_a_known_region_gets_what_its_search_found(name: str) -> None:
+    region, (entry, result) = PROGRAMS[name](), learned(name)
+    known = from_known(region, SCOPE, prover(), entry, budget_s=60, hooks=Hooks())
+    first, again = result.candidates[0].candidate, known.candidates[0].candidate
+    assert again == first and again.predicted_us == first.predicted_us
+    assert known.report.states == 0 and known.report.verified >= result.report.verified > 0
+
+
+def resized(tokens: int, hidden: int) -> Region:
+    """norm(x) W as a model has it at these sizes."""
+
+    def build(net: ProgramNet) -> tuple[str, ...]:
+        x = net.input(tokens, hidden)
+        return (net.MatMul(net.rms_norm(x), net.weight(hidden, 2 * hidden)),)
+
+    return region_of_build(build)
+
+
+class Count:
+    """A verifier that counts the regions it was asked about."""
+
+    def __init__(self) -> None:
+        self.prove, self.keys = prover(), list[str]()
+
+    def __call__(self, region: Region, graph: Any, params: Any) -> Any:
+        self.keys.append(region.key)
+        return self.prove(region, graph, params)
+
+
+def test_a_second_size_is_not_searched_but_verified_at_its_own_size() -> None:
+    store, verify = StructureStore(None, {}), Count()
+    first, second = resized(8, 512), resized(48, 768)
+    assert first.structure == second.structure and first.key != second.key
+    assert search_structure(first, SCOPE, verify, store).report.states > 0
+    assert set(verify.keys) == {first.key}
+    verify.keys.clear()
+    result = search_structure(second, SCOPE, verify, store)
+    assert result.report.states == 0 and result.candidates
+    assert set(verify.keys) == {second.key}
+    (fresh, *_) = search(second, H200, prover()).candidates
+    best = result.candidates[0].candidate.predicted_us
+    assert best <= fresh.candidate.predicted_us * (1 + WORSE)
+
+
+def test_only_what_is_wanted_is_verified() -> None:
+    region, (entry, _) = PROGRAMS["rmsnorm_linear"](), learned("rmsnorm_linear")
+    verify = Count()
+    known = from_known(region, SCOPE, verify, entry, budget_s=60, hooks=Hooks(), wanted=1)
+    assert len(verify.keys) == known.report.verified == 1
+    assert len({print_ugraph(v.candidate.ugraph) for v in known.candidates}) == 1
+
+
+def test_what_is_known_but_refused_is_searched_for() -> None:
+    """Other weights may make unsafe what was safe: then there is a search of its own."""
+    region, store = PROGRAMS["residual_rmsnorm"](), StructureStore(None, {})
+    search_structure(region, SCOPE, prover(), store)
+    entry = store.get(region.structure)
+    assert entry is not None
+    asked: list[str] = []
+
+    def never(region: Region, graph: Any, params: Any) -> Rejection:
+        asked.append(print_ugraph(graph))
+        return Rejection("NUMERICS", "said so")
+
+    result = search_structure(region, SCOPE, never, store)
+    assert not result.candidates and result.report.states > 0
+    assert {g.text for g in entry.graphs} <= set(asked)
+
+
+@pytest.mark.parametrize("stop", [Stop.INTERRUPTED, None])
+def test_what_was_cut_short_is_not_kept(stop: Stop | None) -> None:
+    region, store = PROGRAMS["rmsnorm_linear"](), StructureStore(None, {})
+    hooks = Hooks(stop=lambda: stop)
+    result = search_structure(
+        region, SCOPE, prover(), store, budget_s=stop is not None, hooks=hooks
+    )
+    assert result.report.stop is (stop or Stop.BUDGET)
+    assert store.get(region.structure) is None
+    assert probe(region, SCOPE, prover(), (), None, PROBES, budget_s=0, hooks=Hooks()) is None
+
+
+def test_known_candidates_stop_too() -> None:
+    region, (entry, _) = PROGRAMS["rmsnorm_linear"](), learned("rmsnorm_linear")
+    for hooks, seconds, stop in (
+        (Hooks(stop=lambda: Stop.INTERRUPTED), 60.0, Stop.INTERRUPTED),
+        (Hooks(), -1.0, Stop.BUDGET),
+    ):
+        known = from_known(region, SCOPE, prover(), entry, budget_s=seconds, hooks=hooks)
+        assert known.report.stop is stop and not known.candidates
+
+
+def test_probe_shapes() -> None:
+    region = PROGRAMS["rmsnorm_linear"]()
+    (row,) = set(region.extents) - weight_axes(region)
+    shapes: list[Mapping[str, int]] = [{**region.extents, row: n} for n in (2, 16, 256, 4096)]
+    assert list(probe_shapes(region, PROBES)) == shapes
+    assert list(probe_shapes(region, (region.extents[row], 16))) == [shapes[1]]
+    free = PROGRAMS["softmax_rows"]()
+    assert list(probe_shapes(free, (7,))) == [{**free.extents, a: 7} for a in ("a0", "a1")]

@@ -1,0 +1,158 @@
+"""Regions that share a structure share a search: who is searched, who waits, what is learned."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from search_programs import PROGRAMS
+from small_models import prover
+
+from mirage_onnx.errors import Rejection
+from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.ugraph import KernelParams, UGraph
+from mirage_onnx.superopt.hooks import Hooks
+from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop
+from mirage_onnx.superopt.search_structure import Scope
+from mirage_onnx.superopt.shared_searches import Answer, Job, SharedSearches, work
+from mirage_onnx.superopt.structures import Entry, StructureStore
+from mirage_onnx.target import H200
+
+SETTING = {"generator": "1"}
+NORM, SOFTMAX = PROGRAMS["residual_rmsnorm"](), PROGRAMS["softmax_rows"]()
+
+
+def at(region: Region, size: int) -> Region:
+    return replace(region, extents=dict.fromkeys(region.extents, size))
+
+
+#: Two structures, the first at three sizes, one of them twice.
+REGIONS = (at(NORM, 64), SOFTMAX, at(NORM, 128), at(NORM, 64), at(NORM, 256))
+
+
+@cache
+def entry() -> Entry:
+    job = Job(NORM, 60)
+    answer = work(job, Scope(H200), prover(), Hooks())
+    found = work(Job(NORM, 60, None, answer.proven), Scope(H200), prover(), Hooks()).entry
+    assert found is not None
+    return found
+
+
+def result(stop: Stop = Stop.EXHAUSTED) -> SearchResult:
+    return SearchResult((), SearchReport(0.0, 1, 1, 1, stop, (), ()))
+
+
+class Worker:
+    """Keeps the jobs, and answers as a search that proves one µGraph would."""
+
+    def __init__(self, stop: Stop = Stop.EXHAUSTED) -> None:
+        self.stop, self.jobs = stop, list[Job]()
+
+    def __call__(self, job: Job) -> Answer:
+        self.jobs.append(job)
+        if job.proven is not None:
+            return Answer(entry=entry())
+        return Answer(result(self.stop), () if job.entry else ("proven",))
+
+    @property
+    def kinds(self) -> list[tuple[int, str]]:
+        """Region -> whether it was searched, probed, or known."""
+        names = {(False, True): "probes", (False, False): "search", (True, False): "known"}
+        return [
+            (REGIONS.index(j.region), names[j.entry is not None, j.proven is not None])
+            for j in self.jobs
+        ]
+
+
+def searches(store: StructureStore) -> SharedSearches:
+    return SharedSearches(REGIONS, store, lambda: 60.0)
+
+
+def test_one_search_and_one_set_of_probes_for_a_structure_of_several_sizes() -> None:
+    worker = Worker()
+    shared = searches(StructureStore(None, SETTING))
+    assert [i for i, _ in shared.results(worker)] == [0, 1, 2, 3, 4]
+    assert worker.kinds == [
+        (0, "search"), (0, "probes"), (1, "search"), (2, "known"), (0, "known"), (4, "known"),
+    ]  # fmt: skip
+    assert worker.jobs[1].proven == ("proven",)
+    # Nobody could use the probes of the other structure in another run: nothing is kept.
+    assert shared.unlearned == ()
+
+
+def test_later_runs_search_nothing(tmp_path: Path) -> None:
+    shared, worker = searches(StructureStore(tmp_path, SETTING)), Worker()
+    list(shared.results(worker))
+    assert shared.unlearned == (1,)
+    shared.learn(1, worker, 60.0)
+    assert worker.kinds[-1] == (1, "probes") and shared.unlearned == ()
+    again = Worker()
+    list(searches(StructureStore(tmp_path, SETTING)).results(again))
+    assert {kind for _, kind in again.kinds} == {"known"}
+
+
+def test_without_time_nothing_is_learned(tmp_path: Path) -> None:
+    shared, worker = searches(StructureStore(tmp_path, SETTING)), Worker()
+    list(shared.results(worker))
+    before = len(worker.jobs)
+    shared.learn(1, worker, 0.0)
+    assert len(worker.jobs) == before and shared.unlearned == ()
+
+
+@pytest.mark.parametrize("stop", [Stop.BUDGET, Stop.INTERRUPTED])
+def test_after_a_search_that_was_cut_short_each_size_is_searched(stop: Stop) -> None:
+    worker = Worker(stop)
+    list(searches(StructureStore(None, SETTING)).results(worker))
+    assert worker.kinds == [
+        (0, "search"), (1, "search"), (2, "search"), (0, "search"), (4, "search"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads_wait_for_the_first_of_a_structure(threads: int) -> None:
+    shared, worker = searches(StructureStore(None, SETTING)), Worker()
+    guard = threading.Lock()
+
+    def ask(job: Job) -> Answer:
+        with guard:
+            return worker(job)
+
+    with ThreadPoolExecutor(threads) as pool:
+        waiting = [pool.submit(shared.result, i, ask) for i in shared.order]
+        assert all(w.result(60) for w in waiting)
+    assert sorted(worker.kinds) == sorted([
+        (0, "search"), (0, "probes"), (1, "search"), (2, "known"), (0, "known"), (4, "known"),
+    ])  # fmt: skip
+
+
+def test_an_error_of_the_first_does_not_hold_the_others() -> None:
+    shared = searches(StructureStore(None, SETTING))
+
+    def fail(job: Job) -> Answer:
+        raise RuntimeError("a search worker failed")
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = [pool.submit(shared.result, i, fail) for i in shared.order]
+        assert all(isinstance(w.exception(60), RuntimeError) for w in waiting)
+
+
+def test_work_searches_where_nothing_known_is_safe() -> None:
+    prove, asked = prover(), list[UGraph]()
+
+    def verify(region: Region, graph: UGraph, params: tuple[KernelParams, ...]) -> Any:
+        asked.append(graph)
+        if len(asked) <= len(entry().graphs):
+            return Rejection("NUMERICS", "said so")
+        return prove(region, graph, params)
+
+    known = work(Job(NORM, 60, entry()), Scope(H200), prove, Hooks())
+    assert known.result is not None and known.result.report.states == 0 and not known.proven
+    answer = work(Job(NORM, 60, entry()), Scope(H200), verify, Hooks())
+    assert answer.result is not None and answer.result.report.states > 0
+    assert answer.result.candidates and answer.proven

@@ -1,0 +1,78 @@
+"""What the search finds in the whole space of block graphs, and whether it is right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from mutant_oracle import EVEN, UNEVEN, Sizes, difference, scene
+from op_by_op import op_by_op_us
+from program_net import weight_values
+from search_programs import ENTRIES, PROGRAMS
+
+from mirage_onnx.errors import REJECTIONS, Rejection
+from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.ugraph import KernelParams, UGraph
+from mirage_onnx.superopt.result import default_bound
+from mirage_onnx.superopt.search import SearchResult, Stop, search
+from mirage_onnx.superopt.space import ALL
+from mirage_onnx.target import H200
+from mirage_onnx.verify.equivalence import verify
+from mirage_onnx.verify.safety import SafetyCheck
+
+FASTER, SLOWER = "faster", "NOT_FASTER"
+#: Several programs are predicted to be as fast as the best: eight are proven, not four, and there
+#: is room for all their numbers. What comes first is the same.
+BOUND = replace(default_bound(ALL), verified=8, candidates=64)
+#: Sizes of the axes in the order of their names: all different, and enough for every split.
+EXTENTS = {UNEVEN: (7, 11, 5, 9, 13, 6, 8), EVEN: (12, 8, 4, 12, 8, 4, 4)}
+
+
+@cache
+def found(name: str) -> SearchResult:
+    """The result for a program of ``search_programs``, searched once."""
+    check = SafetyCheck(PROGRAMS[name](), weight_values(ENTRIES[name].build))
+
+    def prove(region: Region, graph: UGraph, params: tuple[KernelParams, ...]) -> Any:
+        proof = verify(region, graph)
+        if isinstance(proof, Rejection):
+            return proof
+        record = check.check(graph, params)
+        return record if isinstance(record, Rejection) else proof
+
+    return search(PROGRAMS[name](), H200, prove, bound=BOUND, space=ALL, budget_s=120.0)
+
+
+def wrong(region: Region, graph: UGraph) -> str | None:
+    """How a µGraph differs from its region in float64 on hard inputs, or None.
+
+    Neither interpreter nor extents nor inputs are those of the verifier.
+    """
+    for sizes in (UNEVEN, EVEN):
+        made = scene(region, sizes, _extents(region, sizes))
+        if (reason := difference(graph, made)) is not None:
+            return reason
+    return None
+
+
+def _extents(region: Region, sizes: Sizes) -> dict[str, int]:
+    return dict(zip(sorted(region.extents), EXTENTS[sizes], strict=False))
+
+
+def outcome(region: Region, result: SearchResult) -> str:
+    """``faster``: the best candidate is predicted to beat the region op by op; else a typed reason.
+
+    That is why the search stopped, else the code that most of its refusals have.
+    """
+    if result.candidates:
+        best = result.candidates[0].candidate.predicted_us
+        return FASTER if best < op_by_op_us(region, H200) else SLOWER
+    if result.report.stop is not Stop.EXHAUSTED:
+        return result.report.stop.value
+    codes = [r.code for r in result.report.refused]
+    return max(sorted(set(codes)), key=codes.count, default="NO_CANDIDATE")
+
+
+def is_typed(reason: str) -> bool:
+    return reason in REJECTIONS or reason in {s.value for s in Stop} - {Stop.EXHAUSTED.value}

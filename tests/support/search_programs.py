@@ -1,0 +1,29 @@
+"""The programs that the search must solve by itself, and what it is to discover in each.
+
+Every one is a graph of primitive operators at the sizes of a real model; the files of the families
+say what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from attention_programs import ATTENTIONS
+from linear_programs import LINEARS
+from norm_programs import NORMS
+from program_net import region
+from search_expectations import Entry, Expected
+
+from mirage_onnx.ir.region import Region
+
+ENTRIES: dict[str, Entry] = {**NORMS, **LINEARS, **ATTENTIONS}
+EXPECTED: dict[str, Expected] = {name: e.expected for name, e in ENTRIES.items()}
+
+
+def _once(e: Entry) -> Callable[[], Region]:
+    return cache(lambda: region(e.build))
+
+
+#: Name -> its region of all nodes, which is made once.
+PROGRAMS: dict[str, Callable[[], Region]] = {name: _once(e) for name, e in ENTRIES.items()}
