@@ -58,7 +58,8 @@ class KernelGraph(operations.KernelGraph):
         (``restriction.py``): each is the list of what is allowed, and every kernel must keep to
         all. ``config``: ``attention``, ``mlp`` or ``lora``, restrictions with a name
         (``preset.py``). ``max_ops``: contractions, reductions and accumulators per kernel.
-        ``budget_s``: seconds for the search. ``workers``: processes (default: one process per core, at most eight).
+        ``budget_s``: seconds for the search. ``workers``: processes (default: one per core,
+        eight at most).
         ``checkpoint``: a JSON file; µGraphs in it are verified and returned without a search if
         they keep to the restriction, otherwise what the search finds is written there.
         ``return_all``: everything found, as a list. ``target``: a device profile (default: the
