@@ -75,7 +75,7 @@ class Bound:
 
 def default_bound(space: Space) -> Bound:
     """The bound of a search of ``space``: with parts, three values go from kernel to kernel."""
-    return Bound(kernels=3, reads=3) if space.split else Bound()
+    return Bound(kernels=3, reads=3, states=60_000) if space.split else Bound()
 
 
 @dataclass(frozen=True, slots=True)
