@@ -41,7 +41,7 @@ def found(name: str) -> SearchResult:
         record = check.check(graph, params)
         return record if isinstance(record, Rejection) else proof
 
-    return search(PROGRAMS[name](), H200, prove, bound=BOUND, space=ALL, budget_s=120.0)
+    return search(PROGRAMS[name](), H200, prove, bound=BOUND, space=ALL, budget_s=900.0)
 
 
 def wrong(region: Region, graph: UGraph) -> str | None:
