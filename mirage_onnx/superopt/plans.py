@@ -55,7 +55,10 @@ class Plans:
 
     def cheapest_first(self) -> Iterator[Plan]:
         """All plans of at most ``bound.kernels`` kernels, in the order of their cost."""
-        start = frozenset(self.units.outputs) - set(self.units.inputs)
+        start = frozenset(self.units.outputs)
+        if start & set(self.units.inputs):
+            self.counts.prune("an output that is a copy of an input")
+            return
         heap: list[tuple[float, int, _Open]] = []
         pushed = 0
 

@@ -13,6 +13,7 @@ from region_data import exactly, relative_error
 from small_models import Net, region_of, search_region
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.ir import term
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS
@@ -224,3 +225,11 @@ def test_refusals_of_the_verifier_are_reported() -> None:
     assert 0 < len(calls) <= Bound().tried
     assert len(set(map(print_ugraph, calls))) == len(calls)
     assert [r.code for r in result.report.refused].count("NUMERICS") == len(calls)
+
+
+def test_an_output_that_is_an_input_has_no_program() -> None:
+    region = region_of(bias_erf())
+    copied = replace(region, terms=(term.input_(region.inputs[0].name, region.inputs[0].axes),))
+    result = search_region(copied)
+    assert result.candidates == ()
+    assert ("an output that is a copy of an input", 1) in result.report.pruned
