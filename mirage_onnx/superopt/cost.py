@@ -34,6 +34,11 @@ WAVE_US = 2.1
 FREE_BLOCKS, BLOCK_US = 4.0, 0.7
 #: Share of the multiprocessors that clusters of a size can fill.
 CLUSTER_FILL = {1: 1.0, 2: 0.95, 4: 0.9}
+LARGE_CLUSTER_FILL = 0.85
+#: Share of the tensor cores' peak that mma.sync reaches.
+MMA_SHARE = 0.5
+#: Extent of a part axis before its maker has numbers.
+PARTS_ASSUMED = 16
 #: Combining the warps' partial results, per 16x8 accumulator tile of a block.
 COMBINE_US = 0.15
 #: What all multiprocessors together read from L2, and how much of it is not hidden.
@@ -141,7 +146,7 @@ def kernel_cost(f: Features, params: KernelParams, target: Target) -> Cost:
     sms = target.multiprocessors
     active = min(ctas / sms, resident)
     # Clusters leave multiprocessors of a GPC over, so fewer blocks are resident at once.
-    capacity = sms * resident * CLUSTER_FILL.get(params.cluster, 0.85)
+    capacity = sms * resident * CLUSTER_FILL.get(params.cluster, LARGE_CLUSTER_FILL)
     waves = max(1, ceil(ctas / capacity - 0.05))
     fixed = f.barriers * BARRIER_US + (CLUSTER_US if params.cluster > 1 else 0.0)
     fixed += COMBINE_US * fragments
@@ -160,7 +165,7 @@ def kernel_cost(f: Features, params: KernelParams, target: Target) -> Cost:
         rate = (rate**-3 + limit**-3) ** (-1 / 3)
     dram_us = f.dram_bytes / rate
     l2_us = max(0.0, L2_SHARE * (l2 - f.dram_bytes)) / (L2_TBPS * 1e6 * busy)
-    mma_us = flops / (target.mma_tflops * 0.5 * 1e6 * busy)
+    mma_us = flops / (target.mma_tflops * MMA_SHARE * 1e6 * busy)
     alu_us = alu / ALU_OPS_PER_US
     rounds = ceil(steps / params.stages)
     serial_us = LATENCY_US * (1 + 0.25 * rounds)

@@ -10,15 +10,13 @@ from collections.abc import Iterable
 from math import ceil, prod
 
 from mirage_onnx.ir.ugraph import KTensor
-from mirage_onnx.superopt.cost import LATENCY_US
+from mirage_onnx.superopt.cost import LATENCY_US, MMA_SHARE
 from mirage_onnx.superopt.derive import Derivation
 from mirage_onnx.superopt.egraph import is_part, reachable
 from mirage_onnx.superopt.roles import Roles
 from mirage_onnx.superopt.saturated import Saturated
 from mirage_onnx.target import Target
 
-#: The share of the peak that the cost models give a contraction.
-MMA_SHARE = 0.5
 #: The smallest tile of an axis whose reduction is split.
 PART_TILE = 32
 

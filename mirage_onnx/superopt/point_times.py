@@ -23,8 +23,10 @@ from mirage_onnx.superopt.cost import (
     FREE_BLOCKS,
     L2_SHARE,
     L2_TBPS,
+    LARGE_CLUSTER_FILL,
     LATENCY_US,
     LOADED_LATENCY_US,
+    MMA_SHARE,
     WAVE_US,
     Features,
 )
@@ -34,7 +36,8 @@ Array = NDArray[Any]
 
 #: Relative difference of times beyond which two points are in order for certain.
 ROUNDING = 1e-9
-_FILL = np.array([CLUSTER_FILL.get(size, 0.85) for size in range(17)])
+#: By the size of a cluster.
+FILL = np.array([CLUSTER_FILL.get(size, LARGE_CLUSTER_FILL) for size in range(17)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ def point_times(
     resident = np.maximum(1, np.minimum(resident, np.minimum(2048 // threads, 32)))
     ctas = blocks * cluster
     sms = target.multiprocessors
-    capacity = sms * resident * _FILL[cluster]
+    capacity = sms * resident * FILL[cluster]
     waves = np.maximum(1, np.ceil(ctas / capacity - 0.05))
     fixed = f.barriers * BARRIER_US + np.where(cluster > 1, CLUSTER_US, 0.0)
     fixed = fixed + COMBINE_US * fragments
@@ -105,7 +108,7 @@ def point_times(
     rate = ((target.stream_tbps * 1e6 * busy) ** -3 + limit**-3) ** (-1 / 3)
     dram_us = f.dram_bytes / rate
     l2_us = np.maximum(0.0, L2_SHARE * (l2 - f.dram_bytes)) / (L2_TBPS * 1e6 * busy)
-    work = np.maximum(dram_us + l2_us, flops / (target.mma_tflops * 0.5 * 1e6 * busy))
+    work = np.maximum(dram_us + l2_us, flops / (target.mma_tflops * MMA_SHARE * 1e6 * busy))
     serial_us = LATENCY_US * (1 + 0.25 * np.ceil(steps / stages))
     ramp = np.minimum(target.ramp_us, 0.25 * work)
     time_us = target.launch_us + np.maximum(work + ramp, serial_us) + fixed + alu / ALU_OPS_PER_US

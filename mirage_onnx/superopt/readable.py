@@ -19,8 +19,6 @@ from mirage_onnx.superopt.egraph import (
     part_of,
 )
 
-#: Extent of a part axis before its maker has numbers.
-PARTS_ASSUMED = 16
 _MAXIMUM = (MAXR, PMAX)
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.text import parse_ugraph, print_kernel, print_ugraph
 from mirage_onnx.ir.ugraph import Candidate, Kernel, KernelParams, KTensor, UGraph, is_part_axis
+from mirage_onnx.superopt.cost import PARTS_ASSUMED
 from mirage_onnx.superopt.numbers import solve
-from mirage_onnx.superopt.readable import PARTS_ASSUMED
 from mirage_onnx.superopt.result import Bound
 from mirage_onnx.superopt.thread import Family, assign_layouts
 from mirage_onnx.superopt.tiled_numbers import solve_tiled

@@ -9,8 +9,9 @@ from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.term import INPUT, SUM, walk
 from mirage_onnx.ir.ugraph import KTensor
 from mirage_onnx.superopt.axioms import Axiom, Saturation, saturate
+from mirage_onnx.superopt.cost import PARTS_ASSUMED
 from mirage_onnx.superopt.egraph import EGraph, is_part
-from mirage_onnx.superopt.readable import PARTS_ASSUMED, contraction_operands, readable_classes
+from mirage_onnx.superopt.readable import contraction_operands, readable_classes
 from mirage_onnx.superopt.space import Space
 
 

@@ -18,14 +18,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_onnx.superopt.cost import (
-    CLUSTER_FILL,
     CLUSTER_US,
     L2_SHARE,
     L2_TBPS,
     LATENCY_US,
     LOADED_LATENCY_US,
+    MMA_SHARE,
+    PARTS_ASSUMED,
     WAVE_US,
 )
+from mirage_onnx.superopt.point_times import FILL
 from mirage_onnx.superopt.tiled_block import (
     BlockWork,
     block_loads,
@@ -34,7 +36,7 @@ from mirage_onnx.superopt.tiled_block import (
     block_work,
     loop_piece,
 )
-from mirage_onnx.superopt.tiled_sizes import ONE, UNKNOWN_PARTS, Array, Points, Sizes, Warps, up
+from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, Sizes, Warps, up
 from mirage_onnx.superopt.tiled_work import TiledWork
 from mirage_onnx.target import Target
 
@@ -42,14 +44,11 @@ from mirage_onnx.target import Target
 #: memory, bytes from the shared memory of the other blocks of a cluster.
 CYCLES_PER_US = 1700.0
 LANES, SPECIALS, SMEM_BYTES, DSMEM_BYTES = 128.0, 16.0, 128.0, 32.0
-#: Share of the tensor cores' peak that mma.sync reaches (as in ``cost.py``).
-MMA_SHARE = 0.5
 #: Quarters of a multiprocessor: a warp computes in one of them.
 QUARTERS = 4
 #: Share of a block's waiting that other blocks do not hide.
 SHOWN = 0.1
 MAX_REGISTERS = 255
-_FILL = np.array([CLUSTER_FILL.get(size, 0.85) for size in range(17)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def tiled_costs(
     warps, idle = Warps.of(work, sizes, points)
     blocks = ONE
     for axis, tile in zip(kernel.grid, points.tile, strict=True):
-        n = extents.get(axis, UNKNOWN_PARTS)
+        n = extents.get(axis, PARTS_ASSUMED)
         blocks = blocks * np.ceil(n / np.minimum(tile, n))
     iterations = ONE
     if kernel.loop is not None:
@@ -146,7 +145,7 @@ def _fill(ctas: Array, registers: Array, smem: Array, points: Points, target: Ta
     by_threads = np.minimum(2048 / threads, 32)
     resident = np.maximum(1.0, np.minimum(np.minimum(by_registers, by_smem), by_threads))
     # Clusters leave multiprocessors of a GPC over.
-    sms = target.multiprocessors * _FILL[points.cluster.astype(int)]
+    sms = target.multiprocessors * FILL[points.cluster.astype(int)]
     each = ctas / target.multiprocessors
     return _Fill(
         busy=np.minimum(1.0, each),

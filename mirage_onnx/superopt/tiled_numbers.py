@@ -14,12 +14,12 @@ from math import prod
 import numpy as np
 
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
-from mirage_onnx.superopt.cost import Cost
+from mirage_onnx.superopt.cost import PARTS_ASSUMED, Cost
 from mirage_onnx.superopt.lanes import REDUCTIONS
 from mirage_onnx.superopt.tiled_block import cluster_piece, loop_piece
 from mirage_onnx.superopt.tiled_cost import Costs, tiled_costs
 from mirage_onnx.superopt.tiled_layouts import spread_axis
-from mirage_onnx.superopt.tiled_sizes import UNKNOWN_PARTS, Array, Points, Sizes
+from mirage_onnx.superopt.tiled_sizes import Array, Points, Sizes
 from mirage_onnx.superopt.tiled_work import TiledWork
 from mirage_onnx.target import Target
 
@@ -108,13 +108,13 @@ def tiled_cost(
 
 def _points(work: TiledWork, extents: Mapping[str, int], target: Target) -> Points:
     kernel = work.kernel
-    tiles = [_tiles(work, a, extents.get(a, UNKNOWN_PARTS)) for a in kernel.grid]
+    tiles = [_tiles(work, a, extents.get(a, PARTS_ASSUMED)) for a in kernel.grid]
     clusters = [1]
     if kernel.cluster is not None and target.has_clusters:
         clusters = [c for c in CLUSTERS if c <= target.max_cluster]
     loop_tiles = [0]
     if kernel.loop is not None:
-        extent = extents.get(kernel.loop, UNKNOWN_PARTS)
+        extent = extents.get(kernel.loop, PARTS_ASSUMED)
         largest = LARGEST_TILE if work.products else LARGEST_SPREAD
         loop_tiles = _powers(16, min(extent, largest))
         loop_tiles += [extent] if extent <= largest and extent not in loop_tiles else []

@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_onnx.ir.ugraph import Layout, is_part_axis, part_axis
+from mirage_onnx.superopt.cost import PARTS_ASSUMED
 from mirage_onnx.superopt.tiled_work import Cut, CutAxes, Extent, Share, TiledWork, Value
 
 Array = NDArray[Any]
 ONE: Array = np.ones((1, 1, 1))
-#: Extent of a part axis of an earlier kernel whose numbers are not known.
-UNKNOWN_PARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Sizes:
         """Elements that a tile has of an axis which these levels cut."""
         kernel = self.work.kernel
         if name not in self.extents and is_part_axis(name):
-            return np.full((1, 1, 1), float(UNKNOWN_PARTS))
+            return np.full((1, 1, 1), float(PARTS_ASSUMED))
         n: Array = np.full((1, 1, 1), float(self.extents[name]))
         if Cut.GRID in cut:
             n = np.minimum(n, self.points.tile[kernel.grid.index(name)])
@@ -105,7 +104,7 @@ class Sizes:
             elif axis in self.extents:
                 n = n * self.extents[axis]
             else:
-                n = n * UNKNOWN_PARTS
+                n = n * PARTS_ASSUMED
         return n
 
 
