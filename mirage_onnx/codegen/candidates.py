@@ -10,7 +10,7 @@ from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import Candidate
+from mirage_onnx.ir.ugraph import Candidate, ugraph_extents
 from mirage_onnx.target import Target
 
 
@@ -32,8 +32,9 @@ def emit_candidate(
         RejectionError: EMIT_UNSUPPORTED, LAYOUT or SMEM.
     """
     graph = candidate.ugraph
+    every = ugraph_extents(graph, candidate.params, extents)
     return tuple(
-        emit_kernel(graph, replace(k, name=f"{name}_{k.name}"), p, extents, target)
+        emit_kernel(graph, replace(k, name=f"{name}_{k.name}"), p, every, target)
         for k, p in zip(graph.kernels, candidate.params, strict=True)
     )
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from mirage_onnx.codegen.row import emit_row
 from mirage_onnx.codegen.rules import broken_rules
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.codegen.streaming import emit_streaming
+from mirage_onnx.codegen.tiled import emit_tiled
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph, is_part_axis
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
 from mirage_onnx.target import Target
+from mirage_onnx.verify.wellformed import check_ugraph
 
-#: Block operations that have no emission rule yet.
-_NOT_EMITTED = ("run_max", "prev", "acc_scaled")
+#: Refusals of a special form that leave the general one.
+_OTHER_FORM = ("LAYOUT", "EMIT_UNSUPPORTED")
 
 
 def emit_kernel(
@@ -25,7 +27,8 @@ def emit_kernel(
 ) -> KernelSource:
     """The CUDA text and launch of one kernel with the given numbers.
 
-    A contraction in the loop makes a streaming kernel; no loop and no contraction a row kernel.
+    A contraction in the loop makes a streaming kernel, no loop and no contraction a row kernel,
+    where these two special forms hold the values; everything else is a tiled kernel.
 
     Raises:
         RejectionError: EMIT_UNSUPPORTED (no rule for an operation at its place), LAYOUT (no
@@ -45,22 +48,21 @@ def _emit(
     extents: Mapping[str, int],
     target: Target,
 ) -> KernelSource:
-    _refuse_what_has_no_rule(graph, kernel)
+    special = special_emitter(kernel)
+    if special is not None:
+        try:
+            return special(graph, kernel, params, extents, target)
+        except RejectionError as error:
+            # What is wrong with an ill-formed graph, the special form says best.
+            if error.rejection.code not in _OTHER_FORM or check_ugraph(graph) is not None:
+                raise
+    return emit_tiled(graph, kernel, params, extents, target)
+
+
+def special_emitter(kernel: Kernel) -> Callable[..., KernelSource] | None:
+    """The form that such a kernel has if its layouts and numbers are those of the form."""
     if any(op.op == "matmul" and op.phase is Phase.LOOP for op in kernel.ops):
-        return emit_streaming(graph, kernel, params, extents, target)
-    if kernel.loop is not None or any(op.op == "matmul" for op in kernel.ops):
-        raise RejectionError(
-            "EMIT_UNSUPPORTED", f"{kernel.name} has a loop or a matmul but no matmul in the loop"
-        )
-    return emit_row(graph, kernel, params, extents, target)
-
-
-def _refuse_what_has_no_rule(graph: UGraph, kernel: Kernel) -> None:
-    for op in kernel.ops:
-        if op.op in _NOT_EMITTED:
-            raise RejectionError("EMIT_UNSUPPORTED", f"{kernel.name}: no rule for {op.op}")
-    for name in (*(o.tensor for o in kernel.loads), *(s.tensor for s in kernel.saves)):
-        for axis in graph.tensor(name).axes:
-            if is_part_axis(axis):
-                reason = f"{kernel.name}: {name} is over the part axis {axis}"
-                raise RejectionError("EMIT_UNSUPPORTED", reason)
+        return emit_streaming
+    if kernel.loop is None and not any(op.op == "matmul" for op in kernel.ops):
+        return emit_row
+    return None

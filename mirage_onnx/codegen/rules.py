@@ -65,7 +65,8 @@ COLLECTIVES: dict[str, Spread] = {
     **dict.fromkeys(("sync_block", "block_reduce"), Spread.BLOCK),
     **dict.fromkeys(
         ("sync_warp", "shfl", "shfl_xor", "shfl_up", "shfl_down", "ballot", "any", "all",
-         "mma_step", "warp_reduce", "quad_reduce", "movmatrix", "bar_sync", "bar_arrive"),
+         "mma_step", "mma_rows", "warp_reduce", "quad_reduce", "movmatrix", "bar_sync",
+         "bar_arrive"),
         Spread.WARP,
     ),
 }  # fmt: skip

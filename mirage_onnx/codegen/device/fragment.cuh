@@ -19,8 +19,21 @@ PTX_DEVICE void mma_16816(BF16, float (&d)[4], unsigned a0, unsigned a1, unsigne
   ptx::mma_16816_bf16(d, a0, a1, a2, a3, b0, b1);
 }
 
-// a, or `most` if that is less.
+// A 16 x 8 accumulator whose rows g and g + 8 are two arrays.
+template <class T>
+PTX_DEVICE void mma_rows(T type, float (&low)[2], float (&high)[2], unsigned a0, unsigned a1,
+                         unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+  float d[4] = {low[0], low[1], high[0], high[1]};
+  mma_16816(type, d, a0, a1, a2, a3, b0, b1);
+  low[0] = d[0];
+  low[1] = d[1];
+  high[0] = d[2];
+  high[1] = d[3];
+}
+
+// a, or `most` if that is less; a, or `least` if that is more.
 PTX_DEVICE int at_most(int a, int most) { return a < most ? a : most; }
+PTX_DEVICE int at_least(int a, int least) { return a > least ? a : least; }
 
 // d[column][row] += sum over the 32 depth elements of columns * rows: 16 columns (low: g, high:
 // g + 8), 8 rows.

@@ -1,0 +1,167 @@
+"""Every golden µGraph of the generator at full size on the GPU: right, and how long.
+
+    python3 bench/goldens.py [--out DIR] [--seconds 300] [--points 6] [NAME ...]
+
+For each program of tests/support/search_programs.py: its golden µGraph with the best numbers of the
+cost model, kernel by kernel, compiled, compared with float64 and timed (``protocol.py``). Writes
+DIR/goldens.json; exits 1 if a kernel is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from protocol import facts, print_table, statistics, streaming_limit, write_text
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+
+from search_programs import PROGRAMS  # noqa: E402
+
+from mirage_onnx.codegen import compile_many  # noqa: E402
+from mirage_onnx.codegen.candidates import Compiled, emit_candidate  # noqa: E402
+from mirage_onnx.codegen.compile import Cubin  # noqa: E402
+from mirage_onnx.errors import RejectionError  # noqa: E402
+from mirage_onnx.ir.region import Region  # noqa: E402
+from mirage_onnx.ir.text import parse_ugraph  # noqa: E402
+from mirage_onnx.ir.ugraph import Candidate, KernelParams, UGraph, part_axis  # noqa: E402
+from mirage_onnx.superopt.numbers import solve  # noqa: E402
+from mirage_onnx.superopt.thread import Family, assign_layouts  # noqa: E402
+from mirage_onnx.superopt.tiled_numbers import solve_tiled  # noqa: E402
+from mirage_onnx.target import Target  # noqa: E402
+from mirage_onnx.tune.device import present_target  # noqa: E402
+from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare  # noqa: E402
+
+GOLDENS = ROOT / "tests" / "golden" / "test_goldens_found"
+SAMPLES = 9
+
+
+def numbered(
+    graph: UGraph, region: Region, target: Target, most: int
+) -> list[tuple[float, tuple[KernelParams, ...]]]:
+    """The best numbers of every kernel, combined; (predicted us, numbers), best first."""
+    tensors = {t.name: t for t in graph.tensors}
+    extents, found = dict(region.extents), []
+    each = most if len(graph.kernels) == 1 else max(2, round(most ** (1 / len(graph.kernels))))
+    for k in graph.kernels:
+        family, _ = assign_layouts(k, tensors, tiled=True)
+        parts = {part_axis(a, k.name): 1 for a in k.grid}
+        if family is Family.TILED:
+            points = solve_tiled(k, tensors, extents, target, keep=each)
+        else:
+            points = solve(k, tensors, {**parts, **extents}, target, keep=each)
+        if not points:
+            return []
+        found.append(points)
+        for a, tile in zip(k.grid, points[0][1].tile, strict=True):
+            extents[part_axis(a, k.name)] = -(-extents[a] // tile)
+    sets = [(sum(c.time_us for c, _ in p), tuple(q for _, q in p)) for p in product(*found)]
+    return sorted(sets, key=lambda s: s[0])[:most]
+
+
+def measure(name: str, region: Region, graph: UGraph, options: Any) -> dict[str, Any]:
+    """One program."""
+    gpu, target = options.gpu, options.gpu.target
+    result: dict[str, Any] = {"program": name, "points": [], "refused": []}
+    emitted = []
+    for predicted, params in numbered(graph, region, target, options.points):
+        candidate = Candidate(graph, params, predicted)
+        try:
+            emitted.append((candidate, emit_candidate(candidate, region.extents, target, "g")))
+        except RejectionError as error:
+            result["refused"].append(f"{error.rejection.code}: {error.rejection.reason}")
+    unique = {s.text: s for _, sources in emitted for s in sources}
+    images = compile_many(list(unique.values()), target, os.cpu_count() or 1)
+    image = dict(zip(unique, images, strict=True))
+    compiled = []
+    for candidate, sources in emitted:
+        cubins = [image[s.text] for s in sources]
+        good = tuple(c for c in cubins if isinstance(c, Cubin))
+        if len(good) < len(cubins):
+            result["refused"] += [str(c) for c in cubins if not isinstance(c, Cubin)][:1]
+        else:
+            compiled.append(Compiled(candidate, sources, good))
+    if not compiled:
+        return result
+    try:
+        data, oracle = draw(region, {}, np.random.default_rng(0))
+    except RejectionError as error:
+        result["refused"].append(f"{error.rejection.code}: {error.rejection.reason}")
+        return result
+    size = sum(
+        prod(region.extents[a] for a in t.axes) * t.dtype.size_bytes
+        for t in (*region.inputs, *region.outputs)
+    )
+    with gpu.scope():
+        inputs = Inputs(gpu, region, data)
+        prepared = [prepare(gpu, region, c, inputs) for c in compiled]
+        errors = [oracle.errors(gpu, *p) for p in prepared]
+        limit, _ = streaming_limit(gpu, size)
+        times = gpu.time_us([limit, *(p[0] for p in prepared)], SAMPLES)
+    result["limit"] = statistics(times[0])
+    for c, error, samples in zip(compiled, errors, times[1:], strict=True):
+        result["points"].append({
+            "params": " | ".join(p.to_text() for p in c.candidate.params),
+            "predicted_us": round(c.candidate.predicted_us, 2), **statistics(samples),
+            "registers": [i.registers for i in c.cubins],
+            "smem_bytes": [s.smem_bytes for s in c.sources],
+            "nvrtc_s": [round(i.seconds, 2) for i in c.cubins],
+            "error": max((e for e in error.values()), key=lambda e: e[0] - e[1]),
+        })  # fmt: skip
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--points", type=int, default=6, help="sets of numbers per program")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    target = present_target()
+    if target is None:
+        sys.exit("there is no GPU here that has a device profile")
+    options.gpu = gpu_of(target)
+    deadline = time.monotonic() + options.seconds
+    found: dict[str, Any] = facts() | {"programs": []}
+    wrong, rows = [], []
+    for name in options.names or PROGRAMS:
+        path = GOLDENS / f"test_best_program_{name}.txt"
+        if not path.exists():
+            continue
+        if time.monotonic() > deadline:
+            found.setdefault("left_out", []).append(name)
+            continue
+        result = measure(name, PROGRAMS[name](), parse_ugraph(path.read_text()), options)
+        found["programs"].append(result)
+        bad = [p for p in result["points"] if not p["error"][0] <= p["error"][1]]
+        wrong += [f"{name}: {p['params']} {p['error']}" for p in bad]
+        best = min(result["points"], key=lambda p: p["us"], default=None)
+        refused = f"{len(result['refused'])}" + (
+            f" {result['refused'][0][:60]}" if not best else ""
+        )
+        rows.append([
+            name, *(
+                (f"{best['us']:.1f}", f"{best['predicted_us']:.1f}", f"{result['limit']['us']:.1f}",
+                 f"{len(bad)}/{len(result['points'])}", best["params"]) if best else [""] * 5
+            ), refused,
+        ])  # fmt: skip
+        print("  ".join(rows[-1]), flush=True)
+        write_text(options.out / "goldens.json", json.dumps(found, indent=1) + "\n")
+    head = ("program", "us", "predicted", "limit", "wrong", "numbers", "refused")
+    print_table("Golden µGraphs at full size", head, rows)
+    print("\n".join(wrong))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

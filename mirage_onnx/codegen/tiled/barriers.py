@@ -1,0 +1,71 @@
+"""Barriers between the steps of a thread graph, as few as a walk through it finds.
+
+Two steps that touch one shared tile, one of them writing, need a barrier between them. A barrier
+orders everything before it against everything after it, so it is put as late as possible. The walk
+carries what is unordered; it goes through the loop twice, for what an iteration leaves to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mirage_onnx.codegen.tiled.steps import Advance, Barrier, Copy, GatherRanks, Step, ThreadGraph
+
+
+@dataclass(slots=True)
+class _Unordered:
+    """Tiles that threads may still be reading or writing; ``copies``: some are on their way."""
+
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+    copies: bool = False
+
+    def clashes(self, step: Step) -> bool:
+        return bool(self.writes & {*step.reads, *step.writes} or self.reads & set(step.writes))
+
+    def add(self, step: Step) -> None:
+        self.reads.update(step.reads)
+        self.writes.update(step.writes)
+        self.copies |= isinstance(step, Copy)
+
+    def clear(self) -> None:
+        self.reads.clear()
+        self.writes.clear()
+        self.copies = False
+
+    def joined(self, other: _Unordered) -> _Unordered:
+        """What is unordered where either may have gone before."""
+        copies = self.copies or other.copies
+        return _Unordered(self.reads | other.reads, self.writes | other.writes, copies)
+
+
+def _ordered(steps: Sequence[Step], state: _Unordered) -> list[Step]:
+    result: list[Step] = []
+    for step in steps:
+        if isinstance(step, Advance):
+            state.clear()
+        elif isinstance(step, GatherRanks) and state.writes & set(step.reads):
+            result.append(Barrier(step.index, cluster=True, copies=state.copies))
+            state.clear()
+        elif state.clashes(step):
+            result.append(Barrier(step.index, copies=state.copies))
+            state.clear()
+        state.add(step)
+        result.append(step)
+    return result
+
+
+def with_barriers(graph: ThreadGraph) -> ThreadGraph:
+    """The graph with the barriers that it needs."""
+    state = _Unordered()
+    before = _ordered(graph.before, state)
+    entry = state.joined(_Unordered())
+    body = _ordered(graph.body, state)
+    state = state.joined(entry)
+    # What is unordered where an iteration begins: what stood before the loop, or what the
+    # iteration before has left. Barriers of the first walk only get more.
+    body = _ordered(graph.body, state)
+    state = state.joined(entry)
+    after = _ordered(graph.after, state)
+    return ThreadGraph(tuple(before), tuple(body), tuple(after))

@@ -1,0 +1,235 @@
+"""A tiled kernel as a whole: thread graph, shared memory, prologue, loop, epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mirage_onnx.codegen.grid import Grid
+from mirage_onnx.codegen.header import header
+from mirage_onnx.codegen.loads import TensorView
+from mirage_onnx.codegen.source import KernelSource, Writer
+from mirage_onnx.codegen.tiled.assign import Assignment
+from mirage_onnx.codegen.tiled.barriers import with_barriers
+from mirage_onnx.codegen.tiled.copies import copy_tile
+from mirage_onnx.codegen.tiled.forms import Form, Warps
+from mirage_onnx.codegen.tiled.lower import Lowering
+from mirage_onnx.codegen.tiled.pieces import STEP, Pieces
+from mirage_onnx.codegen.tiled.share import best_vector_forms, share_out
+from mirage_onnx.codegen.tiled.shared import place
+from mirage_onnx.codegen.tiled.spot import digits
+from mirage_onnx.codegen.tiled.steps import Advance, GatherRanks, Step, ThreadGraph
+from mirage_onnx.codegen.tiled.text import StepWriter
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.target import Target
+
+#: A lane holds at most this many elements of one value.
+_MOST_REGISTERS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TiledPlan:
+    """What a tiled kernel is before it is text."""
+
+    pieces: Pieces
+    forms: Mapping[int, Form]
+    warps: Warps
+    lowering: Lowering
+    steps: ThreadGraph
+
+
+def needed_values(kernel: Kernel) -> frozenset[int]:
+    """The values that saves are computed from."""
+    found: set[int] = set()
+    todo = [s.arg for s in kernel.saves]
+    while todo:
+        index = todo.pop()
+        if index not in found:
+            found.add(index)
+            todo += kernel.ops[index].args
+    return frozenset(found)
+
+
+def plan_tiled(
+    graph: UGraph,
+    kernel: Kernel,
+    params: KernelParams,
+    extents: Mapping[str, int],
+    target: Target,
+) -> TiledPlan:
+    """Forms, split of the warps and steps of a kernel.
+
+    Raises:
+        RejectionError: LAYOUT or EMIT_UNSUPPORTED.
+    """
+    for load in kernel.loads:
+        stored = graph.tensor(load.tensor).dtype
+        if load.dtype is not stored:
+            raise RejectionError(
+                "EMIT_UNSUPPORTED", f"{load.tensor} is {stored} and loaded as {load.dtype}"
+            )
+    if kernel.loop is not None and params.loop_tile < 1:
+        raise RejectionError("LAYOUT", f"a loop in steps of {params.loop_tile} elements")
+    grid = Grid.of(kernel, params, extents, target)
+    pieces = Pieces.of(kernel, params, extents, grid)
+    assignment = Assignment.of(kernel, pieces, needed_values(kernel))
+    tensors = {t.name: t for t in graph.tensors}
+    if assignment.products:
+        forms = assignment.forms()
+        _, warps = share_out(assignment, forms, params.warps)
+    else:
+        forms, warps = best_vector_forms(assignment, params.warps, tensors)
+    for index, form in forms.items():
+        if warps.registers(form) > _MOST_REGISTERS:
+            reason = f"%{index} takes {warps.registers(form)} registers of every thread"
+            raise RejectionError("LAYOUT", reason)
+    stages = max(1, min(params.stages, pieces.most_steps))
+    lowering = Lowering(assignment, forms, warps, extents, tensors, stages, params.cluster)
+    return TiledPlan(pieces, forms, warps, lowering, with_barriers(lowering.lower()))
+
+
+def thread_graph(
+    graph: UGraph,
+    kernel: Kernel,
+    params: KernelParams,
+    extents: Mapping[str, int],
+    target: Target,
+) -> ThreadGraph:
+    """The steps of a kernel's threads.
+
+    Raises:
+        RejectionError: LAYOUT or EMIT_UNSUPPORTED.
+    """
+    return plan_tiled(graph, kernel, params, extents, target).steps
+
+
+def emit_tiled(
+    graph: UGraph,
+    kernel: Kernel,
+    params: KernelParams,
+    extents: Mapping[str, int],
+    target: Target,
+) -> KernelSource:
+    """The CUDA text of a tiled kernel.
+
+    Raises:
+        RejectionError: LAYOUT, EMIT_UNSUPPORTED or SMEM.
+    """
+    plan = plan_tiled(graph, kernel, params, extents, target)
+    pieces, lowering = plan.pieces, plan.lowering
+    tiles = tuple(lowering.tiles.values())
+    places, smem_bytes = place(tiles)
+    if smem_bytes > target.smem_bytes:
+        raise RejectionError(
+            "SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}"
+        )
+    written = [s.tensor for s in kernel.saves]
+    args = list(dict.fromkeys([o.tensor for o in kernel.loads] + written))
+    views = [TensorView.of(graph.tensor(a), extents) for a in args]
+    writer = Writer()
+    emitter = _Emitter(graph, plan, StepWriter(graph, lowering, pieces, writer), writer)
+    with writer.kernel(
+        kernel.name, 32 * params.warps, params.cluster,
+        [v.parameter(v.tensor.name in written) for v in views],
+    ):  # fmt: skip
+        emitter.prologue(places)
+        emitter.run(plan.steps)
+    top = header(graph, kernel, params, extents, kernel.name)
+    return KernelSource(
+        kernel.name, f"{top}\n{writer.text}", pieces.grid.launch, 32 * params.warps,
+        params.cluster, smem_bytes, tuple(args), pdl=False,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Emitter:
+    graph: UGraph
+    plan: TiledPlan
+    steps: StepWriter
+    writer: Writer
+
+    def prologue(self, places: Mapping[str, int]) -> None:
+        """Lanes, warps, pieces and shared tiles."""
+        writer, lowering = self.writer, self.plan.lowering
+        writer.line("const int g = ptx::lane() / 4;")
+        writer.line("const int t = ptx::lane() % 4;")
+        digits(writer, self.plan.warps)
+        self.plan.pieces.declare(writer)
+        ringed = {lowering.homes[i] for i in lowering.ring}
+        for tile in lowering.tiles.values():
+            at = places[tile.name] // tile.dtype.size_bytes
+            base = f"ptx::smem<{tile.storage}>()" + (f" + {at}" if at else "")
+            name = f"{tile.name}_ring" if tile.name in ringed else tile.name
+            writer.line(f"{tile.storage}* {name} = {base};")
+
+    def _all(self, steps: tuple[Step, ...]) -> None:
+        for step in steps:
+            if isinstance(step, Advance):
+                self._advance()
+            else:
+                self.steps.write(step)
+
+    def run(self, graph: ThreadGraph) -> None:
+        """The three runs."""
+        writer, lowering, pieces = self.writer, self.plan.lowering, self.plan.pieces
+        self._all(graph.before)
+        for index in lowering.states:
+            self.steps.state(index)
+        if lowering.assignment.kernel.loop is not None and graph.body:
+            writer.line(f"const int steps = {pieces.steps};")
+            if lowering.ring and lowering.stages > 1:
+                writer.comment("The first stages of the ring.")
+                for stage in map(str, range(lowering.stages - 1)):
+                    self._copy_step(stage, stage)
+            writer.line("#pragma unroll 1")
+            with writer.block("for (int step = 0; step < steps; ++step)"):
+                pieces.declare_step(writer, "step")
+                self._all(graph.body)
+        self._all(graph.after)
+        everything = graph.before + graph.body + graph.after
+        if any(isinstance(s, GatherRanks) for s in everything):
+            writer.comment("Shared memory stays until every block of the cluster has read it.")
+            writer.line("ptx::cluster_sync();")
+
+    def _copy_step(self, step: str, slot: str) -> None:
+        with self.writer.block(f"if ({step} < steps)"):
+            self._copies(step, slot)
+        self.writer.line("ptx::cp_async_commit();")
+
+    def _copies(self, step: str, slot: str) -> None:
+        """The tiles of an iteration, to a slot of the ring."""
+        lowering, pieces = self.plan.lowering, self.plan.pieces
+        for index in lowering.ring:
+            op = lowering.assignment.kernel.ops[index]
+            own = pieces.of_value[index]
+            tile = lowering.tiles[lowering.homes[index]]
+            firsts = {
+                a: pieces.first_at(p, step) if p.levels.endswith(STEP) else pieces.first(p)
+                for a, p in own.items()
+            }
+            sizes = {p: pieces.left_at(p, step) for p in own.values() if p.levels.endswith(STEP)}
+            view = TensorView.of(self.graph.tensor(op.tensor), lowering.extents)
+            base = f"{tile.name}_ring"
+            to = base if slot == "0" else f"{base} + ({slot}) * {tile.elements}"
+            threads = 32 * self.plan.warps.total
+            copy_tile(self.writer, pieces, view, tile, own, firsts, to, threads, sizes)
+
+    def _advance(self) -> None:
+        writer, lowering = self.writer, self.plan.lowering
+        stages = lowering.stages
+        if stages == 1:
+            writer.line("ptx::sync_block();")
+            self._copies("step", "0")
+            writer.line("ptx::cp_async_wait_all();")
+            writer.line("ptx::sync_block();")
+        else:
+            writer.line(f"ptx::cp_async_wait<{stages - 2}>();")
+            writer.line("ptx::sync_block();")
+            with writer.block():
+                writer.line(f"const int ahead = step + {stages - 1};")
+                self._copy_step("ahead", f"ahead % {stages}")
+        for index in lowering.ring:
+            tile = lowering.tiles[lowering.homes[index]]
+            slot = "" if stages == 1 else f" + step % {stages} * {tile.elements}"
+            writer.line(f"const {tile.storage}* {tile.name} = {tile.name}_ring{slot};")

@@ -1,0 +1,111 @@
+"""How the warps of a block share out the sides of its values.
+
+Objective: lane work, the registers that a lane computes summed over all values (and the
+tensor-core steps of contractions), inside the loop as often as it runs; and what parts of a sum in
+different warps cost, which meet through shared memory: a little behind the loop, much inside it.
+All ways to write the number of warps as a product over sides are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from mirage_onnx.codegen.tiled.assign import Assignment, partial_folds, vector_frames
+from mirage_onnx.codegen.tiled.forms import MMA, Form, Side, Warps
+from mirage_onnx.ir.ugraph import KTensor, Phase
+
+#: Lane operations that a meeting of warps costs, that one value through shared memory costs, and
+#: that a load costs whose neighbours in memory are not in neighbouring lanes.
+_MEET, _SHARED, _SCATTERED = 60, 400, 40
+_MMA_STEP = 4
+
+
+def share_out(assignment: Assignment, forms: Mapping[int, Form], warps: int) -> tuple[int, Warps]:
+    """The cost of the best split, and the split."""
+    sides = _sides(assignment, forms)
+    best: tuple[int, Warps] | None = None
+    for digits in _digits(sides, warps):
+        split = Warps(digits, warps, assignment.even)
+        cost = split_cost(assignment, forms, split)
+        if best is None or cost < best[0]:
+            best = cost, split
+    assert best is not None
+    return best
+
+
+def best_vector_forms(
+    assignment: Assignment, warps: int, tensors: Mapping[str, KTensor]
+) -> tuple[dict[int, Form], Warps]:
+    """Forms and split of a kernel without contractions."""
+    kernel, pieces, needed = assignment.kernel, assignment.pieces, assignment.needed
+    best: tuple[int, dict[int, Form], Warps, Form] | None = None
+    for frame in vector_frames(kernel, pieces, needed):
+        forms = {i: frame.of(assignment.own(i).values()) for i in assignment.values()}
+        cost, split = share_out(assignment, forms, warps)
+        cost += _SHARED * partial_folds(kernel, pieces, forms, frame, needed)
+        cost += _SCATTERED * _scattered(assignment, frame, tensors)
+        if best is None or cost < best[0]:
+            best = cost, forms, split, frame
+    assert best is not None
+    assignment.frames = (best[3],)
+    return best[1], best[2]
+
+
+def _scattered(assignment: Assignment, frame: Form, tensors: Mapping[str, KTensor]) -> int:
+    """Loads and saves whose last axis is not along the lanes."""
+    along = {p.axis for p in frame.t}
+    names = [o.tensor for o in assignment.kernel.loads]
+    names += [s.tensor for s in assignment.kernel.saves]
+    return sum(bool(tensors[n].axes) and tensors[n].axes[-1] not in along for n in names)
+
+
+def _sides(assignment: Assignment, forms: Mapping[int, Form]) -> list[Side]:
+    found: dict[Side, None] = {}
+    for i in sorted(assignment.products):
+        p = assignment.products[i]
+        found.update(dict.fromkeys((p.c.g, p.c.t, (p.depth,))))
+    for form in forms.values():
+        found.update(dict.fromkeys((form.g, form.t)))
+    wide = [s for s in found if s and Warps((), 1, assignment.even).tiles(s, 8) > 1]
+    return wide[:6]
+
+
+def _digits(sides: Sequence[Side], warps: int) -> Iterator[tuple[tuple[Side, int], ...]]:
+    """Every way to give sides a number of parts whose product divides the warps."""
+    if not sides:
+        yield ()
+        return
+    for count in (n for n in range(1, warps + 1) if warps % n == 0):
+        for rest in _digits(sides[1:], warps // count):
+            yield (*(((sides[0], count),) if count > 1 else ()), *rest)
+
+
+def split_cost(assignment: Assignment, forms: Mapping[int, Form], split: Warps) -> int:
+    """The objective."""
+    kernel = assignment.kernel
+    times = min(assignment.pieces.most_steps, 64)
+    total = 0
+    users: list[list[str]] = [[] for _ in kernel.ops]
+    for i, op in enumerate(kernel.ops):
+        for a in op.args:
+            if i in assignment.needed:
+                users[a].append(op.op)
+    for i, form in forms.items():
+        op = kernel.ops[i]
+        often = times if op.phase is Phase.LOOP else 1
+        work, meets = split.registers(form), False
+        if i in assignment.products:
+            p = assignment.products[i]
+            depth = split.tiles((p.depth,), 8)
+            work *= _MMA_STEP * depth if form.lanes == MMA else 1
+            meets = split.count((p.depth,)) > 1
+        elif op.op in ("sum", "rmax"):
+            gone = {assignment.own(op.args[0])[a] for a in op.reduced}
+            meets = any(set(s) & gone for s, count in split.digits if count > 1)
+            have = forms.get(op.args[0])
+            work = split.registers(have) if have else work
+        if meets:
+            waits = users[i] and all(u.startswith("acc_") for u in users[i])
+            total += _MEET + (2 * split.registers(form) if waits else _MEET * often)
+        total += often * work
+    return total

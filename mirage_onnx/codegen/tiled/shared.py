@@ -1,0 +1,84 @@
+"""Tiles in shared memory: what lies in them, and where they lie.
+
+A tile of a loaded tensor has the tensor's axis order and type, with rows padded by 16 bytes so that
+the eight rows of a matrix load lie in different banks. What warps or ranks exchange is a float slot
+per register and thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from mirage_onnx.codegen.loads import tag
+from mirage_onnx.codegen.ring import times, total
+from mirage_onnx.codegen.tiled.pieces import Piece
+from mirage_onnx.ir.dtype import DType
+
+_STORAGE = {"F16": "unsigned short", "BF16": "unsigned short", "F32": "float"}
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTile:
+    """``order``: pieces, slowest first; the last is contiguous. ``copies``: stages of the ring.
+
+    ``zeroed``: elements that do not exist hold zeros.
+    """
+
+    name: str
+    dtype: DType
+    order: tuple[Piece, ...]
+    copies: int = 1
+    slots: int = 0
+    zeroed: bool = False
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one row to the next."""
+        if not self.order:
+            return 1
+        if len(self.order) == 1:
+            return self.order[-1].length
+        chunk = 16 // self.dtype.size_bytes
+        return (-(-self.order[-1].length // chunk) + 1) * chunk
+
+    @property
+    def elements(self) -> int:
+        """Of one copy, a multiple of 16 bytes."""
+        chunk = 16 // self.dtype.size_bytes
+        count = self.slots or prod(p.length for p in self.order[:-1]) * self.pitch
+        return -(-count // chunk) * chunk
+
+    @property
+    def size_bytes(self) -> int:
+        return self.elements * self.copies * self.dtype.size_bytes
+
+    @property
+    def storage(self) -> str:
+        return _STORAGE[tag(self.dtype)]
+
+    def strides(self) -> dict[Piece, int]:
+        """Elements from one index of a piece to the next."""
+        found, step = {}, 1
+        for number, p in enumerate(reversed(self.order)):
+            found[p] = step
+            step *= self.pitch if number == 0 else p.length
+        return found
+
+    def offset(self, local: dict[Piece, str]) -> str:
+        """The place of an element, indices by piece."""
+        strides = self.strides()
+        return total(*(times(_atom(local[p]), strides[p]) for p in self.order))
+
+
+def _atom(text: str) -> str:
+    return text if text.replace("_", "").isalnum() else f"({text})"
+
+
+def place(tiles: tuple[SharedTile, ...]) -> tuple[dict[str, int], int]:
+    """The first byte of every tile, and the bytes of all."""
+    at, places = 0, {}
+    for tile in tiles:
+        places[tile.name] = at
+        at += tile.size_bytes
+    return places, at
