@@ -1,92 +1,120 @@
-"""What is benchmarked: models as an exporter writes them, at the sizes that matter."""
+"""What is benchmarked: the rows of the speed table, each with its sizes; and what is swept."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "models")]
+sys.path[:0] = [str(ROOT), str(ROOT / "models"), str(ROOT / "bench")]
 
+from attention_cases import attention, llama_layer, qknorm  # noqa: E402
+from linear_cases import Wide, gated_mlp, llama_mlp, lora, ngpt_step  # noqa: E402
 from scale_rmsnorm_linear import TEMPLATE, scale  # noqa: E402
+from speed_graph import Arrays, Case, Graph, exact_rms_norm, times  # noqa: E402
+
+Size = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class NormLinear:
-    """x -> RMSNorm -> linear without bias, fp16; ``weight`` is (out, hidden), as torch keeps it."""
+class Row:
+    """One row of the table: ``sizes`` by label, ``nearby`` ones that nothing was tuned for.
 
-    model: onnx.ModelProto
-    gamma: np.ndarray
-    weight: np.ndarray
-    epsilon: float
-    x: np.ndarray
+    ``targets``: microseconds to reach, by label (the goal, not a measurement).
+    """
 
-    @property
-    def weight_bytes(self) -> int:
-        return self.weight.nbytes + self.gamma.nbytes
-
-    def exact(self) -> np.ndarray:
-        """The output in float64, without any rounding on the way."""
-        x = self.x.astype(np.float64)
-        x = x / np.sqrt((x * x).mean(-1, keepdims=True) + self.epsilon) * self.gamma
-        return np.asarray(x @ self.weight.astype(np.float64).T)
+    title: str
+    make: Callable[..., Case]
+    sizes: Mapping[str, Size]
+    nearby: Mapping[str, Size]
+    targets: Mapping[str, float]
 
 
-def norm_linear(batch: int, hidden: int = 4096, out: int = 4096) -> NormLinear:
-    """The committed model at another size, with random weights and a random input."""
+def norm_linear(batch: int, hidden: int = 4096, out: int = 4096) -> Case:
+    """The model that torch exported, at another size, with random weights and a random input."""
     model = scale(onnx.load(TEMPLATE), batch, hidden, out)
-    values = [numpy_helper.to_array(t) for t in model.graph.initializer]
-    gamma = next(v for v in values if v.ndim == 1 and v.size > 1)
-    weight = next(t for t in model.graph.initializer if len(t.dims) == 2)
-    (reader,) = (n for n in model.graph.node if weight.name in n.input)
-    matrix = numpy_helper.to_array(weight)
-    if not any(a.name == "transB" and a.i for a in reader.attribute):
-        matrix = np.ascontiguousarray(matrix.T)
-    epsilon = next(float(v.ravel()[0]) for v in values if v.size == 1 and 0 < v.ravel()[0] < 1e-3)
+    weights = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    weights = {name: x for name, x in weights.items() if x.size > 1}
     x = np.random.default_rng(batch).standard_normal((batch, hidden)).astype(np.float16)
-    return NormLinear(model, gamma, matrix, epsilon, x)
+
+    def oracle(wide: Wide) -> Arrays:
+        normed = exact_rms_norm(wide("x"), wide("norm.weight"))
+        return {"y": normed @ wide("linear.weight").T}
+
+    name = f"rmsnorm_linear {times(hidden, out)} b={batch}"
+    return Case(name, model, {"x": x}, weights, oracle)
+
+
+def _batches(hidden: int, out: int, *batches: int, **more: int) -> dict[str, Size]:
+    return {f"b{b}": {"batch": b, "hidden": hidden, "out": out, **more} for b in batches}
+
+
+def _nearby(**more: int) -> dict[str, Size]:
+    return {
+        "near": {"batch": 5, "hidden": 4032, "out": 4224, **more},
+        "k3000": {"batch": 8, "hidden": 3000, "out": 4096, **more},
+    }
+
+
+def _keys(sizes: Size, keys: int) -> dict[str, Size]:
+    return {"k3000": {**sizes, "keys": keys}}
+
+
+_MHA = {"heads": 64, "queries": 1, "depth": 128, "keys": 4096}
+_GQA = {"heads": 16, "queries": 4, "depth": 128, "keys": 8192}
+_QKNORM = {"heads": 32, "queries": 1, "depth": 128, "keys": 4096}
+_LLAMA = {"heads": 32, "kv_heads": 8, "depth": 128, "inner": 14336, "length": 4096}
+
+ROWS: dict[str, Row] = {
+    "rmsnorm_linear": Row(
+        "RMSNorm + linear", norm_linear, _batches(4096, 4096, 1, 8, 16), _nearby(),
+        {"b1": 14.5, "b8": 14.5, "b16": 15.5},
+    ),
+    "gated_mlp": Row(
+        "gated MLP", gated_mlp, _batches(4096, 4096, 1, 8, 16), _nearby(),
+        {"b1": 22.5, "b8": 22.5, "b16": 22.5},
+    ),
+    "llama_mlp": Row(
+        "LLaMA-3-8B MLP block", llama_mlp, {"b1": {"batch": 1, "hidden": 4096, "inner": 14336}},
+        {"near": {"batch": 5, "hidden": 4032, "inner": 14208},
+         "k3000": {"batch": 1, "hidden": 3000, "inner": 14336}},
+        {"b1": 91},
+    ),
+    "lora": Row(
+        "LoRA", lora, _batches(4096, 4096, 1, 8, 16, rank=16), _nearby(rank=16),
+        {"b1": 14.8, "b8": 15, "b16": 16},
+    ),
+    "ngpt_step": Row("nGPT step", ngpt_step, _batches(4096, 4096, 8), _nearby(), {"b8": 17.5}),
+    "attention": Row(
+        "attention", partial(attention, "attention"), {"one": _MHA}, _keys(_MHA, 3000),
+        {"one": 44},
+    ),
+    "gqa_decode": Row(
+        "GQA decode", partial(attention, "gqa_decode"), {"one": _GQA}, _keys(_GQA, 3000),
+        {"one": 33.7},
+    ),
+    "qknorm": Row("QKNorm attention", qknorm, {"one": _QKNORM}, _keys(_QKNORM, 3000), {"one": 38}),
+    "llama_layer": Row(
+        "LLaMA-3-8B decode layer", llama_layer, {"one": _LLAMA},
+        {"k3000": {**_LLAMA, "length": 3000}}, {"one": 165},
+    ),
+}  # fmt: skip
 
 
 def residual_norm(batch: int, hidden: int) -> onnx.ModelProto:
     """y = x + residual and its RMSNorm, as the exporter writes a norm in half precision."""
-    node = helper.make_node
-    rng = np.random.default_rng(0)
-    weights = {
-        "gamma": (1 + 0.1 * rng.standard_normal(hidden)).astype(np.float16),
-        "two": np.array(2, np.float32),
-        "axes": np.array([-1], np.int64),
-        "epsilon": np.array(1e-6, np.float32),
-    }
-    nodes = [
-        node("Add", ["x", "residual"], ["y"]),
-        node("Cast", ["y"], ["wide"], to=TensorProto.FLOAT),
-        node("Pow", ["wide", "two"], ["square"]),
-        node("ReduceMean", ["square", "axes"], ["mean"], keepdims=1),
-        node("Add", ["mean", "epsilon"], ["safe"]),
-        node("Sqrt", ["safe"], ["root"]),
-        node("Reciprocal", ["root"], ["inverse"]),
-        node("Mul", ["wide", "inverse"], ["unit"]),
-        node("Cast", ["unit"], ["narrow"], to=TensorProto.FLOAT16),
-        node("Mul", ["gamma", "narrow"], ["normed"]),
-    ]
-    for i, n in enumerate(nodes):
-        n.name = f"n{i}"
-    info = helper.make_tensor_value_info
-    shape = (batch, hidden)
-    graph = helper.make_graph(
-        nodes, "residual_norm",
-        [info(n, TensorProto.FLOAT16, shape) for n in ("x", "residual")],
-        [info(n, TensorProto.FLOAT16, shape) for n in ("y", "normed")],
-        [numpy_helper.from_array(v, n) for n, v in weights.items()],
-    )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    g, shape = Graph(), (batch, hidden)
+    y = g.Add(g.input("x", *shape), g.input("residual", *shape))
+    normed = g.rms_norm(y, g.gain("gamma", hidden))
+    outputs = {"y": (y, shape), "normed": (normed, shape)}
+    return g.case("residual_norm", outputs, lambda wide: {}).model
 
 
 def _model(batch: int, size: int) -> onnx.ModelProto:

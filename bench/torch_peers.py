@@ -1,66 +1,233 @@
-"""RMSNorm + linear in torch: as models write it, and with the library's own norm."""
+"""What a user of torch would run: each row as models write it, and in the library's best pieces.
+
+Torch is imported by the functions, so that the names can be listed and tested where there is none.
+A program takes the tensors of a case by name and returns its outputs in the model's order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import cases
-import numpy as np
-import torch
-from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from attention_cases import LAYER_NORM_EPSILON, scale_of
+from linear_cases import LORA_SCALE
+from speed_graph import EPSILON
+
+Tensors = Mapping[str, Any]
+Program = Callable[[Tensors], Any]
+#: How torch names the implementations of its attention.
+SDPA = {
+    "flash": "FLASH_ATTENTION", "cuDNN": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION",
+}  # fmt: skip
+LAYOUTS = ("(out, in)", "(in, out)")
 
 
-@dataclass
-class Arm:
-    """Something to time. ``result`` is the output of a call; ``note`` is for the reader."""
-
-    call: Callable[[], object]
-    result: Callable[[], np.ndarray] | None = None
-    note: dict[str, Any] = field(default_factory=dict)
+def _rms(x: Any, gain: Any) -> Any:
+    wide = x.float()
+    wide = wide * (wide.pow(2).mean(-1, keepdim=True) + EPSILON).rsqrt()
+    return gain * wide.to(x.dtype)
 
 
-class Unfused(nn.Module):
-    """The norm as models write it."""
-
-    def __init__(self, case: cases.NormLinear) -> None:
-        super().__init__()
-        self.gamma = nn.Parameter(torch.from_numpy(case.gamma.copy()).cuda())
-        self.weight = nn.Parameter(torch.from_numpy(case.weight.copy()).cuda())
-        self.epsilon = case.epsilon
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.epsilon)
-        return F.linear(self.gamma * wide.to(x.dtype), self.weight)
+def _unit(x: Any) -> Any:
+    return x / x.float().norm(dim=-1, keepdim=True).to(x.dtype)
 
 
-class Library(Unfused):
-    """The same with the library's own norm; ``transposed``: the weight as (hidden, out)."""
+def _rotated(t: Any, cos: Any, sin: Any) -> Any:
+    import torch
 
-    def __init__(self, case: cases.NormLinear, *, transposed: bool) -> None:
-        super().__init__(case)
-        self.other = self.weight.detach().t().contiguous() if transposed else None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        normed = F.rms_norm(x, self.gamma.shape, self.gamma, self.epsilon)
-        return F.linear(normed, self.weight) if self.other is None else normed @ self.other
+    low, high = t.chunk(2, -1)
+    return t * cos + torch.cat((-high, low), -1) * sin
 
 
-def torch_arm(call: Callable[[], torch.Tensor], **note: Any) -> Arm:
-    """A CUDA graph of ``call``, captured on the current stream."""
-    for _ in range(3):
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
-        out = call()
+def _normed(t: Tensors) -> list[Any]:
+    from torch.nn import functional as F  # noqa: N812
 
-    def result() -> np.ndarray:
-        out.fill_(float("nan"))
-        graph.replay()
-        return out.cpu().numpy()
+    return [
+        F.layer_norm(t[n], t[n].shape[-1:], t[f"{n}_norm"], None, LAYER_NORM_EPSILON) for n in "qk"
+    ]
 
-    return Arm(graph.replay, result, note)
+
+def _mlp_half(t: Tensors, x: Any) -> Any:
+    from torch.nn import functional as F  # noqa: N812
+
+    normed = _rms(x, t["mlp.norm"])
+    return x + (F.silu(normed @ t["mlp.gate"]) * (normed @ t["mlp.up"])) @ t["mlp.down"]
+
+
+def plain(row: str) -> Program:
+    """The row as models write it; what ``torch.compile`` gets."""
+    import torch
+    from torch.nn import functional as F  # noqa: N812
+
+    def llama_layer(t: Tensors) -> Any:
+        x, depth = t["x"], t["past_k"].shape[-1]
+        batch, kv_heads = t["past_k"].shape[:2]
+        normed = _rms(x, t["attn.norm"])
+        q, k, v = [
+            (normed @ t[f"attn.{n}"]).view(batch, 1, -1, depth).transpose(1, 2) for n in "qkv"
+        ]
+        q, k = [_rotated(y, t["cos"], t["sin"]) for y in (q, k)]
+        keys, values = torch.cat((t["past_k"], k), 2), torch.cat((t["past_v"], v), 2)
+        scores = q.reshape(batch, kv_heads, -1, depth) @ keys.transpose(-1, -2) * scale_of(depth)
+        o = (torch.softmax(scores, -1) @ values).reshape(batch, 1, -1)
+        return _mlp_half(t, x + o @ t["attn.o"]), k, v
+
+    def qknorm(t: Tensors) -> Any:
+        q, k = _normed(t)
+        scores = q @ k.transpose(-1, -2) * scale_of(q.shape[-1])
+        return torch.softmax(scores, -1) @ t["v"]
+
+    def attention(t: Tensors) -> Any:
+        return torch.softmax(t["q"] @ t["k"], -1) @ t["v"]
+
+    def ngpt_step(t: Tensors) -> Any:
+        x = t["x"]
+        return _unit(x + t["alpha"] * (_unit(F.linear(t["h"], t["weight"])) - x))
+
+    programs: dict[str, Program] = {
+        "rmsnorm_linear": lambda t: F.linear(_rms(t["x"], t["norm.weight"]), t["linear.weight"]),
+        "gated_mlp": lambda t: (
+            F.silu(F.linear(t["x"], t["gate.weight"])) * F.linear(t["x"], t["up.weight"])
+        ),
+        "llama_mlp": lambda t: _mlp_half(t, t["x"]),
+        "lora": lambda t: (
+            F.linear(t["x"], t["weight"])
+            + F.linear(F.linear(t["x"], t["lora_A"]), t["lora_B"]) * LORA_SCALE
+        ),
+        "ngpt_step": ngpt_step, "attention": attention, "gqa_decode": attention, "qknorm": qknorm,
+        "llama_layer": llama_layer,
+    }  # fmt: skip
+    return programs[row]
+
+
+def library(row: str, t: Tensors) -> dict[str, Callable[[], Any]]:
+    """The best compositions of library calls; weights joined, laid out and kept beforehand."""
+    if row in ("attention", "gqa_decode", "qknorm", "llama_layer"):
+        return {f"torch SDPA {n}": _with_sdpa(_attention(row, t), b) for n, b in SDPA.items()}
+    return {
+        f"torch {name}, {layout}": call
+        for layout in LAYOUTS
+        for name, call in _in_layout(row, t, layout).items()
+    }
+
+
+def _with_sdpa(call: Callable[[], Any], backend: str) -> Callable[[], Any]:
+    def with_backend() -> Any:
+        from torch.nn import attention
+
+        with attention.sdpa_kernel(getattr(attention.SDPBackend, backend)):
+            return call()
+
+    return with_backend
+
+
+def _laid_out(weight: Any, layout: str) -> Callable[[Any], Any]:
+    """x -> x times ``weight``, given as (out, in)."""
+    from torch.nn import functional as F  # noqa: N812
+
+    if layout == LAYOUTS[0]:
+        kept = weight.contiguous()
+        return lambda x: F.linear(x, kept)
+    turned = weight.t().contiguous()
+    return lambda x: x @ turned
+
+
+def _in_layout(row: str, t: Tensors, layout: str) -> dict[str, Callable[[], Any]]:
+    """Compositions for a row that reads weights, laid out as (out, in) or (in, out)."""
+    import torch
+    from torch.nn import functional as F  # noqa: N812
+
+    x = t["x"]
+    if row == "rmsnorm_linear":
+        linear, gain = _laid_out(t["linear.weight"], layout), t["norm.weight"]
+        return {"rms_norm + matmul": lambda: linear(F.rms_norm(x, gain.shape, gain, EPSILON))}
+    if row == "gated_mlp":
+        both = _laid_out(torch.cat((t["gate.weight"], t["up.weight"])), layout)
+        return {"concatenated matmul + silu": lambda: _gated(both(x))}
+    if row == "llama_mlp":
+        half = _mlp_library(t, layout)
+        return {"rms_norm + concatenated matmul": lambda: half(x)}
+    linear = _laid_out(t["weight"], layout)
+    if row == "ngpt_step":
+
+        def step() -> Any:
+            return F.normalize(
+                torch.lerp(x, F.normalize(linear(t["h"]), dim=-1), t["alpha"]), dim=-1
+            )
+
+        return {"matmul + normalize + lerp": step}
+    low, high = t["lora_A"].t().contiguous(), t["lora_B"].t().contiguous()
+    joined, out = _laid_out(torch.cat((t["weight"], t["lora_A"])), layout), high.shape[1]
+
+    def split() -> Any:
+        y = joined(x)
+        return torch.addmm(y[:, :out], y[:, out:], high, alpha=LORA_SCALE)
+
+    return {
+        "matmul + addmm": lambda: torch.addmm(linear(x), x @ low, high, alpha=LORA_SCALE),
+        "concatenated matmul + addmm": split,
+    }
+
+
+def _gated(both: Any) -> Any:
+    from torch.nn import functional as F  # noqa: N812
+
+    gate, up = both.chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def _mlp_library(t: Tensors, layout: str) -> Callable[[Any], Any]:
+    import torch
+    from torch.nn import functional as F  # noqa: N812
+
+    both = _laid_out(torch.cat((t["mlp.gate"], t["mlp.up"]), 1).t(), layout)
+    down = t["mlp.down"] if layout == LAYOUTS[1] else t["mlp.down"].t().contiguous().t()
+    gain = t["mlp.norm"]
+
+    def half(x: Any) -> Any:
+        rows = x.view(-1, x.shape[-1])
+        inside = _gated(both(F.rms_norm(rows, gain.shape, gain, EPSILON)))
+        return torch.addmm(rows, inside, down).view(x.shape)
+
+    return half
+
+
+def _attention(row: str, t: Tensors) -> Callable[[], Any]:
+    import torch
+    from torch.nn import functional as F  # noqa: N812
+
+    sdpa = F.scaled_dot_product_attention
+    if row == "qknorm":
+
+        def qknorm() -> Any:
+            q, k = _normed(t)
+            return sdpa(q, k, t["v"], scale=scale_of(q.shape[-1]))
+
+        return qknorm
+    if row != "llama_layer":
+        keys = t["k"].transpose(-1, -2).contiguous()[None]  # as the library wants them, for free
+        return lambda: sdpa(t["q"][None], keys, t["v"][None], scale=1.0)[0]
+    x, cos, sin = t["x"], t["cos"], t["sin"]
+    batch, kv_heads, _, depth = t["past_k"].shape
+    hidden, gain = x.shape[-1], t["attn.norm"]
+    joined = torch.cat([t[f"attn.{n}"] for n in "qkv"], 1)
+    cut = (hidden, kv_heads * depth, kv_heads * depth)
+    room = torch.zeros_like(t["past_k"][:, :, :1])
+    # A cache with room for the new position, written in place.
+    cache_k, cache_v = (torch.cat((t[n], room), 2) for n in ("past_k", "past_v"))
+    half = _mlp_library(t, LAYOUTS[1])
+
+    def layer() -> Any:
+        rows = x.view(batch, hidden)
+        projected = F.rms_norm(rows, gain.shape, gain, EPSILON) @ joined
+        q, k, v = [
+            y.view(batch, 1, -1, depth).transpose(1, 2) for y in projected.split(cut, dim=-1)
+        ]
+        q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+        cache_k[:, :, -1:].copy_(k)
+        cache_v[:, :, -1:].copy_(v)
+        grouped = q.reshape(batch, kv_heads, -1, depth)
+        o = sdpa(grouped, cache_k, cache_v, scale=scale_of(depth)).reshape(batch, hidden)
+        return half(torch.addmm(rows, o, t["attn.o"]).view(x.shape)), k, v
+
+    return layer

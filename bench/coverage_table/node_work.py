@@ -4,7 +4,8 @@ FLOPs of what has a lowering are those of ``inspection.work``; of other operator
 contraction (2 per multiplication and addition), none of what only moves data, and 1 per element of
 the result of anything else (an attention operator is counted too low by that). Bytes: every
 operand is read once and every result written once, as if no two nodes were fused; what moves no
-data in ONNX Runtime has none, and an operator that picks elements reads only as many as it yields.
+data in ONNX Runtime has none, an operator that picks elements reads only as many as it yields, and
+one that scatters into a value of its own writes only what it scatters.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _MOVERS = frozenset(
 ) | FREE  # fmt: skip
 #: They read as many elements of their first operand as they yield.
 _PICKERS = frozenset("Gather GatherElements GatherND Slice".split())
+#: Inputs: data, indices, updates.
+_SCATTERERS = frozenset({"ScatterElements", "ScatterND"})
 #: They know the shape of their operand without reading it.
 _SHAPES = frozenset({"Shape", "Size"})
 
@@ -48,7 +51,7 @@ def node_work(node: Node, program: Program) -> Work | None:
     known = {n: t for n, t in tensors.items() if t is not None and _is_sized(t)}
     if len(known) < len(tensors):
         return None
-    return Work(_flops(node, program, known), _bytes(node, read, known))
+    return Work(_flops(node, program, known), _bytes(node, program, read, known))
 
 
 def rows(node: Node, program: Program) -> int | None:
@@ -73,16 +76,26 @@ def _operands(node: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(i for i in node.inputs if i in used))
 
 
-def _bytes(node: Node, read: tuple[str, ...], known: Mapping[str, Tensor]) -> int:
+def _bytes(node: Node, program: Program, read: tuple[str, ...], known: Mapping[str, Tensor]) -> int:
     if node.op_type in FREE:
         return 0
     made = sum(tensor_bytes(known[o]) for o in node.outputs)
     if node.op_type in _SHAPES:
         return made
+    if node.op_type in _SCATTERERS and _is_last_use(node, program, read[0]):
+        indices, updates = (tensor_bytes(known[i]) for i in node.inputs[1:3])
+        return indices + 2 * updates
     inputs = [tensor_bytes(known[i]) for i in read]
     if node.op_type in _PICKERS or node.op_type == "Split":
         inputs[0] = made
     return made + sum(inputs)
+
+
+def _is_last_use(node: Node, program: Program, name: str) -> bool:
+    """Whether ONNX Runtime may write the result over this operand: nobody else has or reads it."""
+    computed = any(name in n.outputs for n in program.nodes)
+    readers = [n.name for n in program.nodes if name in n.inputs]
+    return computed and readers == [node.name] and name not in program.outputs
 
 
 def _flops(node: Node, program: Program, known: Mapping[str, Tensor]) -> int:

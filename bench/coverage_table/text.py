@@ -14,7 +14,9 @@ nodes: those that run at every inference (+ those that depend on constants only,
 computes at load; they are in no share). regions: distinct candidates / distinct ones that were used
 x instances. Shares are of nodes that are gone from the graph because a custom node replaced their
 region. FLOPs: 2 M N K, 2 per weight and output of a convolution, 1 per element of anything else;
-bytes: every operand and result of every node once, weights included, as if nothing were fused.
+bytes: every operand and result of every node once, weights included, as if nothing were fused; of
+a table that Gather, GatherND, GatherElements, Slice or Split picks from as many elements as they
+yield, and of what ScatterND and ScatterElements change in place the changed elements.
 bytes apart: the share of bytes without MatMul, Gemm and Conv of M >= {LIBRARY_ROWS} that stay with
 ONNX Runtime by choice. us: predicted from the tables of the target, whole model, without the nodes
 that the table of ONNX Runtime's times does not know (unpriced). stock: the result in onnxruntime

@@ -93,7 +93,7 @@ def test_transposed_convolution() -> None:
         (lambda net, x: net.Unsqueeze(x, [0]), 0, 0),
         (lambda net, x: net.Expand(x, [3, 4, 8]), 0, 32 + 96),
         (lambda net, x: net.Concat(x, x, axis=0), 0, 32 + 64),
-        (lambda net, x: net.IsNaN(x), 32, 32 + 16),  # booleans have one byte
+        (lambda net, x: net.IsInf(x), 32, 32 + 16),  # booleans have one byte
     ],
 )  # fmt: skip
 def test_one_input(build: Any, flops: int, elements: int) -> None:
@@ -111,6 +111,30 @@ def test_what_picks_reads_what_it_yields() -> None:
     net = Net()
     y = net.Slice(net.input(100, 16), [2], [5], [0])
     assert work(net, y) == Work(0, 2 * (2 * 3 * 16) + 3 * 8)
+
+
+@pytest.mark.parametrize("op", ["ScatterND", "ScatterElements"])
+def test_what_scatters_in_place_writes_what_it_scatters(op: str) -> None:
+    """Two rows into a table of a hundred: one computed for it, one that is fed or read again."""
+    rows, table = 2 * 2 * 16, 2 * 100 * 16
+    indices = np.array([[3], [5]]) if op == "ScatterND" else np.array([[3] * 16, [5] * 16])
+
+    def scatter(net: Net, data: str) -> str:
+        updates = net.input(2, 16)
+        return getattr(net, op)(data, net.constant(indices, np.int64), updates)
+
+    net = Net()
+    own = scatter(net, net.Exp(net.input(100, 16)))
+    assert work(net, own) == Work(0, 8 * indices.size + 2 * rows)
+    net = Net()
+    assert work(net, scatter(net, net.input(100, 16))) == Work(
+        0, 8 * indices.size + rows + 2 * table
+    )
+    net = Net()
+    shared = net.Exp(net.input(100, 16))
+    y = scatter(net, shared)
+    program = program_of(net, y, shared)
+    assert node_work(program.nodes[-1], program) == Work(0, 8 * indices.size + rows + 2 * table)
 
 
 def test_all_results_of_a_split_count() -> None:

@@ -34,7 +34,7 @@ RECORDS = (
              Kept(UNKNOWN, 2, 0, 40, {"Slice": 1, "Pad": 1}), library=(APART,)), "",
         Check("FAILED", 8, 0.5, "y differs"), Check("passed", 7, 1e-3),
     ),
-    Record("c", ENCODER, "fp16", 0.1, error="ZERO_SIZE: nothing there"),
+    Record("c", ENCODER, "fp16", 0.1, error="MODEL_INVALID: nothing there"),
 )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def test_table() -> None:
     assert "OP_UNKNOWN 4 7.0" in lines
     assert "7.0 4 2 OP_UNKNOWN: Slice: _ is odd [3 Slice, 1 Pad]" in lines
     assert "b patches Conv 65 6.0 OP_UNKNOWN no" in lines
-    assert "c: ZERO_SIZE: nothing there" in lines
+    assert "c: MODEL_INVALID: nothing there" in lines
     assert "b: stock: FAILED: y differs" in lines
 
 

@@ -1,0 +1,224 @@
+"""The speed tables of README.md and bench/results/h200/README.md, from the recorded runs.
+
+    python bench/speed_table.py [SPEED.json ...] [--check]
+
+Takes the cases of the given files (of ``run.py``) into bench/results/h200/speed.json.xz, each
+instead of an earlier result of the same case, and writes the tables between the markers of both
+pages. --check: writes nothing, exit 1 if a page is not what the record gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cases import ROWS
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / "bench" / "results" / "h200" / "speed.json.xz"
+PAGES = {"main": ROOT / "README.md", "all": ROOT / "bench" / "results" / "h200" / "README.md"}
+BEGIN, END = "<!-- speed: python bench/speed_table.py -->", "<!-- end of speed -->"
+
+MEASURED, PREDICTED, ORT = "mirage-onnx, measured", "mirage-onnx, predicted", "onnxruntime"
+FUSED = "onnxruntime, its fused operators"
+COMPILED, LIMIT = "torch.compile max-autotune", "streaming limit"
+#: Behind the name of a session that runs as its own CUDA graph.
+GRAPH = ", enable_cuda_graph"
+Result = Mapping[str, Any]
+
+
+def _is_right(arm: Mapping[str, Any] | None) -> bool:
+    return arm is not None and not arm.get("wrong", False)
+
+
+def time_of(result: Result, arm: str) -> float:
+    """Median in microseconds; of a session, as its own CUDA graph where it has one."""
+    right = (a for a in (result["arms"].get(n) for n in (arm + GRAPH, arm)) if _is_right(a))
+    return float(next((a["us"] for a in right if a), math.nan))
+
+
+def best_peer(result: Result) -> tuple[str, float]:
+    """The fastest of what is neither ours, nor onnxruntime's plain session, nor a limit."""
+    peers = {
+        name: a["us"] for name, a in result["arms"].items()
+        if not name.startswith((MEASURED, PREDICTED, LIMIT)) and name not in (ORT, ORT + GRAPH)
+        and _is_right(a)
+    }  # fmt: skip
+    return min(peers.items(), key=lambda p: p[1], default=("-", math.nan))
+
+
+def replaced(result: Result, choice: str) -> str:
+    """How much of the model was replaced, or why nothing."""
+    told = result["optimize"].get(choice)
+    if told is None:
+        return "not run"
+    if told["replaced"]:
+        regions = sum(r["count"] for r in told["replaced"])
+        left = f", {told['nodes_left']} nodes kept" if told["nodes_left"] else ""
+        return f"{regions} region{'s' * (regions > 1)}{left}"
+    reasons = sorted({k["reason"]: -k["ops"] for k in told["kept"]}.items(), key=lambda r: r[1])
+    return "nothing replaced: " + ", ".join(code for code, _ in reasons)
+
+
+def _us(x: float) -> str:
+    return "-" if math.isnan(x) else f"{x:.1f}"
+
+
+def _ratio(x: float, y: float) -> str:
+    return "-" if math.isnan(x / y) else f"{x / y:.2f}"
+
+
+def _title(case: str, result: Result) -> str:
+    row = case.split("/")[0]
+    return f"{ROWS[row].title} {result['name'].split(' ', 1)[1]}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(r)} |" for r in (head, ["---"] * len(head), *rows)]
+
+
+def ordered(record: Mapping[str, Any], *, nearby: bool) -> dict[str, Result]:
+    """The recorded cases in the order of the table."""
+    known = {r["case"]: r for r in record["results"]}
+    names = (f"{n}/{s}" for n, row in ROWS.items() for s in (row.nearby if nearby else row.sizes))
+    return {n: known[n] for n in names if n in known}
+
+
+def main_table(record: Mapping[str, Any]) -> list[str]:
+    """One line per case, then those at shapes that nothing was tuned for."""
+    head = ["case", "limit", "mirage-onnx", "/ limit", "onnxruntime", "best peer", "/ peer", "goal"]
+    rows = []
+    for case, r in ordered(record, nearby=False).items():
+        row, size = case.split("/")
+        ours, (peer, peer_us) = time_of(r, MEASURED), best_peer(r)
+        told = replaced(r, "measured")
+        mark = " (nothing replaced)" if told.startswith("nothing") else ""
+        peer = "ORT's fused operators" if peer.startswith(FUSED) else peer.split(", (")[0]
+        rows.append([
+            _title(case, r), _us(time_of(r, LIMIT)), _us(ours) + mark,
+            _ratio(ours, time_of(r, LIMIT)), _us(time_of(r, ORT)),
+            "-" if math.isnan(peer_us) else f"{peer_us:.1f} {peer}",
+            _ratio(ours, peer_us), f"{ROWS[row].targets[size]:g}",
+        ])  # fmt: skip
+    lines = _table(head, rows)
+    near = ordered(record, nearby=True)
+    if near:
+        head = ["nearby shape", "limit", "mirage-onnx", "/ limit", "/ limit of its row",
+                "onnxruntime"]  # fmt: skip
+        lines += ["", *_table(head, [_nearby(record, case, r) for case, r in near.items()])]
+    return lines
+
+
+def _nearby(record: Mapping[str, Any], case: str, r: Result) -> list[str]:
+    row = case.split("/")[0]
+    mates = [m for c, m in ordered(record, nearby=False).items() if c.split("/")[0] == row]
+    ratios = [time_of(m, MEASURED) / time_of(m, LIMIT) for m in mates]
+    ours = time_of(r, MEASURED)
+    spread = f"{min(ratios):.2f} - {max(ratios):.2f}" if len(ratios) > 1 else ""
+    return [
+        _title(case, r), _us(time_of(r, LIMIT)), _us(ours), _ratio(ours, time_of(r, LIMIT)),
+        spread or (f"{ratios[0]:.2f}" if ratios else "-"), _us(time_of(r, ORT)),
+    ]  # fmt: skip
+
+
+def all_table(record: Mapping[str, Any]) -> list[str]:
+    """All arms, one line per case; a session's times are as its own graph / captured by us."""
+    head = ["case", "MB", LIMIT, MEASURED, PREDICTED, ORT, COMPILED, "libraries", "errors",
+            "measured choice"]  # fmt: skip
+    rows, notes = [], []
+    for case, r in (ordered(record, nearby=False) | ordered(record, nearby=True)).items():
+        arms = r["arms"]
+        sessions = [
+            " / ".join(_us(arms[n]["us"]) for n in (name + GRAPH, name) if n in arms) or "-"
+            for name in (MEASURED, PREDICTED, ORT)
+        ]
+        calls = "; ".join(
+            f"{n.removeprefix('torch ')} {_us(a['us'])}" for n, a in arms.items()
+            if n.startswith(("torch ", FUSED))
+        )  # fmt: skip
+        errors = [a["error"] for a in arms.values() if "error" in a]
+        rows.append([
+            _title(case, r), f"{r['bytes'] / 1e6:.1f}", _us(time_of(r, LIMIT)), *sessions,
+            _us(time_of(r, COMPILED)), calls or "-", f"{max(errors, default=math.nan):.0e}",
+            replaced(r, "measured"),
+        ])  # fmt: skip
+        notes += [f"- {_title(case, r)}: {text}" for text in r["failed"]]
+        notes += [f"- {_title(case, r)}: no time was left for {', '.join(r['left_out'])}"] * bool(
+            r["left_out"]
+        )
+    runs = [
+        f"Run of {run['date']}: `{run['command']}`, commit {run['commit'][:12]}, {run['gpu']}; "
+        + ", ".join(f"{n} {v}" for n, v in run["versions"].items())
+        for run in record["runs"]
+    ]
+    return [*_table(head, rows), *["", *notes] * bool(notes), *(x for r in runs for x in ("", r))]
+
+
+TABLES = {"main": main_table, "all": all_table}
+
+
+def page(text: str, lines: Sequence[str]) -> str:
+    """``text`` with ``lines`` between its markers."""
+    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.S)
+    new = "\n".join([BEGIN, "", *lines, "", END])
+    found, count = pattern.subn(lambda _: new, text)
+    if count != 1:
+        raise ValueError(f"{count} places between {BEGIN!r} and {END!r}, one is needed")
+    return found
+
+
+def read(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    found: dict[str, Any] = json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
+    return found
+
+
+def merged(*records: Mapping[str, Any]) -> dict[str, Any]:
+    """The newest result of every case, and the runs that they are from."""
+    latest: dict[str, tuple[Mapping[str, Any], Result]] = {}
+    for record in records:
+        for r in record["results"]:
+            latest[r["case"]] = record["runs"][r["run"]], r
+    runs: list[Mapping[str, Any]] = []
+    results = []
+    for run, r in latest.values():
+        if run not in runs:
+            runs.append(run)
+        results.append({**r, "run": runs.index(run)})
+    return {"runs": runs, "results": results}
+
+
+def packed(record: Mapping[str, Any]) -> bytes:
+    text = json.dumps(record, separators=(",", ":"))
+    return lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    record = merged(read(RECORD), *map(read, options.files))
+    stale = []
+    for kind, path in PAGES.items():
+        old = path.read_text(encoding="utf-8")
+        new = page(old, TABLES[kind](record))
+        if new != old:
+            stale.append(path)
+            if not options.check:
+                path.write_text(new, encoding="utf-8")
+    if options.files and not options.check:
+        RECORD.write_bytes(packed(record))
+    print(*(f"{p.relative_to(ROOT)} is not what the record gives" for p in stale), sep="\n")
+    return 1 if stale and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
