@@ -17,11 +17,15 @@ NOT_THERE = ("No available kernel", "No viable backend")
 
 @dataclass
 class Arm:
-    """Something to time. ``result``: the outputs of a call, in the model's order."""
+    """Something to time. ``result``: the outputs of a call, in the model's order.
+
+    ``kept``: what the call reads and does not hold itself (the inputs of a CUDA graph).
+    """
 
     call: Callable[[], object]
     result: Callable[[], list[np.ndarray]] | None = None
     note: dict[str, Any] = field(default_factory=dict)
+    kept: object = None
 
 
 @dataclass

@@ -87,7 +87,7 @@ def torch_arm(call: Callable[[], Any], **note: Any) -> Arm:
         graph.replay()
         return [out.cpu().numpy() for out in outputs]
 
-    return Arm(graph.replay, result, note)
+    return Arm(graph.replay, result, note, kept=call)
 
 
 def run_case(
@@ -103,7 +103,7 @@ def run_case(
     print(f"{case.name}: made in {time.monotonic() - began:.1f} s", flush=True)
     choices: dict[str, Any] = {}
     with torch.no_grad(), gpu.scope():
-        predicted = Predicted(source, seconds / 2)
+        predicted = Predicted(source, seconds / 2, tiled=case.tiled)
         try:
             _sessions(arms, choices, gpu, source, case, predicted)
         finally:
@@ -127,7 +127,9 @@ def _sessions(
 
     def measured() -> None:
         budget = arms.seconds_left / 2
-        found = mirage_onnx.optimize(source, ours, target="local", workers=1, budget_s=budget)
+        found = mirage_onnx.optimize(
+            source, ours, target="local", workers=1, budget_s=budget, tiled=case.tiled
+        )
         choices["measured"] = summary(found.report, ours)
 
     arms.run("optimize --target local", measured)

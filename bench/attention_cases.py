@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from linear_cases import exact_mlp_half, mlp_half
@@ -28,7 +29,7 @@ def attention(row: str, heads: int, queries: int, depth: int, keys: int) -> Case
         return {"y": exact_softmax(wide("q") @ wide("k")) @ wide("v")}
 
     name = f"{row} ({heads},{queries},{depth})x{keys}"
-    return g.case(name, {"y": (y, (heads, queries, depth))}, oracle)
+    return replace(g.case(name, {"y": (y, (heads, queries, depth))}, oracle), tiled=True)
 
 
 def qknorm(heads: int, queries: int, depth: int, keys: int) -> Case:
@@ -50,7 +51,7 @@ def qknorm(heads: int, queries: int, depth: int, keys: int) -> Case:
         return {"y": p @ wide("v")}
 
     name = f"qknorm {heads} heads q={queries} L={keys}"
-    return g.case(name, {"y": (y, (1, heads, queries, depth))}, oracle)
+    return replace(g.case(name, {"y": (y, (1, heads, queries, depth))}, oracle), tiled=True)
 
 
 def _layer_norm(x: np.ndarray, gain: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 python bench/emulator.py [--out bench/results/emulator.json]
 
-Survivors are printed; ``tests/emulator/survivors.txt`` lists them with their reasons, so the record
+Survivors are printed; ``tests/emulator/survivors.txt.xz`` has them with reasons, so the record
 only says how many there are and the digest of their sorted lines.
 """
 

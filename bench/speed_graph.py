@@ -21,7 +21,7 @@ class Case:
     """A model with random weights, its input and what it yields.
 
     ``oracle`` gets feeds and weights in float64 (by name) and returns the outputs without any
-    rounding on the way.
+    rounding on the way. ``tiled``: it is optimized with ``--tiled``.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Case:
     feeds: Arrays
     weights: Arrays
     oracle: Callable[[Callable[[str], np.ndarray]], Arrays]
+    tiled: bool = False
 
     @property
     def bytes(self) -> int:

@@ -1,6 +1,6 @@
 """The verifier measured: golden µGraphs, mutants by kind, saved graphs, times.
 
-    python bench/verify.py [--out bench/results/verify.json] [--jobs 2] [--repeats 50]
+    python bench/verify.py [--out out/verify.json] [--jobs 2] [--repeats 50]
 
 Prints the counts and writes them with the command, versions and CPU. Exit 1 if a wrong program was
 accepted, a right one refused, or a time is above its limit. The original's saved graphs are read
@@ -187,7 +187,7 @@ def record(arguments: argparse.Namespace) -> tuple[dict[str, Any], Tally]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "verify.json")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "verify.json")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=50)
     arguments = parser.parse_args()

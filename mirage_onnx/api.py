@@ -53,6 +53,7 @@ def optimize(
     emit: events.Emit | None = None,
     journal: str | Path | None = None,
     stop: Callable[[], bool] | None = None,
+    tiled: bool = False,
 ) -> Result:
     """Replace regions of ``model`` by generated kernels, where that is faster.
 
@@ -63,7 +64,8 @@ def optimize(
     the input), ``copy`` into ``OUT.onnx.data`` (default elsewhere) or ``inline``. ``journal``: a
     file that keeps what the search has found; a later call with it goes on from there, also after
     a crash. ``stop``: polled by the search; when it returns true, the search ends with the best
-    found so far, and the model is written with that.
+    found so far, and the model is written with that. ``tiled``: also search regions in which two
+    activations are contracted (attention); such a search may take minutes.
 
     Raises:
         MirageError: with one of the codes of ``docs/errors.md``.
@@ -82,6 +84,7 @@ def optimize(
         profile, margin, 300.0 if budget_s is None else budget_s, workers, measure,
         journal=Path(journal) if journal is not None else None,
         stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
+        tiled=tiled,
     )  # fmt: skip
     run = pipeline.run(loaded, options, emit or events.silent)
     if target_path is not None:

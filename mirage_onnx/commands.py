@@ -114,6 +114,14 @@ def optimize(
             "OUT.onnx.journal, which only a run that did not end leaves.",
         ),
     ] = None,
+    tiled: Annotated[
+        bool,
+        typer.Option(
+            "--tiled",
+            help="Also search regions in which two activations are contracted (attention); such a "
+            "search may take minutes.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Search and report, write no model.")
     ] = False,
@@ -155,6 +163,7 @@ def optimize(
             emit=log,
             journal=kept,
             stop=lambda: interrupt.asked,
+            tiled=tiled,
         )
     if kept and not journal and not interrupt.asked:
         kept.unlink(missing_ok=True)

@@ -44,13 +44,12 @@ ERRORS: dict[str, Entry] = {
     ),
     "OPSET_UNSUPPORTED": Entry(
         "the model's opset is newer or older than this version understands",
-        "export with opset 13 to 24",
+        "export with opset 13 to 26",
     ),
     "EXTERNAL_DATA_MISSING": Entry(
         "a weight file that the model refers to is not there",
         "copy the external data file beside the model",
     ),
-    "ZERO_SIZE": Entry("a graph input or weight has a dimension of size 0", "give it a size >= 1"),
     "OUTPUT_IS_INPUT": Entry("the output path is the input path", "choose another -o"),
     "OUTPUT_UNWRITABLE": Entry("the output cannot be written", "choose a folder you can write to"),
     "TARGET_UNKNOWN": Entry(
@@ -130,6 +129,7 @@ REJECTIONS: dict[str, str] = {
     "OP_UNKNOWN": "the operator has no tabled semantics",
     "OP_FORM": "an attribute or input form of the operator is not supported",
     "DTYPE": "the element type is not supported",
+    "ZERO_SIZE": "a tensor of the node holds no elements",
     "DYNAMIC_DIM": "a dimension is not known at optimization time",
     "RANK_UNKNOWN": "a shape is not known",
     "SUBGRAPH": "the node holds or captures a subgraph",

@@ -18,15 +18,15 @@ from mirage_onnx import events
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.ir.program import Program
-from mirage_onnx.match.cuts import Candidate, Matches, find_candidates
+from mirage_onnx.match.cuts import TILED, Candidate, Matches, find_candidates
 from mirage_onnx.rewrite.apply import NAME_POOL, apply
 from mirage_onnx.searching import Setting, open_journal, search_all
 from mirage_onnx.superopt.hooks import Hooks, never
 from mirage_onnx.superopt.result import Bound, SearchResult, Stop
 from mirage_onnx.target import Target
-from mirage_onnx.tune.baseline import load_table, node_times_us
+from mirage_onnx.tune.baseline import load_table, node_times_us, with_floors
 from mirage_onnx.tune.outcome import Outcome
-from mirage_onnx.tune.predict import refuse_result, refuse_search
+from mirage_onnx.tune.predict import as_expected, refuse_result, refuse_search
 from mirage_onnx.tune.realise import Chosen, realise
 
 #: Margin of the prediction before a measurement: up to twice as slow is worth timing.
@@ -38,7 +38,8 @@ class Options:
     """What a run may be told. ``measure``: time candidates on the present GPU.
 
     ``journal``: a file that keeps what the search has found, and from which it goes on. ``stop``:
-    polled by the search; a reason that it returns ends the search with what it has.
+    polled by the search; a reason that it returns ends the search with what it has. ``tiled``: also
+    regions in which two activations are contracted.
     """
 
     target: Target
@@ -51,6 +52,7 @@ class Options:
     pool: int = NAME_POOL
     journal: Path | None = None
     stop: Callable[[], Stop | None] = never
+    tiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,11 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     with _stage(emit, "importer"):
         program = import_model(loaded)
     with _stage(emit, "match"):
-        matches = find_candidates(program)
+        matches = find_candidates(program, TILED if options.tiled else None)
         table = load_table(options.target)
         node_us = node_times_us(program, table) if table else {}
+        if options.tiled:
+            node_us = with_floors(node_us, program, options.target)
         outcomes = _group(matches, node_us)
     with _stage(emit, "superopt") as detail, _hooks(options, emit, detail) as hooks:
         outcomes = _search(loaded, outcomes, options, deadline, hooks)
@@ -165,7 +169,7 @@ def _search(
     todo = [key for key, o in found.items() if o.rejection is None]
 
     def done(i: int, r: SearchResult) -> None:
-        o = found[todo[i]]
+        o, r = found[todo[i]], as_expected(r)
         refusal = refuse_result(r, o.baseline_us, margin, o.region.nodes)
         found[todo[i]] = replace(o, result=r, rejection=refusal)
         best = r.candidates[0].candidate.predicted_us if r.candidates else None

@@ -1,13 +1,10 @@
 """Searching the regions of a model: the search with the verifier inside, on all cores.
 
-Workers are programs of their own (``python -m mirage_onnx.searching``) that take pickled regions on
-stdin and answer on stdout. They are not forked: a process that has run onnxruntime has threads, and
-a fork of it can wait for ever on a lock that one of them held. Nor are they started through
-``multiprocessing``, which would run the caller's script again. The order of results is the order of
-the regions, whatever the number of workers.
+Workers (``superopt/worker_process.py``) run this module; they are given the model and then regions.
+The order of results is the order of the regions, whatever the number of workers.
 
 A worker asks its parent for what a search is connected to (``superopt/remote_hooks.py``), so that
-one process writes the journal and hears Ctrl-C: a worker is no member of the terminal's group.
+one process writes the journal and hears Ctrl-C.
 
 Regions that differ only in sizes share one search (``superopt/shared_searches.py``), within a run
 and, through the user's cache folder, from run to run (not with ``MIRAGE_ONNX_CACHE=off``).
@@ -17,7 +14,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
 import sys
 import threading
 import time
@@ -34,14 +30,15 @@ from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal import Journal
-from mirage_onnx.superopt.remote_hooks import ANSWERED, Parent, answer, send
+from mirage_onnx.superopt.remote_hooks import ANSWERED, Parent, answer
 from mirage_onnx.superopt.result import Bound, SearchReport, SearchResult, Stop, Verify
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.search_setting import setting_text
 from mirage_onnx.superopt.search_structure import Scope, search_structure
 from mirage_onnx.superopt.shared_searches import Answer, Ask, Job, SharedSearches, work
-from mirage_onnx.superopt.space import EMITTED
+from mirage_onnx.superopt.space import ALL, EMITTED
 from mirage_onnx.superopt.structures import StructureStore, cache_folder
+from mirage_onnx.superopt.worker_process import WorkerProcess, worker_streams
 from mirage_onnx.target import Target
 from mirage_onnx.verify.prover import prover, structure_prover
 from mirage_onnx.verify.weights import sample_weights
@@ -85,7 +82,7 @@ def open_structures(folder: Path | None, target: Target, bound: Bound) -> Struct
 
 
 def _setting_text(target: Target, bound: Bound) -> dict[str, str]:
-    return setting_text(target, [a.name for a in AXIOMS], bound=bound, space=EMITTED)
+    return setting_text(target, [a.name for a in AXIOMS], bound=bound, space=(EMITTED, ALL))
 
 
 def search_region(
@@ -102,9 +99,12 @@ def search_region(
     With ``structures`` a region of a known structure is only given numbers.
     """
     verify = prover(region, sample_weights(loaded, region))
+    scope = Scope.of(target, bound, region)
     if structures is None:
-        return search(region, target, verify, bound=bound, budget_s=seconds, hooks=hooks)
-    scope = Scope(target, bound)
+        return search(
+            region, target, verify, bound=scope.bound, space=scope.space, budget_s=seconds,
+            hooks=hooks,
+        )  # fmt: skip
     return search_structure(region, scope, verify, structures, budget_s=seconds, hooks=hooks)
 
 
@@ -144,8 +144,12 @@ def search_all(
 
     count = min(workers or os.cpu_count() or 1, len(regions))
     if count <= 1 or len(regions) < MIN_REGIONS or loaded.proto.ByteSize() > MAX_MODEL_BYTES:
-        scope = Scope(setting.target, setting.bound)
-        here = unless_stopped(lambda job: work(job, scope, _verifier(loaded, job), setting.hooks))
+
+        def alone(job: Job) -> Answer:
+            scope = Scope.of(setting.target, setting.bound, job.region)
+            return work(job, scope, _verifier(loaded, job), setting.hooks)
+
+        here = unless_stopped(alone)
         for i, result in shared.results(here):
             done(i, result)
         seconds_left = until()
@@ -153,14 +157,15 @@ def search_all(
             shared.learn(i, here, seconds_left())
         return
     header = (loaded.proto.SerializeToString(), loaded.base_dir, setting.target, setting.bound)
-    started: list[_Worker] = []
+    started: list[WorkerProcess] = []
     local = threading.local()
 
     def start_worker() -> None:
-        local.worker = _Worker(header, hooks)
+        local.worker = WorkerProcess("mirage_onnx.searching")
         started.append(local.worker)
+        local.worker.send(header)
 
-    there = unless_stopped(lambda job: local.worker.ask(job))
+    there = unless_stopped(lambda job: _ask(local.worker, hooks, job))
     one_at_a_time = threading.Lock()
 
     def emit(event: Event) -> None:
@@ -183,7 +188,8 @@ def search_all(
             raise
         finally:
             for worker in started:
-                worker.stop()
+                worker.kill()
+                worker.close()
 
 
 def _stopped(stop: Stop) -> SearchResult:
@@ -191,53 +197,26 @@ def _stopped(stop: Stop) -> SearchResult:
     return SearchResult((), SearchReport(0.0, 0, 0, 0, stop, (), ()))
 
 
-class _Worker:
-    """The parent's end of one worker process."""
-
-    def __init__(self, header: tuple[object, ...], hooks: Hooks) -> None:
-        self._hooks = hooks
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "mirage_onnx.searching"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-            process_group=0,
-        )
-        self._send(header)
-
-    def _send(self, value: object) -> None:
-        assert self._process.stdin is not None
-        send(self._process.stdin, value)
-
-    def ask(self, job: Job) -> Answer:
-        self._send(job)
-        assert self._process.stdout is not None
-        while True:
-            try:
-                name, *arguments = pickle.load(self._process.stdout)
-            except EOFError:
-                raise RuntimeError("a search worker ended without an answer") from None
-            if name == "result":
-                found: Answer = arguments[0]
-                return found
-            if name == "failed":
-                raise RuntimeError(f"a search worker failed: {arguments[0]}")
-            told = answer(self._hooks, name, arguments)
-            if name in ANSWERED:
-                self._send(told)
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+def _ask(worker: WorkerProcess, hooks: Hooks, job: Job) -> Answer:
+    worker.send(job)
+    while True:
+        try:
+            name, arguments = worker.receive()
+        except EOFError:
+            raise RuntimeError("a search worker ended without an answer") from None
+        if name == "result":
+            found: Answer = arguments[0]
+            return found
+        if name == "failed":
+            raise RuntimeError(f"a search worker failed: {arguments[0]}")
+        told = answer(hooks, name, arguments)
+        if name in ANSWERED:
+            worker.send(told)
 
 
 def _serve() -> None:
     """The worker: header, then job -> answer, until stdin ends."""
-    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints must not reach the pipe
+    requests, answers = worker_streams()
     data, base_dir, target, bound = pickle.load(requests)
     proto = onnx.ModelProto()
     proto.ParseFromString(data)
@@ -250,7 +229,8 @@ def _serve() -> None:
         except EOFError:
             return
         try:
-            result = work(job, Scope(target, bound), _verifier(loaded, job), hooks)
+            scope = Scope.of(target, bound, job.region)
+            result = work(job, scope, _verifier(loaded, job), hooks)
         except Exception as error:  # told to the parent, which raises it
             parent.tell("failed", f"{type(error).__name__}: {error}")
         else:

@@ -6,6 +6,7 @@ The models in ``models/`` are unpacked before any test file is imported.
 from __future__ import annotations
 
 import difflib
+import lzma
 import os
 import re
 import sys
@@ -23,6 +24,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "models"))
 import packed
 
 GOLDEN = Path(__file__).parent / "golden"
+#: Test files whose golden texts are long lists: they are kept compressed (``xzcat`` shows them).
+PACKED = (
+    "test_cuts", "test_dot", "test_inspection", "test_models", "test_region", "test_saved_emit",
+    "test_schema", "test_search",
+)  # fmt: skip
 
 # No test finds what another run has found: those of the cache open one of their own.
 os.environ["MIRAGE_ONNX_CACHE"] = "off"
@@ -76,15 +82,26 @@ class Golden:
             return NotImplemented
         if self._update:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(text, encoding="utf-8")
+            self._write(text)
             return True
         if not self._path.exists():
             pytest.fail(f"there is no {self._path}: run pytest --update-golden", pytrace=False)
-        return text == self._path.read_text(encoding="utf-8")
+        return text == self._read()
+
+    def _read(self) -> str:
+        data = self._path.read_bytes()
+        return (lzma.decompress(data) if self._path.suffix == ".xz" else data).decode()
+
+    def _write(self, text: str) -> None:
+        data = text.encode()
+        packed = self._path.suffix == ".xz"
+        self._path.write_bytes(
+            lzma.compress(data, preset=9 | lzma.PRESET_EXTREME) if packed else data
+        )
 
     def difference(self, text: str) -> list[str]:
         """The lines of a unified diff from the file to ``text``."""
-        wanted = self._path.read_text(encoding="utf-8").splitlines()
+        wanted = self._read().splitlines()
         lines = difflib.unified_diff(wanted, text.splitlines(), "golden", "got", lineterm="")
         return [f"differs from {self._path} (--update-golden accepts it)", *lines]
 
@@ -101,7 +118,8 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
-    """The text in tests/golden/<test file>/<test name>.txt."""
+    """The text in tests/golden/<test file>/<test name>.txt (or .txt.xz)."""
     name = re.sub(r"[^\w.=-]+", "_", request.node.name).strip("_")
-    path = GOLDEN / request.path.stem / f"{name}.txt"
+    end = ".xz" if request.path.stem in PACKED else ""
+    path = GOLDEN / request.path.stem / f"{name}.txt{end}"
     return Golden(path, request.config.getoption("--update-golden"))

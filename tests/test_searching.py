@@ -89,7 +89,7 @@ def test_an_error_in_a_worker_is_raised():
 
 
 def test_few_regions_start_no_worker(monkeypatch):
-    monkeypatch.setattr(searching, "_Worker", None)
+    monkeypatch.setattr(searching, "WorkerProcess", None)
     assert len(run(2, 2)) == 2
 
 

@@ -35,13 +35,17 @@ _EXPRESSIONS = {
     "cos": "cosine({0})",
     "max": "ptx::max_nan({0}, {1})",
     "min": "ptx::min_nan({0}, {1})",
+    "less": "({0} < {1} ? 1.0f : 0.0f)",
+    "less_equal": "({0} <= {1} ? 1.0f : 0.0f)",
+    "equal": "({0} == {1} ? 1.0f : 0.0f)",
+    "select": "({0} != 0.0f ? {1} : {2})",
     "cast": "{0}",
 }
 
 #: Functions that send zeros to zero (of all arguments).
 KEEPS_ZERO = frozenset(
     ("add", "sub", "mul", "neg", "square", "sqrt", "relu", "erf", "tanh", "abs", "sin", "max",
-     "min", "cast")
+     "min", "less", "select", "cast")
 )  # fmt: skip
 
 #: The largest integer exponent that becomes multiplications.

@@ -12,8 +12,14 @@ from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ugraph import KTensor
 
 #: The tags of device/vector.cuh.
-TAGS = {DType.F16: "F16", DType.BF16: "BF16", DType.F32: "F32"}
-_STORAGE = {DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float"}
+TAGS = {
+    DType.F16: "F16", DType.BF16: "BF16", DType.F32: "F32",
+    DType.BOOL: "Bool", DType.I32: "I32", DType.I64: "I64",
+}  # fmt: skip
+_STORAGE = {
+    DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float",
+    DType.BOOL: "unsigned char", DType.I32: "int", DType.I64: "long long",
+}  # fmt: skip
 #: Index arithmetic is in int.
 _MOST_ELEMENTS = 2**31 - 2**16
 
@@ -42,7 +48,7 @@ def tag(dtype: DType) -> str:
 
 def rounded(expression: str, dtype: DType) -> str:
     """The fp32 expression rounded to ``dtype``."""
-    if dtype is DType.F32:
+    if dtype is DType.F32 or not dtype.is_float:
         return expression
     return f"round_to<{tag(dtype)}>({expression})"
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from mirage_onnx.codegen.loads import TensorView, tag
 from mirage_onnx.codegen.plan import COLUMNS, ROWS, StreamPlan
 from mirage_onnx.codegen.source import Writer
+from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
 
 
@@ -115,6 +116,9 @@ class Ring:
         for index in self.loads:
             op = self._op(index)
             dims = subscript([str(count) for _, count in self.plan.tiles(op)])
+            if not op.dtype.is_float:
+                reason = f"{op.tensor} is read in the loop as {op.dtype}"
+                raise RejectionError("EMIT_UNSUPPORTED", reason)
             name = tag(op.dtype)
             self.writer.line(f"Eight<{name}> x{index}[{self.plan.stages}]{dims};  // {op.tensor}")
 

@@ -31,7 +31,7 @@ class BundleBuilder:
         """
         cubins = dict(self._cubins)
         ids = [cubins.setdefault(c.image, len(cubins)) for c in compiled.cubins]
-        planned = plan_candidate(region, compiled.candidate.ugraph, compiled.sources, ids)
+        planned = plan_candidate(region, compiled.candidate, compiled.sources, ids)
         key = (planned.plan.to_text(), body_key)
         if key not in self._plans:
             if self._limit is not None and len(self._plans) >= self._limit:

@@ -24,7 +24,7 @@ from mirage_onnx.custom_op.plan import (
 )  # fmt: skip
 from mirage_onnx.errors import MirageError
 from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.ir.ugraph import UGraph
+from mirage_onnx.ir.ugraph import Candidate, ugraph_extents
 
 #: Alignment of each tensor inside the workspace, bytes.
 ALIGNMENT = 256
@@ -61,11 +61,13 @@ def dim_permutation(source: RegionTensor, axes: tuple[str, ...]) -> tuple[int, .
 
 def plan_candidate(
     region: Region,
-    graph: UGraph,
+    candidate: Candidate,
     sources: Sequence[KernelSource],
     cubins: Sequence[int],
 ) -> Planned:
-    """The plan that launches ``sources`` (one per kernel of ``graph``, image ids ``cubins``)."""
+    """The plan that launches ``sources`` (one per kernel, image ids ``cubins``)."""
+    graph = candidate.ugraph
+    extents = ugraph_extents(graph, candidate.params, region.extents)
     tensors = {t.name: t for t in graph.tensors}
     inputs: list[InputSpec] = []
     permutations: list[tuple[int, ...]] = []
@@ -80,7 +82,7 @@ def plan_candidate(
     for t in graph.tensors:
         if t.role == "temp":
             offsets[t.name] = size
-            count = prod(region.extents[a] for a in t.axes) * t.dtype.size_bytes
+            count = prod(extents[a] for a in t.axes) * t.dtype.size_bytes
             size += -(-count // ALIGNMENT) * ALIGNMENT
     pointers: dict[str, InputPtr | OutputPtr | WorkspacePtr] = {}
     for k, i in enumerate(region.inputs):

@@ -9,7 +9,7 @@ is an *atom* and becomes that number. Each atom is reported.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -47,12 +47,16 @@ class Atom:
 
 @dataclass(frozen=True, slots=True)
 class ConstantTable:
-    """Values no run can change: scalars as stored, scalars with atoms, integer lists, booleans."""
+    """Values no run can change: scalars as stored, scalars with atoms, integer lists, booleans.
+
+    ``read``: any of them by name, as an array.
+    """
 
     exact: Mapping[str, Fraction]
     scalars: Mapping[str, Constant]
     lists: Mapping[str, tuple[int, ...]]
     flags: Mapping[str, bool]
+    read: Callable[[str], np.ndarray | None]
 
 
 def constant_values(loaded: LoadedModel) -> dict[str, TensorProto]:
@@ -97,7 +101,8 @@ def read_constants(loaded: LoadedModel) -> ConstantTable:
     scalars: dict[str, Constant] = {}
     lists: dict[str, tuple[int, ...]] = {}
     flags: dict[str, bool] = {}
-    for name, tensor in constant_values(loaded).items():
+    values = constant_values(loaded)
+    for name, tensor in values.items():
         dtype = DTYPES.get(tensor.data_type)
         count = math.prod(tensor.dims)
         if dtype in (DType.I32, DType.I64) and len(tensor.dims) <= 1 and count <= SMALL:
@@ -114,7 +119,11 @@ def read_constants(loaded: LoadedModel) -> ConstantTable:
         exact[name] = value
         atom = find_atom(value, dtype, known) if dtype.is_float else None
         scalars[name] = replace(atom or Constant(value), source=name)
-    return ConstantTable(exact, scalars, lists, flags)
+
+    def read(name: str) -> np.ndarray | None:
+        return loaded.read(values[name]) if name in values else None
+
+    return ConstantTable(exact, scalars, lists, flags, read)
 
 
 def numbers(dims: Iterable[int]) -> tuple[tuple[float, Constant], ...]:

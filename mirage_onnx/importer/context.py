@@ -77,6 +77,14 @@ class Context:
             raise self.reject(f"{what} {name!r} are not constant")
         return self._constants.lists[name]
 
+    def array(self, position: int, what: str) -> np.ndarray:
+        """The values of a constant operand."""
+        name = self.node.input[position]
+        value = self._constants.read(name)
+        if value is None:
+            raise self.reject(f"{what} {name!r} are not constant")
+        return value
+
     def flag(self, position: int) -> bool | None:
         """The value of a constant boolean operand, None where it is not constant."""
         return self._constants.flags.get(self.node.input[position])

@@ -1,4 +1,4 @@
-"""ONNX operators that are one elementwise function, a chain of one, or a rounding."""
+"""ONNX operators that are one elementwise function, or a chain of one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FUNCTIONS = {
 CHAINS = {"Max": "max", "Min": "min", "Sum": "add"}
 
 
-def _operands(c: Context) -> list[Value]:
+def operands(c: Context) -> list[Value]:
     """All operands; where every one is a constant the first stays a tensor."""
     values = [c.operand(i) for i in range(len(c.node.input))]
     return values if any(isinstance(v, Tensor) for v in values) else [c.tensor(0), *values[1:]]
@@ -26,7 +26,7 @@ def _operands(c: Context) -> list[Value]:
 
 def function(op: str) -> Callable[[Context], None]:
     def lower(c: Context) -> None:
-        c.finish(c.elementwise(op, *_operands(c)))
+        c.finish(c.elementwise(op, *operands(c)))
 
     return lower
 
@@ -36,7 +36,7 @@ def chain(op: str) -> Callable[[Context], None]:
 
     def lower(c: Context) -> None:
         # A function of two constants has no step: begin with a tensor.
-        values = sorted(_operands(c), key=lambda v: isinstance(v, Constant))
+        values = sorted(operands(c), key=lambda v: isinstance(v, Constant))
         total = values[0]
         assert isinstance(total, Tensor)
         for v in values[1:]:
@@ -51,11 +51,6 @@ def power(c: Context) -> None:
     name = c.node.input[1]
     exponent = Constant(c.number(1, "the exponent"), source=name)
     c.finish(c.power(c.tensor(0), exponent))
-
-
-def cast(c: Context) -> None:
-    """A cast between float types, to the type that inference found for the output."""
-    c.finish(c.tensor(0))
 
 
 def clip(c: Context) -> None:

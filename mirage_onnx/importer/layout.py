@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from math import prod
+
+import numpy as np
+
 from mirage_onnx.importer.context import Context, shape_of, show
 
 
@@ -16,6 +20,21 @@ def reshape(c: Context) -> None:
     target = c.output()
     if not target.is_static:
         raise c.reject("the shape of the result is not known", "RANK_UNKNOWN")
+    c.finish(c.reshape(c.tensor(0), shape_of(target)))
+
+
+def gather_nd(c: Context) -> None:
+    """A reshape where the indices name every element once, in order: how exporters slice a mask."""
+    x, target = shape_of(c.tensor(0)), c.output()
+    if c.attribute("batch_dims", 0) or c.tensor(1).shape != (*shape_of(target), len(x)):
+        raise c.reject("picks parts of a tensor")
+    indices = c.array(1, "the indices")
+    places = np.where(indices < 0, indices + np.array(x), indices).reshape(-1, len(x))
+    inside = ((places >= 0) & (places < np.array(x))).all()
+    if not (
+        inside and np.array_equal(np.ravel_multi_index(tuple(places.T), x), np.arange(prod(x)))
+    ):
+        raise c.reject("picks other elements than all of them, in order")
     c.finish(c.reshape(c.tensor(0), shape_of(target)))
 
 

@@ -24,7 +24,7 @@ from mirage_onnx.importer.graph import (
 from mirage_onnx.ir.program import Tensor
 
 #: Versions of the default domain whose operators this version understands.
-OPSETS = range(13, 25)
+OPSETS = range(13, 27)
 #: protobuf refuses messages above this size.
 PROTOBUF_LIMIT = 2**31 - 1
 
@@ -70,8 +70,8 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
     ``base_dir`` is where the external data of a model in memory is.
 
     Raises:
-        MirageError: FILE_MISSING, FILE_UNREADABLE, NOT_ONNX, MODEL_INVALID, OPSET_UNSUPPORTED,
-            EXTERNAL_DATA_MISSING or ZERO_SIZE.
+        MirageError: FILE_MISSING, FILE_UNREADABLE, NOT_ONNX, MODEL_INVALID, OPSET_UNSUPPORTED
+            or EXTERNAL_DATA_MISSING.
     """
     if isinstance(source, ModelProto):
         path, proto, what = None, source, "the model in memory"
@@ -88,7 +88,6 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
     order = topological_order(graph)
     for tensor in stored_tensors(graph):
         check_stored(tensor, folder)
-    _check_sizes(proto)
     shapes.check_nodes(proto, opset)
     tensors = shapes.infer(proto, order, opset, lambda t: read_tensor(t, folder))
     return LoadedModel(proto, path, folder, opset, order, unique_names(graph), tensors)
@@ -147,28 +146,3 @@ def _opset(proto: ModelProto) -> int:
             f"the model has opset {found}, supported are {lowest} to {highest}",
         )
     return highest if found is None else found
-
-
-def _check_sizes(proto: ModelProto) -> None:
-    for value in proto.graph.input:
-        shape = value.type.tensor_type
-        if len(shape.shape.dim) == 1 and shape.elem_type in (TensorProto.INT64, TensorProto.INT32):
-            continue  # how ONNX writes "all axes" or the shape of a scalar
-        for axis, dim in enumerate(shape.shape.dim):
-            if dim.HasField("dim_value") and dim.dim_value == 0:
-                raise MirageError(
-                    "ZERO_SIZE", f"dimension {axis} of the graph input {value.name!r} is 0"
-                )
-    for t in proto.graph.initializer:
-        if 0 in t.dims and not _is_empty_list(t, proto):
-            raise MirageError(
-                "ZERO_SIZE", f"dimension {list(t.dims).index(0)} of the weight {t.name!r} is 0"
-            )
-
-
-def _is_empty_list(t: TensorProto, proto: ModelProto) -> bool:
-    """How ONNX writes the shape of a scalar, "all axes", or Resize's "no scales"."""
-    if len(t.dims) != 1:
-        return False
-    readers = {n.op_type for n in proto.graph.node if t.name in n.input}
-    return t.data_type in (TensorProto.INT64, TensorProto.INT32) or readers <= {"Resize"}

@@ -9,6 +9,7 @@ from mirage_onnx.importer.context import Context
 from mirage_onnx.importer.graph import reads, subgraphs
 from mirage_onnx.importer.semantics import DOMAINS, NOT_IN_ONNX, SEMANTICS, Rule
 from mirage_onnx.importer.shapes import domain_of, has_schema
+from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Node, Tensor
 
 
@@ -19,7 +20,7 @@ def lower_node(context: Context, functions: frozenset[tuple[str, str]]) -> Node:
     try:
         rule = find_rule(context, functions)
         for tensor in _data(context, rule):
-            check_tensor(context, tensor)
+            check_tensor(context, tensor, rule)
         rule.lower(context)
     except RejectionError as e:
         barrier = e.rejection
@@ -58,15 +59,15 @@ def _data(c: Context, rule: Rule) -> list[Tensor]:
     return [*inputs, c.output()]
 
 
-def check_tensor(c: Context, t: Tensor) -> None:
-    """A tensor of the math is of float type and static, and holds something.
+def check_tensor(c: Context, t: Tensor, rule: Rule) -> None:
+    """A tensor of the math is of a type that the rule takes, static, and holds something.
 
     Raises:
-        RejectionError: DTYPE, RANK_UNKNOWN, DYNAMIC_DIM or OP_FORM.
+        RejectionError: DTYPE, RANK_UNKNOWN, DYNAMIC_DIM or ZERO_SIZE.
     """
     if t.dtype is None and t.shape is None:
         raise c.reject(f"the type of {t.name!r} is not known", "RANK_UNKNOWN")
-    if t.dtype is None or not t.dtype.is_float:
+    if t.dtype is None or not _takes(rule, t.dtype):
         what = t.dtype or "of a type that is not supported"
         raise c.reject(f"{t.name!r} is {what}", "DTYPE")
     if t.shape is None:
@@ -77,4 +78,10 @@ def check_tensor(c: Context, t: Tensor) -> None:
             name = "" if d == f"{t.name}:{axis}" or d.startswith("unk__") else f" ({d!r})"
             raise c.reject(f"{where}{name} is known only at run time", "DYNAMIC_DIM")
         if d == 0:
-            raise c.reject(f"{t.name!r} holds no elements")
+            raise c.reject(f"{t.name!r} holds no elements", "ZERO_SIZE")
+
+
+def _takes(rule: Rule, dtype: DType) -> bool:
+    if dtype is DType.BOOL:
+        return rule.truth
+    return dtype.is_float or (rule.integers and dtype.is_computed)

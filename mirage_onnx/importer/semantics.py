@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mirage_onnx.importer import activations as act
 from mirage_onnx.importer import elementwise as ew
-from mirage_onnx.importer import layout, linear, norms
+from mirage_onnx.importer import layout, linear, norms, truth
 from mirage_onnx.importer import reductions as red
 from mirage_onnx.importer.context import Context
 from mirage_onnx.importer.shapes import MICROSOFT
@@ -20,14 +20,24 @@ NOT_IN_ONNX = frozenset({"SimplifiedLayerNormalization"})
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``lower`` writes the steps of a node; inputs at ``parameters`` are no tensors of its math."""
+    """``lower`` writes the steps of a node; inputs at ``parameters`` are no tensors of its math.
+
+    ``truth``: its tensors may be booleans; ``integers``: or integers.
+    """
 
     lower: Callable[[Context], None]
     parameters: frozenset[int] = frozenset()
+    truth: bool = False
+    integers: bool = False
 
 
-def _rule(lower: Callable[[Context], None], *parameters: int) -> Rule:
-    return Rule(lower, frozenset(parameters))
+def _rule(lower: Callable[[Context], None], *parameters: int, truth: bool = False) -> Rule:
+    return Rule(lower, frozenset(parameters), truth)
+
+
+def _move(lower: Callable[[Context], None], *parameters: int) -> Rule:
+    """A rule for elements of any type."""
+    return Rule(lower, frozenset(parameters), truth=True, integers=True)
 
 
 SEMANTICS: dict[tuple[str, str], Rule] = {
@@ -35,10 +45,11 @@ SEMANTICS: dict[tuple[str, str], Rule] = {
     **{("", name): _rule(ew.chain(op)) for name, op in ew.CHAINS.items()},
     ("", "Mean"): _rule(red.mean_of_operands),
     ("", "Pow"): _rule(ew.power, 1),
-    ("", "Cast"): _rule(ew.cast),
-    ("", "CastLike"): _rule(ew.cast, 1),
+    **{("", name): _rule(lower, truth=True) for name, lower in truth.RULES.items()},
+    ("", "Cast"): _move(truth.cast),
+    ("", "CastLike"): _move(truth.cast, 1),
     ("", "Clip"): _rule(ew.clip),
-    ("", "Identity"): _rule(ew.identity),
+    ("", "Identity"): _move(ew.identity),
     ("", "Dropout"): _rule(ew.dropout, 1, 2),
     ("", "LeakyRelu"): _rule(ew.leaky_relu),
     ("", "PRelu"): _rule(ew.prelu),
@@ -57,12 +68,13 @@ SEMANTICS: dict[tuple[str, str], Rule] = {
     ("", "Gemm"): _rule(linear.gemm),
     (MICROSOFT, "FusedMatMul"): _rule(linear.fused_matmul),
     # layout
-    ("", "Transpose"): _rule(layout.transpose),
-    ("", "Reshape"): _rule(layout.reshape, 1),
-    ("", "Squeeze"): _rule(layout.reshape, 1),
-    ("", "Unsqueeze"): _rule(layout.reshape, 1),
-    ("", "Flatten"): _rule(layout.reshape),
-    ("", "Expand"): _rule(layout.expand, 1),
+    ("", "Transpose"): _move(layout.transpose),
+    ("", "Reshape"): _move(layout.reshape, 1),
+    ("", "Squeeze"): _move(layout.reshape, 1),
+    ("", "Unsqueeze"): _move(layout.reshape, 1),
+    ("", "Flatten"): _move(layout.reshape),
+    ("", "GatherND"): _move(layout.gather_nd, 1),
+    ("", "Expand"): _move(layout.expand, 1),
     # normalisations
     ("", "LayerNormalization"): _rule(norms.layer_norm),
     ("", "RMSNormalization"): _rule(norms.rms_norm),

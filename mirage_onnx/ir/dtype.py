@@ -29,6 +29,14 @@ class DType(StrEnum):
         return self in (DType.F16, DType.BF16, DType.F32, DType.F64)
 
     @property
+    def is_computed(self) -> bool:
+        """Whether programs compute with it.
+
+        Floats, truth values as the numbers 0 and 1, and integers until they are cast to a float.
+        """
+        return self.is_float or self in (DType.BOOL, DType.I32, DType.I64)
+
+    @property
     def is_half(self) -> bool:
         """True for the 16-bit types that tensor cores take."""
         return self in (DType.F16, DType.BF16)
@@ -52,6 +60,13 @@ _NUMPY = {
     DType.BOOL: np.dtype(np.bool_),
     DType.U8: np.dtype(np.uint8),
 }
+
+
+def as_input(x: np.ndarray, dtype: DType) -> np.ndarray:
+    """Random numbers of either sign as values of an input: a boolean is their sign."""
+    if dtype is DType.BOOL:
+        return (x > 0) * 1.0
+    return x if dtype.is_float else np.rint(x)
 
 
 def round_to(x: np.ndarray, dtype: DType) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 ``algebra`` rewrites a function into terms; functions without it (exp, erf, max, ...) are heads of
 terms themselves and are opaque to the axioms that do not name them. ``fn`` is the meaning on
-float64 arrays, which the interpreters use.
+float64 arrays, which the interpreters use. Truth values are the numbers 0 and 1, so "and" is a
+product and "not x" is 1 - x.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ def _rsqrt(x: np.ndarray) -> np.ndarray:
     return 1.0 / np.sqrt(x)
 
 
+def _select(c: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    chosen: np.ndarray = np.where(c != 0, x, y)
+    return chosen
+
+
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     return special.expit(x)
 
@@ -63,6 +69,11 @@ ELEMENTWISE: dict[str, Elementwise] = {
     "cos":     Elementwise(1, np.cos),
     "max":     Elementwise(2, np.maximum),
     "min":     Elementwise(2, np.minimum),
+    # comparisons are 0 where an operand is NaN; select(c, x, y) is x where c is not 0
+    "less":       Elementwise(2, lambda a, b: (a < b) * 1.0),
+    "less_equal": Elementwise(2, lambda a, b: (a <= b) * 1.0),
+    "equal":      Elementwise(2, lambda a, b: (a == b) * 1.0),
+    "select":     Elementwise(3, _select),
 }  # fmt: skip
 
 #: Named irrational constants of terms.

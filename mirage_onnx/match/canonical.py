@@ -36,7 +36,11 @@ def make_region(
     live = tuple(i for i in inputs if i not in program.constants)
     tensors = {i: program.tensors[i] for i in (*live, *outputs)}
     for x in tensors.values():
-        if x.dtype is None or not x.dtype.is_float:
+        # No kernel writes booleans.
+        allowed = x.dtype is not None and (
+            x.dtype.is_computed if x.name in live else x.dtype.is_float
+        )
+        if not allowed:
             raise RejectionError("DTYPE", f"{x.name} is {x.dtype}, not a float", (x.name,))
         if not x.is_static:
             raise RejectionError("DYNAMIC_DIM", f"{x.name} has a dynamic shape", (x.name,))

@@ -32,9 +32,15 @@ class Limits:
     kept: int = 24
     kept_per_contractions: int = 8
     outputs: int = 3
-    #: A contraction feeds another one of its region only if its result has at most this many
-    #: columns: every block of the second would compute it again.
+    #: A contraction with a weight feeds another one of its region only if its result has at most
+    #: this many columns: every block of the second would compute it again.
     inner_columns: int = 32
+    #: Whether contractions of two activations are in regions.
+    runtime: bool = False
+
+
+#: What a kernel of ``superopt.space.ALL`` can hold: a softmax between two contractions.
+TILED = Limits(depth=4, runtime=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,8 @@ def _cuts(graph: Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
             leaves = frozenset().union(*(p.leaves for p in parts))
             if leaves & inner or len(leaves) > limits.leaves or len(nodes) > limits.nodes:
                 continue
+            if len({graph.contracts_weight(n) for n in nodes if graph.contractions(n)}) > 1:
+                continue  # a projection and the attention behind it are searched apart
             count = own + sum(graph.contractions(n) for n in nodes if n != node.name)
             depth = graph.depth(node.name) + max((p.depth for p in parts), default=0)
             if count <= limits.contractions and depth <= limits.depth:
@@ -97,9 +105,12 @@ def _cuts(graph: Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
 
 
 def _feeds(graph: Graph, cut: Cut, limits: Limits) -> bool:
-    """Whether every contraction of the cone is small enough to be computed in front of another."""
+    """Whether every contraction of the cone is small enough to be computed in front of another.
+
+    One of two activations may be: blocks share out the axes (heads, rows) that both have.
+    """
     for name in cut.nodes:
-        if graph.contractions(name):
+        if graph.contractions(name) and graph.contracts_weight(name):
             shape = graph.program.tensors[graph.node[name].outputs[0]].shape or (1,)
             if int(shape[-1]) > limits.inner_columns:
                 return False
@@ -169,7 +180,7 @@ def _is_convex(graph: Graph, cut: Cut, outputs: set[str]) -> bool:
 def find_candidates(program: Program, limits: Limits | None = None) -> Matches:
     """All candidate regions of ``program``, and why nodes are in none."""
     bounds = limits or Limits()
-    graph = Graph(program)
+    graph = Graph(program, runtime=bounds.runtime)
     cuts = _cuts(graph, bounds)
     candidates: dict[tuple[frozenset[str], frozenset[str]], Candidate] = {}
     failures: dict[str, Rejection] = {}

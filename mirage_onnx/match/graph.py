@@ -22,10 +22,14 @@ def _operands(node: Node) -> tuple[str, ...]:
 
 
 class Graph:
-    """A program with its edges and reasons, computed once."""
+    """A program with its edges and reasons, computed once.
 
-    def __init__(self, program: Program) -> None:
+    ``runtime``: whether contractions of two activations may be in regions.
+    """
+
+    def __init__(self, program: Program, *, runtime: bool = False) -> None:
         self.program = program
+        self._runtime = runtime
         self.consumers = program.consumers()
         self.reads = {n.name: _operands(n) for n in program.nodes}
         self.node = {n.name: n for n in program.nodes}
@@ -43,20 +47,28 @@ class Graph:
         """Why the node can be in no region, or None."""
         if node.barrier is not None:
             return node.barrier
-        for step in node.steps:
-            if step.op != "matmul":
-                continue
-            if not any(isinstance(i, str) and self._is_constant(node, i) for i in step.inputs):
-                return Rejection("WEIGHT_RUNTIME", "no operand is an initializer", (node.name,))
+        if not self._runtime and not self._contracts_weights(node):
+            return Rejection("WEIGHT_RUNTIME", "no operand is an initializer", (node.name,))
         for name in (*self.reads[node.name], *node.outputs):
             tensor = self.program.tensors.get(name)
             if not name or name in self.program.constants:
                 continue
-            if tensor is None or tensor.dtype is None or not tensor.dtype.is_float:
+            if tensor is None or tensor.dtype is None or not tensor.dtype.is_computed:
                 return Rejection("DTYPE", f"{name} is not a float tensor", (node.name,))
             if not tensor.is_static:
                 return Rejection("DYNAMIC_DIM", f"{name} has a dynamic shape", (node.name,))
         return None
+
+    def _contracts_weights(self, node: Node) -> bool:
+        """Whether every contraction of the node has an operand that no run changes."""
+        return all(
+            any(isinstance(i, str) and self._is_constant(node, i) for i in s.inputs)
+            for s in node.steps
+            if s.op == "matmul"
+        )
+
+    def contracts_weight(self, name: str) -> bool:
+        return self._contracts_weights(self.node[name])
 
     def _is_constant(self, node: Node, name: str) -> bool:
         """A weight, or computed from one inside the node (a transpose)."""

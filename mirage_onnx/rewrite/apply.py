@@ -37,7 +37,7 @@ def apply(
     # A plan is shared by instances with equal kernels and equal bodies; the digest of the body
     # needs the replacement, so a draft of each comes first, with no number yet.
     drafts = [
-        _replacement(r, plan_candidate(r, c.candidate.ugraph, c.sources, range(len(c.sources))), 0)
+        _replacement(r, plan_candidate(r, c.candidate, c.sources, range(len(c.sources))), 0)
         for r, c in chosen
     ]
     shapes = {

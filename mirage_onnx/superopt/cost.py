@@ -47,6 +47,9 @@ L2_TBPS, L2_SHARE = 5.5, 0.25
 #: behind memory traffic.
 ALU_OPS_PER_US = 4 * 132 * 128 * 1700
 
+#: What the memory moves at least.
+SECTOR_BYTES = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -107,7 +110,7 @@ def features(
     return Features(
         kernel=kernel,
         extents=extents,
-        dram_bytes=sum(size(tensors[t].axes) * tensors[t].dtype.size_bytes for t in touched),
+        dram_bytes=sum(size(tensors[t].axes) * moved_bytes(kernel, tensors[t]) for t in touched),
         loads=tuple((o.axes, o.dtype.size_bytes) for o in kernel.loads),
         matmuls=tuple(
             (o.axes, size(o.reduced), o.phase is Phase.LOOP) for o in ops if o.op == "matmul"
@@ -119,6 +122,21 @@ def features(
         after=tuple(after.items()),
         barriers=barriers + 2 * any(o.layout is Layout.SHARED for o in ops),
     )
+
+
+def moved_bytes(kernel: Kernel, tensor: KTensor) -> int:
+    """What an element of a tensor costs in memory traffic, in bytes.
+
+    A row kernel spreads one axis over its threads. Where another is the last in memory, neighbours
+    belong to other blocks: each element is a sector of its own, and a store of a part of one is a
+    load and a store. (With such a kernel, LayerNorm of 32 x 4096 x 128 with a transposed result,
+    a model took 288 us on an H200 instead of 123: bench/results/h200/speed.json.xz, qknorm.)
+    """
+    width = tensor.dtype.size_bytes
+    spread = [a for a in tensor.axes if a not in kernel.grid]
+    if kernel.loop is not None or not spread or tensor.axes[-1] not in kernel.grid:
+        return width
+    return SECTOR_BYTES * (2 if any(s.tensor == tensor.name for s in kernel.saves) else 1)
 
 
 def kernel_cost(f: Features, params: KernelParams, target: Target) -> Cost:

@@ -7,7 +7,7 @@ normal form nodes start from; ``axioms.py`` holds the rules that add spellings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from mirage_onnx.ir.term import ADD, COMMUTATIVE, MAXR, MUL, REDUCTIONS, SUM, Attr, Term
@@ -190,6 +190,31 @@ class EGraph:
             self._nodes[c] = dict.fromkeys(
                 sorted({self.canonical(n) for n in self._nodes[c]}, key=repr)
             )
+
+
+def depths(
+    g: EGraph, below: Callable[[ENode], Iterable[int] | None] = lambda n: n.children
+) -> dict[int, int]:
+    """The least depth of any spelling of each class; without one, the class is left out.
+
+    ``below``: the children that a node is above, or None for a node that is not to be used.
+    """
+    depth: dict[int, int] = {}
+    level = 0
+    while True:
+        found = [
+            c
+            for c in g.classes()
+            if c not in depth
+            and any(
+                (needs := below(n)) is not None and all(g.find(k) in depth for k in needs)
+                for n in g.nodes(c)
+            )
+        ]
+        if not found:
+            return depth
+        depth.update(dict.fromkeys(found, level))
+        level += 1
 
 
 def reachable(g: EGraph, roots: Iterable[int]) -> set[int]:

@@ -27,13 +27,20 @@ class KeptUnits:
         Raises:
             MirageError: JOURNAL, the store holds something else under its key.
         """
-        key = self._store.key(self._region_text, unit_name(classes, reads))
+        key = self._key(classes, reads)
         value = self._store.get(key)
         if value is not None:
             return unit_result(decode_unit(value))
         result = self._units.run(classes, reads)
         self._store.put(key, encode_unit(unit_record(result)))
         return result
+
+    def holds(self, classes: tuple[int, ...], reads: Reads) -> bool:
+        """Whether the store knows what the unit finds."""
+        return self._store.get(self._key(classes, reads)) is not None
+
+    def _key(self, classes: tuple[int, ...], reads: Reads) -> str:
+        return self._store.key(self._region_text, unit_name(classes, reads))
 
 
 def unit_name(classes: tuple[int, ...], reads: Reads) -> str:

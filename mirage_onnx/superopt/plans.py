@@ -4,6 +4,9 @@ A plan is built backwards, from the kernel that writes the outputs: what it read
 is still to be made, by one kernel or several. The frontier is walked best first with a bound from
 below for what is missing (one launch, and the bytes that no plan can do without), so plans come out
 in the order of their cost and the walk ends when nothing cheaper can follow.
+
+A unit on the frontier is needed unless the walk ends before it gets there, so each is offered to
+whoever can begin it ahead of time; that decides nothing about the walk itself.
 """
 
 from __future__ import annotations
@@ -16,10 +19,14 @@ from itertools import combinations
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Save, UGraph
 from mirage_onnx.superopt.choices import Counts
 from mirage_onnx.superopt.egraph import is_part
+from mirage_onnx.superopt.solved import together
+from mirage_onnx.superopt.unit_worker import Job
 from mirage_onnx.superopt.units import Built, Units
 
 #: Runs a unit: the kernels that compute these classes from inputs and the second ones.
 Run = Callable[[tuple[int, ...], tuple[int, ...]], tuple[Built, ...]]
+#: Told a floor of the plan that needs a job, and the job.
+Offer = Callable[[float, Job], None]
 Push = Callable[[float, "_Open"], None]
 ROLES = ("input", "weight", "temp", "output")
 
@@ -48,8 +55,8 @@ class _Open:
 class Plans:
     """The plans of the units of one search."""
 
-    def __init__(self, units: Units, run: Run, counts: Counts) -> None:
-        self.units, self.run, self.counts = units, run, counts
+    def __init__(self, units: Units, run: Run, counts: Counts, offer: Offer | None = None) -> None:
+        self.units, self.run, self.counts, self._offer = units, run, counts, offer
         #: What the kernels of a group read, of those groups and reads that have kernels.
         self._opened: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
 
@@ -64,6 +71,9 @@ class Plans:
 
         def push(floor_us: float, node: _Open) -> None:
             nonlocal pushed
+            if self._offer and node.group:
+                for job in self._jobs(node):
+                    self._offer(floor_us, job)
             heapq.heappush(heap, (floor_us, pushed, node))
             pushed += 1
 
@@ -78,6 +88,12 @@ class Plans:
                 self._open_reads(node, push)
             else:
                 self._open_kernels(node, push)
+
+    def _jobs(self, node: _Open) -> tuple[Job, ...]:
+        """What the walk needs when it comes to a node with a group."""
+        if node.reads is not None:
+            return ((node.group, node.reads),)
+        return tuple((node.group, roles) for roles in self.units.roles(node.group))
 
     def _open_groups(self, node: _Open, push: Push) -> None:
         if len(node.plan.kernels) == self.units.bound.kernels:
@@ -111,10 +127,11 @@ class Plans:
         if most is not None and len(opened) >= most and node.reads not in opened:
             self.counts.prune("more sets of values to read than the bound")
             return
-        if self.run(node.group, node.reads):
+        kernels = self.run(node.group, node.reads)
+        if kernels:
             opened.add(node.reads)
         rest = (node.missing - set(node.group)) | set(node.reads)
-        for b in self.run(node.group, node.reads):
+        for b in kernels:
             plan = Plan(node.plan.cost_us + b.cost_us, (*node.plan.kernels, (node.group, b)))
             push(plan.cost_us + slack * self.units.floors.rest_us(rest), _Open(plan, rest))
 
@@ -162,11 +179,8 @@ class Plans:
         return UGraph(tuple(kept), kernels)
 
     def numbers(self, plan: Plan) -> Iterator[tuple[float, tuple[KernelParams, ...]]]:
-        """The numbers of all kernels together: the best of each, then the second best, ..."""
-        order = list(reversed(plan.kernels))
-        for i in range(max(len(b.params) for _, b in order)):
-            params = tuple(b.params[min(i, len(b.params) - 1)] for _, b in order)
-            yield plan.cost_us + 0.01 * i, params
+        """The numbers of all kernels together, with their cost, best first."""
+        return together([(b.cost_us, b.params) for _, b in reversed(plan.kernels)])
 
 
 def _named(kernel: Kernel, name: str, axes: dict[str, str], temps: dict[str, str]) -> Kernel:

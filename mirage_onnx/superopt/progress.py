@@ -15,7 +15,7 @@ WINDOW_S = 3.0
 
 
 class ProgressMeter:
-    """Emits ``SearchProgress`` for one region; ``tick`` may be called in a hot loop.
+    """Emits ``SearchProgress`` for one region; ``is_due`` may be asked in a hot loop.
 
     ``clock`` gives seconds that never go back. Progress is for people only: nothing that a search
     decides may depend on it, because it depends on the clock.
@@ -33,6 +33,11 @@ class ProgressMeter:
         self._start = self._last = clock()
         self._past = deque([(self._start, 0)])
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the last event is long enough ago for another."""
+        return self._clock() - self._last >= INTERVAL_S
+
     def tick(
         self,
         states: int,
@@ -42,11 +47,10 @@ class ProgressMeter:
         units_done: int = 0,
         units_known: int = 0,
     ) -> None:
-        """Tell the totals so far; an event goes out if the last one is long enough ago."""
-        now = self._clock()
-        if now - self._last < INTERVAL_S:
+        """Tell the totals so far; an event goes out if one is due."""
+        if not self.is_due:
             return
-        self._last = now
+        self._last = now = self._clock()
         self._past.append((now, states))
         while len(self._past) > 2 and self._past[1][0] <= now - WINDOW_S:
             self._past.popleft()

@@ -15,6 +15,8 @@ from mirage_onnx.superopt.egraph import (
     RUN,
     SCALED,
     EGraph,
+    ENode,
+    depths,
     is_part,
     part_of,
 )
@@ -30,10 +32,10 @@ def readable_classes(
     Nothing that is elementwise in the inputs, which any kernel computes as fast as it reads it, and
     nothing that only exists inside a loop. The parts of an axis are not counted as elements.
     """
-    heavy, free = _above_heavy(g), _outside_loops(g)
+    light, free = depths(g, _elementwise), depths(g, _without_running_maximum)
     for c in g.classes():
         ops = {n.op for n in g.nodes(c)}
-        if not g.axes(c) or ops & {CONST, EXTENT} or c not in heavy or c not in free:
+        if not g.axes(c) or ops & {CONST, EXTENT} or c in light or c not in free:
             continue
         if not (ops & HEAVY or c in operands or c in outputs):
             continue
@@ -41,22 +43,6 @@ def readable_classes(
             continue
         if prod(extents[a] for a in g.axes(c) if not is_part(a)) <= most:
             yield c
-
-
-def _above_heavy(g: EGraph) -> set[int]:
-    """Classes that no spelling computes elementwise from inputs alone."""
-    light: set[int] = set()
-    changed = True
-    while changed:
-        changed = False
-        for c in g.classes():
-            if c not in light and any(
-                n.op not in HEAVY and all(g.find(k) in light for k in n.children)
-                for n in g.nodes(c)
-            ):
-                light.add(c)
-                changed = True
-    return set(g.classes()) - light
 
 
 def contraction_operands(g: EGraph, extents: Mapping[str, int], *, batched: bool) -> set[int]:
@@ -79,22 +65,10 @@ def contraction_operands(g: EGraph, extents: Mapping[str, int], *, batched: bool
     return found
 
 
-def _outside_loops(g: EGraph) -> set[int]:
-    """Classes with a spelling that needs no running maximum, so that they are values of kernels."""
-    free: set[int] = set()
-    changed = True
-    while changed:
-        changed = False
-        for k in g.classes():
-            if (
-                k not in free
-                and any(
-                    n.op != RUN
-                    # A rescaled sum ends its loop: the running maxima of its terms are its own.
-                    and all(g.find(i) in free for i in n.children[n.op in (SCALED, PSCALED) :])
-                    for n in g.nodes(k)
-                )
-            ):
-                free.add(k)
-                changed = True
-    return free
+def _elementwise(n: ENode) -> tuple[int, ...] | None:
+    return None if n.op in HEAVY else n.children
+
+
+def _without_running_maximum(n: ENode) -> tuple[int, ...] | None:
+    # A rescaled sum ends its loop: the running maxima of its terms are its own.
+    return None if n.op == RUN else n.children[n.op in (SCALED, PSCALED) :]

@@ -12,16 +12,12 @@ from dataclasses import dataclass, replace
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.text import parse_ugraph, print_kernel, print_ugraph
-from mirage_onnx.ir.ugraph import Candidate, Kernel, KernelParams, KTensor, UGraph, is_part_axis
+from mirage_onnx.ir.ugraph import Candidate, Kernel, KTensor, UGraph, is_part_axis
 from mirage_onnx.superopt.cost import PARTS_ASSUMED
-from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.solved import Solved, solved, together
 from mirage_onnx.superopt.thread import Family, assign_layouts
-from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import Target
-
-#: The time of a kernel at one point, and the point.
-Points = tuple[tuple[float, KernelParams], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +67,23 @@ def renumber(
     Each has ``bound.points`` candidates at most. Predictions are those of the search: the sum over
     the kernels, where a part axis has ``PARTS_ASSUMED`` elements.
     """
-    solved: dict[tuple[str, tuple[KTensor, ...]], Points] = {}
+    memo: dict[tuple[str, tuple[KTensor, ...]], Solved | None] = {}
     found: list[Ranked] = []
     for known in graphs:
         graph = known.graph
         tensors = {t.name: t for t in graph.tensors}
         parts = {a: PARTS_ASSUMED for t in graph.tensors for a in t.axes if is_part_axis(a)}
         sizes = {**extents, **parts}
-        each: list[Points] = []
+        each: list[Solved | None] = []
         for kernel, family in zip(graph.kernels, known.families, strict=True):
             key = _content(kernel, tensors)
-            if key not in solved:
-                solver = solve_tiled if family is Family.TILED else solve
-                points = solver(kernel, tensors, sizes, target, keep=bound.points)
-                solved[key] = tuple((c.time_us, p) for c, p in points)
-            each.append(solved[key])
-        if all(each):
-            found.append(Ranked(known, _together(graph, each)))
+            if key not in memo:
+                memo[key] = solved(family, kernel, tensors, sizes, target, keep=bound.points)
+            each.append(memo[key])
+        fit = [numbers for numbers in each if numbers is not None]
+        if len(fit) == len(each):
+            candidates = tuple(Candidate(graph, p, cost_us) for cost_us, p in together(fit))
+            found.append(Ranked(known, candidates))
     return tuple(sorted(found, key=lambda r: r.predicted_us))
 
 
@@ -95,13 +91,3 @@ def _content(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[str, tuple
     """What the numbers of a kernel depend on, extents apart: all but its name."""
     used = dict.fromkeys([o.tensor for o in kernel.loads] + [s.tensor for s in kernel.saves])
     return print_kernel(replace(kernel, name="k")), tuple(tensors[name] for name in used)
-
-
-def _together(graph: UGraph, each: Sequence[Points]) -> tuple[Candidate, ...]:
-    """The best numbers of all kernels, then the second best, ... (as ``Plans.numbers``)."""
-    # Added up from the last kernel on, as plans are, so that equal times stay equal.
-    cost_us = sum(points[0][0] for points in reversed(each))
-    return tuple(
-        Candidate(graph, tuple(p[min(i, len(p) - 1)][1] for p in each), cost_us + 0.01 * i)
-        for i in range(max(map(len, each)))
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -74,8 +74,16 @@ class Bound:
 
 
 def default_bound(space: Space) -> Bound:
-    """The bound of a search of ``space``: with parts, three values go from kernel to kernel."""
-    return Bound(kernels=3, reads=3, states=60_000) if space.split else Bound()
+    """The bound of a search of ``space``."""
+    return widened(Bound(), space)
+
+
+def widened(bound: Bound, space: Space) -> Bound:
+    """``bound`` for a search of ``space``: with parts, three values go from kernel to kernel."""
+    if not space.split:
+        return bound
+    kernels, reads = max(bound.kernels, 3), max(bound.reads, 3)
+    return replace(bound, kernels=kernels, reads=reads, states=max(bound.states, 60_000))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from mirage_onnx.ir.term import INPUT, SUM, walk
 from mirage_onnx.ir.ugraph import KTensor
 from mirage_onnx.superopt.axioms import Axiom, Saturation, saturate
 from mirage_onnx.superopt.cost import PARTS_ASSUMED
-from mirage_onnx.superopt.egraph import EGraph, is_part
+from mirage_onnx.superopt.egraph import EGraph, depths, is_part
 from mirage_onnx.superopt.readable import contraction_operands, readable_classes
 from mirage_onnx.superopt.space import Space
 
@@ -47,7 +47,7 @@ class Saturated:
         }
         self._operands = contraction_operands(g, region.extents, batched=space.tiled)
         # Last, because operands that no axiom has spelled yet are classes from here on.
-        self.depth = _depths(g)
+        self.depth = depths(g)
         most = self._most_elements()
         self.readable = frozenset(
             readable_classes(g, self.extents, self._operands, self.outputs, most)
@@ -85,22 +85,6 @@ class Saturated:
         operand = c in self._operands and len(axes) > 1 and axes[-1] in self._contracted
         dtype = next(iter(sorted(half)), DType.F32) if operand else DType.F32
         return KTensor(f"t{c}", dtype, axes, "temp")
-
-
-def _depths(g: EGraph) -> dict[int, int]:
-    """Least depth of any spelling of each class."""
-    depth: dict[int, int] = {}
-    changed = True
-    while changed:
-        changed = False
-        for c in g.classes():
-            for n in g.nodes(c):
-                if all(g.find(k) in depth for k in n.children):
-                    d = 1 + max((depth[g.find(k)] for k in n.children), default=-1)
-                    if d < depth.get(c, 1 << 30):
-                        depth[c] = d
-                        changed = True
-    return depth
 
 
 def _contracted_axis(region: Region, name: str) -> str | None:

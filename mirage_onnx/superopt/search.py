@@ -16,9 +16,8 @@ from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.choices import Counts
-from mirage_onnx.superopt.foresight import ForeseenPlans
 from mirage_onnx.superopt.hooks import Hooks, NoStore
-from mirage_onnx.superopt.kept_units import KeptUnits, unit_name
+from mirage_onnx.superopt.kept_units import KeptUnits
 from mirage_onnx.superopt.plans import Plan, Plans
 from mirage_onnx.superopt.progress import ProgressMeter
 from mirage_onnx.superopt.result import (
@@ -72,9 +71,7 @@ def search(
     start = time.monotonic()
     meter = ProgressMeter(region.key, budget_s, ends.emit)
     units = SharedUnits(region, target, limits, axioms, space, allow, workers=workers)
-    store = ends.store if allow is None else NoStore()
-    kept = KeptUnits(units, store)
-    region_text = region.text
+    kept = KeptUnits(units, ends.store if allow is None else NoStore())
     total = Counts()
     out: list[Verified] = []
 
@@ -83,13 +80,14 @@ def search(
         stop = Stop.BUDGET if time.monotonic() > start + budget_s else ends.stop()
         if stop is not None:
             raise StoppedError(stop)
-        meter.tick(
-            units.states + (running.states if running else 0),
-            total.pruned,
-            min((v.candidate.predicted_us for v in out), default=None),
-            units_done=len(results),
-            units_known=units.known,
-        )
+        if meter.is_due:
+            meter.tick(
+                units.states + (running.states if running else 0),
+                total.pruned,
+                min((v.candidate.predicted_us for v in out), default=None),
+                units_done=len(results),
+                units_known=units.known,
+            )
 
     units.poll = poll
     counts, results = Counts(), list[UnitResult]()
@@ -106,15 +104,10 @@ def search(
     def offer(floor_us: float, job: Job) -> None:
         """Let a worker begin what no earlier search has kept."""
         classes, what = job
-        if (
-            isinstance(what, Roles)
-            or store.get(store.key(region_text, unit_name(classes, what))) is None
-        ):
+        if isinstance(what, Roles) or not kept.holds(classes, what):
             units.offer(floor_us, job)
 
-    plans = Plans(units, run, counts)
-    if units.is_shared:
-        plans = ForeseenPlans(units, run, counts, offer)
+    plans = Plans(units, run, counts, offer if units.is_shared else None)
     accepted: dict[str, ProofLike | Rejection] = {}
     refused: list[Rejection] = []
     overflowing, unsafe = list[frozenset[int]](), set[str]()
@@ -176,5 +169,4 @@ def _blamed(verdict: Rejection, plan: Plan) -> set[str]:
     if verdict.code != "RANGE":
         return set()
     order = [b.text for _, b in reversed(plan.kernels)]
-    names = {name.rpartition(" of kernel ")[2] for name in verdict.nodes}
-    return {text for i, text in enumerate(order) if f"k{i}" in names}
+    return {text for i, text in enumerate(order) if f"k{i}" in verdict.nodes}

@@ -35,9 +35,10 @@ from mirage_onnx.superopt.result import (
     Stop,
     Verified,
     Verify,
+    widened,
 )
 from mirage_onnx.superopt.search import search
-from mirage_onnx.superopt.space import EMITTED, Space
+from mirage_onnx.superopt.space import EMITTED, Space, space_of
 from mirage_onnx.superopt.structures import Entry, StructureStore, dominant
 from mirage_onnx.target import Target
 
@@ -54,6 +55,12 @@ class Scope:
     bound: Bound = field(default_factory=Bound)
     space: Space = EMITTED
     axioms: tuple[Axiom, ...] = AXIOMS
+
+    @classmethod
+    def of(cls, target: Target, bound: Bound, region: Region) -> Scope:
+        """What the pipeline searches for ``region``."""
+        space = space_of(region)
+        return cls(target, widened(bound, space), space)
 
 
 def search_structure(

@@ -6,8 +6,6 @@ only the time depends on the number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from math import inf
 from typing import cast
 
 from mirage_onnx.ir.region import Region
@@ -17,21 +15,15 @@ from mirage_onnx.superopt.result import Allow, Bound
 from mirage_onnx.superopt.roles import Roles
 from mirage_onnx.superopt.space import Space
 from mirage_onnx.superopt.unit_pool import NOW_US, UnitPool
-from mirage_onnx.superopt.unit_worker import (
-    Derivations,
-    Found,
-    Job,
-    PartedUnits,
-    portable_setting,
-)
-from mirage_onnx.superopt.units import Outline, Reads, UnitResult
+from mirage_onnx.superopt.unit_worker import Found, Job, portable_setting
+from mirage_onnx.superopt.units import Derivations, Outline, Reads, UnitResult, Units, merged
 from mirage_onnx.target import Target
 
 #: Seconds between two polls while all there is to do is to wait for a worker.
 WAIT_S = 0.05
 
 
-class SharedUnits(PartedUnits):
+class SharedUnits(Units):
     """Units for ``workers`` processes, of which the caller's is one.
 
     A setting that another process cannot have (an axiom that is in no table, a restriction without
@@ -121,18 +113,3 @@ class SharedUnits(PartedUnits):
         if isinstance(what, Roles):
             return ()
         return self._outlines[classes].derivations.get(what, ())
-
-
-def merged(parts: Iterable[Outline]) -> Outline:
-    """The outline of the same classes under all roles, from its parts in the order of these."""
-    derivations: dict[Reads, Derivations] = {}
-    floor_us: dict[Reads, float] = {}
-    counts, complete = Counts(), True
-    for part in parts:
-        for reads, own in part.derivations.items():
-            derivations[reads] = (*derivations.get(reads, ()), *own)
-            floor_us[reads] = min(floor_us.get(reads, inf), part.floor_us[reads])
-        counts.states += part.counts.states
-        counts.pruned.update(part.counts.pruned)
-        complete = complete and part.complete
-    return Outline(derivations, floor_us, counts, complete)

@@ -1,14 +1,17 @@
 """Which kernels a search enumerates.
 
 ``ALL`` is the space of the design: any block graph over the roles of the dimensions. ``EMITTED`` is
-the part of it that code generation has rules for: streaming kernels (one loop, whose axis every
-contraction in it runs over, with weights on one side) and row kernels (no loop, one axis spread
-over the threads). The pipeline searches what it can compile.
+the part of it with the special forms of code generation, whose costs are calibrated: streaming
+kernels (one loop, whose axis every contraction in it runs over, with weights on one side) and row
+kernels (no loop, one axis spread over the threads). The pipeline searches that where weights
+stream, and all where two activations meet in a contraction (``space_of``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from mirage_onnx.ir.region import Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +29,15 @@ class Space:
 
 ALL = Space()
 EMITTED = Space(tiled=False, shifted=False, split=False)
+
+
+def space_of(region: Region) -> Space:
+    """The space that the pipeline searches for a region."""
+    constant = {i.tensor.name for i in region.inputs if i.is_weight} | set(region.constants)
+    for step in region.steps:
+        names = [x for x in step.inputs if isinstance(x, str)]
+        if all(n in constant for n in names):
+            constant.add(step.output.name)
+        elif step.op == "matmul" and not any(n in constant for n in names):
+            return ALL
+    return EMITTED

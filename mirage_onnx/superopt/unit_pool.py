@@ -18,7 +18,8 @@ from math import inf
 from typing import cast
 
 from mirage_onnx.superopt.search_setting import generator_digest
-from mirage_onnx.superopt.unit_worker import Derivations, Found, Job
+from mirage_onnx.superopt.unit_worker import Found, Job
+from mirage_onnx.superopt.units import Derivations
 from mirage_onnx.superopt.worker_process import WorkerProcess
 
 #: A search shorter than this starts no worker; to start one takes about as long.

@@ -61,14 +61,12 @@ class UnitRecord:
     """The best kernels of a unit, cheapest first, and its part of the report of the search.
 
     ``counts``: what was counted (``states``, ``built``), ``pruned``: by reason; both by name.
-    ``complete``: within the bound nothing is missing.
     """
 
     built: tuple[BuiltRecord, ...] = ()
     counts: tuple[tuple[str, int], ...] = ()
     pruned: tuple[tuple[str, int], ...] = ()
     refused: tuple[Rejection, ...] = ()
-    complete: bool = True
 
 
 def encode_built(record: BuiltRecord) -> dict[str, Any]:
@@ -103,7 +101,6 @@ def encode_unit(record: UnitRecord) -> dict[str, Any]:
         "counts": {name: int(n) for name, n in record.counts},
         "pruned": {reason: int(n) for reason, n in record.pruned},
         "refused": [[r.code, r.reason, list(r.nodes)] for r in record.refused],
-        "complete": record.complete,
     }
 
 
@@ -114,15 +111,11 @@ def decode_unit(value: object) -> UnitRecord:
         MirageError: JOURNAL.
     """
     fields = _object(value)
-    complete = fields.get("complete")
-    if not isinstance(complete, bool):
-        raise MirageError("JOURNAL", "an entry does not say whether it is complete")
     return UnitRecord(
         tuple(map(decode_built, _list(fields.get("built")))),
         _counts(fields.get("counts")),
         _counts(fields.get("pruned")),
         tuple(map(_rejection, _list(fields.get("refused")))),
-        complete,
     )
 
 

@@ -18,13 +18,12 @@ from typing import IO
 from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.choices import Counts
-from mirage_onnx.superopt.derive import Derivation
 from mirage_onnx.superopt.remote_hooks import send
 from mirage_onnx.superopt.result import Allow, Bound
 from mirage_onnx.superopt.roles import Roles
 from mirage_onnx.superopt.search_setting import generator_digest
 from mirage_onnx.superopt.space import Space
-from mirage_onnx.superopt.units import Outline, Reads, UnitResult, Units
+from mirage_onnx.superopt.units import Derivations, Outline, Reads, UnitResult, Units
 from mirage_onnx.superopt.worker_process import worker_streams
 from mirage_onnx.target import Target
 
@@ -32,28 +31,9 @@ from mirage_onnx.target import Target
 Job = tuple[tuple[int, ...], Roles | Reads]
 #: What a job finds.
 Found = Outline | UnitResult
-Derivations = tuple[tuple[Roles, Derivation], ...]
 
 
-class PartedUnits(Units):
-    """Units whose outlines come in parts, one for each of the roles."""
-
-    _only: Roles | None = None
-
-    def roles(self, classes: tuple[int, ...]) -> tuple[Roles, ...]:
-        """As of ``Units``; during a part its own."""
-        return super().roles(classes) if self._only is None else (self._only,)
-
-    def outline_part(self, classes: tuple[int, ...], roles: Roles) -> Outline:
-        """The outline under these roles only."""
-        self._only = roles
-        try:
-            return self._outline(classes)
-        finally:
-            self._only = None
-
-
-class WorkerUnits(PartedUnits):
+class WorkerUnits(Units):
     """Units that are given their derivations."""
 
     _given = Outline({}, {}, Counts(), complete=True)

@@ -4,7 +4,7 @@ assign roles  which dimension the loop walks and which the grid splits (roles.py
 derive        every derivation of the values under these roles (derive.py)
 outline       the derivations by what they read of earlier kernels, with a floor of their cost
 build         block graph and thread layouts, or a typed refusal (build.py, thread.py)
-solve         numbers by the cost model (numbers.py)
+solve         numbers by the cost model (solved.py)
 
 Derivations are cheap and layouts and numbers are not, so a unit is only built when a plan that is
 the cheapest by its floor needs it. A unit is a pure function of the search's setting and of the
@@ -16,29 +16,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import inf
 
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.text import print_kernel
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
+from mirage_onnx.ir.ugraph import Kernel, KernelParams
 from mirage_onnx.superopt.axioms import Axiom
 from mirage_onnx.superopt.build import build_kernel
 from mirage_onnx.superopt.choices import Counts, Setting, StateLimitError
 from mirage_onnx.superopt.derive import Derivation, derivations
 from mirage_onnx.superopt.floors import Floors
-from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.result import Allow, Bound
 from mirage_onnx.superopt.roles import Roles, enumerate_roles
 from mirage_onnx.superopt.saturated import Saturated
+from mirage_onnx.superopt.solved import solved
 from mirage_onnx.superopt.space import Space
 from mirage_onnx.superopt.spellings import Spellings
-from mirage_onnx.superopt.thread import Family
-from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import Target
 
 MAXIMA = frozenset({"rmax", "run_max"})
 
 Reads = tuple[int, ...]
+Derivations = tuple[tuple[Roles, Derivation], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Outline:
     No kernel of them costs less than ``floor_us``. ``complete``: within the bound none is missing.
     """
 
-    derivations: dict[Reads, tuple[tuple[Roles, Derivation], ...]]
+    derivations: dict[Reads, Derivations]
     floor_us: dict[Reads, float]
     counts: Counts
     complete: bool
@@ -110,7 +110,8 @@ class Units(Saturated):
     def outline(self, classes: tuple[int, ...]) -> Outline:
         """The derivations of ``classes`` under all roles."""
         if classes not in self._outlines:
-            self._outlines[classes] = self._outline(classes)
+            parts = [self.outline_part(classes, roles) for roles in self.roles(classes)]
+            self._outlines[classes] = merged(parts)
         return self._outlines[classes]
 
     @property
@@ -133,33 +134,27 @@ class Units(Saturated):
         """What the outlines pruned, by reason."""
         return sum((o.counts.pruned for o in self._outlines.values()), Counter[str]())
 
-    def _outline(self, classes: tuple[int, ...]) -> Outline:
-        g, counts, complete = self.graph, Counts(), True
-        inputs = frozenset(self.inputs)
-        found: dict[Reads, list[tuple[Roles, Derivation]]] = {}
-        for roles in self.roles(classes):
-            own = Counts(limit=self.bound.states)
-            setting = Setting(
-                g, roles, self.space, inputs, self.readable, self.original,
-                self.region.extents, own,
-            )  # fmt: skip
-            spellings = Spellings(setting, self.bound)
-            try:
-                for d in derivations(setting, classes, self.bound):
-                    self.poll(own)
-                    spellings.add(d)
-            except StateLimitError:
-                complete = False
-            for d in spellings.cheapest():
-                found.setdefault(reads_of(d), []).append((roles, d))
-            counts.states += own.states
-            counts.pruned.update(own.pruned)
-        return Outline(
-            {r: tuple(ds) for r, ds in found.items()},
-            {r: min(self.floors.kernel_us(classes, *rd) for rd in ds) for r, ds in found.items()},
-            counts,
-            complete,
-        )
+    def outline_part(self, classes: tuple[int, ...], roles: Roles) -> Outline:
+        """The derivations of ``classes`` under these roles only."""
+        counts, complete = Counts(limit=self.bound.states), True
+        setting = Setting(
+            self.graph, roles, self.space, frozenset(self.inputs), self.readable, self.original,
+            self.region.extents, counts,
+        )  # fmt: skip
+        spellings = Spellings(setting, self.bound)
+        try:
+            for d in derivations(setting, classes, self.bound):
+                self.poll(counts)
+                spellings.add(d)
+        except StateLimitError:
+            complete = False
+        found: dict[Reads, Derivations] = {}
+        for d in spellings.cheapest():
+            found[reads_of(d)] = (*found.get(reads_of(d), ()), (roles, d))
+        floors = {
+            r: min(self.floors.kernel_us(classes, *rd) for rd in ds) for r, ds in found.items()
+        }
+        return Outline(found, floors, counts, complete)
 
     def run(self, classes: tuple[int, ...], reads: Reads) -> UnitResult:
         """The kernels that compute ``classes`` from inputs and exactly ``reads``, best first."""
@@ -185,26 +180,20 @@ class Units(Saturated):
             if text in found:
                 counts.prune("the same kernel twice")
                 continue
-            points = self.numbers(family, kernel, named, counts)
-            if points:
-                params = tuple(p for _, p in points)
+            best = solved(
+                family, kernel, named, self.extents, self.target,
+                keep=self.bound.points, pruned=counts.pruned, allow=self._allowed(kernel),
+            )  # fmt: skip
+            if best:
+                cost_us, params = best
                 powers = frozenset(p[0] for p, c in d.items() if c.node.op == "exp")
-                found[text] = Built(points[0][0], text, kernel, params, reads, powers)
+                found[text] = Built(cost_us, text, kernel, params, reads, powers)
         kernels = self.best(found.values(), counts)
         return UnitResult(kernels, counts, built, tuple(reasons.values()))
 
-    def numbers(
-        self, family: Family, kernel: Kernel, tensors: dict[str, KTensor], counts: Counts
-    ) -> list[tuple[float, KernelParams]]:
-        """The cheapest points of a kernel that are allowed."""
-        solver = solve_tiled if family is Family.TILED else solve
+    def _allowed(self, kernel: Kernel) -> Callable[[KernelParams], bool] | None:
         allow = self.allow
-        points = solver(
-            kernel, tensors, self.extents, self.target,
-            keep=self.bound.points, pruned=counts.pruned,
-            allow=None if allow is None else lambda p: allow(kernel, p),
-        )  # fmt: skip
-        return [(cost.time_us, p) for cost, p in points]
+        return None if allow is None else lambda p: allow(kernel, p)
 
     def best(self, found: Iterable[Built], counts: Counts) -> tuple[Built, ...]:
         """Cheapest first; a kernel dies where ``kept`` others cost no more.
@@ -224,3 +213,18 @@ class Units(Saturated):
 def reads_of(derivation: Derivation) -> Reads:
     """The classes of earlier kernels that a derivation reads, in ascending order."""
     return tuple(sorted({p[0] for p, c in derivation.items() if c.kind == "read"}))
+
+
+def merged(parts: Iterable[Outline]) -> Outline:
+    """The outline of the same classes under all roles, from its parts in the order of these."""
+    derivations: dict[Reads, Derivations] = {}
+    floor_us: dict[Reads, float] = {}
+    counts, complete = Counts(), True
+    for part in parts:
+        for reads, own in part.derivations.items():
+            derivations[reads] = (*derivations.get(reads, ()), *own)
+            floor_us[reads] = min(floor_us.get(reads, inf), part.floor_us[reads])
+        counts.states += part.counts.states
+        counts.pruned.update(part.counts.pruned)
+        complete = complete and part.complete
+    return Outline(derivations, floor_us, counts, complete)

@@ -145,3 +145,22 @@ def _node_us(node: Node, program: Program, table: Table) -> float | None:
         binary = len(node.inputs) == 2
         time_us = table.op_us("Mul" if binary else "Exp", size)
     return time_us
+
+
+def with_floors(times: Mapping[str, float], program: Program, target: Target) -> dict[str, float]:
+    """``times``, and for contractions of two activations what reading and writing them takes.
+
+    The table has no times of these; no kernel is faster than the memory, so a region still never
+    looks more worth replacing than it is.
+    """
+    found = dict(times)
+    for node in program.nodes:
+        if node.name in found or not any(s.op == "matmul" for s in node.steps):
+            continue
+        tensors = [program.tensors[n] for n in (*node.inputs, *node.outputs) if n]
+        if all(t.is_static and t.dtype is not None for t in tensors):
+            moved = sum(
+                prod(int(d) for d in t.shape or ()) * t.dtype.size_bytes for t in tensors if t.dtype
+            )
+            found[node.name] = target.launch_us + moved / (target.stream_tbps * 1e6)
+    return found

@@ -18,7 +18,9 @@ import numpy as np
 from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import LoadedModel
+from mirage_onnx.ir.dtype import as_input
 from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.ir.ugraph import ugraph_extents
 from mirage_onnx.target import Target
 from mirage_onnx.tune.device import Gpu
 from mirage_onnx.tune.ort_run import OrtRun, region_model
@@ -113,7 +115,8 @@ def draw(
         for i in region.inputs:
             name, shape = i.tensor.name, tuple(int(d) for d in i.tensor.shape or ())
             x = rng.standard_normal(shape)
-            x = weights.get(name, np.abs(x) + 0.5 if positive else x)
+            drawn = np.abs(x) + 0.5 if positive and i.dtype.is_float else x
+            x = weights.get(name, as_input(drawn, i.dtype))
             data[name] = np.asarray(x).astype(i.dtype.numpy).reshape(shape)
         oracle = Oracle.of(region, data)
         if oracle.finite:
@@ -158,12 +161,14 @@ def prepare(
     """A graph replay of the candidate's kernels, and the addresses of its outputs."""
     at: dict[str, int] = {}
     outputs: dict[str, int] = {}
-    for t in compiled.candidate.ugraph.tensors:
+    candidate = compiled.candidate
+    extents = ugraph_extents(candidate.ugraph, candidate.params, region.extents)
+    for t in candidate.ugraph.tensors:
         source = inputs.address(t.name, t.axes)
         if source is not None:
             at[t.name] = source
             continue
-        size = prod(region.extents[a] for a in t.axes) * t.dtype.size_bytes
+        size = prod(extents[a] for a in t.axes) * t.dtype.size_bytes
         at[t.name] = gpu.empty(size)
         gpu.poison(at[t.name], size)
         if t.role == "output":

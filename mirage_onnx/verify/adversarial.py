@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mirage_onnx.ir import term as t
+from mirage_onnx.ir.dtype import as_input
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.ugraph import KernelParams, UGraph
 from mirage_onnx.verify.reduced import Instantiation
@@ -64,10 +65,11 @@ def adversarial_inputs(
         if i.is_weight:
             deep = shape[0] if len(shape) > 1 else 1
             one = rng.standard_normal(shape) / np.sqrt(deep) + (len(shape) <= 1)
+            one = as_input(one, i.dtype)
             result[i.name] = np.ascontiguousarray(np.broadcast_to(one, (len(CASES), *shape)))
             continue
         cases = [_hard(case, shape, number, i.name in masks, rng) for case in CASES]
-        result[i.name] = np.stack(cases)
+        result[i.name] = as_input(np.stack(cases), i.dtype)
     return result
 
 

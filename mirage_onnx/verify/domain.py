@@ -126,8 +126,10 @@ class Rounded(Float64):
 def real_function(op: str, xp: Any) -> Callable[..., np.ndarray]:
     """The elementwise function on float64 arrays of the module ``xp``.
 
-    numpy's ufuncs serve cupy arrays too, scipy's do not.
+    numpy's ufuncs serve cupy arrays too, scipy's and ``where`` do not.
     """
+    if op == "select":
+        return lambda c, x, y: xp.where(c != 0, x, y)
     name = _OF_SCIPY.get(op)
     if xp is np or name is None:
         return ELEMENTWISE[op].fn
@@ -279,8 +281,8 @@ class Field:
                 return self._extreme("max", np.zeros_like(x), x)
             case "max" | "min", (x, y):
                 return self._extreme(op, x, y)
-            case _, (x,) if ELEMENTWISE[op].algebra is None:
-                return self.oracle.call(op, x)
+            case _ if ELEMENTWISE[op].algebra is None:
+                return self.oracle.call(op, *args)
         raise ValueError(f"{op} of {len(args)} arguments has no meaning in the field")
 
 

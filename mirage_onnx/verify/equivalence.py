@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_onnx.errors import Rejection, RejectionError
+from mirage_onnx.ir.dtype import as_input
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.ugraph import UGraph
 from mirage_onnx.verify.domain import Float64
@@ -117,7 +118,8 @@ def check_terms(region: Region, rng: np.random.Generator) -> Rejection | None:
             inputs = {}
             for i in region.inputs:
                 data = rng.standard_normal([extents[a] for a in i.axes])
-                inputs[i.name] = abs(data) + 0.5 if positive else data
+                data = abs(data) + 0.5 if positive and i.dtype.is_float else data
+                inputs[i.name] = as_input(data, i.dtype)
             arrays = {i.tensor.name: positional(i, inputs[i.name]) for i in region.inputs}
             want = interpret_steps(region, arrays, rounded=False, extents=extents)
             largest = max(float(np.abs(v[np.isfinite(v)]).max(initial=0.0)) for v in want.values())

@@ -73,7 +73,7 @@ class ExponentPair(Field):
         x = super().elementwise(op, *outer)
         if op in ("max", "min", "relu"):
             return self._opaque(x, "max", x)
-        return self._opaque(outer[0], op, x)
+        return self._opaque(outer[0] if len(outer) == 1 else x, op, x)
 
     def power(self, x: np.ndarray, e: Fraction) -> np.ndarray:
         n, d = e.as_integer_ratio()
@@ -110,7 +110,8 @@ class ExponentPair(Field):
 
     def _image(self, name: str, x: np.ndarray) -> np.ndarray:
         """A random function into Z_q."""
-        return self.oracle.call(f"exponent of {name}", np.where(x == field.VOID, 0, x), field.Q)
+        known = np.where(x == field.VOID, 0, x)
+        return self.oracle.call(f"exponent of {name}", known, m=field.Q)
 
     def _opaque(self, argument: np.ndarray, op: str, value: np.ndarray) -> np.ndarray:
         return self._join(value, self._image(op, argument))

@@ -167,10 +167,13 @@ class Oracle:
             self._named[name] = _mix(self._keys ^ np.uint64(int.from_bytes(digest, "little")))
         return self._named[name]
 
-    def call(self, name: str, x: np.ndarray, m: int = P) -> np.ndarray:
-        """The random function ``name`` at x, with values below ``m``."""
-        key = self.key(name).reshape(-1, *[1] * (x.ndim - 1))
-        return _mod(_mix(_mix(x + key) ^ key), m)
+    def call(self, name: str, *args: np.ndarray, m: int = P) -> np.ndarray:
+        """The random function ``name`` of all ``args``, with values below ``m``."""
+        key = self.key(name).reshape(-1, *[1] * (args[0].ndim - 1))
+        h = _mix(args[0] + key)
+        for x in args[1:]:
+            h = _mix((h ^ key) + x)
+        return _mod(_mix(h ^ key), m)
 
     def permute(self, name: str, x: np.ndarray, backwards: bool = False) -> np.ndarray:
         """The random permutation ``name`` of Z_p, or its inverse.

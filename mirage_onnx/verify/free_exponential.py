@@ -81,7 +81,7 @@ class FreeExponential(Field):
 
     def _atom(self, t: np.ndarray) -> np.ndarray:
         """A maximum."""
-        image = self.oracle.call("shift", np.where(t == field.VOID, _ZERO, t), field.Q)
+        image = self.oracle.call("shift", np.where(t == field.VOID, _ZERO, t), m=field.Q)
         return self._join(t, np.where(t == field.VOID, t, _ZERO), image)
 
     # -- the domain --------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class FreeExponential(Field):
         t = super().constant(value)
         if isinstance(value, str):
             name = f"constant {value}"
-            image = self.oracle.call(name, np.zeros(self.draws, dtype=np.uint64), field.Q)
+            image = self.oracle.call(name, np.zeros(self.draws, dtype=np.uint64), m=field.Q)
         else:
             q = field.residue(*value.as_integer_ratio(), field.Q)
             image = np.full(self.draws, q, dtype=np.uint64)
@@ -134,7 +134,7 @@ class FreeExponential(Field):
             return self._join(t, g=g)
         n, d = e.as_integer_ratio()
         image = s & ~MARK
-        image = image if d == 1 else self.oracle.call(f"exponent of root{d}", image, field.Q)
+        image = image if d == 1 else self.oracle.call(f"exponent of root{d}", image, m=field.Q)
         image = field.inverse(image, field.Q) if n < 0 else image
         image = field.power(image, abs(n), field.Q)
         return self._join(t, s=np.where(s & MARK, image | MARK, _ZERO), g=g)

@@ -152,6 +152,10 @@ ELEMENTWISE: dict[str, Callable[..., Interval]] = {
     "cos": lambda _: SIGNED_UNIT,
     "max": lambda a, b: Interval(max(a.lo, b.lo), max(a.hi, b.hi)),
     "min": lambda a, b: Interval(min(a.lo, b.lo), min(a.hi, b.hi)),
+    "less": lambda a, b: UNIT,
+    "less_equal": lambda a, b: UNIT,
+    "equal": lambda a, b: UNIT,
+    "select": lambda c, a, b: a | b,
 }
 
 

@@ -15,7 +15,7 @@ from mirage_onnx.verify.symbolic import block_values
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One value: an operation of ``ir.ugraph`` on earlier lines, by name.
+    """One value of ``kernel``: an operation of ``ir.ugraph`` on earlier lines, by name.
 
     ``term``: what it is, exactly; ``marks``: the parts its elements are in (``symbolic``);
     ``summed``: axes of which elements are added up (an upper bound of how many is their extent).
@@ -23,6 +23,7 @@ class Line:
     """
 
     name: str
+    kernel: str
     op: str
     args: tuple[str, ...]
     dtype: DType
@@ -56,15 +57,16 @@ def ugraph_lines(graph: UGraph) -> tuple[Line, ...]:
             exponent = op.value if op.op == "powr" and isinstance(op.value, Fraction) else None
             lines.append(
                 Line(
-                    block_name(n, kernel.name), op.op, args, op.dtype, value.term, value.marks,
-                    summed, op.tensor, exponent,
+                    block_name(n, kernel.name), kernel.name, op.op, args, op.dtype, value.term,
+                    value.marks, summed, op.tensor, exponent,
                 )
             )  # fmt: skip
         for save in kernel.saves:
             value = values[kernel.name, save.arg]
             args = (block_name(save.arg, kernel.name),)
             dtype = graph.tensor(save.tensor).dtype
-            lines.append(Line(save.tensor, "cast", args, dtype, value.term, value.marks))
+            name = save.tensor
+            lines.append(Line(name, kernel.name, "cast", args, dtype, value.term, value.marks))
     return tuple(lines)
 
 

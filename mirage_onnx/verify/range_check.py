@@ -67,7 +67,7 @@ class RangeCheck:
 
     def _activations(self, magnitude: float) -> dict[str, Fact]:
         return {
-            i.name: Fact(iv.symmetric(min(magnitude, largest(i.dtype))))
+            i.name: Fact(_range(i, iv.symmetric(min(magnitude, largest(i.dtype)))))
             for i in self.region.inputs
             if not i.is_weight
         }
@@ -92,11 +92,15 @@ class RangeCheck:
 
     def any_inputs(self) -> Bounds:
         """What holds of the region's terms whatever its activations are."""
-        free = {i.name: Fact(iv.REALS) for i in self.region.inputs if not i.is_weight}
+        inputs = [i for i in self.region.inputs if not i.is_weight]
+        free = {i.name: Fact(_range(i, iv.REALS)) for i in inputs}
         return Bounds(self.region.extents, {**free, **self._weights})
 
     def check(self, graph: UGraph) -> RangeRecord | Rejection:
-        """The record of a candidate that is safe where the region is, else RANGE."""
+        """The record of a candidate that is safe where the region is.
+
+        Else RANGE with the name of the kernel in which the value begins to be unsafe.
+        """
         lines = ugraph_lines(graph)
         facts = {**self._activations(self.magnitude or MAGNITUDE), **self._weights}
         reach = follow(lines, Bounds(self.region.extents, facts))
@@ -105,7 +109,7 @@ class RangeCheck:
             if self.magnitude is not None and not at.finite:
                 line = next((x for x in lines if x.name == at.origin), lines[-1])
                 reason = self._reason(output.name, line, reach)
-                return Rejection("RANGE", reason, (line.name,))
+                return Rejection("RANGE", reason, (line.kernel,))
         names = {line.name: line for line in lines}
         stored = {n: x for n, x in names.items() if x.dtype.is_half and x.op != "load"}
         return RangeRecord(
@@ -121,6 +125,10 @@ class RangeCheck:
             f"{largest(line.dtype):.4g}, and makes {output} infinite or NaN on inputs up to "
             f"{self.magnitude:g}, on which the region is safe"
         )
+
+
+def _range(i: RegionTensor, numbers: Interval) -> Interval:
+    return iv.UNIT if i.dtype is DType.BOOL else numbers
 
 
 def _text(x: Interval) -> str:

@@ -40,7 +40,9 @@ _DIVISOR = frozenset(("div", "recip", "rsqrt"))
 
 
 def finfo(dtype: DType) -> Any:
-    """The limits of a float type, as ``numpy.finfo``."""
+    """The limits of a float type, as ``numpy.finfo``; of other types those of fp32."""
+    if not dtype.is_float:
+        dtype = DType.F32
     return ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
 
 
@@ -163,7 +165,10 @@ def _loses(line: Line, x: Sequence[Interval]) -> bool:
         case "powr":
             assert line.exponent is not None
             return line.exponent.denominator != 1 or (line.exponent < 0 and zero[0])
-        case "exp" | "neg" | "abs" | "square" | "relu" | "max" | "min":
+        case "less" | "less_equal" | "equal":
+            # Two numbers beyond the type are equal there.
+            return (above[0] and above[1]) or (below[0] and below[1])
+        case "exp" | "neg" | "abs" | "square" | "relu" | "max" | "min" | "select":
             return False
         case "sigmoid" | "tanh" | "erf" | "prev":
             return False

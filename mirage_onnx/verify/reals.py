@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.ir.dtype import as_input
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.ugraph import UGraph
 from mirage_onnx.verify.domain import Float64
@@ -32,7 +33,8 @@ def check_reals(
     domain, inputs = Float64(3), {}
     for i in region.inputs:
         data = rng.standard_normal([sizes.extents[a] for a in i.axes])
-        inputs[i.name] = Named(np.stack([data, -data, np.abs(data) + 0.5]), i.axes)
+        cases = np.stack([data, -data, np.abs(data) + 0.5])
+        inputs[i.name] = Named(as_input(cases, i.dtype), i.axes)
     want = interpret_terms(domain, region.terms, inputs, sizes.extents)
     got = interpret_ugraph(domain, graph, sizes.params, sizes.extents, inputs)
     for output, reference in zip(region.outputs, want, strict=True):

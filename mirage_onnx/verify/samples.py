@@ -12,7 +12,7 @@ from math import ceil, prod
 import numpy as np
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.dtype import round_to
+from mirage_onnx.ir.dtype import as_input, round_to
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.ir.ugraph import Kernel, KernelParams
 from mirage_onnx.verify.interpret_steps import by_axes
@@ -85,9 +85,9 @@ def sample_inputs(
         elif i.is_weight:
             deep = max(shape, default=1) if len(shape) > 1 else 1
             one = rng.standard_normal(shape) / np.sqrt(deep) + (len(shape) <= 1)
-            data = np.broadcast_to(one, (len(cases), *shape))
+            data = np.broadcast_to(as_input(one, i.dtype), (len(cases), *shape))
         else:
-            data = np.stack([hard_case(case, shape, rng) for case in cases])
+            data = as_input(np.stack([hard_case(case, shape, rng) for case in cases]), i.dtype)
         result[i.name] = round_to(np.ascontiguousarray(data), i.dtype)
     return result
 

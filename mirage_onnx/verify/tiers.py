@@ -35,7 +35,7 @@ from mirage_onnx.verify.square_root import FreeExponentialRoots, SquareRoots, re
 LEAST_VALID = 2
 ACCEPTED_RISK = 1e-9
 #: Fewest and most draws at one instantiation.
-DRAWS, MOST_DRAWS = 3, 8
+DRAWS, MOST_DRAWS = 3, 24
 MOST_ROOT_DRAWS, MOST_PAIR_DRAWS = 24, 96
 #: Draws of a proof that has no bound.
 HEURISTIC_DRAWS = 8

@@ -102,7 +102,8 @@ def _check_tensors(graph: UGraph) -> None:
     for t in graph.tensors:
         _need(t.role in ROLES, f"{t.name} has the unknown role {t.role}")
         _need(len(set(t.axes)) == len(t.axes), f"{t.name} has an axis twice")
-        _need(t.dtype.is_float, f"{t.name} is {t.dtype}, which is no float type")
+        kept = t.dtype.is_float or (t.dtype.is_computed and t.role in ("input", "weight"))
+        _need(kept, f"{t.name} is {t.dtype}, which is no float type")
 
 
 def _check_part_axes(graph: UGraph) -> None:
@@ -150,7 +151,8 @@ def _check_op(
     _need(entry is not None or op.op in OTHERS, "there is no such operation")
     arity = entry.arity if entry else ARITY.get(op.op, 1)
     _need(len(op.args) == arity, f"{arity} arguments are needed, not {len(op.args)}")
-    _need(op.dtype.is_float, f"{op.dtype} is no float type")
+    kept = op.dtype.is_float or (op.dtype.is_computed and op.op == "load")
+    _need(kept, f"{op.dtype} is no float type")
     _need(len(set(op.axes)) == len(op.axes), "an axis comes twice")
     if op.op == "load":
         result = _check_load(kernel, op, tensors, written)

@@ -22,16 +22,19 @@ POWERS = [Fraction(n) for n in (0, 1, 2, 3, 5, -1, -3, 32)] + [
 TEXT = """ugraph 1
 tensor i0 f32[a0,a1] input
 tensor i1 f32[a0,a1] input
+tensor i2 bool[a0,a1] input
 tensor o0 f32[a0,a1] output
 kernel k0 grid=a0 cluster=- loop=-
   %0 = load i0 imap=a0 cmap=- fmap=- : f32[a0,a1] post vector
   %1 = load i1 imap=a0 cmap=- fmap=- : f32[a0,a1] post vector
-  %2 = {} : f32[a0,a1] post vector
-  save o0 = %2 omap=a0
+  %2 = load i2 imap=a0 cmap=- fmap=- : bool[a0,a1] post vector
+  %3 = {} : f32[a0,a1] post vector
+  save o0 = %3 omap=a0
 """
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 88.0, -104.0, 1e-30, 3e38, 1e5, 7.5e6]
+OPERANDS = {1: "%0", 2: "%0 %1", 3: "%2 %0 %1"}
 OPERATIONS = [
-    *(f"{op} {'%0 %1' if e.arity == 2 else '%0'}" for op, e in sorted(ELEMENTWISE.items())),
+    *(f"{op} {OPERANDS[e.arity]}" for op, e in sorted(ELEMENTWISE.items())),
     *(f"powr[{e}] %0" for e in POWERS),
 ]
 
@@ -61,14 +64,16 @@ def test_rule(module: Any, case: int) -> None:
         x[np.abs(x) > 1e8] = 0  # beyond this fp64 holds no fraction of a turn that matters
     if op == "powr[-1/2]":
         x = np.abs(x)  # of -0 and -inf, rsqrt and power differ
-    tensors = {"i0": x, "i1": y, "o0": np.full_like(x, 42)}
+    c = rng.integers(0, 2, x.shape).astype(bool)
+    tensors = {"i0": x, "i1": y, "i2": c, "o0": np.full_like(x, 42)}
     module.run(tensors, [case])
     with np.errstate(all="ignore"):
         if op.startswith("powr"):
             want = np.power(x.astype(np.float64), float(POWERS[case - len(ELEMENTWISE)]))
         else:
-            operands = (x.astype(np.float64), y.astype(np.float64))[: ELEMENTWISE[op].arity]
-            want = ELEMENTWISE[op].fn(*operands)
+            names = OPERANDS[ELEMENTWISE[op].arity].split()
+            values = {"%0": x, "%1": y, "%2": c}
+            want = ELEMENTWISE[op].fn(*(values[n].astype(np.float64) for n in names))
         want = want.astype(np.float32)
     got = tensors["o0"]
     tiny = np.abs(want) < 1e-37  # denormal results may be flushed

@@ -40,7 +40,7 @@ def test_unary(bench, op, shape, seed):
     shapes=hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=4),
     weight=st.sampled_from([(), (0,), (1,), (0, 1)]),
     seed=SEEDS,
-    opset=st.sampled_from([13, 14, 24]),
+    opset=st.sampled_from([13, 14, 24, 26]),
 )
 def test_binary(bench, op, shapes, weight, seed, opset):
     """Operands are inputs or weights; a weight of one element is a constant of any rank."""
@@ -106,7 +106,7 @@ def test_cast(bench, shape, seed, types):
     to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(want))
     bench.agrees(*bench.one("Cast", [x], to=to), rtol=0, atol=0)
     like = np.zeros(3, want)
-    bench.agrees(*bench.one("CastLike", [x, like], opset=24), rtol=0, atol=0)
+    bench.agrees(*bench.one("CastLike", [x, like], opset=26), rtol=0, atol=0)
 
 
 @few
@@ -202,7 +202,9 @@ def test_refusals(bench):
     _refused(bench, "Cast", [X], "DTYPE: Cast: 'y0' is i64", to=TensorProto.INT64)
     _refused(bench, "Cast", [X], to=TensorProto.FLOAT8E4M3FN,
              reason="DTYPE: Cast: 'y0' is of a type that is not supported")  # fmt: skip
-    _refused(bench, "Cast", [X.astype(np.int32)], "DTYPE: Cast: 'x0' is i32", to=TensorProto.FLOAT)
+    _refused(bench, "Cast", [X.astype(np.uint8)], "DTYPE: Cast: 'x0' is u8", to=TensorProto.FLOAT)
+    _refused(bench, "Cast", [X.astype(np.int64)], "DTYPE: Cast: 'y0' is f64",
+             to=TensorProto.DOUBLE)  # fmt: skip
     _refused(bench, "Mul", [X.astype(np.int64)] * 2, "DTYPE: Mul: 'x0' is i64")
     _refused(bench, "LeakyRelu", [X], "OP_FORM: LeakyRelu: the attribute alpha is inf",
              alpha=float("inf"))  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from onnx import helper
 
 from tests.importer.refusals import F32, refusal, relu
@@ -125,17 +124,3 @@ class TestTypes:
         assert refusal(bench.model(node, {"x": (F32, [2])}, ["y"])) == (
             "MODEL_INVALID: node 'f' is of domain 'my.domain', which the model does not import"
         )
-
-
-class TestZeroSize:
-    def test_input(self, bench):
-        model = relu(bench)
-        model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 0
-        assert refusal(model) == "ZERO_SIZE: dimension 1 of the graph input 'x' is 0"
-
-    @pytest.mark.parametrize("shape", [(0,), (3, 0)])
-    def test_weight(self, bench, shape):
-        node = helper.make_node("Concat", ["x", "w"], ["y"], axis=len(shape) - 1)
-        model = bench.model(node, {"x": (F32, [3] * len(shape))}, ["y"],
-                            {"w": np.zeros(shape, F32)})  # fmt: skip
-        assert refusal(model) == f"ZERO_SIZE: dimension {len(shape) - 1} of the weight 'w' is 0"

@@ -18,7 +18,7 @@ def ramp(shape, dtype=np.float32):
 
 
 @few
-@given(shape=SHAPES, data=st.data(), opset=st.sampled_from([13, 21, 24]))
+@given(shape=SHAPES, data=st.data(), opset=st.sampled_from([13, 21, 26]))
 def test_transpose(bench, shape, data, opset):
     perm = data.draw(st.none() | st.permutations(range(len(shape))))
     attributes = {} if perm is None else {"perm": perm}
@@ -27,7 +27,7 @@ def test_transpose(bench, shape, data, opset):
 
 @few
 @given(sides=st.lists(st.integers(2, 4), max_size=3), data=st.data(),
-       opset=st.sampled_from([13, 14, 24]))  # fmt: skip
+       opset=st.sampled_from([13, 14, 26]))  # fmt: skip
 def test_reshape(bench, sides, data, opset):
     """Ones inserted and removed anywhere, with -1 or 0 in the place of what it stands for."""
     shapes = []
@@ -129,3 +129,32 @@ def test_refusals(bench, op, have, parameter, reason):
 def test_shape_from_a_run_is_refused(bench):
     model, _ = bench.one("Reshape", [ramp((2, 3)), np.array([3, 2])])
     assert bench.barrier(model).split(":")[0] in ("RANK_UNKNOWN", "DYNAMIC_DIM")
+
+
+@few
+@given(shape=SHAPES, data=st.data(), dtype=st.sampled_from([np.float32, np.float16, np.bool_]))
+def test_gather_nd_of_everything(bench, shape, data, dtype):
+    """Every element once, in order, named from either end; a mask between dimensions of 1."""
+    places = np.stack(np.indices(shape), -1).astype(np.int64)
+    if data.draw(st.booleans()):
+        places -= np.array(shape)
+    places = places[None] if data.draw(st.booleans()) else places
+    arrays = [(ramp(shape, np.float32) % 3).astype(dtype), places]
+    program = bench.agrees(*bench.one("GatherND", arrays, weights=(1,)))
+    assert next(s.op for s in program.nodes[0].steps) in ("reshape", "cast")
+
+
+def test_gather_nd_of_anything_else(bench):
+    x, order = ramp((2, 3)), np.stack(np.indices((2, 3)), -1)
+    other = "OP_FORM: GatherND: picks other elements than all of them, in order"
+    part = "OP_FORM: GatherND: picks parts of a tensor"
+    fed = "OP_FORM: GatherND: the indices 'x1' are not constant"
+
+    def reason(indices, weights=(1,), **attributes):
+        return bench.barrier(bench.one("GatherND", [x, indices], weights, **attributes)[0])
+
+    assert reason(order[::-1].copy()) == reason(order[:1]) == other
+    assert reason(order + np.array([2, 0])) == other  # beyond the end
+    assert reason(order[..., :1].copy()) == part
+    assert reason(order[:, 0, 1:].copy(), batch_dims=1) == part
+    assert reason(order, ()) == fed

@@ -158,13 +158,13 @@ class TestAccepted:
 
 
 class TestOpset:
-    @pytest.mark.parametrize("opset", [7, 12, 25, 99])
+    @pytest.mark.parametrize("opset", [7, 12, 27, 99])
     def test_outside(self, bench, opset):
         assert refusal(relu(bench, opset=opset)) == (
-            f"OPSET_UNSUPPORTED: the model has opset {opset}, supported are 13 to 24"
+            f"OPSET_UNSUPPORTED: the model has opset {opset}, supported are 13 to 26"
         )
 
-    @pytest.mark.parametrize("opset", range(13, 25))
+    @pytest.mark.parametrize("opset", range(13, 27))
     def test_inside(self, bench, opset):
         bench.agrees(relu(bench, opset=opset), {"x": np.ones((2, 3), F32)})
 

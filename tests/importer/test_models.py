@@ -16,7 +16,7 @@ from mirage_onnx.ir.program import Node
 MODELS = Path(__file__).resolve().parents[2] / "models"
 NAMES = ["llama_decode", "lora", "bert", "rmsnorm_linear"]
 #: Attention and rotary embedding, index arithmetic: what this version leaves alone.
-LEFT = {"Gather", "GatherND", "Where", "IsNaN", "And", "Slice", "Concat"}
+LEFT = {"Gather", "Slice", "Concat"}
 
 
 def line(node: Node) -> str:

@@ -41,7 +41,7 @@ EPSILON = st.sampled_from([None, 1e-5, 1e-3, 0.5])
 
 @few
 @given(case=norms(), epsilon=EPSILON, bias=st.booleans(), seed=SEEDS,
-       opset=st.sampled_from([17, 20, 24]))  # fmt: skip
+       opset=st.sampled_from([17, 20, 26]))  # fmt: skip
 def test_layer_normalization(bench, case, epsilon, bias, seed, opset):
     shape, axis, scale = case
     arrays = normal(seed, shape, scale, *([scale] if bias else []))

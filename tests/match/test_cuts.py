@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from small_models import Net, largest, matches
+from small_models import Net, largest, matches, search_region
 
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.match.cuts import Limits, Matches, find_candidates
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.match.cuts import TILED, Limits, Matches, find_candidates
+from mirage_onnx.superopt.space import ALL
+from mirage_onnx.verify.equivalence import check_terms
 
 MODELS = sorted((Path(__file__).resolve().parents[2] / "models").glob("*.onnx"))
 
@@ -91,7 +94,7 @@ class TestReasons:
 
     def test_dtype_of_a_cast(self) -> None:
         net = Net()
-        y = net.Exp(net.cast(net.input(8, 64, dtype=np.int32), np.float16))
+        y = net.Exp(net.cast(net.input(8, 64, dtype=np.uint8), np.float16))
         assert codes(net.model(y))["Cast"] == "DTYPE"
 
     def test_dynamic_dim(self) -> None:
@@ -109,6 +112,26 @@ class TestReasons:
         net = Net()
         y = net.Exp(net.Gather(net.input(8, 64), [0, 1]))
         assert codes(net.model(y))["Gather"] == "OP_UNKNOWN"
+
+
+def test_contractions_of_activations() -> None:
+    """A masked softmax between two of them is one region where the search may hold it."""
+    net = Net(opset=18)
+    q, k, v = (net.input(1, 4, 16, 16) for _ in range(3))
+    allowed = net.And(net.input(1, 1, 16, 16, dtype=np.bool_), net.constant(np.tri(16), np.bool_))
+    logits = net.Mul(net.MatMul(q, net.Transpose(k, perm=[0, 1, 3, 2])), 0.25)
+    p = net.Softmax(net.Add(logits, net.Where(allowed, 0.0, -1e4)))
+    model = net.model(net.MatMul(p, v))
+    program = import_model(load_model(model))
+    assert not any("MatMul" in n for c in find_candidates(program).candidates for n in c.nodes)
+    found = find_candidates(program, TILED)
+    assert found.rejections == ()
+    region = largest(found).region
+    assert len(region.nodes) == len(program.nodes) == 8
+    assert sorted(i.dtype for i in region.inputs if not i.dtype.is_half) == [DType.BOOL] * 2
+    assert check_terms(region, np.random.default_rng(0)) is None
+    best = search_region(region, space=ALL, budget_s=60).candidates[0]
+    assert len(best.candidate.ugraph.kernels) == 1
 
 
 def test_cones_overlap() -> None:

@@ -27,7 +27,8 @@ from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.shared_units import SharedUnits
 from mirage_onnx.superopt.space import ALL
 from mirage_onnx.superopt.unit_pool import UnitPool
-from mirage_onnx.superopt.unit_worker import Job, PartedUnits
+from mirage_onnx.superopt.unit_worker import Job
+from mirage_onnx.superopt.units import Units
 from mirage_onnx.superopt.worker_process import WorkerProcess
 from mirage_onnx.target import H200
 
@@ -120,7 +121,7 @@ def test_any_number_of_workers_gives_the_same(
 def test_what_workers_find_is_what_is_found_here(started: list[WorkerProcess]) -> None:
     """Every outline and every unit of the output of a region, by two workers."""
     region, bound = PROGRAMS["layernorm_linear"](), default_bound(ALL)
-    here = PartedUnits(region, H200, bound, AXIOMS, ALL)
+    here = Units(region, H200, bound, AXIOMS, ALL)
     size = here.graph.size
     units = SharedUnits(region, H200, bound, AXIOMS, ALL, workers=3)
     try:

@@ -44,7 +44,6 @@ UNIT = UnitRecord(
     (("states", 12), ("built", 3)),
     (("registers", 5),),
     (Rejection("LAYOUT", "no layout", ("n",)),),
-    complete=False,
 )
 
 
@@ -62,7 +61,6 @@ WRONG: dict[str, Any] = {
     "counts": [None, {"states": "1"}, {"states": -1}, {"states": True}],
     "pruned": [[], {"registers": 0.5}],
     "refused": [{}, [["LAYOUT"]], [["NOTHING", "", []]], [["LAYOUT", 1, []]], [["LAYOUT", "", 1]]],
-    "complete": [None, 1],
 }
 
 

@@ -31,7 +31,7 @@ from mirage_onnx.importer import import_model, load
 #: A margin that every region meets, however slow its kernel: what verifies is replaced.
 ANY_COST = -1e9
 #: Codes that the documentation promises for models which ONNX Runtime may run.
-REFUSED = ("OPSET_UNSUPPORTED", "ZERO_SIZE")
+REFUSED = ("OPSET_UNSUPPORTED",)
 #: Where the converting backends lift older models to.
 CONVERTED_OPSET = 21
 CATEGORIES = ("NodeModel", "SimpleModel", "PyTorchConvertedModel", "PyTorchOperatorModel",

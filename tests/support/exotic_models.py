@@ -195,6 +195,16 @@ def quantized(model: onnx.ModelProto, h: str) -> None:
     _output(model, "zz", F32)
 
 
+@_exotic()
+def nothing(model: onnx.ModelProto, h: str) -> None:
+    """An empty weight joins the region's result, as exporters write an empty cache."""
+    _constant(model, "empty", np.zeros((0, WIDTH), np.float16))
+    _node(model, "Concat", ["empty", h], ["z"], axis=0)
+    _node(model, "Neg", ["empty"], ["e"])
+    _output(model, "z")
+    _output(model, "e")
+
+
 @_exotic(runs=False)
 def odd_types(model: onnx.ModelProto, h: str) -> None:
     """Weights of types that numpy lacks, and complex numbers."""

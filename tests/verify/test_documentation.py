@@ -66,7 +66,7 @@ def test_the_constants_of_the_page_are_those_of_the_code() -> None:
     assert P == 2 * Q + 1
     assert f"missⁿ <= {tiers.ACCEPTED_RISK:.0e}".replace("e-09", "e-9") in TEXT
     assert f"Where {tiers.MOST_PAIR_DRAWS} draws are not enough" in TEXT
-    assert tiers.MOST_DRAWS == 8 and "Where eight draws are too few" in TEXT
+    assert tiers.MOST_DRAWS == 24 and "Where 24 draws are too few" in TEXT
     assert tiers.LEAST_VALID == 2 and "valid in two draws at least" in re.sub(r"\s+", " ", TEXT)
 
 

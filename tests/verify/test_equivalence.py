@@ -92,6 +92,7 @@ def judge(goldens: Goldens, value: Term, *lines: str) -> Proof | Rejection:
 
 SCALARS = ("const[0]", "const[1]", "const[pi]", "const[1/2]", "const[355/113]", "powr[1/2] %1")
 X = term.input_("i0", ["a0", "a1"])
+ONE, call = term.const(1), term.apply
 HALF = Fraction(1, 2)
 
 
@@ -109,6 +110,11 @@ HALF = Fraction(1, 2)
         (term.mul(term.power(term.const(HALF), HALF), X),
          ("const[1/2]", "powr[1/2] %1", "mul %0 %2")),
         (term.add(term.power(X, 2), X), ("const[1]", "add %0 %1", "mul %0 %2")),
+        (call("less", X, ONE), ("const[1]", "less %0 %1")),
+        (call("select", call("less_equal", X, ONE), X, term.power(X, 2)),
+         ("const[1]", "less_equal %0 %1", "square %0", "select %2 %0 %3")),
+        (term.add(ONE, term.mul(term.const(-1), call("equal", X, ONE))),
+         ("const[1]", "equal %0 %1", "sub %1 %2")),
         # by the laws of later tiers
         (term.power(X, -HALF), ("recip %0", "sqrt %1")),
         (term.power(term.apply("exp", X), 2), ("add %0 %0", "exp %1")),
@@ -129,7 +135,14 @@ def test_equal_programs_are_proven(goldens: Goldens, value: Term, lines: tuple[s
         (ops.to_term("relu", X), ("abs %0",)),
         (term.mul(term.const("pi"), X), ("const[355/113]", "mul %0 %1")),
         (term.add(term.power(X, 2), X), ("square %0", "sub %1 %0")),
+        (call("less", X, ONE), ("const[1]", "less %1 %0")),
+        (call("less", X, ONE), ("const[1]", "less_equal %0 %1")),
+        (call("less", X, ONE), ("const[1/2]", "less %0 %1")),
+        (call("less", X, ONE), ("const[0]", "less %1 %0")),
+        (call("select", X, X, ONE), ("const[1]", "select %0 %1 %0")),
+        (call("select", X, X, ONE), ("const[2]", "select %0 %0 %1")),
         # right on the reals, but of a law that no tier has
+        (call("select", call("less", X, ONE), X, ONE), ("const[1]", "min %0 %1")),
         (term.apply("abs", X), ("square %0", "sqrt %1")),
     ],
 )  # fmt: skip

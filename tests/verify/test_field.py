@@ -117,6 +117,18 @@ def test_random_functions_are_uniform_and_depend_on_name_and_draw() -> None:
     assert (y != z).mean() > 0.999
 
 
+def test_random_functions_of_several_arguments_tell_all_of_them() -> None:
+    oracle = field.Oracle(np.array([1, 2], dtype=np.uint64))
+    x, y, z = (draw(2, 5000) for _ in range(3))
+    value = oracle.call("select", x, y, z)
+    one = np.uint64(1)
+    others = ((y, x, z), (x, z, y), (x ^ one, y, z), (x, y ^ one, z), (x, y, z ^ one))
+    for args in others:
+        assert (oracle.call("select", *args) != value).mean() > 0.999
+    assert (value[0] != value[1]).mean() > 0.999 and (value < P).all()
+    assert (oracle.call("select", x, y) != value).mean() > 0.999
+
+
 def test_permutations_are_inverted() -> None:
     oracle = field.Oracle(np.array([1, 2], dtype=np.uint64))
     x = np.concatenate([draw(2, 5000), np.full((2, 1), P - 1, dtype=np.uint64)], axis=1)

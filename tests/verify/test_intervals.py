@@ -32,13 +32,13 @@ def assert_holds(result: Interval, value: float) -> None:
 
 
 @pytest.mark.parametrize("op", sorted(ops.ELEMENTWISE))
-@given(x=PAIRS, y=PAIRS, share=SHARES, other=SHARES)
+@given(x=PAIRS, y=PAIRS, z=PAIRS, share=SHARES, other=SHARES)
 def test_every_function_holds_its_values(
-    op: str, x: Interval, y: Interval, share: float, other: float
+    op: str, x: Interval, y: Interval, z: Interval, share: float, other: float
 ) -> None:
     arity = ops.ELEMENTWISE[op].arity
-    args = [x, y][:arity]
-    points = [between(x, share), between(y, other)][:arity]
+    args = [x, y, z][:arity]
+    points = [between(x, share), between(y, other), between(z, share)][:arity]
     with np.errstate(all="ignore"):
         value = float(ops.ELEMENTWISE[op].fn(*map(np.float64, points)))
     assert_holds(iv.ELEMENTWISE[op](*args), value)

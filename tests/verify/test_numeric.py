@@ -7,15 +7,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from goldens import golden
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.ir.dtype import DType, round_to
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.ir.ugraph import KernelParams, UGraph
-from mirage_onnx.verify.numeric import CASES, NumericRecord, check_numerics
+from mirage_onnx.verify import numeric
+from mirage_onnx.verify.numeric import CASES, SPREAD, NumericRecord, check_numerics, redrawn
 
 Goldens = dict[str, tuple[Region, UGraph]]
 RNG = np.random.default_rng(0)
+#: In these, two draws refuse a program that rounds as the original does.
+SEEDS = (1, 4, 7, 9)
 
 
 def edited(graph: UGraph, old: str, new: str) -> UGraph:
@@ -63,6 +68,42 @@ def test_lost_precision_is_refused(
     assert isinstance(result, Rejection)
     assert result.code == code, result
     assert any(result.reason.startswith(f"{case}:") for case in CASES)
+
+
+def test_one_draw_of_roundings_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few logits make the error of a row, so programs that round alike have other errors there."""
+    given = golden("qknorm_attention")
+    as_the_original = edited(given.ugraph, "%22 = mul %20 %21 : f32", "%22 = mul %20 %21 : f16")
+    worse = edited(given.ugraph, "%22 = mul %20 %21 : f32", "%22 = mul %20 %21 : bf16")
+
+    def refused() -> list[int]:
+        return [
+            sum(isinstance(check_numerics(given.region, g, None, seed=n), Rejection) for n in SEEDS)
+            for g in (given.ugraph, as_the_original, worse)
+        ]
+
+    assert refused() == [0, 0, len(SEEDS)]
+    monkeypatch.setattr(numeric, "DRAWS", 1)
+    monkeypatch.setattr(numeric, "BATCH", 1)
+    one = refused()
+    assert one[0] > 0 and one[1] > 0 and one[2] == len(SEEDS)
+
+
+def test_other_draws_are_the_same_case() -> None:
+    region = golden("qknorm_attention").region
+    inputs = {i.name: RNG.standard_normal([3, 4]) for i in region.inputs}
+    weight, *activations = (i.name for i in region.inputs)
+    x, y = activations[:2]
+    inputs[x][0], inputs[x][1] = 0.0, 1.5
+    found = redrawn(region, inputs, 6, RNG)
+    assert (found[weight] == inputs[weight]).all()
+    assert (found[x][:, 0] == 0).all() and (np.ptp(found[x][:, 1], axis=-1) == 0).all()
+    assert len(set(found[x][:, 1, 0])) > 3
+    ratio = found[y] / inputs[y]
+    assert (ratio > 1 - 2**-10).all() and (ratio < 1 + SPREAD + 2**-9).all()
+    assert (round_to(found[y], DType.F16) == found[y]).all()
+    truth = replace(region, inputs=tuple(replace(i, dtype=DType.BOOL) for i in region.inputs))
+    assert all((x == inputs[n]).all() for n, x in redrawn(truth, inputs, 2, RNG).items())
 
 
 def test_real_weights_are_sampled_with_their_largest_channels(goldens: Goldens) -> None:

@@ -1,6 +1,7 @@
 // Element types, and vectors of them: global memory <-> fp32 registers.
 //
-// F16, BF16 and F32 are tags: T::Storage is what memory holds, a 16-bit value being its bits.
+// F16, BF16 and F32 are tags: T::Storage is what memory holds, a 16-bit value being its bits. Bool,
+// I32 and I64 are of inputs only: single elements are loaded, as the nearest fp32 number.
 // Eight<T> is eight consecutive elements as they lie in memory.
 // Needs ptx.cuh, included before.
 #pragma once
@@ -28,6 +29,38 @@ struct F32 {
   using Storage = float;
 };
 
+struct Bool {
+  using Storage = unsigned char;
+  static PTX_DEVICE Storage load(const Storage* from) { return ptx::ld_nc_u8(from); }
+  static PTX_DEVICE float widen(Storage bits) { return bits ? 1.0f : 0.0f; }
+};
+
+struct I32 {
+  using Storage = int;
+  static PTX_DEVICE Storage load(const Storage* from) {
+    return static_cast<int>(ptx::ld_nc_u32(from));
+  }
+  static PTX_DEVICE float widen(Storage bits) { return static_cast<float>(bits); }
+};
+
+struct I64 {
+  using Storage = long long;
+  static PTX_DEVICE Storage load(const Storage* from) {
+    const ptx::U2 v = ptx::ld_nc_v2(from);
+    return static_cast<long long>(static_cast<unsigned long long>(v.y) << 32 | v.x);
+  }
+  static PTX_DEVICE float widen(Storage bits) { return static_cast<float>(bits); }
+};
+
+template <class T>
+constexpr bool kInputOnly = false;
+template <>
+constexpr bool kInputOnly<Bool> = true;
+template <>
+constexpr bool kInputOnly<I32> = true;
+template <>
+constexpr bool kInputOnly<I64> = true;
+
 // The value of v after it is stored as T and read back.
 template <class T>
 PTX_DEVICE float round_to(float v) {
@@ -38,7 +71,10 @@ PTX_DEVICE float round_to(float v) {
 
 template <class T, Path P>
 PTX_DEVICE typename T::Storage load_bits(const typename T::Storage* from) {
-  if constexpr (sizeof(typename T::Storage) == 4) {
+  if constexpr (kInputOnly<T>) {
+    static_assert(P == Path::kConst);
+    return T::load(from);
+  } else if constexpr (sizeof(typename T::Storage) == 4) {
     return P == Path::kCoherent ? ptx::ld_f32(from) : ptx::ld_nc_f32(from);
   } else {
     return P == Path::kCoherent ? ptx::ld_u16(from) : ptx::ld_nc_u16(from);
@@ -47,7 +83,7 @@ PTX_DEVICE typename T::Storage load_bits(const typename T::Storage* from) {
 
 template <class T, Path P>
 PTX_DEVICE float load(const typename T::Storage* from) {
-  if constexpr (sizeof(typename T::Storage) == 4) {
+  if constexpr (!kInputOnly<T> && sizeof(typename T::Storage) == 4) {
     return load_bits<T, P>(from);
   } else {
     return T::widen(load_bits<T, P>(from));
@@ -162,6 +198,9 @@ PTX_DEVICE void load_vector(const typename T::Storage* from, float (&to)[W]) {
   constexpr int kBytes = W * static_cast<int>(sizeof(typename T::Storage));
   if constexpr (W == 1) {
     to[0] = load<T, P>(from);
+  } else if constexpr (kInputOnly<T>) {
+#pragma unroll
+    for (int j = 0; j < W; ++j) to[j] = load<T, P>(from + j);
   } else if constexpr (W == 8) {
     unpack8<T>(load8<T, P>(from), to);
   } else if constexpr (kBytes == 16) {

@@ -27,6 +27,9 @@ PTX_DEVICE float ld_f32(const void* from) { return emu::load_global<float>(from)
 PTX_DEVICE unsigned short ld_nc_u16(const void* from) {
   return emu::load_global<unsigned short>(from);
 }
+PTX_DEVICE unsigned char ld_nc_u8(const void* from) {
+  return emu::load_global<unsigned char>(from);
+}
 PTX_DEVICE unsigned short ld_u16(const void* from) {
   return emu::load_global<unsigned short>(from);
 }

@@ -12,6 +12,7 @@ _V2 = ("ld_nc_v2", "ld_v2", "ld_cg_v2")
 _U32 = ("ld_nc_u32", "ld_u32", "ld_cg_u32")
 _F32 = ("ld_nc_f32", "ld_f32", "ld_cg_f32")
 _U16 = ("ld_nc_u16", "ld_u16")
+_U8 = ("ld_nc_u8",)
 
 _LOADS = (
     """
@@ -32,6 +33,8 @@ _LOADS = (
     + "".join(f"  ptx::st_u32(u + {n} * 32 + i, ptx::{f}(row + 1));\n" for n, f in enumerate(_U32))
     + "".join(f"  ptx::st_f32(f + {n} * 32 + i, ptx::{g}(row + 3));\n" for n, g in enumerate(_F32))
     + "".join(f"  ptx::st_u16(h + {n} * 32 + i, ptx::{f}(half + 5));\n" for n, f in enumerate(_U16))
+    + "  const unsigned char* byte = reinterpret_cast<const unsigned char*>(row);\n"
+    + "".join(f"  ptx::st_u32(b + {n} * 32 + i, ptx::{f}(byte + 7));\n" for n, f in enumerate(_U8))
 )
 
 
@@ -52,6 +55,7 @@ def _loads(given: Arrays) -> dict[str, np.ndarray]:
         "u": np.stack([rows[:, 1]] * len(_U32)),
         "f": np.stack([rows[:, 3].view(F32)] * len(_F32)),
         "h": np.stack([np.ascontiguousarray(rows).view(U16)[:, 5]] * len(_U16)),
+        "b": np.stack([rows[:, 1] >> U32(24)] * len(_U8)),
     }
 
 
@@ -136,12 +140,13 @@ _PREFETCH = """
 
 CASES: tuple[Case, ...] = (
     case(
-        "loads", " ".join((*_V4, *_V4_IF, *_V2, *_U32, *_F32, *_U16)), _LOADS,
+        "loads", " ".join((*_V4, *_V4_IF, *_V2, *_U32, *_F32, *_U16, *_U8)), _LOADS,
         draw=_draw_loads, reference=_loads,
         outputs={
             "v4": ((len(_V4), 32, 4), U32), "some": ((len(_V4_IF), 32, 4), U32),
             "v2": ((len(_V2), 32, 2), U32), "u": ((len(_U32), 32), U32),
             "f": ((len(_F32), 32), F32), "h": ((len(_U16), 32), U16),
+            "b": ((len(_U8), 32), U32),
         },
     ),
     case(

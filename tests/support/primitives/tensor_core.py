@@ -1,7 +1,7 @@
 """Hopper's tensor core in integers, and data that tells ways of adding apart.
 
 The PTX ISA leaves the order of additions of ``mma`` open. This model was fitted to an H200
-(bench/results/h200/primitives.txt): the exact products and the accumulator are cut, towards zero,
+(bench/results/h200/primitives.json.xz): exact products and the accumulator are cut, towards zero,
 to multiples of 2^(e - 25), with e the largest exponent among them (of a product: the sum of its
 factors' exponents) but at least -133; they are added exactly, and the sum is cut to fp32.
 Published models of the same chip: arXiv 2511.10909 and 2512.07004.

@@ -1,0 +1,46 @@
+"""The numbers of a kernel, whatever its family, and those of all kernels of a program together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
+from mirage_onnx.superopt.numbers import solve
+from mirage_onnx.superopt.thread import Family
+from mirage_onnx.superopt.tiled_numbers import solve_tiled
+from mirage_onnx.target import Target
+
+#: The cost of the best numbers of a kernel in microseconds, and its numbers, best first.
+Solved = tuple[float, tuple[KernelParams, ...]]
+
+
+def solved(
+    family: Family,
+    kernel: Kernel,
+    tensors: Mapping[str, KTensor],
+    extents: Mapping[str, int],
+    target: Target,
+    *,
+    keep: int,
+    pruned: Counter[str] | None = None,
+    allow: Callable[[KernelParams], bool] | None = None,
+) -> Solved | None:
+    """The ``keep`` cheapest points of a kernel by the cost model of its family; None if none fits.
+
+    ``pruned`` counts what does not fit, by reason; points that ``allow`` refuses are passed over.
+    """
+    solver = solve_tiled if family is Family.TILED else solve
+    points = solver(kernel, tensors, extents, target, keep=keep, pruned=pruned, allow=allow)
+    return (points[0][0].time_us, tuple(p for _, p in points)) if points else None
+
+
+def together(kernels: Sequence[Solved]) -> Iterator[tuple[float, tuple[KernelParams, ...]]]:
+    """The numbers of all kernels, in launch order: the best of each, then the second best, ...
+
+    Each with a cost in microseconds: that of the best, and a little more for each that follows.
+    """
+    # Added up from the last kernel on, as plans are, so that equal times stay equal.
+    cost_us = sum(cost for cost, _ in reversed(kernels))
+    for i in range(max(len(params) for _, params in kernels)):
+        yield cost_us + 0.01 * i, tuple(params[min(i, len(params) - 1)] for _, params in kernels)

@@ -1,0 +1,65 @@
+"""Random block graphs on the GPU: right against float64, and the same bits in every run."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import numpy as np
+import pytest
+from random_kernel_run import Subject, emitted, judged, tensors
+from random_kernels import random_kernel
+
+from mirage_onnx.codegen.compile import Cubin, compile_many
+from mirage_onnx.errors import MirageError, Rejection
+from mirage_onnx.target import H200
+from mirage_onnx.tune.device import Gpu, present_target
+
+SEEDS, RUNS = range(500), 2
+MOST_REFUSED = 0.05
+
+pytestmark = pytest.mark.gpu
+
+
+def launched(gpu: Gpu, subject: Subject, images: list[Cubin]) -> dict[str, np.ndarray]:
+    """What the program's kernels leave in tensors that were full of NaN."""
+    with gpu.scope():
+        given = tensors(subject.case)
+        at = {name: gpu.put(x) for name, x in given.items()}
+        for image, source in zip(images, subject.sources, strict=True):
+            function = gpu.load(image, source.name, source.smem_bytes)
+            gpu.launch_source(function, source, at)
+        return {n: gpu.get(at[n], x.shape, x.dtype) for n, x in given.items()}
+
+
+def test_random_kernels() -> None:
+    if present_target() is not H200:
+        pytest.skip("the GPU is no H200")
+    subjects = [emitted(random_kernel(seed)) for seed in SEEDS]
+    sources = [s for subject in subjects for s in subject.sources]
+    compiled = iter(compile_many(sources, H200, os.cpu_count() or 1))
+    gpu = Gpu(H200)
+    for subject in subjects:
+        images = [next(compiled) for _ in subject.sources]
+        refused = [i for i in images if isinstance(i, Rejection)]
+        if refused:
+            subject.ends("refused", refused[0].code, refused[0].reason)
+        if subject.outcome is not None:
+            continue
+        cubins = [i for i in images if isinstance(i, Cubin)]
+        try:
+            first, *others = (launched(gpu, subject, cubins) for _ in range(RUNS))
+        except MirageError as error:  # no later kernel would run
+            pytest.fail(f"{subject.case.text}\n{error}")
+        if found := judged(subject.case, first):
+            subject.ends("wrong", "", found)
+        elif any(x.tobytes() != o[n].tobytes() for o in others for n, x in first.items()):
+            subject.ends("wrong", "", "two runs give different bits")
+        else:
+            subject.ends("ok")
+    outcomes = [s.outcome for s in subjects if s.outcome is not None]
+    print(Counter((o.kind, o.code) for o in outcomes))
+    assert len(outcomes) == len(SEEDS)
+    assert not [str(o) for o in outcomes if o.is_bad]
+    refusals = [str(o) for o in outcomes if o.kind == "refused"]
+    assert len(refusals) <= MOST_REFUSED * len(outcomes), "\n".join(refusals)

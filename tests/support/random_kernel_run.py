@@ -1,0 +1,152 @@
+"""What becomes of random programs: emitted, compiled together, run, compared with their oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from random_kernel_oracle import difference
+from random_kernel_tables import cells, features
+from random_kernels import RandomKernel, random_kernel
+
+from mirage_onnx.codegen.candidates import emit_candidate
+from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.emulator import Module, compile_kernels
+from mirage_onnx.emulator.failure import EmulationError
+from mirage_onnx.emulator.run import Order
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.ugraph import Candidate
+from mirage_onnx.target import H200, Target
+
+#: Programs compiled as one translation unit: the headers' share of its time is small then.
+TOGETHER = 20
+#: Seconds of processor time that a kernel may run in the emulator.
+LIMIT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``kind``: ok, refused (``code`` of the rejection), wrong, fault (``code`` of the emulator),
+    or crash (an exception of ours). ``cells``, ``features``: see ``random_kernel_tables``.
+    """
+
+    seed: int
+    form: str
+    kind: str
+    code: str = ""
+    detail: str = ""
+    cells: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+    @property
+    def is_bad(self) -> bool:
+        return self.kind not in ("ok", "refused")
+
+    def __str__(self) -> str:
+        what = " ".join(x for x in (self.kind, self.code, self.detail) if x)
+        again = f"python bench/random_kernels.py --seeds {self.seed}:{self.seed + 1} --show"
+        return f"seed {self.seed} ({self.form}): {what}\n    again: {again}"
+
+
+@dataclass(slots=True)
+class Subject:
+    """A program and its text; ``outcome`` once it is known."""
+
+    case: RandomKernel
+    sources: tuple[KernelSource, ...] = ()
+    outcome: Outcome | None = None
+
+    def ends(self, kind: str, code: str = "", detail: str = "") -> None:
+        case = self.case
+        shown = " ".join(detail.split())[:600]
+        self.outcome = Outcome(
+            case.seed, case.form, kind, code, shown, cells(case.graph), features(case)
+        )
+
+
+def emitted(case: RandomKernel, target: Target = H200) -> Subject:
+    """The program with the text of its kernels, or the outcome that there is none."""
+    subject = Subject(case)
+    candidate = Candidate(case.graph, case.params)
+    try:
+        subject.sources = emit_candidate(candidate, case.extents, target, f"seed{case.seed}")
+    except RejectionError as error:
+        subject.ends("refused", error.rejection.code, error.rejection.reason)
+    except Exception as error:
+        subject.ends("crash", type(error).__name__, str(error))
+    return subject
+
+
+def tensors(case: RandomKernel) -> dict[str, np.ndarray]:
+    """Inputs that cannot be written, and outputs and workspace full of NaN."""
+    found = {name: x.copy() for name, x in case.oracle.inputs.items()}
+    for x in found.values():
+        x.flags.writeable = False
+    for t in case.graph.tensors:
+        if t.name not in found:
+            shape = tuple(case.extents[a] for a in t.axes)
+            found[t.name] = np.full(shape, np.nan).astype(t.dtype.numpy)
+    return found
+
+
+def judged(case: RandomKernel, got: Mapping[str, np.ndarray]) -> str:
+    """The first tensor that is wrong and how, or nothing."""
+    for name, want in case.oracle.wants.items():
+        if wrong := difference(want, got[name]):
+            return f"{name}: {wrong}"
+    return ""
+
+
+def emulate(subject: Subject, module: Module, at: Sequence[int]) -> None:
+    """Runs kernels ``at`` of a module in both orders of threads, which must give the same bits."""
+    case = subject.case
+    orders: tuple[Order, ...] = ("ascending", "descending")
+    results = []
+    temps = [t.name for t in case.graph.tensors if t.role == "temp"]
+    try:
+        for order in orders:
+            got = tensors(case)
+            module.run(got, at, order=order, uninitialised=temps, timeout_s=LIMIT_S)
+            results.append(got)
+            if wrong := judged(case, got):
+                return subject.ends("wrong", "", wrong)
+    except EmulationError as error:
+        return subject.ends("fault", error.kind, str(error))
+    for name, x in results[0].items():
+        if any(x.tobytes() != other[name].tobytes() for other in results[1:]):
+            return subject.ends("wrong", "", f"{name} depends on the order of threads")
+    return subject.ends("ok")
+
+
+def compiled(subjects: Sequence[Subject]) -> Iterator[tuple[Subject, Module, list[int]]]:
+    """Subjects in one module; where the text does not compile, in smaller ones."""
+    if not subjects:
+        return
+    try:
+        module = compile_kernels([s for subject in subjects for s in subject.sources])
+    except EmulationError as error:
+        if len(subjects) == 1:
+            subjects[0].ends("fault", error.kind, str(error))
+            return
+        half = len(subjects) // 2
+        yield from compiled(subjects[:half])
+        yield from compiled(subjects[half:])
+        return
+    first = 0
+    for subject in subjects:
+        yield subject, module, list(range(first, first + len(subject.sources)))
+        first += len(subject.sources)
+
+
+def run_seeds(seeds: Iterable[int], together: int = TOGETHER) -> Iterator[Outcome]:
+    """The outcomes of seeds, in order, as they are known."""
+    todo = list(seeds)
+    for start in range(0, len(todo), together):
+        subjects = [emitted(random_kernel(seed)) for seed in todo[start : start + together]]
+        open_ = [s for s in subjects if s.outcome is None]
+        for subject, module, at in compiled(open_):
+            emulate(subject, module, at)
+        for subject in subjects:
+            assert subject.outcome is not None
+            yield subject.outcome
