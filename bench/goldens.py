@@ -25,6 +25,7 @@ from protocol import facts, print_table, statistics, streaming_limit, write_text
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
+from golden_graphs import NAMES, golden_graph  # noqa: E402
 from search_programs import PROGRAMS  # noqa: E402
 
 from mirage_onnx.codegen import compile_many  # noqa: E402
@@ -32,7 +33,6 @@ from mirage_onnx.codegen.candidates import Compiled, emit_candidate  # noqa: E40
 from mirage_onnx.codegen.compile import Cubin  # noqa: E402
 from mirage_onnx.errors import RejectionError  # noqa: E402
 from mirage_onnx.ir.region import Region  # noqa: E402
-from mirage_onnx.ir.text import parse_ugraph  # noqa: E402
 from mirage_onnx.ir.ugraph import Candidate, KernelParams, UGraph, part_axis  # noqa: E402
 from mirage_onnx.superopt.numbers import solve  # noqa: E402
 from mirage_onnx.superopt.thread import Family, assign_layouts  # noqa: E402
@@ -41,7 +41,6 @@ from mirage_onnx.target import Target  # noqa: E402
 from mirage_onnx.tune.device import present_target  # noqa: E402
 from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare  # noqa: E402
 
-GOLDENS = ROOT / "tests" / "golden" / "test_goldens_found"
 SAMPLES = 9
 
 
@@ -135,13 +134,12 @@ def main() -> int:
     found: dict[str, Any] = facts() | {"programs": []}
     wrong, rows = [], []
     for name in options.names or PROGRAMS:
-        path = GOLDENS / f"test_best_program_{name}.txt"
-        if not path.exists():
+        if name not in NAMES:
             continue
         if time.monotonic() > deadline:
             found.setdefault("left_out", []).append(name)
             continue
-        result = measure(name, PROGRAMS[name](), parse_ugraph(path.read_text()), options)
+        result = measure(name, PROGRAMS[name](), golden_graph(name), options)
         found["programs"].append(result)
         bad = [p for p in result["points"] if not p["error"][0] <= p["error"][1]]
         wrong += [f"{name}: {p['params']} {p['error']}" for p in bad]

@@ -26,8 +26,8 @@ import packed
 GOLDEN = Path(__file__).parent / "golden"
 #: Test files whose golden texts are long lists: they are kept compressed (``xzcat`` shows them).
 PACKED = (
-    "test_cuts", "test_dot", "test_inspection", "test_models", "test_region", "test_saved_emit",
-    "test_schema", "test_search",
+    "test_cuts", "test_dot", "test_emit", "test_goldens_found", "test_inspection", "test_kernel",
+    "test_models", "test_region", "test_saved_emit", "test_schema", "test_search", "test_table",
 )  # fmt: skip
 
 # No test finds what another run has found: those of the cache open one of their own.

@@ -8,7 +8,7 @@ from mirage_onnx.ir.text import print_kernel
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
 
 #: Raised with every change of the generated text or of the device headers: part of cache keys.
-GENERATOR_VERSION = 2
+GENERATOR_VERSION = 3
 
 HEADERS = ("ptx.cuh", "vector.cuh", "fragment.cuh", "numeric.cuh")
 

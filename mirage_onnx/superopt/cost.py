@@ -2,7 +2,7 @@
 
     time_us = fixed + streaming / rate(bytes in flight) + waves + re-read bytes + arithmetic
 
-Fitted to measurements on an H200: the shape to ``bench/results/h200/sweep.csv.xz`` (isolated
+Fitted to measurements on an H200: the shape to ``sweep.csv.xz`` of commit 99c53f1 (isolated
 kernels, 1700 parameter points of a norm and linear layer), the level to ``chain.json`` (a kernel's
 share of a replayed CUDA graph, the footing of the ORT table it is compared with; an isolated cold
 kernel takes about 3 us longer). A cold kernel streams its bytes at 1 / (1/peak^3 + 1/r^3)^(1/3)
@@ -129,8 +129,9 @@ def moved_bytes(kernel: Kernel, tensor: KTensor) -> int:
 
     A row kernel spreads one axis over its threads. Where another is the last in memory, neighbours
     belong to other blocks: each element is a sector of its own, and a store of a part of one is a
-    load and a store. (With such a kernel, LayerNorm of 32 x 4096 x 128 with a transposed result,
-    a model took 288 us on an H200 instead of 123: bench/results/h200/speed.json.xz, qknorm.)
+    load and a store. (With such a kernel, a normalisation of 32 x 4096 x 128 with
+    a transposed result, a model took 288 us on an H200 instead of 123:
+    bench/results/h200/speed.json.xz, qknorm.)
     """
     width = tensor.dtype.size_bytes
     spread = [a for a in tensor.axes if a not in kernel.grid]

@@ -1,6 +1,6 @@
 """Random block graphs match float64 in the emulator with all checks on.
 
-More seeds, and tables of what they consist of: ``python bench/random_kernels.py``.
+More seeds, and tables of what they consist of: ``python bench/kernel_fuzz.py``.
 """
 
 from __future__ import annotations

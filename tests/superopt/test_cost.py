@@ -9,7 +9,13 @@ import pytest
 
 from mirage_onnx.ir.text import parse_ugraph
 from mirage_onnx.ir.ugraph import KernelParams, UGraph
-from mirage_onnx.superopt.cost import LATENCY_US, Cost, features, kernel_cost
+from mirage_onnx.superopt.cost import (
+    LATENCY_US,
+    SECTOR_BYTES,
+    Cost,
+    features,
+    kernel_cost,
+)
 from mirage_onnx.superopt.numbers import MAX_PER_THREAD, MAX_REGISTERS, solve
 from mirage_onnx.target import H200
 
@@ -130,3 +136,21 @@ def test_keep() -> None:
     tensors = {t.name: t for t in STREAM.tensors}
     sizes = extents(8, 1024, 1024)
     assert len(solve(STREAM.kernels[0], tensors, sizes, H200, keep=2)) == 2
+
+
+def test_a_row_that_is_stored_across_memory_moves_sectors() -> None:
+    text = """ugraph 1
+tensor i0 f16[a0,a1] input
+tensor o0 f16[a1,a0] output
+kernel k0 grid=a0 cluster=- loop=-
+  %0 = load i0 imap=a0 cmap=- fmap=- : f16[a0,a1] post vector
+  %1 = exp %0 : f32[a0,a1] post vector
+  %2 = cast %1 : f16[a0,a1] post vector
+  save o0 = %2 omap=a0
+"""
+    sizes, params = extents(4096, 128), KernelParams(tile=(1,))
+    across, along = (cost(g, sizes, params) for g in (parse_ugraph(text), ROW))
+    elements = 4096 * 128
+    assert along.dram_bytes == 4 * elements
+    assert across.dram_bytes == (2 + 2 * SECTOR_BYTES) * elements
+    assert across.time_us > along.time_us

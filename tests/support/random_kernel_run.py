@@ -45,7 +45,7 @@ class Outcome:
 
     def __str__(self) -> str:
         what = " ".join(x for x in (self.kind, self.code, self.detail) if x)
-        again = f"python bench/random_kernels.py --seeds {self.seed}:{self.seed + 1} --show"
+        again = f"python bench/kernel_fuzz.py --seeds {self.seed}:{self.seed + 1} --show"
         return f"seed {self.seed} ({self.form}): {what}\n    again: {again}"
 
 

@@ -13,7 +13,7 @@ from small_models import Net
 
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.target import H200
-from mirage_onnx.tune.baseline import FREE, Table, load_table, node_times_us
+from mirage_onnx.tune.baseline import FREE, Table, load_table, node_times_us, with_floors
 
 TABLE = Table(
     "a test",
@@ -160,3 +160,16 @@ def test_every_pair_of_the_fusion_table_has_one_side() -> None:
     assert pairs
     assert {which for *_, which in pairs} <= {"producer", "consumer"}
     assert len({(a, b) for a, b, _ in pairs}) == len(pairs)
+
+
+def test_contractions_of_two_activations_take_what_their_bytes_take() -> None:
+    net = Net()
+    a, b = net.input(4, 8, 512), net.input(4, 512, 1024)
+    program = import_model(load_model(net.model(net.Exp(net.MatMul(a, b)))))
+    known = node_times_us(program, TABLE)
+    (name,) = (n.name for n in program.nodes if n.op_type == "MatMul")
+    assert name not in known
+    moved = 2 * 4 * (8 * 512 + 512 * 1024 + 8 * 1024)
+    found = with_floors(known, program, H200)
+    assert found[name] == pytest.approx(H200.launch_us + moved / (H200.stream_tbps * 1e6))
+    assert {n: t for n, t in found.items() if n != name} == known

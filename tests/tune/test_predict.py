@@ -6,9 +6,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from golden_graphs import golden_graph
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.tune.predict import FLOOR_US, refuse_result, refuse_search
+from mirage_onnx.ir.ugraph import Candidate, KernelParams
+from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified
+from mirage_onnx.tune.predict import (
+    FLOOR_US,
+    TILED_EXTRA_US,
+    TILED_FACTOR,
+    as_expected,
+    expected_us,
+    refuse_result,
+    refuse_search,
+)
 
 
 @pytest.mark.parametrize(
@@ -53,3 +64,15 @@ def test_no_candidate_says_why() -> None:
     found = refuse_result(result(refused=(why,)), 10.0, 0.2, ("a",))
     assert found is not None
     assert "LAYOUT: no layout holds it" in found.reason
+
+
+def test_tiled_programs_are_expected_to_take_longer() -> None:
+    numbers = (KernelParams(),)
+    tiled = Candidate(golden_graph("attention"), numbers, 10.0)
+    rows = Candidate(golden_graph("softmax_rows"), numbers, 20.0)
+    assert expected_us(tiled) == TILED_FACTOR * 10.0 + TILED_EXTRA_US
+    assert expected_us(rows) == 20.0
+    report = SearchReport(0.0, 0, 0, 2, Stop.EXHAUSTED, (), ())
+    proof: Any = SimpleNamespace(draws=3, bound=0.0)
+    found = as_expected(SearchResult((Verified(tiled, proof), Verified(rows, proof)), report))
+    assert [v.candidate.predicted_us for v in found.candidates] == [20.0, expected_us(tiled)]

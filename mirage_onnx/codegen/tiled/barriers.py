@@ -2,7 +2,8 @@
 
 Two steps that touch one shared tile, one of them writing, need a barrier between them. A barrier
 orders everything before it against everything after it, so it is put as late as possible. The walk
-carries what is unordered; it goes through the loop twice, for what an iteration leaves to the next.
+carries what is unordered; it goes through the loop until an iteration leaves nothing to the next
+that was not thought of. What ranks publish to each other needs a barrier of the cluster.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from mirage_onnx.codegen.tiled.steps import Advance, Barrier, Copy, GatherRanks,
 
 @dataclass(slots=True)
 class _Unordered:
-    """Tiles that threads may still be reading or writing; ``copies``: some are on their way."""
+    """Tiles that threads may still be reading or writing; ``copies``: some are on their way.
+
+    ``published``: tiles that were written since the last barrier of the cluster.
+    """
 
     reads: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
+    published: set[str] = field(default_factory=set)
     copies: bool = False
 
     def clashes(self, step: Step) -> bool:
@@ -27,6 +32,7 @@ class _Unordered:
     def add(self, step: Step) -> None:
         self.reads.update(step.reads)
         self.writes.update(step.writes)
+        self.published.update(step.writes)
         self.copies |= isinstance(step, Copy)
 
     def clear(self) -> None:
@@ -36,8 +42,12 @@ class _Unordered:
 
     def joined(self, other: _Unordered) -> _Unordered:
         """What is unordered where either may have gone before."""
-        copies = self.copies or other.copies
-        return _Unordered(self.reads | other.reads, self.writes | other.writes, copies)
+        return _Unordered(
+            self.reads | other.reads,
+            self.writes | other.writes,
+            self.published | other.published,
+            self.copies or other.copies,
+        )
 
 
 def _ordered(steps: Sequence[Step], state: _Unordered) -> list[Step]:
@@ -45,9 +55,10 @@ def _ordered(steps: Sequence[Step], state: _Unordered) -> list[Step]:
     for step in steps:
         if isinstance(step, Advance):
             state.clear()
-        elif isinstance(step, GatherRanks) and state.writes & set(step.reads):
+        elif isinstance(step, GatherRanks) and state.published & set(step.reads):
             result.append(Barrier(step.index, cluster=True, copies=state.copies))
             state.clear()
+            state.published.clear()
         elif state.clashes(step):
             result.append(Barrier(step.index, copies=state.copies))
             state.clear()
@@ -60,12 +71,14 @@ def with_barriers(graph: ThreadGraph) -> ThreadGraph:
     """The graph with the barriers that it needs."""
     state = _Unordered()
     before = _ordered(graph.before, state)
+    # What is unordered where an iteration begins: what stood before the loop, or what an
+    # iteration has left.
     entry = state.joined(_Unordered())
-    body = _ordered(graph.body, state)
-    state = state.joined(entry)
-    # What is unordered where an iteration begins: what stood before the loop, or what the
-    # iteration before has left. Barriers of the first walk only get more.
-    body = _ordered(graph.body, state)
-    state = state.joined(entry)
-    after = _ordered(graph.after, state)
+    while True:
+        body = _ordered(graph.body, state := entry.joined(_Unordered()))
+        joined = entry.joined(state)
+        if joined == entry:
+            break
+        entry = joined
+    after = _ordered(graph.after, entry)
     return ThreadGraph(tuple(before), tuple(body), tuple(after))

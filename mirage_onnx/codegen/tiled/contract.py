@@ -8,19 +8,17 @@ over the depth is unrolled where an operand is registers, since those have no ad
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.ring import subscript, times, total
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.forms import Form, length
+from mirage_onnx.codegen.tiled.pairs_text import pair
 from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.codegen.tiled.shared import SharedTile
 from mirage_onnx.codegen.tiled.spot import Spot
 from mirage_onnx.codegen.tiled.steps import Held
-
-if TYPE_CHECKING:
-    from mirage_onnx.codegen.tiled.text import StepWriter
+from mirage_onnx.codegen.tiled.values import ValueWriter
 
 #: Depth steps that are unrolled where they need not all be; more where operands come from device
 #: memory, to have so many loads in flight.
@@ -48,7 +46,7 @@ class _Operand:
     transposed: bool
 
 
-def contract(w: StepWriter, step: do.Contract) -> None:
+def contract(w: ValueWriter, step: do.Contract) -> None:
     """Writes one contraction."""
     lowering, writer = w.lowering, w.writer
     op, product = w.ops[step.index], lowering.assignment.products[step.index]
@@ -82,7 +80,7 @@ def contract(w: StepWriter, step: do.Contract) -> None:
 
 
 def _operand(
-    w: StepWriter, letter: str, index: int, form: Form, rows: int, depth: int, deep: Piece
+    w: ValueWriter, letter: str, index: int, form: Form, rows: int, depth: int, deep: Piece
 ) -> _Operand:
     held = Held(index, form, packed=True)
     name = w.name(held) if held in w.lowering.made else None
@@ -97,7 +95,7 @@ def _operand(
     return _Operand(letter, index, form, rows, depth, letter == "a", name, tile, transposed)
 
 
-def _by_matrices(w: StepWriter, tile: SharedTile, form: Form, deep: Piece) -> bool:
+def _by_matrices(w: ValueWriter, tile: SharedTile, form: Form, deep: Piece) -> bool:
     """Whether ldmatrix reads the fragments: rows of 16 bytes, all of them there."""
     whole = deep.length % 16 == 0 and w.lowering.warps.covers((deep,), 8)
     clean = tile.zeroed or deep.exact
@@ -108,7 +106,7 @@ def _by_matrices(w: StepWriter, tile: SharedTile, form: Form, deep: Piece) -> bo
     return form.g == (tile.order[-1],) and form.g[0].length % 8 == 0
 
 
-def _static(w: StepWriter, operand: _Operand) -> bool:
+def _static(w: ValueWriter, operand: _Operand) -> bool:
     """Whether fragments are registers with an index along the depth."""
     if operand.held is not None:
         return True
@@ -120,7 +118,7 @@ def _static(w: StepWriter, operand: _Operand) -> bool:
     return not w.lowering.in_place(operand.index, form)
 
 
-def _far(w: StepWriter, operand: _Operand) -> bool:
+def _far(w: ValueWriter, operand: _Operand) -> bool:
     """Whether fragments are loaded from device memory where they are used."""
     if operand.held is not None or operand.tile is not None:
         return False
@@ -136,7 +134,7 @@ def _far(w: StepWriter, operand: _Operand) -> bool:
     return False
 
 
-def _fragments(w: StepWriter, a: _Operand, at: dict[str, str], k: str) -> None:
+def _fragments(w: ValueWriter, a: _Operand, at: dict[str, str], k: str) -> None:
     """``a[i]``: the four registers of row tiles 2i and 2i + 1."""
     writer, pairs = w.writer, (a.rows + 1) // 2
     writer.line(f"unsigned a[{pairs}][4];")
@@ -154,7 +152,7 @@ def _fragments(w: StepWriter, a: _Operand, at: dict[str, str], k: str) -> None:
             writer.line(f"a[{i}][{number}] = {value};", a.index)
 
 
-def _column(w: StepWriter, b: _Operand, at: dict[str, str], j: str, k: str) -> list[str]:
+def _column(w: ValueWriter, b: _Operand, at: dict[str, str], j: str, k: str) -> list[str]:
     """The two registers of column tile ``j``."""
     writer = w.writer
     writer.line("unsigned b[2];")
@@ -168,17 +166,17 @@ def _column(w: StepWriter, b: _Operand, at: dict[str, str], j: str, k: str) -> l
     return ["b[0]", "b[1]"]
 
 
-def _part(w: StepWriter, x: _Operand, at: dict[str, str], row: str, deep: str, number: str) -> str:
+def _part(w: ValueWriter, x: _Operand, at: dict[str, str], row: str, deep: str, number: str) -> str:
     """A packed pair of an operand."""
     place = {**at, "i": row, "j": deep}
     spot = Spot(w.writer, w.pieces, w.lowering.warps, x.form, place, f"_{x.letter}{number}")
     if x.held is not None:
         return x.held + spot.subscript(x.form, packed=True)
-    return w.pair(x.index, x.form, spot)
+    return pair(w, x.index, x.form, spot)
 
 
 def _matrices(
-    w: StepWriter, x: _Operand, at: dict[str, str], tile_index: str, k: str, to: str, rows: int
+    w: ValueWriter, x: _Operand, at: dict[str, str], tile_index: str, k: str, to: str, rows: int
 ) -> None:
     """Two or four matrices of 8 x 8; ``rows``: of the fragment, 8 or 16.
 
@@ -230,7 +228,7 @@ def _matrices(
 
 
 def _multiply_add(
-    w: StepWriter, c: Form, acc: str, i: str, j: str, rows: int, a: list[str], b: list[str],
+    w: ValueWriter, c: Form, acc: str, i: str, j: str, rows: int, a: list[str], b: list[str],
     kind: str, index: int,
 ) -> None:  # fmt: skip
     writer = w.writer

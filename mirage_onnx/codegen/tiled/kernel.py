@@ -15,17 +15,20 @@ from mirage_onnx.codegen.tiled.copies import copy_tile
 from mirage_onnx.codegen.tiled.forms import Form, Warps
 from mirage_onnx.codegen.tiled.lower import Lowering
 from mirage_onnx.codegen.tiled.pieces import STEP, Pieces
-from mirage_onnx.codegen.tiled.share import best_vector_forms, share_out
+from mirage_onnx.codegen.tiled.share import best_vector_forms, splits
 from mirage_onnx.codegen.tiled.shared import place
 from mirage_onnx.codegen.tiled.spot import digits
 from mirage_onnx.codegen.tiled.steps import Advance, GatherRanks, Step, ThreadGraph
-from mirage_onnx.codegen.tiled.text import StepWriter
+from mirage_onnx.codegen.tiled.text import begin_state, write_step
+from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
 from mirage_onnx.target import Target
 
 #: A lane holds at most this many elements of one value.
 _MOST_REGISTERS = 256
+#: Splits of the warps that are tried where the best do not fit.
+_MOST_SPLITS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class TiledPlan:
     warps: Warps
     lowering: Lowering
     steps: ThreadGraph
+    places: Mapping[str, int]
+    smem_bytes: int
 
 
 def needed_values(kernel: Kernel) -> frozenset[int]:
@@ -75,18 +80,47 @@ def plan_tiled(
     pieces = Pieces.of(kernel, params, extents, grid)
     assignment = Assignment.of(kernel, pieces, needed_values(kernel))
     tensors = {t.name: t for t in graph.tensors}
-    if assignment.products:
-        forms = assignment.forms()
-        _, warps = share_out(assignment, forms, params.warps)
-    else:
+    if not assignment.products:
         forms, warps = best_vector_forms(assignment, params.warps, tensors)
+        return _plan(assignment, forms, warps, extents, tensors, params, target)
+    forms, refused = assignment.forms(), None
+    # What a split takes of registers and shared memory shows when it is made.
+    for warps in splits(assignment, forms, params.warps)[:_MOST_SPLITS]:
+        try:
+            return _plan(assignment, forms, warps, extents, tensors, params, target)
+        except RejectionError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def _plan(
+    assignment: Assignment,
+    forms: dict[int, Form],
+    warps: Warps,
+    extents: Mapping[str, int],
+    tensors: Mapping[str, KTensor],
+    params: KernelParams,
+    target: Target,
+) -> TiledPlan:
     for index, form in forms.items():
         if warps.registers(form) > _MOST_REGISTERS:
             reason = f"%{index} takes {warps.registers(form)} registers of every thread"
             raise RejectionError("LAYOUT", reason)
-    stages = max(1, min(params.stages, pieces.most_steps))
-    lowering = Lowering(assignment, forms, warps, extents, tensors, stages, params.cluster)
-    return TiledPlan(pieces, forms, warps, lowering, with_barriers(lowering.lower()))
+    smem_bytes = 0
+    # As many stages as fit, of those that are wanted.
+    for stages in range(max(1, min(params.stages, assignment.pieces.most_steps)), 0, -1):
+        lowering = Lowering(
+            assignment, forms, warps, extents, tensors, stages=stages, ranks=params.cluster
+        )
+        steps = with_barriers(lowering.lower())
+        places, smem_bytes = place(tuple(lowering.tiles.values()))
+        if smem_bytes <= target.smem_bytes:
+            pieces = assignment.pieces
+            return TiledPlan(pieces, forms, warps, lowering, steps, places, smem_bytes)
+    raise RejectionError(
+        "SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}"
+    )
 
 
 def thread_graph(
@@ -118,27 +152,21 @@ def emit_tiled(
     """
     plan = plan_tiled(graph, kernel, params, extents, target)
     pieces, lowering = plan.pieces, plan.lowering
-    tiles = tuple(lowering.tiles.values())
-    places, smem_bytes = place(tiles)
-    if smem_bytes > target.smem_bytes:
-        raise RejectionError(
-            "SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}"
-        )
     written = [s.tensor for s in kernel.saves]
     args = list(dict.fromkeys([o.tensor for o in kernel.loads] + written))
     views = [TensorView.of(graph.tensor(a), extents) for a in args]
     writer = Writer()
-    emitter = _Emitter(graph, plan, StepWriter(graph, lowering, pieces, writer), writer)
+    emitter = _Emitter(graph, plan, ValueWriter(graph, lowering, pieces, writer), writer)
     with writer.kernel(
         kernel.name, 32 * params.warps, params.cluster,
         [v.parameter(v.tensor.name in written) for v in views],
     ):  # fmt: skip
-        emitter.prologue(places)
+        emitter.prologue(plan.places)
         emitter.run(plan.steps)
     top = header(graph, kernel, params, extents, kernel.name)
     return KernelSource(
         kernel.name, f"{top}\n{writer.text}", pieces.grid.launch, 32 * params.warps,
-        params.cluster, smem_bytes, tuple(args), pdl=False,
+        params.cluster, plan.smem_bytes, tuple(args), pdl=False,
     )  # fmt: skip
 
 
@@ -146,7 +174,7 @@ def emit_tiled(
 class _Emitter:
     graph: UGraph
     plan: TiledPlan
-    steps: StepWriter
+    values: ValueWriter
     writer: Writer
 
     def prologue(self, places: Mapping[str, int]) -> None:
@@ -168,14 +196,14 @@ class _Emitter:
             if isinstance(step, Advance):
                 self._advance()
             else:
-                self.steps.write(step)
+                write_step(self.values, step)
 
     def run(self, graph: ThreadGraph) -> None:
         """The three runs."""
         writer, lowering, pieces = self.writer, self.plan.lowering, self.plan.pieces
         self._all(graph.before)
         for index in lowering.states:
-            self.steps.state(index)
+            begin_state(self.values, index)
         if lowering.assignment.kernel.loop is not None and graph.body:
             writer.line(f"const int steps = {pieces.steps};")
             if lowering.ring and lowering.stages > 1:

@@ -2,109 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from mirage_onnx.codegen.elementwise import constant, is_elementwise
 from mirage_onnx.codegen.tiled import steps as do
-from mirage_onnx.codegen.tiled.assign import Assignment, folded
-from mirage_onnx.codegen.tiled.forms import Form, Side, Warps
+from mirage_onnx.codegen.tiled.assign import folded
+from mirage_onnx.codegen.tiled.demand import MOST_FETCHED, Demand
+from mirage_onnx.codegen.tiled.forms import Form
+from mirage_onnx.codegen.tiled.parts import ACCUMULATORS, Parts, lane_bits, rule_of
 from mirage_onnx.codegen.tiled.pieces import STEP, Piece
-from mirage_onnx.codegen.tiled.shared import SharedTile
-from mirage_onnx.codegen.tiled.steps import Held, Step, ThreadGraph
+from mirage_onnx.codegen.tiled.shared import STORAGE, SharedTile
+from mirage_onnx.codegen.tiled.steps import Held, ThreadGraph
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import KTensor, Layout, Phase
+from mirage_onnx.ir.ugraph import Layout
 
-#: Registers of a lane beyond which a loaded tile is read where it is used, up to which a packed
-#: operand stays through the loop, and beyond which a computed value is made where it is used.
-MOST_FETCHED, MOST_RESIDENT, LEAST_IN_PLACE = 64, 64, 8
-#: Bytes of such a tile up to which it goes to shared memory instead.
+#: Bytes of a tile that is too large for registers up to which it goes to shared memory instead.
 MOST_COPIED = 64 * 1024
-ACCUMULATORS = {"acc_sum": "Sum", "acc_max": "Max", "acc_scaled": "Sum"}
-REDUCTIONS = {"sum": "Sum", "rmax": "Max", "red_sum": "Sum", "red_max": "Max", "matmul": "Sum"}
-
-
-def rule_of(op: str) -> str:
-    """How parts of a value combine."""
-    return ACCUMULATORS.get(op) or REDUCTIONS[op]
-
-
-def lane_bits(form: Form, sides: Sequence[Side]) -> tuple[int, ...]:
-    """The bits of the lane number in which lanes with other elements of these sides differ."""
-    found: list[int] = []
-    bit = 1
-    for side, lanes in ((form.t, form.lanes.lanes), (form.g, form.lanes.groups)):
-        while lanes > 1:
-            found += [bit] if side and side in sides else []
-            bit, lanes = bit * 2, lanes // 2
-    return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Who has other parts of a value: lanes that differ in these bits, warps of these sides."""
-
-    masks: tuple[int, ...] = ()
-    sides: tuple[Side, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.masks or self.sides)
 
 
 @dataclass(slots=True)
-class Lowering:
-    """Steps in the making. ``made``: registers that there are, with the run that declares them."""
+class Lowering(Demand):
+    """A rule for every operation.
 
-    assignment: Assignment
-    forms: dict[int, Form]
-    warps: Warps
-    extents: Mapping[str, int]
-    tensors: Mapping[str, KTensor]
-    stages: int
-    ranks: int
-    before: list[Step] = field(default_factory=list)
-    body: list[Step] = field(default_factory=list)
-    after: list[Step] = field(default_factory=list)
-    made: dict[Held, str] = field(default_factory=dict)
-    tiles: dict[str, SharedTile] = field(default_factory=dict)
-    homes: dict[int, str] = field(default_factory=dict)
-    spilled: dict[int, str] = field(default_factory=dict)
+    ``parts``: values that are not whole yet. ``fused``: contractions that add to the registers of
+    an accumulator. ``ring``: loads that the loop moves through ``stages`` tiles. ``states``: what
+    lives through the loop.
+    """
+
+    stages: int = 1
+    ranks: int = 1
     parts: dict[int, Parts] = field(default_factory=dict)
     fused: dict[int, int] = field(default_factory=dict)
     ring: list[int] = field(default_factory=list)
     states: list[int] = field(default_factory=list)
-    varies: list[bool] = field(default_factory=list)
-    known: dict[tuple[int, Form], bool] = field(default_factory=dict)
-
-    # ---- runs of steps ---------------------------------------------------------------------
-
-    def _varies(self) -> list[bool]:
-        found: list[bool] = []
-        for op in self.assignment.kernel.ops:
-            own = op.op in ("run_max", "prev") or op.fmap is not None
-            found.append(op.phase is Phase.LOOP and (own or any(found[a] for a in op.args)))
-        return found
-
-    def run_of(self, index: int) -> str:
-        """The run that value ``index`` is made in."""
-        if self.varies[index]:
-            return "body"
-        loop = self.assignment.kernel.ops[index].phase is Phase.LOOP
-        return "before" if loop and self.assignment.kernel.loop is not None else "after"
-
-    def steps(self, run: str) -> list[Step]:
-        """The run of that name."""
-        return {"before": self.before, "body": self.body, "after": self.after}[run]
 
     def lower(self) -> ThreadGraph:
         """The steps, without barriers.
 
         Raises:
-            RejectionError: EMIT_UNSUPPORTED, an operation that there is no rule for.
+            RejectionError: EMIT_UNSUPPORTED, an operation that there is no rule for, or a type
+                that shared memory does not hold.
         """
-        self.varies = self._varies()
         self._fuse()
         for index in sorted(self.assignment.needed):
             self._value(index)
@@ -114,17 +53,6 @@ class Lowering:
         body = [do.Advance(-1), *self.body] if self.ring else self.body
         return ThreadGraph(tuple(self.before), tuple(body), tuple(self.after))
 
-    def save_form(self, index: int) -> Form:
-        if index in self.forms:
-            return self.forms[index]
-        return self.form_of_load(index)
-
-    def form_of_load(self, index: int) -> Form:
-        """A form for a loaded value (or constant) that nothing says how to read."""
-        own = self.assignment.own(index).values()
-        found = [f.of(own) for f in self.assignment.frames]
-        return min(found, key=self.warps.registers)
-
     def _fuse(self) -> None:
         """Contractions that nothing but one accumulator takes add to its registers."""
         ops = self.assignment.kernel.ops
@@ -132,111 +60,8 @@ class Lowering:
             users = [u for u in self.assignment.needed if i in ops[u].args]
             alone = len(users) == 1 and ops[users[0]].op in ("acc_sum", "acc_scaled")
             saved = any(s.arg == i for s in self.assignment.kernel.saves)
-            if alone and not saved and self._on_tensor_cores(i) and ops[users[0]].args[0] == i:
+            if alone and not saved and self.on_tensor_cores(i) and ops[users[0]].args[0] == i:
                 self.fused[i] = users[0]
-
-    def _on_tensor_cores(self, index: int) -> bool:
-        ops = self.assignment.kernel.ops
-        return ops[ops[index].args[0]].dtype.is_half
-
-    # ---- values as they are needed ---------------------------------------------------------
-
-    def in_place(self, index: int, form: Form) -> bool:
-        """Whether a value is made where it is used, from shared memory or a large tensor tile.
-
-        What a lane would hold many elements of only to use each once or twice: operands of
-        contractions, and what is reduced. It may depend on nothing that is held along the inner
-        side, so that a loop over that need not be unrolled.
-        """
-        key = index, form
-        if key not in self.known:
-            self.known[key] = self._in_place(index, form)
-        return self.known[key]
-
-    def _in_place(self, index: int, form: Form) -> bool:
-        op = self.assignment.kernel.ops[index]
-        if op.op == "load":
-            return index in self.homes or self.warps.registers(form) > MOST_FETCHED
-        if not is_elementwise(op.op) or self.forms.get(index) != form:
-            return False
-        if self.warps.registers(form) <= LEAST_IN_PLACE:
-            return False
-        some = False
-        for a in op.args:
-            if constant(self.assignment.kernel.ops[a], self.extents) is not None:
-                continue
-            own = form.of(self.assignment.own(a).values())
-            if self.in_place(a, own):
-                some = True
-            elif own.t:
-                return False
-        return some
-
-    def need(self, index: int, form: Form, run: str) -> tuple[str, ...]:
-        """Value ``index`` in this form for a step of this run; the tiles that the step reads."""
-        op = self.assignment.kernel.ops[index]
-        if constant(op, self.extents) is not None:
-            return ()
-        if self.in_place(index, form):
-            if op.op == "load":
-                return (self.homes[index],) if index in self.homes else ()
-            touched = [
-                t
-                for a in op.args
-                for t in self.need(a, form.of(self.assignment.own(a).values()), run)
-            ]
-            return tuple(dict.fromkeys(touched))
-        held = Held(index, form)
-        if self.made.get(held) in (run, "before"):
-            return ()
-        own_run = self.run_of(index)
-        if op.op == "load":
-            self.steps(own_run).append(do.Fetch(index, held))
-        else:
-            tile = self.spill(index, run)
-            self.steps(own_run).append(do.Read(index, held, tile))
-        self.made[held] = own_run
-        return ()
-
-    def operand(self, index: int, form: Form, run: str) -> tuple[str, ...]:
-        """Value ``index`` as an operand of a contraction.
-
-        One that the loop does not change is packed before it, if that takes few registers.
-        """
-        held = Held(index, form, packed=True)
-        if self.made.get(held) in (run, "before"):
-            return ()
-        own_run = self.run_of(index)
-        small = self.warps.registers(form) // 2 <= MOST_RESIDENT
-        if own_run == "before" and run == "body" and small:
-            touched = self._operand(index, form, own_run)
-            self.before.append(do.Pack(index, held, touched=touched))
-            self.made[held] = own_run
-            return ()
-        return self._operand(index, form, run)
-
-    def _operand(self, index: int, form: Form, run: str) -> tuple[str, ...]:
-        op = self.assignment.kernel.ops[index]
-        if op.op == "load" or self.forms[index] == form:
-            return self.need(index, form, run)
-        return (self.spill(index, run),)
-
-    def spill(self, index: int, run: str) -> str:
-        """The shared tile that holds value ``index``."""
-        if index in self.homes:
-            return self.homes[index]
-        if index not in self.spilled:
-            op = self.assignment.kernel.ops[index]
-            form = self.forms[index] if index in self.forms else self.form_of_load(index)
-            touched = self.need(index, form, run)
-            name = self.spilled[index] = f"s{index}"
-            dtype = op.dtype if op.dtype.is_half else DType.F32
-            self.tiles[name] = SharedTile(name, dtype, form.rest + form.g + form.t)
-            own = self.run_of(index)
-            self.steps(own).append(do.Spill(index, Held(index, form), name, touched=touched))
-        return self.spilled[index]
-
-    # ---- one value -------------------------------------------------------------------------
 
     def _value(self, index: int) -> None:
         op = self.assignment.kernel.ops[index]
@@ -266,6 +91,9 @@ class Lowering:
         op = self.assignment.kernel.ops[index]
         if op.layout is not Layout.SHARED and not self._too_wide(index):
             return
+        if op.dtype not in STORAGE:
+            reason = f"{op.tensor}: shared memory holds no elements of type {op.dtype}"
+            raise RejectionError("EMIT_UNSUPPORTED", reason)
         own = self.assignment.own(index)
         axes = self.tensors[op.tensor].axes
         order = tuple(own[a] for a in axes)
@@ -285,7 +113,7 @@ class Lowering:
         op, own = self.assignment.kernel.ops[index], self.assignment.own(index).values()
         wide = min(self.warps.registers(f.of(own)) for f in self.assignment.frames)
         size_bytes = op.dtype.size_bytes * prod(p.length for p in own)
-        return wide > MOST_FETCHED and size_bytes <= MOST_COPIED
+        return wide > MOST_FETCHED and size_bytes <= MOST_COPIED and op.dtype in STORAGE
 
     def _elementwise(self, index: int) -> None:
         op, form, run = self.assignment.kernel.ops[index], self.forms[index], self.run_of(index)
@@ -304,7 +132,7 @@ class Lowering:
 
     def _contract(self, index: int, into: int, run: str) -> None:
         op, product = self.assignment.kernel.ops[index], self.assignment.products[index]
-        if self._on_tensor_cores(index):
+        if self.on_tensor_cores(index):
             found = [
                 self.operand(a, form, run)
                 for a, form in zip(op.args, (product.a, product.b), strict=True)
@@ -374,11 +202,6 @@ class Lowering:
             self.exchange(name, self.forms[index])
             self.steps(run).append(do.Publish(index, name))
             self.steps(run).append(do.Gather(index, name, side))
-
-    def exchange(self, name: str, form: Form) -> None:
-        """A tile with a slot per register of a form and thread."""
-        slots = prod(self.warps.shape(form)) * 32 * self.warps.total
-        self.tiles[name] = SharedTile(name, DType.F32, (), slots=slots)
 
     def _accumulate(self, index: int) -> None:
         op, form = self.assignment.kernel.ops[index], self.forms[index]

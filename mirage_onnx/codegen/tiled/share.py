@@ -20,17 +20,19 @@ _MEET, _SHARED, _SCATTERED = 60, 400, 40
 _MMA_STEP = 4
 
 
+def splits(assignment: Assignment, forms: Mapping[int, Form], warps: int) -> list[Warps]:
+    """All splits, best first; the first in canonical order of those that cost the same."""
+    found = [
+        Warps(digits, warps, assignment.even)
+        for digits in _digits(_sides(assignment, forms), warps)
+    ]
+    return sorted(found, key=lambda split: split_cost(assignment, forms, split))
+
+
 def share_out(assignment: Assignment, forms: Mapping[int, Form], warps: int) -> tuple[int, Warps]:
     """The cost of the best split, and the split."""
-    sides = _sides(assignment, forms)
-    best: tuple[int, Warps] | None = None
-    for digits in _digits(sides, warps):
-        split = Warps(digits, warps, assignment.even)
-        cost = split_cost(assignment, forms, split)
-        if best is None or cost < best[0]:
-            best = cost, split
-    assert best is not None
-    return best
+    best = splits(assignment, forms, warps)[0]
+    return split_cost(assignment, forms, best), best
 
 
 def best_vector_forms(

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.ring import times, total
 from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.ir.dtype import DType
 
-_STORAGE = {"F16": "unsigned short", "BF16": "unsigned short", "F32": "float"}
+#: The element types that tiles have.
+STORAGE = {DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class SharedTile:
 
     @property
     def storage(self) -> str:
-        return _STORAGE[tag(self.dtype)]
+        return STORAGE[self.dtype]
 
     def strides(self) -> dict[Piece, int]:
         """Elements from one index of a piece to the next."""

@@ -114,6 +114,19 @@ class Spot:
                 found.append(bound)
         return found
 
+    def first_copy(self, pieces: Iterable[Piece]) -> list[str]:
+        """Conditions that pick one element where the value lacks pieces of a side."""
+        own = set(pieces)
+        absent = [
+            p
+            for side in (self.form.g, self.form.t)
+            if own & set(side)
+            for p in side
+            if p not in own
+        ]
+        self.declare(absent)
+        return [f"{self.known[p]} == 0" for p in absent if p.length > 1]
+
 
 @contextmanager
 def walk(

@@ -1,0 +1,106 @@
+"""The forms of values: the cheapest of all combinations."""
+
+from __future__ import annotations
+
+from itertools import product as combinations
+from math import prod
+
+import pytest
+from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, Case, case, product
+
+from mirage_onnx.codegen.tiled import assign
+from mirage_onnx.codegen.tiled.assign import MOVE, Assignment, folded
+from mirage_onnx.codegen.tiled.forms import MMA, Form, Warps, vector
+from mirage_onnx.codegen.tiled.kernel import needed_values
+from mirage_onnx.codegen.tiled.pieces import Piece
+
+#: The rows of a product are the depth of the next.
+TWISTED = """ugraph 1
+tensor i0 f16[a0,a1] input
+tensor i1 f16[a2,a1] weight
+tensor i2 f16[a0,a3] weight
+tensor o0 f32[a2,a3] output
+kernel k0 grid=a3 cluster=- loop=-
+  %0 = load i0 imap=- cmap=- fmap=- : f16[a0,a1] post A_frag
+  %1 = load i1 imap=- cmap=- fmap=- : f16[a2,a1] post B_frag
+  %2 = matmul[a1] %0 %1 : f32[a0,a2] post C_frag
+  %3 = exp %2 : f32[a0,a2] post C_frag
+  %4 = sum[a0] %3 : f32[a2] post column
+  %5 = mul %3 %4 : f32[a0,a2] post C_frag
+  %6 = cast %5 : f16[a0,a2] post B_frag
+  %7 = load i2 imap=a3 cmap=- fmap=- : f16[a0,a3] post shared
+  %8 = matmul[a0] %6 %7 : f32[a2,a3] post C_frag
+  save o0 = %8 omap=a3
+"""
+
+
+def _assignment(c: Case) -> Assignment:
+    kernel = c.graph.kernels[0]
+    return Assignment.of(kernel, c.plan().pieces, needed_values(kernel))
+
+
+def _cost(assignment: Assignment, forms: dict[int, Form]) -> int:
+    """Registers and moves, said once more."""
+    plain, ops = Warps((), 1, assignment.even), assignment.kernel.ops
+    total = sum(min(plain.registers(f), MOVE - 1) for f in forms.values())
+    for i, form in forms.items():
+        for n, arg in enumerate(ops[i].args):
+            if arg in forms:
+                total += assignment._use(i, n, forms[arg], form)
+    return total
+
+
+KERNELS = {
+    "norm": case(NORM_LINEAR, 16, 8, a0=8, a1=32, a2=16),
+    "one product": case(product(), 16, 16, loop_tile=16, a0=16, a1=64, a2=16),
+    "twisted": case(TWISTED, 16, a0=16, a1=32, a2=16, a3=24),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_combination_is_cheaper(name: str) -> None:
+    assignment = _assignment(KERNELS[name])
+    found = assignment.forms()
+    domains = [assignment._domain(i) for i in found]
+    assert 2 <= prod(map(len, domains)) <= 100_000 or name == "one product"
+    every = (
+        _cost(assignment, dict(zip(found, forms, strict=True))) for forms in combinations(*domains)
+    )
+    assert _cost(assignment, found) == min(every)
+
+
+def test_a_result_is_an_operand_of_the_next() -> None:
+    """Between two chained contractions nothing moves."""
+    assignment = _assignment(case(ATTENTION, 16, 1, loop_tile=32, a0=1, a1=64, a2=16, a3=16, a4=16))
+    forms = assignment.forms()
+    assert _cost(assignment, forms) < MOVE
+    first, second = assignment.products.values()
+    assert forms[19] == second.a == first.c
+
+
+def test_a_value_that_has_to_move() -> None:
+    assignment = _assignment(KERNELS["twisted"])
+    assert MOVE <= _cost(assignment, assignment.forms()) < 2 * MOVE
+
+
+def test_frames_without_contractions() -> None:
+    plan = case(CENTRED, 4, warps=2, a0=4, a1=64).plan()
+    assert {i: f.text for i, f in plan.forms.items()} == {
+        1: "v1 g(a0_b)", 2: "v1 g(a0_b) t(a1)"
+    }  # fmt: skip
+
+
+def test_folds() -> None:
+    a, b, c = (Piece(f"a{n}", "", 8, True, 1) for n in range(3))
+    form = Form(MMA, (a, b), (c,), ())
+    assert folded(form, {c}) == Form(MMA, (a, b), (), ())
+    assert folded(form, {a}) is None
+    assert folded(Form(vector(1), (), (a,), (b,)), {a}) == Form(MMA, (), (), (b,))
+
+
+def test_moves_inside_a_loop_cost_more() -> None:
+    assignment = _assignment(KERNELS["one product"])
+    c = assignment.products[2].c
+    wrong = Form(c.lanes, c.t, c.g, ())
+    assert assignment._use(3, 0, c, c) == 0
+    assert assignment._use(3, 0, c, wrong) >= assign._NEVER
