@@ -25,8 +25,8 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
 from mirage_onnx.target import Target
 
-#: A lane holds at most this many elements of one value.
-_MOST_REGISTERS = 256
+#: A lane holds at most this many elements of one value, and computes so many of one in place.
+_MOST_REGISTERS, _MOST_IN_PLACE = 256, 2048
 #: Splits of the warps that are tried where the best do not fit.
 _MOST_SPLITS = 12
 
@@ -103,10 +103,6 @@ def _plan(
     params: KernelParams,
     target: Target,
 ) -> TiledPlan:
-    for index, form in forms.items():
-        if warps.registers(form) > _MOST_REGISTERS:
-            reason = f"%{index} takes {warps.registers(form)} registers of every thread"
-            raise RejectionError("LAYOUT", reason)
     smem_bytes = 0
     # As many stages as fit, of those that are wanted.
     for stages in range(max(1, min(params.stages, assignment.pieces.most_steps)), 0, -1):
@@ -114,6 +110,11 @@ def _plan(
             assignment, forms, warps, extents, tensors, stages=stages, ranks=params.cluster
         )
         steps = with_barriers(lowering.lower())
+        for index, form in forms.items():
+            held = not lowering.in_place(index, form)
+            if warps.registers(form) > (_MOST_REGISTERS if held else _MOST_IN_PLACE):
+                reason = f"%{index} takes {warps.registers(form)} registers of every thread"
+                raise RejectionError("LAYOUT", reason)
         places, smem_bytes = place(tuple(lowering.tiles.values()))
         if smem_bytes <= target.smem_bytes:
             pieces = assignment.pieces

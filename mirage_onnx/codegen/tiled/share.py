@@ -42,6 +42,7 @@ def best_vector_forms(
     kernel, pieces, needed = assignment.kernel, assignment.pieces, assignment.needed
     best: tuple[int, dict[int, Form], Warps, Form] | None = None
     for frame in vector_frames(kernel, pieces, needed):
+        assignment.frames = (frame,)
         forms = {i: frame.of(assignment.own(i).values()) for i in assignment.values()}
         cost, split = share_out(assignment, forms, warps)
         cost += _SHARED * partial_folds(kernel, pieces, forms, frame, needed)
@@ -104,8 +105,9 @@ def split_cost(assignment: Assignment, forms: Mapping[int, Form], split: Warps) 
         elif op.op in ("sum", "rmax"):
             gone = {assignment.own(op.args[0])[a] for a in op.reduced}
             meets = any(set(s) & gone for s, count in split.digits if count > 1)
-            have = forms.get(op.args[0])
-            work = split.registers(have) if have else work
+            own = assignment.own(op.args[0]).values()
+            have = [forms[op.args[0]]] if op.args[0] in forms else assignment.frames
+            work = min(split.registers(f.of(own)) for f in have)
         if meets:
             waits = users[i] and all(u.startswith("acc_") for u in users[i])
             total += _MEET + (2 * split.registers(form) if waits else _MEET * often)

@@ -1,8 +1,8 @@
 """Tiles in shared memory: what lies in them, and where they lie.
 
-A tile of a loaded tensor has the tensor's axis order and type, with rows padded by 16 bytes so that
-the eight rows of a matrix load lie in different banks. What warps or ranks exchange is a float slot
-per register and thread.
+A tile of a loaded tensor has the tensor's axis order and type, with rows padded to an odd number of
+16 bytes, so that the eight rows of a matrix load lie in different banks. What warps or ranks
+exchange is a float slot per register and thread.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class SharedTile:
 
     @property
     def pitch(self) -> int:
-        """Elements from one row to the next."""
+        """Elements from one row to the next: an odd number of chunks of 16 bytes."""
         if not self.order:
             return 1
         if len(self.order) == 1:
             return self.order[-1].length
         chunk = 16 // self.dtype.size_bytes
-        return (-(-self.order[-1].length // chunk) + 1) * chunk
+        return (-(-self.order[-1].length // chunk) | 1) * chunk
 
     @property
     def elements(self) -> int:
