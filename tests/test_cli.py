@@ -100,8 +100,8 @@ OPTIMIZE = ["optimize", "in.onnx", "-o", "out.onnx"]
 
 def test_optimize(api: Api, capsys: Text) -> None:
     options = ["--target", "h200", "--budget", "9", "--margin", "0.1", "--external", "copy"]
-    assert cli.main([*OPTIMIZE, *options]) == Exit.DONE
-    wanted = {"target": "h200", "budget_s": 9.0, "margin": 0.1, "external": "copy"}
+    assert cli.main([*OPTIMIZE, *options, "--tiled"]) == Exit.DONE
+    wanted = {"target": "h200", "budget_s": 9.0, "margin": 0.1, "external": "copy", "tiled": True}
     wanted["journal"] = Path("out.onnx.journal")
     assert api.calls == [("in.onnx", "out.onnx", wanted)]
     out, err = capsys.readouterr()

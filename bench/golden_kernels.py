@@ -1,6 +1,6 @@
 """Every golden µGraph of the generator at full size on the GPU: right, and how long.
 
-    python3 bench/goldens.py [--out DIR] [--seconds 300] [--points 6] [NAME ...]
+    python3 bench/golden_kernels.py [--out DIR] [--seconds 300] [--points 6] [NAME ...]
 
 For each program of tests/support/search_programs.py: its golden µGraph with the best numbers of the
 cost model, kernel by kernel, compiled, compared with float64 and timed (``protocol.py``). Writes
