@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import KTensor
+from mirage_onnx.ir.ugraph import Kernel, KTensor, UGraph
 
 #: The tags of device/vector.cuh.
 TAGS = {
@@ -135,3 +135,13 @@ class TensorView:
 
     def parameter(self, written: bool) -> str:
         return f"{'' if written else 'const '}{self.storage}* __restrict__ {self.pointer}"
+
+
+def parameters(
+    graph: UGraph, kernel: Kernel, extents: Mapping[str, int]
+) -> tuple[tuple[str, ...], list[str]]:
+    """The tensors that a kernel is given, in order, and the parameters that they are."""
+    written = [s.tensor for s in kernel.saves]
+    args = tuple(dict.fromkeys([o.tensor for o in kernel.loads] + written))
+    views = [TensorView.of(graph.tensor(a), extents) for a in args]
+    return args, [v.parameter(v.tensor.name in written) for v in views]

@@ -9,6 +9,7 @@ lanes beyond the depth read nothing and hold zeros.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from mirage_onnx.codegen.loads import TensorView, tag
 from mirage_onnx.codegen.plan import COLUMNS, ROWS, StreamPlan
@@ -28,6 +29,18 @@ def total(*terms: str) -> str:
 
 def times(index: str, factor: int) -> str:
     return "0" if index == "0" or factor == 0 else index if factor == 1 else f"{index} * {factor}"
+
+
+def parts_of(flat: str, sizes: Sequence[int]) -> list[str]:
+    """The indices that a flat index stands for, the last fastest: ``e / 4``, ``e % 4``."""
+    found, whole = [], prod(sizes)
+    step = whole
+    for size in sizes:
+        outermost = step == whole
+        step //= size
+        text = flat if step == 1 else f"{flat} / {step}"
+        found.append(text if outermost else f"{text} % {size}")
+    return found
 
 
 class Ring:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mirage_onnx.codegen.elementwise import constant, evaluate, is_elementwise, literal
 from mirage_onnx.codegen.grid import Grid, check_maps
 from mirage_onnx.codegen.header import header
-from mirage_onnx.codegen.loads import TensorView
+from mirage_onnx.codegen.loads import TensorView, parameters
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.dtype import DType
@@ -230,10 +230,8 @@ class _RowEmitter:
     def emit(self) -> KernelSource:
         writer, plan, kernel = self.writer, self.plan, self.kernel
         name = kernel.name
-        written = [s.tensor for s in kernel.saves]
-        args = list(dict.fromkeys([o.tensor for o in kernel.loads] + written))
-        parameters = [self._view(a).parameter(a in written) for a in args]
-        with writer.kernel(name, plan.threads, 1, parameters):
+        args, given = parameters(self.graph, kernel, self.extents)
+        with writer.kernel(name, plan.threads, 1, given):
             writer.comment(
                 f"Axis {plan.axis}: thread t holds {plan.count} vectors of {plan.width}; vector i "
                 f"starts at element (i * {plan.threads} + t) * {plan.width}."
@@ -246,7 +244,7 @@ class _RowEmitter:
         smem_bytes = 4 * self.params.warps * self.reductions if self.params.warps > 1 else 0
         return KernelSource(
             name, f"{top}\n{writer.text}", self.grid.launch, plan.threads, 1, smem_bytes,
-            tuple(args), pdl=False,
+            args, pdl=False,
         )  # fmt: skip
 
 

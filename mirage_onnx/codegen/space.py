@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mirage_onnx.codegen.grid import AxisTile
 from mirage_onnx.codegen.loads import axis_variable
-from mirage_onnx.codegen.ring import times, total
+from mirage_onnx.codegen.ring import parts_of, times, total
 from mirage_onnx.codegen.scalar import Place
 from mirage_onnx.codegen.source import Writer
 
@@ -57,17 +57,12 @@ class Space:
     def _declare(self, writer: Writer, element: str) -> Place:
         """Position in the tile (``t_a0``) and index in the axis (``a0``) of an element."""
         at: Place = {}
-        step = self.elements
-        for tile in self.axes:
-            inner = step // tile.tile
-            position = element if inner == 1 else f"{element} / {inner}"
-            if step != self.elements:
-                position += f" % {tile.tile}"
+        positions = parts_of(element, [t.tile for t in self.axes])
+        for tile, position in zip(self.axes, positions, strict=True):
             name = f"t_{axis_variable(tile.axis)}"
             writer.line(f"const int {name} = {position};")
             writer.line(f"const int {axis_variable(tile.axis)} = {total(tile.first, name)};")
             at[tile.axis] = name
-            step = inner
         return at
 
     @contextmanager

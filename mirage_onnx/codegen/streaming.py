@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mirage_onnx.codegen.epilogue import Epilogue
 from mirage_onnx.codegen.grid import check_maps
 from mirage_onnx.codegen.header import header
-from mirage_onnx.codegen.loads import TensorView
+from mirage_onnx.codegen.loads import parameters
 from mirage_onnx.codegen.loop import LoopEmitter
 from mirage_onnx.codegen.plan import StreamPlan
 from mirage_onnx.codegen.scalar import post_sources
@@ -36,13 +36,11 @@ def emit_streaming(
     if not accumulators:
         raise RejectionError("EMIT_UNSUPPORTED", f"no output of {kernel.name} needs its loop")
     writer = Writer()
-    written = [s.tensor for s in kernel.saves]
-    args = list(dict.fromkeys([o.tensor for o in kernel.loads] + written))
-    views = [TensorView.of(graph.tensor(a), extents) for a in args]
+    args, given = parameters(graph, kernel, extents)
     epilogue = Epilogue(graph, plan, accumulators, writer)
     with writer.kernel(
         kernel.name, plan.threads, params.cluster,
-        [v.parameter(v.tensor.name in written) for v in views],
+        given,
     ):  # fmt: skip
         plan.grid.declare(writer)
         loop = LoopEmitter(graph, plan, accumulators, writer)
@@ -59,5 +57,5 @@ def emit_streaming(
     top = header(graph, kernel, params, extents, kernel.name)
     return KernelSource(
         kernel.name, f"{top}\n{writer.text}", plan.grid.launch, plan.threads, params.cluster,
-        smem_bytes, tuple(args), pdl=False,
+        smem_bytes, args, pdl=False,
     )  # fmt: skip

@@ -94,7 +94,7 @@ def _cuts(graph: Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
             leaves = frozenset().union(*(p.leaves for p in parts))
             if leaves & inner or len(leaves) > limits.leaves or len(nodes) > limits.nodes:
                 continue
-            if len({graph.contracts_weight(n) for n in nodes if graph.contractions(n)}) > 1:
+            if limits.runtime and _mixed(graph, nodes):
                 continue  # a projection and the attention behind it are searched apart
             count = own + sum(graph.contractions(n) for n in nodes if n != node.name)
             depth = graph.depth(node.name) + max((p.depth for p in parts), default=0)
@@ -102,6 +102,11 @@ def _cuts(graph: Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
                 cuts[Cut(leaves, nodes, count, depth)] = None
         found[node.outputs[0]] = _best(graph, tuple(cuts), limits)
     return found
+
+
+def _mixed(graph: Graph, nodes: frozenset[str]) -> bool:
+    """Whether both weights and activations alone are contracted."""
+    return len({graph.contracts_weight(n) for n in nodes if graph.contractions(n)}) > 1
 
 
 def _feeds(graph: Graph, cut: Cut, limits: Limits) -> bool:

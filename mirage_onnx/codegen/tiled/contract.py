@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.ring import subscript, times, total
+from mirage_onnx.codegen.ring import parts_of, subscript, times, total
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.forms import Form, length
 from mirage_onnx.codegen.tiled.pairs_text import pair
@@ -40,7 +40,6 @@ class _Operand:
     form: Form
     rows: int
     depth: int
-    paired: bool
     held: str | None
     tile: SharedTile | None
     transposed: bool
@@ -72,11 +71,11 @@ def contract(w: ValueWriter, step: do.Contract) -> None:
         with repeat as k, writer.scope(steps == 1):
             _fragments(w, a, at, k)
             with writer.loop("j", columns) as j, writer.scope(columns == 1):
-                b_parts = _column(w, b, at, j, k)
+                _column(w, b, at, j, k)
                 with writer.loop("i", (rows + 1) // 2) as i:
                     acc = w.name(into) + subscript(indices)
                     _multiply_add(w, c, acc, i, j, rows, [f"a[{i}][{n}]" for n in range(4)],
-                                  b_parts, kind, step.index)  # fmt: skip
+                                  ["b[0]", "b[1]"], kind, step.index)  # fmt: skip
 
 
 def _operand(
@@ -86,13 +85,11 @@ def _operand(
     name = w.name(held) if held in w.lowering.made else None
     tile, transposed = None, False
     if name is None:
-        home = w.lowering.homes.get(index)
-        if home is None and w.ops[index].op != "load" and w.lowering.forms[index] != form:
-            home = w.lowering.spilled[index]
+        home = w.lowering.tile_of(index, form)
         candidate = w.lowering.tiles[home] if home is not None else None
         if candidate is not None and _by_matrices(w, candidate, form, deep):
             tile, transposed = candidate, candidate.order[-1] != deep
-    return _Operand(letter, index, form, rows, depth, letter == "a", name, tile, transposed)
+    return _Operand(letter, index, form, rows, depth, name, tile, transposed)
 
 
 def _by_matrices(w: ValueWriter, tile: SharedTile, form: Form, deep: Piece) -> bool:
@@ -110,12 +107,9 @@ def _static(w: ValueWriter, operand: _Operand) -> bool:
     """Whether fragments are registers with an index along the depth."""
     if operand.held is not None:
         return True
-    if operand.tile is not None or operand.index in w.lowering.homes:
-        return False
-    op, form = w.ops[operand.index], operand.form
-    if op.op != "load" and w.lowering.forms[operand.index] != form:
-        return False
-    return not w.lowering.in_place(operand.index, form)
+    index, form = operand.index, operand.form
+    in_tile = w.lowering.tile_of(index, form) is not None
+    return not in_tile and not w.lowering.in_place(index, form)
 
 
 def _far(w: ValueWriter, operand: _Operand) -> bool:
@@ -152,18 +146,17 @@ def _fragments(w: ValueWriter, a: _Operand, at: dict[str, str], k: str) -> None:
             writer.line(f"a[{i}][{number}] = {value};", a.index)
 
 
-def _column(w: ValueWriter, b: _Operand, at: dict[str, str], j: str, k: str) -> list[str]:
-    """The two registers of column tile ``j``."""
+def _column(w: ValueWriter, b: _Operand, at: dict[str, str], j: str, k: str) -> None:
+    """``b``: the two registers of column tile ``j``."""
     writer = w.writer
     writer.line("unsigned b[2];")
     if b.tile is not None:
         _matrices(w, b, at, j, k, "b", 8)
-        return ["b[0]", "b[1]"]
+        return
     for later in (0, 1):
         there = not later or b.depth > 1
         value = _part(w, b, at, j, _double(k, bool(later)), f"{later}") if there else "0u"
         writer.line(f"b[{later}] = {value};", b.index)
-    return ["b[0]", "b[1]"]
 
 
 def _part(w: ValueWriter, x: _Operand, at: dict[str, str], row: str, deep: str, number: str) -> str:
@@ -209,12 +202,8 @@ def _matrices(
     if x.form.g:
         covered = warps.covers(x.form.g, 8)
         writer.line(f"const int r_{name} = {row if covered else f'at_most({row}, {most})'};")
-        step = length(x.form.g)
-        for p in x.form.g:
-            outermost = step == length(x.form.g)
-            step //= p.length
-            text = f"r_{name}" if step == 1 else f"r_{name} / {step}"
-            local[p] = text if outermost else f"{text} % {p.length}"
+        rows_of = parts_of(f"r_{name}", [p.length for p in x.form.g])
+        local.update(zip(x.form.g, rows_of, strict=True))
     place = total(tile.name, tile.offset(local))
     count = 4 if rows == 16 else 2
     suffix = "_trans" if x.transposed else ""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import prod
 
 from mirage_onnx.codegen.loads import TensorView
-from mirage_onnx.codegen.ring import times, total
+from mirage_onnx.codegen.ring import parts_of, times, total
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.pieces import Piece, Pieces
 from mirage_onnx.codegen.tiled.shared import SharedTile
@@ -45,12 +45,8 @@ def copy_tile(
     every = prod(counts)
     head = f"for (int e = ptx::thread(); e < {every}; e += {threads})"
     with writer.block(head):
-        local, step = {}, every
-        for p, count in zip(tile.order, counts, strict=True):
-            outermost = step == every
-            step //= count
-            text = "e" if step == 1 else f"e / {step}"
-            text = text if outermost else f"{text} % {count}"
+        local: dict[Piece, str] = {}
+        for p, count, text in zip(tile.order, counts, parts_of("e", counts), strict=True):
             name = f"x_{p.name}"
             if count == 1:
                 local[p] = "0"

@@ -161,6 +161,12 @@ class Demand:
             return self.need(index, form, run)
         return (self.spill(index, run),)
 
+    def tile_of(self, index: int, form: Form) -> str | None:
+        """The shared tile that an operand in this form is read from; None if it is from none."""
+        if index in self.homes or self.assignment.kernel.ops[index].op == "load":
+            return self.homes.get(index)
+        return None if self.forms[index] == form else self.spilled[index]
+
     def spill(self, index: int, run: str) -> str:
         """The shared tile that holds value ``index``."""
         if index in self.homes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mirage_onnx.codegen.grid import Grid
 from mirage_onnx.codegen.header import header
-from mirage_onnx.codegen.loads import TensorView
+from mirage_onnx.codegen.loads import TensorView, parameters
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.codegen.tiled.assign import Assignment
 from mirage_onnx.codegen.tiled.barriers import with_barriers
@@ -153,21 +153,19 @@ def emit_tiled(
     """
     plan = plan_tiled(graph, kernel, params, extents, target)
     pieces, lowering = plan.pieces, plan.lowering
-    written = [s.tensor for s in kernel.saves]
-    args = list(dict.fromkeys([o.tensor for o in kernel.loads] + written))
-    views = [TensorView.of(graph.tensor(a), extents) for a in args]
+    args, given = parameters(graph, kernel, extents)
     writer = Writer()
     emitter = _Emitter(graph, plan, ValueWriter(graph, lowering, pieces, writer), writer)
     with writer.kernel(
         kernel.name, 32 * params.warps, params.cluster,
-        [v.parameter(v.tensor.name in written) for v in views],
+        given,
     ):  # fmt: skip
         emitter.prologue(plan.places)
         emitter.run(plan.steps)
     top = header(graph, kernel, params, extents, kernel.name)
     return KernelSource(
         kernel.name, f"{top}\n{writer.text}", pieces.grid.launch, 32 * params.warps,
-        params.cluster, plan.smem_bytes, tuple(args), pdl=False,
+        params.cluster, plan.smem_bytes, args, pdl=False,
     )  # fmt: skip
 
 

@@ -17,9 +17,7 @@ from mirage_onnx.codegen.tiled.values import ValueWriter, chosen
 def pair(w: ValueWriter, index: int, form: Form, spot: Spot) -> str:
     """Two neighbours of the inner side, packed; what does not exist is zero."""
     op, own, lowering = w.ops[index], w.own(index), w.lowering
-    home = lowering.homes.get(index)
-    if home is None and op.op != "load" and lowering.forms[index] != form:
-        home = lowering.spilled[index]
+    home = lowering.tile_of(index, form)
     if home is not None:
         return _in_tile_pair(w, lowering.tiles[home], form, own, spot)
     halves = [spot.half(e) for e in (0, 1)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import gcd
 
 from mirage_onnx.codegen.grid import Grid
 from mirage_onnx.codegen.loads import axis_variable
@@ -98,12 +99,12 @@ class Pieces:
                 ranks = self.params.cluster
                 share = -(-whole.length // ranks)
                 exact = whole.exact and whole.length % ranks == 0
-                aligned = whole.aligned if ranks == 1 else _common(whole.aligned, share)
+                aligned = whole.aligned if ranks == 1 else gcd(whole.aligned, share)
                 self.used[key] = Piece(axis, levels, share, exact, aligned if whole.exact else 1)
             else:
                 step = min(whole.length, self.params.loop_tile)
                 exact = whole.exact and whole.length % step == 0
-                aligned = whole.aligned if step == whole.length else _common(whole.aligned, step)
+                aligned = whole.aligned if step == whole.length else gcd(whole.aligned, step)
                 self.used[key] = Piece(axis, levels, step, exact, aligned)
         return self.used[key]
 
@@ -127,20 +128,19 @@ class Pieces:
         return self.piece(piece.axis, piece.levels[:-1])
 
     @property
-    def walked(self) -> Piece | None:
-        """What the loop walks in steps: the share of a block and rank."""
+    def _step(self) -> Piece | None:
+        """What the loop takes in one iteration of what it walks."""
         for (axis, levels), piece in self.used.items():
             if axis == self.kernel.loop and levels.endswith(STEP):
-                return self._outer(piece)
+                return piece
         return None
 
     @property
     def steps(self) -> str:
         """The iterations of this rank, as an expression."""
-        walked = self.walked
-        if walked is None:
+        if self._step is None:
             return "1"
-        tile = min(self.params.loop_tile, walked.length)
+        walked, tile = self._outer(self._step), self._step.length
         if walked.exact:
             return str(-(-walked.length // tile))
         return f"({self.size(walked)} + {tile - 1}) / {tile}"
@@ -148,10 +148,8 @@ class Pieces:
     @property
     def most_steps(self) -> int:
         """The iterations of the rank that has most."""
-        walked = self.walked
-        return (
-            1 if walked is None else -(-walked.length // min(self.params.loop_tile, walked.length))
-        )
+        step = self._step
+        return 1 if step is None else -(-self._outer(step).length // step.length)
 
     def declare(self, writer: Writer) -> None:
         """``first_`` and ``size_`` of the pieces that do not move with the loop."""
@@ -189,27 +187,15 @@ class Pieces:
         for (_, levels), piece in sorted(self.used.items()):
             if not levels.endswith(STEP):
                 continue
-            whole = self._outer(piece)
-            tile = min(self.params.loop_tile, whole.length)
             writer.line(f"const int first_{piece.name} = {self.first_at(piece, step)};")
             if not piece.exact:
-                left = f"{self.size(whole)} - {times(step, tile)}"
-                writer.line(f"const int {self.size(piece)} = at_most({left}, {tile});")
+                left = f"{self.size(self._outer(piece))} - {times(step, piece.length)}"
+                writer.line(f"const int {self.size(piece)} = at_most({left}, {piece.length});")
 
     def first_at(self, piece: Piece, step: str) -> str:
         """``first`` in iteration ``step``."""
-        whole = self._outer(piece)
-        tile = min(self.params.loop_tile, whole.length)
-        return total(self.first(whole), times(step, tile))
+        return total(self.first(self._outer(piece)), times(step, piece.length))
 
     def left_at(self, piece: Piece, step: str) -> str:
         """The elements from the first of iteration ``step`` to the end of what is walked."""
-        whole = self._outer(piece)
-        tile = min(self.params.loop_tile, whole.length)
-        return f"({self.size(whole)} - {times(f'({step})', tile)})"
-
-
-def _common(a: int, b: int) -> int:
-    while b:
-        a, b = b, a % b
-    return a
+        return f"({self.size(self._outer(piece))} - {times(f'({step})', piece.length)})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.ring import total
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.forms import Form
@@ -10,7 +9,7 @@ from mirage_onnx.codegen.tiled.parts import rule_of
 from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.codegen.tiled.spot import Spot
 from mirage_onnx.codegen.tiled.steps import Held
-from mirage_onnx.codegen.tiled.values import ValueWriter
+from mirage_onnx.codegen.tiled.values import ValueWriter, chosen
 
 
 def multiply(w: ValueWriter, step: do.Multiply) -> None:
@@ -22,11 +21,8 @@ def multiply(w: ValueWriter, step: do.Multiply) -> None:
     deep = product.depth
     with w.walk(product.c) as spot:
         spot.declare(p for a in op.args for p in w.own(a).values() if p != deep)
-        sides = []
-        for tile_name in step.tiles:
-            tile = lowering.tiles[tile_name]
-            text = f"{tile.name}[{tile.offset({**spot.known, deep: 'k'})}]"
-            sides.append(f"{tag(tile.dtype)}::widen({text})" if tile.dtype.is_half else text)
+        at = {**spot.known, deep: "k"}
+        sides = [lowering.tiles[name].element(at) for name in step.tiles]
         conditions = spot.held(p for a in op.args for p in w.own(a).values() if p != deep)
         with writer.scope(bool(conditions), f"if ({' && '.join(conditions)})"):
             to = f"{name}{spot.subscript(product.c)}"
@@ -54,8 +50,7 @@ def fold(w: ValueWriter, step: do.Fold) -> None:
         if not covered or any(not p.exact for p in gone):
             spot.declare(gone)
             conditions = spot.exists(gone)
-        value = w.element(op.args[0], spot)
-        value = f"{' && '.join(conditions)} ? {value} : {neutral}" if conditions else value
+        value = chosen(conditions, w.element(op.args[0], spot), neutral)
         to = f"{name}{spot.subscript(held.form)}"
         w.writer.line(f"{to} = {rule}::combine({to}, {value});", step.index)
 
@@ -78,8 +73,7 @@ def reduce_tile(w: ValueWriter, step: do.Total) -> None:
         spot.declare(left)
         conditions = spot.held(left)
         known = {**spot.known, **{p: f"z_{p.name}" for p in gone}}
-        value = f"{tile.name}[{tile.offset(known)}]"
-        value = f"{tag(tile.dtype)}::widen({value})" if tile.dtype.is_half else value
+        value = tile.element(known)
         with w.writer.scope(bool(conditions), f"if ({' && '.join(conditions)})"):
             heads = [
                 f"for (int {known[p]} = 0; {known[p]} < {w.pieces.size(p)}; ++{known[p]})"

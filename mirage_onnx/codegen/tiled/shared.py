@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.ring import times, total
 from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.ir.dtype import DType
@@ -69,6 +70,11 @@ class SharedTile:
         """The place of an element, indices by piece."""
         strides = self.strides()
         return total(*(times(_atom(local[p]), strides[p]) for p in self.order))
+
+    def element(self, local: dict[Piece, str]) -> str:
+        """An element in fp32, indices by piece."""
+        text = f"{self.name}[{self.offset(local)}]"
+        return f"{tag(self.dtype)}::widen({text})" if self.dtype.is_half else text
 
 
 def _atom(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from mirage_onnx.codegen.ring import subscript, times, total
+from mirage_onnx.codegen.ring import parts_of, subscript, times, total
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.forms import MMA, Form, Side, Warps, length
 from mirage_onnx.codegen.tiled.pieces import Piece, Pieces
@@ -73,18 +73,13 @@ class Spot:
             flat = f"{'c' if inner else 'r'}{self.tag}"
             if all(p not in self.known for p in side):
                 self.writer.line(f"const int {flat} = {self._flat(side, inner)};")
-            step = length(side)
-            for p in side:
-                outermost = step == length(side)
-                step //= p.length
+            for p, text in zip(side, parts_of(flat, [p.length for p in side]), strict=True):
                 if p not in wanted:
                     continue
                 if len(side) == 1:
                     self.known[p] = flat
                     continue
-                text = flat if step == 1 else f"{flat} / {step}"
                 self.known[p] = f"x_{p.name}{self.tag}"
-                text = text if outermost else f"{text} % {p.length}"
                 self.writer.line(f"const int {self.known[p]} = {text};")
 
     def held(self, pieces: Iterable[Piece]) -> list[str]:

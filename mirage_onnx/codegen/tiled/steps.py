@@ -2,7 +2,7 @@
 
 Steps are in three runs: before the loop, in it, after it. A step names the registers and the
 shared tiles that it reads and writes; ``barriers.py`` puts barriers between them. The text of a
-step, one line, is what golden tests and the header of the kernel show.
+step, one line, is what golden tests show.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Read(Step):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return (*self.touched, *(self.tile,))
+        return (*self.touched, self.tile)
 
     @property
     def text(self) -> str:
@@ -151,7 +151,7 @@ class Total(Step):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return (*self.touched, *(self.tile,))
+        return (*self.touched, self.tile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Gather(Step):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return (*self.touched, *(self.tile,))
+        return (*self.touched, self.tile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class GatherRanks(Step):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return (*self.touched, *(self.tile,))
+        return (*self.touched, self.tile)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from mirage_onnx.codegen.elementwise import constant, evaluate, literal
-from mirage_onnx.codegen.loads import TensorView, tag
+from mirage_onnx.codegen.loads import TensorView
 from mirage_onnx.codegen.ring import subscript, total
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.forms import Form
@@ -118,10 +118,7 @@ class ValueWriter:
 
     def in_tile(self, tile: SharedTile, own: Mapping[str, Piece], spot: Spot) -> str:
         """An element of a shared tile, widened."""
-        value = f"{tile.name}[{tile.offset(spot.known)}]"
-        if tile.dtype.is_half:
-            value = f"{tag(tile.dtype)}::widen({value})"
-        return chosen(spot.held(own.values()), value, "0.0f")
+        return chosen(spot.held(own.values()), tile.element(spot.known), "0.0f")
 
     def view(self, tensor: str) -> TensorView:
         """How the kernel reaches a tensor."""
