@@ -1,7 +1,5 @@
 """A two-layer BERT encoder with exact (erf) GELU, fp16."""
 
-from __future__ import annotations
-
 import torch
 from export import FOLDER, export, randomize, write_packed
 from transformers import BertConfig, BertModel

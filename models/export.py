@@ -4,8 +4,6 @@ Needs torch, transformers and peft (`pip install .[export]`); nothing that is in
 tested or benchmarked imports this module.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

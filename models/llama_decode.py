@@ -1,7 +1,5 @@
 """A LLaMA decode step: one token per sequence, KV cache as plain tensors, fp16, two layers."""
 
-from __future__ import annotations
-
 import torch
 from export import FOLDER, export, randomize, write_packed
 from transformers import LlamaConfig, LlamaForCausalLM

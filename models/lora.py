@@ -1,7 +1,5 @@
 """A one-layer LLaMA with PEFT LoRA adapters on its linear layers, not merged, fp16."""
 
-from __future__ import annotations
-
 import torch
 from export import FOLDER, export, randomize, write_packed
 from peft import LoraConfig, get_peft_model

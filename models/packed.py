@@ -4,12 +4,10 @@
 
 writes ``NAME.onnx`` beside every ``NAME.onnx.xz`` (``make build``, the tests and ``bench/h200.sh``
 do so by themselves). A packed file is the exporter's file without the weights that
-``export.randomize`` drew; for each it says where in the stream of normal numbers they begin. What
-is written is the exporter's file byte for byte: its digest is in the packed one. No torch is
-needed.
+``export.randomize`` drew, and without what is ``implied``; for each weight it says where in the
+stream of normal numbers it begins. What is written is the exporter's file byte for byte: its digest
+is in the packed one. No torch is needed.
 """
-
-from __future__ import annotations
 
 import hashlib
 import lzma
@@ -21,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import implied
 import numpy as np
 import onnx
 from torch_normal import Normal
@@ -61,8 +60,13 @@ def names() -> tuple[str, ...]:
 
 
 def pack(data: bytes, seed: int, draws: Sequence[Draw]) -> bytes:
-    """The packed form of the ONNX file ``data``, whose parameters were drawn in this order."""
+    """The packed form of the ONNX file ``data``, whose parameters were drawn in this order.
+
+    Raises:
+        ValueError: types or names of nodes are not the ``implied`` ones.
+    """
     model = onnx.load_from_string(data)
+    implied.leave_out(model)
     normal, first, made = Normal(seed), 0, list[tuple[str, np.ndarray]]()
     for draw in draws:
         array = draw.values(normal.draw(draw.count))
@@ -83,13 +87,16 @@ def pack(data: bytes, seed: int, draws: Sequence[Draw]) -> bytes:
 
 
 def _source(tensor: onnx.TensorProto, made: Sequence[tuple[str, np.ndarray]]) -> str:
-    """Where the weight comes from, with its few other elements; empty if from none of ``made``."""
+    """Where the weight comes from, with its few other elements; empty if from none of ``made``.
+
+    It may be the first rows of a parameter.
+    """
     if tensor.data_type != onnx.TensorProto.FLOAT16 or not tensor.dims:
         return ""
     bits = np.frombuffer(tensor.raw_data, np.uint16)
     for source, array in made:
-        if array.shape == tuple(tensor.dims):
-            other = np.flatnonzero(bits != array.ravel().view(np.uint16))
+        if array.shape[-1] == tensor.dims[-1] and array.size >= bits.size:
+            other = np.flatnonzero(bits != array.ravel()[: bits.size].view(np.uint16))
             if len(other) <= MAX_OTHER * bits.size:
                 return source + "".join(f"!{i}:{bits[i]}" for i in other)
     return ""
@@ -111,6 +118,7 @@ def unpack(packed: bytes) -> bytes:
     for tensor in tensors:
         tensor.raw_data = _weight(tuple(tensor.dims), sources[tensor.name], stream).tobytes()
     del model.metadata_props[:]
+    implied.put_in(model)
     data = model.SerializeToString(deterministic=True)
     if hashlib.sha256(data).hexdigest() != digest:
         raise ValueError("the weights that were made again differ from the exported ones")

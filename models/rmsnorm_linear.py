@@ -1,17 +1,17 @@
 """transformers' LlamaRMSNorm followed by a linear layer without bias, of any size, fp16.
 
-Without arguments it writes the small committed instance `rmsnorm_linear.onnx`.
+Without arguments it writes the small instance `rmsnorm_linear.onnx` and its packed form.
 `scale_rmsnorm_linear.py` writes the same graph at another size without torch.
 """
-
-from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
 import torch
-from export import FOLDER, export, randomize
+from export import FOLDER, export, randomize, write_packed
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+SMALL = FOLDER / "rmsnorm_linear.onnx"
 
 
 class RMSNormLinear(torch.nn.Module):
@@ -34,13 +34,15 @@ def main() -> None:
     parser.add_argument("--out", type=int, default=64)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("-o", "--output", type=Path, default=FOLDER / "rmsnorm_linear.onnx")
+    parser.add_argument("-o", "--output", type=Path, default=SMALL)
     options = parser.parse_args()
     module = RMSNormLinear(options.hidden, options.out).half()
-    randomize(module, options.seed, linear_std=0.02)
+    draws = randomize(module, options.seed, linear_std=0.02)
     generator = torch.Generator().manual_seed(options.seed + 1)
     x = torch.randn((options.batch, options.hidden), generator=generator).half()
     export(module, {"x": x}, ["y"], options.output, max_bytes=2_000_000_000)
+    if options.output == SMALL:
+        write_packed(SMALL, options.seed, draws)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
-"""Write the committed `rmsnorm_linear.onnx` at another size, with onnx and numpy only.
+"""Write `rmsnorm_linear.onnx` at another size, with onnx and numpy only.
 
 The nodes stay exactly what the exporter wrote; the weights are replaced by random ones of the
 wanted size, and the dimensions of inputs, outputs and intermediate values follow.
 """
-
-from __future__ import annotations
 
 import argparse
 from pathlib import Path

@@ -5,8 +5,6 @@ tensor of 16 numbers or more from a Mersenne twister: 24 random bits each make u
 Box-Muller turns each 16 of them into 16 normal ones.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 #: torch draws smaller tensors, and the end of one that is no multiple of this, in another way.

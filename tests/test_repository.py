@@ -1,7 +1,5 @@
 """Rules about the repository as a whole."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -9,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import write_error_docs
+from golden_texts import read_texts
 
 from mirage_onnx.errors import ERRORS, REJECTIONS, Exit
 
@@ -32,7 +31,7 @@ PATTERN_FREE = ("superopt", "codegen", "tune")
 DATA_SUFFIXES = {".json"}
 
 
-def repository_files() -> list[Path]:
+def repository_files():
     """Tracked files, and new ones that git does not ignore."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
@@ -42,11 +41,11 @@ def repository_files() -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-def name(path: Path) -> str:
+def name(path):
     return path.relative_to(ROOT).as_posix()
 
 
-def test_size() -> None:
+def test_size():
     sizes = {name(path): path.stat().st_size for path in repository_files()}
     largest = sorted(sizes, key=sizes.__getitem__)[-5:]
     assert sum(sizes.values()) < MAX_TOTAL_BYTES, f"the largest: {largest}"
@@ -54,14 +53,14 @@ def test_size() -> None:
     assert {k: v for k, v in models.items() if v >= MAX_MODEL_BYTES} == {}
 
 
-def test_no_machine_path() -> None:
+def test_no_machine_path():
     found = {
         name(p): m[0] for p in repository_files() if (m := MACHINE_PATH.search(p.read_bytes()))
     }
     assert found == {}
 
 
-def test_short_files() -> None:
+def test_short_files():
     lengths = {
         name(path): len(path.read_text().splitlines())
         for path in repository_files()
@@ -71,12 +70,12 @@ def test_short_files() -> None:
 
 
 @pytest.mark.parametrize("text", ["RMSNorm", "rms_norm", "fused-silu", "LoRA", "a softmax", "MLP1"])
-def test_fused_names_are_recognised(text: str) -> None:
+def test_fused_names_are_recognised(text):
     assert FUSED.search(text)
     assert not FUSED.search("exploration of a normal form")
 
 
-def test_no_fused_operator_names() -> None:
+def test_no_fused_operator_names():
     found = []
     for path in repository_files():
         parts = path.relative_to(ROOT).parts
@@ -91,7 +90,7 @@ def test_no_fused_operator_names() -> None:
     assert found == []
 
 
-def test_error_page_is_current() -> None:
+def test_error_page_is_current():
     text = write_error_docs.PAGE.read_text()
     assert text == write_error_docs.page(), "run python scripts/write_error_docs.py"
     missing = [code for code in (*ERRORS, *REJECTIONS) if f"`{code}`" not in text]
@@ -99,7 +98,7 @@ def test_error_page_is_current() -> None:
     assert set(write_error_docs.EXITS) == set(Exit)
 
 
-def test_every_code_is_provoked() -> None:
+def test_every_code_is_provoked():
     """Each code is quoted in a test, which is where the thing it stands for is made to happen.
 
     The tests of the report only show codes.
@@ -111,14 +110,15 @@ def test_every_code_is_provoked() -> None:
     assert sorted({*ERRORS, *REJECTIONS} - quoted) == []
 
 
-def test_golden_files_are_used() -> None:
-    """A golden folder belongs to a test file, a golden text to a test in it."""
+def test_golden_files_are_used():
+    """A golden file belongs to a test file, a golden text to a test in it."""
     tests: dict[str, list[str]] = {}
     for path in (ROOT / "tests").rglob("test_*.py"):
         tests.setdefault(path.stem, []).extend(re.findall(r"def (test_\w+)", path.read_text()))
     unused = [
-        name(path)
-        for path in (ROOT / "tests" / "golden").rglob("*.txt")
-        if not any(f"{path.stem}_".startswith(f"{f}_") for f in tests.get(path.parent.name, []))
+        f"{text} in {path.name}"
+        for path in (ROOT / "tests" / "golden").iterdir()
+        for text in read_texts(path)
+        if not any(f"{text}_".startswith(f"{f}_") for f in tests.get(path.name.split(".")[0], []))
     ]
     assert unused == []

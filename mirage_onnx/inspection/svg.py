@@ -96,8 +96,11 @@ def _kernel(
             f'<text x="{MARGIN + 5:.0f}" y="{start + 12:.0f}" fill="gray">{says}</text>'
         )
     boxes = [b for row in layers for b in row]
-    out += [_edge(a, b) for b in boxes for a in b.above]
-    out += [line for b in boxes for line in _box(b)]
+    edges = [_edge(a, b) for b in boxes for a in b.above]
+    frames = [_frame(b) for b in boxes if b.text]
+    out += ['<g fill="none" stroke="dimgray">', *edges, "</g>"]
+    out += ['<g stroke="black" stroke-width=".5">', *frames, "</g>"]
+    out += [line for b in boxes for line in _lines(b)]
     return out, right, y
 
 
@@ -195,19 +198,18 @@ def _edge(a: _Box, b: _Box) -> str:
     x, y = a.x + a.width / 2, a.y + a.height
     u, v = b.x + b.width / 2, b.y
     bend = (v - y) / 2
+    bent = f"{x:.0f} {y + bend:.0f} {u:.0f} {v - bend:.0f} {u:.0f} {v:.0f}"
+    return f'<path d="M{x:.0f} {y:.0f}C{bent}"/>'
+
+
+def _frame(b: _Box) -> str:
     return (
-        f'<path d="M{x:.0f} {y:.0f}C{x:.0f} {y + bend:.0f} {u:.0f} {v - bend:.0f} {u:.0f} {v:.0f}"'
-        ' fill="none" stroke="dimgray"/>'
-    )
-
-
-def _box(b: _Box) -> Iterator[str]:
-    if not b.text:
-        return
-    yield (
         f'<rect x="{b.x:.0f}" y="{b.y:.0f}" width="{b.width:.0f}" height="{b.height:.0f}" rx="3" '
-        f'fill="{COLOURS[b.level]}" stroke="black" stroke-width=".5"/>'
+        f'fill="{COLOURS[b.level]}"/>'
     )
+
+
+def _lines(b: _Box) -> Iterator[str]:
     for i, line in enumerate(b.text):
         x, y = b.x + GAP / 4, b.y + LINE * (i + 1) - 1
         yield f'<text x="{x:.0f}" y="{y:.0f}">{escape(line)}</text>'

@@ -6,8 +6,6 @@ Needs torch and transformers (`pip install .[export]`); nothing that is installe
 this file. What it writes is read by ``weights.py``, which needs neither.
 """
 
-from __future__ import annotations
-
 import sys
 import traceback
 import warnings

@@ -1,7 +1,5 @@
 """One export: random weights in, a graph without them out, checked against torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +24,7 @@ def export_graph(job: Export, opset: int = 20, tolerance: float = 3e-2) -> None:
     """Put the graph into the archive if it agrees with torch once its weights are made again.
 
     Raises:
-        ValueError: it does not agree, or the file holds an absolute path.
+        ValueError: it does not agree, the file holds an absolute path, or ``weights.bare`` refuses.
     """
     module = job.module.eval().to(job.dtype)
     _fill(module)
@@ -40,9 +38,9 @@ def export_graph(job: Export, opset: int = 20, tolerance: float = 3e-2) -> None:
             external_data=False, verbose=False, opset_version=opset,
         )  # fmt: skip
     assert program is not None
+    parameters = (name for name, _ in module.named_parameters())
     model = strip(program.model_proto)
-    _drop_weights(model, module)
-    data = model.SerializeToString(deterministic=True)
+    data = weights.bare(model, parameters)
     if leak := ABSOLUTE_PATH.search(data):
         raise ValueError(f"absolute path in the model: {data[leak.start() : leak.end() + 60]!r}")
     # onnxruntime's CPU provider runs no bfloat16: there the fp16 export stands for it.
@@ -73,23 +71,6 @@ def _fill(module: torch.nn.Module) -> None:
             drawn = weights.values(name, tuple(parameter.shape), _onnx_type(parameter.dtype))
             # numpy's bfloat16 is not torch's; fp32 holds every value of both.
             parameter.copy_(torch.from_numpy(drawn.astype(np.float32)).to(parameter.dtype))
-
-
-def _drop_weights(model: onnx.ModelProto, module: torch.nn.Module) -> None:
-    """Leave out initializers that are a parameter or, as exporters fold it, its transpose."""
-    made: dict[bytes, str] = {}
-    for name, parameter in module.named_parameters():
-        array = weights.values(name, tuple(parameter.shape), _onnx_type(parameter.dtype))
-        made.setdefault(array.tobytes(), name)
-        if array.ndim == 2:
-            made.setdefault(np.ascontiguousarray(array.T).tobytes(), name + weights.TRANSPOSED)
-    dropped = []
-    for tensor in model.graph.initializer:
-        source = made.get(tensor.raw_data)
-        if source is not None and len(tensor.raw_data) >= weights.LEFT_OUT_BYTES:
-            tensor.ClearField("raw_data")
-            dropped.append(f"{tensor.name}={source}")
-    model.metadata_props.add(key=weights.MARK, value=" ".join(dropped))
 
 
 def _difference(

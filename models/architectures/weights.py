@@ -1,31 +1,46 @@
 """Reads the exported graphs and makes their weights again, from a seed.
 
 A file ``NAME.onnx`` in the archive ``graphs.tar.xz`` is the exporter's graph in which every weight
-is a name, a type and a shape; ``load`` gives them values by the rule below, so one or two kB stand
-for a model. No torch is needed.
+is a name, a type and a shape, without what is ``implied``; ``load`` gives them values by the rule
+below, so less than one kB stands for a model. No torch is needed.
 """
-
-from __future__ import annotations
 
 import functools
 import hashlib
 import io
 import lzma
+import math
+import sys
 import tarfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import onnx
 
-ARCHIVE = Path(__file__).resolve().parent / "graphs.tar.xz"
-#: Weights of at least this many bytes are left out of the files.
+FOLDER = Path(__file__).resolve().parent
+sys.path.append(str(FOLDER.parent))
+
+import implied  # noqa: E402
+
+ARCHIVE = FOLDER / "graphs.tar.xz"
+#: Weights of at least this many bytes are left out of the files. Their ``doc_string`` is a source:
+#: the parameter's name and what the exporter did with it, each fold behind a ``^``.
 LEFT_OUT_BYTES = 32
-#: The key of ``metadata_props`` that lists them: initializer=parameter, separated by blanks.
-MARK = "weights made from a seed"
-#: Behind the name of a parameter that is stored transposed.
-TRANSPOSED = "^T"
 LINEAR_STD, EMBEDDING_STD, VECTOR_STD = 0.08, 0.5, 0.1
+_FOLDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "T": np.transpose,
+    "vector": np.asarray,  # one dimension, stored with more
+    "float32": lambda a: a.astype(np.float32),  # a half before
+    "+1": lambda a: a + 1,
+    "-exp": lambda a: -np.exp(a.astype(np.float64)).astype(np.float32),
+}
+#: How parameters become weights. The first rows of a parameter are drawn first, so that its name
+#: alone also stands for those.
+SPELLINGS = (
+    "", "^T", "^vector", "^float32", "^vector^float32", "^vector^float32^+1", "^float32^-exp",
+)  # fmt: skip
 _NUMPY = {
     onnx.TensorProto.FLOAT16: np.dtype(np.float16),
     onnx.TensorProto.FLOAT: np.dtype(np.float32),
@@ -86,13 +101,52 @@ def load(name: str) -> onnx.ModelProto:
 def filled(graph: bytes) -> onnx.ModelProto:
     """The model of a graph without its weights."""
     model = onnx.load_from_string(graph)
-    listed = {p.key: p.value for p in model.metadata_props}.get(MARK, "")
-    sources = dict(entry.split("=") for entry in listed.split())
     for tensor in model.graph.initializer:
-        if source := sources.get(tensor.name):
-            shape, parameter = tuple(tensor.dims), source.removesuffix(TRANSPOSED)
-            turned = source != parameter
-            array = values(parameter, shape[::-1] if turned else shape, tensor.data_type)
-            tensor.raw_data = np.ascontiguousarray(array.T if turned else array).tobytes()
-    del model.metadata_props[:]
+        if tensor.doc_string:
+            array = _made(tensor.doc_string, tuple(tensor.dims), tensor.data_type)
+            tensor.raw_data = np.ascontiguousarray(array).tobytes()
+            tensor.ClearField("doc_string")
+    implied.put_in(model)
     return model
+
+
+def bare(model: onnx.ModelProto, parameters: Iterable[str]) -> bytes:
+    """The graph that ``filled`` makes the model of, whose ``parameters`` have ``values``.
+
+    Raises:
+        ValueError: the graph says something that ``implied`` does not.
+    """
+    parameters = tuple(parameters)
+    implied.leave_out(model)
+    for tensor in model.graph.initializer:
+        if len(tensor.raw_data) >= LEFT_OUT_BYTES and (source := _source(tensor, parameters)):
+            tensor.ClearField("raw_data")
+            tensor.doc_string = source
+    return model.SerializeToString(deterministic=True)
+
+
+def _made(source: str, shape: tuple[int, ...], data_type: int) -> np.ndarray:
+    """The weight of this shape that an exporter folds out of a parameter."""
+    name, *folds = source.split("^")
+    shape = shape[::-1] if "T" in folds else (math.prod(shape),) if "vector" in folds else shape
+    array = values(name, shape, onnx.TensorProto.FLOAT16 if "float32" in folds else data_type)
+    for fold in folds:
+        array = _FOLDS[fold](array)
+    return array
+
+
+def _source(tensor: onnx.TensorProto, parameters: tuple[str, ...]) -> str:
+    """The source that the weight is made of; empty if there is none.
+
+    torch's exp may differ from ours in the last two bits.
+    """
+    if (dtype := _NUMPY.get(tensor.data_type)) is None:
+        return ""
+    stored = np.frombuffer(tensor.raw_data, dtype)
+    for parameter in parameters:
+        for spelling in SPELLINGS:
+            array = _made(parameter + spelling, tuple(tensor.dims), tensor.data_type).ravel()
+            close = "exp" in spelling and np.allclose(array, stored, rtol=2.0**-22, atol=0)
+            if close or array.astype(dtype).tobytes() == tensor.raw_data:
+                return parameter + spelling
+    return ""

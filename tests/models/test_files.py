@@ -1,7 +1,5 @@
 """The exported models: small, without traces of the exporting machine, and they run."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -20,12 +18,12 @@ INTEGER_BOUND = {"input_ids": 128, "attention_mask": 2, "position_ids": 16}
 ABSOLUTE_PATH = re.compile(rb"/(?:work|root|home|tmp|opt|usr)/|[/\\]Users[/\\]")
 
 
-def session(path: Path) -> ort.InferenceSession:
+def session(path):
     """Open a model on the CPU."""
     return ort.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 
-def random_feeds(runner: ort.InferenceSession, seed: int = 0) -> dict[str, np.ndarray]:
+def random_feeds(runner, seed=0):
     """Return random inputs; every dimension must be static."""
     rng = np.random.default_rng(seed)
     feeds = {}
@@ -39,15 +37,15 @@ def random_feeds(runner: ort.InferenceSession, seed: int = 0) -> dict[str, np.nd
     return feeds
 
 
-def test_every_model_is_listed() -> None:
+def test_every_model_is_listed():
     """Every file has its script and is tested here."""
     assert {path.stem for path in MODELS.glob("*.onnx")} == set(NAMES)
     assert all((MODELS / f"{name}.py").exists() for name in NAMES)
-    assert set(packed.names()) == set(NAMES) - {"rmsnorm_linear"}
+    assert set(packed.names()) == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_file(name: str) -> None:
+def test_file(name):
     """Size, versions, metadata and embedded weights."""
     data = (MODELS / f"{name}.onnx").read_bytes()
     assert len(data) < 500_000
@@ -65,7 +63,7 @@ def test_file(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_runs(name: str) -> None:
+def test_runs(name):
     """Random inputs give finite outputs of the order of one."""
     runner = session(MODELS / f"{name}.onnx")
     feeds = random_feeds(runner)
@@ -76,7 +74,7 @@ def test_runs(name: str) -> None:
         assert 0.05 < np.abs(result).max() < 50  # every output of the order of one
 
 
-def test_padding_is_masked() -> None:
+def test_padding_is_masked():
     """Cached values under a zero of the attention mask do not reach the logits."""
     runner = session(MODELS / "llama_decode.onnx")
     feeds = random_feeds(runner)
@@ -89,7 +87,7 @@ def test_padding_is_masked() -> None:
     assert (runner.run(["logits"], feeds)[0][0] != first[0]).any()
 
 
-def test_no_adapter_is_zero() -> None:
+def test_no_adapter_is_zero():
     """A zero lora_B (PEFT's initial value) would hide the whole branch."""
     for tensor in onnx.load(MODELS / "lora.onnx").graph.initializer:
         if len(tensor.dims) == 2:
@@ -97,7 +95,7 @@ def test_no_adapter_is_zero() -> None:
 
 
 @pytest.mark.parametrize(("batch", "hidden", "out"), [(8, 64, 64), (3, 256, 96), (16, 512, 1024)])
-def test_scale(tmp_path: Path, batch: int, hidden: int, out: int) -> None:
+def test_scale(tmp_path, batch, hidden, out):
     """Same nodes at another size, and the numbers of a float64 computation."""
     path = tmp_path / "scaled.onnx"
     sizes = ["--batch", str(batch), "--hidden", str(hidden), "--out", str(out)]

@@ -1,8 +1,5 @@
 """A model of RMSNorm+Linear layers whose regions are known, and a way to run models."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +16,7 @@ BUNDLE = b"no kernels: the bodies run"
 STEPS = ("pow", "mean", "add", "sqrt", "div", "scale", "linear")
 
 
-def layer_nodes(i: int, x: str, y: str) -> list[onnx.NodeProto]:
+def layer_nodes(i, x, y):
     p = f"l{i}_"
     rows = [
         ("Pow", "pow", [x, "two"]),
@@ -38,7 +35,7 @@ def layer_nodes(i: int, x: str, y: str) -> list[onnx.NodeProto]:
     return nodes
 
 
-def build(layers: int = 1, dtype: type = np.float16, hidden: int = HIDDEN) -> onnx.ModelProto:
+def build(layers=1, dtype=np.float16, hidden=HIDDEN):
     rng = np.random.default_rng(7)
     weights = {
         "two": np.array(2, dtype),
@@ -66,7 +63,7 @@ def build(layers: int = 1, dtype: type = np.float16, hidden: int = HIDDEN) -> on
     return onnx.shape_inference.infer_shapes(model)
 
 
-def region(i: int, *, plan: int = 0, workspace: bool = True, kmajor: bool = True) -> Replacement:
+def region(i, *, plan=0, workspace=True, kmajor=True):
     return Replacement(
         nodes=tuple(f"l{i}_{step}" for step in STEPS),
         inputs=(f"h{i}", f"l{i}_gamma", f"l{i}_w"),
@@ -77,7 +74,7 @@ def region(i: int, *, plan: int = 0, workspace: bool = True, kmajor: bool = True
     )
 
 
-def run(model: onnx.ModelProto | Path, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def run(model, feeds):
     """Every output in stock onnxruntime, without our library."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
@@ -88,7 +85,7 @@ def run(model: onnx.ModelProto | Path, feeds: dict[str, np.ndarray]) -> dict[str
     return dict(zip(names, session.run(names, feeds), strict=True))
 
 
-def same(a: onnx.ModelProto | Path, b: onnx.ModelProto | Path, **feeds: np.ndarray) -> bool:
+def same(a, b, **feeds):
     """Whether both models give the same outputs, bit for bit."""
     left, right = run(a, feeds), run(b, feeds)
     return list(left) == list(right) and all(
@@ -97,21 +94,21 @@ def same(a: onnx.ModelProto | Path, b: onnx.ModelProto | Path, **feeds: np.ndarr
 
 
 @pytest.fixture
-def toy() -> SimpleNamespace:
+def toy():
     return SimpleNamespace(
         build=build, region=region, run=run, same=same, hidden=HIDDEN, bundle=BUNDLE
     )
 
 
 @pytest.fixture
-def x(rng: np.random.Generator) -> Callable[..., np.ndarray]:
-    def make(rows: int = 5, dtype: type = np.float16) -> np.ndarray:
+def x(rng):
+    def make(rows=5, dtype=np.float16):
         return rng.standard_normal((rows, HIDDEN)).astype(dtype)
 
     return make
 
 
-def make_if(captured: str, output: str) -> onnx.NodeProto:
+def make_if(captured, output):
     """An If whose branches read ``captured`` from outside."""
     kind = TensorProto.FLOAT16
     out = helper.make_tensor_value_info("branch", kind, None)
@@ -130,10 +127,10 @@ def make_if(captured: str, output: str) -> onnx.NodeProto:
 
 
 @pytest.fixture
-def with_if() -> Callable[[onnx.ModelProto, str], onnx.ModelProto]:
+def with_if():
     """Adds ``choice = If(yes) { Neg(captured) } else { Abs(captured) }`` as an output."""
 
-    def add(model: onnx.ModelProto, captured: str) -> onnx.ModelProto:
+    def add(model, captured):
         model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
         model.graph.node.append(make_if(captured, "chosen"))
         model.graph.output.append(

@@ -1,7 +1,5 @@
 """Function bodies: canonical text."""
 
-from __future__ import annotations
-
 import onnx
 
 from mirage_onnx.rewrite.body import build_body
@@ -27,7 +25,7 @@ workspace = ConstantOfShape(workspace_shape) value=u8[1]
 KINDS = {10: "f16", 7: "i64", 2: "u8"}
 
 
-def text(function: onnx.FunctionProto) -> str:
+def text(function):
     lines = []
     for node in function.node:
         line = f"{', '.join(node.output)} = {node.op_type}({', '.join(node.input)})"

@@ -1,13 +1,10 @@
 """Weights outside the model: what is kept, what is copied, what is new, and what that costs."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -24,7 +21,7 @@ from mirage_onnx.rewrite.model import BUNDLE_NAME
 from mirage_onnx.rewrite.save import External, check_output, save_model
 
 
-def with_untouched(model: onnx.ModelProto, h: str) -> None:
+def with_untouched(model, h):
     """A table that only a Gather reads, which stays with ONNX Runtime."""
     table = np.random.default_rng(1).standard_normal((64, WIDTH)).astype(np.float16)
     model.graph.initializer.append(numpy_helper.from_array(table, "table"))
@@ -34,7 +31,7 @@ def with_untouched(model: onnx.ModelProto, h: str) -> None:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     path = folder / "in.onnx"
@@ -44,13 +41,13 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def rewritten(source: Path) -> onnx.ModelProto:
+def rewritten(source):
     model = api.optimize(source, target="h200", workers=1).model
     assert custom_nodes(model)
     return model
 
 
-def places(path: Path) -> dict[str, str | None]:
+def places(path):
     """Initializer -> its file, None for those in the model."""
     model = onnx.load(path, load_external_data=False)
     return {
@@ -59,7 +56,7 @@ def places(path: Path) -> dict[str, str | None]:
     }
 
 
-def outputs(toy, path: Path) -> dict[str, np.ndarray]:
+def outputs(toy, path):
     rng = np.random.default_rng(2)
     x = rng.standard_normal((ROWS, WIDTH)).astype(np.float16)
     model = onnx.load(path, load_external_data=False)
@@ -83,8 +80,10 @@ def test_beside_the_source_only_touched_weights_are_written(toy, source):
 @pytest.mark.parametrize("how", [None, External.COPY])
 def test_elsewhere_all_is_copied(toy, source, rewritten, tmp_path, how):
     out = tmp_path / "out.onnx"
-    wanted = outputs(toy, source)
+    wanted, memory = outputs(toy, source), rewritten.SerializeToString(deterministic=True)
     save_model(rewritten, out, source, external=how)
+    assert rewritten.SerializeToString(deterministic=True) == memory
+    assert {p.name for p in tmp_path.iterdir()} == {"in", "out.onnx", "out.onnx.data"}
     assert {p for p in places(out).values() if p} == {"out.onnx.data"}
     source.with_name("in.data").unlink()
     np.testing.assert_equal(outputs(toy, out), wanted)
@@ -141,7 +140,7 @@ class TestCopying:
     SIZE = 65 << 20
 
     @pytest.fixture
-    def model(self, tmp_path: Path) -> onnx.ModelProto:
+    def model(self, tmp_path):
         (tmp_path / "in").mkdir()
         with (tmp_path / "in" / "w.bin").open("wb") as file:
             file.write(b"\1" * (1 << 20))
@@ -154,7 +153,7 @@ class TestCopying:
         graph = onnx.GraphProto(initializer=[tensor])
         return onnx.ModelProto(ir_version=10, graph=graph)
 
-    def saved(self, model: onnx.ModelProto, tmp_path: Path) -> Path:
+    def saved(self, model, tmp_path):
         save_model(model, tmp_path / "out.onnx", tmp_path / "in" / "in.onnx")
         found = tmp_path / "out.onnx.data"
         assert found.read_bytes() == (tmp_path / "in" / "w.bin").read_bytes()
@@ -165,14 +164,14 @@ class TestCopying:
         assert self.saved(model, tmp_path).stat().st_blocks <= given + 64
 
     def test_where_the_kernel_cannot_copy(self, model, tmp_path, monkeypatch):
-        def refuse(*args: object) -> int:
+        def refuse(*args):
             raise OSError(errno.EXDEV, "two file systems")
 
         monkeypatch.setattr(os, "copy_file_range", refuse)
         self.saved(model, tmp_path)
 
     def test_where_holes_are_not_known(self, model, tmp_path, monkeypatch):
-        def refuse(*args: object) -> int:
+        def refuse(*args):
             raise OSError(errno.EINVAL, "no such thing")
 
         monkeypatch.setattr(os, "lseek", refuse)

@@ -1,7 +1,5 @@
 """What no kernel stands for comes through ``optimize`` as it was, and computes what it computed."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -19,7 +17,7 @@ def optimized():
     """Name -> the optimized model, made once."""
     made: dict[str, onnx.ModelProto] = {}
 
-    def get(name: str) -> onnx.ModelProto:
+    def get(name):
         if name not in made:
             made[name] = api.optimize(EXOTIC[name].build(), target="h200", workers=1).model
         return made[name]
@@ -34,7 +32,7 @@ def test_only_the_region_changes(optimized, name):
     assert unexplained(original, result) == []
 
 
-def run_plainly(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+def run_plainly(model, feeds):
     """Stock ONNX Runtime without its graph optimizations."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
@@ -131,7 +129,7 @@ def test_a_weight_that_is_an_output_stays():
     assert np.array_equal(w, v) and np.array_equal(w, numpy_helper.to_array(weight))
 
 
-def with_computed_shape(model: onnx.ModelProto, h: str) -> None:
+def with_computed_shape(model, h):
     """A Reshape that joins the region, to a shape that a node outside it computes."""
     model.graph.node.extend(
         [

@@ -1,13 +1,10 @@
 """kill -9 at any point: the input as it was, the old output or the new, nothing else for long."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -38,21 +35,21 @@ save.save_model(model, Path(target), Path(source), external=save.External.COPY)
 """
 
 
-def save_external(path: Path) -> dict[str, bytes]:
+def save_external(path):
     onnx.save(with_region(), path, save_as_external_data=True, size_threshold=1024,
               location=f"{path.stem}.data")  # fmt: skip
     return {p.name: p.read_bytes() for p in path.parent.iterdir()}
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     save_external(folder / "in.onnx")
     return folder / "in.onnx"
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(folder):
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
 
 
@@ -90,7 +87,7 @@ def test_files_of_a_run_that_goes_on_stay(tmp_path):
     assert set(files(tmp_path)) == {alive.name, other.name, "out.onnx"}
 
 
-def whole(out: Path) -> None:
+def whole(out):
     """The optimized model with all it refers to."""
     model = onnx.load(out)
     names = {t.name: t for t in model.graph.initializer}

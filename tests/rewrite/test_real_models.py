@@ -1,7 +1,5 @@
 """Exported models with regions picked by hand: same bits without our library."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +24,7 @@ PATTERNS = [
 ]
 
 
-def instances(model: onnx.ModelProto, pattern: tuple[str, ...]) -> list[Replacement]:
+def instances(model, pattern):
     """Runs of nodes with these operators, every one a region; matrices are stored K-major."""
     graph, found = model.graph, []
     nodes = list(graph.node)

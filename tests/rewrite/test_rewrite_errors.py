@@ -1,7 +1,5 @@
 """Every inconsistent request is refused; nothing wrong is ever written."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a rewritten model looks like, and that it computes the same bits without our library."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -3,8 +3,6 @@
 Axes in the comments: h heads, m queries, l keys, d elements of a head.
 """
 
-from __future__ import annotations
-
 from math import sqrt
 
 import numpy as np
@@ -124,17 +122,24 @@ def speculative_decode(net: ProgramNet) -> tuple[str, ...]:
     return _mean(net, net.Add(_logits(net, q, k), net.input(5, KEYS)), v)
 
 
-@entry(ATTENTIONS, Expected(kernels=1, contractions=2))
+@entry(ATTENTIONS, Expected(kernels=2, contractions=2))
 def qknorm_rms_attention(net: ProgramNet) -> tuple[str, ...]:
-    """Queries and keys are divided by their root mean square; 5 inputs."""
+    """Queries and keys are divided by their root mean square; 5 inputs.
+
+    In one kernel each block of queries normalises the keys again: predicted 9 % slower than the
+    keys split over the blocks (``test_one_kernel_is_found_too``).
+    """
     q, k, v = _keys(net)
     q, k = (net.rms_norm(x, net.weight(WIDTH)) for x in (q, k))
     return _mean(net, _logits(net, q, k), v)
 
 
-@entry(ATTENTIONS, Expected(kernels=1, contractions=2))
+@entry(ATTENTIONS, Expected(kernels=3, contractions=2))
 def qknorm_layernorm_attention(net: ProgramNet) -> tuple[str, ...]:
-    """Queries and keys are centred and normalised, then scaled; 5 inputs."""
+    """Queries and keys are centred and normalised, then scaled; 5 inputs.
+
+    As above: one kernel is predicted to take a third longer than one that normalises before.
+    """
     q, k, v = _keys(net)
     q, k = (net.layer_norm(x, net.weight(WIDTH)) for x in (q, k))
     return _mean(net, _logits(net, q, k), v)

@@ -4,21 +4,19 @@ A class has the value of the first of its nodes that can be computed. A running 
 outside of its loop, so what holds one stays a formula until the sum that ends the loop.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import prod
 
 from axiom_formulas import BINDERS, SCALED, Formula, FormulaError
 from axiom_spellings import as_formula
-from axiom_values import Numbers, same
+from axiom_values import same
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.superopt.egraph import RUN, EGraph, ENode
+from mirage_onnx.superopt.egraph import RUN
 from mirage_onnx.verify.named import Named
 
 
-def disagreements(g: EGraph, numbers: Numbers) -> list[str]:
+def disagreements(g, numbers):
     """Nodes whose value is not that of their class."""
     forms: dict[int, Formula] = {}
     values: dict[str, Named] = dict(numbers.inputs)
@@ -47,10 +45,10 @@ def disagreements(g: EGraph, numbers: Numbers) -> list[str]:
     return wrong
 
 
-def _formula(g: EGraph, n: ENode, forms: dict[int, Formula], numbers: Numbers) -> Formula | None:
+def _formula(g, n, forms, numbers):
     """The node over the formulas of its children; None while one of them is unknown."""
     if n.op == t.EXTENT:
-        return Formula("const", value=prod(map(numbers.extent, n.attr)))  # type: ignore[arg-type]
+        return Formula("const", value=prod(map(numbers.extent, n.attr)))
     children = [forms.get(g.find(c)) for c in n.children]
     if n.op == RUN or n.op in SCALED:
         # What runs is looked at as far as the loop has come: the maximum must be seen as one.
@@ -60,7 +58,7 @@ def _formula(g: EGraph, n: ENode, forms: dict[int, Formula], numbers: Numbers) -
     return as_formula(n, tuple(c for c in children if c is not None))
 
 
-def _maximum(g: EGraph, n: ENode, forms: dict[int, Formula]) -> Formula | None:
+def _maximum(g, n, forms):
     """The first node of a class that is a maximum over the axis of the loop."""
     for m in g.nodes(n.children[-1]):
         if m.op in ("rmax", "pmax") and m.attr == n.attr and m.op in BINDERS:

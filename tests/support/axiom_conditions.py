@@ -16,7 +16,7 @@ from axiom_parser import parse
 Axes = frozenset[str]
 
 
-def axes_of(f: Formula, given: Mapping[str, Axes]) -> Axes:
+def axes_of(f, given):
     """The axes that ``f`` varies over.
 
     Raises:
@@ -51,11 +51,11 @@ class Instance:
     #: Names of axes of the row -> the axes that they mean.
     means: Mapping[str, str]
 
-    def over(self, name: str) -> Axes:
+    def over(self, name):
         """The axes of a variable; none of a factor that is left out."""
         return self.axes.get(name, frozenset())
 
-    def sides(self) -> tuple[Axes | None, Axes | None]:
+    def sides(self):
         """The axes of both sides, None for a side that has no value."""
         found: list[Axes | None] = []
         for f in (self.lhs, self.rhs):
@@ -65,7 +65,7 @@ class Instance:
                 found.append(None)
         return found[0], found[1]
 
-    def renamed(self, names: Mapping[str, str]) -> Instance:
+    def renamed(self, names):
         """The instance over axes of other names."""
         axes = {v: frozenset(renamed(a, names) for a in found) for v, found in self.axes.items()}
         means = {k: names[a] for k, a in self.means.items()}
@@ -84,17 +84,17 @@ class Clause:
     defines: tuple[str, Formula] | None = None
 
 
-def _membership(axis: str, negated: str | None, names: str) -> Holds:
+def _membership(axis, negated, names):
     wanted = re.split(r" and | or ", names)
     if negated:
         return lambda i: all(renamed(axis, i.means) not in i.over(v) for v in wanted)
     return lambda i: all(renamed(axis, i.means) in i.over(v) for v in wanted)
 
 
-def _operands(asks: Callable[[Instance, Axes, Axes], bool]) -> Holds:
+def _operands(asks):
     """What is asked of the axes of the two operands that the rhs contracts."""
 
-    def holds(i: Instance) -> bool:
+    def holds(i):
         for f in i.rhs.walk():
             if f.op == "sum" and f.args[0].op == "mul" and len(f.args[0].args) == 2:
                 first, second = (axes_of(a, i.axes) for a in f.args[0].args)
@@ -127,7 +127,7 @@ CLAUSES: tuple[tuple[str, Callable[..., Holds]], ...] = (
 )
 
 
-def read_clause(text: str) -> Clause:
+def read_clause(text):
     """What a clause asks.
 
     Raises:

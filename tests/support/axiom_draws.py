@@ -1,14 +1,10 @@
 """What a row of the axiom table leaves open, drawn; and whether its sides are equal then."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-from axiom_conditions import Instance
 from axiom_formulas import with_exponents
-from axiom_instances import Row
 from axiom_values import random_numbers, same
 from hypothesis import strategies as st
 
@@ -21,7 +17,7 @@ EXPONENTS = tuple(Fraction(n) for n in (-2, -1, 2, 3))
 Sizes = dict[str, tuple[int, int, int]]
 
 
-def equal(i: Instance, sizes: Sizes, seed: int) -> tuple[bool, bool]:
+def equal(i, sizes, seed):
     """Whether both sides are equal over the field, and over the real numbers.
 
     In the field exp(a + b) = exp(a) exp(b), and functions and maxima are random otherwise.
@@ -35,14 +31,14 @@ def equal(i: Instance, sizes: Sizes, seed: int) -> tuple[bool, bool]:
     return found[0], found[1]
 
 
-def axes_of_instance(i: Instance) -> list[str]:
+def axes_of_instance(i):
     """All of them, but for part axes."""
     found = {a for axes in i.axes.values() for a in axes} | set(i.means.values())
     return sorted(a for a in found if not a.endswith("'"))
 
 
 @st.composite
-def instances(draw: st.DrawFn, row: Row) -> Instance:
+def instances(draw, row):
     """An instance that the condition lets through, with names of axes and exponents."""
     i = draw(st.sampled_from(row.holding))
     used = axes_of_instance(i)
@@ -55,7 +51,7 @@ def instances(draw: st.DrawFn, row: Row) -> Instance:
 
 
 @st.composite
-def sizes(draw: st.DrawFn, i: Instance) -> Sizes:
+def sizes(draw, i):
     """Few elements, in blocks and iterations with and without a tail."""
     found = {}
     for a in axes_of_instance(i):

@@ -6,10 +6,8 @@ product with a power -1, as in terms (``ir/term.py``); ``(x*y)*z`` is not ``x*y*
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 #: Reductions of one argument, reductions of each part, and sums rescaled to a running maximum.
 WHOLE, PARTS, SCALED = ("sum", "rmax"), ("psum", "pmax", "pscaled"), ("scaled", "pscaled")
@@ -33,7 +31,7 @@ class Formula:
     axes: tuple[str, ...] = ()
     value: str | Fraction | None = None
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         inner = ("; " if self.op in SCALED else ", ").join(map(repr, self.args))
         if self.op in ("var", "const"):
             return str(self.value)
@@ -42,31 +40,31 @@ class Formula:
         index = ",".join(self.axes) if self.axes else str(self.value) if self.op == "pow" else ""
         return f"{self.op}{index and f'[{index}]'}({inner})"
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+    def _repr_pretty_(self, printer, cycle):
         """Hypothesis would print all fields."""
         printer.text(repr(self))
 
-    def walk(self) -> Iterator[Formula]:
+    def walk(self):
         """This formula and all in it, outermost first."""
         yield self
         for a in self.args:
             yield from a.walk()
 
-    def map(self, change: Callable[[Formula], Formula]) -> Formula:
+    def map(self, change):
         """``change`` of every node, innermost first."""
         return change(replace(self, args=tuple(a.map(change) for a in self.args)))
 
     @property
-    def variables(self) -> tuple[str, ...]:
+    def variables(self):
         return tuple(sorted({str(f.value) for f in self.walk() if f.op == "var"}))
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self):
         """The axes that binders name, without those of parts."""
         return tuple(sorted({a.rstrip("'") for f in self.walk() for a in f.axes}))
 
     @property
-    def exponents(self) -> tuple[str, ...]:
+    def exponents(self):
         """The names that stand for an exponent."""
         found = {f.value for f in self.walk() if f.op == "pow" and isinstance(f.value, str)}
         return tuple(sorted(map(str, found)))
@@ -75,45 +73,45 @@ class Formula:
 MINUS = Formula("const", value=Fraction(-1))
 
 
-def part(axis: str) -> str:
+def part(axis):
     """The part axis of ``axis``."""
     return f"{axis}'"
 
 
-def substitute(f: Formula, values: Mapping[str, Formula]) -> Formula:
+def substitute(f, values):
     """``f`` with formulas for some of its variables."""
     return f.map(lambda n: values.get(str(n.value), n) if n.op == "var" else n)
 
 
-def renamed(axis: str, names: Mapping[str, str]) -> str:
+def renamed(axis, names):
     """The new name of ``axis``; a part axis goes with the axis that has the parts."""
     bare = axis.rstrip("'")
     return names.get(bare, bare) + axis[len(bare) :]
 
 
-def rename(f: Formula, names: Mapping[str, str]) -> Formula:
+def rename(f, names):
     """``f`` over other axes."""
     return f.map(lambda n: replace(n, axes=tuple(renamed(a, names) for a in n.axes)))
 
 
-def with_exponents(f: Formula, values: Mapping[str, Fraction]) -> Formula:
+def with_exponents(f, values):
     """``f`` with numbers for the exponents that are names."""
     return f.map(
         lambda n: replace(n, value=values[n.value]) if n.op == "pow" and n.value in values else n
     )
 
 
-def is_factor(f: Formula, name: str) -> bool:
+def is_factor(f, name):
     """Whether the variable is nothing but a factor of products in ``f``, and never negated."""
     variable = Formula("var", value=name)
     above = [n for n in f.walk() if variable in n.args]
     return bool(above) and all(n.op == "mul" and MINUS not in n.args for n in above)
 
 
-def without_factor(f: Formula, name: str) -> Formula:
+def without_factor(f, name):
     """``f`` where the variable, a factor wherever it stands, is left out."""
 
-    def change(n: Formula) -> Formula:
+    def change(n):
         rest = tuple(a for a in n.args if not (a.op == "var" and a.value == name))
         if n.op != "mul" or len(rest) == len(n.args):
             return n

@@ -4,10 +4,7 @@ All instances over a few axes are listed, so a condition is read as a predicate:
 the instances that it lets through, ``violating`` those that only one of its clauses keeps out.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
@@ -15,8 +12,6 @@ from itertools import product
 from axiom_conditions import Clause, Instance, axes_of, read_clause
 from axiom_formulas import Formula, FormulaError, is_factor, rename, substitute, without_factor
 from axiom_parser import forms
-
-from mirage_onnx.superopt.axioms import Axiom
 
 #: Axes that no formula of the table names, for variables to vary over.
 FREE = ("a", "b")
@@ -34,24 +29,24 @@ class Row:
     clauses: tuple[Clause, ...]
 
     @cached_property
-    def definitions(self) -> dict[str, Formula]:
+    def definitions(self):
         return dict(c.defines for c in self.clauses if c.defines)
 
     @cached_property
-    def instances(self) -> tuple[Instance, ...]:
+    def instances(self):
         """All of which the lhs has a value, with every defined variable written out."""
         lhs, rhs = (substitute(f, self.definitions) for f in (self.lhs, self.rhs))
         return tuple(_instances(lhs, rhs, self.definitions))
 
     @cached_property
-    def holding(self) -> tuple[Instance, ...]:
+    def holding(self):
         return tuple(
             i
             for i in self.instances
             if None not in i.sides() and all(c.holds(i) for c in self.clauses)
         )
 
-    def violating(self, clause: Clause) -> tuple[Instance, ...]:
+    def violating(self, clause):
         """Instances that every other clause lets through, and this one does not.
 
         What a clause defines is an unknown in them, over the axes that it would have.
@@ -69,7 +64,7 @@ class Row:
         )
 
 
-def _holds(clause: Clause, i: Instance) -> bool:
+def _holds(clause, i):
     """Whether a clause lets an instance through; it does not where it asks what has no value."""
     try:
         return clause.holds(i)
@@ -77,9 +72,7 @@ def _holds(clause: Clause, i: Instance) -> bool:
         return False
 
 
-def _instances(
-    lhs: Formula, rhs: Formula, definitions: Mapping[str, Formula]
-) -> Iterator[Instance]:
+def _instances(lhs, rhs, definitions):
     texts = (lhs, rhs, *definitions.values())
     variables = tuple(sorted({v for f in texts for v in f.variables}))
     for means in _merged(tuple(sorted({a for f in texts for a in f.names}))):
@@ -104,7 +97,7 @@ def _instances(
             yield Instance(*sides, axes, means)
 
 
-def _merged(names: tuple[str, ...]) -> Iterator[dict[str, str]]:
+def _merged(names):
     """Every way to let names mean the same axis; first, every name means one of its own."""
     if not names:
         yield {}
@@ -116,7 +109,7 @@ def _merged(names: tuple[str, ...]) -> Iterator[dict[str, str]]:
 
 
 @cache
-def rows(axiom: Axiom) -> tuple[Row, ...]:
+def rows(axiom):
     """The forms of an axiom, and those in which a factor of exponentials is left out.
 
     A sum of exponentials alone is no product, so a rule has to look for it by itself.
@@ -137,6 +130,6 @@ def rows(axiom: Axiom) -> tuple[Row, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _split(condition: str) -> list[str]:
+def _split(condition):
     """The clauses; a comma inside brackets separates none."""
     return [c.strip() for c in re.split(r",(?![^\[(]*[\])])", condition)]

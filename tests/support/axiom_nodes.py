@@ -5,25 +5,20 @@ that a rule about nested products would have nothing to do. An e-graph flattens 
 products too, unless the inner one is also something else: here it is an input of its own.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-
-from axiom_formulas import SCALED, Formula, FormulaError
+from axiom_formulas import SCALED, FormulaError
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.superopt.axioms import Axiom
 from mirage_onnx.superopt.egraph import RUN, EGraph, ENode, part_of
 
 
 def insert(
-    g: EGraph,
-    f: Formula,
-    axes: Mapping[str, frozenset[str]],
-    loop: str = "",
+    g,
+    f,
+    axes,
+    loop="",
     *,
-    nested: bool = True,
-) -> int:
+    nested=True,
+):
     """The class of ``f`` for variables over ``axes``; ``run`` belongs to the loop over ``loop``.
 
     ``nested``: a product that is a factor of another one stays one, as an input of its own.
@@ -50,11 +45,11 @@ def insert(
     return g.insert(ENode(f.op, children, attr or None))
 
 
-def _graph_axis(axis: str) -> str:
+def _graph_axis(axis):
     return part_of(axis[:-1]) if axis.endswith("'") else axis
 
 
-def apply_once(g: EGraph, axiom: Axiom) -> None:
+def apply_once(g, axiom):
     """Apply ``axiom`` to every node that is there, once."""
     for c in list(g.classes()):
         for node in g.nodes(c):
@@ -63,17 +58,17 @@ def apply_once(g: EGraph, axiom: Axiom) -> None:
     g.rebuild()
 
 
-def joins(axiom: Axiom, lhs: Formula, rhs: Formula, axes: Mapping[str, frozenset[str]]) -> bool:
+def joins(axiom, lhs, rhs, axes):
     """Whether the axiom, applied to ``lhs`` once, makes ``rhs`` a spelling of it."""
     return joins_by(lambda g: apply_once(g, axiom), lhs, rhs, axes)
 
 
 def joins_by(
-    change: Callable[[EGraph], object],
-    lhs: Formula,
-    rhs: Formula,
-    axes: Mapping[str, frozenset[str]],
-) -> bool:
+    change,
+    lhs,
+    rhs,
+    axes,
+):
     """Whether ``change`` of the e-graph of ``lhs`` makes ``rhs`` a spelling of it.
 
     All of ``rhs`` must be there then: of a product that a rule groups, the class of each group.
@@ -86,7 +81,7 @@ def joins_by(
     return g.find(found) == g.find(root) and g.size == before
 
 
-def fires(axiom: Axiom, lhs: Formula, axes: Mapping[str, frozenset[str]]) -> bool:
+def fires(axiom, lhs, axes):
     """Whether the axiom finds any other spelling of ``lhs``."""
     g = EGraph()
     root = insert(g, lhs, axes)

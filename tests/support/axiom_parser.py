@@ -12,15 +12,13 @@ A difference is a sum with a product by -1 and a quotient a product with a power
 (``ir/term.py``); parentheses are kept, so ``(x*y)*z`` is not ``x*y*z``.
 """
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 
 from axiom_formulas import BINDERS, MINUS, SCALED, Formula, FormulaError
 
 
-def forms(text: str) -> tuple[Formula, ...]:
+def forms(text):
     """The formulas of one side of a row: several are separated by commas."""
     found, depth, start = [], 0, 0
     for at, c in enumerate(f"{text},"):
@@ -31,7 +29,7 @@ def forms(text: str) -> tuple[Formula, ...]:
     return tuple(found)
 
 
-def parse(text: str) -> Formula:
+def parse(text):
     """The formula that ``text`` is.
 
     Raises:
@@ -47,7 +45,7 @@ _TOKEN = re.compile(r"\s*(?:([A-Za-z]\w*'*)|(\d+)|([-+*/()\[\],;]))")
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         self.text, self.tokens, at = text, [], 0
         while text[at:].strip():
             found = _TOKEN.match(text, at)
@@ -57,30 +55,30 @@ class _Parser:
             at = found.end()
         self.tokens.append("")
 
-    def take(self, *wanted: str) -> str | None:
+    def take(self, *wanted):
         if self.tokens[0] in wanted:
             return self.tokens.pop(0)
         return None
 
-    def expect(self, token: str) -> None:
+    def expect(self, token):
         if self.tokens[0] != token:
             at = self.tokens[0] or "its end"
             raise FormulaError(f"{self.text!r} has {at!r} for {token or 'its end'!r}")
         self.tokens.pop(0)
 
-    def name(self) -> str:
+    def name(self):
         if not re.match("[A-Za-z]", self.tokens[0]):
             raise FormulaError(f"{self.text!r} has {self.tokens[0]!r} for a name")
         return self.tokens.pop(0)
 
-    def total(self) -> Formula:
+    def total(self):
         terms = [_negated(self.product()) if self.take("-") else self.product()]
         while sign := self.take("+", "-"):
             one = self.product()
             terms.append(_negated(one) if sign == "-" else one)
         return terms[0] if len(terms) == 1 else Formula("add", tuple(terms))
 
-    def product(self) -> Formula:
+    def product(self):
         factors, sign = [self.factor()], self.take("*", "/")
         while sign:
             one = self.factor()
@@ -90,7 +88,7 @@ class _Parser:
         factors = [f for f in factors if f != one] or [one]
         return factors[0] if len(factors) == 1 else Formula("mul", tuple(factors))
 
-    def factor(self) -> Formula:
+    def factor(self):
         if self.take("("):
             inner = self.total()
             self.expect(")")
@@ -109,7 +107,7 @@ class _Parser:
             return Formula(name, self.arguments(1 if name == "run" else None))
         return Formula("var", value=name)
 
-    def binder(self, name: str) -> Formula:
+    def binder(self, name):
         self.expect("[")
         axes = [self.name()]
         while self.take(","):
@@ -124,7 +122,7 @@ class _Parser:
         self.expect(")")
         return Formula(name, (body, top), tuple(axes))
 
-    def exponent(self) -> str | Fraction:
+    def exponent(self):
         sign = -1 if self.take("-") else 1
         if not self.tokens[0].isdigit():
             return self.name()
@@ -132,7 +130,7 @@ class _Parser:
         below = int(self.tokens.pop(0)) if self.take("/") else 1
         return Fraction(sign * top, below)
 
-    def arguments(self, count: int | None) -> tuple[Formula, ...]:
+    def arguments(self, count):
         self.expect("(")
         found = [self.total()]
         while self.take(","):
@@ -143,5 +141,5 @@ class _Parser:
         return tuple(found)
 
 
-def _negated(f: Formula) -> Formula:
+def _negated(f):
     return Formula("mul", (MINUS, *(f.args if f.op == "mul" else (f,))))

@@ -1,18 +1,14 @@
 """Random spellings out of a saturated e-graph, as formulas whose value can be taken."""
 
-from __future__ import annotations
-
-import random
-from collections.abc import Iterator
 from fractions import Fraction
 
 from axiom_formulas import BINDERS, Formula
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.superopt.egraph import EGraph, ENode, is_part
+from mirage_onnx.superopt.egraph import ENode, is_part
 
 
-def spelling(g: EGraph, root: int, pick: random.Random) -> Formula:
+def spelling(g, root, pick):
     """One spelling of a class, which picks one node of every class.
 
     The one with the least sum of random weights: so it is finite, and every node that is of use
@@ -28,7 +24,7 @@ def spelling(g: EGraph, root: int, pick: random.Random) -> Formula:
     chosen = _cheapest(g, weight)
     memo: dict[int, Formula] = {}
 
-    def visit(c: int) -> Formula:
+    def visit(c):
         c = g.find(c)
         if c not in memo:
             node = chosen[c]
@@ -38,7 +34,7 @@ def spelling(g: EGraph, root: int, pick: random.Random) -> Formula:
     return visit(root)
 
 
-def _cheapest(g: EGraph, weight: dict[tuple[int, ENode], float]) -> dict[int, ENode]:
+def _cheapest(g, weight):
     cost: dict[int, float] = {}
     chosen: dict[int, ENode] = {}
     changed = True
@@ -52,7 +48,7 @@ def _cheapest(g: EGraph, weight: dict[tuple[int, ENode], float]) -> dict[int, EN
     return chosen
 
 
-def as_formula(node: ENode, args: tuple[Formula, ...]) -> Formula:
+def as_formula(node, args):
     """The node over the formulas of its children."""
     if node.op == t.INPUT:
         return Formula("var", value=str(node.attr))
@@ -64,7 +60,7 @@ def as_formula(node: ENode, args: tuple[Formula, ...]) -> Formula:
     return Formula(node.op, args)
 
 
-def _axes(node: ENode) -> Iterator[str]:
+def _axes(node):
     assert isinstance(node.attr, tuple)
     for a in node.attr:
         yield f"{a[:-1]}'" if is_part(a) else a

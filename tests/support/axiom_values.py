@@ -7,14 +7,12 @@ over k and over its part axis k': it has an element for every element of k and e
 reduction of each block takes those where the element is in the block.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from axiom_formulas import Formula, FormulaError, part
+from axiom_formulas import FormulaError, part
 
 from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Domain, Field
@@ -34,14 +32,14 @@ class Numbers:
     tiles: Mapping[str, int]
     steps: Mapping[str, int]
 
-    def extent(self, axis: str) -> int:
+    def extent(self, axis):
         """The number of elements along an axis, or of the blocks along a part axis."""
         if axis in self.extents:
             return self.extents[axis]
         whole = axis.removesuffix("'")
         return -(-self.extents[whole] // self.tiles[whole])
 
-    def value(self, f: Formula) -> Named:
+    def value(self, f):
         """The value of ``f``.
 
         Raises:
@@ -50,7 +48,7 @@ class Numbers:
         """
         return self._value(f, {}, {})
 
-    def _value(self, f: Formula, at: Ranges, running: Mapping[Formula, Named]) -> Named:
+    def _value(self, f, at, running):
         if f.op == "var":
             found = self.inputs[str(f.value)]
             for a in found.axes:
@@ -79,7 +77,7 @@ class Numbers:
             return named.power(self.domain, args[0], f.value)
         return named.elementwise(self.domain, f.op, *args)
 
-    def _parts(self, f: Formula, at: Ranges, running: Mapping[Formula, Named]) -> Named:
+    def _parts(self, f, at, running):
         (axis,) = f.axes
         extent, tile = self.extents[axis], self.tiles[axis]
         found = []
@@ -96,7 +94,7 @@ class Numbers:
             found.append(one.aligned((part(axis), *others)))
         return Named(np.concatenate(found, axis=1), (part(axis), *others))
 
-    def _scaled(self, f: Formula, at: Ranges, running: Mapping[Formula, Named]) -> Named:
+    def _scaled(self, f, at, running):
         (axis,), (body, top) = f.axes, f.args
         if top.op != ("pmax" if f.op == "pscaled" else "rmax") or axis not in top.axes:
             raise FormulaError(f"a sum over {axis} cannot be scaled to a {top.op} over {top.axes}")
@@ -121,16 +119,16 @@ class Numbers:
         assert result is not None
         return result
 
-    def _reduced(self, op: str, axes: tuple[str, ...], x: Named) -> Named:
+    def _reduced(self, op, axes, x):
         if not set(axes) <= set(x.axes):
             raise FormulaError(f"{op} over {axes} of a value over {x.axes}")
         return named.reduce_(self.domain, op, axes, x)
 
-    def _fold(self, op: str, *args: Named) -> Named:
+    def _fold(self, op, *args):
         return named.fold(self.domain, op, args)
 
 
-def same(domain: Domain, x: Named, y: Named) -> bool:
+def same(domain, x, y):
     """Whether two values are equal: residues exactly, real numbers up to rounding."""
     if set(x.axes) != set(y.axes):
         return False
@@ -138,18 +136,18 @@ def same(domain: Domain, x: Named, y: Named) -> bool:
     if p.shape != q.shape:
         return False
     if p.dtype == np.uint64:
-        return not np.asarray(domain.unequal(p, q)).any()  # type: ignore[attr-defined]
+        return not np.asarray(domain.unequal(p, q)).any()
     scale = float(np.abs(q).max(initial=1e-300))
     return bool(np.allclose(p, q, rtol=1e-9, atol=1e-11 * scale))
 
 
 def random_numbers(
-    domain: Domain,
-    sides: Iterable[Formula],
-    axes: Mapping[str, Iterable[str]],
-    sizes: Mapping[str, tuple[int, int, int]],
-    rng: np.random.Generator,
-) -> Numbers:
+    domain,
+    sides,
+    axes,
+    sizes,
+    rng,
+):
     """Inputs over ``axes``; ``sizes``: axis -> its extent, the tile of a block, an iteration's.
 
     Residues are 0 where a coin says so: what is not defined there must not be so on both sides.
@@ -172,6 +170,6 @@ def random_numbers(
     return Numbers(domain, inputs, extents, tiles, steps)
 
 
-def _is_root(n: Formula) -> bool:
+def _is_root(n):
     assert isinstance(n.value, Fraction)
     return n.value.denominator != 1

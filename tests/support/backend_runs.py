@@ -12,13 +12,11 @@ import tempfile
 import unittest
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 from onnx import version_converter
 from onnx.backend.base import Backend, BackendRep, namedtupledict
@@ -38,7 +36,7 @@ CATEGORIES = ("NodeModel", "SimpleModel", "PyTorchConvertedModel", "PyTorchOpera
               "RealModel")  # fmt: skip
 
 
-def stock_session(data: bytes) -> ort.InferenceSession:
+def stock_session(data):
     """A session that knows nothing of our library."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -56,15 +54,15 @@ class Stock(Backend):
     replaced: int = 0
 
     @classmethod
-    def supports_device(cls, device: str) -> bool:
+    def supports_device(cls, device):
         return device == "CPU"
 
     @classmethod
-    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+    def prepare(cls, model, device="CPU", **kwargs):
         return Prepared(stock_session(cls.prepared(model)))
 
     @classmethod
-    def prepared(cls, model: onnx.ModelProto) -> bytes:
+    def prepared(cls, model):
         return model.SerializeToString()
 
 
@@ -74,7 +72,7 @@ class Optimized(Stock):
     options: dict[str, Any] = {}  # noqa: RUF012 (a constant of the class)
 
     @classmethod
-    def prepared(cls, model: onnx.ModelProto) -> bytes:
+    def prepared(cls, model):
         try:
             result = api.optimize(model, target="h200", workers=1, **cls.options)
         except MirageError as error:
@@ -96,7 +94,7 @@ class Emulated(Optimized):
     options = {"margin": ANY_COST, "budget_s": 20.0}  # noqa: RUF012
 
     @classmethod
-    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+    def prepare(cls, model, device="CPU", **kwargs):
         data = cls.prepared(model)
         if Optimized.refused is None:
             nodes = import_model(load.load_model(model)).nodes
@@ -108,7 +106,7 @@ class Emulated(Optimized):
         return Prepared(session.InferenceSession(data, options, emulate=True))
 
 
-def lifted(model: onnx.ModelProto) -> onnx.ModelProto:
+def lifted(model):
     """The model at an opset that ``optimize`` takes, where onnx can convert it."""
     versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
     if not versions or versions[0] >= load.OPSETS.start:
@@ -123,7 +121,7 @@ class StockLifted(Stock):
     """Old models only, converted first."""
 
     @classmethod
-    def prepared(cls, model: onnx.ModelProto) -> bytes:
+    def prepared(cls, model):
         return super().prepared(lifted(model))
 
 
@@ -131,7 +129,7 @@ class OptimizedLifted(Optimized):
     """Old models only, converted first."""
 
     @classmethod
-    def prepared(cls, model: onnx.ModelProto) -> bytes:
+    def prepared(cls, model):
         return super().prepared(lifted(model))
 
 
@@ -141,7 +139,7 @@ class Prepared(BackendRep):
 
     session: ort.InferenceSession
 
-    def run(self, inputs: Sequence[Any], **kwargs: Any) -> tuple[Any, ...]:
+    def run(self, inputs, **kwargs):
         names = [i.name for i in self.session.get_inputs()]
         feeds = dict(zip(names, inputs, strict=False))
         outputs = [o.name for o in self.session.get_outputs()]
@@ -169,11 +167,11 @@ class Case:
     other: Ended
 
     @property
-    def equal(self) -> bool:
+    def equal(self):
         return self.stock.status == self.other.status
 
 
-def load_tests(backends: Sequence[type[Stock]]) -> dict[tuple[str, str], dict[type[Stock], Any]]:
+def load_tests(backends):
     """(category, name) -> the unittest of each backend, in order of name."""
     from onnx.backend.test import BackendTest
 
@@ -191,7 +189,7 @@ def load_tests(backends: Sequence[type[Stock]]) -> dict[tuple[str, str], dict[ty
     return found
 
 
-def run_test(test: unittest.TestCase) -> Ended:
+def run_test(test):
     result = unittest.TestResult()
     Optimized.refused, Optimized.lowered, Optimized.replaced = None, 0, 0
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -203,9 +201,7 @@ def run_test(test: unittest.TestCase) -> Ended:
     return Ended(status, why, Optimized.refused, Optimized.lowered, Optimized.replaced)
 
 
-def compare(
-    stock: type[Stock], other: type[Stock], chosen: Callable[[int], bool] = lambda i: True
-) -> Iterator[Case]:
+def compare(stock, other, chosen=lambda i: True):
     """Every case whose number is chosen, by both backends; those that ``stock`` skips left out."""
     for i, ((category, name), tests) in enumerate(load_tests((stock, other)).items()):
         if chosen(i):
@@ -214,7 +210,7 @@ def compare(
                 yield Case(category, name, first, run_test(tests[other]))
 
 
-def summary(cases: Sequence[Case]) -> dict[str, Any]:
+def summary(cases):
     """Counts by category, and every case that ended in another way."""
     return {
         "cases": len(cases),

@@ -4,15 +4,12 @@ Each axis is two dimensions of an array, (which tile, where in the tile); what d
 dimension has extent 1 there. Nothing is shared with ``verify/interpret_ugraph.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from mirage_onnx.ir.ops import ELEMENTWISE
-from mirage_onnx.ir.ugraph import BlockOp
 
 
 @dataclass(frozen=True)
@@ -26,14 +23,14 @@ class Tiles:
     inputs: Mapping[str, tuple[tuple[str, ...], np.ndarray]]
 
     @property
-    def axes(self) -> tuple[str, ...]:
+    def axes(self):
         return tuple(sorted(self.extents))
 
-    def load(self, op: BlockOp) -> np.ndarray:
+    def load(self, op):
         axes, data = self.inputs[op.tensor]
         return self.tiled(axes, data)
 
-    def tiled(self, axes: tuple[str, ...], data: np.ndarray) -> np.ndarray:
+    def tiled(self, axes, data):
         """An array over ``axes`` as tiles."""
         data = np.transpose(data, np.argsort(axes))
         shape = []
@@ -42,12 +39,12 @@ class Tiles:
             shape += [count, self.extents[a] // count] if a in axes else [1, 1]
         return data.reshape(shape)
 
-    def place(self, axis: str) -> int:
+    def place(self, axis):
         """The dimension "which tile" of an axis; the next is "where in the tile"."""
         return 2 * self.axes.index(axis)
 
 
-def evaluate(op: BlockOp, args: list[np.ndarray], tiles: Tiles) -> np.ndarray:
+def evaluate(op, args, tiles):
     """The value of ``op`` on values of all blocks and iterations."""
     inner = tuple(tiles.place(a) + 1 for a in op.reduced)
     loop = tiles.place(tiles.loop) if tiles.loop else 0
@@ -79,7 +76,7 @@ def evaluate(op: BlockOp, args: list[np.ndarray], tiles: Tiles) -> np.ndarray:
     return result
 
 
-def _every(x: np.ndarray, loop: int, tiles: Tiles) -> np.ndarray:
+def _every(x, loop, tiles):
     """With one entry per iteration, also of a value that does not vary over them."""
     assert tiles.loop is not None
     shape = list(x.shape)

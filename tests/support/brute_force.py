@@ -15,10 +15,7 @@ normal form uses an operation that the setting has not (this is asserted).
 (which tile, where in the tile). So an accumulator is a sum over the first of the loop's two.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -78,7 +75,7 @@ class Enumeration:
     seen: dict[tuple[Term, Phase], Value] = field(default_factory=dict)
     tried: int = 0
 
-    def run(self, size: int) -> None:
+    def run(self, size):
         """All values of at most this size."""
         self.levels = [[]]
         for op in self.setting.loads:
@@ -88,14 +85,14 @@ class Enumeration:
             for op, args in self._applications(level):
                 self._keep(self._numbers(op, args), op, args, level)
 
-    def _numbers(self, op: BlockOp, args: tuple[Value, ...]) -> np.ndarray:
+    def _numbers(self, op, args):
         data = [a.data for a in args]
         if op.op == SHIFTED:
             shift = evaluate(replace(op, op="sub"), data, self.setting.tiles)
             return evaluate(replace(op, op="exp"), [shift], self.setting.tiles)
         return evaluate(op, data, self.setting.tiles)
 
-    def equal_to(self, target: np.ndarray, out: tuple[str, ...], size: int) -> list[Value]:
+    def equal_to(self, target, out, size):
         """The values over the axes ``out`` after the loop that have these numbers, up to ``size``.
 
         ``run`` goes one level less: of the last only the numbers are computed, unless they hit.
@@ -113,14 +110,12 @@ class Enumeration:
                     self.tried += 1
         return found
 
-    def _hits(self, phase: Phase, data: np.ndarray, target: np.ndarray) -> bool:
+    def _hits(self, phase, data, target):
         if phase is not Phase.POST or data.shape != target.shape:
             return False
         return bool(np.abs(data - target).max() <= 1e-9 * np.abs(target).max())
 
-    def _keep(
-        self, data: np.ndarray, op: BlockOp, args: tuple[Value, ...], level: int
-    ) -> Value | None:
+    def _keep(self, data, op, args, level):
         """The value, if it is new and of this size."""
         self.tried += 1
         if not np.isfinite(data).all():
@@ -148,7 +143,7 @@ class Enumeration:
 
     # -- what can be applied to what -------------------------------------------------------------
 
-    def _applications(self, size: int) -> Iterator[tuple[BlockOp, tuple[Value, ...]]]:
+    def _applications(self, size):
         """Every legal operation of this size together with its values."""
         for v in list(self.levels[size - 1]):
             for op in self._unary(v):
@@ -162,7 +157,7 @@ class Enumeration:
                     for args in ((u, v), (v, u)):
                         yield self._op(SHIFTED, axes, u.phase), args
 
-    def _pairs(self, size: int) -> Iterator[tuple[Value, Value]]:
+    def _pairs(self, size):
         """Each pair of values of one phase with exactly ``size`` units together, once."""
         for a in range(size + 1):
             for b in range(a + 1):
@@ -180,12 +175,12 @@ class Enumeration:
                             if once and len(u.units & v.units) == shared:
                                 yield u, v
 
-    def _op(self, name: str, axes: Iterable[str], phase: Phase, **more: object) -> BlockOp:
+    def _op(self, name, axes, phase, **more):
         return BlockOp(
-            name, (), tuple(sorted(axes)), DType.F32, phase, Layout.ELEMENT, **more  # type: ignore[arg-type]
+            name, (), tuple(sorted(axes)), DType.F32, phase, Layout.ELEMENT, **more
         )  # fmt: skip
 
-    def _unary(self, v: Value) -> Iterator[BlockOp]:
+    def _unary(self, v):
         """Rules of ``ir/ugraph.py``: who may be reduced, who accumulated."""
         ops, loop = self.setting.ops, self.setting.tiles.loop
         for name in sorted(ops & {"exp", "sqrt", "recip", "neg"}):
@@ -205,7 +200,7 @@ class Enumeration:
         if "prev" in ops and made is not None and made.op.op == "run_max":
             yield self._op("prev", v.axes, Phase.LOOP)
 
-    def _binary(self, u: Value, v: Value) -> Iterator[tuple[BlockOp, tuple[Value, Value]]]:
+    def _binary(self, u, v):
         ops = self.setting.ops
         axes = {*u.axes, *v.axes}
         orders = [(u, v)] if u is v else [(u, v), (v, u)]
@@ -223,6 +218,6 @@ class Enumeration:
                     yield self._op("acc_scaled", x.axes, Phase.POST), (x, f)
 
 
-def sizes_by_level(found: Enumeration) -> Mapping[int, int]:
+def sizes_by_level(found):
     """How many values there are of each size."""
     return {n: len(level) for n, level in enumerate(found.levels)}

@@ -1,14 +1,11 @@
 """A canonical program spelled out as a kernel, so that the verifier can judge it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.term import Term
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, Save, UGraph
 from mirage_onnx.superopt.canonical import Heavy
@@ -20,18 +17,18 @@ class _Speller:
     ops: list[BlockOp] = field(default_factory=list)
     memo: dict[tuple[Term, Phase], int] = field(default_factory=dict)
 
-    def put(self, name: str, args: tuple[int, ...], phase: Phase, **more: object) -> int:
+    def put(self, name, args, phase, **more):
         axes = tuple(sorted({a for i in args for a in self.ops[i].axes}))
         fields: dict[str, object] = {"axes": axes, "dtype": DType.F32, **more}
-        self.ops.append(BlockOp(name, args, phase=phase, layout=Layout.ELEMENT, **fields))  # type: ignore[arg-type]
+        self.ops.append(BlockOp(name, args, phase=phase, layout=Layout.ELEMENT, **fields))
         return len(self.ops) - 1
 
-    def chain(self, x: Term, phase: Phase) -> int:
+    def chain(self, x, phase):
         if (x, phase) not in self.memo:
             self.memo[x, phase] = self._chain(x, phase)
         return self.memo[x, phase]
 
-    def _chain(self, x: Term, phase: Phase) -> int:
+    def _chain(self, x, phase):
         if x.op == t.INPUT:
             return self._heavy(self.heavies[x])
         if x.op == t.CONST:
@@ -49,7 +46,7 @@ class _Speller:
             return self.put("powr", (args[0],), phase, value=x.attr)
         return self.put(x.op, tuple(args), phase)
 
-    def _heavy(self, made: Heavy) -> int:
+    def _heavy(self, made):
         """Loads are 16-bit, and so are the operands of contractions; all else is fp32."""
         op = made.op
         if op.op == "load":
@@ -63,9 +60,7 @@ class _Speller:
         return len(self.ops) - 1
 
 
-def graph_of(
-    x: Term, heavies: Mapping[Term, Heavy], region: Region, grid: tuple[str, ...], loop: str | None
-) -> UGraph:
+def graph_of(x, heavies, region, grid, loop):
     """One kernel that saves ``x`` as the only output of ``region``."""
     speller = _Speller(heavies)
     last = speller.put("cast", (speller.chain(x, Phase.POST),), Phase.POST, dtype=DType.F16)

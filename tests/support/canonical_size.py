@@ -5,15 +5,11 @@ A sum of n terms is n - 1 operations (one more if all are subtracted), so is a p
 n - 1 sums. What occurs twice counts once.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.term import Term
-from mirage_onnx.superopt.canonical import Heavy
 
 #: A whole factor up to this one is a repeated sum.
 MOST_ADDED = 1000
@@ -27,7 +23,7 @@ class Step:
     parts: tuple[Term, ...]
 
 
-def step(x: Term, known: Mapping[Term, Heavy]) -> Step:
+def step(x, known):
     """The last operations of a chain; of a heavy value its own."""
     if x.op == t.INPUT:
         made = known[x]
@@ -51,14 +47,14 @@ def step(x: Term, known: Mapping[Term, Heavy]) -> Step:
     return Step((x.op,), x.args)
 
 
-def _times(c: Fraction) -> tuple[str, ...]:
+def _times(c):
     sign = ("neg",) if c < 0 else ()
     if c.denominator == 1 and abs(c) <= MOST_ADDED:
         return (*sign, *["add"] * (abs(c.numerator) - 1))
     return (*sign, "const", "mul")
 
 
-def _signed(plus: str, minus: str, lone: str, parts: list[tuple[bool, Term]]) -> Step:
+def _signed(plus, minus, lone, parts):
     """An n-ary operation on parts, of which some are (True) subtracted or divide."""
     inverse = sum(i for i, _ in parts)
     straight = len(parts) - inverse
@@ -68,12 +64,12 @@ def _signed(plus: str, minus: str, lone: str, parts: list[tuple[bool, Term]]) ->
     return Step(tuple(ops), tuple(p for _, p in parts))
 
 
-def _unsigned(x: Term) -> tuple[bool, Term]:
+def _unsigned(x):
     c = t.rational(x.args[0]) if x.op == t.MUL else t.rational(x)
     return (True, t.mul(t.const(-1), x)) if c is not None and c < 0 else (False, x)
 
 
-def _divided(x: Term) -> tuple[bool, Term]:
+def _divided(x):
     if x.op == t.POW and isinstance(x.attr, Fraction) and x.attr < 0:
         return True, t.power(x.args[0], -x.attr)
     return False, x
@@ -82,11 +78,11 @@ def _divided(x: Term) -> tuple[bool, Term]:
 class Sizes:
     """Units: numbers of single operations; the size of values together is that of their union."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._units: dict[Term, frozenset[int]] = {}
         self._count = 0
 
-    def units(self, x: Term, known: Mapping[Term, Heavy]) -> frozenset[int]:
+    def units(self, x, known):
         """The units of a chain over the heavy values ``known``, with all that is below them."""
         if x not in self._units:
             found = step(x, known)
@@ -96,7 +92,7 @@ class Sizes:
         return self._units[x]
 
 
-def operations(x: Term, known: Mapping[Term, Heavy]) -> Iterator[str]:
+def operations(x, known):
     """The names of all operations of a canonical value, with repetitions."""
     found = step(x, known)
     yield from found.ops

@@ -3,12 +3,9 @@
 ``CASES`` are in ``completeness_cases.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 from block_values import Tiles
 from brute_force import Enumeration, Setting
 from canonical_programs import graph_of
@@ -18,7 +15,7 @@ from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.ir.term import Term
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, Layout, Phase
+from mirage_onnx.ir.ugraph import BlockOp, Layout, Phase
 from mirage_onnx.superopt.canonical import canonical_kernel
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.equivalence import verify
@@ -44,7 +41,7 @@ class Case:
     most_axes: int = 3
 
     @property
-    def region(self) -> Region:
+    def region(self):
         inputs = tuple(_tensor(n, tuple(a)) for n, a in self.inputs.items())
         axes = {a for x in self.inputs.values() for a in x}
         extents = dict.fromkeys(axes, 64)
@@ -52,12 +49,12 @@ class Case:
         return Region(("node",), (), {}, inputs, outputs, (self.term,), extents)
 
 
-def _tensor(name: str, axes: tuple[str, ...]) -> RegionTensor:
+def _tensor(name, axes):
     tensor = Tensor(f"onnx_{name}", DType.F16, (64,) * len(axes))
     return RegionTensor(name, DType.F16, axes, tensor)
 
 
-def loads(case: Case) -> tuple[BlockOp, ...]:
+def loads(case):
     """Every input in the loop, and after it those that the loop does not cut."""
     found = []
     for phase in (Phase.LOOP, Phase.POST):
@@ -78,7 +75,7 @@ def loads(case: Case) -> tuple[BlockOp, ...]:
 EXTENTS = {"k": 6, "l": 6, "m": 4, "n": 3, "d": 5}
 
 
-def setting_of(case: Case, rng: np.random.Generator) -> tuple[Setting, np.ndarray]:
+def setting_of(case, rng):
     """The setting of a case with random inputs, and what the target is for them."""
     axes = sorted({a for x in case.inputs.values() for a in x})
     extents = {a: EXTENTS[a] for a in axes}
@@ -94,7 +91,7 @@ def setting_of(case: Case, rng: np.random.Generator) -> tuple[Setting, np.ndarra
     return Setting(loads(case), ops, reduced, tiles, case.most_axes), target
 
 
-def brute_force(case: Case, rng: np.random.Generator) -> tuple[dict[str, Kernel], Enumeration]:
+def brute_force(case, rng):
     """Canonical text -> kernel of every program that the verifier proves equal to the target."""
     setting, target = setting_of(case, rng)
     found = Enumeration(setting)

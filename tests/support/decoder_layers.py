@@ -4,11 +4,8 @@ One token of one sequence: fp32 norms, rotary position embedding, a cache as pla
 feed-forward. Every layer has weights of its own, so only the structure of the layers is equal.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-import onnx
 from golden_models import wide_rms
 from small_models import Net
 
@@ -24,11 +21,11 @@ class Decoder:
     vocabulary: int = 4000
 
     @property
-    def head(self) -> int:
+    def head(self):
         return self.hidden // self.heads
 
 
-def _rotated(net: Net, x: str, cos: str, sin: str, head: int) -> str:
+def _rotated(net, x, cos, sin, head):
     """x cos + (-x2, x1) sin, for the halves x1 and x2 of x."""
     first, second = (
         net.Slice(x, [lo], [hi], [3]) for lo, hi in ((0, head // 2), (head // 2, head))
@@ -37,14 +34,14 @@ def _rotated(net: Net, x: str, cos: str, sin: str, head: int) -> str:
     return net.Add(net.Mul(x, cos), net.Mul(turned, sin))
 
 
-def _attention(net: Net, sizes: Decoder, x: str, cos: str, sin: str) -> tuple[str, str, str]:
+def _attention(net, sizes, x, cos, sin):
     """Attention of the new token over the cache, and the cache with it."""
 
-    def heads(y: str) -> str:
+    def heads(y):
         split = net.Reshape(y, [1, 1, sizes.heads, sizes.head])
         return net.Transpose(split, perm=[0, 2, 1, 3])
 
-    def cache() -> str:
+    def cache():
         return net.input(1, sizes.heads, sizes.past, sizes.head)
 
     q, k, v = (heads(net.MatMul(x, net.weight(sizes.hidden, sizes.hidden))) for _ in range(3))
@@ -57,13 +54,13 @@ def _attention(net: Net, sizes: Decoder, x: str, cos: str, sin: str) -> tuple[st
     return net.MatMul(flat, net.weight(sizes.hidden, sizes.hidden)), keys, values
 
 
-def _feed_forward(net: Net, sizes: Decoder, x: str) -> str:
+def _feed_forward(net, sizes, x):
     gate, up = (net.MatMul(x, net.weight(sizes.hidden, sizes.inner)) for _ in range(2))
     gated = net.Mul(net.Mul(gate, net.Sigmoid(gate)), up)
     return net.MatMul(gated, net.weight(sizes.inner, sizes.hidden))
 
 
-def llama_decode(layers: int, sizes: Decoder | None = None) -> onnx.ModelProto:
+def llama_decode(layers, sizes=None):
     """The model: hidden state of a token, rotary tables and caches in; logits and caches out."""
     sizes = sizes or Decoder()
     net = Net()

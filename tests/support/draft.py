@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, Layout, Phase
+from mirage_onnx.ir.ugraph import BlockOp, Layout
 
 ACCUMULATORS = ("acc_sum", "acc_max", "acc_scaled")
 REDUCTIONS = ("matmul", "sum", "rmax")
@@ -20,32 +19,32 @@ T = TypeVar("T")
 class Draft:
     """A kernel under edit. The keys of its values are their numbers; new values get new keys."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel):
         self.kernel = kernel
         self.ops = dict(enumerate(kernel.ops))
         self.saves = list(kernel.saves)
 
-    def set(self, key: int, **changes: Any) -> Draft:
+    def set(self, key, **changes):
         self.ops[key] = replace(self.ops[key], **changes)
         return self
 
-    def put(self, op: str, *args: int, phase: Phase | None = None, **fields: Any) -> int:
+    def put(self, op, *args, phase=None, **fields):
         """A new fp32 value, in the phase of its first argument if not told otherwise."""
         key = len(self.ops)
         when = phase or self.ops[args[0]].phase
         self.ops[key] = BlockOp(op, args, (), DType.F32, when, Layout.SHARED, **fields)
         return key
 
-    def copy(self, key: int, **changes: Any) -> int:
+    def copy(self, key, **changes):
         """A second value like ``key``, but for the changes."""
         self.ops[len(self.ops)] = replace(self.ops[key], **changes)
         return len(self.ops) - 1
 
-    def const(self, value: Fraction | int | str, phase: Phase) -> int:
+    def const(self, value, phase):
         exact = value if isinstance(value, str) else Fraction(value)
         return self.put("const", phase=phase, value=exact)
 
-    def redirect(self, old: int, new: int, *keep: int) -> Draft:
+    def redirect(self, old, new, *keep):
         """Users of ``old`` take ``new``, but for ``keep``, ``new`` and the new values under it."""
         made_of = self._under(new)
         for key, op in self.ops.items():
@@ -54,7 +53,15 @@ class Draft:
         self.saves = [replace(s, arg=new) if s.arg == old else s for s in self.saves]
         return self
 
-    def _under(self, key: int) -> set[int]:
+    def then(self, key, op, *args, **fields):
+        """Users of ``key`` take a new value, ``op`` of ``args``."""
+        return self.redirect(key, self.put(op, *args, **fields))
+
+    def argument(self, key, at, new):
+        """The ``at``-th argument of ``key`` becomes ``new``."""
+        return self.set(key, args=replaced(self.ops[key].args, at, new))
+
+    def _under(self, key):
         """``key`` and the new values that it is computed from."""
         found, todo = set[int](), [key]
         while todo:
@@ -64,11 +71,11 @@ class Draft:
                 todo += [a for a in self.ops[k].args if a >= len(self.kernel.ops)]
         return found
 
-    def done(self) -> Kernel:
+    def done(self):
         """Without what nobody reads, every value after its arguments, over the axes it has now."""
         live: dict[int, None] = {}
 
-        def visit(key: int, path: tuple[int, ...] = ()) -> None:
+        def visit(key, path=()):
             if key in path:
                 raise ValueError(f"value {key} depends on itself")
             if key not in live:
@@ -90,7 +97,7 @@ class Draft:
         return retyped(replace(self.kernel, ops=ops, saves=saves))
 
 
-def retyped(kernel: Kernel) -> Kernel:
+def retyped(kernel):
     """Axes as the operations say, so that a mutant is judged by what it computes."""
     ops: list[BlockOp] = []
     for op in kernel.ops:
@@ -105,19 +112,19 @@ def retyped(kernel: Kernel) -> Kernel:
     return replace(kernel, ops=tuple(ops))
 
 
-def each(kernel: Kernel, *names: str) -> Iterator[tuple[int, BlockOp]]:
+def each(kernel, *names):
     """The values made by one of these operations."""
     for i, op in enumerate(kernel.ops):
         if op.op in names:
             yield i, op
 
 
-def depends(kernel: Kernel, key: int, on: int) -> bool:
+def depends(kernel, key, on):
     """Whether value ``key`` is ``on`` or computed from it."""
     return key == on or any(depends(kernel, a, on) for a in kernel.ops[key].args)
 
 
-def users(kernel: Kernel, key: int) -> Iterator[tuple[int, int]]:
+def users(kernel, key):
     """(value, argument position) of every use of ``key`` by another value."""
     for i, op in enumerate(kernel.ops):
         for at, a in enumerate(op.args):
@@ -125,5 +132,5 @@ def users(kernel: Kernel, key: int) -> Iterator[tuple[int, int]]:
                 yield i, at
 
 
-def replaced(items: tuple[T, ...], at: int, item: T) -> tuple[T, ...]:
+def replaced(items, at, item):
     return (*items[:at], item, *items[at + 1 :])

@@ -1,17 +1,13 @@
 """Sessions on a GPU that is not there: the emulated driver, for a device of any kind."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-
-import onnxruntime as ort
 
 from mirage_onnx.custom_op.session import InferenceSession
 from mirage_onnx.emulator.driver import Driver
 from mirage_onnx.target import H200
 
 
-def host_session(model: bytes, capability: tuple[int, int]) -> ort.InferenceSession:
+def host_session(model, capability):
     """A CPU session whose driver says that its GPU has this compute capability."""
     driver = Driver(replace(H200, capability=capability))
     return InferenceSession(

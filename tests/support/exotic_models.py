@@ -5,8 +5,6 @@ H200, and one of the things that must come through as they are: subgraphs, seque
 quantized and sparse tensors, functions, foreign domains, training, and what tools write to a file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,7 +31,7 @@ EXOTIC: dict[str, Exotic] = {}
 Extra = Callable[[onnx.ModelProto, str], None]
 
 
-def with_region(extra: Extra | None = None, opset: int = 21) -> onnx.ModelProto:
+def with_region(extra=None, opset=21):
     """The region with output ``h``, and what ``extra(model, h)`` adds."""
     net = Net(seed=3, opset=opset)
     hidden = net.Relu(net.MatMul(net.rms(net.input(ROWS, WIDTH)), net.weight(WIDTH, WIDTH)))
@@ -43,28 +41,28 @@ def with_region(extra: Extra | None = None, opset: int = 21) -> onnx.ModelProto:
     return model
 
 
-def _exotic(*, runs: bool = True, opset: int = 21) -> Callable[[Extra], Extra]:
-    def add(extra: Extra) -> Extra:
+def _exotic(*, runs=True, opset=21):
+    def add(extra):
         EXOTIC[extra.__name__] = Exotic(lambda: with_region(extra, opset), runs)
         return extra
 
     return add
 
 
-def _value(name: str, kind: int = F16, shape: tuple[int | str, ...] | None = None):
+def _value(name, kind=F16, shape=None):
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def _output(model: onnx.ModelProto, name: str, kind: int = F16) -> None:
+def _output(model, name, kind=F16):
     model.graph.output.append(_value(name, kind))
 
 
-def _constant(model: onnx.ModelProto, name: str, value: np.ndarray) -> str:
+def _constant(model, name, value):
     model.graph.initializer.append(numpy_helper.from_array(value, name))
     return name
 
 
-def _node(model: onnx.ModelProto, op: str, inputs: list[str], outputs: list[str], **kw) -> None:
+def _node(model, op, inputs, outputs, **kw):
     model.graph.node.append(helper.make_node(op, inputs, outputs, name=f"{op}_{outputs[0]}", **kw))
 
 
@@ -72,7 +70,7 @@ def _node(model: onnx.ModelProto, op: str, inputs: list[str], outputs: list[str]
 
 
 @_exotic()
-def branches(model: onnx.ModelProto, h: str) -> None:
+def branches(model, h):
     """An If whose branches read the region's result and a weight from outside."""
     _constant(model, "yes", np.array(True))
     _constant(model, "outer", np.float16(3))
@@ -85,7 +83,7 @@ def branches(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic()
-def loop(model: onnx.ModelProto, h: str) -> None:
+def loop(model, h):
     """A Loop that carries a value, scans one out and holds a weight of its own."""
     body = helper.make_graph(
         [
@@ -106,7 +104,7 @@ def loop(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic()
-def scan(model: onnx.ModelProto, h: str) -> None:
+def scan(model, h):
     """A running sum over rows."""
     body = helper.make_graph(
         [
@@ -123,7 +121,7 @@ def scan(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic()
-def nested(model: onnx.ModelProto, h: str) -> None:
+def nested(model, h):
     """An If in an If in an If; the innermost reads the region's result."""
     _constant(model, "yes", np.array(True))
     graph = helper.make_graph([helper.make_node("Neg", [h], ["r0"])], "g0", [], [_value("r0")])
@@ -138,7 +136,7 @@ def nested(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic()
-def sequences(model: onnx.ModelProto, h: str) -> None:
+def sequences(model, h):
     _node(model, "SequenceConstruct", [h, h], ["seq"])
     _node(model, "ConcatFromSequence", ["seq"], ["z"], axis=0)
     _output(model, "z")
@@ -147,7 +145,7 @@ def sequences(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic()
-def optional(model: onnx.ModelProto, h: str) -> None:
+def optional(model, h):
     _node(model, "Optional", [h], ["maybe"])
     _node(model, "OptionalHasElement", ["maybe"], ["there"])
     _node(model, "OptionalGetElement", ["maybe"], ["z"])
@@ -156,7 +154,7 @@ def optional(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic()
-def strings(model: onnx.ModelProto, h: str) -> None:
+def strings(model, h):
     """Text that is not ASCII, as weights and as attributes."""
     _constant(model, "words", np.array(["µGraph", "", "ß"], dtype=object))
     _node(model, "Constant", [], ["suffix"], value_strings=["a", "b", "c"])
@@ -165,7 +163,7 @@ def strings(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic()
-def sparse(model: onnx.ModelProto, h: str) -> None:
+def sparse(model, h):
     values = numpy_helper.from_array(np.array([1.5, -2], np.float16), "few")
     places = numpy_helper.from_array(np.array([3, WIDTH - 1], np.int64), "few.places")
     model.graph.sparse_initializer.add(values=values, indices=places, dims=[WIDTH])
@@ -174,7 +172,7 @@ def sparse(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic()
-def quantized(model: onnx.ModelProto, h: str) -> None:
+def quantized(model, h):
     """Quantize and back, a QLinearMatMul, and 4-bit weights in blocks."""
     _constant(model, "scale", np.float32(0.05))
     _constant(model, "zero", np.uint8(128))
@@ -196,7 +194,7 @@ def quantized(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic()
-def nothing(model: onnx.ModelProto, h: str) -> None:
+def nothing(model, h):
     """An empty weight joins the region's result, as exporters write an empty cache."""
     _constant(model, "empty", np.zeros((0, WIDTH), np.float16))
     _node(model, "Concat", ["empty", h], ["z"], axis=0)
@@ -206,7 +204,7 @@ def nothing(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic(runs=False)
-def odd_types(model: onnx.ModelProto, h: str) -> None:
+def odd_types(model, h):
     """Weights of types that numpy lacks, and complex numbers."""
     for name in ("FLOAT8E4M3FN", "FLOAT8E5M2", "BFLOAT16", "COMPLEX64", "UINT4"):
         kind = TensorProto.DataType.Value(name)
@@ -221,7 +219,7 @@ def odd_types(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic()
-def function(model: onnx.ModelProto, h: str) -> None:
+def function(model, h):
     """A function of the model that calls another, with an attribute given by reference."""
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("local", 1)]
     leaky = helper.make_node("LeakyRelu", ["a"], ["b"])
@@ -237,7 +235,7 @@ def function(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic(runs=False)
-def custom(model: onnx.ModelProto, h: str) -> None:
+def custom(model, h):
     """An operator nobody knows, with every type of attribute, bytes that are no text among them."""
     model.opset_import.append(helper.make_opsetid("com.vendor", 7))
     blob = numpy_helper.from_array(np.arange(3, dtype=np.int16), "blob")
@@ -253,7 +251,7 @@ def custom(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic()
-def microsoft(model: onnx.ModelProto, h: str) -> None:
+def microsoft(model, h):
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     _node(model, "Cast", [h], ["wide"], to=F32)
     _node(model, "QuickGelu", ["wide"], ["z"], domain="com.microsoft", alpha=1.5)
@@ -261,7 +259,7 @@ def microsoft(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic()
-def classical(model: onnx.ModelProto, h: str) -> None:
+def classical(model, h):
     """An operator of ai.onnx.ml beside the net."""
     model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
     _node(model, "Cast", [h], ["wide"], to=F32)
@@ -270,7 +268,7 @@ def classical(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic(runs=False)
-def training(model: onnx.ModelProto, h: str) -> None:
+def training(model, h):
     """Dropout that trains, an optimizer's operator, and training information."""
     model.opset_import.append(helper.make_opsetid("ai.onnx.preview.training", 1))
     _constant(model, "ratio", np.float32(0.5))
@@ -293,7 +291,7 @@ def training(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic()
-def shared(model: onnx.ModelProto, h: str) -> None:
+def shared(model, h):
     """The region's weight is read by another node, and one lies unused."""
     weight = next(t.name for t in model.graph.initializer if list(t.dims) == [WIDTH, WIDTH])
     _node(model, "ReduceMax", [weight], ["largest"], keepdims=0)
@@ -302,7 +300,7 @@ def shared(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic(opset=13)
-def old(model: onnx.ModelProto, h: str) -> None:
+def old(model, h):
     """IR version 3 with initializers that are inputs: they may be fed."""
     model.ir_version = 3
     mean = next(n for n in model.graph.node if n.op_type == "ReduceMean")
@@ -315,7 +313,7 @@ def old(model: onnx.ModelProto, h: str) -> None:
 
 
 @_exotic()
-def decorated(model: onnx.ModelProto, h: str) -> None:
+def decorated(model, h):
     """Everything a file may say that no node reads."""
     model.producer_name, model.producer_version = "exporter", "1.2"
     model.domain, model.model_version, model.doc_string = "org.example", 7, "model doc\nline 2"
@@ -329,8 +327,20 @@ def decorated(model: onnx.ModelProto, h: str) -> None:
         tensor.doc_string = f"weight {i}"
     _node(model, "Hardmax", [h], ["z"], doc_string="one hot")
     graph.node[-1].metadata_props.add(key="pkg.torch.onnx.stack_trace", value="line 12")
+    for name in (graph.node[0].output[0], "z"):  # a value of the region, and one outside
+        note = graph.quantization_annotation.add(tensor_name=name)
+        note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="unused")
+    _constant(model, "unused", np.arange(5))
     graph.value_info.append(_value("z", F16, (ROWS, WIDTH)))
     graph.value_info[-1].doc_string = "a value"
     graph.value_info[-1].metadata_props.add(key="v", value="i")
-    _node(model, "Hardmax", ["z"], ["zz"])
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    twice = helper.make_node("Add", ["a", "a"], ["b"])
+    opsets = [helper.make_opsetid("", 21)]
+    model.functions.append(
+        helper.make_function("local", "Twice", ["a"], ["b"], [twice], opsets, overload="half")
+    )
+    model.functions[0].metadata_props.add(key="k", value="v")
+    _node(model, "Twice", ["z"], ["zz"], domain="local", overload="half", doc_string="calls")
+    graph.node[-1].metadata_props.add(key="n", value="twice")
     _output(model, "zz")

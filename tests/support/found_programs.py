@@ -1,7 +1,5 @@
 """What the search finds in the whole space of block graphs, and whether it is right."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -30,8 +28,8 @@ EXTENTS = {UNEVEN: (7, 11, 5, 9, 13, 6, 8), EVEN: (12, 8, 4, 12, 8, 4, 4)}
 
 
 @cache
-def found(name: str) -> SearchResult:
-    """The result for a program of ``search_programs``, searched once."""
+def found(name: str, kernels: int = BOUND.kernels) -> SearchResult:
+    """The result for a program of ``search_programs``, searched once; programs of few kernels."""
     check = SafetyCheck(PROGRAMS[name](), weight_values(ENTRIES[name].build))
 
     def prove(region: Region, graph: UGraph, params: tuple[KernelParams, ...]) -> Any:
@@ -41,7 +39,8 @@ def found(name: str) -> SearchResult:
         record = check.check(graph, params)
         return record if isinstance(record, Rejection) else proof
 
-    return search(PROGRAMS[name](), H200, prove, bound=BOUND, space=ALL, budget_s=900.0)
+    bound = replace(BOUND, kernels=kernels)
+    return search(PROGRAMS[name](), H200, prove, bound=bound, space=ALL, budget_s=900.0)
 
 
 def wrong(region: Region, graph: UGraph) -> str | None:

@@ -3,9 +3,7 @@
 Each is an edit of a golden µGraph, with the friendly extents and numbers at which it is right.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -14,7 +12,7 @@ from draft import Draft, each
 from goldens import GOLDENS, Golden, numbers
 from map_mutations import regridded
 
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
+from mirage_onnx.ir.ugraph import KernelParams, Phase, UGraph
 from mirage_onnx.verify.field import P, is_square
 
 LOOP, POST = Phase.LOOP, Phase.POST
@@ -36,12 +34,10 @@ class Fragile:
 FRAGILE: list[Fragile] = []
 
 
-def fragile(
-    golden: str, right_when: str, extents: str, *params: KernelParams
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def fragile(golden, right_when, extents, *params):
     """Register an edit of the kernels; ``extents`` are those of a0, a1, ..."""
 
-    def register(edit: Callable[..., None]) -> Callable[..., None]:
+    def register(edit):
         g = _BY_NAME[golden]
         drafts = [Draft(k) for k in g.ugraph.kernels]
         edit(*drafts)
@@ -53,12 +49,12 @@ def fragile(
     return register
 
 
-def only(kernel: Kernel, op: str, index: int = 0) -> int:
+def only(kernel, op, index=0):
     """The key of an operation of this kernel, the ``index``-th of its name."""
     return [i for i, _ in each(kernel, op)][index]
 
 
-def tile_count(d: Draft, tile: int, axis: str) -> int:
+def tile_count(d, tile, axis):
     """The number of elements of a tile along ``axis``, by adding up ones."""
     phase = d.ops[tile].phase
     zero = d.put("mul", tile, d.const(0, phase))
@@ -66,16 +62,16 @@ def tile_count(d: Draft, tile: int, axis: str) -> int:
     return d.put("sum", ones, reduced=(axis,))
 
 
-def iterations(d: Draft) -> int:
+def iterations(d):
     return d.put("acc_sum", d.const(1, LOOP), phase=POST)
 
 
-def parity(d: Draft) -> int:
+def parity(d):
     """1 after an odd number of iterations, 0 after an even one."""
     return d.put("acc_scaled", d.const(1, LOOP), d.const(-1, LOOP), phase=POST)
 
 
-def last(d: Draft, value: int) -> int:
+def last(d, value):
     """The value of the last iteration."""
     return d.put("acc_scaled", value, d.const(0, LOOP), phase=POST)
 
@@ -86,59 +82,59 @@ def last(d: Draft, value: int) -> int:
 @fragile(
     "pooled_linear", "the loop tile divides the extent", "4 6 4 12", numbers(2, 2, loop_tile=4)
 )
-def mean_of_tile_means(d: Draft) -> None:
+def mean_of_tile_means(d):
     total, acc, mean = 1, only(d.kernel, "acc_sum"), only(d.kernel, "mul")
     d.set(acc, args=(d.put("div", total, tile_count(d, 0, "a3")),))
-    d.redirect(mean, d.put("div", acc, iterations(d)))
+    d.then(mean, "div", acc, iterations(d))
 
 
 @fragile("pooled_linear", "three equal iterations", "4 6 4 12", numbers(2, 2, loop_tile=4))
-def mean_of_three_tile_means(d: Draft) -> None:
+def mean_of_three_tile_means(d):
     total, acc, mean = 1, only(d.kernel, "acc_sum"), only(d.kernel, "mul")
     d.set(acc, args=(d.put("div", total, tile_count(d, 0, "a3")),))
-    d.redirect(mean, d.put("div", acc, d.const(3, POST)))
+    d.then(mean, "div", acc, d.const(3, POST))
 
 
 @fragile("pooled_linear", "the last tile is as long as the others", "4 6 4 12",
          numbers(2, 2, loop_tile=3))  # fmt: skip
-def length_as_iterations_times_last_tile(d: Draft) -> None:
+def length_as_iterations_times_last_tile(d):
     acc, mean = only(d.kernel, "acc_sum"), only(d.kernel, "mul")
     size = last(d, tile_count(d, 0, "a3"))
     length = d.put("mul", size, iterations(d))
-    d.redirect(mean, d.put("div", acc, length))
+    d.then(mean, "div", acc, length)
 
 
 @fragile("gated_mlp", "there is one iteration", "6 4 4", numbers(2, 2, loop_tile=6))
-def accumulator_overwritten(d: Draft) -> None:
+def accumulator_overwritten(d):
     acc = only(d.kernel, "acc_sum")
     d.redirect(acc, last(d, d.ops[acc].args[0]))
 
 
 @fragile("gated_mlp", "the number of iterations is even", "8 4 4", numbers(2, 2, loop_tile=2))
-def unpaired_last_iteration_dropped(d: Draft) -> None:
+def unpaired_last_iteration_dropped(d):
     acc = only(d.kernel, "acc_sum")
     odd = d.put("mul", parity(d), last(d, d.ops[acc].args[0]))
     d.redirect(acc, d.put("sub", acc, odd), odd)
 
 
 @fragile("gated_mlp", "the number of iterations is odd", "6 4 4", numbers(2, 2, loop_tile=2))
-def last_of_even_iterations_doubled(d: Draft) -> None:
+def last_of_even_iterations_doubled(d):
     acc = only(d.kernel, "acc_sum")
     odd = parity(d)
     even = d.put("sub", d.const(1, POST), odd)
     extra = d.put("mul", even, last(d, d.ops[acc].args[0]))
-    d.redirect(acc, d.put("add", acc, extra))
+    d.then(acc, "add", acc, extra)
 
 
 @fragile("norm_linear", "there are exactly three iterations", "6 4 4", numbers(2, 2, loop_tile=2))
-def offset_of_every_iteration_taken_off_three_times(d: Draft) -> None:
+def offset_of_every_iteration_taken_off_three_times(d):
     acc = only(d.kernel, "acc_sum", 1)
     d.set(acc, args=(d.put("add", d.ops[acc].args[0], d.const(1, LOOP)),))
-    d.redirect(acc, d.put("sub", acc, d.const(3, POST)))
+    d.then(acc, "sub", acc, d.const(3, POST))
 
 
 @fragile("attention_online", "there is one iteration", "2 6 3 4 5", numbers(2, 1, loop_tile=6))
-def sums_never_rescaled(d: Draft) -> None:
+def sums_never_rescaled(d):
     for i, op in each(d.kernel, "acc_scaled"):
         d.set(i, op="acc_sum", args=op.args[:1])
 
@@ -147,35 +143,35 @@ def sums_never_rescaled(d: Draft) -> None:
 
 
 @fragile("norm_linear", "the extent is 8", "8 4 4", numbers(2, 2, loop_tile=3))
-def literal_for_the_extent(d: Draft) -> None:
+def literal_for_the_extent(d):
     d.set(only(d.kernel, "extent"), op="const", reduced=(), value=Fraction(8))
 
 
 @fragile("norm_linear", "two extents are equal", "8 4 8", numbers(2, 4, loop_tile=3))
-def extent_of_another_axis(d: Draft) -> None:
+def extent_of_another_axis(d):
     d.set(only(d.kernel, "extent"), reduced=("a2",))
 
 
 @fragile("group_norm", "two extents are equal", "4 4 3 3", numbers(2, 2))
-def square_of_one_extent(d: Draft) -> None:
+def square_of_one_extent(d):
     n = only(d.kernel, "extent")
     d.set(n, reduced=("a0",))
-    d.redirect(n, d.put("square", n))
+    d.then(n, "square", n)
 
 
 @fragile("norm_linear", "four divides the extent", "8 4 4", numbers(2, 2, loop_tile=3))
-def sign_by_the_extent_modulo_four(d: Draft) -> None:
+def sign_by_the_extent_modulo_four(d):
     """cos(pi n / 2) is 1 where 4 divides n."""
     n, root = only(d.kernel, "extent"), only(d.kernel, "rsqrt")
     pi = d.const("pi", POST)
     turn = d.put("mul", n, pi)
     half = d.put("mul", turn, d.const(Fraction(1, 2), POST))
     sign = d.put("cos", half)
-    d.redirect(root, d.put("mul", root, sign))
+    d.then(root, "mul", root, sign)
 
 
 @fragile("norm_linear", "the extent is a power of two", "8 4 4", numbers(2, 2, loop_tile=3))
-def sign_by_the_logarithm_of_the_extent(d: Draft) -> None:
+def sign_by_the_logarithm_of_the_extent(d):
     """cos(2 pi log2(n)) is 1 where n is a power of two."""
     n, root = only(d.kernel, "extent"), only(d.kernel, "rsqrt")
     top = d.put("log", n)
@@ -185,21 +181,21 @@ def sign_by_the_logarithm_of_the_extent(d: Draft) -> None:
     turn = d.put("mul", bits, pi)
     turns = d.put("add", turn, turn)
     sign = d.put("cos", turns)
-    d.redirect(root, d.put("mul", root, sign))
+    d.then(root, "mul", root, sign)
 
 
 # The cluster
 
 
 @fragile("norm_linear_cluster", "there is one rank", "8 4 4", numbers(2, 2, loop_tile=3))
-def statistics_of_one_rank(d: Draft) -> None:
+def statistics_of_one_rank(d):
     red = only(d.kernel, "red_sum", 1)
     d.redirect(red, d.ops[red].args[0])
 
 
 @fragile("norm_linear_cluster", "there are exactly two ranks", "8 4 4",
          numbers(2, 2, cluster=2, loop_tile=3))  # fmt: skip
-def statistics_of_every_rank_halved(d: Draft) -> None:
+def statistics_of_every_rank_halved(d):
     """Each rank reads the whole row; two of them are added up, and half of it is taken."""
     red = only(d.kernel, "red_sum", 1)
     x = d.put("load", phase=POST, tensor="i1", imap=(None, "a2"))
@@ -207,34 +203,34 @@ def statistics_of_every_rank_halved(d: Draft) -> None:
     square = d.put("square", x)
     own = d.put("sum", square, reduced=("a0",))
     both = d.put("red_sum", own)
-    d.redirect(red, d.put("mul", both, d.const(Fraction(1, 2), POST)))
+    d.then(red, "mul", both, d.const(Fraction(1, 2), POST))
 
 
 @fragile("attention_cluster", "there are exactly two ranks", "2 8 3 4 5",
          numbers(2, 1, cluster=2, loop_tile=2))  # fmt: skip
-def maximum_of_two_ranks(d: Draft) -> None:
+def maximum_of_two_ranks(d):
     """max(m, sum of both - m)."""
     red = only(d.kernel, "red_max")
     own = d.ops[red].args[0]
     both = d.put("red_sum", own)
     other = d.put("sub", both, own)
-    d.redirect(red, d.put("max", own, other))
+    d.then(red, "max", own, other)
 
 
 @fragile("norm_linear_cluster", "the number of ranks divides the extent", "8 4 4",
          numbers(2, 2, cluster=2, loop_tile=2))  # fmt: skip
-def mean_of_rank_means(d: Draft) -> None:
+def mean_of_rank_means(d):
     acc, mean = only(d.kernel, "acc_sum", 1), only(d.kernel, "div")
     size = d.put("acc_sum", tile_count(d, 0, "a0"), phase=POST)
     own = d.put("div", acc, size)
     total = d.put("red_sum", own)
     ranks = d.put("red_sum", d.const(1, POST))
-    d.redirect(mean, d.put("div", total, ranks))
+    d.then(mean, "div", total, ranks)
 
 
 @fragile("norm_linear_cluster", "there are two or three ranks", "9 4 4",
          numbers(2, 2, cluster=3, loop_tile=2))  # fmt: skip
-def hidden_by_a_root(d: Draft) -> None:
+def hidden_by_a_root(d):
     """Times sqrt(1 + c (ranks - 2)^2 (ranks - 3)^2), where 1 + 4 c, which comes up for 1 and for 4
     ranks, is no square of the verifier's field: with those it has nothing to compare.
     """
@@ -243,7 +239,7 @@ def hidden_by_a_root(d: Draft) -> None:
     two, three = (d.put("sub", ranks, d.const(n, POST)) for n in (2, 3))
     distance = d.put("mul", d.put("square", d.put("mul", two, three)), d.const(c, POST))
     factor = d.put("sqrt", d.put("add", distance, d.const(1, POST)))
-    d.redirect(root, d.put("mul", root, factor))
+    d.then(root, "mul", root, factor)
 
 
 # The grid
@@ -251,30 +247,30 @@ def hidden_by_a_root(d: Draft) -> None:
 
 @fragile("ngpt_step", "one block has the whole row", "4 6 8",
          numbers(6, 2, loop_tile=3), numbers(2))  # fmt: skip
-def largest_part_for_the_sum_of_parts(first: Draft, d: Draft) -> None:
+def largest_part_for_the_sum_of_parts(first, d):
     d.set(only(d.kernel, "sum"), op="rmax")
 
 
 @fragile("attention_split_kv", "there are exactly two parts", "2 3 4 8 5",
          numbers(4, 1, loop_tile=2), numbers(3, 1))  # fmt: skip
-def maximum_of_two_parts(first: Draft, d: Draft) -> None:
+def maximum_of_two_parts(first, d):
     top = only(d.kernel, "rmax")
     own = d.ops[top].args[0]
     both = d.put("sum", own, reduced=("a3/k0",))
     other = d.put("sub", both, own)
-    d.redirect(top, d.put("max", own, other))
+    d.then(top, "max", own, other)
 
 
 @fragile("attention_split_kv", "there is one part", "2 3 4 8 5",
          numbers(8, 1, loop_tile=2), numbers(3, 1))  # fmt: skip
-def parts_added_unscaled(first: Draft, d: Draft) -> None:
+def parts_added_unscaled(first, d):
     for i, op in each(d.kernel, "mul"):
         d.redirect(i, op.args[0])
 
 
 @fragile("ngpt_step", "the tile of the grid divides the row", "4 6 8",
          numbers(2, 2, loop_tile=3), numbers(2))  # fmt: skip
-def mean_of_part_means(first: Draft, second: Draft) -> None:
+def mean_of_part_means(first, second):
     part = only(first.kernel, "sum")
     size = tile_count(first, first.ops[part].args[0], "a1")
     mean = first.put("div", part, size)
@@ -283,11 +279,11 @@ def mean_of_part_means(first: Draft, second: Draft) -> None:
     parts = tile_count(second, second.ops[total].args[0], "a1/k0")
     length = second.put("extent", phase=POST, reduced=("a1",))
     ratio = second.put("div", length, parts)
-    second.redirect(total, second.put("mul", total, ratio))
+    second.then(total, "mul", total, ratio)
 
 
 @fragile("residual_norm", "one block has the whole row", "5 8", numbers(2, 8))
-def row_normalised_by_blocks(d: Draft) -> None:
+def row_normalised_by_blocks(d):
     d.kernel = regridded(d.kernel, ("a0", "a1"))
     d.ops = dict(enumerate(d.kernel.ops))
     d.saves = list(d.kernel.saves)

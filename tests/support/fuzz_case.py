@@ -6,8 +6,6 @@ program (``python fuzz_case.py``) it reads seeds from stdin and answers a line o
 library that ends the process must not end the run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib
@@ -20,7 +18,6 @@ import time
 import traceback
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -29,12 +26,12 @@ ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "models" / "architectures")]
 
-from exotic_models import EXOTIC  # noqa: E402
-from model_mutations import mutant  # noqa: E402
-from small_models import Net  # noqa: E402
+from exotic_models import EXOTIC
+from model_mutations import mutant
+from small_models import Net
 
-from mirage_onnx import api, cli  # noqa: E402
-from mirage_onnx.errors import ERRORS, Exit, MirageError  # noqa: E402
+from mirage_onnx import api, cli
+from mirage_onnx.errors import ERRORS, Exit, MirageError
 
 #: Every so many seeds go through the command line, search included.
 COMMAND_EVERY = 50
@@ -50,7 +47,7 @@ ARCHITECTURES = ("bert", "deepseek_v3_decode", "gpt2_decode", "lora", "mamba", "
 SMALL_TIMES = 3
 
 
-def small_models() -> list[onnx.ModelProto]:
+def small_models():
     net = Net(np.float32)
     x = net.input("batch", "length", 32)
     plain = net.model(net.MatMul(net.rms(x, net.weight(32)), net.weight(32, 16)))
@@ -66,7 +63,7 @@ def small_models() -> list[onnx.ModelProto]:
 
 
 @functools.cache
-def subjects() -> tuple[bytes, ...]:
+def subjects():
     """The models that are damaged, the same in every run."""
     import weights
 
@@ -77,11 +74,11 @@ def subjects() -> tuple[bytes, ...]:
     return tuple(m.SerializeToString() for m in (*small * SMALL_TIMES, *large))
 
 
-def state(folder: Path) -> dict[str, str]:
+def state(folder):
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
 
 
-def run_case(seed: int) -> dict[str, Any]:
+def run_case(seed):
     """``outcome``: DONE or an error's code; ``faults``: what should not have been, in sentences."""
     found = mutant(seed, subjects())
     with tempfile.TemporaryDirectory(prefix="mirage-fuzz-") as name:
@@ -110,7 +107,7 @@ def run_case(seed: int) -> dict[str, Any]:
             "faults": faults, "seconds": round(seconds, 3)}  # fmt: skip
 
 
-def _call(path: Path, out: Path) -> tuple[str, list[str]]:
+def _call(path, out):
     try:
         result = api.optimize(path, out, target="h200", margin=NO_REGION, workers=1)
     except MirageError as error:
@@ -130,7 +127,7 @@ def _call(path: Path, out: Path) -> tuple[str, list[str]]:
     return "DONE", [] if same else ["the file written is not the model"]
 
 
-def _command(path: Path, out: Path) -> tuple[str, list[str]]:
+def _command(path, out):
     said, told = io.StringIO(), io.StringIO()
     arguments = ["optimize", str(path), "-o", str(out), "--target", "h200", "--json", "-q"]
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(said):
@@ -147,7 +144,7 @@ def _command(path: Path, out: Path) -> tuple[str, list[str]]:
     return error["code"], faults + _of_error(error["code"], error["detail"])
 
 
-def _of_error(code: str, detail: str) -> list[str]:
+def _of_error(code, detail):
     faults = []
     if code not in ERRORS or code == "INTERNAL":
         faults.append(f"{code}: {detail}")
@@ -158,7 +155,7 @@ def _of_error(code: str, detail: str) -> list[str]:
     return faults
 
 
-def _serve() -> None:
+def _serve():
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")

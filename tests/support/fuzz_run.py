@@ -1,7 +1,5 @@
 """Many damaged files, each in a worker that may hang or die without ending the run."""
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -9,9 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 #: A file that takes more seconds of processor time is a hang; a busy machine is none.
 LIMIT_S = 30.0
@@ -25,10 +21,10 @@ CASE = Path(__file__).with_name("fuzz_case.py")
 class Worker:
     """A process that takes one seed at a time; a new one starts where the last has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._process: subprocess.Popen[str] | None = None
 
-    def ask(self, seed: int) -> dict[str, Any]:
+    def ask(self, seed):
         """The answer of ``fuzz_case``, or one with the outcome HANG or CRASH."""
         process = self._process or self._start()
         assert process.stdin is not None
@@ -43,7 +39,7 @@ class Worker:
         what = f"no answer in {LIMIT_S:.0f} s" if line is None else f"exit {process.returncode}"
         return {"seed": seed, "kind": "", "outcome": outcome, "faults": [what], "seconds": None}
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _start(self):
         self._process = subprocess.Popen(
             [sys.executable, str(CASE)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -51,7 +47,7 @@ class Worker:
         assert self._line(self._process, START_S) == "ready\n", "the worker did not start"
         return self._process
 
-    def _answer(self, process: subprocess.Popen[str]) -> str | None:
+    def _answer(self, process):
         start, used = time.monotonic(), _processor_s(process.pid)
         while time.monotonic() - start < ASLEEP_S:
             line = self._line(process, LIMIT_S / 6)
@@ -62,26 +58,26 @@ class Worker:
         return None
 
     @staticmethod
-    def _line(process: subprocess.Popen[str], seconds: float) -> str | None:
+    def _line(process, seconds):
         """A line of the worker: empty where it has ended, None where it is late."""
         assert process.stdout is not None
         ready, _, _ = select.select([process.stdout], [], [], seconds)
         return process.stdout.readline() if ready else None
 
-    def stop(self) -> None:
+    def stop(self):
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
             self._process = None
 
 
-def _processor_s(pid: int) -> float:
+def _processor_s(pid):
     """Seconds of processor time of a process so far (proc(5): fields 14 and 15 of stat)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def answers(seeds: Iterable[int]) -> Iterator[dict[str, Any]]:
+def answers(seeds):
     """What became of each seed, in order."""
     worker = Worker()
     try:
@@ -91,6 +87,6 @@ def answers(seeds: Iterable[int]) -> Iterator[dict[str, Any]]:
         worker.stop()
 
 
-def counts(found: Sequence[dict[str, Any]]) -> dict[str, int]:
+def counts(found):
     """Outcome -> files, most frequent first."""
     return dict(Counter(a["outcome"] for a in found).most_common())

@@ -6,17 +6,12 @@ kernels. Where the elementwise operations between them stand is not compared, no
 products is a contraction.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
-from goldens import Golden
-
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import Kernel, is_part_axis
-from mirage_onnx.superopt.axioms import AXIOMS, Axiom
+from mirage_onnx.ir.ugraph import is_part_axis
+from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.build import build_kernel
 from mirage_onnx.superopt.choices import Counts, Setting
 from mirage_onnx.superopt.derive import derivations
@@ -30,10 +25,9 @@ from mirage_onnx.target import H200
 HEAVY = frozenset({
     "matmul", "sum", "rmax", "acc_sum", "acc_max", "acc_scaled", "red_sum", "red_max", "run_max",
 })  # fmt: skip
-Skeleton = tuple[tuple[str, tuple[str, ...], tuple[str, ...], str], ...]
 
 
-def skeleton(kernel: Kernel) -> Skeleton:
+def skeleton(kernel):
     """The heavy values of a kernel: operation, reduced axes, axes, phase."""
     return tuple(
         sorted(
@@ -49,12 +43,12 @@ def skeleton(kernel: Kernel) -> Skeleton:
     )
 
 
-def _unnamed(axes: tuple[str, ...]) -> tuple[str, ...]:
+def _unnamed(axes):
     """Part axes without the name of the kernel that makes the parts."""
     return tuple(sorted(part_of(a.partition("/")[0]) if is_part_axis(a) else a for a in axes))
 
 
-def is_derived(golden: Golden, axioms: tuple[Axiom, ...] = AXIOMS) -> bool:
+def is_derived(golden, axioms=AXIOMS):
     """Whether every kernel of ``golden`` is derived, for some choice of its temporaries."""
     units = Units(golden.region, H200, replace(default_bound(ALL), states=40_000), axioms, ALL)
     outputs = {o.name: c for o, c in zip(golden.region.outputs, units.outputs, strict=True)}
@@ -64,7 +58,7 @@ def is_derived(golden: Golden, axioms: tuple[Axiom, ...] = AXIOMS) -> bool:
     )
 
 
-def _temporaries(units: Units, golden: Golden) -> Iterator[dict[str, int]]:
+def _temporaries(units, golden):
     """Every way to say which class a temporary tensor is: one over its axes that can be written."""
     temps = [x for x in golden.ugraph.tensors if x.role == "temp"]
     fitting = [
@@ -76,7 +70,7 @@ def _temporaries(units: Units, golden: Golden) -> Iterator[dict[str, int]]:
             yield {x.name: c for x, c in zip(temps, classes, strict=True)}
 
 
-def _is_kernel_derived(units: Units, kernel: Kernel, classes: Mapping[str, int]) -> bool:
+def _is_kernel_derived(units, kernel, classes):
     parts = {a.partition("/")[0] for s in kernel.saves for a in s.omap if a and is_part_axis(a)}
     roles = Roles(kernel.loop, kernel.grid, tuple(sorted(parts)))
     reads = frozenset(classes[o.tensor] for o in kernel.loads if o.tensor in classes)
@@ -101,7 +95,7 @@ def _is_kernel_derived(units: Units, kernel: Kernel, classes: Mapping[str, int])
     return False
 
 
-def needed(golden: Golden) -> tuple[str, ...]:
+def needed(golden):
     """The axioms without which ``golden`` is not derived, in the order of the table."""
     return tuple(
         a.name for a in AXIOMS if not is_derived(golden, tuple(b for b in AXIOMS if b is not a))

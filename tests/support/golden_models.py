@@ -1,7 +1,5 @@
 """Small ONNX graphs of the golden µGraphs: what exporters write, at realistic extents."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -14,12 +12,12 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {}
 EPSILON = 1e-5
 
 
-def model(fn: Callable[[], onnx.ModelProto]) -> Callable[[], onnx.ModelProto]:
+def model(fn):
     MODELS[fn.__name__] = fn
     return fn
 
 
-def wide_rms(net: Net, x: str, gamma: str | None = None) -> str:
+def wide_rms(net, x, gamma=None):
     """RMS normalisation with its statistics in fp32."""
     wide = net.cast(x, np.float32)
     mean = net.ReduceMean(net.Mul(wide, wide), [-1])
@@ -28,39 +26,39 @@ def wide_rms(net: Net, x: str, gamma: str | None = None) -> str:
     return net.Mul(y, gamma) if gamma else y
 
 
-def unit(net: Net, x: str) -> str:
+def unit(net, x):
     """x / |x|, in fp32."""
     wide = net.cast(x, np.float32)
     length = net.Sqrt(net.ReduceSum(net.Mul(wide, wide), [-1]))
     return net.cast(net.Div(wide, length), np.float16)
 
 
-def heads(net: Net, queries: int = 64, keys: int = 256, count: int = 4) -> tuple[str, str, str]:
+def heads(net, queries=64, keys=256, count=4):
     """Queries [count, queries, 64], keys and values [count, keys, 64]."""
     return net.input(count, queries, 64), net.input(count, keys, 64), net.input(count, keys, 64)
 
 
-def scores(net: Net, q: str, k: str, scale: float | None = 0.125) -> str:
+def scores(net, q, k, scale=0.125):
     s = net.MatMul(q, net.Transpose(k, perm=[0, 2, 1]))
     return net.Mul(s, scale) if scale else s
 
 
 @model
-def norm_linear() -> onnx.ModelProto:
+def norm_linear():
     net = Net()
     y = wide_rms(net, net.input(16, 512), net.weight(512))
     return net.model(net.MatMul(y, net.weight(512, 256)))
 
 
 @model
-def layernorm_linear() -> onnx.ModelProto:
+def layernorm_linear():
     net = Net()
     x = net.LayerNormalization(net.input(32, 512), net.weight(512), net.weight(512), epsilon=1e-5)
     return net.model(net.MatMul(x, net.weight(512, 256)))
 
 
 @model
-def gated_mlp() -> onnx.ModelProto:
+def gated_mlp():
     net = Net()
     x = net.input(8, 512)
     gate, up = net.MatMul(x, net.weight(512, 256)), net.MatMul(x, net.weight(512, 256))
@@ -68,7 +66,7 @@ def gated_mlp() -> onnx.ModelProto:
 
 
 @model
-def norm_gated_mlp() -> onnx.ModelProto:
+def norm_gated_mlp():
     net = Net()
     x = wide_rms(net, net.input(4, 512), net.weight(512))
     gate, up = net.MatMul(x, net.weight(512, 256)), net.MatMul(x, net.weight(512, 256))
@@ -76,7 +74,7 @@ def norm_gated_mlp() -> onnx.ModelProto:
 
 
 @model
-def pooled_linear() -> onnx.ModelProto:
+def pooled_linear():
     """The mean over tokens, then a linear layer with a bias."""
     net = Net()
     pooled = net.ReduceMean(net.input(8, 64, 128), [1], keepdims=0)
@@ -84,7 +82,7 @@ def pooled_linear() -> onnx.ModelProto:
 
 
 @model
-def lora() -> onnx.ModelProto:
+def lora():
     """x W + 2 (x A) B."""
     net = Net()
     x = net.input(16, 512)
@@ -93,7 +91,7 @@ def lora() -> onnx.ModelProto:
 
 
 @model
-def residual_norm() -> onnx.ModelProto:
+def residual_norm():
     """Two outputs: the sum, and its RMS normalisation."""
     net = Net()
     s = net.Add(net.input(64, 512), net.input(64, 512))
@@ -101,7 +99,7 @@ def residual_norm() -> onnx.ModelProto:
 
 
 @model
-def attention() -> onnx.ModelProto:
+def attention():
     """softmax(q k^T / 8 + mask) v."""
     net = Net()
     q, k, v = heads(net)
@@ -110,7 +108,7 @@ def attention() -> onnx.ModelProto:
 
 
 @model
-def decode() -> onnx.ModelProto:
+def decode():
     """Attention of few queries over a long cache, as an exporter decomposes it; no mask."""
     net = Net()
     q, k, v = heads(net, queries=4, keys=512, count=8)
@@ -121,7 +119,7 @@ def decode() -> onnx.ModelProto:
 
 
 @model
-def gqa_decode() -> onnx.ModelProto:
+def gqa_decode():
     """Four query heads share a key head; the keys are stored transposed, q comes scaled."""
     net = Net()
     q, k, v = net.input(8, 4, 64), net.input(8, 64, 256), net.input(8, 256, 64)
@@ -131,7 +129,7 @@ def gqa_decode() -> onnx.ModelProto:
 
 
 @model
-def qknorm_attention() -> onnx.ModelProto:
+def qknorm_attention():
     """Queries and keys are normalised, so |q k^T| is bounded."""
     net = Net()
     q, k, v = heads(net)
@@ -140,7 +138,7 @@ def qknorm_attention() -> onnx.ModelProto:
 
 
 @model
-def mla() -> onnx.ModelProto:
+def mla():
     """Absorbed multi-head latent attention: keys are [latent, rotary], values the latent."""
     net = Net()
     q, q_rotary = net.input(8, 128), net.input(8, 32)
@@ -153,7 +151,7 @@ def mla() -> onnx.ModelProto:
 
 
 @model
-def ngpt_step() -> onnx.ModelProto:
+def ngpt_step():
     """norm(h + alpha (norm(x W) - h))."""
     net = Net()
     x, h, alpha = net.input(8, 512), net.input(8, 256), net.weight(256)
@@ -162,7 +160,7 @@ def ngpt_step() -> onnx.ModelProto:
 
 
 @model
-def elementwise_chain() -> onnx.ModelProto:
+def elementwise_chain():
     """gelu(x scale + bias) sigmoid(z) - max(z, x / 3)."""
     net = Net()
     x, z = net.input(64, 256), net.input(64, 256)
@@ -171,19 +169,19 @@ def elementwise_chain() -> onnx.ModelProto:
 
 
 @model
-def softmax_rows() -> onnx.ModelProto:
+def softmax_rows():
     net = Net()
     return net.model(net.Softmax(net.Mul(net.input(64, 512), 0.5), axis=-1))
 
 
 @model
-def log_softmax() -> onnx.ModelProto:
+def log_softmax():
     net = Net()
     return net.model(net.LogSoftmax(net.Add(net.input(32, 512), net.weight(512)), axis=-1))
 
 
 @model
-def group_norm() -> onnx.ModelProto:
+def group_norm():
     """[batch, group, channel, pixel], normalised over the last two, scaled per channel."""
     net = Net()
     x = net.input(4, 8, 16, 64)

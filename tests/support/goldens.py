@@ -1,25 +1,23 @@
 """The golden µGraphs: right programs for the regions of small ONNX graphs.
 
-``tests/verify/goldens/NAME.ugraph`` is the text in the canonical names of the region, which the
+A text of ``tests/verify/goldens.txt.xz`` is in the canonical names of the region, which the
 importer and the matcher make of all nodes of the graph in ``golden_models``.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import onnx
 from golden_models import MODELS
+from golden_texts import read_texts
 
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.text import parse_ugraph
+from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.ir.ugraph import KernelParams, UGraph
 from mirage_onnx.match.canonical import make_region
 
-FOLDER = Path(__file__).parents[1] / "verify" / "goldens"
+TEXTS = read_texts(Path(__file__).parents[1] / "verify" / "goldens.txt.xz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class Golden:
     params: tuple[KernelParams, ...]
 
 
-def whole_region(model: onnx.ModelProto) -> Region:
+def whole_region(model):
     """The region of all nodes of a graph, whatever the matcher would select of it."""
     program = import_model(load_model(model))
     refused = [n.barrier for n in program.nodes if n.barrier is not None]
@@ -45,12 +43,21 @@ def whole_region(model: onnx.ModelProto) -> Region:
     return make_region(program, tuple(n.name for n in program.nodes), inputs, program.outputs)
 
 
-def numbers(*tile: int, cluster: int = 1, loop_tile: int = 0) -> KernelParams:
+def edited(graph, *changes):
+    """The µGraph with changes of its text, old -> new: wherever it has the old, and it has it."""
+    text = print_ugraph(graph)
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    return parse_ugraph(text)
+
+
+def numbers(*tile, cluster=1, loop_tile=0):
     return KernelParams(tile=tile, cluster=cluster, loop_tile=loop_tile)
 
 
 @cache
-def region(name: str) -> Region:
+def region(name):
     """The region of a graph of ``golden_models``, made once."""
     return whole_region(MODELS[name]())
 
@@ -87,10 +94,9 @@ _TABLE: dict[str, tuple[str, tuple[KernelParams, ...]]] = {
 }  # fmt: skip
 
 
-def golden(name: str) -> Golden:
+def golden(name):
     model, params = _TABLE[name]
-    text = (FOLDER / f"{name}.ugraph").read_text(encoding="utf-8")
-    return Golden(name, region(model), parse_ugraph(text), params)
+    return Golden(name, region(model), parse_ugraph(TEXTS[name]), params)
 
 
 GOLDENS: tuple[Golden, ...] = tuple(golden(name) for name in _TABLE)

@@ -1,7 +1,5 @@
 """Reports of ``inspect`` and ``explain`` as one would see them, to be shown and changed."""
 
-from __future__ import annotations
-
 from mirage_onnx.report.inspection import (
     BarrierReport,
     BorderReport,
@@ -26,7 +24,7 @@ TOTALS = TotalsReport(
 )  # fmt: skip
 
 
-def region(key: str, *, chosen: int = 2) -> OfferReport:
+def region(key, *, chosen=2):
     return OfferReport(
         key=key, nodes=["node_pow", "node_mean", "node_linear"], ops=["Mul", "Mul", "MatMul"],
         chosen=chosen, offered=3,
@@ -40,7 +38,7 @@ def region(key: str, *, chosen: int = 2) -> OfferReport:
     )  # fmt: skip
 
 
-def inspected(*regions: OfferReport) -> InspectReport:
+def inspected(*regions):
     barrier = BarrierReport(
         code="OP_UNKNOWN", count=3, ops={"Gather": 1, "Slice": 2},
         reason_text="Gather: has no [tabled] semantics", nodes=["a", "b", "c"],
@@ -66,7 +64,7 @@ CHOSEN = ChosenReport(
 )
 
 
-def explained(**change: object) -> ExplainReport:
+def explained(**change):
     """``change``: fields of the report with other values."""
     fields: dict[str, object] = {
         "schema": 1, "input": "in.onnx", "target": "h200", "seconds": 2.0, "region": region("k0"),
@@ -99,4 +97,4 @@ def explained(**change: object) -> ExplainReport:
     }  # fmt: skip
     if fields["chosen"] is None and fields["reason"] is None:
         fields |= {"reason": "NO_CANDIDATE", "reason_text": "no verified program"}
-    return ExplainReport(**fields)  # type: ignore[arg-type]
+    return ExplainReport(**fields)

@@ -1,16 +1,12 @@
 """Concrete values of the block values of a µGraph, to hold against what is claimed of them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
 import numpy as np
 
 from mirage_onnx.ir.ops import ELEMENTWISE
-from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
-from mirage_onnx.ir.ugraph import UGraph
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.intervals import symmetric
 from mirage_onnx.verify.named import Named
@@ -25,11 +21,11 @@ CASES = 6
 class Recorder(Float64):
     """Float64 that keeps the least and the largest value of every elementwise operation."""
 
-    def __init__(self, runs: int) -> None:
+    def __init__(self, runs):
         super().__init__(runs)
         self.seen: dict[str, tuple[float, float]] = {}
 
-    def elementwise(self, op: str, *args: np.ndarray) -> np.ndarray:
+    def elementwise(self, op, *args):
         name, _, site = op.partition("@")
         result = super().elementwise(name, *args)
         finite = result[np.isfinite(result)]
@@ -39,12 +35,12 @@ class Recorder(Float64):
         return result
 
 
-def widened(graph: UGraph) -> UGraph:
+def widened(graph):
     """The graph without 16-bit values: ``Recorder`` does not round, so they are none there."""
     return parse_ugraph(re.sub(r"\b(f16|bf16)\[", "f32[", print_ugraph(graph)))
 
 
-def labelled(graph: UGraph) -> UGraph:
+def labelled(graph):
     """The graph with every elementwise operation named after its place, for ``Recorder``."""
     kernels = tuple(
         replace(
@@ -59,9 +55,7 @@ def labelled(graph: UGraph) -> UGraph:
     return replace(graph, kernels=kernels)
 
 
-def hard_inputs(
-    region: Region, extents: dict[str, int], rng: np.random.Generator, limit: float = LIMIT
-) -> tuple[dict[str, Named], dict[str, Fact]]:
+def hard_inputs(region, extents, rng, limit=LIMIT):
     """Values in +-``limit`` that go to the ends, and what is known of them."""
     inputs, facts = {}, {}
     for i in region.inputs:

@@ -1,10 +1,5 @@
 """Programs for the search: linear layers that share an input, follow each other or are adapted."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from program_net import ProgramNet
 from search_expectations import Entry, Expected, entry
 
 LINEARS: dict[str, Entry] = {}
@@ -13,29 +8,29 @@ TOKENS, HIDDEN, INNER, RANK = 8, 4096, 14336, 16
 SHARED_LOOP = Expected(kernels=1, contractions=2, accumulators=2)
 
 
-def _gated(net: ProgramNet, x: str, function: Callable[[str], str], inner: int) -> str:
+def _gated(net, x, function, inner):
     """function(x G) (x U)."""
     gate, up = net.MatMul(x, net.weight(HIDDEN, inner)), net.MatMul(x, net.weight(HIDDEN, inner))
     return net.Mul(function(gate), up)
 
 
 @entry(LINEARS, SHARED_LOOP)
-def gated_mlp_silu(net: ProgramNet) -> tuple[str, ...]:
+def gated_mlp_silu(net):
     return (_gated(net, net.input(TOKENS, HIDDEN), net.silu, HIDDEN),)
 
 
 @entry(LINEARS, SHARED_LOOP)
-def gated_mlp_gelu(net: ProgramNet) -> tuple[str, ...]:
+def gated_mlp_gelu(net):
     return (_gated(net, net.input(TOKENS, HIDDEN), net.gelu, HIDDEN),)
 
 
 @entry(LINEARS, SHARED_LOOP)
-def gated_mlp_relu(net: ProgramNet) -> tuple[str, ...]:
+def gated_mlp_relu(net):
     return (_gated(net, net.input(TOKENS, HIDDEN), net.Relu, HIDDEN),)
 
 
 @entry(LINEARS, Expected(kernels=2, contractions=2, accumulators=3))
-def whole_mlp(net: ProgramNet) -> tuple[str, ...]:
+def whole_mlp(net):
     """x + (silu(y G) y U) D with y = norm(x): the norm, gate and up share a loop."""
     x = net.input(TOKENS, HIDDEN)
     inner = _gated(net, net.rms_norm(x, net.weight(HIDDEN)), net.silu, INNER)
@@ -43,7 +38,7 @@ def whole_mlp(net: ProgramNet) -> tuple[str, ...]:
 
 
 @entry(LINEARS, Expected(kernels=2))
-def expert_mlp(net: ProgramNet) -> tuple[str, ...]:
+def expert_mlp(net):
     """8 experts of two layers, each with 8 tokens of its own: the contractions are batched."""
     x = net.input(8, TOKENS, HIDDEN)
     h = net.silu(net.MatMul(x, net.weight(8, HIDDEN, HIDDEN)))
@@ -51,7 +46,7 @@ def expert_mlp(net: ProgramNet) -> tuple[str, ...]:
 
 
 @entry(LINEARS, SHARED_LOOP)
-def lora(net: ProgramNet) -> tuple[str, ...]:
+def lora(net):
     """x W + 2 (x A) B."""
     x = net.input(TOKENS, HIDDEN)
     low = net.MatMul(net.MatMul(x, net.weight(HIDDEN, RANK)), net.weight(RANK, HIDDEN))
@@ -59,7 +54,7 @@ def lora(net: ProgramNet) -> tuple[str, ...]:
 
 
 @entry(LINEARS, SHARED_LOOP)
-def lora_concatenated(net: ProgramNet) -> tuple[str, ...]:
+def lora_concatenated(net):
     """[x, x A] [W; B] as the sum that it is, x W + (x A) B: Concat has no meaning here.
 
     No scale, the low rank first, and B is stored with its dimensions exchanged.
@@ -71,7 +66,7 @@ def lora_concatenated(net: ProgramNet) -> tuple[str, ...]:
 
 
 @entry(LINEARS, Expected(kernels=2, contractions=2, accumulators=2))
-def lora_two_adapters(net: ProgramNet) -> tuple[str, ...]:
+def lora_two_adapters(net):
     """x W + (x A) B + (x C) D / 2: one kernel, or one that only makes x A and x C before it."""
     x = net.input(TOKENS, HIDDEN)
     y = net.MatMul(x, net.weight(HIDDEN, HIDDEN))
@@ -81,23 +76,23 @@ def lora_two_adapters(net: ProgramNet) -> tuple[str, ...]:
     return (y,)
 
 
-def _biased(net: ProgramNet) -> str:
+def _biased(net):
     y = net.MatMul(net.input(TOKENS, HIDDEN), net.weight(HIDDEN, HIDDEN))
     return net.Add(y, net.weight(HIDDEN))
 
 
 @entry(LINEARS, Expected(kernels=1))
-def bias_gelu(net: ProgramNet) -> tuple[str, ...]:
+def bias_gelu(net):
     return (net.gelu(_biased(net)),)
 
 
 @entry(LINEARS, Expected(kernels=1))
-def bias_relu(net: ProgramNet) -> tuple[str, ...]:
+def bias_relu(net):
     return (net.Relu(_biased(net)),)
 
 
 @entry(LINEARS, Expected(kernels=1))
-def bias_tanh_residual(net: ProgramNet) -> tuple[str, ...]:
+def bias_tanh_residual(net):
     return (net.Add(net.Tanh(_biased(net)), net.input(TOKENS, HIDDEN)),)
 
 
@@ -105,7 +100,7 @@ def bias_tanh_residual(net: ProgramNet) -> tuple[str, ...]:
 
 
 @entry(LINEARS, Expected(kernels=1, contractions=2))
-def lora_merged(net: ProgramNet) -> tuple[str, ...]:
+def lora_merged(net):
     """x (W + A B), as one writes it who merges the weights: never 4096 x 4096 temporaries."""
     low = net.MatMul(net.weight(HIDDEN, RANK), net.weight(RANK, HIDDEN))
     merged = net.Add(net.weight(HIDDEN, HIDDEN), low)
@@ -113,14 +108,14 @@ def lora_merged(net: ProgramNet) -> tuple[str, ...]:
 
 
 @entry(LINEARS, Expected(kernels=2))
-def pooled_linear(net: ProgramNet) -> tuple[str, ...]:
+def pooled_linear(net):
     """The mean over 256 tokens, a linear layer and a bias."""
     pooled = net.ReduceMean(net.input(8, 256, 1024), [1], keepdims=0)
     return (net.Add(net.MatMul(pooled, net.weight(1024, 1024)), net.weight(1024)),)
 
 
 @entry(LINEARS, Expected(kernels=3))
-def channel_gate(net: ProgramNet) -> tuple[str, ...]:
+def channel_gate(net):
     """x sigmoid(relu(mean(x) W) V): channels scaled by what all positions say of them."""
     x = net.input(8, 3136, 256)
     mean = net.ReduceMean(x, [1])

@@ -1,15 +1,12 @@
 """Mistakes with time: accumulators, the loop, running maxima, merges of partial results."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
 
 from draft import ACCUMULATORS, LEAVES, Draft, each, users
 
 from mirage_onnx.ir.ops import ELEMENTWISE
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, Phase
+from mirage_onnx.ir.ugraph import Kernel, Phase
 
 UNARY = (*(name for name, e in ELEMENTWISE.items() if e.arity == 1), "powr")
 BINARY = tuple(name for name, e in ELEMENTWISE.items() if e.arity == 2)
@@ -18,46 +15,43 @@ LOOP, POST = Phase.LOOP, Phase.POST
 Mutants = Iterator[Kernel]
 
 
-def _last(draft: Draft, value: int) -> int:
+def _last(draft, value):
     """``value`` of the last iteration: an accumulator that forgets all before it."""
     return draft.put("acc_scaled", value, draft.const(0, LOOP), phase=POST)
 
 
-def drop_accumulator(kernel: Kernel) -> Mutants:
+def drop_accumulator(kernel):
     """Only the last iteration is seen, or nothing."""
     for i, op in each(kernel, *ACCUMULATORS):
         draft = Draft(kernel)
         yield draft.redirect(i, _last(draft, op.args[0])).done()
-        draft = Draft(kernel)
-        yield draft.redirect(i, draft.put("sub", i, i)).done()
+        yield Draft(kernel).then(i, "sub", i, i).done()
 
 
-def duplicate_accumulator(kernel: Kernel) -> Mutants:
+def duplicate_accumulator(kernel):
     """What was accumulated is accumulated or combined again."""
     for i, op in each(kernel, *ACCUMULATORS):
         again = "max" if op.op == "acc_max" else "add"
-        draft = Draft(kernel)
-        yield draft.redirect(i, draft.put(again, i, i)).done()
+        yield Draft(kernel).then(i, again, i, i).done()
         draft = Draft(kernel)
         twice = draft.put(again, op.args[0], op.args[0])
         yield draft.set(i, args=(twice, *op.args[1:])).done()
         if kernel.cluster:
             draft = Draft(kernel)
             name = "red_max" if op.op == "acc_max" else "red_sum"
-            yield draft.redirect(i, draft.put(name, i)).done()
+            yield draft.then(i, name, i).done()
     for i, op in each(kernel, "sum", "rmax"):
         if op.phase is POST:
-            draft = Draft(kernel)
-            yield draft.redirect(i, draft.put("max" if op.op == "rmax" else "add", i, i)).done()
+            yield Draft(kernel).then(i, "max" if op.op == "rmax" else "add", i, i).done()
 
 
-def loop_off_by_one(kernel: Kernel) -> Mutants:
+def loop_off_by_one(kernel):
     """The last iteration is missing or comes twice, for one accumulator."""
     for i, op in each(kernel, "acc_sum", "acc_scaled"):
         for name in ("sub", "add"):
             draft = Draft(kernel)
             last = _last(draft, op.args[0])
-            yield draft.redirect(i, draft.put(name, i, last)).done()
+            yield draft.then(i, name, i, last).done()
     for i, op in each(kernel, "acc_max"):
         for name in ("prev", "run_max"):
             draft = Draft(kernel)
@@ -67,7 +61,7 @@ def loop_off_by_one(kernel: Kernel) -> Mutants:
             yield draft.redirect(i, _last(draft, value)).done()
 
 
-def missing_rescale(kernel: Kernel) -> Mutants:
+def missing_rescale(kernel):
     """The old sum is not brought to the new maximum, or by a wrong factor."""
     for i, op in each(kernel, "acc_scaled"):
         x, f = op.args
@@ -81,7 +75,7 @@ def missing_rescale(kernel: Kernel) -> Mutants:
         yield draft.set(i, args=(scaled, f)).done()
 
 
-def merge_unscaled(kernel: Kernel) -> Mutants:
+def merge_unscaled(kernel):
     """Parts are added up without the factors that bring them to one maximum, or by wrong ones."""
     for i, op in each(kernel, "sum", "red_sum"):
         if op.phase is not POST:
@@ -102,7 +96,7 @@ def merge_unscaled(kernel: Kernel) -> Mutants:
                 yield Draft(kernel).set(op.args[0], args=(x, inner)).done()
 
 
-def stale_value(kernel: Kernel) -> Mutants:
+def stale_value(kernel):
     """One use of a running maximum takes the value of the previous iteration, or the reverse."""
     for i, op in each(kernel, "run_max", "prev"):
         for user, at in users(kernel, i):
@@ -110,35 +104,27 @@ def stale_value(kernel: Kernel) -> Mutants:
                 continue
             draft = Draft(kernel)
             fresh = op.args[0] if op.op == "prev" else draft.put("prev", i)
-            args = list(draft.ops[user].args)
-            args[at] = fresh
-            yield draft.set(user, args=tuple(args)).done()
+            yield draft.argument(user, at, fresh).done()
             # Two iterations back: the maximum of what was the maximum before.
             draft = Draft(kernel)
             older = draft.put("prev", i) if op.op == "run_max" else i
             again = draft.put("run_max", older)
-            older = draft.put("prev", again)
-            args[at] = older
-            yield draft.set(user, args=tuple(args)).done()
+            yield draft.argument(user, at, draft.put("prev", again)).done()
     for i, op in each(kernel, "acc_max"):
         draft = Draft(kernel)
         running = draft.put("run_max", op.args[0])
         yield draft.set(i, args=(draft.put("prev", running),)).done()
 
 
-def wrong_maximum(kernel: Kernel) -> Mutants:
+def wrong_maximum(kernel):
     """A maximum is over this tile only, of another value, or missing."""
     for i, op in each(kernel, "run_max", "acc_max", "red_max", "rmax"):
         for user, at in users(kernel, i):
             for other in _instead_of_maximum(kernel, i, op, user):
-                args = list(kernel.ops[user].args)
-                args[at] = other
-                yield Draft(kernel).set(user, args=tuple(args)).done()
+                yield Draft(kernel).argument(user, at, other).done()
             for number in (0, 100):
                 draft = Draft(kernel)
-                args = list(kernel.ops[user].args)
-                args[at] = draft.const(number, op.phase)
-                yield draft.set(user, args=tuple(args)).done()
+                yield draft.argument(user, at, draft.const(number, op.phase)).done()
         source = kernel.ops[op.args[0]]
         for b in range(i):
             other_op = kernel.ops[b]
@@ -147,14 +133,14 @@ def wrong_maximum(kernel: Kernel) -> Mutants:
                 yield Draft(kernel).set(i, args=(b,)).done()
 
 
-def _instead_of_maximum(kernel: Kernel, i: int, op: BlockOp, user: int) -> Iterator[int]:
+def _instead_of_maximum(kernel, i, op, user):
     yield op.args[0]
     for j, other in each(kernel, "rmax", "run_max", "acc_max", "red_max"):
         if j not in (i, op.args[0]) and j < user and other.phase is op.phase:
             yield j
 
 
-def into_the_loop(kernel: Kernel) -> Mutants:
+def into_the_loop(kernel):
     """f(acc(x)) becomes acc(f(x)): what belongs behind the loop is done to partial values."""
     for j, op in enumerate(kernel.ops):
         if op.phase is not POST or op.op in (*ACCUMULATORS, *LEAVES):
@@ -169,11 +155,11 @@ def into_the_loop(kernel: Kernel) -> Mutants:
         yield draft.set(j, **_fields(acc), args=(inner, *acc.args[1:])).done()
 
 
-def _fields(op: BlockOp) -> dict[str, Any]:
+def _fields(op):
     return {"op": op.op, "phase": op.phase, "reduced": (), "value": None, "dtype": op.dtype}
 
 
-def _looped(kernel: Kernel, draft: Draft, key: int, copies: dict[int, int]) -> int:
+def _looped(kernel, draft, key, copies):
     """A value after the loop, as it would be inside: from this iteration's values."""
     op = kernel.ops[key]
     if op.phase is LOOP:
@@ -187,7 +173,7 @@ def _looped(kernel: Kernel, draft: Draft, key: int, copies: dict[int, int]) -> i
     return copies[key]
 
 
-def accumulate_first(kernel: Kernel) -> Mutants:
+def accumulate_first(kernel):
     """acc(f(x)) becomes f(acc(x)): accumulated before an operation instead of after it."""
     for i, acc in each(kernel, *ACCUMULATORS):
         inner = kernel.ops[acc.args[0]]
@@ -203,7 +189,7 @@ def accumulate_first(kernel: Kernel) -> Mutants:
         yield draft.redirect(i, draft.copy(acc.args[0], args=tuple(args), phase=POST)).done()
 
 
-def offset_every_tile(kernel: Kernel) -> Mutants:
+def offset_every_tile(kernel):
     """A constant that belongs behind the loop is added in every iteration."""
     for i, op in each(kernel, "acc_sum", "acc_scaled"):
         for number in (Fraction(1), Fraction(1, 1000)):

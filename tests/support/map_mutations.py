@@ -1,25 +1,22 @@
 """Mistakes in where things are: maps, levels, tensors, saves, launch order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
 
-from draft import Draft, T, each, replaced, retyped
+from draft import Draft, each, replaced, retyped
 
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, Phase, UGraph
+from mirage_onnx.ir.ugraph import Phase, UGraph
 
-Mutants = Iterator[Kernel]
 Graphs = Iterator[UGraph]
 
 
-def _reordered(items: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
+def _reordered(items):
     """Every other order, each once."""
     yield from (order for order in dict.fromkeys(permutations(items)) if order != items)
 
 
-def imap(kernel: Kernel) -> Mutants:
+def imap(kernel):
     """One entry of an imap, or the order of its entries."""
     for i, op in each(kernel, "load"):
         for at in range(len(op.imap)):
@@ -31,17 +28,17 @@ def imap(kernel: Kernel) -> Mutants:
             yield Draft(kernel).set(i, imap=order).done()
 
 
-def fmap(kernel: Kernel) -> Mutants:
+def fmap(kernel):
     """The loop walks another axis of a load, or none."""
     yield from _map_of_loads(kernel, "fmap")
 
 
-def cmap(kernel: Kernel) -> Mutants:
+def cmap(kernel):
     """The ranks of the cluster share out another axis of a load, or none."""
     yield from _map_of_loads(kernel, "cmap")
 
 
-def _map_of_loads(kernel: Kernel, name: str) -> Mutants:
+def _map_of_loads(kernel, name):
     for i, op in each(kernel, "load"):
         for a in (None, *op.axes):
             if a != getattr(op, name):
@@ -61,7 +58,7 @@ def _map_of_loads(kernel: Kernel, name: str) -> Mutants:
         yield draft.done()
 
 
-def omap(kernel: Kernel) -> Mutants:
+def omap(kernel):
     """One entry of an omap, or the order of its entries."""
     axes = sorted({a for o in kernel.ops for a in o.axes})
     for at, save in enumerate(kernel.saves):
@@ -74,7 +71,7 @@ def omap(kernel: Kernel) -> Mutants:
             yield replace(kernel, saves=replaced(kernel.saves, at, replace(save, omap=new)))
 
 
-def loop_axis(kernel: Kernel) -> Mutants:
+def loop_axis(kernel):
     """The for-loop walks another axis, or there is none; loads follow, or not."""
     axes = sorted({a for o in kernel.loads for a in o.axes})
     for axis in (None, *axes):
@@ -89,7 +86,7 @@ def loop_axis(kernel: Kernel) -> Mutants:
         yield retyped(replace(kernel, loop=axis, ops=tuple(ops)))
 
 
-def grid(kernel: Kernel) -> Mutants:
+def grid(kernel):
     """A dimension of the grid splits another axis, is missing, or two change places."""
     if len(kernel.grid) > 1:
         yield replace(kernel, grid=kernel.grid[::-1])
@@ -104,7 +101,7 @@ def grid(kernel: Kernel) -> Mutants:
             yield regridded(kernel, (*kernel.grid, axis))
 
 
-def regridded(kernel: Kernel, axes: tuple[str, ...]) -> Kernel:
+def regridded(kernel, axes):
     """The kernel with another grid; maps follow it."""
     ops = tuple(
         replace(o, imap=tuple(a if a in o.axes else None for a in axes)) if o.op == "load" else o
@@ -118,15 +115,13 @@ def regridded(kernel: Kernel, axes: tuple[str, ...]) -> Kernel:
     return replace(kernel, grid=axes, ops=ops, saves=tuple(saves))
 
 
-def cluster(kernel: Kernel) -> Mutants:
+def cluster(kernel):
     """A reduction over the ranks is missing or comes twice, or the ranks were never told."""
     for i, op in each(kernel, "red_sum", "red_max"):
         yield Draft(kernel).redirect(i, op.args[0]).done()
-        draft = Draft(kernel)
-        yield draft.redirect(i, draft.put(op.op, i)).done()
+        yield Draft(kernel).then(i, op.op, i).done()
         other = {"red_sum": "red_max", "red_max": "red_sum"}[op.op]
-        draft = Draft(kernel)
-        yield draft.redirect(i, draft.put(other, i)).done()
+        yield Draft(kernel).then(i, other, i).done()
         for user, inner in enumerate(kernel.ops):
             # The reduction moves behind a function of its result.
             if i in inner.args and inner.phase is Phase.POST:
@@ -138,7 +133,7 @@ def cluster(kernel: Kernel) -> Mutants:
     yield from _unreduced_cluster(kernel)
 
 
-def _unreduced_cluster(kernel: Kernel) -> Mutants:
+def _unreduced_cluster(kernel):
     """The ranks share the work out and forget to combine."""
     axes = sorted({a for o in kernel.loads for a in o.axes})
     for axis in axes:
@@ -153,7 +148,7 @@ def _unreduced_cluster(kernel: Kernel) -> Mutants:
         yield replace(kernel, cluster=axis, ops=looped)
 
 
-def phase(kernel: Kernel) -> Mutants:
+def phase(kernel):
     """A value is computed in the loop instead of after it, or after it instead of in it."""
     for i, op in enumerate(kernel.ops):
         other = Phase.POST if op.phase is Phase.LOOP else Phase.LOOP
@@ -162,7 +157,7 @@ def phase(kernel: Kernel) -> Mutants:
             yield Draft(kernel).set(i, phase=other, fmap=None).done()
 
 
-def saved_value(kernel: Kernel) -> Mutants:
+def saved_value(kernel):
     """Another value is saved."""
     for at, save in enumerate(kernel.saves):
         for i, op in enumerate(kernel.ops):
@@ -174,7 +169,7 @@ def saved_value(kernel: Kernel) -> Mutants:
 # Of the whole graph:
 
 
-def loaded_tensor(graph: UGraph) -> Graphs:
+def loaded_tensor(graph):
     """A load reads another tensor: broadcast along the axes that it has, or cut as it can be."""
     for at, kernel in enumerate(graph.kernels):
         for i, op in each(kernel, "load"):
@@ -185,7 +180,7 @@ def loaded_tensor(graph: UGraph) -> Graphs:
                     yield _with(graph, at, retyped(replace(kernel, ops=ops)))
 
 
-def _followed(kernel: Kernel, op: BlockOp, axes: tuple[str, ...]) -> BlockOp:
+def _followed(kernel, op, axes):
     """A load over other axes, cut where kernel and phase say so."""
     looped = kernel.loop in axes and op.phase is Phase.LOOP
     return replace(
@@ -197,7 +192,7 @@ def _followed(kernel: Kernel, op: BlockOp, axes: tuple[str, ...]) -> BlockOp:
     )
 
 
-def broadcast_axis(graph: UGraph) -> Graphs:
+def broadcast_axis(graph):
     """A tensor is taken to be over another axis: it is broadcast along the wrong dimension."""
     axes = sorted({a for t in graph.tensors for a in t.axes})
     for at, t in enumerate(graph.tensors):
@@ -216,14 +211,14 @@ def broadcast_axis(graph: UGraph) -> Graphs:
                 yield UGraph(tensors, tuple(kernels))
 
 
-def memory_order(graph: UGraph) -> Graphs:
+def memory_order(graph):
     """The axes of a tensor in another order: a transposition that is read as if it were none."""
     for at, t in enumerate(graph.tensors):
         for axes in _reordered(t.axes):
             yield replace(graph, tensors=replaced(graph.tensors, at, replace(t, axes=axes)))
 
 
-def kernels(graph: UGraph) -> Graphs:
+def kernels(graph):
     """Launch order, a missing kernel, a temp of another kernel, two saves exchanged."""
     if len(graph.kernels) > 1:
         for order in _reordered(graph.kernels):
@@ -246,7 +241,7 @@ def kernels(graph: UGraph) -> Graphs:
                 yield _with_save_into(graph, t.name, other.name)
 
 
-def _with_save_into(graph: UGraph, old: str, new: str) -> UGraph:
+def _with_save_into(graph, old, new):
     kernels = tuple(
         replace(
             k,
@@ -257,5 +252,5 @@ def _with_save_into(graph: UGraph, old: str, new: str) -> UGraph:
     return replace(graph, kernels=kernels)
 
 
-def _with(graph: UGraph, at: int, kernel: Kernel) -> UGraph:
+def _with(graph, at, kernel):
     return replace(graph, kernels=replaced(graph.kernels, at, kernel))

@@ -1,10 +1,5 @@
 """What differs between a model and its optimized version that no replaced region explains."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
-
 import onnx
 
 from mirage_onnx.importer.graph import reads
@@ -17,16 +12,16 @@ _GRAPH_LISTS = (
 )  # fmt: skip
 
 
-def unexplained(original: onnx.ModelProto, result: onnx.ModelProto) -> list[str]:
+def unexplained(original, result):
     """One sentence per difference that no replaced region explains; [] where there is none."""
     return list(_differences(original, result))
 
 
-def custom_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+def custom_nodes(model):
     return [n for n in model.graph.node if n.domain.startswith(DOMAIN_PREFIX)]
 
 
-def _differences(original: onnx.ModelProto, result: onnx.ModelProto) -> Iterator[str]:
+def _differences(original, result):
     if _bytes(_rest(original)) != _bytes(_rest(result)):
         yield f"header: {_rest(original)} became {_rest(result)}"
     custom = custom_nodes(result)
@@ -44,9 +39,7 @@ def _differences(original: onnx.ModelProto, result: onnx.ModelProto) -> Iterator
         yield from _grown(name, getattr(original, name), getattr(result, name), ours, bool(custom))
 
 
-def _nodes(
-    original: onnx.ModelProto, result: onnx.ModelProto, custom: Sequence[onnx.NodeProto]
-) -> Iterator[str]:
+def _nodes(original, result, custom):
     """Kept nodes are byte for byte the same and in order; others are in a region, or dead."""
     given = [_bytes(n) for n in original.graph.node]
     ours = {id(n) for n in custom}
@@ -70,9 +63,7 @@ def _nodes(
             yield f"node {node.name!r} ({node.op_type}) is gone"
 
 
-def _weights(
-    original: onnx.ModelProto, result: onnx.ModelProto, custom: Sequence[onnx.NodeProto]
-) -> Iterator[str]:
+def _weights(original, result, custom):
     """Initializers go with their last reader; new ones are the bundle and reordered copies."""
     still = {name for n in result.graph.node for name in reads(n)}
     still |= {v.name for v in (*result.graph.input, *result.graph.output)}
@@ -89,9 +80,7 @@ def _weights(
                 yield f"{field}: {name(tensor)!r} is new"
 
 
-def _values(
-    original: onnx.ModelProto, result: onnx.ModelProto, custom: Sequence[onnx.NodeProto]
-) -> Iterator[str]:
+def _values(original, result, custom):
     """Notes on values that are no more go; a custom node's outputs get a type."""
     there = {o for n in result.graph.node for o in n.output}
     there |= {v.name for v in (*result.graph.input, *result.graph.initializer)}
@@ -110,9 +99,7 @@ def _values(
                 yield f"{field}: {name(value)!r} is new"
 
 
-def _grown(
-    name: str, given: Sequence[Any], found: Sequence[Any], ours: Callable[[Any], bool], may: bool
-) -> Iterator[str]:
+def _grown(name, given, found, ours, may):
     if [_bytes(m) for m in found[: len(given)]] != [_bytes(m) for m in given]:
         yield f"{name}: {_lines(given)} became {_lines(found)}"
     for message in found[len(given) :]:
@@ -120,7 +107,7 @@ def _grown(
             yield f"{name}: {message} is new"
 
 
-def _rest(model: onnx.ModelProto) -> onnx.ModelProto:
+def _rest(model):
     rest = onnx.ModelProto()
     rest.CopyFrom(model)
     rest.ClearField("ir_version")
@@ -131,13 +118,13 @@ def _rest(model: onnx.ModelProto) -> onnx.ModelProto:
     return rest
 
 
-def _bytes(message: Any) -> bytes:
+def _bytes(message):
     return bytes(message.SerializeToString(deterministic=True))
 
 
-def _name(message: Any) -> str:
+def _name(message):
     return str(message.name)
 
 
-def _lines(messages: Iterable[Any]) -> str:
+def _lines(messages):
     return "; ".join(" ".join(str(m).split()) for m in messages)

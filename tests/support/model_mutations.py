@@ -4,9 +4,7 @@ A mutation of messages changes a parsed model in place and says nothing of the r
 refused, or still be a model.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +35,7 @@ class Mutant:
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-def mutant(seed: int, subjects: Sequence[bytes]) -> Mutant:
+def mutant(seed, subjects):
     """The same file for the same seed and subjects, on every machine."""
     rng = np.random.default_rng(seed)
     subject = subjects[int(rng.integers(len(subjects)))]
@@ -57,7 +55,7 @@ def mutant(seed: int, subjects: Sequence[bytes]) -> Mutant:
     return Mutant("+".join(kinds), data, {"w.bin": DATA} if "external" in kinds else {})
 
 
-def _pick(rng: Rng, items: Sequence[Any]) -> Any:
+def _pick(rng, items):
     if not items:
         raise IndexError
     return items[int(rng.integers(len(items)))]
@@ -66,40 +64,40 @@ def _pick(rng: Rng, items: Sequence[Any]) -> Any:
 # -- bytes
 
 
-def _flips(data: bytearray, rng: Rng) -> bytes:
+def _flips(data, rng):
     for at in rng.integers(0, len(data), 1 + int(rng.integers(8))):
         data[at] ^= 1 << int(rng.integers(8))
     return bytes(data)
 
 
-def _cut(data: bytearray, rng: Rng) -> bytes:
+def _cut(data, rng):
     return bytes(data[: int(rng.integers(len(data)))])
 
 
-def _hole(data: bytearray, rng: Rng) -> bytes:
+def _hole(data, rng):
     start = int(rng.integers(len(data)))
     return bytes(data[:start] + data[start + 1 + int(rng.integers(64)) :])
 
 
-def _noise(data: bytearray, rng: Rng) -> bytes:
+def _noise(data, rng):
     start = int(rng.integers(len(data)))
     size = 1 + int(rng.integers(32))
     return bytes(data[:start] + rng.bytes(size) + data[start + size * int(rng.integers(2)) :])
 
 
-def _repeat(data: bytearray, rng: Rng) -> bytes:
+def _repeat(data, rng):
     a, b = sorted(int(i) for i in rng.integers(0, len(data), 2))
     return bytes(data[:b] + data[a : min(b, a + 4096)] + data[b:])
 
 
-def _names(data: bytearray, rng: Rng) -> bytes:
+def _names(data, rng):
     """Text that is no UTF-8: small fields near the front hold names and types."""
     for at in rng.integers(0, min(len(data), 4096), 4):
         data[at] = 0xFF
     return bytes(data)
 
 
-def _deep(data: bytearray, rng: Rng) -> bytes:
+def _deep(data, rng):
     """An If in an If in an If, joined to the graph as bytes: protobuf refuses to nest so deep."""
     graph = b""
     for _ in range(int(_pick(rng, (1, 3, 10, 30, 33, 40, 500)))):
@@ -112,7 +110,7 @@ def _deep(data: bytearray, rng: Rng) -> bytes:
     return bytes(data) + _field(onnx.ModelProto.GRAPH_FIELD_NUMBER, graph)
 
 
-def _field(number: int, data: bytes) -> bytes:
+def _field(number, data):
     """A message inside another, as protobuf writes it: key, length, data."""
     key, size = bytes([number << 3 | 2]), len(data)
     while size > 127:
@@ -129,29 +127,29 @@ BYTES: dict[str, Callable[[bytearray, Rng], bytes]] = {
 # -- messages
 
 
-def _node(model: onnx.ModelProto, rng: Rng) -> onnx.NodeProto:
+def _node(model, rng):
     return _pick(rng, model.graph.node)
 
 
-def _attribute(model: onnx.ModelProto, rng: Rng) -> AttributeProto:
+def _attribute(model, rng):
     return _pick(rng, [a for n in model.graph.node for a in n.attribute])
 
 
-def _weight(model: onnx.ModelProto, rng: Rng) -> TensorProto:
+def _weight(model, rng):
     return _pick(rng, model.graph.initializer)
 
 
-def _value(model: onnx.ModelProto, rng: Rng) -> onnx.ValueInfoProto:
+def _value(model, rng):
     graph = model.graph
     return _pick(rng, (*graph.input, *graph.output, *graph.value_info))
 
 
-def _drop_attribute(model: onnx.ModelProto, rng: Rng) -> None:
+def _drop_attribute(model, rng):
     node = _pick(rng, [n for n in model.graph.node if n.attribute])
     del node.attribute[int(rng.integers(len(node.attribute)))]
 
 
-def _attribute_value(model: onnx.ModelProto, rng: Rng) -> None:
+def _attribute_value(model, rng):
     a = _attribute(model, rng)
     edge = int(_pick(rng, EDGES))
     if a.ints:
@@ -164,7 +162,7 @@ def _attribute_value(model: onnx.ModelProto, rng: Rng) -> None:
         a.i = edge
 
 
-def _attribute_type(model: onnx.ModelProto, rng: Rng) -> None:
+def _attribute_type(model, rng):
     a = _attribute(model, rng)
     if rng.random() < 0.5:
         a.type = int(rng.integers(0, 15))
@@ -176,12 +174,12 @@ def _attribute_type(model: onnx.ModelProto, rng: Rng) -> None:
         a.CopyFrom(helper.make_attribute(name, _pick(rng, values)))
 
 
-def _attribute_twice(model: onnx.ModelProto, rng: Rng) -> None:
+def _attribute_twice(model, rng):
     node = _pick(rng, [n for n in model.graph.node if n.attribute])
     node.attribute.add().CopyFrom(_pick(rng, node.attribute))
 
 
-def _dims(model: onnx.ModelProto, rng: Rng) -> None:
+def _dims(model, rng):
     shape = _value(model, rng).type.tensor_type.shape
     if rng.random() < 0.3:
         shape.dim.add(dim_value=int(_pick(rng, EDGES)))
@@ -191,7 +189,7 @@ def _dims(model: onnx.ModelProto, rng: Rng) -> None:
         _pick(rng, shape.dim).dim_value = int(_pick(rng, EDGES))
 
 
-def _value_type(model: onnx.ModelProto, rng: Rng) -> None:
+def _value_type(model, rng):
     value = _value(model, rng)
     if rng.random() < 0.6:
         value.type.tensor_type.elem_type = int(rng.integers(-1, 40))
@@ -201,7 +199,7 @@ def _value_type(model: onnx.ModelProto, rng: Rng) -> None:
             value.type.sequence_type.elem_type.tensor_type.elem_type = 1
 
 
-def _weight_dims(model: onnx.ModelProto, rng: Rng) -> None:
+def _weight_dims(model, rng):
     tensor = _weight(model, rng)
     if tensor.dims and rng.random() < 0.7:
         tensor.dims[int(rng.integers(len(tensor.dims)))] = int(_pick(rng, EDGES))
@@ -209,11 +207,11 @@ def _weight_dims(model: onnx.ModelProto, rng: Rng) -> None:
         tensor.dims.extend([int(_pick(rng, EDGES))] * int(rng.integers(1, 80)))
 
 
-def _weight_type(model: onnx.ModelProto, rng: Rng) -> None:
+def _weight_type(model, rng):
     _weight(model, rng).data_type = int(rng.integers(-1, 40))
 
 
-def _weight_data(model: onnx.ModelProto, rng: Rng) -> None:
+def _weight_data(model, rng):
     tensor = _weight(model, rng)
     match int(rng.integers(4)):
         case 0:
@@ -226,7 +224,7 @@ def _weight_data(model: onnx.ModelProto, rng: Rng) -> None:
             tensor.raw_data = rng.bytes(len(tensor.raw_data))
 
 
-def _rename(model: onnx.ModelProto, rng: Rng) -> None:
+def _rename(model, rng):
     """One end of an edge, or the name of a node, an operator, a domain, a weight, a value."""
     node, name = _node(model, rng), _pick(rng, NAMES)
     edges = [e for e in (node.input, node.output) if e]
@@ -246,7 +244,7 @@ def _rename(model: onnx.ModelProto, rng: Rng) -> None:
             _value(model, rng).name = name
 
 
-def _rewire(model: onnx.ModelProto, rng: Rng) -> None:
+def _rewire(model, rng):
     """Two names become one: cycles, values defined twice, operands of the wrong type."""
     names = [v for n in model.graph.node for v in (*n.input, *n.output)]
     node = _node(model, rng)
@@ -254,7 +252,7 @@ def _rewire(model: onnx.ModelProto, rng: Rng) -> None:
     edge[int(rng.integers(len(edge)))] = _pick(rng, names)
 
 
-def _arity(model: onnx.ModelProto, rng: Rng) -> None:
+def _arity(model, rng):
     node = _node(model, rng)
     edge = _pick(rng, (node.input, node.output))
     if edge and rng.random() < 0.6:
@@ -263,32 +261,32 @@ def _arity(model: onnx.ModelProto, rng: Rng) -> None:
         edge.append(_pick(rng, NAMES))
 
 
-def _operator(model: onnx.ModelProto, rng: Rng) -> None:
+def _operator(model, rng):
     names = sorted({s.name for s in onnx.defs.get_all_schemas() if s.domain == ""})
     _node(model, rng).op_type = _pick(rng, names)
 
 
-def _drop(model: onnx.ModelProto, rng: Rng) -> None:
+def _drop(model, rng):
     graph = model.graph
     part = _pick(rng, [p for p in (graph.node, graph.initializer, graph.input, graph.output,
                                    graph.value_info, model.opset_import) if p])  # fmt: skip
     del part[int(rng.integers(len(part)))]
 
 
-def _double(model: onnx.ModelProto, rng: Rng) -> None:
+def _double(model, rng):
     graph = model.graph
     part = _pick(rng, [p for p in (graph.node, graph.initializer, graph.input, graph.output,
                                    graph.value_info, model.opset_import) if p])  # fmt: skip
     part.add().CopyFrom(_pick(rng, part))
 
 
-def _shuffle(model: onnx.ModelProto, rng: Rng) -> None:
+def _shuffle(model, rng):
     nodes = list(model.graph.node)
     del model.graph.node[:]
     model.graph.node.extend(nodes[int(i)] for i in rng.permutation(len(nodes)))
 
 
-def _versions(model: onnx.ModelProto, rng: Rng) -> None:
+def _versions(model, rng):
     if rng.random() < 0.3:
         model.ir_version = int(_pick(rng, EDGES))
     elif model.opset_import and rng.random() < 0.8:
@@ -297,7 +295,7 @@ def _versions(model: onnx.ModelProto, rng: Rng) -> None:
         model.opset_import.add(domain=_pick(rng, NAMES), version=int(_pick(rng, EDGES)))
 
 
-def _external(model: onnx.ModelProto, rng: Rng) -> None:
+def _external(model, rng):
     tensor = _weight(model, rng)
     if rng.random() < 0.9:
         tensor.ClearField("raw_data")
@@ -310,7 +308,7 @@ def _external(model: onnx.ModelProto, rng: Rng) -> None:
             tensor.external_data.add(key=key, value=_pick(rng, numbers))
 
 
-def _function(model: onnx.ModelProto, rng: Rng) -> None:
+def _function(model, rng):
     """A function that calls itself, or takes the name of an operator."""
     node = _node(model, rng)
     name = _pick(rng, (node.op_type, "F", ""))
@@ -323,7 +321,7 @@ def _function(model: onnx.ModelProto, rng: Rng) -> None:
         model.opset_import.add(domain=domain, version=1)
 
 
-def _sparse(model: onnx.ModelProto, rng: Rng) -> None:
+def _sparse(model, rng):
     tensor = _weight(model, rng)
     sparse = model.graph.sparse_initializer.add(dims=[int(_pick(rng, EDGES))])
     sparse.values.CopyFrom(tensor)

@@ -4,18 +4,14 @@ The µGraph runs in the plain block-by-block interpreter, at extents that the ve
 on inputs where numbers can go wrong: small and large ones, logits of +-1e4, masks, offsets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from goldens import Golden
 from plain_interpreter import interpret_plainly
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph, ugraph_extents
+from mirage_onnx.ir.ugraph import KernelParams, UGraph, ugraph_extents
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.named import Named
@@ -53,11 +49,11 @@ class Scene:
     want: Mapping[str, np.ndarray]
 
 
-def scenes(golden: Golden, seed: int = 0) -> tuple[Scene, ...]:
+def scenes(golden, seed=0):
     return tuple(scene(golden.region, s, _extents(golden, s), seed) for s in (UNEVEN, EVEN))
 
 
-def _extents(golden: Golden, sizes: Sizes) -> dict[str, int]:
+def _extents(golden, sizes):
     kernels = golden.ugraph.kernels
     loops = {k.loop for k in kernels}
     split = {a for k in kernels for a in (*k.grid, k.cluster)}
@@ -69,12 +65,12 @@ def _extents(golden: Golden, sizes: Sizes) -> dict[str, int]:
 
 
 def scene(
-    region: Region,
-    sizes: Sizes,
-    extents: Mapping[str, int],
-    seed: int = 0,
-    cases: tuple[str, ...] = (),
-) -> Scene:
+    region,
+    sizes,
+    extents,
+    seed=0,
+    cases=(),
+):
     """The inputs of ``cases`` (none: all that the region can have)."""
     cases = cases or case_names(region)
     inputs = _inputs(region, extents, cases, np.random.default_rng(seed))
@@ -89,7 +85,7 @@ def scene(
     return Scene(sizes, extents, cases, named, want)
 
 
-def logit_inputs(region: Region) -> frozenset[str]:
+def logit_inputs(region):
     """Inputs that are added to what a maximum is taken of, or are it: masks and rows."""
     found = set()
     for node in t.walk(region.terms):
@@ -105,7 +101,7 @@ def logit_inputs(region: Region) -> frozenset[str]:
     return frozenset(found)
 
 
-def case_names(region: Region) -> tuple[str, ...]:
+def case_names(region):
     """Hard inputs of a region: by the activations it has, and by those that can mask."""
     moving = [i.name for i in region.inputs if not i.is_weight]
     names = ["normal", "small", "all large", "offset", "constant offset"]
@@ -113,13 +109,11 @@ def case_names(region: Region) -> tuple[str, ...]:
     return (*names, *(f"{m} {name}" for name in sorted(_logits(region)) for m in MASKS))
 
 
-def _logits(region: Region) -> frozenset[str]:
+def _logits(region):
     return logit_inputs(region) & {i.name for i in region.inputs if not i.is_weight}
 
 
-def _inputs(
-    region: Region, extents: Mapping[str, int], cases: tuple[str, ...], rng: np.random.Generator
-) -> dict[str, np.ndarray]:
+def _inputs(region, extents, cases, rng):
     """Input -> [case, *axes]; weights are the same in every case."""
     logits = _logits(region)
     result = {}
@@ -138,9 +132,7 @@ def _inputs(
 MASKS = ("half -1e4", "half -inf", "first -inf", "row -1e4", "row -inf")
 
 
-def _case(
-    case: str, name: str, is_logit: bool, shape: tuple[int, ...], rng: np.random.Generator
-) -> np.ndarray:
+def _case(case, name, is_logit, shape, rng):
     x = rng.standard_normal(shape)
     kind, _, which = case.rpartition(" ")
     if case == "small":
@@ -166,9 +158,7 @@ def _case(
     return np.where(hidden, low, x)
 
 
-def instantiated(
-    graph: UGraph, extents: Mapping[str, int], sizes: Sizes
-) -> tuple[KernelParams, ...]:
+def instantiated(graph, extents, sizes):
     """Numbers of kernels that split every axis into so many parts, as far as it has elements."""
     params: list[KernelParams] = []
     for kernel in graph.kernels:
@@ -177,7 +167,7 @@ def instantiated(
     return tuple(params)
 
 
-def _numbers(kernel: Kernel, extents: Mapping[str, int], sizes: Sizes) -> KernelParams:
+def _numbers(kernel, extents, sizes):
     tile = tuple(-(-extents[a] // sizes.tiles) for a in kernel.grid)
     ranks = sizes.ranks if kernel.cluster else 1
     if kernel.loop is None:
@@ -188,9 +178,7 @@ def _numbers(kernel: Kernel, extents: Mapping[str, int], sizes: Sizes) -> Kernel
     return KernelParams(tile=tile, cluster=ranks, loop_tile=-(-piece // sizes.iterations))
 
 
-def outputs(
-    graph: UGraph, scene: Scene, params: tuple[KernelParams, ...] | None = None
-) -> dict[str, np.ndarray]:
+def outputs(graph, scene, params=None):
     """Output -> [case, *axes], in the axis order of the region.
 
     Raises:
@@ -205,9 +193,7 @@ def outputs(
     }
 
 
-def difference(
-    graph: UGraph, scene: Scene, params: tuple[KernelParams, ...] | None = None
-) -> str | None:
+def difference(graph, scene, params=None):
     """How the outputs of a well-formed µGraph differ from the region's, or None."""
     try:
         got = outputs(graph, scene, params)

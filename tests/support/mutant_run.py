@@ -1,15 +1,13 @@
 """Runs mutants of kernels in the emulator and says which of them were noticed."""
 
-from __future__ import annotations
-
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from text_mutants import Mutant, mutants
 
 from mirage_onnx.codegen.source import KernelSource
-from mirage_onnx.emulator import EmulationError, Module, compile_kernels
+from mirage_onnx.emulator import EmulationError, compile_kernels
 from mirage_onnx.emulator.run import Order
 
 #: Mutants of one translation unit: compiling many together costs little more than one.
@@ -31,11 +29,11 @@ class Subject:
     expected: Mapping[str, tuple[np.ndarray, float]]
     uninitialised: Collection[str] = ()
 
-    def mutants(self) -> list[tuple[int, Mutant]]:
+    def mutants(self):
         """(Which kernel, mutant) for every single mutation."""
         return [(i, m) for i, kernel in enumerate(self.kernels) for m in mutants(kernel)]
 
-    def wrong(self, got: Mapping[str, np.ndarray]) -> str:
+    def wrong(self, got):
         """The first output that is not what it must be, or nothing."""
         for name, (want, tolerance) in self.expected.items():
             if tolerance == 0:
@@ -47,14 +45,14 @@ class Subject:
                 return f"output {name}"
         return ""
 
-    def noticed(self, found: Sequence[tuple[int, Mutant]]) -> list[tuple[Mutant, str]]:
+    def noticed(self, found):
         """Mutants that compile, with the kind of error or the wrong output; "" for a survivor."""
         results: list[tuple[Mutant, str]] = []
         for start in range(0, len(found), UNIT):
             results += self._unit(found[start : start + UNIT])
         return results
 
-    def run(self, module: Module, indices: Sequence[int], timeout_s: int = 2) -> str:
+    def run(self, module, indices, timeout_s=2):
         """What is noticed when these kernels of ``module`` run, in both orders of threads."""
         for order in ORDERS:
             tensors = {name: array.copy() for name, array in self.tensors.items()}
@@ -69,7 +67,7 @@ class Subject:
                 return wrong
         return ""
 
-    def _unit(self, found: Sequence[tuple[int, Mutant]]) -> list[tuple[Mutant, str]]:
+    def _unit(self, found):
         rest = list(self.kernels)
         try:
             module = compile_kernels([*rest, *(m.source for _, m in found)])

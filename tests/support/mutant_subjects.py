@@ -4,10 +4,6 @@ Inputs are drawn so that every element matters: values are distinct, sums are no
 largest element of a row is its last.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import numpy as np
 from mutant_run import Subject
 
@@ -19,13 +15,12 @@ from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.target import H200
 from tests.codegen.conftest import Graphs
 from tests.support.primitives import GROUPS
-from tests.support.primitives.case import Case
 
 #: Of the largest output: rounding of a 16-bit result, and of fp32 sums in another order.
 TOLERANCE = {DType.F16: 1e-3, DType.BF16: 8e-3, DType.F32: 2e-5}
 
 
-def p(*tile: int, c: int = 1, w: int = 2, s: int = 2) -> KernelParams:
+def p(*tile, c=1, w=2, s=2):
     return KernelParams(tile, cluster=c, loop_tile=32 * w, warps=w, stages=s)
 
 
@@ -46,7 +41,7 @@ GENERATED: tuple[tuple[str, tuple[int, ...], KernelParams], ...] = (
 )
 
 
-def generated() -> Iterator[Subject]:
+def generated():
     graphs = Graphs()
     for name, numbers, params in GENERATED:
         # A softmax does not depend on what is subtracted; a quotient by the maximum does.
@@ -81,13 +76,13 @@ def generated() -> Iterator[Subject]:
 PROGRAMS = ("sync", "copies", "memory", "matrix")
 
 
-def handwritten() -> Iterator[Subject]:
+def handwritten():
     for group in PROGRAMS:
         for case in GROUPS[group]:
             yield _subject(case)
 
 
-def _subject(case: Case) -> Subject:
+def _subject(case):
     """What the correct program computes in the emulator is what its mutants must not."""
     tensors = case.tensors()
     module = compile_kernels(case.kernels)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from goldens import Golden
 from mutant_oracle import difference, scenes
 from mutations import mutants
 
@@ -36,15 +34,15 @@ class Judged:
     verdict_ms: float
 
     @property
-    def is_wrongly_accepted(self) -> bool:
+    def is_wrongly_accepted(self):
         return self.differs is not None and self.stage == "accepted"
 
     @property
-    def is_refused_equivalent(self) -> bool:
+    def is_refused_equivalent(self):
         return self.differs is None and self.stage != "accepted"
 
 
-def verdict(golden: Golden, graph: UGraph) -> tuple[str, str]:
+def verdict(golden, graph):
     """(stage, reason): what the pipeline asks before a candidate is compiled."""
     proof = verify(golden.region, graph)
     refused = check_ugraph(graph) or check_interface(golden.region, graph)
@@ -59,7 +57,7 @@ def verdict(golden: Golden, graph: UGraph) -> tuple[str, str]:
     return "accepted", ""
 
 
-def judged(golden: Golden, *, every: int = 1, first: int = 0) -> Iterator[Judged]:
+def judged(golden, *, every=1, first=0):
     """Mutants number ``first``, ``first + every``, ... of a golden, judged."""
     stages = scenes(golden)
     for scene in stages:
@@ -85,7 +83,7 @@ class Tally:
     #: CPU time of the verdicts on well-formed mutants.
     verdict_ms: list[float] = field(default_factory=list)
 
-    def add(self, items: Iterable[Judged]) -> Tally:
+    def add(self, items):
         for j in items:
             self.stages.setdefault(j.kind, Counter())[j.stage] += 1
             if j.stage != "ill-formed":
@@ -97,10 +95,10 @@ class Tally:
         return self
 
     @property
-    def total(self) -> int:
+    def total(self):
         return sum(sum(c.values()) for c in self.stages.values())
 
-    def table(self) -> str:
+    def table(self):
         """One line per kind: mutants, by who rejected them."""
         lines = [f"{'kind':24}{'mutants':>9}" + "".join(f"{s:>14}" for s in STAGES)]
         rows = [*self.stages.items(), ("total", sum(self.stages.values(), Counter()))]

@@ -2,8 +2,6 @@
 then, equivalent) program that differs from a golden µGraph by one such mistake.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -19,8 +17,8 @@ OfKernel = Callable[[Kernel], Iterator[Kernel]]
 OfGraph = Callable[[UGraph], Iterator[UGraph]]
 
 
-def _in_each_kernel(fn: OfKernel) -> OfGraph:
-    def mutants(graph: UGraph) -> Iterator[UGraph]:
+def _in_each_kernel(fn):
+    def mutants(graph):
         for at, kernel in enumerate(graph.kernels):
             for new in fn(kernel):
                 yield replace(graph, kernels=replaced(graph.kernels, at, new))
@@ -55,7 +53,7 @@ KINDS: dict[str, OfGraph] = {
 
 
 @cache
-def mutants(graph: UGraph) -> tuple[tuple[str, UGraph], ...]:
+def mutants(graph):
     """(kind, mutant), every mutant once."""
     found: dict[UGraph, str] = {}
     for kind, make in KINDS.items():

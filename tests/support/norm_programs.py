@@ -1,9 +1,6 @@
 """Programs for the search: normalisations, what is written around them, and rows of one tensor."""
 
-from __future__ import annotations
-
 import numpy as np
-from program_net import ProgramNet
 from search_expectations import Entry, Expected, entry
 
 NORMS: dict[str, Entry] = {}
@@ -12,21 +9,21 @@ ROW = Expected(kernels=1)
 
 
 @entry(NORMS, Expected(kernels=1, accumulators=2))
-def rmsnorm_linear(net: ProgramNet) -> tuple[str, ...]:
+def rmsnorm_linear(net):
     """The division moves behind the contraction, the sum of squares into its loop."""
     x = net.rms_norm(net.input(8, HIDDEN), net.weight(HIDDEN))
     return (net.MatMul(x, net.weight(HIDDEN, HIDDEN)),)
 
 
 @entry(NORMS, Expected(kernels=2))
-def layernorm_linear(net: ProgramNet) -> tuple[str, ...]:
+def layernorm_linear(net):
     """In one kernel the variance is E[x^2] - E[x]^2, which rounds worse: two kernels will do."""
     x = net.layer_norm(net.input(8, HIDDEN), net.weight(HIDDEN), net.weight(HIDDEN))
     return (net.MatMul(x, net.weight(HIDDEN, HIDDEN)),)
 
 
 @entry(NORMS, Expected(kernels=1))
-def batchnorm_linear(net: ProgramNet) -> tuple[str, ...]:
+def batchnorm_linear(net):
     """At inference: the statistics are weights, so all of it is a prologue of the contraction."""
     x, mean = net.input(64, HIDDEN), net.weight(HIDDEN)
     variance = net.positive_weight(HIDDEN)
@@ -37,7 +34,7 @@ def batchnorm_linear(net: ProgramNet) -> tuple[str, ...]:
 
 
 @entry(NORMS, Expected(kernels=2))
-def groupnorm_linear(net: ProgramNet) -> tuple[str, ...]:
+def groupnorm_linear(net):
     """32 groups of 10 channels over 64 x 64 positions, then a linear layer over all channels."""
     x = net.Reshape(net.input(2, 320, 4096), [2, 32, 10, 4096])
     y = net.Reshape(net.half(net.centred(x, [-2, -1])), [2, 320, 4096])
@@ -46,7 +43,7 @@ def groupnorm_linear(net: ProgramNet) -> tuple[str, ...]:
 
 
 @entry(NORMS, Expected(kernels=2))
-def ngpt_step(net: ProgramNet) -> tuple[str, ...]:
+def ngpt_step(net):
     """norm(h + alpha (norm(x W) - h)): both lengths are over the axis that the grid splits."""
     x, h, alpha = net.input(8, HIDDEN), net.input(8, HIDDEN), net.weight(HIDDEN)
     y = net.unit(net.MatMul(x, net.weight(HIDDEN, HIDDEN)))
@@ -54,24 +51,24 @@ def ngpt_step(net: ProgramNet) -> tuple[str, ...]:
 
 
 @entry(NORMS, ROW)
-def residual_rmsnorm(net: ProgramNet) -> tuple[str, ...]:
+def residual_rmsnorm(net):
     total = net.Add(net.input(64, HIDDEN), net.input(64, HIDDEN))
     return total, net.rms_norm(total, net.weight(HIDDEN))
 
 
 @entry(NORMS, ROW)
-def residual_layernorm(net: ProgramNet) -> tuple[str, ...]:
+def residual_layernorm(net):
     total = net.Add(net.input(64, HIDDEN), net.input(64, HIDDEN))
     return total, net.layer_norm(total, net.weight(HIDDEN), net.weight(HIDDEN))
 
 
 @entry(NORMS, ROW)
-def softmax_rows(net: ProgramNet) -> tuple[str, ...]:
+def softmax_rows(net):
     return (net.softmax(net.input(1024, HIDDEN)),)
 
 
 @entry(NORMS, ROW)
-def log_softmax_rows(net: ProgramNet) -> tuple[str, ...]:
+def log_softmax_rows(net):
     """(x - max) - log sum exp(x - max)."""
     wide = net.wide(net.input(1024, HIDDEN))
     shifted = net.Sub(wide, net.ReduceMax(wide, [-1]))
@@ -79,7 +76,7 @@ def log_softmax_rows(net: ProgramNet) -> tuple[str, ...]:
 
 
 @entry(NORMS, ROW)
-def rotary(net: ProgramNet) -> tuple[str, ...]:
+def rotary(net):
     """32 heads of two halves of 64, turned by the angles of 128 positions."""
     first, second = net.input(32, 128, 64), net.input(32, 128, 64)
     cos, sin = net.input(128, 64), net.input(128, 64)
@@ -93,7 +90,7 @@ def rotary(net: ProgramNet) -> tuple[str, ...]:
 
 
 @entry(NORMS, Expected(kernels=2, parts=True))
-def vocabulary_log_partition(net: ProgramNet) -> tuple[str, ...]:
+def vocabulary_log_partition(net):
     """log sum exp of the logits of 32000 tokens, which nobody else reads: they need no memory."""
     logits = net.wide(net.MatMul(net.input(8, HIDDEN), net.weight(HIDDEN, 32000)))
     largest = net.ReduceMax(logits, [-1])
@@ -102,7 +99,7 @@ def vocabulary_log_partition(net: ProgramNet) -> tuple[str, ...]:
 
 
 @entry(NORMS, Expected(kernels=1))
-def codebook_distances(net: ProgramNet) -> tuple[str, ...]:
+def codebook_distances(net):
     """|x|^2 - 2 x c + |c|^2 of 64 vectors and 8192 codes: three sums over one axis."""
     x, codes = net.input(64, 256), net.weight(8192, 256)
     two = net.constant(2.0, np.float32)

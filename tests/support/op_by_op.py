@@ -13,21 +13,16 @@ the tensor cores (a found kernel is credited with half of it), arithmetic is fre
 fills the chip. What is in the L2 cache is not modelled, on either side.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from math import prod
 
-from mirage_onnx.ir.program import Step, Tensor
-from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.cost import LATENCY_US
-from mirage_onnx.target import Target
 
 #: Steps that a framework fuses into what is before or behind them.
 FREE = frozenset({"cast", "transpose", "reshape", "expand"})
 
 
-def op_by_op_us(region: Region, target: Target) -> float:
+def op_by_op_us(region, target):
     """Predicted microseconds of the steps of ``region``, each one a kernel.
 
     Raises:
@@ -36,7 +31,7 @@ def op_by_op_us(region: Region, target: Target) -> float:
     return sum(us for _, us in step_times_us(region, target))
 
 
-def step_times_us(region: Region, target: Target) -> tuple[tuple[Step, float], ...]:
+def step_times_us(region, target):
     """The steps that are kernels, each with its microseconds.
 
     Raises:
@@ -57,7 +52,7 @@ def step_times_us(region: Region, target: Target) -> tuple[tuple[Step, float], .
     return tuple(found)
 
 
-def kernel_us(moved_bytes: int, flops: int, target: Target) -> float:
+def kernel_us(moved_bytes, flops, target):
     """One kernel that reads and writes so many bytes and does ``flops`` on the tensor cores."""
     stream_us = moved_bytes / (target.stream_tbps * 1e6)
     mma_us = flops / (target.mma_tflops * 1e6)
@@ -66,7 +61,7 @@ def kernel_us(moved_bytes: int, flops: int, target: Target) -> float:
     return target.launch_us + max(work_us + ramp_us, LATENCY_US)
 
 
-def _roots(region: Region, tensors: dict[str, Tensor]) -> dict[str, str]:
+def _roots(region, tensors):
     """Tensor -> the one that holds its elements: what free steps make is in no memory."""
     roots = {name: name for name in tensors}
     for step in region.steps:
@@ -78,9 +73,7 @@ def _roots(region: Region, tensors: dict[str, Tensor]) -> dict[str, str]:
     return roots
 
 
-def _stored_bytes(
-    region: Region, tensors: dict[str, Tensor], roots: dict[str, str]
-) -> dict[str, int]:
+def _stored_bytes(region, tensors, roots):
     """Tensor in memory -> its bytes."""
     outputs = {o.tensor.name for o in region.outputs}
     readers = [s for s in region.steps if s.op not in FREE]
@@ -99,7 +92,7 @@ def _stored_bytes(
     return found
 
 
-def _flops(step: Step, tensors: dict[str, Tensor]) -> int:
+def _flops(step, tensors):
     """Of a contraction: a multiplication and an addition for every term."""
     if step.op != "matmul":
         return 0
@@ -108,17 +101,17 @@ def _flops(step: Step, tensors: dict[str, Tensor]) -> int:
     return 2 * _elements(step.output) * int(left.shape[-1])
 
 
-def _elements(tensor: Tensor) -> int:
+def _elements(tensor):
     assert tensor.shape is not None
     return prod(int(d) for d in tensor.shape)
 
 
-def _width(tensor: Tensor) -> int:
+def _width(tensor):
     assert tensor.dtype is not None
     return tensor.dtype.size_bytes
 
 
-def _check_sizes(region: Region) -> None:
+def _check_sizes(region):
     for x in (*region.inputs, *region.outputs):
         named = prod(region.extents[a] for a in x.axes)
         if named != _elements(x.tensor):

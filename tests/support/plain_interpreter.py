@@ -4,9 +4,7 @@ The oracle of ``mirage_onnx/verify/interpret_ugraph.py``, which runs all blocks 
 here tails are cut off instead of masked, and empty pieces have no iterations.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -15,12 +13,10 @@ from typing import Any
 import numpy as np
 
 from mirage_onnx.ir.ugraph import (
-    BlockOp,
     Kernel,
     KernelParams,
     KTensor,
     Phase,
-    UGraph,
     part_axis,
     ugraph_extents,
 )
@@ -34,12 +30,12 @@ Range = tuple[int, int]
 
 
 def interpret_plainly(
-    domain: Domain,
-    graph: UGraph,
-    params: Sequence[KernelParams],
-    extents: Mapping[str, int],
-    inputs: Mapping[str, Named],
-) -> dict[str, Named]:
+    domain,
+    graph,
+    params,
+    extents,
+    inputs,
+):
     """Tensor name -> value, for all tensors.
 
     Raises:
@@ -67,7 +63,7 @@ class _Run:
     tensors: Mapping[str, KTensor]
     env: dict[str, Named]
 
-    def run(self) -> None:
+    def run(self):
         numbers = [*self.params.tile, self.params.cluster]
         numbers += [self.params.loop_tile] if self.kernel.loop else []
         if len(self.params.tile) != len(self.kernel.grid) or min(numbers) < 1:
@@ -91,13 +87,13 @@ class _Run:
 
     def _save(
         self,
-        block: tuple[int, ...],
-        name: str,
-        omap: tuple[str | None, ...],
-        value: Named,
-        sinks: dict[str, np.ndarray],
-        written: dict[str, np.ndarray],
-    ) -> None:
+        block,
+        name,
+        omap,
+        value,
+        sinks,
+        written,
+    ):
         tensor = self.tensors[name]
         for axis, mapped in zip(self.kernel.grid, omap, strict=True):
             if mapped == part_axis(axis, self.kernel.name):
@@ -118,7 +114,7 @@ class _Run:
         old[...] = data
         mask[...] = True
 
-    def _range(self, axis: str, block: tuple[int, ...], maps: tuple[str | None, ...]) -> Range:
+    def _range(self, axis, block, maps):
         """The part of ``axis`` that a block has, where ``maps`` is an imap or omap."""
         for i, mapped in enumerate(maps):
             if axis == part_axis(self.kernel.grid[i], self.kernel.name):
@@ -128,12 +124,12 @@ class _Run:
                 return block[i] * tile, min((block[i] + 1) * tile, self.extents[axis])
         return 0, self.extents[axis]
 
-    def _piece(self, whole: Range, rank: int) -> Range:
+    def _piece(self, whole, rank):
         start, stop = whole
         size = -(-(stop - start) // self.params.cluster)
         return min(start + rank * size, stop), min(start + (rank + 1) * size, stop)
 
-    def _walk(self, block: tuple[int, ...], rank: int) -> list[Range]:
+    def _walk(self, block, rank):
         """The ranges of the loop axis, one per iteration."""
         loop = self.kernel.loop
         if loop is None:
@@ -143,7 +139,7 @@ class _Run:
         step = self.params.loop_tile
         return [(at, min(at + step, stop)) for at in range(start, stop, step)]
 
-    def _block(self, block: tuple[int, ...]) -> list[list[Named]]:
+    def _block(self, block):
         """The values of every rank; those of the loop are those of its last iteration."""
         ranks = range(self.params.cluster if self.kernel.cluster else 1)
         values: list[list[Named]] = [[] for _ in ranks]
@@ -172,9 +168,7 @@ class _Run:
                 values[rank][index] = results[rank]
         return values
 
-    def _iterate(
-        self, block: tuple[int, ...], rank: int, step: Range, running: dict[int, Named]
-    ) -> list[Named]:
+    def _iterate(self, block, rank, step, running):
         """``running``: of every run_max its value after the iterations so far."""
         missing = Named(np.empty(0), ())
         values = [missing] * len(self.kernel.ops)
@@ -195,7 +189,7 @@ class _Run:
                 values[index] = self._value(op, values, block, rank, step)
         return values
 
-    def _accumulate(self, values: list[Named], sums: dict[int, Named]) -> None:
+    def _accumulate(self, values, sums):
         for index, op in enumerate(self.kernel.ops):
             if op.op not in ACCUMULATORS:
                 continue
@@ -209,19 +203,17 @@ class _Run:
                 new = named.elementwise(self.domain, fold, sums[index], new)
             sums[index] = self._round(op, new)
 
-    def _clear(self, sums: dict[int, Named]) -> None:
+    def _clear(self, sums):
         for index, v in sums.items():
             sums[index] = self._empty(self.kernel.ops[index], v)
 
-    def _empty(self, op: BlockOp, like: Named) -> Named:
+    def _empty(self, op, like):
         """What no iteration accumulates to: a reduction over no elements."""
         empty = np.empty((*like.data.shape, 0), dtype=like.data.dtype)
         kind = "rmax" if op.op == "acc_max" else "sum"
         return named.reduce_(self.domain, kind, ("none",), Named(empty, (*like.axes, "none")))
 
-    def _value(
-        self, op: BlockOp, values: list[Named], block: tuple[int, ...], rank: int, step: Range
-    ) -> Named:
+    def _value(self, op, values, block, rank, step):
         args = [values[a] for a in op.args]
         match op.op:
             case "load":
@@ -245,7 +237,7 @@ class _Run:
                 result = named.elementwise(self.domain, op.op, *args)
         return self._round(op, result)
 
-    def _load(self, op: BlockOp, block: tuple[int, ...], rank: int, step: Range) -> Named:
+    def _load(self, op, block, rank, step):
         source = self.env[op.tensor]
         ranges = []
         for axis in source.axes:
@@ -256,5 +248,5 @@ class _Run:
         cut = tuple(slice(*r) for r in ranges)
         return Named(source.data[(slice(None), *cut)], source.axes)
 
-    def _round(self, op: BlockOp, x: Named) -> Named:
+    def _round(self, op, x):
         return Named(self.domain.round(x.data, op.dtype), x.axes)

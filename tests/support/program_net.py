@@ -5,19 +5,14 @@ declares every weight as a graph input and ``region`` imports it as if it were a
 methods below write what exporters write for the operators that PyTorch knows by one name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-import onnx
 from small_models import Net
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.ir.program import Program
-from mirage_onnx.ir.region import Region
 from mirage_onnx.match.canonical import make_region
 
 #: What a program may be made of: one primitive step each, or none (layout).
@@ -33,34 +28,34 @@ EPSILON = 1e-5
 class ProgramNet(Net):
     """A ``Net`` whose weights are declared only; numbers in the nodes stay constants."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.declared: list[str] = []
         self.values: dict[str, np.ndarray] = {}
 
-    def weight(self, *shape: int, scale: float | None = None) -> str:
+    def weight(self, *shape, scale=None):
         """A weight of this shape; ``scale`` belongs to the data, which there is none of."""
         name = self.input(*shape)
         self.declared.append(name)
         return name
 
-    def positive_weight(self, size: int) -> str:
+    def positive_weight(self, size):
         """A vector that a root is taken of, such as a variance: numeric checks need its values."""
         name = self.weight(size)
         self.values[name] = (0.5 + self.rng.random(size)).astype(np.float16)
         return name
 
-    def wide(self, x: str) -> str:
+    def wide(self, x):
         return self.cast(x, np.float32)
 
-    def half(self, x: str) -> str:
+    def half(self, x):
         return self.cast(x, np.float16)
 
-    def shifted(self, x: str, number: float) -> str:
+    def shifted(self, x, number):
         """x + number, for an x in fp32."""
         return self.Add(x, self.constant(number, np.float32))
 
-    def rms_norm(self, x: str, gamma: str | None = None) -> str:
+    def rms_norm(self, x, gamma=None):
         """x / sqrt(mean(x^2) + eps) with statistics in fp32, times gamma."""
         wide = self.wide(x)
         power = self.Pow(wide, self.constant(2.0, np.float32))
@@ -68,7 +63,7 @@ class ProgramNet(Net):
         y = self.half(self.Div(wide, root))
         return self.Mul(gamma, y) if gamma else y
 
-    def centred(self, x: str, axes: list[int]) -> str:
+    def centred(self, x, axes):
         """(x - mean) / sqrt(mean((x - mean)^2) + eps) over ``axes``, in fp32."""
         wide = self.wide(x)
         shifted = self.Sub(wide, self.ReduceMean(wide, axes))
@@ -76,32 +71,32 @@ class ProgramNet(Net):
         root = self.Sqrt(self.shifted(self.ReduceMean(power, axes), EPSILON))
         return self.Div(shifted, root)
 
-    def layer_norm(self, x: str, gamma: str | None = None, beta: str | None = None) -> str:
+    def layer_norm(self, x, gamma=None, beta=None):
         y = self.half(self.centred(x, [-1]))
         y = self.Mul(y, gamma) if gamma else y
         return self.Add(y, beta) if beta else y
 
-    def unit(self, x: str) -> str:
+    def unit(self, x):
         """x / |x|, in fp32."""
         wide = self.wide(x)
         length = self.Sqrt(self.ReduceSum(self.Mul(wide, wide), [-1]))
         return self.half(self.Div(wide, length))
 
-    def softmax(self, x: str) -> str:
+    def softmax(self, x):
         """exp(x - max) / sum over the last dimension, in fp32."""
         wide = self.wide(x)
         e = self.Exp(self.Sub(wide, self.ReduceMax(wide, [-1])))
         return self.half(self.Div(e, self.ReduceSum(e, [-1])))
 
-    def silu(self, x: str) -> str:
+    def silu(self, x):
         return self.Mul(x, self.Sigmoid(x))
 
-    def gelu(self, x: str) -> str:
+    def gelu(self, x):
         """x/2 (1 + erf(x / sqrt(2)))."""
         inner = self.Add(self.Erf(self.Div(x, float(np.sqrt(2)))), 1.0)
         return self.Mul(self.Mul(x, inner), 0.5)
 
-    def transposed(self, x: str, rank: int) -> str:
+    def transposed(self, x, rank):
         """x with its last two dimensions exchanged."""
         return self.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2])
 
@@ -110,13 +105,13 @@ class ProgramNet(Net):
 Build = Callable[[ProgramNet], tuple[str, ...]]
 
 
-def onnx_model(build: Build) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+def onnx_model(build):
     """The graph, and those of its inputs that are weights."""
     net = ProgramNet()
     return net.model(*build(net)), tuple(net.declared)
 
 
-def region(build: Build) -> Region:
+def region(build):
     """All nodes of a program as one region.
 
     Raises:
@@ -126,14 +121,14 @@ def region(build: Build) -> Region:
     return whole_region(as_weights(import_model(load_model(model)), weights))
 
 
-def weight_values(build: Build) -> dict[str, np.ndarray]:
+def weight_values(build):
     """The values of those weights that not every value makes sense for, by ONNX name."""
     net = ProgramNet()
     build(net)
     return net.values
 
 
-def as_weights(program: Program, names: tuple[str, ...]) -> Program:
+def as_weights(program, names):
     """The program with these inputs as initializers that no run can change."""
     return replace(
         program,
@@ -142,7 +137,7 @@ def as_weights(program: Program, names: tuple[str, ...]) -> Program:
     )
 
 
-def whole_region(program: Program) -> Region:
+def whole_region(program):
     """The region of all nodes, which may read inputs and weights.
 
     Raises:
@@ -158,7 +153,7 @@ def whole_region(program: Program) -> Region:
     return make_region(program, nodes, tuple(i for i in inputs if i not in made), program.outputs)
 
 
-def operators(model: onnx.ModelProto) -> frozenset[str]:
+def operators(model):
     """The operators of a graph, as ``domain::name`` outside the default domain."""
     found = [(n.domain, n.op_type) for n in model.graph.node]
     return frozenset(f"{d}::{name}" if d else name for d, name in found)

@@ -4,19 +4,17 @@ A rule looks at the program alone, never at what the search found, so that the n
 it explains can be counted, and a program that no rule explains is a hole in the search.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import combinations
 
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.term import Term
 from mirage_onnx.ir.ugraph import Kernel
-from mirage_onnx.superopt.canonical import Heavy, block_terms, in_order
+from mirage_onnx.superopt.canonical import block_terms, in_order
 
 
-def _program(kernel: Kernel) -> tuple[list[Heavy], list[Term]]:
+def _program(kernel):
     """The heavy values that are used, and all chains."""
     terms, known = block_terms(kernel)
     saved = [terms[s.arg] for s in kernel.saves]
@@ -24,11 +22,11 @@ def _program(kernel: Kernel) -> tuple[list[Heavy], list[Term]]:
     return order, [*saved, *(a for h in order for a in h.args)]
 
 
-def _made(kernel: Kernel, x: Term) -> Heavy | None:
+def _made(kernel, x):
     return block_terms(kernel)[1].get(x)
 
 
-def accumulates_no_tile(kernel: Kernel) -> bool:
+def accumulates_no_tile(kernel):
     """An accumulator follows the reduction of its tile over the loop's axis at once."""
     for h in _program(kernel)[0]:
         if h.op.op.startswith("acc_") or h.op.op == "run_max":
@@ -38,11 +36,11 @@ def accumulates_no_tile(kernel: Kernel) -> bool:
     return False
 
 
-def _factors(x: Term) -> tuple[Term, ...]:
+def _factors(x):
     return x.args if x.op == t.MUL else (x,)
 
 
-def sums_a_product(kernel: Kernel) -> bool:
+def sums_a_product(kernel):
     """sum[k](x * y) is a contraction where x and y can be over different axes with k."""
     for h in _program(kernel)[0]:
         if h.op.op == "sum" and len(h.op.reduced) == 1:
@@ -57,14 +55,14 @@ def sums_a_product(kernel: Kernel) -> bool:
     return False
 
 
-def contracts_equal_axes(kernel: Kernel) -> bool:
+def contracts_equal_axes(kernel):
     """The operands of a contraction differ in an axis: else a tile is multiplied and summed."""
     return any(
         h.op.op == "matmul" and h.args[0].axes == h.args[1].axes for h in _program(kernel)[0]
     )
 
 
-def shares_a_tile_axis(kernel: Kernel) -> bool:
+def shares_a_tile_axis(kernel):
     """Operands share the contracted axis, the loop's and those of the grid only."""
     for h in _program(kernel)[0]:
         if h.op.op == "matmul":
@@ -74,7 +72,7 @@ def shares_a_tile_axis(kernel: Kernel) -> bool:
     return False
 
 
-def _powers(chains: list[Term]) -> Iterator[tuple[Term, Fraction]]:
+def _powers(chains):
     for chain in chains:
         for u in t.walk([chain]):
             for x in _factors(u) if u.op in (t.MUL, t.POW, t.INPUT) else ():
@@ -85,7 +83,7 @@ def _powers(chains: list[Term]) -> Iterator[tuple[Term, Fraction]]:
                     yield x, Fraction(1)
 
 
-def divides_and_multiplies(kernel: Kernel) -> bool:
+def divides_and_multiplies(kernel):
     """No cancellation: what divides is no factor elsewhere, to whatever power."""
     found: dict[Term, set[Fraction]] = {}
     for base, e in _powers(_program(kernel)[1]):
@@ -93,7 +91,7 @@ def divides_and_multiplies(kernel: Kernel) -> bool:
     return any(len(es) > 1 and min(es) < 0 for es in found.values())
 
 
-def divides_in_a_divisor(kernel: Kernel) -> bool:
+def divides_in_a_divisor(kernel):
     """No cancellation: the terms of a sum that divides are not divided by a constant of the sum."""
     order, chains = _program(kernel)
     made = {h.leaf: h for h in order}
@@ -107,7 +105,7 @@ def divides_in_a_divisor(kernel: Kernel) -> bool:
     return False
 
 
-def _is_shift(kernel: Kernel, m: Term, rest: Term) -> bool:
+def _is_shift(kernel, m, rest):
     top, before = _made(kernel, m), _made(kernel, rest)
     if top is not None and top.op.op == "run_max":
         if before is not None and before.op.op == "prev" and before.args == (m,):
@@ -116,7 +114,7 @@ def _is_shift(kernel: Kernel, m: Term, rest: Term) -> bool:
     return top is not None and top.op.op == "rmax" and top.args[0] is rest
 
 
-def shifts_by_no_maximum(kernel: Kernel) -> bool:
+def shifts_by_no_maximum(kernel):
     """exp(s - m) takes the maximum m of s, a running one too, or nothing, from s.
 
     exp(prev(m) - m) is the factor by which a running maximum rescales.
@@ -132,14 +130,14 @@ def shifts_by_no_maximum(kernel: Kernel) -> bool:
     return False
 
 
-def adds_before_a_contraction(kernel: Kernel) -> bool:
+def adds_before_a_contraction(kernel):
     """The sum of two contractions is not made one of the sum of two operands."""
     return any(
         h.op.op == "matmul" and any(a.op == t.ADD for a in h.args) for h in _program(kernel)[0]
     )
 
 
-def leaves_some_factors_inside(kernel: Kernel) -> bool:
+def leaves_some_factors_inside(kernel):
     """Of the factors that a sum can do without all are pulled out or none: some cost more."""
     order, chains = _program(kernel)
     sums: set[Term] = set()
@@ -168,6 +166,6 @@ RULES: tuple[Callable[[Kernel], bool], ...] = (
 )
 
 
-def left_out(kernel: Kernel) -> str | None:
+def left_out(kernel):
     """The first rule by which the search leaves a program out."""
     return next((rule.__name__ for rule in RULES if rule(kernel)), None)

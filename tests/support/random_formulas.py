@@ -1,9 +1,7 @@
 """Random formulas, each with a second spelling that is equal, nearly equal or not equal at all."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -89,7 +87,7 @@ _ANY: tuple[Callable[[Raw], Raw], ...] = (
 )
 
 
-def formula(pick: random.Random, depth: int) -> Raw:
+def formula(pick, depth):
     if depth == 0 or pick.random() < 0.1:
         return pick.choice(_LEAVES)
     a = formula(pick, depth - 1)
@@ -102,7 +100,7 @@ def formula(pick: random.Random, depth: int) -> Raw:
     return call(op, a)
 
 
-def pairs(seed: int) -> Iterator[tuple[Raw, Raw]]:
+def pairs(seed):
     """Two formulas over the same axes, the second with one node rewritten."""
     pick = random.Random(seed)
     while True:
@@ -118,13 +116,13 @@ def pairs(seed: int) -> Iterator[tuple[Raw, Raw]]:
             yield first, second
 
 
-def _nodes(x: Raw) -> Iterator[Raw]:
+def _nodes(x):
     yield x
     for a in x.args:
         yield from _nodes(a)
 
 
-def _replace(x: Raw, old: Raw, new: Raw) -> Raw:
+def _replace(x, old, new):
     if x is old:
         return new
     if not x.args:
@@ -132,13 +130,13 @@ def _replace(x: Raw, old: Raw, new: Raw) -> Raw:
     args = tuple(_replace(a, old, new) for a in x.args)
     if x.op not in ("sum", "rmax"):
         return Raw(x.op, args, x.attr, tuple(sorted({a for y in args for a in y.axes})))
-    gone: tuple[str, ...] = x.attr  # type: ignore[assignment]
+    gone: tuple[str, ...] = x.attr
     if not set(gone) <= set(args[0].axes):
         return args[0]
     return Raw(x.op, args, gone, tuple(a for a in args[0].axes if a not in gone))
 
 
-def float64_error(want: Raw, got: Raw) -> float | None:
+def float64_error(want, got):
     """The largest relative difference where ``want`` is finite; None if it nowhere is.
 
     Infinite where ``got`` is not finite there.

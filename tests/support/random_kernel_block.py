@@ -4,8 +4,6 @@ Of every value is known how its axes are cut, whether the ranks of a cluster dif
 sample of its numbers: arguments of functions are brought into their domain, operands into fp16.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -36,6 +34,7 @@ class Block:
     """A kernel under construction; ``half`` is the type of its matrices (F32: it has no other).
 
     ``narrow``: how often an elementwise function or a maximum is rounded to ``half`` itself.
+    ``wished``: an operation that most steps should be.
     ``kinds``: input tensor -> how its numbers are drawn: ``normal``, ``coarse`` (few different
     ones), or ``mask:a3`` (0 and -inf, along a3 not all).
     """
@@ -47,6 +46,7 @@ class Block:
     tensors: list[KTensor]
     kinds: dict[str, str]
     narrow: float = 0.0
+    wished: str = ""
     grid: Axes = ()
     cluster: str | None = None
     loop: str | None = None
@@ -56,24 +56,24 @@ class Block:
     sample: list[np.ndarray] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.noise = np.random.default_rng(self.rng.getrandbits(32))
 
     @property
-    def body(self) -> Phase:
+    def body(self):
         """Where the work of a kernel is: in its loop, if it has one."""
         return LOOP if self.loop else POST
 
     def value(
         self,
-        name: str,
-        *args: int,
-        phase: Phase | None = None,
-        dtype: DType = DType.F32,
-        value: Fraction | str | None = None,
-        reduced: Axes = (),
-        ranked: bool = False,
-    ) -> int:
+        name,
+        *args,
+        phase=None,
+        dtype=DType.F32,
+        value=None,
+        reduced=(),
+        ranked=False,
+    ):
         cuts = {a: c for x in args for a, c in self.by[x].items() if a not in reduced}
         phase = phase or self.ops[args[0]].phase
         op = BlockOp(name, args, tuple(sorted(cuts)), dtype, phase, Layout.ELEMENT, value=value, reduced=reduced)  # fmt: skip # noqa: E501
@@ -84,7 +84,7 @@ class Block:
             self.sample.append(self._sampled(op))
         return len(self.ops) - 1
 
-    def _sampled(self, op: BlockOp) -> np.ndarray:
+    def _sampled(self, op):
         x = [self.sample[a] for a in op.args]
         n = prod(self.extents[a] for a in op.reduced)
         match op.op:
@@ -105,12 +105,10 @@ class Block:
                 return np.asarray(n * y.mean() + spread)
         return ELEMENTWISE[op.op].fn(*x) if op.op in ELEMENTWISE else x[0]
 
-    def rms(self, x: int) -> float:
+    def rms(self, x):
         return float(np.sqrt(np.square(self.sample[x]).mean()))
 
-    def load(
-        self, axes: Axes, phase: Phase | None = None, kind: str = "normal", whole: Axes = ()
-    ) -> int:
+    def load(self, axes, phase=None, kind="normal", whole=()):
         """A load, cut by everything that cuts its axes (but ``whole``) at this phase.
 
         Of a new tensor, or of one that has these axes already.
@@ -128,7 +126,7 @@ class Block:
         self.kinds[self.tensors[-1].name] = kind
         return self.read(self.tensors[-1], phase, whole)
 
-    def read(self, tensor: KTensor, phase: Phase, whole: Axes = ()) -> int:
+    def read(self, tensor, phase, whole=()):
         """A load of this tensor."""
         cut = set(tensor.axes) - set(whole)
         looped = self.loop if phase is LOOP and self.loop in cut else None
@@ -146,25 +144,25 @@ class Block:
 
     # ---- elementwise -------------------------------------------------------------------------
 
-    def const(self, value: Fraction | str, phase: Phase) -> int:
+    def const(self, value, phase):
         return self.value("const", phase=phase, value=value)
 
-    def tame(self, x: int, rms: float = LARGE) -> int:
+    def tame(self, x, rms=LARGE):
         """``x``, or a part of it that is no larger than this."""
         if (size := self.rms(x)) <= rms:
             return x
         bits = min(max(1, round(log2(size / min(rms, 2.0)))), 60)
         return self.value("mul", x, self.const(Fraction(1, 1 << bits), self.ops[x].phase))
 
-    def cast(self, x: int, dtype: DType) -> int:
+    def cast(self, x, dtype):
         if self.ops[x].dtype is dtype:
             return x
         return self.value("cast", self.tame(x) if dtype.is_half else x, dtype=dtype)
 
-    def own_type(self) -> DType:
+    def own_type(self):
         return self.half if self.rng.random() < self.narrow else DType.F32
 
-    def positive(self, x: int) -> int:
+    def positive(self, x):
         """Something of ``x`` that is well above zero."""
         if self.sample[x].min() >= 0.05:
             return x
@@ -174,32 +172,32 @@ class Block:
         c = self.rng.choice((Fraction(1, 4), Fraction(1), Fraction(3, 2)))
         return self.value("add", x, self.const(c, self.ops[x].phase))
 
-    def unary(self, name: str, x: int) -> int:
+    def unary(self, name, x):
         x = self.positive(x) if name in OF_POSITIVE else self.tame(x, ARGUMENT.get(name, LARGE))
         return self.value(name, x, dtype=self.own_type())
 
-    def power(self, e: Fraction, x: int) -> int:
+    def power(self, e, x):
         x = self.tame(x, 2.0)
         if e.denominator > 1 or e < 0:
             x = self.positive(x)
         return self.value("powr", x, dtype=self.own_type(), value=e)
 
-    def binary(self, name: str, x: int, y: int) -> int:
+    def binary(self, name, x, y):
         y = self.positive(y) if name == "div" else y
         return self.value(name, x, y, dtype=self.own_type())
 
     # ---- reductions --------------------------------------------------------------------------
 
-    def matmul(self, x: int, y: int, axis: str) -> int:
+    def matmul(self, x, y, axis):
         x, y = (self.cast(self.tame(v), self.half) for v in (x, y))
         return self.value("matmul", *self.rng.sample((x, y), 2), reduced=(axis,))
 
-    def reduce(self, name: str, x: int, axes: Axes) -> int:
+    def reduce(self, name, x, axes):
         """``sum`` or ``rmax`` over ``axes``."""
         dtype = self.own_type() if name == "rmax" else DType.F32
         return self.value(name, self.tame(x), reduced=axes, dtype=dtype)
 
-    def total(self, x: int, kind: str, *factor: int) -> int:
+    def total(self, x, kind, *factor):
         """In all iterations and ranks: ``sum`` or ``max``; ``scaled`` sums are of one rank."""
         if self.ops[x].phase is LOOP:
             dtype = self.own_type() if kind == "max" else DType.F32
@@ -207,7 +205,7 @@ class Block:
             x = self.value(f"acc_{kind}", x, *factor, phase=POST, ranked=loops, dtype=dtype)
         return x if kind == "scaled" else self.agree(x, kind)
 
-    def agree(self, x: int, kind: str) -> int:
+    def agree(self, x, kind):
         """``x`` combined over the ranks, where they have different ones."""
         if not self.ranked[x] or any("cluster" in c for c in self.by[x].values()):
             return x
@@ -217,17 +215,17 @@ class Block:
 
     # ---- what fits together ------------------------------------------------------------------
 
-    def meets(self, x: int, y: int) -> bool:
+    def meets(self, x, y):
         """Whether one operation can take both."""
         same = all(self.by[y].get(a, c) == c for a, c in self.by[x].items())
         return same and self.ops[x].phase is self.ops[y].phase
 
-    def can_save(self, x: int) -> bool:
+    def can_save(self, x):
         """Whether ``x`` is the same in all ranks, and no tile of it is missing."""
         fits = all(c == ({"grid"} if a in self.grid else set()) for a, c in self.by[x].items())
         return self.ops[x].phase is POST and fits and not self.ranked[x]
 
-    def save(self, x: int) -> None:
+    def save(self, x):
         """Saves ``x``; where it does not vary over an axis of the grid, as a partial result."""
         rng = self.rng
         missing = [a for a in self.grid if a not in self.by[x]]

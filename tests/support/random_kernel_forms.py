@@ -23,7 +23,7 @@ from random_kernel_steps import (
     whole_axes,
 )  # fmt: skip
 
-from mirage_onnx.ir.ugraph import Phase
+from mirage_onnx.ir.ugraph import Layout, Phase
 
 
 def batches(b: Block) -> Axes:
@@ -171,8 +171,11 @@ def _at_once(b: Block, s: int, along: str, v: int, *, shifted: bool) -> list[int
     return found
 
 
-def reduction(b: Block) -> None:
-    """No contraction: sums and maxima over the loop and another axis, used on what was read."""
+def reduction(b: Block, *, whole: bool = False) -> None:
+    """No contraction: sums and maxima over the loop and another axis, used on what was read.
+
+    ``whole``: hardly anything is cut by the grid.
+    """
     rng = b.rng
     batch = batches(b)
     rows = (axis(b, "row"),) if rng.random() < 0.8 else ()
@@ -181,7 +184,8 @@ def reduction(b: Block) -> None:
     b.loop = along
     b.cluster = pick(rng, {None: 0.55, along: 0.25, (deep or (along,))[0]: 0.2})
     split = rng.random() < 0.15
-    grid(b, (*([along] if split else []), *batch, *rows))
+    cut = (*([along] if split else []), *batch, *rows)
+    grid(b, *(((), cut[1:]) if whole else (cut,)))
     x = chain(b, b.load((*batch, *rows, *deep, along)), 0.3, 0.4, 0.3)
     if rng.random() < 0.45 and b.cluster in (None, along):
         found = _online(b, b.reduce("rmax", x, deep) if deep else x, along, None)
@@ -248,32 +252,72 @@ def decaying(b: Block) -> None:
     _save(b, chain(b, b.total(x, "scaled", factor), 0.3, 0.4, 0.3))
 
 
-def stretched(b: Block) -> None:
-    """A contraction with a long chain at one place: an operand, a vector, the result, a scalar."""
+def stretched(b: Block, place: str | None = None, reduced: str = "") -> None:
+    """A contraction with a long chain at one place: an operand, a vector, the result, a scalar.
+
+    ``reduced``: with a sum or a maximum over the depth there instead, or one that is rescaled.
+    """
     rng = b.rng
-    batch = batches(b)[:1]
+    is_placed = place is not None
+    rest = place is not None and place.startswith("rest")
+    apart = rest or (place == "scalar" and is_placed)
+    batch = (axis(b, "batch"),) if apart else batches(b)[:1]
     row, depth, column = axis(b, "row"), axis(b, "depth"), axis(b, "column")
-    b.narrow = 0.7
+    b.narrow = b.narrow if place else 0.7
     b.loop = depth if rng.random() < 0.6 else None
     b.cluster = depth if rng.random() < 0.2 else None
-    grid(b, batch, (row, column))
+    grid(b, () if rest else batch, (row, column))
     places = {"A": 2, "B": 2, "depth": 3, "row": 2, "column": 3, "scalar": 2, "result": 2}
-    place = pick(rng, {**places, "statistic": 1, "tile": 2})
-    n = rng.randint(4, 7)
+    place = place or pick(rng, {**places, "statistic": 1, "tile": 2})
+    n = 0 if reduced else rng.randint(2, 5) if is_placed else rng.randint(4, 7)
     x = chain(b, b.load((*batch, row, depth)), steps=n * (place == "A"))
-    w = chain(b, b.load((column, depth)), steps=n * (place == "B"))
+    w = b.load((*batch * apart, column, depth))
+    w = chain(b, w, steps=n * (place == "B"))
     if place == "depth" or (place == "row" and rng.random() < 0.5):
         x = both(b, x, chain(b, b.load((depth if place == "depth" else row,)), steps=n))
-    if place == "tile":  # no contraction
+    if reduced and place == "depth":
+        name = "rmax" if reduced == "rmax" else "sum"
+        x = both(b, x, b.reduce(name, b.load((row, depth)), (row,)))
+    if place == "rest in the loop" and not reduced:
+        x = both(b, x, chain(b, b.load(batch), steps=n))
+    if place in ("tile", "no contraction"):
         y = chain(b, b.load((*batch, row, column), POST), steps=n)
         return _save(b, both(b, y, _statistic(b, x, (depth,))))
     y = b.total(b.matmul(x, w, depth), "sum")
+    if is_placed and rng.random() < 0.6:
+        y = both(b, y, b.total(b.matmul(x, b.load((*batch * apart, column, depth)), depth), "sum"))
     if place == "statistic":
         y = both(b, y, chain(b, _statistic(b, x, (depth,)), steps=n - 1))
-    vectors = {"row": (row,), "column": (column,), "scalar": ()}
-    if place in vectors:
+    vectors = {"row": (row,), "column": (column,), "scalar": batch * apart, "rest": batch}
+    if reduced and place is not None:
+        vectors |= {"result": (row, column), "rest in the loop": batch}
+        y = both(b, y, _reduced(b, reduced, b.load((*vectors.get(place, ()), depth)), depth))
+    elif place in vectors:
         y = both(b, y, chain(b, b.load(vectors[place], POST), steps=n))
     return _save(b, chain(b, y, steps=n * (place == "result")))
+
+
+def _reduced(b: Block, how: str, x: int, along: str) -> int:
+    if how == "online":
+        return _online(b, x, along, None)[0]
+    return b.total(b.reduce(how, x, (along,)), how.removeprefix("r"))
+
+
+def behind(b: Block, how: str, layout: Layout) -> None:
+    """A contraction behind the loop, of something that the loop has summed up or taken most of."""
+    row, along, depth, column = (axis(b, role) for role in ("row", "loop", "depth", "column"))
+    b.loop = along
+    b.cluster = along if b.rng.random() < 0.5 else None
+    grid(b, (), (row, column))
+    sides = {Layout.A_FRAG: (row,), Layout.B_FRAG: (column,)}
+    own = (*sides.get(layout, ()), depth)
+    z = _reduced(b, how, b.load((*own, along)), along)
+    first, second = b.load((row, depth), POST), b.load((column, depth), POST)
+    if column in own:
+        second = both(b, second, z)
+    else:
+        first = both(b, first, z)
+    _save(b, chain(b, b.matmul(first, second, depth), 0.5, 0.5))
 
 
 def free(b: Block) -> None:

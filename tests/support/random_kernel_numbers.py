@@ -1,21 +1,17 @@
 """Random layouts and numbers of a kernel, small enough for the emulator."""
 
-from __future__ import annotations
-
-import random
-from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil, prod
 
 import numpy as np
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Layout
+from mirage_onnx.ir.ugraph import KernelParams, Layout
 from mirage_onnx.superopt.thread import Family, assign_layouts
 from mirage_onnx.superopt.tiled_layouts import tiled_layouts
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import H200
-from mirage_onnx.verify.tiles import Cut, Tiling
+from mirage_onnx.verify.tiles import Tiling
 
 TILES = (
     1,
@@ -53,9 +49,7 @@ MOST_PER_WARP, MOST_BYTES = 1536, 112 << 10
 MOST_BLOCKS, MOST_STEPS, MOST_WORK, MOST_PRODUCTS = 96, 1 << 15, 1 << 19, 1 << 21
 
 
-def numbers(
-    rng: random.Random, kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int]
-) -> tuple[Kernel, KernelParams] | None:
+def numbers(rng, kernel, tensors, extents):
     """The kernel with its layouts, and numbers; None if none were found that are small enough."""
     family, ops = assign_layouts(kernel, tensors, tiled=True)
     if family is not Family.TILED and rng.random() < 0.4:
@@ -81,8 +75,8 @@ def numbers(
     return None
 
 
-def _drawn(rng: random.Random, kernel: Kernel, extents: Mapping[str, int]) -> KernelParams:
-    def size(axis: str, sizes: tuple[int, ...]) -> int:
+def _drawn(rng, kernel, extents):
+    def size(axis, sizes):
         n = extents[axis]
         return n if rng.random() < 0.2 else rng.choice([s for s in sizes if s < 2 * n] or [n])
 
@@ -95,11 +89,11 @@ def _drawn(rng: random.Random, kernel: Kernel, extents: Mapping[str, int]) -> Ke
     )
 
 
-def fits(kernel: Kernel, params: KernelParams, extents: Mapping[str, int]) -> bool:
+def fits(kernel, params, extents):
     """Whether a block can hold its tiles and a launch is quickly emulated."""
     tiling = Tiling(kernel, params, extents, np)
 
-    def held(axis: str, cut: Cut) -> int:
+    def held(axis, cut):
         n = extents[axis]
         if cut.grid is not None:
             n = min(n, params.tile[cut.grid])

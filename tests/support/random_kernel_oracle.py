@@ -12,17 +12,13 @@ A kernel is right if in every row (of ``WIDTH`` elements at least), and in every
 is at most ``FACTOR`` times the largest of these runs.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
-from mirage_onnx.verify.domain import Axes, Float64, Rounded
+from mirage_onnx.verify.domain import Float64, Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
 
@@ -40,11 +36,11 @@ _ROUNDED = frozenset(("add", "sub", "mul", "square"))
 class Disturbed(Rounded):
     """Rounded after random errors of fp32 arithmetic; run 0 is rounded and nothing else."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
+    def __init__(self, rng):
         super().__init__(NEAREST + RANDOM)
         self._rng = rng
 
-    def round(self, x: np.ndarray, dtype: DType) -> np.ndarray:
+    def round(self, x, dtype):
         result = super().round(x, dtype)
         if dtype.is_half and len(x) > NEAREST:
             some = x[NEAREST:]
@@ -55,34 +51,34 @@ class Disturbed(Rounded):
             result = np.concatenate([result[:NEAREST], super().round(either, dtype)])
         return result
 
-    def _noise(self, x: np.ndarray, scale: np.ndarray | float) -> np.ndarray:
+    def _noise(self, x, scale):
         with np.errstate(all="ignore"):
             noise = self._rng.uniform(-1.0, 1.0, x.shape)
             noise[:1] = 0.0
             moved = x + noise * scale
         return np.where(np.isfinite(x), moved, x)
 
-    def elementwise(self, op: str, *args: np.ndarray) -> np.ndarray:
+    def elementwise(self, op, *args):
         result = super().elementwise(op, *args)
         if op in _EXACT:
             return result
         size = OPERATION if op in _ROUNDED else FUNCTION
         return self._noise(result, size * np.abs(result))
 
-    def power(self, x: np.ndarray, e: Any) -> np.ndarray:
+    def power(self, x, e):
         result = super().power(x, e)
         return self._noise(result, 2 * FUNCTION * np.abs(result))
 
-    def total(self, x: np.ndarray, axis: Axes) -> np.ndarray:
+    def total(self, x, axis):
         length = np.prod([x.shape[a] for a in axis])
         return self._noise(super().total(x, axis), _steps(length) * np.abs(x).sum(axis))
 
-    def matmul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def matmul(self, x, y):
         most = np.abs(x) @ np.abs(y)
         return self._noise(super().matmul(x, y), _steps(x.shape[-1]) * most)
 
 
-def _steps(length: float) -> float:
+def _steps(length):
     return STEP * (2 + length / 8)
 
 
@@ -103,9 +99,7 @@ class Oracle:
     wants: Mapping[str, Want]
 
 
-def drawn(
-    graph: UGraph, kinds: Mapping[str, str], extents: Mapping[str, int], rng: np.random.Generator
-) -> dict[str, np.ndarray]:
+def drawn(graph, kinds, extents, rng):
     """Inputs and weights in their own types."""
     found = {}
     for t in graph.tensors:
@@ -121,7 +115,7 @@ def drawn(
     return found
 
 
-def _mask(shape: Sequence[int], along: int, rng: np.random.Generator) -> np.ndarray:
+def _mask(shape, along, rng):
     """0 and -inf; along the axis at least one element is 0, and often the first ones are not."""
     masked = rng.random(shape) < 0.3
     rows = np.moveaxis(masked, along, -1)
@@ -132,12 +126,12 @@ def _mask(shape: Sequence[int], along: int, rng: np.random.Generator) -> np.ndar
 
 
 def oracle(
-    graph: UGraph,
-    params: Sequence[KernelParams],
-    kinds: Mapping[str, str],
-    extents: Mapping[str, int],
-    seed: int,
-) -> Oracle:
+    graph,
+    params,
+    kinds,
+    extents,
+    seed,
+):
     """Inputs of a program and what it makes of them."""
     rng = np.random.default_rng(seed)
     inputs = drawn(graph, kinds, extents, rng)
@@ -154,12 +148,12 @@ def oracle(
 
 
 def interpreted(
-    domain: Float64,
-    graph: UGraph,
-    params: Sequence[KernelParams],
-    extents: Mapping[str, int],
-    inputs: Mapping[str, np.ndarray],
-) -> dict[str, np.ndarray]:
+    domain,
+    graph,
+    params,
+    extents,
+    inputs,
+):
     """[run, *axes] of every saved tensor."""
     axes = {t.name: t.axes for t in graph.tensors}
     named = {}
@@ -175,7 +169,7 @@ def interpreted(
     return found
 
 
-def difference(want: Want, got: np.ndarray) -> str:
+def difference(want, got):
     """Where and by how much an array is wrong, or nothing."""
     got = got.astype(np.float64)
     exact, errors = want.exact, np.abs(want.errors).max(axis=0)
@@ -203,7 +197,7 @@ def difference(want: Want, got: np.ndarray) -> str:
     return ""
 
 
-def _unit(x: np.ndarray, dtype: DType) -> np.ndarray:
+def _unit(x, dtype):
     """Elementwise, the unit in the last place."""
     bits = {DType.F16: 10, DType.BF16: 7}.get(dtype, 23)
     lowest = {DType.F16: -24.0}.get(dtype, -149.0)
@@ -212,7 +206,7 @@ def _unit(x: np.ndarray, dtype: DType) -> np.ndarray:
     return 2.0 ** np.maximum(np.where(np.isfinite(exponent), exponent, lowest), lowest)
 
 
-def telling(want: Want) -> bool:
+def telling(want):
     """Whether errors would be seen: no NaN, nothing lost to rounding, not the same everywhere."""
     if not np.isfinite(want.errors).all() or np.isnan(want.exact).any():
         return False

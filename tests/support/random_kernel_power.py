@@ -5,17 +5,13 @@ sum and contraction by itself, is changed by a good deal: what is saved has to c
 are not asked: by what a row is shifted before exp may not matter.)
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 from draft import Draft, replaced
-from random_kernel_oracle import Oracle, interpreted
+from random_kernel_oracle import interpreted
 
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
 from mirage_onnx.verify.domain import Float64
 
 SUMS = ("matmul", "sum", "acc_sum", "acc_scaled", "red_sum")
@@ -24,9 +20,7 @@ CHANGE, INPUT_CHANGE = Fraction(3, 2), -1.5
 LEAST, ABOVE_ERROR = 0.02, 8.0
 
 
-def forgets(
-    graph: UGraph, params: tuple[KernelParams, ...], extents: Mapping[str, int], found: Oracle
-) -> bool:
+def forgets(graph, params, extents, found):
     """Whether some input or sum hardly matters."""
     for changed, inputs in _changes(graph, found.inputs):
         values = interpreted(Float64(), changed, params, extents, inputs)
@@ -35,9 +29,7 @@ def forgets(
     return False
 
 
-def _changes(
-    graph: UGraph, inputs: Mapping[str, np.ndarray]
-) -> Iterator[tuple[UGraph, Mapping[str, np.ndarray]]]:
+def _changes(graph, inputs):
     for name, x in inputs.items():
         if not np.isinf(x.astype(np.float64)).any():
             yield graph, {**inputs, name: (x * INPUT_CHANGE).astype(x.dtype)}
@@ -46,11 +38,11 @@ def _changes(
             if op.op in SUMS:
                 draft = Draft(kernel)
                 factor = draft.const(CHANGE, op.phase)
-                changed = draft.redirect(i, draft.put("mul", i, factor)).done()
+                changed = draft.then(i, "mul", i, factor).done()
                 yield replace(graph, kernels=replaced(graph.kernels, at, changed)), inputs
 
 
-def _differs(value: np.ndarray, name: str, found: Oracle) -> bool:
+def _differs(value, name, found):
     want = found.wants[name]
     fits = np.isfinite(want.exact) & np.isfinite(value)
     exact = np.where(fits, want.exact, 0.0)

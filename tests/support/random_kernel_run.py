@@ -1,8 +1,5 @@
 """What becomes of random programs: emitted, compiled together, run, compared with their oracle."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +9,12 @@ from random_kernels import RandomKernel, random_kernel
 
 from mirage_onnx.codegen.candidates import emit_candidate
 from mirage_onnx.codegen.source import KernelSource
-from mirage_onnx.emulator import Module, compile_kernels
+from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.emulator.failure import EmulationError
 from mirage_onnx.emulator.run import Order
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Candidate
-from mirage_onnx.target import H200, Target
+from mirage_onnx.target import H200
 
 #: Programs compiled as one translation unit: the headers' share of its time is small then.
 TOGETHER = 20
@@ -40,10 +37,10 @@ class Outcome:
     features: tuple[str, ...] = ()
 
     @property
-    def is_bad(self) -> bool:
+    def is_bad(self):
         return self.kind not in ("ok", "refused")
 
-    def __str__(self) -> str:
+    def __str__(self):
         what = " ".join(x for x in (self.kind, self.code, self.detail) if x)
         again = f"python bench/kernel_fuzz.py --seeds {self.seed}:{self.seed + 1} --show"
         return f"seed {self.seed} ({self.form}): {what}\n    again: {again}"
@@ -57,7 +54,7 @@ class Subject:
     sources: tuple[KernelSource, ...] = ()
     outcome: Outcome | None = None
 
-    def ends(self, kind: str, code: str = "", detail: str = "") -> None:
+    def ends(self, kind, code="", detail=""):
         case = self.case
         shown = " ".join(detail.split())[:600]
         self.outcome = Outcome(
@@ -65,7 +62,7 @@ class Subject:
         )
 
 
-def emitted(case: RandomKernel, target: Target = H200) -> Subject:
+def emitted(case, target=H200):
     """The program with the text of its kernels, or the outcome that there is none."""
     subject = Subject(case)
     candidate = Candidate(case.graph, case.params)
@@ -78,7 +75,7 @@ def emitted(case: RandomKernel, target: Target = H200) -> Subject:
     return subject
 
 
-def tensors(case: RandomKernel) -> dict[str, np.ndarray]:
+def tensors(case):
     """Inputs that cannot be written, and outputs and workspace full of NaN."""
     found = {name: x.copy() for name, x in case.oracle.inputs.items()}
     for x in found.values():
@@ -90,7 +87,7 @@ def tensors(case: RandomKernel) -> dict[str, np.ndarray]:
     return found
 
 
-def judged(case: RandomKernel, got: Mapping[str, np.ndarray]) -> str:
+def judged(case, got):
     """The first tensor that is wrong and how, or nothing."""
     for name, want in case.oracle.wants.items():
         if wrong := difference(want, got[name]):
@@ -98,7 +95,7 @@ def judged(case: RandomKernel, got: Mapping[str, np.ndarray]) -> str:
     return ""
 
 
-def emulate(subject: Subject, module: Module, at: Sequence[int]) -> None:
+def emulate(subject, module, at):
     """Runs kernels ``at`` of a module in both orders of threads, which must give the same bits."""
     case = subject.case
     orders: tuple[Order, ...] = ("ascending", "descending")
@@ -119,7 +116,7 @@ def emulate(subject: Subject, module: Module, at: Sequence[int]) -> None:
     return subject.ends("ok")
 
 
-def compiled(subjects: Sequence[Subject]) -> Iterator[tuple[Subject, Module, list[int]]]:
+def compiled(subjects):
     """Subjects in one module; where the text does not compile, in smaller ones."""
     if not subjects:
         return
@@ -139,7 +136,7 @@ def compiled(subjects: Sequence[Subject]) -> Iterator[tuple[Subject, Module, lis
         first += len(subject.sources)
 
 
-def run_seeds(seeds: Iterable[int], together: int = TOGETHER) -> Iterator[Outcome]:
+def run_seeds(seeds, together=TOGETHER):
     """The outcomes of seeds, in order, as they are known."""
     todo = list(seeds)
     for start in range(0, len(todo), together):

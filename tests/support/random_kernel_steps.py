@@ -1,14 +1,13 @@
 """Random steps on a block graph: elementwise chains, axes and extents, partners of a value."""
 
-from __future__ import annotations
-
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
 from typing import TypeVar
 
-from random_kernel_block import BINARY, COMPARISONS, LEAVES, UNARY, Axes, Block
+from random_kernel_block import BINARY, COMPARISONS, LEAVES, UNARY
+
+from mirage_onnx.ir.dtype import DType
 
 SMALL = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15)
 MEDIUM = (16, 17, 19, 23, 24, 29, 31, 32, 33, 37, 40, 43, 47, 48, 53, 59, 61, 63, 64)
@@ -33,20 +32,20 @@ MOST_ELEMENTS, MOST_BIG = 1 << 19, 2
 T = TypeVar("T")
 
 
-def pick(rng: random.Random, weights: Mapping[T, float]) -> T:
+def pick(rng, weights):
     return rng.choices(list(weights), list(weights.values()))[0]
 
 
-def often(rng: random.Random, *shares: float) -> int:
+def often(rng, *shares):
     """0, 1, 2 ... with these shares."""
     return pick(rng, dict(enumerate(shares)))
 
 
-def some(rng: random.Random, axes: Sequence[str], chance: float) -> Axes:
+def some(rng, axes, chance):
     return tuple(a for a in axes if rng.random() < chance)
 
 
-def axis(b: Block, role: str) -> str:
+def axis(b, role):
     """A new axis."""
     room = MOST_ELEMENTS // prod(b.extents.values())
     large = sum(n > MEDIUM[-1] for n in b.extents.values())
@@ -60,7 +59,7 @@ def axis(b: Block, role: str) -> str:
     return name
 
 
-def grid(b: Block, mostly: Sequence[str], maybe: Sequence[str] = ()) -> None:
+def grid(b, mostly, maybe=()):
     """Splits some of these axes, at most three, in any order; long ones rather than short ones."""
     chosen = [*some(b.rng, mostly, 0.85), *some(b.rng, maybe, 0.45)]
     b.rng.shuffle(chosen)
@@ -68,15 +67,17 @@ def grid(b: Block, mostly: Sequence[str], maybe: Sequence[str] = ()) -> None:
     b.grid = tuple(b.rng.sample(chosen, len(chosen)))
 
 
-def chain(b: Block, x: int, *shares: float, steps: int = 0) -> int:
+def chain(b, x, *shares, steps=0):
     """``steps`` elementwise operations of ``x``, and 0, 1, 2 ... more with these shares."""
     for _ in range(steps + (often(b.rng, *shares) if shares else 0)):
         x = step(b, x)
     return x
 
 
-def step(b: Block, x: int) -> int:
+def step(b, x):
     kind, phase, choose = pick(b.rng, STEPS), b.ops[x].phase, b.rng.choice
+    if b.wished and b.rng.random() < 0.7:
+        return _wished(b, b.wished, x)
     if kind == "unary":
         return b.unary(choose(UNARY), x)
     if kind == "power":
@@ -92,29 +93,45 @@ def step(b: Block, x: int) -> int:
     return both(b, x, beside(b, x) if kind == "load" else partner(b, x))
 
 
-def both(b: Block, x: int, y: int) -> int:
-    """A random function of two values."""
-    name = b.rng.choice(BINARY if x != y else ("add", "mul"))
+def _wished(b, name, x):
+    """A step with this operation."""
+    if name in UNARY:
+        return b.unary(name, x)
+    if name == "powr":
+        return b.power(b.rng.choice(EXPONENTS), x)
+    if name == "cast":
+        return b.cast(b.cast(x, b.half), DType.F32)
+    if name == "load":
+        return both(b, x, beside(b, x))
+    if name in BINARY:
+        return both(b, x, beside(b, x) if b.rng.random() < 0.6 else partner(b, x), name)
+    return choice(b, x, name)
+
+
+def both(b, x, y, name=""):
+    """A random function of two values, or this one."""
+    name = name or b.rng.choice(BINARY if x != y else ("add", "mul"))
     x, y = b.tame(x), b.tame(y)
     if name in ("max", "min"):  # of a much larger one, it is always the same one
         x, y = b.tame(x, 2 * b.rms(y) + 0.2), b.tame(y, 2 * b.rms(x) + 0.2)
     return b.binary(name, x, y) if name == "div" or b.rng.random() < 0.7 else b.binary(name, y, x)
 
 
-def choice(b: Block, x: int) -> int:
-    """``x`` or another value, or only where a condition on inputs holds."""
+def choice(b, x, name=""):
+    """``x`` or another value, or only where a condition on inputs (``name``, if given) holds."""
     rng, phase = b.rng, b.ops[x].phase
     condition = beside(b, x, "coarse")
-    if rng.random() < 0.8:
+    if name in COMPARISONS or rng.random() < 0.8:
         other = beside(b, x, "coarse") if rng.random() < 0.5 else b.const(rng.choice(COARSE), phase)
-        condition = b.value(rng.choice(COMPARISONS), condition, other, dtype=b.own_type())
-    if rng.random() < 0.3:
+        compare = name if name in COMPARISONS else rng.choice(COMPARISONS)
+        condition = b.value(compare, condition, other, dtype=b.own_type())
+    if name != "select" and rng.random() < 0.3:
         return b.binary(rng.choice(("mul", "add", "max")), x, condition)
     y = partner(b, x) if rng.random() < 0.5 else b.const(rng.choice(CONSTANTS), phase)
     return b.value("select", condition, *rng.sample((x, y), 2), dtype=b.own_type())
 
 
-def beside(b: Block, x: int, kind: str = "normal", axes: Axes | None = None) -> int:
+def beside(b, x, kind="normal", axes=None):
     """A load over some of the axes of ``x``, cut as ``x`` is."""
     own = b.ops[x].axes
     if axes is None:
@@ -124,7 +141,7 @@ def beside(b: Block, x: int, kind: str = "normal", axes: Axes | None = None) -> 
     return y if b.meets(x, y) else b.const(Fraction(3, 4), b.ops[x].phase)
 
 
-def partner(b: Block, x: int) -> int:
+def partner(b, x):
     """An earlier value that ``x`` can be combined with, or ``x``; seldom over more axes."""
     own = set(b.ops[x].axes)
     found = []
@@ -137,12 +154,12 @@ def partner(b: Block, x: int) -> int:
     return b.rng.choice(inner if inner and b.rng.random() < 0.8 else found or [x])
 
 
-def whole_axes(b: Block, x: int) -> Axes:
+def whole_axes(b, x):
     """The axes that a block has all of, for this value."""
     return tuple(a for a, c in b.by[x].items() if not c)
 
 
-def computed(b: Block, phase: object) -> list[int]:
+def computed(b, phase):
     """What is no load; where there is nothing else, the loads."""
     found = [i for i, op in enumerate(b.ops) if op.phase is phase]
     return [i for i in found if b.ops[i].op not in LEAVES] or found

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from mirage_onnx.ir.ugraph import Kernel, Layout, UGraph, is_part_axis
+from mirage_onnx.ir.ugraph import Layout, is_part_axis
 
 if TYPE_CHECKING:
-    from random_kernels import RandomKernel
+    pass
 
 #: A cell of the table (operation, element type, layout) is covered if it has so many values.
 ENOUGH = 20
 
 
-def cells(graph: UGraph) -> tuple[str, ...]:
+def cells(graph):
     """``operation type layout`` of every value."""
     return tuple(f"{o.op} {o.dtype} {o.layout}" for k in graph.kernels for o in k.ops)
 
 
-def features(case: RandomKernel) -> tuple[str, ...]:
+def features(case):
     """What the program has, in words."""
     kernels = case.graph.kernels
     ops = [o.op for k in kernels for o in k.ops]
@@ -43,7 +42,7 @@ def features(case: RandomKernel) -> tuple[str, ...]:
     return tuple(name for name, has in found.items() if has)
 
 
-def _is_chained(kernel: Kernel) -> bool:
+def _is_chained(kernel):
     after: list[bool] = []
     chained = False
     for op in kernel.ops:
@@ -53,17 +52,17 @@ def _is_chained(kernel: Kernel) -> bool:
     return chained
 
 
-def _is_carried(kernel: Kernel) -> bool:
+def _is_carried(kernel):
     """Whether a sum or maximum over the loop is used by more than a cast or a save."""
     carried = {i for i, op in enumerate(kernel.ops) if op.op.startswith("acc_")}
     return any(op.op != "cast" and carried & set(op.args) for op in kernel.ops)
 
 
-def _is_prime(n: int) -> bool:
+def _is_prime(n):
     return n > 1 and all(n % d for d in range(2, int(n**0.5) + 1))
 
 
-def cell_table(counts: Mapping[str, int]) -> str:
+def cell_table(counts):
     """Operations and types down, layouts across; ``.`` for what never came."""
     layouts = [x.value for x in Layout]
     rows = sorted({key.rpartition(" ")[0] for key in counts})
@@ -80,7 +79,7 @@ def cell_table(counts: Mapping[str, int]) -> str:
     return "\n".join(lines)
 
 
-def share_table(counts: Mapping[str, int], total: int) -> str:
+def share_table(counts, total):
     """A line each: how many, of how many, percent."""
     return "\n".join(
         f"{name:40}{n:8}{100 * n / max(total, 1):7.1f} %"

@@ -4,8 +4,6 @@
 the emulator, or say too little (all zeros, or nothing but rounding): then it draws again.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +14,8 @@ from random_kernel_numbers import numbers
 from random_kernel_oracle import Oracle, oracle, telling
 from random_kernel_power import forgets
 from random_kernel_steps import pick
+from random_kernel_tables import cells
+from random_kernel_wishes import CHAINED, wish_of
 
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.text import print_ugraph
@@ -52,7 +52,7 @@ class RandomKernel:
     oracle: Oracle
 
     @property
-    def text(self) -> str:
+    def text(self):
         """Everything about it but the inputs."""
         sizes = " ".join(f"{a}={n}" for a, n in self.extents.items())
         lines = [
@@ -67,7 +67,7 @@ class _Again(Exception):  # noqa: N818
     """What was drawn is no use; the reason is a word for statistics."""
 
 
-def random_kernel(seed: int) -> RandomKernel:
+def random_kernel(seed):
     """The program of a seed."""
     for attempt in range(1000):
         try:
@@ -77,7 +77,7 @@ def random_kernel(seed: int) -> RandomKernel:
     raise AssertionError(f"seed {seed} draws nothing")
 
 
-def _drawn(seed: int, attempt: int) -> RandomKernel:
+def _drawn(seed, attempt):
     rng = random.Random(f"{seed}/{attempt}")
     # A kind that is seldom accepted is as frequent as it should be.
     form = pick(random.Random(seed), FORMS)
@@ -85,7 +85,12 @@ def _drawn(seed: int, attempt: int) -> RandomKernel:
     tensors: list[KTensor] = []
     kinds: dict[str, str] = {}
     narrow = pick(rng, NARROW)
-    first = Block(rng, "k0", {}, half, tensors, kinds, narrow)
+    wish = wish_of(seed, attempt)
+    if wish is not None:
+        form, half = wish.form(rng), wish.half(rng, half)
+        narrow = 0.8 if wish.dtype.is_half else narrow
+    wished = wish.op if wish is not None and wish.op in CHAINED else ""
+    first = Block(rng, "k0", {}, half, tensors, kinds, narrow, wished)
     form(first)
     kernels = [_finished(first)]
     temps = any(t.role == "temp" for t in tensors)
@@ -104,6 +109,8 @@ def _drawn(seed: int, attempt: int) -> RandomKernel:
     graph = UGraph(tuple(t for t in tensors if t.name in used), tuple(placed))
     if (refused := check_ugraph(graph)) is not None:
         raise _Again(refused.reason)
+    if wish is not None and cells(graph).count(wish.cell) < wish.values:
+        raise _Again("is not what was wished for")
     named = {a for t in graph.tensors for a in t.axes}
     reduced = {a for k in placed for o in k.ops for a in (*o.reduced, *o.axes)}
     sizes = {a: n for a, n in extents.items() if a in named | reduced and not is_part_axis(a)}
@@ -114,13 +121,11 @@ def _drawn(seed: int, attempt: int) -> RandomKernel:
         raise _Again("says nothing")
     if forgets(graph, tuple(chosen), sizes, found):
         raise _Again("forgets what it read")
-    name = getattr(form, "__name__", "")
+    name = getattr(form, "__name__", "wished")
     return RandomKernel(seed, name, graph, tuple(chosen), sizes, found)
 
 
-def _numbered(
-    rng: random.Random, kernel: Kernel, tensors: list[KTensor], extents: Mapping[str, int]
-) -> tuple[Kernel, KernelParams]:
+def _numbered(rng, kernel, tensors, extents):
     graph = UGraph(tuple(tensors), (kernel,))
     if kernel.name == "k0" and (refused := check_ugraph(graph)) is not None:
         unused = "is never saved" in refused.reason
@@ -132,7 +137,7 @@ def _numbered(
     return found
 
 
-def _finished(b: Block) -> Kernel:
+def _finished(b):
     """The kernel without what nothing needs."""
     if not b.saves:
         raise _Again("nothing to save")

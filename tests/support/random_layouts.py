@@ -1,18 +1,15 @@
 """Random chains of reshapes, transpositions and repetitions between things that compute."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 
-import onnx
 from random_models import Pick
 from small_models import Net
 
 Shape = tuple[int, ...]
 
 
-def random_layout_model(pick: Pick, operations: int) -> onnx.ModelProto:
+def random_layout_model(pick, operations):
     """A model whose last value depends on every operation; no dimension of the inputs is prime."""
     net = Net()
     shape: Shape = pick(((4, 6, 8), (6, 16), (1, 8, 12), (2, 2, 4, 3), (24,)))
@@ -22,11 +19,11 @@ def random_layout_model(pick: Pick, operations: int) -> onnx.ModelProto:
     return net.model(net.Tanh(net.Mul(x, 0.5)))
 
 
-def _divisors(n: int) -> list[int]:
+def _divisors(n):
     return [d for d in range(2, n) if n % d == 0]
 
 
-def _reshape(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
+def _reshape(net, pick, x, shape):
     """Join two neighbours, split a dimension, or both at once, with a 1 somewhere."""
     new = list(shape)
     for _ in range(pick((1, 2))):
@@ -41,14 +38,14 @@ def _reshape(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
     return net.Reshape(x, list(new)), tuple(new)
 
 
-def _transpose(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
+def _transpose(net, pick, x, shape):
     order = list(range(len(shape)))
     a, b = pick(order), pick(order)
     order[a], order[b] = order[b], order[a]
     return net.Transpose(x, perm=order), tuple(shape[k] for k in order)
 
 
-def _expand(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
+def _expand(net, pick, x, shape):
     """Repeat along a new dimension; half of the time something else varies over it."""
     if prod(shape) > 2000:
         return _unary(net, pick, x, shape)
@@ -59,17 +56,17 @@ def _expand(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
     return (net.Add(y, net.input(*new)) if pick((False, True)) else y), new
 
 
-def _unary(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
+def _unary(net, pick, x, shape):
     return getattr(net, pick(("Tanh", "Sigmoid", "Abs")))(x), shape
 
 
-def _binary(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
+def _binary(net, pick, x, shape):
     other = pick((net.input, net.weight))
     kept = shape[pick(range(len(shape))) :]
     return getattr(net, pick(("Add", "Mul")))(x, other(*kept)), shape
 
 
-def _reduce(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
+def _reduce(net, pick, x, shape):
     k = pick(range(len(shape)))
     y = getattr(net, pick(("ReduceMean", "ReduceSum", "ReduceMax")))(x, [k])
     if pick((False, True)):  # a norm: back to what it was
@@ -77,7 +74,7 @@ def _reduce(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
     return y, tuple(1 if i == k else n for i, n in enumerate(shape))
 
 
-def _contract(net: Net, pick: Pick, x: str, shape: Shape) -> tuple[str, Shape]:
+def _contract(net, pick, x, shape):
     columns = pick((12, 16))
     return net.MatMul(x, net.weight(shape[-1], columns)), (*shape[:-1], columns)
 

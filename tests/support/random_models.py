@@ -5,7 +5,7 @@ A program is made of choices, so a seed or hypothesis may make them: ``pick(opti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ BINARY = ("Add", "Mul", "Sub", "divide")
 OPERANDS = ("earlier", "input", "column", "row", "number")
 
 
-def random_model(pick: Pick, operations: int, prefix: str = "") -> onnx.ModelProto:
+def random_model(pick, operations, prefix=""):
     """A model whose last value depends on every operation; one of at most two contractions."""
     net = Net(np.float16, prefix)
     rows, depth, columns = pick((3, 8, 1)), pick((64, 96)), pick((32, 48))
@@ -51,7 +51,7 @@ def random_model(pick: Pick, operations: int, prefix: str = "") -> onnx.ModelPro
     return net.model(values[-1][0])
 
 
-def _unary(net: Net, op: str, x: str) -> str:
+def _unary(net, op, x):
     if op == "Exp":
         return net.Exp(net.Mul(x, 0.125))
     if op == "square":
@@ -61,7 +61,7 @@ def _unary(net: Net, op: str, x: str) -> str:
     return getattr(net, op)(x)
 
 
-def _binary(net: Net, pick: Pick, values: list[tuple[str, int]], rows: int) -> tuple[str, int]:
+def _binary(net, pick, values, rows):
     x, width = values[-1]
     operand, op = pick(OPERANDS), pick(BINARY)
     if operand == "earlier":
@@ -83,7 +83,7 @@ def _binary(net: Net, pick: Pick, values: list[tuple[str, int]], rows: int) -> t
     return getattr(net, op)(x, y), max(width, other)
 
 
-def swapped(model: onnx.ModelProto) -> onnx.ModelProto:
+def swapped(model):
     """The same program with the operands of commutative nodes exchanged, all names changed."""
     found = onnx.ModelProto()
     found.CopyFrom(model)
@@ -94,7 +94,7 @@ def swapped(model: onnx.ModelProto) -> onnx.ModelProto:
             node.input[:] = [node.input[1], node.input[0]]
     names: dict[str, str] = {}
 
-    def fresh(name: str) -> str:
+    def fresh(name):
         return names.setdefault(name, f"n{997 - len(names)}_{len(name)}")
 
     for node in graph.node:
@@ -106,11 +106,11 @@ def swapped(model: onnx.ModelProto) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(found)
 
 
-def _reduce(fn: Any) -> Any:
+def _reduce(fn):
     return lambda x, axes: fn(x, axis=tuple(int(a) for a in np.ravel(axes)), keepdims=True)
 
 
-def _shaped(fn: Any) -> Any:
+def _shaped(fn):
     return lambda x, shape: fn(x, tuple(int(n) for n in shape))
 
 
@@ -124,7 +124,7 @@ NUMPY: dict[str, Callable[..., np.ndarray]] = {
 }  # fmt: skip
 
 
-def in_float64(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def in_float64(model, feeds):
     """Every tensor of the model, by its ONNX name, without any rounding."""
     values = {n: np.asarray(v, np.float64) for n, v in feeds.items()}
     for t in model.graph.initializer:
@@ -138,7 +138,7 @@ def in_float64(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[
     return values
 
 
-def float64_feeds(model: onnx.ModelProto, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def float64_feeds(model, rng):
     """Random values of the graph inputs, in their own type."""
     found = {}
     for v in model.graph.input:

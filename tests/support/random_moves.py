@@ -6,8 +6,6 @@ moves stay available, so they are shared. Where a function has a domain (divisio
 exp in 16 bits), a move first makes an argument inside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -43,30 +41,28 @@ class Growing:
     values: list[Value] = field(default_factory=list)
     operations: int = 0
 
-    def start(self) -> None:
+    def start(self):
         sizes = self.pick.choice((MATRICES, MATRICES, BATCHES))
         shape = tuple(self.pick.choice(s) for s in sizes)
         self.values.append(Value(self.net.input(*shape), shape))
 
-    def operand(self) -> Value:
+    def operand(self):
         """Mostly the newest value, else preferably one that nobody has read."""
         if self.pick.random() < 0.6:
             return self.values[-1]
         unread = [v for v in self.values if not v.uses]
         return self.pick.choice(unread if unread and self.pick.random() < 0.5 else self.values)
 
-    def can_read(self) -> bool:
+    def can_read(self):
         """Whether there is room for another input."""
         return len(self.net.inputs) < MOST_INPUTS
 
-    def new(self, *shape: int) -> Value:
+    def new(self, *shape):
         """An activation, or a weight, which more programs read."""
         make = self.pick.choice((self.net.input, self.net.weight, self.net.weight))
         return Value(make(*shape), shape)
 
-    def apply(
-        self, op: str, shape: Shape, *args: Value | float | list[int], **facts: bool
-    ) -> Value:
+    def apply(self, op, shape, *args, **facts):
         """One operation whose result further moves may read; a list holds reduced axes."""
         for a in args:
             if isinstance(a, Value):
@@ -81,7 +77,7 @@ class Growing:
 # -- moves: they return False where they do not apply
 
 
-def contract(g: Growing) -> bool:
+def contract(g):
     """x W; a weight of its own for every batch, or one for all."""
     x = g.operand()
     if not g.can_read() or x.shape[-1] == 1:
@@ -93,7 +89,7 @@ def contract(g: Growing) -> bool:
     return True
 
 
-def compare(g: Growing) -> bool:
+def compare(g):
     """x y^T with other rows, as queries and keys."""
     x = g.operand()
     if not g.can_read() or x.shape[-1] == 1:
@@ -106,7 +102,7 @@ def compare(g: Growing) -> bool:
     return True
 
 
-def reduce(g: Growing) -> bool:
+def reduce(g):
     """The sum, mean or maximum over one or two dimensions, with 16 or 32 bits."""
     x = g.operand()
     long = [i for i, n in enumerate(x.shape) if n > 1]
@@ -125,20 +121,20 @@ def reduce(g: Growing) -> bool:
     return True
 
 
-def bounded(g: Growing) -> bool:
+def bounded(g):
     x = g.operand()
     op = g.pick.choice(("Tanh", "Sigmoid", "Erf"))
     g.apply(op, x.shape, x, positive=op == "Sigmoid", tame=True)
     return True
 
 
-def piecewise(g: Growing) -> bool:
+def piecewise(g):
     x, op = g.operand(), g.pick.choice(("Relu", "Abs", "Neg"))
     g.apply(op, x.shape, x, tame=x.tame)
     return True
 
 
-def exponential(g: Growing) -> bool:
+def exponential(g):
     """exp of a value of magnitude 1, or of any value less its maximum."""
     x = g.operand()
     if x.shape[-1] > 1 and g.pick.random() < 0.5:
@@ -150,7 +146,7 @@ def exponential(g: Growing) -> bool:
     return True
 
 
-def root(g: Growing) -> bool:
+def root(g):
     """The root of x^2 + c, maybe of its mean."""
     x = g.operand()
     if not x.tame:
@@ -163,7 +159,7 @@ def root(g: Growing) -> bool:
     return True
 
 
-def logarithm(g: Growing) -> bool:
+def logarithm(g):
     found = [v for v in g.values if v.positive]
     if not found:
         return False
@@ -172,7 +168,7 @@ def logarithm(g: Growing) -> bool:
     return True
 
 
-def divide(g: Growing) -> bool:
+def divide(g):
     """By a positive value that is there, or by |y| + 1/2."""
     x = g.operand()
     found = [v for v in g.values if v.positive and v is not x and _fits(v, x)]
@@ -187,7 +183,7 @@ def divide(g: Growing) -> bool:
     return True
 
 
-def combine(g: Growing) -> bool:
+def combine(g):
     """With another value, and preferably with one that nobody has read."""
     x = g.operand()
     found = [v for v in g.values if v is not x and _fits(v, x)]
@@ -200,7 +196,7 @@ def combine(g: Growing) -> bool:
     return True
 
 
-def scale(g: Growing) -> bool:
+def scale(g):
     """With a vector along a dimension, another tensor, or a number."""
     x, op = g.operand(), g.pick.choice(("Add", "Mul", "Sub"))
     if g.can_read() and g.pick.random() < 0.7:
@@ -212,11 +208,11 @@ def scale(g: Growing) -> bool:
     return True
 
 
-def _fits(v: Value, x: Value) -> bool:
+def _fits(v, x):
     return all(m == n or 1 in (m, n) for m, n in zip(v.shape, x.shape, strict=True))
 
 
-def _broadcast(x: Value, y: Value) -> Shape:
+def _broadcast(x, y):
     return tuple(map(max, x.shape, y.shape))
 
 

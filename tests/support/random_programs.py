@@ -4,8 +4,6 @@
 reads, is thrown away, and the next attempt of the same seed is taken.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from random import Random
 
@@ -34,12 +32,12 @@ class RandomProgram:
     region: Region
 
 
-def random_program(seed: int) -> Region:
+def random_program(seed):
     """The region of a random program; the same for a seed in every process."""
     return random_model(seed).region
 
 
-def random_model(seed: int) -> RandomProgram:
+def random_model(seed):
     """A random program with one or two outputs whose nodes all are in one region."""
     for attempt in range(ATTEMPTS):
         found = _grown(Random(f"program {seed}, attempt {attempt}"))
@@ -48,7 +46,7 @@ def random_model(seed: int) -> RandomProgram:
     raise AssertionError(f"no program in {ATTEMPTS} attempts for seed {seed}")
 
 
-def _grown(pick: Random) -> RandomProgram | None:
+def _grown(pick):
     g = Growing(pick)
     g.start()
     wanted = pick.randint(FEWEST, MOST)

@@ -1,7 +1,5 @@
 """Random well-formed µGraphs with numbers: every operation, every cut, every kind of save."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -49,9 +47,7 @@ class _Block:
     by: list[dict[str, frozenset[str]]] = field(default_factory=list)
     ranked: list[bool] = field(default_factory=list)
 
-    def add(
-        self, op: str, args: tuple[int, ...], phase: Phase, *, ranked: bool = False, **more: object
-    ) -> int:
+    def add(self, op, args, phase, *, ranked=False, **more):
         cuts: dict[str, frozenset[str]] = {}
         for a in args:
             cuts |= self.by[a]
@@ -62,11 +58,11 @@ class _Block:
         self.ranked.append(ranked or any(self.ranked[a] for a in args))
         more.setdefault("dtype", DType.F32)
         self.ops.append(
-            BlockOp(op, args, tuple(sorted(cuts)), phase=phase, layout=Layout.SHARED, **more)  # type: ignore[arg-type]
+            BlockOp(op, args, tuple(sorted(cuts)), phase=phase, layout=Layout.SHARED, **more)
         )
         return len(self.ops) - 1
 
-    def load(self, tensor: KTensor, phase: Phase, *, whole: bool = False) -> int:
+    def load(self, tensor, phase, *, whole=False):
         """Mostly cut by everything, so that values meet; ``whole``: by the grid only."""
         grid, cluster, loop = self.grid, self.cluster, self.loop
         if not whole and self.rng.random() < 0.15:
@@ -83,13 +79,13 @@ class _Block:
         self.ops[index] = replace(self.ops[index], axes=tensor.axes)
         return index
 
-    def values(self, phase: Phase) -> list[int]:
+    def values(self, phase):
         return [i for i, op in enumerate(self.ops) if op.phase is phase]
 
-    def meets(self, x: int, y: int) -> bool:
+    def meets(self, x, y):
         return all(self.by[y].get(a, c) == c for a, c in self.by[x].items())
 
-    def step(self, phase: Phase) -> None:
+    def step(self, phase):
         """One random operation of earlier values of ``phase``."""
         rng = self.rng
         x = rng.choice(self.values(phase))
@@ -113,14 +109,14 @@ class _Block:
                 axis = rng.choice([a for a in EXTENTS if any(a in t.axes for t in self.tensors)])
                 self.add("mul", (x, self.add("extent", (), phase, reduced=(axis,))), phase)
 
-    def still(self, x: int) -> int:
+    def still(self, x):
         """``x``, or its sum over the axis that the loop cuts."""
         moving = tuple(a for a, c in self.by[x].items() if "loop" in c)
         if moving:
             return self.add(self.rng.choice(("sum", "rmax")), (x,), Phase.LOOP, reduced=moving)
         return x
 
-    def run(self) -> None:
+    def run(self):
         """A running maximum and what is scaled by it."""
         x = self.still(self.rng.choice(self.values(Phase.LOOP)))
         top = self.add("run_max", (x,), Phase.LOOP)
@@ -131,12 +127,12 @@ class _Block:
         ranked = self.cluster is not None
         self.add("acc_scaled", (shifted, factor), Phase.POST, ranked=ranked)
 
-    def accumulate(self) -> None:
+    def accumulate(self):
         x = self.still(self.rng.choice(self.values(Phase.LOOP)))
         ranked = self.cluster is not None
         self.add(self.rng.choice(("acc_sum", "acc_max")), (x,), Phase.POST, ranked=ranked)
 
-    def agree(self, x: int) -> int:
+    def agree(self, x):
         """A value that all ranks have and no cluster cuts, made of ``x``."""
         shares = tuple(a for a, c in self.by[x].items() if "cluster" in c)
         if shares:
@@ -146,7 +142,7 @@ class _Block:
             self.ranked[x] = False
         return x
 
-    def save(self, name: str, x: int, carrier: KTensor, role: str) -> tuple[Save, KTensor] | None:
+    def save(self, name, x, carrier, role):
         """Saves ``x``: a part, or plus ``carrier``, where it does not vary over a grid axis."""
         missing = [a for a in self.grid if a not in self.by[x]]
         parts = {a for a in missing if role == "temp" and self.rng.random() < 0.7}
@@ -165,9 +161,7 @@ class _Block:
         return Save(name, x, omap), KTensor(name, DType.F32, tuple(axes), role)
 
 
-def _kernel(
-    rng: random.Random, name: str, tensors: tuple[KTensor, ...], carrier: KTensor, role: str
-) -> tuple[Kernel, list[KTensor]] | None:
+def _kernel(rng, name, tensors, carrier, role):
     axes = sorted({a for t in tensors for a in t.axes})
     grid = tuple(rng.sample([a for a in axes if a in carrier.axes], rng.randint(0, 2)))
     cluster, loop = rng.choice([None, *axes]), rng.choice([None, *axes])
@@ -197,8 +191,8 @@ def _kernel(
     return Kernel(name, grid, cluster, loop, tuple(block.ops), tuple(saves)), made
 
 
-def _numbers(rng: random.Random, kernel: Kernel, extents: Mapping[str, int]) -> KernelParams:
-    def size(axis: str | None) -> int:
+def _numbers(rng, kernel, extents):
+    def size(axis):
         return rng.randint(1, extents.get(axis or "", 4) + 1)
 
     return KernelParams(
@@ -208,7 +202,7 @@ def _numbers(rng: random.Random, kernel: Kernel, extents: Mapping[str, int]) -> 
     )
 
 
-def random_program(rng: random.Random) -> RandomProgram:
+def random_program(rng):
     """One or two kernels; the second reads what the first saves."""
     extents = {a: rng.choice(sizes) for a, sizes in EXTENTS.items()}
     carrier = KTensor("i0", DType.F32, ("a", "b", "c"), "input")

@@ -14,7 +14,6 @@ from mirage_onnx.ir import ops, term
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.ir.term import Term
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, Save, UGraph
 
 EXTENTS = {"i": 16, "j": 64}
@@ -30,77 +29,77 @@ class Raw:
     attr: object = None
     axes: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         attr = ",".join(self.attr) if isinstance(self.attr, tuple) else self.attr
         inner = ", ".join(map(repr, self.args))
         return f"{self.op}[{attr}]({inner})" if attr is not None else f"{self.op}({inner})"
 
-    def __add__(self, other: Raw | Fraction | int) -> Raw:
+    def __add__(self, other):
         return call("add", self, lift(other))
 
-    def __radd__(self, other: Fraction | int) -> Raw:
+    def __radd__(self, other):
         return lift(other) + self
 
-    def __sub__(self, other: Raw | Fraction | int) -> Raw:
+    def __sub__(self, other):
         return call("sub", self, lift(other))
 
-    def __mul__(self, other: Raw | Fraction | int) -> Raw:
+    def __mul__(self, other):
         return call("mul", self, lift(other))
 
-    def __rmul__(self, other: Fraction | int) -> Raw:
+    def __rmul__(self, other):
         return lift(other) * self
 
-    def __truediv__(self, other: Raw | Fraction | int) -> Raw:
+    def __truediv__(self, other):
         return call("div", self, lift(other))
 
-    def __rtruediv__(self, other: Fraction | int) -> Raw:
+    def __rtruediv__(self, other):
         return lift(other) / self
 
-    def __neg__(self) -> Raw:
+    def __neg__(self):
         return call("neg", self)
 
-    def __pow__(self, exponent: Fraction | int) -> Raw:
+    def __pow__(self, exponent):
         return Raw("powr", (self,), Fraction(exponent), self.axes)
 
 
-def lift(value: Raw | Fraction | int | str) -> Raw:
+def lift(value):
     if isinstance(value, Raw):
         return value
     return Raw("const", attr=value if isinstance(value, str) else Fraction(value))
 
 
-def call(op: str, *args: Raw) -> Raw:
+def call(op, *args):
     return Raw(op, args, axes=tuple(sorted({a for x in args for a in x.axes})))
 
 
-def total(x: Raw, axis: str = "j") -> Raw:
+def total(x, axis="j"):
     return Raw("sum", (x,), (axis,), tuple(a for a in x.axes if a != axis))
 
 
-def top(x: Raw, axis: str = "j") -> Raw:
+def top(x, axis="j"):
     return Raw("rmax", (x,), (axis,), tuple(a for a in x.axes if a != axis))
 
 
-def size(axis: str = "j") -> Raw:
+def size(axis="j"):
     return Raw("extent", attr=(axis,))
 
 
-def exp(x: Raw) -> Raw:
+def exp(x):
     return call("exp", x)
 
 
-def log(x: Raw) -> Raw:
+def log(x):
     return call("log", x)
 
 
-def sqrt(x: Raw) -> Raw:
+def sqrt(x):
     return call("sqrt", x)
 
 
 X, Y, C, W = (Raw("input", attr=name, axes=axes) for name, axes in INPUTS.items())
 
 
-def to_term(x: Raw) -> Term:
+def to_term(x):
     args = [to_term(a) for a in x.args]
     match x.op, x.attr:
         case "input", str(name):
@@ -116,19 +115,19 @@ def to_term(x: Raw) -> Term:
     return ops.to_term(x.op, *args)
 
 
-def region_of(x: Raw) -> Region:
+def region_of(x):
     """The region with this formula as its only output, fp32."""
     inputs = tuple(_tensor(n, a) for n, a in INPUTS.items())
     outputs = (_tensor("o", x.axes),)
     return Region(("node",), (), {}, inputs, outputs, (to_term(x),), EXTENTS)
 
 
-def _tensor(name: str, axes: tuple[str, ...]) -> RegionTensor:
+def _tensor(name, axes):
     shape = tuple(EXTENTS[a] for a in axes)
     return RegionTensor(name, DType.F32, axes, Tensor(f"onnx_{name}", DType.F32, shape))
 
 
-def graph_of(x: Raw) -> UGraph:
+def graph_of(x):
     """One kernel, a block per tile of the first axis of the output; a load per use of an input.
 
     Where that axis is reduced over, there is one block.
@@ -136,7 +135,7 @@ def graph_of(x: Raw) -> UGraph:
     grid = tuple(a for a in x.axes[:1] if a not in _reduced(x))
     values: list[BlockOp] = []
 
-    def visit(node: Raw) -> int:
+    def visit(node):
         args = tuple(visit(a) for a in node.args)
         fields: dict[str, object] = {}
         op = node.op
@@ -147,7 +146,7 @@ def graph_of(x: Raw) -> UGraph:
             fields = {"value": node.attr}
         elif op in ("extent", "sum", "rmax"):
             fields = {"reduced": node.attr}
-        made = BlockOp(op, args, node.axes, DType.F32, Phase.POST, Layout.ELEMENT, **fields)  # type: ignore[arg-type]
+        made = BlockOp(op, args, node.axes, DType.F32, Phase.POST, Layout.ELEMENT, **fields)
         values.append(made)
         return len(values) - 1
 
@@ -158,6 +157,6 @@ def graph_of(x: Raw) -> UGraph:
     return UGraph(tuple(tensors), (Kernel("k0", grid, None, None, tuple(values), (save,)),))
 
 
-def _reduced(x: Raw) -> set[str]:
-    own = set(x.attr) if x.op in ("sum", "rmax") else set()  # type: ignore[call-overload]
+def _reduced(x):
+    own = set(x.attr) if x.op in ("sum", "rmax") else set()
     return own.union(*map(_reduced, x.args))

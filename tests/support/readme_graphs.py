@@ -1,9 +1,5 @@
 """The kernel graphs of the original's README, and µGraphs of its attention written by hand."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import mirage_onnx as mi
 
 #: One kernel: a block has some rows of a head and walks the positions.
@@ -68,7 +64,7 @@ SPLIT_NUMBERS = [
 ]
 
 
-def attention(heads: int = 2, rows: int = 256, depth: int = 64, positions: int = 4096) -> Any:
+def attention(heads=2, rows=256, depth=64, positions=4096):
     """Group-query attention of the README: no maximum, no scale."""
     graph = mi.new_kernel_graph()
     q = graph.new_input(dims=(heads, rows, depth), dtype=mi.float16)

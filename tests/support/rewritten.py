@@ -1,19 +1,17 @@
 """A small model with three regions, rewritten; and ways to tamper with what the rewriter wrote."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import onnx
+from golden_texts import read_texts
 from onnx import numpy_helper
-from small_models import Net, matches
+from small_models import Net, matches, region_of
 
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
-from mirage_onnx.custom_op.bundle import Bundle, read_bundle, write_bundle
+from mirage_onnx.custom_op.bundle import read_bundle, write_bundle
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
@@ -23,74 +21,7 @@ from mirage_onnx.rewrite.model import BUNDLE_NAME
 from mirage_onnx.target import H200
 
 #: What the search finds for the three regions; written down, so that tests need not search.
-UGRAPHS = (
-    """\
-ugraph 1
-tensor i0 f16[a0,a1] input
-tensor i1 f16[a2,a1] weight
-tensor o0 f16[a0,a2] output
-kernel k0 grid=a2,a0 cluster=- loop=-
-  %0 = const[0] : f32[] post uniform
-  %1 = const[1049/1048576] : f32[] post uniform
-  %2 = extent[a1] : f32[] post uniform
-  %3 = recip %2 : f32[] post uniform
-  %4 = load i0 imap=-,a0 cmap=- fmap=- : f16[a0,a1] post vector
-  %5 = cast %4 : f32[a0,a1] post vector
-  %6 = square %5 : f32[a0,a1] post vector
-  %7 = sum[a1] %6 : f32[a0] post uniform
-  %8 = mul %3 %7 : f32[a0] post uniform
-  %9 = add %1 %8 : f32[a0] post uniform
-  %10 = rsqrt %9 : f32[a0] post uniform
-  %11 = load i1 imap=a2,- cmap=- fmap=- : f16[a2,a1] post vector
-  %12 = cast %11 : f32[a1,a2] post vector
-  %13 = mul %5 %12 : f32[a0,a1,a2] post vector
-  %14 = sum[a1] %13 : f32[a0,a2] post uniform
-  %15 = mul %10 %14 : f32[a0,a2] post uniform
-  %16 = max %0 %15 : f32[a0,a2] post uniform
-  %17 = cast %16 : f16[a0,a2] post uniform
-  save o0 = %17 omap=a2,a0
-""",
-    """\
-ugraph 1
-tensor i0 f16[a0,a1] input
-tensor i1 f16[a2,a1] weight
-tensor o0 f16[a0,a2] output
-kernel k0 grid=a2,a0 cluster=- loop=-
-  %0 = const[1] : f32[] post uniform
-  %1 = const[-1/2] : f32[] post uniform
-  %2 = load i0 imap=-,a0 cmap=- fmap=- : f16[a0,a1] post vector
-  %3 = load i1 imap=a2,- cmap=- fmap=- : f16[a2,a1] post vector
-  %4 = cast %2 : f32[a0,a1] post vector
-  %5 = cast %3 : f32[a1,a2] post vector
-  %6 = mul %4 %5 : f32[a0,a1,a2] post vector
-  %7 = sum[a1] %6 : f32[a0,a2] post uniform
-  %8 = mul %1 %7 : f32[a0,a2] post uniform
-  %9 = exp %8 : f32[a0,a2] post uniform
-  %10 = add %0 %9 : f32[a0,a2] post uniform
-  %11 = recip %10 : f32[a0,a2] post uniform
-  %12 = cast %11 : f16[a0,a2] post uniform
-  save o0 = %12 omap=a2,a0
-""",
-    """\
-ugraph 1
-tensor i1 f16[a2,a0] input
-tensor i2 f16[a2,a1] input
-tensor i0 f16[a1,a0] weight
-tensor o0 f16[a2,a1] output
-kernel k0 grid=a1,a2 cluster=- loop=-
-  %0 = load i2 imap=a1,a2 cmap=- fmap=- : f16[a2,a1] post uniform
-  %1 = load i0 imap=a1,- cmap=- fmap=- : f16[a1,a0] post vector
-  %2 = load i1 imap=-,a2 cmap=- fmap=- : f16[a2,a0] post vector
-  %3 = cast %1 : f32[a0,a1] post vector
-  %4 = cast %2 : f32[a0,a2] post vector
-  %5 = mul %3 %4 : f32[a0,a1,a2] post vector
-  %6 = sum[a0] %5 : f32[a1,a2] post uniform
-  %7 = cast %0 : f32[a1,a2] post uniform
-  %8 = add %6 %7 : f32[a1,a2] post uniform
-  %9 = cast %8 : f16[a1,a2] post uniform
-  save o0 = %9 omap=a1,a2
-""",
-)
+UGRAPHS = tuple(read_texts(Path(__file__).with_suffix(".txt.xz")).values())
 PARAMS = KernelParams(tile=(1, 1), warps=1)
 
 
@@ -103,21 +34,21 @@ class Rewritten:
     compiled: tuple[Compiled, ...]
 
     @property
-    def model(self) -> onnx.ModelProto:
+    def model(self):
         return self.using({})
 
     @property
-    def nodes(self) -> tuple[str, ...]:
+    def nodes(self):
         """Names of the custom nodes, in order; node k runs plan k."""
         return tuple(n.name for n in self.model.graph.node if n.op_type.startswith("MuGraph_"))
 
-    def using(self, changes: Mapping[int, Compiled]) -> onnx.ModelProto:
+    def using(self, changes):
         """The rewritten model with other kernels for some regions, consistent in every record."""
         kernels = [changes.get(k, c) for k, c in enumerate(self.compiled)]
         pairs = list(zip(self.regions, kernels, strict=True))
         return apply(load_model(self.original), pairs, H200)[0]
 
-    def recompiled(self, k: int, old: str, new: str) -> Compiled:
+    def recompiled(self, k, old, new):
         """Region k's kernels of a µGraph in which the text ``old`` is ``new``: a wrong search."""
         candidate = self.compiled[k].candidate
         text = print_ugraph(candidate.ugraph)
@@ -128,7 +59,7 @@ class Rewritten:
         return done[0]
 
 
-def chain() -> Rewritten:
+def chain():
     """h = relu(rms(x) W1), g = sigmoid(h W2 / 2), y = g W3 + h, as three regions."""
     net = Net()
     x = net.input(8, 64)
@@ -148,16 +79,27 @@ def chain() -> Rewritten:
         regions.append(best.region)
         taken |= set(best.nodes)
     assert taken == {n.name for n in model.graph.node}
-    compiled = []
-    for region, text in zip(regions, UGRAPHS, strict=True):
-        candidate = Candidate(parse_ugraph(text), (PARAMS,))
-        done, refused = compile_candidates(region, [candidate], H200, keep=1)
-        assert not refused
-        compiled.append(done[0])
+    compiled = map(_compiled, regions, UGRAPHS)
     return Rewritten(model, tuple(regions), tuple(compiled))
 
 
-def tampered(model: onnx.ModelProto, change: Callable[[Bundle], Bundle]) -> onnx.ModelProto:
+def _compiled(region, text):
+    candidate = Candidate(parse_ugraph(text), (PARAMS,))
+    done, refused = compile_candidates(region, [candidate], H200, keep=1)
+    assert not refused
+    return done[0]
+
+
+def any_rows():
+    """g = sigmoid(x W / 2), of any number of rows."""
+    net = Net()
+    product = net.MatMul(net.input("rows", 64), net.weight(64, 64))
+    model = net.model(net.Sigmoid(net.Mul(product, 0.5)))
+    region = region_of(model)
+    return Rewritten(model, (region,), (_compiled(region, UGRAPHS[1]),))
+
+
+def tampered(model, change):
     """The model with another bundle, whose own hashes are right again."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
@@ -167,10 +109,10 @@ def tampered(model: onnx.ModelProto, change: Callable[[Bundle], Bundle]) -> onnx
     return result
 
 
-def with_record(k: int, change: Callable[[dict[str, Any]], None]) -> Callable[[Bundle], Bundle]:
+def with_record(k, change):
     """Tamper with the provenance of plan k, in place."""
 
-    def go(bundle: Bundle) -> Bundle:
+    def go(bundle):
         records = copy.deepcopy(bundle.provenance)
         change(records[k])
         return replace(bundle, provenance=records)
@@ -178,10 +120,10 @@ def with_record(k: int, change: Callable[[dict[str, Any]], None]) -> Callable[[B
     return go
 
 
-def with_plan(k: int, old: str, new: str) -> Callable[[Bundle], Bundle]:
+def with_plan(k, old, new):
     """Tamper with the text of plan k."""
 
-    def go(bundle: Bundle) -> Bundle:
+    def go(bundle):
         assert old in bundle.plans[k]
         plans = list(bundle.plans)
         plans[k] = plans[k].replace(old, new, 1)
@@ -190,10 +132,10 @@ def with_plan(k: int, old: str, new: str) -> Callable[[Bundle], Bundle]:
     return go
 
 
-def permuted(order: Sequence[int]) -> Callable[[Bundle], Bundle]:
+def permuted(order):
     """Plan k becomes what plan ``order[k]`` was, its provenance with it."""
 
-    def go(bundle: Bundle) -> Bundle:
+    def go(bundle):
         return replace(
             bundle,
             plans=tuple(bundle.plans[k] for k in order),

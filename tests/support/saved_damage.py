@@ -1,11 +1,6 @@
 """Random damage to decoded JSON: what a file may look like after anything happened to it."""
 
-from __future__ import annotations
-
 import copy
-from typing import Any
-
-import numpy as np
 
 NUMBERS = (-2, -1, 0, 1, 2, 3, 4, 8, 64, 921, 1000, 1003, 1006, 1009, 10**12)
 OTHERS = (
@@ -24,7 +19,7 @@ OTHERS = (
 )
 
 
-def damaged(graph: list[Any], rng: np.random.Generator, changes: int = 1) -> list[Any]:
+def damaged(graph, rng, changes=1):
     """A copy with this many places changed."""
     result = copy.deepcopy(graph)
     for _ in range(changes):
@@ -46,7 +41,7 @@ def damaged(graph: list[Any], rng: np.random.Generator, changes: int = 1) -> lis
     return result
 
 
-def _places(x: Any) -> Any:
+def _places(x):
     """(container, key) of everything inside."""
     if isinstance(x, dict | list):
         for key in list(x) if isinstance(x, dict) else range(len(x)):

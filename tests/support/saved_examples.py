@@ -4,8 +4,6 @@ Dimensions are small and often equal on purpose: a wrong map then still gives a 
 fit, which only its values betray.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,12 +26,12 @@ class Example:
     graphs: Callable[[], list[list[Json]]]
 
 
-def norm_linear() -> list[list[Json]]:
+def norm_linear():
     cut = [_norm_linear(blocks, loop) for blocks, loop in ((4, 2), (2, 4))]
     return [*cut, _norm_then_linear(), _norm_linear_library(), _norm_linear(2, 2)]
 
 
-def _norm_linear(blocks: int, loop: int) -> list[Json]:
+def _norm_linear(blocks, loop):
     """The norm's division after the product: one kernel."""
     g = Graph()
     x, w = g.input(8, 8), g.input(8, 8)
@@ -45,7 +43,7 @@ def _norm_linear(blocks: int, loop: int) -> list[Json]:
     return g.saved()
 
 
-def _norm_then_linear() -> list[Json]:
+def _norm_then_linear():
     """The norm in a kernel by rows, the product in a library kernel."""
     g = Graph()
     x, w = g.input(8, 8), g.input(8, 8)
@@ -55,18 +53,18 @@ def _norm_then_linear() -> list[Json]:
     return g.saved()
 
 
-def _norm_linear_library() -> list[Json]:
+def _norm_linear_library():
     g = Graph()
     x, w = g.input(8, 8), g.input(8, 8)
     g.output(g.op("matmul", g.op("rms_norm", x), w))
     return g.saved()
 
 
-def gated() -> list[list[Json]]:
+def gated():
     return [_gated(fused=True), _gated(fused=False)]
 
 
-def _gated(*, fused: bool) -> list[Json]:
+def _gated(*, fused):
     g = Graph()
     x, w1, w2 = g.input(8, 8), g.input(8, 8), g.input(8, 8)
     k = g.kernel((2, 1, 1), 4)
@@ -82,11 +80,11 @@ def _gated(*, fused: bool) -> list[Json]:
     return g.saved()
 
 
-def low_rank() -> list[list[Json]]:
+def low_rank():
     return [_low_rank(loop=1), _low_rank_in_loop()]
 
 
-def _low_rank(loop: int) -> list[Json]:
+def _low_rank(loop):
     """Every block computes x a, all in one iteration."""
     g = Graph()
     x, w, a, b = g.input(4, 8), g.input(8, 8), g.input(8, 4), g.input(4, 8)
@@ -98,7 +96,7 @@ def _low_rank(loop: int) -> list[Json]:
     return g.saved()
 
 
-def _low_rank_in_loop() -> list[Json]:
+def _low_rank_in_loop():
     """x a b is linear in x, so that it may be added up with x w over the loop."""
     g = Graph()
     x, w, a, b = g.input(4, 8), g.input(8, 8), g.input(8, 4), g.input(4, 8)
@@ -111,7 +109,7 @@ def _low_rank_in_loop() -> list[Json]:
     return g.saved()
 
 
-def attention() -> list[list[Json]]:
+def attention():
     return [
         _split_attention("accum_red_ld_sum", loop=1),
         _split_attention("accum_red_ld_sum", loop=2),
@@ -121,7 +119,7 @@ def attention() -> list[list[Json]]:
     ]
 
 
-def _split_attention(denominator: str, loop: int) -> list[Json]:
+def _split_attention(denominator, loop):
     """Keys split over grid y and the loop; partial results side by side; a second kernel adds."""
     g = Graph()
     q, k, v = g.input(2, 8, 4), g.input(2, 4, 32), g.input(2, 32, 4)
@@ -139,7 +137,7 @@ def _split_attention(denominator: str, loop: int) -> list[Json]:
     return g.saved()
 
 
-def _attention_library() -> list[Json]:
+def _attention_library():
     g = Graph()
     q, k, v = g.input(2, 8, 4), g.input(2, 4, 32), g.input(2, 32, 4)
     e = g.op("exp", g.op("matmul", q, k))
@@ -147,12 +145,12 @@ def _attention_library() -> list[Json]:
     return g.saved()
 
 
-def residual_norm() -> list[list[Json]]:
+def residual_norm():
     """rms_norm(x + alpha (rms_norm(h) + x)), the last division in a library kernel in one."""
     return [_residual_norm(split=False), _residual_norm(split=True)]
 
 
-def _residual_norm(*, split: bool) -> list[Json]:
+def _residual_norm(*, split):
     g = Graph()
     h, x, alpha = g.input(8, 8), g.input(8, 8), g.input(8, 8)
     k = g.kernel((4, 1, 1))
@@ -167,7 +165,7 @@ def _residual_norm(*, split: bool) -> list[Json]:
     return g.saved()
 
 
-def column_means() -> list[list[Json]]:
+def column_means():
     """gelu(relu(x) - y) / sum: functions and block reductions that no published file uses."""
     g = Graph()
     x, y = g.input(8, 8), g.input(8, 8)
@@ -179,7 +177,7 @@ def column_means() -> list[list[Json]]:
     return [g.saved()]
 
 
-def column_means_reference() -> KernelGraph:
+def column_means_reference():
     g = mi.new_kernel_graph()
     x, y = (g.new_input(dims=(8, 8), dtype=mi.float16) for _ in range(2))
     e = g.gelu(g.sub(g.relu(x), y))
@@ -199,7 +197,7 @@ EXAMPLES: dict[str, Example] = {
 }
 
 
-def file_text(name: str) -> str:
+def file_text(name):
     """The graphs of an example as a file: one line per kernel operator."""
     graphs = [
         "[\n" + ",\n".join(json.dumps(op, separators=(",", ":")) for op in graph) + "\n]"

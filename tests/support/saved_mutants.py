@@ -4,8 +4,6 @@ A mutant whose shapes cannot fit any more is left out: what remains is executabl
 like it. Many compute the same as before; the oracle says which.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,11 +27,11 @@ class Mutant:
     graph: Graph
 
 
-def blocks(graph: Graph) -> list[Json]:
+def blocks(graph):
     return [op["bgraph"] for op in graph if "bgraph" in op]
 
 
-def operators(graph: Graph) -> list[Json]:
+def operators(graph):
     """Of both levels, in a fixed order."""
     result = []
     for op in graph:
@@ -41,18 +39,18 @@ def operators(graph: Graph) -> list[Json]:
     return result
 
 
-def name_of(op: Json) -> str:
+def name_of(op):
     return str(op["op_type"][3:-3])
 
 
-def renamed(op: Json, name: str) -> None:
+def renamed(op, name):
     op["op_type"] = f"{op['op_type'][:3]}{name}_op"
 
 
 Edit = Callable[[Graph], None]
 
 
-def map_edits(graph: Graph, field: str) -> Iterator[Edit]:
+def map_edits(graph, field):
     """One entry of one map of one block input or output."""
     kind = field.removesuffix("_map")
     for n, op in enumerate(operators(graph)):
@@ -64,7 +62,7 @@ def map_edits(graph: Graph, field: str) -> Iterator[Edit]:
                     yield lambda x, n=n, g=g, d=d: operators(x)[n][field].update({g: d})
 
 
-def loop_edits(graph: Graph) -> Iterator[Edit]:
+def loop_edits(graph):
     for n, op in enumerate(operators(graph)):
         if "forloop_dim" not in op:
             continue
@@ -73,7 +71,7 @@ def loop_edits(graph: Graph) -> Iterator[Edit]:
                 yield lambda x, n=n, d=d: operators(x)[n].update(forloop_dim=d)
 
 
-def tensor_edits(graph: Graph) -> Iterator[Edit]:
+def tensor_edits(graph):
     """A block input reads another device tensor."""
     made = [t["guid"] for op in graph for t in op["output_tensors"]]
     for n, op in enumerate(operators(graph)):
@@ -84,13 +82,13 @@ def tensor_edits(graph: Graph) -> Iterator[Edit]:
                 yield lambda x, n=n, guid=guid: operators(x)[n]["dtensor"].update(guid=guid)
 
 
-def swap_edits(graph: Graph) -> Iterator[Edit]:
+def swap_edits(graph):
     for n, op in enumerate(operators(graph)):
         if len(op["input_tensors"]) == 2 and "bgraph" not in op:
             yield lambda x, n=n: operators(x)[n]["input_tensors"].reverse()
 
 
-def operand_edits(graph: Graph) -> Iterator[Edit]:
+def operand_edits(graph):
     """An operand is replaced by any other value that exists in the same graph."""
     levels = [(graph, "kn_")] + [(b["operators"], "tb_") for b in blocks(graph)]
     for ops, prefix in levels:
@@ -108,7 +106,7 @@ def operand_edits(graph: Graph) -> Iterator[Edit]:
                         ][p].update(guid=guid)
 
 
-def function_edits(graph: Graph, names: tuple[str, ...]) -> Iterator[Edit]:
+def function_edits(graph, names):
     for n, op in enumerate(operators(graph)):
         if name_of(op) in names:
             for other in names:
@@ -116,7 +114,7 @@ def function_edits(graph: Graph, names: tuple[str, ...]) -> Iterator[Edit]:
                     yield lambda x, n=n, other=other: renamed(operators(x)[n], other)
 
 
-def drop_edits(graph: Graph) -> Iterator[Edit]:
+def drop_edits(graph):
     """An operation is left out; what read its result reads an operand."""
     for n, op in enumerate(operators(graph)):
         if name_of(op) in ("input", "output", "customized"):
@@ -125,7 +123,7 @@ def drop_edits(graph: Graph) -> Iterator[Edit]:
             yield lambda x, n=n, guid=t["guid"]: _drop(x, n, guid)
 
 
-def _drop(graph: Graph, n: int, instead: int) -> None:
+def _drop(graph, n, instead):
     op = operators(graph)[n]
     gone = op["output_tensors"][0]["guid"]
     for ops in (graph, *(b["operators"] for b in blocks(graph))):
@@ -136,7 +134,7 @@ def _drop(graph: Graph, n: int, instead: int) -> None:
                 t["guid"] = instead
 
 
-def order_edits(graph: Graph) -> Iterator[Edit]:
+def order_edits(graph):
     """A function before an accumulator comes after it, or the other way round."""
     for n, op in enumerate(operators(graph)):
         for m, later in enumerate(operators(graph)):
@@ -149,14 +147,14 @@ def order_edits(graph: Graph) -> Iterator[Edit]:
                 yield lambda x, n=n, m=m: _exchange(x, n, m)
 
 
-def _exchange(graph: Graph, n: int, m: int) -> None:
+def _exchange(graph, n, m):
     first, second = operators(graph)[n], operators(graph)[m]
     one, two = name_of(first), name_of(second)
     renamed(first, two)
     renamed(second, one)
 
 
-def number_edits(graph: Graph) -> Iterator[Edit]:
+def number_edits(graph):
     """Twice or half as many blocks, iterations, or elements of a chunk."""
     for n, block in enumerate(blocks(graph)):
         for field in ("forloop_range", "reduction_dimx"):
@@ -185,7 +183,7 @@ KINDS: dict[str, Callable[[Graph], Iterator[Edit]]] = {
 }
 
 
-def mutants(graph: Graph, step: int = 1) -> Iterator[Mutant]:
+def mutants(graph, step=1):
     """The mutants whose shapes fit, of every ``step``-th edit."""
     every = ((kind, edit) for kind, edits in KINDS.items() for edit in edits(graph))
     for kind, edit in islice(every, 0, None, step):

@@ -5,9 +5,7 @@ JSON and numpy arrays only, and shares nothing with the reader under ``mirage_on
 graph that is not executable as written raises ``NotExecutableError``.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -43,12 +41,12 @@ class NotExecutableError(ValueError):
     """The graph does not say what to compute."""
 
 
-def need(condition: bool, otherwise: str) -> None:
+def need(condition, otherwise):
     if not condition:
         raise NotExecutableError(otherwise)
 
 
-def run_saved(graph: Sequence[Json], inputs: Sequence[Array]) -> list[Array]:
+def run_saved(graph, inputs):
     """The outputs of one kernel graph on float64 inputs, in the order of its output operators."""
     env: dict[int, Array] = {}
     given = iter(inputs)
@@ -72,18 +70,18 @@ def run_saved(graph: Sequence[Json], inputs: Sequence[Array]) -> list[Array]:
     return outputs
 
 
-def shape_of(tensor: Json) -> tuple[int, ...]:
+def shape_of(tensor):
     return tuple(tensor["dim"][: tensor["num_dims"]])
 
 
-def fetch(env: dict[int, Array], tensor: Json) -> Array:
+def fetch(env, tensor):
     need(tensor["guid"] in env, f"tensor {tensor['guid']} does not exist yet")
     x = env[tensor["guid"]]
     need(x.shape == shape_of(tensor), f"{x.shape} is read as {shape_of(tensor)}")
     return x
 
 
-def store(env: dict[int, Array], tensors: Sequence[Json], results: Sequence[Array | None]) -> None:
+def store(env, tensors, results):
     need(len(tensors) == len(results), "wrong number of results")
     for tensor, x in zip(tensors, results, strict=True):
         assert x is not None
@@ -92,7 +90,7 @@ def store(env: dict[int, Array], tensors: Sequence[Json], results: Sequence[Arra
         env[tensor["guid"]] = x
 
 
-def apply(op: str, arguments: list[Array]) -> Array:
+def apply(op, arguments):
     """An operation of either level on whole arrays."""
     if op == "matmul":
         need(len(arguments) == 2, "a matmul has two operands")
@@ -112,7 +110,7 @@ def apply(op: str, arguments: list[Array]) -> Array:
     return BINARY[op](a, b)
 
 
-def run_kernel(op: Json, inputs: list[Array]) -> list[Array]:
+def run_kernel(op, inputs):
     """A custom kernel: every block computes its tiles, the outputs are laid side by side."""
     block = op["bgraph"]
     tensors = {t["guid"]: x for t, x in zip(op["input_tensors"], inputs, strict=True)}
@@ -142,7 +140,7 @@ def run_kernel(op: Json, inputs: list[Array]) -> list[Array]:
     return [results[t["guid"]] for t in op["output_tensors"]]
 
 
-def piece(x: Array, dim: int, index: int, count: int) -> Array:
+def piece(x, dim, index, count):
     need(dim < x.ndim and x.shape[dim] % count == 0, f"{x.shape} does not cut in {count} at {dim}")
     size = x.shape[dim] // count
     where = [slice(None)] * x.ndim
@@ -150,9 +148,7 @@ def piece(x: Array, dim: int, index: int, count: int) -> Array:
     return x[tuple(where)]
 
 
-def run_block(
-    block: Json, tensors: dict[int, Array], grid: list[int], index: tuple[int, ...]
-) -> Iterator[tuple[Json, Array]]:
+def run_block(block, tensors, grid, index):
     """The output operators of a block with their tiles."""
     loop, chunk = block["forloop_range"], block["reduction_dimx"]
     sums: dict[int, Array] = {}
@@ -198,7 +194,7 @@ def run_block(
             store(post, op["output_tensors"], [calculate(kind, arguments, chunk)])
 
 
-def after_loop(op: Json) -> bool:
+def after_loop(op):
     """Whether all that the operator reads exists only after the loop."""
     flags = {t["after_accum"] for t in op["input_tensors"]}
     need(len(flags) < 2, "operands from both sides of the end of the loop")
@@ -210,20 +206,20 @@ def after_loop(op: Json) -> bool:
     return post
 
 
-def calculate(kind: str, arguments: list[Array], chunk: int) -> Array:
+def calculate(kind, arguments, chunk):
     if kind.endswith("_to_dimx"):
         dim = int(kind.split("_")[1])
         return chunks(np.moveaxis(arguments[0], dim, -1), chunk).swapaxes(dim, -1)
     return apply(kind, arguments)
 
 
-def chunks(x: Array, chunk: int) -> Array:
+def chunks(x, chunk):
     """The sum of the chunks of the last dimension."""
     need(x.shape[-1] % chunk == 0, f"{x.shape[-1]} is not a multiple of {chunk}")
     return x.reshape(*x.shape[:-1], -1, chunk).sum(axis=-2)
 
 
-def summand(kind: str, x: Array, chunk: int) -> Array:
+def summand(kind, x, chunk):
     """What one iteration adds to an accumulator."""
     if kind == "accum_nored":
         return x
@@ -235,7 +231,7 @@ def summand(kind: str, x: Array, chunk: int) -> Array:
     return chunks(x, chunk)
 
 
-def finished(kind: str, total: Array, count: int) -> Array:
+def finished(kind, total, count):
     """An accumulator after the last iteration; ``count`` elements went into each mean."""
     if kind == "accum_red_ld_mean":
         return total / count

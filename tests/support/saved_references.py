@@ -3,8 +3,6 @@
 Shapes and operations are those of its benchmark scripts (notes: shared/notes/mirage.md, 5.1).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,14 +16,14 @@ VARIABLE = "MIRAGE_SAVED_MUGRAPHS"
 Shape = tuple[int, ...]
 
 
-def saved_folder() -> Path | None:
+def saved_folder():
     """Where the original's files are: in the environment variable, or beside the repository."""
     given = os.environ.get(VARIABLE)
     folder = Path(given) if given else ROOT.parent / "shared" / "mugraphs"
     return folder if any(folder.glob("*.json")) else None
 
 
-def norm_linear(x: Shape, w: Shape) -> KernelGraph:
+def norm_linear(x, w):
     """rms_norm(x) w."""
     g = mi.new_kernel_graph()
     a, b = (g.new_input(dims=d, dtype=mi.float16) for d in (x, w))
@@ -33,7 +31,7 @@ def norm_linear(x: Shape, w: Shape) -> KernelGraph:
     return g
 
 
-def gated_mlp(x: Shape, w: Shape) -> KernelGraph:
+def gated_mlp(x, w):
     """silu(x w1) * (x w2)."""
     g = mi.new_kernel_graph()
     a, w1, w2 = (g.new_input(dims=d, dtype=mi.float16) for d in (x, w, w))
@@ -41,7 +39,7 @@ def gated_mlp(x: Shape, w: Shape) -> KernelGraph:
     return g
 
 
-def lora(x: Shape, w: Shape, a: Shape, b: Shape) -> KernelGraph:
+def lora(x, w, a, b):
     """x w + (x a) b."""
     g = mi.new_kernel_graph()
     i, j, k, m = (g.new_input(dims=d, dtype=mi.float16) for d in (x, w, a, b))
@@ -49,7 +47,7 @@ def lora(x: Shape, w: Shape, a: Shape, b: Shape) -> KernelGraph:
     return g
 
 
-def attention(q: Shape, k: Shape, v: Shape) -> KernelGraph:
+def attention(q, k, v):
     """exp(q k) / sum(exp(q k)) v: no scale, no mask, no maximum."""
     g = mi.new_kernel_graph()
     a, b, c = (g.new_input(dims=d, dtype=mi.float16) for d in (q, k, v))
@@ -58,7 +56,7 @@ def attention(q: Shape, k: Shape, v: Shape) -> KernelGraph:
     return g
 
 
-def norm_transformer(x: Shape) -> KernelGraph:
+def norm_transformer(x):
     """rms_norm(x + alpha (rms_norm(h) + x)); inputs h, x, alpha."""
     g = mi.new_kernel_graph()
     h, y, alpha = (g.new_input(dims=x, dtype=mi.float16) for _ in range(3))
@@ -81,6 +79,6 @@ REFERENCES: dict[str, Reference] = {
 }
 
 
-def references(scaled: Callable[[Shape], Shape] = lambda shape: shape) -> dict[str, KernelGraph]:
+def references(scaled=lambda shape: shape):
     """File -> its reference, with the shapes of its inputs ``scaled``."""
     return {name: build(*map(scaled, shapes)) for name, (build, shapes) in REFERENCES.items()}

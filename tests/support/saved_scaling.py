@@ -3,22 +3,20 @@
 Grid dimensions, loops, chunks and input dimensions are replaced together; all other shapes follow.
 """
 
-from __future__ import annotations
-
 import copy
 
-from saved_writer import Json, recorded
+from saved_writer import recorded
 
 #: Input dimension -> what it becomes; others stay.
 SIZES = {4096: 32, 6144: 32, 1024: 16, 256: 16, 64: 4, 32: 4, 16: 8}
 MOST_BLOCKS, MOST_ITERATIONS, CHUNK = 4, 2, 4
 
 
-def scaled_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+def scaled_shape(shape):
     return tuple(SIZES.get(n, n) for n in shape)
 
 
-def scaled_down(graph: list[Json]) -> list[Json]:
+def scaled_down(graph):
     """``graph`` with at most ``MOST_BLOCKS`` blocks per grid dimension, and so on."""
     small = copy.deepcopy(graph)
     for op in small:

@@ -1,12 +1,8 @@
 """The float64 truth about a saved graph: how far its outputs are from the reference's."""
 
-from __future__ import annotations
-
 import numpy as np
 from saved_oracle import NotExecutableError, run_saved
-from saved_writer import Json
 
-from mirage_onnx.importer.kernel_graph import KernelGraph
 from mirage_onnx.match.whole import whole_region
 from mirage_onnx.verify.interpret_steps import interpret_steps
 
@@ -17,7 +13,7 @@ EQUAL = 1e-6
 class Truth:
     """Random inputs of a reference and what it computes from them."""
 
-    def __init__(self, reference: KernelGraph, rng: np.random.Generator) -> None:
+    def __init__(self, reference, rng):
         self.program = reference.program()
         self.region = whole_region(self.program)
         shapes = [self.program.tensors[x].shape for x in self.program.inputs]
@@ -27,7 +23,7 @@ class Truth:
         values = interpret_steps(self.region, arrays, rounded=False)
         self.outputs = [values[o] for o in self.program.outputs]
 
-    def error(self, graph: list[Json]) -> float:
+    def error(self, graph):
         """The largest relative L2 error of an output; infinite where there is no such output."""
         try:
             with np.errstate(all="ignore"):
@@ -40,5 +36,5 @@ class Truth:
         error = max(float(np.linalg.norm(x - y) / np.linalg.norm(y)) for x, y in pairs)
         return error if np.isfinite(error) else np.inf
 
-    def equal(self, graph: list[Json]) -> bool:
+    def equal(self, graph):
         return self.error(graph) < EQUAL

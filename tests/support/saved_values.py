@@ -1,17 +1,28 @@
-"""The float64 value of a µGraph that was read from a saved graph, with the saved numbers."""
-
-from __future__ import annotations
+"""The µGraph of a saved graph, and its float64 value with the saved numbers."""
 
 import numpy as np
 from saved_truth import Truth
 
+from mirage_onnx.errors import Rejection
+from mirage_onnx.match.whole import whole_region
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
-from mirage_onnx.verify.saved import SavedProgram
+from mirage_onnx.verify.saved import translate
+from mirage_onnx.verify.saved_format import parse_saved
 
 
-def values(ours: SavedProgram, truth: Truth) -> np.ndarray:
+def read(graph, reference):
+    """What the reader makes of a graph whose format is right."""
+    parsed = parse_saved(graph)
+    assert not isinstance(parsed, Rejection)
+    if isinstance(reference, Truth):
+        return translate(parsed, reference.program, reference.region)
+    program = reference.program()
+    return translate(parsed, program, whole_region(program))
+
+
+def values(ours, truth):
     """The only output, by the dimensions of the reference, on the inputs of ``truth``."""
     arrays = dict(zip(truth.program.inputs, truth.inputs, strict=True))
     extents = ours.region.extents

@@ -24,7 +24,7 @@ class MisfitError(ValueError):
 class Kernel:
     """The block graph of a custom kernel under construction."""
 
-    def __init__(self, names: count[int], grid: Triple, loop: int, chunk: int) -> None:
+    def __init__(self, names, grid, loop, chunk):
         self._names = names
         self.operators: list[Json] = []
         self.block = {
@@ -37,21 +37,21 @@ class Kernel:
             "smem_offset": 0,
         }
 
-    def load(self, tensor: int, imap: Triple = NOWHERE, loop_dim: int = -1) -> int:
+    def load(self, tensor, imap=NOWHERE, loop_dim=-1):
         extra = {"input_map": triple(imap), "forloop_dim": loop_dim, "dtensor": {"guid": tensor}}
         return self._add("tb_input_op", (), extra)
 
-    def op(self, name: str, *inputs: int) -> int:
+    def op(self, name, *inputs):
         return self._add(f"tb_{name}_op", inputs, {})
 
-    def store(self, value: int, omap: Triple = NOWHERE) -> int:
+    def store(self, value, omap=NOWHERE):
         """The device tensor that the blocks write."""
         tensor = next(self._names)
         extra = {"output_map": triple(omap), "dtensor": {"guid": tensor}}
         self.operators.append(operator("tb_output_op", (value,), (), extra))
         return tensor
 
-    def _add(self, kind: str, inputs: tuple[int, ...], extra: Json) -> int:
+    def _add(self, kind, inputs, extra):
         out = next(self._names)
         self.operators.append(operator(kind, inputs, (out,), extra))
         return out
@@ -60,42 +60,42 @@ class Kernel:
 class Graph:
     """A kernel graph under construction."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._names = count(1000)
         self.operators: list[Json] = []
 
-    def input(self, *shape: int) -> int:
+    def input(self, *shape):
         out = next(self._names)
         op = operator("kn_input_op", (), (out,), {"input_map": triple(NOWHERE)})
         op["output_tensors"] = [tensor(out, shape, post=None)]
         self.operators.append(op)
         return out
 
-    def op(self, name: str, *inputs: int) -> int:
+    def op(self, name, *inputs):
         out = next(self._names)
         self.operators.append(operator(f"kn_{name}_op", inputs, (out,), {}))
         return out
 
-    def kernel(self, grid: Triple = (1, 1, 1), loop: int = 1, chunk: int = 64) -> Kernel:
+    def kernel(self, grid=(1, 1, 1), loop=1, chunk=64):
         kernel = Kernel(self._names, grid, loop, chunk)
         op = operator("kn_customized_op", (), (), {"bgraph": kernel.block})
         self.operators.append(op)
         return kernel
 
-    def output(self, value: int) -> None:
+    def output(self, value):
         extra = {"output_map": triple(NOWHERE)}
         self.operators.append(operator("kn_output_op", (value,), (), extra))
 
-    def saved(self) -> list[Json]:
+    def saved(self):
         """The graph as the file has it."""
         return recorded(self.operators)
 
 
-def triple(values: Triple) -> Json:
+def triple(values):
     return dict(zip("xyz", values, strict=True))
 
 
-def operator(kind: str, inputs: tuple[int, ...], outputs: tuple[int, ...], extra: Json) -> Json:
+def operator(kind, inputs, outputs, extra):
     return {
         "op_type": kind,
         "input_tensors": [{"guid": g} for g in inputs],
@@ -104,7 +104,7 @@ def operator(kind: str, inputs: tuple[int, ...], outputs: tuple[int, ...], extra
     }
 
 
-def tensor(guid: int, shape: Shape, post: bool | None) -> Json:
+def tensor(guid, shape, post):
     """``post`` is None for a device tensor."""
     padded = [*shape, *[0] * (4 - len(shape))]
     common = {"data_type": FLOAT16, "dim": padded, "guid": guid, "num_dims": len(shape)}
@@ -113,7 +113,7 @@ def tensor(guid: int, shape: Shape, post: bool | None) -> Json:
     return {**common, "layout": "SmemRowMajor", "after_accum": post, "smem_offset": 0}
 
 
-def recorded(operators: list[Json]) -> list[Json]:
+def recorded(operators):
     """A copy with the interface of its custom kernels and every shape recomputed.
 
     Raises:
@@ -139,7 +139,7 @@ def recorded(operators: list[Json]) -> list[Json]:
     return graph
 
 
-def _record_kernel(op: Json, device: dict[int, Shape]) -> None:
+def _record_kernel(op, device):
     block = op["bgraph"]
     grid = [block["grid_dim"][g] for g in "xyz"]
     loop, chunk = block["forloop_range"], block["reduction_dimx"]
@@ -180,13 +180,13 @@ def _record_kernel(op: Json, device: dict[int, Shape]) -> None:
     op["input_tensors"], op["output_tensors"] = reads, writes
 
 
-def look_up(shapes: dict[int, Shape], guid: int) -> Shape:
+def look_up(shapes, guid):
     if guid not in shapes:
         raise MisfitError(f"{guid} is not there yet")
     return shapes[guid]
 
 
-def scaled(shape: Shape, maps: Json, grid: list[int], *, grow: bool) -> Shape:
+def scaled(shape, maps, grid, *, grow):
     """The shape with its mapped dimensions divided by (``grow``: times) the grid's."""
     result = list(shape)
     for g, blocks in zip("xyz", grid, strict=True):
@@ -199,7 +199,7 @@ def scaled(shape: Shape, maps: Json, grid: list[int], *, grow: bool) -> Shape:
     return tuple(result)
 
 
-def result_shape(kind: str, shapes: list[Shape], chunk: int) -> Shape:
+def result_shape(kind, shapes, chunk):
     first = shapes[0]
     if kind == "matmul":
         a, b = shapes

@@ -1,7 +1,5 @@
 """Wrong graphs with a name: each is a right example with one mistake that somebody could make."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ class Wrong:
     index: int
     edit: Edit
 
-    def graph(self) -> list[Json]:
+    def graph(self):
         changed = copy.deepcopy(EXAMPLES[self.example].graphs()[self.index])
         self.edit(changed)
         try:
@@ -31,18 +29,18 @@ class Wrong:
             return changed
 
 
-def op(graph: list[Json], name: str, nth: int = 0) -> Json:
+def op(graph, name, nth=0):
     return [o for o in operators(graph) if name_of(o) == name][nth]
 
 
-def to(name: str, other: str, nth: int = 0) -> Edit:
+def to(name, other, nth=0):
     return lambda g: renamed(op(g, name, nth), other)
 
 
-def exchanged(first: str, second: str) -> Edit:
+def exchanged(first, second):
     """Two operations take each other's place."""
 
-    def edit(g: list[Json]) -> None:
+    def edit(g):
         a, b = op(g, first), op(g, second)
         renamed(a, second)
         renamed(b, first)
@@ -50,14 +48,14 @@ def exchanged(first: str, second: str) -> Edit:
     return edit
 
 
-def reversed_operands(name: str) -> Edit:
+def reversed_operands(name):
     return lambda g: op(g, name)["input_tensors"].reverse()
 
 
-def without(name: str, nth: int = 0, operand: int = 0) -> Edit:
+def without(name, nth=0, operand=0):
     """What read the result of the operation reads its operand."""
 
-    def edit(g: list[Json]) -> None:
+    def edit(g):
         gone = op(g, name, nth)
         instead = gone["input_tensors"][operand]["guid"]
         for ops in (g, *(b["operators"] for b in blocks(g))):
@@ -70,56 +68,56 @@ def without(name: str, nth: int = 0, operand: int = 0) -> Edit:
     return edit
 
 
-def load_field(nth: int, **fields: object) -> Edit:
+def load_field(nth, **fields):
     """Fields of the nth block input; ``imap`` is a triple."""
 
-    def edit(g: list[Json]) -> None:
+    def edit(g):
         load = next(o for i, o in enumerate(_loads(g)) if i == nth)
         for key, value in fields.items():
             if key == "imap":
-                load["input_map"] = dict(zip("xyz", value, strict=True))  # type: ignore[call-overload]
+                load["input_map"] = dict(zip("xyz", value, strict=True))
             else:
                 load[key] = value
 
     return edit
 
 
-def _loads(g: list[Json]) -> list[Json]:
+def _loads(g):
     return [o for o in operators(g) if o["op_type"] == "tb_input_op"]
 
 
-def store_map(nth: int, *omap: int) -> Edit:
+def store_map(nth, *omap):
     return lambda g: op(
         [o for o in g if "bgraph" in o], "output", nth
     )["output_map"].update(zip("xyz", omap, strict=True))  # fmt: skip
 
 
-def same_tensor(nth: int, other: int) -> Edit:
+def same_tensor(nth, other):
     """The nth block input reads the tensor of another."""
     return lambda g: _loads(g)[nth]["dtensor"].update(guid=_loads(g)[other]["dtensor"]["guid"])
 
 
-def exchanged_tensors(a: int, b: int) -> Edit:
-    def edit(g: list[Json]) -> None:
+def exchanged_tensors(a, b):
+    def edit(g):
         x, y = (_loads(g)[n]["dtensor"] for n in (a, b))
         x["guid"], y["guid"] = y["guid"], x["guid"]
 
     return edit
 
 
-def block_number(nth: int, field: str, value: int) -> Edit:
+def block_number(nth, field, value):
     return lambda g: blocks(g)[nth].update({field: value})
 
 
-def both(*edits: Edit) -> Edit:
-    def edit(g: list[Json]) -> None:
+def both(*edits):
+    def edit(g):
         for e in edits:
             e(g)
 
     return edit
 
 
-def dangling_operand(g: list[Json]) -> None:
+def dangling_operand(g):
     op(g, "matmul")["output_tensors"][0]["guid"] += 10_000
 
 
@@ -173,7 +171,7 @@ WRONG: tuple[Wrong, ...] = (
 )  # fmt: skip
 
 
-def diagonal_of_a_loop() -> list[Json]:
+def diagonal_of_a_loop():
     """sum_i x_i y_i where sum_i x_i sum_j y_j is wanted: one loop runs along i and j at once."""
     g = Graph()
     x, y = g.input(8, 8), g.input(8, 8)
@@ -183,7 +181,7 @@ def diagonal_of_a_loop() -> list[Json]:
     return g.saved()
 
 
-def diagonal_of_a_product() -> list[Json]:
+def diagonal_of_a_product():
     """sum_i x_i y_i where sum_ij x_i y_j is wanted."""
     g = Graph()
     x, y = g.input(8, 1), g.input(1, 8)

@@ -1,13 +1,10 @@
 """What the search is asked to discover in a program, read off the µGraphs that it returns."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from program_net import Build
 
-from mirage_onnx.ir.ugraph import Kernel, Phase, UGraph, is_part_axis
+from mirage_onnx.ir.ugraph import Phase, is_part_axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +21,7 @@ class Expected:
     contractions: int = 0
     parts: bool = False
 
-    def missing(self, found: Sequence[UGraph]) -> tuple[str, ...]:
+    def missing(self, found):
         """What is not met by ``found``, cheapest first; empty if all is."""
         if not found:
             return ("a candidate",)
@@ -50,31 +47,31 @@ class Entry:
     expected: Expected
 
 
-def used_ops(graph: UGraph) -> frozenset[str]:
+def used_ops(graph):
     return frozenset(o.op for k in graph.kernels for o in k.ops)
 
 
-def accumulators(kernel: Kernel) -> int:
+def accumulators(kernel):
     return sum(o.op.startswith("acc_") for o in kernel.ops)
 
 
-def contractions(kernel: Kernel) -> int:
+def contractions(kernel):
     """Of the loop; what is contracted after it is not counted."""
     return sum(o.op == "matmul" and o.phase is Phase.LOOP for o in kernel.ops)
 
 
-def has_parts(graph: UGraph) -> bool:
+def has_parts(graph):
     return any(is_part_axis(a) for t in graph.tensors for a in t.axes)
 
 
-def _most(found: Sequence[UGraph], count: Callable[[Kernel], int]) -> int:
+def _most(found, count):
     return max(count(k) for g in found for k in g.kernels)
 
 
-def entry(entries: dict[str, Entry], expected: Expected) -> Callable[[Build], Build]:
+def entry(entries, expected):
     """Put the decorated program under its name into ``entries``."""
 
-    def add(build: Build) -> Build:
+    def add(build):
         entries[build.__name__] = Entry(build, expected)
         return build
 

@@ -4,8 +4,6 @@ Every one is a graph of primitive operators at the sizes of a real model; the fi
 say what it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 
@@ -21,7 +19,7 @@ ENTRIES: dict[str, Entry] = {**NORMS, **LINEARS, **ATTENTIONS}
 EXPECTED: dict[str, Expected] = {name: e.expected for name, e in ENTRIES.items()}
 
 
-def _once(e: Entry) -> Callable[[], Region]:
+def _once(e):
     return cache(lambda: region(e.build))
 
 

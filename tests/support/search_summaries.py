@@ -1,17 +1,12 @@
 """What two searches must agree on, and polls that end one."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from mirage_onnx.ir.text import print_ugraph
-from mirage_onnx.superopt.result import SearchResult, Stop
+from mirage_onnx.superopt.result import Stop
 
 
-def summary(result: SearchResult) -> tuple[Any, ...]:
+def summary(result):
     """All but the time it took: candidates, states, built, verified, stop, pruned, refused."""
     r = result.report
     found = [
@@ -26,11 +21,11 @@ def summary(result: SearchResult) -> tuple[Any, ...]:
     return (found, r.states, r.built, r.verified, r.stop, r.pruned, r.refused)
 
 
-def after(polls: int) -> Callable[[], Stop | None]:
+def after(polls):
     """Interrupts at this poll."""
     left = [polls]
 
-    def stop() -> Stop | None:
+    def stop():
         left[0] -= 1
         return Stop.INTERRUPTED if left[0] < 0 else None
 

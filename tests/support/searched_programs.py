@@ -1,13 +1,8 @@
 """The canonical programs that the search's derivations of one kernel give, without its limits."""
 
-from __future__ import annotations
-
-from collections import Counter
-
 from canonical_size import Sizes
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.ugraph import Kernel
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.build import build_kernel
@@ -15,7 +10,6 @@ from mirage_onnx.superopt.canonical import block_terms, canonical_kernel
 from mirage_onnx.superopt.choices import Counts, Setting
 from mirage_onnx.superopt.derive import derivations
 from mirage_onnx.superopt.result import Bound
-from mirage_onnx.superopt.roles import Roles
 from mirage_onnx.superopt.space import Space
 from mirage_onnx.superopt.units import Units
 from mirage_onnx.target import H200
@@ -29,9 +23,7 @@ EXHAUSTIVE = Bound(
 SPACE = Space(tiled=True, shifted=True, split=False)
 
 
-def search_programs(
-    region: Region, roles: Roles, size: int, *, space: Space = SPACE, bound: Bound = EXHAUSTIVE
-) -> tuple[dict[str, Kernel], Counter[str]]:
+def search_programs(region, roles, size, *, space=SPACE, bound=EXHAUSTIVE):
     """Canonical text -> kernel of all derivations of at most this size, and what was pruned."""
     units = Units(region, H200, bound, AXIOMS, space)
     g, counts = units.graph, Counts(limit=bound.states)

@@ -1,7 +1,5 @@
 """Sizes of the speed table's rows that a CPU computes at once."""
 
-from __future__ import annotations
-
 #: Every row at a size that a CPU computes at once.
 SMALL: dict[str, dict[str, int]] = {
     "rmsnorm_linear": {"batch": 5, "hidden": 192, "out": 160},

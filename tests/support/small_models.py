@@ -5,21 +5,14 @@ x = net.input(8, 64)
 model = net.model(net.MatMul(net.Mul(x, 2.0), net.weight(64, 32)))
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from mirage_onnx.importer import LoadedModel, import_model, load_model
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
-from mirage_onnx.match.cuts import Candidate, Matches, find_candidates
-from mirage_onnx.superopt.search import SearchResult, search
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.match.cuts import find_candidates
+from mirage_onnx.superopt.search import search
 from mirage_onnx.target import H200
 from mirage_onnx.verify.prover import Prove
 from mirage_onnx.verify.prover import prover as region_prover
@@ -29,34 +22,34 @@ from mirage_onnx.verify.weights import sample_weights
 class Net:
     """Any other method adds the node of this name; numbers become constants."""
 
-    def __init__(self, dtype: Any = np.float16, prefix: str = "", seed: int = 0, opset: int = 20):
+    def __init__(self, dtype=np.float16, prefix="", seed=0, opset=20):
         self.dtype, self.prefix, self.opset = np.dtype(dtype), prefix, opset
         self.rng = np.random.default_rng(seed)
         self.nodes: list[onnx.NodeProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
         self.weights: list[onnx.TensorProto] = []
 
-    def _name(self, kind: str) -> str:
+    def _name(self, kind):
         return f"{self.prefix}{kind}{len(self.nodes) + len(self.inputs) + len(self.weights)}"
 
-    def input(self, *shape: int | str, dtype: Any = None) -> str:
+    def input(self, *shape, dtype=None):
         name = self._name("x")
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype or self.dtype))
         self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
         return name
 
-    def constant(self, value: Any, dtype: Any = None) -> str:
+    def constant(self, value, dtype=None):
         name = self._name("c")
         array = np.asarray(value, dtype or self.dtype)
         self.weights.append(numpy_helper.from_array(array, name))
         return name
 
-    def weight(self, *shape: int, scale: float | None = None) -> str:
+    def weight(self, *shape, scale=None):
         scale = scale or 1 / np.sqrt(shape[0])
         return self.constant(self.rng.standard_normal(shape) * scale)
 
-    def __getattr__(self, op: str) -> Callable[..., str]:
-        def add(*args: Any, **attributes: Any) -> str:
+    def __getattr__(self, op):
+        def add(*args, **attributes):
             inputs = [
                 a if isinstance(a, str)
                 else self.constant(a, np.int64 if isinstance(a, list) else None)
@@ -71,17 +64,17 @@ class Net:
             raise AttributeError(op)
         return add
 
-    def cast(self, x: str, dtype: Any) -> str:
+    def cast(self, x, dtype):
         return self.Cast(x, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
-    def rms(self, x: str, gamma: str | None = None, eps: float = 1e-3) -> str:
+    def rms(self, x, gamma=None, eps=1e-3):
         """x / sqrt(mean(x^2) + eps), times gamma."""
         square = self.Mul(x, x)
         root = self.Sqrt(self.Add(self.ReduceMean(square, [-1]), eps))
         y = self.Div(x, root)
         return self.Mul(y, gamma) if gamma else y
 
-    def model(self, *outputs: str) -> onnx.ModelProto:
+    def model(self, *outputs):
         graph = helper.make_graph(
             self.nodes, "small", self.inputs, [onnx.ValueInfoProto(name=o) for o in outputs],
             self.weights,
@@ -91,26 +84,27 @@ class Net:
         return onnx.shape_inference.infer_shapes(model)
 
 
-def matches(model: onnx.ModelProto) -> Matches:
-    return find_candidates(import_model(load_model(model)))
+def matches(model, **sizes):
+    """``sizes``: what regions assume of the names of dimensions."""
+    return find_candidates(import_model(load_model(model)), sizes=sizes or None)
 
 
-def largest(found: Matches) -> Candidate:
+def largest(found):
     """The candidate with the most nodes, of these with the most outputs."""
     return max(found.candidates, key=lambda c: (len(c.nodes), len(c.outputs)))
 
 
-def region_of(model: onnx.ModelProto) -> Region:
-    return largest(matches(model)).region
+def region_of(model, **sizes):
+    return largest(matches(model, **sizes)).region
 
 
 def prover(
-    loaded: LoadedModel | None = None,
-) -> Callable[[Region, UGraph, tuple[KernelParams, ...]], Any]:
+    loaded=None,
+):
     """What the pipeline passes to the search: proof, then safety in floating point."""
     own: dict[int, Prove] = {}
 
-    def prove(region: Region, graph: UGraph, params: tuple[KernelParams, ...]) -> Any:
+    def prove(region, graph, params):
         if id(region) not in own:
             weights = sample_weights(loaded, region) if loaded else None
             own[id(region)] = region_prover(region, weights)
@@ -119,13 +113,11 @@ def prover(
     return prove
 
 
-def search_region(
-    region: Region, loaded: LoadedModel | None = None, **options: Any
-) -> SearchResult:
+def search_region(region, loaded=None, **options):
     return search(region, H200, prover(loaded), **options)
 
 
-def feeds(model: onnx.ModelProto, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def feeds(model, rng):
     """Random values of every graph input; small whole numbers where it wants integers."""
     found = {}
     for value in model.graph.input:
@@ -138,7 +130,7 @@ def feeds(model: onnx.ModelProto, rng: np.random.Generator) -> dict[str, np.ndar
     return found
 
 
-def run_model(model: onnx.ModelProto, values: dict[str, np.ndarray]) -> list[np.ndarray]:
+def run_model(model, values):
     """All outputs in stock ONNX Runtime, which knows nothing of our library."""
     options = ort.SessionOptions()
     options.log_severity_level = 3

@@ -9,7 +9,6 @@ functions (``np.where``) come back too, as cupy's do, but never ``np.asarray``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -20,71 +19,69 @@ from scipy import special
 class StrictArray:
     """One array on a device that numpy cannot see."""
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
     dispatches = False
 
-    def __init__(self, data: np.ndarray) -> None:
+    def __init__(self, data):
         self._data = data
 
-    def get(self) -> np.ndarray:
+    def get(self):
         """The data, copied to numpy on purpose."""
         return self._data.copy()
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self):
         return self._data.shape
 
     @property
-    def ndim(self) -> int:
+    def ndim(self):
         return self._data.ndim
 
     @property
-    def size(self) -> int:
+    def size(self):
         return self._data.size
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self):
         return self._data.dtype
 
     @property
-    def T(self) -> StrictArray:  # noqa: N802
+    def T(self):  # noqa: N802
         return StrictArray(self._data.T)
 
-    def __array__(self, *_: object, **__: object) -> np.ndarray:
+    def __array__(self, *_, **__):
         raise TypeError("implicit conversion to a numpy array")
 
-    def __array_function__(
-        self, func: Callable[..., Any], types: object, args: Any, more: dict[str, Any]
-    ) -> Any:
+    def __array_function__(self, func, types, args, more):
         if not self.dispatches:
             raise TypeError(f"np.{func.__name__} of an array of another module")
         return wrap(func(*map(unwrap, args), **{k: unwrap(v) for k, v in more.items()}))
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *args: Any, **more: Any) -> Any:
+    def __array_ufunc__(self, ufunc, method, *args, **more):
         if getattr(np, ufunc.__name__, None) is not ufunc or method != "__call__":
             return NotImplemented
         return wrap(ufunc(*map(unwrap, args), **more))
 
-    def __bool__(self) -> bool:
+    def __bool__(self):
         return bool(self._data)
 
-    def __int__(self) -> int:
+    def __int__(self):
         return int(self._data)
 
-    def __float__(self) -> float:
+    def __float__(self):
         return float(self._data)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self._data)
 
-    def __getitem__(self, key: Any) -> StrictArray:
+    def __getitem__(self, key):
         return StrictArray(np.asarray(self._data[unwrap(key)]))
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key, value):
         self._data[unwrap(key)] = unwrap(value)
 
 
-def unwrap(x: Any) -> Any:
+def unwrap(x):
     """The data of a strict array; scalars pass, numpy arrays do not."""
     if isinstance(x, list | tuple):
         return type(x)(map(unwrap, x))
@@ -95,14 +92,14 @@ def unwrap(x: Any) -> Any:
     return x
 
 
-def wrap(x: Any) -> Any:
+def wrap(x):
     if isinstance(x, tuple):
         return tuple(map(wrap, x))
     return StrictArray(np.asarray(x)) if isinstance(x, np.ndarray | np.generic) else x
 
 
-def _method(name: str) -> Callable[..., Any]:
-    def call(self: StrictArray, *args: Any, **more: Any) -> Any:
+def _method(name):
+    def call(self, *args, **more):
         if more.keys() & {"initial", "where"}:
             raise TypeError(f"{name}() got an unexpected keyword argument, as in cupy")
         given = {k: unwrap(v) for k, v in more.items()}
@@ -122,15 +119,15 @@ for _name in (*_METHODS, *(f"__{o}__" for o in _OPERATORS)):
     setattr(StrictArray, _name, _method(_name))
 
 
-def _function(name: str, module: Any = np) -> Callable[..., Any]:
-    def call(*args: Any, **more: Any) -> Any:
+def _function(name, module=np):
+    def call(*args, **more):
         given = {k: unwrap(v) for k, v in more.items()}
         return wrap(getattr(module, name)(*map(unwrap, args), **given))
 
     return call
 
 
-def _asarray(x: Any, *args: Any, **more: Any) -> StrictArray:
+def _asarray(x, *args, **more):
     """From the host, which is allowed when it is said."""
     return x if isinstance(x, StrictArray) else StrictArray(np.array(x, *args, **more))
 

@@ -4,10 +4,8 @@ A mutation kind is a row of ``KINDS``: a pattern, and what may stand in its plac
 the code of a kernel (not in its comments) is one mutant. Texts stay compilable.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mirage_onnx.codegen.source import KernelSource
@@ -34,18 +32,18 @@ class Mutant:
     source: KernelSource
 
     @property
-    def change(self) -> str:
+    def change(self):
         return f"{self.kind} | {self.before} -> {self.after}"
 
 
-def _gone(match: re.Match[str]) -> tuple[str, ...]:
+def _gone(match):
     return (";",)
 
 
-def _number(name: str, *steps: int) -> Callable[[re.Match[str]], tuple[str, ...]]:
+def _number(name, *steps):
     """The number in group ``n`` moved by each step, where it stays positive."""
 
-    def move(match: re.Match[str]) -> tuple[str, ...]:
+    def move(match):
         text, value = match[0], int(match["n"])
         at, to = match.start("n") - match.start(), match.end("n") - match.start()
         return tuple(f"{text[:at]}{value + s}{text[to:]}" for s in steps if value + s > 0)
@@ -53,13 +51,13 @@ def _number(name: str, *steps: int) -> Callable[[re.Match[str]], tuple[str, ...]
     return move
 
 
-def _step(match: re.Match[str]) -> tuple[str, ...]:
+def _step(match):
     """Another step, where the walk takes more than one."""
     more = int(match["count"]) > int(match["n"])
     return _number("n", 1, -1)(match) if more else ()
 
 
-def _other(*choices: str) -> Callable[[re.Match[str]], tuple[str, ...]]:
+def _other(*choices):
     return lambda match: tuple(c for c in choices if c != match[0])
 
 
@@ -122,7 +120,7 @@ KINDS: tuple[Kind, ...] = (
 )  # fmt: skip
 
 
-def _wrong_operands(text: str, match: re.Match[str]) -> tuple[str, ...]:
+def _wrong_operands(text, match):
     """Another value of the same letter that the kernel has, subscripted as often."""
     letter = re.match(r"[a-z]+", match[0])
     assert letter
@@ -135,12 +133,12 @@ def _wrong_operands(text: str, match: re.Match[str]) -> tuple[str, ...]:
     return tuple(sorted(others))[:1]
 
 
-def _subscripts(text: str, at: int) -> int:
+def _subscripts(text, at):
     found = re.match(r"(?:\[[^\]]*\])+", text[at:])
     return found[0].count("[") if found else 0
 
 
-def mutants(kernel: KernelSource) -> Iterator[Mutant]:
+def mutants(kernel):
     """Every single mutation of a kernel's code."""
     lines = kernel.text.split("\n")
     body = next(i for i, line in enumerate(lines) if "PTX_KERNEL" in line or "_KERNEL(" in line)

@@ -1,19 +1,16 @@
 """Small block graphs for the tests of ``codegen/tiled``, and what the emulator makes of them."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mirage_onnx.codegen.tiled import emit_tiled
-from mirage_onnx.codegen.tiled.kernel import TiledPlan, plan_tiled
+from mirage_onnx.codegen.tiled.kernel import plan_tiled
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import KernelParams, UGraph, ugraph_extents
+from mirage_onnx.ir.ugraph import KernelParams, ugraph_extents
 from mirage_onnx.target import H200
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
@@ -120,9 +117,9 @@ kernel k1 grid=a0 cluster=- loop=-
 
 
 def product(
-    a: str = "a0,a1", b: str = "a2,a1", *, dtype: str = "f16", loop: bool = True,
-    layouts: tuple[str, str] = ("shared", "shared"), second: str = "",
-) -> str:  # fmt: skip
+    a = "a0,a1", b = "a2,a1", *, dtype = "f16", loop = True,
+    layouts = ("shared", "shared"), second = "",
+):  # fmt: skip
     """o0[a0, a2] = a contraction over a1 of tensors with their axes in these orders."""
     phase, cut = ("loop", "a1") if loop else ("post", "-")
     total = "  %3 = acc_sum %2 : f32[a0,a2] post C_frag\n" if loop else ""
@@ -145,13 +142,13 @@ class Case:
     extents: dict[str, int]
 
     @property
-    def graph(self) -> UGraph:
+    def graph(self):
         return parse_ugraph(self.text)
 
-    def all_extents(self) -> dict[str, int]:
+    def all_extents(self):
         return ugraph_extents(self.graph, self.params, self.extents)
 
-    def plan(self, kernel: int = 0) -> TiledPlan:
+    def plan(self, kernel=0):
         graph = self.graph
         return plan_tiled(
             graph, graph.kernels[kernel], self.params[kernel], self.all_extents(), H200
@@ -159,14 +156,14 @@ class Case:
 
 
 def case(
-    text: str, *tile: int, cluster: int = 1, loop_tile: int = 0, warps: int = 4, stages: int = 1,
-    **extents: int,
-) -> Case:  # fmt: skip
+    text, *tile, cluster = 1, loop_tile = 0, warps = 4, stages = 1,
+    **extents,
+):  # fmt: skip
     """A graph of one kernel."""
     return Case(text, (KernelParams(tile, cluster, loop_tile, warps, stages),), extents)
 
 
-def errors(cases: Sequence[Case], seed: int) -> list[float]:
+def errors(cases, seed):
     """The largest error of every case, relative to its largest output if that is above 1."""
     named = [
         Case(re.sub(r"\bk(\d)\b", rf"c{n}k\1", c.text), c.params, c.extents)

@@ -1,15 +1,11 @@
 """Mistakes in what a block graph computes: operations, arguments, constants, exponents."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from fractions import Fraction
 
-from draft import Draft, depends, each
+from draft import Draft, depends, each, replaced
 
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ops import ELEMENTWISE
-from mirage_onnx.ir.ugraph import Kernel
 
 UNARY = tuple(name for name, e in ELEMENTWISE.items() if e.arity == 1)
 BINARY = tuple(name for name, e in ELEMENTWISE.items() if e.arity == 2)
@@ -21,10 +17,8 @@ SUM_OR_MAX = {
     "red_sum": "red_max", "red_max": "red_sum",
 }  # fmt: skip
 
-Mutants = Iterator[Kernel]
 
-
-def other_function(kernel: Kernel) -> Mutants:
+def other_function(kernel):
     """An elementwise function becomes another one of its arity."""
     for group in (UNARY, BINARY):
         for i, op in each(kernel, *group):
@@ -33,7 +27,7 @@ def other_function(kernel: Kernel) -> Mutants:
                     yield Draft(kernel).set(i, op=name).done()
 
 
-def sum_or_max(kernel: Kernel) -> Mutants:
+def sum_or_max(kernel):
     """A sum becomes a maximum or the other way round, at every level."""
     for i, op in each(kernel, *SUM_OR_MAX):
         yield Draft(kernel).set(i, op=SUM_OR_MAX[op.op]).done()
@@ -41,25 +35,24 @@ def sum_or_max(kernel: Kernel) -> Mutants:
         yield Draft(kernel).redirect(i, op.args[0]).done()
 
 
-def operand_order(kernel: Kernel) -> Mutants:
+def operand_order(kernel):
     """The two operands change places (nothing happens where the operation commutes)."""
     for i, op in enumerate(kernel.ops):
         if len(op.args) == 2:
             yield Draft(kernel).set(i, args=op.args[::-1]).done()
 
 
-def other_argument(kernel: Kernel) -> Mutants:
+def other_argument(kernel):
     """An argument becomes another earlier value over the same axes in the same phase."""
     for i, op in enumerate(kernel.ops):
         for at, a in enumerate(op.args):
             for b in range(i):
                 x, y = kernel.ops[a], kernel.ops[b]
                 if b != a and x.phase is y.phase and set(x.axes) == set(y.axes):
-                    args = (*op.args[:at], b, *op.args[at + 1 :])
-                    yield Draft(kernel).set(i, args=args).done()
+                    yield Draft(kernel).argument(i, at, b).done()
 
 
-def broadcast_argument(kernel: Kernel) -> Mutants:
+def broadcast_argument(kernel):
     """An argument becomes a value over other axes, so it is broadcast along the wrong ones."""
     for i, op in enumerate(kernel.ops):
         for at, a in enumerate(op.args):
@@ -71,39 +64,35 @@ def broadcast_argument(kernel: Kernel) -> Mutants:
                     and x.axes
                     and x.axes != y.axes
                 ):
-                    args = (*op.args[:at], b, *op.args[at + 1 :])
-                    yield Draft(kernel).set(i, args=args).done()
+                    yield Draft(kernel).argument(i, at, b).done()
 
 
-def drop_operation(kernel: Kernel) -> Mutants:
+def drop_operation(kernel):
     """A function of one value is left out."""
     for i, op in each(kernel, *UNARY, "powr", "cast", "sum", "rmax"):
         yield Draft(kernel).redirect(i, op.args[0]).done()
 
 
-def drop_operand(kernel: Kernel) -> Mutants:
+def drop_operand(kernel):
     """A function of two values is left out: one of them stays."""
     for i, op in each(kernel, *BINARY, "matmul"):
         for a in op.args:
             yield Draft(kernel).redirect(i, a).done()
 
 
-def duplicate_operation(kernel: Kernel) -> Mutants:
+def duplicate_operation(kernel):
     """A function is applied twice."""
     for i, op in each(kernel, *UNARY, "powr"):
-        draft = Draft(kernel)
-        again = draft.put(op.op, i, value=op.value)
-        yield draft.redirect(i, again).done()
+        yield Draft(kernel).then(i, op.op, i, value=op.value).done()
 
 
-def duplicate_summand(kernel: Kernel) -> Mutants:
+def duplicate_summand(kernel):
     """A value counts double."""
     for i in range(len(kernel.ops)):
-        draft = Draft(kernel)
-        yield draft.redirect(i, draft.put("add", i, i)).done()
+        yield Draft(kernel).then(i, "add", i, i).done()
 
 
-def constant(kernel: Kernel) -> Mutants:
+def constant(kernel):
     """A constant has another value."""
     for i, op in each(kernel, "const"):
         c = op.value
@@ -113,7 +102,7 @@ def constant(kernel: Kernel) -> Mutants:
                 yield Draft(kernel).set(i, value=value).done()
 
 
-def exponent(kernel: Kernel) -> Mutants:
+def exponent(kernel):
     """A power has another exponent."""
     for i, op in each(kernel, "powr", *EXPONENT):
         e = op.value if op.op == "powr" else EXPONENT[op.op]
@@ -123,7 +112,7 @@ def exponent(kernel: Kernel) -> Mutants:
                 yield Draft(kernel).set(i, op="powr", value=value).done()
 
 
-def cast(kernel: Kernel) -> Mutants:
+def cast(kernel):
     """A cast too few or too many; exact arithmetic does not see it."""
     for i, op in each(kernel, "cast"):
         yield Draft(kernel).redirect(i, op.args[0]).done()
@@ -134,7 +123,7 @@ def cast(kernel: Kernel) -> Mutants:
             yield draft.set(narrow, dtype=DType.F16).redirect(i, narrow).done()
 
 
-def contraction(kernel: Kernel) -> Mutants:
+def contraction(kernel):
     """A matmul contracts another axis, or none (an outer or elementwise product)."""
     axes = sorted({a for o in kernel.loads for a in o.axes})
     for i, op in each(kernel, "matmul"):
@@ -144,21 +133,19 @@ def contraction(kernel: Kernel) -> Mutants:
         yield Draft(kernel).set(i, op="mul", reduced=()).done()
 
 
-def reduced_axes(kernel: Kernel) -> Mutants:
+def reduced_axes(kernel):
     """A reduction goes over one axis more, less, or another."""
-    axes = {a for o in kernel.loads for a in o.axes}
-    for i, op in each(kernel, "sum", "rmax"):
-        more = [(*op.reduced, a) for a in sorted(axes - set(op.reduced))]
-        less = [tuple(a for a in op.reduced if a != b) for b in op.reduced if len(op.reduced) > 1]
-        others = [(a,) for a in sorted(axes - set(op.reduced))]
-        for reduced in (*more, *less, *others):
-            yield Draft(kernel).set(i, reduced=tuple(sorted(reduced))).done()
+    yield from _over_other_axes(kernel, "sum", "rmax")
 
 
-def extent_of_other_axis(kernel: Kernel) -> Mutants:
+def extent_of_other_axis(kernel):
     """A mean divides by the length of something else."""
+    yield from _over_other_axes(kernel, "extent")
+
+
+def _over_other_axes(kernel, *names):
     axes = {a for o in kernel.loads for a in o.axes}
-    for i, op in each(kernel, "extent"):
+    for i, op in each(kernel, *names):
         more = [(*op.reduced, a) for a in sorted(axes - set(op.reduced))]
         less = [tuple(a for a in op.reduced if a != b) for b in op.reduced if len(op.reduced) > 1]
         others = [(a,) for a in sorted(axes - set(op.reduced))]
@@ -170,14 +157,14 @@ def extent_of_other_axis(kernel: Kernel) -> Mutants:
 LITERALS = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17, 19, 23, 64, 512)
 
 
-def literal_for_extent(kernel: Kernel) -> Mutants:
+def literal_for_extent(kernel):
     """A number stands where the length of an axis should."""
     for i, _ in each(kernel, "extent"):
         for n in LITERALS:
             yield Draft(kernel).set(i, op="const", reduced=(), value=Fraction(n)).done()
 
 
-def epsilon(kernel: Kernel) -> Mutants:
+def epsilon(kernel):
     """The small number under a root is missing, elsewhere, or counted otherwise."""
     for i, op in each(kernel, "const"):
         assert isinstance(op.value, Fraction)
@@ -196,15 +183,15 @@ def epsilon(kernel: Kernel) -> Mutants:
             yield Draft(kernel).set(i, value=op.value * factor).done()
 
 
-def _epsilon_after(kernel: Kernel, eps: int, add: int, rest: int) -> Mutants:
+def _epsilon_after(kernel, eps, add, rest):
     """f(x) + eps for f(x + eps)."""
     for k, root in each(kernel, *UNARY, "powr"):
         if root.args == (add,):
             draft = Draft(kernel).set(k, args=(rest,))
-            yield draft.redirect(k, draft.put("add", k, eps)).done()
+            yield draft.then(k, "add", k, eps).done()
 
 
-def _epsilon_before(kernel: Kernel, eps: int, add: int, rest: int) -> Mutants:
+def _epsilon_before(kernel, eps, add, rest):
     """(x + eps) / n for x / n + eps."""
     inner = kernel.ops[rest]
     if inner.op in ("div", "mul"):
@@ -214,7 +201,7 @@ def _epsilon_before(kernel: Kernel, eps: int, add: int, rest: int) -> Mutants:
         yield draft.redirect(add, rest).done()
 
 
-def place(kernel: Kernel) -> Mutants:
+def place(kernel):
     """op(f(x)) becomes f(op(x)): before a function, reduction or product instead of after it."""
     for i, inner in enumerate(kernel.ops):
         if inner.op not in (*UNARY, "powr", "sum", "rmax", "matmul"):
@@ -228,7 +215,6 @@ def place(kernel: Kernel) -> Mutants:
                 continue
             draft = Draft(kernel)
             draft.redirect(j, i, j)
-            args = list(outer.args)
-            args[at] = inner.args[0]
-            draft.set(j, args=tuple(args)).set(i, args=(j, *inner.args[1:]))
+            draft.set(j, args=replaced(outer.args, at, inner.args[0]))
+            draft.set(i, args=(j, *inner.args[1:]))
             yield draft.done()

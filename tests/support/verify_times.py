@@ -1,11 +1,8 @@
 """How long ``verify`` takes for one candidate."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np
-from goldens import Golden
 
 from mirage_onnx.verify.equivalence import Proof, verify
 
@@ -13,7 +10,7 @@ from mirage_onnx.verify.equivalence import Proof, verify
 LIMIT_MS = {"median": 20.0, "p95": 100.0}
 
 
-def times_ms(golden: Golden, repeats: int) -> np.ndarray:
+def times_ms(golden, repeats):
     """CPU time of each of ``repeats`` calls, with other seeds: what else runs does not count."""
     verify(golden.region, golden.ugraph)
     times = []

@@ -1,10 +1,8 @@
 """The inputs of the shift check reach what it promises, at extents that split evenly."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-from goldens import GOLDENS, Golden, golden
+from goldens import GOLDENS, golden
 
 from mirage_onnx.ir.ugraph import ugraph_extents
 from mirage_onnx.verify.adversarial import (
@@ -18,14 +16,14 @@ from mirage_onnx.verify.adversarial import (
 each_golden = pytest.mark.parametrize("given", GOLDENS, ids=lambda g: g.name)
 
 
-def test_masks_are_the_inputs_that_are_added_to_logits() -> None:
+def test_masks_are_the_inputs_that_are_added_to_logits():
     assert additive_inputs(golden("attention_online").region) == {"i1"}
     assert additive_inputs(golden("gqa_decode").region) == {"i0"}
     assert additive_inputs(golden("norm_linear").region) == set()
 
 
 @each_golden
-def test_every_split_has_several_equal_parts(given: Golden) -> None:
+def test_every_split_has_several_equal_parts(given):
     sizes = even_instantiation(given.ugraph, given.region)
     extents = ugraph_extents(given.ugraph, sizes.params, sizes.extents)
     for kernel, numbers in zip(given.ugraph.kernels, sizes.params, strict=True):
@@ -42,7 +40,7 @@ def test_every_split_has_several_equal_parts(given: Golden) -> None:
 
 
 @each_golden
-def test_inputs_reach_their_extremes_and_weights_stay(given: Golden) -> None:
+def test_inputs_reach_their_extremes_and_weights_stay(given):
     sizes = even_instantiation(given.ugraph, given.region)
     inputs = adversarial_inputs(given.region, sizes.extents, np.random.default_rng(0))
     masks = additive_inputs(given.region)

@@ -1,27 +1,23 @@
-"""The interpreters touch arrays only through their module and methods, so cupy's work too."""
-
-from __future__ import annotations
-
-from typing import Any
+"""The interpreters touch arrays only through their module and methods; cupy's work too."""
 
 import numpy as np
 import pytest
-from goldens import GOLDENS, Golden
+from goldens import GOLDENS
 from strict_arrays import StrictArray, strict
 
 from mirage_onnx.ir.ops import ELEMENTWISE
-from mirage_onnx.ir.region import RegionTensor
-from mirage_onnx.verify.domain import Domain, Field, Float64, Rounded
+from mirage_onnx.verify.domain import Field, Float64, Rounded
 from mirage_onnx.verify.interpret_steps import interpret_steps, positional
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
-from mirage_onnx.verify.reduced import Instantiation, reduced_instantiations
+from mirage_onnx.verify.reduced import reduced_instantiations
 
 ROWS = 2
+each_golden = pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: g.name)
 
 
-def given(golden: Golden, sizes: Instantiation) -> dict[str, np.ndarray]:
+def given(golden, sizes):
     rng = np.random.default_rng(4)
     return {
         i.name: rng.standard_normal((ROWS, *(sizes.extents[a] for a in i.axes)))
@@ -29,7 +25,7 @@ def given(golden: Golden, sizes: Instantiation) -> dict[str, np.ndarray]:
     }
 
 
-def outputs(domain: Domain, golden: Golden, sizes: Instantiation) -> list[Any]:
+def outputs(domain, golden, sizes):
     region = golden.region
     data = given(golden, sizes)
     if isinstance(domain, Field):
@@ -41,38 +37,52 @@ def outputs(domain: Domain, golden: Golden, sizes: Instantiation) -> list[Any]:
     return [*(got[o.name].data for o in region.outputs), *(v.data for v in want)]
 
 
+@pytest.fixture(params=["strict", pytest.param("cupy", marks=pytest.mark.gpu)])
+def module(request):
+    return strict if request.param == "strict" else pytest.importorskip("cupy")
+
+
+def same(module, mine, theirs, tolerance):
+    """Equal: to rounding where other hardware computes."""
+    assert isinstance(theirs, StrictArray if module is strict else module.ndarray)
+    got = theirs.get()
+    if module is strict or not tolerance:
+        assert np.array_equal(mine, got, equal_nan=tolerance > 0)
+    else:
+        atol = tolerance * np.abs(mine[np.isfinite(mine)]).max(initial=0.0)
+        np.testing.assert_allclose(got, mine, rtol=tolerance, atol=atol)
+
+
 @pytest.mark.parametrize("domain", [Float64, Rounded])
-@pytest.mark.parametrize("golden", GOLDENS, ids=[g.name for g in GOLDENS])
-def test_graphs_and_terms_on_another_array_module(golden: Golden, domain: type[Float64]) -> None:
+@each_golden
+def test_graphs_and_terms(golden, domain, module):
     for sizes in reduced_instantiations(golden.ugraph, golden.region.extents):
         mine = outputs(domain(ROWS), golden, sizes)
-        theirs = outputs(domain(ROWS, xp=strict), golden, sizes)
+        theirs = outputs(domain(ROWS, xp=module), golden, sizes)
         for x, y in zip(mine, theirs, strict=True):
-            assert isinstance(y, StrictArray)
-            assert np.array_equal(x, y.get(), equal_nan=True)
+            same(module, x, y, 1e-12 if domain is Float64 else 2e-2)
 
 
-@pytest.mark.parametrize("golden", GOLDENS, ids=[g.name for g in GOLDENS])
-def test_residues_on_another_array_module(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+@each_golden
+def test_residues(golden, module, monkeypatch):
     """The field's own arithmetic may go through numpy's functions where they come back."""
     monkeypatch.setattr(StrictArray, "dispatches", True)
     for sizes in reduced_instantiations(golden.ugraph, golden.region.extents):
         mine, theirs = (
             outputs(Field(ROWS, np.random.default_rng(1), xp=xp), golden, sizes)
-            for xp in (np, strict)
+            for xp in (np, module)
         )
         for x, y in zip(mine, theirs, strict=True):
-            assert isinstance(y, StrictArray)
-            assert np.array_equal(x, y.get())
+            same(module, x, y, 0.0)
 
 
-def by_position(tensor: RegionTensor, data: np.ndarray, xp: Any) -> Any:
+def by_position(tensor, data, xp):
     return positional(tensor, xp.asarray(data))
 
 
 @pytest.mark.parametrize("rounded", [False, True])
-@pytest.mark.parametrize("golden", GOLDENS, ids=[g.name for g in GOLDENS])
-def test_steps_on_another_array_module(golden: Golden, rounded: bool) -> None:
+@each_golden
+def test_steps(golden, rounded, module):
     region = golden.region
     sizes = reduced_instantiations(golden.ugraph, region.extents)[0]
     data = given(golden, sizes)
@@ -83,12 +93,10 @@ def test_steps_on_another_array_module(golden: Golden, rounded: bool) -> None:
             rounded=rounded,
             xp=xp,
         )
-        for xp in (np, strict)
+        for xp in (np, module)
     )
     for name, x in mine.items():
-        y = theirs[name]
-        assert isinstance(y, StrictArray)
-        assert np.array_equal(x, y.get(), equal_nan=True), name
+        same(module, x, theirs[name], 2e-2 if rounded else 1e-12)
 
 
 @pytest.mark.parametrize("slip", [
@@ -96,10 +104,10 @@ def test_steps_on_another_array_module(golden: Golden, rounded: bool) -> None:
     lambda x: np.broadcast_to(x, (2, 3)), lambda x: np.add(x, np.ones(3)),
     lambda x: ELEMENTWISE["erf"].fn(x), lambda x: x[np.array([0, 1])], lambda x: x.max(initial=0),
 ])  # fmt: skip
-def test_the_strict_module_catches_a_slip(slip: Any) -> None:
+def test_the_strict_module_catches_a_slip(slip):
     with pytest.raises(TypeError):
         slip(strict.full((3,), 1.0))
 
 
-def test_the_strict_module_lets_a_ufunc_through() -> None:
+def test_the_strict_module_lets_a_ufunc_through():
     assert isinstance(np.exp(strict.zeros((2,))), StrictArray)

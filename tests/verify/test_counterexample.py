@@ -1,21 +1,18 @@
 """A counterexample can be run again, and points at the first value that explains it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from goldens import GOLDENS
 from raw_programs import X, exp, graph_of, region_of, sqrt, top, total
 
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
-from mirage_onnx.verify.counterexample import Counterexample, FirstValue
 from mirage_onnx.verify.field import P
 from mirage_onnx.verify.verdict import judge
 
 GOLDEN = {g.name: g for g in GOLDENS}
 
 
-def refuted(name: str, old: str, new: str) -> Counterexample:
+def refuted(name, old, new):
     golden = GOLDEN[name]
     text = print_ugraph(golden.ugraph)
     assert text.count(old) == 1, f"{old} is not once in\n{text}"
@@ -36,19 +33,17 @@ def refuted(name: str, old: str, new: str) -> Counterexample:
         ("attention_online", "exp %13", "neg %13", 16, "acc_scaled"),
     ],
 )
-def test_the_first_value_that_leads_to_nothing_right_is_the_wrong_one(
-    name: str, old: str, new: str, index: int, op: str
-) -> None:
+def test_the_first_value_that_leads_to_nothing_right_is_the_wrong_one(name, old, new, index, op):
     first = refuted(name, old, new).first
     assert first is not None and (first.index, first.op) == (index, op)
     assert first.sentence.endswith(f"kernel {first.kernel}, %{index} = {op} {_args(first)}")
 
 
-def _args(first: FirstValue) -> str:
+def _args(first):
     return " ".join(f"%{a}" for a in first.args)
 
 
-def test_every_value_of_a_right_program_leads_to_something_right() -> None:
+def test_every_value_of_a_right_program_leads_to_something_right():
     """Of another program's point of view: only its last value is wrong."""
     for golden in GOLDENS:
         text = print_ugraph(golden.ugraph)
@@ -63,7 +58,7 @@ def test_every_value_of_a_right_program_leads_to_something_right() -> None:
             assert verdict.counterexample.first.index == number, golden.name
 
 
-def test_the_inputs_show_the_difference() -> None:
+def test_the_inputs_show_the_difference():
     """The formula, computed in Python's integers, gives ``want`` and ``got``."""
     want, got = total(X * X), total(X * X) + 1
     verdict = judge(region_of(want), graph_of(got))
@@ -76,13 +71,13 @@ def test_the_inputs_show_the_difference() -> None:
     assert shown.differing == shown.compared and "i=" in shown.instantiation
 
 
-def test_the_cone_leaves_out_what_the_wrong_output_does_not_need() -> None:
+def test_the_cone_leaves_out_what_the_wrong_output_does_not_need():
     verdict = judge(region_of(sqrt(total(X**2))), graph_of(sqrt(total(X**2) + 1)))
     assert verdict.counterexample is not None and verdict.counterexample.first is not None
     assert verdict.counterexample.first.op == "add"
 
 
-def test_shifts_are_probed_in_residues() -> None:
+def test_shifts_are_probed_in_residues():
     m = top(X)
     verdict = judge(region_of(exp(X - m) / total(exp(X - m))), graph_of(exp(X - m) / total(exp(X))))
     shown = verdict.counterexample

@@ -1,21 +1,19 @@
 """Degrees of formulas, worked out by hand."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest
-from raw_programs import C, Raw, W, X, exp, graph_of, log, size, sqrt, to_term, top, total
+from raw_programs import C, W, X, exp, graph_of, log, size, sqrt, to_term, top, total
 
 from mirage_onnx.ir import term
 from mirage_onnx.ir.ugraph import KernelParams
-from mirage_onnx.verify.degree import Degree, DegreeAlgebra, Ratio, exponential_size
+from mirage_onnx.verify.degree import DegreeAlgebra, Ratio, exponential_size
 from mirage_onnx.verify.fold import fold_terms, fold_ugraph
 
 EXTENTS = {"i": 3, "j": 5}
 
 
-def degree_of(x: Raw, *, shifts: bool = True) -> Degree:
+def degree_of(x, *, shifts=True):
     root = to_term(x)
     return fold_terms(DegreeAlgebra(shifts=shifts), [root], EXTENTS)[root]
 
@@ -42,20 +40,20 @@ def degree_of(x: Raw, *, shifts: bool = True) -> Degree:
         (exp(total(top(X) - X)), (1, 0), (5, 0)),
     ],
 )
-def test_degrees(formula: Raw, value: tuple[int, int], shift: tuple[int, int]) -> None:
+def test_degrees(formula, value, shift):
     size_ = degree_of(formula).size
     # A maximum of a row that is summed up is counted once per element of the row: from above.
     assert (size_.value, size_.shift) == (Ratio(*value), Ratio(*shift))
 
 
-def test_the_largest_argument_is_remembered() -> None:
+def test_the_largest_argument_is_remembered():
     d = degree_of(exp(X * X * C - top(X)) * X + exp(1 / X))
     assert (d.past.value, d.past.shift) == (3, 0)
     nested = degree_of(exp(C * exp(X - top(X))))
     assert (nested.past.value, nested.past.shift) == (2, 1)
 
 
-def test_scales_of_maxima_are_told_apart() -> None:
+def test_scales_of_maxima_are_told_apart():
     eighth, root = Fraction(1, 8), size() ** Fraction(-1, 2)
     one = degree_of(exp(eighth * X - eighth * top(X)))
     assert [(str(s), d) for s, d in one.past.scales] == [("1/8", 0)]
@@ -66,14 +64,14 @@ def test_scales_of_maxima_are_told_apart() -> None:
     assert degree_of(exp(X - top(X)), shifts=False).past.scales == frozenset()
 
 
-def test_logarithms_are_sized_by_what_they_are_of() -> None:
+def test_logarithms_are_sized_by_what_they_are_of():
     d = degree_of(X - top(X) - log(total(exp(X - top(X)))))
     assert d.size.value == Ratio(1, 0)
     image = exponential_size(d.linear)
     assert (image.value, image.shift) == (Ratio(1, 1), Ratio(1, 1))
 
 
-def test_a_program_has_at_least_the_degrees_of_its_term() -> None:
+def test_a_program_has_at_least_the_degrees_of_its_term():
     for formula in (X / total(X * W), exp(X - top(X)) / total(exp(X - top(X))), sqrt(total(X**2))):
         graph = graph_of(formula)
         numbers = [KernelParams(tile=(2,))]

@@ -1,7 +1,5 @@
 """docs/verification.md says what the code computes."""
 
-from __future__ import annotations
-
 import re
 from math import comb
 from pathlib import Path
@@ -20,7 +18,7 @@ GRAPH = graph_of(exp(X) / total(exp(X)))
 
 
 @pytest.fixture(scope="module")
-def figures() -> dict[str, str]:
+def figures():
     """The table of the worked example."""
     start = TEXT.index("**Worked example**")
     example = TEXT[start : TEXT.index("\n#", start)]
@@ -28,7 +26,7 @@ def figures() -> dict[str, str]:
     return {name: value for name, value in rows if name not in ("figure", "---")}
 
 
-def test_the_worked_example_is_what_the_code_computes(figures: dict[str, str]) -> None:
+def test_the_worked_example_is_what_the_code_computes(figures):
     sizes = reduced_instantiation(GRAPH, REGION.extents)
     assert sizes.extents["j"] == 5
     region = bounds.term_bound(REGION.terms[0], sizes.extents)
@@ -61,7 +59,7 @@ def test_the_worked_example_is_what_the_code_computes(figures: dict[str, str]) -
     }
 
 
-def test_the_constants_of_the_page_are_those_of_the_code() -> None:
+def test_the_constants_of_the_page_are_those_of_the_code():
     assert f"p = {P:,}".replace(",", " ") in TEXT
     assert P == 2 * Q + 1
     assert f"missⁿ <= {tiers.ACCEPTED_RISK:.0e}".replace("e-09", "e-9") in TEXT
@@ -70,7 +68,7 @@ def test_the_constants_of_the_page_are_those_of_the_code() -> None:
     assert tiers.LEAST_VALID == 2 and "valid in two draws at least" in re.sub(r"\s+", " ", TEXT)
 
 
-def test_every_file_of_the_page_exists() -> None:
+def test_every_file_of_the_page_exists():
     root = Path(__file__).parents[2]
     named = set(re.findall(r"`((?:verify|ir|tests/verify)/\w+\.py)`", TEXT))
     assert {"verify/bounds.py", "verify/reduced.py", "ir/ugraph.py"} <= named

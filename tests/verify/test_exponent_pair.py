@@ -1,7 +1,5 @@
 """Z_p x Z_q: exponentials multiply, and nothing else about them is known."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np
@@ -14,17 +12,17 @@ from mirage_onnx.verify.field import VOID, Q
 DRAWS = 3
 
 
-def drawn(count: int) -> tuple[ExponentPair, list[np.ndarray]]:
+def drawn(count):
     rng = np.random.default_rng(5)
     d = ExponentPair(DRAWS, rng)
     return d, [d.random(rng, (4,)) for _ in range(count)]
 
 
-def same(d: ExponentPair, x: np.ndarray, y: np.ndarray) -> bool:
+def same(d, x, y):
     return not d.unequal(x, y).any()
 
 
-def test_exponentials_multiply() -> None:
+def test_exponentials_multiply():
     d, (x, y) = drawn(2)
     ex, ey = d.elementwise("exp", x), d.elementwise("exp", y)
     assert same(d, d.elementwise("mul", ex, ey), d.elementwise("exp", d.elementwise("add", x, y)))
@@ -37,7 +35,7 @@ def test_exponentials_multiply() -> None:
     )
 
 
-def test_all_arithmetic_holds_in_exponents() -> None:
+def test_all_arithmetic_holds_in_exponents():
     d, (x, y, z) = drawn(3)
     left = d.elementwise("mul", d.elementwise("add", x, y), z)
     right = d.elementwise("add", d.elementwise("mul", x, z), d.elementwise("mul", y, z))
@@ -56,7 +54,7 @@ def test_all_arithmetic_holds_in_exponents() -> None:
 
 
 @pytest.mark.parametrize("op", ["max", "min", "relu", "erf", "sqrt", "log", "tanh"])
-def test_other_functions_are_random_inside_and_outside(op: str) -> None:
+def test_other_functions_are_random_inside_and_outside(op):
     d, (x, y) = drawn(2)
     args = (x, y) if op in ("max", "min") else (x,)
     value = d.elementwise(op, *args)
@@ -71,7 +69,7 @@ def test_other_functions_are_random_inside_and_outside(op: str) -> None:
             assert not same(d, e, d.elementwise("exp", z))
 
 
-def test_relu_is_a_maximum_in_exponents_too() -> None:
+def test_relu_is_a_maximum_in_exponents_too():
     d, (x,) = drawn(1)
     zero = np.broadcast_to(d.constant(Fraction(0)).reshape(-1, 1), x.shape)
     maximum = d.elementwise("max", zero, x)
@@ -83,7 +81,7 @@ def test_relu_is_a_maximum_in_exponents_too() -> None:
     )
 
 
-def test_an_exponential_inside_an_exponential_is_refused() -> None:
+def test_an_exponential_inside_an_exponential_is_refused():
     d, (x, y) = drawn(2)
     nested = d.elementwise("add", d.elementwise("exp", x), y)
     for value in (nested, d.total(nested, (1,)), d.elementwise("mul", nested, y),
@@ -93,7 +91,7 @@ def test_an_exponential_inside_an_exponential_is_refused() -> None:
     d.elementwise("exp", d.elementwise("tanh", nested))
 
 
-def test_a_quotient_by_zero_does_not_exist() -> None:
+def test_a_quotient_by_zero_does_not_exist():
     d, (x, y) = drawn(2)
     void = d.elementwise("div", y, d.elementwise("sub", x, x))
     assert (d.residues(void) == VOID).all()
@@ -101,7 +99,7 @@ def test_a_quotient_by_zero_does_not_exist() -> None:
     assert (d.residues(d.elementwise("exp", outside)) == VOID).all()
 
 
-def test_omega_is_another_one_in_every_draw() -> None:
+def test_omega_is_another_one_in_every_draw():
     d, _ = drawn(0)
     one = d.constant(Fraction(1))
     powers = d.residues(d.elementwise("exp", one))

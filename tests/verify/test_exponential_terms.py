@@ -1,19 +1,17 @@
 """Counts of exponential terms, worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
-from raw_programs import C, Raw, X, Y, exp, to_term, top, total
+from raw_programs import C, X, Y, exp, to_term, top, total
 
 from mirage_onnx.ir.text import parse_ugraph
 from mirage_onnx.ir.ugraph import KernelParams
-from mirage_onnx.verify.exponential_terms import MANY, Terms, TermsAlgebra, differences
+from mirage_onnx.verify.exponential_terms import MANY, TermsAlgebra, differences
 from mirage_onnx.verify.fold import fold_terms, fold_ugraph
 
 EXTENTS = {"i": 3, "j": 5}
 
 
-def terms_of(x: Raw) -> Terms:
+def terms_of(x):
     root = to_term(x)
     return fold_terms(TermsAlgebra(), [root], EXTENTS)[root]
 
@@ -34,13 +32,13 @@ def terms_of(x: Raw) -> Terms:
         (top(exp(X)), (1, 1), (0, 0)),
     ],
 )
-def test_counts(formula: Raw, counts: tuple[int, int], factors: tuple[int, int]) -> None:
+def test_counts(formula, counts, factors):
     found = terms_of(formula)
     assert (found.numerator, found.denominator) == counts
     assert (found.factors.n, found.factors.d) == factors
 
 
-def test_differences_are_over_a_common_denominator() -> None:
+def test_differences_are_over_a_common_denominator():
     softmax = terms_of(exp(X) / total(exp(X)))
     assert differences(softmax, softmax) == (10, 2)
     assert differences(terms_of(X), terms_of(Y)) == (1, 0)
@@ -67,7 +65,7 @@ kernel k0 grid=i cluster=- loop=j
 """
 
 
-def test_iterations_count_what_a_tile_has() -> None:
+def test_iterations_count_what_a_tile_has():
     numbers = [KernelParams(tile=(2,), loop_tile=2)]
     tensors, (kernel,) = fold_ugraph(TermsAlgebra(), parse_ugraph(ONLINE), numbers, EXTENTS)
     assert kernel.iterations == 3

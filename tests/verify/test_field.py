@@ -1,7 +1,5 @@
 """Z_p against Python's integers, and the laws that the random functions must and must not obey."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -22,19 +20,19 @@ from mirage_onnx.verify.square_root import FreeExponentialRoots, SquareRoots
 RNG = np.random.default_rng(0)
 
 
-def draw(*shape: int) -> np.ndarray:
+def draw(*shape):
     return RNG.integers(0, P, size=shape, dtype=np.uint64)
 
 
-def domain(runs: int = 2) -> Field:
+def domain(runs=2):
     return Field(runs, np.random.default_rng(5))
 
 
-def is_prime(n: int) -> bool:
+def is_prime(n):
     return all(n % d for d in range(2, int(n**0.5) + 1))
 
 
-def test_p_is_a_safe_prime_of_which_small_primes_are_squares() -> None:
+def test_p_is_a_safe_prime_of_which_small_primes_are_squares():
     assert P < 2**31 and P == 2 * Q + 1 and P % 4 == 3
     assert is_prime(P) and is_prime(Q)
     small = np.array([n for n in range(2, 62) if is_prime(n)], dtype=np.uint64)
@@ -42,7 +40,7 @@ def test_p_is_a_safe_prime_of_which_small_primes_are_squares() -> None:
     assert not field.is_square(P - small).any()
 
 
-def test_squares_and_their_roots() -> None:
+def test_squares_and_their_roots():
     x, y = draw(1000), draw(1000)
     squares = field.mul(x, x)
     assert field.is_square(squares).all() and 400 < field.is_square(x).sum() < 600
@@ -54,7 +52,7 @@ def test_squares_and_their_roots() -> None:
     assert ((roots == x) | (roots == P - x)).all() and 400 < (roots == x).sum() < 600
 
 
-def test_powers_of_omega_are_a_homomorphism_onto_the_squares() -> None:
+def test_powers_of_omega_are_a_homomorphism_onto_the_squares():
     assert pow(field.OMEGA, Q, P) == 1 != field.OMEGA
     s, t = (RNG.integers(0, Q, size=1000, dtype=np.uint64) for _ in range(2))
     x, y = field.omega_power(s), field.omega_power(t)
@@ -63,7 +61,7 @@ def test_powers_of_omega_are_a_homomorphism_onto_the_squares() -> None:
     assert field.is_square(x).all()
 
 
-def test_products_over_an_axis() -> None:
+def test_products_over_an_axis():
     x = draw(7, 4)
     exact = [1, 1, 1, 1]
     for row in x.tolist():
@@ -72,7 +70,7 @@ def test_products_over_an_axis() -> None:
     assert field.product(x[:0]).tolist() == [1, 1, 1, 1]
 
 
-def test_arithmetic_is_exact() -> None:
+def test_arithmetic_is_exact():
     x, y = draw(1000), draw(1000)
     for m in (P, Q):
         a, b = x % np.uint64(m), y % np.uint64(m)
@@ -88,25 +86,25 @@ def test_arithmetic_is_exact() -> None:
 
 @pytest.mark.parametrize("modulus", [P, Q])
 @pytest.mark.parametrize(("m", "k", "n"), [(2, 3, 4), (1, 1, 1), (2, 0, 3), (40, 61, 30)])
-def test_matmul_is_exact(m: int, k: int, n: int, modulus: int) -> None:
+def test_matmul_is_exact(m, k, n, modulus):
     x, y = (draw(2, *shape) % np.uint64(modulus) for shape in ((m, k), (k, n)))
     exact = np.matmul(x.astype(object), y.astype(object)) % modulus
     assert (field.matmul(x, y, modulus) == exact).all()
 
 
-def test_large_matmul_is_exact_at_the_largest_residues() -> None:
+def test_large_matmul_is_exact_at_the_largest_residues():
     x = np.full((1, 4, 5000), P - 1, dtype=np.uint64)
     assert (field.matmul(x, x.transpose(0, 2, 1)) == 5000).all()
 
 
-def test_a_rational_is_its_quotient() -> None:
+def test_a_rational_is_its_quotient():
     assert field.residue(3, 7) * 7 % P == 3
     assert field.residue(-1) == P - 1
     with pytest.raises(ValueError, match="has no residue"):
         field.residue(1, 3 * P)
 
 
-def test_random_functions_are_uniform_and_depend_on_name_and_draw() -> None:
+def test_random_functions_are_uniform_and_depend_on_name_and_draw():
     oracle = field.Oracle(np.array([1, 2], dtype=np.uint64))
     x = np.broadcast_to(np.arange(100_000, dtype=np.uint64), (2, 100_000))
     y, z = oracle.call("exp", x), oracle.call("erf", x)
@@ -117,7 +115,7 @@ def test_random_functions_are_uniform_and_depend_on_name_and_draw() -> None:
     assert (y != z).mean() > 0.999
 
 
-def test_random_functions_of_several_arguments_tell_all_of_them() -> None:
+def test_random_functions_of_several_arguments_tell_all_of_them():
     oracle = field.Oracle(np.array([1, 2], dtype=np.uint64))
     x, y, z = (draw(2, 5000) for _ in range(3))
     value = oracle.call("select", x, y, z)
@@ -129,7 +127,7 @@ def test_random_functions_of_several_arguments_tell_all_of_them() -> None:
     assert (oracle.call("select", x, y) != value).mean() > 0.999
 
 
-def test_permutations_are_inverted() -> None:
+def test_permutations_are_inverted():
     oracle = field.Oracle(np.array([1, 2], dtype=np.uint64))
     x = np.concatenate([draw(2, 5000), np.full((2, 1), P - 1, dtype=np.uint64)], axis=1)
     y = oracle.permute("max", x)
@@ -137,11 +135,11 @@ def test_permutations_are_inverted() -> None:
     assert (oracle.permute("max", y, backwards=True) == x).all()
 
 
-def test_maximum_is_a_commutative_monoid_and_nothing_more() -> None:
+def test_maximum_is_a_commutative_monoid_and_nothing_more():
     d = domain()
     x, y, z = draw(2, 9), draw(2, 9), draw(2, 9)
 
-    def top(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def top(a, b):
         return d.elementwise("max", a, b)
 
     assert (top(x, y) == top(y, x)).all()
@@ -154,7 +152,7 @@ def test_maximum_is_a_commutative_monoid_and_nothing_more() -> None:
     assert (top(x, y) != d.elementwise("min", x, y)).any()
 
 
-def test_roots_have_one_spelling() -> None:
+def test_roots_have_one_spelling():
     d = domain()
     x = draw(2, 9)
     half = d.power(x, Fraction(-1, 2))
@@ -176,7 +174,7 @@ DOMAINS: dict[str, Callable[[np.random.Generator], Field]] = {
 
 @pytest.mark.parametrize("name", DOMAINS)
 @pytest.mark.parametrize("op", sorted(ops.ELEMENTWISE))
-def test_every_function_means_its_term_in_every_domain(op: str, name: str) -> None:
+def test_every_function_means_its_term_in_every_domain(op, name):
     """In all components: also of what stands in an exponential then."""
     rng = np.random.default_rng(5)
     d = DOMAINS[name](rng)
@@ -191,7 +189,7 @@ def test_every_function_means_its_term_in_every_domain(op: str, name: str) -> No
         assert not d.unequal(d.elementwise("exp", got), d.elementwise("exp", want.data)).any()
 
 
-def test_a_quotient_by_zero_is_void_and_stays_void() -> None:
+def test_a_quotient_by_zero_is_void_and_stays_void():
     d = domain(1)
     zero, one = np.zeros((1, 3), dtype=np.uint64), np.ones((1, 3), dtype=np.uint64)
     x = np.array([[0, 1, 2]], dtype=np.uint64)
@@ -206,7 +204,7 @@ def test_a_quotient_by_zero_is_void_and_stays_void() -> None:
     assert (d.elementwise("div", one, zero) == VOID).all()
 
 
-def test_the_rounded_domain_rounds_to_the_element_type() -> None:
+def test_the_rounded_domain_rounds_to_the_element_type():
     x = np.array([[1.0 + 2.0**-12, 1e6]])
     assert Rounded().round(x, DType.F16).tolist() == [[1.0, np.inf]]
     assert Rounded().round(x, DType.F32).tolist() == x.tolist()

@@ -1,10 +1,5 @@
 """Folds visit the same nodes that interpretations do, with the counts of the numbers given."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from fractions import Fraction
-
 from goldens import GOLDENS
 from raw_programs import C, X, to_term, total
 
@@ -17,42 +12,42 @@ GOLDEN = {g.name: g for g in GOLDENS}
 class Products:
     """How many input elements are read for one element, if nothing is shared."""
 
-    def input(self, name: str, axes: tuple[str, ...]) -> int:
+    def input(self, name, axes):
         return 1
 
-    def constant(self, value: Fraction | str) -> int:
+    def constant(self, value):
         return 0
 
-    def extent(self, axes: tuple[str, ...]) -> int:
+    def extent(self, axes):
         return 0
 
-    def elementwise(self, op: str, args: Sequence[int]) -> int:
+    def elementwise(self, op, args):
         return sum(args)
 
-    def power(self, x: int, e: Fraction) -> int:
+    def power(self, x, e):
         return x
 
-    def total(self, x: int, axes: Mapping[str, int]) -> int:
+    def total(self, x, axes):
         for n in axes.values():
             x *= n
         return x
 
     highest = total
 
-    def repeated(self, op: str, x: int, times: int) -> int:
+    def repeated(self, op, x, times):
         return x * times
 
-    def rescaled(self, x: int, f: int, times: int) -> int:
+    def rescaled(self, x, f, times):
         return (x + f) * times
 
 
-def test_terms_are_folded_with_extents() -> None:
+def test_terms_are_folded_with_extents():
     root = to_term(total(X * C + 1) * C)
     values = fold_terms(Products(), [root], {"i": 3, "j": 5})
     assert values[root] == 5 * 2 + 1
 
 
-def test_kernels_are_folded_with_the_sizes_of_tiles() -> None:
+def test_kernels_are_folded_with_the_sizes_of_tiles():
     golden = GOLDEN["norm_linear_cluster"]
     extents = {"a0": 60, "a1": 7, "a2": 9}
     loop = golden.ugraph.kernels[0].loop
@@ -71,7 +66,7 @@ def test_kernels_are_folded_with_the_sizes_of_tiles() -> None:
     assert tensors[kernel.kernel.saves[0].tensor] == kernel.values[kernel.kernel.saves[0].arg]
 
 
-def test_values_stand_for_all_iterations_and_ranks_they_are_made_in() -> None:
+def test_values_stand_for_all_iterations_and_ranks_they_are_made_in():
     golden = GOLDEN["norm_linear_cluster"]
     kernel = golden.ugraph.kernels[0]
     extents = dict.fromkeys(golden.region.extents, 7) | {str(kernel.loop): 60}
@@ -83,7 +78,7 @@ def test_values_stand_for_all_iterations_and_ranks_they_are_made_in() -> None:
     assert [repeats(folded, i) for i in (matmul, load, last)] == [12, 1, 3]
 
 
-def test_part_axes_have_extents() -> None:
+def test_part_axes_have_extents():
     golden = GOLDEN["attention_split_kv"]
     tensors, kernels = fold_ugraph(Products(), golden.ugraph, golden.params, golden.region.extents)
     assert len(kernels) == 2 and set(tensors) == {x.name for x in golden.ugraph.tensors}

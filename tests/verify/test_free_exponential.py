@@ -1,7 +1,5 @@
 """The laws of the components: what cancels, what scales, and that nothing else does."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np
@@ -14,25 +12,25 @@ from mirage_onnx.verify.free_exponential import FreeExponential
 DRAWS = 3
 
 
-def domain(*, logs: bool = True) -> FreeExponential:
+def domain(*, logs=True):
     return FreeExponential(DRAWS, np.random.default_rng(5), logs=logs)
 
 
-def inputs(d: Field, count: int) -> list[np.ndarray]:
+def inputs(d, count):
     rng = np.random.default_rng(6)
     return [d.random(rng, (4,)) for _ in range(count)]
 
 
-def same(d: Field, x: np.ndarray, y: np.ndarray) -> bool:
+def same(d, x, y):
     return not d.unequal(x, y).any()
 
 
-def scalar(d: Field, value: Fraction | int | str) -> np.ndarray:
+def scalar(d, value):
     return d.constant(value if isinstance(value, str) else Fraction(value)).reshape(-1, 1)
 
 
 @pytest.mark.parametrize("logs", [False, True])
-def test_a_maximum_leaves_an_exponential(logs: bool) -> None:
+def test_a_maximum_leaves_an_exponential(logs):
     d = domain(logs=logs)
     x, y, z = inputs(d, 3)
     m = d.elementwise("max", y, z)
@@ -45,7 +43,7 @@ def test_a_maximum_leaves_an_exponential(logs: bool) -> None:
 
 
 @pytest.mark.parametrize("factor", [Fraction(1, 8), Fraction(-3), Fraction(88388, 1000003), "pi"])
-def test_constants_scale_what_a_maximum_leaves(factor: Fraction | str) -> None:
+def test_constants_scale_what_a_maximum_leaves(factor):
     d = domain()
     x, y, z = inputs(d, 3)
     m, c = d.elementwise("max", y, z), scalar(d, factor)
@@ -59,7 +57,7 @@ def test_constants_scale_what_a_maximum_leaves(factor: Fraction | str) -> None:
     assert same(d, d.elementwise("exp", divided), em)
 
 
-def test_arithmetic_of_constants_stays_constant() -> None:
+def test_arithmetic_of_constants_stays_constant():
     d = domain()
     y, z = inputs(d, 2)
     m = d.elementwise("max", y, z)
@@ -77,7 +75,7 @@ def test_arithmetic_of_constants_stays_constant() -> None:
     assert same(d, d.extent({"i": 3, "j": 5}), d.constant(Fraction(15)))
 
 
-def test_sums_of_maxima_are_linear() -> None:
+def test_sums_of_maxima_are_linear():
     d = domain()
     y, z = inputs(d, 2)
     m = d.elementwise("max", y, z)
@@ -87,7 +85,7 @@ def test_sums_of_maxima_are_linear() -> None:
     assert same(d, summed, d.elementwise("mul", pairs[:, 0], pairs[:, 1]))
 
 
-def test_exp_of_nothing_is_one() -> None:
+def test_exp_of_nothing_is_one():
     d = domain()
     x, y = inputs(d, 2)
     one = np.broadcast_to(scalar(d, 1), x.shape)
@@ -96,7 +94,7 @@ def test_exp_of_nothing_is_one() -> None:
     assert same(d, d.elementwise("exp", d.elementwise("sub", m, m)), one)
 
 
-def test_the_maximum_is_that_of_the_plain_field() -> None:
+def test_the_maximum_is_that_of_the_plain_field():
     d = domain()
     x, y = inputs(d, 2)
     plain = Field.elementwise(d, "max", d.residues(x), d.residues(y))
@@ -107,7 +105,7 @@ def test_the_maximum_is_that_of_the_plain_field() -> None:
     assert same(d, empty, d.neutral("max")) and same(d, empty, d.lowest())
 
 
-def test_a_logarithm_of_something_positive_is_undone() -> None:
+def test_a_logarithm_of_something_positive_is_undone():
     d = domain()
     x, y = inputs(d, 2)
     ex, ey = d.elementwise("exp", x), d.elementwise("exp", y)
@@ -125,7 +123,7 @@ def test_a_logarithm_of_something_positive_is_undone() -> None:
     assert not same(d, scaled, log)
 
 
-def test_a_logarithm_of_anything_else_is_not() -> None:
+def test_a_logarithm_of_anything_else_is_not():
     d = domain()
     x, y = inputs(d, 2)
     ex = d.elementwise("exp", x)
@@ -138,7 +136,7 @@ def test_a_logarithm_of_anything_else_is_not() -> None:
     assert not same(without, without.elementwise("exp", without.elementwise("log", e)), e)
 
 
-def test_different_values_are_unequal_by_residue_and_by_exponential() -> None:
+def test_different_values_are_unequal_by_residue_and_by_exponential():
     d = domain()
     x, y = inputs(d, 2)
     assert d.unequal(x, y).all() and not d.unequal(x, x).any()
@@ -146,7 +144,7 @@ def test_different_values_are_unequal_by_residue_and_by_exponential() -> None:
     assert domain(logs=False).rows == 3 * DRAWS
 
 
-def test_what_does_not_exist_stays_so_in_every_component() -> None:
+def test_what_does_not_exist_stays_so_in_every_component():
     d = domain()
     x, y = inputs(d, 2)
     void = d.elementwise("recip", d.elementwise("sub", x, x))

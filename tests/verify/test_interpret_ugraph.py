@@ -1,23 +1,19 @@
 """µGraphs with all blocks and ranks at once, against one block, rank and iteration at a time."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-from goldens import GOLDENS, Golden
+from goldens import GOLDENS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_interpreter import interpret_plainly
-from random_ugraphs import RandomProgram, random_program
+from random_ugraphs import random_program
 
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
-from mirage_onnx.verify.domain import Domain, Field, Float64, Rounded
+from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.verify.domain import Field, Float64, Rounded
 from mirage_onnx.verify.field import VOID
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
@@ -28,11 +24,11 @@ RNG = np.random.default_rng(5)
 REAL = Float64()
 
 
-def over(axes: str, *shape: int) -> Named:
+def over(axes, *shape):
     return Named(RNG.standard_normal((1, *shape)), tuple(axes))
 
 
-def reals(graph: UGraph, extents: Mapping[str, int], seed: int, rows: int = 2) -> dict[str, Named]:
+def reals(graph, extents, seed, rows=2):
     rng = np.random.default_rng(seed)
     return {
         t.name: Named(rng.standard_normal((rows, *(extents[a] for a in t.axes))), t.axes)
@@ -41,9 +37,7 @@ def reals(graph: UGraph, extents: Mapping[str, int], seed: int, rows: int = 2) -
     }
 
 
-def residues(
-    graph: UGraph, extents: Mapping[str, int], seed: int, zeros: float = 0.0
-) -> dict[str, Named]:
+def residues(graph, extents, seed, zeros=0.0):
     rng = np.random.default_rng(seed)
     domain = Field(2, rng)
     inputs = {}
@@ -56,10 +50,10 @@ def residues(
 
 
 def both(
-    domains: Sequence[Domain],
-    program: tuple[UGraph, Sequence[KernelParams], Mapping[str, int]],
-    inputs: Mapping[str, Named],
-) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    domains,
+    program,
+    inputs,
+):
     """Tensor, plain value, value; two domains, for a domain may remember what it has met."""
     want = interpret_plainly(domains[0], *program, inputs)
     got = interpret_ugraph(domains[1], *program, inputs)
@@ -69,17 +63,17 @@ def both(
     return [(name, want[name].data, got[name].data) for name in want]
 
 
-def fields(seed: int) -> tuple[Field, Field]:
+def fields(seed):
     return Field(2, np.random.default_rng(seed)), Field(2, np.random.default_rng(seed))
 
 
-def equal_to_rounding(want: np.ndarray, got: np.ndarray, tolerance: float = 1e-9) -> None:
+def equal_to_rounding(want, got, tolerance=1e-9):
     """Relative to the largest; NaN and infinities at the same places."""
     largest = np.abs(want[np.isfinite(want)]).max(initial=1e-30)
     np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * largest)
 
 
-def drawn(seed: int) -> RandomProgram:
+def drawn(seed):
     program = random_program(random.Random(seed))
     assert check_ugraph(program.graph) is None, print_ugraph(program.graph)
     return program
@@ -90,7 +84,7 @@ seeds = st.integers(0, 2**32)
 
 @given(seeds)
 @settings(max_examples=60)
-def test_random_programs_in_the_field_bit_for_bit(seed: int) -> None:
+def test_random_programs_in_the_field_bit_for_bit(seed):
     p = drawn(seed)
     inputs = residues(p.graph, p.extents, seed)
     for name, want, got in both(fields(seed), (p.graph, p.params, p.extents), inputs):
@@ -99,7 +93,7 @@ def test_random_programs_in_the_field_bit_for_bit(seed: int) -> None:
 
 @given(seeds)
 @settings(max_examples=40)
-def test_quotients_that_do_not_exist_stay_where_they_are(seed: int) -> None:
+def test_quotients_that_do_not_exist_stay_where_they_are(seed):
     """Zeros in the inputs and reciprocals for other functions: void, and void at one place only."""
     p = drawn(seed)
     graph = parse_ugraph(
@@ -112,7 +106,7 @@ def test_quotients_that_do_not_exist_stay_where_they_are(seed: int) -> None:
 
 @given(seeds)
 @settings(max_examples=30)
-def test_random_programs_in_float64(seed: int) -> None:
+def test_random_programs_in_float64(seed):
     p = drawn(seed)
     inputs = reals(p.graph, p.extents, seed)
     for _, want, got in both((REAL, REAL), (p.graph, p.params, p.extents), inputs):
@@ -121,7 +115,7 @@ def test_random_programs_in_float64(seed: int) -> None:
 
 @given(seeds)
 @settings(max_examples=30)
-def test_random_programs_with_rounded_values(seed: int) -> None:
+def test_random_programs_with_rounded_values(seed):
     p = drawn(seed)
     inputs = reals(p.graph, p.extents, seed)
     domain = Rounded(2)
@@ -131,7 +125,7 @@ def test_random_programs_with_rounded_values(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
-def test_many_random_programs(block: int) -> None:
+def test_many_random_programs(block):
     for seed in range(1000 * block, 1000 * block + 300):
         p = drawn(seed)
         numbers = (p.graph, p.params, p.extents)
@@ -140,7 +134,7 @@ def test_many_random_programs(block: int) -> None:
 
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=[g.name for g in GOLDENS])
-def test_goldens_at_every_reduced_instantiation(golden: Golden) -> None:
+def test_goldens_at_every_reduced_instantiation(golden):
     for sizes in reduced_instantiations(golden.ugraph, golden.region.extents):
         program = (golden.ugraph, sizes.params, sizes.extents)
         inputs = residues(golden.ugraph, sizes.extents, 1)
@@ -174,7 +168,7 @@ kernel k0 grid=a cluster=b loop=b
     ("extent", "ranks", "step", "iterations"),
     [(7, 2, 2, 4), (7, 1, 3, 3), (6, 2, 3, 2), (7, 3, 3, 3), (4, 3, 1, 4), (5, 4, 2, 3)],
 )
-def test_iterations_of_all_ranks(extent: int, ranks: int, step: int, iterations: int) -> None:
+def test_iterations_of_all_ranks(extent, ranks, step, iterations):
     """Pieces of ceil(size / ranks) elements, in steps; the last pieces may be short or empty."""
     params = [KernelParams(tile=(2,), cluster=ranks, loop_tile=step)]
     inputs = {"i0": over("ab", 3, extent)}
@@ -205,7 +199,7 @@ kernel k0 grid=a cluster=- loop=b
 """
 
 
-def test_running_values_by_hand() -> None:
+def test_running_values_by_hand():
     """Tiles of 2 of five numbers: maxima 3, 2, 5; running 3, 3, 5; before them the lowest, 3, 3."""
     data = np.array([[[1.0, 3.0, 2.0, -1.0, 5.0], [-np.inf] * 5]])
     got = interpret_ugraph(
@@ -218,7 +212,7 @@ def test_running_values_by_hand() -> None:
     assert got["o2"].data.tolist() == [[(3.0 / 2 + 2.0) / 2 + 5.0, -np.inf]]
 
 
-def test_a_scaled_sum_starts_from_zero_times_the_factor() -> None:
+def test_a_scaled_sum_starts_from_zero_times_the_factor():
     """exp(m - prev(m)) is infinite in the first iteration: that is no sum."""
     text = RUNNING.replace(
         "%6 = const[1/2] : f32[] loop uniform", "%6 = sub %2 %3 : f32[a] loop row"
@@ -250,7 +244,7 @@ kernel k1 grid=a cluster=- loop=b/k0
 """
 
 
-def test_every_block_saves_its_part() -> None:
+def test_every_block_saves_its_part():
     data = np.arange(14.0).reshape(1, 2, 7)
     params = [KernelParams((3, 1)), KernelParams((2,), loop_tile=2)]
     got = interpret_ugraph(
@@ -260,19 +254,19 @@ def test_every_block_saves_its_part() -> None:
     assert got["o0"].data.tolist() == [[13.0, 34.0]]
 
 
-def run(text: str, **numbers: Any) -> dict[str, Named]:
+def run(text, **numbers):
     params = [replace(KernelParams(tile=(2,), cluster=2, loop_tile=2), **numbers)]
     sizes = {"a": 3, "b": 5}
     return interpret_ugraph(REAL, parse_ugraph(text), params, sizes, {"i0": over("ab", 3, 5)})
 
 
-def test_ranks_that_disagree_are_found() -> None:
+def test_ranks_that_disagree_are_found():
     with pytest.raises(ValueError, match="two blocks or ranks write different values to o0"):
         run(COUNT.replace("save o0 = %5", "save o0 = %4"))
     run(COUNT.replace("save o0 = %5", "save o0 = %4"), cluster=1)
 
 
-def test_blocks_that_disagree_are_found() -> None:
+def test_blocks_that_disagree_are_found():
     whole = COUNT.replace("f32[a] output", "f32[] output").replace("omap=a", "omap=-")
     last = "  %6 = {} : f32[] post uniform\n  save o0 = %6"
     differ, agree = last.format("sum[a] %5"), last.format("extent[a]")
@@ -281,7 +275,7 @@ def test_blocks_that_disagree_are_found() -> None:
     assert run(whole.replace("  save o0 = %5", agree))["o0"].data.tolist() == [3.0]
 
 
-def test_nan_is_the_same_nan_in_all_ranks() -> None:
+def test_nan_is_the_same_nan_in_all_ranks():
     nan = COUNT.replace("%5 = red_sum %4", "%5 = sqrt %4").replace("const[1]", "const[-9999]")
     assert np.isnan(run(nan)["o0"].data).all()
 
@@ -308,7 +302,7 @@ WHOLE = "%2 = load i0 imap=- cmap=- fmap=- : f32[a,b] loop shared"
         (TOO_MANY, "%0 is over ('@x', 'a', 'b'), o0 over ('a',)"),
     ],
 )  # fmt: skip
-def test_tiles_that_do_not_fit_are_found(text: str, sentence: str) -> None:
+def test_tiles_that_do_not_fit_are_found(text, sentence):
     cluster = 2 if "cluster=b" in text else 1
     with pytest.raises(ValueError) as error:
         run(text, cluster=cluster)
@@ -318,18 +312,18 @@ def test_tiles_that_do_not_fit_are_found(text: str, sentence: str) -> None:
 @pytest.mark.parametrize(
     "numbers", [{"tile": (0,)}, {"tile": ()}, {"cluster": 0}, {"loop_tile": 0}]
 )
-def test_numbers_must_be_positive(numbers: dict[str, Any]) -> None:
+def test_numbers_must_be_positive(numbers):
     with pytest.raises(ValueError, match="numbers"):
         run(COUNT, **numbers)
 
 
-def test_padding_computes_nothing_that_the_elements_do_not() -> None:
+def test_padding_computes_nothing_that_the_elements_do_not():
     """A domain that watches its arguments (of exp, say) sees no number from outside the tiles."""
 
     seen: set[float] = set()
 
     class Watching(Float64):
-        def elementwise(self, op: str, *args: np.ndarray) -> np.ndarray:
+        def elementwise(self, op, *args):
             seen.update(float(x) for a in args for x in a.flat if op == "exp")
             return super().elementwise(op, *args)
 
@@ -342,7 +336,7 @@ def test_padding_computes_nothing_that_the_elements_do_not() -> None:
         assert seen and max(seen) <= 0.0
 
 
-def test_void_is_not_made_up_in_empty_ranks() -> None:
+def test_void_is_not_made_up_in_empty_ranks():
     """5 elements in 4 ranks of 2: the last has none, and its empty sum is 0."""
     domain = Field(2, np.random.default_rng(0))
     params = [KernelParams(tile=(2,), cluster=4, loop_tile=2)]

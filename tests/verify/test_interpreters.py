@@ -1,18 +1,15 @@
 """Terms and steps by hand-made cases; the goldens against their ONNX steps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from goldens import GOLDENS, region
 
 from mirage_onnx.ir import term
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Constant, Step, Tensor
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import UGraph
 from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
@@ -23,20 +20,21 @@ from mirage_onnx.verify.reduced import reduced_instantiation
 
 RNG = np.random.default_rng(3)
 REAL = Float64()
+ROWS = region("softmax_rows")
 
 
-def over(axes: str, *shape: int) -> Named:
+def over(axes, *shape):
     return Named(RNG.standard_normal((1, *shape)), tuple(axes))
 
 
-def test_axes_meet_by_name() -> None:
+def test_axes_meet_by_name():
     x, y = over("ab", 2, 3), over("ba", 3, 2)
     assert np.allclose(named.elementwise(REAL, "add", x, y).data[0], x.data[0] + y.data[0].T)
     with pytest.raises(ValueError, match="axis a has 2 elements here and 3 there"):
         named.elementwise(REAL, "add", x, over("a", 3))
 
 
-def test_matmul_contracts_one_axis_and_batches_the_shared_ones() -> None:
+def test_matmul_contracts_one_axis_and_batches_the_shared_ones():
     x, y = over("hmk", 2, 3, 4), over("khn", 4, 2, 5)
     got = named.matmul(REAL, x, y, "k")
     assert np.allclose(got.aligned("hmn")[0], np.einsum("hmk,khn->hmn", x.data[0], y.data[0]))
@@ -44,7 +42,7 @@ def test_matmul_contracts_one_axis_and_batches_the_shared_ones() -> None:
         named.matmul(REAL, x, y, "m")
 
 
-def test_values_are_chosen_taken_and_spread_by_axis_names() -> None:
+def test_values_are_chosen_taken_and_spread_by_axis_names():
     x, y = over("ab", 2, 3), over("b", 3)
     mask = Named(np.array([[True, False]]), ("a",))
     chosen = named.where(REAL, mask, x, y)
@@ -60,7 +58,7 @@ def test_values_are_chosen_taken_and_spread_by_axis_names() -> None:
 
 
 @pytest.mark.parametrize("weights", ["ab", "kb", "b", "bkc"])
-def test_a_sum_of_products_is_contracted(weights: str) -> None:
+def test_a_sum_of_products_is_contracted(weights):
     size = dict(zip("abkc", (2, 3, 4, 5), strict=True))
     x = over("ak", 2, 4)
     y = over(weights, *(size[a] for a in weights))
@@ -73,14 +71,12 @@ def test_a_sum_of_products_is_contracted(weights: str) -> None:
     assert np.allclose(got.data[0], want)
 
 
-def test_a_term_refuses_an_input_over_other_axes() -> None:
+def test_a_term_refuses_an_input_over_other_axes():
     with pytest.raises(ValueError, match="the term reads"):
         interpret_terms(REAL, [term.input_("x", "ab")], {"x": over("ac", 2, 2)}, {})
 
 
-def test_steps_run_at_other_extents_and_know_ones_by_position(
-    goldens: dict[str, tuple[Region, UGraph]],
-) -> None:
+def test_steps_run_at_other_extents_and_know_ones_by_position():
     root = Constant(Fraction(1, 2), Fraction(1, 2))
     steps = (
         Step("reshape", ("x",), Tensor("a", DType.F32, (64, 1, 32)), (64, 1, 32)),
@@ -88,20 +84,18 @@ def test_steps_run_at_other_extents_and_know_ones_by_position(
         Step("mul", ("b", root), Tensor("c", DType.F32, (32, 64, 1))),
         Step("rmax", ("c",), Tensor("d", DType.F32, (1, 64, 1)), (0,)),
     )  # fmt: skip
-    x = replace(goldens["softmax"][0].inputs[0], tensor=Tensor("x", DType.F32, (1, 64, 32)))
-    region = replace(goldens["softmax"][0], inputs=(x,), steps=steps)
+    x = replace(ROWS.inputs[0], tensor=Tensor("x", DType.F32, (1, 64, 32)))
+    region = replace(ROWS, inputs=(x,), steps=steps)
     data = RNG.standard_normal((1, 5, 3))
     env = interpret_steps(region, {"x": data}, rounded=False)
     assert env["a"].shape == (5, 1, 3) and env["c"].shape == (3, 5, 1)
     assert np.allclose(env["d"][0, :, 0], data[0].max(axis=1) / np.sqrt(2))
 
 
-def test_dimensions_that_go_together_are_one_axis(
-    goldens: dict[str, tuple[Region, UGraph]],
-) -> None:
+def test_dimensions_that_go_together_are_one_axis():
     """Recorded as 4 x 16 x 32 and run as 1 x 5 x 3."""
     i0 = replace(
-        goldens["softmax"][0].inputs[0],
+        ROWS.inputs[0],
         tensor=Tensor("x", DType.F32, (4, 16, 32)),
         dims=(("a0",), ("a0",), ("a1",)),
     )
@@ -109,7 +103,7 @@ def test_dimensions_that_go_together_are_one_axis(
         Step("reshape", ("x",), Tensor("a", DType.F32, (4, 1, 16, 32)), (4, 1, 16, 32)),
         Step("mean", ("a",), Tensor("b", DType.F32, (1, 1, 1, 32)), (0, 1, 2)),
     )
-    region = replace(goldens["softmax"][0], inputs=(i0,), steps=steps)
+    region = replace(ROWS, inputs=(i0,), steps=steps)
     data = RNG.standard_normal((5, 3))
     env = interpret_steps(region, {"x": positional(i0, data)}, rounded=False)
     assert env["a"].shape == (1, 1, 5, 3)
@@ -117,22 +111,16 @@ def test_dimensions_that_go_together_are_one_axis(
     assert by_axes(i0, data[None], {"a0": 5, "a1": 3}).shape == (5, 3)
 
 
-def test_rounded_steps_overflow_where_onnx_would(
-    goldens: dict[str, tuple[Region, UGraph]],
-) -> None:
+def test_rounded_steps_overflow_where_onnx_would():
     square = Step("square", ("x",), Tensor("y", DType.F16, (1,)))
-    region = replace(goldens["softmax"][0], steps=(square,))
+    region = replace(ROWS, steps=(square,))
     assert interpret_steps(region, {"x": np.array([300.0])}, rounded=True)["y"] == np.inf
     assert interpret_steps(region, {"x": np.array([300.0])}, rounded=False)["y"] == 90000.0
 
 
-@pytest.mark.parametrize(
-    "name", ["norm_linear", "norm_linear_cluster", "gated", "low_rank", "residual_norm", "softmax"]
-)
-def test_a_golden_computes_its_onnx_steps(
-    goldens: dict[str, tuple[Region, UGraph]], name: str
-) -> None:
-    region, graph = goldens[name]
+@pytest.mark.parametrize("given", GOLDENS, ids=lambda g: g.name)
+def test_a_golden_computes_its_onnx_steps(given):
+    region, graph = given.region, given.ugraph
     sizes = reduced_instantiation(graph, region.extents)
     data = {i.name: RNG.standard_normal([sizes.extents[a] for a in i.axes]) for i in region.inputs}
     feed = {i.tensor.name: positional(i, data[i.name]) for i in region.inputs}

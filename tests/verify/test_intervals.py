@@ -1,7 +1,5 @@
 """Interval arithmetic holds every value: on every pair of ends and on random points between."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from math import inf, isfinite
 
@@ -20,11 +18,11 @@ PAIRS = st.tuples(ENDS, ENDS).map(sorted).map(lambda p: Interval(*p))
 SHARES = st.floats(0, 1)
 
 
-def between(x: Interval, share: float) -> float:
+def between(x, share):
     return min(x.hi, max(x.lo, x.lo + share * (x.hi - x.lo)))
 
 
-def assert_holds(result: Interval, value: float) -> None:
+def assert_holds(result, value):
     if not isfinite(value):
         return
     slack = 1e-12 * max(1.0, abs(value))
@@ -33,9 +31,7 @@ def assert_holds(result: Interval, value: float) -> None:
 
 @pytest.mark.parametrize("op", sorted(ops.ELEMENTWISE))
 @given(x=PAIRS, y=PAIRS, z=PAIRS, share=SHARES, other=SHARES)
-def test_every_function_holds_its_values(
-    op: str, x: Interval, y: Interval, z: Interval, share: float, other: float
-) -> None:
+def test_every_function_holds_its_values(op, x, y, z, share, other):
     arity = ops.ELEMENTWISE[op].arity
     args = [x, y, z][:arity]
     points = [between(x, share), between(y, other), between(z, share)][:arity]
@@ -47,7 +43,7 @@ def test_every_function_holds_its_values(
 @given(
     x=PAIRS, share=SHARES, e=st.sampled_from([-3, -2, -1, 2, 3, Fraction(1, 2), Fraction(-3, 2)])
 )  # fmt: skip
-def test_powers_hold_their_values(x: Interval, share: float, e: int | Fraction) -> None:
+def test_powers_hold_their_values(x, share, e):
     exponent = Fraction(e)
     with np.errstate(all="ignore"):
         value = float(real_power(np.float64(between(x, share)), exponent))
@@ -55,11 +51,11 @@ def test_powers_hold_their_values(x: Interval, share: float, e: int | Fraction) 
 
 
 @given(x=PAIRS, points=st.lists(SHARES, max_size=7))
-def test_a_sum_over_part_of_an_axis(x: Interval, points: list[float]) -> None:
+def test_a_sum_over_part_of_an_axis(x, points):
     assert_holds(x.scaled(7), sum(between(x, p) for p in points))
 
 
-def test_ends_at_infinity() -> None:
+def test_ends_at_infinity():
     half = Interval(1.0, inf)
     assert iv.reciprocal(half) == Interval(0.0, 1.0)
     assert iv.symmetric(2.0) * iv.reciprocal(half) == iv.symmetric(2.0)
@@ -70,7 +66,7 @@ def test_ends_at_infinity() -> None:
     assert iv.power(iv.REALS, Fraction(2)) == Interval(0.0, inf)
 
 
-def test_and_never_becomes_empty_by_rounding() -> None:
+def test_and_never_becomes_empty_by_rounding():
     low, high = Interval(0.0, 1.0), Interval(1.0 + 1e-16, 2.0)
     assert (low & high).lo <= (low & high).hi
     assert (low | high) == Interval(0.0, 2.0)

@@ -1,7 +1,5 @@
 """Infinities are followed as IEEE arithmetic does: some vanish, some become NaN."""
 
-from __future__ import annotations
-
 import pytest
 
 from mirage_onnx.ir.dtype import DType
@@ -9,7 +7,7 @@ from mirage_onnx.ir.text import parse_ugraph
 from mirage_onnx.verify import intervals as iv
 from mirage_onnx.verify.intervals import Interval
 from mirage_onnx.verify.program_lines import ugraph_lines
-from mirage_onnx.verify.ranges import Reach, follow, largest
+from mirage_onnx.verify.ranges import follow, largest
 from mirage_onnx.verify.term_bounds import Bounds, Fact
 
 HEAD = """ugraph 1
@@ -22,7 +20,7 @@ kernel k0 grid=a0 cluster=- loop=-
 """
 
 
-def reach(body: str, dtype: str = "f32", x: float = 200.0, y: float = 200.0) -> Reach:
+def reach(body, dtype="f32", x=200.0, y=200.0):
     """What o0 can be for |i0| <= x and |i1| <= y; ``body``: op %a ..., the last is saved."""
     lines = [f"  %{n} = {op} : {dtype}[a0] post vector" for n, op in enumerate(body.split("; "), 2)]
     save = f"  save o0 = %{len(lines) + 1} omap=a0\n"
@@ -44,7 +42,7 @@ def reach(body: str, dtype: str = "f32", x: float = 200.0, y: float = 200.0) -> 
         "square %0; rsqrt %2; mul %3 %0",  # of a number that is not 0
     ],
 )
-def test_harmless_infinities(body: str) -> None:
+def test_harmless_infinities(body):
     found = reach(body)
     assert found.finite, found
 
@@ -67,13 +65,13 @@ def test_harmless_infinities(body: str) -> None:
         ("neg %0; exp %2; recip %3", "%3"),  # 1 / exp(-200) overflows
     ],
 )
-def test_infinities_that_stay(body: str, origin: str) -> None:
+def test_infinities_that_stay(body, origin):
     found = reach(body)
     assert not found.finite
     assert found.origin == f"{origin} of kernel k0"
 
 
-def test_types_have_their_largest_numbers() -> None:
+def test_types_have_their_largest_numbers():
     assert largest(DType.F16) == 65504 and largest(DType.BF16) > 3e38
     assert not reach("mul %0 %1; mul %2 %0", "f16").finite
     assert reach("mul %0 %1; mul %2 %0", "bf16").finite
@@ -83,7 +81,7 @@ def test_types_have_their_largest_numbers() -> None:
     assert reach("mul %0 %1", "f16", 2, 3).interval == Interval(-6.0, 6.0)
 
 
-def test_sums_and_products_of_infinities() -> None:
+def test_sums_and_products_of_infinities():
     text = """ugraph 1
 tensor i0 f32[a0,a1] input
 tensor i1 f32[a1,a2] input

@@ -1,48 +1,43 @@
 """The rule for reduced shapes, on every golden and every combination of roles."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from itertools import product
 
 import numpy as np
 import pytest
 from fragile_programs import FRAGILE
-from goldens import GOLDENS, Golden
+from goldens import GOLDENS
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph, part_axis, ugraph_extents
+from mirage_onnx.ir.ugraph import Kernel, UGraph, part_axis, ugraph_extents
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
 from mirage_onnx.verify.reduced import (
-    Instantiation,
     reduced_instantiation,
     reduced_instantiations,
     small_extents,
 )
 
 
-def block_sizes(kernel: Kernel, p: KernelParams, axis: str, extent: int) -> list[int]:
+def block_sizes(kernel, p, axis, extent):
     """Elements of every block along a grid axis."""
     tile = p.tile[kernel.grid.index(axis)] if axis in kernel.grid else extent
     return [min(tile, extent - at) for at in range(0, extent, tile)]
 
 
-def rank_sizes(kernel: Kernel, p: KernelParams, axis: str, size: int) -> list[int]:
+def rank_sizes(kernel, p, axis, size):
     ranks = p.cluster if axis == kernel.cluster else 1
     piece = -(-size // ranks)
     return [max(0, min(piece, size - r * piece)) for r in range(ranks)]
 
 
-def steps(p: KernelParams, size: int) -> list[int]:
+def steps(p, size):
     return [min(p.loop_tile, size - at) for at in range(0, size, p.loop_tile)]
 
 
-def check_uneven(kernel: Kernel, p: KernelParams, extents: Mapping[str, int]) -> None:
+def check_uneven(kernel, p, extents):
     for axis in kernel.grid:
         sizes = block_sizes(kernel, p, axis, extents[axis])
         assert len(sizes) >= 2 and 0 < sizes[-1] < sizes[0], axis
@@ -57,7 +52,7 @@ def check_uneven(kernel: Kernel, p: KernelParams, extents: Mapping[str, int]) ->
         assert kernel.cluster != kernel.loop or len(walks[-1]) < len(walks[0])
 
 
-def check_even(kernel: Kernel, p: KernelParams, extents: Mapping[str, int]) -> None:
+def check_even(kernel, p, extents):
     for axis in kernel.grid:
         sizes = block_sizes(kernel, p, axis, extents[axis])
         assert len(sizes) >= 3 and set(sizes) == {p.tile[kernel.grid.index(axis)]}
@@ -72,12 +67,12 @@ def check_even(kernel: Kernel, p: KernelParams, extents: Mapping[str, int]) -> N
             assert len(steps(p, n)) in (0, 2) and set(steps(p, n)) <= {p.loop_tile}
 
 
-def check_whole(kernel: Kernel, p: KernelParams, extents: Mapping[str, int]) -> None:
+def check_whole(kernel, p, extents):
     assert all(t > extents[a] for a, t in zip(kernel.grid, p.tile, strict=True))
     assert p.cluster == 1 and (kernel.loop is None or p.loop_tile > extents[kernel.loop])
 
 
-def check(graph: UGraph, found: tuple[Instantiation, ...]) -> None:
+def check(graph, found):
     uneven, even, whole = found
     for sizes, rule in zip(found, (check_uneven, check_even, check_whole), strict=True):
         extents = ugraph_extents(graph, sizes.params, sizes.extents)
@@ -90,17 +85,17 @@ def check(graph: UGraph, found: tuple[Instantiation, ...]) -> None:
 
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=[g.name for g in GOLDENS])
-def test_every_split_of_a_golden_is_exercised(golden: Golden) -> None:
+def test_every_split_of_a_golden_is_exercised(golden):
     found = reduced_instantiations(golden.ugraph, golden.region.extents)
     check(golden.ugraph, found)
     assert found[0] == reduced_instantiation(golden.ugraph, golden.region.extents)
 
 
-def kernel(name: str, grid: tuple[str, ...], cluster: str | None, loop: str | None) -> Kernel:
+def kernel(name, grid, cluster, loop):
     return Kernel(name, grid, cluster, loop, (), ())
 
 
-def graph_of(*kernels: Kernel, parts: str = "") -> UGraph:
+def graph_of(*kernels, parts=""):
     axes = f"tensor t0 f32[{parts}] temp\n" if parts else ""
     tensors = parse_ugraph(f"ugraph 1\ntensor i0 f32[a,b,c] input\n{axes}").tensors
     return UGraph(tensors, kernels)
@@ -112,9 +107,7 @@ GRIDS = ((), ("a",), ("b", "a"))
 @pytest.mark.parametrize(
     ("grid", "cluster", "loop"), list(product(GRIDS, (None, "a", "c"), (None, "a", "b", "c")))
 )
-def test_every_combination_of_roles(
-    grid: tuple[str, ...], cluster: str | None, loop: str | None
-) -> None:
+def test_every_combination_of_roles(grid, cluster, loop):
     first = kernel("k0", grid, cluster, loop)
     check(graph_of(first), reduced_instantiations(graph_of(first), "abc"))
     # Together with a kernel that splits one axis at all levels.
@@ -126,7 +119,7 @@ def test_every_combination_of_roles(
     ("grid", "cluster", "loop"),
     list(product((False, True), (False, True), (False, True))),
 )
-def test_parts_that_are_split_again(grid: bool, cluster: bool, loop: bool) -> None:
+def test_parts_that_are_split_again(grid, cluster, loop):
     part = part_axis("b", "k0")
     graph = graph_of(
         kernel("k0", ("b", "a"), None, "b"),
@@ -143,7 +136,7 @@ def test_parts_that_are_split_again(grid: bool, cluster: bool, loop: bool) -> No
     assert counts[2] == 1 and len(set(counts)) == 3
 
 
-def test_counts_that_could_pass_for_each_other_differ_somewhere() -> None:
+def test_counts_that_could_pass_for_each_other_differ_somewhere():
     graph = graph_of(kernel("k0", ("a",), "b", "c"))
     uneven, even, _ = reduced_instantiations(graph, "abc")
     counts = []
@@ -155,12 +148,12 @@ def test_counts_that_could_pass_for_each_other_differ_somewhere() -> None:
     assert all(x != y for x, y in zip(*counts, strict=True))
 
 
-def test_too_many_axes_are_refused() -> None:
+def test_too_many_axes_are_refused():
     with pytest.raises(RejectionError, match="no small extent is left"):
         small_extents([f"a{i}" for i in range(18)])
 
 
-def shows(region: Region, graph: UGraph, sizes: Instantiation) -> bool:
+def shows(region, graph, sizes):
     """Does the graph differ from the region in float64, or fail, at these sizes?"""
     domain, rng = Float64(2), np.random.default_rng(1)
     inputs = {
@@ -179,7 +172,7 @@ def shows(region: Region, graph: UGraph, sizes: Instantiation) -> bool:
 
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=[g.name for g in GOLDENS])
-def test_a_golden_is_right_at_all_three(golden: Golden) -> None:
+def test_a_golden_is_right_at_all_three(golden):
     for sizes in reduced_instantiations(golden.ugraph, golden.region.extents):
         assert not shows(golden.region, golden.ugraph, sizes), sizes.to_text()
 
@@ -215,7 +208,7 @@ kernel k1 grid=a0 cluster=- loop=-
 """
 
 
-def test_only_the_whole_shows_a_program_that_needs_two_iterations() -> None:
+def test_only_the_whole_shows_a_program_that_needs_two_iterations():
     """(n - 1) / (n - 1) is 1 but for one iteration."""
     region = next(g.region for g in GOLDENS if g.name == "softmax_rows")
     graph = parse_ugraph(ONLY_IF_SPLIT)
@@ -223,7 +216,7 @@ def test_only_the_whole_shows_a_program_that_needs_two_iterations() -> None:
     assert seen == [False, False, True]
 
 
-def test_every_program_that_is_right_at_some_sizes_shows_at_one_of_the_three() -> None:
+def test_every_program_that_is_right_at_some_sizes_shows_at_one_of_the_three():
     alone = [0, 0, 0]
     for program in FRAGILE:
         region, graph = program.golden.region, program.graph

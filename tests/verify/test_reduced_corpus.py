@@ -1,9 +1,7 @@
 """Programs that are right at some sizes only: shown right there, and rejected by the verifier."""
 
-from __future__ import annotations
-
 import pytest
-from fragile_programs import FRAGILE, Fragile
+from fragile_programs import FRAGILE
 from mutant_oracle import EVEN, difference, scene, scenes
 
 from mirage_onnx.errors import Rejection
@@ -12,7 +10,7 @@ from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
 
 @pytest.mark.parametrize("program", FRAGILE, ids=lambda p: p.name)
-def test_a_program_that_is_right_only_at_friendly_sizes_is_rejected(program: Fragile) -> None:
+def test_a_program_that_is_right_only_at_friendly_sizes_is_rejected(program):
     region, graph = program.golden.region, program.graph
     # It is well-formed, so no other check would stop it,
     assert check_ugraph(graph) is None and check_interface(region, graph) is None
@@ -27,7 +25,7 @@ def test_a_program_that_is_right_only_at_friendly_sizes_is_rejected(program: Fra
         assert isinstance(result, Rejection), (program.right_when, result)
 
 
-def test_the_golden_itself_is_right_at_the_friendly_sizes() -> None:
+def test_the_golden_itself_is_right_at_the_friendly_sizes():
     for program in FRAGILE:
         if any(
             len(k.grid) != len(p.tile)
@@ -38,7 +36,7 @@ def test_the_golden_itself_is_right_at_the_friendly_sizes() -> None:
         assert difference(program.golden.ugraph, friendly, program.params) is None, program.name
 
 
-def test_the_corpus_covers_grid_cluster_loop_and_extents() -> None:
+def test_the_corpus_covers_grid_cluster_loop_and_extents():
     assert len(FRAGILE) >= 20
     assert len({p.name for p in FRAGILE}) == len(FRAGILE)
     assert len({p.right_when for p in FRAGILE}) >= 12

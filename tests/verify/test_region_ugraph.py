@@ -1,16 +1,13 @@
 """The steps of a region as a µGraph: the same values, exact and rounded."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from goldens import GOLDENS, Golden
+from goldens import GOLDENS
 from small_models import Net, region_of
 
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.match.canonical import make_region
 from mirage_onnx.verify.domain import Float64, Rounded
@@ -22,7 +19,7 @@ from mirage_onnx.verify.samples import sample_extents, sample_inputs
 from mirage_onnx.verify.step_axes import StepAxes, step_axes
 
 
-def assert_same(region: Region, *, rounded: bool) -> None:
+def assert_same(region, *, rounded):
     sizes = sample_extents(region, 24, 4)
     inputs = sample_inputs(region, sizes, {}, np.random.default_rng(3))
     graph = region_graph(region)
@@ -44,11 +41,11 @@ def assert_same(region: Region, *, rounded: bool) -> None:
 
 @pytest.mark.parametrize("given", GOLDENS, ids=lambda g: g.name)
 @pytest.mark.parametrize("rounded", [False, True])
-def test_steps_have_their_values(given: Golden, rounded: bool) -> None:
+def test_steps_have_their_values(given, rounded):
     assert_same(given.region, rounded=rounded)
 
 
-def test_joined_axes_dimensions_of_one_and_constants_with_exponents() -> None:
+def test_joined_axes_dimensions_of_one_and_constants_with_exponents():
     net = Net()
     x = net.input(1, 4, 8, 32)
     y = net.Gelu(net.Transpose(net.Mul(x, 3.0), perm=[0, 2, 1, 3]))
@@ -57,7 +54,7 @@ def test_joined_axes_dimensions_of_one_and_constants_with_exponents() -> None:
 
 
 @pytest.mark.parametrize("rounded", [False, True])
-def test_dimensions_split_joined_and_repeated(rounded: bool) -> None:
+def test_dimensions_split_joined_and_repeated(rounded):
     """A contraction and a sum over two axes each, a sum of what is repeated."""
     net = Net()
     heads = net.Transpose(net.input(4, 6, 8), perm=[1, 0, 2])
@@ -81,7 +78,7 @@ def test_dimensions_split_joined_and_repeated(rounded: bool) -> None:
     assert_same(region, rounded=rounded)
 
 
-def test_axes_of_steps_at_other_sizes() -> None:
+def test_axes_of_steps_at_other_sizes():
     net = Net()
     y = net.Reshape(net.MatMul(net.input(2, 3, 32), net.weight(32, 64)), [2, 3, 4, 16])
     region = region_of(net.model(net.rms(y, net.weight(16))))
@@ -97,7 +94,7 @@ def test_axes_of_steps_at_other_sizes() -> None:
         replace_extents(axes, region).extents_at(sizes)
 
 
-def replace_extents(axes: StepAxes, region: Region) -> StepAxes:
+def replace_extents(axes, region):
     """Axes of steps that are not this region's: one of its axes is longer."""
     longer = {a: n * 7 for a, n in region.extents.items()}
     return StepAxes(replace(region, extents=longer), axes.named)

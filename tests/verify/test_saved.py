@@ -1,17 +1,12 @@
 """Saved graphs against their references: the verdict is what float64 says.
 
 The truth is an interpreter of the JSON that shares no code with the reader (``saved_oracle``). The
-files under ``tests/verify/saved`` are ours, in the original's format (``xzcat`` shows them);
-the published ones are read from $MIRAGE_SAVED_MUGRAPHS or ../shared/mugraphs where they are.
+files of ``saved_examples`` are ours, in the original's format; the published ones are read from
+$MIRAGE_SAVED_MUGRAPHS or ../shared/mugraphs where they are.
 """
 
-from __future__ import annotations
-
 import json
-import lzma
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,19 +17,14 @@ from saved_oracle import run_saved
 from saved_references import REFERENCES, VARIABLE, references, saved_folder
 from saved_scaling import scaled_down, scaled_shape
 from saved_truth import EQUAL, Truth
-from saved_values import values
-from saved_writer import Json
-from saved_wrong import WRONG, Wrong, diagonal_of_a_loop, diagonal_of_a_product
+from saved_values import read, values
+from saved_wrong import WRONG, diagonal_of_a_loop, diagonal_of_a_product
 
 import mirage_onnx as mi
 import mirage_onnx.verify
-from mirage_onnx.errors import Rejection
-from mirage_onnx.importer.kernel_graph import KernelGraph
 from mirage_onnx.verify.equivalence import Proof, verify
-from mirage_onnx.verify.saved import SavedProgram, check_saved, translate
-from mirage_onnx.verify.saved_format import parse_saved
+from mirage_onnx.verify.saved import SavedProgram, check_saved
 
-FILES = Path(__file__).parent / "saved"
 FOLDER = saved_folder()
 published = pytest.mark.skipif(
     FOLDER is None, reason=f"the published files are not here: set {VARIABLE} to their folder"
@@ -48,17 +38,17 @@ CODES = {"SAVED_INVALID", "SAVED_UNSUPPORTED", "NOT_EQUIVALENT"}
 
 
 @pytest.fixture(scope="module")
-def truths() -> dict[str, Truth]:
+def truths():
     return {n: Truth(e.reference(), np.random.default_rng(7)) for n, e in EXAMPLES.items()}
 
 
-def written(tmp_path: Path, graphs: list[list[Json]]) -> Path:
+def written(tmp_path, graphs):
     path = tmp_path / "graphs.json"
     path.write_text(json.dumps(graphs))
     return path
 
 
-def test_public_names() -> None:
+def test_public_names():
     assert mirage_onnx.verify.check_saved is check_saved
     assert {"check_saved", "Verdict"} <= set(mirage_onnx.verify.__all__)
     with pytest.raises(AttributeError, match="no attribute 'check_everything'"):
@@ -66,15 +56,10 @@ def test_public_names() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_own_files(
-    name: str, truths: dict[str, Truth], tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
-    stored, path = FILES / f"{name}.json.xz", tmp_path / f"{name}.json"
-    if pytestconfig.getoption("--update-golden"):
-        FILES.mkdir(exist_ok=True)
-        stored.write_bytes(lzma.compress(file_text(name).encode()))
-    path.write_bytes(lzma.decompress(stored.read_bytes()))
-    assert path.read_text() == file_text(name), "pytest --update-golden writes the files again"
+def test_own_files(name, truths, tmp_path, golden):
+    assert file_text(name) == golden
+    path = tmp_path / f"{name}.json"
+    path.write_text(file_text(name))
     verdicts = check_saved(path, EXAMPLES[name].reference())
     graphs = json.loads(path.read_text())
     assert [truths[name].error(g) for g in graphs] == pytest.approx([0] * len(graphs), abs=EQUAL)
@@ -82,7 +67,7 @@ def test_own_files(
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda w: w.name)
-def test_wrong_graphs(wrong: Wrong, truths: dict[str, Truth], tmp_path: Path) -> None:
+def test_wrong_graphs(wrong, truths, tmp_path):
     graph = wrong.graph()
     assert truths[wrong.example].error(graph) > 1e-2
     (verdict,) = check_saved(written(tmp_path, [graph]), EXAMPLES[wrong.example].reference())
@@ -90,15 +75,13 @@ def test_wrong_graphs(wrong: Wrong, truths: dict[str, Truth], tmp_path: Path) ->
     assert verdict.rejection is not None and verdict.rejection.code in CODES
 
 
-def accepted(graph: list[Json], truth: Truth) -> bool:
+def accepted(graph, truth):
     """As ``check_saved`` decides, without looking for a counterexample."""
-    parsed = parse_saved(graph)
-    assert not isinstance(parsed, Rejection)
-    ours = translate(parsed, truth.program, truth.region)
+    ours = read(graph, truth)
     return isinstance(ours, SavedProgram) and isinstance(verify(ours.region, ours.ugraph), Proof)
 
 
-def disagreements(graphs: list[list[Json]], truth: Truth, step: int, counts: Counter) -> list[str]:
+def disagreements(graphs, truth, step, counts):
     """The mutants, of every ``step``-th edit, whose verdict is not what float64 says."""
     found = []
     for index, mutant in enumerate(m for g in graphs for m in mutants(g, step)):
@@ -116,7 +99,7 @@ REFUSED_EQUALS = {"residual_norm": 1}
 
 @pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_mutants_of_own_graphs(name: str, step: int, truths: dict[str, Truth]) -> None:
+def test_mutants_of_own_graphs(name, step, truths):
     counts: Counter = Counter()
     found = disagreements(EXAMPLES[name].graphs(), truths[name], step, counts)
     print(f"{name}: {dict(counts)}")
@@ -126,15 +109,13 @@ def test_mutants_of_own_graphs(name: str, step: int, truths: dict[str, Truth]) -
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_reading_keeps_the_values(name: str, truths: dict[str, Truth]) -> None:
+def test_reading_keeps_the_values(name, truths):
     """The µGraph, with the saved numbers, computes what the JSON does, wrong ones included."""
     truth, compared = truths[name], 0
     graphs = EXAMPLES[name].graphs()
     changed = (m.graph for g in graphs for m in mutants(g, step=11))
     for graph in (*graphs, *changed):
-        parsed = parse_saved(graph)
-        assert not isinstance(parsed, Rejection)
-        ours = translate(parsed, truth.program, truth.region)
+        ours = read(graph, truth)
         if isinstance(ours, SavedProgram):
             with np.errstate(all="ignore"):
                 (want,) = run_saved(graph, truth.inputs)
@@ -143,14 +124,14 @@ def test_reading_keeps_the_values(name: str, truths: dict[str, Truth]) -> None:
     assert compared > 4
 
 
-def sums_of_rows() -> KernelGraph:
+def sums_of_rows():
     g = mi.new_kernel_graph()
     x, y = (g.new_input((8, 8), mi.float16) for _ in range(2))
     g.mark_output(g.mul(g.reduction(x, 1), g.reduction(y, 1)))
     return g
 
 
-def sum_of_products() -> KernelGraph:
+def sum_of_products():
     g = mi.new_kernel_graph()
     x, y = g.new_input((8, 1), mi.float16), g.new_input((1, 8), mi.float16)
     g.mark_output(g.reduction(g.reduction(g.mul(x, y), 0), 1))
@@ -165,19 +146,19 @@ def sum_of_products() -> KernelGraph:
     ],
 )
 def test_different_axes_of_the_reference_stay_different(
-    build: Callable[[], KernelGraph],
-    graph: Callable[[], list[Json]],
-    code: str,
-    tmp_path: Path,
-    rng: np.random.Generator,
-) -> None:
+    build,
+    graph,
+    code,
+    tmp_path,
+    rng,
+):
     """A graph that runs along two axes at once computes a diagonal of the reference only."""
     (verdict,) = check_saved(written(tmp_path, [graph()]), build())
     assert Truth(build(), rng).error(graph()) > 1e-2 and not verdict.accepted
     assert verdict.rejection is not None and verdict.rejection.code == code
 
 
-def test_one_graph_of_a_file_does_not_spoil_the_others(tmp_path: Path) -> None:
+def test_one_graph_of_a_file_does_not_spoil_the_others(tmp_path):
     right = EXAMPLES["gated"].graphs()
     path = written(tmp_path, [right[0], [{"op_type": "kn_input_op"}], right[1]])
     verdicts = check_saved(path, EXAMPLES["gated"].reference())
@@ -186,9 +167,7 @@ def test_one_graph_of_a_file_does_not_spoil_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_damaged_files(
-    name: str, truths: dict[str, Truth], tmp_path: Path, rng: np.random.Generator
-) -> None:
+def test_damaged_files(name, truths, tmp_path, rng):
     """Whatever happens to a file, there is a verdict per graph, and a yes is true."""
     graphs = [damaged(g, rng, 1 + i % 2) for g in EXAMPLES[name].graphs() for i in range(25)]
     verdicts = check_saved(written(tmp_path, graphs), EXAMPLES[name].reference())
@@ -198,7 +177,7 @@ def test_damaged_files(
 
 
 @published
-def test_published_graphs() -> None:
+def test_published_graphs():
     """Equal to their reference at small shapes by the oracle, and accepted as published."""
     assert FOLDER is not None
     small = references(scaled_shape)
@@ -213,7 +192,7 @@ def test_published_graphs() -> None:
 @published
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFERENCES)
-def test_published_graphs_at_their_own_shapes(name: str) -> None:
+def test_published_graphs_at_their_own_shapes(name):
     assert FOLDER is not None
     truth = Truth(references()[name], np.random.default_rng(3))
     graphs = json.loads((FOLDER / name).read_text())
@@ -224,7 +203,7 @@ def test_published_graphs_at_their_own_shapes(name: str) -> None:
 @published
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFERENCES)
-def test_mutants_of_published_graphs(name: str) -> None:
+def test_mutants_of_published_graphs(name):
     assert FOLDER is not None
     truth = Truth(references(scaled_shape)[name], np.random.default_rng(3))
     graphs = [scaled_down(g) for g in json.loads((FOLDER / name).read_text())]

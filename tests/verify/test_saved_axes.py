@@ -1,36 +1,25 @@
 """Which factors become one axis, and the reference over the axes of a graph."""
 
-from __future__ import annotations
-
 import pytest
 from saved_examples import EXAMPLES
-from saved_writer import Graph, Json
+from saved_values import read
+from saved_writer import Graph
 
 import mirage_onnx as mi
 from mirage_onnx.errors import Rejection
-from mirage_onnx.importer.kernel_graph import KernelGraph
 from mirage_onnx.ir import term as t
-from mirage_onnx.match.whole import whole_region
-from mirage_onnx.verify.saved import SavedProgram, translate
-from mirage_onnx.verify.saved_format import parse_saved
+from mirage_onnx.verify.saved import SavedProgram
 
 ROWS, COLUMNS = (0, -1, -1), (1, -1, -1)
 
 
-def read(graph: list[Json], reference: KernelGraph) -> SavedProgram | Rejection:
-    parsed = parse_saved(graph)
-    assert not isinstance(parsed, Rejection)
-    program = reference.program()
-    return translate(parsed, program, whole_region(program))
-
-
-def example(name: str, index: int) -> SavedProgram:
+def example(name, index):
     found = read(EXAMPLES[name].graphs()[index], EXAMPLES[name].reference())
     assert isinstance(found, SavedProgram), found
     return found
 
 
-def test_cut_axes_stay_whole() -> None:
+def test_cut_axes_stay_whole():
     """Grid and loop are cuts of an axis where nothing tells their factors apart."""
     ours = example("norm_linear", 0)
     (kernel,), (params,) = ours.ugraph.kernels, ours.params
@@ -39,7 +28,7 @@ def test_cut_axes_stay_whole() -> None:
     assert (params.tile, params.loop_tile) == ((2,), 4)
 
 
-def test_partial_results_split_an_axis() -> None:
+def test_partial_results_split_an_axis():
     """The keys, 32 = 4 splits x 2 iterations x 4: the first kernel keeps the splits apart."""
     ours = example("attention", 0)
     sizes = sorted(n for a, n in ours.region.extents.items() if a.startswith("a1"))
@@ -50,7 +39,7 @@ def test_partial_results_split_an_axis() -> None:
     assert low.axes[-1] == "a1_0" and high.axes[-2] == "a1_0"
 
 
-def test_sums_of_tiles_at_different_places_split_an_axis() -> None:
+def test_sums_of_tiles_at_different_places_split_an_axis():
     """accum_nored adds the j-th elements of all tiles, so that tile and element are two axes."""
     ours = example("attention", 2)
     assert sorted(n for a, n in ours.region.extents.items() if a.startswith("a1")) == [2, 4, 4]
@@ -58,7 +47,7 @@ def test_sums_of_tiles_at_different_places_split_an_axis() -> None:
     assert [o.reduced for o in ops if o.op == "sum"] == [("a1_1",), ("a1_1",)]
 
 
-def test_means_of_tiles_split_an_axis() -> None:
+def test_means_of_tiles_split_an_axis():
     reference = mi.new_kernel_graph()
     reference.mark_output(reference.rms_norm(reference.new_input((8, 8), mi.float16)))
     g = Graph()
@@ -71,7 +60,7 @@ def test_means_of_tiles_split_an_axis() -> None:
     assert extents == [("a1_1",)] and ours.region.extents["a1_1"] == 4
 
 
-def test_refined_reference() -> None:
+def test_refined_reference():
     """Every reduction over a split axis is one over its parts; a mean counts all of them."""
     reference = mi.new_kernel_graph()
     x = reference.new_input((8, 8), mi.float16)
@@ -90,27 +79,27 @@ def test_refined_reference() -> None:
     assert ours.region.inputs[0].axes == ("a0", "a1_0", "a1_1") and ours.region.steps == ()
 
 
-def chain() -> KernelGraph:
+def chain():
     g = mi.new_kernel_graph()
     x, y = (g.new_input((8, 8), mi.float16) for _ in range(2))
     g.mark_output(g.matmul(g.exp(x), y))
     return g
 
 
-def refused(g: Graph) -> str:
+def refused(g):
     found = read(g.saved(), chain())
     assert isinstance(found, Rejection) and found.code == "SAVED_UNSUPPORTED", found
     return found.reason
 
 
-def test_a_tensor_has_an_axis_once() -> None:
+def test_a_tensor_has_an_axis_once():
     g = Graph()
     x, y = g.input(8, 8), g.input(8, 8)
     g.output(g.op("matmul", y, g.op("exp", x)))
     assert "would have one axis twice" in refused(g)
 
 
-def test_indices_run_over_different_axes() -> None:
+def test_indices_run_over_different_axes():
     g = Graph()
     x, y = g.input(8, 8), g.input(8, 8)
     k = g.kernel((2, 2, 1))
@@ -119,7 +108,7 @@ def test_indices_run_over_different_axes() -> None:
     assert "two indices (grid, loop) run over one axis" in refused(g)
 
 
-def test_an_axis_is_cut_in_all_operands() -> None:
+def test_an_axis_is_cut_in_all_operands():
     """Right, but named axes cannot say it: a row whole for its sum, and cut for the rest."""
     reference = mi.new_kernel_graph()
     x = reference.new_input((8, 8), mi.float16)
@@ -135,7 +124,7 @@ def test_an_axis_is_cut_in_all_operands() -> None:
     assert "cut in one operand and whole in another" in found.reason
 
 
-def test_a_grid_dimension_cuts_an_input() -> None:
+def test_a_grid_dimension_cuts_an_input():
     g = Graph()
     x, y = g.input(8, 8), g.input(8, 8)
     k = g.kernel((4, 1, 1))
@@ -151,7 +140,7 @@ def test_a_grid_dimension_cuts_an_input() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_axes_have_the_extents_of_the_reference(name: str) -> None:
+def test_axes_have_the_extents_of_the_reference(name):
     for index, _ in enumerate(EXAMPLES[name].graphs()):
         ours = example(name, index)
         for tensor in (*ours.region.inputs, *ours.region.outputs):

@@ -1,7 +1,5 @@
 """Primitives of drafts: the shapes and phases that they refuse."""
 
-from __future__ import annotations
-
 import pytest
 
 from mirage_onnx.errors import RejectionError
@@ -12,24 +10,24 @@ from mirage_onnx.verify.saved_factors import Factors
 class Tiles:
     """A kernel with tiles of given sizes."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.factors = Factors()
         self.kernel = DraftKernel("k0", self.factors)
 
-    def tile(self, *shape: int, post: bool = False) -> int:
+    def tile(self, *shape, post=False):
         dims = tuple(map(self.factors.new, shape))
         return self.kernel.load("i0", dims, post=post, looped=False)
 
-    def shape(self, value: int) -> tuple[int, ...]:
+    def shape(self, value):
         return tuple(map(self.factors.size, self.kernel.values[value].dims))
 
 
 @pytest.fixture
-def tiles() -> Tiles:
+def tiles():
     return Tiles()
 
 
-def test_shapes(tiles: Tiles) -> None:
+def test_shapes(tiles):
     k = tiles.kernel
     x = tiles.tile(1, 4, 8)
     assert tiles.shape(k.matmul(x, tiles.tile(1, 8, 2))) == (1, 4, 2)
@@ -42,20 +40,20 @@ def test_shapes(tiles: Tiles) -> None:
 
 
 @pytest.mark.parametrize("pair", [((4, 8), (4, 8)), ((2, 4, 8), (1, 8, 4)), ((4, 8), (1, 8, 4))])
-def test_matmul_refuses(pair: tuple[tuple[int, ...], tuple[int, ...]], tiles: Tiles) -> None:
+def test_matmul_refuses(pair, tiles):
     a, b = (tiles.tile(*shape) for shape in pair)
     with pytest.raises(RejectionError, match="matmul of"):
         tiles.kernel.matmul(a, b)
 
 
 @pytest.mark.parametrize("other", [(8,), (4, 4), (2, 8)])
-def test_elementwise_refuses(other: tuple[int, ...], tiles: Tiles) -> None:
+def test_elementwise_refuses(other, tiles):
     a, b = tiles.tile(4, 8), tiles.tile(*other)
     with pytest.raises(RejectionError, match="add of"):
         tiles.kernel.fn("add", a, b)
 
 
-def test_sum_refuses(tiles: Tiles) -> None:
+def test_sum_refuses(tiles):
     x = tiles.tile(4, 8)
     with pytest.raises(RejectionError, match="along dimension 2 of 2"):
         tiles.kernel.sum(x, 2)
@@ -63,7 +61,7 @@ def test_sum_refuses(tiles: Tiles) -> None:
         tiles.kernel.sum(x, 1, left=3)
 
 
-def test_the_end_of_the_loop_lies_between(tiles: Tiles) -> None:
+def test_the_end_of_the_loop_lies_between(tiles):
     x, y = tiles.tile(4, 8), tiles.tile(4, 8, post=True)
     for make in (lambda: tiles.kernel.fn("add", x, y), lambda: tiles.kernel.acc(y)):
         with pytest.raises(RejectionError, match="after") as e:

@@ -1,40 +1,26 @@
 """The µGraphs of saved graphs: their text, and indices that the µGraph has no place for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from saved_examples import EXAMPLES
 from saved_oracle import run_saved
 from saved_truth import Truth
-from saved_values import values
+from saved_values import read, values
 from saved_writer import Graph
 
 import mirage_onnx as mi
 from mirage_onnx.errors import Rejection
-from mirage_onnx.importer.kernel_graph import KernelGraph
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.verify.equivalence import Proof, verify
-from mirage_onnx.verify.saved import SavedProgram, translate
-from mirage_onnx.verify.saved_format import parse_saved
+from mirage_onnx.verify.saved import SavedProgram
 from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
 ROWS = (0, -1, -1)
 
 
-def read(graph: Graph, truth: Truth) -> SavedProgram | Rejection:
-    parsed = parse_saved(graph.saved())
-    assert not isinstance(parsed, Rejection)
-    return translate(parsed, truth.program, truth.region)
-
-
 @pytest.mark.parametrize("name", ["norm_linear", "attention"])
-def test_text(name: str, golden: object) -> None:
-    reference = EXAMPLES[name].reference()
-    truth = Truth(reference, np.random.default_rng(0))
-    parsed = parse_saved(EXAMPLES[name].graphs()[1])
-    assert not isinstance(parsed, Rejection)
-    ours = translate(parsed, truth.program, truth.region)
+def test_text(name, golden):
+    ours = read(EXAMPLES[name].graphs()[1], EXAMPLES[name].reference())
     assert isinstance(ours, SavedProgram)
     text = print_ugraph(ours.ugraph)
     assert check_ugraph(ours.ugraph) is None and check_interface(ours.region, ours.ugraph) is None
@@ -43,14 +29,14 @@ def test_text(name: str, golden: object) -> None:
     assert ours.region.text + text + numbers == golden
 
 
-def total_of_rows() -> KernelGraph:
+def total_of_rows():
     g = mi.new_kernel_graph()
     x = g.new_input((2, 8, 32), mi.float16)
     g.mark_output(g.reduction(g.exp(x), 2))
     return g
 
 
-def test_more_index_factors_than_grid_dimensions(rng: np.random.Generator) -> None:
+def test_more_index_factors_than_grid_dimensions(rng):
     """Four splits of a row, merged two by two in later kernels: the grid has four factors."""
     g = Graph()
     x = g.input(2, 8, 32)
@@ -62,7 +48,7 @@ def test_more_index_factors_than_grid_dimensions(rng: np.random.Generator) -> No
     rest = third.load(second.store(second.op("accum_redtox_ld_sum", pairs), ROWS), ROWS)
     g.output(third.store(third.op("accum_red_ld_sum", rest), ROWS))
     truth = Truth(total_of_rows(), rng)
-    ours = read(g, truth)
+    ours = read(g.saved(), truth)
     assert isinstance(ours, SavedProgram)
     grid = ours.ugraph.kernels[0].grid
     cut = [a for a in ours.region.extents if a in grid]
@@ -72,7 +58,7 @@ def test_more_index_factors_than_grid_dimensions(rng: np.random.Generator) -> No
 
 
 @pytest.mark.parametrize("times", [4, 3])
-def test_more_loop_factors_than_loops(times: int, rng: np.random.Generator) -> None:
+def test_more_loop_factors_than_loops(times, rng):
     """One kernel cuts the rows in 4 by its loop, another in 2; y is added in 4 iterations."""
     reference = mi.new_kernel_graph()
     x = reference.new_input((8, 8), mi.float16)
@@ -92,7 +78,7 @@ def test_more_loop_factors_than_loops(times: int, rng: np.random.Generator) -> N
     sums = [g.op("reduction_1", p) for p in partial]
     g.output(g.op("add", g.op("add", *sums), repeated))
     truth = Truth(reference, rng)
-    ours = read(g, truth)
+    ours = read(g.saved(), truth)
     assert isinstance(ours, SavedProgram)
     assert sorted(ours.region.extents.values()) == [2, 2, 2, 8]
     (want,) = run_saved(g.saved(), truth.inputs)
@@ -100,7 +86,7 @@ def test_more_loop_factors_than_loops(times: int, rng: np.random.Generator) -> N
     assert truth.equal(g.saved()) == (times == 4)
 
 
-def test_copies_of_one_value_are_refused(rng: np.random.Generator) -> None:
+def test_copies_of_one_value_are_refused(rng):
     """All blocks of grid y write the same sum; a later kernel adds up what they wrote."""
     g = Graph()
     x = g.input(2, 8, 32)
@@ -109,5 +95,5 @@ def test_copies_of_one_value_are_refused(rng: np.random.Generator) -> None:
     k.load(x, (0, 2, -1))
     copies = k.store(k.op("accum_red_ld_sum", e), (0, 2, -1))
     g.output(g.op("reduction_2", copies))
-    found = read(g, Truth(total_of_rows(), rng))
+    found = read(g.saved(), Truth(total_of_rows(), rng))
     assert isinstance(found, Rejection) and found.code == "SAVED_UNSUPPORTED"

@@ -1,7 +1,5 @@
 """Dimensions as products of factors."""
 
-from __future__ import annotations
-
 from math import prod
 
 import pytest
@@ -9,21 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.verify.saved_factors import Dim, Factors
+from mirage_onnx.verify.saved_factors import Factors
 
 
-def sizes(factors: Factors, dim: Dim) -> list[int]:
+def sizes(factors, dim):
     return [factors.extent(f) for f in factors.leaves(dim)]
 
 
-def cut(factors: Factors, dim: Dim, outer: list[int]) -> Dim:
+def cut(factors, dim, outer):
     """The rest of ``dim`` after outer parts of these sizes."""
     for n in outer:
         _, dim = factors.take(dim, n)
     return dim
 
 
-def test_take_splits_where_it_must() -> None:
+def test_take_splits_where_it_must():
     factors = Factors()
     dim = factors.new(4096)
     outer, inner = factors.take(dim, 8)
@@ -36,7 +34,7 @@ def test_take_splits_where_it_must() -> None:
     assert factors.new(1) == ()
 
 
-def test_what_is_tied_is_split_together() -> None:
+def test_what_is_tied_is_split_together():
     factors = Factors()
     a, b, c = factors.new(24), factors.new(24), factors.new(8)
     factors.tie(a, b)
@@ -48,7 +46,7 @@ def test_what_is_tied_is_split_together() -> None:
 
 
 @pytest.mark.parametrize(("extent", "outer", "code"), [(24, 5, "INVALID"), (24, 4, "UNSUPPORTED")])
-def test_cuts_that_do_not_fit(extent: int, outer: int, code: str) -> None:
+def test_cuts_that_do_not_fit(extent, outer, code):
     factors = Factors()
     dim = factors.new(extent)
     cut(factors, dim, [3])
@@ -57,7 +55,7 @@ def test_cuts_that_do_not_fit(extent: int, outer: int, code: str) -> None:
     assert e.value.rejection.code == f"SAVED_{code}"
 
 
-def test_crosswise_cuts_cannot_be_tied() -> None:
+def test_crosswise_cuts_cannot_be_tied():
     factors = Factors()
     a, b = factors.new(24), factors.new(24)
     cut(factors, a, [2])
@@ -70,7 +68,7 @@ chains = st.lists(st.sampled_from([2, 3, 4]), min_size=1, max_size=4)
 
 
 @given(chains, st.data())
-def test_chains_of_divisors_have_a_common_refinement(parts: list[int], data: st.DataObject) -> None:
+def test_chains_of_divisors_have_a_common_refinement(parts, data):
     """Two ways to put the same parts together are tied to exactly these parts, or finer ones."""
     factors = Factors()
     dims = []

@@ -1,12 +1,9 @@
 """The JSON format of saved graphs: what is read, and what is refused with a reason."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from saved_examples import EXAMPLES
@@ -18,11 +15,11 @@ from mirage_onnx.verify.saved_format import SavedGraph, parse_saved, read_saved
 
 
 @pytest.fixture
-def graph() -> list[Json]:
+def graph():
     return copy.deepcopy(EXAMPLES["norm_linear"].graphs()[0])
 
 
-def test_records(graph: list[Json]) -> None:
+def test_records(graph):
     parsed = parse_saved(graph)
     assert isinstance(parsed, SavedGraph)
     assert [o.op for o in parsed.ops] == ["input", "input", "customized", "output"]
@@ -35,7 +32,7 @@ def test_records(graph: list[Json]) -> None:
     assert not load.outputs[0].post and block.ops[2].outputs[0].post
 
 
-def block(graph: list[Json]) -> Json:
+def block(graph):
     return graph[2]["bgraph"]
 
 
@@ -68,7 +65,7 @@ BROKEN: dict[str, tuple[Callable[[list[Json]], object], str, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_graphs(name: str, graph: list[Json]) -> None:
+def test_broken_graphs(name, graph):
     edit, code, reason = BROKEN[name]
     edit(graph)
     found = parse_saved(graph)
@@ -77,12 +74,12 @@ def test_broken_graphs(name: str, graph: list[Json]) -> None:
 
 
 @pytest.mark.parametrize("content", [None, 3, {}, [3], ["kn_input_op"], [[]]])
-def test_no_graphs_at_all(content: object) -> None:
+def test_no_graphs_at_all(content):
     found = parse_saved(content)
     assert isinstance(found, Rejection) and found.code == "SAVED_INVALID"
 
 
-def test_files(tmp_path: Path, graph: list[Json]) -> None:
+def test_files(tmp_path, graph):
     path = tmp_path / "graphs.json"
     path.write_text(json.dumps([graph, 3, graph]))
     first, second, third = read_saved(path)

@@ -1,43 +1,31 @@
 """Reading: the interface, the cuts, and every way in which a graph contradicts itself."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import saved_references as programs
 from saved_examples import EXAMPLES
 from saved_mutants import operators
 from saved_oracle import NotExecutableError, run_saved
+from saved_values import read
 from saved_writer import Graph, Json, MisfitError, recorded
 from saved_wrong import op
 
 import mirage_onnx as mi
 from mirage_onnx.errors import Rejection
-from mirage_onnx.importer.kernel_graph import KernelGraph
-from mirage_onnx.match.whole import whole_region
-from mirage_onnx.verify.saved import SavedProgram, translate
-from mirage_onnx.verify.saved_format import parse_saved
+from mirage_onnx.verify.saved import SavedProgram
 
 COLUMNS = (1, -1, -1)
 
 
-def read(graph: list[Json], reference: KernelGraph) -> SavedProgram | Rejection:
-    parsed = parse_saved(graph)
-    assert not isinstance(parsed, Rejection)
-    program = reference.program()
-    return translate(parsed, program, whole_region(program))
-
-
-def tensor(o: Json, side: str = "output_tensors", nth: int = 0) -> Json:
+def tensor(o, side="output_tensors", nth=0):
     found: Json = o[side][nth]
     return found
 
 
-def resized(o: Json, *dims: int) -> None:
+def resized(o, *dims):
     tensor(o)["dim"] = [*dims, *[0] * (4 - len(dims))]
 
 
@@ -94,7 +82,7 @@ CONTRADICTIONS: dict[str, tuple[Edit, str]] = {
 
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
-def test_contradictions(name: str, rng: np.random.Generator) -> None:
+def test_contradictions(name, rng):
     edit, reason = CONTRADICTIONS[name]
     graph = copy.deepcopy(EXAMPLES["norm_linear"].graphs()[0])
     edit(graph)
@@ -103,14 +91,14 @@ def test_contradictions(name: str, rng: np.random.Generator) -> None:
     assert re.search(reason, found.reason), found.reason
 
 
-def test_too_few_inputs() -> None:
+def test_too_few_inputs():
     graph = EXAMPLES["norm_linear"].graphs()[0]
     three = programs.gated_mlp((8, 8), (8, 8))
     found = read(graph, three)
     assert isinstance(found, Rejection) and "2 inputs, the reference 3" in found.reason
 
 
-def test_inputs_correspond_by_position() -> None:
+def test_inputs_correspond_by_position():
     """An input that the reference does not read may be there; a graph that reads it is refused."""
     reference = mi.new_kernel_graph()
     x, _, z = (reference.new_input((4, 6), mi.float16) for _ in range(3))
@@ -127,7 +115,7 @@ def test_inputs_correspond_by_position() -> None:
             assert "or not an input" in found.reason
 
 
-def two_outputs() -> KernelGraph:
+def two_outputs():
     g = mi.new_kernel_graph()
     x = g.new_input((4, 6), mi.float16)
     g.mark_output(g.exp(x))
@@ -135,7 +123,7 @@ def two_outputs() -> KernelGraph:
     return g
 
 
-def test_outputs_correspond_by_position() -> None:
+def test_outputs_correspond_by_position():
     g = Graph()
     x = g.input(4, 6)
     e, s = g.op("exp", x), g.op("square", x)
@@ -151,7 +139,7 @@ def test_outputs_correspond_by_position() -> None:
 
 
 @pytest.mark.parametrize("twice", [True, False])
-def test_an_output_is_one_tensor_of_its_own(twice: bool) -> None:
+def test_an_output_is_one_tensor_of_its_own(twice):
     g = Graph()
     x = g.input(4, 6)
     e = g.op("exp", x)
@@ -162,7 +150,7 @@ def test_an_output_is_one_tensor_of_its_own(twice: bool) -> None:
     assert "is an input, or is another output as well" in found.reason
 
 
-def test_two_grid_dimensions_on_one_dimension() -> None:
+def test_two_grid_dimensions_on_one_dimension():
     reference = mi.new_kernel_graph()
     reference.mark_output(reference.exp(reference.new_input((8, 8), mi.float16)))
     g = Graph()
@@ -174,7 +162,7 @@ def test_two_grid_dimensions_on_one_dimension() -> None:
     assert isinstance(found, Rejection) and "mapped to one dimension" in found.reason
 
 
-def misfits() -> list[tuple[str, list[Json]]]:
+def misfits():
     """Mutants whose operations do not fit together, with the shapes of before the change."""
     graph = EXAMPLES["gated"].graphs()[0]
     found = []
@@ -193,7 +181,7 @@ def misfits() -> list[tuple[str, list[Json]]]:
     return found
 
 
-def test_misfits_are_refused(rng: np.random.Generator) -> None:
+def test_misfits_are_refused(rng):
     """What cannot be recorded consistently is neither executable nor read."""
     reference = EXAMPLES["gated"].reference()
     arrays = [rng.standard_normal((8, 8)) for _ in range(3)]

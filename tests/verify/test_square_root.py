@@ -1,17 +1,14 @@
 """Roots of squares, and inputs at which arguments of roots are squares."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from raw_programs import C, Raw, W, X, Y, exp, graph_of, size, sqrt, to_term, total
+from raw_programs import C, W, X, Y, exp, graph_of, size, sqrt, to_term, total
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.term import Term
 from mirage_onnx.verify import field
-from mirage_onnx.verify.domain import Field
 from mirage_onnx.verify.field import VOID
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.named import Named
@@ -22,7 +19,7 @@ AXES = {"x": ("i", "j"), "y": ("i", "j"), "c": ("i",), "w": ("j",)}
 DRAWS = 4
 
 
-def drawn(domain: Field) -> dict[str, Named]:
+def drawn(domain):
     rng = np.random.default_rng(1)
     return {
         n: Named(domain.random(rng, tuple(EXTENTS[a] for a in axes)), axes)
@@ -30,7 +27,7 @@ def drawn(domain: Field) -> dict[str, Named]:
     }
 
 
-def test_roots_of_squares_obey_the_laws_of_positive_numbers() -> None:
+def test_roots_of_squares_obey_the_laws_of_positive_numbers():
     rng = np.random.default_rng(0)
     d = SquareRoots(DRAWS, rng)
     x, y = (d.elementwise("square", d.random(rng, (9,))) for _ in range(2))
@@ -44,7 +41,7 @@ def test_roots_of_squares_obey_the_laws_of_positive_numbers() -> None:
     assert (field.power(cube, 3) != x).any()
 
 
-def test_what_is_no_square_has_no_root() -> None:
+def test_what_is_no_square_has_no_root():
     rng = np.random.default_rng(0)
     d = SquareRoots(1, rng)
     x = d.random(rng, (1000,))
@@ -57,7 +54,7 @@ def test_what_is_no_square_has_no_root() -> None:
     assert (back != VOID).all() and 400 < (back == x).sum() < 600
 
 
-def test_numbers_are_positive() -> None:
+def test_numbers_are_positive():
     d = SquareRoots(DRAWS, np.random.default_rng(0))
     for value in (d.constant("pi"), d.extent({"i": 3, "j": 61}), d.constant(Fraction(7, 10**5))):
         root = d.power(value, Fraction(1, 2))
@@ -65,7 +62,7 @@ def test_numbers_are_positive() -> None:
     assert (d.power(d.constant(Fraction(-2)), Fraction(1, 2)) == VOID).all()
 
 
-def test_roots_and_maxima_together() -> None:
+def test_roots_and_maxima_together():
     rng = np.random.default_rng(0)
     d = FreeExponentialRoots(DRAWS, rng, logs=False)
     x, y = (d.elementwise("square", d.random(rng, (9,))) for _ in range(2))
@@ -90,9 +87,7 @@ NORM = total(X**2) / size() + Fraction(1, 100)
         (X, X ** Fraction(1, 3), []),
     ],
 )
-def test_arguments_of_first_level_roots_are_found(
-    region: Raw, program: Raw, expected: list[Raw]
-) -> None:
+def test_arguments_of_first_level_roots_are_found(region, program, expected):
     found = root_arguments([to_term(region)], graph_of(program))
     assert set(found) == {to_term(e) for e in expected}
 
@@ -109,7 +104,7 @@ def test_arguments_of_first_level_roots_are_found(
         (total(total(X), "i"), X),
     ],
 )
-def test_rows_are_redrawn_until_every_root_exists(arguments: tuple[Raw, ...]) -> None:
+def test_rows_are_redrawn_until_every_root_exists(arguments):
     rng = np.random.default_rng(2)
     d = SquareRoots(DRAWS, rng)
     before = drawn(d)
@@ -122,7 +117,7 @@ def test_rows_are_redrawn_until_every_root_exists(arguments: tuple[Raw, ...]) ->
     assert 0 < changed < 0.8
 
 
-def test_one_element_of_a_row_is_redrawn() -> None:
+def test_one_element_of_a_row_is_redrawn():
     rng = np.random.default_rng(2)
     d = SquareRoots(DRAWS, rng)
     before = drawn(d)
@@ -140,7 +135,7 @@ def test_one_element_of_a_row_is_redrawn() -> None:
         (size() * -1, "depends on no input over"),
     ],
 )
-def test_inputs_that_do_not_exist_are_not_made_up(argument: Raw, reason: str) -> None:
+def test_inputs_that_do_not_exist_are_not_made_up(argument, reason):
     rng = np.random.default_rng(2)
     d = SquareRoots(DRAWS, rng)
     with pytest.raises(RejectionError, match=reason):

@@ -1,16 +1,13 @@
 """The reading of a block value is its value; what has no reading has none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-from goldens import GOLDENS, Golden, golden
+from goldens import GOLDENS, golden
 from interval_runs import CASES, hard_inputs
 from mutations import mutants
 
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
-from mirage_onnx.ir.ugraph import UGraph
 from mirage_onnx.verify.adversarial import even_instantiation
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
@@ -21,7 +18,7 @@ from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 each_golden = pytest.mark.parametrize("given", GOLDENS, ids=lambda g: g.name)
 
 
-def assert_readings(given: Golden, graph: UGraph) -> int:
+def assert_readings(given, graph):
     """Every saved tensor with a whole reading has its value; returns how many there are."""
     sizes = even_instantiation(graph, given.region)
     inputs, _ = hard_inputs(given.region, dict(sizes.extents), np.random.default_rng(2), 0.5)
@@ -47,12 +44,12 @@ def assert_readings(given: Golden, graph: UGraph) -> int:
     return compared
 
 
-def _is_partial(x: t.Term) -> bool:
+def _is_partial(x):
     return any(n.op.startswith(PART) or n.op in (RUN, PREV) for n in t.walk([x]))
 
 
 @each_golden
-def test_every_value_of_a_golden_has_a_reading(given: Golden) -> None:
+def test_every_value_of_a_golden_has_a_reading(given):
     values = block_values(given.ugraph)
     assert [place for place, v in values.items() if v.term is None] == []
     assert assert_readings(given, given.ugraph) >= len(given.region.outputs)
@@ -63,7 +60,7 @@ COMPARISONS = ("less", "less_equal", "equal")
 
 @pytest.mark.slow
 @each_golden
-def test_readings_of_mutants_are_their_values(given: Golden) -> None:
+def test_readings_of_mutants_are_their_values(given):
     """Wrong accumulators, missing rescales, stale values: read as they are or not at all."""
     compared = 0
     for _, graph in mutants(given.ugraph):
@@ -85,9 +82,7 @@ def test_readings_of_mutants_are_their_values(given: Golden) -> None:
         ("norm_linear", "%6 = acc_sum", "%6 = acc_max"),
     ],
 )
-def test_sums_of_parts_that_are_not_rescaled_alike_have_no_reading(
-    name: str, old: str, new: str
-) -> None:
+def test_sums_of_parts_that_are_not_rescaled_alike_have_no_reading(name, old, new):
     text = print_ugraph(golden(name).ugraph)
     if old not in text:
         old = next(line for line in text.splitlines() if "= acc_sum" in line).split(" : ")[0]
@@ -96,7 +91,7 @@ def test_sums_of_parts_that_are_not_rescaled_alike_have_no_reading(
     assert any(v.term is None for v in values.values())
 
 
-def test_marks_say_in_which_part_an_element_is() -> None:
+def test_marks_say_in_which_part_an_element_is():
     values = block_values(golden("attention_cluster").ugraph)
     assert values["k0", 7].marks == {f"{PART}a0/k0", f"{PART}a3/k0"} | {
         f"{PART}{level}/k0" for level in ("loop", "rank")

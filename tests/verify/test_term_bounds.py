@@ -1,13 +1,11 @@
 """No value of a term ever leaves its interval, and the relations that plain intervals lose hold."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from math import inf, sqrt
 
 import numpy as np
 import pytest
-from goldens import GOLDENS, Golden
+from goldens import GOLDENS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interval_runs import CASES, Recorder, hard_inputs, labelled, widened
@@ -16,7 +14,6 @@ from mutations import mutants
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.ops import to_term
 from mirage_onnx.ir.term import Term
-from mirage_onnx.ir.ugraph import UGraph
 from mirage_onnx.verify import intervals as iv
 from mirage_onnx.verify.adversarial import even_instantiation
 from mirage_onnx.verify.domain import Float64
@@ -38,31 +35,31 @@ HALF = Fraction(1, 2)
 FREE = {"x": Fact(iv.REALS), "y": Fact(iv.REALS), "s": Fact(iv.REALS)}
 
 
-def total(x: Term, axis: str = "k") -> Term:
+def total(x, axis="k"):
     return t.reduce_(t.SUM, [axis], x)
 
 
-def mean(x: Term) -> Term:
+def mean(x):
     return t.mul(t.power(t.extent(["k"]), -1), total(x))
 
 
-def rms(x: Term, eps: float = 1e-3) -> Term:
+def rms(x, eps=1e-3):
     return t.power(t.add(mean(t.power(x, 2)), t.const(Fraction(eps))), Fraction(-1, 2))
 
 
-def exp(x: Term) -> Term:
+def exp(x):
     return t.apply("exp", x)
 
 
-def top(x: Term) -> Term:
+def top(x):
     return t.reduce_(t.MAXR, ["k"], x)
 
 
-def minus(x: Term, y: Term) -> Term:
+def minus(x, y):
     return to_term("sub", x, y)
 
 
-def quotient(x: Term, y: Term) -> Term:
+def quotient(x, y):
     return to_term("div", x, y)
 
 
@@ -121,7 +118,7 @@ RELATIONS: dict[str, tuple[Term, Interval]] = {
 
 
 @pytest.mark.parametrize("name", RELATIONS)
-def test_relations_hold_whatever_the_inputs_are(name: str) -> None:
+def test_relations_hold_whatever_the_inputs_are(name):
     value, expected = RELATIONS[name]
     facts = {**FREE, "w": WEIGHT, "v": Fact(iv.SIGNED_UNIT, {"b": 2.0})}
     found = Bounds(EXTENTS, facts).interval(value)
@@ -129,7 +126,7 @@ def test_relations_hold_whatever_the_inputs_are(name: str) -> None:
     assert found.lo >= expected.lo - slack and found.hi <= expected.hi + slack, found
 
 
-def test_relations_are_used_only_where_they_hold() -> None:
+def test_relations_are_used_only_where_they_hold():
     bounds = Bounds(EXTENTS, {**FREE, "w": WEIGHT})
     other = t.input_("y", ["a", "k"])
     unrelated = {
@@ -147,7 +144,7 @@ def test_relations_are_used_only_where_they_hold() -> None:
         assert bounds.interval(value).hi == inf, name
 
 
-def test_a_maximum_of_parts_covers_only_its_parts() -> None:
+def test_a_maximum_of_parts_covers_only_its_parts():
     """y - m is not above 0 where y is in the part of m, and nowhere else."""
     run = t.apply("run", t.apply("part@loop/k0", top(X)))
     facts = {"x": Fact(iv.REALS)}
@@ -183,7 +180,7 @@ BLOCKS = st.sampled_from([
 
 @settings(max_examples=120, deadline=None)
 @given(st.data())
-def test_no_value_of_a_random_term_leaves_its_interval(data: st.DataObject) -> None:
+def test_no_value_of_a_random_term_leaves_its_interval(data):
     pool = [X, t.input_("y", ["a", "k"]), W, S]
     for _ in range(data.draw(st.integers(1, 7))):
         first, second = data.draw(st.sampled_from(pool)), data.draw(st.sampled_from(pool))
@@ -213,7 +210,7 @@ def test_no_value_of_a_random_term_leaves_its_interval(data: st.DataObject) -> N
 LARGEST = 1e37
 
 
-def assert_sound(golden: Golden, graph: UGraph) -> int:
+def assert_sound(golden, graph):
     """Every elementwise block value stays in its interval; returns how many were compared."""
     if check_ugraph(graph) or check_interface(golden.region, graph):
         return 0
@@ -237,13 +234,13 @@ def assert_sound(golden: Golden, graph: UGraph) -> int:
 
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: g.name)
-def test_no_block_value_leaves_its_interval(golden: Golden) -> None:
+def test_no_block_value_leaves_its_interval(golden):
     assert assert_sound(golden, golden.ugraph) > 0 or golden.name == "lora"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: g.name)
-def test_no_block_value_of_a_mutant_leaves_its_interval(golden: Golden) -> None:
+def test_no_block_value_of_a_mutant_leaves_its_interval(golden):
     """Of wrong programs too: the analysis does not rely on the proof."""
     compared = [assert_sound(golden, graph) for _, graph in mutants(golden.ugraph)]
     assert sum(c > 0 for c in compared) > 20

@@ -1,7 +1,5 @@
 """Which laws each tier knows and which it does not: prove or refute, one line each."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest
@@ -40,24 +38,24 @@ FREE, ROOT, PAIR = Tier.FREE_EXPONENTIAL, Tier.SQUARE_ROOT, Tier.EXPONENT_PAIR
 HALF, EIGHTH = Fraction(1, 2), Fraction(1, 8)
 
 
-def softmax(x: Raw, shift: Raw | None = None) -> Raw:
+def softmax(x, shift=None):
     e = exp(x) if shift is None else exp(x - shift)
     return e / total(e)
 
 
-def log_softmax(x: Raw, shift: Raw) -> Raw:
+def log_softmax(x, shift):
     return x - shift - log(total(exp(x - shift)))
 
 
-def mean(x: Raw) -> Raw:
+def mean(x):
     return total(x) / size()
 
 
-def sigmoid(x: Raw) -> Raw:
+def sigmoid(x):
     return call("sigmoid", x)
 
 
-def highest(x: Raw, y: Raw) -> Raw:
+def highest(x, y):
     return call("max", x, y)
 
 
@@ -166,7 +164,7 @@ NOT_KNOWN: list[tuple[str, Raw, Raw]] = [
 
 
 @pytest.mark.parametrize(("name", "want", "got", "tier"), PROVED, ids=[p[0] for p in PROVED])
-def test_proves(name: str, want: Raw, got: Raw, tier: Tier) -> None:
+def test_proves(name, want, got, tier):
     result = verify(region_of(want), graph_of(got))
     assert isinstance(result, Proof), result
     assert result.tier is tier
@@ -174,30 +172,30 @@ def test_proves(name: str, want: Raw, got: Raw, tier: Tier) -> None:
 
 
 @pytest.mark.parametrize(("name", "want", "got"), REFUTED, ids=[r[0] for r in REFUTED])
-def test_refutes(name: str, want: Raw, got: Raw) -> None:
+def test_refutes(name, want, got):
     result = verify(region_of(want), graph_of(got))
     assert isinstance(result, Rejection), result
     assert result.code in ("NOT_EQUIVALENT", "INCONCLUSIVE")
 
 
 @pytest.mark.parametrize(("name", "want", "got"), REFUTED[:-1], ids=[r[0] for r in REFUTED[:-1]])
-def test_refutes_the_other_way_round(name: str, want: Raw, got: Raw) -> None:
+def test_refutes_the_other_way_round(name, want, got):
     if name != "root of a product of negatives":  # then the µGraph is defined where the region is
         assert isinstance(verify(region_of(got), graph_of(want)), Rejection)
 
 
 @pytest.mark.parametrize(("name", "want", "got"), NOT_KNOWN, ids=[n[0] for n in NOT_KNOWN])
-def test_does_not_know(name: str, want: Raw, got: Raw) -> None:
+def test_does_not_know(name, want, got):
     assert isinstance(verify(region_of(want), graph_of(got)), Rejection)
 
 
-def test_every_formula_is_equal_to_itself() -> None:
+def test_every_formula_is_equal_to_itself():
     for _, want, *_ in PROVED:
         result = verify(region_of(want), graph_of(want))
         assert isinstance(result, Proof), want
 
 
-def test_roots_that_hardly_ever_exist_are_inconclusive() -> None:
+def test_roots_that_hardly_ever_exist_are_inconclusive():
     """Eight roots of roots per element: one draw in 2^8 has them all."""
     x = X**2
     want, got = x, x
@@ -209,7 +207,7 @@ def test_roots_that_hardly_ever_exist_are_inconclusive() -> None:
     assert "an output element exists in only" in result.reason
 
 
-def test_the_small_instantiation_splits_what_a_kernel_splits() -> None:
+def test_the_small_instantiation_splits_what_a_kernel_splits():
     for golden in GOLDENS:
         sizes = small_instantiation(golden.region, golden.ugraph)
         assert len(set(sizes.extents.values())) == len(sizes.extents)
@@ -221,13 +219,13 @@ def test_the_small_instantiation_splits_what_a_kernel_splits() -> None:
             assert p.loop_tile == (1 if kernel.loop else 0)
 
 
-def test_draws_follow_the_risk() -> None:
+def test_draws_follow_the_risk():
     assert draws_for(0.0) == draws_for(1e-20) == DRAWS
     assert draws_for(1e-2) == 5 and draws_for(0.5) == 30
     assert draws_for(1.0) > MOST_PAIR_DRAWS
 
 
-def test_functions_are_told_by_kind() -> None:
+def test_functions_are_told_by_kind():
     region, graph = region_of(call("sigmoid", X) * W), graph_of(call("rsqrt", top(X)))
     assert {"exp", "sqrt", "max"} <= functions(region, graph)
     assert not {"exp", "sqrt", "max", "log"} & functions(region_of(X), graph_of(X * Y))

@@ -1,7 +1,5 @@
 """Index arrays and masks against the words of ``ir/ugraph.py``, one block and rank at a time."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -14,7 +12,7 @@ from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, Layout, Phase
 from mirage_onnx.verify.tiles import Cut, Tiling, tiling
 
 
-def kernel(cut: Cut) -> Kernel:
+def kernel(cut):
     """One load of ``a``, cut as ``cut`` says; grid dimension 0 splits ``b``."""
     grid = () if cut.grid is None else ("b", "a")
     load = BlockOp(
@@ -25,9 +23,7 @@ def kernel(cut: Cut) -> Kernel:
     return Kernel("k0", grid, "a" if cut.cluster else None, "a" if cut.loop else None, (load,), ())
 
 
-def pieces(
-    cut: Cut, extent: int, tile: int, ranks: int, step: int
-) -> dict[tuple[int, int], list[list[int]]]:
+def pieces(cut, extent, tile, ranks, step):
     """(rank, block) -> the elements of every iteration."""
     result = {}
     for block, rank in product(range(-(-extent // tile)), range(ranks)):
@@ -44,9 +40,7 @@ small = st.integers(1, 9)
 
 
 @given(cuts, st.integers(1, 14), small, st.integers(1, 5), small)
-def test_every_block_and_rank_has_its_elements(
-    cut: Cut, extent: int, tile: int, ranks: int, step: int
-) -> None:
+def test_every_block_and_rank_has_its_elements(cut, extent, tile, ranks, step):
     tile, ranks = tile if cut.grid else extent, ranks if cut.cluster else 1
     params = KernelParams(
         (1, tile) if cut.grid else (), ranks if cut.cluster else 1, step if cut.loop else 0
@@ -71,15 +65,15 @@ def test_every_block_and_rank_has_its_elements(
             assert not elements or set(index.tolist()) == set(elements)
 
 
-def test_what_varies_is_known() -> None:
+def test_what_varies_is_known():
     moving, still = kernel(Cut("a", loop=True)).ops[0], kernel(Cut("a")).ops[0]
     of = {"dtype": DType.F32, "phase": Phase.LOOP, "layout": Layout.SHARED}
     ops = (
         moving,
-        BlockOp("sum", (0,), (), reduced=("a",), **of),  # type: ignore[arg-type]
+        BlockOp("sum", (0,), (), reduced=("a",), **of),
         still,
-        BlockOp("neg", (2,), ("a",), **of),  # type: ignore[arg-type]
-        BlockOp("run_max", (3,), ("a",), **of),  # type: ignore[arg-type]
+        BlockOp("neg", (2,), ("a",), **of),
+        BlockOp("run_max", (3,), ("a",), **of),
         BlockOp("acc_sum", (1,), (), DType.F32, Phase.POST, Layout.SHARED),
     )
     params = KernelParams(loop_tile=2)
@@ -87,12 +81,12 @@ def test_what_varies_is_known() -> None:
     assert tiles.varies == (True, True, False, False, True, False)
 
 
-def test_cuts_are_said_in_words() -> None:
+def test_cuts_are_said_in_words():
     assert str(Cut("a", 1, cluster=True, loop=True)) == "a cut by grid y, cluster, loop"
     assert str(Cut("a")) == "all of a"
 
 
-def test_a_map_that_is_not_the_kernel_s_is_refused() -> None:
+def test_a_map_that_is_not_the_kernel_s_is_refused():
     wrong = kernel(Cut("a", loop=True))
     with pytest.raises(ValueError, match="i0 over .* is cut over a, not b"):
         Tiling(

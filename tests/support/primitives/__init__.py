@@ -1,7 +1,5 @@
 """Test programs of every function of ``ptx.cuh``, by what they move or order."""
 
-from __future__ import annotations
-
 from tests.support.primitives import convert, copies, lanes, matrix, memory, sync
 from tests.support.primitives.case import Case
 

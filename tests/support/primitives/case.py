@@ -3,8 +3,6 @@
 The same text and the same data run in the emulator and on a GPU.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -45,14 +43,14 @@ class Case:
     reference: Reference
     ulps: int | None = None
 
-    def __str__(self) -> str:
+    def __str__(self):
         return self.name
 
-    def inputs(self) -> dict[str, np.ndarray]:
+    def inputs(self):
         """The same in every process."""
         return self.draw(np.random.default_rng(zlib.crc32(self.name.encode())))
 
-    def tensors(self) -> dict[str, np.ndarray]:
+    def tensors(self):
         """Everything that the kernels take, before they run."""
         found = {name: x.copy() for name, x in self.inputs().items()}
         for name, (shape, dtype) in self.outputs.items():
@@ -62,25 +60,25 @@ class Case:
         return found
 
 
-def random_words(*shape: int) -> Draw:
+def random_words(*shape):
     """An input x of 32-bit words."""
     return lambda rng: {"x": rng.integers(0, 2**32, shape, dtype=U32)}
 
 
 def case(
-    name: str,
-    covers: str,
-    body: str | tuple[str, ...],
+    name,
+    covers,
+    body,
     *,
-    draw: Draw,
-    outputs: Mapping[str, Spec],
-    reference: Reference,
-    grid: tuple[int, int, int] = (1, 1, 1),
-    block: int = 32,
-    cluster: int = 1,
-    smem: int = 0,
-    ulps: int | None = None,
-) -> Case:
+    draw,
+    outputs,
+    reference,
+    grid=(1, 1, 1),
+    block=32,
+    cluster=1,
+    smem=0,
+    ulps=None,
+):
     """A case of one kernel, or of several that run one after the other on the same tensors.
 
     ``body`` sees a pointer for every input and output by its name, in the order inputs, outputs. A
@@ -103,7 +101,7 @@ def case(
     return Case(name, tuple(covers.split()), tuple(kernels), draw, outputs, reference, ulps)
 
 
-def ulps_apart(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+def ulps_apart(got, want):
     """Distance of f32 values in units of the last place; 0 for two NaN, 2**32 for one."""
     steps = []
     for x in (got, want):
@@ -114,7 +112,7 @@ def ulps_apart(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     return np.where(nan == 2, 0, np.where(nan == 1, 2**32, apart))
 
 
-def differences(case: Case, got: Arrays, want: Arrays) -> dict[str, str]:
+def differences(case, got, want):
     """Output -> what is wrong with it, for every output that is."""
     found = {}
     for name in case.outputs:
@@ -136,5 +134,5 @@ def differences(case: Case, got: Arrays, want: Arrays) -> dict[str, str]:
     return found
 
 
-def _hex(value: np.generic) -> str:
+def _hex(value):
     return "0x" + value.tobytes()[::-1].hex()

@@ -1,19 +1,17 @@
 """Conversions and arithmetic (PTX ISA: cvt, rcp.rn, max, min), and approximations."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 from scipy import special
 
-from tests.support.primitives.case import F32, U16, U32, Arrays, Case, case
+from tests.support.primitives.case import F32, U16, U32, Case, case
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 COUNT = 2**18
 NAN = np.array(0x7FFFFFFF, U32).view(F32)  # the one that the device makes
 
 
-def hard_floats(rng: np.random.Generator) -> np.ndarray:
+def hard_floats(rng):
     """COUNT floats: ties between 16-bit values and their neighbours, specials, random bits."""
     halves = np.arange(0x7C01, dtype=U16).view(np.float16).astype(np.float64)
     halves[-1] = 65536.0  # where infinity would be
@@ -52,11 +50,11 @@ _WIDEN = _EACH.format(
 )
 
 
-def _canonical(x: np.ndarray) -> np.ndarray:
+def _canonical(x):
     return np.where(np.isnan(x), NAN, x)
 
 
-def _widen(given: Arrays) -> dict[str, np.ndarray]:
+def _widen(given):
     bits = given["x"]
     f16 = _canonical(bits.view(np.float16).astype(F32))
     bf16 = (bits.astype(U32) << 16).view(F32)  # a move: NaN keep their bits
@@ -79,7 +77,7 @@ _NARROW = _EACH.format(
 )
 
 
-def _narrow(given: Arrays) -> dict[str, np.ndarray]:
+def _narrow(given):
     x = given["x"]
     nan = np.isnan(x)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -103,13 +101,13 @@ _EXACT = _EACH.format(
 )
 
 
-def _draw_exact(rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _draw_exact(rng):
     x = hard_floats(rng)
     x[:4], x[-4:] = [0.0, -0.0, 0.0, -0.0], [-0.0, 0.0, 0.0, -0.0]  # max and min of zeros
     return {"x": x}
 
 
-def _exact(given: Arrays) -> dict[str, np.ndarray]:
+def _exact(given):
     x, other = given["x"], given["x"][::-1]
     with np.errstate(all="ignore"):
         rcp = (1 / x.astype(np.float64)).astype(F32)  # rounds once: 53 >= 2 * 24 + 2 bits
@@ -120,7 +118,7 @@ def _exact(given: Arrays) -> dict[str, np.ndarray]:
     return {"rcp": _canonical(rcp), "max": _canonical(largest), "min": _canonical(least)}
 
 
-def _ex2(v: np.ndarray) -> np.ndarray:
+def _ex2(v):
     """2^v; subnormal results are zero (.ftz)."""
     return np.where(v < -126, 0.0, np.exp2(v))
 
@@ -140,19 +138,19 @@ _SPECIALS = np.array(
 )
 
 
-def _approximate(name: str) -> Case:
+def _approximate(name):
     text, function, (low, high), ulps = _APPROXIMATE[name]
     body = _EACH.format(n=2**16, body=f"    float v = ptx::ld_f32(x + i);\n"
                         f"    ptx::st_f32(y + i, {text});\n")  # fmt: skip
 
-    def draw(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def draw(rng):
         even = rng.uniform(low, high, 2**15)
         small = np.ldexp(rng.uniform(1, 2, 2**15), rng.integers(-20, 3, 2**15))
         x = np.concatenate([even, np.where(even < 0, -small, small)]).astype(F32)
         x[: _SPECIALS.size] = _SPECIALS
         return {"x": x}
 
-    def reference(given: Arrays) -> dict[str, np.ndarray]:
+    def reference(given):
         with np.errstate(all="ignore"):
             return {"y": function(given["x"].astype(np.float64)).astype(F32)}
 

@@ -1,10 +1,8 @@
 """mbarriers and asynchronous copies: cp.async, bulk, multicast, between blocks of a cluster."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from tests.support.primitives.case import U32, Arrays, Case, case, random_words
+from tests.support.primitives.case import U32, Case, case, random_words
 
 # ---- mbarriers. Shared memory: barriers in the first 64 bytes, then data
 
@@ -15,7 +13,7 @@ _BARRIERS = """
 """
 
 
-def _init(count: int, bars: int = 1, sync: str = "sync_block") -> str:
+def _init(count, bars=1, sync="sync_block"):
     return (
         f"  for (int b = 0; b < {bars}; ++b)\n"
         f"    if (i == 0) ptx::mbarrier_init(bar + b, {count});\n"
@@ -66,7 +64,7 @@ _TRY_WAIT = (
 )
 
 
-def _try_wait(_: Arrays) -> dict[str, np.ndarray]:
+def _try_wait(_):
     # Two arrivals complete phase 0: until then only parity 1, of the phase before, is complete.
     return {"y": np.repeat(np.array([[0, 1], [0, 1], [1, 0]], U32)[:, None], 32, 1)}
 
@@ -87,7 +85,7 @@ _REMOTE = (
 )
 
 
-def _exchanged(given: Arrays) -> dict[str, np.ndarray]:
+def _exchanged(given):
     x = given["x"].reshape(-1, 2, 64)
     return {"y": x[:, ::-1, ::-1].reshape(given["x"].shape)}
 
@@ -118,7 +116,7 @@ _GROUPS = """
 """
 
 
-def _groups(given: Arrays) -> dict[str, np.ndarray]:
+def _groups(given):
     x = given["x"]
     held = np.concatenate([x[:, :4].ravel(), x[:, 4:6].ravel(), x[:, 7]])
     k, i = np.meshgrid(np.arange(7), np.arange(64))
@@ -137,7 +135,7 @@ _ZFILL = """
 """.replace("%%", "%")
 
 
-def _zfill(given: Arrays) -> dict[str, np.ndarray]:
+def _zfill(given):
     held = given["x"].copy().view(np.uint8)
     for i in range(64):
         held[i, i % 17 :] = 0
@@ -185,7 +183,7 @@ _BULK_LOAD = (
 )
 
 
-def _bulk_load(given: Arrays) -> dict[str, np.ndarray]:
+def _bulk_load(given):
     x = given["x"]
     held = np.concatenate([x[:512], x[600:604], x[700:828]])
     return {"y": held[::-1], "z": x[1000:1256][::-1]}
@@ -228,7 +226,7 @@ _MULTICAST = (
 )
 
 
-def _multicast(given: Arrays) -> dict[str, np.ndarray]:
+def _multicast(given):
     both = given["x"].reshape(2, 1, 512)[:, :, ::-1]
     return {"y": np.repeat(both, 2, 1).reshape(4, 512)}
 

@@ -1,10 +1,8 @@
 """Votes, shuffles, and where a thread is (PTX ISA: vote.sync, shfl.sync, special registers)."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from tests.support.primitives.case import F32, U32, Arrays, Case, Reference, case
+from tests.support.primitives.case import F32, U32, Case, case
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 ROUNDS = 24
@@ -24,7 +22,7 @@ _WHERE = """
 """
 
 
-def _where(_: Arrays) -> dict[str, np.ndarray]:
+def _where(_):
     z, y, x, t = np.meshgrid(range(2), range(2), range(4), range(64), indexing="ij")
     found = np.stack([t, t % 32, t // 32, x, y, z, x % 2], -1)
     return {"y": found.reshape(16, 64, 7).astype(U32)}
@@ -43,14 +41,14 @@ _VOTES = """
 """
 
 
-def _draw_votes(rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _draw_votes(rng):
     x = rng.integers(0, 2, (4, 64), dtype=U32)
     x[1], x[2], x[3] = 1, 0, 0
     x[3, [9, 63]] = 1
     return {"x": x}
 
 
-def _votes(given: Arrays) -> dict[str, np.ndarray]:
+def _votes(given):
     lanes = given["x"].reshape(4, 2, 32)
     ballot = (lanes << np.arange(32, dtype=U32)).sum(-1, dtype=U32)
     found = np.stack([ballot, lanes.any(-1), lanes.all(-1)], -1).astype(U32)
@@ -71,13 +69,13 @@ _SHUFFLE = """
 """
 
 
-def _draw_shuffle(rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _draw_shuffle(rng):
     x = rng.standard_normal((ROUNDS, 64)).astype(F32)
     return {"x": x, "offset": rng.integers(-40, 71, x.shape).astype(np.int32).view(U32)}
 
 
-def _shuffle(mode: str) -> Reference:
-    def reference(given: Arrays) -> dict[str, np.ndarray]:
+def _shuffle(mode):
+    def reference(given):
         """The pseudo-code of shfl.sync, with c as CUDA's intrinsics make it of a width."""
         x, offset = given["x"], given["offset"].view(np.int32)
         found = np.empty((len(WIDTHS), ROUNDS, 64), F32)

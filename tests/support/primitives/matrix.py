@@ -1,14 +1,12 @@
 """ldmatrix, stmatrix, movmatrix and mma.sync, fragments by the tables of the PTX ISA."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 
 from tests.support.primitives import tensor_core
-from tests.support.primitives.case import F32, U16, U32, Arrays, Case, case, random_words
+from tests.support.primitives.case import F32, U16, U32, Case, case, random_words
 
 LANE = np.arange(32)
 G, T = LANE // 4, LANE % 4
@@ -53,21 +51,21 @@ _STMATRIX = (
 )
 
 
-def _tiles(rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _tiles(rng):
     return {
         "x": rng.integers(0, 2**16, (ROWS, 8), dtype=U16),
         "rows": np.stack([rng.permutation(ROWS)[:32] for _ in range(ROUNDS)]).astype(U32),
     }
 
 
-def _place(transposed: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+def _place(transposed):
     """Row and column in the tile of each lane's low and high half."""
     halves = [(G, 2 * T), (G, 2 * T + 1)]
     return [(column, row) for row, column in halves] if transposed else halves
 
 
-def _ldmatrix(n: int, transposed: bool) -> Case:
-    def reference(given: Arrays) -> dict[str, np.ndarray]:
+def _ldmatrix(n, transposed):
+    def reference(given):
         y = np.empty((ROUNDS, 32, n), U32)
         for r in range(ROUNDS):
             for i in range(n):
@@ -83,11 +81,11 @@ def _ldmatrix(n: int, transposed: bool) -> Case:
     )  # fmt: skip
 
 
-def _stmatrix(n: int, transposed: bool) -> Case:
-    def draw(rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _stmatrix(n, transposed):
+    def draw(rng):
         return _tiles(rng) | {"v0": rng.integers(0, 2**32, (32, n), dtype=U32)}
 
-    def reference(given: Arrays) -> dict[str, np.ndarray]:
+    def reference(given):
         y = given["x"].copy()
         for i in range(n):
             tile = np.empty((8, 8), U16)
@@ -104,7 +102,7 @@ def _stmatrix(n: int, transposed: bool) -> Case:
     )  # fmt: skip
 
 
-def _movmatrix(given: Arrays) -> dict[str, np.ndarray]:
+def _movmatrix(given):
     tiles = np.empty((64, 8, 8), U16)
     tiles[:, G, 2 * T], tiles[:, G, 2 * T + 1] = given["x"] & 0xFFFF, given["x"] >> 16
     low, high = (tiles[:, place[0], place[1]].astype(U32) for place in _place(True))
@@ -123,15 +121,15 @@ class Shape:
     dtype: np.dtype
 
     @property
-    def per(self) -> int:
+    def per(self):
         return 4 // self.storage.itemsize
 
     @property
-    def storage(self) -> np.dtype:
+    def storage(self):
         return np.dtype(U32 if self.dtype == np.float32 else U16)
 
     @property
-    def registers(self) -> tuple[int, int]:
+    def registers(self):
         """Of A and of B."""
         b = self.k // (4 * self.per)
         return 2 * b, b
@@ -147,7 +145,7 @@ SHAPES = tuple(
 )  # fmt: skip
 
 
-def _mma_text(shape: Shape) -> str:
+def _mma_text(shape):
     """Loads the fragments element by element: A[row][k], B[k][column], C[row][column]."""
     n_a, n_b = shape.registers
     per, k = shape.per, shape.k
@@ -180,13 +178,13 @@ def _mma_text(shape: Shape) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mma(shape: Shape) -> Case:
-    def draw(rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _mma(shape):
+    def draw(rng):
         parts = [data(rng, shape.dtype, shape.k) for data in tensor_core.DATA.values()]
         a, b, c = (np.concatenate(x) for x in zip(*parts, strict=True))
         return {"a": a.view(shape.storage), "b": b.view(shape.storage), "c": c}
 
-    def reference(given: Arrays) -> dict[str, np.ndarray]:
+    def reference(given):
         a, b = given["a"].view(shape.dtype), given["b"].view(shape.dtype)
         return {"d": tensor_core.multiply_add(a, b, given["c"])}
 

@@ -1,7 +1,5 @@
 """Loads and stores of every cache variant, and the shared memory of other blocks of a cluster."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tests.support.primitives.case import F32, U16, U32, Arrays, Case, case, random_words
@@ -12,7 +10,7 @@ _V2 = ("ld_nc_v2", "ld_v2", "ld_cg_v2")
 _U32 = ("ld_nc_u32", "ld_u32", "ld_cg_u32")
 _F32 = ("ld_nc_f32", "ld_f32", "ld_cg_f32")
 _U16 = ("ld_nc_u16", "ld_u16")
-_U8 = ("ld_nc_u8",)
+_U8 = ("ld_nc_u8", "ld_u8")
 
 _LOADS = (
     """

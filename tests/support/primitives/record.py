@@ -1,16 +1,12 @@
 """What a run on the GPU says beside the emulator, as a table for people and one for programs."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 
 from tests.support.primitives import tensor_core
-from tests.support.primitives.case import Arrays, Case, ulps_apart
+from tests.support.primitives.case import ulps_apart
 from tests.support.primitives.matrix import SHAPES
 
 
@@ -50,16 +46,16 @@ class MmaRow:
     sequential: float
 
 
-def _bits(x: np.ndarray) -> np.ndarray:
+def _bits(x):
     return np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
 
 
-def row(case: Case, runs: Sequence[Arrays], emulated: Arrays) -> Row:
+def row(case, runs, emulated):
     reference = case.reference(case.inputs())
     first = runs[0]
     floats = [n for n in case.outputs if first[n].dtype == np.float32]
 
-    def furthest(other: Arrays) -> int:
+    def furthest(other):
         return max((int(ulps_apart(first[n], other[n]).max()) for n in floats), default=0)
 
     return Row(
@@ -75,7 +71,7 @@ def row(case: Case, runs: Sequence[Arrays], emulated: Arrays) -> Row:
 
 
 @np.errstate(all="ignore")
-def mma_rows(case: Case, found: np.ndarray, emulated: np.ndarray) -> list[MmaRow]:
+def mma_rows(case, found, emulated):
     """A row for each kind of data; ``found`` is what the GPU computed."""
     shape = next(s for s in SHAPES if s.name == case.name)
     given = case.inputs()
@@ -92,7 +88,7 @@ def mma_rows(case: Case, found: np.ndarray, emulated: np.ndarray) -> list[MmaRow
     ulp = np.exp2(np.maximum(np.floor(np.log2(np.maximum(bound, 1e-300))), -126) - 23)
     finite = np.isfinite(found) & np.isfinite(exact) & np.isfinite(in_order) & (bound > 0)
 
-    def furthest(other: np.ndarray, tiles: slice) -> float:
+    def furthest(other, tiles):
         apart = np.abs(found[tiles].astype(np.float64) - other[tiles]) / ulp[tiles]
         return round(float(apart[finite[tiles]].max()), 3)
 
@@ -105,7 +101,7 @@ def mma_rows(case: Case, found: np.ndarray, emulated: np.ndarray) -> list[MmaRow
     return rows
 
 
-def write(to: Path, machine: str, rows: Sequence[Row], mma: Sequence[MmaRow]) -> None:
+def write(to, machine, rows, mma):
     """``to``.txt and ``to``.json."""
     lines = [
         "Every function of ptx.cuh: the same text and data on the GPU and in the emulator.",

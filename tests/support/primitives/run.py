@@ -4,11 +4,8 @@
 that opens no CUDA driver.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +13,16 @@ import numpy as np
 
 from mirage_onnx import emulator
 from mirage_onnx.codegen.compile import compile_cubin
-from mirage_onnx.codegen.source import KernelSource
-from mirage_onnx.emulator import Module
-from mirage_onnx.emulator.run import Order
-from mirage_onnx.tune.device import Gpu
 from tests.support.primitives import GROUPS
-from tests.support.primitives.case import Case
 
 INCLUDE = '#include "ptx.cuh"\n'
 
 
-def compile_for_host(cases: Sequence[Case]) -> Module:
+def compile_for_host(cases):
     return emulator.compile_kernels([k for case in cases for k in case.kernels])
 
 
-def emulate(module: Module, case: Case, order: Order = "ascending") -> dict[str, np.ndarray]:
+def emulate(module, case, order="ascending"):
     """The outputs of a case whose kernels are in ``module``."""
     tensors = case.tensors()
     for name in tensors.keys() - case.outputs.keys():
@@ -40,13 +32,13 @@ def emulate(module: Module, case: Case, order: Order = "ascending") -> dict[str,
     return {name: tensors[name] for name in case.outputs}
 
 
-def device_text(cases: Sequence[Case]) -> str:
+def device_text(cases):
     """One translation unit of all kernels of the cases."""
     bodies = [k.text.removeprefix(INCLUDE) for case in cases for k in case.kernels]
     return INCLUDE + "\n".join(bodies)
 
 
-def run_on_gpu(gpu: Gpu, cases: Sequence[Case], *, repeats: int) -> dict[str, list[dict[str, Any]]]:
+def run_on_gpu(gpu, cases, *, repeats):
     """Case -> the outputs of each of its ``repeats`` runs, every one from fresh tensors."""
     cubin = compile_cubin(device_text(cases), gpu.target, name="primitives")
     found: dict[str, list[dict[str, Any]]] = {}
@@ -65,7 +57,7 @@ def run_on_gpu(gpu: Gpu, cases: Sequence[Case], *, repeats: int) -> dict[str, li
     return found
 
 
-def _launch(gpu: Gpu, function: Any, kernel: KernelSource, arguments: Sequence[int]) -> None:
+def _launch(gpu, function, kernel, arguments):
     """With the kernel's attributes: its cluster, and whether it may overlap its predecessor."""
     d = gpu.d
     config = d.CUlaunchConfig()
@@ -94,7 +86,7 @@ def _launch(gpu: Gpu, function: Any, kernel: KernelSource, arguments: Sequence[i
         raise RuntimeError(f"launch of {kernel.name}: {code!r}")
 
 
-def save_emulated(to: Path) -> None:
+def save_emulated(to):
     found = {}
     for cases in GROUPS.values():
         module = compile_for_host(cases)

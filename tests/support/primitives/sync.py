@@ -1,10 +1,8 @@
 """Barriers, fences, atomics and dependent launch: programs whose outputs prove the order."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from tests.support.primitives.case import U32, Arrays, Case, Reference, case, random_words
+from tests.support.primitives.case import U32, Case, case, random_words
 
 # ---- the warp, the block, the cluster: neighbours read what neighbours wrote
 
@@ -32,8 +30,8 @@ _SYNC_BLOCK = """
 """
 
 
-def _turns(width: int, first: int) -> Reference:
-    def reference(given: Arrays) -> dict[str, np.ndarray]:
+def _turns(width, first):
+    def reference(given):
         v = given["x"].reshape(-1, width)
         for r in range(5):
             v = np.roll(v, -(first + r), 1) * U32(3) + U32(1)
@@ -58,7 +56,7 @@ _CLUSTER = """
 """
 
 
-def _cluster(given: Arrays) -> dict[str, np.ndarray]:
+def _cluster(given):
     x = given["x"].reshape(3, 2, 64)
     z = np.broadcast_to(np.arange(2, dtype=U32)[None, :, None], x.shape)
     return {"y": x[:, ::-1, ::-1].reshape(6, 64), "z": z.reshape(6, 64)}
@@ -120,11 +118,11 @@ _REDUCED = """
 """
 
 
-def _draw_blocks(rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _draw_blocks(rng):
     return {"x": rng.integers(0, 2**32, (24, 64), dtype=U32), "count": np.zeros(1, U32)}
 
 
-def _last_block(given: Arrays) -> dict[str, np.ndarray]:
+def _last_block(given):
     partial = given["x"] * U32(5)
     total = np.zeros(64, U32)
     for row in partial:
@@ -132,7 +130,7 @@ def _last_block(given: Arrays) -> dict[str, np.ndarray]:
     return {"partial": partial, "y": total, "count": np.array([24], U32)}
 
 
-def _grid_case(name: str, covers: str, text: str) -> Case:
+def _grid_case(name, covers, text):
     return case(
         name, covers, _LAST_BLOCK % text, draw=_draw_blocks, reference=_last_block,
         outputs={"partial": ((24, 64), U32), "y": ((64,), U32), "count": ((1,), U32)},
@@ -163,12 +161,12 @@ _ATOMICS = """
 """
 
 
-def _draw_atomics(rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _draw_atomics(rng):
     x = rng.integers(1, 2**32, (2, 64), dtype=U32)
     return {"x": x, "cell": np.zeros((64, 3), U32), "total": np.zeros(2, U32)}
 
 
-def _atomics(given: Arrays) -> dict[str, np.ndarray]:
+def _atomics(given):
     v, w = given["x"]
     zero, one = np.zeros(64, U32), U32(1)
     added = [zero, v, v + w, v + w + v]
@@ -195,7 +193,7 @@ _MESSAGE = """
 """
 
 
-def _message(given: Arrays) -> dict[str, np.ndarray]:
+def _message(given):
     return {"data": given["x"], "flag": np.array([7], U32), "y": given["x"]}
 
 
@@ -218,7 +216,7 @@ _PDL = (
 )
 
 
-def _pdl(given: Arrays) -> dict[str, np.ndarray]:
+def _pdl(given):
     t = given["x"]
     for _ in range(2000):
         t = t * U32(1664525) + U32(1013904223)

@@ -7,8 +7,6 @@ factors' exponents) but at least -133; they are added exactly, and the sum is cu
 Published models of the same chip: arXiv 2511.10909 and 2512.07004.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 
@@ -22,7 +20,7 @@ TILES = int(os.environ.get("MMA_TILES", "24"))
 Operands = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def split(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+def split(x):
     """Sign and significand as integers, exponent, and the significand's fraction bits.
 
     Zeros have a very low exponent. fp32 operands are cut to tf32 by who calls this.
@@ -40,7 +38,7 @@ def split(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     return np.where(negative, -significand, significand), exponent, bits
 
 
-def cut_to(significand: np.ndarray, shift: np.ndarray) -> np.ndarray:
+def cut_to(significand, shift):
     """significand * 2^shift, cut towards zero."""
     magnitude = np.abs(significand)
     left = magnitude << np.clip(shift, 0, 62)
@@ -48,7 +46,7 @@ def cut_to(significand: np.ndarray, shift: np.ndarray) -> np.ndarray:
     return np.sign(significand) * np.where(shift >= 0, left, right)
 
 
-def cut_to_f32(total: np.ndarray, unit: np.ndarray) -> np.ndarray:
+def cut_to_f32(total, unit):
     """total * 2^unit as the fp32 nearest to it towards zero; beyond fp32 infinity."""
     length = np.zeros_like(total)  # bits of |total|
     rest = np.abs(total)
@@ -61,12 +59,12 @@ def cut_to_f32(total: np.ndarray, unit: np.ndarray) -> np.ndarray:
         return np.ldexp(kept.astype(np.float64), (unit + drop).astype(np.int32)).astype(np.float32)
 
 
-def tf32(x: np.ndarray) -> np.ndarray:
+def tf32(x):
     """What a tensor core sees of an fp32 operand: the low 13 bits are ignored."""
     return (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+def multiply_add(a, b, c):
     """``c + a b`` of tiles [n, 16, k], [n, k, 8], [n, 16, 8]; fp32 operands as tf32."""
     if a.dtype == np.float32:
         a, b = tf32(a), tf32(b)
@@ -87,7 +85,7 @@ def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(wide), np.array(0x7FFFFFFF, np.uint32).view(np.float32), found)
 
 
-def largest_partial_sum(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+def largest_partial_sum(a, b, c):
     """A bound on every partial sum in any order: |c| + sum |a b|, in float64."""
     if a.dtype == np.float32:
         a, b = tf32(a), tf32(b)
@@ -99,31 +97,31 @@ def largest_partial_sum(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarr
 # ---- data: (generator, element type, k) -> tiles of A, B, C
 
 
-def _shapes(k: int) -> tuple[tuple[int, int, int], ...]:
+def _shapes(k):
     return (TILES, 16, k), (TILES, k, 8), (TILES, 16, 8)
 
 
-def _normal(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
+def _normal(rng, dtype, k):
     a, b, c = (rng.standard_normal(s) for s in _shapes(k))
     return a.astype(dtype), b.astype(dtype), c.astype(np.float32)
 
 
-def _integers(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
+def _integers(rng, dtype, k):
     a, b, c = (rng.integers(-9, 10, s) for s in _shapes(k))
     return a.astype(dtype), b.astype(dtype), c.astype(np.float32)
 
 
-def _scaled(rng: np.random.Generator, shape: tuple[int, ...], spread: int) -> np.ndarray:
+def _scaled(rng, shape, spread):
     return np.ldexp(rng.standard_normal(shape), rng.integers(-spread, spread + 1, shape))
 
 
-def _wide(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
+def _wide(rng, dtype, k):
     """Exponents over a wide range, also across the 25 bits that are kept."""
     a, b, c = (_scaled(rng, s, 12) for s in _shapes(k))
     return a.astype(dtype), b.astype(dtype), c.astype(np.float32)
 
 
-def _cancelling(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
+def _cancelling(rng, dtype, k):
     """Products in pairs of opposite sign, and an accumulator far below or close to them."""
     a, b, c = _wide(rng, dtype, k)
     a[:, :, 1::2], b[:, 1::2] = -a[:, :, ::2], b[:, ::2]
@@ -132,7 +130,7 @@ def _cancelling(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
     return a, b, c
 
 
-def _sparse(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
+def _sparse(rng, dtype, k):
     """Many zeros beside large factors: a zero's exponent must not count."""
     a, b, c = (_scaled(rng, s, 10) for s in _shapes(k))
     for x in (a, b, c):
@@ -141,7 +139,7 @@ def _sparse(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
     return a.astype(dtype), b.astype(dtype), (c * 2.0**-15).astype(np.float32)
 
 
-def _same_sign(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
+def _same_sign(rng, dtype, k):
     """Nothing cancels, and full significands: the most that cutting can lose."""
     a, b, c = (2.0 - 2.0**-7 * rng.random(s) for s in _shapes(k))
     sign = np.where(rng.random((TILES, 1, 1)) < 0.5, -1.0, 1.0)
@@ -149,7 +147,7 @@ def _same_sign(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
     return (a * scale * sign).astype(dtype), b.astype(dtype), (c * sign).astype(np.float32)
 
 
-def _subnormal(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
+def _subnormal(rng, dtype, k):
     """Subnormal operands, accumulators and results."""
     tiny = 2.0**-16 if dtype == np.float16 else 2.0**-127
     a, b, c = (rng.standard_normal(s) for s in _shapes(k))
@@ -159,7 +157,7 @@ def _subnormal(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
     return a.astype(dtype), b.astype(dtype), c.astype(np.float32)
 
 
-def _vanishing(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
+def _vanishing(rng, dtype, k):
     """Products and sums around and below the least fp32 number, of both signs."""
     tiny = 2.0**-24 if dtype == np.float16 else 2.0**-75
     a, b, c = (rng.standard_normal(s) for s in _shapes(k))
@@ -167,7 +165,7 @@ def _vanishing(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
     return (a * tiny).astype(dtype), (b * tiny).astype(dtype), c.astype(np.float32)
 
 
-def _any_bits(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
+def _any_bits(rng, dtype, k):
     """Random bits, a few of them infinite or NaN; results overflow."""
     kept = []
     for s, d in zip(_shapes(k), (dtype, dtype, np.dtype(np.float32)), strict=True):
@@ -178,7 +176,7 @@ def _any_bits(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
     return kept[0], kept[1], kept[2]
 
 
-def _specials(rng: np.random.Generator, dtype: np.dtype, k: int) -> Operands:
+def _specials(rng, dtype, k):
     """Infinities, NaN and zeros among ordinary numbers."""
     made = list(_normal(rng, dtype, k))
     for x in made:
