@@ -6,8 +6,6 @@ The public names are loaded when first used, so that ``import mirage_onnx`` cost
     session = mirage_onnx.InferenceSession("fast.onnx", providers=["CUDAExecutionProvider"])
 """
 
-from __future__ import annotations
-
 import importlib
 
 __version__ = "0.1.0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from mirage_onnx.rewrite.save import External, check_output, save_model
 from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
 from mirage_onnx.target import H200, Target, get_target
+from mirage_onnx.tune.declared_sizes import checked_sizes
 from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.outcome import Outcome
 
@@ -54,6 +55,7 @@ def optimize(
     journal: str | Path | None = None,
     stop: Callable[[], bool] | None = None,
     tiled: bool = False,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Result:
     """Replace regions of ``model`` by generated kernels, where that is faster.
 
@@ -65,7 +67,9 @@ def optimize(
     file that keeps what the search has found; a later call with it goes on from there, also after
     a crash. ``stop``: polled by the search; when it returns true, the search ends with the best
     found so far, and the model is written with that. ``tiled``: also search regions in which two
-    activations are contracted (attention); such a search may take minutes.
+    activations are contracted (attention); such a search may take minutes. ``shapes``: the sizes
+    at which a dynamic dimension will be used, by its name in the model (default 1, 16 and 256):
+    kernels are right at every size, and a region is replaced if they are faster at all of these.
 
     Raises:
         MirageError: with one of the codes of ``docs/errors.md``.
@@ -84,7 +88,7 @@ def optimize(
         profile, margin, 300.0 if budget_s is None else budget_s, workers, measure,
         journal=Path(journal) if journal is not None else None,
         stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
-        tiled=tiled,
+        tiled=tiled, shapes=checked_sizes(shapes or {}),
     )  # fmt: skip
     run = pipeline.run(loaded, options, emit or events.silent)
     if target_path is not None:
@@ -178,6 +182,14 @@ def _row(name: str, o: Outcome, count: int) -> dict[str, Any]:
         "search": search,
         "proof": {"draws": proof.draws, "bound": proof.bound} if proof else None,
         "reason_text": o.rejection.reason if o.rejection else None,
+        "sizes": [
+            {
+                "sizes": p.sizes,
+                "baseline_us": round(p.baseline_us, 3),
+                "predicted_us": round(p.kernel_us, 3),
+            }
+            for p in o.points
+        ],
     }
 
 
@@ -191,13 +203,15 @@ def verify(
     emulate: bool | None = None,
     inputs: Mapping[str, np.ndarray] | str | Path | None = None,
     bisect: bool = False,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Comparison:
     """Run the original ``a`` and the optimized ``b`` on the same inputs and compare.
 
     ``provider`` and ``emulate`` left out: the CUDA provider where there is a GPU for ``b``, else
     the CPU provider with the kernels of ``b`` in the emulator where there is a C++ compiler.
     ``inputs``: arrays by name, or an ``.npz`` file. ``bisect``: check every custom node by itself
-    on every input, not only on the first. The CUDA text of ``b`` is generated again and compared.
+    on every input, not only on the first. ``shapes``: sizes of dynamic dimensions by name; all
+    combinations are run. The CUDA text of ``b`` is generated again and compared.
 
     Raises:
         MirageError: SOURCE_MISMATCH, those of ``compare_models`` and ``read_inputs``.
@@ -209,7 +223,8 @@ def verify(
     given = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
     source = check_sources(b, strict=emulate)
     found = compare_models(
-        a, b, seed=seed, provider=provider, rtol=rtol, emulate=emulate, inputs=given, bisect=bisect
+        a, b, seed=seed, provider=provider, rtol=rtol, emulate=emulate, inputs=given,
+        bisect=bisect, dims=checked_sizes(shapes or {}),
     )  # fmt: skip
     note = "; ".join(text for text in (found.note, advice) if text)
     return replace(found, source=source, note=note)
@@ -253,7 +268,7 @@ def explain(
     start = time.monotonic()
     profile, _ = _target(target)
     loaded = load_model(model)
-    survey = survey_model(loaded, profile)
+    survey = survey_model(loaded, profile, margin)
     options = Options(profile, margin, 300.0 if budget_s is None else budget_s)
     found = explain_region(loaded, survey, region, options)
     seconds = time.monotonic() - start

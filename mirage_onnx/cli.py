@@ -6,8 +6,6 @@ No traceback reaches the terminal: that of an internal error goes to a log file.
 stdout gets exactly one object, also when the command fails: ``{"schema":1,"error":{...}}``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -5,8 +5,6 @@ failure becomes its text, because the command is run where something is broken; 
 anywhere.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.metadata
 import os

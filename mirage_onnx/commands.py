@@ -122,6 +122,15 @@ def optimize(
             "search may take minutes.",
         ),
     ] = False,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SIZES",
+            help="Sizes of a dynamic dimension, as batch=1,8 or seq=1,128..2048:128 (several in "
+            "one word, or the option several times): a region is replaced if that is faster at "
+            "all of them. Default: 1,16,256. The result runs at any size.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Search and report, write no model.")
     ] = False,
@@ -140,6 +149,7 @@ def optimize(
     from mirage_onnx.report.progress import ProgressLog
     from mirage_onnx.report.schema import check_report
     from mirage_onnx.report.table import region_table, summary
+    from mirage_onnx.tune.declared_sizes import parse_sizes
 
     _require(dry_run or output is not None, "give the output file with -o, or --dry-run")
     _require(budget is None or budget > 0, f"--budget {budget}: must be more than 0 seconds")
@@ -164,6 +174,7 @@ def optimize(
             journal=kept,
             stop=lambda: interrupt.asked,
             tiled=tiled,
+            shapes=parse_sizes(shapes or ()),
         )
     if kept and not journal and not interrupt.asked:
         kept.unlink(missing_ok=True)
@@ -212,6 +223,10 @@ def verify(
             "diverges.",
         ),
     ] = False,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=SIZES", help="Sizes of a dynamic dimension, as of optimize."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Run two models on the same inputs and compare their outputs, and each kernel by itself."""
@@ -219,6 +234,7 @@ def verify(
     from mirage_onnx.report.log import stderr_console
     from mirage_onnx.report.schema import check_verify_report
     from mirage_onnx.report.table import verify_tables
+    from mirage_onnx.tune.declared_sizes import parse_sizes
 
     _require(rtol is None or rtol >= 0, f"--rtol {rtol}: must not be negative")
     with _stdout_kept(as_json):
@@ -231,6 +247,7 @@ def verify(
             emulate=emulate,
             inputs=inputs,
             bisect=bisect,
+            shapes=parse_sizes(shapes or ()),
         )
     console = stderr_console()
     found = result.to_dict()

@@ -6,8 +6,6 @@ The catalogue below is the single list of codes: ``docs/errors.md`` is generated
 provokes each one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -130,7 +128,7 @@ REJECTIONS: dict[str, str] = {
     "OP_FORM": "an attribute or input form of the operator is not supported",
     "DTYPE": "the element type is not supported",
     "ZERO_SIZE": "a tensor of the node holds no elements",
-    "DYNAMIC_DIM": "a dimension is not known at optimization time",
+    "DYNAMIC_DIM": "what only a run counts is summed over or split, or may not be equal",
     "RANK_UNKNOWN": "a shape is not known",
     "SUBGRAPH": "the node holds or captures a subgraph",
     "CUSTOM_DOMAIN": "the node belongs to a domain with no tabled semantics",

@@ -3,8 +3,6 @@
 Library code never prints. A stage takes ``emit: Emit`` and calls it with one of these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

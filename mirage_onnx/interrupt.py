@@ -5,8 +5,6 @@ polls between two states. The second signal raises KeyboardInterrupt wherever th
 Python does by itself.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable

@@ -25,6 +25,8 @@ from mirage_onnx.superopt.hooks import Hooks, never
 from mirage_onnx.superopt.result import Bound, SearchResult, Stop
 from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import load_table, node_times_us, with_floors
+from mirage_onnx.tune.declared_sizes import declared_sizes
+from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.predict import as_expected, refuse_result, refuse_search
 from mirage_onnx.tune.realise import Chosen, realise
@@ -39,7 +41,8 @@ class Options:
 
     ``journal``: a file that keeps what the search has found, and from which it goes on. ``stop``:
     polled by the search; a reason that it returns ends the search with what it has. ``tiled``: also
-    regions in which two activations are contracted.
+    regions in which two activations are contracted. ``shapes``: the sizes at which a dimension that
+    only a run knows is declared to be used.
     """
 
     target: Target
@@ -53,6 +56,7 @@ class Options:
     journal: Path | None = None
     stop: Callable[[], Stop | None] = never
     tiled: bool = False
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +80,36 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     with _stage(emit, "importer"):
         program = import_model(loaded)
     with _stage(emit, "match"):
-        matches = find_candidates(program, TILED if options.tiled else None)
-        table = load_table(options.target)
-        node_us = node_times_us(program, table) if table else {}
-        if options.tiled:
-            node_us = with_floors(node_us, program, options.target)
+        declared = declared_sizes(program, options.shapes)
+        matches = find_candidates(program, TILED if options.tiled else None, declared.typical)
+        node_us = _node_us(program.sized(declared.typical), options)
         outcomes = _group(matches, node_us)
+        dynamic = Dynamic(
+            program, declared, lambda s: _node_us(program.sized(s), options),
+            options.target, options.margin,
+        )  # fmt: skip
     with _stage(emit, "superopt") as detail, _hooks(options, emit, detail) as hooks:
-        outcomes = _search(loaded, outcomes, options, deadline, hooks)
+        outcomes = _search(loaded, outcomes, dynamic, options, deadline, hooks)
     with _stage(emit, "tune"):
         chosen, outcomes = realise(
             loaded, program, outcomes, node_us, options.target,
             margin=0.0 if options.measure else options.margin,
             measure=options.measure, tries=options.tries,
+            dynamic=dynamic,
         )  # fmt: skip
+        outcomes = {k: dynamic.with_points(o) for k, o in outcomes.items()}
     with _stage(emit, "rewrite"):
         kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
         model, used = apply(loaded, kernels, options.target, pool=options.pool)
         replaced = tuple(chosen[i] for i in used)
         outcomes = _without_names(outcomes, chosen, replaced)
     return Run(model, program, matches, replaced, outcomes)
+
+
+def _node_us(program: Program, options: Options) -> dict[str, float]:
+    table = load_table(options.target)
+    node_us = node_times_us(program, table) if table else {}
+    return with_floors(node_us, program, options.target) if options.tiled else node_us
 
 
 def _without_names(
@@ -156,6 +170,7 @@ def _group(matches: Matches, node_us: Mapping[str, float]) -> dict[str, Outcome]
 def _search(
     loaded: LoadedModel,
     outcomes: Mapping[str, Outcome],
+    dynamic: Dynamic,
     options: Options,
     deadline: float,
     hooks: Hooks,
@@ -169,12 +184,17 @@ def _search(
     todo = [key for key, o in found.items() if o.rejection is None]
 
     def done(i: int, r: SearchResult) -> None:
-        o, r = found[todo[i]], as_expected(r)
-        refusal = refuse_result(r, o.baseline_us, margin, o.region.nodes)
-        found[todo[i]] = replace(o, result=r, rejection=refusal)
-        best = r.candidates[0].candidate.predicted_us if r.candidates else None
-        code = refusal.code if refusal else None
-        report = r.report
+        o = found[todo[i]]
+        if o.region.runtime:
+            found[todo[i]] = o = dynamic.judged(o, r)
+        else:
+            r = as_expected(r)
+            refusal = refuse_result(r, o.baseline_us, margin, o.region.nodes)
+            found[todo[i]] = o = replace(o, result=r, rejection=refusal)
+        assert o.result is not None
+        best = o.result.candidates[0].candidate.predicted_us if o.result.candidates else None
+        code = o.rejection.code if o.rejection else None
+        report = o.result.report
         hooks.emit(
             events.RegionDone(
                 o.region.key, o.region.nodes, report.states, report.verified, best, code

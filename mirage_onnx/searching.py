@@ -6,11 +6,10 @@ The order of results is the order of the regions, whatever the number of workers
 A worker asks its parent for what a search is connected to (``superopt/remote_hooks.py``), so that
 one process writes the journal and hears Ctrl-C.
 
-Regions that differ only in sizes share one search (``superopt/shared_searches.py``), within a run
-and, through the user's cache folder, from run to run (not with ``MIRAGE_ONNX_CACHE=off``).
+Regions that differ only in sizes that no weight has (tokens, batch) share one search
+(``superopt/shared_searches.py``), within a run and, through the user's cache folder, from run to
+run (not with ``MIRAGE_ONNX_CACHE=off``).
 """
-
-from __future__ import annotations
 
 import os
 import pickle
@@ -41,7 +40,7 @@ from mirage_onnx.superopt.structures import StructureStore, cache_folder
 from mirage_onnx.superopt.worker_process import WorkerProcess, worker_streams
 from mirage_onnx.target import Target
 from mirage_onnx.verify.prover import prover, structure_prover
-from mirage_onnx.verify.weights import sample_weights
+from mirage_onnx.verify.weights import ModelWeights, sample_weights
 
 #: Fewer regions than this are searched here: starting a worker takes longer.
 MIN_REGIONS = 8
@@ -74,7 +73,7 @@ def open_journal(path: Path, target: Target, bound: Bound) -> Journal:
 
 
 def open_structures(folder: Path | None, target: Target, bound: Bound) -> StructureStore:
-    """What is known of region structures for searches with this target and bound.
+    """What is known of families of regions for searches with this target and bound.
 
     ``folder``: where it is kept; None: in memory only.
     """
@@ -96,7 +95,7 @@ def search_region(
 ) -> SearchResult:
     """Search one region; a candidate counts if it is proven equal and safe in floating point.
 
-    With ``structures`` a region of a known structure is only given numbers.
+    With ``structures`` a region of a known family is only given numbers.
     """
     verify = prover(region, sample_weights(loaded, region))
     scope = Scope.of(target, bound, region)
@@ -108,10 +107,10 @@ def search_region(
     return search_structure(region, scope, verify, structures, budget_s=seconds, hooks=hooks)
 
 
-def _verifier(loaded: LoadedModel, job: Job) -> Verify:
+def _verifier(weights: ModelWeights, job: Job) -> Verify:
     """For probes without the checks of rounding: who uses a µGraph makes them at its own sizes."""
-    weights = sample_weights(loaded, job.region)
-    return prover(job.region, weights) if job.proven is None else structure_prover(weights)
+    make = prover if job.proven is None else structure_prover
+    return make(job.region, weights.of(job.region))
 
 
 def search_all(
@@ -124,12 +123,13 @@ def search_all(
 ) -> None:
     """Search every region; ``done`` is told each result, in order.
 
-    What later runs can use of the structures is found after the last result, in no more time than
+    What later runs can use is found after the last result, in no more time than
     the results took.
     """
     start = time.monotonic()
     store = setting.structures or open_structures(cache_folder(), setting.target, setting.bound)
     shared = SharedSearches(regions, store, lambda: setting.seconds_left)
+    weights = ModelWeights(loaded)
 
     def unless_stopped(ask: Ask) -> Ask:
         def asked(job: Job) -> Answer:
@@ -147,7 +147,7 @@ def search_all(
 
         def alone(job: Job) -> Answer:
             scope = Scope.of(setting.target, setting.bound, job.region)
-            return work(job, scope, _verifier(loaded, job), setting.hooks)
+            return work(job, scope, _verifier(weights, job), setting.hooks)
 
         here = unless_stopped(alone)
         for i, result in shared.results(here):
@@ -165,7 +165,7 @@ def search_all(
         started.append(local.worker)
         local.worker.send(header)
 
-    there = unless_stopped(lambda job: _ask(local.worker, hooks, job))
+    there = unless_stopped(lambda job: _ask(local.worker, hooks, weights, job))
     one_at_a_time = threading.Lock()
 
     def emit(event: Event) -> None:
@@ -197,7 +197,7 @@ def _stopped(stop: Stop) -> SearchResult:
     return SearchResult((), SearchReport(0.0, 0, 0, 0, stop, (), ()))
 
 
-def _ask(worker: WorkerProcess, hooks: Hooks, job: Job) -> Answer:
+def _ask(worker: WorkerProcess, hooks: Hooks, weights: ModelWeights, job: Job) -> Answer:
     worker.send(job)
     while True:
         try:
@@ -209,7 +209,8 @@ def _ask(worker: WorkerProcess, hooks: Hooks, job: Job) -> Answer:
             return found
         if name == "failed":
             raise RuntimeError(f"a search worker failed: {arguments[0]}")
-        told = answer(hooks, name, arguments)
+        measuring = name == "measure"
+        told = weights.extremes(*arguments) if measuring else answer(hooks, name, arguments)
         if name in ANSWERED:
             worker.send(told)
 
@@ -223,6 +224,7 @@ def _serve() -> None:
     loaded = load_model(proto, base_dir)
     parent = Parent(requests, answers)
     hooks = Hooks(parent, parent.stop, parent.emit)
+    weights = ModelWeights(loaded, lambda name, shape: parent.tell("measure", name, shape))
     while True:
         try:
             job: Job = pickle.load(requests)
@@ -230,7 +232,7 @@ def _serve() -> None:
             return
         try:
             scope = Scope.of(target, bound, job.region)
-            result = work(job, scope, _verifier(loaded, job), hooks)
+            result = work(job, scope, _verifier(weights, job), hooks)
         except Exception as error:  # told to the parent, which raises it
             parent.tell("failed", f"{type(error).__name__}: {error}")
         else:

@@ -5,8 +5,6 @@ measured on one (``bench/results/h200``); those of other chips are not guessed: 
 profile until another chip has been measured.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mirage_onnx.errors import MirageError
@@ -37,6 +35,11 @@ class Target:
     ramp_us: float
     stream_tbps: float
     mma_tflops: float
+
+    @property
+    def has_pdl(self) -> bool:
+        """Whether a kernel can start before the one that it depends on has ended."""
+        return self.capability >= (9, 0)
 
 
 H200 = Target(

@@ -1,13 +1,9 @@
 """``mirage_onnx.optimize`` and ``verify`` as a user calls them."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import onnx
@@ -17,34 +13,33 @@ from small_models import Net, feeds, run_model
 import mirage_onnx
 from mirage_onnx import api, cli
 from mirage_onnx.codegen import candidates
-from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.custom_op.choose_path import NO_COMPILER
 from mirage_onnx.custom_op.compare import NO_KERNEL
 from mirage_onnx.emulator import driver, toolchain
 from mirage_onnx.errors import Exit, MirageError
 from mirage_onnx.report.schema import check_report, check_verify_report
 from mirage_onnx.target import H200
-from tests.support.rewritten import Rewritten, chain, tampered, with_record
+from tests.support.rewritten import chain, tampered, with_record
 
 
-def model() -> onnx.ModelProto:
+def model():
     net = Net()
     y = net.MatMul(net.rms(net.input(8, 512), net.weight(512)), net.weight(512, 256))
     return net.model(net.Relu(y))
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     found = tmp_path / "in.onnx"
     onnx.save(model(), found)
     return found
 
 
-def domains(found: onnx.ModelProto) -> set[str]:
+def domains(found):
     return {n.domain for n in found.graph.node}
 
 
-def test_model_in_memory() -> None:
+def test_model_in_memory():
     result = mirage_onnx.optimize(model(), target="h200", workers=1)
     check_report(result.report)
     assert (result.report["input"], result.report["output"]) == (None, None)
@@ -54,7 +49,7 @@ def test_model_in_memory() -> None:
 
 
 @pytest.mark.parametrize("kind", [str, Path])
-def test_path_to_path(path: Path, kind: type, tmp_path: Path) -> None:
+def test_path_to_path(path, kind, tmp_path):
     before = path.read_bytes()
     out = tmp_path / "out.onnx"
     result = mirage_onnx.optimize(kind(path), kind(out), target="h200", workers=1)
@@ -67,13 +62,13 @@ def test_path_to_path(path: Path, kind: type, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx", "out.onnx"]
 
 
-def test_no_output_writes_nothing(path: Path, tmp_path: Path) -> None:
+def test_no_output_writes_nothing(path, tmp_path):
     result = mirage_onnx.optimize(path, target="h200", workers=1)
     assert result.report["output"] is None
     assert [p.name for p in tmp_path.iterdir()] == ["in.onnx"]
 
 
-def test_external_weights(tmp_path: Path) -> None:
+def test_external_weights(tmp_path):
     """Weights outside the model file are read where they are needed, and found again."""
     source = tmp_path / "in.onnx"
     onnx.save(model(), source, save_as_external_data=True, size_threshold=64, location="in.data")
@@ -86,7 +81,7 @@ def test_external_weights(tmp_path: Path) -> None:
     assert run_model(onnx.load(out), values)[0].tobytes() == run_model(model(), values)[0].tobytes()
 
 
-def test_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets(monkeypatch):
     monkeypatch.setattr(api, "present_target", lambda: None)
     assert mirage_onnx.optimize(model(), workers=1).report["target"] == "h200"
     for name, code in (("local", "NO_GPU"), ("h900", "TARGET_UNKNOWN")):
@@ -98,10 +93,8 @@ def test_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert api._target("h200") == (H200, False)
 
 
-def test_refused_before_the_work(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def forbidden(*_: object) -> None:
+def test_refused_before_the_work(path, tmp_path, monkeypatch):
+    def forbidden(*_):
         raise AssertionError("the search began")
 
     monkeypatch.setattr(api.pipeline, "run", forbidden)
@@ -116,7 +109,7 @@ def test_refused_before_the_work(
         assert caught.value.code == code
 
 
-def test_an_optimized_model_is_not_optimized_again() -> None:
+def test_an_optimized_model_is_not_optimized_again():
     """Where there still is a region left to replace."""
     again = mirage_onnx.optimize(model(), target="h200", workers=1).model
     name = again.graph.output[0].name
@@ -129,7 +122,7 @@ def test_an_optimized_model_is_not_optimized_again() -> None:
     assert caught.value.code == "OPTION_INVALID"
 
 
-def test_verify(path: Path, tmp_path: Path) -> None:
+def test_verify(path, tmp_path):
     out = tmp_path / "out.onnx"
     mirage_onnx.optimize(path, out, target="h200", workers=1)
     assert api.verify(path, out).passed
@@ -138,7 +131,7 @@ def test_verify(path: Path, tmp_path: Path) -> None:
     assert caught.value.code == "FILE_MISSING"
 
 
-def test_verify_notices_a_difference(path: Path, tmp_path: Path) -> None:
+def test_verify_notices_a_difference(path, tmp_path):
     changed = onnx.load(path)
     changed.graph.node[-1].op_type = "Abs"
     other = tmp_path / "other.onnx"
@@ -147,7 +140,7 @@ def test_verify_notices_a_difference(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rewritten, Path, Path]:
+def pair(tmp_path_factory):
     """A model of three regions and its rewritten form."""
     made, folder = chain(), tmp_path_factory.mktemp("pair")
     onnx.save(made.original, folder / "a.onnx")
@@ -156,14 +149,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rewritten, Path, Pat
 
 
 @pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_gpu(monkeypatch):
     monkeypatch.setattr("mirage_onnx.custom_op.choose_path.present_target", lambda: None)
 
 
-Pair = tuple[Rewritten, Path, Path]
-
-
-def test_verify_emulates_where_there_is_no_gpu(pair: Pair, no_gpu: None) -> None:
+def test_verify_emulates_where_there_is_no_gpu(pair, no_gpu):
     _, a, b = pair
     found = api.verify(a, b)
     assert found.passed and found.note == ""
@@ -174,7 +164,7 @@ def test_verify_emulates_where_there_is_no_gpu(pair: Pair, no_gpu: None) -> None
     assert {n.path for n in bodies.nodes} == {"body"} and bodies.note == NO_KERNEL
 
 
-def test_verify_given_inputs(pair: Pair, no_gpu: None, tmp_path: Path) -> None:
+def test_verify_given_inputs(pair, no_gpu, tmp_path):
     made, a, b = pair
     values = feeds(made.original, np.random.default_rng(0))
     np.savez(tmp_path / "inputs.npz", **values)
@@ -187,9 +177,7 @@ def test_verify_given_inputs(pair: Pair, no_gpu: None, tmp_path: Path) -> None:
     assert caught.value.code == "INPUTS_INVALID"
 
 
-def test_verify_without_a_compiler(
-    pair: Pair, no_gpu: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_without_a_compiler(pair, no_gpu, monkeypatch):
     _, a, b = pair
     monkeypatch.setenv("CXX", "/nowhere/g++")
     toolchain.host_compiler.cache_clear()
@@ -205,28 +193,28 @@ def test_verify_without_a_compiler(
     assert caught.value.code == "HOST_COMPILER_MISSING"
 
 
-def graph_token(record: dict[str, Any]) -> None:
+def graph_token(record):
     record["ugraph"] = record["ugraph"].replace("max %0 %15", "min %0 %15")
 
 
-def number(record: dict[str, Any]) -> None:
+def number(record):
     record["params"][0] = record["params"][0].replace("warps=1", "warps=4")
 
 
-def digest(record: dict[str, Any]) -> None:
+def digest(record):
     record["kernels"][0]["sha256"] = record["kernels"][0]["sha256"][::-1]
 
 
 @pytest.mark.parametrize("corrupt", [graph_token, number, digest])
 @pytest.mark.parametrize("how", [[], ["--emulate", "--json"], ["--no-emulate"]])
 def test_one_corrupted_token_fails_the_command(
-    pair: Pair,
-    no_gpu: None,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    corrupt: Callable[[dict[str, Any]], None],
-    how: list[str],
-) -> None:
+    pair,
+    no_gpu,
+    tmp_path,
+    capsys,
+    corrupt,
+    how,
+):
     made, a, _ = pair
     onnx.save(tampered(made.model, with_record(0, corrupt)), tmp_path / "b.onnx")
     assert cli.main(["verify", str(a), str(tmp_path / "b.onnx"), *how]) == Exit.CHECK_FAILED
@@ -237,13 +225,11 @@ def test_one_corrupted_token_fails_the_command(
     assert json.loads(out)["error"]["code"] == "SOURCE_MISMATCH" if out else "--json" not in how
 
 
-def test_one_token_of_the_generator_fails_the_command(
-    pair: Pair, no_gpu: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_token_of_the_generator_fails_the_command(pair, no_gpu, capsys, monkeypatch):
     made, a, b = pair
     real = candidates.emit_kernel
 
-    def emit(*args: Any) -> KernelSource:
+    def emit(*args):
         source = real(*args)
         return replace(source, text=source.text.replace("= expf(", "= exp2f(", 1))
 
@@ -253,7 +239,7 @@ def test_one_token_of_the_generator_fails_the_command(
     assert line.startswith(f"error: SOURCE_MISMATCH: node '{made.nodes[1]}': kernel ")
 
 
-def test_public_names() -> None:
+def test_public_names():
     """Also after the subpackages are imported, which could hide a function of the same name."""
     for name in mirage_onnx.__all__:
         value = getattr(mirage_onnx, name)

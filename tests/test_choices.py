@@ -4,10 +4,6 @@ The optimized model gives the same bits in stock onnxruntime, and its kernels, e
 values.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from small_models import Net, feeds, matches, run_model
@@ -19,43 +15,43 @@ LOWEST = float(np.finfo(np.float16).min)
 TOLERANCE = 4e-3
 
 
-def mask(net: Net, queries: int, keys: int, masked: float = LOWEST) -> str:
+def mask(net, queries, keys, masked=LOWEST):
     """0 where a constant mask and one that is fed allow it, else ``masked``."""
     causal = net.constant(np.tri(queries, keys, keys - queries)[None, None], np.bool_)
     padding = net.input(1, 1, queries, keys, dtype=np.bool_)
     return net.Where(net.And(causal, padding), 0.0, masked)
 
 
-def only_a_mask(net: Net) -> str:
+def only_a_mask(net):
     return mask(net, 1, 25)
 
 
-def masked_softmax(net: Net) -> str:
+def masked_softmax(net):
     """What is masked is -inf, which is no number of the program."""
     return net.Softmax(net.Add(net.input(1, 4, 8, 24), mask(net, 8, 24, -np.inf)))
 
 
-def rows_without_keys(net: Net) -> str:
+def rows_without_keys(net):
     """A softmax of nothing is NaN, and then 0: SDPA as torch exports it."""
     p = net.Softmax(net.Add(net.input(1, 4, 8, 24), mask(net, 8, 24, -np.inf)))
     return net.Where(net.IsNaN(p), 0.0, p)
 
 
-def tokens_that_count(net: Net) -> str:
+def tokens_that_count(net):
     """A mask of integers, as models are fed it, and positions."""
     x = net.Mul(net.input(1, 8, 48), net.cast(net.input(1, 8, 1, dtype=np.int32), np.float16))
     counts = net.cast(net.Unsqueeze(net.input(1, 8, dtype=np.int64), [2]), np.bool_)
     return net.Where(counts, net.Exp(x), x)
 
 
-def softplus(net: Net) -> str:
+def softplus(net):
     """As Mamba has it: x where exp(x) would be too large."""
     x = net.Add(net.input(8, 48), net.weight(48))
     soft = net.Log(net.Add(net.Exp(x), 1.0))
     return net.Where(net.Greater(x, 20.0), x, soft)
 
 
-def beside_a_linear_layer(net: Net) -> str:
+def beside_a_linear_layer(net):
     """A chosen row of W x, and where it is negative another."""
     x = net.input(8, 64)
     y = net.MatMul(net.Where(net.input(8, 1, dtype=np.bool_), net.Neg(x), x), net.weight(64, 64))
@@ -69,7 +65,7 @@ BUILDS = [
 
 
 @pytest.mark.parametrize("build", BUILDS)
-def test_regions_that_choose(build: Callable[[Net], str]) -> None:
+def test_regions_that_choose(build):
     net = Net(seed=3, opset=18)
     model = net.model(build(net))
     result = mirage_onnx.optimize(model, target="h200", workers=1)
@@ -91,7 +87,7 @@ def test_regions_that_choose(build: Callable[[Net], str]) -> None:
     np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=TOLERANCE, atol=1e-3)
 
 
-def test_integers_keep_their_value(rng) -> None:
+def test_integers_keep_their_value(rng):
     """Of 64 bits, and of fp32 the nearest."""
     net = Net(np.float32, opset=18)
     x = net.cast(net.input(9, 48, dtype=np.int64), np.float32)
@@ -106,7 +102,7 @@ def test_integers_keep_their_value(rng) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
-def test_no_region_yields_a_boolean() -> None:
+def test_no_region_yields_a_boolean():
     """Also where its value is 0 or 1 by arithmetic alone."""
     net = Net(seed=3, opset=18)
     x = net.input(8, 48)

@@ -22,7 +22,6 @@ import mirage_onnx
 from mirage_onnx import cli
 from mirage_onnx.errors import ERRORS, Exit, MirageError
 from mirage_onnx.events import StageEnded, Warned
-from mirage_onnx.report.inspection import ExplainReport, InspectReport
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = {
@@ -49,13 +48,13 @@ VERIFIED = {
 class Api(ModuleType):
     """Stands for ``mirage_onnx.api``; ``outcome`` is what a call does."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__("mirage_onnx.api")
         self.calls: list[tuple[Any, ...]] = []
         self.error: BaseException | None = None
         self.passed = True
 
-    def optimize(self, model: Any, output: Any = None, **options: Any) -> SimpleNamespace:
+    def optimize(self, model, output=None, **options):
         emit, stop = options.pop("emit"), options.pop("stop")
         assert not stop()
         self.calls.append((str(model), output and str(output), options))
@@ -66,19 +65,19 @@ class Api(ModuleType):
         emit(StageEnded("importer", 0.5, "3 nodes"))
         return SimpleNamespace(report=REPORT)
 
-    def verify(self, a: Any, b: Any, **options: Any) -> SimpleNamespace:
+    def verify(self, a, b, **options):
         self.calls.append((str(a), str(b), options))
         if self.error:
             raise self.error
         found = {**VERIFIED, "passed": self.passed}
         return SimpleNamespace(passed=self.passed, to_dict=lambda: found)
 
-    def inspect(self, model: Any, **options: Any) -> InspectReport:
+    def inspect(self, model, **options):
         self.calls.append((str(model), options))
         print("a library's own print")
         return inspected(region("k0"))
 
-    def explain(self, model: Any, region: str, **options: Any) -> ExplainReport:
+    def explain(self, model, region, **options):
         self.calls.append((str(model), region, options))
         if self.error:
             raise self.error
@@ -86,7 +85,7 @@ class Api(ModuleType):
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Api:
+def api(monkeypatch, tmp_path):
     stand_in = Api()
     monkeypatch.setitem(sys.modules, "mirage_onnx.api", stand_in)
     monkeypatch.setattr(mirage_onnx, "api", stand_in, raising=False)
@@ -94,36 +93,37 @@ def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Api:
     return stand_in
 
 
-Text = pytest.CaptureFixture[str]
 OPTIMIZE = ["optimize", "in.onnx", "-o", "out.onnx"]
 
 
-def test_optimize(api: Api, capsys: Text) -> None:
+def test_optimize(api, capsys):
     options = ["--target", "h200", "--budget", "9", "--margin", "0.1", "--external", "copy"]
-    assert cli.main([*OPTIMIZE, *options, "--tiled"]) == Exit.DONE
+    shapes = ["--shapes", "batch=8,1 seq=2", "--shapes", "n=3"]
+    assert cli.main([*OPTIMIZE, *options, "--tiled", *shapes]) == Exit.DONE
     wanted = {"target": "h200", "budget_s": 9.0, "margin": 0.1, "external": "copy", "tiled": True}
     wanted["journal"] = Path("out.onnx.journal")
+    wanted["shapes"] = {"batch": (1, 8), "seq": (2,), "n": (3,)}
     assert api.calls == [("in.onnx", "out.onnx", wanted)]
     out, err = capsys.readouterr()
     assert out == "a library's own print\n"
     assert "warning: odd" in err and "3 nodes" in err and "replaced 0 of 0 regions" in err
 
 
-def test_optimize_json_is_all_of_stdout(api: Api, capsys: Text) -> None:
+def test_optimize_json_is_all_of_stdout(api, capsys):
     assert cli.main([*OPTIMIZE, "--json"]) == Exit.DONE
     out, err = capsys.readouterr()
     assert json.loads(out) == REPORT
     assert "a library's own print" in err
 
 
-def test_quiet_and_verbose(api: Api, capsys: Text) -> None:
+def test_quiet_and_verbose(api, capsys):
     assert cli.main([*OPTIMIZE, "-q"]) == Exit.DONE
     assert capsys.readouterr().err == "warning: odd\n"
     assert cli.main([*OPTIMIZE, "-v"]) == Exit.DONE
     assert cli.main([*OPTIMIZE, "-v", "-q"]) == Exit.INPUT
 
 
-def test_dry_run_writes_nothing(api: Api) -> None:
+def test_dry_run_writes_nothing(api):
     assert cli.main(["optimize", "in.onnx", "--dry-run"]) == Exit.DONE
     assert cli.main([*OPTIMIZE, "--dry-run"]) == Exit.DONE
     assert [call[1] for call in api.calls] == [None, None]
@@ -141,6 +141,7 @@ def test_dry_run_writes_nothing(api: Api) -> None:
         [*OPTIMIZE, "--margin", "1"],
         [*OPTIMIZE, "--margin", "-0.1"],
         [*OPTIMIZE, "--nonsense"],
+        [*OPTIMIZE, "--shapes", "batch"],
         ["verify", "a.onnx"],
         ["inspect"],
         ["explain", "in.onnx"],
@@ -149,7 +150,7 @@ def test_dry_run_writes_nothing(api: Api) -> None:
         ["verify", "a.onnx", "b.onnx", "--provider", "tpu"],
     ],
 )
-def test_usage_errors(api: Api, capsys: Text, arguments: list[str]) -> None:
+def test_usage_errors(api, capsys, arguments):
     assert cli.main(arguments) == Exit.INPUT
     out, err = capsys.readouterr()
     assert out == "" and api.calls == []
@@ -160,14 +161,14 @@ def test_usage_errors(api: Api, capsys: Text, arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("code", [code for code in ERRORS if code != "INTERNAL"])
-def test_an_error_is_one_line_with_its_code(api: Api, capsys: Text, code: str) -> None:
+def test_an_error_is_one_line_with_its_code(api, capsys, code):
     api.error = MirageError(code, "what was\nfound")
     assert cli.main(OPTIMIZE) == ERRORS[code].exit
     out, err = capsys.readouterr()
     assert err == f"error: {code}: what was found; {ERRORS[code].advice}\n" and out == ""
 
 
-def test_error_as_json(api: Api, capsys: Text) -> None:
+def test_error_as_json(api, capsys):
     code, entry = next(iter(ERRORS.items()))
     api.error = MirageError(code, "bytes")
     assert cli.main([*OPTIMIZE, "--json"]) == Exit.INPUT
@@ -182,9 +183,7 @@ def test_error_as_json(api: Api, capsys: Text) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("odd\nvalue"), MirageError("INTERNAL", "odd")])
-def test_internal_error_names_its_log(
-    api: Api, capsys: Text, tmp_path: Path, error: Exception
-) -> None:
+def test_internal_error_names_its_log(api, capsys, tmp_path, error):
     api.error = error
     assert cli.main(OPTIMIZE) == Exit.INTERNAL
     err = capsys.readouterr().err
@@ -194,9 +193,7 @@ def test_internal_error_names_its_log(
     assert "Traceback" in log.read_text() and "odd" in log.read_text()
 
 
-def test_log_goes_elsewhere_where_its_folder_cannot_be_made(
-    api: Api, capsys: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_goes_elsewhere_where_its_folder_cannot_be_made(api, capsys, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("MIRAGE_LOG_DIR", str(tmp_path / "file" / "logs"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -206,16 +203,16 @@ def test_log_goes_elsewhere_where_its_folder_cannot_be_made(
     assert str(log) in capsys.readouterr().err
 
 
-def test_interrupt(api: Api, capsys: Text) -> None:
+def test_interrupt(api, capsys):
     api.error = KeyboardInterrupt()
     assert cli.main(OPTIMIZE) == Exit.INTERRUPTED
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_verify(api: Api, capsys: Text) -> None:
+def test_verify(api, capsys):
     arguments = ["verify", "a.onnx", "b.onnx"]
     assert cli.main([*arguments, "--rtol", "0.01", "--seed", "3"]) == Exit.DONE
-    default = {"provider": None, "emulate": None, "inputs": None, "bisect": False}
+    default = {"provider": None, "emulate": None, "inputs": None, "bisect": False, "shapes": {}}
     assert api.calls == [("a.onnx", "b.onnx", {"seed": 3, "rtol": 0.01, **default})]
     out, err = capsys.readouterr()
     assert out == "" and "least atol" in err and "emulated" in err and "passed" in err
@@ -224,14 +221,15 @@ def test_verify(api: Api, capsys: Text) -> None:
     out, err = capsys.readouterr()
     assert json.loads(out)["passed"] is False and "FAILED" in err
     options = ["--emulate", "--inputs", "in.npz", "--bisect", "--provider", "cpu"]
+    options += ["--shapes", "n=1..3:1"]
     cli.main([*arguments, *options])
     cli.main([*arguments, "--no-emulate"])
     given = {"seed": 0, "provider": "cpu", "rtol": None, "emulate": True, "bisect": True}
-    assert api.calls[-2][2] == {**given, "inputs": Path("in.npz")}
+    assert api.calls[-2][2] == {**given, "inputs": Path("in.npz"), "shapes": {"n": (1, 2, 3)}}
     assert api.calls[-1][2]["emulate"] is False
 
 
-def test_inspect(api: Api, capsys: Text) -> None:
+def test_inspect(api, capsys):
     assert cli.main(["inspect", "in.onnx"]) == Exit.DONE
     out, err = capsys.readouterr()
     assert "k0" in out and "gain" in out and err == ""
@@ -242,7 +240,7 @@ def test_inspect(api: Api, capsys: Text) -> None:
     assert api.calls == [("in.onnx", none), ("in.onnx", {"target": "h200", "every": True})]
 
 
-def test_explain(api: Api, capsys: Text, tmp_path: Path) -> None:
+def test_explain(api, capsys, tmp_path):
     dot, cuda = tmp_path / "x.dot", tmp_path / "x.cu"
     files = ["--dot", str(dot), "--cuda", str(cuda)]
     assert cli.main(["explain", "in.onnx", "k0", *files, "--budget", "9"]) == Exit.DONE
@@ -254,7 +252,7 @@ def test_explain(api: Api, capsys: Text, tmp_path: Path) -> None:
     assert json.loads(capsys.readouterr().out)["chosen"]["proof"]["draws"] == 3
 
 
-def test_explain_without_a_kernel_writes_no_file(api: Api, capsys: Text, tmp_path: Path) -> None:
+def test_explain_without_a_kernel_writes_no_file(api, capsys, tmp_path):
     api.passed = False
     dot = tmp_path / "x.dot"
     assert cli.main(["explain", "in.onnx", "k0"]) == Exit.DONE
@@ -263,13 +261,13 @@ def test_explain_without_a_kernel_writes_no_file(api: Api, capsys: Text, tmp_pat
     assert not dot.exists()
 
 
-def test_explain_into_a_folder_that_is_not_there(api: Api, capsys: Text, tmp_path: Path) -> None:
+def test_explain_into_a_folder_that_is_not_there(api, capsys, tmp_path):
     path = tmp_path / "none" / "x.cu"
     assert cli.main(["explain", "in.onnx", "k0", "--cuda", str(path)]) == Exit.INPUT
     assert capsys.readouterr().err.startswith("error: OUTPUT_UNWRITABLE: ")
 
 
-def test_version_schema_env(capsys: Text) -> None:
+def test_version_schema_env(capsys):
     assert cli.main(["version"]) == Exit.DONE
     assert capsys.readouterr().out == f"mirage-onnx {mirage_onnx.__version__}\n"
     assert cli.main(["schema"]) == Exit.DONE
@@ -285,12 +283,12 @@ def test_version_schema_env(capsys: Text) -> None:
     assert "numpy" in capsys.readouterr().out
 
 
-def test_help(capsys: Text) -> None:
+def test_help(capsys):
     assert cli.main(["optimize", "--help"]) == Exit.DONE
     assert "--target" in capsys.readouterr().out
 
 
-def test_public_names() -> None:
+def test_public_names():
     assert "optimize" in dir(mirage_onnx)
     with pytest.raises(AttributeError, match="nothing_here"):
         mirage_onnx.nothing_here  # noqa: B018
@@ -311,7 +309,7 @@ sys.exit(main(["optimize", "in.onnx", "--dry-run"]))
 """
 
 
-def test_ctrl_c_in_a_real_process() -> None:
+def test_ctrl_c_in_a_real_process():
     process = subprocess.Popen(
         [sys.executable, "-c", SLEEPER], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
@@ -326,7 +324,7 @@ def test_ctrl_c_in_a_real_process() -> None:
     assert process.wait() == Exit.INTERRUPTED
 
 
-def test_reader_that_stops_early() -> None:
+def test_reader_that_stops_early():
     command = f"{sys.executable} -m mirage_onnx schema | head -c 1"
     done = subprocess.run(
         ["bash", "-c", command], cwd=ROOT, env=os.environ, capture_output=True, text=True
@@ -334,7 +332,7 @@ def test_reader_that_stops_early() -> None:
     assert (done.stdout, done.stderr) == ("{", "")
 
 
-def test_public_api_takes_these_arguments() -> None:
+def test_public_api_takes_these_arguments():
     """The stand-in above has the signatures of the real thing."""
     import inspect
 

@@ -1,7 +1,5 @@
 """The demo's check of what was replaced, and that its expectations can be met by its models."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 
@@ -15,13 +13,13 @@ from mirage_onnx.report.schema import RegionReport, Report
 MODELS = Path(__file__).resolve().parents[1] / "models"
 
 
-def report(*ops: list[str], count: int = 1, status: str = "replaced") -> Report:
+def report(*ops, count=1, status="replaced"):
     regions = [
         RegionReport(
             id=f"r{i}",
             ops=names,
             count=count,
-            status=status,  # type: ignore[arg-type]
+            status=status,
             reason=None,
             choice=None,
             ugraph=None,
@@ -40,7 +38,7 @@ TYPES = {"m1": "MatMul", "m2": "MatMul", "a1": "Add", "a2": "Add", "g": "Gelu"}
 PAIR = {"MatMul": 1, "Add": 1}
 
 
-def test_instances() -> None:
+def test_instances():
     assert demo.instances_of(PAIR, report(["m1", "a1"]), TYPES) == 1
     assert demo.instances_of(PAIR, report(["m1", "a1", "m2", "a2", "g"]), TYPES) == 2
     assert demo.instances_of(PAIR, report(["m1", "a1"], count=3), TYPES) == 3
@@ -48,7 +46,7 @@ def test_instances() -> None:
     assert demo.instances_of(PAIR, report(["m1", "a1"], status="kept"), TYPES) == 0
 
 
-def test_unmet_says_what() -> None:
+def test_unmet_says_what():
     model = demo.Model((demo.Expectation("linear + bias", PAIR, 2),))
     assert demo.unmet(model, report(["m1", "a1", "m2", "a2"]), TYPES) == []
     assert demo.unmet(model, report(["m1", "a1"]), TYPES) == [
@@ -57,7 +55,7 @@ def test_unmet_says_what() -> None:
 
 
 @pytest.mark.parametrize("name", demo.MODELS)
-def test_expectations_are_possible(name: str) -> None:
+def test_expectations_are_possible(name):
     """One region over the whole model would meet them."""
     types = {node.name: node.op_type for node in onnx.load(MODELS / f"{name}.onnx").graph.node}
     assert demo.unmet(demo.MODELS[name], report(list(types)), types) == []
@@ -66,7 +64,7 @@ def test_expectations_are_possible(name: str) -> None:
     assert used <= set(Counter(types.values()))
 
 
-def test_error_of_something_not_finite_is_infinite() -> None:
+def test_error_of_something_not_finite_is_infinite():
     want = [np.ones(3)]
     assert demo.worst_error([np.array([1, 1, np.nan])], want) == np.inf
     assert demo.worst_error([np.ones(3)], want) == 0

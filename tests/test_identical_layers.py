@@ -1,7 +1,5 @@
 """Layers of equal structure: their regions are searched once, and replaced in every layer."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -14,11 +12,11 @@ from mirage_onnx import events
 TINY = Decoder(hidden=64, inner=128, heads=4, past=8, vocabulary=100)
 
 
-def keys(layers: int) -> set[str]:
+def keys(layers):
     return {c.region.key for c in matches(llama_decode(layers, TINY)).candidates}
 
 
-def test_more_layers_have_the_same_regions() -> None:
+def test_more_layers_have_the_same_regions():
     """From three layers on: the first and the last one are special, and regions span two."""
     three = keys(3)
     assert keys(4) == three
@@ -26,10 +24,10 @@ def test_more_layers_have_the_same_regions() -> None:
 
 
 @pytest.mark.slow
-def test_every_layer_gets_the_same_kernels() -> None:
+def test_every_layer_gets_the_same_kernels():
     searched: list[str] = []
 
-    def emit(event: events.Event) -> None:
+    def emit(event):
         if isinstance(event, events.RegionDone):
             searched.append(event.region)
 

@@ -1,13 +1,10 @@
 """Ctrl-C in real processes: the first is a question, the second is the end."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -34,7 +31,7 @@ time.sleep(%d)
 
 
 @contextmanager
-def running(*values: object) -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
+def running(*values):
     process = subprocess.Popen(
         [sys.executable, "-c", POLLING % values],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -53,18 +50,18 @@ def running(*values: object) -> Iterator[tuple[subprocess.Popen[str], Iterator[s
         process.stderr.close()
 
 
-def last_line(process: subprocess.Popen[str]) -> str:
+def last_line(process):
     assert process.stderr is not None
     return process.stderr.read().splitlines()[-1]
 
 
-def test_once_keeps_the_best() -> None:
+def test_once_keeps_the_best():
     with running("pass", 0) as (process, lines):
         assert next(lines) == "after"
         assert process.wait() == 0
 
 
-def test_twice_aborts() -> None:
+def test_twice_aborts():
     with running("time.sleep(60)", 0) as (process, lines):
         start = time.monotonic()
         process.send_signal(signal.SIGINT)
@@ -73,14 +70,14 @@ def test_twice_aborts() -> None:
         assert time.monotonic() - start < 30
 
 
-def test_afterwards_it_is_as_before() -> None:
+def test_afterwards_it_is_as_before():
     with running("pass", 60) as (process, lines):
         assert next(lines) == "after"
         process.send_signal(signal.SIGINT)
         assert last_line(process) == "KeyboardInterrupt"
 
 
-def test_an_ignored_signal_stays_ignored() -> None:
+def test_an_ignored_signal_stays_ignored():
     """As for a background job of a shell."""
     present = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -93,7 +90,7 @@ def test_an_ignored_signal_stays_ignored() -> None:
         signal.signal(signal.SIGINT, present)
 
 
-def test_one_inside_another() -> None:
+def test_one_inside_another():
     with Interrupt() as outer:
         with Interrupt() as inner:
             signal.raise_signal(signal.SIGINT)
@@ -104,11 +101,11 @@ def test_one_inside_another() -> None:
         assert outer.asked
 
 
-def test_in_another_thread_it_does_nothing() -> None:
+def test_in_another_thread_it_does_nothing():
     before = signal.getsignal(signal.SIGINT)
     found: list[object] = []
 
-    def enter() -> None:
+    def enter():
         with Interrupt() as interrupt:
             found.append((interrupt.asked, signal.getsignal(signal.SIGINT)))
 

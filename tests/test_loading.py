@@ -5,8 +5,6 @@ version that this library does not know; (d) the kernels themselves, in the CPU 
 real custom-op library. (e), the GPU, is ``tests/gpu``.
 """
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 
@@ -19,7 +17,7 @@ import mirage_onnx
 from mirage_onnx import pipeline
 from mirage_onnx.custom_op.compare import compare_models
 from mirage_onnx.importer import load_model
-from mirage_onnx.pipeline import Options, Run
+from mirage_onnx.pipeline import Options
 from mirage_onnx.target import H200
 from tests.support.emulated_session import host_session
 
@@ -34,12 +32,12 @@ MODELS = (
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def case(request) -> tuple[Path, Run]:
+def case(request):
     path = ROOT / "models" / f"{request.param}.onnx"
     return path, pipeline.run(load_model(path), Options(H200))
 
 
-def feeds(session: ort.InferenceSession, seed: int = 0) -> dict[str, np.ndarray]:
+def feeds(session, seed=0):
     rng = np.random.default_rng(seed)
     found = {}
     for i in session.get_inputs():
@@ -52,13 +50,13 @@ def feeds(session: ort.InferenceSession, seed: int = 0) -> dict[str, np.ndarray]
     return found
 
 
-def original(path: Path) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+def original(path):
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     data = feeds(session)
     return data, session.run(None, data)
 
 
-def same(got: list[np.ndarray], want: list[np.ndarray]) -> bool:
+def same(got, want):
     return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(got, want, strict=True))
 
 

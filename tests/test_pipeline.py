@@ -1,7 +1,5 @@
 """All stages together, on small models that each once broke one, and on the committed ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +18,15 @@ from mirage_onnx.report.schema import check_report
 MODELS = Path(__file__).resolve().parents[1] / "models"
 
 
-def optimize(model: Any, **options: Any) -> mirage_onnx.Result:
+def optimize(model, **options):
     return mirage_onnx.optimize(model, target="h200", **{"workers": 1, **options})
 
 
-def replaced(result: mirage_onnx.Result) -> list[dict[str, Any]]:
+def replaced(result):
     return [r for r in result.report["regions"] if r["status"] == "replaced"]
 
 
-def check(model: onnx.ModelProto, result: mirage_onnx.Result) -> None:
+def check(model, result):
     """The report is well-formed, and stock ONNX Runtime computes the same bits."""
     check_report(result.report)
     onnx.checker.check_model(result.model)
@@ -49,45 +47,45 @@ def check(model: onnx.ModelProto, result: mirage_onnx.Result) -> None:
             assert a.tobytes() == b.tobytes()
 
 
-def norm_to_three() -> onnx.ModelProto:
+def norm_to_three():
     """One norm, three contractions of it."""
     net = Net()
     y = net.rms(net.input(8, 512), net.weight(512))
     return net.model(*(net.MatMul(y, net.weight(512, n)) for n in (128, 128, 256)))
 
 
-def residual() -> onnx.ModelProto:
+def residual():
     net = Net()
     total = net.Add(net.input(2, 4, 512), net.input(2, 4, 512))
     y = net.MatMul(net.rms(total, net.weight(512)), net.weight(512, 256))
     return net.model(net.Add(total, net.input(2, 4, 512)), y)
 
 
-def sum_over_two_axes() -> onnx.ModelProto:
+def sum_over_two_axes():
     """A contraction spelled as a sum over two axes that are one, of a weight stored along them."""
     net = Net()
     product = net.Mul(net.input(8, 16, 32, 1), net.weight(16, 32, 256, scale=0.05))
     return net.model(net.Relu(net.ReduceSum(product, [1, 2])))
 
 
-def function_of_a_constant() -> onnx.ModelProto:
+def function_of_a_constant():
     net = Net()
     y = net.MatMul(net.input(8, 512), net.weight(512, 256))
     return net.model(net.Relu(net.Div(y, net.Sqrt(net.Abs(net.constant([-2.0]))))))
 
 
-def cancelled_input() -> onnx.ModelProto:
+def cancelled_input():
     net = Net()
     x, z = net.input(8, 64), net.input(8, 64)
     return net.model(net.Abs(net.Tanh(net.Exp(net.Add(z, net.Sub(x, x))))))
 
 
-def entangled() -> onnx.ModelProto:
+def entangled():
     """Two regions with two outputs each, of which each would read what the other yields."""
     net = Net()
     x = [net.input(8, 64) for _ in range(8)]
 
-    def stage(op: str, i: int) -> str:
+    def stage(op, i):
         return getattr(net, op)(net.Add(net.Mul(x[i], x[i + 1]), net.Mul(x[i + 2], x[i + 3])))
 
     p, r = stage("Tanh", 0), stage("Exp", 4)
@@ -95,7 +93,7 @@ def entangled() -> onnx.ModelProto:
     return net.model(net.Mul(difference, net.Sub(p, r)), net.Abs(net.Add(p, r)))
 
 
-def one_element() -> onnx.ModelProto:
+def one_element():
     net = Net()
     x = net.input(1, 256)
     return net.model(net.Sqrt(net.Add(net.ReduceSum(net.Mul(x, x), [-1]), 0.5)))
@@ -108,7 +106,7 @@ SMALL = [
 
 
 @pytest.mark.parametrize("build", SMALL, ids=lambda f: f.__name__)
-def test_small(build: Any) -> None:
+def test_small(build):
     model = build()
     before = model.SerializeToString(deterministic=True)
     result = optimize(model)
@@ -117,13 +115,13 @@ def test_small(build: Any) -> None:
     assert model.SerializeToString(deterministic=True) == before
 
 
-def test_a_shared_stage_disappears() -> None:
+def test_a_shared_stage_disappears():
     result = optimize(norm_to_three())
     assert {n.op_type for n in result.model.graph.node} == {"MuGraph_0", "MuGraph_1"}
     assert [r["count"] for r in replaced(result)] in ([2, 1], [1, 2])
 
 
-def test_a_committed_model() -> None:
+def test_a_committed_model():
     path = MODELS / "rmsnorm_linear.onnx"
     result = optimize(path)
     check(onnx.load(path), result)
@@ -132,7 +130,7 @@ def test_a_committed_model() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama_decode", "lora", "bert"])
-def test_exported_models(name: str) -> None:
+def test_exported_models(name):
     path = MODELS / f"{name}.onnx"
     result = optimize(path, workers=2)
     check(onnx.load(path), result)
@@ -140,7 +138,7 @@ def test_exported_models(name: str) -> None:
 
 
 @pytest.mark.parametrize("build", [norm_to_three, residual], ids=lambda f: f.__name__)
-def test_every_run_gives_the_same_bytes(build: Any) -> None:
+def test_every_run_gives_the_same_bytes(build):
     first, again, pooled = (optimize(build(), workers=n) for n in (1, 1, 2))
     bytes_ = {r.model.SerializeToString(deterministic=True) for r in (first, again, pooled)}
     assert len(bytes_) == 1
@@ -151,7 +149,7 @@ def test_every_run_gives_the_same_bytes(build: Any) -> None:
     assert first.report == again.report == pooled.report
 
 
-def test_an_impossible_margin() -> None:
+def test_an_impossible_margin():
     model = norm_to_three()
     result = optimize(model, margin=0.95)
     assert not replaced(result)
@@ -159,7 +157,7 @@ def test_an_impossible_margin() -> None:
     assert result.model.SerializeToString() == model.SerializeToString()
 
 
-def test_no_time() -> None:
+def test_no_time():
     result = optimize(norm_to_three(), budget_s=0.0)
     assert not replaced(result)
     kept = next(r for r in result.report["regions"] if r["search"])
@@ -167,8 +165,8 @@ def test_no_time() -> None:
     assert kept["reason"] == "BUDGET"
 
 
-def test_what_the_compiler_refuses_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(sources: Any, target: Any, workers: int = 1) -> list[Rejection]:
+def test_what_the_compiler_refuses_stays(monkeypatch):
+    def refuse(sources, target, workers=1):
         return [Rejection("SPILLS", "it spills") for _ in sources]
 
     monkeypatch.setattr(candidates_module, "compile_many", refuse)
@@ -180,10 +178,10 @@ def test_what_the_compiler_refuses_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(result.model.graph.node) == len(model.graph.node)
 
 
-def test_the_next_candidate_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_candidate_is_compiled(monkeypatch):
     real, calls = candidates_module.compile_many, []
 
-    def refuse_once(sources: Any, target: Any, workers: int = 1) -> Any:
+    def refuse_once(sources, target, workers=1):
         calls.append(sources)
         if len(calls) == 1:
             return [Rejection("SPILLS", "it spills") for _ in sources]
@@ -195,7 +193,7 @@ def test_the_next_candidate_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(calls) > 1
 
 
-def test_nothing_to_do() -> None:
+def test_nothing_to_do():
     net = Net()
     model = net.model(net.Exp(net.input(8, 64)))
     result = optimize(model)
@@ -204,7 +202,7 @@ def test_nothing_to_do() -> None:
     assert result.model.SerializeToString() == model.SerializeToString()
 
 
-def test_events() -> None:
+def test_events():
     seen: list[Any] = []
     result = optimize(norm_to_three(), emit=seen.append)
     stages = [e for e in seen if isinstance(e, (events.StageStarted, events.StageEnded))]

@@ -1,7 +1,5 @@
 """What runs out (names, time) leaves regions as they were, with the reason."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnxruntime as ort
@@ -36,7 +34,7 @@ def test_time_runs_out():
     assert run.model.SerializeToString() == loaded.proto.SerializeToString()
 
 
-def test_a_run_that_is_stopped_before_it_searches(tmp_path: Path):
+def test_a_run_that_is_stopped_before_it_searches(tmp_path):
     loaded = load_model(MODELS / "rmsnorm_linear.onnx")
     journal = tmp_path / "journal"
     run = pipeline.run(loaded, Options(H200, journal=journal, stop=lambda: Stop.INTERRUPTED))
@@ -46,7 +44,7 @@ def test_a_run_that_is_stopped_before_it_searches(tmp_path: Path):
     assert not journal.exists()
 
 
-def test_a_journal_gives_the_same_model_and_says_so(tmp_path: Path):
+def test_a_journal_gives_the_same_model_and_says_so(tmp_path):
     loaded = load_model(MODELS / "rmsnorm_linear.onnx")
     journal, models, said = tmp_path / "journal", [], []
     for options in (Options(H200), *[Options(H200, journal=journal)] * 2):

@@ -1,7 +1,5 @@
 """The launch plan that a model's bundle holds, as text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

@@ -5,8 +5,6 @@ command, other lines show its output and are not compared. Every ```python block
 after ``<!-- not run: REASON -->`` is left out.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -22,7 +20,7 @@ BLOCK = re.compile(
 )
 
 
-def blocks(text: str) -> list[tuple[str, str]]:
+def blocks(text):
     """(language, script) of every block that is run."""
     found = []
     for reason, language, body in BLOCK.findall(text):
@@ -33,7 +31,7 @@ def blocks(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_blocks() -> None:
+def test_blocks():
     text = "```console\n$ echo a \\\n  b\noutput\n$ true\n```\n"
     left_out = "<!-- not run: needs a GPU -->\n\n```console\n$ false\n```\n"
     python = "```python\nprint(1)\n```\n```\n$ no\n```\n"
@@ -45,7 +43,7 @@ def test_blocks() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not README.exists(), reason="there is no README.md yet")
-def test_readme() -> None:
+def test_readme():
     found = blocks(README.read_text())
     assert found, "the README shows no command"
     scripts = Path(sys.executable).parent

@@ -5,12 +5,7 @@ several queries. The optimized model gives the same bits in stock onnxruntime, a
 emulated, the same values.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import numpy as np
-import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,7 +16,6 @@ from small_models import Net, feeds, matches, run_model
 import mirage_onnx
 from mirage_onnx.errors import REJECTIONS, RejectionError
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.ir.region import Region
 from mirage_onnx.match.canonical import make_region
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.equivalence import check_terms
@@ -33,40 +27,40 @@ from mirage_onnx.verify.named import Named
 TOLERANCE = 4e-3
 
 
-def split_heads(net: Net, tokens: int) -> str:
+def split_heads(net, tokens):
     """norm(x) W + b as [1, heads, tokens, 16]."""
     y = net.MatMul(net.rms(net.input(1, tokens, 64), net.weight(64)), net.weight(64, 64))
     y = net.Reshape(net.Add(y, net.weight(64)), [1, tokens, 4, 16])
     return net.Transpose(y, perm=[0, 2, 1, 3])
 
 
-def joined_heads(net: Net, tokens: int) -> str:
+def joined_heads(net, tokens):
     """[1, heads, tokens, 16] as rows of 64, a linear layer and the residual."""
     y = net.Transpose(net.input(1, 4, tokens, 16), perm=[0, 2, 1, 3])
     y = net.MatMul(net.Reshape(y, [1, tokens, 64]), net.weight(64, 64))
     return net.Add(y, net.input(1, tokens, 64))
 
 
-def normed_heads(net: Net, tokens: int) -> str:
+def normed_heads(net, tokens):
     """x W, each head divided by its own root mean square (Qwen3)."""
     y = net.Reshape(net.MatMul(net.input(1, tokens, 64), net.weight(64, 64)), [1, tokens, 4, 16])
     return net.Transpose(net.rms(y, net.weight(16)), perm=[0, 2, 1, 3])
 
 
-def shared_heads(net: Net, tokens: int) -> str:
+def shared_heads(net, tokens):
     """Two heads read by four, as exporters write grouped-query attention."""
     k, q = net.input(1, 2, tokens, 16), net.input(1, 4, tokens, 16)
     repeated = net.Expand(net.Unsqueeze(k, [2]), [1, 2, 2, tokens, 16])
     return net.Exp(net.Mul(net.Tanh(q), net.Reshape(repeated, [1, 4, tokens, 16])))
 
 
-def centred_tokens(net: Net, tokens: int) -> str:
+def centred_tokens(net, tokens):
     """Each token less its mean over heads and elements, which become one axis."""
     x = net.input(tokens, 4, 16)
     return net.Mul(net.Sub(x, net.ReduceMean(x, [1, 2])), net.weight(4, 16))
 
 
-def model_of(build: Callable[[Net, int], str], tokens: int) -> onnx.ModelProto:
+def model_of(build, tokens):
     net = Net(seed=3)
     return net.model(build(net, tokens))
 
@@ -86,7 +80,7 @@ def model_of(build: Callable[[Net, int], str], tokens: int) -> onnx.ModelProto:
         (centred_tokens, 8, set()),
     ],
 )
-def test_regrouped_regions(build: Callable[[Net, int], str], tokens: int, left: set[str]) -> None:
+def test_regrouped_regions(build, tokens, left):
     model = model_of(build, tokens)
     result = mirage_onnx.optimize(model, target="h200", workers=1)
     replaced = [r for r in result.report["regions"] if r["status"] == "replaced"]
@@ -105,13 +99,13 @@ def test_regrouped_regions(build: Callable[[Net, int], str], tokens: int, left: 
 
 
 @st.composite
-def chains(draw: st.DrawFn) -> onnx.ModelProto:
+def chains(draw):
     return random_layout_model(
         lambda options: draw(st.sampled_from(options)), draw(st.integers(3, 8))
     )
 
 
-def assert_terms_are_the_model(region: Region, values: dict[str, np.ndarray]) -> None:
+def assert_terms_are_the_model(region, values):
     """The terms at the model's own sizes, against numpy on the ONNX nodes."""
     inputs = {
         i.name: Named(by_axes(i, values[i.tensor.name], region.extents)[None], i.axes)
@@ -124,7 +118,7 @@ def assert_terms_are_the_model(region: Region, values: dict[str, np.ndarray]) ->
         np.testing.assert_allclose(value.aligned(o.axes)[0] + 0 * want, want, rtol=1e-7, atol=1e-7)
 
 
-def whole(model: onnx.ModelProto) -> Region:
+def whole(model):
     """All nodes as one region."""
     program = import_model(load_model(model))
     for node in program.nodes:
@@ -139,7 +133,7 @@ def whole(model: onnx.ModelProto) -> Region:
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(chains())
-def test_random_chains_of_reshapes(model: onnx.ModelProto) -> None:
+def test_random_chains_of_reshapes(model):
     """Steps and terms agree, at other sizes and at the model's own; a refusal has a reason."""
     found = matches(model)
     regions = [c.region for c in found.candidates]

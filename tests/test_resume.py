@@ -1,14 +1,11 @@
 """``optimize`` in real processes: Ctrl-C keeps the best, and whatever ended a run, it goes on."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +20,7 @@ MODEL = ROOT / "models" / "bert.onnx"
 STEPS = 30
 
 
-def command(output: Path, budget_s: int) -> list[str]:
+def command(output, budget_s):
     options = ["--target", "h200", "--budget", str(budget_s)]
     return [
         sys.executable,
@@ -37,19 +34,19 @@ def command(output: Path, budget_s: int) -> list[str]:
     ]
 
 
-def steps(journal: Path) -> int:
+def steps(journal):
     """Whole lines without the header."""
     return max(0, journal.read_bytes().count(b"\n") - 1) if journal.exists() else 0
 
 
-def until(holds: object, seconds: float = 120.0) -> None:
+def until(holds, seconds=120.0):
     end = time.monotonic() + seconds
-    while not holds():  # type: ignore[operator]
+    while not holds():
         assert time.monotonic() < end
         time.sleep(0.05)
 
 
-def is_gone(pid: int) -> bool:
+def is_gone(pid):
     """A process that nobody waits for stays as a zombie."""
     try:
         return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
@@ -58,7 +55,7 @@ def is_gone(pid: int) -> bool:
 
 
 @contextmanager
-def searching(output: Path) -> Iterator[subprocess.Popen[str]]:
+def searching(output):
     """A run in the middle of its search, in a process group of its own as under a shell."""
     journal = output.with_name(f"{output.name}.journal")
     process = subprocess.Popen(
@@ -80,7 +77,7 @@ def searching(output: Path) -> Iterator[subprocess.Popen[str]]:
     assert workers or os.cpu_count() == 1
 
 
-def goes_on(output: Path) -> int:
+def goes_on(output):
     """Run the same command again, shortly; how many steps it took from the journal."""
     done = subprocess.run(command(output, 3), cwd=ROOT, capture_output=True, text=True, check=True)
     found = re.search(r"goes on from (\d+) finished steps in ", done.stderr)
@@ -88,7 +85,7 @@ def goes_on(output: Path) -> int:
     return int(found[1])
 
 
-def test_ctrl_c_keeps_the_best_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_best_and_the_same_command_goes_on(tmp_path):
     output, journal = tmp_path / "out.onnx", tmp_path / "out.onnx.journal"
     with searching(output) as process:
         os.killpg(process.pid, signal.SIGINT)
@@ -103,7 +100,7 @@ def test_ctrl_c_keeps_the_best_and_the_same_command_goes_on(tmp_path: Path) -> N
     assert sorted(os.listdir(tmp_path)) == ["out.onnx"]
 
 
-def test_killed_it_goes_on(tmp_path: Path) -> None:
+def test_killed_it_goes_on(tmp_path):
     output, journal = tmp_path / "out.onnx", tmp_path / "out.onnx.journal"
     with searching(output) as process:
         process.send_signal(signal.SIGKILL)
@@ -113,7 +110,7 @@ def test_killed_it_goes_on(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["out.onnx"]
 
 
-def test_ctrl_c_twice_aborts(tmp_path: Path) -> None:
+def test_ctrl_c_twice_aborts(tmp_path):
     output = tmp_path / "out.onnx"
     with searching(output) as process:
         process.send_signal(signal.SIGINT)

@@ -1,7 +1,5 @@
 """docs/search.md says what the search does."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -19,48 +17,48 @@ COUNTED = re.compile(r'(?:prune\(\s*|dropped\[)"([^"]+)"')
 RETURNED = re.compile(r'return (?:\(\s*)?"(a [^"]+)"')
 
 
-def reasons() -> set[str]:
+def reasons():
     """Every reason that a search counts, read off its source."""
     found = {r for p in SUPEROPT.glob("*.py") for r in COUNTED.findall(p.read_text())}
     found |= set(RETURNED.findall((SUPEROPT / "roles.py").read_text()))
     return found
 
 
-def documented() -> set[str]:
+def documented():
     """The reasons in the first column of the page's table."""
     table = PAGE[PAGE.index("| reason | kind |") :].partition("\n\n")[0]
     rows = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
     return {reason for row in rows for reason in row.split("; ")}
 
 
-def test_the_blocks_and_the_figure_are_what_the_program_makes() -> None:
+def test_the_blocks_and_the_figure_are_what_the_program_makes():
     assert write_search_docs.page(PAGE) == PAGE, "run python scripts/write_search_docs.py"
     drawing = write_search_docs.FIGURE.read_text(encoding="utf-8")
     assert drawing == write_search_docs.figure(), "run python scripts/write_search_docs.py"
 
 
-def test_a_page_without_a_block_is_an_error() -> None:
+def test_a_page_without_a_block_is_an_error():
     with pytest.raises(ValueError, match="substring"):
         write_search_docs.page(PAGE.replace("<!-- begin units -->", ""))
 
 
-def test_every_prune_is_explained_and_every_explained_prune_exists() -> None:
+def test_every_prune_is_explained_and_every_explained_prune_exists():
     counted_elsewhere = {"idle warps"}  # a key of ``tiled_cost``'s table
     assert len(reasons()) > 20
     assert documented() == reasons() | counted_elsewhere
 
 
 @pytest.mark.parametrize("name", [f.name for f in fields(Bound)])
-def test_every_limit_is_named(name: str) -> None:
+def test_every_limit_is_named(name):
     assert re.search(rf"`(?:Bound\.)?{name}`", PAGE)
 
 
 @pytest.mark.parametrize("stop", Stop)
-def test_every_stop_is_named(stop: Stop) -> None:
+def test_every_stop_is_named(stop):
     assert f"`{stop}`" in PAGE
 
 
-def test_every_file_of_the_page_exists() -> None:
+def test_every_file_of_the_page_exists():
     named = set(re.findall(r"`((?:\w+/)*\w+\.(?:py|svg))`", PAGE))
     assert {"plans.py", "egraph.py", "tests/support/brute_force.py"} <= named
     for name in named:

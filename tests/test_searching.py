@@ -1,12 +1,9 @@
 """Searching many regions: the same results from one process and from workers."""
 
-from __future__ import annotations
-
 import pickle
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,18 +13,17 @@ from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.match.cuts import find_candidates
 from mirage_onnx.searching import Setting, open_structures, search_all, search_region
 from mirage_onnx.superopt.result import Bound, SearchResult
-from mirage_onnx.superopt.structures import StructureStore
 from mirage_onnx.target import H200
 
 LOADED = load_model(Path(__file__).resolve().parents[1] / "models" / "bert.onnx")
 
 
-def regions(count: int) -> list[Any]:
+def regions(count):
     found = {c.region.key: c.region for c in find_candidates(import_model(LOADED)).candidates}
     return sorted(found.values(), key=lambda r: (len(r.nodes), r.key))[:count]
 
 
-def summary(result: SearchResult) -> tuple[Any, ...]:
+def summary(result):
     r = result.report
     texts = [
         (print_ugraph(v.candidate.ugraph), [p.to_text() for p in v.candidate.params], v.proof)
@@ -36,14 +32,12 @@ def summary(result: SearchResult) -> tuple[Any, ...]:
     return (texts, r.states, r.built, r.verified, r.stop, r.pruned, r.refused)
 
 
-def run(
-    count: int, workers: int, structures: StructureStore | None = None
-) -> list[tuple[Any, ...]]:
+def run(count, workers, structures=None):
     setting = Setting(H200, Bound(), time.monotonic() + 300, structures=structures)
     order: list[int] = []
     found: list[SearchResult] = []
 
-    def done(i: int, result: SearchResult) -> None:
+    def done(i, result):
         order.append(i)
         found.append(result)
 
@@ -59,7 +53,7 @@ def test_any_number_of_workers_gives_the_same():
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_later_run_only_solves_for_numbers(workers: int, tmp_path: Path):
+def test_a_later_run_only_solves_for_numbers(workers, tmp_path):
     """And finds the same best programs; regions for which there is none are searched again."""
     first = run(10, workers, open_structures(tmp_path, H200, Bound()))
     again = run(10, workers, open_structures(tmp_path, H200, Bound()))
@@ -83,7 +77,7 @@ def test_one_region_with_a_store():
 
 def test_an_error_in_a_worker_is_raised():
     setting = Setting(H200, Bound(), time.monotonic() + 300)
-    wrong = [replace(r, extents={}) for r in regions(10)]
+    wrong = [replace(r, steps=()) for r in regions(10)]
     with pytest.raises(RuntimeError, match="a search worker failed: KeyError"):
         search_all(LOADED, wrong, setting, workers=2, done=lambda i, r: None)
 

@@ -1,7 +1,5 @@
 """``optimize(tiled=True)``: a region that contracts two activations, to the end."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from small_models import Net, feeds, run_model
@@ -11,7 +9,7 @@ import mirage_onnx
 TOLERANCE = 4e-3
 
 
-def attention(queries: int, keys: int) -> tuple[Net, str]:
+def attention(queries, keys):
     net = Net(seed=5)
     q, k, v = (net.input(2, n, 64) for n in (queries, keys, keys))
     logits = net.Mul(net.MatMul(q, net.Transpose(k, perm=[0, 2, 1])), 0.125)
@@ -19,7 +17,7 @@ def attention(queries: int, keys: int) -> tuple[Net, str]:
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 96), (5, 257)])
-def test_attention_becomes_kernels(queries: int, keys: int, rng: np.random.Generator) -> None:
+def test_attention_becomes_kernels(queries, keys, rng):
     net, y = attention(queries, keys)
     model = net.model(y)
     # ONNX Runtime's kernels are faster, so says the prediction: the margin takes them anyway.
@@ -35,7 +33,7 @@ def test_attention_becomes_kernels(queries: int, keys: int, rng: np.random.Gener
     np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=TOLERANCE, atol=1e-3)
 
 
-def test_without_it_they_stay() -> None:
+def test_without_it_they_stay():
     net, y = attention(5, 96)
     result = mirage_onnx.optimize(net.model(y), target="h200", workers=1, margin=-20.0)
     assert result.report["barriers"]["WEIGHT_RUNTIME"] == 2

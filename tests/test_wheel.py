@@ -1,7 +1,5 @@
 """The wheel: it has all that the package needs and works away from the source tree."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -19,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     """A wheel built from a copy of the tracked and new files, as ``pip install .`` builds it."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -34,7 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_contents(wheel: Path) -> None:
+def test_contents(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     assert "mirage_onnx/custom_op/lib/libmirage_onnx_ops.so" in names
     assert "mirage_onnx/py.typed" in names
@@ -53,13 +51,13 @@ def test_contents(wheel: Path) -> None:
     assert wheel.name.endswith("linux_x86_64.whl") and "-py3-none-" in wheel.name
 
 
-def test_works_elsewhere(wheel: Path, tmp_path: Path) -> None:
+def test_works_elsewhere(wheel, tmp_path):
     """Beside this environment's packages, but not its own (editable) mirage_onnx: hence -S."""
     site = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site)]
     subprocess.run([*pip, str(wheel)], check=True)
 
-    def run(*arguments: str) -> list[str]:
+    def run(*arguments):
         done = subprocess.run(
             [sys.executable, "-S", *arguments],
             cwd=tmp_path,

@@ -32,6 +32,31 @@ std::string shape_text(const int64_t* dims, size_t rank) {
   return out + "]";
 }
 
+// "dim 0 of input 1 * 2": a product, with inputs as counted in the model.
+std::string product_text(const Expr& product) {
+  std::string out;
+  for (const Token& token : product.tokens) {
+    if (token.op == Op::kMul) continue;
+    if (!out.empty()) out += " * ";
+    out += token.op == Op::kConst ? std::to_string(token.value)
+                                  : "dim " + std::to_string(token.axis) + " of input " +
+                                        std::to_string(token.input + 1);
+  }
+  return out;
+}
+
+// Why two sizes that the model's symbols declare equal are not, or "".
+std::string differs(const Equal& pair, const Dims& dims) {
+  int64_t left = 0, right = 0;
+  const char* why = nullptr;
+  if (!pair.left.eval(dims, &left, &why) || !pair.right.eval(dims, &right, &why)) {
+    return std::string("bad size: ") + why;
+  }
+  if (left == right) return "";
+  return "sizes disagree that the model declares equal: " + product_text(pair.left) + " is " +
+         std::to_string(left) + ", " + product_text(pair.right) + " is " + std::to_string(right);
+}
+
 bool is_aligned(const void* data, int64_t elements, int type) {
   return uint64_t(elements) * element_bytes(type) < kVectorBytes ||
          reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0;
@@ -62,6 +87,11 @@ ort::Status* MuGraphKernel::compute(ort::KernelContext* context) const noexcept 
     }
     for (size_t i = 0; i < plan_.inputs.size(); ++i) {
       if (auto* s = read_input(&run, i)) return s;
+    }
+    for (const Equal& pair : plan_.equal) {
+      if (std::string why = differs(pair, run.dims); !why.empty()) {
+        return fail(ort::kInvalidArgument, why);
+      }
     }
     for (size_t i = 0; i < plan_.outputs.size(); ++i) {
       if (auto* s = make_output(&run, i)) return s;

@@ -45,10 +45,11 @@ class Parser {
       return words.size() == 2 && head == "plan" && words[1] == "1" ? "" : "expected 'plan 1'";
     }
     if (head == "input" && section_ == 1) return input(words);
-    if (head == "output" && section_ <= 2) return output(words);
-    if (head == "workspace" && section_ == 2) return workspace(words);
-    if (head == "variant" && section_ >= 2) return variant(words);
-    if (head == "launch" && section_ == 4) return launch(words);
+    if (head == "equal" && section_ <= 2) return equal(words);
+    if (head == "output" && section_ <= 3) return output(words);
+    if (head == "workspace" && section_ == 3) return workspace(words);
+    if (head == "variant" && section_ >= 3) return variant(words);
+    if (head == "launch" && section_ == 5) return launch(words);
     return "statement '" + std::string(head.substr(0, 32)) + "' is unknown or out of place";
   }
 
@@ -90,8 +91,27 @@ class Parser {
     return "";
   }
 
-  std::string output(const Words& words) {
+  std::string equal(const Words& words) {
     section_ = 2;
+    if (plan_->equal.size() == kMaxEqual) return "more than 256 equalities";
+    if (words.size() != 3) return "expected 'equal <expr> <expr>'";
+    Equal pair;
+    std::string why = expr(words[1], &pair.left);
+    if (why.empty()) why = expr(words[2], &pair.right);
+    if (!why.empty()) return why;
+    for (const Expr* side : {&pair.left, &pair.right}) {
+      for (const Token& token : side->tokens) {
+        if (token.op != Op::kConst && token.op != Op::kDim && token.op != Op::kMul) {
+          return "only products can be compared";
+        }
+      }
+    }
+    plan_->equal.push_back(std::move(pair));
+    return "";
+  }
+
+  std::string output(const Words& words) {
+    section_ = 3;
     OutputSpec spec;
     if (plan_->outputs.size() == kMaxOutputs) return "more than 32 outputs";
     if (words.size() < 2 || !find_element_type(words[1], &spec.element_type)) {
@@ -108,14 +128,14 @@ class Parser {
   }
 
   std::string workspace(const Words& words) {
-    section_ = 3;
+    section_ = 4;
     if (words.size() != 2) return "expected 'workspace <expr>'";
     plan_->has_workspace = true;
     return extent(words[1], &plan_->workspace_bytes);
   }
 
   std::string variant(const Words& words) {
-    section_ = 4;
+    section_ = 5;
     if (words.size() > 2) return "expected 'variant' or 'variant <expr>'";
     if (plan_->variants.size() == kMaxVariants) return "more than 64 variants";
     if (!plan_->variants.empty() && !plan_->variants.back().guarded) {
@@ -201,7 +221,7 @@ class Parser {
   }
 
   Plan* plan_;
-  int section_ = 0;  // 0 header, 1 inputs, 2 outputs, 3 workspace, 4 variants
+  int section_ = 0;  // 0 header, 1 inputs, 2 equal, 3 outputs, 4 workspace, 5 variants
   size_t ranks_[kMaxInputs] = {};
 };
 

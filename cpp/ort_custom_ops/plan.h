@@ -15,6 +15,7 @@ namespace mirage {
 
 constexpr size_t kMaxPlanBytes = 1 << 20;
 constexpr size_t kMaxOutputs = 32;
+constexpr size_t kMaxEqual = 256;
 constexpr size_t kMaxVariants = 64;
 constexpr size_t kMaxLaunches = 64;  // per variant
 constexpr size_t kMaxArgs = 64;
@@ -26,6 +27,12 @@ constexpr int64_t kAnyDim = -1;
 struct InputSpec {
   int element_type;           // ONNX TensorProto.DataType
   std::vector<int64_t> dims;  // kAnyDim where the plan takes any size
+};
+
+// Two products of input dims that must agree in every run.
+struct Equal {
+  Expr left;
+  Expr right;
 };
 
 struct OutputSpec {
@@ -60,6 +67,7 @@ struct Variant {
 
 struct Plan {
   std::vector<InputSpec> inputs;
+  std::vector<Equal> equal;
   std::vector<OutputSpec> outputs;
   bool has_workspace = false;
   Expr workspace_bytes;

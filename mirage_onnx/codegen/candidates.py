@@ -1,8 +1,6 @@
 """A candidate's kernels, emitted and compiled."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_onnx.codegen.compile import Cubin, compile_many
@@ -24,17 +22,25 @@ class Compiled:
 
 
 def emit_candidate(
-    candidate: Candidate, extents: Mapping[str, int], target: Target, name: str
+    candidate: Candidate,
+    extents: Mapping[str, int],
+    target: Target,
+    name: str,
+    runtime: Iterable[str] = (),
 ) -> tuple[KernelSource, ...]:
     """The CUDA text of each kernel; kernel names begin with ``name``.
 
+    ``runtime``: axes that have any size in a run.
+
     Raises:
-        RejectionError: EMIT_UNSUPPORTED, LAYOUT or SMEM.
+        RejectionError: EMIT_UNSUPPORTED, LAYOUT, SMEM or DYNAMIC_DIM.
     """
     graph = candidate.ugraph
     every = ugraph_extents(graph, candidate.params, extents)
     return tuple(
-        emit_kernel(graph, replace(k, name=f"{name}_{k.name}"), p, every, target)
+        emit_kernel(
+            graph, replace(k, name=f"{name}_{k.name}"), p, every, target, frozenset(runtime)
+        )
         for k, p in zip(graph.kernels, candidate.params, strict=True)
     )
 
@@ -49,7 +55,8 @@ def compile_candidates(
         if len(done) == keep:
             break
         try:
-            sources = emit_candidate(candidate, region.extents, target, f"mugraph_{region.key}")
+            name = f"mugraph_{region.key}"
+            sources = emit_candidate(candidate, region.extents, target, name, region.runtime)
         except RejectionError as error:
             refused.append(error.rejection)
             continue

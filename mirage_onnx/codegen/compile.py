@@ -22,6 +22,13 @@ _SERIAL = 2
 _USED = re.compile(r"Used (\d+) registers")
 _SMEM = re.compile(r"(\d+) bytes smem")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+#: Macros and options of ptxas with which a kernel is compiled, the later ones where the first make
+#: it spill. ptxas leaves registers for more blocks than one and may then spill what there is room
+#: for; at last it is told to spend few. Nothing helps where very much is spilled.
+_WAYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    ((), ()), (("PTX_BLOCKS=1",), ()), (("PTX_BLOCKS=1",), ("--register-usage-level=0",)),
+)  # fmt: skip
+_HOPELESS = 128
 _ERROR = re.compile(r"^.*\berror\b.*$", re.MULTILINE)
 
 
@@ -46,24 +53,30 @@ def compile_cubin(text: str, target: Target, *, name: str) -> Cubin:
         RejectionError: COMPILE_FAILED with the first error line, or SPILLS.
     """
     started = time.perf_counter()
-    image, log = _nvrtc(text, target, name)
-    stack, used, smem = _STACK.search(log), _USED.search(log), _SMEM.search(log)
-    if stack is None or used is None:
-        raise RejectionError("COMPILE_FAILED", f"{name}: no report of registers: {log!r}")
-    stack_bytes, spill_bytes = int(stack[1]), int(stack[2]) + int(stack[3])
-    if stack_bytes or spill_bytes:
-        raise RejectionError(
+    refused: RejectionError | None = None
+    for macros, ptxas in _WAYS:
+        image, log = _nvrtc(text, target, name, macros, ptxas)
+        stack, used, smem = _STACK.search(log), _USED.search(log), _SMEM.search(log)
+        if stack is None or used is None:
+            raise RejectionError("COMPILE_FAILED", f"{name}: no report of registers: {log!r}")
+        stack_bytes, spill_bytes = int(stack[1]), int(stack[2]) + int(stack[3])
+        if not (stack_bytes or spill_bytes):
+            return Cubin(
+                image=image,
+                registers=int(used[1]),
+                smem_bytes=int(smem[1]) if smem else 0,
+                stack_bytes=stack_bytes,
+                spill_bytes=spill_bytes,
+                log=log,
+                seconds=time.perf_counter() - started,
+            )
+        refused = refused or RejectionError(
             "SPILLS", f"{name}: {stack_bytes} bytes of stack, {spill_bytes} bytes of spills"
         )
-    return Cubin(
-        image=image,
-        registers=int(used[1]),
-        smem_bytes=int(smem[1]) if smem else 0,
-        stack_bytes=stack_bytes,
-        spill_bytes=spill_bytes,
-        log=log,
-        seconds=time.perf_counter() - started,
-    )
+        if spill_bytes > _HOPELESS:
+            break
+    assert refused is not None
+    raise refused
 
 
 def _require_compiler() -> None:
@@ -75,7 +88,9 @@ def _require_compiler() -> None:
         raise MirageError("COMPILER_MISSING", str(error)) from error
 
 
-def _nvrtc(text: str, target: Target, name: str) -> tuple[bytes, str]:
+def _nvrtc(
+    text: str, target: Target, name: str, macros: Sequence[str] = (), ptxas: Sequence[str] = ()
+) -> tuple[bytes, str]:
     _require_compiler()
     from cuda.core import Program, ProgramOptions
 
@@ -83,7 +98,8 @@ def _nvrtc(text: str, target: Target, name: str) -> tuple[bytes, str]:
         name=f"{name}.cu",
         arch=target.arch,
         include_path=[str(DEVICE_HEADERS)],
-        ptxas_options=["-v"],
+        define_macro=list(macros) or None,
+        ptxas_options=["-v", *ptxas],
         no_cache=True,  # NVRTC's cache, in use where there is a driver, returns no ptxas report
     )
     log = _Log()

@@ -1,7 +1,5 @@
 """Elementwise functions as CUDA expressions on fp32 values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction

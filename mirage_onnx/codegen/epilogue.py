@@ -10,8 +10,6 @@
 The ranks of a cluster share out the output elements; steps 1 to 3 are done by each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

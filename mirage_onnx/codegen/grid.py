@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirage_onnx.codegen.loads import axis_variable
+from mirage_onnx.codegen.loads import axis_variable, count
+from mirage_onnx.codegen.sizes import Count, is_runtime
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
@@ -17,25 +18,38 @@ _MOST_WARPS = 32
 
 @dataclass(frozen=True, slots=True)
 class AxisTile:
-    """Elements of an axis that one block has: ``tile`` of ``extent``, the last may be short."""
+    """Elements of an axis that one block has: ``tile`` of ``extent``, the last may be short.
+
+    An axis whose size only a launch knows has its parameter as ``extent``.
+    """
 
     axis: str
-    extent: int
+    extent: Count
     tile: int
     dim: int | None
 
     @property
+    def is_runtime(self) -> bool:
+        return isinstance(self.extent, str)
+
+    @property
     def blocks(self) -> int:
-        return -(-self.extent // self.tile)
+        """How many blocks split a static axis; 1 for others, of which a launch multiplies it."""
+        return -(-self.extent // self.tile) if isinstance(self.extent, int) else 1
 
     @property
     def split(self) -> bool:
-        return self.blocks > 1
+        return self.is_runtime or self.blocks > 1
 
     @property
     def short(self) -> bool:
-        """Whether the last block has fewer elements."""
-        return self.extent % self.tile != 0
+        """Whether the last block may have fewer elements."""
+        return self.extent % self.tile != 0 if isinstance(self.extent, int) else self.tile != 1
+
+    @property
+    def last(self) -> str:
+        """The index of the last element, as an expression."""
+        return str(self.extent - 1) if isinstance(self.extent, int) else f"{self.extent} - 1"
 
     @property
     def first(self) -> str:
@@ -45,7 +59,11 @@ class AxisTile:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Grid axes in dimension order, and the cluster."""
+    """Grid axes in dimension order, and the cluster.
+
+    Axes whose sizes only a launch knows share x, which alone has room for any number of blocks;
+    the others have y and z then, so that no index is divided by more than the blocks of an axis.
+    """
 
     axes: tuple[AxisTile, ...]
     cluster: int
@@ -71,11 +89,16 @@ class Grid:
             target.has_clusters and params.cluster <= target.max_cluster
         ):
             raise RejectionError("LAYOUT", f"{target.name} has no clusters of {params.cluster}")
-        axes = tuple(
-            AxisTile(axis, extents[axis], min(tile, extents[axis]), dim)
-            for dim, (axis, tile) in enumerate(zip(kernel.grid, params.tile, strict=True))
-        )
-        grid = cls(axes, params.cluster)
+        first = any(is_runtime(extents, a) for a in kernel.grid)  # x is theirs
+        static = [a for a in kernel.grid if not is_runtime(extents, a)]
+        axes = []
+        for axis, tile in zip(kernel.grid, params.tile, strict=True):
+            if is_runtime(extents, axis):
+                axes.append(AxisTile(axis, count(extents, axis), tile, 0))
+                continue
+            dim = static.index(axis) + first
+            axes.append(AxisTile(axis, extents[axis], min(tile, extents[axis]), dim))
+        grid = cls(tuple(axes), params.cluster)
         for blocks, most in zip(grid.launch, _MOST_BLOCKS, strict=True):
             if blocks > most:
                 raise RejectionError("LAYOUT", f"{blocks} blocks in a dimension of at most {most}")
@@ -83,8 +106,16 @@ class Grid:
 
     @property
     def launch(self) -> tuple[int, int, int]:
-        counts = [a.blocks for a in self.axes] + [1, 1, 1]
-        return counts[0] * self.cluster, counts[1], counts[2]
+        """Blocks by dimension; of x, those of the axes ``tiles`` are left out."""
+        counts = [self.cluster, 1, 1]
+        for at in self.axes:
+            counts[at.dim or 0] *= at.blocks
+        return counts[0], counts[1], counts[2]
+
+    @property
+    def tiles(self) -> tuple[tuple[str, int], ...]:
+        """Axes whose sizes only a launch knows, with their tiles."""
+        return tuple((a.axis, a.tile) for a in self.axes if a.is_runtime)
 
     def tile(self, axis: str, extents: Mapping[str, int]) -> AxisTile:
         """The tile of any axis: one that the grid does not split is whole."""
@@ -101,9 +132,24 @@ class Grid:
         """``const int first_a2 = ptx::block_x() * 16;`` for each axis that is split."""
         for at in self.axes:
             if at.split and at.dim is not None:
-                index = self.block_index(at.dim)
+                index = self._shared_x(at, writer) or self.block_index(at.dim)
                 scaled = index if at.tile == 1 else f"{index} * {at.tile}"
                 writer.line(f"const int {at.first} = {scaled};")
+
+    def _shared_x(self, at: AxisTile, writer: Writer) -> str:
+        """The index of a block along one of several axes that share x; "" for other axes."""
+        along = [a for a in self.axes if a.is_runtime]
+        if len(along) < 2 or not at.is_runtime:
+            return ""
+        left = self.block_index(0)
+        if at is not along[0]:
+            left = f"left_{axis_variable(along[along.index(at) - 1].axis)}"
+        if at is along[-1]:
+            return left
+        name = axis_variable(at.axis)
+        writer.line(f"const int blocks_{name} = ({at.extent} + {at.tile - 1}) / {at.tile};")
+        writer.line(f"const int left_{name} = {left} / blocks_{name};")
+        return f"{left} % blocks_{name}"
 
     def replicas(self, axes: tuple[str, ...]) -> str:
         """The condition that picks one of the blocks that hold the same elements of a value.

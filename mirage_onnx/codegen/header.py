@@ -1,14 +1,13 @@
 """What stands at the top of every generated file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
+from mirage_onnx.codegen.loads import count
 from mirage_onnx.ir.text import print_kernel
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
 
 #: Raised with every change of the generated text or of the device headers: part of cache keys.
-GENERATOR_VERSION = 3
+GENERATOR_VERSION = 4
 
 HEADERS = ("ptx.cuh", "vector.cuh", "fragment.cuh", "numeric.cuh")
 
@@ -19,7 +18,7 @@ def header(
     """Comment (name, generator, µGraph of the kernel, numbers) and includes."""
     used = {o.tensor for o in kernel.loads} | {s.tensor for s in kernel.saves}
     axes = {a for t in graph.tensors if t.name in used for a in t.axes}
-    numbers = " ".join(f"{a}={extents[a]}" for a in sorted(axes))
+    numbers = " ".join(f"{a}={count(extents, a)}" for a in sorted(axes))
     tensors = [
         f"tensor {t.name} {t.dtype}[{','.join(t.axes)}] {t.role}"
         for t in graph.tensors

@@ -6,7 +6,9 @@ import keyword
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
+from mirage_onnx.codegen.sizes import Count, is_runtime, product, scaled
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ugraph import Kernel, KTensor, UGraph
@@ -35,6 +37,11 @@ def axis_variable(axis: str) -> str:
     return axis if re.fullmatch(r"a\d+", axis) else f"x_{identifier(axis)}"
 
 
+def count(extents: Mapping[str, int], axis: str) -> Count:
+    """How many elements an axis has."""
+    return f"n_{axis_variable(axis)}" if is_runtime(extents, axis) else extents[axis]
+
+
 def tag(dtype: DType) -> str:
     """The C++ tag of an element type.
 
@@ -55,10 +62,10 @@ def rounded(expression: str, dtype: DType) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A contiguous tensor with static strides and how kernels reach it."""
+    """A contiguous tensor and how kernels reach it; ``counts``: of its axes."""
 
     tensor: KTensor
-    extents: tuple[int, ...]
+    counts: tuple[Count, ...]
 
     @classmethod
     def of(cls, tensor: KTensor, extents: Mapping[str, int]) -> TensorView:
@@ -68,13 +75,10 @@ class TensorView:
             RejectionError: EMIT_UNSUPPORTED, its type or its size.
         """
         tag(tensor.dtype)
-        view = cls(tensor, tuple(extents[a] for a in tensor.axes))
-        elements = 1
-        for extent in view.extents:
-            elements *= extent
-        if elements > _MOST_ELEMENTS:
+        counts = tuple(count(extents, a) for a in tensor.axes)
+        if prod(c for c in counts if isinstance(c, int)) > _MOST_ELEMENTS:
             raise RejectionError("EMIT_UNSUPPORTED", f"{tensor.name} has 2^31 elements or more")
-        return view
+        return cls(tensor, counts)
 
     @property
     def pointer(self) -> str:
@@ -90,30 +94,29 @@ class TensorView:
 
     @property
     def coherent(self) -> bool:
-        """Another kernel of the launch sequence may have written it."""
-        return self.tensor.role not in ("input", "weight")
+        """A kernel may write it while this one waits (or, a temporary, before it)."""
+        return self.tensor.role != "weight"
 
     @property
     def path(self) -> str:
         return "Path::kCoherent" if self.coherent else "Path::kConst"
 
-    def stride(self, axis: str) -> int:
-        stride = 1
-        for name, extent in zip(reversed(self.tensor.axes), reversed(self.extents), strict=True):
-            if name == axis:
-                return stride
-            stride *= extent
-        return 0
+    def stride(self, axis: str) -> Count:
+        """Elements from one of ``axis`` to the next; 0 if the tensor does not have it."""
+        axes = self.tensor.axes
+        return product(self.counts[axes.index(axis) + 1 :]) if axis in axes else 0
 
     def offset(self, index: Mapping[str, str]) -> str:
         """The element offset at ``index`` (an expression per axis), "0" terms left out."""
         terms = []
-        for axis in self.tensor.axes:
+        for axis, counted in zip(self.tensor.axes, self.counts, strict=True):
             stride, at = self.stride(axis), index[axis]
             if at != "0":
-                if stride != 1 and not re.fullmatch(r"\w+|at_most\([^()]*\)", at):
-                    at = f"({at})"
-                terms.append(at if stride == 1 else f"{at} * {stride}")
+                # Only what is counted at run time may lead beyond 2^31 elements.
+                wide = stride != 1 and isinstance(counted, str)
+                cast = wide or isinstance(stride, str)
+                plain = cast or stride == 1 or re.fullmatch(r"\w+|at_most\([^()]*\)", at)
+                terms.append(scaled(at if plain else f"({at})", stride, wide=wide))
         return " + ".join(terms) or "0"
 
     def address(self, index: Mapping[str, str]) -> str:
@@ -137,11 +140,23 @@ class TensorView:
         return f"{'' if written else 'const '}{self.storage}* __restrict__ {self.pointer}"
 
 
+def runtime_axes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> tuple[str, ...]:
+    """The axes of a kernel's tensors whose sizes only a launch knows."""
+    used = {o.tensor for o in kernel.loads} | {s.tensor for s in kernel.saves}
+    axes = {a for t in graph.tensors if t.name in used for a in t.axes}
+    return tuple(sorted(a for a in axes if is_runtime(extents, a)))
+
+
 def parameters(
     graph: UGraph, kernel: Kernel, extents: Mapping[str, int]
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The tensors that a kernel is given, in order, and the parameters that they are."""
+    """The tensors that a kernel is given, in order, and all its parameters.
+
+    After the tensors come the sizes that only a launch knows (``runtime_axes``).
+    """
     written = [s.tensor for s in kernel.saves]
     args = tuple(dict.fromkeys([o.tensor for o in kernel.loads] + written))
     views = [TensorView.of(graph.tensor(a), extents) for a in args]
-    return args, [v.parameter(v.tensor.name in written) for v in views]
+    given = [v.parameter(v.tensor.name in written) for v in views]
+    sizes = runtime_axes(graph, kernel, extents)
+    return args, given + [f"const int {count(extents, a)}" for a in sizes]

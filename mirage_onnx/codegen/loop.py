@@ -8,8 +8,6 @@ Beyond the depth the ring holds zeros. A computed value that need not be zero th
 before it is contracted or summed (``masked``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mirage_onnx.codegen.elementwise import (
@@ -44,8 +42,10 @@ class LoopEmitter:
     """
 
     def __init__(
-        self, graph: UGraph, plan: StreamPlan, accumulators: Sequence[Accumulator], writer: Writer
-    ) -> None:
+        self, graph: UGraph, plan: StreamPlan, accumulators: Sequence[Accumulator],
+        writer: Writer, *, pdl: bool,
+    ) -> None:  # fmt: skip
+        self.pdl = pdl
         self.plan, self.writer, self.accumulators = plan, writer, accumulators
         self.ops = plan.kernel.ops
         used: set[int] = set()
@@ -293,15 +293,25 @@ class LoopEmitter:
                 self._unpack(s)
                 self._compute()
                 self._accumulate(s)
-                self.ring.fetch(s, ahead=True)
+                self.ring.fetch(s, self.ring.loads, ahead=True)
 
     def begin(self) -> None:
-        """Everything up to the first round; the ring is being filled when it ends."""
+        """Everything up to the first round; the ring is being filled when it ends.
+
+        Weights are on their way before the kernel waits for those that write what it reads.
+        """
         self._depth_range()
-        self.ring.pointers()
-        self.ring.declare()
-        with self.writer.loop("s", self.plan.stages) as s:
-            self.ring.fetch(s, ahead=False)
+        ring = self.ring
+        ring.pointers()
+        ring.declare()
+        weights = [i for i in ring.loads if self.pdl and not ring.view(i).coherent]
+        others = [i for i in ring.loads if i not in weights]
+        for loads in (weights, others):
+            if self.pdl and loads is others:
+                self.writer.wait()
+            if loads:
+                with self.writer.loop("s", self.plan.stages) as s:
+                    ring.fetch(s, loads, ahead=False)
         self._invariants()
 
     def run(self) -> None:

@@ -6,13 +6,12 @@ tensor: lanes of rows and columns beyond the end read the last one (their result
 lanes beyond the depth read nothing and hold zeros.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 
 from mirage_onnx.codegen.loads import TensorView, tag
 from mirage_onnx.codegen.plan import COLUMNS, ROWS, StreamPlan
+from mirage_onnx.codegen.sizes import Count
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
@@ -43,6 +42,12 @@ def parts_of(flat: str, sizes: Sequence[int]) -> list[str]:
     return found
 
 
+def _number(stride: Count) -> int:
+    if isinstance(stride, str):
+        raise RejectionError("DYNAMIC_DIM", f"steps of {stride} elements through an operand")
+    return stride
+
+
 class Ring:
     """Writes declarations and loads of the LOOP operands ``loads`` (indices of load ops)."""
 
@@ -68,6 +73,13 @@ class Ring:
             return column.short or column.tile % COLUMNS != 0
         return False
 
+    def _apart(self, op: BlockOp) -> bool:
+        """Every tile has a pointer of its own: no constant leads from one to the next."""
+        lane = {*self.plan.columns, self.plan.row.axis if self.plan.row else ""}
+        view = TensorView.of(self.graph.tensor(op.tensor), self.plan.extents)
+        far = any(isinstance(view.stride(a), str) for a in lane & set(op.axes))
+        return far or self._clamped(op)
+
     def _tile_offset(self, op: BlockOp, indices: Sequence[str]) -> str:
         """Rows or columns from the lane's first tile to this one."""
         if len(indices) == 1:
@@ -88,14 +100,14 @@ class Ring:
                     inside = f"at_most({inside}, {tile.tile - 1})"
                 at[axis] = total(tile.first, inside)
                 if tile.short:
-                    at[axis] = f"at_most({at[axis]}, {tile.extent - 1})"
+                    at[axis] = f"at_most({at[axis]}, {tile.last})"
         return at
 
     def pointers(self) -> None:
         """``at``: the lane's fragments at depth 0; one pointer where tiles lie evenly apart."""
         for index in self.loads:
             op, view = self._op(index), self.view(index)
-            if not self._clamped(op):
+            if not self._apart(op):
                 first = view.address(self.index(op, view, ()))
                 self.writer.line(f"const {view.storage}* at{index} = {first};")
                 continue
@@ -108,15 +120,15 @@ class Ring:
 
     def _tile_address(self, index: int, indices: Sequence[str]) -> str:
         op, view = self._op(index), self.view(index)
-        if self._clamped(op):
+        if self._apart(op):
             return f"at{index}{subscript(indices)}"
         row = self.plan.row.axis if self.plan.row else ""
         if op.layout is Layout.A_FRAG:
-            stride = view.stride(self.plan.column_of(op))
+            stride = _number(view.stride(self.plan.column_of(op)))
             n, h = indices
             return total(f"at{index}", times(n, COLUMNS * stride), times(h, 8 * stride))
         if op.layout is Layout.B_FRAG and row in op.axes:
-            return total(f"at{index}", times(indices[0], ROWS * view.stride(row)))
+            return total(f"at{index}", times(indices[0], ROWS * _number(view.stride(row))))
         return f"at{index}"
 
     def _types(self, op: BlockOp, view: TensorView) -> str:
@@ -135,14 +147,14 @@ class Ring:
             name = tag(op.dtype)
             self.writer.line(f"Eight<{name}> x{index}[{self.plan.stages}]{dims};  // {op.tensor}")
 
-    def fetch(self, stage: str, *, ahead: bool) -> None:
-        """Load a stage of every operand, of this round or the next one (``ahead``)."""
+    def fetch(self, stage: str, loads: Sequence[int], *, ahead: bool) -> None:
+        """Load a stage of the operands, of this round or the next one (``ahead``)."""
         plan, writer = self.plan, self.writer
         within = "0" if stage == "0" else f"{stage} * kStride"
         depth = total("k", "kRound" if ahead else "0", within)
-        for index in self.loads:
+        for index in loads:
             op, view = self._op(index), self.view(index)
-            types, stride = self._types(op, view), view.stride(plan.depth)
+            types, stride = self._types(op, view), _number(view.stride(plan.depth))
             with writer.loops(plan.tiles(op)) as indices:
                 apart = depth if stride == 1 else f"({depth}) * {stride}"
                 address = f"{self._tile_address(index, indices)} + {apart}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mirage_onnx.codegen.elementwise import constant, evaluate, is_elementwise, literal
 from mirage_onnx.codegen.grid import Grid, check_maps
 from mirage_onnx.codegen.header import header
-from mirage_onnx.codegen.loads import TensorView, parameters
+from mirage_onnx.codegen.loads import TensorView, parameters, runtime_axes
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.dtype import DType
@@ -75,6 +75,7 @@ class _RowEmitter:
         if any(t != 1 for t in params.tile):
             raise RejectionError("LAYOUT", f"a row kernel has tiles of 1, not {params.tile}")
         self.graph, self.kernel, self.params, self.extents = graph, kernel, params, extents
+        self.pdl = target.has_pdl
         check_maps(graph, kernel)
         self.grid = Grid.of(kernel, params, extents, target)
         self.plan = RowPlan.of(kernel, params, extents)
@@ -185,8 +186,15 @@ class _RowEmitter:
     def _ops(self) -> None:
         run: list[int] = []
         loads = [i for i, o in enumerate(self.ops) if o.op == "load" and i in self.needed]
-        for index in loads:
+        # Weights are on their way before the kernel waits for those that write the rest.
+        weights = [i for i in loads if not self._view(self.ops[i].tensor).coherent]
+        for index in weights:
             self._load(index, self.ops[index])
+        if self.pdl:
+            self.writer.wait()
+        for index in loads:
+            if index not in weights:
+                self._load(index, self.ops[index])
         for index, op in enumerate(self.ops):
             if index not in self.needed or op.op == "load":
                 continue
@@ -236,6 +244,8 @@ class _RowEmitter:
                 f"Axis {plan.axis}: thread t holds {plan.count} vectors of {plan.width}; vector i "
                 f"starts at element (i * {plan.threads} + t) * {plan.width}."
             )
+            if self.pdl:
+                writer.line("ptx::grid_trigger();")
             self.grid.declare(writer)
             self._ops()
             for save in kernel.saves:
@@ -244,7 +254,7 @@ class _RowEmitter:
         smem_bytes = 4 * self.params.warps * self.reductions if self.params.warps > 1 else 0
         return KernelSource(
             name, f"{top}\n{writer.text}", self.grid.launch, plan.threads, 1, smem_bytes,
-            args, pdl=False,
+            args, self.pdl, runtime_axes(self.graph, kernel, self.extents), self.grid.tiles,
         )  # fmt: skip
 
 

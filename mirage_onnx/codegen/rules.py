@@ -9,8 +9,6 @@ from (how widely its value is shared), every block that of its condition, and a 
 stand where every thread that it needs comes along.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """POST values as formulas of one element, written where they are needed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from mirage_onnx.codegen.elementwise import constant, evaluate, is_elementwise, literal

@@ -1,10 +1,9 @@
 """The text of a kernel, what its launch needs, and the writer that lays the text out."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from math import prod
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +13,9 @@ class KernelSource:
     ``grid`` counts blocks: x already holds the ``cluster`` ranks (rank = x mod cluster). ``args``:
     tensor names, one pointer each, in parameter order. ``smem_bytes`` is dynamic shared memory.
     ``pdl``: the kernel waits for its predecessor itself, so it may be launched before that ends.
+
+    ``sizes``: axes whose sizes only a launch knows, an int parameter each, after the pointers.
+    ``tiles``: (axis, elements of a block) of them; x of the grid is ``grid[0]`` times their blocks.
     """
 
     name: str
@@ -24,6 +26,13 @@ class KernelSource:
     smem_bytes: int
     args: tuple[str, ...]
     pdl: bool
+    sizes: tuple[str, ...] = ()
+    tiles: tuple[tuple[str, int], ...] = ()
+
+    def grid_at(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+        """The grid of a launch with these sizes of the axes in ``sizes``."""
+        x, y, z = self.grid
+        return x * prod(-(-sizes[axis] // tile) for axis, tile in self.tiles), y, z
 
 
 class Writer:
@@ -66,6 +75,14 @@ class Writer:
         self._lines += [f"    {p}," for p in parameters[:-1]]
         with self.block(f"    {parameters[-1]})"):
             yield
+
+    def wait(self) -> None:
+        """Wait until the kernels before have ended.
+
+        No kernel may write, or read what others write, before; and none may end without it, or who
+        waits for that one would not wait for all.
+        """
+        self.line("ptx::grid_wait();")
 
     @contextmanager
     def scope(self, wanted: bool, head: str = "") -> Iterator[None]:

@@ -1,13 +1,11 @@
 """Streaming kernels: contractions over a depth that the loop walks, everything else after it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from mirage_onnx.codegen.epilogue import Epilogue
 from mirage_onnx.codegen.grid import check_maps
 from mirage_onnx.codegen.header import header
-from mirage_onnx.codegen.loads import parameters
+from mirage_onnx.codegen.loads import parameters, runtime_axes
 from mirage_onnx.codegen.loop import LoopEmitter
 from mirage_onnx.codegen.plan import StreamPlan
 from mirage_onnx.codegen.scalar import post_sources
@@ -42,8 +40,10 @@ def emit_streaming(
         kernel.name, plan.threads, params.cluster,
         given,
     ):  # fmt: skip
+        if target.has_pdl:
+            writer.line("ptx::grid_trigger();")
         plan.grid.declare(writer)
-        loop = LoopEmitter(graph, plan, accumulators, writer)
+        loop = LoopEmitter(graph, plan, accumulators, writer, pdl=target.has_pdl)
         loop.begin()
         epilogue.early()
         loop.run()
@@ -57,5 +57,5 @@ def emit_streaming(
     top = header(graph, kernel, params, extents, kernel.name)
     return KernelSource(
         kernel.name, f"{top}\n{writer.text}", plan.grid.launch, plan.threads, params.cluster,
-        smem_bytes, args, pdl=False,
+        smem_bytes, args, target.has_pdl, runtime_axes(graph, kernel, extents), plan.grid.tiles,
     )  # fmt: skip

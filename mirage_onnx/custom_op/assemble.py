@@ -4,8 +4,6 @@ Regions of one key share kernels; a plan is shared by the instances whose functi
 (the rewriter tells by a digest of the body).
 """
 
-from __future__ import annotations
-
 from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.custom_op.bundle import Bundle
 from mirage_onnx.custom_op.launch_plan import Planned, plan_candidate

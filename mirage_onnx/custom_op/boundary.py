@@ -6,8 +6,6 @@ original, weights that are stored in another order excepted. So the two models c
 where another region makes the tensor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ u64 size, 32 bytes SHA-256 of the section}, then the sections in order, each at 
 Kinds: 1 cubin, 2 plan (ASCII), 3 provenance (zlib-compressed JSON, not read by the C++ side).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

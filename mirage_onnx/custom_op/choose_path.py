@@ -1,7 +1,5 @@
 """Where ``verify`` runs a model's kernels if it is not told: on a GPU, else in the emulator."""
 
-from __future__ import annotations
-
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.runtime import import_onnxruntime
 from mirage_onnx.custom_op.session import CUDA_PROVIDER

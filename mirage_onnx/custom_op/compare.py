@@ -8,7 +8,7 @@ custom node is also checked by itself (``model_check``): on the first input, or 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -114,7 +114,7 @@ def compare_models(
     seed: int = 0,
     provider: str = "cpu",
     draws: int = 4,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
     int_limits: Mapping[str, int] | None = None,
     rtol: float | None = None,
     ep: str | None = None,
@@ -131,7 +131,8 @@ def compare_models(
         seed: of the inputs.
         provider: ``cpu`` or ``cuda``, for both.
         draws: how many standard normal inputs.
-        dims: sizes of dynamic dimensions by name (default: ``compare_inputs.DEFAULT_DIM``).
+        dims: sizes of dynamic dimensions by name (default: ``compare_inputs.DEFAULT_DIM``); of
+            several, all combinations.
         int_limits: exclusive upper ends of integer inputs by name (``DEFAULT_INT_LIMIT``).
         rtol: tolerance of every float output, instead of the default of its type.
         ep: for ``b``, as in ``mirage_onnx.InferenceSession``.

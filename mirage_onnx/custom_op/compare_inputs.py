@@ -1,10 +1,9 @@
 """Inputs that two models are compared on: given in a file, or random and hard for float kernels."""
 
-from __future__ import annotations
-
 import ast
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +40,23 @@ def draw_inputs(
     arguments: Sequence[Any],
     seed: int,
     draws: int,
-    dims: Mapping[str, int],
+    dims: Mapping[str, int | Sequence[int]],
     int_limits: Mapping[str, int],
 ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """``(kind, arrays by name)``: ``draws`` normal ones, then each of ``KINDS``.
 
-    ``arguments`` are onnxruntime's ``get_inputs()``.
+    ``arguments`` are onnxruntime's ``get_inputs()``. Where ``dims`` has several sizes of a name,
+    all are drawn at the first ones, and one normal one at every other combination.
 
     Raises:
         MirageError: OPTION_INVALID for an input whose type cannot be drawn.
     """
-    for index, kind in enumerate([*(f"normal {i}" for i in range(draws)), *KINDS]):
+    lists = {n: [v] if isinstance(v, int) else list(v) for n, v in dims.items()}
+    first, *others = (dict(zip(lists, some, strict=True)) for some in product(*lists.values()))
+    cases = [(kind, first) for kind in (*(f"normal {i}" for i in range(draws)), *KINDS)]
+    for some in others:
+        cases.append((f"normal at {' '.join(f'{n}={v}' for n, v in some.items())}", some))
+    for index, (kind, sizes) in enumerate(cases):
         rng = np.random.default_rng([seed, index])
         yield (
             kind,
@@ -60,7 +65,7 @@ def draw_inputs(
                     rng,
                     kind,
                     value,
-                    tuple(size_of(dim, dims) for dim in value.shape),
+                    tuple(size_of(dim, sizes) for dim in value.shape),
                     int_limits.get(value.name, DEFAULT_INT_LIMIT),
                 )
                 for value in arguments

@@ -15,8 +15,6 @@ Beside that stand the least tolerances of the usual test of every element by its
 and the least rtol at atol = 0. They say what a user's own test would need; they decide nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import ml_dtypes

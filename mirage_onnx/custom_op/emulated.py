@@ -6,8 +6,6 @@ pointers that the plan gave. Only the text comes from elsewhere: it is generated
 refuse, and what no device defines, fails the run by name.
 """
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from collections.abc import Mapping
@@ -55,13 +53,17 @@ class EmulatedModel:
         sources = self.plans[launch.plan]
         kernel = sources.kernels[launch.variant][launch.launch]
         planned = sources.plan.variants[launch.variant].launches[launch.launch]
-        module = self._launched_as(kernel.source, launch)
-        tensors = _tensors(kernel, launch, planned)
+        sizes = _sizes(kernel.source, launch, planned)
+        module = self._launched_as(kernel.source, launch, sizes)
+        tensors = _tensors(kernel, launch, planned, sizes)
         # Nothing has been written yet where the first kernel of a plan writes.
         empty = [n for n, x in tensors.items() if x.flags.writeable and launch.launch == 0]
-        module.run(tensors, kernels=[self._index[kernel.source]], uninitialised=empty)
+        index = self._index[kernel.source]
+        module.run(tensors, kernels=[index], uninitialised=empty, sizes=sizes)
 
-    def _launched_as(self, source: KernelSource, launch: DriverLaunch) -> Module:
+    def _launched_as(
+        self, source: KernelSource, launch: DriverLaunch, sizes: Mapping[str, int]
+    ) -> Module:
         """The module with this launch's configuration: the text's own, unless the plan is wrong."""
         asked = replace(
             source,
@@ -69,8 +71,9 @@ class EmulatedModel:
             block=launch.block[0] * launch.block[1] * launch.block[2],
             cluster=launch.cluster,
             smem_bytes=launch.smem_bytes,
+            tiles=(),
         )
-        if asked == source:
+        if asked == replace(source, grid=source.grid_at(sizes), tiles=()):
             return self._module
         key = (source.name, asked.grid, asked.block, asked.cluster, asked.smem_bytes)
         with self._lock:
@@ -80,18 +83,31 @@ class EmulatedModel:
             return self._modules[key]
 
 
-def _tensors(kernel: Kernel, launch: DriverLaunch, planned: Launch) -> Mapping[str, np.ndarray]:
-    """The memory of a launch by the names of the kernel's arguments."""
-    names = kernel.source.args
+def _sizes(source: KernelSource, launch: DriverLaunch, planned: Launch) -> dict[str, int]:
+    """The sizes that a launch gives its kernel; every argument is what its parameter is."""
+    names = (*source.args, *source.sizes)
     if len(launch.args) != len(names):
         raise EmulationError(
             f"kernel {launch.kernel}: {len(launch.args)} arguments for {len(names)} parameters"
         )
+    found = {}
+    for i, (name, (value, _), arg) in enumerate(zip(names, launch.args, planned.args, strict=True)):
+        count = i >= len(source.args)
+        if count != isinstance(arg, Int32) or isinstance(arg, Int64):
+            wanted = "i32" if count else "pointer"
+            raise EmulationError(f"kernel {launch.kernel}: argument '{name}' is no {wanted}")
+        if count:
+            found[name] = value
+    return found
+
+
+def _tensors(
+    kernel: Kernel, launch: DriverLaunch, planned: Launch, sizes: Mapping[str, int]
+) -> Mapping[str, np.ndarray]:
+    """The memory of a launch by the names of the kernel's arguments."""
     arrays = {}
-    sized = zip(names, launch.args, kernel.arg_bytes, planned.args, strict=True)
-    for name, (address, available), size, arg in sized:
-        if isinstance(arg, Int32 | Int64):
-            raise EmulationError(f"kernel {launch.kernel}: argument '{name}' is an integer")
+    given = zip(kernel.source.args, launch.args, planned.args, strict=False)
+    for (name, (address, available), arg), size in zip(given, kernel.bytes_at(sizes), strict=False):
         # A short buffer stays short: the emulator reports what reads beyond it.
         memory = (ctypes.c_uint8 * min(size, available)).from_address(address)
         array = np.ctypeslib.as_array(memory)

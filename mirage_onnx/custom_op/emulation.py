@@ -8,8 +8,6 @@ an fp16 kernel. So every fp16 output of a custom node gets one more reader, a Fl
 nobody wants; it has such a kernel and no optimizer removes it.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

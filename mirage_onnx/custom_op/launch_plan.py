@@ -4,15 +4,13 @@ Inputs of the plan are the region's inputs in canonical order, each in the dim o
 kernels read (a weight stored along its contracted axis is transposed once, by the rewriter).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from mirage_onnx.codegen.source import KernelSource
-from mirage_onnx.custom_op.expr import const
+from mirage_onnx.custom_op.expr import Expr, const
 from mirage_onnx.custom_op.plan import (
+    Equal,
     InputPtr,
     InputSpec,
     Launch,
@@ -22,12 +20,11 @@ from mirage_onnx.custom_op.plan import (
     Variant,
     WorkspacePtr,
 )  # fmt: skip
+from mirage_onnx.custom_op.runtime_sizes import RuntimeSizes, total
 from mirage_onnx.errors import MirageError
 from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.ir.runtime_extent import Monomial
 from mirage_onnx.ir.ugraph import Candidate, ugraph_extents
-
-#: Alignment of each tensor inside the workspace, bytes.
-ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,44 +71,48 @@ def plan_candidate(
     for i in region.inputs:
         axes = tensors[i.name].axes if i.name in tensors else i.axes
         order = dim_permutation(i, axes)
-        shape = tuple(int(d) for d in i.tensor.shape or ())
+        shape = tuple(d if isinstance(d, int) else None for d in i.tensor.shape or ())
         inputs.append(InputSpec(i.dtype.value, tuple(shape[p] for p in order)))
         permutations.append(order)
-    offsets: dict[str, int] = {}
-    size = 0
+    known = RuntimeSizes(extents, region.runtime, permutations)
+    offsets: dict[str, Expr] = {}
+    size = const(0)
     for t in graph.tensors:
         if t.role == "temp":
             offsets[t.name] = size
-            count = prod(extents[a] for a in t.axes) * t.dtype.size_bytes
-            size += -(-count // ALIGNMENT) * ALIGNMENT
+            size = total(size, known.aligned_bytes(t))
     pointers: dict[str, InputPtr | OutputPtr | WorkspacePtr] = {}
     for k, i in enumerate(region.inputs):
         pointers[i.name] = InputPtr(k)
     for k, o in enumerate(region.outputs):
         pointers[o.name] = OutputPtr(k)
     for name, offset in offsets.items():
-        pointers[name] = WorkspacePtr(const(offset))
+        pointers[name] = WorkspacePtr(offset)
     launches = tuple(
         Launch(
             cubin=cubin,
             kernel=s.name,
-            grid=(const(s.grid[0]), const(s.grid[1]), const(s.grid[2])),
+            grid=(known.blocks(s), const(s.grid[1]), const(s.grid[2])),
             block=s.block,
-            args=tuple(pointers[a] for a in s.args),
+            args=(*(pointers[a] for a in s.args), *(known.argument(a) for a in s.sizes)),
             cluster=s.cluster,
             smem_bytes=s.smem_bytes,
             pdl=s.pdl,
         )
         for s, cubin in zip(sources, cubins, strict=True)
     )
+    dims = region.output_dims or tuple(
+        tuple(Monomial(int(d)) for d in o.tensor.shape or ()) for o in region.outputs
+    )
     outputs = tuple(
-        OutputSpec(o.dtype.value, tuple(const(int(d)) for d in o.tensor.shape or ()))
-        for o in region.outputs
+        OutputSpec(o.dtype.value, tuple(map(known.of, each)))
+        for o, each in zip(region.outputs, dims, strict=True)
     )
     plan = Plan(
         inputs=tuple(inputs),
         outputs=outputs,
         variants=(Variant(launches),),
-        workspace=const(size) if size else None,
+        workspace=size if offsets else None,
+        equal=tuple(Equal(known.of(a), known.of(b)) for a, b in region.equal_dims),
     )
     return Planned(plan, tuple(permutations))

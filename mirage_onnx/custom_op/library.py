@@ -1,7 +1,5 @@
 """Where the custom-op library is, and the C functions it exports beside ORT's entry point."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -5,6 +5,7 @@ statement a line, every line ended by a newline, statements in this order::
 
     plan 1
     input <dtype> <dim>...                 dim: an integer, or * for any size      (0 or more)
+    equal <expr> <expr>                    products that must agree in every run   (0 or more)
     output <dtype> <expr>...               one expression per dim                  (1 or more)
     workspace <expr>                       bytes of the last node output, a uint8     (0 or 1)
     variant <expr>                         taken when nonzero; the last has no expression
@@ -18,18 +19,24 @@ variant whose guard is nonzero runs; since the last has none, every plan is tota
 ``cpp/ort_custom_ops/plan.cc`` reads the same language with the same rules and messages.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_onnx.custom_op.expr import MAX_INPUTS, MAX_RANK, Expr, ExprError, parse_int
+from mirage_onnx.custom_op.expr import (
+    MAX_INPUTS,
+    MAX_RANK,
+    OPERATORS,
+    Expr,
+    ExprError,
+    parse_int,
+)
 from mirage_onnx.errors import MirageError
 
 DTYPES = frozenset("f16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64 bool".split())
 MAX_PLAN_BYTES = 1 << 20
 MAX_OUTPUTS = 32
+MAX_EQUAL = 256
 MAX_VARIANTS = 64
 MAX_LAUNCHES = 64
 MAX_ARGS = 64
@@ -57,6 +64,14 @@ class OutputSpec:
 
     dtype: str
     dims: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """Two products of input dims (and numbers); a run where they differ fails with its sizes."""
+
+    left: Expr
+    right: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +169,7 @@ class Plan:
     outputs: tuple[OutputSpec, ...]
     variants: tuple[Variant, ...]
     workspace: Expr | None = None
+    equal: tuple[Equal, ...] = ()
 
     def to_text(self) -> str:
         """The canonical text.
@@ -171,6 +187,7 @@ class Plan:
         for spec in self.inputs:
             dims = ("*" if d is None else str(d) for d in spec.dims)
             lines.append(" ".join(("input", spec.dtype, *dims)))
+        lines += [f"equal {e.left.text} {e.right.text}" for e in self.equal]
         lines += [" ".join(("output", o.dtype, *(d.text for d in o.dims))) for o in self.outputs]
         if self.workspace is not None:
             lines.append(f"workspace {self.workspace.text}")
@@ -233,8 +250,9 @@ class _Parser:
     """Takes statements in their fixed order; every refusal is an ExprError with its reason."""
 
     def __init__(self) -> None:
-        self._section = 0  # 0 header, 1 inputs, 2 outputs, 3 workspace, 4 variants
+        self._section = 0  # 0 header, 1 inputs, 2 equal, 3 outputs, 4 workspace, 5 variants
         self._inputs: list[InputSpec] = []
+        self._equal: list[Equal] = []
         self._outputs: list[OutputSpec] = []
         self._workspace: Expr | None = None
         self._variants: list[tuple[Expr | None, list[Launch]]] = []
@@ -247,16 +265,18 @@ class _Parser:
             self._section = 1
         elif head == "input" and section == 1:
             self._input(words)
-        elif head == "output" and section <= 2:
+        elif head == "equal" and section <= 2:
+            self._same(words)
+        elif head == "output" and section <= 3:
             self._output(words)
-        elif head == "workspace" and section == 2:
-            self._section = 3
+        elif head == "workspace" and section == 3:
+            self._section = 4
             if len(words) != 2:
                 raise ExprError("expected 'workspace <expr>'")
             self._workspace = self._extent(words[1])
-        elif head == "variant" and section >= 2:
+        elif head == "variant" and section >= 3:
             self._variant(words)
-        elif head == "launch" and section == 4:
+        elif head == "launch" and section == 5:
             self._launch(words)
         else:
             raise ExprError(f"statement '{head[:32]}' is unknown or out of place")
@@ -271,6 +291,7 @@ class _Parser:
             tuple(self._outputs),
             tuple(Variant(tuple(launches), guard) for guard, launches in self._variants),
             self._workspace,
+            tuple(self._equal),
         )
 
     def _expr(self, text: str) -> Expr:
@@ -302,8 +323,19 @@ class _Parser:
             dims.append(size)
         self._inputs.append(InputSpec(words[1], tuple(dims)))
 
-    def _output(self, words: list[str]) -> None:
+    def _same(self, words: list[str]) -> None:
         self._section = 2
+        if len(self._equal) == MAX_EQUAL:
+            raise ExprError("more than 256 equalities")
+        if len(words) != 3:
+            raise ExprError("expected 'equal <expr> <expr>'")
+        left, right = (self._expr(w) for w in words[1:])
+        if any(t in OPERATORS and t != "*" for e in (left, right) for t in e.tokens):
+            raise ExprError("only products can be compared")
+        self._equal.append(Equal(left, right))
+
+    def _output(self, words: list[str]) -> None:
+        self._section = 3
         if len(self._outputs) == MAX_OUTPUTS:
             raise ExprError("more than 32 outputs")
         if len(words) < 2 or words[1] not in DTYPES:
@@ -313,7 +345,7 @@ class _Parser:
         self._outputs.append(OutputSpec(words[1], tuple(self._extent(w) for w in words[2:])))
 
     def _variant(self, words: list[str]) -> None:
-        self._section = 4
+        self._section = 5
         if len(words) > 2:
             raise ExprError("expected 'variant' or 'variant <expr>'")
         if len(self._variants) == MAX_VARIANTS:

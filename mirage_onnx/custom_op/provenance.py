@@ -12,8 +12,6 @@ text again gives the same bytes (some 50 ms a kernel, and no GPU). A hash of the
 image, as a symbol or a note, would say no more than the record does, so there is none.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,11 +40,20 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel of a bundle: its text, bytes of each tensor argument, and the image's SHA-256."""
+    """A kernel of a bundle: its text, bytes of each tensor argument, and the image's SHA-256.
+
+    The bytes are those of one element of every axis in ``arg_sizes``, which a launch counts.
+    """
 
     source: KernelSource
     arg_bytes: tuple[int, ...]
     image_sha256: str
+    arg_sizes: tuple[tuple[str, ...], ...]
+
+    def bytes_at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Bytes of each tensor argument of a launch with these sizes."""
+        each = zip(self.arg_bytes, self.arg_sizes, strict=True)
+        return tuple(size * prod(sizes[a] for a in axes) for size, axes in each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +90,14 @@ def regenerate(record: Mapping[str, Any], where: str) -> Regenerated:
     try:
         target, kernels = get_target(record["target"]), record["kernels"]
         recorded = [(k["name"], k["sha256"], k["image_sha256"]) for k in kernels]
-        extents = _extents(record["region"])
+        extents, runtime = _extents(record["region"])
         graph = parse_ugraph(record["ugraph"])
         _check_names(graph)
         params = tuple(KernelParams.from_text(text) for text in record["params"])
         prefix = f"mugraph_{sha256(record['region'].encode())[:16]}"
-        sources = emit_candidate(Candidate(graph, params), extents, target, prefix)
-        sizes = _tensor_bytes(graph, params, extents)
+        sources = emit_candidate(Candidate(graph, params), extents, target, prefix, runtime)
+        sizes = _tensor_bytes(graph, params, {**extents, **dict.fromkeys(runtime, 1)})
+        axes = {t.name: tuple(a for a in t.axes if a in runtime) for t in graph.tensors}
         names = [s.name for s in sources]
     except RejectionError as error:
         why = f"the generator refuses the µGraph of {_kernels(record)} ({error.rejection})"
@@ -105,7 +113,7 @@ def regenerate(record: Mapping[str, Any], where: str) -> Regenerated:
             raise MirageError("SOURCE_MISMATCH", f"{where}: kernel {name}: {_differs(record)}")
     return Regenerated(
         tuple(
-            Kernel(s, tuple(sizes[a] for a in s.args), image)
+            Kernel(s, tuple(sizes[a] for a in s.args), image, tuple(axes[a] for a in s.args))
             for s, (_, _, image) in zip(sources, recorded, strict=True)
         ),
         target,
@@ -182,12 +190,15 @@ def _differs(record: Mapping[str, Any]) -> str:
     return "the text generated from its µGraph is not the one that was compiled"
 
 
-def _extents(region: str) -> dict[str, int]:
-    """The axes line of ``Region.text``."""
-    words = region.split("\n", 2)[1].split(" ")
+def _extents(region: str) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The axes line of ``Region.text``, and the axes that only a launch counts."""
+    lines = region.splitlines()
+    words = lines[1].split(" ")
     if words[0] != "axes":
         raise ValueError(f"not the axes of a region: {words[0]!r}")
-    return {axis: int(size) for axis, size in (w.split("=") for w in words[1:])}
+    extents = {axis: int(size) for axis, size in (w.split("=") for w in words[1:])}
+    head, _, runtime = lines[-1].partition(" ")
+    return extents, tuple(runtime.split(",")) if head == "runtime" else ()
 
 
 def _check_names(graph: UGraph) -> None:

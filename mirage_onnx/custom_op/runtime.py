@@ -1,7 +1,5 @@
 """Which onnxruntime is installed, and what a model asks of it; nothing here makes a session."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from importlib import metadata

@@ -1,7 +1,5 @@
 """The text behind every launch of a model's plans, and whether it is the text of the images."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

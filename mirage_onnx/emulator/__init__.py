@@ -1,7 +1,5 @@
 """Runs generated CUDA text on the CPU, checked, so that it can be tested without a GPU."""
 
-from __future__ import annotations
-
 from mirage_onnx.emulator.failure import KINDS, EmulationError
 from mirage_onnx.emulator.run import Module, compile_kernels, run_kernel, run_kernels
 

@@ -6,8 +6,6 @@ runtime defines: the sanitizers' own libraries are not linked. The runtime (``ho
 compiled once.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

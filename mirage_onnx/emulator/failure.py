@@ -1,7 +1,5 @@
 """What an emulated kernel did wrong, and where: thread, line of its text, op of its µGraph."""
 
-from __future__ import annotations
-
 import functools
 import re
 import subprocess

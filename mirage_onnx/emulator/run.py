@@ -5,8 +5,6 @@ collective runs when its last lane arrives. What is checked is listed by ``failu
 ``docs/emulator.md``.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 import threading
@@ -111,6 +109,7 @@ class Module:
         order: Order = "ascending",
         uninitialised: Collection[str] = (),
         written_before: Collection[str] = (),
+        sizes: Mapping[str, int] | None = None,
         timeout_s: int = 60,
     ) -> None:
         """Runs ``kernels`` (indices; default: all) one after the other on the same tensors.
@@ -122,6 +121,7 @@ class Module:
         it.
         ``written_before``: tensors that kernels launched just before this run write, which a
         dependent launch (``pdl``) may read only after its wait, like those of this run's kernels.
+        ``sizes``: of the axes whose size only a launch knows, for kernels that have such.
         ``timeout_s`` is CPU time, for each kernel.
         """
         chosen = range(len(self.kernels)) if kernels is None else kernels
@@ -137,7 +137,7 @@ class Module:
                 outputs = self._outputs(i)
                 writable = placed.addresses([n for n in outputs if tensors[n].flags.writeable])
                 ranges = placed.ranges(set(kernel.args), writable, written)
-                self._launch(i, placed, ranges, order, timeout_s)
+                self._launch(i, placed, ranges, sizes or {}, order, timeout_s)
                 written |= placed.addresses(outputs)
                 if not self._checks:
                     placed.check_surroundings(kernel.name)
@@ -159,9 +159,10 @@ class Module:
         """The arguments that are no pointers to const."""
         kernel = self.kernels[index]
         arity = self._library.emu_arity(index)
-        if arity != len(kernel.args):
+        given = len(kernel.args) + len(kernel.sizes)
+        if arity != given:
             raise EmulationError(
-                f"kernel {kernel.name}: {len(kernel.args)} arguments for {arity} parameters",
+                f"kernel {kernel.name}: {given} arguments for {arity} parameters",
                 kernel=kernel.name,
             )
         const = self._library.emu_const_mask(index)
@@ -172,13 +173,22 @@ class Module:
         index: int,
         placed: PlacedTensors,
         ranges: Sequence[Range],
+        sizes: Mapping[str, int],
         order: Order,
         timeout_s: int,
     ) -> None:
         kernel = self.kernels[index]
-        values = [ctypes.c_void_p(placed.address[n]) for n in kernel.args]
+        values: list[ctypes.c_void_p | ctypes.c_int] = [
+            ctypes.c_void_p(placed.address[n]) for n in kernel.args
+        ]
+        if missing := [axis for axis in kernel.sizes if axis not in sizes]:
+            raise EmulationError(f"kernel {kernel.name}: no size of {', '.join(missing)}")
+        values += [ctypes.c_int(sizes[axis]) for axis in kernel.sizes]
+        grid = kernel.grid_at(sizes)
+        if 0 in grid:
+            return  # as the library does
         launch = _Launch(
-            grid=(ctypes.c_int * 3)(*kernel.grid),
+            grid=(ctypes.c_int * 3)(*grid),
             block=kernel.block,
             cluster=kernel.cluster,
             smem_bytes=kernel.smem_bytes,

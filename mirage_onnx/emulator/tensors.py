@@ -1,7 +1,5 @@
 """Arrays in the memory of an emulator library: copies between guard pages, with their bounds."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Collection, Mapping
 

@@ -1,7 +1,5 @@
 """The host's C++ compiler, and a cache of what it built, keyed by content."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

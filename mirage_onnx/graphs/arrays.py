@@ -5,8 +5,6 @@ and its current stream; what comes back belongs to the library that the inputs c
 cupy nor torch is imported unless an array of it is given.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

@@ -5,8 +5,6 @@ go to its current stream: a call is ordered with what the caller does before and
 be captured into a CUDA graph once it has been made for the first time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

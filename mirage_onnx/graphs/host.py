@@ -7,8 +7,6 @@ It computes all blocks of a kernel at once. Blocks are independent, so a kernel 
 take too much memory that way is run a part of its grid after the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod

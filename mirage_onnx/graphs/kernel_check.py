@@ -4,8 +4,6 @@ A search asks for thousands of numbers of one kernel, so what depends on the ker
 once, and what depends on its block counts only is remembered by these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations

@@ -1,7 +1,5 @@
 """What ``superoptimize`` returns: a verified µGraph that prints, draws and runs itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite

@@ -6,8 +6,6 @@ on sizes, so the grids of that README are no part of it. ``mlp`` and ``lora`` re
 the original turns on by them is always on here.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mirage_onnx.errors import MirageError

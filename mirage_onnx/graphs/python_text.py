@@ -4,8 +4,6 @@ The program builds the graph operation by operation, reads the µGraph from its 
 verified again: nothing in the file has to be believed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import isfinite
 

@@ -13,8 +13,6 @@ one with a single block splits nothing; the ranks of a cluster are blocks, hence
 Maps are about the inputs and outputs of the graph: workspace between kernels is ours to lay out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 

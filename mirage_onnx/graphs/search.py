@@ -1,7 +1,5 @@
 """The search of a kernel graph: restrictions, the verifier and the checkpoint around it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ dimensions that the program ties together stay equal, and one of extent 1 stays 
 axis. What is lost is that the numbers (tiles, warps) were chosen for other sizes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod

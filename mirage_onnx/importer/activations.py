@@ -1,7 +1,5 @@
 """Activation functions that are more than one elementwise function, computed in fp32."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,13 +1,12 @@
 """The whole model as a Program."""
 
-from __future__ import annotations
-
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer.constants import constant_values, read_constants
 from mirage_onnx.importer.context import Context
 from mirage_onnx.importer.graph import reads
 from mirage_onnx.importer.load import LoadedModel
 from mirage_onnx.importer.lower import lower_node
+from mirage_onnx.importer.symbols import Symbols
 from mirage_onnx.ir.program import Node, Program
 
 
@@ -20,25 +19,38 @@ def import_model(loaded: LoadedModel) -> Program:
     graph = loaded.proto.graph
     constants = read_constants(loaded)
     values = constant_values(loaded)
-    tensors = dict(loaded.tensors)
+    named = dict(loaded.tensors)
+    symbols = Symbols(named.values())
+    outputs = {o for n in graph.node for o in n.output}
+    tensors = {k: symbols.numbered(t) for k, t in named.items() if k not in outputs}
     functions = frozenset((f.domain, f.name) for f in loaded.proto.functions)
     used = frozenset((*(o.name for o in graph.output), *(r for n in graph.node for r in reads(n))))
     nodes = []
     for index in loaded.order:
         proto = graph.node[index]
+        made = [o for o in proto.output if o]
         if proto.op_type == "Constant" and proto.output[0] in values:
+            tensors |= {o: named[o] for o in made}
             continue
-        context = Context(proto, loaded.node_names[index], loaded.opset, tensors, constants, used)
+        tensors |= {o: symbols.known(named[o]) for o in made}
+        context = Context(
+            proto, loaded.node_names[index], loaded.opset, tensors, constants, used, symbols
+        )
         node = _lower(context, functions)
-        tensors |= {s.output.name: s.output for s in node.steps if s.output.name in node.outputs}
+        for s in node.steps:
+            if s.output.name in made:
+                named[s.output.name] = symbols.named(s.output, named[s.output.name])
+        tensors |= {o: symbols.numbered(named[o]) for o in made}
         nodes.append(node)
     return Program(
         inputs=tuple(i.name for i in graph.input),
         outputs=tuple(o.name for o in graph.output),
         nodes=tuple(nodes),
-        tensors=tensors,
+        tensors=named,
         weights=frozenset(values),
         constants=constants.scalars,
+        symbols=symbols.numbers,
+        primes=symbols.names,
     )
 
 

@@ -6,8 +6,6 @@ dimension of the graph (the fourth roots are how exporters split an attention sc
 is an *atom* and becomes that number. Each atom is reported.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace

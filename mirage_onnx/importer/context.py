@@ -4,17 +4,16 @@ A rule reads operands, attributes and parameters from its ``Context`` and emits 
 step's shape follows from its inputs. A form that has no lowering raises ``RejectionError``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from onnx import NodeProto, helper
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer.constants import ConstantTable
+from mirage_onnx.importer.symbols import Symbols
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.factors import have_common_factors
 from mirage_onnx.ir.ops import ELEMENTWISE
@@ -29,7 +28,10 @@ def const(value: Fraction | int, exponent: Fraction | int = 1) -> Constant:
 
 
 class Context:
-    """One node: operands in, steps out. ``tensors`` is the table of all values of the graph."""
+    """One node: operands in, steps out. ``tensors`` is the table of all values of the graph.
+
+    Shapes have numbers for names (``symbols.py``); only outputs may have names that are new here.
+    """
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class Context:
         tensors: dict[str, Tensor],
         constants: ConstantTable,
         used: frozenset[str],
+        symbols: Symbols,
     ) -> None:
         self.node = node
         self.name = name
@@ -47,6 +50,7 @@ class Context:
         self._tensors = tensors
         self._constants = constants
         self._used = used
+        self.symbols = symbols
         self._attributes = {a.name: a for a in node.attribute}
 
     # -- reading the node
@@ -118,7 +122,7 @@ class Context:
         """One function of ``ir.ops``; constants have no shape of their own."""
         assert ELEMENTWISE[op].arity == len(args)
         tensors = [a for a in args if isinstance(a, Tensor)]
-        shape = np.broadcast_shapes(*(shape_of(t) for t in tensors))
+        shape = self.broadcast(*(shape_of(t) for t in tensors))
         return self._emit(op, args, shape, dtype or _dtype(tensors[0]))
 
     def power(self, x: Tensor, exponent: Constant) -> Tensor:
@@ -131,7 +135,10 @@ class Context:
 
     def matmul(self, a: Tensor, b: Tensor, dtype: DType | None = None) -> Tensor:
         sa, sb = shape_of(a), shape_of(b)
-        batch = np.broadcast_shapes(sa[:-2], sb[:-2])
+        depth = sa[-1], sb[-2] if len(sb) > 1 else sb[0]
+        if depth[0] != depth[1] and any(map(self.symbols.is_symbolic, depth)):
+            self._disagree(depth[:1], depth[1:])
+        batch = self.broadcast(sa[:-2], sb[:-2])
         shape = (*batch, *sa[-2:-1], *(sb[-1:] if len(sb) > 1 else ()))
         return self._emit("matmul", (a, b), shape, dtype or _dtype(a))
 
@@ -143,7 +150,9 @@ class Context:
         """The same elements in other dimensions; both shapes must have common factors."""
         have = shape_of(x)
         if not have_common_factors(have, shape):
-            raise self.reject(f"regroups dimensions: {show(have)} to {show(shape)}")
+            show, symbolic = self.symbols.show, self.symbols.is_symbolic
+            code = "DYNAMIC_DIM" if any(map(symbolic, (*have, *shape))) else "OP_FORM"
+            raise self.reject(f"regroups dimensions: {show(have)} to {show(shape)}", code)
         return self._emit("reshape", (x,), shape, _dtype(x), shape)
 
     def expand(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -171,16 +180,49 @@ class Context:
         target = self.output(position)
         if target.dtype is not None:
             x = self.cast(x, target.dtype)
+        target = self._bound(target, shape_of(x))
         if target.is_static and target.shape != x.shape:
             # Only to another rank: what a rule computes has the elements of the output.
             if [d for d in shape_of(x) if d != 1] != [d for d in shape_of(target) if d != 1]:
-                raise self.reject(f"{show(shape_of(x))} is not {show(shape_of(target))}")
+                self._disagree(shape_of(x), shape_of(target))
             x = self.reshape(x, shape_of(target))
         if not self.steps or self.steps[-1].output is not x or x.name in self.node.output:
             x = self._emit("cast", (x,), shape_of(x), _dtype(x), _dtype(x))
         last, out = self.steps[-1], Tensor(target.name, x.dtype, x.shape)
         self.steps[-1] = Step(last.op, last.inputs, out, last.attr)
         return out
+
+    def broadcast(self, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of an elementwise result.
+
+        Raises:
+            RejectionError: DYNAMIC_DIM.
+            ValueError: numbers that do not fit.
+        """
+        if not any(self.symbols.is_symbolic(n) for s in shapes for n in s):
+            return np.broadcast_shapes(*shapes)
+        result = [1] * max(map(len, shapes))
+        for shape in shapes:
+            for i, n in enumerate(shape, len(result) - len(shape)):
+                if n != 1 and result[i] not in (1, n):
+                    self._disagree((result[i],), (n,))
+                result[i] = n if result[i] == 1 else result[i]
+        return tuple(result)
+
+    def _disagree(self, a: tuple[int, ...], b: tuple[int, ...]) -> NoReturn:
+        both = self.symbols.show(a), self.symbols.show(b)
+        if any(map(self.symbols.is_symbolic, (*a, *b))):
+            raise self.reject(f"whether {both[0]} is {both[1]} shows only a run", "DYNAMIC_DIM")
+        raise self.reject(f"{both[0]} is not {both[1]}")
+
+    def _bound(self, target: Tensor, computed: tuple[int, ...]) -> Tensor:
+        """``target`` without new names: they stand for what is computed."""
+        shape = target.shape or ()
+        if len(shape) == len(computed):
+            for d, n in zip(shape, computed, strict=True):
+                if isinstance(d, str):
+                    self.symbols.bind(d, n)
+        return self.symbols.known(target)
 
     def _emit(
         self,
@@ -200,10 +242,6 @@ def shape_of(x: Tensor) -> tuple[int, ...]:
     """The shape of a static tensor."""
     assert x.shape is not None
     return tuple(int(d) for d in x.shape)
-
-
-def show(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
 
 
 def _dtype(x: Tensor) -> DType:

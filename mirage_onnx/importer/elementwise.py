@@ -1,7 +1,5 @@
 """ONNX operators that are one elementwise function, or a chain of one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from mirage_onnx.importer.context import Context, Value, const

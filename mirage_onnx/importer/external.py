@@ -1,7 +1,5 @@
 """Weights on disk: whether the files are there, and the values of small tensors."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Names and edges of an ONNX graph: who defines what, and a stable topological order."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Iterator
 

@@ -13,8 +13,6 @@ numpy would align by adding dimensions is refused. A graph is a ``Program`` like
 one node per operation, 16-bit operands of compound operations widened to fp32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction

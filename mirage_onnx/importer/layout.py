@@ -1,12 +1,10 @@
 """Operators that move or rename dimensions without arithmetic."""
 
-from __future__ import annotations
-
 from math import prod
 
 import numpy as np
 
-from mirage_onnx.importer.context import Context, shape_of, show
+from mirage_onnx.importer.context import Context, shape_of
 
 
 def transpose(c: Context) -> None:
@@ -17,15 +15,22 @@ def transpose(c: Context) -> None:
 
 def reshape(c: Context) -> None:
     """Reshape, Squeeze, Unsqueeze, Flatten: the result's shape says it all."""
-    target = c.output()
-    if not target.is_static:
+    x, shape = c.tensor(0), c.output().shape
+    if shape is None:
         raise c.reject("the shape of the result is not known", "RANK_UNKNOWN")
-    c.finish(c.reshape(c.tensor(0), shape_of(target)))
+    elements, known = prod(shape_of(x)), prod(d for d in shape if isinstance(d, int))
+    unknown = [d for d in shape if isinstance(d, str)]
+    if len(unknown) > 1 or (unknown and (not known or elements % known)):
+        raise c.reject(f"the shape of the result is {c.symbols.show(shape)}", "DYNAMIC_DIM")
+    # The only new name is what the elements leave: -1 in the model's text.
+    c.finish(c.reshape(x, tuple(elements // known if isinstance(d, str) else d for d in shape)))
 
 
 def gather_nd(c: Context) -> None:
     """A reshape where the indices name every element once, in order: how exporters slice a mask."""
     x, target = shape_of(c.tensor(0)), c.output()
+    if not target.is_static or any(map(c.symbols.is_symbolic, x)):
+        raise c.reject("what it picks shows only a run", "DYNAMIC_DIM")
     if c.attribute("batch_dims", 0) or c.tensor(1).shape != (*shape_of(target), len(x)):
         raise c.reject("picks parts of a tensor")
     indices = c.array(1, "the indices")
@@ -41,12 +46,16 @@ def gather_nd(c: Context) -> None:
 def expand(c: Context) -> None:
     """numpy broadcasting; a step of its own only where elements are repeated."""
     x, want = c.tensor(0), c.output()
-    if not want.is_static:
+    if want.shape is None:
         raise c.reject("the shape of the result is not known", "RANK_UNKNOWN")
+    if not want.is_static:
+        raise c.reject(f"the shape of the result is {c.symbols.show(want.shape)}", "DYNAMIC_DIM")
     have, shape = shape_of(x), shape_of(want)
+    if c.broadcast(have, shape) != shape:
+        raise c.reject(f"{c.symbols.show(have)} to {c.symbols.show(shape)}", "DYNAMIC_DIM")
     if [d for d in have if d != 1] == [d for d in shape if d != 1]:
         c.finish(c.reshape(x, shape))
         return
     if 0 in shape:
-        raise c.reject(f"repeats elements: {show(have)} to {show(shape)}")
+        raise c.reject(f"repeats elements: {c.symbols.show(have)} to {c.symbols.show(shape)}")
     c.finish(c.expand(x, shape))

@@ -1,7 +1,5 @@
 """Matrix products."""
 
-from __future__ import annotations
-
 from mirage_onnx.importer.context import Context, const, shape_of
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Constant, Tensor

@@ -1,7 +1,5 @@
 """Open a model and refuse, with a code and one sentence, what is no usable ONNX model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

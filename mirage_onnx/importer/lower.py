@@ -1,7 +1,5 @@
 """One ONNX node -> a Node of the program: its steps, or the reason why it has none."""
 
-from __future__ import annotations
-
 from onnx import NodeProto
 
 from mirage_onnx.errors import RejectionError
@@ -73,7 +71,8 @@ def check_tensor(c: Context, t: Tensor, rule: Rule) -> None:
     if t.shape is None:
         raise c.reject(f"the shape of {t.name!r} is not known", "RANK_UNKNOWN")
     for axis, d in enumerate(t.shape):
-        if isinstance(d, str):
+        # A new name of an output will stand for what its rule computes.
+        if isinstance(d, str) and not (c.symbols.usable and t.name in c.node.output):
             where = f"dimension {axis} of {t.name!r}"
             name = "" if d == f"{t.name}:{axis}" or d.startswith("unk__") else f" ({d!r})"
             raise c.reject(f"{where}{name} is known only at run time", "DYNAMIC_DIM")

@@ -4,8 +4,6 @@ The ONNX text (LayerNormalization-17, RMSNormalization-23) computes stage one in
 rounds the normalised value to the type of the input, and scales and shifts in that type.
 """
 
-from __future__ import annotations
-
 from mirage_onnx.importer.context import Context, Value, const, shape_of
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor

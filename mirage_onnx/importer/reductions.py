@@ -1,7 +1,5 @@
 """Reductions: axes from an attribute or an input, kept or dropped, and what is made of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from mirage_onnx.importer.context import Context, const, shape_of

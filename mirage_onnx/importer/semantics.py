@@ -1,7 +1,5 @@
 """The operators with a meaning: (domain, operator) -> rule. To add an operator, add a line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

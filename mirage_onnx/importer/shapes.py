@@ -1,7 +1,5 @@
 """Types and shapes of every value, from onnx's inference on a copy without weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 
@@ -22,6 +20,7 @@ from onnx import (
 )
 
 from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.declared_names import with_names, without_names
 from mirage_onnx.importer.graph import label, subgraphs
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Dim, Tensor
@@ -118,6 +117,10 @@ def infer(
     tensors = {o: Tensor(o, None, None) for n in model.graph.node for o in n.output if o}
     for value in (*graph.value_info, *graph.output, *graph.input):
         tensors[value.name] = _tensor(value.name, value.type)
+    named = frozenset(
+        d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim if d.dim_param
+    )
+    tensors = with_names(tensors, (*model.graph.value_info, *model.graph.output), named)
     for t in model.graph.initializer:
         tensors[t.name] = Tensor(t.name, DTYPES.get(t.data_type), tuple(t.dims))
     for tensor in tensors.values():
@@ -180,8 +183,8 @@ def _weight_free(
     source, graph = model.graph, light.graph
     graph.name = source.name or "graph"
     graph.input.extend(source.input)
-    graph.output.extend(source.output)
-    graph.value_info.extend(source.value_info)
+    graph.output.extend(without_names(source.output))
+    graph.value_info.extend(without_names(source.value_info))
     inputs = {i.name for i in source.input}
     for sparse in source.sparse_initializer:  # dense to every reader, as ONNX Runtime has it
         if sparse.values.name not in inputs:

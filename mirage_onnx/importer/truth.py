@@ -3,8 +3,6 @@
 IsInf has no rule: kernels compute in fp32, where what overflows fp16 is no infinity.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from mirage_onnx.importer.context import Context, const

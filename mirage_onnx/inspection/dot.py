@@ -1,7 +1,5 @@
 """A µGraph as a DOT drawing: a box per kernel, a node per value, its level as a colour."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 

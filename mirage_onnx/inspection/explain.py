@@ -18,6 +18,7 @@ from mirage_onnx.match.cuts import Candidate
 from mirage_onnx.pipeline import Options
 from mirage_onnx.searching import search_region
 from mirage_onnx.superopt.result import SearchResult
+from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.predict import refuse_result
 from mirage_onnx.verify.equivalence import Proof
 from mirage_onnx.verify.safety import SafetyCheck, SafetyRecord
@@ -104,10 +105,16 @@ def explain_region(loaded: LoadedModel, survey: Survey, name: str, options: Opti
     """
     offer, instance = find_instance(survey, name)
     region = instance.region
+    outcome = Outcome(region, (instance,), offer.ort_us)
     result = search_region(loaded, region, options.target, options.bound, options.budget_s)
+    if region.runtime and survey.dynamic:
+        outcome = survey.dynamic.judged(outcome, result)
+        result = outcome.result or result
     first = [v.candidate for v in result.candidates][: options.tries]
     compiled, refused = compile_candidates(region, first, options.target, keep=1)
-    rejection = refuse_result(result, offer.ort_us, options.margin, region.nodes)
+    rejection = outcome.rejection or refuse_result(
+        result, offer.ort_us, options.margin, region.nodes
+    )
     safety = None
     if compiled:
         best = compiled[0].candidate

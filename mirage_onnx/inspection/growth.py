@@ -4,8 +4,6 @@ The matcher enumerates cones within ``Limits``. Here the region of one cone and 
 is put to the same conditions, one after the other, and the first that it breaks is the reason.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

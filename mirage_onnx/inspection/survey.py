@@ -7,7 +7,7 @@ kernels ran that fast: its gain is an upper bound of what ``optimize`` can save 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,9 +16,12 @@ from mirage_onnx.inspection.work import Flops, Work, count_flops, region_work, t
 from mirage_onnx.ir.program import Program
 from mirage_onnx.ir.region import Region
 from mirage_onnx.match.cuts import Candidate, Matches, find_candidates
+from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.partition import choose
 from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import load_table, node_times_us
+from mirage_onnx.tune.declared_sizes import Sizes, declared_sizes
+from mirage_onnx.tune.dynamic import Dynamic
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +69,16 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Survey:
-    """``offers`` by region key, those with the most gain in the partition first."""
+    """``offers`` by region key, those with the most gain in the partition first.
+
+    ``program``: at typical sizes; ``dynamic`` knows of others.
+    """
 
     program: Program
     matches: Matches
     node_us: Mapping[str, float]
     offers: Mapping[str, Offer]
+    dynamic: Dynamic | None = None
 
     @cached_property
     def op_type(self) -> dict[str, str]:
@@ -140,12 +147,17 @@ class Survey:
         return sum(tensor_bytes(self.program.tensors[i]) for i in read & self.program.weights)
 
 
-def survey_model(loaded: LoadedModel, target: Target) -> Survey:
-    """What can be fused in ``loaded`` on ``target``; takes seconds."""
-    program = import_model(loaded)
-    matches = find_candidates(program)
-    table = load_table(target)
-    node_us = node_times_us(program, table) if table else {}
+def survey_model(loaded: LoadedModel, target: Target, margin: float = 0.2) -> Survey:
+    """What can be fused in ``loaded`` on ``target``, at typical sizes; takes seconds."""
+    named = import_model(loaded)
+    declared, table = declared_sizes(named, {}), load_table(target)
+    matches = find_candidates(named, sizes=declared.typical)
+
+    def times(sizes: Sizes) -> dict[str, float]:
+        return node_times_us(named.sized(sizes), table) if table else {}
+
+    dynamic, node_us = Dynamic(named, declared, times, target, margin), times(declared.typical)
+    program = named.sized(declared.typical)
     groups: dict[str, list[int]] = {}
     for i, c in enumerate(matches.candidates):
         groups.setdefault(c.region.key, []).append(i)
@@ -153,7 +165,7 @@ def survey_model(loaded: LoadedModel, target: Target) -> Survey:
     floor = {k: w.floor_us(target) for k, w in work.items()}
     prices = [floor[c.region.key] for c in matches.candidates]
     picked = set(choose(program, matches.candidates, prices, node_us))
-    share_us = _shares(program, [matches.candidates[i] for i in picked], node_us)
+    share_us = shares(program, [matches.candidates[i] for i in picked], node_us)
     offers = []
     for key, same in groups.items():
         instances = tuple(matches.candidates[i] for i in same)
@@ -162,28 +174,4 @@ def survey_model(loaded: LoadedModel, target: Target) -> Survey:
         saved_us = sum(share_us.get(n, 0.0) for c in chosen for n in c.nodes)
         offers.append(Offer(instances, chosen, work[key], floor[key], ort_us, saved_us))
     offers.sort(key=lambda o: (not o.chosen, -o.total_gain_us, -o.gain_us, o.region.key))
-    return Survey(program, matches, node_us, {o.region.key: o for o in offers})
-
-
-def _shares(
-    program: Program, chosen: Sequence[Candidate], node_us: Mapping[str, float]
-) -> dict[str, float]:
-    """Node that disappears -> its time, divided by the number of regions that compute it."""
-    owners = Counter(n for c in chosen for n in c.nodes)
-    return {n: node_us.get(n, 0.0) / owners[n] for n in disappearing(program, chosen)}
-
-
-def disappearing(program: Program, chosen: Sequence[Candidate]) -> frozenset[str]:
-    """The nodes that nobody needs where ``chosen`` are replaced.
-
-    A covered node stays if its value is not yielded by a region and somebody still reads it.
-    """
-    yielded = {o for c in chosen for o in c.outputs}
-    wanted = {i.tensor.name for c in chosen for i in c.region.inputs} | set(program.outputs)
-    readers = program.consumers()
-    gone = {n for c in chosen for n in c.nodes}
-    for node in reversed(program.nodes):  # readers first
-        kept = (o for o in node.outputs if o not in yielded)
-        if any(o in wanted or set(readers.get(o, ())) - gone for o in kept):
-            gone.discard(node.name)
-    return frozenset(gone)
+    return Survey(program, matches, node_us, {o.region.key: o for o in offers}, dynamic)

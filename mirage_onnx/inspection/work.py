@@ -6,7 +6,7 @@ Williams, Waterman, Patterson: Roofline (CACM 2009), with the launch of one kern
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_onnx.ir.ops import ELEMENTWISE
@@ -93,8 +93,13 @@ def tensor_bytes(tensor: Tensor) -> int:
 
 def region_work(region: Region) -> Work:
     """The work of one region by itself."""
-    tensors = {i.tensor.name: i.tensor for i in region.inputs}
-    weights = sum(tensor_bytes(i.tensor) for i in region.inputs if i.is_weight)
-    moved = [i.tensor for i in region.inputs if not i.is_weight]
-    moved += [o.tensor for o in region.outputs]
-    return Work(count_flops(region.steps, tensors), weights, sum(map(tensor_bytes, moved)))
+    tensors = {
+        x.tensor.name: replace(x.tensor, shape=region.shape(x.tensor))
+        for x in (*region.inputs, *region.outputs)
+    }
+    weights = sum(tensor_bytes(tensors[i.tensor.name]) for i in region.inputs if i.is_weight)
+    moved = [i.tensor.name for i in region.inputs if not i.is_weight]
+    moved += [o.tensor.name for o in region.outputs]
+    return Work(
+        count_flops(region.steps, tensors), weights, sum(tensor_bytes(tensors[n]) for n in moved)
+    )

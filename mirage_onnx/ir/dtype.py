@@ -1,7 +1,5 @@
 """Element types and their rounding on the host."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 import ml_dtypes

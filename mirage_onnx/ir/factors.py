@@ -5,8 +5,6 @@ as many elements have common factors if all their cut points, in order, divide e
 8x4x16 do (8, 4, 16), 6x4 and 3x8 too (3, 2, 4), 4x6 and 3x8 do not (6 does not divide 8).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import prod

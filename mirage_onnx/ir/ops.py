@@ -6,8 +6,6 @@ float64 arrays, which the interpreters use. Truth values are the numbers 0 and 1
 product and "not x" is 1 - x.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction

@@ -7,9 +7,10 @@ of nodes maps straight back to the graph it came from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from math import prod
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.dtype import DType
@@ -87,6 +88,8 @@ class Program:
 
     ``weights``: initializers that are not graph inputs (their values never change);
     ``constants``: the scalar ones among them, and Constant nodes, by exact value.
+    ``symbols``: the number that stands for a name of a dimension in the shapes of steps, a prime of
+    its own (``primes``) or a product of those.
     """
 
     inputs: tuple[str, ...]
@@ -95,6 +98,42 @@ class Program:
     tensors: Mapping[str, Tensor]
     weights: frozenset[str]
     constants: Mapping[str, Constant]
+    symbols: Mapping[str, int] = field(default_factory=dict)
+    primes: Mapping[int, str] = field(default_factory=dict)
+
+    def numbers(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a tensor as steps have it; None where it is not known."""
+        tensor = self.tensors.get(name)
+        if tensor is None or tensor.shape is None:
+            return None
+        found = tuple(self.symbols.get(d, -1) if isinstance(d, str) else d for d in tensor.shape)
+        return None if -1 in found else found
+
+    def is_symbolic(self, number: int) -> bool:
+        """Whether a dimension with this number is known only at run time."""
+        return bool(self.primes) and bool(symbols_of(number, self.primes)[1])
+
+    def size(self, number: int, sizes: Mapping[str, int]) -> int:
+        """What a number of ``numbers`` stands for where the names of ``primes`` have ``sizes``."""
+        if not self.primes:
+            return number
+        rest, found = symbols_of(number, self.primes)
+        return rest * prod(sizes[self.primes[p]] for p in found)
+
+    def sized(self, sizes: Mapping[str, int]) -> Program:
+        """The program of fixed shapes that has these sizes in place of names."""
+        if not self.primes:
+            return self
+        tensors = dict(self.tensors)
+        for name, t in tensors.items():
+            if not t.is_static and (numbers := self.numbers(name)) is not None:
+                shape = tuple(self.size(n, sizes) for n in numbers)
+                tensors[name] = Tensor(name, t.dtype, shape)
+        nodes = tuple(
+            replace(n, steps=tuple(resized(s, lambda d: self.size(d, sizes)) for s in n.steps))
+            for n in self.nodes
+        )
+        return replace(self, tensors=tensors, nodes=nodes, symbols={}, primes={})
 
     def consumers(self) -> dict[str, tuple[str, ...]]:
         """Tensor name -> names of the nodes that read it."""
@@ -103,3 +142,24 @@ class Program:
             for name in dict.fromkeys(node.inputs):
                 found.setdefault(name, []).append(node.name)
         return {k: tuple(v) for k, v in found.items()}
+
+
+def resized(step: Step, size: Callable[[int], int]) -> Step:
+    """``step`` with ``size`` of every dimension in its shapes."""
+    shape = tuple(size(int(n)) for n in step.output.shape or ())
+    attr = step.attr
+    if step.op in ("reshape", "expand") and isinstance(attr, tuple):
+        attr = tuple(map(size, attr))
+    return replace(step, output=replace(step.output, shape=shape), attr=attr)
+
+
+def symbols_of(number: int, primes: Iterable[int]) -> tuple[int, tuple[int, ...]]:
+    """``number`` as a factor and the ``primes`` (ascending), as often as each divides it."""
+    found = []
+    for p in primes:
+        if number < p:
+            break
+        while number % p == 0:
+            number //= p
+            found.append(p)
+    return number, tuple(found)

@@ -4,16 +4,18 @@
 ``outputs`` are the same values as terms over named axes (what the search and the proof use). Inputs
 and axes carry canonical names (``i0, i1, ...``, ``a0, a1, ...``), so equal programs under other
 names have equal ``structure`` text; sizes and element types join it in ``key``.
-"""
 
-from __future__ import annotations
+An axis may be counted by what only a run knows (batch, sequence): its extent is then what the
+search assumes, and ``runtime`` says how a run finds it.
+"""
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Constant, Step, Tensor
+from mirage_onnx.ir.runtime_extent import Monomial
 from mirage_onnx.ir.term import Term, walk
 
 
@@ -43,7 +45,14 @@ class RegionTensor:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One instance of a region of a model."""
+    """One instance of a region of a model.
+
+    ``runtime``: the axes whose extents follow from the shapes of the inputs in a run, and how.
+    ``equal_dims``: sizes that must agree in a run; ``output_dims``: those of every output's
+    dimensions, where an axis is counted at run time, and ``inner_dims`` those of what a step moves
+    to other dimensions (by its name in the model). ``symbols``: what the extents, and the shapes
+    in ``steps``, assume of the names in the shapes of ``inputs`` and ``outputs``.
+    """
 
     nodes: tuple[str, ...]
     steps: tuple[Step, ...]
@@ -52,6 +61,15 @@ class Region:
     outputs: tuple[RegionTensor, ...]
     terms: tuple[Term, ...]
     extents: Mapping[str, int]
+    runtime: Mapping[str, Monomial] = field(default_factory=dict)
+    equal_dims: tuple[tuple[Monomial, Monomial], ...] = ()
+    output_dims: tuple[tuple[Monomial, ...], ...] = ()
+    inner_dims: Mapping[str, tuple[Monomial, ...]] = field(default_factory=dict)
+    symbols: Mapping[str, int] = field(default_factory=dict)
+
+    def shape(self, tensor: Tensor) -> tuple[int, ...]:
+        """The shape of an input or output that the search assumes."""
+        return tuple(d if isinstance(d, int) else self.symbols[d] for d in tensor.shape or ())
 
     @property
     def structure(self) -> str:
@@ -72,6 +90,8 @@ class Region:
             f"out {o.name} {o.dtype}[{','.join(o.axes)}] = {names[t]}"
             for o, t in zip(self.outputs, self.terms, strict=True)
         ]
+        if self.runtime:
+            lines.append(f"runtime {','.join(sorted(self.runtime))}")
         return "\n".join(lines) + "\n"
 
     @property

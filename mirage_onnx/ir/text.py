@@ -14,8 +14,6 @@ One statement a line; ``-`` is "none". Example (RMSNorm without gamma, then a li
       save o0 = %9 omap=a2,a0
 """
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 

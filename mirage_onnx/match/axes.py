@@ -7,8 +7,6 @@ dimension is then the product of several. Dimensions of extent 1 are no axes: th
 tensor is broadcast.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction

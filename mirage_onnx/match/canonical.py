@@ -5,10 +5,8 @@ arguments are visited in the order of colours, and names are given in the order 
 Axes that always occur side by side are one axis.
 """
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from itertools import pairwise
 from math import prod
 
@@ -18,6 +16,7 @@ from mirage_onnx.ir.program import Constant, Program, Step, Tensor
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.ir.term import COMMUTATIVE, EXTENT, INPUT, REDUCTIONS, Term, substitute, walk
 from mirage_onnx.match.axes import Named, name_axes
+from mirage_onnx.match.runtime_axes import with_runtime_axes
 
 
 def make_region(
@@ -25,11 +24,14 @@ def make_region(
     nodes: tuple[str, ...],
     inputs: tuple[str, ...],
     outputs: tuple[str, ...],
+    sizes: Mapping[str, int] | None = None,
 ) -> Region:
     """The canonical region of ``nodes`` (in order) that reads ``inputs`` and yields ``outputs``.
 
+    ``sizes``: what it assumes of names of dimensions.
+
     Raises:
-        RejectionError: AXES_CONFLICT, OP_FORM or DTYPE.
+        RejectionError: AXES_CONFLICT, OP_FORM, DTYPE or DYNAMIC_DIM.
     """
     by_name = {n.name: n for n in program.nodes}
     steps = tuple(s for n in nodes for s in by_name[n].steps)
@@ -42,19 +44,22 @@ def make_region(
         )
         if not allowed:
             raise RejectionError("DTYPE", f"{x.name} is {x.dtype}, not a float", (x.name,))
-        if not x.is_static:
+        if program.numbers(x.name) is None:
             raise RejectionError("DYNAMIC_DIM", f"{x.name} has a dynamic shape", (x.name,))
     constants = {k: v for k, v in program.constants.items() if _uses(steps, k)}
-    read = {**tensors, **{k: program.tensors[k] for k in constants}}
-    shapes = {i: tuple(int(d) for d in read[i].shape or ()) for i in (*live, *constants)}
+    shapes = {i: program.numbers(i) or () for i in (*live, *constants)}
     named = name_axes(steps, shapes, constants)
     if any(s.op == "expand" for s in steps):
-        _check_repeated(named, live, outputs)
-    named = _merge(named, live, outputs)
-    return _rename(program, nodes, steps, constants, named, live, outputs, tensors)
+        _check_repeated(program, named, live, outputs)
+    runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
+    named = _merge(named, live, outputs, runtime)
+    region = _rename(program, nodes, steps, constants, named, live, outputs, tensors)
+    return with_runtime_axes(region, program, sizes or {})
 
 
-def _check_repeated(named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+def _check_repeated(
+    program: Program, named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...]
+) -> None:
     """Refuse what an ``expand`` repeats unless another tensor varies over it: no kernel copies.
 
     Raises:
@@ -63,11 +68,13 @@ def _check_repeated(named: Named, inputs: tuple[str, ...], outputs: tuple[str, .
     for o in outputs:
         if more := set(named.memory(o)) - set(named.terms[o].axes):
             count = prod(named.extents[a] for a in more)
-            raise RejectionError("OP_FORM", f"{o} repeats its elements {count} times", (o,))
+            often = "in a run" if program.is_symbolic(count) else f"{count} times"
+            raise RejectionError("OP_FORM", f"{o} repeats its elements {often}", (o,))
     seen = {a for x in (*inputs, *outputs) for a in named.memory(x)}
     if hidden := set(named.extents) - seen:
         sizes = sorted(named.extents[a] for a in hidden)
-        reason = f"elements are repeated {sizes} times inside, where no input or output varies"
+        often = "in a run" if any(map(program.is_symbolic, sizes)) else f"{sizes} times"
+        reason = f"elements are repeated {often} inside, where no input or output varies"
         raise RejectionError("OP_FORM", reason, outputs)
 
 
@@ -75,10 +82,15 @@ def _uses(steps: tuple[Step, ...], name: str) -> bool:
     return any(name in s.inputs for s in steps)
 
 
-def _merge(named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Named:
-    """Join axes that every input, output and reduction has side by side, in this order."""
+def _merge(
+    named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...], runtime: Set[str]
+) -> Named:
+    """Join axes that every input, output and reduction has side by side, in this order.
+
+    One that is joined with one in ``runtime``, which a run counts, is counted by it too.
+    """
     while True:
-        pair = _mergeable(named, inputs, outputs)
+        pair = _mergeable(named, inputs, outputs, runtime)
         if pair is None:
             return named
         first, second = pair
@@ -92,10 +104,11 @@ def _merge(named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> N
         names = list(named.terms)
         terms = substitute(named.terms.values(), fresh, {first: second})
         named = Named(axes, extents, dict(zip(names, terms, strict=True)))
+        runtime = runtime - {first} | ({second} if runtime & set(pair) else set())
 
 
 def _mergeable(
-    named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...]
+    named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...], runtime: Set[str]
 ) -> tuple[str, str] | None:
     rows = [named.memory(x) for x in (*inputs, *outputs)]
     reduced = [
@@ -105,11 +118,13 @@ def _mergeable(
     ]
     if len(named.extents) <= 2:
         return None  # one axis for the grid and one for the threads
+    fixed = sum(a not in runtime for a in named.extents)  # threads share out one of these
     candidates = {pair for r in rows for pair in pairwise(r)}
     # First what a reshape split: without it, the region would be the same.
     split = {pair for x in (*inputs, *outputs) for d in named.axes[x] for pair in pairwise(d)}
     for first, second in sorted(candidates, key=lambda pair: (pair not in split, pair)):
-        together = all(
+        mixed = (first in runtime) != (second in runtime)
+        together = (not mixed or fixed > 1) and all(
             (first in r) == (second in r)
             and (first not in r or r.index(second) == r.index(first) + 1)
             for r in rows
@@ -124,13 +139,16 @@ def _digest(*parts: object) -> str:
 
 
 def _colours(
-    terms: tuple[Term, ...], start: Mapping[str, str], axes: Mapping[str, tuple[str, ...]]
+    terms: tuple[Term, ...],
+    start: Mapping[str, str],
+    axes: Mapping[str, tuple[str, ...]],
+    runtime: Set[str],
 ) -> tuple[dict[Term, str], dict[str, str]]:
     """Colours of all terms and axes after refinement: equal colours mean equal use."""
     nodes = walk(terms)
     inputs = dict(start)
     names = sorted({a for u in nodes for a in u.axes} | {a for x in axes.values() for a in x})
-    axis = dict.fromkeys(names, "")
+    axis = {a: "runtime" if a in runtime else "" for a in names}
     down: dict[Term, str] = {}
     for _ in range(4):
         up: dict[Term, str] = {}
@@ -184,8 +202,9 @@ def _rename(
 ) -> Region:
     memory = {x: named.memory(x) for x in (*inputs, *outputs)}
     roots = tuple(named.terms[o] for o in outputs)
+    runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
     start = {i: _digest(tensors[i].dtype, i in program.weights, len(memory[i])) for i in inputs}
-    colour, axis_colour = _colours(roots, start, memory)
+    colour, axis_colour = _colours(roots, start, memory, runtime)
     ranked = sorted(
         range(len(outputs)), key=lambda i: (colour[roots[i]], str(tensors[outputs[i]].dtype), i)
     )

@@ -7,17 +7,15 @@ tensor the best few cuts are kept (priority cuts). No cone knows what its operat
 is bounded by counts of contractions, nodes and leaves.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir.program import Program
 from mirage_onnx.ir.region import Region
-from mirage_onnx.match.canonical import make_region
 from mirage_onnx.match.graph import LAYOUT, Graph
+from mirage_onnx.match.repeated import RegionMaker
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +114,8 @@ def _feeds(graph: Graph, cut: Cut, limits: Limits) -> bool:
     """
     for name in cut.nodes:
         if graph.contractions(name) and graph.contracts_weight(name):
-            shape = graph.program.tensors[graph.node[name].outputs[0]].shape or (1,)
-            if int(shape[-1]) > limits.inner_columns:
+            shape = graph.program.numbers(graph.node[name].outputs[0]) or (1,)
+            if shape[-1] > limits.inner_columns:
                 return False
     return True
 
@@ -158,7 +156,7 @@ def _variants(graph: Graph, tensor: str, cut: Cut, limits: Limits) -> Iterator[f
         )
     } | {tensor}
     # One kernel computes several outputs only over equal axes; others are regions of their own.
-    shapes = {graph.program.tensors[o].shape for o in escaping}
+    shapes = {graph.program.numbers(o) for o in escaping}
     if (
         1 < len(escaping) <= limits.outputs
         and len(shapes) == 1
@@ -170,10 +168,12 @@ def _variants(graph: Graph, tensor: str, cut: Cut, limits: Limits) -> Iterator[f
 def _is_convex(graph: Graph, cut: Cut, outputs: set[str]) -> bool:
     """Whether no leaf depends on an output through nodes outside the cone."""
     seen: set[str] = set()
+    # Nothing before the first node that yields an output depends on one.
+    first = min(graph.order[graph.producer[o].name] for o in outputs)
     todo = list(cut.leaves)
     while todo:
         producer = graph.producer.get(todo.pop())
-        if producer is None or producer.name in seen:
+        if producer is None or producer.name in seen or graph.order[producer.name] < first:
             continue
         seen.add(producer.name)
         if outputs & set(producer.outputs):
@@ -182,11 +182,16 @@ def _is_convex(graph: Graph, cut: Cut, outputs: set[str]) -> bool:
     return True
 
 
-def find_candidates(program: Program, limits: Limits | None = None) -> Matches:
-    """All candidate regions of ``program``, and why nodes are in none."""
+def find_candidates(
+    program: Program, limits: Limits | None = None, sizes: Mapping[str, int] | None = None
+) -> Matches:
+    """All candidate regions of ``program``, and why nodes are in none.
+
+    ``sizes``: what regions assume of the names of dimensions, at least 2 (else ``ASSUMED``).
+    """
     bounds = limits or Limits()
     graph = Graph(program, runtime=bounds.runtime)
-    cuts = _cuts(graph, bounds)
+    cuts, maker = _cuts(graph, bounds), RegionMaker(program, sizes)
     candidates: dict[tuple[frozenset[str], frozenset[str]], Candidate] = {}
     failures: dict[str, Rejection] = {}
     for tensor, options in cuts.items():
@@ -200,7 +205,7 @@ def find_candidates(program: Program, limits: Limits | None = None) -> Matches:
                     continue
                 if only_viewed and len(outputs) == 1:
                     continue
-                made = _candidate(graph, cut, outputs)
+                made = _candidate(graph, maker, cut, outputs)
                 if isinstance(made, Candidate):
                     candidates[key] = made
                 else:
@@ -228,13 +233,15 @@ def _is_trivial(graph: Graph, cut: Cut) -> bool:
     return len(computing) < 2 or len(cut.nodes) < 2
 
 
-def _candidate(graph: Graph, cut: Cut, outputs: frozenset[str]) -> Candidate | Rejection:
+def _candidate(
+    graph: Graph, maker: RegionMaker, cut: Cut, outputs: frozenset[str]
+) -> Candidate | Rejection:
     nodes = tuple(sorted(cut.nodes, key=graph.order.__getitem__))
     made = {o for n in nodes for o in graph.node[n].outputs}
     inputs = tuple(dict.fromkeys(i for n in nodes for i in graph.reads[n] if i not in made))
     ordered = tuple(sorted(outputs, key=lambda o: graph.order[graph.producer[o].name]))
     try:
-        region = make_region(graph.program, nodes, inputs, ordered)
+        region = maker.make(nodes, inputs, ordered)
     except RejectionError as error:
         return error.rejection
     return Candidate(region, cut.nodes, outputs)

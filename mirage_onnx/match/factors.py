@@ -5,8 +5,6 @@ inside it. Cut points spread over every reshape until nothing changes; between t
 atom, and the atoms on both sides of a reshape are the same ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise

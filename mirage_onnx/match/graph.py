@@ -4,8 +4,6 @@ A *move* is a node that computes nothing (it reshapes, transposes, repeats); a *
 leaves every element where it is in memory.
 """
 
-from __future__ import annotations
-
 from math import prod
 
 from mirage_onnx.errors import Rejection
@@ -13,6 +11,8 @@ from mirage_onnx.ir.program import Node, Program, Step
 
 #: Steps that compute nothing: no cut is better for having more of them.
 LAYOUT = ("transpose", "reshape", "expand")
+#: Size of a dimension that only a run knows, where cuts are compared.
+ASSUMED = 16
 
 
 def _operands(node: Node) -> tuple[str, ...]:
@@ -55,8 +55,31 @@ class Graph:
                 continue
             if tensor is None or tensor.dtype is None or not tensor.dtype.is_computed:
                 return Rejection("DTYPE", f"{name} is not a float tensor", (node.name,))
-            if not tensor.is_static:
+            if self.program.numbers(name) is None:
                 return Rejection("DYNAMIC_DIM", f"{name} has a dynamic shape", (node.name,))
+        return self._sums_at_run_time(node)
+
+    def _sums_at_run_time(self, node: Node) -> Rejection | None:
+        """Why no kernel sums over what the node sums over, or None."""
+        program = self.program
+        if not program.primes:
+            return None
+        shapes = {s.output.name: s.output.shape or () for s in node.steps}
+        shapes |= {n: program.numbers(n) or () for n in self.reads[node.name]}
+        for s in node.steps:
+            read = [shapes.get(i, ()) for i in s.inputs if isinstance(i, str)]
+            if s.op == "matmul":
+                depths = read[0][-1:]
+                if not self._contracts_weights(node):
+                    depths = (*read[0], *read[1])
+            elif s.op in ("sum", "mean", "rmax"):
+                assert isinstance(s.attr, tuple)
+                depths = tuple(read[0][i] for i in s.attr)
+            else:
+                continue
+            if any(program.is_symbolic(int(d)) for d in depths):
+                reason = f"{node.op_type}: contracts or reduces what is counted only in a run"
+                return Rejection("DYNAMIC_DIM", reason, (node.name,))
         return None
 
     def _contracts_weights(self, node: Node) -> bool:
@@ -182,10 +205,10 @@ class Graph:
         return splits and any(s.op == "transpose" and _permutes(s) for s in steps)
 
     def _splits(self, step: Step) -> bool:
-        before = self.program.tensors.get(str(step.inputs[0]))
+        before = self.program.numbers(str(step.inputs[0]))
         if before is None:  # inside a node, reshapes only move dimensions of extent 1
             return False
-        sides = ([d for d in x or () if d != 1] for x in (before.shape, step.output.shape))
+        sides = ([d for d in x or () if d != 1] for x in (before, step.output.shape))
         return next(sides) != next(sides)
 
     def _casts_to_reduction(self, name: str) -> bool:
@@ -195,7 +218,11 @@ class Graph:
         return any(len(self.consumers.get(o, ())) > 1 for o in node.outputs)
 
     def elements(self, tensor: str) -> int:
-        return prod(int(d) for d in self.program.tensors[tensor].shape or ())
+        """As if all that only a run knows were ``ASSUMED``."""
+        program = self.program
+        shape = program.numbers(tensor) or ()
+        assumed = dict.fromkeys(program.primes.values(), ASSUMED)
+        return prod(program.size(n, assumed) for n in shape)
 
 
 def _is_view(step: Step) -> bool:

@@ -1,7 +1,5 @@
 """A whole program as one region."""
 
-from __future__ import annotations
-
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.program import Program
 from mirage_onnx.ir.region import Region

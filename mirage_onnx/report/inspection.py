@@ -4,8 +4,6 @@ Every field is always there, null where its value is unknown. Times are in micro
 instance, those of ONNX Runtime and of kernels predicted.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from mirage_onnx.report.struct import Struct
@@ -16,7 +14,7 @@ class TensorReport(Struct, frozen=True):
 
     name: str
     dtype: str
-    shape: list[int]
+    shape: list[int | str]
     weight: bool
 
 

@@ -94,7 +94,7 @@ def _offer(survey: Survey, o: Offer, instance: Instance) -> OfferReport:
 def _tensors(tensors: Iterable[RegionTensor]) -> list[TensorReport]:
     return [
         TensorReport(
-            name=x.tensor.name, dtype=str(x.dtype), shape=[int(d) for d in x.tensor.shape or ()],
+            name=x.tensor.name, dtype=str(x.dtype), shape=list(x.tensor.shape or ()),
             weight=x.is_weight,
         )
         for x in tensors
@@ -158,7 +158,7 @@ def _chosen(found: Explanation) -> ChosenReport | None:
     proof, compiled = found.proof, found.compiled
     if proof is None or compiled is None:
         return None
-    candidate = compiled.candidate
+    candidate, extents = compiled.candidate, found.instance.region.extents
     numeric = found.safety.numeric if found.safety else None
     return ChosenReport(
         predicted_us=_us(candidate.predicted_us),
@@ -167,7 +167,7 @@ def _chosen(found: Explanation) -> ChosenReport | None:
         cuda="\n".join(s.text for s in compiled.sources),
         kernels=[
             KernelReport(
-                name=s.name, grid=list(s.grid), threads=s.block, cluster=s.cluster,
+                name=s.name, grid=list(s.grid_at(extents)), threads=s.block, cluster=s.cluster,
                 registers=c.registers, smem_bytes=s.smem_bytes + c.smem_bytes,
             )
             for s, c in zip(compiled.sources, compiled.cubins, strict=True)

@@ -1,7 +1,5 @@
 """What ``inspect`` and ``explain`` found, as tables and sentences."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """Events -> log lines on stderr, with a spinner for the running stage on a terminal."""
 
-from __future__ import annotations
-
 from types import TracebackType
 from typing import Self
 

@@ -4,8 +4,6 @@ What is shown is what is known: states, their rate, the best so far, the budget 
 is no bar, because nobody knows how many states a search has.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ where its value is unknown, except those with a default here. A change that a re
 would trip over raises ``SCHEMA``.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any, Literal
 
@@ -38,11 +36,20 @@ class Proof(Struct, frozen=True):
     bound: float | None
 
 
+class SizeReport(Struct, frozen=True):
+    """Predicted times of an instance where dynamic dimensions have these sizes."""
+
+    sizes: str
+    baseline_us: float
+    predicted_us: float
+
+
 class RegionReport(Struct, frozen=True):
     """One distinct region; ``count`` instances of the model are identical to it.
 
     ``ops``: names of the ONNX nodes of its first instance. ``reason``: a code of docs/errors.md,
-    ``reason_text`` its sentence. Times are of one instance.
+    ``reason_text`` its sentence. Times are of one instance, with dynamic dimensions of a
+    typical size; ``sizes``: at all declared sizes.
     """
 
     id: str
@@ -58,6 +65,7 @@ class RegionReport(Struct, frozen=True):
     search: Search | None
     proof: Proof | None
     reason_text: str | None = None
+    sizes: list[SizeReport] = msgspec.field(default_factory=list)
 
 
 class Report(Struct, frozen=True):

@@ -1,7 +1,5 @@
 """What all reports are made of."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """Reports as rich tables and sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from rich.table import Table

@@ -1,7 +1,5 @@
 """From chosen regions to the model: plans, bundle, replacements."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -75,4 +73,5 @@ def _replacement(region: Region, planned: Planned, plan: int) -> Replacement:
         outputs=tuple(o.tensor.name for o in region.outputs),
         workspace=planned.plan.workspace is not None,
         plan=plan,
+        shapes=region.inner_dims,
     )

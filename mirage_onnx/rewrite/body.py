@@ -6,22 +6,23 @@ computes what the original nodes computed, by the same operators in the same ord
     formals   bundle, i0, i1, ...       outputs   o0, o1, ..., workspace
     body      Transpose of every input that is stored in another dim order,
               Constant for every small constant the region reads (functions capture nothing),
+              the shapes that the model computes elsewhere, from those of the inputs,
               the region's nodes, depth first from the outputs (not in the model's order, which may
               interleave equal regions differently), an empty workspace.
 
 Canonical names make the bodies of equal regions equal bytes, which is how sharing is checked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from mirage_onnx.importer.graph import subgraphs
+from mirage_onnx.ir.runtime_extent import Monomial
 from mirage_onnx.rewrite.constants import Constants
 from mirage_onnx.rewrite.replacement import Replacement, internal
 
@@ -140,7 +141,7 @@ class _Builder:
         self.domains.add(domain)
         if (shape := self._fixed(node)) is not None:
             op_type, attributes = _TO_SHAPE[node.op_type], []
-            inputs = [self._name(node.input[0]), self._constant(shape)]
+            inputs = [self._name(node.input[0]), self._shape(shape)]
         else:
             op_type, attributes = node.op_type, sorted(node.attribute, key=lambda a: a.name)
             inputs = [self._name(value) if value else "" for value in node.input]
@@ -165,17 +166,21 @@ class _Builder:
                     added.t.ClearField(field)
         return copy
 
-    def _fixed(self, node: onnx.NodeProto) -> tuple[int, ...] | None:
+    def _fixed(self, node: onnx.NodeProto) -> tuple[Monomial, ...] | None:
         """The result's shape where a node of the layout reads a shape or axes made elsewhere.
 
-        Kernels read no such operand, so it is no input of the region; the result's static shape
-        says the same.
+        Kernels read no such operand, so it is no input of the region; the result's shape says the
+        same.
         """
         if node.op_type not in _TO_SHAPE or node.domain not in ("", "ai.onnx"):
             return None
         operand = node.input[1] if len(node.input) > 1 else ""
         known = operand in self.names or operand in self.constants.tensors
-        return None if not operand or known else self.shapes.get(node.output[0])
+        if not operand or known:
+            return None
+        if (shape := self.shapes.get(node.output[0])) is not None:
+            return tuple(map(Monomial, shape))
+        return self.replacement.shapes.get(node.output[0])
 
     def _name(self, value: str) -> str:
         """The body's name of a value; a constant gets its Constant node on first use."""
@@ -192,8 +197,29 @@ class _Builder:
         self.names[value] = self._append(stored)
         return self.names[value]
 
-    def _constant(self, shape: tuple[int, ...]) -> str:
-        return self._append(numpy_helper.from_array(np.array(shape, np.int64)))
+    def _shape(self, shape: tuple[Monomial, ...]) -> str:
+        """A value that holds the shape: a constant, or made of dimensions of inputs."""
+        if not any(m.dims for m in shape):
+            return self._constant([m.coefficient for m in shape])
+        parts = [self._size(m) for m in shape]
+        return self._compute("Concat", parts, axis=0)
+
+    def _size(self, m: Monomial) -> str:
+        factors = [self._constant([m.coefficient])] if m.coefficient != 1 or not m.dims else []
+        for i, d in m.dims:
+            whole = self._compute("Shape", [f"i{i}"])
+            factors.append(self._compute("Gather", [whole, self._constant([d])]))
+        while len(factors) > 1:
+            factors[:2] = [self._compute("Mul", factors[:2])]
+        return factors[0]
+
+    def _compute(self, op: str, inputs: list[str], **more: Any) -> str:
+        name = f"s{len(self.prologue)}"
+        self.prologue.append(helper.make_node(op, inputs, [name], name=f"{op}_{name}", **more))
+        return name
+
+    def _constant(self, values: Sequence[int]) -> str:
+        return self._append(numpy_helper.from_array(np.array(values, np.int64)))
 
     def _append(self, stored: onnx.TensorProto) -> str:
         name = f"c{sum(n.op_type == 'Constant' for n in self.prologue)}"

@@ -1,7 +1,5 @@
 """Constant tensors of a model: where they are, their data, and copies in another dim order."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

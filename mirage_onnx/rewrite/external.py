@@ -1,7 +1,5 @@
 """External data: where tensors outside the model file lie, and how they move to another file."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterable, Iterator

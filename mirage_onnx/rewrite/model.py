@@ -4,8 +4,6 @@ Each region instance becomes one node ``<domain>::MuGraph_<plan>(bundle, i0, i1,
 of one plan share one model-local function of that name. Nothing else of the model changes.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path

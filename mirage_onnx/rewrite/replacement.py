@@ -1,10 +1,10 @@
 """What the rewriter is asked to do: one ``Replacement`` for each region instance."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from mirage_onnx.errors import MirageError
+from mirage_onnx.ir.runtime_extent import Monomial
 
 
 def internal(detail: str) -> MirageError:
@@ -42,7 +42,8 @@ class Replacement:
     ``nodes``: the ONNX nodes it replaces, as ``LoadedModel.node_names`` calls them. ``inputs`` and
     ``outputs``: ONNX tensors in the order of the plan. ``weights``: the inputs that are stored in
     another order of dims. ``workspace``: the plan has one more output, a uint8 scratch tensor,
-    after ``outputs``.
+    after ``outputs``. ``shapes``: of values whose shape is computed elsewhere in the model, over
+    the shapes of ``inputs``, where only a run knows it.
     """
 
     nodes: tuple[str, ...]
@@ -51,6 +52,7 @@ class Replacement:
     outputs: tuple[str, ...]
     workspace: bool
     plan: int
+    shapes: Mapping[str, tuple[Monomial, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for what, names in (

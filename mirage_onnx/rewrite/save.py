@@ -10,8 +10,6 @@ external ones go to that file, and all weights do where they would bring the mod
 limit of 2 GB.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Element types and shapes of a model's values, inferred without touching its weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import onnx

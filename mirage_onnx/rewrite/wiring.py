@@ -11,8 +11,6 @@ node stands for its original ``NodeProto``, which is used byte for byte.
 A subgraph (If, Loop, Scan) is flattened: the outer values it captures are extra inputs of its node.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Sequence
 

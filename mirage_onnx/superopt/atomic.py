@@ -1,7 +1,5 @@
 """Writing a file so that a reader sees the old one or the whole new one."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -9,8 +9,6 @@ a spelling of every class, so that nothing could be pruned. A shift that leaves 
 one exception: exp(-m) has no zero.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum

@@ -4,8 +4,6 @@ Values are computed in fp32; operands of a tensor-core contraction are rounded t
 of its weight, loads and saves have the tensor's type. Layouts come from ``thread.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction

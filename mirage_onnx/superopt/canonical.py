@@ -16,8 +16,6 @@ Two kernels have equal texts if and only if they differ in nothing but the spell
 chains, the order of operations, repeated or unused values, casts, layouts and the kernel's name.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -10,8 +10,6 @@ apart, because the search must. Here the *function* counts, so on top of that
 There is no cancellation but that of exponentials, which have no zero: x * y / y is not x.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache

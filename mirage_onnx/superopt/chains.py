@@ -4,8 +4,6 @@ A chain of elementwise operations is one step of the search: what matters is whi
 needs, so of two chains with equal needs the one with less work stays.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import product
 

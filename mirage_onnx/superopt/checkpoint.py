@@ -9,8 +9,6 @@ is no error. What is read here is only well-formed: whoever starts from it verif
 the search had found it, and predicts its time for the target at hand.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ The model ranks candidates; a measured choice replaces it wherever there is a GP
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -140,11 +140,19 @@ def moved_bytes(kernel: Kernel, tensor: KTensor) -> int:
     return SECTOR_BYTES * (2 if any(s.tensor == tensor.name for s in kernel.saves) else 1)
 
 
-def kernel_cost(f: Features, params: KernelParams, target: Target) -> Cost:
-    """Cost of a kernel with ``params``."""
+def kernel_cost(
+    f: Features, params: KernelParams, target: Target, runtime: Container[str] = ()
+) -> Cost:
+    """Cost of a kernel with ``params``.
+
+    Of a ``runtime`` axis a block computes its whole tile, however few elements there are.
+    """
     kernel, extents = f.kernel, f.extents
     tiles = dict(zip(kernel.grid, params.tile, strict=True))
-    local = {a: min(tiles.get(a, n), n) for a, n in extents.items()}
+    local = {
+        a: tiles[a] if a in tiles and a in runtime else min(tiles.get(a, n), n)
+        for a, n in extents.items()
+    }
 
     def tile(axes: tuple[str, ...]) -> int:
         n = 1

@@ -5,11 +5,10 @@ value's class. It is found backwards from the targets, so every prefix is a sube
 something equal to the target (the pruning by abstract expressions holds by construction).
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 
 from mirage_onnx.ir.ugraph import Phase
 from mirage_onnx.superopt.chains import Chains
@@ -79,12 +78,21 @@ class Steps:
             yield Step(choice, tuple(picked.items()), needs, sum(chain.ops for chain in chains))
 
 
-def derivations(setting: Setting, targets: tuple[int, ...], bound: Bound) -> Iterator[Derivation]:
-    """All acyclic derivations of ``targets`` (after the loop) within the bound."""
+def derivations(
+    setting: Setting,
+    targets: tuple[int, ...],
+    bound: Bound,
+    floor_us: Callable[[frozenset[int], frozenset[int]], float] = lambda reads, loads: 0.0,
+    most_us: float = inf,
+) -> Iterator[Derivation]:
+    """All acyclic derivations of ``targets`` (after the loop) within the bound.
+
+    ``floor_us``: of reading values of earlier kernels and loading inputs; those where that is more
+    than ``most_us`` are put off (``Counts.put_off_us``).
+    """
     counts = setting.counts
     goal = tuple((setting.g.find(t), Phase.POST) for t in targets)
     steps = Steps(setting, goal, bound)
-    emitted: set[frozenset[tuple[Place, Choice]]] = set()
 
     def expand(
         chosen: dict[Place, Choice],
@@ -92,6 +100,7 @@ def derivations(setting: Setting, targets: tuple[int, ...], bound: Bound) -> Ite
         seen: set[Place],
         used: int,
         reads: frozenset[int],
+        loads: frozenset[int],
     ) -> Iterator[Derivation]:
         """``agenda``: places that are needed, to be looked at unless they are ``seen``."""
         counts.visit()
@@ -106,8 +115,16 @@ def derivations(setting: Setting, targets: tuple[int, ...], bound: Bound) -> Ite
         else:
             yield from finish(chosen)
             return
+        fed: set[frozenset[tuple[Place, Choice]]] = set()
         for step in steps.at(place):
             assert step.choice is not None
+            merged = {**dict(step.chains), **chosen, place: step.choice}
+            # What is chosen already stays: steps may differ in chains that this makes equal.
+            feeding = _fed_by((place,), merged, chosen)
+            if feeding in fed:
+                counts.prune("the same derivation twice")
+                continue
+            fed.add(feeding)
             if used + step.choice.weight > bound.operators:
                 counts.prune("more contractions, reductions and accumulators than the bound")
                 continue
@@ -115,25 +132,43 @@ def derivations(setting: Setting, targets: tuple[int, ...], bound: Bound) -> Ite
             if len(wanted) > bound.reads:
                 counts.prune("more values of earlier kernels than the bound")
                 continue
-            merged = {**dict(step.chains), **chosen, place: step.choice}
+            needed = loads.union(p[0] for p, c in feeding if c.kind == "load")
+            if (least := floor_us(wanted, needed)) > most_us:
+                counts.put_off_us = min(counts.put_off_us, least)
+                continue
             more = used + step.choice.weight
-            yield from expand(merged, [*agenda, place], set(seen), more, wanted)
+            yield from expand(merged, [*agenda, place], set(seen), more, wanted, needed)
 
     def finish(chosen: dict[Place, Choice]) -> Iterator[Derivation]:
         order = order_places(chosen, goal)
         if order is None:
             counts.prune("a value that depends on itself")
         elif _is_sound(setting, order, chosen):
-            found = {p: chosen[p] for p in order}
-            identity = frozenset(found.items())
-            if identity in emitted:
-                counts.prune("the same derivation twice")
-            else:
-                emitted.add(identity)
-                yield found
+            yield {p: chosen[p] for p in order}
 
+    firsts: set[frozenset[tuple[Place, Choice]]] = set()
     for step in steps.first():
-        yield from expand(dict(step.chains), list(reversed(goal)), set(), 0, frozenset())
+        feeding = _fed_by(goal, dict(step.chains), {})
+        if feeding in firsts:
+            counts.prune("the same derivation twice")
+            continue
+        firsts.add(feeding)
+        loads = frozenset(p[0] for p, c in feeding if c.kind == "load")
+        yield from expand(dict(step.chains), list(reversed(goal)), set(), 0, frozenset(), loads)
+
+
+def _fed_by(
+    places: tuple[Place, ...], merged: Mapping[Place, Choice], chosen: Mapping[Place, Choice]
+) -> frozenset[tuple[Place, Choice]]:
+    """The choices of new places, and the elementwise ones that are new with them."""
+    found: dict[Place, Choice] = {}
+    agenda = list(places)
+    while agenda:
+        p = agenda.pop()
+        if p not in found and p in merged and p not in chosen:
+            found[p] = merged[p]
+            agenda += merged[p].needs
+    return frozenset(found.items())
 
 
 def _is_sound(setting: Setting, order: list[Place], chosen: Mapping[Place, Choice]) -> bool:

@@ -5,8 +5,6 @@ sorted children, so commutativity and associativity need no rules. ``Term`` (``i
 normal form nodes start from; ``axioms.py`` holds the rules that add spellings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What a running search asks and tells: whether to stop, what is known already, how far it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol

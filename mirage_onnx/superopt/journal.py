@@ -11,8 +11,6 @@ so an entry is never changed and a journal can never make a result differ: it on
 - Where the disk is full the run goes on without a journal, and ``failure`` says so.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -6,8 +6,6 @@
 The sum is of the bytes before ``,"sum":``, so that it does not depend on how JSON is spelled.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

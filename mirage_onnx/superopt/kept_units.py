@@ -1,13 +1,12 @@
 """Running a unit, unless a store knows what it finds."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from mirage_onnx.superopt.choices import Counts
 from mirage_onnx.superopt.hooks import Store
+from mirage_onnx.superopt.outlines import Reads
 from mirage_onnx.superopt.unit_record import BuiltRecord, UnitRecord, decode_unit, encode_unit
-from mirage_onnx.superopt.units import Built, Reads, UnitResult, Units
+from mirage_onnx.superopt.units import Built, UnitResult, Units
 
 
 class KeptUnits:

@@ -6,8 +6,6 @@ of the one with the most neighbours is tried. The layouts of a block graph are s
 its graph is nearly a tree. Of several minima the answer is always the same one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

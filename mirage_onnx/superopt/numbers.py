@@ -5,8 +5,6 @@ The space is small (tiles, cluster size, warps, stages), so it is enumerated; ca
 All points of a streaming kernel are ranked in one pass (``point_times.py``).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice

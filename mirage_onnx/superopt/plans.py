@@ -9,12 +9,11 @@ A unit on the frontier is needed unless the walk ends before it gets there, so e
 whoever can begin it ahead of time; that decides nothing about the walk itself.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import inf
 
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Save, UGraph
 from mirage_onnx.superopt.choices import Counts
@@ -43,12 +42,14 @@ class Plan:
 class _Open:
     """A plan with values still ``missing``, and how far the choice of its next kernel is.
 
-    Nothing is chosen, or the ``group`` of values that it computes, or also what it ``reads``.
+    Nothing is chosen, or the ``group`` of values that it computes (and its outline is looked at to
+    this ``depth``), or also what it ``reads``.
     """
 
     plan: Plan
     missing: frozenset[int]
     group: tuple[int, ...] = ()
+    depth: int = 0
     reads: tuple[int, ...] | None = None
 
 
@@ -93,7 +94,7 @@ class Plans:
         """What the walk needs when it comes to a node with a group."""
         if node.reads is not None:
             return ((node.group, node.reads),)
-        return tuple((node.group, roles) for roles in self.units.roles(node.group))
+        return self.units.jobs(node.group, self._depth(node))
 
     def _open_groups(self, node: _Open, push: Push) -> None:
         if len(node.plan.kernels) == self.units.bound.kernels:
@@ -107,25 +108,37 @@ class Plans:
 
     def _open_reads(self, node: _Open, push: Push) -> None:
         made = {c for g, _ in node.plan.kernels for c in g} | set(node.group)
-        outline, slack = self.units.outline(node.group), self.units.bound.slack
+        slack = self.units.bound.slack
+        if node.depth and self._has_enough(node.group):
+            return
+        depth = self._depth(node)
+        outline = self.units.outline(node.group, depth)
+        is_last = len(node.plan.kernels) + 1 >= self.units.bound.kernels
+        # What reads nothing has the least floor.
+        if depth is not None and outline.beyond_us < inf and not is_last:
+            deeper = replace(node, depth=depth + 1)
+            push(node.plan.cost_us + slack * outline.beyond_us, deeper)
         for reads in outline.derivations:
             if made & set(reads):
                 self.counts.prune("a value that is needed before it is made")
                 continue
             rest = (node.missing - set(node.group)) | set(reads)
-            if rest and len(node.plan.kernels) + 1 >= self.units.bound.kernels:
+            if rest and is_last:
                 self.counts.prune("more kernels than the bound")
                 continue
             least = outline.floor_us[reads] + self.units.floors.rest_us(rest)
             opened = replace(node, reads=reads)
             push(node.plan.cost_us + slack * least, opened)
 
+    def _depth(self, node: _Open) -> int | None:
+        """How deep the outline is wanted; at once, if there is no limit of the sets of values."""
+        return None if self.units.bound.units is None else node.depth
+
     def _open_kernels(self, node: _Open, push: Push) -> None:
         assert node.reads is not None
-        slack, most = self.units.bound.slack, self.units.bound.units
+        slack = self.units.bound.slack
         opened = self._opened.setdefault(node.group, set())
-        if most is not None and len(opened) >= most and node.reads not in opened:
-            self.counts.prune("more sets of values to read than the bound")
+        if node.reads not in opened and self._has_enough(node.group):
             return
         kernels = self.run(node.group, node.reads)
         if kernels:
@@ -134,6 +147,13 @@ class Plans:
         for b in kernels:
             plan = Plan(node.plan.cost_us + b.cost_us, (*node.plan.kernels, (node.group, b)))
             push(plan.cost_us + slack * self.units.floors.rest_us(rest), _Open(plan, rest))
+
+    def _has_enough(self, group: tuple[int, ...]) -> bool:
+        most = self.units.bound.units
+        if most is None or len(self._opened.get(group, ())) < most:
+            return False
+        self.counts.prune("more sets of values to read than the bound")
+        return True
 
     def _groups(self, missing: frozenset[int]) -> Iterator[tuple[int, ...]]:
         """The sets of missing values that one kernel may compute, with the deepest among them.

@@ -4,8 +4,6 @@ It ranks points; ``kernel_cost`` of the best is what counts. Both are the same f
 order, so they differ by rounding at most: powers of arrays and of numbers are not the same bits.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

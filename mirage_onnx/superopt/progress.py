@@ -1,7 +1,5 @@
 """From the counters of a running search to events, few enough to cost nothing."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Which values are worth writing to memory between the kernels of a program."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from math import prod
 

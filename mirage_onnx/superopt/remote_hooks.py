@@ -1,9 +1,8 @@
 """The ends of a search that runs in a worker process: each of its calls is a message to the parent.
 
 A message is a pickled tuple (name, arguments); for the names in ``ANSWERED`` the worker waits.
+``measure`` is no question of a search, but of its verifier (``verify/weights.py``).
 """
-
-from __future__ import annotations
 
 import json
 import pickle
@@ -15,7 +14,7 @@ from mirage_onnx.events import Event
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.result import Stop
 
-ANSWERED = ("get", "stop")
+ANSWERED = ("get", "stop", "measure")
 #: Shortest time between two questions whether to stop.
 ASK_EVERY_S = 0.05
 

@@ -1,8 +1,6 @@
 """What a search is given as limits, and what it returns."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
@@ -51,7 +49,7 @@ class Bound:
     of a kernel. ``kept``: kernels of a unit.
 
     ``tried`` programs at most are verified, until ``verified`` are proven; ``candidates`` are
-    returned, numbers counted apart. None: no limit.
+    returned (``varied``), numbers counted apart. None: no limit.
     """
 
     operators: int = 8
@@ -92,6 +90,26 @@ class Verified:
 
     candidate: Candidate
     proof: ProofLike
+
+
+#: A program that is predicted to take this many times as long as the best is not worth a place.
+FAR = 2.0
+
+
+def varied(found: Sequence[Verified], count: int) -> tuple[Verified, ...]:
+    """At most ``count`` of verified candidates, in their order, which is that of predicted times.
+
+    Predictions of one µGraph with different numbers are close, so its numbers would take all
+    places. Therefore first the best numbers of every µGraph have one (those within ``FAR`` times
+    the first); what is left goes to the others in order.
+    """
+    seen = set[UGraph]()
+    firsts, others = list[int](), list[int]()
+    for n, v in enumerate(found):
+        near = v.candidate.predicted_us <= FAR * found[0].candidate.predicted_us
+        (firsts if near and v.candidate.ugraph not in seen else others).append(n)
+        seen.add(v.candidate.ugraph)
+    return tuple(found[n] for n in sorted([*firsts, *others][:count]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,6 @@ whole in every tile. A grid dimension that a target sums or takes the maximum ov
 each block writes the partial result of its tile, along the part axis ``a/``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -33,12 +31,17 @@ class Roles:
 
 
 def enumerate_roles(
-    g: EGraph, targets: tuple[int, ...], extents: Mapping[str, int], space: Space
+    g: EGraph,
+    targets: tuple[int, ...],
+    extents: Mapping[str, int],
+    space: Space,
+    runtime: Iterable[str] = (),
 ) -> Iterator[Roles]:
     """All roles of a kernel that computes ``targets``, in a canonical order.
 
     An axis that nothing below the targets reduces is always split: a tile of its whole extent is
-    a number, not a role.
+    a number, not a role. So is a ``runtime`` axis of any target, and every target has it: else its
+    blocks would not cover whatever size it has, or leave a target unwritten where it has none.
     """
     parts = tuple(sorted({a[:-1] for t in targets for a in g.axes(t) if _is_parted(g, t, a)}))
     common: set[str] | None = None
@@ -49,8 +52,11 @@ def enumerate_roles(
     if not set(parts) <= set(axes):
         return
     reduced = reduced_axes(g, targets)
+    split = {a for t in targets for a in g.axes(t)}.intersection(runtime)
+    if not split <= set(axes) - reduced:
+        return
     if not space.tiled:
-        yield from _emitted_roles(axes, reduced, extents)
+        yield from _emitted_roles(axes, reduced, extents, split)
         return
     loops = sorted(a for a in reduced if not is_part(a))
     must = [a for a in axes if a not in reduced]
@@ -61,7 +67,7 @@ def enumerate_roles(
         for count in range(len(free), -1, -1):
             for more in combinations(free, count):
                 chosen = [a for a in axes if a in fixed or a in more]
-                for grid in _three_of(chosen, parts):
+                for grid in _three_of(chosen, (*parts, *split)):
                     yield Roles(loop, grid, parts)
 
 
@@ -81,15 +87,16 @@ def _three_of(axes: list[str], parts: tuple[str, ...]) -> Iterator[tuple[str, ..
 
 
 def _emitted_roles(
-    axes: list[str], reduced: set[str], extents: Mapping[str, int]
+    axes: list[str], reduced: set[str], extents: Mapping[str, int], split: set[str]
 ) -> Iterator[Roles]:
     for loop in (None, *sorted(reduced)):
         free = [a for a in axes if a != loop]
         if loop is not None:
-            free = [a for a in free if extents[a] > SMALL]
+            free = [a for a in free if extents[a] > SMALL or a in split]
         for count in range(min(3, len(free)), -1, -1):
             for grid in combinations(free, count):
-                yield Roles(loop, grid)
+                if split <= set(grid):
+                    yield Roles(loop, grid)
 
 
 def unplaceable(g: EGraph, c: int, phase: Phase, roles: Roles, space: Space) -> str | None:

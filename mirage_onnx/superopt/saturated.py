@@ -1,7 +1,5 @@
 """A region with all spellings of its outputs, and what of it can be in memory."""
 
-from __future__ import annotations
-
 from math import prod
 
 from mirage_onnx.ir.dtype import DType

@@ -6,8 +6,6 @@ exhaustive; every prune is counted. Units can be run by several processes (``sha
 the plans are walked by one: what the search takes, counts and reports does not depend on them.
 """
 
-from __future__ import annotations
-
 import time
 
 from mirage_onnx.errors import Rejection
@@ -18,6 +16,7 @@ from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.choices import Counts
 from mirage_onnx.superopt.hooks import Hooks, NoStore
 from mirage_onnx.superopt.kept_units import KeptUnits
+from mirage_onnx.superopt.outlines import Depth, Reads
 from mirage_onnx.superopt.plans import Plan, Plans
 from mirage_onnx.superopt.progress import ProgressMeter
 from mirage_onnx.superopt.result import (
@@ -30,12 +29,12 @@ from mirage_onnx.superopt.result import (
     Verified,
     Verify,
     default_bound,
+    varied,
 )
-from mirage_onnx.superopt.roles import Roles
 from mirage_onnx.superopt.shared_units import SharedUnits
 from mirage_onnx.superopt.space import EMITTED, Space
 from mirage_onnx.superopt.unit_worker import Job
-from mirage_onnx.superopt.units import Built, Reads, UnitResult
+from mirage_onnx.superopt.units import Built, UnitResult
 from mirage_onnx.target import Target
 
 __all__ = ["Bound", "SearchReport", "SearchResult", "Stop", "Verified", "Verify", "search"]
@@ -104,7 +103,7 @@ def search(
     def offer(floor_us: float, job: Job) -> None:
         """Let a worker begin what no earlier search has kept."""
         classes, what = job
-        if isinstance(what, Roles) or not kept.holds(classes, what):
+        if isinstance(what, Depth) or not kept.holds(classes, what):
             units.offer(floor_us, job)
 
     plans = Plans(units, run, counts, offer if units.is_shared else None)
@@ -161,7 +160,7 @@ def search(
         refused=tuple(refused),
     )
     ranked = sorted(out, key=lambda v: v.candidate.predicted_us)
-    return SearchResult(tuple(ranked[: limits.candidates]), report)
+    return SearchResult(varied(ranked, limits.candidates), report)
 
 
 def _blamed(verdict: Rejection, plan: Plan) -> set[str]:

@@ -5,8 +5,6 @@ is in here: the target with all its figures, the bound, the space, the axioms, a
 generator itself, because nobody remembers to count up a version with every change of a rule.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping

@@ -1,14 +1,15 @@
-"""One search per region structure: what is found serves every other size of the same region.
+"""One search per family of regions: what is found serves every other size of the same region.
 
     search_proven    the search at the region's own extents, with every µGraph that was proven
     probe            the same at probe shapes, so that other sizes find their best among the union
-    from_known       a region of a known structure: numbers, and what the verifier says of its best
+    from_known       a region of a known family: numbers, and what the verifier says of its best
     search_structure all three, with a store
 
-Probe shapes change the axes that no weight has (batch, tokens, cached tokens), one axis at a time,
-to 1, 16, 256 and 4096 elements, because the best programs change there: how many rows a block has,
-whether the grid splits them, whether an intermediate result fits. No axis has one element (the
-importer drops it, which makes another structure), so 2 stand for 1.
+Regions of one family differ in the axes that no weight has (batch, tokens, cached tokens). Probe
+shapes change these, one axis at a time, to 1, 16, 256 and 4096 elements, because the best programs
+change there: how many rows a block has, whether the grid splits them, whether an intermediate
+result fits. No axis has one element (the importer drops it, which makes another structure), so 2
+stand for 1.
 
 Equivalence does not depend on sizes. Safety in floating point does, so ``verify`` is asked for each
 region that has candidates returned; at probe shapes it is asked about the region itself.
@@ -35,11 +36,12 @@ from mirage_onnx.superopt.result import (
     Stop,
     Verified,
     Verify,
+    varied,
     widened,
 )
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import EMITTED, Space, space_of
-from mirage_onnx.superopt.structures import Entry, StructureStore, dominant
+from mirage_onnx.superopt.structures import Entry, StructureStore, dominant, family
 from mirage_onnx.target import Target
 
 PROBES = (1, 16, 256, 4096)
@@ -49,7 +51,7 @@ FINISHED = (Stop.EXHAUSTED, Stop.STATE_LIMIT)
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is searched, without a region: the setting of all searches of a structure."""
+    """What is searched, without a region: the setting of all searches of a family."""
 
     target: Target
     bound: Bound = field(default_factory=Bound)
@@ -73,13 +75,14 @@ def search_structure(
     budget_s: float = 60.0,
     hooks: Hooks | None = None,
 ) -> SearchResult:
-    """Candidates from what ``store`` knows of the structure; else from a search, which it learns.
+    """Candidates from what ``store`` knows of the family; else from a search, which it learns.
 
-    Only a search that has come to its end at the region's extents and at all probes is kept. The
-    setting of ``store`` must be that of ``scope``.
+    Only a search that has come to its end is kept; what it found serves other extents if those at
+    all probes have too. The setting of ``store`` must be that of ``scope``.
     """
     start, ends = time.monotonic(), hooks or Hooks()
-    if entry := store.get(region.structure):
+    entry = store.get(family(region))
+    if entry is not None and entry.serves(region):
         known = from_known(region, scope, verify, entry, budget_s=budget_s, hooks=ends)
         if known.candidates or known.report.stop not in FINISHED:
             return known
@@ -88,7 +91,7 @@ def search_structure(
         left = budget_s - (time.monotonic() - start)
         learned = probe(region, scope, verify, graphs, entry, probes, budget_s=left, hooks=ends)
         if learned is not None:
-            store.put(region.structure, learned)
+            store.put(family(region), learned)
     return result
 
 
@@ -113,21 +116,26 @@ def probe(
 ) -> Entry | None:
     """What is known after a search of ``region`` that has proven ``graphs``, and of its probes.
 
-    ``entry`` was known before. None where nothing is, or the probes were cut short.
+    ``entry`` was known before. None where nothing is; probes that were cut short are left out.
     """
     deadline = time.monotonic() + budget_s
     before = [g.text for g in entry.graphs] if entry else []
     asked = _Asked(region, verify, dict.fromkeys(graphs, _Known()))
     quiet = Hooks(hooks.store, hooks.stop)  # the progress of a probe is none of the region
     shapes = probe_shapes(region, probes)
-    for extents in shapes:
+
+    def finishes(extents: Mapping[str, int]) -> bool:
         sized = replace(region, extents=extents)
         result = _search(sized, scope, asked, deadline - time.monotonic(), quiet)
-        if result.report.stop not in FINISHED:
-            return None
-    found = tuple(map(Known.of, dict.fromkeys((*before, *asked.proven))))
-    every = (*(entry.shapes if entry else ()), dict(region.extents), *shapes)
-    return Entry(dominant(found, every, scope.target, scope.bound), every) if found else None
+        return result.report.stop in FINISHED
+
+    probed = all(map(finishes, shapes))
+    found = tuple(map(Known.of, dict.fromkeys((*before, *(asked.proven if probed else graphs)))))
+    own = (region.extents, *(shapes if probed else ()))
+    every = list[Mapping[str, int]](entry.shapes if entry else ())
+    every += [s for s in map(dict, own) if s not in every]
+    best = dominant(found, every, scope.target, scope.bound)
+    return Entry(best, tuple(every), probed or bool(entry and entry.probed)) if found else None
 
 
 def probe_shapes(region: Region, probes: Sequence[int]) -> tuple[Mapping[str, int], ...]:
@@ -152,7 +160,7 @@ def from_known(
     hooks: Hooks,
     wanted: int | None = None,
 ) -> SearchResult:
-    """Candidates for ``region`` among the µGraphs of its structure; none if none fits or is safe.
+    """Candidates for ``region`` among the µGraphs of its family; none if none fits or is safe.
 
     ``wanted``: µGraphs to verify, as many as a search (``bound.verified``) unless said. The report
     counts no states: nothing was enumerated.
@@ -176,7 +184,7 @@ def from_known(
     good.sort(key=lambda v: v.candidate.predicted_us)
     seconds = time.monotonic() - start
     report = SearchReport(seconds, 0, 0, count, stop, (), tuple(refused))
-    return SearchResult(tuple(good[: bound.candidates]), report)
+    return SearchResult(varied(good, bound.candidates), report)
 
 
 def _search(

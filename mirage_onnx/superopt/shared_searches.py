@@ -1,12 +1,11 @@
-"""The searches of many regions, where regions that differ only in sizes share one.
+"""The searches of many regions, where regions of one family share one.
 
-The first region of a structure is searched; the others wait for it and take their numbers from what
-it has found (``search_structure.py``). Which one is first is a matter of their order alone, so the
-results do not depend on the number of workers. A search does not wait for probes that only later
-runs have a use for: they come after all results, by ``learn``.
+The first region of a family (its regions differ in sizes that no weight has) is searched; the
+others wait for it and take their numbers from what it has found (``search_structure.py``). Which
+one is first is a matter of their order alone, so the results do not depend on the number of
+workers. A search does not wait for probes that only later runs have a use for: they come after all
+results, by ``learn``.
 """
-
-from __future__ import annotations
 
 import threading
 from collections import Counter
@@ -24,14 +23,14 @@ from mirage_onnx.superopt.search_structure import (
     probe,
     search_proven,
 )
-from mirage_onnx.superopt.structures import Entry, StructureStore
+from mirage_onnx.superopt.structures import Entry, StructureStore, family
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """What is to be done for one region, in any process.
 
-    ``entry``: what is known of its structure. ``proven``: what its search has proven; then only the
+    ``entry``: what is known of its family. ``proven``: what its search has proven; then only the
     probes are missing.
     """
 
@@ -62,7 +61,7 @@ def work(job: Job, scope: Scope, verify: Verify, hooks: Hooks) -> Answer:
             budget_s=job.seconds, hooks=hooks,
         )  # fmt: skip
         return Answer(entry=learned)
-    if job.entry is not None:
+    if job.entry is not None and job.entry.serves(job.region):
         known = from_known(job.region, scope, verify, job.entry, budget_s=job.seconds, hooks=hooks)
         if known.candidates or known.report.stop not in FINISHED:
             return Answer(known)
@@ -77,9 +76,9 @@ class SharedSearches:
         self, regions: Sequence[Region], store: StructureStore, seconds_left: Callable[[], float]
     ) -> None:
         self.regions, self.store, self._seconds_left = regions, store, seconds_left
-        self._structures = [r.structure for r in regions]
-        self._count = Counter(self._structures)
-        self._first = {s: i for i, s in reversed(list(enumerate(self._structures)))}
+        self._families = [family(r) for r in regions]
+        self._count = Counter(self._families)
+        self._first = {s: i for i, s in reversed(list(enumerate(self._families)))}
         self._searched = {s: threading.Event() for s in self._first}
         self._unlearned: dict[int, tuple[str, ...]] = {}
 
@@ -102,17 +101,17 @@ class SharedSearches:
 
     def result(self, i: int, ask: Ask) -> SearchResult:
         """The result of region ``i``; may be called from a thread for each."""
-        structure = self._structures[i]
-        ready, first = self._searched[structure], i == self._first[structure]
+        kin = self._families[i]
+        ready, first = self._searched[kin], i == self._first[kin]
         if not first:
             ready.wait()
         try:
-            region, entry = self.regions[i], self.store.get(structure)
+            region, entry = self.regions[i], self.store.get(kin)
             answer = ask(Job(region, self._seconds_left(), entry))
             assert answer.result is not None
             if answer.proven and answer.result.report.stop in FINISHED:
                 self._unlearned[i] = answer.proven
-                if first and self._count[structure] > 1:
+                if first and self._count[kin] > 1:
                     self.learn(i, ask, self._seconds_left())
             return answer.result
         finally:
@@ -124,9 +123,8 @@ class SharedSearches:
         return () if self.store.folder is None else tuple(sorted(self._unlearned))
 
     def learn(self, i: int, ask: Ask, seconds: float) -> None:
-        """Search the probes of region ``i``; without an effect if there is no time for all."""
-        proven, structure = self._unlearned.pop(i), self._structures[i]
-        if seconds > 0:
-            job = Job(self.regions[i], seconds, self.store.get(structure), proven)
-            if learned := ask(job).entry:
-                self.store.put(structure, learned)
+        """Search the probes of region ``i``; without time for all, keep what its search found."""
+        proven, kin = self._unlearned.pop(i), self._families[i]
+        job = Job(self.regions[i], seconds, self.store.get(kin), proven)
+        if learned := ask(job).entry:
+            self.store.put(kin, learned)

@@ -4,19 +4,17 @@ What a unit finds does not depend on who runs it, and the search takes units in 
 only the time depends on the number of workers.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.axioms import Axiom
 from mirage_onnx.superopt.choices import Counts
+from mirage_onnx.superopt.outlines import Depth, Derivations, Outline, Reads
 from mirage_onnx.superopt.result import Allow, Bound
-from mirage_onnx.superopt.roles import Roles
 from mirage_onnx.superopt.space import Space
 from mirage_onnx.superopt.unit_pool import NOW_US, UnitPool
 from mirage_onnx.superopt.unit_worker import Found, Job, portable_setting
-from mirage_onnx.superopt.units import Derivations, Outline, Reads, UnitResult, Units, merged
+from mirage_onnx.superopt.units import UnitResult, Units
 from mirage_onnx.target import Target
 
 #: Seconds between two polls while all there is to do is to wait for a worker.
@@ -64,16 +62,10 @@ class SharedUnits(Units):
         if self._pool:
             self._pool.offer(floor_us, job)
 
-    def outline(self, classes: tuple[int, ...]) -> Outline:
-        """As of ``Units``, whoever finds its parts."""
-        if self._pool is None:
-            return super().outline(classes)
-        if classes not in self._outlines:
-            jobs: list[Job] = [(classes, roles) for roles in self.roles(classes)]
-            for job in jobs:
-                self._pool.offer(NOW_US, job)
-            self._outlines[classes] = merged([cast(Outline, self._found(job)) for job in jobs])
-        return self._outlines[classes]
+    def _parts(self, jobs: tuple[tuple[tuple[int, ...], Depth], ...]) -> list[Outline]:
+        for job in jobs:
+            self.offer(NOW_US, job)
+        return [cast(Outline, self._found(job)) for job in jobs]
 
     def run(self, classes: tuple[int, ...], reads: Reads) -> UnitResult:
         """As of ``Units``, whoever runs it."""
@@ -86,7 +78,7 @@ class SharedUnits(Units):
 
     def _search(self, job: Job) -> Found:
         classes, what = job
-        if isinstance(what, Roles):
+        if isinstance(what, Depth):
             return self.outline_part(classes, what)
         return super().run(classes, what)
 
@@ -110,6 +102,4 @@ class SharedUnits(Units):
 
     def _derivations(self, job: Job) -> Derivations:
         classes, what = job
-        if isinstance(what, Roles):
-            return ()
-        return self._outlines[classes].derivations.get(what, ())
+        return () if isinstance(what, Depth) else self.derivations_of(classes, what)

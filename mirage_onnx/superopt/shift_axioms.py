@@ -5,8 +5,6 @@ k, the shift can follow a running maximum (Milakov, Gimelshein 2018), be that of
 left out of a quotient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """The numbers of a kernel, whatever its family, and those of all kernels of a program together."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 

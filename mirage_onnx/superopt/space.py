@@ -7,8 +7,6 @@ kernels (no loop, one axis spread over the threads). The pipeline searches that 
 stream, and all where two activations meet in a contraction (``space_of``).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mirage_onnx.ir.region import Region

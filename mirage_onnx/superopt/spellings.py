@@ -5,19 +5,18 @@ read) differ in where the elementwise operations are attached. Those with the le
 work are built, the others are not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from mirage_onnx.ir.term import MAXR
-from mirage_onnx.superopt.choices import Place, Setting
+from mirage_onnx.superopt.choices import Choice, Place, Setting
 from mirage_onnx.superopt.derive import Derivation
 from mirage_onnx.superopt.egraph import PMAX
 from mirage_onnx.superopt.result import Bound
 
 #: Of each heavy value: kind, phase, axis, axes reduced and left, the class read, whether a maximum,
 #: work.
-Skeleton = tuple[tuple[str, str, str, tuple[str, ...], tuple[str, ...], int, bool, int], ...]
+Row = tuple[str, str, str, tuple[str, ...], tuple[str, ...], int, bool, int]
+Skeleton = tuple[Row, ...]
 
 
 class Spellings:
@@ -28,12 +27,16 @@ class Spellings:
         #: By skeleton: elementwise work, heavy values that the region does not compute, a number.
         self._found: dict[Skeleton, list[tuple[int, int, int, Derivation]]] = {}
         self._count = 0
+        #: Of a choice at a place, which is in many derivations: its row and its elementwise work.
+        self._known: dict[tuple[Place, int], tuple[Choice, Row | None, int]] = {}
 
     def add(self, derivation: Derivation) -> None:
         """Take note of one more derivation."""
         self._count += 1
-        own = self._found.setdefault(self._skeleton(derivation), [])
-        own.append((self._work(derivation), self._foreign(derivation), self._count, derivation))
+        known = [self._of(place, choice) for place, choice in derivation.items()]
+        own = self._found.setdefault(tuple(sorted(row for _, row, _ in known if row)), [])
+        work = sum(work for *_, work in known)
+        own.append((work, self._foreign(derivation), self._count, derivation))
         if self.kept is not None and len(own) > 4 * self.kept:
             self._cut(own, self.kept)
 
@@ -91,22 +94,21 @@ class Spellings:
                 places.update((place, *choice.needs))
         return sum(c not in own for c, _ in places)
 
-    def _axes(self, c: int) -> tuple[str, ...]:
-        return self.setting.roles.axes_in_block(self.setting.g.axes(c))
+    def _of(self, place: Place, choice: Choice) -> tuple[Choice, Row | None, int]:
+        key = (place, id(choice))
+        if key not in self._known:
+            row = self._row(place, choice) if choice.weight or choice.kind == "read" else None
+            # The choice is kept, so that its number stays its own.
+            self._known[key] = choice, row, self.setting.work(place, choice)
+        return self._known[key]
 
-    def _skeleton(self, derivation: Derivation) -> Skeleton:
-        rows = []
-        for (c, phase), choice in derivation.items():
-            if choice.weight or choice.kind == "read":
-                axes = (choice.axis, choice.node.over, self._axes(c))
-                read = c if choice.kind == "read" else -1
-                maximum = choice.node.op in (MAXR, PMAX)
-                work = self.setting.heavy_work((c, phase), choice)
-                rows.append((choice.kind, phase.value, *axes, read, maximum, work))
-        return tuple(sorted(rows))
-
-    def _work(self, derivation: Derivation) -> int:
-        return sum(self.setting.work(p, choice) for p, choice in derivation.items())
+    def _row(self, place: Place, choice: Choice) -> Row:
+        c, phase = place
+        axes = self.setting.roles.axes_in_block(self.setting.g.axes(c))
+        read = c if choice.kind == "read" else -1
+        maximum = choice.node.op in (MAXR, PMAX)
+        work = self.setting.heavy_work(place, choice)
+        return choice.kind, phase.value, choice.axis, choice.node.over, axes, read, maximum, work
 
 
 def _reads_and_maxima(skeleton: Skeleton) -> tuple[object, ...]:

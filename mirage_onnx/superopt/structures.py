@@ -1,15 +1,13 @@
-"""The µGraphs that are known for each region structure, in memory and on disk.
+"""The µGraphs that are known for each family of regions, in memory and on disk.
 
-A structure is a region without its sizes (``Region.structure``). Its µGraphs are found once, at the
-extents of one region and at probe shapes (``search_structure.py``); any other extents only need
-numbers (``renumber.py``). On disk an entry is one file, named by the hash of all that decides it:
-the setting of the search, which holds the hash of the generator's source, and the structure. It has
-the form of a journal (``journal_lines.py``), so that damage shows.
+A family is a region without the sizes that no weight fixes (``family``): tokens, batch. Its µGraphs
+are found once, at the extents of one region and at probe shapes (``search_structure.py``); any
+other extents only need numbers (``renumber.py``). On disk an entry is one file, named by the hash
+of all that decides it: the setting of the search, which holds the hash of the generator's source,
+and the family. It has the form of a journal (``journal_lines.py``), so that damage shows.
 
 What is read is no proof: whoever uses a µGraph has it verified for the region at hand.
 """
-
-from __future__ import annotations
 
 import contextlib
 import os
@@ -22,6 +20,7 @@ from typing import Any
 import platformdirs
 
 from mirage_onnx.errors import MirageError
+from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.atomic import replace_file
 from mirage_onnx.superopt.journal_lines import entry_line, entry_value, header_line, read_lines
 from mirage_onnx.superopt.renumber import Known, renumber
@@ -33,19 +32,35 @@ from mirage_onnx.target import Target
 MAX_GRAPHS = 20
 
 
+def family(region: Region) -> str:
+    """What all regions that share µGraphs have in common: the structure, and the sizes of weights.
+
+    Other sizes of weights have other best programs (those of 64 x 64 can be predicted 13 % slower
+    at 4096 x 14336), and a search takes little longer than to verify what is known.
+    """
+    fixed = sorted({a for i in region.inputs if i.is_weight for a in i.axes})
+    return f"{region.structure}weights {' '.join(f'{a}={region.extents[a]}' for a in fixed)}\n"
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """µGraphs of a structure in the order in which they were found, and where they were searched.
+    """µGraphs of a family in the order in which they were found, and where they were searched.
 
-    ``shapes``: the extents at which the search was run.
+    ``shapes``: the extents at which the search was run. ``probed``: also at all probe shapes of one
+    of them; without, nothing is said about other extents.
     """
 
     graphs: tuple[Known, ...]
     shapes: tuple[Mapping[str, int], ...]
+    probed: bool = True
+
+    def serves(self, region: Region) -> bool:
+        """Whether the best for ``region`` is among the µGraphs."""
+        return self.probed or dict(region.extents) in self.shapes
 
 
 class StructureStore:
-    """Entries by structure, kept in ``folder``, or in memory only where that is None.
+    """Entries by ``family``, kept in ``folder``, or in memory only where that is None.
 
     ``setting``: what all entries have in common (``search_setting.py``). All methods may be called
     from any thread. A folder or file that cannot be read or written is as if it were not there.
@@ -56,39 +71,39 @@ class StructureStore:
         self._entries: dict[str, Entry | None] = {}
         self._guard = threading.Lock()
 
-    def path(self, structure: str) -> Path | None:
-        """The file of a structure."""
-        name = f"{entry_key(self._setting, structure, 'structure')}.json"
+    def path(self, family: str) -> Path | None:
+        """The file of a family."""
+        name = f"{entry_key(self._setting, family, 'structure')}.json"
         return None if self.folder is None else self.folder / name
 
-    def get(self, structure: str) -> Entry | None:
-        """What is known of a structure, or None."""
+    def get(self, family: str) -> Entry | None:
+        """What is known of a family, or None."""
         with self._guard:
-            if structure not in self._entries:
-                self._entries[structure] = self._read(structure)
-            return self._entries[structure]
+            if family not in self._entries:
+                self._entries[family] = self._read(family)
+            return self._entries[family]
 
-    def put(self, structure: str, entry: Entry) -> None:
-        """Make ``entry`` what is known of ``structure``, here and for later processes."""
+    def put(self, family: str, entry: Entry) -> None:
+        """Make ``entry`` what is known of ``family``, here and for later processes."""
         with self._guard:
-            self._entries[structure] = entry
-            path = self.path(structure)
+            self._entries[family] = entry
+            path = self.path(family)
             if path is None:
                 return
             key = path.stem
-            data = header_line(self._setting) + entry_line(key, _encode(structure, entry))
+            data = header_line(self._setting) + entry_line(key, _encode(family, entry))
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(path, data)
 
-    def _read(self, structure: str) -> Entry | None:
-        path = self.path(structure)
+    def _read(self, family: str) -> Entry | None:
+        path = self.path(family)
         if path is None:
             return None
         try:
             contents = read_lines(path.read_bytes(), self._setting, str(path))
             line = contents.entries.get(path.stem)
-            return None if line is None else _decode(structure, entry_value(line))
+            return None if line is None else _decode(family, entry_value(line))
         except (OSError, MirageError, ValueError):
             return None  # a cache is no document: it is found again, and replaces the damage
 
@@ -120,26 +135,27 @@ def dominant(
     return tuple(g for g in graphs if g.text in best)
 
 
-def _encode(structure: str, entry: Entry) -> dict[str, Any]:
+def _encode(family: str, entry: Entry) -> dict[str, Any]:
     return {
-        "structure": structure,
+        "family": family,
         "graphs": [g.text for g in entry.graphs],
         "shapes": [dict(sorted(s.items())) for s in entry.shapes],
+        "probed": entry.probed,
     }
 
 
-def _decode(structure: str, value: Mapping[str, Any]) -> Entry:
+def _decode(family: str, value: Mapping[str, Any]) -> Entry:
     """The inverse of ``_encode``.
 
     Raises:
-        ValueError: it is no entry of this structure.
+        ValueError: it is no entry of this family.
     """
     graphs, shapes = value.get("graphs"), value.get("shapes")
-    if value.get("structure") != structure or not isinstance(graphs, list):
-        raise ValueError("not an entry of this structure")
+    if value.get("family") != family or not isinstance(graphs, list):
+        raise ValueError("not an entry of this family")
     if not all(isinstance(g, str) for g in graphs) or not _are_shapes(shapes):
         raise ValueError("an entry without texts and extents")
-    return Entry(tuple(map(Known.of, graphs)), tuple(shapes or ()))
+    return Entry(tuple(map(Known.of, graphs)), tuple(shapes or ()), value.get("probed") is True)
 
 
 def _are_shapes(value: object) -> bool:

@@ -7,8 +7,6 @@ A *row* kernel has no loop and spreads one axis over the threads of a block. All
 (``tiled_layouts.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum

@@ -5,8 +5,6 @@ memory, over all warps and iterations; latency is what a block waits for, one af
 latencies and the operations of a conversion are estimates: nothing here has been measured.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,6 +1,6 @@
 """The cost of a tiled kernel, for many parameter points in one pass of array operations.
 
-    time_us = launch + about max(memory, compute) + ramp + cluster + waves
+    time_us = launch + about max(memory, compute) + ramp + cluster + waves + parts
     memory  = max(stream and L2 reads, all L2 reads)
     compute = max(tensor cores, lanes and special functions, shared memory, one block after another)
 
@@ -9,8 +9,6 @@ streaming kernels. The rest (rates of a multiprocessor, and what ``tiled_block.p
 published rates of the chip or estimates. *No tiled kernel has been measured against this
 prediction yet*: it is there to rank, and a measured choice replaces it.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -86,7 +84,7 @@ def tiled_costs(
     """The costs of a kernel at all points."""
     kernel = work.kernel
     sizes = Sizes(work, extents, points)
-    warps, idle = Warps.of(work, sizes, points)
+    warps, registers, smem, refused = resources(work, sizes, points, target)
     blocks = ONE
     for axis, tile in zip(kernel.grid, points.tile, strict=True):
         n = extents.get(axis, PARTS_ASSUMED)
@@ -95,8 +93,6 @@ def tiled_costs(
     if kernel.loop is not None:
         piece = loop_piece(work, sizes)
         iterations = np.ceil(piece / np.minimum(points.loop_tile, piece))
-    registers = block_registers(work, sizes, warps, points)
-    smem = block_shared_memory(work, sizes, warps, points)
     fill = _fill(blocks * points.cluster, registers, smem, points, target)
 
     loaded, step, once = block_loads(work, sizes, iterations)
@@ -115,11 +111,10 @@ def tiled_costs(
     # One stage: a block waits for its tile, then computes; only other blocks fill the gap.
     waiting = np.minimum(memory_us, compute_us) / np.maximum(1.0, fill.active)
     body = body + np.where((points.stages == 1) & (iterations > 1), waiting, 0.0)
-    fixed = _cluster_us(work, sizes, points)
+    fixed = _cluster_us(work, sizes, points) + _parts_us(work, sizes, target)
     if kernel.loop is not None:
         fixed = fixed + WAVE_US * (fill.waves - 1)
     ramp = np.minimum(target.ramp_us, 0.25 * body)
-    threads = 32 * points.warps
     return Costs(
         time_us=target.launch_us + body + ramp + fixed,
         dram_bytes=dram,
@@ -129,13 +124,41 @@ def tiled_costs(
         in_flight_bytes=in_flight,
         registers=registers,
         smem_bytes=smem,
-        refused={
-            "registers": (registers > MAX_REGISTERS)
-            | (up(registers, 8) * threads > target.registers_per_sm),
+        refused=refused,
+    )
+
+
+def resources(
+    work: TiledWork, sizes: Sizes, points: Points, target: Target
+) -> tuple[Warps, Array, Array, dict[str, Array]]:
+    """The split of the warps, registers, shared memory, and why points cannot be: reason -> where.
+
+    With more stages nothing fits that does not with fewer.
+    """
+    warps, idle = Warps.of(work, sizes, points)
+    registers = block_registers(work, sizes, warps, points)
+    smem = block_shared_memory(work, sizes, warps, points)
+    too_many = up(registers, 8) * 32 * points.warps > target.registers_per_sm
+    return (
+        warps,
+        registers,
+        smem,
+        {
+            "registers": (registers > MAX_REGISTERS) | too_many,
             "shared memory": smem > target.smem_bytes,
             "idle warps": idle,
         },
     )
+
+
+def _parts_us(work: TiledWork, sizes: Sizes, target: Target) -> Array:
+    """What a later kernel takes to read more parts than it is taken to read."""
+    total = ONE * 0.0
+    for save in work.kernel.saves:
+        for axis in work.parted(save.tensor).values():
+            more = np.maximum(0.0, 1 - PARTS_ASSUMED / sizes.parts(axis))
+            total = total + sizes.tensor(save.tensor) * more
+    return total / (target.stream_tbps * 1e6)
 
 
 def _fill(ctas: Array, registers: Array, smem: Array, points: Points, target: Target) -> _Fill:

@@ -5,10 +5,9 @@ axis, and evaluated together. Where there would be too many, every second tile s
 the most of them is left out, until there are not.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -17,14 +16,14 @@ from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
 from mirage_onnx.superopt.cost import PARTS_ASSUMED, Cost
 from mirage_onnx.superopt.lanes import REDUCTIONS
 from mirage_onnx.superopt.tiled_block import cluster_piece, loop_piece
-from mirage_onnx.superopt.tiled_cost import Costs, tiled_costs
+from mirage_onnx.superopt.tiled_cost import Costs, resources, tiled_costs
 from mirage_onnx.superopt.tiled_layouts import spread_axis
-from mirage_onnx.superopt.tiled_sizes import Array, Points, Sizes
+from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, Sizes
 from mirage_onnx.superopt.tiled_work import TiledWork
 from mirage_onnx.target import Target
 
 #: Points before warps and stages are chosen: so many are evaluated in some milliseconds.
-MAX_TILES = 1024
+MAX_TILES = 8192
 WARPS, STAGES, CLUSTERS = (1, 2, 4, 8), (1, 2, 3, 4), (1, 2, 4, 8)
 LARGEST_TILE, LARGEST_BATCH, LARGEST_SPREAD = 256, 8, 4096
 
@@ -46,7 +45,7 @@ def solve_tiled(
     ``allow`` is asked in this order, until it has allowed ``keep`` points.
     """
     work = TiledWork.of(kernel, tensors)
-    points = _points(work, extents, target)
+    points = _fitting(work, extents, _points(work, extents, target), target, pruned)
     costs = tiled_costs(work, extents, points, target)
     shape = np.broadcast_shapes(costs.time_us.shape, points.warps.shape, points.stages.shape)
     time_us = np.broadcast_to(costs.time_us, shape).copy()
@@ -138,6 +137,37 @@ def _points(work: TiledWork, extents: Mapping[str, int], target: Target) -> Poin
         possible &= np.ceil(whole / cluster) * (cluster - 1) < whole
     kept = np.broadcast_to(possible, cluster.shape).ravel()
     return _grid(tuple(t[kept] for t in tile), cluster[kept], loop_tile[kept], WARPS, stages)
+
+
+def _fitting(
+    work: TiledWork,
+    extents: Mapping[str, int],
+    points: Points,
+    target: Target,
+    pruned: Counter[str] | None,
+) -> Points:
+    """The points that fit with one stage, as a list: most do not, and a cost takes longer."""
+    count = points.stages.size
+    once = replace(points, stages=ONE)
+    *_, refused = resources(work, Sizes(work, extents, once), once, target)
+    shape = (points.cluster.shape[0], points.warps.shape[1], 1)
+    fits = np.ones(shape, dtype=bool)
+    for reason, where in refused.items():
+        if pruned is not None:
+            pruned[reason] += count * int(np.count_nonzero(fits & where))
+        fits &= ~where
+
+    def kept(values: Array) -> Array:
+        return np.broadcast_to(values, shape)[fits].reshape(-1, 1, 1)
+
+    return Points(
+        tuple(kept(t) for t in points.tile),
+        kept(points.cluster),
+        kept(points.loop_tile),
+        kept(points.warps),
+        kept(points.by_depth),
+        points.stages,
+    )
 
 
 def _powers(first: int, last: int) -> list[int]:

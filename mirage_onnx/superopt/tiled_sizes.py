@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_onnx.ir.ugraph import Layout, is_part_axis, part_axis
+from mirage_onnx.ir.ugraph import Layout, is_part_axis
 from mirage_onnx.superopt.cost import PARTS_ASSUMED
 from mirage_onnx.superopt.tiled_work import Cut, CutAxes, Extent, Share, TiledWork, Value
 
@@ -94,17 +94,20 @@ class Sizes:
 
     def tensor(self, name: str) -> Array:
         """Bytes of a whole tensor."""
-        kernel, tensor = self.work.kernel, self.work.tensors[name]
-        parts = {part_axis(a, kernel.name): a for a in kernel.grid}
+        tensor, parts = self.work.tensors[name], self.work.parted(name)
         n: Array = np.full((1, 1, 1), float(tensor.dtype.size_bytes))
         for axis in tensor.axes:
             if axis in parts:
-                tile = self.points.tile[kernel.grid.index(parts[axis])]
-                n = n * np.ceil(self.extents[parts[axis]] / tile)
+                n = n * self.parts(parts[axis])
             elif axis in self.extents:
                 n = n * self.extents[axis]
             else:
                 n = n * PARTS_ASSUMED
+        return n
+
+    def parts(self, axis: str) -> Array:
+        """Tiles along an axis of the grid."""
+        n: Array = np.ceil(self.extents[axis] / self.points.tile[self.work.kernel.grid.index(axis)])
         return n
 
 

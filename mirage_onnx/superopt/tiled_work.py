@@ -110,6 +110,12 @@ class TiledWork:
         inside = [p for p in self.products if p.repeats] or self.products
         return inside[-1] if inside else None
 
+    def parted(self, tensor: str) -> dict[str, str]:
+        """The part axes that the kernel makes of a tensor, and the axes of its grid they are of."""
+        kernel = self.kernel
+        omaps = [zip(s.omap, kernel.grid, strict=True) for s in kernel.saves if s.tensor == tensor]
+        return {p: a for omap in omaps for p, a in omap if p is not None and p != a}
+
     @classmethod
     def of(cls, kernel: Kernel, tensors: Mapping[str, KTensor]) -> TiledWork:
         """The work of a kernel whose layouts ``tiled_layouts`` chose."""

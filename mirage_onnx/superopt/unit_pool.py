@@ -8,8 +8,6 @@ A worker that ends gives its job back, whatever ended it: the caller then runs t
 meets the same error if it was one.
 """
 
-from __future__ import annotations
-
 import heapq
 import pickle
 import threading
@@ -17,9 +15,9 @@ from collections.abc import Callable
 from math import inf
 from typing import cast
 
+from mirage_onnx.superopt.outlines import Derivations
 from mirage_onnx.superopt.search_setting import generator_digest
 from mirage_onnx.superopt.unit_worker import Found, Job
-from mirage_onnx.superopt.units import Derivations
 from mirage_onnx.superopt.worker_process import WorkerProcess
 
 #: A search shorter than this starts no worker; to start one takes about as long.

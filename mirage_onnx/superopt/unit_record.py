@@ -4,8 +4,6 @@ A unit is the search for one kernel under one assignment of roles. Everything th
 search says comes from its units, so a run that goes on from a journal reports what it would have.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

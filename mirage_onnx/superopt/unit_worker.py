@@ -5,8 +5,6 @@ they find, until stdin ends. It saturates the region itself: classes have the sa
 process. The derivations of a unit come with it, so that no two processes search for them.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import threading
@@ -17,18 +15,17 @@ from typing import IO
 
 from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
-from mirage_onnx.superopt.choices import Counts
+from mirage_onnx.superopt.outlines import Depth, Derivations, Outline, Reads
 from mirage_onnx.superopt.remote_hooks import send
 from mirage_onnx.superopt.result import Allow, Bound
-from mirage_onnx.superopt.roles import Roles
 from mirage_onnx.superopt.search_setting import generator_digest
 from mirage_onnx.superopt.space import Space
-from mirage_onnx.superopt.units import Derivations, Outline, Reads, UnitResult, Units
+from mirage_onnx.superopt.units import UnitResult, Units
 from mirage_onnx.superopt.worker_process import worker_streams
 from mirage_onnx.target import Target
 
-#: Classes with roles: a part of their outline. Classes with what they read: the unit to build.
-Job = tuple[tuple[int, ...], Roles | Reads]
+#: Classes with a depth: a part of their outline. Classes with what they read: the unit to build.
+Job = tuple[tuple[int, ...], Depth | Reads]
 #: What a job finds.
 Found = Outline | UnitResult
 
@@ -36,18 +33,18 @@ Found = Outline | UnitResult
 class WorkerUnits(Units):
     """Units that are given their derivations."""
 
-    _given = Outline({}, {}, Counts(), complete=True)
+    _given: Derivations = ()
 
-    def outline(self, classes: tuple[int, ...]) -> Outline:
+    def derivations_of(self, classes: tuple[int, ...], reads: Reads) -> Derivations:
         """Of the unit that runs."""
         return self._given
 
     def find(self, job: Job, derivations: Derivations) -> Found:
         """What the job finds; ``derivations``: of the unit, if it is one."""
         classes, what = job
-        if isinstance(what, Roles):
+        if isinstance(what, Depth):
             return self.outline_part(classes, what)
-        self._given = Outline({what: derivations}, {}, Counts(), complete=True)
+        self._given = derivations
         return self.run(classes, what)
 
 

@@ -11,11 +11,10 @@ the cheapest by its floor needs it. A unit is a pure function of the search's se
 classes that it computes and reads: it does not matter where or in which order units are run.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache, partial
 from math import inf
 
 from mirage_onnx.errors import Rejection, RejectionError
@@ -25,8 +24,17 @@ from mirage_onnx.ir.ugraph import Kernel, KernelParams
 from mirage_onnx.superopt.axioms import Axiom
 from mirage_onnx.superopt.build import build_kernel
 from mirage_onnx.superopt.choices import Counts, Setting, StateLimitError
-from mirage_onnx.superopt.derive import Derivation, derivations
+from mirage_onnx.superopt.derive import derivations
 from mirage_onnx.superopt.floors import Floors
+from mirage_onnx.superopt.outlines import (
+    DEEPER,
+    Depth,
+    Derivations,
+    Outline,
+    Reads,
+    merged,
+    reads_of,
+)
 from mirage_onnx.superopt.result import Allow, Bound
 from mirage_onnx.superopt.roles import Roles, enumerate_roles
 from mirage_onnx.superopt.saturated import Saturated
@@ -36,9 +44,6 @@ from mirage_onnx.superopt.spellings import Spellings
 from mirage_onnx.target import Target
 
 MAXIMA = frozenset({"rmax", "run_max"})
-
-Reads = tuple[int, ...]
-Derivations = tuple[tuple[Roles, Derivation], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +65,6 @@ class Built:
     def maxima(self) -> frozenset[str]:
         """The kinds of maxima that it takes."""
         return frozenset(o.op for o in self.kernel.ops) & MAXIMA
-
-
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """The derivations of some classes by what they read.
-
-    No kernel of them costs less than ``floor_us``. ``complete``: within the bound none is missing.
-    """
-
-    derivations: dict[Reads, Derivations]
-    floor_us: dict[Reads, float]
-    counts: Counts
-    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +94,46 @@ class Units(Saturated):
         self.floors = Floors(self, target)
         #: Called between pieces of work; it may raise, and then the unit has no result.
         self.poll: Callable[[Counts], None] = lambda counts: None
-        self._outlines: dict[tuple[int, ...], Outline] = {}
+        self._outlines: dict[tuple[tuple[int, ...], int | None], Outline] = {}
+        self._made_of: dict[tuple[tuple[int, ...], Reads], Derivations] = {}
 
     def roles(self, classes: tuple[int, ...]) -> tuple[Roles, ...]:
-        return tuple(enumerate_roles(self.graph, classes, self.region.extents, self.space))
+        region = self.region
+        roles = enumerate_roles(self.graph, classes, region.extents, self.space, region.runtime)
+        return tuple(roles)
 
-    def outline(self, classes: tuple[int, ...]) -> Outline:
-        """The derivations of ``classes`` under all roles."""
-        if classes not in self._outlines:
-            parts = [self.outline_part(classes, roles) for roles in self.roles(classes)]
-            self._outlines[classes] = merged(parts)
-        return self._outlines[classes]
+    def outline(self, classes: tuple[int, ...], depth: int | None = None) -> Outline:
+        """The derivations of ``classes`` under all roles: those that this depth adds, or all."""
+        if (classes, depth) not in self._outlines:
+            found = merged(self._parts(self.jobs(classes, depth)))
+            for i in range(depth or 0):
+                for reads in self.outline(classes, i).derivations:
+                    found.derivations.pop(reads, None)
+            self._outlines[classes, depth] = found
+            for reads, own in found.derivations.items():
+                self._made_of.setdefault((classes, reads), own)
+        return self._outlines[classes, depth]
+
+    def jobs(
+        self, classes: tuple[int, ...], depth: int | None
+    ) -> tuple[tuple[tuple[int, ...], Depth], ...]:
+        """The parts of an outline whose shallower ones are known."""
+        most_us = inf
+        if depth is not None:
+            before_us = self.floors.program_us(classes, frozenset(), frozenset())
+            if depth > 0:
+                before_us = self.outline(classes, depth - 1).beyond_us
+            most_us = (1 + DEEPER * 2**depth) * before_us
+        return tuple((classes, Depth(r, most_us)) for r in self.roles(classes))
+
+    def _parts(self, jobs: tuple[tuple[tuple[int, ...], Depth], ...]) -> list[Outline]:
+        return [self.outline_part(*job) for job in jobs]
+
+    def derivations_of(self, classes: tuple[int, ...], reads: Reads) -> Derivations:
+        """What the unit of these classes and reads is built of."""
+        if not any(known == classes for known, _ in self._outlines):
+            self.outline(classes)
+        return self._made_of.get((classes, reads), ())
 
     @property
     def states(self) -> int:
@@ -122,7 +143,7 @@ class Units(Saturated):
     @property
     def known(self) -> int:
         """Units outlined so far."""
-        return sum(len(o.derivations) for o in self._outlines.values())
+        return len(self._made_of)
 
     @property
     def complete(self) -> bool:
@@ -131,11 +152,13 @@ class Units(Saturated):
 
     @property
     def pruned(self) -> Counter[str]:
-        """What the outlines pruned, by reason."""
-        return sum((o.counts.pruned for o in self._outlines.values()), Counter[str]())
+        """What the outlines pruned, by reason; the deepest one of some classes has it all."""
+        deepest = {classes: o for (classes, _), o in self._outlines.items()}
+        return sum((o.counts.pruned for o in deepest.values()), Counter[str]())
 
-    def outline_part(self, classes: tuple[int, ...], roles: Roles) -> Outline:
+    def outline_part(self, classes: tuple[int, ...], depth: Depth) -> Outline:
         """The derivations of ``classes`` under these roles only."""
+        roles = depth.roles
         counts, complete = Counts(limit=self.bound.states), True
         setting = Setting(
             self.graph, roles, self.space, frozenset(self.inputs), self.readable, self.original,
@@ -143,7 +166,8 @@ class Units(Saturated):
         )  # fmt: skip
         spellings = Spellings(setting, self.bound)
         try:
-            for d in derivations(setting, classes, self.bound):
+            floor_us = cache(partial(self.floors.program_us, classes))
+            for d in derivations(setting, classes, self.bound, floor_us, depth.most_us):
                 self.poll(counts)
                 spellings.add(d)
         except StateLimitError:
@@ -165,7 +189,7 @@ class Units(Saturated):
         found: dict[str, Built] = {}
         reasons: dict[str, Rejection] = {}
         built = 0
-        for roles, d in self.outline(classes).derivations.get(reads, ()):
+        for roles, d in self.derivations_of(classes, reads):
             self.poll(counts)
             try:
                 family, kernel = build_kernel(
@@ -208,23 +232,3 @@ class Units(Saturated):
                 continue
             kept.append(b)
         return tuple(kept)
-
-
-def reads_of(derivation: Derivation) -> Reads:
-    """The classes of earlier kernels that a derivation reads, in ascending order."""
-    return tuple(sorted({p[0] for p, c in derivation.items() if c.kind == "read"}))
-
-
-def merged(parts: Iterable[Outline]) -> Outline:
-    """The outline of the same classes under all roles, from its parts in the order of these."""
-    derivations: dict[Reads, Derivations] = {}
-    floor_us: dict[Reads, float] = {}
-    counts, complete = Counts(), True
-    for part in parts:
-        for reads, own in part.derivations.items():
-            derivations[reads] = (*derivations.get(reads, ()), *own)
-            floor_us[reads] = min(floor_us.get(reads, inf), part.floor_us[reads])
-        counts.states += part.counts.states
-        counts.pruned.update(part.counts.pruned)
-        complete = complete and part.complete
-    return Outline(derivations, floor_us, counts, complete)

@@ -6,8 +6,6 @@ would run the caller's script again. A worker is no member of the terminal's pro
 is for its parent, which ends it.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

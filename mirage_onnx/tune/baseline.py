@@ -6,8 +6,6 @@ nothing here (``tables/ort_fusions.json``), so a prediction never claims a gain 
 optimizer makes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

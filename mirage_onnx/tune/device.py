@@ -144,6 +144,7 @@ class Gpu:
         *,
         cluster: int = 1,
         smem_bytes: int = 0,
+        pdl: bool = False,
     ) -> None:
         d = self.d
         config = d.CUlaunchConfig()
@@ -151,12 +152,20 @@ class Gpu:
         config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
         config.sharedMemBytes = smem_bytes
         config.hStream = self.stream
+        attributes = []
         if cluster > 1:
             a = d.CUlaunchAttribute()
             a.id = d.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             a.value.clusterDim.x, a.value.clusterDim.y, a.value.clusterDim.z = cluster, 1, 1
-            config.attrs = [a]
-            config.numAttrs = 1
+            attributes.append(a)
+        if pdl:
+            a = d.CUlaunchAttribute()
+            a.id = d.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            a.value.programmaticStreamSerializationAllowed = 1
+            attributes.append(a)
+        if attributes:
+            config.attrs = attributes
+            config.numAttrs = len(attributes)
         values = (ctypes.c_uint64 * len(arguments))(*arguments)
         pointers = np.array(
             [ctypes.addressof(values) + 8 * i for i in range(len(arguments))], dtype=np.uint64
@@ -164,9 +173,11 @@ class Gpu:
         _ok(d.cuLaunchKernelEx(config, function, pointers.ctypes.data, 0))
 
     def launch_source(self, function: Any, source: KernelSource, at: Mapping[str, int]) -> None:
+        """``at``: the addresses of tensors, and the sizes of axes that only a launch knows."""
+        arguments = [at[a] for a in (*source.args, *source.sizes)]
         self.launch(
-            function, source.grid, source.block, [at[a] for a in source.args],
-            cluster=source.cluster, smem_bytes=source.smem_bytes,
+            function, source.grid_at(at), source.block, arguments,
+            cluster=source.cluster, smem_bytes=source.smem_bytes, pdl=source.pdl,
         )  # fmt: skip
 
     def capture(self, work: Callable[[], object]) -> Callable[[], None]:

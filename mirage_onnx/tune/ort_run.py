@@ -16,25 +16,35 @@ from mirage_onnx.tune.device import Gpu
 
 
 def region_model(loaded: LoadedModel, region: Region) -> onnx.ModelProto:
-    """The region's own ONNX nodes as a model: its activations in, its outputs out."""
+    """The region's own ONNX nodes as a model of its sizes: activations in, outputs out."""
     values = constant_values(loaded)
     inputs = {i.tensor.name for i in region.inputs if not i.is_weight}
     nodes = [loaded.node(n) for n in region.nodes]
     made = {o for n in nodes for o in n.output}
-    needed = dict.fromkeys(i for n in nodes for i in n.input if i and i not in made | inputs)
-    initializers = []
-    for name in needed:
-        tensor = numpy_helper.from_array(loaded.read(values[name]), name)
-        initializers.append(tensor)
+    shapes = {s.output.name: s.output.shape for s in region.steps}
+    initializers = {}
+    for k, node in enumerate(nodes):
+        for place, name in enumerate(node.input):
+            if not name or name in made | inputs:
+                continue
+            if name in values:
+                initializers[name] = numpy_helper.from_array(loaded.read(values[name]), name)
+            else:  # a shape, or axes, that the model computes elsewhere: the result's shape says it
+                assert place == 1
+                shape = np.array(shapes[node.output[0]], np.int64)
+                op = "Expand" if node.op_type == "Expand" else "Reshape"
+                given = [node.input[0], f"{node.output[0]}/shape"]
+                nodes[k] = helper.make_node(op, given, node.output)
+                initializers[given[1]] = numpy_helper.from_array(shape, given[1])
 
     def info(t: RegionTensor) -> onnx.ValueInfoProto:
         dtype = helper.np_dtype_to_tensor_dtype(t.dtype.numpy)
-        return helper.make_tensor_value_info(t.tensor.name, dtype, t.tensor.shape)
+        return helper.make_tensor_value_info(t.tensor.name, dtype, region.shape(t.tensor))
 
     graph = helper.make_graph(
         nodes, "region",
         [info(i) for i in region.inputs if not i.is_weight],
-        [info(o) for o in region.outputs], initializers,
+        [info(o) for o in region.outputs], list(initializers.values()),
     )  # fmt: skip
     return helper.make_model(
         graph, opset_imports=loaded.proto.opset_import, ir_version=min(loaded.proto.ir_version, 10)

@@ -1,7 +1,5 @@
 """What became of one distinct region: searched, compiled, measured, or refused with a reason."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mirage_onnx.codegen.candidates import Compiled
@@ -9,12 +7,16 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.region import Region
 from mirage_onnx.match.cuts import Candidate
 from mirage_onnx.superopt.result import SearchResult
+from mirage_onnx.tune.at_sizes import PointTime
 from mirage_onnx.tune.measure import Measured
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``instances``: cones of the model with this canonical form. ``baseline_us``: ORT's time."""
+    """``instances``: cones of the model with this canonical form. ``baseline_us``: ORT's time.
+
+    ``points``: the predicted times at the declared sizes, where a run knows some only.
+    """
 
     region: Region
     instances: tuple[Candidate, ...]
@@ -23,6 +25,7 @@ class Outcome:
     compiled: Compiled | None = None
     measured: Measured | None = None
     rejection: Rejection | None = None
+    points: tuple[PointTime, ...] = ()
 
     def price_us(self, margin: float) -> float:
         """What the choice counts for it: a measured time, or a predicted one with its margin."""

@@ -7,8 +7,6 @@ H200 (bench/results/h200/goldens.json.xz) about ``TILED_FACTOR`` times the model
 anything else is made with the expected time.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mirage_onnx.errors import Rejection

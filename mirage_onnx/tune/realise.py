@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
-from mirage_onnx.codegen.candidates import compile_candidates
+from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir.program import Program
 from mirage_onnx.match.cuts import Candidate
 from mirage_onnx.match.partition import choose
+from mirage_onnx.superopt.result import varied
 from mirage_onnx.target import Target
+from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.measure import measure_region
 from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.refine import other_numbers
 
+#: How many times as many numbers of the fastest program are tried, where it has a tiled kernel.
+MORE = 3
+#: Elements of the largest tensor of a measurement at other sizes; its check is in float64.
+MOST_MEASURED = 1 << 24
 #: One chosen instance of a region.
 Chosen = tuple[Candidate, Outcome]
 
@@ -29,23 +37,25 @@ def realise(
     margin: float,
     measure: bool,
     tries: int,
+    dynamic: Dynamic | None = None,
 ) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
     """The chosen instances, each with compiled kernels, and all outcomes by region key.
 
-    ``tries``: candidates that are compiled (and timed) per region at most.
+    ``tries``: candidates that are compiled (and timed) per region at most. ``dynamic``: what
+    is known of other sizes.
     """
     found = dict(outcomes)
+    picked, prices = tuple[int, ...](), list[float]()
     while True:
         live = [(c, o) for o in found.values() if o.rejection is None for c in o.instances]
-        picked = choose(
-            program,
-            [c for c, _ in live],
-            [o.price_us(margin) for _, o in live],
-            node_us,
-        )
+        before, prices = prices, [o.price_us(margin) for _, o in live]
+        if prices != before:  # else they are the same candidates: nothing was refused
+            picked = choose(program, [c for c, _ in live], prices, node_us)
         chosen = tuple(live[i] for i in picked)
         todo = sorted({o.region.key for _, o in chosen if o.compiled is None})
-        if not todo:
+        if not todo and dynamic and (less := dynamic.losers(chosen)):
+            found |= less
+        elif not todo:
             # Most gain first: where names run out, the least is left as it was.
             gain = [
                 o.price_us(margin) - sum(node_us.get(n, 0.0) for n in c.nodes) for c, o in chosen
@@ -53,7 +63,9 @@ def realise(
             order = sorted(range(len(chosen)), key=lambda i: (gain[i], i))
             return tuple(chosen[i] for i in order), found
         for key in todo:
-            found[key] = _compile(loaded, found[key], target, measure=measure, tries=tries)
+            o = found[key] = _compile(loaded, found[key], target, measure=measure, tries=tries)
+            if dynamic and o.measured and o.compiled:
+                found[key] = _elsewhere(loaded, o, o.compiled, dynamic, target)
 
 
 def _compile(
@@ -61,13 +73,35 @@ def _compile(
 ) -> Outcome:
     region, result = outcome.region, outcome.result
     assert result is not None
-    candidates = [v.candidate for v in result.candidates][:tries]
+    candidates = [v.candidate for v in varied(result.candidates, tries)]
     compiled, refused = compile_candidates(region, candidates, target, keep=tries if measure else 1)
     if not compiled:
         return replace(outcome, rejection=refused[0])
     if not measure:
         return replace(outcome, compiled=compiled[0])
-    best, measured = measure_region(loaded, region, compiled, target)
+
+    def more(best: Compiled) -> list[Compiled]:
+        others = other_numbers(region, best.candidate, target, MORE * tries)
+        return compile_candidates(region, others, target, keep=MORE * tries)[0]
+
+    best, measured = measure_region(loaded, region, compiled, target, more)
     if isinstance(measured, Rejection):
         return replace(outcome, rejection=measured)
     return replace(outcome, compiled=best, measured=measured)
+
+
+def _elsewhere(
+    loaded: LoadedModel, outcome: Outcome, best: Compiled, dynamic: Dynamic, target: Target
+) -> Outcome:
+    """``outcome``, refused where its kernels are wrong or slower at other sizes of a run."""
+    for region in dynamic.sized(outcome.region)[1:]:
+        shapes = [region.shape(t.tensor) for t in (*region.inputs, *region.outputs)]
+        if max(map(prod, shapes)) > MOST_MEASURED:
+            continue
+        _, measured = measure_region(loaded, region, [best], target)
+        if isinstance(measured, Rejection):
+            at = " ".join(f"{name}={size}" for name, size in region.symbols.items())
+            reason = f"at {at}: {measured.reason}"
+            refusal = Rejection(measured.code, reason, measured.nodes)
+            return replace(outcome, compiled=None, measured=None, rejection=refusal)
+    return outcome

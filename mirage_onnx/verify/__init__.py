@@ -1,7 +1,5 @@
 """Proof that a µGraph computes what its region says, and a record of how it rounds."""
 
-from __future__ import annotations
-
 import importlib
 
 #: Public name -> the module that defines it; loaded when first used.

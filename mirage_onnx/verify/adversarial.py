@@ -4,8 +4,6 @@ The extents are small and divide evenly, so every split of a µGraph has several
 tiles of the grid, two ranks, three iterations. (Short tails are the subject of ``reduced``.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

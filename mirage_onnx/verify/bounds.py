@@ -18,8 +18,6 @@ m counts the function evaluations *that this element depends on*, in both progra
 as four evaluations (two images, one back, its exponent), and exp(0) = 1 as one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

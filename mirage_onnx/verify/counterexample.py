@@ -8,8 +8,6 @@ is computed from. ``first`` is the first of them that is not right and from whic
 computed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, combinations_with_replacement

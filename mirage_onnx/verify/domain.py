@@ -4,8 +4,6 @@ One interpreter serves all three (abstract interpretation). Arrays have one lead
 independent runs (random draws, or numeric cases); all other axes belong to the program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from importlib import import_module

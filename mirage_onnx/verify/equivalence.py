@@ -6,8 +6,6 @@ where every split of the µGraph is exercised. A program that is equal by the la
 ``Proof.bound`` (``bounds``). See docs/verification.md for what the test does not see.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

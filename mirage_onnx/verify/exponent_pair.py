@@ -9,8 +9,6 @@ Every other function is a pair of random functions of x_p; so is a maximum, henc
 exponentials around it. omega is another generator of the squares in every draw.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 

@@ -4,8 +4,6 @@ An element of a program without nested exponentials is sum_i f_i exp(g_i) / sum_
 ``Terms`` bounds the two numbers of terms, and how many exponentials are multiplied in one term.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction

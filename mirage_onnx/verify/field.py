@@ -19,8 +19,6 @@ equals the original. So max(a, b) = f^-1(f(a) + f(b)) for a random permutation f
 these two laws and (but for chance) no other, in particular not max(a, a) = a.
 """
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 

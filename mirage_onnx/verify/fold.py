@@ -5,8 +5,6 @@ degree, a number of terms, a symbolic term. µGraphs are folded with the numbers
 since they say how often something is added up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

@@ -26,8 +26,6 @@ log(y) is (Log(y), 0, 0, y) for a random function Log, provided that y is positi
 Two values are the same if their residues are, or if their exponentials are.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from math import prod
 

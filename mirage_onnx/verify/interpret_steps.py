@@ -4,8 +4,6 @@ A region also runs at other extents than its own: then recorded shapes only say 
 a reshape are 1; what is regrouped or repeated gets the sizes of its axes (``step_axes``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
@@ -40,7 +38,8 @@ def interpret_steps(
     """
     env = dict(inputs)
     shapes = _resized(region, extents)
-    recorded = {i.tensor.name: i.tensor.shape for i in region.inputs}
+    recorded: dict[str, tuple[Dim, ...] | None]
+    recorded = {i.tensor.name: region.shape(i.tensor) for i in region.inputs}
 
     def operand(x: Operand) -> np.ndarray:
         if not isinstance(x, Constant) and x in env:
@@ -70,7 +69,8 @@ def interpret_steps(
 
 def _resized(region: Region, extents: Mapping[str, int] | None) -> dict[str, tuple[int, ...]]:
     """The shapes at these extents of what steps regroup or repeat."""
-    recorded = {i.tensor.name: i.tensor.shape for i in region.inputs}
+    recorded: dict[str, tuple[Dim, ...] | None]
+    recorded = {i.tensor.name: region.shape(i.tensor) for i in region.inputs}
     recorded |= {s.output.name: s.output.shape for s in region.steps}
     wanted = []
     for step in region.steps:

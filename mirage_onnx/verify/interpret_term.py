@@ -1,7 +1,5 @@
 """The value of terms in a domain."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 

@@ -5,8 +5,6 @@ All blocks and cluster ranks run at once: a value has the array axes of those th
 computed once; one that is the same in all iterations, in the first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Arrays whose dimensions are named axes, and the operations that interpreters do on them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

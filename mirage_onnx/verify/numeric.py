@@ -16,7 +16,9 @@ draws of roundings, and their root mean squares decide.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -63,48 +65,92 @@ def check_numerics(
 
     ``weights``: ONNX tensor name -> its real values; weights that are not given are drawn.
     """
-    refused = check_ugraph(graph) or check_interface(region, graph)
-    if refused:
-        return refused
-    try:
-        return _check(region, graph, params, weights or {}, np.random.default_rng(seed))
-    except RejectionError as e:
-        return e.rejection
-    except (ValueError, KeyError) as e:
-        return Rejection("NOT_EQUIVALENT", f"ill-formed: {e}")
+    return NumericCheck(region, weights, seed).check(graph, params)
 
 
-def _check(
-    region: Region,
-    graph: UGraph,
-    params: Sequence[KernelParams] | None,
-    weights: Mapping[str, np.ndarray],
-    rng: np.random.Generator,
-) -> NumericRecord | Rejection:
-    extents = sample_extents(region)
-    given = params or tuple(KernelParams() for _ in graph.kernels)
-    numbers = [sample_params(k, p, extents) for k, p in zip(graph.kernels, given, strict=True)]
-    pair = _Pair(region, graph, tuple(numbers), extents)
-    inputs = sample_inputs(region, extents, weights, rng)
-    halves = [d for s in region.steps if (d := s.output.dtype) is not None and d.is_half]
-    slack = SLACK if halves else SLACK_WIDE
-    worst = NumericRecord(0.0, 0.0, CASES[0], 0)
-    for number, (case, found) in enumerate(zip(CASES, pair.errors(inputs, CASES), strict=True)):
-        if any(rows.excess(slack).max() > 0 for rows in found.values()):
-            alone = {name: x[number] for name, x in inputs.items()}
-            found = _root_mean_squares(pair.many_errors(alone, case, rng))
-        for output, rows in found.items():
-            if (excess := rows.excess(slack)).max() > 0:
-                row = int(excess.argmax())
-                reason = (
-                    f"{case}: row {row} of {output} has relative error {rows.candidate[row]:.2e}, "
-                    f"the original {rows.original[row]:.2e}"
-                )
-                return Rejection("NUMERICS", reason)
-            worst = _worse(worst, rows, case)
-    if worst.rows == 0:
-        return Rejection("INCONCLUSIVE", "the original is not finite on any input of the check")
-    return worst
+class NumericCheck:
+    """The check of one region; inputs are drawn, and the original run on them, once."""
+
+    def __init__(
+        self, region: Region, weights: Mapping[str, np.ndarray] | None = None, seed: int = 0
+    ) -> None:
+        self.region, self._weights, self._seed = region, weights or {}, seed
+        self._extents = sample_extents(region)
+        halves = [d for s in region.steps if (d := s.output.dtype) is not None and d.is_half]
+        self._slack = SLACK if halves else SLACK_WIDE
+
+    @cached_property
+    def _drawn(self) -> tuple[dict[str, np.ndarray], np.random.Generator]:
+        """The inputs of all cases, and the generator as it is after them."""
+        rng = np.random.default_rng(self._seed)
+        return sample_inputs(self.region, self._extents, self._weights, rng), rng
+
+    @cached_property
+    def _originals(self) -> list[_Original]:
+        inputs, _ = self._drawn
+        return [_original(self.region, self._extents, inputs, n) for n in range(len(CASES))]
+
+    def check(
+        self, graph: UGraph, params: Sequence[KernelParams] | None
+    ) -> NumericRecord | Rejection:
+        """The record of a candidate that rounds no worse than the original, or a rejection."""
+        refused = check_ugraph(graph) or check_interface(self.region, graph)
+        if refused:
+            return refused
+        try:
+            return self._check(graph, params)
+        except RejectionError as e:
+            return e.rejection
+        except (ValueError, KeyError) as e:
+            return Rejection("NOT_EQUIVALENT", f"ill-formed: {e}")
+
+    def _check(
+        self, graph: UGraph, params: Sequence[KernelParams] | None
+    ) -> NumericRecord | Rejection:
+        given = params or tuple(KernelParams() for _ in graph.kernels)
+        pairs = zip(graph.kernels, given, strict=True)
+        numbers = tuple(sample_params(k, p, self._extents) for k, p in pairs)
+        pair = _Pair(self.region, graph, numbers, self._extents)
+        inputs, rng = self._drawn
+        rng = deepcopy(rng)
+        worst = NumericRecord(0.0, 0.0, CASES[0], 0)
+        every = pair.errors(inputs, CASES, self._originals)
+        for number, (case, found) in enumerate(zip(CASES, every, strict=True)):
+            if any(rows.excess(self._slack).max() > 0 for rows in found.values()):
+                alone = {name: x[number] for name, x in inputs.items()}
+                found = _root_mean_squares(pair.many_errors(alone, case, rng))
+            for output, rows in found.items():
+                if (excess := rows.excess(self._slack)).max() > 0:
+                    row = int(excess.argmax())
+                    reason = (
+                        f"{case}: row {row} of {output} has relative error "
+                        f"{rows.candidate[row]:.2e}, the original {rows.original[row]:.2e}"
+                    )
+                    return Rejection("NUMERICS", reason)
+                worst = _worse(worst, rows, case)
+        if worst.rows == 0:
+            reason = "the original is not finite on any input of the check"
+            return Rejection("INCONCLUSIVE", reason)
+        return worst
+
+
+#: Region output -> what it is exactly, and what the original makes of it, over its axes.
+_Original = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def _original(
+    region: Region, extents: Mapping[str, int], inputs: Mapping[str, np.ndarray], number: int
+) -> _Original:
+    """The outputs on the inputs of one case."""
+    feed = {i.tensor.name: positional(i, inputs[i.name][number]) for i in region.inputs}
+    exact, rounded = (
+        interpret_steps(region, feed, rounded=r, extents=extents) for r in (False, True)
+    )
+    found = {}
+    for o in region.outputs:
+        name = o.tensor.name
+        found[o.name] = by_axes(o, exact[name], extents), by_axes(o, rounded[name], extents)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +175,14 @@ class _Pair:
     extents: Mapping[str, int]
 
     def errors(
-        self, inputs: Mapping[str, np.ndarray], cases: Sequence[str]
+        self,
+        inputs: Mapping[str, np.ndarray],
+        cases: Sequence[str],
+        originals: Sequence[_Original] | None = None,
     ) -> Iterator[dict[str, _Rows]]:
         """Region output -> the errors of its rows, for each of ``cases`` of the inputs.
+
+        ``originals``: those of these cases, where they are known.
 
         Raises:
             RejectionError: RANGE.
@@ -140,14 +191,12 @@ class _Pair:
         named = {i.name: Named(inputs[i.name], i.axes) for i in region.inputs}
         got = interpret_ugraph(Rounded(len(cases)), self.graph, self.numbers, extents, named)
         for number, case in enumerate(cases):
-            feed = {i.tensor.name: positional(i, inputs[i.name][number]) for i in region.inputs}
-            exact = interpret_steps(region, feed, rounded=False, extents=extents)
-            baseline = interpret_steps(region, feed, rounded=True, extents=extents)
+            original = (
+                originals[number] if originals else _original(region, extents, inputs, number)
+            )
             found = {}
             for output in region.outputs:
-                name = output.tensor.name
-                x = by_axes(output, exact[name], extents)
-                b = by_axes(output, baseline[name], extents)
+                x, b = original[output.name]
                 y = got[output.name].aligned(output.axes)[number]
                 measured = np.isfinite(round_to(x, output.dtype)) & np.isfinite(b)
                 if (bad := measured & ~np.isfinite(y)).any():

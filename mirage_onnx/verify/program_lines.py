@@ -1,7 +1,5 @@
 """A µGraph as lines, one per value and saved tensor: what the analysis of ranges follows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """What the search asks about a candidate: is it equal to the region, and safe in floating point?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -10,7 +8,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.ugraph import KernelParams, UGraph
 from mirage_onnx.verify.equivalence import Proof, verify
-from mirage_onnx.verify.safety import SafetyCheck, check_range_and_shift
+from mirage_onnx.verify.safety import SafetyCheck
 
 Prove = Callable[[Region, UGraph, tuple[KernelParams, ...]], Proof | Rejection]
 
@@ -32,13 +30,14 @@ def prover(region: Region, weights: Mapping[str, np.ndarray] | None = None) -> P
     return prove
 
 
-def structure_prover(weights: Mapping[str, np.ndarray] | None = None) -> Prove:
+def structure_prover(region: Region, weights: Mapping[str, np.ndarray] | None = None) -> Prove:
     """The check without rounding, which depends on the sizes: for candidates of a structure."""
+    safety = SafetyCheck(region, weights)
 
     def prove(r: Region, g: UGraph, p: tuple[KernelParams, ...]) -> Proof | Rejection:
         proof = verify(r, g)
         if isinstance(proof, Rejection):
             return proof
-        return check_range_and_shift(r, g, p, weights) or proof
+        return safety.check_any_numbers(g) or proof
 
     return prove

@@ -1,7 +1,5 @@
 """One random test: a region and a µGraph on the same random inputs, element by element."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

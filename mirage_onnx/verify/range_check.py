@@ -8,8 +8,6 @@ candidate, and both are judged by the same, conservative, rules. A region that i
 any magnitude is no measure; then only the empirical checks speak.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, prod
@@ -27,8 +25,9 @@ from mirage_onnx.verify.program_lines import Line, ugraph_lines
 from mirage_onnx.verify.ranges import Reach, follow, largest
 from mirage_onnx.verify.region_ugraph import region_graph
 from mirage_onnx.verify.symbolic import block_values
-from mirage_onnx.verify.term_bounds import Bounds, Fact, measured
+from mirage_onnx.verify.term_bounds import Bounds, Fact, fact_of, measured
 from mirage_onnx.verify.term_patterns import find_shift
+from mirage_onnx.verify.weights import Weights
 
 #: Activations beyond this are not considered: the largest that language models are known to have
 #: are some thousands (Sun et al., Massive Activations in Large Language Models, 2024).
@@ -145,9 +144,12 @@ def _weight(
 
     That is: the scales of channels are at most 1, the rows and columns of a matrix have norm 1.
     """
-    if i.tensor.name not in given:
+    name, shape = i.tensor.name, tuple(extents[a] for a in axes)
+    if name not in given:
         return Fact(iv.SIGNED_UNIT, dict.fromkeys(axes, 1.0) if len(axes) > 1 else {})
-    return measured(given[i.tensor.name].reshape([extents[a] for a in axes]), axes)
+    if isinstance(given, Weights):
+        return fact_of(given.extremes(name, shape), axes)
+    return measured(given[name].reshape(shape), axes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,6 @@ divides by 0 as well, and elsewhere taken to be one that its type keeps; one tha
 smaller than that, may be rounded to 0, and its quotient has no bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf

@@ -7,8 +7,6 @@ negative. And two constants that differ by a multiple of p are one residue. So e
 tier accepts also runs in float64, once, on inputs of both signs.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from mirage_onnx.errors import Rejection

@@ -4,8 +4,6 @@ So that what is analysed of a candidate can be analysed of the original by the s
 is kept, with its ONNX element type; axes are those of the steps, before the matcher joined any.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

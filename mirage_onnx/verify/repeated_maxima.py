@@ -11,8 +11,6 @@ The maximum of the random tests is associative and commutative, and by design no
 As everywhere, a running maximum starts below every number that the inputs can have.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, Phase, UGraph

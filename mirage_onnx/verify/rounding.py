@@ -21,8 +21,6 @@ plus the slack of ``check_numerics``; the region's error is that of the same row
 row, whichever is larger, because a row in which it happens to be exact (8 x is) is no measure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction

@@ -6,10 +6,8 @@ floating point, the cheap and conclusive ones first:
     check_shift      SHIFT_NOT_MAX  hostile float64 inputs: every exp is shifted by its maximum
     RangeCheck       RANGE          interval analysis: nothing overflows where the region does not
     RoundingCheck    NUMERICS       first-order error against the region's, with the value to blame
-    check_numerics   NUMERICS, RANGE  both programs run with every value rounded
+    NumericCheck     NUMERICS, RANGE  both programs run with every value rounded
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ import numpy as np
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.ugraph import KernelParams, UGraph
-from mirage_onnx.verify.numeric import NumericRecord, check_numerics
+from mirage_onnx.verify.numeric import NumericCheck, NumericRecord
 from mirage_onnx.verify.range_check import RangeCheck, RangeRecord, softmax_maxima
 from mirage_onnx.verify.rounding import RoundingCheck, RoundingRecord
 from mirage_onnx.verify.shift import ShiftRecord, check_shift
@@ -54,6 +52,21 @@ class SafetyCheck:
     def rounding(self) -> RoundingCheck:
         return RoundingCheck(self.region, self.weights)
 
+    @cached_property
+    def numerics(self) -> NumericCheck:
+        return NumericCheck(self.region, self.weights)
+
+    def check_any_numbers(self, graph: UGraph) -> Rejection | None:
+        """Why a candidate that ``verify`` accepts can overflow or vanish, or None.
+
+        Holds for any numbers of the kernels, and for rounding says nothing.
+        """
+        shift = check_shift(self.region, graph)
+        if isinstance(shift, Rejection):
+            return shift
+        found = self.ranges.check(graph)
+        return found if isinstance(found, Rejection) else None
+
     def check(
         self, graph: UGraph, params: Sequence[KernelParams] | None = None
     ) -> SafetyRecord | Rejection:
@@ -72,27 +85,10 @@ class SafetyCheck:
             return Rejection("INCONCLUSIVE", f"the original cannot be run block by block: {e}")
         if isinstance(rounding, Rejection):
             return rounding
-        numeric = check_numerics(self.region, graph, params, self.weights)
+        numeric = self.numerics.check(graph, params)
         if isinstance(numeric, Rejection):
             return numeric
         return SafetyRecord(shift, found, rounding, numeric)
-
-
-def check_range_and_shift(
-    region: Region,
-    graph: UGraph,
-    params: Sequence[KernelParams] | None = None,
-    weights: Mapping[str, np.ndarray] | None = None,
-) -> Rejection | None:
-    """Why a candidate that ``verify`` accepts can overflow or vanish, or None.
-
-    Holds for any numbers of the kernels: ``params`` are not read.
-    """
-    shift = check_shift(region, graph)
-    if isinstance(shift, Rejection):
-        return shift
-    found = RangeCheck(region, weights).check(graph)
-    return found if isinstance(found, Rejection) else None
 
 
 @dataclass(frozen=True, slots=True)

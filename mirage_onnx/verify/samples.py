@@ -4,8 +4,6 @@ Reduced axes keep up to ``DEEP`` elements, so that sums and loops are real ones;
 few. Real weights are sampled with their largest channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import ceil, prod
 

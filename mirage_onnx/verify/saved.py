@@ -12,8 +12,6 @@ own shapes; a graph that ties two axes of one value of the reference is refused,
 is always about the whole reference.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

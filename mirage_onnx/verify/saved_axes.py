@@ -7,8 +7,6 @@ loop indexes stays apart from b where an accumulator adds up tiles over b, becau
 elements at different places of the axis; a mean over b alone keeps it apart too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise

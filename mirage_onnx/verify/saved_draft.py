@@ -5,8 +5,6 @@ primitives, but what belongs together is not known before the whole graph has be
 dimensions are ``Dim``s whose factors may still be split or tied.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from fractions import Fraction
 

@@ -6,8 +6,6 @@ dimensions or loops; the rest are whole in the tile, which changes what a block 
 not what it computes, because all operations treat them independently.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from fractions import Fraction
 

@@ -6,8 +6,6 @@ splits off the outer part of a given size; ``tie`` says that two dimensions are 
 until they agree. What was said about a factor before a split holds for its parts after it.
 """
 
-from __future__ import annotations
-
 from math import prod
 
 from mirage_onnx.errors import RejectionError

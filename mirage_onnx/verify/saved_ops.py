@@ -11,8 +11,6 @@ way out of the loop. For a tile x with last dimension n, over iterations t and w
 A mean over iterations counts them, also where the loop cuts nothing that x depends on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 

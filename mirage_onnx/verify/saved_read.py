@@ -5,8 +5,6 @@ those of the reference in the order of ``mark_output``; shapes and element types
 Every recorded shape is computed again, and a graph that contradicts itself is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -11,8 +11,6 @@ asked on each of them:
   * the outputs are those of the region: relative L2 <= ``TOLERANCE``, finite at the same elements.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

@@ -9,8 +9,6 @@ The root of anything else is void. Nobody guesses an input at which all roots ex
 input are redrawn, one element at a time, until the arguments over them are squares in every draw.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 

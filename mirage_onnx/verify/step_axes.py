@@ -5,8 +5,6 @@ one or several of theirs, side by side in memory. At other extents the last of t
 elements and the others have one: a choice at which every step means what it says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -66,7 +64,7 @@ def step_axes(region: Region) -> StepAxes:
     Raises:
         RejectionError: the steps have no axes (never for a region that the matcher made).
     """
-    shapes = {i.tensor.name: tuple(int(d) for d in i.tensor.shape or ()) for i in region.inputs}
+    shapes = {i.tensor.name: region.shape(i.tensor) for i in region.inputs}
     for name in region.constants:
         shapes.setdefault(name, ())
     return StepAxes(region, name_axes(region.steps, shapes, region.constants))

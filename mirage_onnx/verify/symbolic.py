@@ -16,8 +16,6 @@ in the same way red_sum(part(sum(g exp(s - part(m)))) exp(part(m) - m)) = sum(g 
 A value with no such reading (a sum of tiles that are not rescaled alike) has the term None.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction

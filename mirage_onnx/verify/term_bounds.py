@@ -31,6 +31,7 @@ from mirage_onnx.ir.ops import HALF, IRRATIONAL
 from mirage_onnx.ir.term import Term
 from mirage_onnx.verify import intervals as iv
 from mirage_onnx.verify.domain import LOWEST
+from mirage_onnx.verify.extremes import Extremes, extremes
 from mirage_onnx.verify.intervals import Interval
 from mirage_onnx.verify.symbolic import PART
 from mirage_onnx.verify.term_patterns import (
@@ -62,13 +63,12 @@ class Fact:
 
 def measured(data: np.ndarray, axes: tuple[str, ...]) -> Fact:
     """The fact of real values over ``axes``."""
-    # The square of a 16-bit number is exact in fp32.
-    wide = data.astype(np.float32 if data.dtype.itemsize <= 2 else np.float64)
-    norms = {
-        a: float(np.sqrt(np.square(wide).sum(axis=n, dtype=np.float64)).max())
-        for n, a in enumerate(axes)
-    }
-    return Fact(Interval(float(wide.min()), float(wide.max())), norms)
+    return fact_of(extremes(data), axes)
+
+
+def fact_of(x: Extremes, axes: tuple[str, ...]) -> Fact:
+    """The fact of a weight with these extremes over ``axes``."""
+    return Fact(x.range, dict(zip(axes, x.norms, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

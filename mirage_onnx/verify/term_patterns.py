@@ -1,7 +1,5 @@
 """Patterns of terms that the rules of ``term_bounds`` look for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction

@@ -7,8 +7,6 @@ exponent pair      exponentials that do not nest: exp(a) exp(b) = exp(a + b) (``
 Each takes enough draws for its bound (``bounds``), or says that no number of draws is enough.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum

@@ -6,8 +6,6 @@ Padding repeats the last element of the piece, so that elementwise operations me
 that they do not meet elsewhere; reductions mask it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache

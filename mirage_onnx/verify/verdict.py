@@ -1,7 +1,5 @@
 """Verdicts: what the verifier says of a µGraph, for people and programs outside of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mirage_onnx.errors import Rejection

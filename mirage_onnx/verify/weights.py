@@ -1,16 +1,85 @@
-"""The real weights of a region, for the numeric checks: N(0,1) does not stand for a scale of 30."""
+"""The real weights of a model, for the numeric checks: N(0,1) does not stand for a scale of 30.
 
-from __future__ import annotations
+They are read when a check asks for them and kept while it lasts. What is measured of one is a few
+numbers that stay: a weight is measured once, however many regions read it.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 
 import numpy as np
+from onnx import TensorProto
 
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.constants import constant_values
 from mirage_onnx.ir.region import Region
+from mirage_onnx.verify.extremes import Extremes, extremes
+
+#: (name of a weight, the shape that it is taken to have) -> what is measured of it.
+Measure = Callable[[str, tuple[int, ...]], Extremes]
 
 
-def sample_weights(loaded: LoadedModel, region: Region) -> dict[str, np.ndarray]:
+class Weights(Mapping[str, np.ndarray]):
+    """ONNX tensor name -> values, of the weights of one region; each is read once."""
+
+    def __init__(
+        self, names: tuple[str, ...], read: Callable[[str], np.ndarray], measure: Measure
+    ) -> None:
+        self._names, self._read, self.extremes = dict.fromkeys(names), read, measure
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._arrays:
+            self._arrays[name] = self._read(name)
+        return self._arrays[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class ModelWeights:
+    """The weights of one model. ``measure``: asked instead of measuring here, in a worker.
+
+    ``extremes`` may be called from any thread; the others wait for one that measures the same.
+    """
+
+    def __init__(self, loaded: LoadedModel, measure: Measure | None = None) -> None:
+        self._loaded, self._measure = loaded, measure or self._measured
+        self._known: dict[tuple[str, tuple[int, ...]], Extremes] = {}
+        self._locks: dict[tuple[str, tuple[int, ...]], threading.Lock] = {}
+
+    @cached_property
+    def _values(self) -> dict[str, TensorProto]:
+        return constant_values(self._loaded)
+
+    def of(self, region: Region) -> Weights:
+        """Those that ``region`` reads."""
+        names = (i.tensor.name for i in region.inputs if i.is_weight)
+        return Weights(tuple(n for n in names if n in self._values), self._array, self.extremes)
+
+    def extremes(self, name: str, shape: tuple[int, ...]) -> Extremes:
+        """What is measured of a weight whose elements, in their order, have ``shape``."""
+        with self._locks.setdefault((name, shape), threading.Lock()):
+            if (name, shape) not in self._known:
+                self._known[name, shape] = self._measure(name, shape)
+        return self._known[name, shape]
+
+    def _array(self, name: str) -> np.ndarray:
+        return self._loaded.read(self._values[name])
+
+    def _measured(self, name: str, shape: tuple[int, ...]) -> Extremes:
+        return extremes(self._array(name).reshape(shape))
+
+
+def sample_weights(loaded: LoadedModel, region: Region) -> Mapping[str, np.ndarray]:
     """ONNX tensor name -> values, for every weight that ``region`` reads."""
-    wanted = [i.tensor.name for i in region.inputs if i.is_weight]
-    values = constant_values(loaded) if wanted else {}
-    return {name: loaded.read(values[name]) for name in wanted if name in values}
+    return ModelWeights(loaded).of(region)

@@ -5,8 +5,6 @@ says it by its maps; all arguments of an operation must agree on it, so that two
 under one axis name hold the same elements in every block, rank and iteration.
 """
 
-from __future__ import annotations
-
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ops import ELEMENTWISE, IRRATIONAL

@@ -1,7 +1,5 @@
 """ONNX's own backend tests: what passes with ONNX Runtime passes with an optimized model."""
 
-from __future__ import annotations
-
 import onnx
 import pytest
 from backend_runs import (
@@ -30,7 +28,7 @@ def models_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("ONNX_MODELS", str(tmp_path))
 
 
-def check(stock: type[Stock], other: type[Stock], every: int) -> list[Case]:
+def check(stock, other, every):
     cases = list(compare(stock, other, lambda i: i % every == 5))
     assert summary(cases)["differing"] == []
     assert sum(c.stock.status == "passed" for c in cases) > len(cases) / 2
@@ -69,7 +67,7 @@ class Wrong(Stock):
     """A backend that negates its models' first output."""
 
     @classmethod
-    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: object) -> Prepared:
+    def prepare(cls, model, device="CPU", **kwargs):
         changed = onnx.ModelProto()
         changed.CopyFrom(model)
         name = changed.graph.output[0].name

@@ -1,7 +1,5 @@
 """Lets the tests import what lies under ``bench`` and the exported architectures."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,17 +1,15 @@
 """What is not run for want of time, fails, or is not there is told apart; the rest goes on."""
 
-from __future__ import annotations
-
 import time
 
 from arm import NOT_THERE, Arm, Arms
 
 
-def fail(text: str) -> Arm:
+def fail(text):
     raise RuntimeError(text)
 
 
-def test_errors_go_no_further() -> None:
+def test_errors_go_no_further():
     arms = Arms(time.monotonic() + 60)
     arms.add("bad", lambda: fail("broken"))
     arms.add("unknown", lambda: fail(f" {NOT_THERE[0]}. Aborting."))
@@ -22,7 +20,7 @@ def test_errors_go_no_further() -> None:
     assert not arms.left_out
 
 
-def test_nothing_begins_after_the_deadline() -> None:
+def test_nothing_begins_after_the_deadline():
     arms = Arms(time.monotonic() - 1)
     arms.add("late", lambda: fail("was begun"))
     assert arms.left_out == ["late"]

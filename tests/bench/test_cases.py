@@ -1,7 +1,5 @@
 """The cases of the speed table: valid models, right oracles, and what is replaced in them."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 
@@ -14,16 +12,15 @@ from ort_fused import SHARED, fused_layer, fused_session
 from protocol import relative_error
 from small_cases import SMALL
 from small_models import run_model
-from speed_graph import Case
 
 import mirage_onnx
 
 
-def small(row: str) -> Case:
+def small(row):
     return ROWS[row].make(**SMALL[row])
 
 
-def test_rows() -> None:
+def test_rows():
     """Issue 6's table; every size has a goal, every row a shape that nothing was tuned for."""
     assert ROWS.keys() == SMALL.keys()
     for row in ROWS.values():
@@ -35,7 +32,7 @@ def test_rows() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_oracle(row: str) -> None:
+def test_oracle(row):
     """In float64 without rounding: onnxruntime in fp16 is near it, and not equal."""
     case = small(row)
     onnx.checker.check_model(case.model, full_check=True)
@@ -48,13 +45,13 @@ def test_oracle(row: str) -> None:
         assert 1e-5 < relative_error(got, want) < 1e-3
 
 
-def test_bytes() -> None:
+def test_bytes():
     """The activations, the gain of the norm, three matrices."""
     batch, hidden, inner = SMALL["llama_mlp"].values()
     assert small("llama_mlp").bytes == 2 * (batch * hidden + hidden + 3 * hidden * inner)
 
 
-def test_every_weight_counts() -> None:
+def test_every_weight_counts():
     """The outputs depend on each weight and input, so no arm can leave one out unnoticed."""
     for row in ROWS:
         case = small(row)
@@ -65,7 +62,7 @@ def test_every_weight_counts() -> None:
             assert max(relative_error(got[o], want[o]) for o in want) > 3e-3, (row, name)
 
 
-def test_fused_operators() -> None:
+def test_fused_operators():
     """The expert's layer computes the same, and writes the new position into its cache."""
     case, size = small("llama_layer"), SMALL["llama_layer"]
     model, feeds = fused_layer(case, size["heads"], size["kv_heads"])
@@ -76,14 +73,14 @@ def test_fused_operators() -> None:
         assert relative_error(got, want) < 1e-3
 
 
-def optimized(row: str) -> tuple[Case, mirage_onnx.api.Result]:
+def optimized(row):
     case = small(row)
     return case, mirage_onnx.optimize(case.model, target="h200", workers=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ["rmsnorm_linear", "gated_mlp", "llama_mlp", "lora", "ngpt_step"])
-def test_weight_rows_are_replaced(row: str) -> None:
+def test_weight_rows_are_replaced(row):
     case, found = optimized(row)
     functions = {f.name for f in found.model.functions}
     assert {n.op_type for n in found.model.graph.node} <= functions
@@ -93,7 +90,7 @@ def test_weight_rows_are_replaced(row: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ["attention", "qknorm", "llama_layer"])
-def test_what_is_kept_has_a_reason(row: str) -> None:
+def test_what_is_kept_has_a_reason(row):
     case, found = optimized(row)
     rows: list[dict[str, Any]] = found.report["regions"]
     kept = [r for r in rows if r["status"] == "kept"]

@@ -1,7 +1,5 @@
 """The checks notice a wrong result, and say what they could not run."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import onnx
@@ -10,25 +8,25 @@ from onnx import helper
 from small_models import Net
 
 
-def scaled(factor: float, dtype: object = np.float16, columns: int = 8) -> onnx.ModelProto:
+def scaled(factor, dtype=np.float16, columns=8):
     net = Net(dtype)
     return net.model(net.Mul(net.input(4, columns), factor))
 
 
-def test_equal() -> None:
+def test_equal():
     check = check_stock(scaled(2.0), scaled(2.0))
     assert check.result == "identical" and not check.is_wrong
     assert check.inputs == 8 and check.needed_rtol == 0
 
 
-def test_one_unit_in_the_last_place() -> None:
+def test_one_unit_in_the_last_place():
     check = check_stock(scaled(2.0), scaled(2.002))
     assert check.result == "FAILED" and check.is_wrong
     assert check.needed_rtol is not None and 0 < check.needed_rtol < 2e-3
     assert "differs by" in check.note
 
 
-def test_rounding_by_onnxruntime_is_told_apart() -> None:
+def test_rounding_by_onnxruntime_is_told_apart():
     """It computes a Gelu of this form in other steps when any function holds it."""
     net = Net()
     x = net.input(1, 64)
@@ -40,7 +38,7 @@ def test_rounding_by_onnxruntime_is_told_apart() -> None:
     assert "differs by" in check.note
 
 
-def in_function(model: onnx.ModelProto) -> onnx.ModelProto:
+def in_function(model):
     """``model`` with all of its nodes in one local function."""
     graph, opset = model.graph, helper.make_opsetid("", 20)
     read = [v.name for v in (*graph.input, *graph.initializer)]
@@ -55,12 +53,12 @@ def in_function(model: onnx.ModelProto) -> onnx.ModelProto:
     return found
 
 
-def test_other_shape() -> None:
+def test_other_shape():
     check = check_stock(scaled(2.0), scaled(2.0, columns=9))
     assert check.is_wrong and check.note.startswith("SHAPES_DIFFER")
 
 
-def test_original_that_does_not_run_here() -> None:
+def test_original_that_does_not_run_here():
     model = scaled(2.0, ml_dtypes.bfloat16)
     for check, result in (
         (check_stock(model, model), IN_FP32),
@@ -72,6 +70,6 @@ def test_original_that_does_not_run_here() -> None:
     assert wrong.is_wrong and "in fp32 t" in wrong.note
 
 
-def test_no_custom_node() -> None:
+def test_no_custom_node():
     check = check_emulated(scaled(2.0), scaled(2.0))
     assert check.result == "none" and "no kernel ran" in check.note

@@ -1,9 +1,5 @@
 """FLOPs and bytes of nodes, against numbers worked out by hand."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import onnx
 import pytest
@@ -12,33 +8,32 @@ from onnx import helper
 from small_models import Net
 
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.ir.program import Node, Program
 
 
-def program_of(net: Net, *outputs: str) -> Program:
+def program_of(net, *outputs):
     return import_model(load_model(net.model(*outputs)))
 
 
-def last(net: Net, *outputs: str) -> tuple[Node, Program]:
+def last(net, *outputs):
     program = program_of(net, *outputs)
     return program.nodes[-1], program
 
 
-def work(net: Net, output: str) -> Work | None:
+def work(net, output):
     return node_work(*last(net, output))
 
 
-def product(m: int, k: int, n: int) -> tuple[Net, str]:
+def product(m, k, n):
     net = Net()
     return net, net.MatMul(net.input(m, k), net.weight(k, n))
 
 
 @pytest.mark.parametrize(("m", "k", "n"), [(1, 64, 32), (8, 3, 5), (7, 1, 1)])
-def test_matmul(m: int, k: int, n: int) -> None:
+def test_matmul(m, k, n):
     assert work(*product(m, k, n)) == Work(2 * m * k * n, 2 * (m * k + k * n + m * n))
 
 
-def test_batched_matmul() -> None:
+def test_batched_matmul():
     """Heads 4, K 16, two 8-row operands of which one has a single head."""
     net = Net()
     y = net.MatMul(net.input(1, 4, 8, 16), net.input(1, 1, 16, 24))
@@ -46,7 +41,7 @@ def test_batched_matmul() -> None:
 
 
 @pytest.mark.parametrize(("a", "trans"), [((8, 64), 0), ((64, 8), 1)])
-def test_gemm_with_bias(a: tuple[int, int], trans: int) -> None:
+def test_gemm_with_bias(a, trans):
     """The bias is one addition per element of the result."""
     net = Net()
     y = net.Gemm(net.input(*a), net.weight(64, 32), net.weight(32), transA=trans)
@@ -54,7 +49,7 @@ def test_gemm_with_bias(a: tuple[int, int], trans: int) -> None:
 
 
 @pytest.mark.parametrize("a", [(8, 64), (64, 8)])
-def test_gemm_without_a_lowering(a: tuple[int, int]) -> None:
+def test_gemm_without_a_lowering(a):
     """Integers have none."""
     net = Net(np.int32)
     y = net.Gemm(net.input(*a), net.constant(np.ones((64, 32))), transA=int(a == (64, 8)))
@@ -63,7 +58,7 @@ def test_gemm_without_a_lowering(a: tuple[int, int]) -> None:
     assert node_work(node, program) == Work(2 * 8 * 64 * 32, 4 * (8 * 64 + 64 * 32 + 8 * 32))
 
 
-def test_convolution() -> None:
+def test_convolution():
     """16 channels in 4 groups, kernel 3 x 3: 36 weights per output; padding reads nothing."""
     net = Net()
     y = net.Conv(net.input(2, 16, 10, 10), net.constant(np.ones((8, 4, 3, 3))), group=4)
@@ -71,7 +66,7 @@ def test_convolution() -> None:
     assert work(net, y) == Work(2 * out * 36, 2 * (2 * 16 * 100 + 8 * 36 + out))
 
 
-def test_transposed_convolution() -> None:
+def test_transposed_convolution():
     """Every element of the input meets all weights of its channel."""
     net = Net()
     x, w = net.input(1, 6, 5, 5), net.constant(np.ones((6, 4, 3, 3)))
@@ -96,13 +91,13 @@ def test_transposed_convolution() -> None:
         (lambda net, x: net.IsInf(x), 32, 32 + 16),  # booleans have one byte
     ],
 )  # fmt: skip
-def test_one_input(build: Any, flops: int, elements: int) -> None:
+def test_one_input(build, flops, elements):
     """``elements`` of two bytes that x[4, 8] and the rest of the node move."""
     net = Net()
     assert work(net, build(net, net.input(4, 8))) == Work(flops, 2 * elements)
 
 
-def test_what_picks_reads_what_it_yields() -> None:
+def test_what_picks_reads_what_it_yields():
     """Three rows of a table of a thousand, and a slice."""
     net = Net()
     ids = net.input(3, dtype=np.int64)
@@ -114,12 +109,12 @@ def test_what_picks_reads_what_it_yields() -> None:
 
 
 @pytest.mark.parametrize("op", ["ScatterND", "ScatterElements"])
-def test_what_scatters_in_place_writes_what_it_scatters(op: str) -> None:
+def test_what_scatters_in_place_writes_what_it_scatters(op):
     """Two rows into a table of a hundred: one computed for it, one that is fed or read again."""
     rows, table = 2 * 2 * 16, 2 * 100 * 16
     indices = np.array([[3], [5]]) if op == "ScatterND" else np.array([[3] * 16, [5] * 16])
 
-    def scatter(net: Net, data: str) -> str:
+    def scatter(net, data):
         updates = net.input(2, 16)
         return getattr(net, op)(data, net.constant(indices, np.int64), updates)
 
@@ -137,7 +132,7 @@ def test_what_scatters_in_place_writes_what_it_scatters(op: str) -> None:
     assert node_work(program.nodes[-1], program) == Work(0, 8 * indices.size + rows + 2 * table)
 
 
-def test_all_results_of_a_split_count() -> None:
+def test_all_results_of_a_split_count():
     net = Net()
     x = net.input(4, 6)
     node = helper.make_node("Split", [x], ["a", "b"], name="it", axis=1, num_outputs=2)
@@ -147,12 +142,12 @@ def test_all_results_of_a_split_count() -> None:
     assert node_work(program.nodes[0], program) == Work(0, 2 * 2 * 24)
 
 
-def test_shape_reads_nothing() -> None:
+def test_shape_reads_nothing():
     net = Net()
     assert work(net, net.Shape(net.input(4, 8))) == Work(0, 2 * 8)
 
 
-def test_unknown_dimension() -> None:
+def test_unknown_dimension():
     net = Net()
     assert work(net, net.Exp(net.input("batch", 8))) is None
 
@@ -168,12 +163,12 @@ def test_unknown_dimension() -> None:
         (lambda net: net.Exp(net.input(80, 64)), None),
     ],
 )  # fmt: skip
-def test_rows(build: Any, m: int | None) -> None:
+def test_rows(build, m):
     net = Net()
     assert rows(*last(net, build(net))) == m
 
 
-def test_every_operator_of_the_architectures_is_sized() -> None:
+def test_every_operator_of_the_architectures_is_sized():
     """In one model with attention, masks and a cache."""
     import weights
 

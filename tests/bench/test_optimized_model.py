@@ -1,9 +1,6 @@
 """What the speed record keeps of a report; the predicted choice is that of the command line."""
 
-from __future__ import annotations
-
 import subprocess
-from pathlib import Path
 
 import onnx
 import pytest
@@ -13,13 +10,13 @@ from small_cases import SMALL
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path):
     path = tmp_path / "qknorm.onnx"
     onnx.save(ROWS["qknorm"].make(**SMALL["qknorm"]).model, path)
     return path
 
 
-def test_predicted(source: Path) -> None:
+def test_predicted(source):
     predicted = Predicted(source, 60)
     try:
         found = summary(predicted.report(120), predicted.model)
@@ -33,7 +30,7 @@ def test_predicted(source: Path) -> None:
     assert all(k["reason"] and k["text"] for k in found["kept"])
 
 
-def test_no_time(source: Path) -> None:
+def test_no_time(source):
     """The process is not left behind."""
     predicted = Predicted(source, 60)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -42,7 +39,7 @@ def test_no_time(source: Path) -> None:
     assert not predicted.model.exists()
 
 
-def test_error(tmp_path: Path) -> None:
+def test_error(tmp_path):
     source = tmp_path / "broken.onnx"
     source.write_bytes(b"no model")
     predicted = Predicted(source, 60)

@@ -1,7 +1,5 @@
 """Sentences without the names and numbers of one model."""
 
-from __future__ import annotations
-
 import pytest
 from coverage_table.kinds import DECODE, ENCODER, OTHER, PREFILL, kind_of
 from coverage_table.reasons import BY_CHOICE, NOT_REFUSED, general
@@ -23,11 +21,11 @@ NAMES = {"add_12", "/layer/MatMul", "linear", "0.5"}
         ("needs f16 for mma m16n8k16", "needs f16 for mma m16n8k16"),
     ],
 )
-def test_general(sentence: str, want: str) -> None:
+def test_general(sentence, want):
     assert general(sentence, NAMES) == want
 
 
-def test_codes_are_the_catalogues_or_told() -> None:
+def test_codes_are_the_catalogues_or_told():
     """A code of the table that is no refusal must not look like one."""
     assert not NOT_REFUSED.keys() & REJECTIONS.keys()
     assert NOT_REFUSED.keys() | REJECTIONS.keys() >= BY_CHOICE
@@ -48,5 +46,5 @@ def test_codes_are_the_catalogues_or_told() -> None:
         ("clip_text", ENCODER),
     ],
 )
-def test_kinds(name: str, kind: str) -> None:
+def test_kinds(name, kind):
     assert kind_of(name) == kind

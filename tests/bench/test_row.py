@@ -1,11 +1,8 @@
 """The line of one model that has all that a line can show."""
 
-from __future__ import annotations
-
-import onnx
 import pytest
 from coverage_table.checks import check_emulated, check_stock
-from coverage_table.row import Coverage, coverage, folded_nodes, vanished_nodes
+from coverage_table.row import coverage, folded_nodes, vanished_nodes
 from small_models import Net
 
 from mirage_onnx import pipeline
@@ -17,7 +14,7 @@ K, N, LARGE = 256, 512, 1024
 
 
 @pytest.fixture(scope="module")
-def model() -> onnx.ModelProto:
+def model():
     """A norm, a linear and a relu of one row; what cannot be replaced; a large matrix product."""
     net = Net()
     y = net.Relu(net.MatMul(net.rms(net.input(1, K), net.weight(K)), net.weight(K, N)))
@@ -27,18 +24,18 @@ def model() -> onnx.ModelProto:
 
 
 @pytest.fixture(scope="module")
-def run(model: onnx.ModelProto) -> pipeline.Run:
+def run(model):
     return pipeline.run(load_model(model), pipeline.Options(H200, budget_s=30))
 
 
 @pytest.fixture(scope="module")
-def found(run: pipeline.Run) -> Coverage:
+def found(run):
     table = load_table(H200)
     assert table is not None
     return coverage(run, node_times_us(run.program, table))
 
 
-def test_nodes(run: pipeline.Run, found: Coverage) -> None:
+def test_nodes(run, found):
     ops = {n.name: n.op_type for n in run.program.nodes}
     assert [ops[n] for n in folded_nodes(run.program)] == ["Transpose"]
     # rms is Mul, ReduceMean, Add, Sqrt, Div and Mul; then MatMul and Relu
@@ -49,7 +46,7 @@ def test_nodes(run: pipeline.Run, found: Coverage) -> None:
     assert found.share.nodes == pytest.approx(8 / 11, abs=1e-4)
 
 
-def test_flops_and_bytes(found: Coverage) -> None:
+def test_flops_and_bytes(found):
     large = 2 * LARGE**3
     # 5 elementwise functions of a row and its mean, two of one number; relu; cumsum
     replaced = 2 * K * N + 5 * K - K + 2 + N
@@ -63,7 +60,7 @@ def test_flops_and_bytes(found: Coverage) -> None:
     assert found.share.bytes < found.share_apart.bytes < 1
 
 
-def test_reasons_account_for_the_rest(found: Coverage) -> None:
+def test_reasons_account_for_the_rest(found):
     assert {k.reason.code: dict(k.ops) for k in found.kept} == {
         "TOO_SMALL": {"MatMul": 1},
         "WEIGHT_RUNTIME": {"MatMul": 1},
@@ -75,7 +72,7 @@ def test_reasons_account_for_the_rest(found: Coverage) -> None:
     assert [k.bytes for k in found.kept] == sorted((k.bytes for k in found.kept), reverse=True)
 
 
-def test_times(run: pipeline.Run, found: Coverage) -> None:
+def test_times(run, found):
     ((_, outcome),) = run.chosen
     assert outcome.compiled is not None
     ours = outcome.compiled.candidate.predicted_us
@@ -83,13 +80,13 @@ def test_times(run: pipeline.Run, found: Coverage) -> None:
     assert found.unpriced == 2  # CumSum, and the product of two activations
 
 
-def test_the_result_is_the_original(model: onnx.ModelProto, run: pipeline.Run) -> None:
+def test_the_result_is_the_original(model, run):
     check = check_stock(model, run.model)
     assert (check.result, check.inputs, check.note) == ("identical", 8, "")
 
 
 @pytest.mark.slow
-def test_the_kernels_in_the_emulator(model: onnx.ModelProto, run: pipeline.Run) -> None:
+def test_the_kernels_in_the_emulator(model, run):
     check = check_emulated(model, run.model)
     assert check.result == "passed"
     assert check.note == "1 of 1 custom nodes ran"

@@ -1,11 +1,7 @@
 """``bench/run.py`` without a GPU: which cases it takes, and that nothing measured is lost."""
 
-from __future__ import annotations
-
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 import run
@@ -13,7 +9,7 @@ from cases import ROWS
 from speed_table import GRAPH, LIMIT, MEASURED
 
 
-def result(us: float) -> dict[str, Any]:
+def result(us):
     times = {"us": us, "q1": us, "q3": us}
     return {
         "name": "lora 1x1 b=1", "bytes": 8, "seconds": 1.0, "optimize": {}, "failed": [],
@@ -23,11 +19,11 @@ def result(us: float) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def no_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_facts(monkeypatch):
     monkeypatch.setattr(run, "facts", lambda: {"date": "today"})
 
 
-def test_all_cases() -> None:
+def test_all_cases():
     """Those of the table first."""
     found = run.selected(())
     assert len(found) == sum(len(r.sizes) + len(r.nearby) for r in ROWS.values())
@@ -47,17 +43,17 @@ def test_all_cases() -> None:
         (["attention"], [1], "without", ["attention/one"]),
     ],
 )
-def test_selected(names: list[str], batches: list[int], nearby: str, want: list[str]) -> None:
+def test_selected(names, batches, nearby, want):
     assert list(run.selected(names, batches, nearby)) == want
 
 
-def test_unknown_case() -> None:
+def test_unknown_case():
     with pytest.raises(ValueError, match="lora/b2"):
         run.selected(["lora/b2"])
 
 
-def test_recorded_after_every_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def measure(case: str, seconds: float) -> dict[str, Any]:
+def test_recorded_after_every_case(tmp_path, capsys):
+    def measure(case, seconds):
         if case == "lora/b8":
             kept = json.loads((tmp_path / "speed.json").read_text())
             assert [r["case"] for r in kept["results"]] == ["lora/b1"]
@@ -75,12 +71,12 @@ def test_recorded_after_every_case(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "not run for want of time: torch.compile" in shown
 
 
-def test_what_does_not_fit_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_left_out(tmp_path, monkeypatch):
     """Two cases of 40 s into 100 s, the second with what is left; no third."""
     clock, given = [0.0], []
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 
-    def measure(case: str, seconds: float) -> dict[str, Any]:
+    def measure(case, seconds):
         given.append(seconds)
         clock[0] += 40
         return result(20.0)

@@ -1,12 +1,9 @@
 """The pages show what the record gives, and the tables do not flatter."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import speed_table
@@ -15,11 +12,11 @@ from speed_table import BEGIN, COMPILED, END, FUSED, GRAPH, LIMIT, MEASURED, ORT
 SCRIPT = Path(speed_table.__file__)
 
 
-def arm(us: float, **more: Any) -> dict[str, Any]:
+def arm(us, **more):
     return {"us": us, "q1": us, "q3": us, "error": 1e-4, **more}
 
 
-def result(case: str, **arms: dict[str, Any]) -> dict[str, Any]:
+def result(case, **arms):
     region = {"count": 1, "ops": 5}
     told = {"replaced": [region], "nodes_left": 2, "kept": [{"reason": "X", "ops": 2}]}
     return {
@@ -32,23 +29,23 @@ def result(case: str, **arms: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def record(*results: dict[str, Any], date: str = "d1") -> dict[str, Any]:
+def record(*results, date="d1"):
     run = {"date": date, "command": "it", "commit": "c", "gpu": "g", "versions": {"torch": "2"}}
     return {"runs": [run], "results": list(results)}
 
 
-def cells(line: str) -> list[str]:
+def cells(line):
     return [c.strip() for c in line.strip("|").split("|")]
 
 
-def test_pages_are_what_the_record_gives() -> None:
+def test_pages_are_what_the_record_gives():
     done = subprocess.run(
         [sys.executable, SCRIPT, "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_stale_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_page(tmp_path, monkeypatch):
     """Is told by --check, and written otherwise; the record takes the new results in."""
     paths = {kind: tmp_path / f"{kind}.md" for kind in speed_table.PAGES}
     for path in paths.values():
@@ -74,13 +71,13 @@ def test_stale_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert speed_table.main() == 0
 
 
-def test_markers_are_needed() -> None:
+def test_markers_are_needed():
     for text in ("none", f"{BEGIN}{END}{BEGIN}{END}"):
         with pytest.raises(ValueError, match="one is needed"):
             speed_table.page(text, ["x"])
 
 
-def test_newest_result_counts() -> None:
+def test_newest_result_counts():
     """And a run that nothing is left of is forgotten."""
     old = record(result("lora/b1"))
     new = record(result("lora/b1", torch=arm(5)), date="d2")
@@ -89,7 +86,7 @@ def test_newest_result_counts() -> None:
     assert [r["arms"].get("torch") for r in found["results"]] == [arm(5)]
 
 
-def test_line() -> None:
+def test_line():
     """A session's time is that of its own graph; the peer is the fastest that is right."""
     wrong = arm(1, wrong=True, error=0.5)
     found = record(result("lora/b1", **{"torch a, (x, y)": arm(15), "torch b": wrong}))
@@ -101,7 +98,7 @@ def test_line() -> None:
     assert "12.0 / 11.0" in told and "1 region, 2 nodes kept" in told and "5e-01" in told
 
 
-def test_ours_is_wrong() -> None:
+def test_ours_is_wrong():
     """No time is shown for what computes something else, not even that of its other run."""
     found = record(
         result("lora/b1", **{n: arm(1, wrong=True) for n in (MEASURED, MEASURED + GRAPH)})
@@ -109,12 +106,12 @@ def test_ours_is_wrong() -> None:
     assert cells(speed_table.main_table(found)[2])[2:4] == ["-", "-"]
 
 
-def test_fused_operators_are_a_peer() -> None:
+def test_fused_operators_are_a_peer():
     found = result("llama_layer/one", **{FUSED + GRAPH: arm(14)})
     assert speed_table.best_peer(found) == (FUSED + GRAPH, 14)
 
 
-def test_nothing_replaced() -> None:
+def test_nothing_replaced():
     told = {"replaced": [], "nodes_left": 3,
             "kept": [{"reason": "A", "ops": 1}, {"reason": "B", "ops": 2}]}  # fmt: skip
     found = result("attention/one") | {"optimize": {"measured": told}}
@@ -124,7 +121,7 @@ def test_nothing_replaced() -> None:
     assert "12.0 (nothing replaced)" in line
 
 
-def test_nearby_shapes() -> None:
+def test_nearby_shapes():
     """Beside the ratios of their row."""
     slow = {LIMIT: arm(8)}
     found = record(result("lora/b1"), result("lora/b8", **slow), result("lora/near"))
@@ -132,7 +129,7 @@ def test_nearby_shapes() -> None:
     assert cells(line) == ["LoRA 8x8 b=1", "10.0", "12.0", "1.20", "1.20 - 1.50", "31.0"]
 
 
-def test_what_did_not_run_is_told() -> None:
+def test_what_did_not_run_is_told():
     found = result("lora/b1") | {"left_out": [COMPILED], "failed": ["torch b: broken"]}
     found["arms"] = {}
     text = "\n".join(speed_table.all_table(record(found)))

@@ -1,7 +1,5 @@
 """Sums over models and their text, on lines made up for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -15,7 +13,7 @@ from coverage_table.text import columns, table
 UNKNOWN, SLOWER = Reason("OP_UNKNOWN", "Slice: _ is odd"), Reason("NOT_FASTER", "N against N")
 
 
-def line(share: float, *kept: Kept, library: tuple[LibraryNode, ...] = ()) -> Coverage:
+def line(share, *kept, library=()):
     return Coverage(
         nodes=10, folded=1, unsized=0, candidates=9, regions=5, replaced=2, instances=4,
         replaced_nodes=7, flops=1000, bytes=1000, share=Share(0.7, 0.8, share),
@@ -38,13 +36,13 @@ RECORDS = (
 )  # fmt: skip
 
 
-def test_spreads() -> None:
+def test_spreads():
     (decode,) = spreads(RECORDS, lambda c: c.share.bytes)
     assert (decode.kind, decode.models) == (DECODE, 2)
     assert (decode.median, decode.low, decode.high) == (pytest.approx(0.8), 0.7, 0.9)
 
 
-def test_reasons_are_summed_over_models() -> None:
+def test_reasons_are_summed_over_models():
     slower, unknown = all_reasons(RECORDS)
     assert (slower.kept.reason, slower.models) == (SLOWER, 1)
     assert (unknown.kept.reason, unknown.models) == (UNKNOWN, 2)
@@ -53,13 +51,13 @@ def test_reasons_are_summed_over_models() -> None:
     assert codes([slower, unknown]) == [("NOT_FASTER", 1, 200), ("OP_UNKNOWN", 4, 140)]
 
 
-def test_what_is_wrong() -> None:
+def test_what_is_wrong():
     assert [r.is_wrong for r in RECORDS] == [False, True, True]
     assert not replace(RECORDS[1], stock=GOOD).is_wrong
     assert replace(RECORDS[0], emulated=Check("FAILED")).is_wrong
 
 
-def test_table() -> None:
+def test_table():
     text = table({"command": "python it", "versions": {"onnx": "1"}}, RECORDS)
     lines = [" ".join(x.split()) for x in text.splitlines()]
     assert "versions: onnx 1" in lines
@@ -75,6 +73,6 @@ def test_table() -> None:
     assert "b: stock: FAILED: y differs" in lines
 
 
-def test_columns_are_aligned() -> None:
+def test_columns_are_aligned():
     assert list(columns(("name", "n"), [("a", "10")])) == ["name   n", "a     10"]
     assert list(columns(("n", "why"), [("1", "a b")], last_left=True)) == ["n  why", "1  a b"]

@@ -1,7 +1,5 @@
 """What torch runs beside us computes the same; where there is a GPU."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from cases import ROWS
@@ -10,12 +8,12 @@ from small_cases import SMALL
 
 torch = pytest.importorskip("torch")
 
-from torch_peers import library, plain  # noqa: E402
+from torch_peers import library, plain
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("row", ROWS)
-def test_peers(row: str) -> None:
+def test_peers(row):
     case = ROWS[row].make(**SMALL[row])
     tensors = {
         name: torch.from_numpy(np.array(x)).cuda()

@@ -1,7 +1,5 @@
 """No 16-bit float is left, wherever it is said; the rest stays."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from coverage_table.widen import widened
@@ -9,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 from small_models import Net
 
 
-def test_everything_is_widened() -> None:
+def test_everything_is_widened():
     net = Net()
     x, mask = net.input(2, 3), net.input(dtype=np.bool_)
     value = numpy_helper.from_array(np.float16([0.25]), "quarter")
@@ -38,7 +36,7 @@ def test_everything_is_widened() -> None:
     onnx.checker.check_model(found, full_check=True)
 
 
-def _branch(factor: float) -> onnx.GraphProto:
+def _branch(factor):
     value = numpy_helper.from_array(np.full((2, 3), factor, np.float16), "values")
     output = helper.make_tensor_value_info("out", TensorProto.FLOAT16, [2, 3])
     return helper.make_graph(

@@ -31,7 +31,7 @@ FAMILY = [
 ]
 
 
-def sources(graphs: Any) -> list[KernelSource]:
+def sources(graphs):
     found = []
     for name, sizes, params, _ in FAMILY:
         graph = graphs[name]
@@ -40,7 +40,7 @@ def sources(graphs: Any) -> list[KernelSource]:
     return found
 
 
-def test_family_compiles_without_spills(graphs: Any) -> None:
+def test_family_compiles_without_spills(graphs):
     results = compile_many(sources(graphs), H200, workers=2)
     for result, (name, sizes, params, most) in zip(results, FAMILY, strict=True):
         assert not isinstance(result, Rejection), result
@@ -49,7 +49,7 @@ def test_family_compiles_without_spills(graphs: Any) -> None:
         assert 16 <= result.registers <= most, (name, sizes, params, result.registers)
 
 
-def test_the_ring_is_in_flight_also_if_there_is_one_round(graphs: Any) -> None:
+def test_the_ring_is_in_flight_also_if_there_is_one_round(graphs):
     """24 loads of 16 bytes are 96 registers; fewer mean that loads sank to their uses."""
     graph = graphs["scaled"]
     params = KernelParams((16, 8), cluster=2, warps=8, stages=8)
@@ -58,13 +58,13 @@ def test_the_ring_is_in_flight_also_if_there_is_one_round(graphs: Any) -> None:
     assert compile_cubin(source.text, H200, name=source.name).registers > 96
 
 
-def test_the_same_text_gives_the_same_bytes(graphs: Any) -> None:
+def test_the_same_text_gives_the_same_bytes(graphs):
     source = sources(graphs)[-2]
     one, two = (compile_cubin(source.text, H200, name=source.name) for _ in range(2))
     assert one.image == two.image
 
 
-def test_every_function_compiles_without_a_stack(graphs: Any) -> None:
+def test_every_function_compiles_without_a_stack(graphs):
     """Sin and cos of the CUDA library would put a table on the stack."""
     text = graphs.text("rows_mixed")
     for op in ("sin", "cos", "exp", "log", "erf", "sigmoid", "powr[7/3]", "powr[-5]", "rsqrt"):
@@ -75,14 +75,14 @@ def test_every_function_compiles_without_a_stack(graphs: Any) -> None:
         assert compile_cubin(source.text, H200, name=source.name).registers > 0
 
 
-def test_refusal_of_text_that_is_not_cuda() -> None:
+def test_refusal_of_text_that_is_not_cuda():
     with pytest.raises(RejectionError) as info:
         compile_cubin('#include "ptx.cuh"\nPTX_KERNEL(32) k() { nonsense; }', H200, name="k")
     assert info.value.rejection.code == "COMPILE_FAILED"
     assert 'k.cu(2): error: identifier "nonsense" is undefined' in info.value.rejection.reason
 
 
-def test_refusal_of_spills() -> None:
+def test_refusal_of_spills():
     text = """#include "ptx.cuh"
 PTX_KERNEL(1024) k(float* out) {  // so that a thread has 64 registers
   float v[128];
@@ -96,7 +96,37 @@ PTX_KERNEL(1024) k(float* out) {  // so that a thread has 64 registers
     assert info.value.rejection.code == "SPILLS"
 
 
-def test_refusals_of_many_are_values() -> None:
+LOG = "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads\nUsed 64 registers"
+
+
+@pytest.mark.parametrize(
+    ("spills", "used"), [((0,), 1), ((8, 0), 2), ((60, 8, 0), 3), ((8, 8, 8), 3), ((90,), 1)]
+)
+def test_ways_to_compile_what_spills(monkeypatch, spills, used):
+    """With one block a multiprocessor, then with few registers; where much spills, no more."""
+    asked: list[tuple[Any, ...]] = []
+
+    def nvrtc(text, target, name, *way):
+        asked.append(way)
+        return b"%d" % len(asked), LOG % ((spills[len(asked) - 1],) * 3)
+
+    monkeypatch.setattr(compiler, "_nvrtc", nvrtc)
+    if spills[-1]:
+        with pytest.raises(RejectionError, match=f"{spills[0]} bytes of stack"):
+            compile_cubin("", H200, name="k")
+    else:
+        assert compile_cubin("", H200, name="k").image == b"%d" % used
+    assert asked == list(compiler._WAYS[:used])
+
+
+def test_every_way_compiles():
+    text = '#include "ptx.cuh"\nPTX_%s k(float* out) { ptx::st_f32(out, 1.0f); }'
+    for kernel in ("KERNEL(64)", "CLUSTER_KERNEL(64, 2)"):
+        for way in compiler._WAYS:
+            assert "Used" in compiler._nvrtc(text % kernel, H200, "k", *way)[1]
+
+
+def test_refusals_of_many_are_values():
     bad = KernelSource("k", "nonsense", (1, 1, 1), 32, 1, 0, (), pdl=False)
     good = KernelSource(
         "k", '#include "ptx.cuh"\nPTX_KERNEL(32) k() {}', (1, 1, 1), 32, 1, 0, (), pdl=False
@@ -107,8 +137,8 @@ def test_refusals_of_many_are_values() -> None:
     assert not isinstance(second, Rejection)
 
 
-def test_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> Any:
+def test_missing_compiler(monkeypatch):
+    def missing():
         raise RuntimeError("no libnvrtc.so")
 
     monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcVersion", missing)

@@ -1,7 +1,5 @@
 """The device headers by themselves: every function of ``ptx.cuh`` through the compiler."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -10,13 +8,12 @@ from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.target import H200
 from tests.support.primitives import CASES, GROUPS
-from tests.support.primitives.case import Case
 from tests.support.primitives.run import device_text
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_120a"])
 @pytest.mark.parametrize("group", list(GROUPS))
-def test_every_function_compiles(group: str, arch: str) -> None:
+def test_every_function_compiles(group, arch):
     cubin = compile_cubin(device_text(GROUPS[group]), replace(H200, arch=arch), name=group)
     assert cubin.stack_bytes == cubin.spill_bytes == 0
 
@@ -29,7 +26,7 @@ OLD = (
 )  # fmt: skip
 
 
-def test_what_sm_80_has_compiles_for_it() -> None:
+def test_what_sm_80_has_compiles_for_it():
     old = replace(H200, arch="sm_80")
     compile_cubin(device_text([CASES[name] for name in OLD]), old, name="old")
 
@@ -39,7 +36,7 @@ def test_what_sm_80_has_compiles_for_it() -> None:
     [(CASES["stmatrix_x1"], "stmatrix"), (CASES["pdl"], "launch_dependents")],
     ids=str,
 )
-def test_what_it_lacks_is_refused_by_name(case: Case, feature: str) -> None:
+def test_what_it_lacks_is_refused_by_name(case, feature):
     old = replace(H200, arch="sm_80")
     with pytest.raises(RejectionError, match=f"'.*{feature}.*sm_90 or higher") as caught:
         compile_cubin(device_text([case]), old, name="old")

@@ -1,9 +1,6 @@
 """Each elementwise rule, through a row kernel on the emulator, against the table of ``ir.ops``."""
 
-from __future__ import annotations
-
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +37,7 @@ OPERATIONS = [
 
 
 @pytest.fixture(scope="module")
-def module() -> Any:
+def module():
     kernels = []
     for operation in OPERATIONS:
         graph = parse_ugraph(TEXT.format(operation))
@@ -53,7 +50,7 @@ def module() -> Any:
 
 
 @pytest.mark.parametrize("case", range(len(OPERATIONS)), ids=OPERATIONS)
-def test_rule(module: Any, case: int) -> None:
+def test_rule(module, case):
     rng = np.random.default_rng(case)
     x = (rng.standard_normal((2, 256)) * 3).astype(np.float32)
     y = (rng.standard_normal((2, 256)) * 3).astype(np.float32)
@@ -81,7 +78,7 @@ def test_rule(module: Any, case: int) -> None:
     np.testing.assert_allclose(got[tiny], 0, atol=3e-7)
 
 
-def test_the_table_has_every_function() -> None:
+def test_the_table_has_every_function():
     assert all(is_elementwise(op) for op in ELEMENTWISE)
 
 
@@ -98,11 +95,11 @@ def test_the_table_has_every_function() -> None:
         (Fraction(1, 3), "0.33333334f"),
     ],
 )
-def test_literal(value: Fraction | str, text: str) -> None:
+def test_literal(value, text):
     assert literal(value) == text
 
 
-def test_refusals() -> None:
+def test_refusals():
     with pytest.raises(RejectionError, match="no expression for the operation 'gather'"):
         expression("gather", ["x"])
     with pytest.raises(RejectionError, match="not a rational exponent"):

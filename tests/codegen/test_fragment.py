@@ -1,7 +1,5 @@
 """The permuted depth order of device/fragment.cuh, with the fragment maps of mma.m16n8k16."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mirage_onnx.codegen.plan import Accumulator, Form
@@ -9,7 +7,7 @@ from mirage_onnx.codegen.plan import Accumulator, Form
 LANES = 32
 
 
-def mma_m16n8k16(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def mma_m16n8k16(a, b):
     """a[lane, 8], b[lane, 4] in register order -> d[lane, 4], as the PTX manual maps them."""
     full_a, full_b = np.zeros((16, 16)), np.zeros((16, 8))
     for lane in range(LANES):
@@ -27,7 +25,7 @@ def mma_m16n8k16(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return lanes
 
 
-def test_two_mmas_contract_a_step_of_32(rng: np.random.Generator) -> None:
+def test_two_mmas_contract_a_step_of_32(rng):
     columns, rows = rng.standard_normal((16, 32)), rng.standard_normal((8, 32))
     d = np.zeros((LANES, 4))
     lane_of = [divmod(lane, 4) for lane in range(LANES)]
@@ -45,7 +43,7 @@ def test_two_mmas_contract_a_step_of_32(rng: np.random.Generator) -> None:
     np.testing.assert_allclose(tile, rows @ columns.T, atol=1e-12)
 
 
-def test_accumulator_stores_hit_all_banks() -> None:
+def test_accumulator_stores_hit_all_banks():
     for tiles in range(1, 9):
         pitch = Accumulator(0, 0, Form.MMA, "a0", "Sum", 1, tiles).pitch
         for row, column in ((0, 0), (1, 0), (0, 8), (1, 8)):

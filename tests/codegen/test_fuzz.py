@@ -1,9 +1,6 @@
 """Random extents and numbers for every graph, on the emulator."""
 
-from __future__ import annotations
-
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import Kernel, KernelParams
+from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.target import H200
 
 NAMES = [
@@ -22,7 +19,7 @@ NAMES = [
 TOLERANCE = {DType.F16: 2e-3, DType.BF16: 1.6e-2, DType.F32: 1e-4}
 
 
-def extents(name: str, rng: random.Random) -> dict[str, int]:
+def extents(name, rng):
     found = {
         "a0": rng.choice([1, 2, 3, 8, 9, 11, 16, 17]),
         "a1": rng.choice([7, 8, 31, 32, 33, 40, 64, 96, 100, 128, 160, 200, 256, 300, 512]),
@@ -35,7 +32,7 @@ def extents(name: str, rng: random.Random) -> dict[str, int]:
     return found
 
 
-def numbers(kernel: Kernel, rng: random.Random) -> KernelParams:
+def numbers(kernel, rng):
     if kernel.loop is None:
         return KernelParams((1,) * len(kernel.grid), warps=rng.choice([1, 2, 4, 8]))
     tiles = {"a0": [1, 3, 8, 16, 24], "a2": [1, 7, 16, 24, 32, 48], "a3": [1]}
@@ -49,7 +46,7 @@ def numbers(kernel: Kernel, rng: random.Random) -> KernelParams:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_random_kernels(graphs: Any, seed: int) -> None:
+def test_random_kernels(graphs, seed):
     rng = random.Random(seed)
     cases, sources = [], []
     for _ in range(150):

@@ -1,7 +1,5 @@
 """The golden µGraphs of the generator: right in the emulator, compiled for all architectures."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any
@@ -10,12 +8,12 @@ import numpy as np
 import pytest
 from golden_graphs import NAMES, golden_graph
 
-from mirage_onnx.codegen import KernelSource, compile_cubin, emit_kernel
+from mirage_onnx.codegen import compile_cubin, emit_kernel
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.dtype import round_to
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph, ugraph_extents
-from mirage_onnx.target import H200, Target
+from mirage_onnx.ir.ugraph import KernelParams, ugraph_extents
+from mirage_onnx.target import H200
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
@@ -26,7 +24,7 @@ EXTENTS = (1, 2, 3, 5, 8, 16, 17, 24, 33)
 ARCHITECTURES = {"sm_80": False, "sm_89": False, "sm_90a": True, "sm_100a": True, "sm_120a": True}
 
 
-def numbers(rng: random.Random, kernel: Kernel, *, clusters: bool = True) -> KernelParams:
+def numbers(rng, kernel, *, clusters=True):
     return KernelParams(
         tuple(rng.choice([1, 2, 4, 8, 16, 20, 32]) for _ in kernel.grid),
         cluster=rng.choice([1, 2, 4]) if kernel.cluster and clusters else 1,
@@ -36,9 +34,7 @@ def numbers(rng: random.Random, kernel: Kernel, *, clusters: bool = True) -> Ker
     )
 
 
-def drawn(
-    name: str, graph: UGraph, target: Target
-) -> tuple[dict[str, int], tuple[KernelParams, ...], list[KernelSource]]:
+def drawn(name, graph, target):
     """Extents and numbers that the code generator accepts, and the kernels."""
     axes = sorted({a.partition("/")[0] for t in graph.tensors for a in t.axes})
     for seed in range(40):
@@ -63,7 +59,7 @@ def drawn(
     "name",
     [pytest.param(n, marks=[pytest.mark.slow] if i % 4 else []) for i, n in enumerate(NAMES)],
 )
-def test_right_in_the_emulator(name: str) -> None:
+def test_right_in_the_emulator(name):
     graph = golden_graph(name)
     extents, params, sources = drawn(name, graph, H200)
     rng = np.random.default_rng(0)
@@ -89,7 +85,7 @@ def test_right_in_the_emulator(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_compiles_for_every_architecture(arch: str) -> None:
+def test_compiles_for_every_architecture(arch):
     clusters = ARCHITECTURES[arch]
     target = replace(H200, arch=arch, has_clusters=clusters, max_cluster=8 if clusters else 1)
     spilled = []

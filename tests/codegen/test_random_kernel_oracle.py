@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,13 @@ import pytest
 from mutations import KINDS
 from random_kernel_block import COMPARISONS, UNARY
 from random_kernel_oracle import Want, difference, interpreted
-from random_kernel_tables import cell_table, features
-from random_kernels import FREE, MOST_RESCALED, RandomKernel, random_kernel
+from random_kernel_tables import cell_table, cells, features
+from random_kernel_wishes import EVERY, FIRST, WISHES, missing, unreachable, wish_of
+from random_kernels import FREE, MOST_RESCALED, random_kernel
 
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ops import ELEMENTWISE
-from mirage_onnx.ir.ugraph import UGraph
-from mirage_onnx.verify.domain import Axes, Float64, Rounded
+from mirage_onnx.verify.domain import Float64, Rounded
 from mirage_onnx.verify.tiles import Tile, Tiling
 from mirage_onnx.verify.wellformed import check_ugraph
 
@@ -34,11 +33,11 @@ CLEAR = 0.01
 
 
 @pytest.fixture(scope="module")
-def cases() -> list[RandomKernel]:
+def cases():
     return [random_kernel(seed) for seed in SEEDS]
 
 
-def test_they_are_what_was_asked_for(cases: list[RandomKernel]) -> None:
+def test_they_are_what_was_asked_for(cases):
     shares = Counter(f for case in cases for f in features(case))
     for name, least in SHARES.items():
         assert shares[name] >= least * len(cases), (name, shares[name])
@@ -52,7 +51,7 @@ def test_they_are_what_was_asked_for(cases: list[RandomKernel]) -> None:
         assert {p.warps for p in case.params} <= {1, 2, 4, 8, 16}
 
 
-def test_every_function_is_drawn(cases: list[RandomKernel]) -> None:
+def test_every_function_is_drawn(cases):
     drawn = {op.op for case in cases for k in case.graph.kernels for op in k.ops}
     others = {
         "powr",
@@ -69,7 +68,23 @@ def test_every_function_is_drawn(cases: list[RandomKernel]) -> None:
     assert set(COMPARISONS) <= set(ELEMENTWISE) and len(UNARY) > 10
 
 
-def test_a_seed_is_the_same_program_again() -> None:
+def test_wishes_are_granted(cases):
+    """Mostly; and what is said to be impossible does not come, nor is it wished for."""
+    wishes = {s: w for s in range(FIRST, FIRST + 60) if (w := wish_of(s, 0)) is not None}
+    assert len(wishes) == 60 - 60 // EVERY
+    granted = [w.cell in cells(random_kernel(s).graph) for s, w in wishes.items()]
+    assert sum(granted) >= 0.8 * len(wishes)
+    assert not any(wish_of(s, 0) for s in range(FIRST))
+    asked = {wish_of(s, 0) for s in range(FIRST, FIRST + 2 * len(WISHES))}
+    assert {*WISHES} <= asked
+    values = {
+        (op.op, op.dtype, op.layout) for case in cases for k in case.graph.kernels for op in k.ops
+    }
+    assert not [v for v in values if unreachable(*v)]
+    assert len(missing({w.cell for w in WISHES})) > 4
+
+
+def test_a_seed_is_the_same_program_again():
     for seed in (0, 17, 60):
         first, second = random_kernel(seed), random_kernel(seed)
         assert first.text == second.text
@@ -80,19 +95,19 @@ def test_a_seed_is_the_same_program_again() -> None:
 class Tensorcores(Rounded):
     """fp32 arithmetic that rounds as badly as it may: sums in order, contractions cut off."""
 
-    def elementwise(self, op: str, *args: np.ndarray) -> np.ndarray:
+    def elementwise(self, op, *args):
         exact = op in ("neg", "abs", "relu", "max", "min", "add", "sub", "mul", "square", "select")
         result = super().elementwise(op, *args)
         return result if exact or op in COMPARISONS else result * (1 + 1.5 * 2.0**-23)
 
-    def total(self, x: np.ndarray, axis: Axes) -> np.ndarray:
+    def total(self, x, axis):
         x = np.moveaxis(x, axis, range(-len(axis), 0))
         found = np.zeros(x.shape[: x.ndim - len(axis)], np.float32)
         for part in np.moveaxis(x.reshape(*found.shape, -1), -1, 0)[::-1]:
             found = found + part.astype(np.float32)
         return found.astype(np.float64)
 
-    def matmul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def matmul(self, x, y):
         found: Any = 0.0
         for k in range(0, x.shape[-1], 16):
             exact = found + x[..., k : k + 16] @ y[..., k : k + 16, :]
@@ -103,16 +118,14 @@ class Tensorcores(Rounded):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_right_kernels_are_right(cases: list[RandomKernel]) -> None:
+def test_right_kernels_are_right(cases):
     for case in cases:
         got = run(Tensorcores(), case, case.graph)
         assert not (found := wrong(case, got)), f"{case.text}\n{found}"
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_wrong_kernels_are_wrong(
-    cases: list[RandomKernel], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_kernels_are_wrong(cases, monkeypatch):
     """Other operations, maps and arguments; inputs read one element too far; tails not masked."""
     tried: Counter[str] = Counter()
     for case in cases[:50]:
@@ -130,7 +143,7 @@ def test_wrong_kernels_are_wrong(
     assert tried["sum_or_max"] > 5 and sum(tried.values()) > 250
 
 
-def some_mutants(case: RandomKernel) -> Iterator[tuple[str, UGraph]]:
+def some_mutants(case):
     """The first mutant of each kind of the verifier's corpus that has the same tensors."""
     tensors = {(t.name, t.axes) for t in case.graph.tensors}
     for kind in ("other_function", "sum_or_max", "drop_accumulator", "missing_rescale", "constant",
@@ -143,19 +156,17 @@ def some_mutants(case: RandomKernel) -> Iterator[tuple[str, UGraph]]:
             yield kind, graph
 
 
-def run(
-    domain: Float64, case: RandomKernel, graph: UGraph, inputs: Any = None
-) -> dict[str, np.ndarray]:
+def run(domain, case, graph, inputs=None):
     inputs = case.oracle.inputs if inputs is None else inputs
     return interpreted(domain, graph, case.params, case.extents, inputs)
 
 
-def wrong(case: RandomKernel, got: dict[str, np.ndarray]) -> list[str]:
+def wrong(case, got):
     wants = case.oracle.wants.items()
     return [d for n, w in wants if (d := difference(w, got[n][0].astype(w.dtype.numpy)))]
 
 
-def seen(case: RandomKernel, kind: str, graph: UGraph, inputs: Any) -> bool:
+def seen(case, kind, graph, inputs):
     """Whether a mistake changes what is saved clearly; then it must be found out."""
     try:
         exact = run(Float64(), case, graph, inputs)
@@ -167,7 +178,7 @@ def seen(case: RandomKernel, kind: str, graph: UGraph, inputs: Any) -> bool:
     return True
 
 
-def clear(want: Want, exact: np.ndarray) -> bool:
+def clear(want, exact):
     fits = np.isfinite(want.exact)
     if not np.isfinite(exact[fits]).all():
         return True
@@ -176,7 +187,7 @@ def clear(want: Want, exact: np.ndarray) -> bool:
     return bool(change > CLEAR * np.linalg.norm(want.exact[fits]) and change > 8 * error)
 
 
-def test_one_wrong_element_is_found() -> None:
+def test_one_wrong_element_is_found():
     exact = np.random.default_rng(0).standard_normal((8, 256))
     want = Want(exact, np.full((4, 8, 256), 1e-6), DType.F32)
     got = exact + 1e-6
@@ -187,6 +198,6 @@ def test_one_wrong_element_is_found() -> None:
     assert "row 3" in difference(want, got.astype(np.float32))
 
 
-def test_tables() -> None:
+def test_tables():
     table = cell_table({"add f32 row": 31, "exp f16 C_frag": 1})
     assert "2 cells, 1 of them at least 20 times" in table and "exp f16 C_frag (1)" in table

@@ -3,23 +3,21 @@
 More seeds, and tables of what they consist of: ``python bench/kernel_fuzz.py``.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from random_kernel_run import Outcome, Subject, compiled, emitted, emulate, run_seeds
+from random_kernel_run import Subject, compiled, emitted, emulate, run_seeds
 from random_kernels import random_kernel
 
 FAST, ALL, PART = 60, 500, 110
 MOST_REFUSED = 0.05
 
 
-def check(outcomes: Iterable[Outcome]) -> None:
+def check(outcomes):
     """Nothing is wrong, and hardly anything refused."""
     found = list(outcomes)
     bad = [str(o) for o in found if o.is_bad]
@@ -28,13 +26,13 @@ def check(outcomes: Iterable[Outcome]) -> None:
     assert len(refused) <= MOST_REFUSED * len(found), "\n".join(refused)
 
 
-def test_random_kernels() -> None:
+def test_random_kernels():
     check(run_seeds(range(FAST)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(FAST, ALL, PART))
-def test_more_random_kernels(first: int) -> None:
+def test_more_random_kernels(first):
     check(run_seeds(range(first, first + PART)))
 
 
@@ -56,7 +54,7 @@ MISTAKES: dict[str, tuple[str, Callable[[re.Match[str]], str], float]] = {
 }  # fmt: skip
 
 
-def mistakes(subject: Subject) -> Iterator[tuple[str, Subject]]:
+def mistakes(subject):
     """For every kind of mistake, if the text has a place for it, one kernel with it."""
     (source,) = subject.sources
     text, rng = source.text, random.Random(subject.case.seed)
@@ -70,7 +68,7 @@ def mistakes(subject: Subject) -> Iterator[tuple[str, Subject]]:
 
 
 @pytest.mark.slow
-def test_mistakes_in_the_text_are_noticed() -> None:
+def test_mistakes_in_the_text_are_noticed():
     subjects = [s for s in map(emitted, map(random_kernel, range(28))) if len(s.sources) == 1]
     tried = [m for s in subjects for m in mistakes(s)]
     for subject, module, at in compiled([s for _, s in tried]):
@@ -82,7 +80,7 @@ def test_mistakes_in_the_text_are_noticed() -> None:
         assert noticed[kind] >= share * made[kind], (kind, noticed[kind], made[kind])
 
 
-def test_outcomes_of_wrong_kernels() -> None:
+def test_outcomes_of_wrong_kernels():
     """Twice as much is wrong, and text that does not compile a fault, in a module with others."""
     store = re.compile(r"(store<\w+>\([^;]*, )(v\d+[^;]*)\);")
     subjects = (emitted(random_kernel(seed)) for seed in range(100))

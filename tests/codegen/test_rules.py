@@ -1,9 +1,6 @@
 """Each rule refuses what it names, and nothing that the generator writes."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -62,23 +59,21 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_refuses(name: str) -> None:
+def test_refuses(name):
     assert broken_rules(WRONG[name])
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_accepts(name: str) -> None:
+def test_accepts(name):
     assert not broken_rules(RIGHT[name])
 
 
-def test_violation_says_where() -> None:
+def test_violation_says_where():
     (found,) = broken_rules("const int a = 1;\n\n  asm();  // x\n")
     assert str(found) == "line 3 `asm();`: PTX is written in the ptx headers only"
 
 
-def test_an_emitted_kernel_that_breaks_a_rule_is_refused(
-    graphs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_emitted_kernel_that_breaks_a_rule_is_refused(graphs, monkeypatch):
     graph, params = graphs["rows"], KernelParams((1,), warps=4)
     extents = {"a0": 8, "a1": 1000, "a2": 4, "a3": 4}
     good = emit_kernel(graph, graph.kernels[0], params, extents, H200)
@@ -93,7 +88,7 @@ def test_an_emitted_kernel_that_breaks_a_rule_is_refused(
     assert caught.value.rejection.code == "EMIT_RULE"
 
 
-def test_collectives_exist_in_the_device_headers() -> None:
+def test_collectives_exist_in_the_device_headers():
     text = "".join(p.read_text() for p in Path(DEVICE_HEADERS).glob("*.cuh"))
     missing = [c for c in COLLECTIVES if f" {c}(" not in text]
     assert not missing

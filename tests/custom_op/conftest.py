@@ -1,11 +1,8 @@
 """Builds the custom-op library and the driver stand-in once, and models that use them."""
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +26,6 @@ from mirage_onnx.custom_op import (
     dim,
     write_bundle,
 )
-from tests.support.rewritten import Rewritten
 from tests.support.rewritten import chain as make_chain
 
 HERE = Path(__file__).resolve().parent
@@ -37,7 +33,7 @@ SOURCES = HERE.parents[1] / "cpp" / "ort_custom_ops"
 MAX_RANK = 8
 
 
-def compile_shared(output: Path, *arguments: str) -> Path:
+def compile_shared(output, *arguments):
     """Runs g++ unless another test process has already made the file."""
     with output.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -50,14 +46,14 @@ def compile_shared(output: Path, *arguments: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def build_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build_dir(tmp_path_factory):
     """A folder that all test processes of this run share."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if base.name.startswith("popen-") else base
 
 
 @pytest.fixture(scope="session")
-def ops_library(build_dir: Path) -> Path:
+def ops_library(build_dir):
     """The custom-op library, built by its own CMakeLists.txt."""
     build = build_dir / "ops"
     library = build / "libmirage_onnx_ops.so"
@@ -72,7 +68,7 @@ def ops_library(build_dir: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _environment(ops_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _environment(ops_library, monkeypatch):
     """Every test uses the library that was just built, and no setting of the caller's shell."""
     for name in ("EP", "DRIVER", "VERBOSE"):
         monkeypatch.delenv(f"MIRAGE_ONNX_{name}", raising=False)
@@ -82,16 +78,16 @@ def _environment(ops_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def driver(build_dir: Path) -> str:
+def driver(build_dir):
     """Path of the driver stand-in."""
     return str(compile_shared(build_dir / "standin.so", str(HERE / "standin_driver.cc")))
 
 
 @pytest.fixture(scope="session")
-def old_driver(build_dir: Path) -> Callable[[str], str]:
+def old_driver(build_dir):
     """Builds a stand-in without some entry point, by its compile definition."""
 
-    def build(definition: str) -> str:
+    def build(definition):
         source = str(HERE / "standin_driver.cc")
         path = build_dir / f"{definition.lower()}.so"
         return str(compile_shared(path, source, f"-D{definition}"))
@@ -100,13 +96,13 @@ def old_driver(build_dir: Path) -> Callable[[str], str]:
 
 
 @pytest.fixture
-def driver_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[list[str]]]:
+def driver_log(tmp_path, monkeypatch):
     """Calls that the stand-in saw, by their first word, each split into words."""
     path = tmp_path / "driver.log"
     path.touch()
     monkeypatch.setenv("STANDIN_LOG", str(path))
 
-    def read(kind: str) -> list[list[str]]:
+    def read(kind):
         lines = [line.split() for line in path.read_text().splitlines()]
         return [words for words in lines if words[0] == kind]
 
@@ -119,7 +115,7 @@ class Native:
 
     handle: ctypes.CDLL
 
-    def eval(self, text: str, shapes: list[list[int]]) -> tuple[int, int, str]:
+    def eval(self, text, shapes):
         """(0 value, 1 not parsed, 2 not evaluated), the value, the reason."""
         ranks = (ctypes.c_uint32 * max(1, len(shapes)))(*(len(s) for s in shapes))
         flat = [d for s in shapes for d in (*s, *([0] * (MAX_RANK - len(s))))]
@@ -131,14 +127,14 @@ class Native:
         )  # fmt: skip
         return code, value.value, error.value.decode()
 
-    def plan(self, text: bytes) -> str:
+    def plan(self, text):
         """ "" when the C++ parser accepts the plan, else its reason."""
         error = ctypes.create_string_buffer(512)
         size = ctypes.c_size_t
         self.handle.mirage_test_plan(text, size(len(text)), error, size(512))
         return error.value.decode(errors="replace")
 
-    def bundle(self, data: bytes, kind: int, number: int) -> str:
+    def bundle(self, data, kind, number):
         """ "" when the C++ reader finds the section, else its reason."""
         error = ctypes.create_string_buffer(512)
         size, u32 = ctypes.c_size_t, ctypes.c_uint32
@@ -147,12 +143,12 @@ class Native:
         )
         return error.value.decode(errors="replace")
 
-    def sha256(self, data: bytes) -> bytes:
+    def sha256(self, data):
         out = ctypes.create_string_buffer(32)
         self.handle.mirage_test_sha256(data, ctypes.c_size_t(len(data)), out)
         return out.raw
 
-    def decide(self, **facts: Any) -> tuple[str, str, str]:
+    def decide(self, **facts):
         """Mode, domain and reason of the decision rule."""
         known = {
             "ep": "auto", "driver_given": 0, "ort_has_cuda": 1, "driver_error": "",
@@ -169,11 +165,11 @@ class Native:
 
 
 @pytest.fixture(scope="session")
-def native(ops_library: Path) -> Native:
+def native(ops_library):
     return Native(ctypes.CDLL(str(ops_library)))
 
 
-def add_plan(**changes: Any) -> Plan:
+def add_plan(**changes):
     """out = a + b over float vectors of any length, by the stand-in's standin_add."""
     args = (OutputPtr(0), InputPtr(0), InputPtr(1), Int32(dim(0, 0)))
     launch = Launch(0, "standin_add", (dim(0, 0).ceildiv(32), const(1), const(1)), 32, args)
@@ -194,12 +190,12 @@ class Models:
     tag: str
     add_plan = staticmethod(add_plan)
 
-    def standin_cubin(self, **kernels: list[int]) -> bytes:
+    def standin_cubin(self, **kernels):
         """An image for the stand-in: kernel names with the sizes of their parameters."""
         lines = [f"{name} {' '.join(map(str, sizes))}\n" for name, sizes in kernels.items()]
         return "".join(("STANDIN\n", *lines, "end\n", self.tag)).encode() + b"\0"
 
-    def bundle(self, *plans: Plan | str) -> bytes:
+    def bundle(self, *plans):
         """A bundle of plans over one cubin that holds the stand-in's kernels."""
         texts = tuple(plan if isinstance(plan, str) else plan.to_text() for plan in plans)
         cubin = self.standin_cubin(standin_add=[8, 8, 8, 4], standin_copy=[8, 8, 8], other=[8])
@@ -207,14 +203,14 @@ class Models:
 
     def add(
         self,
-        bundle: bytes | None = None,
+        bundle=None,
         *,
-        domain: str = "ai.mirage.v1.sm90a",
-        nodes: int = 1,
-        workspace: bool = False,
-        number: int = 0,
-        function: bool = True,
-    ) -> bytes:
+        domain="ai.mirage.v1.sm90a",
+        nodes=1,
+        workspace=False,
+        number=0,
+        function=True,
+    ):
         """A chain y = a + b + b + ... of MuGraph nodes ``node0``, ``node1``, ...
 
         The function body is the ONNX Add, so both paths give the same values.
@@ -263,18 +259,18 @@ class Models:
 
 
 @pytest.fixture
-def models(request: pytest.FixtureRequest) -> Models:
+def models(request):
     return Models(request.node.nodeid)
 
 
 @pytest.fixture
-def vectors() -> dict[str, np.ndarray]:
+def vectors():
     """Feeds for ``Models.add``: 100 floats each, which no block of 32 divides."""
     rng = np.random.default_rng(7)
     return {name: rng.standard_normal(100).astype(np.float32) for name in "ab"}
 
 
 @pytest.fixture(scope="session")
-def chain() -> Rewritten:
+def chain():
     """A model of three regions and its rewritten form, with real kernels."""
     return make_chain()

@@ -44,6 +44,10 @@ void evaluate(const mirage::Plan& plan) {
   const char* why = nullptr;
   int64_t value = 0;
   if (plan.has_workspace) plan.workspace_bytes.eval(dims, &value, &why);
+  for (const auto& pair : plan.equal) {
+    pair.left.eval(dims, &value, &why);
+    pair.right.eval(dims, &value, &why);
+  }
   for (const auto& output : plan.outputs) {
     for (const auto& dim : output.dims) dim.eval(dims, &value, &why);
   }

@@ -1,7 +1,5 @@
 """Sessions that run the op on the CPU, by the driver's stand-in."""
 
-from __future__ import annotations
-
 from mirage_onnx.custom_op import InferenceSession, Launch, Variant
 
 CPU = ["CPUExecutionProvider"]
@@ -11,9 +9,12 @@ def run(session, feeds):
     return session.run(None, feeds)[0]
 
 
-def host_session(models, driver, plan, **kwargs):
-    model = models.add(models.bundle(plan), **kwargs)
+def hosted(model, driver):
     return InferenceSession(model, providers=CPU, ep="host", driver=driver)
+
+
+def host_session(models, driver, plan, **kwargs):
+    return hosted(models.add(models.bundle(plan), **kwargs), driver)
 
 
 def replace_launch(models, **fields):

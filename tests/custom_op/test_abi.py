@@ -1,7 +1,5 @@
 """Our declarations of foreign ABIs against official headers, where a machine has them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path
@@ -15,14 +13,14 @@ CUDA_PLACES = (os.environ.get("CUDA_INCLUDE_DIR", ""), "/usr/local/cuda/include"
                "/usr/local/cuda-13.0/include")  # fmt: skip
 
 
-def find(header: str, places: tuple[str, ...]) -> str:
+def find(header, places):
     for place in places:
         if place and (Path(place) / header).is_file():
             return place
     pytest.skip(f"no official {header} in {' '.join(filter(None, places))}")
 
 
-def compiles(source: Path, *includes: str) -> str:
+def compiles(source, *includes):
     """ "" when the file compiles, else what the compiler said."""
     options = [f"-I{path}" for path in (*includes, str(SOURCES))]
     command = ["g++", "-std=c++17", "-fsyntax-only", "-Wno-invalid-offsetof", *options, str(source)]

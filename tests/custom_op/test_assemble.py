@@ -1,21 +1,17 @@
 """Bundles: instances whose kernels and bodies agree share a plan, equal kernels an image."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from small_models import Net, region_of, search_region
 
-from mirage_onnx.codegen.candidates import Compiled, compile_candidates
+from mirage_onnx.codegen.candidates import compile_candidates
 from mirage_onnx.custom_op.assemble import BundleBuilder
-from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.text import parse_ugraph
 from mirage_onnx.target import H200
 
 
-def compiled(*widths: int) -> list[tuple[Region, Compiled]]:
+def compiled(*widths):
     found = []
     for n in widths:
         net = Net()
@@ -28,11 +24,11 @@ def compiled(*widths: int) -> list[tuple[Region, Compiled]]:
 
 
 @pytest.fixture(scope="module")
-def pair() -> list[tuple[Region, Compiled]]:
+def pair():
     return compiled(32, 48)
 
 
-def test_equal_regions_share_everything(pair: Any) -> None:
+def test_equal_regions_share_everything(pair):
     builder = BundleBuilder(H200)
     region, kernels = pair[0]
     assert [builder.add(region, kernels, "body")[0] for _ in range(3)] == [0, 0, 0]
@@ -40,7 +36,7 @@ def test_equal_regions_share_everything(pair: Any) -> None:
     assert (len(bundle.cubins), len(bundle.plans)) == (1, 1)
 
 
-def test_another_body_is_another_plan_over_the_same_image(pair: Any) -> None:
+def test_another_body_is_another_plan_over_the_same_image(pair):
     builder = BundleBuilder(H200)
     region, kernels = pair[0]
     assert [builder.add(region, kernels, key)[0] for key in ("a", "b", "a")] == [0, 1, 0]
@@ -49,7 +45,7 @@ def test_another_body_is_another_plan_over_the_same_image(pair: Any) -> None:
     assert bundle.plans[0] == bundle.plans[1]
 
 
-def test_another_region_is_another_image(pair: Any) -> None:
+def test_another_region_is_another_image(pair):
     builder = BundleBuilder(H200)
     numbers = [builder.add(region, kernels, "")[0] for region, kernels in pair]
     assert numbers == [0, 1]
@@ -58,7 +54,7 @@ def test_another_region_is_another_image(pair: Any) -> None:
     assert all(c[:4] == b"\x7fELF" for c in bundle.cubins)
 
 
-def test_provenance_rebuilds_the_kernels(pair: Any) -> None:
+def test_provenance_rebuilds_the_kernels(pair):
     builder = BundleBuilder(H200)
     region, kernels = pair[1]
     builder.add(region, kernels, "")
@@ -67,20 +63,20 @@ def test_provenance_rebuilds_the_kernels(pair: Any) -> None:
     assert record["target"] == "h200"
     assert parse_ugraph(str(record["ugraph"])) == kernels.candidate.ugraph
     assert record["params"] == [p.to_text() for p in kernels.candidate.params]
-    assert [k["name"] for k in record["kernels"]] == [s.name for s in kernels.sources]  # type: ignore[attr-defined]
+    assert [k["name"] for k in record["kernels"]] == [s.name for s in kernels.sources]
 
 
-def test_kernels_are_named_by_their_region(pair: Any) -> None:
+def test_kernels_are_named_by_their_region(pair):
     names = [s.name for region, k in pair for s in k.sources]
     assert names == [f"mugraph_{region.key}_k0" for region, _ in pair]
 
 
-def test_compiling_again_gives_the_same_bytes(pair: Any) -> None:
+def test_compiling_again_gives_the_same_bytes(pair):
     (_, again), (_, first) = compiled(32)[0], pair[0]
     assert [c.image for c in again.cubins] == [c.image for c in first.cubins]
 
 
-def test_refused_candidates_are_passed_over(pair: Any) -> None:
+def test_refused_candidates_are_passed_over(pair):
     region, kernels = pair[0]
     good = kernels.candidate
     bad = replace(good, params=tuple(replace(p, tile=(1 << 20, 8)) for p in good.params))

@@ -1,7 +1,5 @@
 """Cut models: what is exposed, fed and kept."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -17,24 +15,23 @@ from mirage_onnx.custom_op.boundary import (
 )
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.errors import MirageError
-from tests.support.rewritten import Rewritten
 
 CPU = ["CPUExecutionProvider"]
 X = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float16)
 
 
 @pytest.fixture
-def files(chain: Rewritten) -> tuple[ModelFile, ModelFile]:
+def files(chain):
     return ModelFile(chain.original, None), ModelFile(chain.model, None)
 
 
-def run(model: bytes, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def run(model, feeds):
     session = ort.InferenceSession(model, providers=CPU)
     names = [o.name for o in session.get_outputs()]
     return dict(zip(names, session.run(names, feeds), strict=True))
 
 
-def test_boundaries(chain: Rewritten, files: tuple[ModelFile, ModelFile]) -> None:
+def test_boundaries(chain, files):
     h, g, y = (r.outputs[0].tensor.name for r in chain.regions)
     assert boundaries(files[1]) == (
         Boundary(chain.nodes[0], ("x0",), (h,)),
@@ -44,9 +41,7 @@ def test_boundaries(chain: Rewritten, files: tuple[ModelFile, ModelFile]) -> Non
     assert boundaries(files[0]) == ()
 
 
-def test_the_original_shows_what_regions_read(
-    chain: Rewritten, files: tuple[ModelFile, ModelFile]
-) -> None:
+def test_the_original_shows_what_regions_read(chain, files):
     cuts = boundaries(files[1])
     found = run(exposed(files[0], cuts), {"x0": X})
     h, g, y = (r.outputs[0].tensor.name for r in chain.regions)
@@ -54,7 +49,7 @@ def test_the_original_shows_what_regions_read(
     assert len(chain.original.graph.output) == 1, "the caller's model stays"
 
 
-def test_regions_are_cut_out_alike(chain: Rewritten, files: tuple[ModelFile, ModelFile]) -> None:
+def test_regions_are_cut_out_alike(chain, files):
     """In stock onnxruntime the custom nodes run their bodies, so both sides agree bit for bit."""
     cuts = boundaries(files[1])
     values = {"x0": X, **run(exposed(files[0], cuts), {"x0": X})}
@@ -71,7 +66,7 @@ def test_regions_are_cut_out_alike(chain: Rewritten, files: tuple[ModelFile, Mod
     assert other[cuts[0].makes[0]].tobytes() == left[cuts[0].makes[0]].tobytes()
 
 
-def test_some_of_the_nodes(files: tuple[ModelFile, ModelFile]) -> None:
+def test_some_of_the_nodes(files):
     cuts = boundaries(files[1])[1:2]
     values = {cuts[0].reads[0]: X}
     (node,) = onnx.load_from_string(detached_nodes(files[1], cuts, values)).graph.node
@@ -79,7 +74,7 @@ def test_some_of_the_nodes(files: tuple[ModelFile, ModelFile]) -> None:
 
 
 @pytest.mark.parametrize("what", ["reads", "makes"])
-def test_models_of_different_origin(files: tuple[ModelFile, ModelFile], what: str) -> None:
+def test_models_of_different_origin(files, what):
     names = {"reads": ("x0",), "makes": ("x0",), what: ("elsewhere",)}
     cut = Boundary("n", **names)
     with pytest.raises(MirageError, match="'elsewhere', which node 'n'") as caught:

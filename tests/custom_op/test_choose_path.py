@@ -1,9 +1,6 @@
 """Where ``verify`` runs kernels if it is not told."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import onnxruntime as ort
 import pytest
@@ -11,15 +8,14 @@ import pytest
 from mirage_onnx.custom_op import choose_path as module
 from mirage_onnx.custom_op.choose_path import NO_COMPILER, choose_path
 from mirage_onnx.errors import MirageError
-from mirage_onnx.target import H200, Target
-from tests.support.rewritten import Rewritten
+from mirage_onnx.target import H200
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def set_up(gpu: Target | None, *, compiler: bool, cuda: bool = True) -> None:
+def machine(monkeypatch):
+    def set_up(gpu, *, compiler, cuda=True):
         providers = [CUDA, CPU] if cuda else [CPU]
         monkeypatch.setattr(ort, "get_available_providers", lambda: providers)
         monkeypatch.setattr(module, "present_target", lambda: gpu)
@@ -48,26 +44,26 @@ OTHER = replace(H200, suffix="sm100a")
     ],
 )
 def test_defaults(
-    chain: Rewritten,
-    machine: Any,
-    gpu: Target | None,
-    cuda: bool,
-    compiler: bool,
-    provider: str | None,
-    emulate: bool | None,
-    wanted: tuple[str, bool, str],
-) -> None:
+    chain,
+    machine,
+    gpu,
+    cuda,
+    compiler,
+    provider,
+    emulate,
+    wanted,
+):
     machine(gpu, compiler=compiler, cuda=cuda)
     assert choose_path(chain.model.SerializeToString(), provider, emulate) == wanted
 
 
-def test_a_model_without_kernels_is_not_emulated(chain: Rewritten, machine: Any) -> None:
+def test_a_model_without_kernels_is_not_emulated(chain, machine):
     machine(None, compiler=True)
     model = chain.original.SerializeToString()
     assert choose_path(model, None, None) == ("cpu", False, "")
 
 
-def test_the_emulator_has_no_cuda_provider(chain: Rewritten) -> None:
+def test_the_emulator_has_no_cuda_provider(chain):
     with pytest.raises(MirageError) as caught:
         choose_path(chain.model.SerializeToString(), "cuda", True)
     assert caught.value.code == "OPTION_INVALID"

@@ -1,7 +1,5 @@
 """Comparing models: what passes, what does not, what the report says of kernels."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -20,7 +18,7 @@ from mirage_onnx.rewrite.model import rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement
 
 
-def model(nodes, kind=TensorProto.FLOAT16, shape=("batch", 8), inits=None, out=None) -> bytes:
+def model(nodes, kind=TensorProto.FLOAT16, shape=("batch", 8), inits=None, out=None):
     """x -> nodes -> y."""
     typed = helper.make_tensor_value_info
     graph = helper.make_graph(
@@ -34,7 +32,7 @@ def model(nodes, kind=TensorProto.FLOAT16, shape=("batch", 8), inits=None, out=N
     return helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
 
 
-def scaled(factor: float, dtype=np.float16) -> bytes:
+def scaled(factor, dtype=np.float16):
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     return model([("Mul", ["x", "f"], ["y"])], kind, inits={"f": np.array(factor, dtype)})
 
@@ -288,7 +286,7 @@ def test_dynamic_dimensions(dim, size):
     assert size_of(dim, {"seq": 9}) == size
 
 
-def original_add() -> onnx.ModelProto:
+def original_add():
     floats = [helper.make_tensor_value_info(v, TensorProto.FLOAT, ["n"]) for v in "abc"]
     graph = helper.make_graph(
         [helper.make_node("Add", ["a", "b"], ["c"], name="sum")], "add", floats[:2], floats[2:]
@@ -296,7 +294,7 @@ def original_add() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
-def rewritten_add(models) -> bytes:
+def rewritten_add(models):
     region = Replacement(("sum",), ("a", "b"), (), ("c",), False, 0)
     bundle = models.bundle(models.add_plan())
     return rewrite_model(original_add(), [region], bundle).SerializeToString()

@@ -1,19 +1,15 @@
 """Inputs from a file: what fits, and one line for what does not."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import ml_dtypes
 import numpy as np
 import pytest
 
-from mirage_onnx.custom_op.compare_inputs import check_inputs, read_inputs
+from mirage_onnx.custom_op.compare_inputs import KINDS, check_inputs, draw_inputs, read_inputs
 from mirage_onnx.errors import MirageError
 
 
 class Argument:
-    def __init__(self, name: str, kind: str, shape: list[int | str | None]) -> None:
+    def __init__(self, name, kind, shape):
         self.name, self.type, self.shape = name, f"tensor({kind})", shape
 
 
@@ -25,7 +21,7 @@ ARGUMENTS = [
 GOOD = {"x": np.ones((3, 8), np.float16), "ids": np.array([1, 2]), "mask": np.array(True)}
 
 
-def test_a_file(tmp_path: Path) -> None:
+def test_a_file(tmp_path):
     path = tmp_path / "inputs.npz"
     np.savez(path, **dict(reversed(GOOD.items())))
     found = check_inputs(ARGUMENTS, read_inputs(path))
@@ -46,14 +42,14 @@ def test_a_file(tmp_path: Path) -> None:
         ({"ids": np.array([[1, 2]])}, "'ids' is [1, 2], not [2]"),
     ],
 )
-def test_what_does_not_fit(change: dict[str, np.ndarray | None], said: str) -> None:
+def test_what_does_not_fit(change, said):
     given = {n: x for n, x in {**GOOD, **change}.items() if x is not None}
     with pytest.raises(MirageError) as caught:
         check_inputs(ARGUMENTS, given)
     assert (caught.value.code, caught.value.detail) == ("INPUTS_INVALID", said)
 
 
-def test_everything_wrong_is_in_one_line() -> None:
+def test_everything_wrong_is_in_one_line():
     with pytest.raises(MirageError) as caught:
         check_inputs(ARGUMENTS, {"x": np.ones(1), "z": np.ones(1)})
     said = ("'ids' is missing", "'mask' is missing", "'z' is no input", "'x' is float64")
@@ -61,7 +57,13 @@ def test_everything_wrong_is_in_one_line() -> None:
     assert "\n" not in caught.value.line()
 
 
-def test_bfloat16_comes_as_bits(tmp_path: Path) -> None:
+def test_sizes_of_dynamic_dimensions():
+    found = list(draw_inputs(ARGUMENTS, 0, 1, {"batch": [2, 5, 1]}, {}))
+    assert [len(arrays["x"]) for _, arrays in found] == [2] * (1 + len(KINDS)) + [5, 1]
+    assert [kind for kind, _ in found][-2:] == ["normal at batch=5", "normal at batch=1"]
+
+
+def test_bfloat16_comes_as_bits(tmp_path):
     argument = [Argument("x", "bfloat16", [2])]
     x = np.array([1.5, -2], ml_dtypes.bfloat16)
     for given in ({"x": x}, {"x": x.view(np.uint16)}):
@@ -71,7 +73,7 @@ def test_bfloat16_comes_as_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"PK\x03\x04 cut off"])
-def test_no_npz(tmp_path: Path, content: bytes) -> None:
+def test_no_npz(tmp_path, content):
     path = tmp_path / "inputs.npz"
     path.write_bytes(content)
     with pytest.raises(MirageError) as caught:
@@ -80,7 +82,7 @@ def test_no_npz(tmp_path: Path, content: bytes) -> None:
     assert "\n" not in caught.value.line()
 
 
-def test_other_files(tmp_path: Path) -> None:
+def test_other_files(tmp_path):
     np.save(tmp_path / "one.npy", np.ones(1))
     np.savez(tmp_path / "object.npz", x=np.array([{}], object))
     for name in ("one.npy", "object.npz"):

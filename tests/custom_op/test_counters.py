@@ -1,7 +1,5 @@
 """The counters of launches, with many sessions and threads."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,14 +1,11 @@
 """The rule that decides between kernels and bodies, and where its facts come from."""
 
-from __future__ import annotations
-
 import onnxruntime as ort
 import pytest
 
 from mirage_onnx.custom_op import InferenceSession, launches, register
 from mirage_onnx.errors import MirageError
-
-CPU = ["CPUExecutionProvider"]
+from tests.custom_op.host import CPU, hosted
 
 
 @pytest.mark.parametrize(
@@ -82,7 +79,7 @@ def test_the_default_is_auto(capfd, monkeypatch):
 
 
 def test_nothing_is_printed_unasked(models, driver, capfd, vectors):
-    session = InferenceSession(models.add(), providers=CPU, ep="host", driver=driver)
+    session = hosted(models.add(), driver)
     session.run(None, vectors)
     assert capfd.readouterr() == ("", "")
 
@@ -130,7 +127,7 @@ def test_drivers_that_cannot_be_used(ops_library, old_driver, ep, library, messa
 def test_devices_that_cannot_be_used(models, driver, monkeypatch, variable, value, message):
     monkeypatch.setenv(variable, value)
     with pytest.raises(MirageError, match=message):
-        InferenceSession(models.add(), providers=CPU, ep="host", driver=driver)
+        hosted(models.add(), driver)
 
 
 def test_a_driver_that_fails_to_start(old_driver, monkeypatch):

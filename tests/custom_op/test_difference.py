@@ -1,7 +1,5 @@
 """The least tolerances are those of ``numpy.allclose``; the rest of the module: test_compare.py."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +14,7 @@ UP, DOWN = 1 + 1e-9, 1 - 1e-9
 
 
 @given(VECTORS, VECTORS)
-def test_least_tolerances_are_least(want: np.ndarray, got: np.ndarray) -> None:
+def test_least_tolerances_are_least(want, got):
     atol, rtol = least_tolerances(want, got)
     assert atol is not None
     assert np.allclose(got, want, rtol=0, atol=atol * UP)
@@ -42,13 +40,11 @@ def test_least_tolerances_are_least(want: np.ndarray, got: np.ndarray) -> None:
         ([], [], (0.0, 0.0)),
     ],
 )
-def test_special_values(
-    want: list[float], got: list[float], least: tuple[float | None, float | None]
-) -> None:
+def test_special_values(want, got, least):
     assert least_tolerances(np.array(want, float), np.array(got, float)) == least
 
 
-def test_the_worst_input_needs_the_most() -> None:
+def test_the_worst_input_needs_the_most():
     x = np.array([1.0, 2.0], np.float32)
     near = difference("y", x, x * np.float32(1.25), 1.0, 0.0, "near")
     far = difference("y", x, x * np.float32(1.5), 1.0, 0.0, "far")

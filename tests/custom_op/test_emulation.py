@@ -1,7 +1,5 @@
 """Sessions with ``emulate=True``: kernels run, without a GPU, or a line says why not."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from pathlib import Path
@@ -18,14 +16,9 @@ import mirage_onnx
 from mirage_onnx.custom_op import emulation
 from mirage_onnx.emulator import driver, toolchain
 from mirage_onnx.errors import MirageError
-from tests.support.rewritten import Rewritten, tampered, with_plan
+from tests.support.rewritten import Rewritten, any_rows, tampered, with_plan
 
 CPU = ["CPUExecutionProvider"]
-
-
-@pytest.fixture(autouse=True)
-def library(ops_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MIRAGE_ONNX_OPS_LIBRARY", str(ops_library))
 
 
 def emulated(model: onnx.ModelProto, **options: Any) -> ort.InferenceSession:
@@ -228,7 +221,7 @@ def test_a_damaged_bundle(chain: Rewritten) -> None:
         ("args i0 i1 o0", "args i1 i0 o0", ""),  # 8 KiB where 1 KiB is read, and the reverse
         ("args i0 i1 o0", "args i0 i1 i0", ""),
         ("args i0 i1 o0", "args i0 i1", "2 arguments for 3 parameters"),
-        ("args i0 i1 o0", "args i0 i1 i64:7", "'o0' is an integer"),
+        ("args i0 i1 o0", "args i0 i1 i64:7", "'o0' is no pointer"),
     ],
 )
 def test_a_wrong_launch_names_node_and_kernel(
@@ -239,3 +232,28 @@ def test_a_wrong_launch_names_node_and_kernel(
         session.run(None, inputs(0))
     text = str(caught.value)
     assert chain.nodes[0] in text and chain.compiled[0].sources[0].name in text and said in text
+
+
+def test_sizes_that_only_a_run_knows() -> None:
+    made = any_rows()
+    (x,) = (v.name for v in made.original.graph.input)
+    session, stock = emulated(made.model), made.original.SerializeToString()
+    reference = ort.InferenceSession(stock, providers=CPU)
+    for rows in (1, 5, 0, 33):
+        feeds = {x: np.random.default_rng(rows).standard_normal((rows, 64)).astype(np.float16)}
+        (got,), (want,) = (s.run(None, feeds) for s in (session, reference))
+        np.testing.assert_allclose(got, want, rtol=2e-3)
+    assert list(mirage_onnx.launches(session).values()) == [3]
+    for old, new, said in (
+        (" i32:", " i64:", "'a0' is no i32"),
+        (" i32:", " w:0 i32:", ""),
+        ("o0 i32:d0.0,", "i0 i32:d0.0,", "read-only"),
+        ("grid d0.0,", "grid 9,", ""),
+    ):
+        try:
+            wrong = emulated(tampered(made.model, with_plan(0, old, new)))
+            wrong.run(None, {x: np.ones((5, 64), np.float16)})
+        except Exception as error:
+            assert said in str(error)
+        else:
+            raise AssertionError(new)

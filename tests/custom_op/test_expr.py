@@ -1,7 +1,5 @@
 """Expressions: the Python and the C++ definition agree on every text and every value."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirage_onnx.custom_op import Bundle, const, dim, write_bundle
+from mirage_onnx.custom_op.plan import Equal
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parents[1] / "cpp" / "ort_custom_ops"
@@ -25,7 +26,7 @@ def test_parsers_survive_mutated_input(models, tmp_path):
         pytest.skip("this compiler has no sanitizer runtime")
     assert built.returncode == 0, built.stderr
     plans = (
-        models.add_plan().to_text(),
+        models.add_plan(equal=(Equal(dim(0, 0) * dim(1, 0), const(4)),)).to_text(),
         models.add_plan(workspace=dim(0, 0).ceildiv(7) * (dim(1, 0) + const(1))).to_text(),
     )
     seeds = [write_bundle(Bundle((b"cubin", b""), plans, ({"a": 1},))), *map(str.encode, plans)]

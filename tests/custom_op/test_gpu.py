@@ -1,7 +1,5 @@
 """The same library on a real GPU: CUDA provider, driver, stream, CUDA graph, threads."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np
@@ -44,7 +42,7 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
-def target() -> str:
+def target():
     if CUDA not in ort.get_available_providers():
         pytest.skip("this onnxruntime has no CUDA execution provider")
     device_module = pytest.importorskip("cuda.core")
@@ -60,7 +58,7 @@ def target() -> str:
 
 
 @pytest.fixture(scope="module")
-def cubin(target: str) -> bytes:
+def cubin(target):
     from cuda.core import Program, ProgramOptions
 
     program = Program(SOURCE, "c++", ProgramOptions(arch=target))
@@ -71,7 +69,7 @@ def cubin(target: str) -> bytes:
 def session_of(models, cubin, target):
     """Makes CUDA sessions of a chain of add nodes."""
 
-    def make(*, nodes: int = 1, smem: int = 0, options: dict[str, str] | None = None):
+    def make(*, nodes=1, smem=0, options=None):
         args = (OutputPtr(0), InputPtr(0), InputPtr(1), Int32(dim(0, 0)))
         grid = (dim(0, 0).ceildiv(128), const(1), const(1))
         launch = Launch(0, "add", grid, 128, args, smem_bytes=smem, pdl=target == "sm_90a")

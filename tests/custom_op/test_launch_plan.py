@@ -1,26 +1,26 @@
 """From a candidate to its launch plan: inputs, weights stored in another order, workspace."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from region_data import sources_of
 from small_models import Net, region_of, search_region
 
-from mirage_onnx.custom_op.launch_plan import ALIGNMENT, Planned, dim_permutation, plan_candidate
-from mirage_onnx.custom_op.plan import InputPtr, OutputPtr, WorkspacePtr, parse_plan
+from mirage_onnx.custom_op.expr import ExprError, const
+from mirage_onnx.custom_op.launch_plan import dim_permutation, plan_candidate
+from mirage_onnx.custom_op.plan import InputPtr, Int32, OutputPtr, WorkspacePtr, parse_plan
+from mirage_onnx.custom_op.runtime_sizes import ALIGNMENT, RuntimeSizes, total
 from mirage_onnx.errors import MirageError
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor
-from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.ir.region import RegionTensor
+from mirage_onnx.ir.runtime_extent import Monomial
+from mirage_onnx.ir.ugraph import KTensor
 from mirage_onnx.tune.measure import stored
 
 
-def source(shape: tuple[int, ...], dims: tuple[str, ...]) -> RegionTensor:
+def source(shape, dims):
     """``dims``: the axes of each dimension as words."""
     held = tuple(tuple(d.split()) for d in dims)
     axes = tuple(dict.fromkeys(a for d in held for a in d))
@@ -42,7 +42,7 @@ def source(shape: tuple[int, ...], dims: tuple[str, ...]) -> RegionTensor:
         ((6, 5), ("a0 a1", "a2"), ("a0", "a1", "a2"), (0, 1)),
     ],
 )
-def test_order_of_dims(shape: Any, dims: Any, axes: Any, wanted: Any) -> None:
+def test_order_of_dims(shape, dims, axes, wanted):
     tensor = source(shape, dims)
     assert dim_permutation(tensor, axes) == wanted
     x = np.arange(np.prod(shape)).reshape(shape)
@@ -54,14 +54,14 @@ def test_order_of_dims(shape: Any, dims: Any, axes: Any, wanted: Any) -> None:
     assert np.array_equal(stored(tensor, axes, x, extents).ravel(), x.transpose(wanted).ravel())
 
 
-def test_no_order_of_dims_reorders_what_one_dim_holds() -> None:
+def test_no_order_of_dims_reorders_what_one_dim_holds():
     tensor = source((6, 5), ("a0 a1", "a2"))
     with pytest.raises(MirageError) as caught:
         dim_permutation(tensor, ("a1", "a0", "a2"))
     assert caught.value.code == "INTERNAL"
 
 
-def planned(model: onnx.ModelProto) -> tuple[Region, Any, Planned]:
+def planned(model):
     region = region_of(model)
     candidate = search_region(region).candidates[0].candidate
     sources = sources_of(region, candidate, "kernel")
@@ -70,7 +70,7 @@ def planned(model: onnx.ModelProto) -> tuple[Region, Any, Planned]:
     return region, sources, plan_candidate(region, candidate, sources, ids)
 
 
-def test_one_kernel() -> None:
+def test_one_kernel():
     net = Net()
     x = net.input(2, 4, 512)
     y = net.MatMul(net.rms(x, net.weight(512)), net.weight(512, 256))
@@ -89,13 +89,13 @@ def test_one_kernel() -> None:
     assert pointers["o0"] == OutputPtr(0)
 
 
-def test_the_plan_is_text_and_back() -> None:
+def test_the_plan_is_text_and_back():
     net = Net()
     _, _, got = planned(net.model(net.Relu(net.MatMul(net.input(8, 512), net.weight(512, 256)))))
     assert parse_plan(got.plan.to_text()) == got.plan
 
 
-def test_two_kernels_share_a_workspace() -> None:
+def test_two_kernels_share_a_workspace():
     net = Net()
     x = net.input(8, 256)
     a, b = (net.MatMul(x, net.weight(256, 32)) for _ in range(2))
@@ -114,14 +114,14 @@ def test_two_kernels_share_a_workspace() -> None:
     assert (8 * 32 * 2) % ALIGNMENT == 0
 
 
-def test_two_outputs() -> None:
+def test_two_outputs():
     net = Net()
     total = net.Add(net.input(8, 512), net.input(8, 512))
     region, _, got = planned(net.model(total, net.rms(total, net.weight(512))))
     assert len(got.plan.outputs) == len(region.outputs) == 2
 
 
-def test_an_input_that_no_kernel_reads_is_still_an_input() -> None:
+def test_an_input_that_no_kernel_reads_is_still_an_input():
     net = Net()
     x, z = net.input(8, 64), net.input(8, 64)
     region, (source_,), got = planned(net.model(net.Exp(net.Add(z, net.Sub(x, x)))))
@@ -130,7 +130,43 @@ def test_an_input_that_no_kernel_reads_is_still_an_input() -> None:
     assert {i.tensor.name for i in region.inputs} == {x, z}
 
 
-def test_unused_tensors_do_not_change_the_plan() -> None:
+def test_sizes_that_only_a_run_knows():
+    net = Net()
+    x, other = (net.input("batch", "seq", 256) for _ in range(2))
+    h = net.LayerNormalization(net.Add(x, other), net.weight(256), axis=-1)
+    region, sources, got = planned(net.model(net.MatMul(h, net.weight(256, 512))))
+    plan, (axis,), (output,) = got.plan, region.runtime, got.plan.outputs
+    assert parse_plan(plan.to_text()) == plan
+    assert [i.dims[:2] for i in plan.inputs if len(i.dims) == 3] == [(None, None)] * 2
+    assert len(plan.equal) == 2
+    assert plan.workspace
+    for shape in ((1, 1), (2, 7), (5, 20), (3, 0)):
+        rows = shape[0] * shape[1]
+        shapes = [(*shape, *i.dims[2:]) if None in i.dims else i.dims for i in plan.inputs]
+        assert tuple(d.eval(shapes) for d in output.dims) == (*shape, 512)
+        assert all(e.left.eval(shapes) == e.right.eval(shapes) for e in plan.equal)
+        assert plan.workspace.eval(shapes) == -(-rows * 256 * 2 // ALIGNMENT) * ALIGNMENT
+        for source_, launch in zip(sources, plan.variants[0].launches, strict=True):
+            assert tuple(g.eval(shapes) for g in launch.grid) == source_.grid_at({axis: rows})
+            size = launch.args[-1]
+            assert isinstance(size, Int32)
+            assert size.value.eval(shapes) == rows
+            with pytest.raises(ExprError, match="divisor below 1"):
+                size.value.eval([(2**15, 2**15, *s[2:]) for s in shapes])
+
+
+def test_several_temporaries_of_unknown_sizes():
+    tensor = KTensor("t0", DType.F16, ("a1", "a0"), "temp")
+    sizes = RuntimeSizes({"a0": 9, "a1": 5}, {"a0": Monomial(3, ((1, 0),))}, ((0,), (1, 0)))
+    each = sizes.aligned_bytes(tensor)
+    assert each.eval([(7,), (1, 100)]) == -(-100 * 3 * 5 * 2 // ALIGNMENT) * ALIGNMENT
+    fixed = sizes.aligned_bytes(replace(tensor, axes=("a1",)))
+    assert fixed == total(const(0), fixed) == const(ALIGNMENT)
+    assert total(fixed, fixed) == const(2 * ALIGNMENT)
+    assert total(fixed, each).eval([(7,), (1, 0)]) == ALIGNMENT
+
+
+def test_unused_tensors_do_not_change_the_plan():
     net = Net()
     region = region_of(net.model(net.Relu(net.Exp(net.input(8, 64)))))
     candidate = search_region(region).candidates[0].candidate

@@ -1,7 +1,5 @@
 """Finding the library, the installed onnxruntime, and the model's nodes."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import os
@@ -19,8 +17,7 @@ from mirage_onnx.custom_op import InferenceSession, get_library_path, launches, 
 from mirage_onnx.custom_op.library import load_library
 from mirage_onnx.custom_op.runtime import custom_nodes, import_onnxruntime
 from mirage_onnx.errors import MirageError
-
-CPU = ["CPUExecutionProvider"]
+from tests.custom_op.host import CPU, hosted
 
 
 def test_the_variable_names_the_library(ops_library, monkeypatch):
@@ -160,7 +157,7 @@ def test_paths_and_external_data(models, vectors, driver, tmp_path):
         save_as_external_data=True, location="weights", size_threshold=0,
     )  # fmt: skip
     for model in (path, str(path)):
-        session = InferenceSession(model, providers=CPU, ep="host", driver=driver)
+        session = hosted(model, driver)
         session.run(None, vectors)
         assert launches(session) == {"node0": 1}
 
@@ -168,7 +165,7 @@ def test_paths_and_external_data(models, vectors, driver, tmp_path):
 def test_counters_are_json_whatever_the_names(models, vectors, driver):
     model = onnx.load_from_string(models.add())
     model.graph.node[0].name = name = 'a"b\\c\n\x01/µ'
-    session = InferenceSession(model.SerializeToString(), providers=CPU, ep="host", driver=driver)
+    session = hosted(model.SerializeToString(), driver)
     session.run(None, vectors)
     assert launches(session) == {name: 1}
 
@@ -177,11 +174,11 @@ def test_counters_outlive_their_session_and_stay_few(models, driver):
     ops = load_library(get_library_path())
     model = models.add(nodes=200)
     first = ops.mark()
-    session = InferenceSession(model, providers=CPU, ep="host", driver=driver)
+    session = hosted(model, driver)
     del session
     assert sum(c.id >= first for c in ops.counters()) == 200
     for _ in range(40):  # 8000 kernel objects
-        InferenceSession(model, providers=CPU, ep="host", driver=driver)
+        hosted(model, driver)
     assert ops.mark() - first == 41 * 200
     assert len(ops.counters()) <= 4096 + 300  # finished ones, and those of sessions still alive
     last = ops.counters()[-1]
@@ -191,7 +188,7 @@ def test_counters_outlive_their_session_and_stay_few(models, driver):
 def test_a_short_buffer_is_cut_not_overrun(models, native, driver):
     import ctypes
 
-    InferenceSession(models.add(), providers=CPU, ep="host", driver=driver)
+    hosted(models.add(), driver)
     buffer = ctypes.create_string_buffer(b"x" * 32, 32)
     read = native.handle.mirage_counters_json
     read.restype = ctypes.c_size_t

@@ -1,15 +1,10 @@
 """A wrong kernel in a rewritten model is found and named."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
 
-from mirage_onnx.custom_op.compare import ERRORS_ADD_UP, Comparison, compare_models
+from mirage_onnx.custom_op.compare import ERRORS_ADD_UP, compare_models
 from mirage_onnx.custom_op.compare_inputs import KINDS
 from mirage_onnx.custom_op.sources import check_sources
 from mirage_onnx.errors import MirageError
@@ -18,17 +13,12 @@ from tests.support.rewritten import Rewritten, permuted, tampered, with_plan
 NORMAL = {"x0": np.random.default_rng(0).standard_normal((8, 64)).astype(np.float16)}
 
 
-@pytest.fixture(autouse=True)
-def library(ops_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MIRAGE_ONNX_OPS_LIBRARY", str(ops_library))
-
-
-def check(chain: Rewritten, model: onnx.ModelProto, **options: object) -> Comparison:
+def check(chain, model, **options):
     original, other = chain.original.SerializeToString(), model.SerializeToString()
-    return compare_models(original, other, emulate=True, draws=1, **options)  # type: ignore[arg-type]
+    return compare_models(original, other, emulate=True, draws=1, **options)
 
 
-def test_right_kernels(chain: Rewritten) -> None:
+def test_right_kernels(chain):
     found = check(chain, chain.model, bisect=True)
     assert found.passed and found.first_divergence is None and found.note == ""
     assert [n.path for n in found.nodes] == ["emulated"] * 3
@@ -40,26 +30,26 @@ def test_right_kernels(chain: Rewritten) -> None:
     assert set(found.inputs) == {"normal 0", *KINDS}
 
 
-def constant(chain: Rewritten) -> onnx.ModelProto:
+def constant(chain):
     """A wrong constant of the search, in every record: text, image and hashes agree."""
     model = chain.using({1: chain.recompiled(1, "const[-1/2]", "const[-9/16]")})
     assert check_sources(model.SerializeToString(), strict=True).endswith("byte for byte")
     return model
 
 
-def other_kernel(chain: Rewritten) -> onnx.ModelProto:
+def other_kernel(chain):
     """The µGraph of another region under the node, with its own provenance."""
     model = tampered(chain.model, permuted([0, 0, 2]))
     assert check_sources(model.SerializeToString(), strict=True).endswith("byte for byte")
     return model
 
 
-def short_grid(chain: Rewritten) -> onnx.ModelProto:
+def short_grid(chain):
     """The last block is not launched: what it would write stays poisoned."""
     return tampered(chain.model, with_plan(1, "grid 64 8 1", "grid 63 8 1"))
 
 
-def exchanged_inputs(chain: Rewritten) -> onnx.ModelProto:
+def exchanged_inputs(chain):
     """Two tensors of one shape in each other's place."""
     return tampered(chain.model, with_plan(2, "args i2 i0 i1", "args i1 i0 i2"))
 
@@ -73,9 +63,7 @@ def exchanged_inputs(chain: Rewritten) -> onnx.ModelProto:
         (exchanged_inputs, 2, ""),
     ],
 )
-def test_a_wrong_kernel_is_named(
-    chain: Rewritten, corrupt: Callable[[Rewritten], onnx.ModelProto], k: int, reason: str
-) -> None:
+def test_a_wrong_kernel_is_named(chain, corrupt, k, reason):
     found = check(chain, corrupt(chain), inputs=NORMAL)
     assert not found.passed
     assert found.first_divergence == chain.nodes[k]
@@ -86,14 +74,14 @@ def test_a_wrong_kernel_is_named(
     assert found.to_dict()["first_divergence"] == chain.nodes[k]
 
 
-def test_the_first_of_several(chain: Rewritten) -> None:
+def test_the_first_of_several(chain):
     wrong = {0: chain.recompiled(0, "const[1049/1048576]", "const[1]"),
              1: chain.recompiled(1, "const[-1/2]", "const[-9/16]")}  # fmt: skip
     found = check(chain, chain.using(wrong), inputs=NORMAL)
     assert found.first_divergence == chain.nodes[0]
 
 
-def test_an_error_that_the_rest_of_the_model_hides(chain: Rewritten) -> None:
+def test_an_error_that_the_rest_of_the_model_hides(chain):
     """relu(x W1) W2 is drowned: y = g W3 + h with W3 = 0 does not depend on g."""
     original = onnx.ModelProto()
     original.CopyFrom(chain.original)
@@ -106,7 +94,7 @@ def test_an_error_that_the_rest_of_the_model_hides(chain: Rewritten) -> None:
     assert not found.passed and found.first_divergence == chain.nodes[1]
 
 
-def test_only_some_inputs_show_it(chain: Rewritten) -> None:
+def test_only_some_inputs_show_it(chain):
     """An epsilon of 0 shows on zeros only: bisection looks at every input, the default at one."""
     model = chain.using({0: chain.recompiled(0, "const[1049/1048576]", "const[0]")})
     assert check(chain, model, inputs=NORMAL).passed
@@ -116,7 +104,7 @@ def test_only_some_inputs_show_it(chain: Rewritten) -> None:
     assert all_inputs.regions[0].output.worst in ("zeros", "small")
 
 
-def test_errors_outside_of_the_regions_are_told_apart(chain: Rewritten) -> None:
+def test_errors_outside_of_the_regions_are_told_apart(chain):
     model = chain.model
     name = model.graph.output[0].name
     model.graph.node[-1].output[0] = "before"
@@ -127,7 +115,7 @@ def test_errors_outside_of_the_regions_are_told_apart(chain: Rewritten) -> None:
     assert caught.value.code == "SHAPES_DIFFER"
 
 
-def test_a_fault_names_node_and_kernel(chain: Rewritten) -> None:
+def test_a_fault_names_node_and_kernel(chain):
     model = tampered(chain.model, with_plan(0, "args i0 i1 o0", "args i1 i0 o0"))
     with pytest.raises(MirageError) as caught:
         check(chain, model)
@@ -137,7 +125,7 @@ def test_a_fault_names_node_and_kernel(chain: Rewritten) -> None:
     assert chain.nodes[0] in line and chain.compiled[0].sources[0].name in line
 
 
-def test_bodies_are_not_checked_as_kernels(chain: Rewritten) -> None:
+def test_bodies_are_not_checked_as_kernels(chain):
     original = chain.original.SerializeToString()
     found = compare_models(original, chain.model.SerializeToString(), bisect=True)
     assert found.passed and found.regions == ()

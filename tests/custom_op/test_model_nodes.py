@@ -1,9 +1,5 @@
 """Custom nodes and bundle of a model file."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -11,10 +7,9 @@ from onnx.external_data_helper import convert_model_to_external_data
 
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.errors import MirageError
-from tests.support.rewritten import Rewritten
 
 
-def test_nodes_and_bundle(chain: Rewritten) -> None:
+def test_nodes_and_bundle(chain):
     file = ModelFile.read(chain.model.SerializeToString())
     nodes = file.custom_nodes()
     assert [(n.name, n.plan, n.domain, n.is_nested) for n in nodes] == [
@@ -26,7 +21,7 @@ def test_nodes_and_bundle(chain: Rewritten) -> None:
     assert file.external_folder is None
 
 
-def test_nodes_of_subgraphs(chain: Rewritten) -> None:
+def test_nodes_of_subgraphs(chain):
     model = chain.model
     graph = model.graph
     inner = helper.make_graph(list(graph.node), "then", [], list(graph.output))
@@ -39,7 +34,7 @@ def test_nodes_of_subgraphs(chain: Rewritten) -> None:
     assert all(n.is_nested for n in nodes)
 
 
-def test_external_data(chain: Rewritten, tmp_path: Path) -> None:
+def test_external_data(chain, tmp_path):
     model = chain.model
     convert_model_to_external_data(model, location="w.bin", size_threshold=0)
     onnx.save(model, tmp_path / "m.onnx")
@@ -54,7 +49,7 @@ def test_external_data(chain: Rewritten, tmp_path: Path) -> None:
     assert caught.value.code == "EXTERNAL_DATA_MISSING"
 
 
-def test_files_that_are_no_models(tmp_path: Path) -> None:
+def test_files_that_are_no_models(tmp_path):
     (tmp_path / "junk.onnx").write_bytes(b"junk")
     for model, code in (
         (tmp_path / "none.onnx", "FILE_MISSING"),
@@ -66,7 +61,7 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
         assert caught.value.code == code
 
 
-def test_nodes_must_share_one_bundle(chain: Rewritten) -> None:
+def test_nodes_must_share_one_bundle(chain):
     model = chain.model
     model.graph.node[0].input[0] = "another"
     with pytest.raises(MirageError, match="do not share one bundle") as caught:

@@ -1,7 +1,5 @@
 """Plans: one spelling, the same refusals in Python and C++, and no crash on anything."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,12 +20,14 @@ from mirage_onnx.custom_op import (
     dim,
     parse_plan,
 )
+from mirage_onnx.custom_op.plan import Equal
 from mirage_onnx.errors import MirageError
 
 TEXT = """\
 plan 1
 input f16 * 4096
 input i64
+equal d0.0,2,* 8
 output f16 d0.0 4096
 output f32
 workspace d0.0,4096,*
@@ -39,7 +39,7 @@ launch 1 k grid 1 1 1 block 1024 cluster 16 smem 232448 pdl 0 args i32:d0.0 i64:
 """
 
 
-def python_refusal(text: str) -> str:
+def python_refusal(text):
     try:
         parse_plan(text)
     except MirageError as error:
@@ -70,6 +70,7 @@ def test_text_reads_into_the_objects_it_names():
         (OutputSpec("f16", (dim(0, 0), const(4096))), OutputSpec("f32", ())),
         (Variant((first, second), dim(0, 0).le(16)), Variant((third,))),
         dim(0, 0) * 4096,
+        (Equal(dim(0, 0) * 2, const(8)),),
     )
 
 
@@ -92,48 +93,54 @@ REFUSALS = [
     ("input i64\n", "input i64 \n", 3, SPACING),
     ("input i64\n", "\n", 3, SPACING),
     ("input i64\n", "# note\n", 3, "statement '#' is unknown or out of place"),
-    ("output f16 d0.0", "output f99 d0.0", 4, "expected 'output <dtype> <expr>...'"),
-    ("output f16 d0.0", "output f16 d1.0", 4, "'d1.0' is not a dim of an input"),
-    ("output f16 d0.0", "output f16 -1", 4, "negative constant"),
-    ("output f32\n", "output f32\ninput f32\n", 6, "statement 'input' is unknown or out of place"),
-    ("workspace d0.0,4096,*", "workspace", 6, "expected 'workspace <expr>'"),
-    ("workspace d0.0,4096,*", "workspace -1", 6, "negative constant"),
-    ("workspace d0.0,4096,*\n", "workspace 1\nworkspace 1\n", 7,
+    ("equal d0.0,2,* 8", "equal 8", 4, "expected 'equal <expr> <expr>'"),
+    ("equal d0.0,2,* 8", "equal 8 8\ninput i64", 5, "statement 'input' is unknown or out of place"),
+    ("equal d0.0,2,*", "equal d0.0,2,+", 4, "only products can be compared"),
+    ("equal d0.0,2,*", "equal d2.0", 4, "'d2.0' is not a dim of an input"),
+    ("output f32\n", "equal 8 8\n", 6, "statement 'equal' is unknown or out of place"),
+    ("equal d0.0,2,* 8\n", "equal 8 8\n" * 257, 260, "more than 256 equalities"),
+    ("output f16 d0.0", "output f99 d0.0", 5, "expected 'output <dtype> <expr>...'"),
+    ("output f16 d0.0", "output f16 d1.0", 5, "'d1.0' is not a dim of an input"),
+    ("output f16 d0.0", "output f16 -1", 5, "negative constant"),
+    ("output f32\n", "output f32\ninput f32\n", 7, "statement 'input' is unknown or out of place"),
+    ("workspace d0.0,4096,*", "workspace", 7, "expected 'workspace <expr>'"),
+    ("workspace d0.0,4096,*", "workspace -1", 7, "negative constant"),
+    ("workspace d0.0,4096,*\n", "workspace 1\nworkspace 1\n", 8,
      "statement 'workspace' is unknown or out of place"),
-    ("workspace d0.0,4096,*\n", "", 7, "workspace argument, but the plan has no workspace"),
-    ("variant d0.0,16,le\n", "", 7, "statement 'launch' is unknown or out of place"),
-    ("variant d0.0,16,le", "variant", 10, "a variant without a guard must be the last"),
-    ("variant\n", "variant 1\n", 12, "the last variant must have no guard"),
-    ("variant\n", "variant 1 2\n", 10, "expected 'variant' or 'variant <expr>'"),
-    ("variant d0.0,16,le", "variant d0.0,le", 7, "operator without two operands"),
-    ("launch 0", "launch 4096", 8, "cubin must be an integer in 0..4095"),
-    ("launch 0", "launch -1", 8, "cubin must be an integer in 0..4095"),
-    ("rms_linear", "1rms", 8, "the kernel name is not an identifier"),
-    ("rms_linear", "r" * 256, 8, "the kernel name is not an identifier"),
-    ("ceildiv 64 1", "ceildiv -64 1", 8, "negative constant"),
-    ("block 128", "block 0", 8, "block must be an integer in 1..1024"),
-    ("block 1024", "block 1025", 11, "block must be an integer in 1..1024"),
-    ("cluster 4", "cluster 0", 8, "cluster must be an integer in 1..16"),
-    ("cluster 16", "cluster 17", 11, "cluster must be an integer in 1..16"),
-    ("smem 65536", "smem -1", 8, "smem must be an integer in 0..232448"),
-    ("smem 232448", "smem 232449", 11, "smem must be an integer in 0..232448"),
-    ("pdl 1", "pdl 2", 8, "pdl must be an integer in 0..1"),
-    ("args i0", "args i2", 8, "'i2' is not one of the plan's tensors"),
-    ("w:16 o0", "w:16 o2", 8, "'o2' is not one of the plan's tensors"),
-    ("args i0", "args x0", 8, "bad argument 'x0'"),
-    ("args i0", "args i", 8, "bad argument 'i'"),
-    ("args i0", "args i-1", 8, "bad argument 'i-1'"),
-    ("args i0", "args f32:1", 8, "bad argument 'f32:1'"),
-    ("w:16", "w:-16", 8, "negative constant"),
-    ("i32:d0.0", "i32:", 11, "bad token ''"),
-    ("i32:d0.0", "i32:d0.9", 11, "'d0.9' is not a dim of an input"),
-    ("args i0", "args" + " i0" * 64, 8, "more than 64 arguments"),
+    ("workspace d0.0,4096,*\n", "", 8, "workspace argument, but the plan has no workspace"),
+    ("variant d0.0,16,le\n", "", 8, "statement 'launch' is unknown or out of place"),
+    ("variant d0.0,16,le", "variant", 11, "a variant without a guard must be the last"),
+    ("variant\n", "variant 1\n", 13, "the last variant must have no guard"),
+    ("variant\n", "variant 1 2\n", 11, "expected 'variant' or 'variant <expr>'"),
+    ("variant d0.0,16,le", "variant d0.0,le", 8, "operator without two operands"),
+    ("launch 0", "launch 4096", 9, "cubin must be an integer in 0..4095"),
+    ("launch 0", "launch -1", 9, "cubin must be an integer in 0..4095"),
+    ("rms_linear", "1rms", 9, "the kernel name is not an identifier"),
+    ("rms_linear", "r" * 256, 9, "the kernel name is not an identifier"),
+    ("ceildiv 64 1", "ceildiv -64 1", 9, "negative constant"),
+    ("block 128", "block 0", 9, "block must be an integer in 1..1024"),
+    ("block 1024", "block 1025", 12, "block must be an integer in 1..1024"),
+    ("cluster 4", "cluster 0", 9, "cluster must be an integer in 1..16"),
+    ("cluster 16", "cluster 17", 12, "cluster must be an integer in 1..16"),
+    ("smem 65536", "smem -1", 9, "smem must be an integer in 0..232448"),
+    ("smem 232448", "smem 232449", 12, "smem must be an integer in 0..232448"),
+    ("pdl 1", "pdl 2", 9, "pdl must be an integer in 0..1"),
+    ("args i0", "args i2", 9, "'i2' is not one of the plan's tensors"),
+    ("w:16 o0", "w:16 o2", 9, "'o2' is not one of the plan's tensors"),
+    ("args i0", "args x0", 9, "bad argument 'x0'"),
+    ("args i0", "args i", 9, "bad argument 'i'"),
+    ("args i0", "args i-1", 9, "bad argument 'i-1'"),
+    ("args i0", "args f32:1", 9, "bad argument 'f32:1'"),
+    ("w:16", "w:-16", 9, "negative constant"),
+    ("i32:d0.0", "i32:", 12, "bad token ''"),
+    ("i32:d0.0", "i32:d0.9", 12, "'d0.9' is not a dim of an input"),
+    ("args i0", "args" + " i0" * 64, 9, "more than 64 arguments"),
     ("input i64\n", "input i64\n" * 64, 66, "more than 64 inputs"),
-    ("output f32\n", "output f32\n" * 32, 36, "more than 32 outputs"),
-    ("variant\n", "variant 1\n" * 64, 73, "more than 64 variants"),
+    ("output f32\n", "output f32\n" * 32, 37, "more than 32 outputs"),
+    ("variant\n", "variant 1\n" * 64, 74, "more than 64 variants"),
     ("i64:-1 o1\n", "i64:-1 o1\n" + MANY,
-     75, "more than 64 launches in a variant"),
-    ("i64:-1 o1\n", "i64:-1 o1", 11, "the last line must end with a newline"),
+     76, "more than 64 launches in a variant"),
+    ("i64:-1 o1\n", "i64:-1 o1", 12, "the last line must end with a newline"),
 ]  # fmt: skip
 
 

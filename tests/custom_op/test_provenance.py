@@ -1,8 +1,5 @@
 """Text generated again: what ties it to the record and to the image."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,17 +10,16 @@ from mirage_onnx.custom_op import provenance
 from mirage_onnx.custom_op.provenance import check_images, record, regenerate
 from mirage_onnx.errors import MirageError
 from mirage_onnx.target import H200
-from tests.support.rewritten import Rewritten
 
 Record = dict[str, Any]
 
 
 @pytest.fixture
-def made(chain: Rewritten) -> Record:
+def made(chain):
     return record(chain.regions[0], chain.compiled[0], H200)
 
 
-def refusal(found: Record) -> str:
+def refusal(found):
     with pytest.raises(MirageError) as caught:
         regenerate(found, "node 'n'")
     assert caught.value.code == "SOURCE_MISMATCH"
@@ -32,7 +28,7 @@ def refusal(found: Record) -> str:
     return caught.value.detail
 
 
-def test_the_text_is_generated_again(chain: Rewritten, made: Record) -> None:
+def test_the_text_is_generated_again(chain, made):
     found = regenerate(made, "node 'n'")
     compiled = chain.compiled[0]
     assert tuple(k.source for k in found.kernels) == compiled.sources
@@ -42,19 +38,19 @@ def test_the_text_is_generated_again(chain: Rewritten, made: Record) -> None:
     assert kernel.image_sha256 == provenance.sha256(compiled.cubins[0].image)
 
 
-def replaced(key: str, old: str, new: str) -> Callable[[Record], None]:
-    def go(found: Record) -> None:
+def replaced(key, old, new):
+    def go(found):
         assert old in found[key]
         found[key] = found[key].replace(old, new, 1)
 
     return go
 
 
-def set_param(found: Record) -> None:
+def set_param(found):
     found["params"][0] = found["params"][0].replace("warps=1", "warps=2")
 
 
-def set_hash(found: Record) -> None:
+def set_hash(found):
     digest = found["kernels"][0]["sha256"]
     found["kernels"][0]["sha256"] = ("0" if digest[0] != "0" else "1") + digest[1:]
 
@@ -84,9 +80,7 @@ def set_hash(found: Record) -> None:
         (lambda r: r.update(kernels=7), "cannot be read"),
     ],
 )
-def test_one_token_is_enough(
-    made: Record, change: Callable[[Record], None], said: str | None
-) -> None:
+def test_one_token_is_enough(made, change, said):
     change(made)
     if said is None:  # a version alone is no reason: the text is what counts
         regenerate(made, "node 'n'")
@@ -94,17 +88,17 @@ def test_one_token_is_enough(
         assert said in refusal(made)
 
 
-def test_another_generator_is_named(made: Record) -> None:
+def test_another_generator_is_named(made):
     set_hash(made)
     made["generator"] += 1
     assert f"version {made['generator']} of the generator, this is" in refusal(made)
 
 
-def test_one_token_of_the_generator(made: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_token_of_the_generator(made, monkeypatch):
     """The other side of the comparison: a generator that writes something else."""
     real = candidates.emit_kernel
 
-    def emit(*args: Any) -> Any:
+    def emit(*args):
         source = real(*args)
         changed = source.text.replace("ptx::rsqrt(", "ptx::rcp(", 1)
         assert changed != source.text
@@ -114,14 +108,14 @@ def test_one_token_of_the_generator(made: Record, monkeypatch: pytest.MonkeyPatc
     assert f"kernel {made['kernels'][0]['name']}" in refusal(made)
 
 
-def test_images_are_made_of_their_text(chain: Rewritten) -> None:
+def test_images_are_made_of_their_text(chain):
     records = [record(r, c, H200) for r, c in zip(chain.regions, chain.compiled, strict=True)]
     plans = [(f"node '{i}'", regenerate(r, "")) for i, r in enumerate(records)]
     images = [c.cubins[0].image for c in chain.compiled]
     assert check_images(plans, images) == ()
 
 
-def test_a_forged_image_is_found(chain: Rewritten, made: Record) -> None:
+def test_a_forged_image_is_found(chain, made):
     """Record and image agree with each other, but the image is not what the text compiles to."""
     forged = chain.compiled[0].cubins[0].image + b"\0"
     made["kernels"][0]["image_sha256"] = provenance.sha256(forged)
@@ -131,7 +125,7 @@ def test_a_forged_image_is_found(chain: Rewritten, made: Record) -> None:
     assert chain.compiled[0].sources[0].name in caught.value.detail
 
 
-def test_images_of_another_compiler_are_not_compared(made: Record) -> None:
+def test_images_of_another_compiler_are_not_compared(made):
     made["nvrtc"] = "13.0.0"
     made["kernels"][0]["image_sha256"] = "0" * 64
     (note,) = check_images([("node 'n'", regenerate(made, ""))], [])

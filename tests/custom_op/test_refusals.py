@@ -1,13 +1,10 @@
 """What the op refuses, in onnxruntime: while running and while a session is created."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest
 
 from mirage_onnx.custom_op import (
-    InferenceSession,
     InputSpec,
     Int32,
     Int64,
@@ -19,7 +16,8 @@ from mirage_onnx.custom_op import (
     dim,
     launches,
 )
-from tests.custom_op.host import CPU, host_session, replace_launch, run
+from mirage_onnx.custom_op.plan import Equal
+from tests.custom_op.host import host_session, hosted, replace_launch, run
 
 # --- refusals while running --------------------------------------------------------------------
 
@@ -58,6 +56,26 @@ def test_run_time_values_are_checked(models, vectors, driver):
     }
     for message, fields in cases.items():
         session = host_session(models, driver, replace_launch(models, **fields))
+        with pytest.raises(Exception, match=message):
+            run(session, vectors)
+        assert launches(session) == {"node0": 0}, message
+
+
+def test_sizes_that_the_model_declares_equal_are_compared(models, vectors, driver):
+    n = dim(0, 0)
+    agree = (Equal(n, dim(1, 0)), Equal(n * 2, const(200)))
+    plan = models.add_plan(equal=agree)
+    session = host_session(models, driver, plan)
+    np.testing.assert_array_equal(run(session, vectors), sum(vectors.values()))
+    cases = {
+        "dim 0 of input 1 is 100, 99 is 99": (n, const(99)),
+        r"dim 0 of input 1 \* dim 0 of input 2 is 10000, dim 0 of input 1 \* 2 is 200":
+            (n * dim(1, 0), n * 2),
+        "bad size: overflow": (n * (1 << 62), n),
+    }  # fmt: skip
+    for message, sides in cases.items():
+        plan = models.add_plan(equal=(*agree, Equal(*sides)))
+        session = host_session(models, driver, plan)
         with pytest.raises(Exception, match=message):
             run(session, vectors)
         assert launches(session) == {"node0": 0}, message
@@ -139,7 +157,7 @@ def test_the_bundle_must_be_a_constant(models, driver):
         onnx.helper.make_tensor_value_info("bundle", onnx.TensorProto.UINT8, [None])
     )
     with pytest.raises(Exception, match="input 0 must be the bundle, a constant"):
-        InferenceSession(model.SerializeToString(), providers=CPU, ep="host", driver=driver)
+        hosted(model.SerializeToString(), driver)
     model.graph.node[0].input[0] = ""
     with pytest.raises(Exception, match="input 0 must be the bundle, a constant"):
-        InferenceSession(model.SerializeToString(), providers=CPU, ep="host", driver=driver)
+        hosted(model.SerializeToString(), driver)

@@ -1,7 +1,5 @@
 """End to end in onnxruntime: which path runs, and what the driver receives."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -22,7 +20,7 @@ from mirage_onnx.custom_op import (
     register,
     write_bundle,
 )
-from tests.custom_op.host import CPU, run
+from tests.custom_op.host import CPU, hosted, run
 
 # --- which path runs ---------------------------------------------------------------------------
 
@@ -36,7 +34,7 @@ def test_model_without_bodies_needs_the_library(models, vectors, driver):
     model = models.add(function=False)
     with pytest.raises(Exception, match="MuGraph_0"):
         ort.InferenceSession(model, providers=CPU)
-    session = InferenceSession(model, providers=CPU, ep="host", driver=driver)
+    session = hosted(model, driver)
     np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
 
 
@@ -58,7 +56,7 @@ def test_auto_registers_nothing_where_ort_has_no_cuda(models, vectors, driver, d
 
 
 def test_host_mode_runs_the_op(models, vectors, driver, driver_log):
-    session = InferenceSession(models.add(nodes=3), providers=CPU, ep="host", driver=driver)
+    session = hosted(models.add(nodes=3), driver)
     for _ in range(2):
         got = run(session, vectors)
     np.testing.assert_allclose(got, vectors["a"] + 3 * vectors["b"], rtol=1e-6)
@@ -82,7 +80,7 @@ def test_model_for_another_gpu_runs_the_body(models, vectors, driver, driver_log
 
 def test_model_of_a_later_plan_version_runs_the_body(models, vectors, driver):
     model = models.add(domain="ai.mirage.v2.sm90a")
-    session = InferenceSession(model, providers=CPU, ep="host", driver=driver)
+    session = hosted(model, driver)
     np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
     assert launches(session) == {"node0": 0}
 
@@ -91,7 +89,7 @@ def test_names_beyond_the_pool_run_the_body(models, vectors, driver):
     plans = [models.add_plan()] * 129
     for number, expected in ((127, 1), (128, 0)):
         model = models.add(models.bundle(*plans), number=number)
-        session = InferenceSession(model, providers=CPU, ep="host", driver=driver)
+        session = hosted(model, driver)
         np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
         assert launches(session) == {"node0": expected}
 
@@ -148,7 +146,7 @@ def test_the_driver_receives_what_the_plan_says(models, vectors, driver, driver_
         ),
     )
     model = models.add(models.bundle(plan), workspace=True)
-    session = InferenceSession(model, providers=CPU, ep="host", driver=driver)
+    session = hosted(model, driver)
     assert [line[1:] for line in driver_log("attribute")] == [
         ["standin_add", "8", "102400", "device", "0"]
     ]
@@ -180,7 +178,7 @@ def test_the_driver_receives_what_the_plan_says(models, vectors, driver, driver_
 def test_non_portable_clusters_are_asked_for(models, driver, driver_log):
     launch = Launch(0, "other", (const(16),) * 3, 1, (OutputPtr(0),), 16)
     plan = models.add_plan(variants=(Variant((launch,)),))
-    InferenceSession(models.add(models.bundle(plan)), providers=CPU, ep="host", driver=driver)
+    hosted(models.add(models.bundle(plan)), driver)
     assert driver_log("attribute") == [["attribute", "other", "14", "1", "device", "0"]]
 
 
@@ -190,7 +188,7 @@ def test_a_cubin_is_loaded_once_per_process(models, driver, driver_log):
     text = models.add_plan(variants=(Variant((launch,)),)).to_text()
     model = models.add(write_bundle(Bundle(cubins, (text,))), nodes=4)
     for _ in range(2):
-        InferenceSession(model, providers=CPU, ep="host", driver=driver)
+        hosted(model, driver)
     assert len(driver_log("load")) == 1
     assert len(driver_log("function")) == 8  # every kernel object makes sure it is loaded
 
@@ -204,9 +202,7 @@ def test_the_first_true_guard_wins_and_zero_grids_are_skipped(models, driver, dr
     plan = models.add_plan(
         variants=(variant(1, dim(0, 0).le(4)), variant(2, dim(0, 0).le(8) * 2), variant(3))
     )
-    session = InferenceSession(
-        models.add(models.bundle(plan)), providers=CPU, ep="host", driver=driver
-    )
+    session = hosted(models.add(models.bundle(plan)), driver)
     for n in (0, 3, 4, 5, 8, 9):
         feeds = {name: np.full(n, 2, np.float32) for name in "ab"}
         np.testing.assert_array_equal(run(session, feeds), np.full(n, 4, np.float32))

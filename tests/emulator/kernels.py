@@ -1,11 +1,8 @@
 """What the tests of the emulator share: small kernels and random arrays."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,22 +17,20 @@ Run = Callable[..., None]
 
 
 def kernel(
-    name: str,
-    text: str,
-    args: str,
+    name,
+    text,
+    args,
     *,
-    grid: tuple[int, int, int] = (1, 1, 1),
-    block: int = 32,
-    cluster: int = 1,
-    smem: int = 0,
-    pdl: bool = False,
-) -> KernelSource:
+    grid=(1, 1, 1),
+    block=32,
+    cluster=1,
+    smem=0,
+    pdl=False,
+):
     return KernelSource(name, HEADER + text, grid, block, cluster, smem, tuple(args.split()), pdl)
 
 
-def body(
-    name: str, text: str, *, parameters: str = "const float* x, float* y", **launch: Any
-) -> KernelSource:
+def body(name, text, *, parameters="const float* x, float* y", **launch):
     """A kernel by its body; its arguments are the names of its parameters."""
     block, cluster = launch.get("block", 32), launch.get("cluster", 1)
     macro = f"PTX_CLUSTER_KERNEL({block}, {cluster})" if cluster > 1 else f"PTX_KERNEL({block})"
@@ -55,19 +50,17 @@ class Wrong:
     kind: str
     message: str
 
-    def line(self, mark: str) -> int | None:
+    def line(self, mark):
         lines = self.source.text.splitlines()
         return next((i for i, t in enumerate(lines, 1) if t.endswith(f"// {mark}")), None)
 
 
-def wrong(kind: str, name: str, text: str, message: str = "", **launch: Any) -> Wrong:
+def wrong(kind, name, text, message="", **launch):
     assert kind in KINDS
     return Wrong(body(name, text, **launch), kind, message)
 
 
-def assert_wrong(
-    run: Run, cases: Sequence[Wrong], name: str, **tensors: np.ndarray
-) -> EmulationError:
+def assert_wrong(run, cases, name, **tensors):
     """Runs the kernel of this name and checks the error: kind, message, kernel and lines."""
     case = next(c for c in cases if c.source.name == name)
     with pytest.raises(EmulationError) as caught:
@@ -85,7 +78,7 @@ def assert_wrong(
     return error
 
 
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
+def normal(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 

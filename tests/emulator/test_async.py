@@ -1,11 +1,9 @@
 """Asynchronous copies: what is there after which wait, and every use before it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from tests.emulator.kernels import Run, assert_wrong, body, normal, wrong
+from tests.emulator.kernels import assert_wrong, body, normal, wrong
 
 BLOCK = {"block": 64, "smem": 2048}
 PAIR = {"block": 32, "grid": (2, 1, 1), "cluster": 2, "smem": 1024}
@@ -283,45 +281,45 @@ CORRECT = [
 KERNELS = [case.source for case in WRONG] + CORRECT
 
 
-def tensors() -> dict[str, np.ndarray]:
+def tensors():
     return {"x": normal(256), "y": np.zeros(512, np.float32), "t": np.ones(4, np.float32)}
 
 
 @pytest.mark.parametrize("name", [case.source.name for case in WRONG])
-def test_found(run: Run, name: str) -> None:
+def test_found(run, name):
     assert_wrong(run, WRONG, name, **tensors())
 
 
-def results(run: Run, name: str) -> tuple[np.ndarray, np.ndarray]:
+def results(run, name):
     given = tensors()
     run(name, x=given["x"], y=given["y"])
     return given["x"], given["y"]
 
 
-def test_stages_of_a_ring(run: Run) -> None:
+def test_stages_of_a_ring(run):
     x, y = results(run, "ring")
     want = np.stack([x[n * 32 : n * 32 + 64][::-1] for n in range(6)])
     np.testing.assert_array_equal(y[:384].reshape(6, 64), want)
 
 
-def test_missing_bytes_are_zero(run: Run) -> None:
+def test_missing_bytes_are_zero(run):
     x, y = results(run, "zfill")
     count = np.arange(64) % 5 * (np.arange(64) < 63)
     want = np.where(np.arange(4) < count[:, None], x.reshape(64, 4), 0)
     np.testing.assert_array_equal(y[:256].reshape(64, 4), want)
 
 
-def test_copies_arrive_on_a_barrier(run: Run) -> None:
+def test_copies_arrive_on_a_barrier(run):
     x, y = results(run, "arrive_on_copies")
     np.testing.assert_array_equal(y[:64], x[63::-1])
 
 
-def test_bulk_stages_of_a_ring(run: Run) -> None:
+def test_bulk_stages_of_a_ring(run):
     x, y = results(run, "bulk_ring")
     np.testing.assert_array_equal(y[:160].reshape(5, 32), x[:160].reshape(5, 32)[:, ::-1])
 
 
-def test_bulk_copies_between_blocks(run: Run) -> None:
+def test_bulk_copies_between_blocks(run):
     x, y = results(run, "multicast_and_store")
     np.testing.assert_array_equal(y[:64].reshape(2, 32), np.tile(x[:32] + x[32:64], (2, 1)))
     x, y = results(run, "push_to_the_next")

@@ -1,10 +1,8 @@
 """Shuffles, barriers and clusters of the emulator against numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from tests.emulator.kernels import Run, kernel, normal
+from tests.emulator.kernels import kernel, normal
 
 KERNELS = [
     kernel(
@@ -66,7 +64,7 @@ KERNELS = [
 ]
 
 
-def test_shuffles(run: Run) -> None:
+def test_shuffles(run):
     x = np.random.default_rng(1).integers(-9, 9, 64).astype(np.float32)
     y = np.zeros((3, 2, 32), np.float32)
     run("shuffles", x=x, y=y)
@@ -77,14 +75,14 @@ def test_shuffles(run: Run) -> None:
     np.testing.assert_array_equal(y[2], lanes[:, every ^ 5])
 
 
-def test_block_barrier(run: Run) -> None:
+def test_block_barrier(run):
     x = normal(3, 128)
     y = np.zeros_like(x)
     run("block_sum", x=x, y=y)
     np.testing.assert_allclose(y, x.mean(1, keepdims=True).repeat(128, 1), atol=1e-6)
 
 
-def test_cluster_exchange(run: Run) -> None:
+def test_cluster_exchange(run):
     x = np.random.default_rng(3).integers(-99, 99, (2, 2, 4, 64)).astype(np.float32)
     y = np.zeros_like(x)
     run("cluster_exchange", x=x, y=y)

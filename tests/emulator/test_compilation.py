@@ -1,22 +1,18 @@
 """What the emulator compiles, how often, and what it refuses."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from mirage_onnx import emulator
 from mirage_onnx.codegen.source import KernelSource
-from mirage_onnx.emulator import EmulationError, Module, toolchain
+from mirage_onnx.emulator import EmulationError, toolchain
 from mirage_onnx.errors import MirageError
 from tests.emulator.kernels import FIRST_OF_TWO, HEADER
 
 KERNELS = [FIRST_OF_TWO]
 
 
-def test_a_text_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_text_is_compiled_once(monkeypatch, tmp_path):
     monkeypatch.setattr(toolchain, "cache_folder", lambda: tmp_path)
     for checks in (True, False):
         emulator.compile_kernels([FIRST_OF_TWO], checks=checks)
@@ -39,18 +35,18 @@ def test_a_text_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         ('#include "missing.cuh"\nPTX_KERNEL(32) k(float* y) {}', "no such device header"),
     ],
 )
-def test_bad_texts_are_refused(text: str, message: str) -> None:
+def test_bad_texts_are_refused(text, message):
     source = KernelSource("k", HEADER + text, (1, 1, 1), 32, 1, 0, ("y",), pdl=False)
     with pytest.raises(EmulationError, match=message):
         emulator.run_kernel(source, {"y": np.zeros(1, np.float32)})
 
 
-def test_a_missing_tensor_is_named(module: Module) -> None:
+def test_a_missing_tensor_is_named(module):
     with pytest.raises(EmulationError, match="no tensor for the kernel arguments x, t"):
         module.run({}, [KERNELS.index(FIRST_OF_TWO)])
 
 
-def test_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "/nowhere/g++")
     toolchain.host_compiler.cache_clear()
     try:

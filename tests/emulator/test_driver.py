@@ -1,7 +1,5 @@
 """The stand-in for libcuda: what it answers, and what reaches Python."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from dataclasses import replace
@@ -40,16 +38,16 @@ TARGET = replace(H200, capability=(9, 9))
 
 
 @pytest.fixture(scope="module")
-def driver() -> Driver:
+def driver():
     return Driver(TARGET)
 
 
 @pytest.fixture
-def cuda(driver: Driver) -> ctypes.CDLL:
+def cuda(driver):
     return ctypes.CDLL(str(driver.path))
 
 
-def kernel(cuda: ctypes.CDLL, name: bytes) -> ctypes.c_void_p:
+def kernel(cuda, name):
     library, found, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     zero = (None, None, 0, None, None, 0)
     assert cuda.cuLibraryLoadData(ctypes.byref(library), b"any image", *zero) == 0
@@ -58,7 +56,7 @@ def kernel(cuda: ctypes.CDLL, name: bytes) -> ctypes.c_void_p:
     return function
 
 
-def launch(cuda: ctypes.CDLL, name: bytes, counter: int, *, host: bool = True) -> int:
+def launch(cuda, name, counter, *, host=True):
     values = (ctypes.c_uint64 * 2)(11, 22)
     params = (ctypes.c_void_p * 2)(*(ctypes.addressof(values) + 8 * i for i in range(2)))
     sizes = (ctypes.c_uint64 * 2)(64, 0)
@@ -70,14 +68,14 @@ def launch(cuda: ctypes.CDLL, name: bytes, counter: int, *, host: bool = True) -
     return int(cuda.cuLaunchKernelEx(ctypes.byref(config), kernel(cuda, name), params, None))
 
 
-def message(cuda: ctypes.CDLL) -> str:
+def message(cuda):
     text = ctypes.c_char_p()
     assert cuda.cuGetErrorName(719, ctypes.byref(text)) == 0
     return (text.value or b"").decode()
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9), (12, 0)])
-def test_it_is_one_device_of_the_targets_kind(capability: tuple[int, int]) -> None:
+def test_it_is_one_device_of_the_targets_kind(capability):
     cuda = ctypes.CDLL(str(Driver(replace(H200, capability=capability)).path))
     count, value = ctypes.c_int(), ctypes.c_int()
     assert cuda.cuInit(0) == cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
@@ -88,11 +86,11 @@ def test_it_is_one_device_of_the_targets_kind(capability: tuple[int, int]) -> No
     assert cuda.cuDeviceGetAttribute(ctypes.byref(value), 1, 0) != 0
 
 
-def test_there_is_one_driver_in_the_process() -> None:
+def test_there_is_one_driver_in_the_process():
     assert open_driver(TARGET) is open_driver(TARGET)
 
 
-def test_a_launch_arrives_whole(driver: Driver, cuda: ctypes.CDLL) -> None:
+def test_a_launch_arrives_whole(driver, cuda):
     seen: list[DriverLaunch] = []
     driver.set_runner(seen.append)
     assert launch(cuda, b"some_kernel", 7) == 0
@@ -104,8 +102,8 @@ def test_a_launch_arrives_whole(driver: Driver, cuda: ctypes.CDLL) -> None:
     ]  # fmt: skip
 
 
-def test_an_exception_is_the_drivers_message(driver: Driver, cuda: ctypes.CDLL) -> None:
-    def runner(_: DriverLaunch) -> None:
+def test_an_exception_is_the_drivers_message(driver, cuda):
+    def runner(_):
         raise ValueError("first line\nsecond line " + "x" * 5000)
 
     driver.set_runner(runner)
@@ -113,20 +111,20 @@ def test_an_exception_is_the_drivers_message(driver: Driver, cuda: ctypes.CDLL) 
     assert message(cuda).startswith("ValueError: first line second line xxx")
 
 
-def test_who_launches_must_be_said(driver: Driver, cuda: ctypes.CDLL) -> None:
+def test_who_launches_must_be_said(driver, cuda):
     driver.set_runner(lambda _: None)
     assert launch(cuda, b"k", 1, host=False) != 0
     assert "does not say whose launch it is" in message(cuda)
 
 
-def test_messages_belong_to_their_thread(driver: Driver, cuda: ctypes.CDLL) -> None:
+def test_messages_belong_to_their_thread(driver, cuda):
     start, found = threading.Barrier(4), {}
 
-    def runner(launched: DriverLaunch) -> None:
+    def runner(launched):
         start.wait(10)  # all four are in the driver at once
         raise ValueError(f"launch {launched.counter}")
 
-    def work(i: int) -> None:
+    def work(i):
         launch(cuda, b"k", i)
         found[i] = message(cuda)
 

@@ -1,12 +1,10 @@
 """Kernels that must fail without any race: bounds, alignment, divergence, deadlocks, faults."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from mirage_onnx.emulator import KINDS, EmulationError, compile_kernels
-from tests.emulator.kernels import FIRST_OF_TWO, Run, assert_wrong, body, normal, wrong
+from tests.emulator.kernels import FIRST_OF_TWO, assert_wrong, body, normal, wrong
 
 TWO = {"block": 64, "grid": (2, 1, 1), "smem": 256}
 PAIR = {**TWO, "cluster": 2}
@@ -118,7 +116,7 @@ FAR = [
 
 
 @pytest.mark.parametrize("name", [case.source.name for case in WRONG])
-def test_errors_come_back_as_exceptions(run: Run, name: str) -> None:
+def test_errors_come_back_as_exceptions(run, name):
     x, y = normal(64), np.zeros(128, np.float32)
     error = assert_wrong(run, WRONG, name, x=x, y=y)
     assert error.block is not None and error.thread is not None
@@ -128,7 +126,7 @@ def test_errors_come_back_as_exceptions(run: Run, name: str) -> None:
     np.testing.assert_array_equal(t, x[:32] * 2)
 
 
-def test_without_checks_bounds_and_faults_are_noticed() -> None:
+def test_without_checks_bounds_and_faults_are_noticed():
     kernels = [*KERNELS, *FAR]
     module = compile_kernels(kernels, checks=False)
     names = [kernel.name for kernel in kernels]
@@ -138,7 +136,7 @@ def test_without_checks_bounds_and_faults_are_noticed() -> None:
         assert caught.value.kind == kind
 
 
-def test_every_kind_is_provoked() -> None:
+def test_every_kind_is_provoked():
     from tests.emulator import test_async, test_mbarriers, test_races
 
     found = {c.kind for t in (test_async, test_mbarriers, test_races) for c in t.WRONG}

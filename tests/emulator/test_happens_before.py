@@ -1,7 +1,5 @@
 """Random programs: the emulator finds a race where a plain closure of the order finds one."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from itertools import combinations
@@ -9,7 +7,6 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator import EmulationError, compile_kernels
 from tests.emulator.kernels import body
 
@@ -25,7 +22,7 @@ class Shape:
     warps: int
 
     @property
-    def threads(self) -> int:
+    def threads(self):
         return self.blocks * self.warps * 32
 
 
@@ -40,7 +37,7 @@ class Access:
     offset: int
     size: int
 
-    def text(self, shape: Shape) -> str:
+    def text(self, shape):
         place = f"reinterpret_cast<{TYPES[self.size]}*>(s + {self.offset})"
         if self.home == self.thread // (32 * shape.warps):
             what = f"*{place} = 1" if self.write else f"sum += *{place}"
@@ -60,7 +57,7 @@ class Barrier:
     text: str
 
 
-def draw_barrier(rng: random.Random, shape: Shape, step: int) -> Barrier:
+def draw_barrier(rng, shape, step):
     warps = tuple(range(shape.blocks * shape.warps))
     blocks = [warps[b * shape.warps : (b + 1) * shape.warps] for b in range(shape.blocks)]
     a, b = rng.sample(warps, 2)
@@ -87,7 +84,7 @@ def draw_barrier(rng: random.Random, shape: Shape, step: int) -> Barrier:
     return rng.choice(found)
 
 
-def draw_program(rng: random.Random, shape: Shape) -> tuple[list[Access], list[Barrier]]:
+def draw_program(rng, shape):
     accesses = []
     for step in range(STEPS):
         for _ in range(rng.choice([0, 1, 1, 2])):
@@ -99,7 +96,7 @@ def draw_program(rng: random.Random, shape: Shape) -> tuple[list[Access], list[B
     return accesses, [draw_barrier(rng, shape, step) for step in range(STEPS - 1)]
 
 
-def races(shape: Shape, accesses: list[Access], barriers: list[Barrier]) -> bool:
+def races(shape, accesses, barriers):
     """Whether two accesses conflict and neither happens before the other."""
     known: list[set[tuple[int, int]]] = [set() for _ in range(shape.threads)]  # (thread, step)
     before: dict[Access, set[tuple[int, int]]] = {}
@@ -123,9 +120,7 @@ def races(shape: Shape, accesses: list[Access], barriers: list[Barrier]) -> bool
     return False
 
 
-def to_kernel(
-    name: str, shape: Shape, accesses: list[Access], barriers: list[Barrier]
-) -> KernelSource:
+def to_kernel(name, shape, accesses, barriers):
     everybody = "ptx::cluster_sync();" if shape.blocks > 1 else "ptx::sync_block();"
     lines = [
         "int i = ptx::thread();",
@@ -152,7 +147,7 @@ def to_kernel(
 
 
 @pytest.mark.parametrize("shape", [Shape(1, 3), Shape(2, 2)], ids=["block", "cluster"])
-def test_races_are_found_exactly_where_they_are(shape: Shape) -> None:
+def test_races_are_found_exactly_where_they_are(shape):
     rng = random.Random(11)
     programs = [draw_program(rng, shape) for _ in range(PROGRAMS)]
     wanted = [races(shape, *program) for program in programs]

@@ -1,9 +1,6 @@
 """The emulator's twins of the PTX headers, and the device headers compiled with them."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +12,7 @@ HOST, DEVICE = (folder / "ptx.cuh" for folder in INCLUDE_DIRS)
 MACROS = {"PTX_DEVICE", "PTX_KERNEL(threads)", "PTX_CLUSTER_KERNEL(threads, size)"}
 
 
-def included(path: Path) -> dict[str, str]:
+def included(path):
     """Name -> text without comments, of a header and all it includes, of its own folder."""
     found: dict[str, str] = {}
     todo = [path]
@@ -34,7 +31,7 @@ _TOKEN = re.compile(
 )
 
 
-def functions(path: Path) -> set[str]:
+def functions(path):
     """Every function head in namespace ptx of a PTX header and its parts, without spacing.
 
     Namespaces ``host`` and ``device`` are what one side has for itself.
@@ -62,7 +59,7 @@ def functions(path: Path) -> set[str]:
     return heads
 
 
-def test_both_sides_have_the_same_functions() -> None:
+def test_both_sides_have_the_same_functions():
     host, device = functions(HOST), functions(DEVICE)
     assert "U4 ld_stream_v4(const void* from)" in device
     assert "template <Order O> unsigned atom_add_u32(unsigned* at, unsigned value)" in device
@@ -70,7 +67,7 @@ def test_both_sides_have_the_same_functions() -> None:
     assert device == host
 
 
-def test_both_sides_have_the_same_macros_and_types() -> None:
+def test_both_sides_have_the_same_macros_and_types():
     sides = []
     for path in (HOST, DEVICE):
         text = re.sub(r"//[^\n]*", "", path.read_text())
@@ -84,7 +81,7 @@ def test_both_sides_have_the_same_macros_and_types() -> None:
     assert sides[0][0] == MACROS and len(sides[0][1]) == 3
 
 
-def test_asm_and_builtins_are_in_the_ptx_headers_only() -> None:
+def test_asm_and_builtins_are_in_the_ptx_headers_only():
     special = re.compile(
         r"\basm\b|threadIdx|blockIdx|__\w+\(|__shared__|__device__|__global__|__CUDA_ARCH__"
     )
@@ -93,7 +90,7 @@ def test_asm_and_builtins_are_in_the_ptx_headers_only() -> None:
         assert bool(special.search(code)) == path.name.startswith("ptx"), path.name
 
 
-def test_all_device_headers_compile_for_the_host() -> None:
+def test_all_device_headers_compile_for_the_host():
     names = sorted(path.name for path in INCLUDE_DIRS[1].glob("*.cuh"))
     shared = [n for n in names if not n.startswith("ptx")]
     text = "".join(f'#include "{name}"\n' for name in ["ptx.cuh", "vector.cuh", *shared])

@@ -3,13 +3,11 @@
 Defined results are compared with the PTX document by ``test_primitives.py``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from mirage_onnx.emulator import EmulationError
-from tests.emulator.kernels import Run, kernel
+from tests.emulator.kernels import kernel
 
 KERNELS = [
     kernel(
@@ -40,13 +38,13 @@ KERNELS = [
 ]  # fmt: skip
 
 
-def test_a_lane_that_is_not_there_gives_poison(run: Run) -> None:
+def test_a_lane_that_is_not_there_gives_poison(run):
     y = np.zeros(20, np.float32)
     run("absent_lane", y=y)
     np.testing.assert_array_equal(np.isnan(y), np.arange(20) >= 16)
 
 
-def test_only_present_lanes_vote(run: Run) -> None:
+def test_only_present_lanes_vote(run):
     y = np.zeros(20, np.uint32)
     run("vote_of_some", y=y)
     assert set(y) == {(1 << 20) - 1}
@@ -59,6 +57,6 @@ def test_only_present_lanes_vote(run: Run) -> None:
         ("vote_in_a_branch", "diverged warp: this lane is at (all|any)"),
     ],
 )
-def test_misuse_is_an_error(run: Run, name: str, message: str) -> None:
+def test_misuse_is_an_error(run, name, message):
     with pytest.raises(EmulationError, match=message):
         run(name, y=np.zeros(4, np.float32))

@@ -3,8 +3,6 @@
 That fragments lie as the PTX document says is tested by ``test_primitives.py``.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -13,7 +11,7 @@ import pytest
 
 from mirage_onnx import emulator
 from mirage_onnx.emulator import EmulationError
-from tests.emulator.kernels import Run, kernel
+from tests.emulator.kernels import kernel
 from tests.support.primitives import CASES, tensor_core
 
 MISUSES = {
@@ -50,13 +48,13 @@ KERNELS = [
 
 
 @pytest.mark.parametrize("name", list(MISUSES))
-def test_misuse_is_an_error(run: Run, name: str) -> None:
+def test_misuse_is_an_error(run, name):
     with pytest.raises(EmulationError) as caught:
         run(name, y=np.zeros(4, np.float32))
     assert re.search(MISUSES[name][1], str(caught.value), re.DOTALL), caught.value
 
 
-def test_a_fragment_needs_a_whole_warp(run: Run) -> None:
+def test_a_fragment_needs_a_whole_warp(run):
     with pytest.raises(EmulationError, match="movmatrix in a warp of 16 lanes"):
         run("short_warp", y=np.zeros(4, np.float32))
 
@@ -79,7 +77,7 @@ SUMS = {
 
 
 @pytest.mark.parametrize("name", list(SUMS))
-def test_mma_adds_like_the_tensor_core(name: str) -> None:
+def test_mma_adds_like_the_tensor_core(name):
     products, start, want = SUMS[name]
     a, b = np.zeros((1, 16, 16), np.float16), np.zeros((1, 16, 8), np.float16)
     c, d = np.zeros((1, 16, 8), np.float32), np.zeros((1, 16, 8), np.float32)

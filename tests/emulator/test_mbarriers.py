@@ -1,11 +1,9 @@
 """mbarriers: their rules, phases and counts, and who knows what after a wait."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from tests.emulator.kernels import Run, assert_wrong, body, normal, wrong
+from tests.emulator.kernels import assert_wrong, body, normal, wrong
 
 BLOCK = {"block": 64, "smem": 1024}
 PAIR = {"block": 32, "grid": (2, 1, 1), "cluster": 2, "smem": 1024}
@@ -16,7 +14,7 @@ START = """
 """
 
 
-def init(count: int) -> str:
+def init(count):
     return START + f"if (i == 0) ptx::mbarrier_init(bar, {count});\n ptx::sync_block();\n"
 
 
@@ -141,28 +139,28 @@ KERNELS = [case.source for case in WRONG] + CORRECT
 
 
 @pytest.mark.parametrize("name", [case.source.name for case in WRONG])
-def test_found(run: Run, name: str) -> None:
+def test_found(run, name):
     assert_wrong(run, WRONG, name, x=normal(64), y=np.zeros(320, np.float32))
 
 
-def results(run: Run, name: str) -> tuple[np.ndarray, np.ndarray]:
+def results(run, name):
     x, y = normal(64), np.zeros(320, np.float32)
     run(name, x=x, y=y)
     return x, y
 
 
-def test_phases(run: Run) -> None:
+def test_phases(run):
     x, y = results(run, "phases")
     np.testing.assert_array_equal(y.reshape(5, 64), x[::-1] + np.arange(5, dtype="f4")[:, None])
 
 
-def test_memory_after_inval(run: Run) -> None:
+def test_memory_after_inval(run):
     x, y = results(run, "reused_memory")
     np.testing.assert_array_equal(
         y[:192].reshape(3, 64), x[::-1] * np.arange(3, dtype="f4")[:, None]
     )
 
 
-def test_arrivals_of_another_block(run: Run) -> None:
+def test_arrivals_of_another_block(run):
     x, y = results(run, "remote")
     np.testing.assert_array_equal(y[:64].reshape(2, 32), x.reshape(2, 32)[::-1, ::-1])

@@ -1,7 +1,5 @@
 """Global, shared and local memory of the emulator, and whole kernels that use them."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np
@@ -9,8 +7,8 @@ import pytest
 
 from mirage_onnx import emulator
 from mirage_onnx.codegen.source import KernelSource
-from mirage_onnx.emulator import EmulationError, Module
-from tests.emulator.kernels import FIRST_OF_TWO, HEADER, POISONED, Run, kernel, normal
+from mirage_onnx.emulator import EmulationError
+from tests.emulator.kernels import FIRST_OF_TWO, HEADER, POISONED, kernel, normal
 
 KERNELS = [
     kernel(
@@ -88,7 +86,7 @@ KERNELS = [
 ]
 
 
-def test_vector_accesses(run: Run) -> None:
+def test_vector_accesses(run):
     x = np.random.default_rng(4).integers(0, 2**32, (32, 4), dtype=np.uint32)
     y = np.zeros((32, 4, 4), np.uint32)
     run("vectors", x=x, y=y)
@@ -100,19 +98,19 @@ def test_vector_accesses(run: Run) -> None:
     np.testing.assert_array_equal(y[:, 3], x)
 
 
-def test_arrays_of_a_thread(run: Run) -> None:
+def test_arrays_of_a_thread(run):
     x, y = np.arange(16, dtype=np.uint32).reshape(4, 4), np.zeros((32, 4, 4), np.uint32)
     run("own_array", x=x, y=y)
     np.testing.assert_array_equal(y, np.tile(np.roll(x, -1, axis=0), (32, 1, 1)))
 
 
-def test_shared_memory_starts_as_nan_in_every_block() -> None:
+def test_shared_memory_starts_as_nan_in_every_block():
     y = np.zeros((2, 32), np.float32)
     emulator.run_kernel(POISONED, {"y": y}, checks=False)  # with checks, reading it is an error
     assert np.isnan(y).all()
 
 
-def test_read_only_arrays_cannot_be_written(module: Module) -> None:
+def test_read_only_arrays_cannot_be_written(module):
     x, t = normal(32), np.zeros(32, np.float32)
     t.flags.writeable = False
     with pytest.raises(EmulationError, match="read-only tensor 't'") as caught:
@@ -120,14 +118,14 @@ def test_read_only_arrays_cannot_be_written(module: Module) -> None:
     assert caught.value.kind == "read_only"
 
 
-def test_kernels_of_a_sequence_see_each_others_results(run: Run) -> None:
+def test_kernels_of_a_sequence_see_each_others_results(run):
     x = normal(32)
     t, y = np.full(32, np.nan, np.float32), np.full(32, np.nan, np.float32)
     run("first_of_two", "second_of_two", x=x, t=t, y=y)
     np.testing.assert_array_equal(y, x * 2 + 1)
 
 
-def test_streaming_kernel_is_right_and_fast(run: Run) -> None:
+def test_streaming_kernel_is_right_and_fast(run):
     x, w = normal(8, 256).astype(np.float16), normal(256, 256, seed=1).astype(np.float16)
     x.flags.writeable = False
     y = np.full((8, 256), np.nan, np.float16)
@@ -140,7 +138,7 @@ def test_streaming_kernel_is_right_and_fast(run: Run) -> None:
     assert elapsed < 0.5
 
 
-def test_arrays_under_two_names_are_one() -> None:
+def test_arrays_under_two_names_are_one():
     both = KernelSource(
         "copy", HEADER + "PTX_KERNEL(1) copy(const float* x, float* y) { *y = *x + 1; }",
         (1, 1, 1), 1, 1, 0, ("x", "y"), pdl=False,

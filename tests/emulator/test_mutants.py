@@ -4,17 +4,13 @@ The whole corpus takes minutes (``python bench/emulator.py`` runs and records it
 eighth mutant of it, chosen by a hash.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from mutant_run import Subject
 from mutant_subjects import generated, handwritten
 
 from mirage_onnx.emulator import compile_kernels
@@ -27,14 +23,14 @@ SHARE = 8
 LEAST_CAUGHT = 0.95
 
 
-def known_survivors() -> set[str]:
+def known_survivors():
     lines = lzma.decompress(SURVIVORS.read_bytes()).decode().splitlines()
     return {line.rpartition(" | ")[0] for line in lines if line and not line.startswith("#")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("corpus", [generated, handwritten])
-def test_mutants_are_noticed(corpus: Callable[[], Iterator[Subject]]) -> None:
+def test_mutants_are_noticed(corpus):
     tried, survivors = 0, []
     for subject in corpus():
         module = compile_kernels(subject.kernels)
@@ -53,7 +49,7 @@ def test_mutants_are_noticed(corpus: Callable[[], Iterator[Subject]]) -> None:
     assert set(survivors) <= known_survivors()
 
 
-def test_the_recorded_run_of_the_whole_corpus() -> None:
+def test_the_recorded_run_of_the_whole_corpus():
     record = json.loads(RECORD.read_text())
     assert record["mutants"] >= 1000
     assert record["caught"] >= LEAST_CAUGHT * record["mutants"]
@@ -62,7 +58,7 @@ def test_the_recorded_run_of_the_whole_corpus() -> None:
     assert record["distinct_survivors_sha256"] == hashlib.sha256(known.encode()).hexdigest()
 
 
-def test_every_survivor_has_a_reason() -> None:
+def test_every_survivor_has_a_reason():
     for line in lzma.decompress(SURVIVORS.read_bytes()).decode().splitlines():
         if line and not line.startswith("#"):
             subject, kind, change, reason = line.split(" | ")

@@ -3,15 +3,11 @@
 The same cases run on the GPU, where ``tests/gpu/test_primitives.py`` compares the two bit for bit.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 
 import pytest
 
-from mirage_onnx.emulator import Module
-from mirage_onnx.emulator.run import Order
 from tests.emulator.test_headers import DEVICE, functions
 from tests.support.primitives import CASES, GROUPS
 from tests.support.primitives.case import differences
@@ -19,7 +15,7 @@ from tests.support.primitives.run import compile_for_host, emulate
 
 
 @functools.cache
-def module_of(group: str) -> Module:
+def module_of(group):
     return compile_for_host(GROUPS[group])
 
 
@@ -27,20 +23,20 @@ def module_of(group: str) -> Module:
 @pytest.mark.parametrize(
     ("group", "name"), [(g, c.name) for g, cases in GROUPS.items() for c in cases]
 )
-def test_primitive(group: str, name: str, order: Order) -> None:
+def test_primitive(group, name, order):
     case = CASES[name]
     found = emulate(module_of(group), case, order)
     assert not differences(case, found, case.reference(case.inputs()))
 
 
-def test_every_function_has_a_case() -> None:
+def test_every_function_has_a_case():
     covered = {f for case in CASES.values() for f in case.covers}
     declared = {re.search(r"(\w+)\(", head)[1] for head in functions(DEVICE)}
     assert declared - covered == set()
     assert covered - declared == set()
 
 
-def test_a_case_calls_what_it_covers() -> None:
+def test_a_case_calls_what_it_covers():
     for case in CASES.values():
         text = "".join(k.text for k in case.kernels)
         missing = [f for f in case.covers if not re.search(rf"ptx::{f}\b", text)]

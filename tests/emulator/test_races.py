@@ -1,12 +1,10 @@
 """Happens-before: what each barrier orders, and what is reported where it is missing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from mirage_onnx.emulator import EmulationError, Module, compile_kernels
-from tests.emulator.kernels import Run, assert_wrong, body, normal, wrong
+from mirage_onnx.emulator import EmulationError, compile_kernels
+from tests.emulator.kernels import assert_wrong, body, normal, wrong
 
 BLOCK = {"block": 64, "smem": 512}
 GRID = {"block": 32, "grid": (4, 1, 1)}
@@ -212,7 +210,7 @@ CORRECT = [
 KERNELS = [case.source for case in WRONG] + CORRECT
 
 
-def tensors() -> dict[str, np.ndarray]:
+def tensors():
     return {
         "x": normal(64),
         "y": np.zeros(256, np.float32),
@@ -224,41 +222,41 @@ def tensors() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", [case.source.name for case in WRONG])
-def test_found(run: Run, name: str) -> None:
+def test_found(run, name):
     assert_wrong(run, WRONG, name, **tensors())
 
 
-def go(run: Run, *names: str) -> dict[str, np.ndarray]:
+def go(run, *names):
     given = tensors()
     args = {a for kernel in KERNELS if kernel.name in names for a in kernel.args}
     run(*names, **{a: given[a] for a in args})
     return given
 
 
-def test_bytes_have_their_own_histories(run: Run) -> None:
+def test_bytes_have_their_own_histories(run):
     o = go(run, "neighbour_bytes")["o"]
     np.testing.assert_array_equal(o[:64], 2 * np.arange(63, -1, -1))
 
 
-def test_a_warp_needs_no_block_barrier(run: Run) -> None:
+def test_a_warp_needs_no_block_barrier(run):
     found = go(run, "warps_on_their_own")
     x = found["x"].reshape(-1, 32) * 2
     lanes = np.arange(32)
     np.testing.assert_allclose(found["y"][:64].reshape(-1, 32), x[:, lanes ^ 1] + x[:, lanes ^ 16])
 
 
-def test_named_barriers_order_producer_and_consumer(run: Run) -> None:
+def test_named_barriers_order_producer_and_consumer(run):
     found = go(run, "producer_and_consumer")
     want = found["x"][31::-1] + np.arange(4, dtype=np.float32)[:, None]
     np.testing.assert_array_equal(found["y"][:128].reshape(4, 32), want)
 
 
-def test_atomics_order_blocks(run: Run) -> None:
+def test_atomics_order_blocks(run):
     found = go(run, "last_block")
     np.testing.assert_allclose(found["y"][:32], 4 * found["x"][31::-1], rtol=1e-6)
 
 
-def test_dependent_launch(run: Run) -> None:
+def test_dependent_launch(run):
     found = go(run, "after_grid_wait")
     np.testing.assert_array_equal(found["y"][:64], found["x"])
     found = go(run, "writes_t", "reads_what_is_written")
@@ -269,13 +267,13 @@ def test_dependent_launch(run: Run) -> None:
     assert caught.value.kind == "pdl"
 
 
-def test_dependent_launch_in_runs_of_one_kernel(module: Module) -> None:
+def test_dependent_launch_in_runs_of_one_kernel(module):
     early = [kernel.name for kernel in KERNELS].index("reads_too_early")
     with pytest.raises(EmulationError, match="read of tensor 't' before grid_wait"):
         module.run(tensors(), [early], written_before=["t", "of no kernel here"])
 
 
-def test_reads_of_uninitialised_tensors() -> None:
+def test_reads_of_uninitialised_tensors():
     module = compile_kernels(KERNELS)
     names = [kernel.name for kernel in KERNELS]
     copy, write = names.index("copies_two"), names.index("writes_t")
@@ -287,7 +285,7 @@ def test_reads_of_uninitialised_tensors() -> None:
     assert caught.value.kind == "uninitialised"
 
 
-def test_without_checks_races_run() -> None:
+def test_without_checks_races_run():
     module = compile_kernels(KERNELS, checks=False)
     given = tensors()
     module.run(given, [[kernel.name for kernel in KERNELS].index("write_and_read")])

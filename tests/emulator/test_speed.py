@@ -1,12 +1,8 @@
 """How fast checked emulation is. The bounds are those of a quiet machine with two cores; CI is
 allowed ``NOISE`` times as much."""
 
-from __future__ import annotations
-
 import random
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,13 +19,13 @@ NOISE = 3
 
 
 @pytest.fixture(scope="module")
-def graphs() -> Graphs:
+def graphs():
     return Graphs()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "scaled"])
-def test_a_cluster_kernel_in_half_a_second(graphs: Any, name: str) -> None:
+def test_a_cluster_kernel_in_half_a_second(graphs, name):
     """16 x 4096 x 512 (rows, depth, columns), depth split over clusters of 4 and 8 blocks."""
     sizes = {"a0": 16, "a1": 4096, "a2": 512, "a3": 1}
     graph = graphs[name]
@@ -45,9 +41,7 @@ def test_a_cluster_kernel_in_half_a_second(graphs: Any, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_sixty_small_kernels_in_a_minute(
-    graphs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sixty_small_kernels_in_a_minute(graphs, tmp_path, monkeypatch):
     monkeypatch.setattr(toolchain, "cache_folder", lambda: tmp_path)  # nothing is compiled yet
     rng = random.Random(7)
     cases, sources = [], []

@@ -1,10 +1,6 @@
 """The host compiler and its cache."""
 
-from __future__ import annotations
-
 import ctypes
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,24 +12,24 @@ FLAGS = ("-shared", "-fPIC")
 
 
 @pytest.fixture
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def cache(monkeypatch, tmp_path):
     monkeypatch.setattr(toolchain, "cache_folder", lambda: tmp_path / "cache")
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "/nowhere/g++")
     toolchain.host_compiler.cache_clear()
     yield
     toolchain.host_compiler.cache_clear()
 
 
-def answer(value: int) -> str:
+def answer(value):
     return f'extern "C" int answer() {{ return {value}; }}'
 
 
-def test_a_source_is_built_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_is_built_once(cache, monkeypatch):
     toolchain.host_compiler()
     path = build_library(answer(42), FLAGS)
     assert ctypes.CDLL(str(path)).answer() == 42
@@ -42,7 +38,7 @@ def test_a_source_is_built_once(cache: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [p.name for p in cache.iterdir()] == [path.name], "nothing temporary is left"
 
 
-def test_everything_that_matters_is_in_the_key(cache: Path) -> None:
+def test_everything_that_matters_is_in_the_key(cache):
     built = {
         build_library(answer(1), FLAGS),
         build_library(answer(2), FLAGS),
@@ -53,13 +49,13 @@ def test_everything_that_matters_is_in_the_key(cache: Path) -> None:
     assert len(built) == 5
 
 
-def test_a_bad_source_leaves_nothing(cache: Path) -> None:
+def test_a_bad_source_leaves_nothing(cache):
     with pytest.raises(BuildError, match="error"):
         build_library("oops", FLAGS)
     assert list(cache.iterdir()) == []
 
 
-def test_no_compiler(no_compiler: None) -> None:
+def test_no_compiler(no_compiler):
     assert not has_host_compiler()
     with pytest.raises(MirageError, match="/nowhere/g\\+\\+") as caught:
         build_library(answer(1), FLAGS)

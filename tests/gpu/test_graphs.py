@@ -1,7 +1,5 @@
 """Optimized graphs called with cupy arrays and torch tensors: on their device, on their stream."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 
 import mirage_onnx as mi
-from mirage_onnx.graphs.optimized import OptimizedGraph
 from mirage_onnx.target import H200
 from mirage_onnx.tune.device import present_target
 
@@ -47,7 +44,7 @@ class ArraysOf:
 
 
 @pytest.fixture(scope="module", params=["cupy", "torch"])
-def library(request: pytest.FixtureRequest) -> ArraysOf:
+def library(request):
     if present_target() is not H200:
         pytest.skip("the GPU is no H200")
     module = pytest.importorskip(request.param)
@@ -59,7 +56,7 @@ def library(request: pytest.FixtureRequest) -> ArraysOf:
 
 
 @pytest.fixture(scope="module")
-def rows() -> OptimizedGraph:
+def rows():
     graph = mi.new_kernel_graph()
     x, y = (graph.new_input(SHAPE, mi.float16) for _ in range(2))
     graph.softmax(graph.add(x, y))
@@ -67,20 +64,18 @@ def rows() -> OptimizedGraph:
     return graph.read_ugraph(ROW_KERNEL, numbers, target="h200")
 
 
-def reference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def reference(x, y):
     s = (x + y).astype(np.float64)
     e = np.exp(s - s.max(axis=-1, keepdims=True))
     result: np.ndarray = e / e.sum(axis=-1, keepdims=True)
     return result
 
 
-def draw(rng: np.random.Generator, shape: tuple[int, ...] = SHAPE) -> tuple[np.ndarray, ...]:
+def draw(rng, shape=SHAPE):
     return tuple(rng.standard_normal(shape).astype(np.float16) for _ in range(2))
 
 
-def test_outputs_are_arrays_of_the_library(
-    rows: OptimizedGraph, library: ArraysOf, rng: np.random.Generator
-) -> None:
+def test_outputs_are_arrays_of_the_library(rows, library, rng):
     for shape in (SHAPE, (3, 5, 256)):
         x, y = draw(rng, shape)
         (z,) = rows([library.put(x), library.put(y)])
@@ -90,14 +85,14 @@ def test_outputs_are_arrays_of_the_library(
         np.testing.assert_allclose(library.get(z), rows([x, y])[0], rtol=5e-3, atol=1e-5)
 
 
-def test_strided_arrays(rows: OptimizedGraph, library: ArraysOf, rng: np.random.Generator) -> None:
+def test_strided_arrays(rows, library, rng):
     x, y = draw(rng)
     turned = library.put(np.ascontiguousarray(x.transpose(0, 2, 1))).swapaxes(1, 2)
     (z,) = rows([turned, library.put(y)])
     np.testing.assert_allclose(library.get(z), reference(x, y), rtol=5e-3, atol=1e-5)
 
 
-def test_another_stream(rows: OptimizedGraph, rng: np.random.Generator) -> None:
+def test_another_stream(rows, rng):
     """Kernels are ordered with what the caller put on its own stream before and after them."""
     torch = pytest.importorskip("torch")
     x, y = draw(rng)
@@ -113,7 +108,7 @@ def test_another_stream(rows: OptimizedGraph, rng: np.random.Generator) -> None:
     np.testing.assert_allclose(got, reference(x, y), rtol=5e-3, atol=1e-5)
 
 
-def test_captured_into_a_cuda_graph(rows: OptimizedGraph, rng: np.random.Generator) -> None:
+def test_captured_into_a_cuda_graph(rows, rng):
     torch = pytest.importorskip("torch")
     x, y = draw(rng)
     a, b = torch.from_numpy(x).cuda(), torch.from_numpy(y).cuda()
@@ -127,7 +122,7 @@ def test_captured_into_a_cuda_graph(rows: OptimizedGraph, rng: np.random.Generat
     np.testing.assert_allclose(z.cpu().numpy(), reference(y, y), rtol=5e-3, atol=1e-5)
 
 
-def test_tensors_on_the_host(rows: OptimizedGraph, rng: np.random.Generator) -> None:
+def test_tensors_on_the_host(rows, rng):
     torch = pytest.importorskip("torch")
     x, y = draw(rng, (2, 3, 64))
     (z,) = rows([torch.from_numpy(x), torch.from_numpy(y)])

@@ -1,9 +1,6 @@
 """The models in ``models/``, optimized for the H200 and run on one: sessions and single kernels."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +40,7 @@ class Subject:
     original: Path
     optimized: Path
 
-    def session(self, *, ours: bool, **options: str) -> ort.InferenceSession:
+    def session(self, *, ours, **options):
         """In the CUDA provider; of the optimized model with our kernels, or of the original."""
         if ours:
             found = mirage_onnx.InferenceSession(self.optimized, providers=[(CUDA, options)])
@@ -52,7 +49,7 @@ class Subject:
         assert found.get_providers()[0] == CUDA
         return found
 
-    def feeds(self, seed: int) -> dict[str, np.ndarray]:
+    def feeds(self, seed):
         rng = np.random.default_rng(seed)
         found = {}
         for i in onnx.load(self.original).graph.input:
@@ -67,7 +64,7 @@ class Subject:
 
 
 @pytest.fixture(scope="module", params=["llama_decode", "lora", "bert", "rmsnorm_linear"])
-def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+def subject(request, tmp_path_factory):
     if CUDA not in ort.get_available_providers():
         pytest.skip("this onnxruntime has no CUDA execution provider")
     if present_target() is not H200:
@@ -80,7 +77,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Subject(request.param, loaded, run, original, optimized)
 
 
-def widened(path: Path) -> bytes:
+def widened(path):
     """The model with every 16-bit float made a 32-bit one: a reference without fp16 rounding."""
     model = onnx.load(path)
     graph = model.graph
@@ -103,13 +100,13 @@ def widened(path: Path) -> bytes:
     return model.SerializeToString()
 
 
-def exact(subject: Subject, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def exact(subject, feeds):
     session = ort.InferenceSession(widened(subject.original), providers=[CPU])
     wide = {n: x.astype(np.float32) if x.dtype == np.float16 else x for n, x in feeds.items()}
     return list(session.run(None, wide))
 
 
-def errors(got: list[np.ndarray], want: list[np.ndarray]) -> list[float]:
+def errors(got, want):
     """||got - want|| / ||want|| of each output."""
     assert all(np.isfinite(x).all() for x in (*got, *want))
     return [
@@ -118,7 +115,7 @@ def errors(got: list[np.ndarray], want: list[np.ndarray]) -> list[float]:
     ]
 
 
-def assert_all_ran(session: ort.InferenceSession, subject: Subject) -> dict[str, int]:
+def assert_all_ran(session, subject):
     """Every node that was written launched kernels of ours."""
     counts = mirage_onnx.launches(session)
     assert len(counts) == len(subject.run.chosen) > 0
@@ -126,7 +123,7 @@ def assert_all_ran(session: ort.InferenceSession, subject: Subject) -> dict[str,
     return counts
 
 
-def test_session(subject: Subject) -> None:
+def test_session(subject):
     ours, theirs = subject.session(ours=True), subject.session(ours=False)
     on_cpu = ort.InferenceSession(subject.original, providers=[CPU])
     for seed in range(3):
@@ -140,7 +137,7 @@ def test_session(subject: Subject) -> None:
     assert_all_ran(ours, subject)
 
 
-def test_two_runs_give_the_same_bits(subject: Subject) -> None:
+def test_two_runs_give_the_same_bits(subject):
     feeds = subject.feeds(0)
     session = subject.session(ours=True)
     first = [session.run(None, feeds) for _ in range(2)] + [
@@ -151,7 +148,7 @@ def test_two_runs_give_the_same_bits(subject: Subject) -> None:
             assert a.tobytes() == b.tobytes()
 
 
-def test_cuda_graph(subject: Subject) -> None:
+def test_cuda_graph(subject):
     """Captured, then replayed on new inputs at the same addresses."""
     try:
         Graphed(subject, ours=False).run(subject.feeds(0))
@@ -172,7 +169,7 @@ def test_cuda_graph(subject: Subject) -> None:
 class Graphed:
     """A session with ``enable_cuda_graph`` and its bound buffers."""
 
-    def __init__(self, subject: Subject, *, ours: bool) -> None:
+    def __init__(self, subject, *, ours):
         self.session = subject.session(ours=ours, enable_cuda_graph="1")
         self.binding = self.session.io_binding()
         self.inputs = {
@@ -188,7 +185,7 @@ class Graphed:
         for _ in range(3):
             self.session.run_with_iobinding(self.binding)
 
-    def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def run(self, feeds):
         for name, value in feeds.items():
             self.inputs[name].update_inplace(value)
         for value in self.outputs:
@@ -197,13 +194,13 @@ class Graphed:
         return [value.numpy() for value in self.outputs]
 
 
-def test_threads(subject: Subject) -> None:
+def test_threads(subject):
     session = subject.session(ours=True)
     feeds = [subject.feeds(seed) for seed in range(4)]
     want = [session.run(None, f) for f in feeds]
     wrong: list[int] = []
 
-    def work(i: int) -> None:
+    def work(i):
         for _ in range(25):
             got = session.run(None, feeds[i])
             if any(a.tobytes() != b.tobytes() for a, b in zip(got, want[i], strict=True)):
@@ -218,7 +215,7 @@ def test_threads(subject: Subject) -> None:
     assert min(assert_all_ran(session, subject).values()) >= 104  # 4 and 4 x 25 runs
 
 
-def test_kernels_agree_with_float64(subject: Subject) -> None:
+def test_kernels_agree_with_float64(subject):
     """Each region's kernels by themselves, on outputs that were poisoned; twice the same bits."""
     gpu = gpu_of(H200)
     for outcome in {o.region.key: o for _, o in subject.run.chosen}.values():
@@ -242,14 +239,14 @@ def test_kernels_agree_with_float64(subject: Subject) -> None:
             assert bits[0] == bits[1]
 
 
-def test_a_kernel_compiled_again_is_reported_again() -> None:
+def test_a_kernel_compiled_again_is_reported_again():
     """NVRTC caches where there is a driver, and its cache holds no report of spills."""
     text = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 3.0f; }'
     first, second = (compile_cubin(text, H200, name="k") for _ in range(2))
     assert first.registers == second.registers > 0
 
 
-def test_measured_choice(tmp_path: Path) -> None:
+def test_measured_choice(tmp_path):
     """``optimize --target local``: timed against ONNX Runtime, faster, and still right."""
     if present_target() is not H200:
         pytest.skip("the GPU is no H200")

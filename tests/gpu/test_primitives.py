@@ -5,12 +5,10 @@ Approximate functions (``ulps`` of their case) are compared by distance instead.
 With ``PRIMITIVES_RECORD=PATH`` a record is written to PATH.txt and PATH.json.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +18,7 @@ import pytest
 from mirage_onnx.target import H200
 from mirage_onnx.tune.device import Gpu, present_target
 from tests.support.primitives import CASES, GROUPS, matrix, record
-from tests.support.primitives.case import Case, differences
+from tests.support.primitives.case import differences
 from tests.support.primitives.run import run_on_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +30,7 @@ Outputs = Mapping[str, np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Outputs]:
+def emulated(tmp_path_factory):
     """Case -> outputs, made in a process without a CUDA driver."""
     if present_target() is not H200:
         pytest.skip("the GPU is no H200")
@@ -44,7 +42,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Outputs]:
 
 
 @pytest.fixture(scope="module")
-def measured(emulated: Mapping[str, Outputs]) -> Iterator[Mapping[str, list[Outputs]]]:
+def measured(emulated):
     """Case -> outputs of every run."""
     gpu = Gpu(H200)
     found: dict[str, list[Outputs]] = {}
@@ -64,10 +62,10 @@ def measured(emulated: Mapping[str, Outputs]) -> Iterator[Mapping[str, list[Outp
 
 @pytest.mark.parametrize("case", CASES.values(), ids=str)
 def test_the_gpu_agrees(
-    case: Case,
-    measured: Mapping[str, list[Outputs]],
-    emulated: Mapping[str, Outputs],
-) -> None:
+    case,
+    measured,
+    emulated,
+):
     first, *others = measured[case.name]
     assert not differences(case, first, case.reference(case.inputs())), "the PTX document"
     # The host's own approximations are within a unit of the exact result, too.

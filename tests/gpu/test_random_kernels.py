@@ -1,7 +1,5 @@
 """Random block graphs on the GPU: right against float64, and the same bits in every run."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 
@@ -16,9 +14,9 @@ from mirage_onnx.target import H200
 from mirage_onnx.tune.device import Gpu, present_target
 
 SEEDS, RUNS = range(500), 2
-#: Random numbers are not the solver's: 1.3 % take too many registers or too much shared memory by
-#: the code generator's count, another 5 % spill (32 of these 500 refused in all, on an H200).
-MOST_REFUSED = 0.08
+#: Random numbers are not the solver's: of these 500, 3 take too many registers by the code
+#: generator's count, and 14 spill however they are compiled (NVRTC 13.0 on a CPU).
+MOST_REFUSED = 0.05
 
 pytestmark = pytest.mark.gpu
 

@@ -1,7 +1,5 @@
 """``verify`` on a GPU: kernels run there, right ones pass, a wrong one is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,7 @@ import mirage_onnx
 from mirage_onnx import api
 from mirage_onnx.target import H200
 from mirage_onnx.tune.device import present_target
-from tests.support.rewritten import Rewritten, chain, permuted, tampered
+from tests.support.rewritten import chain, permuted, tampered
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True, scope="module")
-def h200() -> None:
+def h200():
     if "CUDAExecutionProvider" not in ort.get_available_providers():
         pytest.skip("this onnxruntime has no CUDA execution provider")
     if present_target() is not H200:
@@ -29,17 +27,17 @@ def h200() -> None:
 
 
 @pytest.fixture(scope="module")
-def small() -> Rewritten:
+def small():
     return chain()
 
 
-def save(model: onnx.ModelProto, path: Path) -> Path:
+def save(model, path):
     onnx.save(model, path)
     return path
 
 
 @pytest.mark.parametrize("name", ["rmsnorm_linear", "bert", "lora"])
-def test_models(name: str, tmp_path: Path) -> None:
+def test_models(name, tmp_path):
     original, fast = MODELS / f"{name}.onnx", tmp_path / "fast.onnx"
     mirage_onnx.optimize(original, fast, target="h200")
     found = api.verify(original, fast, bisect=True)
@@ -49,7 +47,7 @@ def test_models(name: str, tmp_path: Path) -> None:
     assert found.source.endswith("byte for byte")
 
 
-def test_the_gpu_and_the_emulator_agree(small: Rewritten, tmp_path: Path) -> None:
+def test_the_gpu_and_the_emulator_agree(small, tmp_path):
     """The same kernels on the same inputs: within a rounding of fp16 and the order of sums."""
     path = save(small.model, tmp_path / "b.onnx")
     x = {"x0": np.random.default_rng(0).standard_normal((8, 64)).astype(np.float16)}
@@ -61,7 +59,7 @@ def test_the_gpu_and_the_emulator_agree(small: Rewritten, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("bisect", [False, True])
-def test_a_wrong_constant_is_named(small: Rewritten, tmp_path: Path, bisect: bool) -> None:
+def test_a_wrong_constant_is_named(small, tmp_path, bisect):
     wrong = small.using({1: small.recompiled(1, "const[-1/2]", "const[-9/16]")})
     a, b = save(small.original, tmp_path / "a.onnx"), save(wrong, tmp_path / "b.onnx")
     found = api.verify(a, b, provider="cuda", bisect=bisect)
@@ -70,7 +68,7 @@ def test_a_wrong_constant_is_named(small: Rewritten, tmp_path: Path, bisect: boo
     assert [r.node for r in found.regions if not r.output.passed] == [small.nodes[1]]
 
 
-def test_another_kernel_under_the_node_is_named(small: Rewritten, tmp_path: Path) -> None:
+def test_another_kernel_under_the_node_is_named(small, tmp_path):
     wrong = tampered(small.model, permuted([0, 0, 2]))
     a, b = save(small.original, tmp_path / "a.onnx"), save(wrong, tmp_path / "b.onnx")
     found = api.verify(a, b)

@@ -3,25 +3,18 @@
 ``tests/gpu/test_graphs.py`` has the real libraries.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pytest
 from readme_graphs import ONE_KERNEL, attention
 
 import mirage_onnx as mi
-from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator import run_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.graphs import optimized as module
 from mirage_onnx.graphs.arrays import ALIGNMENT, Library
-from mirage_onnx.graphs.optimized import OptimizedGraph
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.target import H200, Target
+from mirage_onnx.target import H200
 
 #: Row kernels: the statistics into workspace, then the scaling.
 TWO_ROW_KERNELS = """\
@@ -52,7 +45,7 @@ NUMBERS = ["tile=1 cluster=1 loop_tile=0 warps=2 stages=1"] * 2
 class Memory:
     """Arrays by address, and what was asked of the GPU."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.arrays: dict[int, np.ndarray] = {}
         self.loaded: list[str] = []
         self.launched: list[str] = []
@@ -62,53 +55,53 @@ class Memory:
 class StandIn(Library):
     """numpy arrays that claim to be on a GPU."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory):
         self.memory = memory
         self.made: list[tuple[int, ...]] = []
 
-    def device(self, x: Any) -> int | None:
+    def device(self, x):
         return 3
 
-    def dense(self, x: Any) -> Any:
+    def dense(self, x):
         aligned = x.ctypes.data % ALIGNMENT == 0
         return x if x.flags.c_contiguous and aligned else x.copy(order="C")
 
-    def address(self, x: Any) -> int:
+    def address(self, x):
         assert x.flags.c_contiguous
         self.memory.arrays[x.ctypes.data] = x
         return int(x.ctypes.data)
 
-    def empty(self, shape: Sequence[int], dtype: DType, device: int) -> Any:
+    def empty(self, shape, dtype, device):
         assert device == 3
         self.made.append(tuple(shape))
         return np.zeros(tuple(shape), dtype.numpy)
 
-    def stream(self, device: int) -> int:
+    def stream(self, device):
         assert device == 3
         return 77
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+def gpu(monkeypatch):
     memory = Memory()
 
     class Emulated:
         """What a call needs of an ``ArrayGpu``."""
 
-        def __init__(self, device: int, stream: int, target: Target) -> None:
+        def __init__(self, device, stream, target):
             memory.streams.append((device, stream))
             self.target = target
 
         @contextmanager
-        def current(self) -> Iterator[None]:
+        def current(self):
             yield
 
-        def load(self, cubin: Any, name: str, smem_bytes: int) -> str:
+        def load(self, cubin, name, smem_bytes):
             assert cubin.image[:4] == b"\x7fELF"
             memory.loaded.append(name)
             return name
 
-        def launch_source(self, function: str, source: KernelSource, at: dict[str, int]) -> None:
+        def launch_source(self, function, source, at):
             assert function == source.name
             memory.launched.append(function)
             run_kernel(source, {a: memory.arrays[at[a]].reshape(-1) for a in source.args})
@@ -120,13 +113,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 @pytest.fixture(scope="module")
-def rows() -> OptimizedGraph:
+def rows():
     graph = mi.new_kernel_graph()
     graph.rms_norm(graph.new_input((6, 256), mi.float16))
     return graph.read_ugraph(TWO_ROW_KERNELS, NUMBERS, target="h200")
 
 
-def check(optimized: OptimizedGraph, x: np.ndarray) -> None:
+def check(optimized, x):
     (y,) = optimized([x])
     wide = x.astype(float)
     want = wide / np.sqrt((wide * wide).mean(axis=1, keepdims=True))
@@ -134,9 +127,7 @@ def check(optimized: OptimizedGraph, x: np.ndarray) -> None:
     np.testing.assert_allclose(y.astype(float), want, rtol=2e-3, atol=1e-3)
 
 
-def test_kernels_run_on_the_callers_arrays(
-    rows: OptimizedGraph, gpu: StandIn, rng: np.random.Generator
-) -> None:
+def test_kernels_run_on_the_callers_arrays(rows, gpu, rng):
     rows._loaded.clear()
     x = rng.standard_normal((6, 256)).astype(np.float16)
     check(rows, x)
@@ -149,25 +140,21 @@ def test_kernels_run_on_the_callers_arrays(
     assert len(memory.launched) == 4
 
 
-def test_other_sizes_are_compiled_for_themselves(
-    rows: OptimizedGraph, gpu: StandIn, rng: np.random.Generator
-) -> None:
+def test_other_sizes_are_compiled_for_themselves(rows, gpu, rng):
     rows._loaded.clear()
     for shape in ((6, 256), (3, 512), (6, 256)):
         check(rows, rng.standard_normal(shape).astype(np.float16))
     assert len(gpu.memory.loaded) == 4
 
 
-def test_strided_and_unaligned_arrays_are_copied(
-    rows: OptimizedGraph, gpu: StandIn, rng: np.random.Generator
-) -> None:
+def test_strided_and_unaligned_arrays_are_copied(rows, gpu, rng):
     x = rng.standard_normal((256, 6)).astype(np.float16)
     check(rows, x.T)
     flat = rng.standard_normal(6 * 256 + 1).astype(np.float16)
     check(rows, flat[1:].reshape(6, 256))
 
 
-def test_what_does_not_fit_is_refused_in_one_line(gpu: StandIn) -> None:
+def test_what_does_not_fit_is_refused_in_one_line(gpu):
     large = ["tile=256,1 cluster=1 loop_tile=2048 warps=1 stages=1"]
     optimized = attention().read_ugraph(ONE_KERNEL, large)
     shapes = ((2, 256, 64), (2, 64, 4096), (2, 4096, 64))
@@ -178,5 +165,5 @@ def test_what_does_not_fit_is_refused_in_one_line(gpu: StandIn) -> None:
     assert not gpu.memory.launched and not gpu.made
 
 
-def test_the_target_is_the_one_it_was_optimized_for(rows: OptimizedGraph) -> None:
+def test_the_target_is_the_one_it_was_optimized_for(rows):
     assert rows.target is H200

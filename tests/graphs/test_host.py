@@ -1,10 +1,8 @@
 """Running on numpy arrays: what the µGraph says, whole or a part of the grid after the other."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-from goldens import GOLDENS, Golden
+from goldens import GOLDENS
 
 from mirage_onnx.graphs import host
 from mirage_onnx.graphs.host import run_on_host
@@ -12,7 +10,7 @@ from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.verify.interpret_steps import interpret_steps
 
 
-def inputs(golden: Golden, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def inputs(golden, rng):
     """By ONNX name, in the shape of the ONNX tensor."""
     found = {}
     for i in golden.region.inputs:
@@ -22,7 +20,7 @@ def inputs(golden: Golden, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("golden_graph", GOLDENS, ids=lambda g: g.name)
-def test_parts_of_the_grid_make_the_whole(golden_graph: Golden, rng: np.random.Generator) -> None:
+def test_parts_of_the_grid_make_the_whole(golden_graph, rng):
     region = golden_graph.region
     program = Candidate(golden_graph.ugraph, golden_graph.params)
     data = inputs(golden_graph, rng)
@@ -39,14 +37,12 @@ def test_parts_of_the_grid_make_the_whole(golden_graph: Golden, rng: np.random.G
         assert 0 < error < 2e-3
 
 
-def test_a_large_kernel_is_run_in_parts(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_kernel_is_run_in_parts(rng, monkeypatch):
     """The check above would hold if nothing were ever cut."""
     sizes = []
     real = host.interpret_ugraph
 
-    def watched(domain, graph, params, extents, values):  # type: ignore[no-untyped-def]
+    def watched(domain, graph, params, extents, values):
         sizes.append(dict(extents))
         return real(domain, graph, params, extents, values)
 

@@ -1,9 +1,6 @@
 """superoptimize: what it returns, what parameters restrict, budgets, checkpoints."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +16,7 @@ from mirage_onnx.graphs.restriction import read_restriction
 from mirage_onnx.importer.kernel_graph import KernelGraph as Operations
 
 
-def norm_matmul(rows: int = 8, depth: int = 256, columns: int = 512) -> KernelGraph:
+def norm_matmul(rows=8, depth=256, columns=512):
     graph = mi.new_kernel_graph()
     x = graph.new_input(dims=(rows, depth), dtype=mi.float16)
     w = graph.new_input(dims=(depth, columns), dtype=mi.float16)
@@ -27,17 +24,17 @@ def norm_matmul(rows: int = 8, depth: int = 256, columns: int = 512) -> KernelGr
     return graph
 
 
-def texts(found: list[OptimizedGraph]) -> list[str]:
+def texts(found):
     return [str(f) for f in found]
 
 
-def test_names_of_the_original() -> None:
+def test_names_of_the_original():
     assert mi.new_graph is mi.new_kernel_graph
     assert isinstance(mi.new_graph(), KernelGraph)
     assert issubclass(KernelGraph, Operations)  # what verify.check_saved takes
 
 
-def test_best_and_all(rng: np.random.Generator) -> None:
+def test_best_and_all(rng):
     graph = norm_matmul()
     best = graph.superoptimize(target="h200")
     found = graph.superoptimize(target="h200", return_all=True)
@@ -67,7 +64,7 @@ RESTRICTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", RESTRICTIONS)
-def test_restrictions_hold(name: str) -> None:
+def test_restrictions_hold(name):
     graph = norm_matmul(rows=64)
     restriction = read_restriction(**RESTRICTIONS[name])
     found = graph.superoptimize(return_all=True, target="h200", **RESTRICTIONS[name])
@@ -75,7 +72,7 @@ def test_restrictions_hold(name: str) -> None:
     assert all(keeps_to(restriction, f.region, f.candidate) for f in found)
 
 
-def test_a_restriction_changes_what_is_found() -> None:
+def test_a_restriction_changes_what_is_found():
     """Or the test above could not fail."""
     free = norm_matmul(rows=64).superoptimize(return_all=True, target="h200")
     assert isinstance(free, list)
@@ -84,7 +81,7 @@ def test_a_restriction_changes_what_is_found() -> None:
         assert not all(keeps_to(restriction, f.region, f.candidate) for f in free)
 
 
-def test_a_restriction_that_nothing_satisfies() -> None:
+def test_a_restriction_that_nothing_satisfies():
     with pytest.raises(MirageError) as e:
         norm_matmul().superoptimize(griddims=[(7, 5, 3)], franges=[9])
     line = e.value.line()
@@ -94,14 +91,14 @@ def test_a_restriction_that_nothing_satisfies() -> None:
     assert "EXHAUSTED" in line and "\n" not in line
 
 
-def test_no_budget_finds_nothing() -> None:
+def test_no_budget_finds_nothing():
     with pytest.raises(RejectionError) as e:
         norm_matmul().superoptimize(budget_s=0)
     assert e.value.rejection.code == "NO_CANDIDATE"
     assert "BUDGET of 0 s" in e.value.rejection.reason
 
 
-def test_max_ops_bounds_the_operations_of_a_kernel() -> None:
+def test_max_ops_bounds_the_operations_of_a_kernel():
     """With two of them the statistics need a kernel of their own."""
     found = norm_matmul().superoptimize(max_ops=2, return_all=True)
     assert isinstance(found, list)
@@ -120,20 +117,20 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_invalid(name: str) -> None:
+def test_invalid(name):
     options, line = INVALID[name]
     with pytest.raises(MirageError, match=line) as e:
         norm_matmul().superoptimize(**options)
     assert e.value.code == "OPTION_INVALID" and "\n" not in e.value.line()
 
 
-def test_target() -> None:
+def test_target():
     with pytest.raises(MirageError) as e:
         norm_matmul().superoptimize(target="a100")
     assert e.value.code == "TARGET_UNKNOWN"
 
 
-def test_two_results_want_a_mark() -> None:
+def test_two_results_want_a_mark():
     graph = norm_matmul()
     graph.exp(graph.new_input((4, 4), mi.float16))
     with pytest.raises(MirageError, match="2 results are unread: say mark_output"):
@@ -142,15 +139,13 @@ def test_two_results_want_a_mark() -> None:
 
 class TestCheckpoint:
     @pytest.fixture
-    def path(self, tmp_path: Path) -> Path:
+    def path(self, tmp_path):
         return tmp_path / "graphs.json"
 
-    def test_results_are_written_and_start_the_next_call(
-        self, path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_results_are_written_and_start_the_next_call(self, path, monkeypatch):
         first = norm_matmul().superoptimize(checkpoint=path, return_all=True)
 
-        def unwanted(*args: Any, **options: Any) -> Any:
+        def unwanted(*args, **options):
             raise AssertionError("searched")
 
         monkeypatch.setattr(module, "search", unwanted)
@@ -158,7 +153,7 @@ class TestCheckpoint:
         assert isinstance(first, list) and isinstance(again, list)
         assert texts(again) == texts(first)
 
-    def test_what_it_holds_is_verified(self, path: Path) -> None:
+    def test_what_it_holds_is_verified(self, path):
         """A µGraph of another program under this region's name is not returned."""
         right = norm_matmul().superoptimize(checkpoint=path)
         text = path.read_text(encoding="utf-8")
@@ -172,19 +167,19 @@ class TestCheckpoint:
         found = norm_matmul().superoptimize(checkpoint=path)
         assert str(found) == str(right)
 
-    def test_a_restriction_that_it_does_not_hold_is_searched_and_added(self, path: Path) -> None:
+    def test_a_restriction_that_it_does_not_hold_is_searched_and_added(self, path):
         first = norm_matmul().superoptimize(checkpoint=path, return_all=True, blockdims=[(64,)])
         more = norm_matmul().superoptimize(checkpoint=path, return_all=True, blockdims=[(256,)])
         both = norm_matmul().superoptimize(checkpoint=path, return_all=True)
         assert isinstance(first, list) and isinstance(more, list) and isinstance(both, list)
         assert set(texts(both)) == set(texts(first)) | set(texts(more))
 
-    def test_other_sizes_are_searched(self, path: Path) -> None:
+    def test_other_sizes_are_searched(self, path):
         norm_matmul(columns=256).superoptimize(checkpoint=path)
         small = norm_matmul(columns=512).superoptimize(checkpoint=path)
         assert str(small) == str(norm_matmul(columns=512).superoptimize())
 
-    def test_a_damaged_file_is_refused_in_one_line(self, path: Path) -> None:
+    def test_a_damaged_file_is_refused_in_one_line(self, path):
         path.write_text("{", encoding="utf-8")
         with pytest.raises(MirageError) as e:
             norm_matmul().superoptimize(checkpoint=path)

@@ -1,11 +1,8 @@
 """An optimized graph prints, draws, writes and runs itself on numpy arrays."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +12,6 @@ from readme_graphs import ONE_KERNEL, ONE_KERNEL_NUMBERS, SPLIT, SPLIT_NUMBERS, 
 
 import mirage_onnx as mi
 from mirage_onnx.errors import MirageError, RejectionError
-from mirage_onnx.graphs.optimized import OptimizedGraph
 from mirage_onnx.graphs.python_text import python_text
 from mirage_onnx.inspection.dot import COLOURS, Level, to_dot
 from mirage_onnx.ir.text import parse_ugraph
@@ -35,28 +31,26 @@ ROWS_NUMBERS = ["tile=1 cluster=1 loop_tile=0 warps=4 stages=1"]
 
 
 @pytest.fixture(scope="module", params=["one kernel", "split"])
-def optimized(request: pytest.FixtureRequest) -> OptimizedGraph:
+def optimized(request):
     text, numbers = {
         "one kernel": (ONE_KERNEL, ONE_KERNEL_NUMBERS), "split": (SPLIT, SPLIT_NUMBERS)
     }[request.param]  # fmt: skip
     return attention().read_ugraph(text, numbers, predicted_us=12.5)
 
 
-def draw(rng: np.random.Generator, heads: int, rows: int, depth: int, positions: int) -> list[Any]:
+def draw(rng, heads, rows, depth, positions):
     shapes = ((heads, rows, depth), (heads, depth, positions), (heads, positions, depth))
     return [(rng.standard_normal(s) / depth**0.25).astype(np.float16) for s in shapes]
 
 
-def reference(q: Any, k: Any, v: Any) -> np.ndarray:
+def reference(q, k, v):
     e = np.exp(q.astype(float) @ k.astype(float))
     result: np.ndarray = e / e.sum(axis=2, keepdims=True) @ v.astype(float)
     return result
 
 
 @pytest.mark.parametrize("sizes", [(2, 256, 64, 4096), (8, 1, 128, 1000), (3, 7, 24, 300)])
-def test_runs_on_numpy_arrays(
-    optimized: OptimizedGraph, sizes: tuple[int, ...], rng: np.random.Generator
-) -> None:
+def test_runs_on_numpy_arrays(optimized, sizes, rng):
     """At its own sizes, and at others, whose last tiles are short."""
     data = draw(rng, *sizes)
     found = optimized(data)
@@ -66,13 +60,13 @@ def test_runs_on_numpy_arrays(
     assert 0 < np.linalg.norm(found[0] - want) / np.linalg.norm(want) < 2e-3
 
 
-def test_inputs_by_keyword_as_in_the_originals_tutorials(rng: np.random.Generator) -> None:
+def test_inputs_by_keyword_as_in_the_originals_tutorials(rng):
     optimized = attention().read_ugraph(ONE_KERNEL, ONE_KERNEL_NUMBERS)
     data = draw(rng, 1, 8, 16, 32)
     assert np.array_equal(optimized(inputs=tuple(data))[0], optimized(data)[0])
 
 
-def test_outputs_are_in_the_order_of_their_marks(rng: np.random.Generator) -> None:
+def test_outputs_are_in_the_order_of_their_marks(rng):
     graph = mi.new_graph()
     x, _unread, y = (graph.new_input((4, 64), mi.bfloat16) for _ in range(3))
     outputs = [graph.add(graph.exp(x), y), graph.reduction(y, 1), graph.exp(y)]
@@ -87,7 +81,7 @@ def test_outputs_are_in_the_order_of_their_marks(rng: np.random.Generator) -> No
         np.testing.assert_allclose(x.astype(float), y, rtol=1e-2, atol=1e-2)
 
 
-def test_text_is_canonical(optimized: OptimizedGraph) -> None:
+def test_text_is_canonical(optimized):
     lines = str(optimized).splitlines()
     comments = [line for line in lines if line.startswith("#")]
     graph = "\n".join(line for line in lines if not line.startswith("#"))
@@ -95,7 +89,7 @@ def test_text_is_canonical(optimized: OptimizedGraph) -> None:
     assert [c.split(": ")[1] for c in comments[1:]] == [p.to_text() for p in optimized.params]
 
 
-def test_cost_and_proof(optimized: OptimizedGraph) -> None:
+def test_cost_and_proof(optimized):
     assert optimized.predicted_us == 12.5
     assert optimized.proof.draws >= 2 and 0 < optimized.proof.bound < 1e-8
     count = len(optimized.ugraph.kernels)
@@ -107,7 +101,7 @@ def test_cost_and_proof(optimized: OptimizedGraph) -> None:
     assert "predicted no time" in repr(unknown)
 
 
-def test_drawing(optimized: OptimizedGraph, tmp_path: Path) -> None:
+def test_drawing(optimized, tmp_path):
     text = optimized.to_dot()
     assert text == to_dot(optimized.ugraph, optimized.params)
     assert COLOURS[Level.BLOCK] in text and COLOURS[Level.THREAD] in text
@@ -117,7 +111,7 @@ def test_drawing(optimized: OptimizedGraph, tmp_path: Path) -> None:
     assert (tmp_path / "graph.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
-def test_python_program(optimized: OptimizedGraph, tmp_path: Path) -> None:
+def test_python_program(optimized, tmp_path):
     """The file, run by itself, has the same µGraph verified and prints it."""
     path = tmp_path / "generated_program_0.py"
     optimized.generate_triton_program(path)
@@ -127,7 +121,7 @@ def test_python_program(optimized: OptimizedGraph, tmp_path: Path) -> None:
     assert done.stdout == f"{optimized}\n"
 
 
-def test_python_program_of_every_operation(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_python_program_of_every_operation(tmp_path, rng):
     """The rebuilt graph is the same program."""
     graph = mi.new_kernel_graph()
     x, w = graph.new_input((4, 6), mi.float32), graph.new_input((6, 8), mi.float32)
@@ -153,7 +147,7 @@ REFUSED: dict[str, tuple[Callable[[Any], list[Any]], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_refused(name):
     arrays, line = REFUSED[name]
     graph = mi.new_kernel_graph()
     graph.exp(graph.new_input((4, 64), mi.float16))
@@ -164,14 +158,14 @@ def test_refused(name: str) -> None:
 
 
 class TestReading:
-    def test_another_program(self) -> None:
+    def test_another_program(self):
         graph = mi.new_kernel_graph()
         graph.square(graph.new_input((4, 64), mi.float16))
         with pytest.raises(RejectionError) as e:
             graph.read_ugraph(ROWS, ROWS_NUMBERS)
         assert e.value.rejection.code == "NOT_EQUIVALENT"
 
-    def test_numbers(self) -> None:
+    def test_numbers(self):
         graph = mi.new_kernel_graph()
         graph.exp(graph.new_input((4, 64), mi.float16))
         for numbers, line in (([], "0 numbers for 1 kernels"), (["tile=1"], "cluster|numbers")):

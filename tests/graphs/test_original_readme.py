@@ -5,12 +5,9 @@ GPU; here a stand-in of ``torch`` makes numpy arrays, which the interpreter runs
 (``tests/gpu/test_graphs.py`` has torch).
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,15 +90,15 @@ optimized_graph = graph.superoptimize()
 """
 
 
-def run(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def run(text, monkeypatch):
     rng = np.random.default_rng(0)
     torch = types.ModuleType("torch")
 
-    def randn(*dims: int, dtype: str, device: str) -> np.ndarray:
+    def randn(*dims, dtype, device):
         # Of a tenth: with the README's own values exp overflows 16 bits, in the original too.
         return (rng.standard_normal(dims) / 10).astype(dtype)
 
-    torch.randn, torch.float16, torch.Tensor = randn, "float16", type("Tensor", (), {})  # type: ignore[attr-defined]
+    torch.randn, torch.float16, torch.Tensor = randn, "float16", type("Tensor", (), {})
     monkeypatch.setitem(sys.modules, "torch", torch)
     assert text.count("import mirage as mi") == 1
     scope: dict[str, Any] = {}
@@ -109,20 +106,18 @@ def run(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return scope
 
 
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+def attention(q, k, v):
     e = np.exp(q.astype(float) @ k.astype(float))
     result: np.ndarray = e / e.sum(axis=2, keepdims=True) @ v.astype(float)
     return result
 
 
-def error(got: np.ndarray, want: np.ndarray) -> float:
+def error(got, want):
     return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
 @pytest.mark.slow
-def test_attention_of_2024(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rng: np.random.Generator
-) -> None:
+def test_attention_of_2024(monkeypatch, tmp_path, rng):
     monkeypatch.chdir(tmp_path)
     found = run(ATTENTION_2024, monkeypatch)["new_graphs"]
     assert found
@@ -138,7 +133,7 @@ def test_attention_of_2024(
 
 
 @pytest.mark.slow
-def test_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention(monkeypatch):
     """Declared with 2 heads of 256 rows, called with 64 of one row."""
     scope = run(ATTENTION, monkeypatch)
     (output,) = scope["output"]
@@ -147,7 +142,7 @@ def test_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error(output, want) < 3e-3
 
 
-def test_norm_and_matmul_with_an_ill_shaped_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_norm_and_matmul_with_an_ill_shaped_weight(monkeypatch):
     with pytest.raises(MirageError) as e:
         run(NORM_MATMUL, monkeypatch)
     assert e.value.line().startswith("GRAPH_OPERAND: matmul of (16, 4096) and (406, 4096): needs")
@@ -155,7 +150,7 @@ def test_norm_and_matmul_with_an_ill_shaped_weight(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_norm_and_matmul(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_norm_and_matmul(monkeypatch):
     scope = run(NORM_MATMUL.replace("(406, 4096)", "(4096, 4096)"), monkeypatch)
     x, w = (t.astype(float) for t in scope["input_tensors"])
     (output,) = scope["optimized_graph"](scope["input_tensors"])
@@ -163,7 +158,7 @@ def test_norm_and_matmul(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_softmax_without_a_dimension(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_softmax_without_a_dimension(monkeypatch):
     optimized = run(ARTICLE, monkeypatch)["optimized_graph"]
     rng = np.random.default_rng(1)
     shapes = ((64, 1, 128), (64, 128, 4096), (64, 4096, 128))

@@ -1,14 +1,12 @@
 """What the original's parameters allow: its positional maps against kernels over named axes."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from goldens import GOLDENS, Golden, golden
+from goldens import GOLDENS, golden
 from readme_graphs import ONE_KERNEL, ONE_KERNEL_NUMBERS, SPLIT, SPLIT_NUMBERS, attention
 
 from mirage_onnx.errors import MirageError
@@ -16,18 +14,18 @@ from mirage_onnx.graphs.kernel_check import KernelFilter, keeps_to
 from mirage_onnx.graphs.preset import PRESETS, with_preset
 from mirage_onnx.graphs.restriction import Restriction, read_restriction
 from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import Candidate, Kernel, KernelParams, ugraph_extents
+from mirage_onnx.ir.ugraph import Candidate, KernelParams, ugraph_extents
 from mirage_onnx.match.whole import whole_region
 from mirage_onnx.verify.tiles import Tiling
 
 REGION = whole_region(attention().program())
 
 
-def candidate(text: str, numbers: list[str]) -> Candidate:
+def candidate(text, numbers):
     return Candidate(parse_ugraph(text), tuple(KernelParams.from_text(n) for n in numbers))
 
 
-def alone(restriction: Restriction, kernel: Kernel, params: KernelParams) -> bool:
+def alone(restriction, kernel, params):
     """As in a search, where the other kernels are not known yet."""
     allow = pickle.loads(pickle.dumps(KernelFilter(restriction, REGION)))
     return bool(allow(kernel, params)) and bool(allow(kernel, params))
@@ -81,7 +79,7 @@ REFUSED: dict[str, tuple[Candidate, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_allowed(name: str) -> None:
+def test_allowed(name):
     program, parameters = ALLOWED[name]
     restriction = read_restriction(**parameters)
     assert restriction
@@ -91,7 +89,7 @@ def test_allowed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_refused(name):
     program, parameters = REFUSED[name]
     restriction = read_restriction(**parameters)
     assert not keeps_to(restriction, REGION, program)
@@ -99,12 +97,12 @@ def test_refused(name: str) -> None:
     assert not all(alone(restriction, k, p) for k, p in pairs)
 
 
-def test_nothing_given_restricts_nothing() -> None:
+def test_nothing_given_restricts_nothing():
     assert not read_restriction()
     assert all(keeps_to(Restriction(), g.region, Candidate(g.ugraph, g.params)) for g in GOLDENS)
 
 
-def test_a_dimension_with_one_block_splits_nothing() -> None:
+def test_a_dimension_with_one_block_splits_nothing():
     params = (replace(ONE.params[0], tile=(256, 1)),)
     whole_rows = replace(ONE, params=params)
     for maps in ([(0, -1, -1)], [(0, 1, -1), (0, -1, -1)], [(-1, 0, -1)]):
@@ -113,12 +111,12 @@ def test_a_dimension_with_one_block_splits_nothing() -> None:
     assert not keeps_to(read_restriction(imaps=[(1, -1, -1)]), REGION, whole_rows)
 
 
-def test_one_iteration_walks_nothing() -> None:
+def test_one_iteration_walks_nothing():
     at_once = replace(ONE, params=(replace(ONE.params[0], loop_tile=4096),))
     assert keeps_to(read_restriction(fmaps=[-1], franges=[1]), REGION, at_once)
 
 
-def test_ranks_of_a_cluster_are_a_grid_dimension() -> None:
+def test_ranks_of_a_cluster_are_a_grid_dimension():
     """Of 4 heads, 2 tiles of 32 rows and 2 ranks, which share the positions out."""
     g = golden("attention_cluster")
     program = Candidate(g.ugraph, g.params)
@@ -132,7 +130,7 @@ def test_ranks_of_a_cluster_are_a_grid_dimension() -> None:
     assert not keeps_to(read_restriction(imaps=replicated), g.region, program)
 
 
-def test_tiles_of_an_earlier_kernel_are_unknown_until_the_program_is_whole() -> None:
+def test_tiles_of_an_earlier_kernel_are_unknown_until_the_program_is_whole():
     text = SPLIT.replace("grid=a2,a0", "grid=a4,a0").replace("imap=-,a0", "imap=a4,a0")
     text = text.replace("imap=a2,a0", "imap=a4,a0").replace("omap=a2,a0", "omap=a4,a0")
     text = text.replace(
@@ -150,7 +148,7 @@ def test_tiles_of_an_earlier_kernel_are_unknown_until_the_program_is_whole() -> 
 
 
 @pytest.mark.parametrize("of", GOLDENS, ids=lambda g: g.name)
-def test_counts_are_those_of_the_interpreter(of: Golden) -> None:
+def test_counts_are_those_of_the_interpreter(of):
     extents = ugraph_extents(of.ugraph, of.params, of.region.extents)
     program = Candidate(of.ugraph, of.params)
     grids, iterations = [], []
@@ -183,37 +181,37 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_invalid(name: str) -> None:
+def test_invalid(name):
     parameters, line = INVALID[name]
     with pytest.raises(MirageError, match=line) as e:
         read_restriction(**parameters)
     assert e.value.code == "OPTION_INVALID" and "\n" not in e.value.line()
 
 
-def test_text() -> None:
+def test_text():
     restriction = read_restriction(griddims=[(2, 16)], fmaps=[-1, 1])
     assert str(restriction) == "griddims=[(2, 16, 1)], fmaps=[-1, 1]"
 
 
 class TestPreset:
-    def test_attention_allows_both_programs(self) -> None:
+    def test_attention_allows_both_programs(self):
         restriction = with_preset("attention", Restriction())
         assert keeps_to(restriction, REGION, ONE)
         assert keeps_to(restriction, REGION, TWO)
 
-    def test_attention_wants_heads_in_every_input(self) -> None:
+    def test_attention_wants_heads_in_every_input(self):
         """The mask of this one has rows and positions only."""
         g = golden("attention_online")
         assert not keeps_to(PRESETS["attention"], g.region, Candidate(g.ugraph, g.params))
 
-    def test_what_is_given_comes_first(self) -> None:
+    def test_what_is_given_comes_first(self):
         restriction = with_preset("attention", read_restriction(fmaps=[-1], franges=[4]))
         assert (restriction.fmaps, restriction.franges) == ((-1,), (4,))
         assert restriction.imaps == PRESETS["attention"].imaps
 
-    def test_others_restrict_nothing(self) -> None:
+    def test_others_restrict_nothing(self):
         assert not any(with_preset(name, Restriction()) for name in (None, "mlp", "lora"))
 
-    def test_unknown(self) -> None:
+    def test_unknown(self):
         with pytest.raises(MirageError, match="config='moe': known are attention, lora, mlp"):
             with_preset("moe", Restriction())

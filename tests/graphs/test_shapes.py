@@ -1,7 +1,5 @@
 """Sizes of a call: arrays of other shapes than the graph's, and one clear line where none fit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -15,17 +13,17 @@ from mirage_onnx.graphs.shapes import Shape, sizes_of_call
 from mirage_onnx.match.whole import whole_region
 
 
-def sizes(graph: Any, *shapes: Shape) -> Any:
+def sizes(graph, *shapes):
     program = graph.program()
     return sizes_of_call(program, whole_region(program), shapes)
 
 
-def outputs(graph: Any, *shapes: Shape) -> list[Shape]:
+def outputs(graph, *shapes):
     found = sizes(graph, *shapes)
     return [found.shapes[n] for n in graph.program().outputs]
 
 
-def test_the_graphs_own_shapes() -> None:
+def test_the_graphs_own_shapes():
     graph = attention()
     shapes = ((2, 256, 64), (2, 64, 4096), (2, 4096, 64))
     found = sizes(graph, *shapes)
@@ -33,7 +31,7 @@ def test_the_graphs_own_shapes() -> None:
     assert [found.shapes[n] for n in ("x0", "x1", "x2", "matmul4")] == [*shapes, (2, 256, 64)]
 
 
-def test_shapes_of_the_readmes_call() -> None:
+def test_shapes_of_the_readmes_call():
     """The README calls its graph with other heads, rows and depths than it declares."""
     shapes = ((64, 1, 128), (64, 128, 4096), (64, 4096, 128))
     assert outputs(attention(), *shapes) == [(64, 1, 128)]
@@ -41,7 +39,7 @@ def test_shapes_of_the_readmes_call() -> None:
     assert sorted(extents.values()) == sorted([64, 1, 128, 4096, 128])
 
 
-def merged() -> Any:
+def merged():
     """Its first two dimensions are one axis of the region."""
     graph = mi.new_kernel_graph()
     x, y = (graph.new_input((4, 6, 8), mi.float16) for _ in range(2))
@@ -49,13 +47,13 @@ def merged() -> Any:
     return graph
 
 
-def test_dimensions_that_are_one_axis() -> None:
+def test_dimensions_that_are_one_axis():
     assert outputs(merged(), (3, 5, 7), (3, 5, 7)) == [(3, 5, 7)]
     extents = sizes(merged(), (3, 5, 7), (3, 5, 7)).extents
     assert sorted(extents.values()) == [7, 15]
 
 
-def broadcast() -> Any:
+def broadcast():
     graph = mi.new_kernel_graph()
     x, y = graph.new_input((4, 6), mi.float16), graph.new_input((1, 6), mi.float16)
     graph.mul(graph.exp(x), y)
@@ -83,14 +81,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[Shape, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_refused(name):
     build, shapes, line = REFUSED[name]
     with pytest.raises(MirageError, match=line) as e:
         sizes(build(), *shapes)
     assert e.value.code == "GRAPH_OPERAND" and "\n" not in e.value.line()
 
 
-def test_inputs_that_nothing_reads_have_a_shape_too() -> None:
+def test_inputs_that_nothing_reads_have_a_shape_too():
     graph = mi.new_kernel_graph()
     x, _unread = graph.new_input((4, 6), mi.float16), graph.new_input((2, 2), mi.float16)
     graph.exp(x)
@@ -100,7 +98,7 @@ def test_inputs_that_nothing_reads_have_a_shape_too() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_shapes_are_numpys(seed: int) -> None:
+def test_shapes_are_numpys(seed):
     """Every operation's result at random sizes, against numpy's own."""
     n, m, k, p = (int(i) for i in np.random.default_rng(seed).integers(2, 9, 4))
     graph = mi.new_kernel_graph()

@@ -1,8 +1,5 @@
 """Build small models, evaluate their steps in float64, and compare with ONNX Runtime."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -14,9 +11,7 @@ from onnx import NodeProto, helper, numpy_helper
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.dtype import DType, round_to
 from mirage_onnx.ir.ops import ELEMENTWISE, IRRATIONAL
-from mirage_onnx.ir.program import Constant, Program, Step
-
-MICROSOFT = "com.microsoft"
+from mirage_onnx.ir.program import Constant
 
 
 class Bench:
@@ -24,13 +19,13 @@ class Bench:
 
     @staticmethod
     def model(
-        nodes: NodeProto | Sequence[NodeProto],
-        inputs: Mapping[str, tuple[object, Sequence[int | str | None]]],
-        outputs: Sequence[str],
-        weights: Mapping[str, np.ndarray] | None = None,
-        opset: int = 20,
-        domains: Sequence[str] = (),
-    ) -> onnx.ModelProto:
+        nodes,
+        inputs,
+        outputs,
+        weights=None,
+        opset=20,
+        domains=(),
+    ):
         """``inputs``: name -> (numpy type or TensorProto type, shape)."""
         nodes = [nodes] if isinstance(nodes, NodeProto) else list(nodes)
         graph = helper.make_graph(
@@ -46,14 +41,14 @@ class Bench:
     @classmethod
     def one(
         cls,
-        op: str,
-        arrays: Sequence[np.ndarray | None],
-        weights: Sequence[int] = (),
-        outputs: int | Sequence[str] = 1,
-        opset: int = 20,
-        domain: str = "",
-        **attributes: object,
-    ) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+        op,
+        arrays,
+        weights=(),
+        outputs=1,
+        opset=20,
+        domain="",
+        **attributes,
+    ):
         """A model of one node on ``arrays``, those at ``weights`` as initializers; its feeds."""
         names = ["" if a is None else f"x{i}" for i, a in enumerate(arrays)]
         out = [f"y{i}" for i in range(outputs)] if isinstance(outputs, int) else list(outputs)
@@ -65,18 +60,18 @@ class Bench:
             node,
             {n: (a.dtype, a.shape) for n, a in fed.items()},
             [o for o in out if o],
-            held,  # type: ignore[arg-type]
+            held,
             opset,
             [domain] if domain else [],
         )
         return model, fed
 
     @staticmethod
-    def program(model: onnx.ModelProto) -> Program:
+    def program(model):
         return import_model(load_model(model))
 
     @classmethod
-    def barrier(cls, model: onnx.ModelProto, node: int = 0) -> str:
+    def barrier(cls, model, node=0):
         """``CODE: reason`` of a node, which must be a barrier."""
         found = cls.program(model).nodes[node]
         assert found.barrier is not None, f"{found.op_type} was lowered"
@@ -85,7 +80,7 @@ class Bench:
         return f"{found.barrier.code}: {found.barrier.reason}"
 
     @staticmethod
-    def evaluate(program: Program, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def evaluate(program, values):
         """Run the steps on float64 arrays, rounding each to its type and checking its shape."""
         known = {n: np.asarray(v).astype(np.float64) for n, v in values.items()}
         for node in program.nodes:
@@ -101,7 +96,7 @@ class Bench:
         return known
 
     @staticmethod
-    def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(model, feeds):
         """The outputs that ONNX Runtime computes, without its graph optimizations."""
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -116,11 +111,11 @@ class Bench:
     @classmethod
     def agrees(
         cls,
-        model: onnx.ModelProto,
-        feeds: Mapping[str, np.ndarray],
-        rtol: float = 2e-5,
-        atol: float = 2e-5,
-    ) -> Program:
+        model,
+        feeds,
+        rtol=2e-5,
+        atol=2e-5,
+    ):
         """The steps compute what ONNX Runtime computes: values, shapes and types."""
         program = cls.program(model)
         theirs = cls.run(model, feeds)
@@ -137,18 +132,18 @@ class Bench:
         return program
 
 
-def _onnx(dtype: object) -> int:
+def _onnx(dtype):
     return dtype if isinstance(dtype, int) else helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
 
-def _value(operand: str | Constant, known: Mapping[str, np.ndarray]) -> np.ndarray:
+def _value(operand, known):
     if isinstance(operand, str):
         return known[operand]
     base = IRRATIONAL[operand.base] if isinstance(operand.base, str) else float(operand.base)
     return np.float64(base ** float(operand.exponent) if operand.exponent != 1 else base)
 
 
-def run_step(step: Step, args: list[np.ndarray]) -> np.ndarray:
+def run_step(step, args):
     """One step on float64 arrays, from the table in ``ir.program``."""
     with np.errstate(all="ignore"):
         match step.op:
@@ -179,5 +174,5 @@ def run_step(step: Step, args: list[np.ndarray]) -> np.ndarray:
 
 
 @pytest.fixture(scope="session")
-def bench() -> Bench:
+def bench():
     return Bench()

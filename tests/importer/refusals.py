@@ -1,7 +1,5 @@
 """What loading says of bad input, and a small model to spoil."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper
@@ -12,7 +10,7 @@ from mirage_onnx.importer import load_model
 F32 = np.float32
 
 
-def refusal(source, **kwargs) -> str:
+def refusal(source, **kwargs):
     """``CODE: detail`` of what loading raises."""
     with pytest.raises(MirageError) as e:
         load_model(source, **kwargs)

@@ -1,7 +1,5 @@
 """Scalar constants: exact values, and the few that stand for an irrational number."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -22,11 +20,11 @@ TYPES = {DType.F16: np.float16, DType.BF16: ml_dtypes.bfloat16, DType.F32: np.fl
          DType.F64: np.float64}  # fmt: skip
 
 
-def stored(value: float, dtype: DType) -> Fraction:
+def stored(value, dtype):
     return Fraction(float(np.array(value).astype(TYPES[dtype])))
 
 
-def atom(value: float, dtype: DType, *dims: int) -> Constant | None:
+def atom(value, dtype, *dims):
     return find_atom(stored(value, dtype), dtype, numbers(dims))
 
 
@@ -95,7 +93,7 @@ def test_atoms_of_half_round_to_what_is_stored(value, dims):
         assert np.float16(float(found.base) ** float(found.exponent)) == np.float16(value)
 
 
-def scaled(bench, value: np.ndarray, width: int = 80, by_node: bool = False, **attribute):
+def scaled(bench, value, width=80, by_node=False, **attribute):
     """A model that multiplies by a constant; it has a dimension ``width``."""
     nodes = [helper.make_node("Mul", ["x", "c"], ["y"])]
     if by_node or attribute:

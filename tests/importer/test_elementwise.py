@@ -1,7 +1,5 @@
 """Elementwise operators against ONNX Runtime, on random shapes and constants."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import onnx
@@ -16,7 +14,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 few = settings(max_examples=15, deadline=None)
 
 
-def draw(seed: int, *shapes: tuple[int, ...], positive: bool = False) -> list[np.ndarray]:
+def draw(seed, *shapes, positive=False):
     """Normal values, or for the functions with poles, values in [1/4, 4]."""
     rng = np.random.default_rng(seed)
     arrays = [np.asarray(rng.standard_normal(s), np.float32) for s in shapes]

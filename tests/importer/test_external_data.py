@@ -1,7 +1,5 @@
 """Weights outside the model's file, and what is refused of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

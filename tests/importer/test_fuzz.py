@@ -1,7 +1,5 @@
 """Damaged model files: a code and a sentence or a model, soon, and nothing left behind."""
 
-from __future__ import annotations
-
 import pytest
 from fuzz_run import answers, counts
 
@@ -9,7 +7,7 @@ from fuzz_run import answers, counts
 FAST = range(100_000, 100_200)
 
 
-def check(seeds: range) -> None:
+def check(seeds):
     found = list(answers(seeds))
     assert [a for a in found if a["faults"]] == []
     outcomes = counts(found)

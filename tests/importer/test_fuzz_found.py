@@ -1,11 +1,8 @@
 """What damaged files have shown: once a traceback, a hang or gigabytes, now a code or a barrier."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -110,7 +107,7 @@ def test_mean_variance_normalization(bench):
     ],
     ids=lambda n: n.op_type,
 )
-def test_what_onnx_does_not_check_is_a_barrier(bench, node: onnx.NodeProto):
+def test_what_onnx_does_not_check_is_a_barrier(bench, node):
     inputs = {"x": (F32, [4, 64]), "w": (F32, [2])}
     model = bench.model(node, inputs, ["y"], domains=["com.microsoft"])
     assert bench.barrier(model).startswith(f"OP_FORM: {node.op_type}: its attributes or shapes")

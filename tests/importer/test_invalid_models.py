@@ -1,7 +1,5 @@
 """Graphs, types and sizes that are refused: a stable code and one sentence each."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import helper
 

@@ -1,7 +1,5 @@
 """Layout operators against ONNX Runtime: shapes with common factors, and repeated elements."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Matrix products against ONNX Runtime."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """What is read of a file, and what is refused: a code and one sentence, never a traceback."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

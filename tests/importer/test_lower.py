@@ -1,7 +1,5 @@
 """Which nodes are left out and why; captured names; names of steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest
@@ -44,16 +42,24 @@ def test_function_of_the_model(bench):
         assert bench.barrier(model) == "CUSTOM_DOMAIN: Softsign: is a function of the model"
 
 
-def test_dynamic_dimension(bench):
-    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="it")
-    model = bench.model(node, {"x": (F32, ["batch", 4])}, ["y"], {"w": np.ones((4, 8), F32)})
-    assert bench.barrier(model) == (
-        "DYNAMIC_DIM: MatMul: dimension 0 of 'x' ('batch') is known only at run time"
-    )
-    unnamed = bench.model(node, {"x": (F32, [None, 4])}, ["y"], {"w": np.ones((4, 8), F32)})
-    assert bench.barrier(unnamed) == (
-        "DYNAMIC_DIM: MatMul: dimension 0 of 'x' is known only at run time"
-    )
+def test_names_of_dimensions(bench):
+    """Names are lowered as numbers; a Reshape to -1 is a product, and unequal names are refused."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        helper.make_node("Reshape", ["y", "rows"], ["z"]),
+        helper.make_node("Add", ["y", "other"], ["s"]),
+        helper.make_node("Reshape", ["y", "odd"], ["u"]),
+    ]
+    inputs = {"x": (F32, ["batch", None, 4]), "other": (F32, ["rest", 1, 8])}
+    weights = {"w": np.ones((4, 8), F32), "rows": np.array([-1, 8]), "odd": np.array([8, -1, 1])}
+    model = bench.model(nodes, inputs, ["y", "z", "s", "u"], weights)
+    program = bench.program(model)
+    rows, features = program.numbers("z")
+    assert features == 8 and rows == np.prod(program.numbers("y")[:2])
+    sized = program.sized(dict.fromkeys(program.primes.values(), 5) | {"batch": 3})
+    assert [sized.tensors[n].shape for n in "xyz"] == [(3, 5, 4), (3, 5, 8), (15, 8)]
+    assert bench.barrier(model, 2) == ("DYNAMIC_DIM: Add: whether batch is rest shows only a run")
+    assert bench.barrier(model, 3).startswith("DYNAMIC_DIM: Reshape: regroups dimensions: batchx")
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0)])

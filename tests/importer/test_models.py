@@ -1,7 +1,5 @@
 """The committed models: which nodes are lowered, and why the others are not."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,6 @@ import onnx
 import pytest
 
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.ir.program import Node
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 NAMES = ["llama_decode", "lora", "bert", "rmsnorm_linear"]
@@ -19,7 +16,7 @@ NAMES = ["llama_decode", "lora", "bert", "rmsnorm_linear"]
 LEFT = {"Gather", "Slice", "Concat"}
 
 
-def line(node: Node) -> str:
+def line(node):
     if node.barrier:
         return f"{node.name}: {node.barrier.code}: {node.barrier.reason}"
     steps = " ".join(s.op for s in node.steps)

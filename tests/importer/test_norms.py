@@ -1,7 +1,5 @@
 """Normalisations against ONNX Runtime, ONNX's own and those of com.microsoft."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

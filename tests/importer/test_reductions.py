@@ -1,7 +1,5 @@
 """Reductions and softmax against ONNX Runtime, over opsets, axes and keepdims."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Types and shapes of every value."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -71,6 +69,29 @@ def test_sequences_have_no_shape(bench):
     node = helper.make_node("SequenceConstruct", ["x"], ["y"])
     tensors = load_model(bench.model(node, {"x": (F32, [2])}, ["y"])).tensors
     assert tensors["y"] == Tensor("y", None, None)
+
+
+def test_names_of_dimensions(bench):
+    """Those that inference finds go before those of the file; these before new ones, never mixed."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("NonZero", ["x"], ["b"]),
+        helper.make_node("Cast", ["b"], ["c"], to=TensorProto.FLOAT),
+        helper.make_node("Foo", ["x"], ["d"], domain="my.domain"),
+        helper.make_node("NonZero", ["d"], ["e"]),
+    ]
+    model = bench.model(nodes, {"x": (F32, ["n", 4])}, ["e"], domains=["my.domain"])
+    for name, shape in (("a", ["unk__0", 4]), ("b", [2, "found"]), ("d", ["n", "unk__1"])):
+        kind = TensorProto.INT64 if name == "b" else TensorProto.FLOAT
+        model.graph.value_info.append(helper.make_tensor_value_info(name, kind, shape))
+    tensors = load_model(model).tensors
+    assert [tensors[k].shape for k in "abcd"] == [
+        ("n", 4),
+        (2, "found"),
+        (2, "found"),
+        ("n", "unk__1"),
+    ]
+    assert tensors["e"].shape[1] not in ("n", "found", "unk__1", "unk__0")
 
 
 def test_unknown_rank(bench):

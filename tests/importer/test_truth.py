@@ -1,7 +1,5 @@
 """Comparisons, logic and choice against ONNX Runtime, on random shapes, equal values and NaN."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,11 +15,11 @@ few = settings(max_examples=15, deadline=None)
 VALUES = np.array([-np.inf, -1, -0.0, 0, 1, np.inf, np.nan], np.float32)
 
 
-def shapes(count: int):
+def shapes(count):
     return hnp.mutually_broadcastable_shapes(num_shapes=count, max_dims=4, max_side=4)
 
 
-def draw(seed: int, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+def draw(seed, shape, dtype):
     rng = np.random.default_rng(seed)
     if dtype is np.bool_:
         return np.asarray(rng.integers(0, 2, shape), np.bool_)

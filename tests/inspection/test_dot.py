@@ -1,11 +1,9 @@
 """The drawing of a µGraph: every value with its level, every edge, in text that DOT reads."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
-from goldens import GOLDENS, Golden
+from goldens import GOLDENS
 
 from mirage_onnx.inspection.dot import COLOURS, Level, level, to_dot
 
@@ -13,7 +11,7 @@ NAME = r'"((?:[^"\\]|\\.)*)"'
 
 
 @pytest.mark.parametrize("golden_graph", GOLDENS, ids=lambda g: g.name)
-def test_every_value_and_edge_is_drawn(golden_graph: Golden) -> None:
+def test_every_value_and_edge_is_drawn(golden_graph):
     graph = golden_graph.ugraph
     text = to_dot(graph, golden_graph.params)
     drawn = {m[1]: m[2] for m in re.finditer(rf"{NAME} \[label=.*fillcolor=(\w+)\];", text)}
@@ -31,12 +29,12 @@ def test_every_value_and_edge_is_drawn(golden_graph: Golden) -> None:
     assert all(p.to_text() in text for p in golden_graph.params)
 
 
-def test_all_levels_occur_in_different_colours() -> None:
+def test_all_levels_occur_in_different_colours():
     ops = [o for g in GOLDENS for k in g.ugraph.kernels for o in k.ops]
     assert {level(o) for o in ops} == set(Level) - {Level.KERNEL}
     assert len(set(COLOURS.values())) == len(Level)
 
 
-def test_drawing(golden: object) -> None:
+def test_drawing(golden):
     graph = next(g for g in GOLDENS if g.name == "norm_linear_cluster")
     assert to_dot(graph.ugraph, graph.params) == golden

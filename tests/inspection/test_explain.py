@@ -1,11 +1,7 @@
 """Explaining regions of small models, from the name to the CUDA."""
 
-from __future__ import annotations
-
 from functools import cache
-from typing import Any
 
-import onnx
 import pytest
 from small_models import Net
 
@@ -13,27 +9,26 @@ from mirage_onnx import api
 from mirage_onnx.codegen import candidates as candidates_module
 from mirage_onnx.errors import REJECTIONS, MirageError, Rejection
 from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.report.inspection import ExplainReport
 
 
 @cache
-def model() -> onnx.ModelProto:
+def model():
     net = Net()
     y = net.MatMul(net.rms(net.input(8, 256), net.weight(256)), net.weight(256, 128))
     return net.model(y, net.Gather(y, [0]))
 
 
-def explain(name: str, **options: Any) -> ExplainReport:
+def explain(name, **options):
     return api.explain(model(), name, target="h200", **options)
 
 
 @cache
-def whole() -> ExplainReport:
+def whole():
     (region,) = (r for r in api.inspect(model(), target="h200").regions)
     return explain(region.key)
 
 
-def test_the_chosen_graph() -> None:
+def test_the_chosen_graph():
     report = whole()
     chosen = report.chosen
     assert chosen is not None and report.reason is None
@@ -51,7 +46,7 @@ def test_the_chosen_graph() -> None:
     assert {r.reason for r in (*report.borders, *report.refused)} <= set(REJECTIONS)
 
 
-def test_a_node_or_the_first_letters_stand_for_the_region() -> None:
+def test_a_node_or_the_first_letters_stand_for_the_region():
     report = whole()
     for name in (report.region.nodes[-1], report.region.key[:6]):
         again = explain(name)
@@ -59,10 +54,10 @@ def test_a_node_or_the_first_letters_stand_for_the_region() -> None:
         assert again.chosen == report.chosen
 
 
-def test_what_the_compiler_refuses_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_compiler_refuses_is_shown(monkeypatch):
     real, calls = candidates_module.compile_many, []
 
-    def refuse_once(sources: Any, target: Any, workers: int = 1) -> Any:
+    def refuse_once(sources, target, workers=1):
         calls.append(sources)
         if len(calls) == 1:
             return [Rejection("SPILLS", "it spills") for _ in sources]
@@ -74,15 +69,15 @@ def test_what_the_compiler_refuses_is_shown(monkeypatch: pytest.MonkeyPatch) -> 
     assert (rows[0].reason, rows[0].reason_text) == ("SPILLS", "it spills")
 
 
-def test_a_region_that_is_kept_says_why() -> None:
+def test_a_region_that_is_kept_says_why():
     report = explain(whole().region.key, margin=0.95)
     assert report.reason == "NOT_FASTER" and report.chosen is not None
     report = explain(whole().region.key, budget_s=1e-9)
     assert report.reason == "BUDGET" and report.chosen is None and report.candidates == []
 
 
-def test_unknown_names() -> None:
-    def detail(name: str, of: onnx.ModelProto) -> str:
+def test_unknown_names():
+    def detail(name, of):
         with pytest.raises(MirageError) as error:
             api.explain(of, name, target="h200")
         assert error.value.code == "REGION_UNKNOWN"
@@ -97,7 +92,7 @@ def test_unknown_names() -> None:
     assert detail("x", lonely) == "the model has no region (1 TOO_SMALL)"
 
 
-def test_many_regions_are_listed_shortly() -> None:
+def test_many_regions_are_listed_shortly():
     net = Net()
     outputs = [net.Abs(net.Exp(net.input(8, 64 * n))) for n in range(1, 12)]
     with pytest.raises(MirageError, match="and 3 more$") as error:

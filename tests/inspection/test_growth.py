@@ -1,25 +1,20 @@
 """Why a region stopped: one small model for every reason."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-import onnx
 import pytest
 from small_models import Net
 
 from mirage_onnx.importer import load_model
 from mirage_onnx.inspection import Survey, survey_model
-from mirage_onnx.inspection.growth import Border, borders
-from mirage_onnx.match.cuts import Candidate, Limits
+from mirage_onnx.inspection.growth import borders
+from mirage_onnx.match.cuts import Limits
 from mirage_onnx.target import H200
 
 
-def survey(model: onnx.ModelProto) -> Survey:
+def survey(model):
     return survey_model(load_model(model), H200)
 
 
-def instance(found: Survey, output: str, ops: tuple[str, ...]) -> Candidate:
+def instance(found, output, ops):
     """The candidate with these operators that yields ``output`` alone."""
     return next(
         c
@@ -28,11 +23,11 @@ def instance(found: Survey, output: str, ops: tuple[str, ...]) -> Candidate:
     )
 
 
-def by_node(found: Survey, rows: list[Border]) -> dict[str | None, Border]:
+def by_node(found, rows):
     return {found.op_type[b.node] if b.node else None: b for b in rows}
 
 
-def test_the_model_ends() -> None:
+def test_the_model_ends():
     net = Net()
     x = net.input(8, 64)
     y = net.Abs(net.Exp(x))
@@ -48,7 +43,7 @@ def test_the_model_ends() -> None:
     ]
 
 
-def test_a_barrier_says_why_it_is_one() -> None:
+def test_a_barrier_says_why_it_is_one():
     net = Net()
     y = net.Abs(net.Exp(net.Gather(net.input(8, 64), [0, 1])))
     model = net.model(net.MatMul(y, net.Transpose(y, perm=[1, 0])))
@@ -59,7 +54,7 @@ def test_a_barrier_says_why_it_is_one() -> None:
     assert rows["MatMul"].rejection.nodes == (rows["MatMul"].node,)
 
 
-def test_a_larger_region_is_offered() -> None:
+def test_a_larger_region_is_offered():
     net = Net()
     total = net.Add(net.input(8, 64), net.input(8, 64))
     y = net.Abs(net.Exp(total))
@@ -70,14 +65,14 @@ def test_a_larger_region_is_offered() -> None:
     assert instance(found, y, ("Add", "Exp", "Abs")).region.key in rejection.reason
 
 
-def two_layers() -> tuple[onnx.ModelProto, str]:
+def two_layers():
     """Two contractions of 512 columns, each with its activation."""
     net = Net()
     hidden = net.Relu(net.MatMul(net.input(8, 512), net.weight(512, 512)))
     return net.model(net.Relu(net.MatMul(hidden, net.weight(512, 512)))), hidden
 
 
-def test_a_wide_contraction_would_be_computed_again() -> None:
+def test_a_wide_contraction_would_be_computed_again():
     model, hidden = two_layers()
     found = survey(model)
     (output,) = found.program.outputs
@@ -89,7 +84,7 @@ def test_a_wide_contraction_would_be_computed_again() -> None:
     assert above.code == "LARGER_OFFERED"
 
 
-def long_chain() -> tuple[onnx.ModelProto, str, tuple[str, ...], Limits]:
+def long_chain():
     net = Net()
     y = net.input(8, 64)
     for _ in range(4):
@@ -98,14 +93,14 @@ def long_chain() -> tuple[onnx.ModelProto, str, tuple[str, ...], Limits]:
     return net.model(z, y), z, ("Tanh", "Abs"), Limits(nodes=2)
 
 
-def deep_chain() -> tuple[onnx.ModelProto, str, tuple[str, ...], Limits]:
+def deep_chain():
     net = Net()
     y = net.ReduceMean(net.input(8, 64), [-1])
     z = net.Add(net.ReduceSum(net.Mul(y, net.input(8, 64)), [-1]), 1.0)
     return net.model(y, z), z, ("Mul", "ReduceSum", "Add"), Limits(depth=1)
 
 
-def many_inputs() -> tuple[onnx.ModelProto, str, tuple[str, ...], Limits]:
+def many_inputs():
     net = Net()
     total = net.Add(net.Add(net.input(8, 64), net.input(8, 64)), net.input(8, 64))
     z = net.Abs(net.Exp(total))
@@ -121,9 +116,7 @@ def many_inputs() -> tuple[onnx.ModelProto, str, tuple[str, ...], Limits]:
     ],
     ids=lambda f: getattr(f, "__name__", None),
 )
-def test_bounds_of_a_cone(
-    build: Callable[[], tuple[onnx.ModelProto, str, tuple[str, ...], Limits]], text: str
-) -> None:
+def test_bounds_of_a_cone(build, text):
     """The survey is made with the usual bounds, the question is asked with tighter ones."""
     model, output, ops, limits = build()
     found = survey(model)
@@ -134,7 +127,7 @@ def test_bounds_of_a_cone(
     assert ("CONE_LIMIT", text) in {(r.code, r.reason) for r in rows}
 
 
-def test_a_cone_that_was_not_kept() -> None:
+def test_a_cone_that_was_not_kept():
     net = Net()
     total = net.Add(net.input(8, 64), net.input(8, 64))
     y = net.Abs(net.Exp(total))

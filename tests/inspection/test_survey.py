@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from itertools import combinations
 
-import onnx
 import pytest
 from small_models import Net
 
 from mirage_onnx.importer import load_model
-from mirage_onnx.inspection import Survey, survey_model
-from mirage_onnx.inspection.survey import disappearing
+from mirage_onnx.inspection import survey_model
 from mirage_onnx.inspection.work import Flops
+from mirage_onnx.match.disappearing import disappearing
 from mirage_onnx.target import H200
 
 
-def survey(model: onnx.ModelProto) -> Survey:
+def survey(model):
     return survey_model(load_model(model), H200)
 
 
-def norm_to_three() -> onnx.ModelProto:
+def norm_to_three():
     net = Net()
     y = net.rms(net.input(8, 512), net.weight(512))
     return net.model(*(net.MatMul(y, net.weight(512, n)) for n in (128, 128, 256)))
 
 
-def test_identical_regions_are_one_offer() -> None:
+def test_identical_regions_are_one_offer():
     found = survey(norm_to_three())
     counts = sorted(len(o.chosen) for o in found.offers.values() if o.chosen)
     assert counts == [1, 2]
@@ -34,7 +33,7 @@ def test_identical_regions_are_one_offer() -> None:
     assert {len(o) for c in pair.chosen for o in [c.outputs]} == {1}
 
 
-def test_gains_of_the_regions_add_up() -> None:
+def test_gains_of_the_regions_add_up():
     """The norm is computed in all three regions, but its time is saved once."""
     found = survey(norm_to_three())
     assert found.covered == {n.name for n in found.program.nodes}
@@ -46,7 +45,7 @@ def test_gains_of_the_regions_add_up() -> None:
     assert gains == sorted(gains, reverse=True)
 
 
-def test_work_of_the_model_counts_every_node_and_weight_once() -> None:
+def test_work_of_the_model_counts_every_node_and_weight_once():
     found = survey(norm_to_three())
     contraction = 2 * 8 * 512 * (128 + 128 + 256)
     assert found.flops() == found.flops(found.covered) == Flops(contraction, 4 * 8 * 512 + 2 * 8)
@@ -55,7 +54,7 @@ def test_work_of_the_model_counts_every_node_and_weight_once() -> None:
     assert found.weight_bytes([]) == 0 and found.flops([]) == Flops()
 
 
-def test_barriers_by_reason() -> None:
+def test_barriers_by_reason():
     net = Net()
     x = net.input(8, 64)
     a, b = net.Gather(x, [0]), net.Gather(x, [1])
@@ -67,14 +66,14 @@ def test_barriers_by_reason() -> None:
     assert found.offered == {n.name for n in found.program.nodes} - set(barrier.nodes)
 
 
-def test_a_model_without_regions() -> None:
+def test_a_model_without_regions():
     net = Net()
     found = survey(net.model(net.Exp(net.input(8, 64))))
     assert not found.offers and not found.chosen and found.saved_us == found.floor_us == 0
     assert [b.code for b in found.barriers] == ["TOO_SMALL"]
 
 
-def test_what_cannot_be_faster_is_not_chosen() -> None:
+def test_what_cannot_be_faster_is_not_chosen():
     """A contraction of so many rows that ONNX Runtime is at the tensor cores' peak."""
     net = Net()
     y = net.Relu(net.MatMul(net.input(8192, 512), net.weight(512, 2048)))
@@ -82,7 +81,7 @@ def test_what_cannot_be_faster_is_not_chosen() -> None:
     assert (offer.gain_us > 0) == bool(offer.chosen)
 
 
-def test_disappearing_is_what_nobody_reads() -> None:
+def test_disappearing_is_what_nobody_reads():
     """Against the definition: of all sets that nobody outside needs, the largest."""
     net = Net()
     total = net.Add(net.input(8, 64), net.input(8, 64))

@@ -1,13 +1,11 @@
 """The drawing of a µGraph: complete, legible, the same every time."""
 
-from __future__ import annotations
-
 import re
 from itertools import combinations
 from xml.etree import ElementTree
 
 import pytest
-from goldens import GOLDENS, Golden, golden
+from goldens import GOLDENS, golden
 
 from mirage_onnx.inspection.svg import to_svg
 from mirage_onnx.superopt.canonical import canonical_kernel
@@ -16,7 +14,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 each_golden = pytest.mark.parametrize("given", GOLDENS, ids=lambda g: g.name)
 
 
-def boxes(text: str) -> list[tuple[float, float, float, float]]:
+def boxes(text):
     """Left, top, right, bottom of every value."""
     found = []
     for e in ElementTree.fromstring(text).iter(f"{SVG}rect"):
@@ -27,7 +25,7 @@ def boxes(text: str) -> list[tuple[float, float, float, float]]:
 
 
 @each_golden
-def test_every_line_of_the_canonical_text_is_a_box(given: Golden) -> None:
+def test_every_line_of_the_canonical_text_is_a_box(given):
     graph = given.ugraph
     drawing = to_svg(graph, given.params)
     lines = [
@@ -42,7 +40,7 @@ def test_every_line_of_the_canonical_text_is_a_box(given: Golden) -> None:
 
 
 @each_golden
-def test_boxes_do_not_overlap_and_are_inside(given: Golden) -> None:
+def test_boxes_do_not_overlap_and_are_inside(given):
     drawing = to_svg(given.ugraph, given.params)
     root = ElementTree.fromstring(drawing)
     width, height = float(root.get("width", 0)), float(root.get("height", 0))
@@ -55,19 +53,19 @@ def test_boxes_do_not_overlap_and_are_inside(given: Golden) -> None:
 
 
 @each_golden
-def test_edges_go_down(given: Golden) -> None:
+def test_edges_go_down(given):
     """Everything is below what it is computed from."""
     paths = re.findall(r'd="M(-?\d+) (-?\d+)C.* (-?\d+)"', to_svg(given.ugraph, given.params))
     for _, start, end in paths:
         assert int(start) < int(end)
 
 
-def test_it_is_the_same_every_time() -> None:
+def test_it_is_the_same_every_time():
     given = golden("attention_cluster")
     assert to_svg(given.ugraph, given.params) == to_svg(given.ugraph, given.params)
     assert "red_max" in to_svg(given.ugraph)
 
 
-def test_without_numbers_there_is_one_title_line() -> None:
+def test_without_numbers_there_is_one_title_line():
     graph = golden("norm_linear").ugraph
     assert "warps=" not in to_svg(graph)

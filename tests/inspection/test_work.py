@@ -1,7 +1,5 @@
 """Operations, bytes and the floor, against figures worked out by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from golden_models import MODELS
@@ -12,7 +10,7 @@ from mirage_onnx.inspection.work import Flops, region_work
 from mirage_onnx.target import H200
 
 
-def test_a_contraction_with_a_norm() -> None:
+def test_a_contraction_with_a_norm():
     """x (8x64), squared, averaged, +eps, root, divided; times gamma; times a 64x32 weight."""
     net = Net()
     y = net.MatMul(net.rms(net.input(8, 64), net.weight(64)), net.weight(64, 32))
@@ -24,7 +22,7 @@ def test_a_contraction_with_a_norm() -> None:
     assert work.total_bytes == work.weight_bytes + work.activation_bytes
 
 
-def test_casts_and_moves_are_no_operations_and_wide_types_have_more_bytes() -> None:
+def test_casts_and_moves_are_no_operations_and_wide_types_have_more_bytes():
     net = Net()
     x = net.cast(net.input(4, 32), np.float32)
     y = net.Transpose(net.Abs(net.Exp(x)), perm=[1, 0])
@@ -33,7 +31,7 @@ def test_casts_and_moves_are_no_operations_and_wide_types_have_more_bytes() -> N
     assert (work.weight_bytes, work.activation_bytes) == (0, 4 * 32 * (2 + 4))
 
 
-def test_floor_is_the_slower_of_memory_and_tensor_cores() -> None:
+def test_floor_is_the_slower_of_memory_and_tensor_cores():
     net = Net()
     thin = region_work(
         region_of(net.model(net.Abs(net.MatMul(net.input(8, 512), net.weight(512, 512)))))
@@ -52,7 +50,7 @@ def test_floor_is_the_slower_of_memory_and_tensor_cores() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 16])
-def test_no_candidate_is_predicted_below_the_floor(rows: int) -> None:
+def test_no_candidate_is_predicted_below_the_floor(rows):
     """The cost model and the floor speak of the same bytes and operations."""
     net = Net()
     y = net.rms(net.input(rows, 1024), net.weight(1024))
@@ -62,7 +60,7 @@ def test_no_candidate_is_predicted_below_the_floor(rows: int) -> None:
     assert found and all(v.candidate.predicted_us >= floor_us for v in found)
 
 
-def test_every_golden_region_has_work() -> None:
+def test_every_golden_region_has_work():
     for name in MODELS:
         work = region_work(golden_region(name))
         assert work.flops.total > 0 and work.activation_bytes > 0

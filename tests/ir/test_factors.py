@@ -1,7 +1,5 @@
 """Common factors of two shapes, against the definition."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from math import prod
 
@@ -34,13 +32,13 @@ SIZES = st.lists(st.integers(1, 12), max_size=4)
         ((4, 1, 16), (2, 32), True),  # 2, 2, 16
     ],
 )
-def test_common_factors(before: tuple[int, ...], after: tuple[int, ...], wanted: bool) -> None:
+def test_common_factors(before, after, wanted):
     assert have_common_factors(before, after) is wanted
     assert have_common_factors(after, before) is wanted
 
 
 @given(SIZES, st.data())
-def test_against_the_definition(sizes: list[int], data: st.DataObject) -> None:
+def test_against_the_definition(sizes, data):
     """There are factors iff the cut points of both shapes, all together, divide each other."""
     after = data.draw(st.permutations(sizes)) if data.draw(st.booleans()) else [*sizes]
     if len(after) > 1 and data.draw(st.booleans()):
@@ -50,7 +48,7 @@ def test_against_the_definition(sizes: list[int], data: st.DataObject) -> None:
 
 
 @given(SIZES)
-def test_groups_hold_equal_products_and_all_dimensions(sizes: list[int]) -> None:
+def test_groups_hold_equal_products_and_all_dimensions(sizes):
     after = [*sizes[:1], prod(sizes[1:])]
     found = groups(sizes, after)
     for left, right in found:
@@ -58,6 +56,6 @@ def test_groups_hold_equal_products_and_all_dimensions(sizes: list[int]) -> None
     assert [i for left, _ in found for i in left] == [i for i, n in enumerate(sizes) if n > 1]
 
 
-def test_no_groups_of_other_sizes() -> None:
+def test_no_groups_of_other_sizes():
     with pytest.raises(ValueError, match="a reshape from"):
         groups((2, 3), (2, 4))

@@ -1,33 +1,28 @@
 """The text of a region, which is the input of its key."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 from small_models import Net, region_of
 
-from mirage_onnx.ir.region import Region
 
-
-def scaled_linear() -> Region:
+def scaled_linear():
     net = Net()
     x = net.input(8, 64)
     y = net.MatMul(net.rms(x, net.weight(64)), net.weight(64, 32))
     return region_of(net.model(y))
 
 
-def test_text(golden: Any) -> None:
+def test_text(golden):
     assert scaled_linear().text == golden
 
 
-def test_two_outputs(golden: Any) -> None:
+def test_two_outputs(golden):
     net = Net()
     total = net.Add(net.input(8, 64), net.input(8, 64))
     assert region_of(net.model(total, net.rms(total, net.weight(64)))).text == golden
 
 
-def test_the_key_is_of_structure_and_sizes() -> None:
+def test_the_key_is_of_structure_and_sizes():
     region = scaled_linear()
     assert region.text.endswith(region.structure)
     other = replace(region, extents={**region.extents, "a0": 128})

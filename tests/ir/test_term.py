@@ -21,53 +21,53 @@ from mirage_onnx.verify.named import Named
 class Expr:
     """A term that Python's operators build."""
 
-    def __init__(self, term: Term | int | Fraction) -> None:
+    def __init__(self, term):
         self.term = term if isinstance(term, Term) else t.const(Fraction(term))
 
-    def __add__(self, other: Any) -> Expr:
+    def __add__(self, other):
         return call("add", self, other)
 
-    def __sub__(self, other: Any) -> Expr:
+    def __sub__(self, other):
         return call("sub", self, other)
 
-    def __mul__(self, other: Any) -> Expr:
+    def __mul__(self, other):
         return call("mul", self, other)
 
-    def __truediv__(self, other: Any) -> Expr:
+    def __truediv__(self, other):
         return call("div", self, other)
 
-    def __neg__(self) -> Expr:
+    def __neg__(self):
         return call("neg", self)
 
-    def __radd__(self, other: Any) -> Expr:
+    def __radd__(self, other):
         return call("add", other, self)
 
-    def __rsub__(self, other: Any) -> Expr:
+    def __rsub__(self, other):
         return call("sub", other, self)
 
-    def __rmul__(self, other: Any) -> Expr:
+    def __rmul__(self, other):
         return call("mul", other, self)
 
-    def __rtruediv__(self, other: Any) -> Expr:
+    def __rtruediv__(self, other):
         return call("div", other, self)
 
-    def __pow__(self, e: Any) -> Expr:
+    def __pow__(self, e):
         return Expr(t.power(self.term, Fraction(e)))
 
 
-def wrap(x: Any) -> Expr:
+def wrap(x):
     return x if isinstance(x, Expr) else Expr(x)
 
 
-def call(op: str, *args: Any) -> Expr:
+def call(op, *args):
     return Expr(to_term(op, *(wrap(a).term for a in args)))
 
 
-def reduced(op: str) -> Any:
+def reduced(op):
     return lambda axes, x: Expr(t.reduce_(op, axes.split(), wrap(x).term))
 
 
-def mean(axes: str, x: Any) -> Expr:
+def mean(axes, x):
     names = axes.split()
     total = t.reduce_(t.SUM, names, wrap(x).term)
     return Expr(t.mul(t.power(t.extent(names), -1), total))
@@ -83,7 +83,7 @@ SCOPE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def read(text: str) -> Term:
+def read(text):
     return wrap(eval(text, {"__builtins__": {}}, SCOPE)).term
 
 
@@ -164,22 +164,22 @@ sigmoid(x)                  | x * sigmoid(x)
 """
 
 
-def pairs(table: str) -> list[tuple[str, str]]:
+def pairs(table):
     rows = [line.split("|") for line in table.strip().splitlines()]
     return [(a.strip(), b.strip()) for a, b in rows]
 
 
 @pytest.mark.parametrize(("a", "b"), pairs(EQUAL))
-def test_one_term(a: str, b: str) -> None:
+def test_one_term(a, b):
     assert read(a) is read(b)
 
 
 @pytest.mark.parametrize(("a", "b"), pairs(DIFFERENT))
-def test_two_terms(a: str, b: str) -> None:
+def test_two_terms(a, b):
     assert read(a) is not read(b)
 
 
-def test_terms_are_interned_and_ordered_by_content() -> None:
+def test_terms_are_interned_and_ordered_by_content():
     a, b = read("exp(x) * v"), read("v * exp(x)")
     assert a is b
     assert len({read("x"), read("y"), read("x")}) == 2
@@ -189,26 +189,26 @@ def test_terms_are_interned_and_ordered_by_content() -> None:
     assert read("x").order < read("exp(x)").order
 
 
-def test_axes() -> None:
+def test_axes():
     assert read("x * w").axes == ("i", "j", "k")
     assert read('sum("j", x * w)').axes == ("i", "k")
     assert read('n("i")').axes == ()
     assert t.input_("x", "ij") is not t.input_("x", "ik")
 
 
-def test_text_shows_the_whole_term() -> None:
+def test_text_shows_the_whole_term():
     text = str(read('v * sum("j", x * w) + 1'))
     assert text == "add(1, mul(v[i], sum[j](mul(w[j,k], x[i,j]))))"
 
 
-def test_substitute_renormalises() -> None:
+def test_substitute_renormalises():
     (got,) = t.substitute([read("x * y")], {"x": read("v"), "y": read("v")})
     assert got is read("v * v")
     (got,) = t.substitute([read('sum("j", x)')], {"x": t.input_("x", "ab")}, {"j": "a"})
     assert got is t.reduce_(t.SUM, "a", t.input_("x", "ab"))
 
 
-def test_walk_puts_arguments_first() -> None:
+def test_walk_puts_arguments_first():
     order = t.walk([read('exp(v) * sum("j", x * w)')])
     place = {u: i for i, u in enumerate(order)}
     assert all(place[a] < place[u] for u in order for a in u.args)
@@ -216,7 +216,7 @@ def test_walk_puts_arguments_first() -> None:
 
 
 @pytest.mark.parametrize(("a", "b"), pairs(EQUAL))
-def test_one_term_is_one_value(a: str, b: str, rng: np.random.Generator) -> None:
+def test_one_term_is_one_value(a, b, rng):
     """What the normal form merges is equal in float64 (on positive numbers)."""
     del b
     sizes = {"i": 3, "j": 4, "k": 2}
@@ -232,7 +232,7 @@ def test_one_term_is_one_value(a: str, b: str, rng: np.random.Generator) -> None
         np.testing.assert_allclose(full, want, rtol=1e-12)
 
 
-def in_numpy(text: str, x: dict[str, np.ndarray], sizes: dict[str, int]) -> np.ndarray | None:
+def in_numpy(text, x, sizes):
     """The text as plain numpy over [i, j]; reductions are not translated."""
     if any(word in text for word in ("sum", "mean", "rmax", "n(", "w")):
         return None
@@ -259,7 +259,7 @@ texts = st.recursive(
 
 
 @given(texts)
-def test_normalisation_keeps_the_value(text: str) -> None:
+def test_normalisation_keeps_the_value(text):
     rng = np.random.default_rng(1)
     sizes = {"i": 2, "j": 3}
     inputs = {

@@ -1,7 +1,5 @@
 """The canonical text of a UGraph: printing and parsing are inverse, anything else is refused."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest
@@ -21,7 +19,7 @@ values = st.one_of(st.fractions(), st.just("pi"))
 
 
 @st.composite
-def operations(draw: st.DrawFn, index: int) -> BlockOp:
+def operations(draw, index):
     common = (draw(axes), draw(types), draw(phases), draw(layouts))
     kinds = ["load", "const", "extent"]
     if index:
@@ -46,7 +44,7 @@ def operations(draw: st.DrawFn, index: int) -> BlockOp:
 
 
 @st.composite
-def kernels(draw: st.DrawFn, name: str) -> Kernel:
+def kernels(draw, name):
     ops: list[BlockOp] = []
     for i in range(draw(st.integers(1, 6))):
         ops.append(draw(operations(i)))
@@ -58,7 +56,7 @@ def kernels(draw: st.DrawFn, name: str) -> Kernel:
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> UGraph:
+def graphs(draw):
     tensor = st.builds(
         KTensor, NAMES, types, axes, st.sampled_from(["input", "weight", "temp", "output"])
     )
@@ -70,13 +68,13 @@ def graphs(draw: st.DrawFn) -> UGraph:
 
 
 @given(graphs())
-def test_parsing_is_the_inverse_of_printing(graph: UGraph) -> None:
+def test_parsing_is_the_inverse_of_printing(graph):
     text = print_ugraph(graph)
     assert parse_ugraph(text) == graph
     assert print_ugraph(parse_ugraph(text)) == text
 
 
-def test_text_of_every_field() -> None:
+def test_text_of_every_field():
     kernel = Kernel(
         "k0", ("a1", "a0"), "a2", "a2",
         (
@@ -128,13 +126,13 @@ GOOD = print_ugraph(
         ("const[1]", "const[1/0x]"),
     ],
 )
-def test_other_text_is_refused(old: str, new: str) -> None:
+def test_other_text_is_refused(old, new):
     assert parse_ugraph(GOOD).kernels[0].grid == ("a0",)
     assert old in GOOD
     with pytest.raises(ValueError):
         parse_ugraph(GOOD.replace(old, new))
 
 
-def test_empty_text_is_refused() -> None:
+def test_empty_text_is_refused():
     with pytest.raises(ValueError, match="version 1"):
         parse_ugraph("")

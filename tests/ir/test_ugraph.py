@@ -1,7 +1,5 @@
 """Part axes and their extents; the text of numbers."""
 
-from __future__ import annotations
-
 import pytest
 
 from mirage_onnx.ir.text import parse_ugraph
@@ -28,7 +26,7 @@ kernel k2 grid=a cluster=- loop=-
 """)
 
 
-def test_parts_of_parts_are_counted() -> None:
+def test_parts_of_parts_are_counted():
     params = (KernelParams((3, 2)), KernelParams((1, 2)), KernelParams((1,)))
     extents = ugraph_extents(TWICE, params, {"a": 5, "b": 13})
     assert extents == {"a": 5, "b": 13, "b/k0": 5, "b/k0/k1": 3}
@@ -36,13 +34,13 @@ def test_parts_of_parts_are_counted() -> None:
     assert is_part_axis(part_axis("b", "k0")) and not is_part_axis("b")
 
 
-def test_a_graph_without_parts_has_the_extents_of_its_region() -> None:
+def test_a_graph_without_parts_has_the_extents_of_its_region():
     plain = parse_ugraph("ugraph 1\ntensor i0 f32[a] input\n")
     assert ugraph_extents(plain, (), {"a": 5}) == {"a": 5}
 
 
 @pytest.mark.parametrize("params", [KernelParams(), KernelParams((64, 16), 4, 32, 8, 3)])
-def test_numbers_are_read_from_their_text(params: KernelParams) -> None:
+def test_numbers_are_read_from_their_text(params):
     assert KernelParams.from_text(params.to_text()) == params
 
 
@@ -57,6 +55,6 @@ def test_numbers_are_read_from_their_text(params: KernelParams) -> None:
         "cluster=1 tile=- loop_tile=0 warps=4 stages=1",
     ],
 )
-def test_other_text_is_refused(text: str) -> None:
+def test_other_text_is_refused(text):
     with pytest.raises((ValueError, TypeError, KeyError)):
         KernelParams.from_text(text)

@@ -1,7 +1,5 @@
 """Axes of steps that split, join and repeat dimensions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from small_models import Net, matches, region_of
@@ -10,20 +8,20 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Step, Tensor
-from mirage_onnx.match.axes import Named, name_axes
+from mirage_onnx.match.axes import name_axes
 from mirage_onnx.match.canonical import make_region
 from mirage_onnx.verify.equivalence import check_terms
 
 
-def step(op: str, source: str, name: str, *shape: int) -> Step:
+def step(op, source, name, *shape):
     return Step(op, (source,), Tensor(name, DType.F32, shape), shape)
 
 
-def sizes(named: Named, name: str) -> list[list[int]]:
+def sizes(named, name):
     return [[named.extents[a] for a in d] for d in named.axes[name]]
 
 
-def test_a_split_dimension_has_two_axes_everywhere() -> None:
+def test_a_split_dimension_has_two_axes_everywhere():
     steps = (
         Step("matmul", ("x", "w"), Tensor("y", DType.F32, (8, 64))),
         Step("add", ("y", "b"), Tensor("z", DType.F32, (8, 64))),
@@ -36,7 +34,7 @@ def test_a_split_dimension_has_two_axes_everywhere() -> None:
     assert named.axes["b"][0] == named.axes["w"][1] == named.axes["y"][1]
 
 
-def test_cuts_of_several_reshapes_refine_each_other() -> None:
+def test_cuts_of_several_reshapes_refine_each_other():
     steps = (step("reshape", "x", "a", 4, 16), step("reshape", "x", "b", 16, 4))
     named = name_axes(steps, {"x": (64,)}, {})
     assert sizes(named, "x") == [[4, 4, 4]]
@@ -44,7 +42,7 @@ def test_cuts_of_several_reshapes_refine_each_other() -> None:
     assert sizes(named, "b") == [[4, 4], [4]]
 
 
-def test_cuts_travel_through_reshapes_and_sums() -> None:
+def test_cuts_travel_through_reshapes_and_sums():
     """The third reshape cuts what the first one joined, through an addition."""
     steps = (
         step("reshape", "x", "a", 48),
@@ -57,7 +55,7 @@ def test_cuts_travel_through_reshapes_and_sums() -> None:
     assert named.memory("c") == named.memory("x") == named.memory("y")
 
 
-def test_a_reduction_over_a_joined_dimension_is_over_all_its_axes() -> None:
+def test_a_reduction_over_a_joined_dimension_is_over_all_its_axes():
     steps = (
         Step("exp", ("x",), Tensor("e", DType.F32, (2, 3, 4))),
         step("reshape", "e", "r", 2, 12),
@@ -84,7 +82,7 @@ def test_a_reduction_over_a_joined_dimension_is_over_all_its_axes() -> None:
         ),
     ],
 )
-def test_refusals(steps: tuple[Step, ...], reason: str) -> None:
+def test_refusals(steps, reason):
     steps = tuple(
         Step(s.op, s.inputs, s.output, (1, 0)) if s.op == "transpose" else s for s in steps
     )
@@ -94,7 +92,7 @@ def test_refusals(steps: tuple[Step, ...], reason: str) -> None:
     assert reason in caught.value.rejection.reason
 
 
-def test_what_is_repeated_does_not_vary() -> None:
+def test_what_is_repeated_does_not_vary():
     net = Net()
     k, q = net.input(2, 8), net.input(2, 3, 8)
     repeated = net.Expand(net.Unsqueeze(k, [1]), [2, 3, 8])
@@ -105,7 +103,7 @@ def test_what_is_repeated_does_not_vary() -> None:
 
 
 @pytest.mark.parametrize("hidden", [False, True])
-def test_repeated_elements_are_no_output_and_nothing_else(hidden: bool) -> None:
+def test_repeated_elements_are_no_output_and_nothing_else(hidden):
     net = Net()
     y = net.Expand(net.Tanh(net.Exp(net.input(2, 1, 8))), [2, 3, 8])
     y = net.Tanh(net.ReduceSum(y, [1]) if hidden else y)
@@ -115,8 +113,8 @@ def test_repeated_elements_are_no_output_and_nothing_else(hidden: bool) -> None:
     assert {r.code for r in found.rejections if "Expand" in r.nodes[0]} <= {"OP_FORM", "TOO_SMALL"}
 
 
-def test_a_border_that_regroups_changes_nothing() -> None:
-    def spelled(before: bool, after: bool) -> str:
+def test_a_border_that_regroups_changes_nothing():
+    def spelled(before, after):
         net = Net()
         x = net.input(2, 4, 64) if before else net.input(8, 64)
         y = net.MatMul(net.rms(net.Reshape(x, [8, 64]), net.weight(64)), net.weight(64, 32))
@@ -127,7 +125,7 @@ def test_a_border_that_regroups_changes_nothing() -> None:
     assert len({spelled(b, a) for b in (False, True) for a in (False, True)}) == 1
 
 
-def test_a_weight_whose_dimension_is_split_says_so() -> None:
+def test_a_weight_whose_dimension_is_split_says_so():
     net = Net()
     y = net.Reshape(net.MatMul(net.input(8, 64), net.weight(64, 64)), [8, 4, 16])
     region = region_of(net.model(net.rms(y, net.weight(16))))
@@ -136,7 +134,7 @@ def test_a_weight_whose_dimension_is_split_says_so() -> None:
     assert check_terms(region, np.random.default_rng(0)) is None
 
 
-def test_the_output_of_an_expand_is_refused_with_a_reason() -> None:
+def test_the_output_of_an_expand_is_refused_with_a_reason():
     net = Net()
     model = net.model(net.Expand(net.Exp(net.input(2, 1, 8)), [2, 3, 8]))
     program = import_model(load_model(model))

@@ -1,9 +1,6 @@
 """Two spellings of one program give one region; different programs do not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +8,6 @@ from small_models import Net, matches, region_of
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.term import EXTENT, walk
 from mirage_onnx.match.axes import name_axes
 from mirage_onnx.match.canonical import make_region
@@ -19,15 +15,15 @@ from mirage_onnx.match.canonical import make_region
 Build = Callable[[Net], str]
 
 
-def region(build: Build, prefix: str = "") -> Region:
+def region(build, prefix=""):
     net = Net(prefix=prefix)
     return region_of(net.model(build(net)))
 
 
-def norm(root: Callable[[Net, str], str], finish: Callable[[Net, str, str], str]) -> Build:
+def norm(root, finish):
     """x * rsqrt(mean(x^2) + e), then a contraction."""
 
-    def build(net: Net) -> str:
+    def build(net):
         x = net.input(8, 64)
         total = net.Add(net.ReduceMean(net.Mul(x, x), [-1]), 0.5)
         return net.MatMul(finish(net, x, root(net, total)), net.weight(64, 32))
@@ -47,13 +43,13 @@ NORMS: dict[str, Build] = {
 
 
 @pytest.mark.parametrize("spelling", NORMS)
-def test_spellings_of_a_reciprocal_root(spelling: str) -> None:
+def test_spellings_of_a_reciprocal_root(spelling):
     assert region(NORMS[spelling]).key == region(NORMS["x / sqrt"]).key
 
 
-def test_spellings_of_a_square() -> None:
-    def with_square(square: Callable[[Net, str], str]) -> Build:
-        def build(net: Net) -> str:
+def test_spellings_of_a_square():
+    def with_square(square):
+        def build(net):
             x = net.input(8, 64)
             total = net.Add(net.ReduceMean(square(net, x), [-1]), 0.5)
             return net.MatMul(net.Div(x, net.Sqrt(total)), net.weight(64, 32))
@@ -65,8 +61,8 @@ def test_spellings_of_a_square() -> None:
     assert region(a).key == region(b).key
 
 
-def gated(gate: Callable[[Net, str], str]) -> Build:
-    def build(net: Net) -> str:
+def gated(gate):
+    def build(net):
         x = net.input(8, 64)
         a, b = net.MatMul(x, net.weight(64, 32)), net.MatMul(x, net.weight(64, 32))
         return net.Mul(gate(net, a), b)
@@ -86,11 +82,11 @@ GATES: dict[str, Build] = {
 
 
 @pytest.mark.parametrize("spelling", GATES)
-def test_spellings_of_a_gate(spelling: str) -> None:
+def test_spellings_of_a_gate(spelling):
     assert region(GATES[spelling]).key == region(GATES["x * sigmoid(x)"]).key
 
 
-def test_names_and_prefixes_do_not_matter() -> None:
+def test_names_and_prefixes_do_not_matter():
     build = NORMS["x / sqrt"]
     a, b = region(build), region(build, prefix="model.layers.7/")
     assert a.key == b.key
@@ -98,9 +94,9 @@ def test_names_and_prefixes_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("op", ["Add", "Mul", "Max"])
-def test_operands_of_commutative_nodes_may_be_swapped(op: str) -> None:
-    def build(first: int) -> Build:
-        def made(net: Net) -> str:
+def test_operands_of_commutative_nodes_may_be_swapped(op):
+    def build(first):
+        def made(net):
             y = net.MatMul(net.input(8, 64), net.weight(64, 32))
             pair = (y, net.input(8, 32))
             return getattr(net, op)(pair[first], pair[1 - first])
@@ -110,9 +106,9 @@ def test_operands_of_commutative_nodes_may_be_swapped(op: str) -> None:
     assert region(build(0)).key == region(build(1)).key
 
 
-def test_operands_of_other_nodes_may_not() -> None:
-    def build(first: int) -> Build:
-        def made(net: Net) -> str:
+def test_operands_of_other_nodes_may_not():
+    def build(first):
+        def made(net):
             y = net.MatMul(net.input(8, 64), net.weight(64, 32))
             pair = (y, net.input(8, 32))
             return net.Sub(pair[first], pair[1 - first])
@@ -122,8 +118,8 @@ def test_operands_of_other_nodes_may_not() -> None:
     assert region(build(0)).key != region(build(1)).key
 
 
-def shaped(*lead: int) -> Build:
-    def build(net: Net) -> str:
+def shaped(*lead):
+    def build(net):
         x = net.input(*lead, 64)
         return net.MatMul(net.rms(x, net.weight(64)), net.weight(64, 32))
 
@@ -131,7 +127,7 @@ def shaped(*lead: int) -> Build:
 
 
 @pytest.mark.parametrize("lead", [(2, 4), (8, 1), (1, 8), (1, 1, 8), (2, 2, 2), (2, 1, 4)])
-def test_leading_dimensions_are_one_axis(lead: tuple[int, ...]) -> None:
+def test_leading_dimensions_are_one_axis(lead):
     got = region(shaped(*lead))
     assert got.key == region(shaped(8)).key
     assert sorted(got.extents.values()) == [8, 32, 64]
@@ -141,7 +137,7 @@ def test_leading_dimensions_are_one_axis(lead: tuple[int, ...]) -> None:
     assert not activation.splits_dims
 
 
-def test_a_mean_over_dimensions_that_become_one_axis_counts_its_elements_once() -> None:
+def test_a_mean_over_dimensions_that_become_one_axis_counts_its_elements_once():
     net = Net()
     x = net.input(2, 3, 4, 5)
     found = region_of(net.model(net.Sub(x, net.ReduceMean(x, [1, 2, 3]))))
@@ -150,7 +146,7 @@ def test_a_mean_over_dimensions_that_become_one_axis_counts_its_elements_once() 
     assert [[found.extents[a] for a in c] for c in counts] == [[60]]
 
 
-def test_sizes_and_types_are_part_of_the_key() -> None:
+def test_sizes_and_types_are_part_of_the_key():
     keys = {region(shaped(n)).key for n in (4, 8, 16)}
     net = Net(np.float32)
     y = net.MatMul(net.rms(net.input(8, 64), net.weight(64)), net.weight(64, 32))
@@ -159,17 +155,17 @@ def test_sizes_and_types_are_part_of_the_key() -> None:
     assert region(shaped(4)).structure == region(shaped(16)).structure
 
 
-def test_constants_are_part_of_the_key() -> None:
-    def build(value: float) -> Build:
+def test_constants_are_part_of_the_key():
+    def build(value):
         return lambda net: net.Mul(net.MatMul(net.input(8, 64), net.weight(64, 32)), value)
 
     assert region(build(0.5)).key == region(build(0.5)).key
     assert region(build(0.5)).key != region(build(0.25)).key
 
 
-def test_a_weight_is_not_an_activation() -> None:
-    def build(make: str) -> Build:
-        def made(net: Net) -> str:
+def test_a_weight_is_not_an_activation():
+    def build(make):
+        def made(net):
             y = net.MatMul(net.input(8, 64), net.weight(64, 32))
             return net.Add(y, getattr(net, make)(8, 32))
 
@@ -178,10 +174,10 @@ def test_a_weight_is_not_an_activation() -> None:
     assert region(build("weight")).key != region(build("input")).key
 
 
-def test_outputs_have_a_canonical_order() -> None:
+def test_outputs_have_a_canonical_order():
     """Two results that play different parts keep their parts whatever comes first."""
 
-    def build(swap: bool) -> Region:
+    def build(swap):
         net = Net()
         x, y = net.input(8, 64), net.input(8, 64)
         total = net.Add(x, y)
@@ -193,7 +189,7 @@ def test_outputs_have_a_canonical_order() -> None:
     assert a.key == b.key
 
 
-def test_an_input_that_cancels_stays_an_input() -> None:
+def test_an_input_that_cancels_stays_an_input():
     net = Net()
     x, z = net.input(8, 64), net.input(8, 64)
     y = net.Exp(net.Add(z, net.Sub(x, x)))
@@ -202,7 +198,7 @@ def test_an_input_that_cancels_stays_an_input() -> None:
     assert "i1" not in str(got.terms)
 
 
-def test_functions_of_constants() -> None:
+def test_functions_of_constants():
     """A node over a scalar constant belongs to a region like any other."""
     net = Net()
     scale = net.Add(net.Abs(net.constant(-1.5)), net.constant([0.5]))
@@ -212,11 +208,11 @@ def test_functions_of_constants() -> None:
     assert len(got.nodes) == 5
 
 
-def program_of(net: Net, *outputs: str) -> Any:
+def program_of(net, *outputs):
     return import_model(load_model(net.model(*outputs)))
 
 
-def made(net: Net, *outputs: str) -> Region:
+def made(net, *outputs):
     program = program_of(net, *outputs)
     nodes = tuple(n.name for n in program.nodes)
     read = {i for n in program.nodes for i in n.inputs}
@@ -224,7 +220,7 @@ def made(net: Net, *outputs: str) -> Region:
     return make_region(program, nodes, tuple(sorted(read - inside)), outputs)
 
 
-def test_one_axis_twice() -> None:
+def test_one_axis_twice():
     net = Net()
     x = net.input(32, 32)
     y = net.Add(x, net.Transpose(x, perm=[1, 0]))
@@ -234,26 +230,26 @@ def test_one_axis_twice() -> None:
     assert "twice" in caught.value.rejection.reason
 
 
-def test_no_axis_twice_without_the_sum() -> None:
+def test_no_axis_twice_without_the_sum():
     net = Net()
     assert made(net, net.Exp(net.Transpose(net.input(32, 32), perm=[1, 0]))).inputs
 
 
-def test_a_match_reports_the_conflict() -> None:
+def test_a_match_reports_the_conflict():
     net = Net()
     x = net.input(32, 32)
     found = matches(net.model(net.Exp(net.Add(x, net.Transpose(x, perm=[1, 0])))))
     assert {r.code for r in found.rejections} >= {"AXES_CONFLICT"}
 
 
-def test_a_power_that_is_no_rational() -> None:
+def test_a_power_that_is_no_rational():
     net = Net()
     x = net.input(8, 64)
     got = matches(net.model(net.Exp(net.Pow(x, net.weight(64)))))
     assert {r.code for r in got.rejections} == {"OP_FORM", "TOO_SMALL"}
 
 
-def test_name_axes_of_a_contraction() -> None:
+def test_name_axes_of_a_contraction():
     net = Net()
     x, w = net.input(4, 8), net.weight(8, 16)
     program = program_of(net, net.MatMul(x, w))

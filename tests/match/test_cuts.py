@@ -1,26 +1,23 @@
 """Which regions are offered: golden tables of the models, and the rules one by one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from small_models import Net, largest, matches, search_region
 
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.match.cuts import TILED, Limits, Matches, find_candidates
+from mirage_onnx.match.cuts import TILED, Limits, find_candidates
 from mirage_onnx.superopt.space import ALL
 from mirage_onnx.verify.equivalence import check_terms
 
 MODELS = sorted((Path(__file__).resolve().parents[2] / "models").glob("*.onnx"))
 
 
-def table(found: Matches) -> str:
+def table(found):
     """One line per distinct region, and one per reason."""
     groups: dict[str, list[Any]] = {}
     for c in found.candidates:
@@ -30,19 +27,19 @@ def table(found: Matches) -> str:
         r = same[0].region
         ends = f"{r.nodes[0]} .. {r.nodes[-1]}" if len(r.nodes) > 1 else r.nodes[0]
         counts = f"x{len(same)} {len(r.nodes)} {len(r.inputs)}>{len(r.outputs)}"
-        lines.append(f"{key} {counts} {ends}")
+        lines.append(f"{key[:8]} {counts} {ends}")
     for r in found.rejections:
         lines.append(f"{r.code} {', '.join(r.nodes)}")
     return "\n".join(lines) + "\n"
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
-def test_regions_of_models(path: Path, golden: Any) -> None:
+def test_regions_of_models(path, golden):
     assert table(find_candidates(import_model(load_model(path)))) == golden
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
-def test_every_node_is_in_a_region_or_has_a_reason(path: Path) -> None:
+def test_every_node_is_in_a_region_or_has_a_reason(path):
     program = import_model(load_model(path))
     found = find_candidates(program)
     covered = {n for c in found.candidates for n in c.nodes}
@@ -56,7 +53,7 @@ def test_every_node_is_in_a_region_or_has_a_reason(path: Path) -> None:
         assert {o.tensor.name for o in c.region.outputs} == c.outputs
 
 
-def codes(model: onnx.ModelProto) -> dict[str, str]:
+def codes(model):
     """Operator of each refused node -> code."""
     by_name = {n.name: n.op_type for n in model.graph.node}
     return {by_name[n]: r.code for r in matches(model).rejections for n in r.nodes}
@@ -65,56 +62,56 @@ def codes(model: onnx.ModelProto) -> dict[str, str]:
 class TestReasons:
     """Every code that this stage gives."""
 
-    def test_weight_runtime(self) -> None:
+    def test_weight_runtime(self):
         net = Net()
         y = net.Exp(net.MatMul(net.input(8, 64), net.input(64, 32)))
         assert codes(net.model(y))["MatMul"] == "WEIGHT_RUNTIME"
 
-    def test_a_transposed_weight_is_a_weight(self) -> None:
+    def test_a_transposed_weight_is_a_weight(self):
         net = Net()
         y = net.Gemm(net.input(8, 64), net.weight(32, 64), net.weight(32), transB=1)
         model = net.model(net.Relu(y))
         assert not codes(model)
         assert len(largest(matches(model)).nodes) == 2
 
-    def test_too_small(self) -> None:
+    def test_too_small(self):
         net = Net()
         assert codes(net.model(net.Exp(net.input(8, 64)))) == {"Exp": "TOO_SMALL"}
 
-    def test_a_copy_is_too_small(self) -> None:
+    def test_a_copy_is_too_small(self):
         net = Net()
         y = net.Transpose(net.cast(net.input(8, 64), np.float32), perm=[1, 0])
         assert set(codes(net.model(y)).values()) == {"TOO_SMALL"}
 
-    def test_dtype(self) -> None:
+    def test_dtype(self):
         net = Net(np.int64)
         assert set(codes(net.model(net.Abs(net.Add(net.input(8), net.input(8))))).values()) == {
             "DTYPE"
         }
 
-    def test_dtype_of_a_cast(self) -> None:
+    def test_dtype_of_a_cast(self):
         net = Net()
         y = net.Exp(net.cast(net.input(8, 64, dtype=np.uint8), np.float16))
         assert codes(net.model(y))["Cast"] == "DTYPE"
 
-    def test_dynamic_dim(self) -> None:
+    def test_dynamic_dim(self):
         net = Net()
-        y = net.Exp(net.Abs(net.input("batch", 64)))
-        assert set(codes(net.model(y)).values()) == {"DYNAMIC_DIM"}
+        y = net.Softmax(net.Abs(net.input("batch", 64)), axis=0)
+        assert codes(net.model(y))["Softmax"] == "DYNAMIC_DIM"
 
-    def test_axes_conflict(self) -> None:
+    def test_axes_conflict(self):
         net = Net()
         x = net.input(32, 32)
         y = net.Exp(net.Add(x, net.Transpose(x, perm=[1, 0])))
         assert "AXES_CONFLICT" in codes(net.model(y)).values()
 
-    def test_a_barrier_keeps_its_reason(self) -> None:
+    def test_a_barrier_keeps_its_reason(self):
         net = Net()
         y = net.Exp(net.Gather(net.input(8, 64), [0, 1]))
         assert codes(net.model(y))["Gather"] == "OP_UNKNOWN"
 
 
-def test_contractions_of_activations() -> None:
+def test_contractions_of_activations():
     """A masked softmax between two of them is one region where the search may hold it."""
     net = Net(opset=18)
     q, k, v = (net.input(1, 4, 16, 16) for _ in range(3))
@@ -134,7 +131,7 @@ def test_contractions_of_activations() -> None:
     assert len(best.candidate.ugraph.kernels) == 1
 
 
-def test_cones_overlap() -> None:
+def test_cones_overlap():
     """A stage that feeds three contractions is offered with each of them."""
     net = Net()
     x = net.rms(net.input(8, 64), net.weight(64))
@@ -146,7 +143,7 @@ def test_cones_overlap() -> None:
     assert len({c.region.key for c in whole}) == 1
 
 
-def test_a_value_that_others_read_may_be_an_output() -> None:
+def test_a_value_that_others_read_may_be_an_output():
     net = Net()
     total = net.Add(net.input(8, 64), net.input(8, 64))
     y = net.rms(total, net.weight(64))
@@ -156,7 +153,7 @@ def test_a_value_that_others_read_may_be_an_output() -> None:
     assert (7, frozenset({y})) in kinds
 
 
-def test_several_outputs_only_where_the_set_is_convex() -> None:
+def test_several_outputs_only_where_the_set_is_convex():
     """``total`` feeds the region's other input through a node outside."""
     net = Net()
     total = net.Add(net.input(8, 64), net.input(8, 64))
@@ -168,7 +165,7 @@ def test_several_outputs_only_where_the_set_is_convex() -> None:
     assert all(total not in c.outputs for c in around)
 
 
-def test_outputs_of_one_region_have_one_shape() -> None:
+def test_outputs_of_one_region_have_one_shape():
     net = Net()
     x = net.input(8, 64)
     mean = net.ReduceMean(net.Mul(x, x), [-1])
@@ -177,8 +174,8 @@ def test_outputs_of_one_region_have_one_shape() -> None:
     assert all(len(c.outputs) == 1 for c in found.candidates)
 
 
-def test_a_wide_contraction_does_not_feed_another() -> None:
-    def widest(inner: int) -> int:
+def test_a_wide_contraction_does_not_feed_another():
+    def widest(inner):
         net = Net()
         x = net.input(8, 64)
         y = net.MatMul(net.MatMul(x, net.weight(64, inner)), net.weight(inner, 128))
@@ -191,7 +188,7 @@ def test_a_wide_contraction_does_not_feed_another() -> None:
 
 
 @pytest.mark.parametrize("name", ["contractions", "nodes", "leaves", "depth"])
-def test_limits_hold(name: str) -> None:
+def test_limits_hold(name):
     net = Net()
     x = net.input(8, 64)
     y = net.rms(x, net.weight(64))
@@ -202,7 +199,7 @@ def test_limits_hold(name: str) -> None:
     steps = {n.name: [s.op for s in n.steps] for n in program.nodes}
     weights = program.weights | set(program.constants)
 
-    def contractions(nodes: frozenset[str]) -> int:
+    def contractions(nodes):
         return sum(op == "matmul" for n in nodes for op in steps[n])
 
     measure = {
@@ -216,7 +213,7 @@ def test_limits_hold(name: str) -> None:
     assert max(map(measure, narrow.candidates), default=0) <= 1
 
 
-def test_enumeration_is_deterministic() -> None:
+def test_enumeration_is_deterministic():
     path = next(p for p in MODELS if p.stem == "lora")
     program = import_model(load_model(path))
     a, b = (table(find_candidates(program)) for _ in range(2))

@@ -1,9 +1,6 @@
 """The choice of regions equals the best of all choices, and respects who else reads a value."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -13,13 +10,12 @@ from hypothesis import strategies as st
 from small_models import Net
 
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.ir.program import Program
 from mirage_onnx.match import partition
-from mirage_onnx.match.cuts import Candidate, find_candidates
+from mirage_onnx.match.cuts import find_candidates
 from mirage_onnx.match.partition import choose
 
 
-def gone(program: Program, used: Sequence[Candidate]) -> set[str]:
+def gone(program, used):
     """Nodes that nobody needs when ``used`` are replaced (the greatest such set)."""
     yielded = {o for c in used for o in c.outputs}
     read = {i.tensor.name for c in used for i in c.region.inputs}
@@ -40,9 +36,9 @@ def gone(program: Program, used: Sequence[Candidate]) -> set[str]:
 
 
 def gain(
-    program: Program, used: Sequence[int], all_: Sequence[Candidate], times: Sequence[float],
-    node_us: Mapping[str, float],
-) -> float | None:  # fmt: skip
+    program, used, all_, times,
+    node_us,
+):  # fmt: skip
     """Microseconds saved, or None for a choice that yields a tensor twice."""
     picked = [all_[i] for i in used]
     outputs = [o for c in picked for o in c.outputs]
@@ -52,7 +48,7 @@ def gain(
     return saved - sum(times[i] for i in used)
 
 
-def is_acyclic(program: Program, used: Sequence[Candidate]) -> bool:
+def is_acyclic(program, used):
     """Whether the rewritten graph has an order: by running it, one node or region at a time."""
     replaced = {o for c in used for o in c.outputs}
     dead = gone(program, used)
@@ -72,9 +68,9 @@ def is_acyclic(program: Program, used: Sequence[Candidate]) -> bool:
 
 
 def best_gain(
-    program: Program, some: Sequence[Candidate], times: Sequence[float],
-    node_us: Mapping[str, float],
-) -> float:  # fmt: skip
+    program, some, times,
+    node_us,
+):  # fmt: skip
     """By trying every subset."""
     best = 0.0
     for count in range(1, len(some) + 1):
@@ -85,7 +81,7 @@ def best_gain(
     return best
 
 
-def random_program(pick: random.Random) -> Program:
+def random_program(pick):
     """A DAG of elementwise functions, reductions, contractions and barriers, with shared values."""
     net = Net()
     values = [net.input(8, 64), net.input(8, 64)]
@@ -106,7 +102,7 @@ def random_program(pick: random.Random) -> Program:
     return import_model(load_model(net.model(*dict.fromkeys(outputs))))
 
 
-def check_choice(seed: int, most: int) -> None:
+def check_choice(seed, most):
     """The gain of what is chosen, of at most ``most`` candidates, is that of the best subset."""
     pick = random.Random(seed)
     program = random_program(pick)
@@ -123,19 +119,19 @@ def check_choice(seed: int, most: int) -> None:
 @settings(max_examples=30)
 @example(10525)  # a circle through a node that a third region may take away
 @given(st.integers(0, 10**6))
-def test_best_of_all_choices(seed: int) -> None:
+def test_best_of_all_choices(seed):
     check_choice(seed, 12)
 
 
 @pytest.mark.slow
 @settings(max_examples=1000)
 @given(st.integers(0, 10**9))
-def test_best_of_all_choices_many_times(seed: int) -> None:
+def test_best_of_all_choices_many_times(seed):
     check_choice(seed, 12)
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_windows_lose_next_to_nothing(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_lose_next_to_nothing(layers, monkeypatch):
     """A stack of norms and gated projections: by windows, and as one integer program."""
     net = Net()
     x = net.input(1, 64)
@@ -163,7 +159,7 @@ def test_windows_lose_next_to_nothing(layers: int, monkeypatch: pytest.MonkeyPat
 
 @settings(max_examples=20)
 @given(st.integers(0, 10**6))
-def test_small_windows_make_a_choice_that_can_be_rewritten(seed: int) -> None:
+def test_small_windows_make_a_choice_that_can_be_rewritten(seed):
     pick = random.Random(seed)
     program = random_program(pick)
     found = list(find_candidates(program).candidates)
@@ -178,33 +174,33 @@ def test_small_windows_make_a_choice_that_can_be_rewritten(seed: int) -> None:
     assert is_acyclic(program, [found[i] for i in used])
 
 
-def chain() -> tuple[Program, list[Candidate]]:
+def chain():
     net = Net()
     y = net.Mul(net.Exp(net.Add(net.input(8, 64), net.input(8, 64))), 2.0)
     program = import_model(load_model(net.model(y)))
     return program, list(find_candidates(program).candidates)
 
 
-def test_nothing_to_choose_from() -> None:
+def test_nothing_to_choose_from():
     program, _ = chain()
     assert choose(program, [], [], {}) == ()
 
 
-def test_a_loss_is_not_chosen() -> None:
+def test_a_loss_is_not_chosen():
     program, found = chain()
     node_us = {n.name: 1.0 for n in program.nodes}
     assert choose(program, found, [100.0] * len(found), node_us) == ()
     assert choose(program, found, [0.1] * len(found), node_us) != ()
 
 
-def test_of_equal_gains_the_fewer_nodes() -> None:
+def test_of_equal_gains_the_fewer_nodes():
     program, found = chain()
     whole = next(c for c in found if len(c.nodes) == 3)
     node_us = {n.name: 1.0 for n in program.nodes}
     assert choose(program, [whole, whole], [1.0, 1.0], node_us) in ((0,), (1,))
 
 
-def test_a_value_needed_elsewhere_keeps_its_node() -> None:
+def test_a_value_needed_elsewhere_keeps_its_node():
     """The first node's result is also read by a barrier: its time is not saved."""
     net = Net()
     total = net.Add(net.input(8, 64), net.input(8, 64))
@@ -220,7 +216,7 @@ def test_a_value_needed_elsewhere_keeps_its_node() -> None:
     assert choose(program, whole, [2.5], node_us) == ()
 
 
-def test_a_value_that_a_region_reads_keeps_its_node() -> None:
+def test_a_value_that_a_region_reads_keeps_its_node():
     """Two regions share a stage: the one that does not recompute it must still find its value."""
     net = Net()
     total = net.Add(net.input(8, 64), net.input(8, 64))
@@ -234,7 +230,7 @@ def test_a_value_that_a_region_reads_keeps_its_node() -> None:
     assert choose(program, [with_add, without], [5.0, 0.5], node_us) == (1,)
 
 
-def test_overlapping_regions_save_the_shared_stage_together() -> None:
+def test_overlapping_regions_save_the_shared_stage_together():
     net = Net()
     total = net.Add(net.input(8, 64), net.input(8, 64))
     a, b = net.Mul(net.Exp(total), 2.0), net.Mul(net.Tanh(total), 2.0)
@@ -248,12 +244,12 @@ def test_overlapping_regions_save_the_shared_stage_together() -> None:
     assert choose(program, found[:1], [9.0], node_us) == ()
 
 
-def test_two_regions_that_would_need_each_other() -> None:
+def test_two_regions_that_would_need_each_other():
     """Both may be replaced, but not both: each yields what the other reads."""
     net = Net()
     x = [net.input(8, 64) for _ in range(8)]
 
-    def stage(op: str, i: int) -> str:
+    def stage(op, i):
         return getattr(net, op)(net.Add(net.Mul(x[i], x[i + 1]), net.Mul(x[i + 2], x[i + 3])))
 
     p, r = stage("Tanh", 0), stage("Exp", 4)

@@ -1,7 +1,5 @@
 """The reports of ``inspect`` and ``explain``: their schema, and how they look."""
 
-from __future__ import annotations
-
 import io
 import json
 
@@ -11,29 +9,27 @@ from inspection_reports import explained, inspected, region
 from rich.console import Console
 from schema_text import schema_text
 
-from mirage_onnx.report.inspection import ExplainReport, InspectReport
 from mirage_onnx.report.inspection_table import explain_tables, inspect_tables
 from mirage_onnx.report.schema import json_schema
-from mirage_onnx.report.struct import Struct
 
 
-def draw(parts: object) -> str:
+def draw(parts):
     console = Console(file=io.StringIO(), width=160, highlight=False, markup=False)
-    for part in parts:  # type: ignore[attr-defined]
+    for part in parts:
         console.print(part)
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 
 @pytest.mark.parametrize("command", ["inspect", "explain"])
-def test_json_schema_of(command: str, golden: object) -> None:
+def test_json_schema_of(command, golden):
     assert schema_text(json_schema(command)) == golden
 
 
 @pytest.mark.parametrize(
     "report", [inspected(region("k0")), explained(), explained(chosen=None, candidates=[])]
 )
-def test_a_report_is_read_back_strictly(report: Struct) -> None:
+def test_a_report_is_read_back_strictly(report):
     fields = json.loads(json.dumps(msgspec.to_builtins(report), allow_nan=False))
     assert msgspec.convert(fields, type(report), strict=True) == report
     with pytest.raises(msgspec.ValidationError):
@@ -43,28 +39,28 @@ def test_a_report_is_read_back_strictly(report: Struct) -> None:
             msgspec.convert({k: v for k, v in fields.items() if k != name}, type(report))
 
 
-def show_inspect(report: InspectReport) -> str:
+def show_inspect(report):
     return draw(inspect_tables(report))
 
 
-def show_explain(report: ExplainReport) -> str:
+def show_explain(report):
     return draw(explain_tables(report))
 
 
-def test_inspect_table(golden: object) -> None:
+def test_inspect_table(golden):
     assert show_inspect(inspected(region("k0"), region("k1", chosen=0))) == golden
 
 
-def test_inspect_of_a_model_without_regions() -> None:
+def test_inspect_of_a_model_without_regions():
     first = show_inspect(inspected()).splitlines()[0]
     assert first == "no region of in.onnx can be faster on h200 than in ONNX Runtime"
 
 
-def test_explain_table(golden: object) -> None:
+def test_explain_table(golden):
     assert show_explain(explained()) == golden
 
 
-def test_explain_without_a_kernel() -> None:
+def test_explain_without_a_kernel():
     text = show_explain(explained(chosen=None, candidates=[]))
     assert text.endswith("kept: NO_CANDIDATE: no verified program\n")
     assert "candidates\n" not in text and "proof" not in text

@@ -1,7 +1,5 @@
 """Events as log lines: which appear at which verbosity."""
 
-from __future__ import annotations
-
 import io
 
 import pytest
@@ -20,7 +18,7 @@ EVENTS = [
 
 
 @pytest.mark.parametrize("verbosity", [0, 1, 2])
-def test_lines(verbosity: int, golden: object) -> None:
+def test_lines(verbosity, golden):
     console = Console(file=io.StringIO(), width=160)
     with EventLog(console, verbosity) as log:
         for event in EVENTS:
@@ -29,7 +27,7 @@ def test_lines(verbosity: int, golden: object) -> None:
     assert console.file.getvalue() == golden
 
 
-def test_spinner_ends_on_a_terminal() -> None:
+def test_spinner_ends_on_a_terminal():
     console = Console(file=io.StringIO(), width=160, force_terminal=True)
     with EventLog(console) as log:
         log(StageStarted("superopt"))
@@ -39,5 +37,5 @@ def test_spinner_ends_on_a_terminal() -> None:
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
 
 
-def test_a_file_gets_whole_lines() -> None:
+def test_a_file_gets_whole_lines():
     assert stderr_console().width >= 160

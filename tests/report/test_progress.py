@@ -1,7 +1,5 @@
 """The search on a terminal and elsewhere."""
 
-from __future__ import annotations
-
 import io
 import re
 import time
@@ -29,7 +27,7 @@ FIRST = "region 3f2a9c1b: 1,234,567 states, 45,679/s, 45 of 1,200 units, best 12
 SECOND = "dropped: 4,000 shared memory, 5 registers, 3 a [odd] reason, 3 for other reasons"
 
 
-def test_lines() -> None:
+def test_lines():
     assert progress_lines(PROGRESS) == (FIRST, SECOND)
     early = replace(PROGRESS, best_us=None, pruned=(), units_known=0, states=0, states_per_s=0.0)
     assert progress_lines(early) == ("region 3f2a9c1b: 0 states, 0/s, no program yet, 48 s left",)
@@ -40,11 +38,11 @@ def test_lines() -> None:
 class Screen:
     """A console with what was written to it; ``now`` is the time of its log."""
 
-    def __init__(self, *, terminal: bool, width: int = 160) -> None:
+    def __init__(self, *, terminal, width=160):
         self.file, self.now, self.interrupted = io.StringIO(), 0.0, False
         self.console = Console(file=self.file, width=width, force_terminal=terminal)
 
-    def log(self, verbosity: int = NORMAL) -> ProgressLog:
+    def log(self, verbosity=NORMAL):
         return ProgressLog(
             self.console,
             verbosity,
@@ -53,17 +51,17 @@ class Screen:
         )
 
     @property
-    def text(self) -> str:
+    def text(self):
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.file.getvalue())
 
-    def until(self, text: str) -> None:
+    def until(self, text):
         end = time.monotonic() + 10
         while text not in self.text:
             assert time.monotonic() < end, self.text
             time.sleep(0.01)
 
 
-def test_live_on_a_terminal() -> None:
+def test_live_on_a_terminal():
     screen = Screen(terminal=True)
     with screen.log() as log:
         log(StageStarted("superopt"))
@@ -83,7 +81,7 @@ def test_live_on_a_terminal() -> None:
     assert ends.rindex("\x1b[?25h") > ends.rindex("\x1b[?25l")  # the cursor is shown again
 
 
-def test_a_narrow_terminal_cuts_lines() -> None:
+def test_a_narrow_terminal_cuts_lines():
     screen = Screen(terminal=True, width=50)
     with screen.log() as log:
         log(PROGRESS)
@@ -92,7 +90,7 @@ def test_a_narrow_terminal_cuts_lines() -> None:
 
 
 @pytest.mark.parametrize(("step_s", "seconds"), [(0.2, 23.0), (1.0, 23.0), (0.2, 4.0), (7.0, 23.0)])
-def test_plain_lines_elsewhere(step_s: float, seconds: float) -> None:
+def test_plain_lines_elsewhere(step_s, seconds):
     screen = Screen(terminal=False)
     with screen.log() as log:
         log(StageStarted("superopt"))
@@ -105,7 +103,7 @@ def test_plain_lines_elsewhere(step_s: float, seconds: float) -> None:
     assert "\x1b" not in screen.file.getvalue()
 
 
-def test_plain_lines_start_anew_with_a_stage() -> None:
+def test_plain_lines_start_anew_with_a_stage():
     screen = Screen(terminal=False)
     with screen.log() as log:
         log(PROGRESS)
@@ -116,7 +114,7 @@ def test_plain_lines_start_anew_with_a_stage() -> None:
     assert FIRST not in screen.text and "superopt" in screen.text
 
 
-def test_an_interruption_is_told_once_elsewhere() -> None:
+def test_an_interruption_is_told_once_elsewhere():
     screen = Screen(terminal=False)
     with screen.log() as log:
         screen.interrupted = True
@@ -125,7 +123,7 @@ def test_an_interruption_is_told_once_elsewhere() -> None:
     assert screen.text == f"{NOTE}\n"
 
 
-def test_quiet() -> None:
+def test_quiet():
     for terminal in (False, True):
         screen = Screen(terminal=terminal)
         with screen.log(QUIET) as log:

@@ -1,7 +1,5 @@
 """The JSON report: what a reader may rely on."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -39,17 +37,17 @@ REPORT: dict[str, Any] = {
 }
 
 
-def without(key: str) -> dict[str, Any]:
+def without(key):
     return {k: v for k, v in REGION.items() if k != key}
 
 
-def test_accepts_the_documented_object() -> None:
+def test_accepts_the_documented_object():
     report = check_report(json.loads(json.dumps(REPORT)))
     assert report.regions[0].proof is not None
     assert report.barriers == {} and report.regions[0].reason_text is None
 
 
-def test_unknown_values_are_null() -> None:
+def test_unknown_values_are_null():
     unknown = {k: None for k in REGION if k not in ("id", "ops", "count", "status")}
     report = {**REPORT, "output": None, "seconds": None, "target": None}
     check_report({**report, "regions": [{**REGION, **unknown, "status": "kept"}]})
@@ -66,26 +64,26 @@ def test_unknown_values_are_null() -> None:
         {**REGION, "predicted_us": "10"},
     ],
 )
-def test_refuses_another_region(region: dict[str, Any]) -> None:
+def test_refuses_another_region(region):
     with pytest.raises(msgspec.ValidationError):
         check_report({**REPORT, "regions": [region]})
 
 
 @pytest.mark.parametrize("change", [{"schema": 2}, {"schema": "1"}, {"more": 1}, {"regions": None}])
-def test_refuses_another_report(change: dict[str, Any]) -> None:
+def test_refuses_another_report(change):
     with pytest.raises(msgspec.ValidationError):
         check_report({**REPORT, **change})
 
 
-def test_json_schema(golden: object) -> None:
+def test_json_schema(golden):
     assert schema_text(json_schema()) == golden
 
 
-def test_json_schema_of_verify(golden: object) -> None:
+def test_json_schema_of_verify(golden):
     assert schema_text(json_schema("verify")) == golden
 
 
-def test_a_comparison_is_a_verify_report() -> None:
+def test_a_comparison_is_a_verify_report():
     """Every field of what ``verify`` returns, also where nothing can be compared."""
     one, two = np.ones((2, 3), np.float16), np.ones((3, 2), np.float16)
     outputs = (

@@ -1,15 +1,10 @@
 """The tables and sentences, as text."""
 
-from __future__ import annotations
-
 import io
-from typing import Any
 
 from rich.console import Console
 
 from mirage_onnx.report.schema import (
-    Report,
-    VerifyReport,
     check_report,
     check_verify_report,
 )
@@ -18,7 +13,7 @@ from mirage_onnx.report.table import region_table, summary, total_us, verify_tab
 SEARCH = {"seconds": 1.5, "states": 100, "verified": 3, "stop": "EXHAUSTED"}
 
 
-def region(**change: object) -> dict[str, Any]:
+def region(**change):
     return {
         "id": "r0",
         "ops": ["node_pow_1", "node_mean", "node_linear"],
@@ -46,19 +41,19 @@ KEPT = {
 }
 
 
-def report(*regions: dict[str, Any], **change: object) -> Report:
+def report(*regions, **change):
     base = {"schema": 1, "input": "in.onnx", "output": "out.onnx", "target": "h200", "seconds": 2.5}
     return check_report({**base, "regions": list(regions), **change})
 
 
-def draw(thing: object, width: int = 160) -> str:
+def draw(thing, width=160):
     console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(thing)
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 
-def test_regions(golden: object) -> None:
+def test_regions(golden):
     kept = region(**KEPT, reason="NOT_FASTER", reason_text="9.1 µs against 9.0 µs")
     measured = region(id="r2", choice="measured", measured_us=8.0, ops=["node_gelu"], count=1)
     unknown = region(**{**KEPT, "id": "r3"}, ops=[], reason=None, search=None, baseline_us=None)
@@ -66,7 +61,7 @@ def test_regions(golden: object) -> None:
     assert draw(region_table(found)) + summary(found) + "\n" == golden
 
 
-def test_summary_of_nothing_replaced() -> None:
+def test_summary_of_nothing_replaced():
     found = report(region(**KEPT, reason="NO_CANDIDATE"), barriers={"OP_UNKNOWN": 3, "DTYPE": 1})
     assert summary(found) == (
         "replaced 0 of 1 regions; nodes outside any region: 1 DTYPE, 3 OP_UNKNOWN; 2.5 s; "
@@ -74,12 +69,12 @@ def test_summary_of_nothing_replaced() -> None:
     )
 
 
-def test_total_needs_every_time() -> None:
+def test_total_needs_every_time():
     assert total_us(report(region(), region(count=1, measured_us=5.0))) == (75.0, 25.0)
     assert total_us(report(region(), region(baseline_us=None))) is None
 
 
-def output(**change: object) -> dict[str, Any]:
+def output(**change):
     return {
         "name": "logits",
         "dtype": "float16",
@@ -96,7 +91,7 @@ def output(**change: object) -> dict[str, Any]:
     }
 
 
-def verified(**change: object) -> VerifyReport:
+def verified(**change):
     base = {
         "schema": 1,
         "passed": True,
@@ -113,7 +108,7 @@ def verified(**change: object) -> VerifyReport:
     return check_verify_report({**base, **change})
 
 
-def test_verify(golden: object) -> None:
+def test_verify(golden):
     bad = {"passed": False, "needed_rtol": None, "least_atol": None, "max_abs": 0.0}
     regions = [
         output(node="mirage/0/norm", name="h", identical=True, needed_rtol=0.0, least_atol=0.0),
@@ -134,6 +129,6 @@ def test_verify(golden: object) -> None:
     assert "".join(draw(part) for part in verify_tables(report)) == golden
 
 
-def test_verify_without_kernels() -> None:
+def test_verify_without_kernels():
     *_, inputs, verdict = verify_tables(verified())
     assert (inputs, verdict) == ("inputs: normal 0, large", "passed")

@@ -5,14 +5,10 @@ condition holds, and nowhere else. What the text asks for is read by ``axiom_for
 ``axiom_instances``; the values come from plain loops over blocks and iterations.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from axiom_conditions import Instance
 from axiom_draws import axes_of_instance, equal, instances, sizes
 from axiom_formulas import with_exponents
 from axiom_instances import rows
@@ -21,7 +17,7 @@ from axiom_parser import parse
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from mirage_onnx.superopt.axioms import AXIOMS, Axiom, saturate
+from mirage_onnx.superopt.axioms import AXIOMS, saturate
 from mirage_onnx.superopt.egraph import EGraph
 
 #: Instances of one form that the tests of the rules go through, evenly chosen.
@@ -29,7 +25,7 @@ MOST_INSTANCES = 250
 every_axiom = pytest.mark.parametrize("axiom", AXIOMS, ids=lambda a: a.name)
 
 
-def chosen(found: tuple[Instance, ...]) -> Iterator[Instance]:
+def chosen(found):
     """At most ``MOST_INSTANCES`` of them, each over axes in two orders of their names."""
     for i in found[:: 1 + len(found) // MOST_INSTANCES]:
         used = axes_of_instance(i)
@@ -41,14 +37,14 @@ def chosen(found: tuple[Instance, ...]) -> Iterator[Instance]:
 # An instance is small as it is drawn, and to shrink it takes minutes.
 @settings(max_examples=40, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(data=st.data())
-def test_both_sides_are_equal(axiom: Axiom, data: st.DataObject) -> None:
+def test_both_sides_are_equal(axiom, data):
     for row in rows(axiom):
         i = data.draw(instances(row))
         assert equal(i, data.draw(sizes(i)), data.draw(st.integers(0, 1 << 32))) == (True, True)
 
 
 @every_axiom
-def test_the_rule_finds_the_right_side(axiom: Axiom) -> None:
+def test_the_rule_finds_the_right_side(axiom):
     for row in rows(axiom):
         assert row.holding, "no instance satisfies the condition"
         for i in chosen(row.holding):
@@ -59,7 +55,7 @@ def test_the_rule_finds_the_right_side(axiom: Axiom) -> None:
 
 
 @every_axiom
-def test_the_rule_needs_its_condition(axiom: Axiom) -> None:
+def test_the_rule_needs_its_condition(axiom):
     """Where one clause alone is violated, the right side has no value, or is not found."""
     for row in rows(axiom):
         for clause in row.clauses:
@@ -71,7 +67,7 @@ def test_the_rule_needs_its_condition(axiom: Axiom) -> None:
 
 
 @every_axiom
-def test_a_rule_keeps_the_axes(axiom: Axiom) -> None:
+def test_a_rule_keeps_the_axes(axiom):
     """Whatever it finds is over the axes of what it spells: a union insists on it."""
     for row in rows(axiom):
         for i in chosen(row.instances):
@@ -79,36 +75,36 @@ def test_a_rule_keeps_the_axes(axiom: Axiom) -> None:
 
 
 @every_axiom
-def test_a_condition_says_something(axiom: Axiom) -> None:
+def test_a_condition_says_something(axiom):
     """The clauses of a condition together keep an instance out."""
     for row in rows(axiom):
         assert not row.clauses or row.definitions or len(row.holding) < len(row.instances)
 
 
-def test_names_are_different() -> None:
+def test_names_are_different():
     assert len({a.name for a in AXIOMS}) == len(AXIOMS)
 
 
 @every_axiom
-def test_a_rule_that_does_nothing_is_noticed(axiom: Axiom) -> None:
+def test_a_rule_that_does_nothing_is_noticed(axiom):
     idle = replace(axiom, apply=lambda g, node: iter(()))
     for row in rows(idle):
         assert not any(joins(idle, i.lhs, i.rhs, i.axes) for i in row.holding[:5])
 
 
 @every_axiom
-def test_the_others_do_not_imply_it(axiom: Axiom) -> None:
+def test_the_others_do_not_imply_it(axiom):
     """Of some instance the right side is not found by the other axioms of the space."""
     others = tuple(a for a in AXIOMS if a is not axiom and a.is_in(axiom.needs))
 
-    def change(g: EGraph) -> None:
+    def change(g):
         saturate(g, others, max_iterations=8, max_nodes=2000)
 
     found = (i for row in rows(axiom) for i in chosen(row.holding))
     assert not all(joins_by(change, i.lhs, i.rhs, i.axes) for i in found)
 
 
-def test_no_axioms_cancel() -> None:
+def test_no_axioms_cancel():
     """All of them together do not make x * y / y a spelling of x, nor x / x one of 1."""
     axes = dict.fromkeys("xy", frozenset("k"))
     for text, short in (("x*y/y", "x"), ("x/x", "1"), ("sum[k](x*y/y)", "sum[k](x)")):

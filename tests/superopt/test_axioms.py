@@ -1,7 +1,5 @@
 """Every axiom: what it proves, what it does not, and that all it adds is equal in numbers."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 
@@ -9,13 +7,13 @@ import numpy as np
 import pytest
 from axiom_classes import disagreements
 from axiom_formulas import Formula
-from axiom_values import Numbers, random_numbers
+from axiom_values import random_numbers
 
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.term import Term
-from mirage_onnx.superopt.axioms import AXIOMS, Axiom, saturate
+from mirage_onnx.superopt.axioms import AXIOMS, saturate
 from mirage_onnx.superopt.egraph import EGraph, ENode
-from mirage_onnx.verify.domain import Domain, Float64
+from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.exponent_pair import ExponentPair
 
 AXIOM = {a.name: a for a in AXIOMS}
@@ -24,11 +22,11 @@ INPUTS = {"x": "ij", "y": "ij", "w": "jk", "v": "i", "u": "j", "s": "", "a": "jl
 x, y, w, v, u, s, a, b = (t.input_(n, axes) for n, axes in INPUTS.items())
 
 
-def total(axes: str, *factors: Term) -> Term:
+def total(axes, *factors):
     return t.reduce_(t.SUM, axes, t.mul(*factors))
 
 
-def exp(z: Term) -> Term:
+def exp(z):
     return t.apply("exp", z)
 
 
@@ -57,7 +55,7 @@ REFUTED: list[tuple[str, Term, Term]] = [
 ]
 
 
-def joined(first: Term, second: Term, axioms: tuple[Axiom, ...]) -> bool:
+def joined(first, second, axioms):
     g = EGraph()
     p, q = g.insert_term(first), g.insert_term(second)
     assert g.find(p) != g.find(q)
@@ -68,7 +66,7 @@ def joined(first: Term, second: Term, axioms: tuple[Axiom, ...]) -> bool:
 
 
 @pytest.mark.parametrize(("axiom", "first", "second"), PROVED)
-def test_proves(axiom: str, first: Term, second: Term) -> None:
+def test_proves(axiom, first, second):
     assert joined(first, second, (AXIOM[axiom],))
     others = tuple(a for a in AXIOMS if a.name not in (axiom, "group"))
     if axiom not in ("push-in", "sum-of-add"):  # the inverse of another one
@@ -76,12 +74,12 @@ def test_proves(axiom: str, first: Term, second: Term) -> None:
 
 
 @pytest.mark.parametrize(("axiom", "first", "second"), REFUTED)
-def test_does_not_prove(axiom: str, first: Term, second: Term) -> None:
+def test_does_not_prove(axiom, first, second):
     assert AXIOM[axiom]
     assert not joined(first, second, AXIOMS)
 
 
-def test_flatten_opens_nested_products() -> None:
+def test_flatten_opens_nested_products():
     """A product that has another spelling is opened by the axiom, any other as it is inserted."""
     g = EGraph()
     p, q, r = (g.insert_term(z) for z in (x, y, v))
@@ -97,7 +95,7 @@ def test_flatten_opens_nested_products() -> None:
     assert g.find(nested) == g.find(flat)
 
 
-def test_group_makes_the_operands_of_a_contraction() -> None:
+def test_group_makes_the_operands_of_a_contraction():
     """Products stay flat: what appears is a class for each product that is an operand."""
     g = EGraph()
     p, q, r = (g.insert_term(z) for z in (x, u, w))
@@ -112,12 +110,12 @@ def test_group_makes_the_operands_of_a_contraction() -> None:
 # -- numbers ---------------------------------------------------------------------------------------
 
 
-def shifted(k: str, z: Term) -> Term:
+def shifted(k, z):
     """exp(z - max over k of z)."""
     return exp(t.add(z, t.mul(t.const(-1), t.reduce_(t.MAXR, k, z))))
 
 
-def random_term(pick: random.Random, depth: int, *, exponents: bool = True) -> Term:
+def random_term(pick, depth, *, exponents=True):
     """No exponential is in the exponent of another: that has no value in the field."""
     if depth == 0 or pick.random() < 0.15:
         return pick.choice([x, y, w, v, u, s, a, b])
@@ -145,7 +143,7 @@ def random_term(pick: random.Random, depth: int, *, exponents: bool = True) -> T
     return made[kind]()
 
 
-def drawn(domain: Domain, seed: int) -> Numbers:
+def drawn(domain, seed):
     """Every input, and how long the blocks and the iterations of an axis are."""
     pick = random.Random(seed)
     sizes = {k: (n, pick.randint(1, n), pick.randint(1, 2)) for k, n in EXTENTS.items()}
@@ -153,12 +151,12 @@ def drawn(domain: Domain, seed: int) -> Numbers:
     return random_numbers(domain, (everything,), INPUTS, sizes, np.random.default_rng(seed))
 
 
-def domains(seed: int) -> list[Domain]:
+def domains(seed):
     return [Float64(), ExponentPair(1, np.random.default_rng(seed))]
 
 
 @pytest.mark.parametrize("name", AXIOM)
-def test_all_that_an_axiom_adds_is_equal(name: str) -> None:
+def test_all_that_an_axiom_adds_is_equal(name):
     """Random terms: every spelling of every class, in a finite field and in float64."""
     grown = 0
     # Terms are flat: only what another axiom adds can be flattened.
@@ -176,7 +174,7 @@ def test_all_that_an_axiom_adds_is_equal(name: str) -> None:
     assert grown >= 3
 
 
-def test_all_axioms_together() -> None:
+def test_all_axioms_together():
     for seed in range(25):
         g = EGraph()
         g.insert_term(random_term(random.Random(seed), 3))
@@ -185,7 +183,7 @@ def test_all_axioms_together() -> None:
             assert disagreements(g, drawn(domain, seed)) == []
 
 
-def test_a_wrong_union_is_noticed() -> None:
+def test_a_wrong_union_is_noticed():
     g = EGraph()
     g.union(g.insert_term(t.mul(total("i", x), total("i", x))), g.insert_term(total("i", x, x)))
     g.rebuild()

@@ -4,8 +4,6 @@ Derivation does not depend on predicted times, so the first table changes with t
 second is of whole searches. ``python bench/axioms.py`` prints both.
 """
 
-from __future__ import annotations
-
 import pytest
 from axiom_needs import best_us, is_found, searched
 from golden_derivations import is_derived, needed
@@ -51,19 +49,19 @@ FOUND_NEEDS: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_a_golden_is_derived_from_the_axioms_that_it_needs(name: str) -> None:
+def test_a_golden_is_derived_from_the_axioms_that_it_needs(name):
     """No others are needed: the table is exact."""
     assert is_derived(GOLDEN[name])
     assert needed(GOLDEN[name]) == NEEDS[name]
 
 
 @pytest.mark.parametrize("name", NOT_DERIVED)
-def test_a_golden_outside_of_the_space(name: str) -> None:
+def test_a_golden_outside_of_the_space(name):
     """If it is derived by now, its place is in ``NEEDS``."""
     assert not is_derived(GOLDEN[name])
 
 
-def test_every_golden_is_in_a_table() -> None:
+def test_every_golden_is_in_a_table():
     assert sorted(GOLDEN) == sorted([*NEEDS, *NOT_DERIVED])
 
 
@@ -71,11 +69,11 @@ def test_every_golden_is_in_a_table() -> None:
 @pytest.mark.parametrize(
     ("name", "axiom"), [(name, a) for name, found in FOUND_NEEDS.items() for a in found]
 )
-def test_the_best_program_is_not_found_without(name: str, axiom: str) -> None:
+def test_the_best_program_is_not_found_without(name, axiom):
     best, less = searched(name), searched(name, axiom)
     assert not is_found(best.candidates[0].candidate.ugraph, less)
     assert best_us(less) > best_us(best)
 
 
-def test_the_programs_of_the_table_exist() -> None:
+def test_the_programs_of_the_table_exist():
     assert set(FOUND_NEEDS) <= set(PROGRAMS)

@@ -1,18 +1,14 @@
 """Checkpoints: written whole or not at all, read for the region they are of."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from goldens import GOLDENS, golden, region
 
 from mirage_onnx.errors import MirageError
-from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.superopt import atomic
 from mirage_onnx.superopt.checkpoint import load_candidates, save_candidates
@@ -27,11 +23,11 @@ CANDIDATES = (
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "checkpoint.json"
 
 
-def test_candidates_come_back(path: Path) -> None:
+def test_candidates_come_back(path):
     save_candidates(path, REGION, CANDIDATES)
     found = load_candidates(path, REGION)
     assert found == CANDIDATES
@@ -43,37 +39,37 @@ def test_candidates_come_back(path: Path) -> None:
 
 
 @pytest.mark.parametrize("one", GOLDENS, ids=lambda g: g.name)
-def test_every_golden(path: Path, one: Any) -> None:
+def test_every_golden(path, one):
     save_candidates(path, one.region, [Candidate(one.ugraph, one.params, 1.0)])
     assert load_candidates(path, one.region) == (Candidate(one.ugraph, one.params, 1.0),)
 
 
-def test_other_sizes_have_no_candidates(path: Path) -> None:
+def test_other_sizes_have_no_candidates(path):
     save_candidates(path, REGION, CANDIDATES)
     larger = replace(REGION, extents={a: 2 * n for a, n in REGION.extents.items()})
     assert load_candidates(path, larger) == ()
 
 
-def test_no_file_and_no_candidates(path: Path) -> None:
+def test_no_file_and_no_candidates(path):
     assert load_candidates(path, REGION) == ()
     save_candidates(path, REGION, ())
     assert load_candidates(path, REGION) == ()
 
 
-def refusal(path: Path, of: Region = REGION) -> MirageError:
+def refusal(path, of=REGION):
     with pytest.raises(MirageError) as caught:
         load_candidates(path, of)
     assert "\n" not in caught.value.detail
     return caught.value
 
 
-def test_a_region_of_another_structure(path: Path) -> None:
+def test_a_region_of_another_structure(path):
     save_candidates(path, REGION, CANDIDATES)
     error = refusal(path, region("gated_mlp"))
     assert error.code == "CHECKPOINT" and "computes something else" in error.detail
 
 
-def test_a_cut_file(path: Path) -> None:
+def test_a_cut_file(path):
     save_candidates(path, REGION, CANDIDATES)
     whole = path.read_bytes().rstrip()
     for size in range(0, len(whole), 61):
@@ -81,7 +77,7 @@ def test_a_cut_file(path: Path) -> None:
         assert refusal(path).code == "CHECKPOINT"
 
 
-def test_unreadable(path: Path) -> None:
+def test_unreadable(path):
     path.mkdir()
     assert refusal(path).code == "FILE_UNREADABLE"
 
@@ -103,7 +99,7 @@ DAMAGE: dict[str, tuple[list[Any], Any]] = {
 
 
 @pytest.mark.parametrize("says", DAMAGE)
-def test_damage_is_told(path: Path, says: str) -> None:
+def test_damage_is_told(path, says):
     save_candidates(path, REGION, CANDIDATES)
     content = json.loads(path.read_text())
     (*way, last), value = DAMAGE[says]
@@ -118,10 +114,10 @@ def test_damage_is_told(path: Path, says: str) -> None:
     assert refusal(path).code == "CHECKPOINT"
 
 
-def test_a_write_that_fails_leaves_the_old_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_old_one(path, monkeypatch):
     save_candidates(path, REGION, CANDIDATES)
 
-    def fail(descriptor: int, data: bytes) -> None:
+    def fail(descriptor, data):
         os.write(descriptor, data[:10])
         raise OSError(28, "No space left on device")
 
@@ -135,7 +131,7 @@ def test_a_write_that_fails_leaves_the_old_one(path: Path, monkeypatch: pytest.M
         save_candidates(path.parent / "none" / "x", REGION, ())
 
 
-def test_a_link_stays_a_link(path: Path) -> None:
+def test_a_link_stays_a_link(path):
     link = path.with_name("link")
     link.symlink_to(path.name)
     save_candidates(link, REGION, CANDIDATES)

@@ -4,16 +4,14 @@ Brute force (``tests/support/brute_force.py``) makes every value there is and lo
 target. ``program_rules.py`` says which programs the search leaves out on purpose; they are counted.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from brute_force import Enumeration, Setting, sizes_by_level
+from brute_force import Enumeration, sizes_by_level
 from canonical_size import Sizes
-from completeness import Case, brute_force, setting_of
+from completeness import brute_force, setting_of
 from completeness_cases import CASES
 from program_rules import left_out
 from searched_programs import search_programs
@@ -29,7 +27,7 @@ FAST = ("scaled", "two")
 AT_LEAST = {"scaled": 6, "two": 1, "norm": 9, "soft": 6, "online": 1}
 
 
-def _param(case: Case) -> object:
+def _param(case):
     marks = [] if case.name in FAST else [pytest.mark.slow]
     if case.name in HOLES:
         marks.append(pytest.mark.xfail(reason=HOLES[case.name]))
@@ -37,7 +35,7 @@ def _param(case: Case) -> object:
 
 
 @pytest.mark.parametrize("case", [_param(c) for c in CASES])
-def test_the_search_finds_every_program(case: Case) -> None:
+def test_the_search_finds_every_program(case):
     programs, found = brute_force(case, np.random.default_rng(0))
     rules = {text: left_out(kernel) for text, kernel in programs.items()}
     wanted = {text for text, rule in rules.items() if rule is None}
@@ -56,7 +54,7 @@ def test_the_search_finds_every_program(case: Case) -> None:
     assert len(searched) >= AT_LEAST[case.name]
 
 
-def _straight_lines(setting: Setting, length: int) -> set[tuple[Term, Phase]]:
+def _straight_lines(setting, length):
     """What straight-line programs of so many operations compute, each operation on any values."""
     seen: set[tuple[Term, Phase]] = set()
     shared = Enumeration(setting)
@@ -64,7 +62,7 @@ def _straight_lines(setting: Setting, length: int) -> set[tuple[Term, Phase]]:
     loads = shared.levels[0]
     sizes = Sizes()
 
-    def grow(program: Enumeration, left: int) -> None:
+    def grow(program, left):
         for v in program.levels[0]:
             if len(sizes.units(v.term, shared.heavies)) <= length:
                 seen.add((v.term, v.phase))
@@ -93,12 +91,12 @@ def _straight_lines(setting: Setting, length: int) -> set[tuple[Term, Phase]]:
 class _NoSizes(Sizes):
     """Every value is of size 0, so that a program keeps all its values on one level."""
 
-    def units(self, x: Term, known: object) -> frozenset[int]:
+    def units(self, x, known):
         return frozenset()
 
 
 @pytest.mark.parametrize("name", ["two", "norm", "online"])
-def test_levels_are_what_straight_line_programs_compute(name: str) -> None:
+def test_levels_are_what_straight_line_programs_compute(name):
     """All programs of three operations, one operation after the other, without any levels."""
     case = next(c for c in CASES if c.name == name)
     setting, _ = setting_of(case, np.random.default_rng(1))

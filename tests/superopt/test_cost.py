@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
+from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.superopt.cost import (
     LATENCY_US,
     SECTOR_BYTES,
-    Cost,
     features,
     kernel_cost,
 )
@@ -44,22 +43,22 @@ kernel k0 grid=a0 cluster=- loop=-
 NUMBERS = KernelParams(tile=(32, 8), cluster=1, loop_tile=128, warps=4, stages=2)
 
 
-def extents(*sizes: int) -> dict[str, int]:
+def extents(*sizes):
     return {f"a{i}": n for i, n in enumerate(sizes)}
 
 
-def cost(graph: UGraph, sizes: dict[str, int], params: KernelParams, target=H200) -> Cost:
+def cost(graph, sizes, params, target=H200):
     tensors = {t.name: t for t in graph.tensors}
     return kernel_cost(features(graph.kernels[0], tensors, sizes), params, target)
 
 
-def best(graph: UGraph, sizes: dict[str, int], target=H200):
+def best(graph, sizes, target=H200):
     tensors = {t.name: t for t in graph.tensors}
     return solve(graph.kernels[0], tensors, sizes, target)
 
 
 @pytest.mark.parametrize("axis", ["a1", "a2"])
-def test_more_bytes_cost_more(axis: str) -> None:
+def test_more_bytes_cost_more(axis):
     times = []
     for n in (256, 1024, 4096, 16384, 65536):
         sizes = {**extents(8, 1024, 1024), axis: n}
@@ -68,12 +67,21 @@ def test_more_bytes_cost_more(axis: str) -> None:
     assert times[-1] > 2 * times[0]
 
 
-def test_a_row_kernel_grows_with_its_rows() -> None:
+def test_a_tile_of_runtime_rows_is_whole():
+    numbers, tensors = replace(NUMBERS, tile=(32, 32)), {t.name: t for t in STREAM.tensors}
+    one = features(STREAM.kernels[0], tensors, extents(1, 1024, 1024))
+    fixed, free = (kernel_cost(one, numbers, H200, axes) for axes in ((), {"a0"}))
+    full = cost(STREAM, extents(32, 1024, 1024), numbers)
+    assert (free.registers, free.smem_bytes) == (full.registers, full.smem_bytes)
+    assert fixed.time_us < free.time_us <= full.time_us
+
+
+def test_a_row_kernel_grows_with_its_rows():
     times = [best(ROW, extents(n, 1024))[0][0].time_us for n in (1, 64, 4096, 262144)]
     assert times == sorted(times)
 
 
-def test_never_faster_than_the_memory() -> None:
+def test_never_faster_than_the_memory():
     sizes = extents(8, 16384, 16384)
     found = best(STREAM, sizes)[0][0]
     assert found.dram_bytes == 2 * (8 * 16384 * 2 + 16384 * 16384)
@@ -81,7 +89,7 @@ def test_never_faster_than_the_memory() -> None:
     assert found.time_us >= H200.launch_us + LATENCY_US
 
 
-def test_bytes_are_counted_once_from_dram_and_per_block_from_l2() -> None:
+def test_bytes_are_counted_once_from_dram_and_per_block_from_l2():
     sizes = extents(16, 1024, 1024)
     one, two = (cost(STREAM, sizes, replace(NUMBERS, tile=(32, n))) for n in (16, 8))
     assert one.dram_bytes == two.dram_bytes
@@ -90,14 +98,14 @@ def test_bytes_are_counted_once_from_dram_and_per_block_from_l2() -> None:
     assert one.flops == two.flops == 2 * 16 * 1024 * 1024
 
 
-def test_a_slower_memory_is_slower() -> None:
+def test_a_slower_memory_is_slower():
     sizes = extents(8, 8192, 8192)
     half = replace(H200, stream_tbps=H200.stream_tbps / 2)
     assert cost(STREAM, sizes, NUMBERS, half).time_us > cost(STREAM, sizes, NUMBERS).time_us
 
 
 @pytest.mark.parametrize("sizes", [(1, 64, 16), (8, 4096, 4096), (11, 1000, 24), (16, 512, 50257)])
-def test_numbers_respect_the_limits(sizes: tuple[int, ...]) -> None:
+def test_numbers_respect_the_limits(sizes):
     found = best(STREAM, extents(*sizes))
     assert found
     times = [c.time_us for c, _ in found]
@@ -112,14 +120,14 @@ def test_numbers_respect_the_limits(sizes: tuple[int, ...]) -> None:
     assert found == best(STREAM, extents(*sizes))
 
 
-def test_no_clusters_where_the_target_has_none() -> None:
+def test_no_clusters_where_the_target_has_none():
     plain = replace(H200, has_clusters=False)
     sizes = extents(8, 16384, 64)
     assert any(p.cluster > 1 for _, p in best(STREAM, sizes))
     assert all(p.cluster == 1 for _, p in best(STREAM, sizes, plain))
 
 
-def test_points_that_do_not_fit_are_counted() -> None:
+def test_points_that_do_not_fit_are_counted():
     dropped: Counter[str] = Counter()
     tensors = {t.name: t for t in ROW.tensors}
     long = 16 * 32 * MAX_PER_THREAD + 1
@@ -132,13 +140,13 @@ def test_points_that_do_not_fit_are_counted() -> None:
     assert dropped["shared memory"] > 0
 
 
-def test_keep() -> None:
+def test_keep():
     tensors = {t.name: t for t in STREAM.tensors}
     sizes = extents(8, 1024, 1024)
     assert len(solve(STREAM.kernels[0], tensors, sizes, H200, keep=2)) == 2
 
 
-def test_a_row_that_is_stored_across_memory_moves_sectors() -> None:
+def test_a_row_that_is_stored_across_memory_moves_sectors():
     text = """ugraph 1
 tensor i0 f16[a0,a1] input
 tensor o0 f16[a1,a0] output

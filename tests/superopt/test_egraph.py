@@ -1,7 +1,5 @@
 """The e-graph: congruence, flat sums and products, determinism."""
 
-from __future__ import annotations
-
 import pytest
 
 from mirage_onnx.ir import term as t
@@ -11,13 +9,13 @@ from mirage_onnx.superopt.egraph import EGraph, ENode
 X, Y, V = t.input_("x", "ij"), t.input_("y", "ij"), t.input_("v", "i")
 
 
-def test_equal_terms_are_one_class() -> None:
+def test_equal_terms_are_one_class():
     g = EGraph()
     assert g.insert_term(t.mul(X, V)) == g.insert_term(t.mul(V, X))
     assert len(g) == g.size == 3
 
 
-def test_commutative_nodes_are_sorted() -> None:
+def test_commutative_nodes_are_sorted():
     g = EGraph()
     a, b = g.insert_term(X), g.insert_term(Y)
     assert g.insert(ENode("max", (b, a))) == g.insert(ENode("max", (a, b)))
@@ -25,7 +23,7 @@ def test_commutative_nodes_are_sorted() -> None:
     assert g.total([a]) == a
 
 
-def test_congruence_goes_up() -> None:
+def test_congruence_goes_up():
     """Where x = y, f(x) = f(y) and g(f(x)) = g(f(y)) and x * v = y * v."""
     g = EGraph()
     x, y = g.insert_term(X), g.insert_term(Y)
@@ -46,26 +44,26 @@ def test_congruence_goes_up() -> None:
             assert g.find(g.insert(n)) == c
 
 
-def test_classes_over_other_axes_cannot_be_equal() -> None:
+def test_classes_over_other_axes_cannot_be_equal():
     g = EGraph()
     x, v = g.insert_term(X), g.insert_term(V)
     with pytest.raises(AssertionError, match="union of classes over"):
         g.union(x, v)
 
 
-def test_axes_of_new_nodes() -> None:
+def test_axes_of_new_nodes():
     g = EGraph()
     x, v = g.insert_term(X), g.insert_term(V)
     assert g.axes(g.product([x, v])) == ("i", "j")
     assert g.axes(g.insert(ENode(t.SUM, (x,), ("j",)))) == ("i",)
 
 
-def dump(g: EGraph) -> list[tuple[int, tuple[ENode, ...]]]:
+def dump(g):
     return [(c, g.nodes(c)) for c in g.classes()]
 
 
-def test_the_same_insertions_give_the_same_graph() -> None:
-    def build() -> EGraph:
+def test_the_same_insertions_give_the_same_graph():
+    def build():
         g = EGraph()
         g.insert_term(t.reduce_(t.SUM, "j", t.mul(t.add(X, V), Y, V)))
         saturate(g)
@@ -74,8 +72,8 @@ def test_the_same_insertions_give_the_same_graph() -> None:
     assert dump(build()) == dump(build())
 
 
-def test_why_saturation_stops() -> None:
-    def graph() -> EGraph:
+def test_why_saturation_stops():
+    def graph():
         g = EGraph()
         g.insert_term(t.reduce_(t.SUM, "j", t.mul(t.add(X, V), Y, V)))
         return g

@@ -1,7 +1,5 @@
 """The journal: what survives a kill, what is refused, who may write, and what is replaced."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -9,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -23,17 +20,17 @@ VALUE = {"cost": 0.1, "texts": ["kernel k\n", "µ"], "none": None}
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "out.onnx.journal"
 
 
-def write(path: Path, count: int, setting: dict[str, str] = SETTING) -> None:
+def write(path, count, setting=SETTING):
     with Journal(path, setting) as journal:
         for i in range(count):
             journal.put(f"k{i}", {**VALUE, "i": i})
 
 
-def keys(path: Path, setting: dict[str, str] = SETTING) -> list[int]:
+def keys(path, setting=SETTING):
     """Which of k0 .. k99 an opened file knows."""
     with Journal(path, setting) as journal:
         found = [journal.get(f"k{i}") for i in range(100)]
@@ -42,7 +39,7 @@ def keys(path: Path, setting: dict[str, str] = SETTING) -> list[int]:
         return [i for i, v in enumerate(found) if v]
 
 
-def refusal(path: Path) -> str:
+def refusal(path):
     before = path.read_bytes() if path.is_file() else b""
     with pytest.raises(MirageError) as caught:
         Journal(path, SETTING)
@@ -52,7 +49,7 @@ def refusal(path: Path) -> str:
     return caught.value.detail
 
 
-def test_entries_come_back(path: Path) -> None:
+def test_entries_come_back(path):
     write(path, 3)
     assert keys(path) == [0, 1, 2]
     write(path, 5)  # what is known is not written twice
@@ -62,7 +59,7 @@ def test_entries_come_back(path: Path) -> None:
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_without_a_file() -> None:
+def test_without_a_file():
     journal = Journal(None, SETTING)
     assert journal.get("k") is None
     journal.put("k", {"pair": (1, 2)})
@@ -71,12 +68,12 @@ def test_without_a_file() -> None:
     assert journal.known == 0
 
 
-def test_opened_in_vain_leaves_nothing(path: Path) -> None:
+def test_opened_in_vain_leaves_nothing(path):
     Journal(path, SETTING).close()
     assert not path.exists()
 
 
-def test_every_place_where_a_kill_can_cut(path: Path) -> None:
+def test_every_place_where_a_kill_can_cut(path):
     write(path, 3)
     whole = path.read_bytes()
     ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]
@@ -88,7 +85,7 @@ def test_every_place_where_a_kill_can_cut(path: Path) -> None:
         assert path.read_bytes() == whole
 
 
-def test_every_damaged_byte_is_found(path: Path) -> None:
+def test_every_damaged_byte_is_found(path):
     write(path, 2)
     whole = path.read_bytes()
     for place in range(len(whole) - 1):
@@ -100,7 +97,7 @@ def test_every_damaged_byte_is_found(path: Path) -> None:
             refusal(path)
 
 
-def test_what_a_damaged_file_says(path: Path) -> None:
+def test_what_a_damaged_file_says(path):
     write(path, 2)
     first, second, third = path.read_text().splitlines(keepends=True)
     path.write_text(first + second.replace("0.1", "0.2") + third)
@@ -112,12 +109,12 @@ def test_what_a_damaged_file_says(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\x08\x0amodel", b"{}\n", b"[1]", b"\n"])
-def test_another_file_is_never_taken_for_one(path: Path, content: bytes) -> None:
+def test_another_file_is_never_taken_for_one(path, content):
     path.write_bytes(content)
     assert refusal(path).endswith("is not a journal")
 
 
-def test_paths_that_cannot_hold_one(path: Path) -> None:
+def test_paths_that_cannot_hold_one(path):
     assert "No such file" in refusal(path / "x")
     path.mkdir()
     assert "Is a directory" in refusal(path)
@@ -125,7 +122,7 @@ def test_paths_that_cannot_hold_one(path: Path) -> None:
     assert refusal(path.with_name("pipe")).endswith("is not a regular file")
 
 
-def test_another_setting_is_kept_until_there_is_a_result(path: Path) -> None:
+def test_another_setting_is_kept_until_there_is_a_result(path):
     write(path, 3)
     before = path.read_bytes()
     with Journal(path, OTHER) as journal:
@@ -141,13 +138,13 @@ def test_another_setting_is_kept_until_there_is_a_result(path: Path) -> None:
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_another_version_is_told(path: Path) -> None:
+def test_another_version_is_told(path):
     path.write_bytes(b'{"journal":"mirage-onnx","version":12,"new":1}\nanything\n')
     with Journal(path, SETTING) as journal:
         assert journal.notice and "version 12 wrote it, this program reads 1" in journal.notice
 
 
-def test_one_run_at_a_time(path: Path, tmp_path: Path) -> None:
+def test_one_run_at_a_time(path, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(path.name)
     for setting in (SETTING, OTHER):  # the second replaces the file while it holds it
@@ -161,10 +158,8 @@ def test_one_run_at_a_time(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "works"), [(errno.ENOLCK, True), (errno.EIO, False)])
-def test_a_file_system_without_locks(
-    path: Path, monkeypatch: pytest.MonkeyPatch, code: int, works: bool
-) -> None:
-    def fail(descriptor: int, how: int) -> None:
+def test_a_file_system_without_locks(path, monkeypatch, code, works):
+    def fail(descriptor, how):
         raise OSError(code, "cannot lock")
 
     monkeypatch.setattr(journal_module.fcntl, "flock", fail)
@@ -175,10 +170,8 @@ def test_a_file_system_without_locks(
         assert refusal(path).endswith("cannot lock")
 
 
-def test_a_full_disk_ends_the_journal_and_not_the_run(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def half(descriptor: int, data: bytes) -> None:
+def test_a_full_disk_ends_the_journal_and_not_the_run(path, monkeypatch):
+    def half(descriptor, data):
         os.write(descriptor, data[: len(data) // 2])
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -193,7 +186,7 @@ def test_a_full_disk_ends_the_journal_and_not_the_run(
     assert keys(path) == [0]
 
 
-def test_a_value_without_json_text_is_not_kept(path: Path) -> None:
+def test_a_value_without_json_text_is_not_kept(path):
     with Journal(path, SETTING) as journal:
         with pytest.raises(TypeError):
             journal.put("k0", {"x": object()})
@@ -202,10 +195,10 @@ def test_a_value_without_json_text_is_not_kept(path: Path) -> None:
         assert journal.get("k0") is None
 
 
-def test_threads_write_whole_lines(path: Path) -> None:
+def test_threads_write_whole_lines(path):
     with Journal(path, SETTING) as journal:
 
-        def work(first: int) -> None:
+        def work(first):
             for i in range(first, 100, 3):
                 journal.put(f"k{i}", {**VALUE, "i": i})
                 journal.put("k0", {**VALUE, "i": 0})
@@ -232,7 +225,7 @@ for i in range(journal.known, 1 << 30):
 """
 
 
-def test_killed_again_and_again(path: Path) -> None:
+def test_killed_again_and_again(path):
     """A real process, a real SIGKILL: nothing that was told to be written is lost."""
     setting, told = {"target": "h200"}, 0
     for _ in range(3):
@@ -253,7 +246,7 @@ def test_killed_again_and_again(path: Path) -> None:
             assert all(journal.get(f"k{i}") for i in range(journal.known))
 
 
-def test_another_process_is_told(path: Path) -> None:
+def test_another_process_is_told(path):
     with Journal(path, {"target": "h200"}):
         done = subprocess.run(
             [sys.executable, "-c", ENDLESS, str(path)], capture_output=True, text=True, check=False

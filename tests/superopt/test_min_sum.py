@@ -1,16 +1,13 @@
 """The exact minimum against all choices, on random problems of every shape."""
 
-from __future__ import annotations
-
 from itertools import combinations, product
 
-import numpy as np
 import pytest
 
 from mirage_onnx.superopt.min_sum import MinSum, minimise
 
 
-def random_problem(rng: np.random.Generator, variables: int, density: float) -> MinSum:
+def random_problem(rng, variables, density):
     sizes = rng.integers(1, 4, variables)
     single = tuple(tuple(int(c) for c in rng.integers(0, 6, n)) for n in sizes)
     pairs = {
@@ -22,7 +19,7 @@ def random_problem(rng: np.random.Generator, variables: int, density: float) -> 
 
 
 @pytest.mark.parametrize("density", [0.1, 0.4, 1.0], ids=["sparse", "some", "all"])
-def test_no_choice_is_cheaper(density: float, rng: np.random.Generator) -> None:
+def test_no_choice_is_cheaper(density, rng):
     branched = 0
     for variables in (1, 2, 3, 5, 6, 7):
         for _ in range(12):
@@ -34,9 +31,9 @@ def test_no_choice_is_cheaper(density: float, rng: np.random.Generator) -> None:
     assert branched or density < 1.0
 
 
-def test_nothing_to_choose() -> None:
+def test_nothing_to_choose():
     assert minimise(MinSum((), {})) == ()
 
 
-def test_of_equals_the_first() -> None:
+def test_of_equals_the_first():
     assert minimise(MinSum(((1, 1), (0, 0, 0)), {})) == (0, 0)

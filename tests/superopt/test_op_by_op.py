@@ -1,16 +1,13 @@
 """The op-by-op baseline against times worked out by hand, on a target with round numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from op_by_op import FREE, kernel_us, op_by_op_us, step_times_us
-from program_net import ProgramNet, region
+from program_net import region
 from search_programs import PROGRAMS
 
-from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.cost import LATENCY_US
 from mirage_onnx.target import H200
 
@@ -18,7 +15,7 @@ from mirage_onnx.target import H200
 ROUND = replace(H200, launch_us=1.0, ramp_us=2.0, stream_tbps=1.0, mma_tflops=1e6)
 
 
-def times(made: Region) -> list[tuple[str, float]]:
+def times(made):
     return [(s.op, round(us, 9)) for s, us in step_times_us(made, ROUND)]
 
 
@@ -33,37 +30,37 @@ def times(made: Region) -> list[tuple[str, float]]:
         (1_000_000, 20 * 10**12, 23.0),  # 20 us of arithmetic hide the bytes
     ],
 )
-def test_one_kernel(moved: int, flops: int, want: float) -> None:
+def test_one_kernel(moved, flops, want):
     assert LATENCY_US == 0.25
     assert kernel_us(moved, flops, ROUND) == pytest.approx(want)
 
 
-def add_rows(net: ProgramNet) -> tuple[str, ...]:
+def add_rows(net):
     return (net.Add(net.input(1000, 1000), net.input(1000, 1000)),)
 
 
-def square_of_one(net: ProgramNet) -> tuple[str, ...]:
+def square_of_one(net):
     x = net.input(1000, 1000)
     return (net.Mul(x, x),)
 
 
-def wide_exponential(net: ProgramNet) -> tuple[str, ...]:
+def wide_exponential(net):
     return (net.half(net.Exp(net.wide(net.input(1000, 1000)))),)
 
 
-def two_widths(net: ProgramNet) -> tuple[str, ...]:
+def two_widths(net):
     """The exponential is read in fp32 by its sum and in fp16 by the product."""
     e = net.Exp(net.wide(net.input(1000, 1000)))
     return net.ReduceSum(e, [-1]), net.Mul(net.half(e), 2.0)
 
 
-def turned(net: ProgramNet) -> tuple[str, ...]:
+def turned(net):
     """Three changes of layout around one function."""
     x = net.Transpose(net.input(1000, 4, 250), perm=[1, 0, 2])
     return (net.Reshape(net.Transpose(net.Tanh(x), perm=[1, 0, 2]), [1000, 1000]),)
 
 
-def linear(net: ProgramNet) -> tuple[str, ...]:
+def linear(net):
     return (net.Relu(net.MatMul(net.input(1000, 2000), net.weight(2000, 500))),)
 
 
@@ -84,42 +81,42 @@ def linear(net: ProgramNet) -> tuple[str, ...]:
     ],
     ids=lambda p: getattr(p, "__name__", ""),
 )
-def test_programs(build, want: list[tuple[str, float]]) -> None:
+def test_programs(build, want):
     made = region(build)
     assert times(made) == want
     assert op_by_op_us(made, ROUND) == pytest.approx(sum(us for _, us in want))
 
 
-def test_contractions_are_bound_by_arithmetic() -> None:
+def test_contractions_are_bound_by_arithmetic():
     """2 x 4096^3 operations at 780 TFLOP/s, and 1.75 us of ramp."""
 
-    def build(net: ProgramNet) -> tuple[str, ...]:
+    def build(net):
         return (net.MatMul(net.input(4096, 4096), net.weight(4096, 4096)),)
 
     want = 0.95 + 1.75 + 2 * 4096**3 / 780e6
     assert op_by_op_us(region(build), H200) == pytest.approx(want)
 
 
-def test_batches() -> None:
+def test_batches():
     """[8, 10, 100] x [8, 100, 20]: 16, 32 and 3.2 KB and 320000 operations."""
 
-    def build(net: ProgramNet) -> tuple[str, ...]:
+    def build(net):
         return (net.MatMul(net.input(8, 10, 100), net.input(8, 100, 20)),)
 
     slow = replace(ROUND, mma_tflops=0.1)
     assert op_by_op_us(region(build), slow) == pytest.approx(1 + 1.25 * 3.2)
 
 
-def test_an_output_that_only_changes_its_layout_is_free() -> None:
-    def build(net: ProgramNet) -> tuple[str, ...]:
+def test_an_output_that_only_changes_its_layout_is_free():
+    def build(net):
         x = net.input(64, 32)
         return net.Transpose(x, perm=[1, 0]), net.Exp(x)
 
     assert [op for op, _ in times(region(build))] == ["exp"]
 
 
-def test_more_bytes_take_longer() -> None:
-    def build(rows: int):
+def test_more_bytes_take_longer():
+    def build(rows):
         return lambda net: (net.rms_norm(net.input(rows, 4096), net.weight(4096)),)
 
     found = [op_by_op_us(region(build(rows)), H200) for rows in (256, 1024, 4096, 16384)]
@@ -127,14 +124,14 @@ def test_more_bytes_take_longer() -> None:
     assert len(set(found)) == len(found)
 
 
-def test_replaced_extents_are_refused() -> None:
+def test_replaced_extents_are_refused():
     made = PROGRAMS["rmsnorm_linear"]()
     with pytest.raises(ValueError, match="has"):
         op_by_op_us(replace(made, extents={a: 2 * n for a, n in made.extents.items()}), H200)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_never_below_what_must_be_moved(name: str) -> None:
+def test_never_below_what_must_be_moved(name):
     """Inputs are read and outputs written once at least, by as many launches as steps compute."""
     made = PROGRAMS[name]()
     bytes_moved = sum(

@@ -1,9 +1,6 @@
 """Numbers of streaming kernels, all points at once, against one point after the other."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from math import ceil
@@ -13,17 +10,17 @@ import pytest
 from goldens import GOLDENS
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Layout, is_part_axis
-from mirage_onnx.superopt.cost import Cost, features, kernel_cost
+from mirage_onnx.ir.ugraph import KernelParams, Layout, is_part_axis
+from mirage_onnx.superopt.cost import features, kernel_cost
 from mirage_onnx.superopt.numbers import MAX_REGISTERS, solve
 from mirage_onnx.superopt.point_times import ROUNDING, point_times
 from mirage_onnx.superopt.thread import assign_layouts
-from mirage_onnx.target import H200, Target
+from mirage_onnx.target import H200
 
 SMALL_SMEM = replace(H200, smem_bytes=3000, has_clusters=False)
 
 
-def points(kernel: Kernel, extents: Mapping[str, int], target: Target) -> Iterator[KernelParams]:
+def points(kernel, extents, target):
     """The space of a streaming kernel, written as loops."""
     assert kernel.loop is not None
     row_axes = {
@@ -48,13 +45,13 @@ def points(kernel: Kernel, extents: Mapping[str, int], target: Target) -> Iterat
 
 
 def one_by_one(
-    kernel: Kernel,
-    tensors: Mapping[str, KTensor],
-    extents: Mapping[str, int],
-    target: Target,
-    keep: int,
-    dropped: Counter[str],
-) -> tuple[tuple[Cost, KernelParams], ...]:
+    kernel,
+    tensors,
+    extents,
+    target,
+    keep,
+    dropped,
+):
     read = features(kernel, tensors, extents)
     found = []
     for params in points(kernel, extents, target):
@@ -69,7 +66,7 @@ def one_by_one(
     return tuple((cost, params) for _, _, cost, params in found[:keep])
 
 
-def streaming() -> Iterator[tuple[str, Kernel, dict[str, KTensor], Mapping[str, int]]]:
+def streaming():
     for g in GOLDENS:
         tensors = {t.name: t for t in g.ugraph.tensors}
         for k in g.ugraph.kernels:
@@ -90,18 +87,18 @@ KERNELS = [pytest.param(*rest, id=name) for name, *rest in streaming()]
 SWEEP = [(1, 1), (8, 1), (16, 4), (11, 3), (64, 16), (1000, 1), (4096, 8)]
 
 
-def test_there_are_kernels_to_compare() -> None:
+def test_there_are_kernels_to_compare():
     assert len(KERNELS) >= 6
 
 
 @pytest.mark.parametrize(("kernel", "tensors", "extents"), KERNELS)
 @pytest.mark.parametrize("target", [H200, SMALL_SMEM], ids=["h200", "less"])
 def test_the_same_numbers(
-    kernel: Kernel,
-    tensors: Mapping[str, KTensor],
-    extents: Mapping[str, int],
-    target: Target,
-) -> None:
+    kernel,
+    tensors,
+    extents,
+    target,
+):
     for rows, scale in SWEEP:
         sizes = {a: n * scale for a, n in extents.items()}
         sizes[kernel.grid[-1]] = rows
@@ -115,15 +112,13 @@ def test_the_same_numbers(
             assert allowed == tuple(f for f in everything if even(f[1]))[:keep]
 
 
-def even(params: KernelParams) -> bool:
+def even(params):
     """Something to allow: not the best points."""
     return params.stages * params.warps == 8
 
 
 @pytest.mark.parametrize(("kernel", "tensors", "extents"), KERNELS)
-def test_times_are_those_of_the_model(
-    kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int]
-) -> None:
+def test_times_are_those_of_the_model(kernel, tensors, extents):
     """Far closer than ``ROUNDING``, so that no point which belongs to the best is missed."""
     read = features(kernel, tensors, extents)
     every = list(points(kernel, extents, H200))

@@ -1,7 +1,5 @@
 """Progress events: not too many, with the rate of the last seconds."""
 
-from __future__ import annotations
-
 from mirage_onnx.events import Event, SearchProgress
 from mirage_onnx.superopt.progress import INTERVAL_S, WINDOW_S, ProgressMeter
 
@@ -9,11 +7,11 @@ from mirage_onnx.superopt.progress import INTERVAL_S, WINDOW_S, ProgressMeter
 class Clock:
     now = 100.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
-def test_events_of_a_meter() -> None:
+def test_events_of_a_meter():
     clock, found = Clock(), list[Event]()
     meter = ProgressMeter("r", 10.0, found.append, clock=clock)
     pruned = {"b": 5, "a": 5, "c": 9}

@@ -1,7 +1,5 @@
 """Random programs: they are as different as they should be, and the search copes with all."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -13,7 +11,7 @@ import pytest
 from found_programs import FASTER, is_typed, outcome, wrong
 from program_net import PRIMITIVE, operators
 from random_moves import MOST_INPUTS
-from random_programs import FEWEST, MOST, RandomProgram, random_model, random_program
+from random_programs import FEWEST, MOST, random_model, random_program
 from small_models import search_region
 
 from mirage_onnx.ir.text import print_ugraph
@@ -32,11 +30,11 @@ LEAST_FASTER = 0.8
 
 
 @cache
-def models() -> tuple[RandomProgram, ...]:
+def models():
     return tuple(map(random_model, SEEDS))
 
 
-def test_every_seed_is_a_whole_region() -> None:
+def test_every_seed_is_a_whole_region():
     for made in models():
         assert operators(made.model) <= PRIMITIVE
         assert FEWEST <= made.operations <= MOST
@@ -47,12 +45,12 @@ def test_every_seed_is_a_whole_region() -> None:
         assert max(sizes) <= LARGEST
 
 
-def test_terms_are_the_steps() -> None:
+def test_terms_are_the_steps():
     refused = {s: check_terms(m.region, np.random.default_rng(s)) for s, m in enumerate(models())}
     assert {s: r for s, r in refused.items() if r is not None} == {}
 
 
-def test_programs_vary() -> None:
+def test_programs_vary():
     regions = [m.region for m in models()]
     assert len({r.text for r in regions}) == len(regions)
     assert len({r.structure for r in regions}) > 0.95 * len(regions)
@@ -73,13 +71,13 @@ def test_programs_vary() -> None:
     assert len(shared) > 0.5 * len(regions)
 
 
-def _most_reads(region) -> int:
+def _most_reads(region):
     """How many steps read the value that most steps read, inputs left out."""
     made = {s.output.name for s in region.steps}
     return max(Counter(i for s in region.steps for i in s.inputs if i in made).values())
 
 
-def test_a_seed_is_the_same_program_everywhere() -> None:
+def test_a_seed_is_the_same_program_everywhere():
     """Under another hash of texts too."""
     code = "from random_programs import random_program as p; print(*(p(s).key for s in range(20)))"
     env = {"PYTHONHASHSEED": "7", "PYTHONPATH": ":".join(filter(None, sys.path))}
@@ -87,7 +85,7 @@ def test_a_seed_is_the_same_program_everywhere() -> None:
     assert out.stdout.decode().split() == [random_program(s).key for s in range(20)]
 
 
-def searched(seed: int) -> str:
+def searched(seed):
     """How the search of a program ends; whatever it returns is right in float64."""
     region = random_program(seed)
     result = search_region(region, space=ALL, budget_s=20.0)
@@ -97,13 +95,13 @@ def searched(seed: int) -> str:
 
 
 @pytest.mark.parametrize("seed", FEW)
-def test_a_faster_program_or_a_reason(seed: int) -> None:
+def test_a_faster_program_or_a_reason(seed):
     found = searched(seed)
     assert found == FASTER or is_typed(found), found
 
 
 @pytest.mark.slow
-def test_most_programs_get_faster() -> None:
+def test_most_programs_get_faster():
     ends = {seed: searched(seed) for seed in SEEDS[::STEP]}
     counts = Counter(ends.values())
     print(f"{len(ends)} random programs: {dict(counts.most_common())}")

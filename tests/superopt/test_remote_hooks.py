@@ -1,11 +1,8 @@
 """The hooks of a search in a worker: what it asks, the parent answers from its own."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mirage_onnx.events import Event, Warned
@@ -17,7 +14,7 @@ from mirage_onnx.superopt.result import Stop
 
 
 @contextmanager
-def parent_of(hooks: Hooks) -> Iterator[Parent]:
+def parent_of(hooks):
     """A worker's end, with a thread as the parent."""
     (to_worker, answers), (to_parent, messages) = os.pipe(), os.pipe()
     with (
@@ -25,7 +22,7 @@ def parent_of(hooks: Hooks) -> Iterator[Parent]:
         os.fdopen(to_parent, "rb") as asked, os.fdopen(messages, "wb") as writes,
     ):  # fmt: skip
 
-        def serve() -> None:
+        def serve():
             while True:
                 name, *arguments = pickle.load(asked)
                 if name == "end":
@@ -42,7 +39,7 @@ def parent_of(hooks: Hooks) -> Iterator[Parent]:
         thread.join()
 
 
-def test_a_store_in_another_process() -> None:
+def test_a_store_in_another_process():
     journal = Journal(None, {"target": "h200"})
     with parent_of(Hooks(journal)) as parent:
         key = parent.key("region\ntext", "1,2")
@@ -53,7 +50,7 @@ def test_a_store_in_another_process() -> None:
     assert journal.get(journal.key("region\ntext", "1,2")) == {"x": [1, "µ"]}
 
 
-def test_events_and_the_question_whether_to_stop(monkeypatch) -> None:
+def test_events_and_the_question_whether_to_stop(monkeypatch):
     monkeypatch.setattr(remote_hooks, "ASK_EVERY_S", 0.0)
     found, reasons = list[Event](), [None, None, Stop.INTERRUPTED]
     with parent_of(Hooks(stop=lambda: reasons.pop(0), emit=found.append)) as parent:
@@ -63,7 +60,7 @@ def test_events_and_the_question_whether_to_stop(monkeypatch) -> None:
     assert found == [Warned("odd")] and reasons == []
 
 
-def test_it_does_not_ask_all_the_time(monkeypatch) -> None:
+def test_it_does_not_ask_all_the_time(monkeypatch):
     monkeypatch.setattr(remote_hooks, "ASK_EVERY_S", 3600.0)
     calls = []
     with parent_of(Hooks(stop=lambda: calls.append(1))) as parent:
@@ -71,7 +68,7 @@ def test_it_does_not_ask_all_the_time(monkeypatch) -> None:
     assert len(calls) == 1
 
 
-def test_no_store_keeps_nothing() -> None:
+def test_no_store_keeps_nothing():
     store = NoStore()
     store.put(store.key("r", "u"), {"x": 1})
     assert store.get(store.key("r", "u")) is None

@@ -4,60 +4,57 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from region_data import exactly, relative_error
 from small_models import Net, region_of, search_region
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import term
-from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS
-from mirage_onnx.superopt.search import Bound, SearchResult, Stop, search
+from mirage_onnx.superopt.search import Bound, Stop, search
 from mirage_onnx.superopt.space import EMITTED
 from mirage_onnx.superopt.units import Units
 from mirage_onnx.target import H200
 from mirage_onnx.verify.interpret_steps import interpret_steps
 
 
-def norm_linear() -> onnx.ModelProto:
+def norm_linear():
     net = Net()
     x = net.input(8, 512)
     return net.model(net.MatMul(net.rms(x, net.weight(512)), net.weight(512, 256)))
 
 
-def gated() -> onnx.ModelProto:
+def gated():
     net = Net()
     x = net.input(8, 512)
     a, b = (net.MatMul(x, net.weight(512, 256)) for _ in range(2))
     return net.model(net.Mul(net.Mul(a, net.Sigmoid(a)), b))
 
 
-def low_rank() -> onnx.ModelProto:
+def low_rank():
     net = Net()
     x = net.input(8, 512)
     down = net.MatMul(net.MatMul(x, net.weight(512, 8)), net.weight(8, 256))
     return net.model(net.Add(net.MatMul(x, net.weight(512, 256)), net.Mul(down, 2.0)))
 
 
-def bias_erf() -> onnx.ModelProto:
+def bias_erf():
     net = Net()
     y = net.Add(net.MatMul(net.input(8, 512), net.weight(512, 256)), net.weight(256))
     inner = net.Add(net.Erf(net.Div(y, float(np.sqrt(2)))), 1.0)
     return net.model(net.Mul(net.Mul(y, 0.5), inner))
 
 
-def residual_norm() -> onnx.ModelProto:
+def residual_norm():
     net = Net()
     total = net.Add(net.input(8, 512), net.input(8, 512))
     return net.model(total, net.rms(total, net.weight(512)))
 
 
-def transposed() -> onnx.ModelProto:
+def transposed():
     net = Net()
     y = net.Gemm(net.input(8, 512), net.weight(256, 512), net.weight(256), transB=1)
     return net.model(net.Relu(y))
@@ -66,18 +63,18 @@ def transposed() -> onnx.ModelProto:
 PROGRAMS = [norm_linear, gated, low_rank, bias_erf, residual_norm, transposed]
 
 
-def text_of(result: SearchResult) -> str:
+def text_of(result):
     return print_ugraph(result.candidates[0].candidate.ugraph)
 
 
-def large(region: Region) -> Region:
+def large(region):
     """The same region with matrices of 4096 x 4096, where bytes decide."""
     sizes = {a: n if n == 8 else 4096 for a, n in region.extents.items()}
     return replace(region, extents=sizes)
 
 
 @pytest.mark.parametrize("build", PROGRAMS, ids=lambda f: f.__name__)
-def test_best_program(build: Any, golden: Any) -> None:
+def test_best_program(build, golden):
     result = search_region(large(region_of(build())))
     assert result.report.stop is Stop.EXHAUSTED
     assert text_of(result) == golden
@@ -85,7 +82,7 @@ def test_best_program(build: Any, golden: Any) -> None:
 
 
 @pytest.mark.parametrize("build", PROGRAMS, ids=lambda f: f.__name__)
-def test_every_candidate_is_right(build: Any, rng: np.random.Generator) -> None:
+def test_every_candidate_is_right(build, rng):
     region = region_of(build())
     values = {
         i.tensor.name: rng.standard_normal([int(d) for d in i.tensor.shape or ()])
@@ -105,7 +102,7 @@ def test_every_candidate_is_right(build: Any, rng: np.random.Generator) -> None:
             assert relative_error(got, want[name]) < 1e-9
 
 
-def two_stages(inner: int) -> Region:
+def two_stages(inner):
     """Two gated contractions and a third over their product, plus the input."""
     net = Net()
     x = net.input(8, 256)
@@ -116,7 +113,7 @@ def two_stages(inner: int) -> Region:
     return replace(region, extents={k: sizes[n] for k, n in region.extents.items()})
 
 
-def test_two_kernels_where_one_cannot_hold_two_stages(golden: Any) -> None:
+def test_two_kernels_where_one_cannot_hold_two_stages(golden):
     """From the terms alone: matching offers no such region, its inner value is too wide."""
     result = search_region(two_stages(8192))
     best = result.candidates[0].candidate
@@ -125,38 +122,38 @@ def test_two_kernels_where_one_cannot_hold_two_stages(golden: Any) -> None:
     assert text_of(result) == golden
 
 
-def kernel_counts(result: SearchResult) -> set[int]:
+def kernel_counts(result):
     return {len(v.candidate.ugraph.kernels) for v in result.candidates}
 
 
-def streams_alone(result: SearchResult) -> bool:
+def streams_alone(result):
     """Whether one kernel with a loop does everything."""
     graphs = [v.candidate.ugraph for v in result.candidates]
     return any(len(g.kernels) == 1 and g.kernels[0].loop for g in graphs)
 
 
-def without(*names: str) -> tuple[Any, ...]:
+def without(*names):
     assert set(names) <= {a.name for a in AXIOMS}
     return tuple(a for a in AXIOMS if a.name not in names)
 
 
 class TestWhatAnAxiomIsFor:
-    def test_pull_out(self) -> None:
+    def test_pull_out(self):
         """Only with it the scale leaves the contraction, so that one kernel does both."""
         region = large(region_of(norm_linear()))
         with_it, less = (search_region(region, axioms=a) for a in (AXIOMS, without("pull-out")))
-        assert kernel_counts(with_it) == {1}
+        assert len(with_it.candidates[0].candidate.ugraph.kernels) == 1
         assert kernel_counts(less) == {2}
         best = [r.candidates[0].candidate.predicted_us for r in (with_it, less)]
         assert best[0] < best[1]
 
-    def test_without_axioms_there_still_is_a_program(self) -> None:
+    def test_without_axioms_there_still_is_a_program(self):
         region = region_of(norm_linear())
         result = search_region(region, axioms=())
         assert result.candidates
         assert not streams_alone(result)
 
-    def test_pull_out_and_sum_of_add(self) -> None:
+    def test_pull_out_and_sum_of_add(self):
         """Centering: the mean, subtracted before a contraction, is taken out of it."""
         net = Net()
         x = net.input(8, 512)
@@ -168,14 +165,14 @@ class TestWhatAnAxiomIsFor:
 
 
 class TestWhyItStops:
-    def test_exhausted(self) -> None:
+    def test_exhausted(self):
         report = search_region(region_of(norm_linear())).report
         assert report.stop is Stop.EXHAUSTED
         assert 0 < report.verified <= Bound().verified
         assert report.built > 0
         assert 0 < report.states <= Bound().states
 
-    def test_state_limit(self) -> None:
+    def test_state_limit(self):
         """The limit is one of each assignment of roles, so that it cuts none off for another."""
         region, bound = region_of(gated()), Bound(states=3)
         report = search_region(region, bound=bound).report
@@ -186,25 +183,25 @@ class TestWhyItStops:
         assert 3 < outline.counts.states <= 4 * len(units.roles(units.outputs))
         assert outline.counts.states <= report.states < search_region(region).report.states
 
-    def test_budget(self) -> None:
+    def test_budget(self):
         start = time.monotonic()
         result = search_region(region_of(gated()), budget_s=0.0)
         assert result.report.stop is Stop.BUDGET
         assert result.candidates == ()
         assert time.monotonic() - start < 5
 
-    def test_operators(self) -> None:
+    def test_operators(self):
         report = search_region(region_of(norm_linear()), bound=Bound(operators=1, kernels=1)).report
         assert not report.verified
         assert dict(report.pruned)["more contractions, reductions and accumulators than the bound"]
 
-    def test_candidates(self) -> None:
+    def test_candidates(self):
         region = region_of(norm_linear())
         assert len(search_region(region, bound=Bound(candidates=2)).candidates) == 2
         assert search_region(region, bound=Bound(verified=1)).report.verified == 1
 
 
-def test_prunes_are_counted() -> None:
+def test_prunes_are_counted():
     report = search_region(region_of(gated())).report
     pruned = dict(report.pruned)
     assert list(pruned) == sorted(pruned)
@@ -212,10 +209,10 @@ def test_prunes_are_counted() -> None:
     assert "the same grouping of factors twice" in pruned or len(pruned) > 2
 
 
-def test_refusals_of_the_verifier_are_reported() -> None:
+def test_refusals_of_the_verifier_are_reported():
     calls = []
 
-    def refuse(region: Region, graph: Any, params: Any) -> Rejection:
+    def refuse(region, graph, params):
         calls.append(graph)
         return Rejection("NUMERICS", "it rounds badly")
 
@@ -227,7 +224,7 @@ def test_refusals_of_the_verifier_are_reported() -> None:
     assert [r.code for r in result.report.refused].count("NUMERICS") == len(calls)
 
 
-def test_an_output_that_is_an_input_has_no_program() -> None:
+def test_an_output_that_is_an_input_has_no_program():
     region = region_of(bias_erf())
     copied = replace(region, terms=(term.input_(region.inputs[0].name, region.inputs[0].axes),))
     result = search_region(copied)

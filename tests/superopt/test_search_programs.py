@@ -1,10 +1,7 @@
 """The programs that the search must solve: what they are made of, and what is asked of them."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
-import numpy as np
 import onnx
 import pytest
 from goldens import golden
@@ -25,7 +22,7 @@ MOST_INPUTS = 6
 LARGE = 512
 
 
-def test_names_are_unique() -> None:
+def test_names_are_unique():
     """Families share one table, where a second program of a name would replace the first."""
     from attention_programs import ATTENTIONS
     from linear_programs import LINEARS
@@ -36,12 +33,12 @@ def test_names_are_unique() -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_terms_are_the_steps(name: str, rng: np.random.Generator) -> None:
+def test_terms_are_the_steps(name, rng):
     assert check_terms(PROGRAMS[name](), rng) is None
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_only_primitive_operators(name: str) -> None:
+def test_only_primitive_operators(name):
     """A node is one step or a change of layout: nothing is fused before the search begins."""
     model, _ = onnx_model(ENTRIES[name].build)
     onnx.checker.check_model(model)
@@ -52,7 +49,7 @@ def test_only_primitive_operators(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_sizes(name: str) -> None:
+def test_sizes(name):
     made = PROGRAMS[name]()
     assert 1 <= len(made.inputs) <= MOST_INPUTS
     assert max(made.extents.values()) >= LARGE
@@ -60,7 +57,7 @@ def test_sizes(name: str) -> None:
     assert used == {i.name for i in made.inputs}
 
 
-def test_programs_differ() -> None:
+def test_programs_differ():
     """In what they compute or in their sizes: queries that share keys are one longer axis."""
     texts: dict[str, list[str]] = {}
     for name, made in PROGRAMS.items():
@@ -69,17 +66,17 @@ def test_programs_differ() -> None:
     assert len({made().structure for made in PROGRAMS.values()}) >= 38
 
 
-def test_scales_are_exact() -> None:
+def test_scales_are_exact():
     """1/sqrt(128) in fp16 is taken as the number, not as its rounding."""
     steps = PROGRAMS["attention_scaled"]().steps
     found = [i for s in steps for i in s.inputs if isinstance(i, Constant)]
     assert [(c.base, c.exponent) for c in found] == [(Fraction(1, 128), Fraction(1, 2))]
 
 
-def test_declared_weights_are_initializers() -> None:
+def test_declared_weights_are_initializers():
     """At a size where both can be had, the region of weights without data is that with data."""
 
-    def layer(net: Net) -> str:
+    def layer(net):
         y = net.Add(net.MatMul(net.rms(net.input(8, 64), net.weight(64)), net.weight(64, 32)), 1.0)
         return net.Mul(net.Sigmoid(y), net.weight(32))
 
@@ -114,7 +111,7 @@ class TestExpected:
             ),
         ],
     )
-    def test_met(self, name: str, expected: Expected) -> None:
+    def test_met(self, name, expected):
         assert expected.missing([golden(name).ugraph]) == ()
 
     @pytest.mark.parametrize(
@@ -132,17 +129,17 @@ class TestExpected:
             ("attention_online", Expected(1, parts=True), "partial results of a split reduction"),
         ],
     )
-    def test_lacking(self, name: str, expected: Expected, said: str) -> None:
+    def test_lacking(self, name, expected, said):
         assert expected.missing([golden(name).ugraph]) == (said,)
 
-    def test_any_candidate_will_do_but_the_best_counts_kernels(self) -> None:
+    def test_any_candidate_will_do_but_the_best_counts_kernels(self):
         one, two = golden("attention_online").ugraph, golden("attention_split_kv").ugraph
         expected = Expected(kernels=1, parts=True)
         assert expected.missing([one, two]) == ()
         assert expected.missing([two, one]) == ("at most 1 kernels: the best has 2",)
         assert Expected(kernels=1).missing([]) == ("a candidate",)
 
-    def test_counts(self) -> None:
+    def test_counts(self):
         online = golden("attention_online").ugraph
         assert accumulators(online.kernels[0]) == contractions(online.kernels[0]) == 2
         assert not has_parts(online)

@@ -1,7 +1,5 @@
 """What a kept result depends on: equal settings have equal texts, in every process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -22,7 +20,7 @@ from mirage_onnx.target import H200
 SETTING = setting_text(H200, ["a", "b"], bound=Bound(), grids=frozenset({"x", "y"}))
 
 
-def test_every_part_decides() -> None:
+def test_every_part_decides():
     others = {
         "target": setting_text(
             replace(H200, launch_us=1.0), ["a", "b"], bound=Bound(), grids={"x", "y"}
@@ -48,7 +46,7 @@ print(entry_key(setting, "region", "unit"))
 """
 
 
-def test_the_same_in_every_process() -> None:
+def test_the_same_in_every_process():
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         run = [sys.executable, "-c", PRINT_KEY]
@@ -56,12 +54,12 @@ def test_the_same_in_every_process() -> None:
         assert key == entry_key(SETTING, "region", "unit")
 
 
-def test_a_value_without_canonical_text() -> None:
+def test_a_value_without_canonical_text():
     for value in (lambda: None, object(), Fraction(1, 2), {"x": 1}):
         with pytest.raises(TypeError, match="no canonical text"):
             setting_text(H200, [], allow=value)
 
 
-def test_the_generator_is_its_source() -> None:
+def test_the_generator_is_its_source():
     assert SETTING["generator"] == generator_digest()
     assert len(generator_digest()) == 16

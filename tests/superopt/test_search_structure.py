@@ -1,25 +1,21 @@
 """One search per structure: at other sizes its µGraphs only need numbers, and those of the best."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
-from program_net import ProgramNet
 from program_net import region as region_of_build
 from search_programs import PROGRAMS
 from small_models import prover
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.renumber import renumber
-from mirage_onnx.superopt.result import Bound, SearchResult, Stop
+from mirage_onnx.superopt.result import Bound, Stop
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.search_structure import (
     PROBES,
@@ -30,7 +26,7 @@ from mirage_onnx.superopt.search_structure import (
     search_proven,
     search_structure,
 )
-from mirage_onnx.superopt.structures import Entry, StructureStore
+from mirage_onnx.superopt.structures import StructureStore, family
 from mirage_onnx.target import H200
 
 SCOPE = Scope(H200)
@@ -52,34 +48,30 @@ NAMES = (
 
 
 @cache
-def learned(name: str) -> tuple[Entry, SearchResult]:
+def learned(name):
     region, store = PROGRAMS[name](), StructureStore(None, {})
     result = search_structure(region, SCOPE, prover(), store)
-    entry = store.get(region.structure)
+    entry = store.get(family(region))
     assert entry is not None
     return entry, result
 
 
-def weight_axes(region: Region) -> set[str]:
+def weight_axes(region):
     return {a for i in region.inputs if i.is_weight for a in i.axes}
 
 
-def other_sizes(region: Region) -> list[dict[str, int]]:
-    """Five: rows between and beyond the probes, then smaller and larger weights too."""
-    weights = weight_axes(region)
-    (row, *_) = sorted(set(region.extents) - weights)
-    found = [{**region.extents, row: n} for n in (24, 100, 1000)]
-    for factor, rows in ((0.5, 5), (2, 40)):
-        scaled = {a: int(n * factor) for a, n in region.extents.items() if n >= 64 and a != row}
-        found.append({**region.extents, **scaled, row: rows})
-    return found
+def other_sizes(region):
+    """Rows between and beyond the probes; then all that no weight has is changed at once."""
+    free = sorted(set(region.extents) - weight_axes(region))
+    found = [{**region.extents, free[0]: n} for n in (24, 100, 1000)]
+    return [*found, *({**region.extents, **dict.fromkeys(free, n)} for n in (5, 700))]
 
 
-def structural(region: Region) -> Callable[..., Any]:
+def structural(region):
     """Whether a µGraph is right for the sizes in the model: the texts do not depend on others."""
     prove, seen = prover(), dict[str, Any]()
 
-    def verify(sized: Region, graph: Any, params: Any) -> Any:
+    def verify(sized, graph, params):
         text = print_ugraph(graph)
         if text not in seen:
             seen[text] = prove(region, graph, params)
@@ -90,7 +82,7 @@ def structural(region: Region) -> Callable[..., Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_other_sizes_get_the_best_from_what_is_known(name: str) -> None:
+def test_other_sizes_get_the_best_from_what_is_known(name):
     region, (entry, _) = PROGRAMS[name](), learned(name)
     verify = structural(region)
     for extents in other_sizes(region):
@@ -104,7 +96,7 @@ def test_other_sizes_get_the_best_from_what_is_known(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rmsnorm_linear", "lora", "softmax_rows"])
-def test_numbers_take_no_time(name: str) -> None:
+def test_numbers_take_no_time(name):
     region, (entry, _) = PROGRAMS[name](), learned(name)
     for extents in other_sizes(region):
         start = time.process_time()
@@ -112,7 +104,7 @@ def test_numbers_take_no_time(name: str) -> None:
         assert time.process_time() - start < LIMIT_S * BUSY
 
 
-def test_the_probes_are_needed() -> None:
+def test_the_probes_are_needed():
     """8 tokens fit one tile, 100 do not: what the search of 8 finds has no numbers for 100."""
     region = PROGRAMS["gated_mlp_silu"]()
     result, proven = search_proven(region, SCOPE, prover(), budget_s=60, hooks=Hooks())
@@ -128,7 +120,7 @@ def test_the_probes_are_needed() -> None:
 
 
 @pytest.mark.parametrize("name", ["rmsnorm_linear", "softmax_rows"])
-def test_at_its_own_size_a_known_region_gets_what_its_search_found(name: str) -> None:
+def test_at_its_own_size_a_known_region_gets_what_its_search_found(name):
     region, (entry, result) = PROGRAMS[name](), learned(name)
     known = from_known(region, SCOPE, prover(), entry, budget_s=60, hooks=Hooks())
     first, again = result.candidates[0].candidate, known.candidates[0].candidate
@@ -136,12 +128,13 @@ def test_at_its_own_size_a_known_region_gets_what_its_search_found(name: str) ->
     assert known.report.states == 0 and known.report.verified >= result.report.verified > 0
 
 
-def resized(tokens: int, hidden: int) -> Region:
-    """norm(x) W as a model has it at these sizes."""
+def resized(tokens, hidden, inner=1024):
+    """A gated projection of norm(x) as a model has it at these sizes."""
 
-    def build(net: ProgramNet) -> tuple[str, ...]:
-        x = net.input(tokens, hidden)
-        return (net.MatMul(net.rms_norm(x), net.weight(hidden, 2 * hidden)),)
+    def build(net):
+        y = net.rms_norm(net.input(tokens, hidden))
+        gate, up = (net.MatMul(y, net.weight(hidden, inner)) for _ in range(2))
+        return (net.Mul(net.Mul(gate, net.Sigmoid(gate)), up),)
 
     return region_of_build(build)
 
@@ -149,18 +142,18 @@ def resized(tokens: int, hidden: int) -> Region:
 class Count:
     """A verifier that counts the regions it was asked about."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.prove, self.keys = prover(), list[str]()
 
-    def __call__(self, region: Region, graph: Any, params: Any) -> Any:
+    def __call__(self, region, graph, params):
         self.keys.append(region.key)
         return self.prove(region, graph, params)
 
 
-def test_a_second_size_is_not_searched_but_verified_at_its_own_size() -> None:
+def test_a_second_size_is_not_searched_but_verified_at_its_own_size():
     store, verify = StructureStore(None, {}), Count()
-    first, second = resized(8, 512), resized(48, 768)
-    assert first.structure == second.structure and first.key != second.key
+    first, second = resized(8, 512), resized(48, 512)
+    assert family(first) == family(second) and first.key != second.key
     assert search_structure(first, SCOPE, verify, store).report.states > 0
     assert set(verify.keys) == {first.key}
     verify.keys.clear()
@@ -172,7 +165,23 @@ def test_a_second_size_is_not_searched_but_verified_at_its_own_size() -> None:
     assert best <= fresh.candidate.predicted_us * (1 + WORSE)
 
 
-def test_only_what_is_wanted_is_verified() -> None:
+@pytest.mark.parametrize(
+    ("tokens", "small", "large"), [(1, 64, 4096), (1, 4096, 128), (8, 64, 512)]
+)
+def test_other_weights_are_searched(tokens, small, large):
+    """With one token every axis is a weight's, and no probe tells what is best at other sizes."""
+    store, prove = StructureStore(None, {}), prover()
+    first, second = resized(tokens, small, 2 * small), resized(tokens, large, 2 * large)
+    assert first.structure == second.structure
+    search_structure(first, SCOPE, prove, store)
+    known = search_structure(second, SCOPE, prove, store)
+    fresh = search(second, H200, prove)
+    assert known.candidates[0].candidate == fresh.candidates[0].candidate
+    assert family(first) != family(second)
+    assert all(store.get(family(r)) for r in (first, second))
+
+
+def test_only_what_is_wanted_is_verified():
     region, (entry, _) = PROGRAMS["rmsnorm_linear"](), learned("rmsnorm_linear")
     verify = Count()
     known = from_known(region, SCOPE, verify, entry, budget_s=60, hooks=Hooks(), wanted=1)
@@ -180,15 +189,15 @@ def test_only_what_is_wanted_is_verified() -> None:
     assert len({print_ugraph(v.candidate.ugraph) for v in known.candidates}) == 1
 
 
-def test_what_is_known_but_refused_is_searched_for() -> None:
+def test_what_is_known_but_refused_is_searched_for():
     """Other weights may make unsafe what was safe: then there is a search of its own."""
     region, store = PROGRAMS["residual_rmsnorm"](), StructureStore(None, {})
     search_structure(region, SCOPE, prover(), store)
-    entry = store.get(region.structure)
+    entry = store.get(family(region))
     assert entry is not None
     asked: list[str] = []
 
-    def never(region: Region, graph: Any, params: Any) -> Rejection:
+    def never(region, graph, params):
         asked.append(print_ugraph(graph))
         return Rejection("NUMERICS", "said so")
 
@@ -198,18 +207,34 @@ def test_what_is_known_but_refused_is_searched_for() -> None:
 
 
 @pytest.mark.parametrize("stop", [Stop.INTERRUPTED, None])
-def test_what_was_cut_short_is_not_kept(stop: Stop | None) -> None:
+def test_what_was_cut_short_is_not_kept(stop):
     region, store = PROGRAMS["rmsnorm_linear"](), StructureStore(None, {})
     hooks = Hooks(stop=lambda: stop)
     result = search_structure(
         region, SCOPE, prover(), store, budget_s=stop is not None, hooks=hooks
     )
     assert result.report.stop is (stop or Stop.BUDGET)
-    assert store.get(region.structure) is None
+    assert store.get(family(region)) is None
     assert probe(region, SCOPE, prover(), (), None, PROBES, budget_s=0, hooks=Hooks()) is None
 
 
-def test_known_candidates_stop_too() -> None:
+def test_without_its_probes_a_search_serves_its_own_size():
+    region, (entry, result) = PROGRAMS["rmsnorm_linear"](), learned("rmsnorm_linear")
+    texts = dict.fromkeys(print_ugraph(v.candidate.ugraph) for v in result.candidates)
+    short = probe(region, SCOPE, prover(), (*texts,), None, PROBES, budget_s=0, hooks=Hooks())
+    assert short is not None and short.shapes == (region.extents,)
+    other = replace(region, extents={**region.extents, "a2": 3})
+    assert other.extents.keys() == region.extents.keys()
+    assert [e.serves(r) for e in (short, entry) for r in (region, other)] == [1, 0, 1, 1]
+    store = StructureStore(None, {})
+    store.put(family(region), short)
+    assert search_structure(region, SCOPE, prover(), store).report.states == 0
+    assert search_structure(other, SCOPE, prover(), store).report.states > 0
+    kept = store.get(family(region))
+    assert kept is not None and kept.probed and {g.text for g in kept.graphs} >= {*texts}
+
+
+def test_known_candidates_stop_too():
     region, (entry, _) = PROGRAMS["rmsnorm_linear"](), learned("rmsnorm_linear")
     for hooks, seconds, stop in (
         (Hooks(stop=lambda: Stop.INTERRUPTED), 60.0, Stop.INTERRUPTED),
@@ -219,7 +244,7 @@ def test_known_candidates_stop_too() -> None:
         assert known.report.stop is stop and not known.candidates
 
 
-def test_probe_shapes() -> None:
+def test_probe_shapes():
     region = PROGRAMS["rmsnorm_linear"]()
     (row,) = set(region.extents) - weight_axes(region)
     shapes: list[Mapping[str, int]] = [{**region.extents, row: n} for n in (2, 16, 256, 4096)]

@@ -1,7 +1,5 @@
 """A search that several processes share finds, counts and reports what one process does."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -21,8 +19,8 @@ from mirage_onnx.superopt import unit_pool
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal import Journal
+from mirage_onnx.superopt.outlines import Depth
 from mirage_onnx.superopt.result import Bound, Stop, default_bound
-from mirage_onnx.superopt.roles import Roles
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.shared_units import SharedUnits
 from mirage_onnx.superopt.space import ALL
@@ -115,7 +113,7 @@ def test_any_number_of_workers_gives_the_same(
     alone = searched(name, bound=bound)
     assert alone[4] is stop and alone[0]
     assert searched(name, bound=bound, workers=2) == alone
-    assert {isinstance(what, Roles) for _, what in shared} == {True, False}
+    assert {isinstance(what, Depth) for _, what in shared} == {True, False}
 
 
 def test_what_workers_find_is_what_is_found_here(started: list[WorkerProcess]) -> None:
@@ -130,7 +128,7 @@ def test_what_workers_find_is_what_is_found_here(started: list[WorkerProcess]) -
         assert list(units.outline(units.outputs).derivations) == list(outline.derivations)
         jobs: list[Job] = [(units.outputs, reads) for reads in outline.derivations]
         values = sorted({c for reads in outline.derivations for c in reads})
-        jobs += [((c,), roles) for c in values for roles in here.roles((c,))]
+        jobs += [job for c in values for job in here.jobs((c,), None)]
         for job in jobs:
             units.offer(0.0, job)
         assert units._pool is not None
@@ -141,7 +139,7 @@ def test_what_workers_find_is_what_is_found_here(started: list[WorkerProcess]) -
                     lambda job=job: job in units._pool._begun, timeout=LONG_S
                 )
             found = units._pool.result(job, LONG_S)
-            if isinstance(what, Roles):
+            if isinstance(what, Depth):
                 assert found == here.outline_part(classes, what)
             else:
                 assert found == here.run(classes, what)
@@ -168,10 +166,10 @@ def test_nothing_kept_is_given_to_a_worker(
     monkeypatch.setattr(UnitPool, "offer", lambda pool, floor_us, job: offered.append(job))
     with Journal(tmp_path / "journal", {"target": "h200"}) as journal:
         first = searched("rmsnorm_linear", workers=2, hooks=Hooks(journal))
-        before = {job for job in offered if not isinstance(job[1], Roles)}
+        before = {job for job in offered if not isinstance(job[1], Depth)}
         offered.clear()
         assert searched("rmsnorm_linear", workers=2, hooks=Hooks(journal)) == first
-    assert {job for job in offered if not isinstance(job[1], Roles)} < before
+    assert {job for job in offered if not isinstance(job[1], Depth)} < before
 
 
 def test_a_short_search_starts_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,12 @@
 """Which space the pipeline searches for a region, and in which bound."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 from search_programs import PROGRAMS
 
 from mirage_onnx.superopt.result import Bound, widened
-from mirage_onnx.superopt.space import ALL, EMITTED, Space, space_of
+from mirage_onnx.superopt.space import ALL, EMITTED, space_of
 
 
 @pytest.mark.parametrize(
@@ -16,11 +14,11 @@ from mirage_onnx.superopt.space import ALL, EMITTED, Space, space_of
     [("rmsnorm_linear", EMITTED), ("softmax_rows", EMITTED), ("gated_mlp_silu", EMITTED),
      ("attention", ALL), ("decode", ALL), ("linear_attention", ALL)],
 )  # fmt: skip
-def test_all_is_searched_where_activations_meet(program: str, space: Space) -> None:
+def test_all_is_searched_where_activations_meet(program, space):
     assert space_of(PROGRAMS[program]()) == space
 
 
-def test_the_bound_of_a_wider_space_is_no_narrower() -> None:
+def test_the_bound_of_a_wider_space_is_no_narrower():
     own = replace(Bound(), kernels=4, states=100)
     assert widened(own, EMITTED) == own
     assert widened(own, ALL) == replace(own, kernels=4, reads=3, states=60_000)

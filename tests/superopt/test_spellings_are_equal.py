@@ -4,8 +4,6 @@ A rule that is right by itself may meet what another one made. So whole programs
 spellings drawn from the e-graph are computed, block by block and iteration by iteration.
 """
 
-from __future__ import annotations
-
 import random
 import zlib
 from collections import Counter
@@ -42,14 +40,14 @@ PROGRAMS = {
 DRAWS = 60
 
 
-def saturated(text: str) -> tuple[EGraph, int]:
+def saturated(text):
     g = EGraph()
     root = insert(g, parse(text), {name: frozenset(a) for name, a in AXES.items()})
     saturate(g)
     return g, root
 
 
-def values(f: Formula, domain: Domain, seed: int):
+def values(f, domain, seed):
     """The value of ``f``, of inputs that do not depend on which of them it reads."""
     everything = Formula("add", tuple(Formula("var", value=name) for name in AXES))
     rng = np.random.default_rng(seed)
@@ -58,7 +56,7 @@ def values(f: Formula, domain: Domain, seed: int):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_drawn_spellings_have_the_same_value(name: str) -> None:
+def test_drawn_spellings_have_the_same_value(name):
     g, root = saturated(PROGRAMS[name])
     pick = random.Random(zlib.crc32(name.encode()))
     seen: set[Formula] = set()
@@ -80,7 +78,7 @@ def test_drawn_spellings_have_the_same_value(name: str) -> None:
     assert len(seen) - no_value.total() >= 3, no_value
 
 
-def test_all_operations_are_drawn() -> None:
+def test_all_operations_are_drawn():
     """Of these programs some spellings run a maximum, and some sum parts of an axis."""
     drawn = set()
     for name in ("weighted by exponentials", "scaled rows"):
@@ -90,7 +88,7 @@ def test_all_operations_are_drawn() -> None:
     assert {"scaled", "run", "psum", "pmax", "pscaled", "sum", "rmax"} <= drawn
 
 
-def test_a_wrong_union_is_noticed() -> None:
+def test_a_wrong_union_is_noticed():
     g, root = saturated("sum[k](x*w)")
     axes = {name: frozenset(a) for name, a in AXES.items()}
     g.union(root, insert(g, parse("sum[k](x) * sum[k](w)"), axes))

@@ -1,9 +1,6 @@
 """The store of what is known of structures: what is put comes back, what is damaged does not."""
 
-from __future__ import annotations
-
 from functools import cache
-from pathlib import Path
 
 import pytest
 from search_programs import PROGRAMS
@@ -14,7 +11,7 @@ from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.renumber import Known, renumber
 from mirage_onnx.superopt.result import Bound
 from mirage_onnx.superopt.search_structure import Scope, probe, search_proven
-from mirage_onnx.superopt.structures import Entry, StructureStore, cache_folder, dominant
+from mirage_onnx.superopt.structures import StructureStore, cache_folder, dominant
 from mirage_onnx.target import H200
 
 SETTING = {"target": "a", "generator": "1"}
@@ -22,7 +19,7 @@ REGION = PROGRAMS["residual_rmsnorm"]()
 
 
 @cache
-def entry() -> Entry:
+def entry():
     scope, hooks = Scope(H200), Hooks()
     _, proven = search_proven(REGION, scope, prover(), budget_s=60, hooks=hooks)
     found = probe(REGION, scope, prover(), proven, None, (16, 256), budget_s=60, hooks=hooks)
@@ -30,7 +27,7 @@ def entry() -> Entry:
     return found
 
 
-def stored(folder: Path) -> Path:
+def stored(folder):
     store = StructureStore(folder, SETTING)
     store.put(REGION.structure, entry())
     path = store.path(REGION.structure)
@@ -38,32 +35,32 @@ def stored(folder: Path) -> Path:
     return path
 
 
-def test_another_process_finds_what_was_put(tmp_path: Path) -> None:
+def test_another_process_finds_what_was_put(tmp_path):
     path = stored(tmp_path / "new" / "folder")
     assert StructureStore(path.parent, SETTING).get(REGION.structure) == entry()
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-def test_equal_entries_are_equal_bytes(tmp_path: Path) -> None:
+def test_equal_entries_are_equal_bytes(tmp_path):
     first, second = stored(tmp_path / "a"), stored(tmp_path / "b")
     assert first.name == second.name and first.read_bytes() == second.read_bytes()
 
 
-def test_other_settings_and_structures_have_none(tmp_path: Path) -> None:
+def test_other_settings_and_structures_have_none(tmp_path):
     stored(tmp_path)
     assert StructureStore(tmp_path, {**SETTING, "generator": "2"}).get(REGION.structure) is None
     other = PROGRAMS["residual_layernorm"]().structure
     assert StructureStore(tmp_path, SETTING).get(other) is None
 
 
-def test_memory_only() -> None:
+def test_memory_only():
     store = StructureStore(None, SETTING)
     store.put(REGION.structure, entry())
     assert store.get(REGION.structure) == entry() and store.path(REGION.structure) is None
 
 
 @pytest.mark.parametrize("damage", ["byte", "end", "start", "version", "empty", "renamed"])
-def test_damage_is_as_if_nothing_was_there(tmp_path: Path, damage: str) -> None:
+def test_damage_is_as_if_nothing_was_there(tmp_path, damage):
     path = stored(tmp_path)
     data = path.read_bytes()
     structure = REGION.structure
@@ -90,14 +87,14 @@ def test_damage_is_as_if_nothing_was_there(tmp_path: Path, damage: str) -> None:
     assert StructureStore(tmp_path, SETTING).get(structure) == entry()
 
 
-def test_a_folder_that_cannot_be_written_costs_only_the_file(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_costs_only_the_file(tmp_path):
     (tmp_path / "file").write_text("")
     store = StructureStore(tmp_path / "file", SETTING)
     store.put(REGION.structure, entry())
     assert store.get(REGION.structure) == entry()
 
 
-def test_only_canonical_texts_are_known() -> None:
+def test_only_canonical_texts_are_known():
     text = entry().graphs[0].text
     assert Known.of(text) == entry().graphs[0]
     for wrong in ("", text[: len(text) // 2], text.replace("\n", "\n\n", 1), f"{text}x"):
@@ -105,7 +102,7 @@ def test_only_canonical_texts_are_known() -> None:
             Known.of(wrong)
 
 
-def test_the_best_of_every_shape_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_of_every_shape_are_kept(monkeypatch):
     graphs, shapes = entry().graphs, entry().shapes
     monkeypatch.setattr(structures, "MAX_GRAPHS", len(graphs) - 1)
     kept = dominant(graphs, shapes, H200, Bound())
@@ -116,19 +113,19 @@ def test_the_best_of_every_shape_are_kept(monkeypatch: pytest.MonkeyPatch) -> No
         assert best.predicted_us == renumber(kept, extents, H200, Bound())[0].predicted_us
 
 
-def test_ties_keep_their_order() -> None:
+def test_ties_keep_their_order():
     graphs = entry().graphs
     twice = [g for g in graphs for _ in range(2)]
     ranked = [r.known.text for r in renumber(twice, REGION.extents, H200, Bound())]
     assert ranked[::2] == [r.known.text for r in renumber(graphs, REGION.extents, H200, Bound())]
 
 
-def test_what_does_not_fit_is_left_out() -> None:
+def test_what_does_not_fit_is_left_out():
     (axis,) = (a for a, n in REGION.extents.items() if n == 4096)
     assert renumber(entry().graphs, {**REGION.extents, axis: 1 << 24}, H200, Bound()) == ()
 
 
-def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("MIRAGE_ONNX_CACHE", "off")
     assert cache_folder() is None
     monkeypatch.delenv("MIRAGE_ONNX_CACHE")

@@ -1,9 +1,6 @@
 """Layouts of general block graphs: what the golden kernels get, and that nothing moves in vain."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
@@ -12,7 +9,7 @@ from goldens import GOLDENS, golden
 from random_ugraphs import random_program
 
 from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import Kernel, KTensor, Layout, Phase, UGraph
+from mirage_onnx.ir.ugraph import Layout, Phase
 from mirage_onnx.superopt.lanes import LOOP_WEIGHT, WEIGHTS, Contraction, Lanes, choose_lanes
 from mirage_onnx.superopt.tiled_layouts import Conversion, tiled_layouts
 from mirage_onnx.superopt.tiled_layouts import conversions as conversions_of
@@ -22,29 +19,29 @@ ROW, COLUMN, DEPTH, SHARED = Layout.ROW, Layout.COLUMN, Layout.DEPTH, Layout.SHA
 UNIFORM, VECTOR = Layout.UNIFORM, Layout.VECTOR
 
 
-def tensors(graph: UGraph) -> dict[str, KTensor]:
+def tensors(graph):
     return {t.name: t for t in graph.tensors}
 
 
-def laid_out(kernel: Kernel, of: Mapping[str, KTensor]) -> Kernel:
+def laid_out(kernel, of):
     return replace(kernel, ops=tiled_layouts(kernel, of))
 
 
-def conversions(kernel: Kernel) -> tuple[Conversion, ...]:
+def conversions(kernel):
     """Those of a kernel that has its layouts, in the order of the operations."""
     if not any(op.op == "matmul" for op in kernel.ops):
         return conversions_of(kernel, (), ())
     return conversions_of(kernel, *choose_lanes(kernel))
 
 
-def kernels(*names: str) -> Iterator[tuple[str, Kernel, dict[str, KTensor]]]:
+def kernels(*names):
     for g in GOLDENS:
         if not names or g.name in names:
             for k in g.ugraph.kernels:
                 yield f"{g.name}-{k.name}", k, tensors(g.ugraph)
 
 
-def parse(text: str) -> tuple[Kernel, dict[str, KTensor]]:
+def parse(text):
     graph = parse_ugraph("ugraph 1\n" + text)
     return graph.kernels[0], tensors(graph)
 
@@ -53,7 +50,7 @@ EVERY = [pytest.param(k, t, id=name) for name, k, t in kernels()]
 
 
 @pytest.mark.parametrize(("kernel", "of"), EVERY)
-def test_the_operations_stay_the_same(kernel: Kernel, of: Mapping[str, KTensor]) -> None:
+def test_the_operations_stay_the_same(kernel, of):
     done = tiled_layouts(kernel, of)
     for before, after in zip(kernel.ops, done, strict=True):
         assert replace(before, layout=after.layout, args=after.args) == after
@@ -63,13 +60,13 @@ def test_the_operations_stay_the_same(kernel: Kernel, of: Mapping[str, KTensor])
 
 
 @pytest.mark.parametrize(("kernel", "of"), EVERY)
-def test_layouts_of_layouts(kernel: Kernel, of: Mapping[str, KTensor]) -> None:
+def test_layouts_of_layouts(kernel, of):
     once = laid_out(kernel, of)
     assert laid_out(once, of) == once
 
 
 @pytest.mark.parametrize(("kernel", "of"), EVERY)
-def test_what_a_contraction_takes(kernel: Kernel, of: Mapping[str, KTensor]) -> None:
+def test_what_a_contraction_takes(kernel, of):
     """Fragments of its side, vectors of depth, shared tiles, or a conversion says otherwise."""
     kernel = laid_out(kernel, of)
     moved = {(c.value, c.target) for c in conversions(kernel)}
@@ -80,7 +77,7 @@ def test_what_a_contraction_takes(kernel: Kernel, of: Mapping[str, KTensor]) -> 
                 assert layout in (side, DEPTH, SHARED) or (arg, side) in moved
 
 
-def test_online_attention() -> None:
+def test_online_attention():
     """Both contractions in registers: probabilities are an operand where they lie."""
     g = golden("attention_online")
     kernel = laid_out(g.ugraph.kernels[0], tensors(g.ugraph))
@@ -93,7 +90,7 @@ def test_online_attention() -> None:
     assert kernel.ops[4].args == (0, 1)
 
 
-def test_a_cluster_exchanges_what_it_reduces() -> None:
+def test_a_cluster_exchanges_what_it_reduces():
     g = golden("attention_cluster")
     kernel = laid_out(g.ugraph.kernels[0], tensors(g.ugraph))
     assert [c for c in conversions(kernel) if c.kind == "dsmem"] == [
@@ -103,7 +100,7 @@ def test_a_cluster_exchanges_what_it_reduces() -> None:
     ]
 
 
-def test_a_statistic_of_operand_b_is_shuffled_once() -> None:
+def test_a_statistic_of_operand_b_is_shuffled_once():
     """One number per key lies over the groups, and scales the columns of the logits."""
     g = golden("qknorm_attention")
     kernel = laid_out(g.ugraph.kernels[0], tensors(g.ugraph))
@@ -114,7 +111,7 @@ def test_a_statistic_of_operand_b_is_shuffled_once() -> None:
     assert costed[0][1:] == (ROW, COLUMN, "movmatrix")
 
 
-def test_a_contraction_over_the_rows_of_a_result() -> None:
+def test_a_contraction_over_the_rows_of_a_result():
     """What both orders of the first contraction cannot serve is transposed inside the warp."""
     kernel, of = parse(
         """tensor i0 f16[a0,a2] input
@@ -142,7 +139,7 @@ kernel k0 grid=- cluster=- loop=-
     assert kinds == ["free", "movmatrix"]
 
 
-def test_a_contraction_over_what_was_repeated_goes_through_shared_memory() -> None:
+def test_a_contraction_over_what_was_repeated_goes_through_shared_memory():
     kernel, of = parse("""tensor i0 f16[a3,a0,a2] input
 tensor i1 f16[a3,a1,a2] input
 tensor i2 f16[a4,a3] input
@@ -160,12 +157,12 @@ kernel k0 grid= cluster=- loop=-
     assert [c.kind for c in found] == ["shared"]
 
 
-def test_shared_memory_is_the_dearest_way() -> None:
+def test_shared_memory_is_the_dearest_way():
     assert WEIGHTS["free"] == 0 < WEIGHTS["movmatrix"] < WEIGHTS["shared"]
     assert LOOP_WEIGHT > 1
 
 
-def test_weights_are_operand_a() -> None:
+def test_weights_are_operand_a():
     """As in streaming kernels: sixteen of their columns with eight rows of activations."""
     g = golden("gated_mlp")
     kernel = laid_out(g.ugraph.kernels[0], tensors(g.ugraph))
@@ -174,11 +171,11 @@ def test_weights_are_operand_a() -> None:
             assert of_role(kernel, op.args[0], tensors(g.ugraph)) == "weight"
 
 
-def of_role(kernel: Kernel, index: int, of: Mapping[str, KTensor]) -> str:
+def of_role(kernel, index, of):
     return of[kernel.ops[index].tensor].role
 
 
-def test_kernels_without_contractions() -> None:
+def test_kernels_without_contractions():
     by_name = {name: (k, t) for name, k, t in kernels("attention_split_kv", "softmax_rows")}
     merge = laid_out(*by_name["attention_split_kv-k1"])
     assert [op.layout for op in merge.ops] == [SHARED, SHARED, VECTOR] + [SHARED] * 5 + [VECTOR] * 4
@@ -188,7 +185,7 @@ def test_kernels_without_contractions() -> None:
     assert {op.layout for op in rows.ops if not op.axes} == {UNIFORM}
 
 
-def test_a_transposed_load_is_copied() -> None:
+def test_a_transposed_load_is_copied():
     kernel, of = parse("""tensor i0 f16[a1,a0] input
 tensor i1 f16[a0,a1] input
 tensor o0 f16[a0,a1] output
@@ -202,7 +199,7 @@ kernel k0 grid=a0 cluster=- loop=-
     assert [op.layout for op in laid_out(kernel, of).ops] == [SHARED, VECTOR, VECTOR, VECTOR]
 
 
-def least_moves(kernel: Kernel) -> int:
+def least_moves(kernel):
     """The least weight of conversions over all ways to lay out every value, by trying them."""
     ops = kernel.ops
     frames: list[Lanes] = []
@@ -229,7 +226,7 @@ def least_moves(kernel: Kernel) -> int:
     return least
 
 
-def moves(kernel: Kernel, lanes: Mapping[int, Lanes]) -> int | None:
+def moves(kernel, lanes):
     """The weight of the conversions of one way; None where a reduction would move its result."""
     total = 0
     for i, op in enumerate(kernel.ops):
@@ -249,7 +246,7 @@ def moves(kernel: Kernel, lanes: Mapping[int, Lanes]) -> int | None:
     return total
 
 
-def cost_of(kernel: Kernel) -> int:
+def cost_of(kernel):
     return sum(
         WEIGHTS[c.kind] * (LOOP_WEIGHT if kernel.ops[c.value].phase is Phase.LOOP else 1)
         for c in conversions(kernel)
@@ -268,11 +265,11 @@ SMALL = ("gated_mlp", "lora", "mla", "pooled_linear", "gqa_decode", "norm_linear
         if any(op.op == "matmul" for op in k.ops)
     ],
 )
-def test_no_layouts_move_less(kernel: Kernel, of: Mapping[str, KTensor]) -> None:
+def test_no_layouts_move_less(kernel, of):
     assert cost_of(laid_out(kernel, of)) == least_moves(kernel)
 
 
-def test_no_layouts_of_random_kernels_move_less() -> None:
+def test_no_layouts_of_random_kernels_move_less():
     compared = moved = 0
     for seed in range(300):
         graph = random_program(random.Random(seed)).graph

@@ -1,41 +1,35 @@
 """Numbers of general block graphs: limits, order, and what is known of such kernels on an H200."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from goldens import GOLDENS, Golden, golden
+from goldens import GOLDENS, golden
 
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, ugraph_extents
+from mirage_onnx.ir.ugraph import KernelParams, ugraph_extents
 from mirage_onnx.superopt import tiled_cost as model
-from mirage_onnx.superopt.cost import Cost
 from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.thread import assign_layouts
 from mirage_onnx.superopt.tiled_layouts import tiled_layouts
 from mirage_onnx.superopt.tiled_numbers import solve_tiled, tiled_cost
 from mirage_onnx.target import H200
 
-Solved = tuple[tuple[Cost, KernelParams], ...]
 
-
-def tensors(g: Golden) -> dict[str, KTensor]:
+def tensors(g):
     return {t.name: t for t in g.ugraph.tensors}
 
 
-def laid_out(g: Golden, index: int = 0) -> Kernel:
+def laid_out(g, index=0):
     kernel = g.ugraph.kernels[index]
     return replace(kernel, ops=tiled_layouts(kernel, tensors(g)))
 
 
-def solved(name: str, extents: Mapping[str, int], target=H200, **more) -> Solved:
+def solved(name, extents, target=H200, **more):
     g = golden(name)
     return solve_tiled(laid_out(g), tensors(g), extents, target, **more)
 
 
-def total_us(name: str, extents: Mapping[str, int]) -> float:
+def total_us(name, extents):
     """Of all kernels of a µGraph, each with its best numbers."""
     g = golden(name)
     known, total, chosen = dict(extents), 0.0, []
@@ -51,17 +45,17 @@ def total_us(name: str, extents: Mapping[str, int]) -> float:
     return total
 
 
-def heads(count: int, queries: int, keys: int, width: int) -> dict[str, int]:
+def heads(count, queries, keys, width):
     """Extents of ``attention_online`` and ``attention_cluster``."""
     return {"a0": count, "a1": keys, "a2": width, "a3": queries, "a4": width}
 
 
-def split_heads(count: int, queries: int, keys: int, width: int) -> dict[str, int]:
+def split_heads(count, queries, keys, width):
     """The same of ``attention_split_kv``, which splits the keys."""
     return {"a0": count, "a1": queries, "a2": width, "a3": keys, "a4": width}
 
 
-def linear(rows: int, depth: int = 4096, columns: int = 4096) -> dict[str, int]:
+def linear(rows, depth=4096, columns=4096):
     return {"a0": depth, "a1": columns, "a2": rows}
 
 
@@ -75,7 +69,7 @@ CHANGES = {"as they are": lambda n: n, "ones": lambda n: 1, "odd": lambda n: 3 *
 
 @pytest.mark.parametrize(("g", "index"), EVERY)
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_numbers_respect_the_limits(g: Golden, index: int, change) -> None:
+def test_numbers_respect_the_limits(g, index, change):
     extents = {a: change(n) for a, n in g.region.extents.items()}
     kernel = laid_out(g, index)
     found = solve_tiled(kernel, tensors(g), extents, H200)
@@ -97,14 +91,14 @@ def test_numbers_respect_the_limits(g: Golden, index: int, change) -> None:
 
 
 @pytest.mark.parametrize(("g", "index"), EVERY)
-def test_one_point_costs_what_it_costs_among_all(g: Golden, index: int) -> None:
+def test_one_point_costs_what_it_costs_among_all(g, index):
     kernel = laid_out(g, index)
     for cost, params in solve_tiled(kernel, tensors(g), g.region.extents, H200, keep=20):
         assert tiled_cost(kernel, tensors(g), g.region.extents, params, H200) == cost
 
 
 @pytest.mark.parametrize(("g", "index"), EVERY)
-def test_no_enumerated_point_is_cheaper(g: Golden, index: int) -> None:
+def test_no_enumerated_point_is_cheaper(g, index):
     """Neighbours of the best point, evaluated alone, are no better."""
     kernel = laid_out(g, index)
     (best, params), *_ = solve_tiled(kernel, tensors(g), g.region.extents, H200)
@@ -119,7 +113,7 @@ def test_no_enumerated_point_is_cheaper(g: Golden, index: int) -> None:
 
 @pytest.mark.parametrize("axis", ["a0", "a1", "a2", "a3"])
 @pytest.mark.parametrize("name", ["attention_online", "attention_cluster"])
-def test_more_work_takes_longer(name: str, axis: str) -> None:
+def test_more_work_takes_longer(name, axis):
     times = []
     for factor in (1, 4, 16, 64):
         extents = heads(4, 64, 1024, 16)
@@ -130,7 +124,7 @@ def test_more_work_takes_longer(name: str, axis: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["softmax_rows", "residual_norm", "elementwise_chain", "lora"])
-def test_more_of_everything_takes_longer(name: str) -> None:
+def test_more_of_everything_takes_longer(name):
     g = golden(name)
     times = []
     for factor in (1, 2, 4, 8):
@@ -139,7 +133,7 @@ def test_more_of_everything_takes_longer(name: str) -> None:
     assert times == sorted(times)
 
 
-def test_a_slower_memory_and_slower_tensor_cores() -> None:
+def test_a_slower_memory_and_slower_tensor_cores():
     memory = replace(H200, stream_tbps=H200.stream_tbps / 2)
     cores = replace(H200, mma_tflops=H200.mma_tflops / 2)
     decode, prefill = heads(64, 1, 4096, 128), linear(8192)
@@ -147,18 +141,18 @@ def test_a_slower_memory_and_slower_tensor_cores() -> None:
     assert best_us("norm_linear", prefill, cores) > 1.5 * best_us("norm_linear", prefill)
 
 
-def best_us(name: str, extents: Mapping[str, int], target=H200) -> float:
+def best_us(name, extents, target=H200):
     return solved(name, extents, target)[0][0].time_us
 
 
-def test_special_functions_have_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_special_functions_have_a_price(monkeypatch):
     prefill = heads(32, 2048, 2048, 64)
     before = best_us("attention_online", prefill)
     monkeypatch.setattr(model, "SPECIALS", model.SPECIALS / 4)
     assert best_us("attention_online", prefill) > 1.2 * before
 
 
-def test_streaming_attention_fills_the_chip_or_is_slow() -> None:
+def test_streaming_attention_fills_the_chip_or_is_slow():
     """64 heads of one query: 134 MB, whose streaming read takes 34.3 us, some of it launch."""
     extents = heads(64, 1, 4096, 128)
     (cost, params), *_ = solved("attention_cluster", extents)
@@ -170,7 +164,7 @@ def test_streaming_attention_fills_the_chip_or_is_slow() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 4, 8])
-def test_few_heads_are_split(count: int) -> None:
+def test_few_heads_are_split(count):
     alone = best_us("attention_online", heads(count, 1, 8192, 128))
     cluster = best_us("attention_cluster", heads(count, 1, 8192, 128))
     split = total_us("attention_split_kv", split_heads(count, 1, 8192, 128))
@@ -178,19 +172,19 @@ def test_few_heads_are_split(count: int) -> None:
     assert split < alone / 4
 
 
-def test_split_keys_cost_a_launch_more() -> None:
+def test_split_keys_cost_a_launch_more():
     """Where one block has hardly any keys, a second kernel is more than it saves."""
     alone = best_us("attention_online", heads(128, 1, 128, 64))
     assert total_us("attention_split_kv", split_heads(128, 1, 128, 64)) > alone
 
 
-def test_little_attention_is_mostly_latency() -> None:
+def test_little_attention_is_mostly_latency():
     """(2,256,64)x(2,64,4096): 0.5 GFLOP and 2.3 MB; peers take 18 us, a read of it 4.8."""
     time_us = best_us("attention_cluster", heads(2, 256, 4096, 64))
     assert 3.0 < time_us < 12.0
 
 
-def test_a_long_prefill_is_bound_by_the_tensor_cores() -> None:
+def test_a_long_prefill_is_bound_by_the_tensor_cores():
     (cost, params), *_ = solved("norm_linear", linear(4096))
     assert cost.flops == 2 * 4096**3
     at_peak_us = cost.flops / (H200.mma_tflops * 1e6)
@@ -201,7 +195,7 @@ def test_a_long_prefill_is_bound_by_the_tensor_cores() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 8, 16])
-def test_as_a_streaming_kernel_where_both_are_possible(rows: int) -> None:
+def test_as_a_streaming_kernel_where_both_are_possible(rows):
     """Of the same block graph the model of the streaming family, which was measured, says so."""
     g = golden("norm_linear")
     (kernel,) = g.ugraph.kernels
@@ -215,7 +209,7 @@ def test_as_a_streaming_kernel_where_both_are_possible(rows: int) -> None:
     assert best_us("norm_linear", linear(rows)) == pytest.approx(measured.time_us, rel=0.1)
 
 
-def test_rows_are_padded_to_fragments() -> None:
+def test_rows_are_padded_to_fragments():
     """One query takes the tensor cores as long as sixteen."""
     g = golden("attention_online")
     kernel, of = laid_out(g), tensors(g)
@@ -232,7 +226,7 @@ def test_rows_are_padded_to_fragments() -> None:
     assert more.blocks == 2 * sixteen.blocks
 
 
-def test_blocks_wait_one_wave_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_wait_one_wave_after_the_other(monkeypatch):
     monkeypatch.setattr(model, "WAVE_US", 0.0)
     g = golden("attention_online")
     kernel, of = laid_out(g), tensors(g)
@@ -248,7 +242,7 @@ def test_blocks_wait_one_wave_after_the_other(monkeypatch: pytest.MonkeyPatch) -
     assert 1.9 < times[2] / times[1] < 2.1
 
 
-def test_one_stage_does_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_stage_does_not_overlap(monkeypatch):
     """With nothing else to limit the rate, a second stage hides the shorter of the two times."""
     monkeypatch.setattr(model, "LOADED_LATENCY_US", 1e-6)
     g = golden("attention_online")
@@ -267,7 +261,7 @@ def test_one_stage_does_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     assert two.time_us == pytest.approx(three.time_us, rel=0.02)
 
 
-def test_points_that_do_not_fit_are_counted() -> None:
+def test_points_that_do_not_fit_are_counted():
     extents = heads(64, 16, 4096, 128)
     dropped: Counter[str] = Counter()
     assert solved("attention_online", extents, pruned=dropped)
@@ -285,19 +279,19 @@ def test_points_that_do_not_fit_are_counted() -> None:
     ) is None  # fmt: skip
 
 
-def test_no_clusters_where_the_target_has_none() -> None:
+def test_no_clusters_where_the_target_has_none():
     extents = heads(8, 1, 8192, 128)
     assert any(p.cluster > 1 for _, p in solved("attention_cluster", extents))
     plain = replace(H200, has_clusters=False)
     assert all(p.cluster == 1 for _, p in solved("attention_cluster", extents, plain))
 
 
-def test_every_rank_of_a_cluster_has_work() -> None:
+def test_every_rank_of_a_cluster_has_work():
     for _, p in solved("attention_cluster", heads(1, 1, 5, 16), keep=50):
         assert -(-5 // p.cluster) * (p.cluster - 1) < 5
 
 
-def test_parts_of_unknown_number_are_sixteen() -> None:
+def test_parts_of_unknown_number_are_sixteen():
     g = golden("attention_split_kv")
     kernel, extents = laid_out(g, 1), split_heads(8, 1, 8192, 128)
     unknown = solve_tiled(kernel, tensors(g), extents, H200)
@@ -307,7 +301,7 @@ def test_parts_of_unknown_number_are_sixteen() -> None:
     assert more[0][0].dram_bytes > unknown[0][0].dram_bytes
 
 
-def test_a_finer_split_writes_more() -> None:
+def test_a_finer_split_writes_more():
     g = golden("attention_split_kv")
     kernel, extents = laid_out(g), split_heads(8, 1, 8192, 128)
     fine, coarse = (
@@ -319,16 +313,16 @@ def test_a_finer_split_writes_more() -> None:
     assert fine.dram_bytes > coarse.dram_bytes
 
 
-def test_keep() -> None:
+def test_keep():
     assert len(solved("attention_online", heads(64, 16, 4096, 128), keep=3)) == 3
 
 
-def test_only_what_is_allowed() -> None:
+def test_only_what_is_allowed():
     extents = heads(64, 16, 4096, 128)
     every = solved("attention_cluster", extents, keep=10_000)
     assert len(every) > 200
 
-    def allow(params: KernelParams) -> bool:
+    def allow(params):
         return params.warps == 1 and params.stages == 4
 
     allowed = solved("attention_cluster", extents, keep=5, allow=allow)

@@ -1,7 +1,5 @@
 """What a unit found, through JSON and back; anything else is refused."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -9,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from goldens import GOLDENS, Golden
+from goldens import GOLDENS
 
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.ir.text import print_kernel
@@ -23,7 +21,7 @@ from mirage_onnx.superopt.unit_record import (
 )
 
 
-def records(golden: Golden) -> tuple[BuiltRecord, ...]:
+def records(golden):
     pairs = zip(golden.ugraph.kernels, golden.params, strict=True)
     return tuple(
         BuiltRecord(math.pi * (i + 1), print_kernel(k), (p.to_text(), p.to_text()), (4, i), (7,))
@@ -32,7 +30,7 @@ def records(golden: Golden) -> tuple[BuiltRecord, ...]:
 
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: g.name)
-def test_kernels_come_back(golden: Golden) -> None:
+def test_kernels_come_back(golden):
     found = tuple(decode_built(json.loads(json.dumps(encode_built(r)))) for r in records(golden))
     assert found == records(golden)
     assert tuple(r.kernel() for r in found) == golden.ugraph.kernels
@@ -47,7 +45,7 @@ UNIT = UnitRecord(
 )
 
 
-def test_units_come_back() -> None:
+def test_units_come_back():
     for unit in (UNIT, UnitRecord()):
         assert decode_unit(json.loads(json.dumps(encode_unit(unit)))) == unit
 
@@ -65,7 +63,7 @@ WRONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("part", "value"), [(p, v) for p, vs in WRONG.items() for v in vs])
-def test_other_values_are_refused(part: str, value: object) -> None:
+def test_other_values_are_refused(part, value):
     found = copy.deepcopy(encode_unit(UNIT))
     found[part] = value
     with pytest.raises(MirageError) as caught:
@@ -76,14 +74,14 @@ def test_other_values_are_refused(part: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("params", [1]), ("params", 1), ("reads", ["1"]), ("exponentials", None)]
 )
-def test_other_kernels_are_refused(name: str, value: object) -> None:
+def test_other_kernels_are_refused(name, value):
     with pytest.raises(MirageError):
         decode_built({**encode_built(UNIT.built[0]), name: value})
     with pytest.raises(MirageError):
         decode_unit([])
 
 
-def test_texts_are_checked_where_they_are_read() -> None:
+def test_texts_are_checked_where_they_are_read():
     good = UNIT.built[0]
     for text in ("", "kernel", good.text * 2, good.text.replace("phase", ""), good.text[:-1]):
         if text != good.text:

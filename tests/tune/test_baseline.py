@@ -1,7 +1,5 @@
 """What ONNX Runtime's kernels are said to cost: interpolation, fusions, the unknown."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from importlib import resources
@@ -27,11 +25,11 @@ TABLE = Table(
     ("elements", "us"),
     [(1000, 1.0), (2000, 1.5), (3000, 2.0), (1, 1.0), (6000, 4.0), (30000, 20.0)],
 )
-def test_between_points_and_beyond(elements: int, us: float) -> None:
+def test_between_points_and_beyond(elements, us):
     assert TABLE.op_us("Exp", elements) == pytest.approx(us)
 
 
-def test_an_operator_without_a_row() -> None:
+def test_an_operator_without_a_row():
     assert TABLE.op_us("Erf", 1000) is None
 
 
@@ -48,12 +46,12 @@ def test_an_operator_without_a_row() -> None:
         (1, 16, 16, 2.0),
     ],
 )
-def test_contractions(m: int, k: int, n: int, us: float) -> None:
+def test_contractions(m, k, n, us):
     assert TABLE.matmul_us(m, k, n) == pytest.approx(us)
     assert TABLE.matmul_us(m, n, k) == pytest.approx(us)
 
 
-def test_more_never_costs_less() -> None:
+def test_more_never_costs_less():
     table = load_table(H200)
     assert table is not None
     for op in table.ops:
@@ -67,7 +65,7 @@ def test_more_never_costs_less() -> None:
     assert all(b > 0.8 * a for a, b in pairwise(rows))
 
 
-def test_the_table_names_its_source() -> None:
+def test_the_table_names_its_source():
     table = load_table(H200)
     assert table is not None
     assert "onnxruntime" in table.source
@@ -76,19 +74,19 @@ def test_the_table_names_its_source() -> None:
     assert load_table(replace(H200, name="unmeasured")) is None
 
 
-def times(net: Net, *outputs: str, table: Table = TABLE) -> dict[str, float]:
+def times(net, *outputs, table=TABLE):
     program = import_model(load_model(net.model(*outputs)))
     found = node_times_us(program, table)
     return {n.op_type: found[n.name] for n in program.nodes if n.name in found}
 
 
-def test_nodes() -> None:
+def test_nodes():
     net = Net()
     y = net.Mul(net.Exp(net.MatMul(net.input(1, 64), net.weight(64, 64))), net.input(1, 64))
     assert times(net, y) == {"MatMul": 2.0, "Exp": 1.0, "Mul": 1.5}
 
 
-def test_the_larger_of_input_and_output_counts() -> None:
+def test_the_larger_of_input_and_output_counts():
     net = Net()
     assert times(net, net.ReduceMean(net.Exp(net.input(4, 1500)), [-1]), table=with_mean()) == {
         "Exp": 4.0,
@@ -96,43 +94,43 @@ def test_the_larger_of_input_and_output_counts() -> None:
     }
 
 
-def with_mean() -> Table:
+def with_mean():
     return replace(TABLE, ops={**TABLE.ops, "ReduceMean": TABLE.ops["Exp"]})
 
 
-def test_a_bias_is_free() -> None:
+def test_a_bias_is_free():
     net = Net()
     y = net.Add(net.MatMul(net.input(1, 64), net.weight(64, 64)), net.weight(64))
     assert times(net, y) == {"MatMul": 2.0, "Add": 0.0}
 
 
-def test_another_sum_is_not_a_bias() -> None:
+def test_another_sum_is_not_a_bias():
     net = Net()
     y = net.Add(net.MatMul(net.input(1, 64), net.weight(64, 64)), net.input(1, 64))
     assert times(net, y) == {"MatMul": 2.0, "Add": 1.5}
 
 
-def test_a_bias_of_a_result_that_others_read_is_not_free() -> None:
+def test_a_bias_of_a_result_that_others_read_is_not_free():
     net = Net()
     y = net.MatMul(net.input(1, 64), net.weight(64, 64))
     assert times(net, net.Add(y, net.weight(64)), y)["Add"] == 1.5
 
 
-def test_of_a_pair_one_is_free() -> None:
+def test_of_a_pair_one_is_free():
     net = Net()
     x = net.input(1, 100)
     assert times(net, net.Mul(x, net.Sigmoid(x))) == {"Sigmoid": 0.0, "Mul": 1.5}
 
 
 @pytest.mark.parametrize("op", sorted(FREE - {"Dropout"}))
-def test_moves_of_nothing_are_free(op: str) -> None:
+def test_moves_of_nothing_are_free(op):
     net = Net()
     x = net.input(1, 64)
     arguments = {"Reshape": ([64],), "Squeeze": ([0],), "Unsqueeze": ([0],)}.get(op, ())
     assert times(net, net.Exp(getattr(net, op)(x, *arguments)))[op] == 0.0
 
 
-def test_the_unknown_costs_nothing() -> None:
+def test_the_unknown_costs_nothing():
     net = Net()
     x = net.input(2, 64)
     y = net.Gather(x, [0])
@@ -140,21 +138,21 @@ def test_the_unknown_costs_nothing() -> None:
     assert times(net, z) == {}
 
 
-def test_an_elementwise_operator_without_a_row_costs_as_its_like() -> None:
+def test_an_elementwise_operator_without_a_row_costs_as_its_like():
     net = Net()
     assert times(net, net.Tanh(net.input(1, 1000))) == {"Tanh": 1.0}
     net = Net()
     assert times(net, net.Max(net.input(1, 100), net.input(1, 100))) == {"Max": 1.5}
 
 
-def test_dynamic_shapes_and_runtime_matrices_cost_nothing() -> None:
+def test_dynamic_shapes_and_runtime_matrices_cost_nothing():
     net = Net()
     assert times(net, net.Exp(net.input("batch", 64))) == {}
     net = Net()
     assert times(net, net.MatMul(net.input(8, 64), net.input(64, 64))) == {}
 
 
-def test_every_pair_of_the_fusion_table_has_one_side() -> None:
+def test_every_pair_of_the_fusion_table_has_one_side():
     path = resources.files("mirage_onnx.tune").joinpath("tables", "ort_fusions.json")
     pairs = json.loads(path.read_text())["pairs"]
     assert pairs
@@ -162,7 +160,7 @@ def test_every_pair_of_the_fusion_table_has_one_side() -> None:
     assert len({(a, b) for a, b, _ in pairs}) == len(pairs)
 
 
-def test_contractions_of_two_activations_take_what_their_bytes_take() -> None:
+def test_contractions_of_two_activations_take_what_their_bytes_take():
     net = Net()
     a, b = net.input(4, 8, 512), net.input(4, 512, 1024)
     program = import_model(load_model(net.model(net.Exp(net.MatMul(a, b)))))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,12 @@ import onnxruntime as ort
 import pytest
 
 from mirage_onnx import pipeline
-from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator import run_kernel
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import load_model
 from mirage_onnx.target import H200
 from mirage_onnx.tune import measure
-from mirage_onnx.tune.measure import Inputs, Oracle, draw, measure_region, prepare
+from mirage_onnx.tune.measure import Inputs, draw, measure_region, prepare
 from mirage_onnx.tune.ort_run import region_model
 from mirage_onnx.verify.weights import sample_weights
 
@@ -29,64 +28,64 @@ MODELS = Path(__file__).resolve().parents[2] / "models"
 class EmulatedGpu:
     """What ``measure`` needs of a ``Gpu``: an address is an index of an array of bytes."""
 
-    def __init__(self, speeds: list[float] | None = None) -> None:
+    def __init__(self, speeds=None):
         self.arrays: list[np.ndarray] = []
         self.speeds = speeds or []
 
     @contextmanager
-    def scope(self) -> Iterator[None]:
+    def scope(self):
         yield
 
-    def empty(self, size: int) -> int:
+    def empty(self, size):
         self.arrays.append(np.zeros(size, np.uint8))
         return len(self.arrays) - 1
 
-    def put(self, x: np.ndarray) -> int:
+    def put(self, x):
         at = self.empty(x.nbytes)
         self.arrays[at][:] = np.frombuffer(x.tobytes(), np.uint8)
         return at
 
-    def poison(self, at: int, size: int) -> None:
+    def poison(self, at, size):
         assert size == len(self.arrays[at])
         self.arrays[at][:] = 0xFF
 
-    def get(self, at: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def get(self, at, shape, dtype):
         return self.arrays[at].view(dtype).reshape(shape)
 
-    def load(self, cubin: Any, name: str, smem_bytes: int) -> str:
+    def load(self, cubin, name, smem_bytes):
         return name
 
-    def launch_source(self, function: str, source: KernelSource, at: dict[str, int]) -> None:
+    def launch_source(self, function, source, at):
         assert function == source.name
         run_kernel(source, {a: self.arrays[at[a]] for a in source.args})
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work):
         return work
 
-    def wait(self) -> None:
+    def wait(self):
         pass
 
-    def time_us(self, arms: list[Any], samples: int) -> np.ndarray:
+    def time_us(self, arms, samples):
         return np.array([[speed] * samples for speed in self.speeds[: len(arms)]])
 
 
-def run_of(name: str) -> tuple[Any, pipeline.Run]:
+def run_of(name):
     loaded = load_model(MODELS / f"{name}.onnx")
     return loaded, pipeline.run(loaded, pipeline.Options(H200))
 
 
 @pytest.fixture(scope="module")
-def small() -> tuple[Any, pipeline.Run]:
+def small():
     return run_of("rmsnorm_linear")
 
 
-def drawn(loaded: Any, region: Any) -> tuple[dict[str, np.ndarray], Oracle]:
+def drawn(loaded, region):
     return draw(region, sample_weights(loaded, region), np.random.default_rng(0))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama_decode", "lora", "bert", "rmsnorm_linear"])
-def test_chosen_kernels_agree_with_the_oracle(name: str) -> None:
+def test_chosen_kernels_agree_with_the_oracle(name):
     loaded, run = run_of(name)
     assert run.chosen
     for outcome in {o.region.key: o for _, o in run.chosen}.values():
@@ -99,7 +98,7 @@ def test_chosen_kernels_agree_with_the_oracle(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama_decode", "lora", "bert", "rmsnorm_linear"])
-def test_a_region_is_a_model_that_onnxruntime_runs(name: str) -> None:
+def test_a_region_is_a_model_that_onnxruntime_runs(name):
     loaded = load_model(MODELS / f"{name}.onnx")
     matches = pipeline.find_candidates(pipeline.import_model(loaded))
     for region in {c.region.key: c.region for c in matches.candidates}.values():
@@ -114,7 +113,7 @@ def test_a_region_is_a_model_that_onnxruntime_runs(name: str) -> None:
             assert np.linalg.norm(x - want) <= 1e-2 * np.linalg.norm(want)
 
 
-def test_an_unwritten_or_wrong_output_is_noticed(small: Any) -> None:
+def test_an_unwritten_or_wrong_output_is_noticed(small):
     loaded, run = small
     ((_, outcome),) = run.chosen
     gpu: Any = EmulatedGpu()
@@ -125,7 +124,7 @@ def test_an_unwritten_or_wrong_output_is_noticed(small: Any) -> None:
     (name,) = outputs
     assert oracle.complaint(gpu, lambda: None, outputs)
 
-    def one_wrong() -> None:
+    def one_wrong():
         replay()
         gpu.arrays[outputs[name]].view(np.float16)[5] += 1
 
@@ -139,9 +138,7 @@ def test_an_unwritten_or_wrong_output_is_noticed(small: Any) -> None:
     [([30.0, 12.0, 10.0], 1), ([30.0, 10.05, 10.0], 0), ([10.0, 9.9, 9.8], None)],
     ids=["fastest", "near tie: the first", "no gain"],
 )
-def test_choice(
-    small: Any, monkeypatch: pytest.MonkeyPatch, speeds: list[float], choice: int | None
-) -> None:
+def test_choice(small, monkeypatch, speeds, choice):
     loaded, run = small
     ((_, outcome),) = run.chosen
     monkeypatch.setattr(measure, "gpu_of", lambda target: EmulatedGpu(speeds))
@@ -156,7 +153,26 @@ def test_choice(
         assert (measured.kernel_us, measured.ort_us) == (speeds[1 + choice], speeds[0])
 
 
-def test_all_candidates_wrong(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_look(small, monkeypatch):
+    loaded, run = small
+    ((_, outcome),) = run.chosen
+    gpu = EmulatedGpu([30.0, 10.0, 12.0, 8.0])
+    monkeypatch.setattr(measure, "gpu_of", lambda target: gpu)
+    monkeypatch.setattr(measure, "ort_replay", lambda *args: None)
+    first, second, third = (replace(outcome.compiled) for _ in range(3))
+    asked: list[Any] = []
+
+    def more(best):
+        asked.append(best)
+        return [third]
+
+    best, measured = measure_region(loaded, outcome.region, [first, second], H200, more)
+    assert len(asked) == 1 and asked[0] is first and best is third
+    assert not isinstance(measured, Rejection)
+    assert (measured.kernel_us, measured.tried) == (8.0, 3)
+
+
+def test_all_candidates_wrong(small, monkeypatch):
     loaded, run = small
     ((_, outcome),) = run.chosen
     gpu = EmulatedGpu()
@@ -167,7 +183,7 @@ def test_all_candidates_wrong(small: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(refused, Rejection) and refused.code == "KERNEL_WRONG"
 
 
-def test_inputs_are_uploaded_once_per_order(small: Any) -> None:
+def test_inputs_are_uploaded_once_per_order(small):
     loaded, run = small
     region = run.chosen[0][1].region
     gpu: Any = EmulatedGpu()
@@ -184,7 +200,7 @@ def test_inputs_are_uploaded_once_per_order(small: Any) -> None:
     assert inputs.address("t0", ("a0",)) is None
 
 
-def test_a_region_without_finite_values(small: Any) -> None:
+def test_a_region_without_finite_values(small):
     loaded, run = small
     region = run.chosen[0][1].region
     weights = {n: np.full_like(x, np.inf) for n, x in sample_weights(loaded, region).items()}

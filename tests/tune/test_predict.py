@@ -1,7 +1,5 @@
 """Refusals before and after a search, from predicted times."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +30,7 @@ from mirage_onnx.tune.predict import (
         (9.0, 0.9, True),
     ],
 )
-def test_a_region_too_cheap_to_search(baseline: float, margin: float, refused: bool) -> None:
+def test_a_region_too_cheap_to_search(baseline, margin, refused):
     found = refuse_search(baseline, margin, ("a", "b"))
     assert (found is not None) == refused
     if found:
@@ -40,13 +38,13 @@ def test_a_region_too_cheap_to_search(baseline: float, margin: float, refused: b
         assert f"{baseline:.2f} us" in found.reason
 
 
-def result(*predicted: float, refused: tuple[Rejection, ...] = ()) -> Any:
+def result(*predicted, refused=()):
     candidates = [SimpleNamespace(candidate=SimpleNamespace(predicted_us=p)) for p in predicted]
     report = SimpleNamespace(refused=refused, stop="EXHAUSTED")
     return SimpleNamespace(candidates=candidates, report=report)
 
 
-def test_the_best_candidate_must_win_by_the_margin() -> None:
+def test_the_best_candidate_must_win_by_the_margin():
     assert refuse_result(result(7.9, 20.0), 10.0, 0.2, ("a",)) is None
     found = refuse_result(result(8.1), 10.0, 0.2, ("a",))
     assert found is not None
@@ -55,7 +53,7 @@ def test_the_best_candidate_must_win_by_the_margin() -> None:
     assert refuse_result(result(8.1), 10.0, 0.1, ("a",)) is None
 
 
-def test_no_candidate_says_why() -> None:
+def test_no_candidate_says_why():
     found = refuse_result(result(), 10.0, 0.2, ("a",))
     assert found is not None
     assert found.code == "NO_CANDIDATE"
@@ -66,7 +64,7 @@ def test_no_candidate_says_why() -> None:
     assert "LAYOUT: no layout holds it" in found.reason
 
 
-def test_tiled_programs_are_expected_to_take_longer() -> None:
+def test_tiled_programs_are_expected_to_take_longer():
     numbers = (KernelParams(),)
     tiled = Candidate(golden_graph("attention"), numbers, 10.0)
     rows = Candidate(golden_graph("softmax_rows"), numbers, 20.0)

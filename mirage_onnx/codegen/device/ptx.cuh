@@ -11,10 +11,17 @@
 #pragma once
 
 #define PTX_DEVICE __device__ __forceinline__
-#define PTX_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+// PTX_BLOCKS: how many blocks of a multiprocessor registers have to be left for, where ptxas is not
+// to choose that itself (codegen/compile.py).
+#ifdef PTX_BLOCKS
+#define PTX_BOUNDS(threads) __launch_bounds__(threads, PTX_BLOCKS)
+#else
+#define PTX_BOUNDS(threads) __launch_bounds__(threads)
+#endif
+#define PTX_KERNEL(threads) extern "C" __global__ void PTX_BOUNDS(threads)
 // A kernel launched in clusters of (size, 1, 1) blocks; sm_90.
 #define PTX_CLUSTER_KERNEL(threads, size) \
-  extern "C" __global__ void __cluster_dims__(size, 1, 1) __launch_bounds__(threads)
+  extern "C" __global__ void __cluster_dims__(size, 1, 1) PTX_BOUNDS(threads)
 
 namespace ptx {
 

@@ -104,6 +104,11 @@ PTX_DEVICE unsigned char ld_nc_u8(const void* from) {
   asm volatile("ld.global.nc.u8 %0, [%1];" : "=h"(v) : "l"(from));
   return static_cast<unsigned char>(v);
 }
+PTX_DEVICE unsigned char ld_u8(const void* from) {
+  unsigned short v;
+  asm volatile("ld.global.u8 %0, [%1];" : "=h"(v) : "l"(from) : "memory");
+  return static_cast<unsigned char>(v);
+}
 PTX_DEVICE unsigned short ld_u16(const void* from) {
   unsigned short v;
   asm volatile("ld.global.u16 %0, [%1];" : "=h"(v) : "l"(from) : "memory");

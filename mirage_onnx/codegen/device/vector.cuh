@@ -31,22 +31,27 @@ struct F32 {
 
 struct Bool {
   using Storage = unsigned char;
-  static PTX_DEVICE Storage load(const Storage* from) { return ptx::ld_nc_u8(from); }
+  template <Path P>
+  static PTX_DEVICE Storage load(const Storage* from) {
+    return P == Path::kCoherent ? ptx::ld_u8(from) : ptx::ld_nc_u8(from);
+  }
   static PTX_DEVICE float widen(Storage bits) { return bits ? 1.0f : 0.0f; }
 };
 
 struct I32 {
   using Storage = int;
+  template <Path P>
   static PTX_DEVICE Storage load(const Storage* from) {
-    return static_cast<int>(ptx::ld_nc_u32(from));
+    return static_cast<int>(P == Path::kCoherent ? ptx::ld_u32(from) : ptx::ld_nc_u32(from));
   }
   static PTX_DEVICE float widen(Storage bits) { return static_cast<float>(bits); }
 };
 
 struct I64 {
   using Storage = long long;
+  template <Path P>
   static PTX_DEVICE Storage load(const Storage* from) {
-    const ptx::U2 v = ptx::ld_nc_v2(from);
+    const ptx::U2 v = P == Path::kCoherent ? ptx::ld_v2(from) : ptx::ld_nc_v2(from);
     return static_cast<long long>(static_cast<unsigned long long>(v.y) << 32 | v.x);
   }
   static PTX_DEVICE float widen(Storage bits) { return static_cast<float>(bits); }
@@ -72,8 +77,7 @@ PTX_DEVICE float round_to(float v) {
 template <class T, Path P>
 PTX_DEVICE typename T::Storage load_bits(const typename T::Storage* from) {
   if constexpr (kInputOnly<T>) {
-    static_assert(P == Path::kConst);
-    return T::load(from);
+    return T::template load<P>(from);
   } else if constexpr (sizeof(typename T::Storage) == 4) {
     return P == Path::kCoherent ? ptx::ld_f32(from) : ptx::ld_nc_f32(from);
   } else {

@@ -5,8 +5,6 @@ Operands are fragments of one step of 16 depth elements at a time: packed regist
 over the depth is unrolled where an operand is registers, since those have no addresses.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mirage_onnx.codegen.loads import tag

@@ -5,8 +5,6 @@ A copy in chunks needs rows of the tile that are contiguous in the tensor and be
 filled with zeros.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 
@@ -22,7 +20,8 @@ def in_chunks(view: TensorView, tile: SharedTile) -> bool:
     if not tile.order:
         return False
     chunk, last = 16 // tile.dtype.size_bytes, tile.order[-1]
-    contiguous = view.extents[-1] % chunk == 0
+    row = view.counts[-1]
+    contiguous = isinstance(row, int) and row % chunk == 0
     return contiguous and last.aligned % chunk == 0 and tile.pitch % chunk == 0
 
 

@@ -3,8 +3,6 @@
 A value is in registers in forms, in a shared tile, or nowhere: then it is made where it is used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod

@@ -13,9 +13,10 @@ from mirage_onnx.codegen.tiled.assign import Assignment
 from mirage_onnx.codegen.tiled.barriers import with_barriers
 from mirage_onnx.codegen.tiled.copies import copy_tile
 from mirage_onnx.codegen.tiled.forms import Form, Warps
+from mirage_onnx.codegen.tiled.live import most_live
 from mirage_onnx.codegen.tiled.lower import Lowering
 from mirage_onnx.codegen.tiled.pieces import STEP, Pieces
-from mirage_onnx.codegen.tiled.share import best_vector_forms, splits
+from mirage_onnx.codegen.tiled.share import ways
 from mirage_onnx.codegen.tiled.shared import place
 from mirage_onnx.codegen.tiled.spot import digits
 from mirage_onnx.codegen.tiled.steps import Advance, GatherRanks, Step, ThreadGraph
@@ -27,13 +28,16 @@ from mirage_onnx.target import Target
 
 #: A lane holds at most this many elements of one value, and computes so many of one in place.
 _MOST_REGISTERS, _MOST_IN_PLACE = 256, 2048
-#: Splits of the warps that are tried where the best do not fit.
-_MOST_SPLITS = 12
+#: Elements of values that a lane holds at once for which ptxas mostly has registers enough, and the
+#: ways to share a kernel out that are tried where the best do not fit.
+_MOST_LIVE, _MOST_WAYS = 232, 12
+#: How much more one that fits may cost by the objective.
+_WORTH = 2
 
 
 @dataclass(frozen=True, slots=True)
 class TiledPlan:
-    """What a tiled kernel is before it is text."""
+    """What a tiled kernel is before it is text; ``live``: elements that a lane holds at once."""
 
     pieces: Pieces
     forms: Mapping[int, Form]
@@ -42,6 +46,7 @@ class TiledPlan:
     steps: ThreadGraph
     places: Mapping[str, int]
     smem_bytes: int
+    live: int
 
 
 def needed_values(kernel: Kernel) -> frozenset[int]:
@@ -80,18 +85,25 @@ def plan_tiled(
     pieces = Pieces.of(kernel, params, extents, grid)
     assignment = Assignment.of(kernel, pieces, needed_values(kernel))
     tensors = {t.name: t for t in graph.tensors}
-    if not assignment.products:
-        forms, warps = best_vector_forms(assignment, params.warps, tensors)
-        return _plan(assignment, forms, warps, extents, tensors, params, target)
-    forms, refused = assignment.forms(), None
-    # What a split takes of registers and shared memory shows when it is made.
-    for warps in splits(assignment, forms, params.warps)[:_MOST_SPLITS]:
+    # What a way takes of registers and shared memory shows when it is made.
+    best, least, refused = None, 0, None
+    for cost, framed, forms, warps in ways(assignment, params.warps, tensors)[:_MOST_WAYS]:
+        if best is not None and cost > _WORTH * least:
+            break
         try:
-            return _plan(assignment, forms, warps, extents, tensors, params, target)
+            plan = _plan(framed, forms, warps, extents, tensors, params, target)
         except RejectionError as error:
             refused = refused or error
-    assert refused is not None
-    raise refused
+            continue
+        least = least or cost
+        if best is None or plan.live < best.live:
+            best = plan
+        if best.live <= _MOST_LIVE:
+            return best
+    if best is None:
+        assert refused is not None
+        raise refused
+    return best
 
 
 def _plan(
@@ -118,7 +130,8 @@ def _plan(
         places, smem_bytes = place(tuple(lowering.tiles.values()))
         if smem_bytes <= target.smem_bytes:
             pieces = assignment.pieces
-            return TiledPlan(pieces, forms, warps, lowering, steps, places, smem_bytes)
+            live = most_live(lowering)
+            return TiledPlan(pieces, forms, warps, lowering, steps, places, smem_bytes, live)
     raise RejectionError(
         "SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}"
     )
@@ -160,12 +173,15 @@ def emit_tiled(
         kernel.name, 32 * params.warps, params.cluster,
         given,
     ):  # fmt: skip
+        if target.has_pdl:
+            writer.line("ptx::grid_trigger();")
+            writer.wait()
         emitter.prologue(plan.places)
         emitter.run(plan.steps)
     top = header(graph, kernel, params, extents, kernel.name)
     return KernelSource(
         kernel.name, f"{top}\n{writer.text}", pieces.grid.launch, 32 * params.warps,
-        params.cluster, plan.smem_bytes, args, pdl=False,
+        params.cluster, plan.smem_bytes, args, pdl=target.has_pdl,
     )  # fmt: skip
 
 

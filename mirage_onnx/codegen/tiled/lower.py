@@ -1,7 +1,5 @@
 """From a block graph with forms to the steps of its threads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import prod
 

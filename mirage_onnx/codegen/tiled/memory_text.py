@@ -1,7 +1,5 @@
 """Steps between registers, shared memory and tensors as text."""
 
-from __future__ import annotations
-
 from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.ring import total
 from mirage_onnx.codegen.tiled import steps as do

@@ -1,7 +1,5 @@
 """Operands of tensor cores as text: two neighbours of the inner side in one register."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from mirage_onnx.codegen.loads import TensorView, tag

@@ -1,7 +1,5 @@
 """Parts of a value in several lanes, warps or ranks, and how they combine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Reductions as text: in a lane, in a warp, over warps, over ranks; contractions in fp32."""
 
-from __future__ import annotations
-
 from mirage_onnx.codegen.ring import total
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.forms import Form

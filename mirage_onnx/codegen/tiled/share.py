@@ -9,6 +9,7 @@ All ways to write the number of warps as a product over sides are tried.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from mirage_onnx.codegen.tiled.assign import Assignment, partial_folds, vector_frames
 from mirage_onnx.codegen.tiled.forms import MMA, Form, Side, Warps
@@ -35,23 +36,31 @@ def share_out(assignment: Assignment, forms: Mapping[int, Form], warps: int) -> 
     return split_cost(assignment, forms, best), best
 
 
-def best_vector_forms(
-    assignment: Assignment, warps: int, tensors: Mapping[str, KTensor]
-) -> tuple[dict[int, Form], Warps]:
-    """Forms and split of a kernel without contractions."""
+#: A way to lay a kernel out: its cost, its frames, forms and split of the warps.
+Way = tuple[int, Assignment, dict[int, Form], Warps]
+
+
+def ways(assignment: Assignment, warps: int, tensors: Mapping[str, KTensor]) -> list[Way]:
+    """The ways to lay a kernel out, best first."""
+    if not assignment.products:
+        return _vector_ways(assignment, warps, tensors)
+    forms = assignment.forms()
+    found = splits(assignment, forms, warps)
+    return [(split_cost(assignment, forms, s), assignment, forms, s) for s in found]
+
+
+def _vector_ways(assignment: Assignment, warps: int, tensors: Mapping[str, KTensor]) -> list[Way]:
+    """Of a kernel without contractions: every frame with its best split."""
     kernel, pieces, needed = assignment.kernel, assignment.pieces, assignment.needed
-    best: tuple[int, dict[int, Form], Warps, Form] | None = None
+    found: list[Way] = []
     for frame in vector_frames(kernel, pieces, needed):
-        assignment.frames = (frame,)
+        framed = replace(assignment, frames=(frame,))
         forms = {i: frame.of(assignment.own(i).values()) for i in assignment.values()}
-        cost, split = share_out(assignment, forms, warps)
+        cost, split = share_out(framed, forms, warps)
         cost += _SHARED * partial_folds(kernel, pieces, forms, frame, needed)
         cost += _SCATTERED * _scattered(assignment, frame, tensors)
-        if best is None or cost < best[0]:
-            best = cost, forms, split, frame
-    assert best is not None
-    assignment.frames = (best[3],)
-    return best[1], best[2]
+        found.append((cost, framed, forms, split))
+    return sorted(found, key=lambda way: way[0])
 
 
 def _scattered(assignment: Assignment, frame: Form, tensors: Mapping[str, KTensor]) -> int:

@@ -5,8 +5,6 @@ A tile of a loaded tensor has the tensor's axis order and type, with rows padded
 exchange is a float slot per register and thread.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 

@@ -5,8 +5,6 @@ shared tiles that it reads and writes; ``barriers.py`` puts barriers between the
 step, one line, is what golden tests show.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from mirage_onnx.codegen.tiled.forms import Form, Side

@@ -1,7 +1,5 @@
 """Steps of a thread graph as CUDA text."""
 
-from __future__ import annotations
-
 from mirage_onnx.codegen.loads import rounded
 from mirage_onnx.codegen.tiled import memory_text, reduce_text
 from mirage_onnx.codegen.tiled import steps as do

@@ -1,7 +1,5 @@
 """Values as text: register arrays, their elements, what is made or read where it is used."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field

@@ -30,6 +30,9 @@ PTX_DEVICE unsigned short ld_nc_u16(const void* from) {
 PTX_DEVICE unsigned char ld_nc_u8(const void* from) {
   return emu::load_global<unsigned char>(from);
 }
+PTX_DEVICE unsigned char ld_u8(const void* from) {
+  return emu::load_global<unsigned char>(from);
+}
 PTX_DEVICE unsigned short ld_u16(const void* from) {
   return emu::load_global<unsigned short>(from);
 }

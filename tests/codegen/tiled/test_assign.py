@@ -1,12 +1,10 @@
 """The forms of values: the cheapest of all combinations."""
 
-from __future__ import annotations
-
 from itertools import product as combinations
 from math import prod
 
 import pytest
-from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, Case, case, product
+from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, product
 
 from mirage_onnx.codegen.tiled import assign
 from mirage_onnx.codegen.tiled.assign import MOVE, Assignment, folded
@@ -34,12 +32,12 @@ kernel k0 grid=a3 cluster=- loop=-
 """
 
 
-def _assignment(c: Case) -> Assignment:
+def _assignment(c):
     kernel = c.graph.kernels[0]
     return Assignment.of(kernel, c.plan().pieces, needed_values(kernel))
 
 
-def _cost(assignment: Assignment, forms: dict[int, Form]) -> int:
+def _cost(assignment, forms):
     """Registers and moves, said once more."""
     plain, ops = Warps((), 1, assignment.even), assignment.kernel.ops
     total = sum(min(plain.registers(f), MOVE - 1) for f in forms.values())
@@ -58,7 +56,7 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_no_combination_is_cheaper(name: str) -> None:
+def test_no_combination_is_cheaper(name):
     assignment = _assignment(KERNELS[name])
     found = assignment.forms()
     domains = [assignment._domain(i) for i in found]
@@ -69,7 +67,7 @@ def test_no_combination_is_cheaper(name: str) -> None:
     assert _cost(assignment, found) == min(every)
 
 
-def test_a_result_is_an_operand_of_the_next() -> None:
+def test_a_result_is_an_operand_of_the_next():
     """Between two chained contractions nothing moves."""
     assignment = _assignment(case(ATTENTION, 16, 1, loop_tile=32, a0=1, a1=64, a2=16, a3=16, a4=16))
     forms = assignment.forms()
@@ -78,19 +76,19 @@ def test_a_result_is_an_operand_of_the_next() -> None:
     assert forms[19] == second.a == first.c
 
 
-def test_a_value_that_has_to_move() -> None:
+def test_a_value_that_has_to_move():
     assignment = _assignment(KERNELS["twisted"])
     assert MOVE <= _cost(assignment, assignment.forms()) < 2 * MOVE
 
 
-def test_frames_without_contractions() -> None:
+def test_frames_without_contractions():
     plan = case(CENTRED, 4, warps=2, a0=4, a1=64).plan()
     assert {i: f.text for i, f in plan.forms.items()} == {
         1: "v1 g(a0_b)", 2: "v1 g(a0_b) t(a1)"
     }  # fmt: skip
 
 
-def test_folds() -> None:
+def test_folds():
     a, b, c = (Piece(f"a{n}", "", 8, True, 1) for n in range(3))
     form = Form(MMA, (a, b), (c,), ())
     assert folded(form, {c}) == Form(MMA, (a, b), (), ())
@@ -98,7 +96,7 @@ def test_folds() -> None:
     assert folded(Form(vector(1), (), (a,), (b,)), {a}) == Form(MMA, (), (), (b,))
 
 
-def test_moves_inside_a_loop_cost_more() -> None:
+def test_moves_inside_a_loop_cost_more():
     assignment = _assignment(KERNELS["one product"])
     c = assignment.products[2].c
     wrong = Form(c.lanes, c.t, c.g, ())

@@ -1,9 +1,6 @@
 """Barriers: enough for every path through a thread graph, and none for nothing."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator
 
 import pytest
 from tiled_kernels import ATTENTION, NORM_LINEAR, case
@@ -19,19 +16,18 @@ from mirage_onnx.codegen.tiled.steps import (
     Publish,
     Read,
     Spill,
-    Step,
     ThreadGraph,
 )
 
 _HELD = Held(0, Form(MMA, (), (), ()))
 
 
-def _paths(graph: ThreadGraph) -> Iterator[tuple[Step, ...]]:
+def _paths(graph):
     for iterations in range(4 if graph.body else 1):
         yield graph.before + graph.body * iterations + graph.after
 
 
-def _hazards(graph: ThreadGraph) -> list[str]:
+def _hazards(graph):
     """Pairs of steps on some path that meet in a tile with nothing that orders them between."""
     found = []
     for path in _paths(graph):
@@ -49,7 +45,7 @@ def _hazards(graph: ThreadGraph) -> list[str]:
     return found
 
 
-def _without(graph: ThreadGraph) -> Iterator[ThreadGraph]:
+def _without(graph):
     """The graph less one barrier."""
     for name in ("before", "body", "after"):
         steps = getattr(graph, name)
@@ -59,8 +55,8 @@ def _without(graph: ThreadGraph) -> Iterator[ThreadGraph]:
                 yield ThreadGraph(**{**runs, name: steps[:i] + steps[i + 1 :]})
 
 
-def _random(rng: random.Random, *, loop: bool) -> ThreadGraph:
-    def step(number: int) -> Step:
+def _random(rng, *, loop):
+    def step(number):
         tile = rng.choice("abcd")
         return rng.choice(
             [Read(number, _HELD, tile), Read(number, _HELD, tile), Spill(number, _HELD, tile),
@@ -74,14 +70,14 @@ def _random(rng: random.Random, *, loop: bool) -> ThreadGraph:
     return ThreadGraph(runs[0], body, runs[2])
 
 
-def test_every_hazard_has_a_barrier() -> None:
+def test_every_hazard_has_a_barrier():
     rng = random.Random(5)
     graphs = [_random(rng, loop=True) for _ in range(400)]
     assert sum(bool(_hazards(g)) for g in graphs) > 300
     assert [g.text for g in graphs if _hazards(with_barriers(g))] == []
 
 
-def test_no_barrier_is_for_nothing() -> None:
+def test_no_barrier_is_for_nothing():
     rng = random.Random(6)
     count = 0
     for _ in range(300):
@@ -92,7 +88,7 @@ def test_no_barrier_is_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("warps", [1, 4])
-def test_barriers_of_kernels(warps: int) -> None:
+def test_barriers_of_kernels(warps):
     kernels = [
         case(ATTENTION, 8, 1, cluster=2, loop_tile=16, warps=warps, stages=s,
              a0=2, a1=64, a2=16, a3=8, a4=16)
@@ -104,14 +100,14 @@ def test_barriers_of_kernels(warps: int) -> None:
         assert all(_hazards(less) for less in _without(steps))
 
 
-def test_a_barrier_of_the_loop_that_moves() -> None:
+def test_a_barrier_of_the_loop_that_moves():
     """What an iteration leaves moves barriers of the loop, which then leaves something else."""
     w, r = (lambda t: Spill(0, _HELD, t)), (lambda t: Read(0, _HELD, t))
     body = (r("b"), w("c"), w("z"), w("d"), r("c"), w("a"), r("d"), w("b"), r("a"), r("z"))
     assert _hazards(with_barriers(ThreadGraph((), body, ()))) == []
 
 
-def test_ranks_meet_at_a_barrier_of_the_cluster() -> None:
+def test_ranks_meet_at_a_barrier_of_the_cluster():
     """A barrier of the block between does not do."""
     steps = (Publish(0, "r0"), Spill(1, _HELD, "s1"), Read(1, _HELD, "s1"), GatherRanks(0, "r0"))
     result = with_barriers(ThreadGraph((), (), steps))
@@ -119,7 +115,7 @@ def test_ranks_meet_at_a_barrier_of_the_cluster() -> None:
     assert _hazards(result) == []
 
 
-def test_what_ranks_have_met_for_is_there() -> None:
+def test_what_ranks_have_met_for_is_there():
     steps = (Publish(0, "r0"), GatherRanks(0, "r0"), GatherRanks(0, "r0"))
     result = with_barriers(ThreadGraph((), (), steps))
     assert [type(s) for s in result.after] == [Publish, Barrier, GatherRanks, GatherRanks]

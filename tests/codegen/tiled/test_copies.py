@@ -1,7 +1,5 @@
 """Kernels that copy, contract and reduce odd tiles, run in the emulator against the interpreter."""
 
-from __future__ import annotations
-
 import pytest
 from tiled_kernels import (
     ATTENTION,
@@ -23,12 +21,12 @@ SEED = 11
 DTYPES = ("f16", "bf16", "f32")
 
 
-def _near(cases: list[Case], bound: float = 2e-3) -> None:
+def _near(cases, bound=2e-3):
     found = errors(cases, SEED)
     assert [e for e in found if not e < bound] == [], found
 
 
-def test_axis_orders_and_types() -> None:
+def test_axis_orders_and_types():
     """Rows of a tile lie along the depth or across it, in chunks of 16 bytes or not."""
     _near(
         [
@@ -40,13 +38,13 @@ def test_axis_orders_and_types() -> None:
     )
 
 
-def test_steps_that_begin_inside_a_chunk() -> None:
+def test_steps_that_begin_inside_a_chunk():
     """Their rows are not copied by 16 bytes, though those of the tensor are aligned."""
     numbers = {"warps": 1, "stages": 2, "a0": 16, "a1": 48, "a2": 16}
     _near([case(product(), 16, 16, loop_tile=n, **numbers) for n in (12, 20)])
 
 
-def test_partial_sums_of_two_kernels() -> None:
+def test_partial_sums_of_two_kernels():
     first = [KernelParams((8, 4), warps=1), KernelParams((64, 16), warps=4)]
     _near(
         [
@@ -57,7 +55,7 @@ def test_partial_sums_of_two_kernels() -> None:
     )
 
 
-def test_clusters_and_online_maxima() -> None:
+def test_clusters_and_online_maxima():
     _near(
         [
             case(ATTENTION, 8, 1, cluster=c, loop_tile=16, warps=w, stages=s,
@@ -67,7 +65,7 @@ def test_clusters_and_online_maxima() -> None:
     )  # fmt: skip
 
 
-def test_no_loop_and_no_contraction() -> None:
+def test_no_loop_and_no_contraction():
     _near(
         [case(NORM_LINEAR, 16, t, warps=w, a0=5, a1=k, a2=40) for t, w, k in
          ((1, 1, 24), (5, 4, 33), (8, 2, 160))]
@@ -76,7 +74,7 @@ def test_no_loop_and_no_contraction() -> None:
     )  # fmt: skip
 
 
-def test_truth_values_are_read_one_by_one() -> None:
+def test_truth_values_are_read_one_by_one():
     """Shared memory does not hold them; registers do, however many a lane reads."""
     text = MASKED.replace("LAYOUT", "vector")
     wide = case(text, 64, warps=1, a0=64, a1=80)
@@ -85,14 +83,14 @@ def test_truth_values_are_read_one_by_one() -> None:
     _near([case(text, 2, warps=2, a0=5, a1=19), wide])
 
 
-def test_truth_values_in_shared_memory() -> None:
+def test_truth_values_in_shared_memory():
     with pytest.raises(RejectionError, match="bool") as caught:
         case(MASKED.replace("LAYOUT", "shared"), 2, a0=5, a1=19).plan()
     assert caught.value.rejection.code == "EMIT_UNSUPPORTED"
 
 
 @pytest.mark.parametrize(("layout", "kind"), [("shared", Copy), ("vector", Fetch)])
-def test_the_layout_of_a_load_is_honoured(layout: str, kind: type) -> None:
+def test_the_layout_of_a_load_is_honoured(layout, kind):
     text = CENTRED.replace("f32[a0,a1] post vector\n  %1", f"f32[a0,a1] post {layout}\n  %1")
     steps = case(text, 2, warps=1, a0=4, a1=40).plan().steps
     assert [type(s) for s in steps.after if s.index == 0 and isinstance(s, (Copy, Fetch))] == [kind]

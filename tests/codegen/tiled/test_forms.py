@@ -1,7 +1,5 @@
 """Who holds an element: places and conditions of the text, evaluated for every lane and warp."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter
@@ -20,18 +18,18 @@ from mirage_onnx.codegen.tiled.spot import Spot, digits, owner
 PTX = {"ptx::lane()": "lane", "ptx::warp()": "warp", "/": "//"}
 
 
-def _value(text: str, names: dict[str, Any]) -> Any:
+def _value(text, names):
     for c, python in PTX.items():
         text = text.replace(c, python)
     return eval(text, {}, names)
 
 
-def _declare(writer: Writer, names: dict[str, Any]) -> None:
+def _declare(writer, names):
     for name, text in re.findall(r"const int (\w+) = (.*);", writer.text):
         names[name] = _value(text, names)
 
 
-def _threads(warps: Warps) -> dict[str, Any]:
+def _threads(warps):
     lane = np.tile(np.arange(32), warps.total)
     names = {"lane": lane, "warp": np.arange(32 * warps.total) // 32}
     names |= {"g": lane // 4, "t": lane % 4}
@@ -41,7 +39,7 @@ def _threads(warps: Warps) -> dict[str, Any]:
     return names
 
 
-def _holders(form: Form, warps: Warps) -> tuple[Counter[Any], Counter[Any], int]:
+def _holders(form, warps):
     """Element -> times it is held, times it is owned; the registers of all lanes that hold none."""
     threads = _threads(warps)
     ranges = [(f"q_{p.name}", p.length) for p in form.rest]
@@ -54,7 +52,7 @@ def _holders(form: Form, warps: Warps) -> tuple[Counter[Any], Counter[Any], int]
     for at in product(*(range(n) for _, n in ranges)):
         writer, names = Writer(), dict(threads)
         index = {name: str(i) for (name, _), i in zip(ranges, at, strict=True)}
-        spot = Spot(writer, SimpleNamespace(), warps, form, index)  # type: ignore[arg-type]
+        spot = Spot(writer, SimpleNamespace(), warps, form, index)
         spot.declare(pieces)
         _declare(writer, names)
         there = np.ones(len(names["lane"]), bool)
@@ -72,7 +70,7 @@ def _holders(form: Form, warps: Warps) -> tuple[Counter[Any], Counter[Any], int]
     return +held, +owned, empty
 
 
-def _random_form(rng: random.Random) -> tuple[Form, Warps]:
+def _random_form(rng):
     names = iter(("a0", "a1", "a2", "a3", "a4"))
     sides = []
     for most in (2, 2, 1):
@@ -95,7 +93,7 @@ def _random_form(rng: random.Random) -> tuple[Form, Warps]:
     return Form(lanes, g, t, rest), Warps(tuple(c for c in counts if c[0]), total, even)
 
 
-def test_every_element_is_held_by_whom_the_form_says() -> None:
+def test_every_element_is_held_by_whom_the_form_says():
     rng, padded, whole = random.Random(3), 0, 0
     for _ in range(60):
         form, warps = _random_form(rng)
@@ -115,12 +113,12 @@ def test_every_element_is_held_by_whom_the_form_says() -> None:
     assert min(padded, whole) > 5
 
 
-def test_fragments_are_those_of_the_instruction() -> None:
+def test_fragments_are_those_of_the_instruction():
     """Element (r, c) of mma.m16n8k16's accumulator is in lane 4 (r % 8) + c % 8 / 2."""
     rows, columns = Piece("a0", "", 16, True, 1), Piece("a1", "", 8, True, 1)
     form, warps = Form(MMA, (rows,), (columns,), ()), Warps((), 1)
     assert warps.shape(form) == (2, 1, 2)
-    spot = Spot(Writer(), SimpleNamespace(), warps, form, {"i": "1", "j": "0", "e": "1"})  # type: ignore[arg-type]
+    spot = Spot(Writer(), SimpleNamespace(), warps, form, {"i": "1", "j": "0", "e": "1"})
     spot.declare((rows, columns))
     names = _threads(warps)
     _declare(spot.writer, names)
@@ -128,7 +126,7 @@ def test_fragments_are_those_of_the_instruction() -> None:
     assert list(names["c"]) == [lane % 4 * 2 + 1 for lane in range(32)]
 
 
-def test_a_part_of_a_form() -> None:
+def test_a_part_of_a_form():
     a, b, c = (Piece(f"a{n}", "", 8, True, 1) for n in range(3))
     form = Form(MMA, (a, b), (c,), ())
     assert form.of([a]).text == "g(a0 a1)"
@@ -138,7 +136,7 @@ def test_a_part_of_a_form() -> None:
     assert length(form.g) == 64
 
 
-def test_even_tiles() -> None:
+def test_even_tiles():
     """A contraction takes 16 rows: a side of more than 8 gets tiles in pairs."""
     side, short = (Piece("a0", "", 24, True, 1),), (Piece("a1", "", 8, True, 1),)
     warps = Warps((), 1, frozenset((side, short)))

@@ -1,7 +1,5 @@
 """Pieces of axes against the verifier's enumeration of what blocks, ranks and steps have."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 
@@ -13,7 +11,7 @@ from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.pieces import GRID, RANK, STEP, Pieces
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import Kernel, KernelParams
+from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.target import H200
 from mirage_onnx.verify.tiles import Tiling
 
@@ -21,7 +19,7 @@ EXTENTS = (1, 5, 16, 20, 33)
 LEVELS = [lv for n in range(8) if (lv := "".join(c for b, c in enumerate("brs") if n >> b & 1))]
 
 
-def _kernel(levels: str, other: str = "") -> Kernel:
+def _kernel(levels, other=""):
     """A kernel that cuts a0 at these levels; ``other``: those of a second load."""
     used = levels + other
     grid, cluster, loop = ("a0" if c in used else "-" for c in (GRID, RANK, STEP))
@@ -39,7 +37,7 @@ def _kernel(levels: str, other: str = "") -> Kernel:
     ).kernels[0]
 
 
-def _declared(writer: Writer, known: dict[str, int]) -> dict[str, int]:
+def _declared(writer, known):
     """What the declarations come to for one block, rank and step."""
     names = {**known, "at_most": min}
     for line in writer.text.splitlines():
@@ -48,13 +46,13 @@ def _declared(writer: Writer, known: dict[str, int]) -> dict[str, int]:
     return names
 
 
-def _python(text: str) -> str:
+def _python(text):
     text = text.replace("static_cast<int>(ptx::cluster_rank())", "rank").replace("/", "//")
     return text.replace("ptx::block_x()", "block")
 
 
 @pytest.mark.parametrize("levels", LEVELS)
-def test_pieces_are_what_the_verifier_says(levels: str) -> None:
+def test_pieces_are_what_the_verifier_says(levels):
     kernel, checked = _kernel(levels), 0
     for extent, tile, ranks, step in product(EXTENTS, (1, 8, 12, 64), (1, 2, 3), (4, 5, 16)):
         if (GRID not in levels and tile > 1) or (RANK not in levels and ranks > 1):
@@ -97,7 +95,7 @@ def test_pieces_are_what_the_verifier_says(levels: str) -> None:
     assert checked >= 5
 
 
-def test_whole_tiles_are_exact_and_aligned() -> None:
+def test_whole_tiles_are_exact_and_aligned():
     """What copies in chunks and matrix loads need is seen."""
     kernel = _kernel("brs")
     extents, params = {"a0": 256, "a1": 1}, KernelParams((128,), cluster=2, loop_tile=16)
@@ -107,7 +105,7 @@ def test_whole_tiles_are_exact_and_aligned() -> None:
     assert piece.name == "a0_brs"
 
 
-def test_two_cuts_that_meet() -> None:
+def test_two_cuts_that_meet():
     kernel = _kernel("b", "bs")
     extents, params = {"a0": 64, "a1": 1}, KernelParams((32,), loop_tile=8)
     with pytest.raises(RejectionError, match="two cuts of a0") as caught:

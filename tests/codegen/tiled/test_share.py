@@ -1,7 +1,5 @@
 """How warps share out sides: the cheapest of all ways."""
 
-from __future__ import annotations
-
 from itertools import product as combinations
 from math import prod
 
@@ -22,7 +20,7 @@ KERNELS = {
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("warps", [1, 2, 6, 8])
-def test_no_split_is_cheaper(name: str, warps: int) -> None:
+def test_no_split_is_cheaper(name, warps):
     c = KERNELS[name]
     kernel = c.graph.kernels[0]
     assignment = Assignment.of(kernel, c.plan().pieces, needed_values(kernel))
@@ -41,7 +39,7 @@ def test_no_split_is_cheaper(name: str, warps: int) -> None:
     assert cost == min(split_cost(assignment, forms, s) for s in every)
 
 
-def test_warps_take_rows_rather_than_parts_of_a_sum() -> None:
+def test_warps_take_rows_rather_than_parts_of_a_sum():
     wide = case(product(loop=False), 128, 16, warps=4, a0=16, a1=64, a2=128)
     deep = case(product(loop=False), 8, 16, warps=4, a0=16, a1=1024, a2=8)
     for c, axis in ((wide, "a2"), (deep, "a1")):
@@ -49,7 +47,7 @@ def test_warps_take_rows_rather_than_parts_of_a_sum() -> None:
         assert digits[axis] == 4
 
 
-def test_lanes_lie_along_memory() -> None:
+def test_lanes_lie_along_memory():
     """Of frames that compute the same, the one whose loads are neighbours."""
     plan = case(CENTRED, 64, warps=1, a0=64, a1=64).plan()
     frames = list(vector_frames(plan.pieces.kernel, plan.pieces, frozenset(range(3))))
@@ -57,7 +55,7 @@ def test_lanes_lie_along_memory() -> None:
     assert plan.forms[2].t[0].axis == "a1"
 
 
-def test_iterations_count() -> None:
+def test_iterations_count():
     costs = []
     for depth in (64, 128):
         plan = case(product(), 16, 16, loop_tile=16, warps=1, a0=16, a1=depth, a2=16).plan()

@@ -1,9 +1,6 @@
 """Tiles in shared memory."""
 
-from __future__ import annotations
-
 from itertools import product
-from typing import Any
 
 import pytest
 from tiled_kernels import ATTENTION, case
@@ -13,14 +10,14 @@ from mirage_onnx.codegen.tiled.shared import STORAGE, SharedTile, place
 from mirage_onnx.ir.dtype import DType
 
 
-def _tile(dtype: DType, *lengths: int, **more: Any) -> SharedTile:
+def _tile(dtype, *lengths, **more):
     order = tuple(Piece(f"a{n}", "", size, True, 1) for n, size in enumerate(lengths))
     return SharedTile(f"s{len(lengths)}{lengths}", dtype, order, **more)
 
 
 @pytest.mark.parametrize("dtype", STORAGE)
 @pytest.mark.parametrize("lengths", [(5,), (3, 8), (4, 7), (2, 3, 9), (1, 1)])
-def test_elements_have_places_of_their_own(dtype: DType, lengths: tuple[int, ...]) -> None:
+def test_elements_have_places_of_their_own(dtype, lengths):
     tile = _tile(dtype, *lengths)
     places = [
         eval(tile.offset({p: str(i) for p, i in zip(tile.order, index, strict=True)}))
@@ -32,7 +29,7 @@ def test_elements_have_places_of_their_own(dtype: DType, lengths: tuple[int, ...
 
 
 @pytest.mark.parametrize("columns", [8, 16, 24, 64, 128])
-def test_rows_of_a_matrix_load_lie_in_different_banks(columns: int) -> None:
+def test_rows_of_a_matrix_load_lie_in_different_banks(columns):
     """Eight rows of 16 bytes, 32 banks of 4."""
     pitch = _tile(DType.F16, 8, columns).pitch
     assert pitch % 8 == 0
@@ -41,7 +38,7 @@ def test_rows_of_a_matrix_load_lie_in_different_banks(columns: int) -> None:
     assert len(banks) == 8
 
 
-def test_tiles_do_not_overlap() -> None:
+def test_tiles_do_not_overlap():
     tiles = (
         _tile(DType.F16, 3, 5, copies=3), _tile(DType.F32, 7), _tile(DType.BF16, 2, 2, 2),
         SharedTile("m0", DType.F32, (), slots=33),
@@ -55,7 +52,7 @@ def test_tiles_do_not_overlap() -> None:
     assert total == ends == sum(t.size_bytes for t in tiles)
 
 
-def test_tiles_of_a_kernel() -> None:
+def test_tiles_of_a_kernel():
     """The loads that the loop moves have a copy a stage; exchanges a slot a thread and register."""
     plan = case(
         ATTENTION,

@@ -1,0 +1,114 @@
+"""Regions of programs that repeat themselves: equal cones are named and ordered once.
+
+Layers of a model differ in the names of their tensors. Cones whose nodes, in order, do the same
+with tensors of the same kind have the same *form*; the region of the first is made
+(``canonical.py``), those of the others are copies of it with their own names.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mirage_onnx.ir.program import Constant, Program, Step
+from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.match.canonical import make_region
+
+#: What the nodes of a cone do, over tensors that are numbered in the order of their first use.
+Form = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A node: its tensors in the order of their first use, and the number of what it does."""
+
+    names: tuple[str, ...]
+    number: int
+
+
+class RegionMaker:
+    """``make_region`` of one program, which does not do the same work twice."""
+
+    def __init__(self, program: Program, sizes: Mapping[str, int] | None = None) -> None:
+        self._program, self._sizes = program, sizes
+        self._numbers: dict[Form, int] = {}
+        self._nodes = {n.name: n for n in program.nodes}
+        self._parts: dict[str, _Part] = {}
+        self._made: dict[Form, tuple[Region, dict[str, int]]] = {}
+
+    def make(
+        self, nodes: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]
+    ) -> Region:
+        """The canonical region of ``nodes`` (in order) with these inputs and outputs.
+
+        Raises:
+            RejectionError: as ``make_region``.
+        """
+        place: dict[str, int] = {}
+        form: list[object] = []
+        for name in nodes:
+            part = self._part(name)
+            form += [part.number, *(place.setdefault(x, len(place)) for x in part.names)]
+        ends = ([place.get(x, x) for x in group] for group in (inputs, outputs))
+        key = (*form, *map(tuple, ends))
+        if key not in self._made:
+            self._made[key] = make_region(self._program, nodes, inputs, outputs, self._sizes), place
+            return self._made[key][0]
+        return self._copy(*self._made[key], nodes, tuple(place))
+
+    def _part(self, name: str) -> _Part:
+        if name not in self._parts:
+            node = self._nodes[name]
+            place: dict[str, int] = {}
+            form: list[object] = []
+            for s in node.steps:
+                read = [
+                    place.setdefault(x, len(place)) if isinstance(x, str) else _value(x)
+                    for x in s.inputs
+                ]
+                out = place.setdefault(s.output.name, len(place))
+                form.append((s.op, s.attr, *read, out, s.output.dtype, s.output.shape))
+            key = (*form, *map(self._kind, place))
+            self._parts[name] = _Part(
+                tuple(place), self._numbers.setdefault(key, len(self._numbers))
+            )
+        return self._parts[name]
+
+    def _kind(self, name: str) -> Form:
+        """What ``make_region`` can know of a tensor besides its name."""
+        program = self._program
+        tensor, constant = program.tensors.get(name), program.constants.get(name)
+        shown = (tensor.dtype, tensor.shape) if tensor else None
+        return shown, name in program.weights, constant and _value(constant)
+
+    def _copy(
+        self, first: Region, place: dict[str, int], nodes: tuple[str, ...], names: tuple[str, ...]
+    ) -> Region:
+        """``first``, in which tensors have the numbers ``place``, with these names instead."""
+        constants = self._program.constants
+
+        def own(name: str) -> str:
+            return names[place[name]]
+
+        def renamed(x: RegionTensor) -> RegionTensor:
+            return replace(x, tensor=replace(x.tensor, name=own(x.tensor.name)))
+
+        steps = (s for n in nodes for s in self._nodes[n].steps)
+        return replace(
+            first,
+            nodes=nodes,
+            steps=tuple(_named(s, like) for s, like in zip(steps, first.steps, strict=True)),
+            constants={own(k): constants[own(k)] for k in first.constants},
+            inputs=tuple(map(renamed, first.inputs)),
+            outputs=tuple(map(renamed, first.outputs)),
+            inner_dims={own(k): v for k, v in first.inner_dims.items()},
+        )
+
+
+def _value(x: Constant) -> Form:
+    return x.base, x.exponent
+
+
+def _named(step: Step, like: Step) -> Step:
+    """``step``, over the shapes of ``like``, which may be others where sizes are not known."""
+    if like.output.shape == step.output.shape and like.attr == step.attr:
+        return step
+    return replace(like, inputs=step.inputs, output=replace(like.output, name=step.output.name))

@@ -1,0 +1,104 @@
+"""Naive choices are worse and not wrong, and the table says by how much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ablation
+import kernel_records
+import pytest
+from ablation import ALL, ONE_STAGE, VARIANTS
+from kernel_records import ablation_table, page
+from naive_choices import NAIVE, barriers
+from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, errors, product
+
+from mirage_onnx.codegen.compile import Cubin
+from mirage_onnx.codegen.tiled import emit_tiled
+from mirage_onnx.errors import Rejection, RejectionError
+from mirage_onnx.target import H200
+
+#: A tile of shared memory that is wanted after something has been computed.
+LATE = """ugraph 1
+tensor i0 f32[a0,a1] input
+tensor i1 f32[a1] input
+tensor o0 f32[a0,a1] output
+kernel k0 grid=a0 cluster=- loop=-
+  %0 = load i0 imap=a0 cmap=- fmap=- : f32[a0,a1] post vector
+  %1 = rmax[a1] %0 : f32[a0] post row
+  %2 = load i1 imap=- cmap=- fmap=- : f32[a1] post shared
+  %3 = sub %2 %1 : f32[a0,a1] post vector
+  save o0 = %3 omap=a0
+"""
+KERNELS = {
+    "attention": case(ATTENTION, 8, 1, cluster=2, loop_tile=16, warps=2, stages=2,
+                      a0=2, a1=64, a2=16, a3=8, a4=16),
+    "norm": case(NORM_LINEAR, 16, 8, warps=4, a0=8, a1=288, a2=32),
+    "registers": case(NORM_LINEAR.replace("post shared", "post A_frag"), 16, 8, warps=1,
+                      a0=8, a1=544, a2=32),
+    "turned": case(CENTRED.replace("i0 f32[a0,a1]", "i0 f32[a1,a0]", 1), 8, warps=2, a0=8, a1=64),
+    "late": case(LATE, 4, warps=2, a0=4, a1=64),
+    "product": case(product(), 16, 16, loop_tile=32, warps=4, stages=3, a0=16, a1=128, a2=16),
+}  # fmt: skip
+
+
+def text_of(c):
+    graph = c.graph
+    return emit_tiled(graph, graph.kernels[0], c.params[0], c.all_extents(), H200).text
+
+
+@pytest.mark.slow
+def test_naive_choices_are_right():
+    """In the emulator, with all its checks; each changes at least one of these kernels."""
+    plain = {name: text_of(c) for name, c in KERNELS.items()}
+    for off, context in NAIVE.items():
+        changed = []
+        with context():
+            for name, c in KERNELS.items():
+                try:
+                    changed += [c] * (text_of(c) != plain[name])
+                except RejectionError:
+                    continue
+            assert changed or off == "ways: only the best is tried", off
+            assert all(e < 4e-3 for e in errors(changed, 3)), off
+    assert {name: text_of(c) for name, c in KERNELS.items()} == plain
+
+
+def test_barriers_of_a_block():
+    """One in each of four iterations, two of them with one stage, and one where warps meet."""
+    c = KERNELS["product"]
+    assert barriers(c.plan()) == 4 + 1
+    one = replace(c, params=(replace(c.params[0], stages=1),))
+    assert barriers(one.plan()) == 8 + 1
+    with NAIVE["barriers: at every shared step"]():
+        assert barriers(c.plan()) > 4
+
+
+def test_program(monkeypatch):
+    """Every variant has a row; what the compiler refuses has its reason there."""
+
+    def compiled(sources, *_):
+        image = Cubin(b"", 64, 0, 0, 0, "", 0.1)
+        lost = Rejection("COMPILE_FAILED", "made up")
+        return [*[image] * (len(sources) - 1), lost if len(sources) > 2 else image]
+
+    monkeypatch.setattr(ablation, "compile_many", compiled)
+    result = ablation.measure("multi_query", H200, None)
+    assert [v["variant"] for v in result["variants"]] == list(VARIANTS)
+    by = {v["variant"]: v for v in result["variants"]}
+    assert by["barriers: at every shared step"]["barriers"] > by[ALL]["barriers"] > 0
+    assert by[ONE_STAGE]["refused"] == "COMPILE_FAILED: made up"
+    record = {"programs": [result], "date": "d", "command": "c", "commit": "a", "versions": {}}
+    head, _, line, *_ = ablation_table(record)
+    assert "refused COMPILE_FAILED |" in line
+    assert line.startswith("| multi_query | - us, ")
+    assert head.count("|") == line.count("|") == len(VARIANTS) + 2
+
+
+def test_pages(monkeypatch):
+    """A page that is not what its records give is told, and one without a place for them."""
+    arguments: list[Any] = ["kernel_records.py", "--check"]
+    monkeypatch.setattr("sys.argv", arguments)
+    assert kernel_records.main() == 0
+    with pytest.raises(ValueError, match="0 places"):
+        page("", "counters", [])

@@ -1,0 +1,47 @@
+"""Registers at the worst place of a kernel, and what is done where they are too many."""
+
+from __future__ import annotations
+
+import pytest
+from tiled_kernels import ATTENTION, CENTRED, case, errors
+
+from mirage_onnx.codegen.tiled import kernel
+
+#: o0 = i0 / sum(|i0|) over rows that are read twice.
+TWICE = """ugraph 1
+tensor i0 f32[a0,a1] input
+tensor o0 f32[a0,a1] output
+kernel k0 grid=a0 cluster=- loop=a1
+  %0 = load i0 imap=a0 cmap=- fmap=a1 : f32[a0,a1] loop vector
+  %1 = abs %0 : f32[a0,a1] loop vector
+  %2 = sum[a1] %1 : f32[a0] loop row
+  %3 = acc_sum %2 : f32[a0] post row
+  %4 = load i0 imap=a0 cmap=- fmap=- : f32[a0,a1] post vector
+  %5 = div %4 %3 : f32[a0,a1] post vector
+  save o0 = %5 omap=a0
+"""
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 64), (4, 256)])
+def test_live_elements(rows, columns):
+    """A row of maxima beside what was loaded and what is saved."""
+    plan = case(CENTRED, rows, warps=1, a0=rows, a1=columns).plan()
+    held, most = plan.warps.registers(plan.forms[2]), plan.warps.registers(plan.forms[1])
+    assert plan.live == 2 * held + most
+
+
+def test_what_the_loop_carries_is_live_in_all_of_it():
+    plan = case(ATTENTION, 16, 1, loop_tile=32, a0=1, a1=64, a2=16, a3=16, a4=16).plan()
+    carried = [21, 11, 4]
+    assert plan.live >= sum(plan.warps.registers(plan.forms[i]) for i in carried)
+
+
+def test_another_way_where_the_best_does_not_fit(monkeypatch):
+    c = case(TWICE, 4, loop_tile=64, warps=1, a0=8, a1=256)
+    plan = c.plan()
+    assert plan.live <= kernel._MOST_LIVE
+    monkeypatch.setattr(kernel, "_MOST_WAYS", 1)
+    best = c.plan()
+    assert best.live > kernel._MOST_LIVE
+    monkeypatch.undo()
+    assert errors([c], 5)[0] < 1e-5

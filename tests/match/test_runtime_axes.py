@@ -1,0 +1,201 @@
+"""Dynamic dimensions in random programs: at any sizes, regions mean what ONNX Runtime computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+from small_models import Net
+
+from mirage_onnx.errors import REJECTIONS, RejectionError
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.ir.region import Region
+from mirage_onnx.match.cuts import find_candidates
+from mirage_onnx.match.runtime_axes import at_sizes
+from mirage_onnx.verify.domain import Float64
+from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps
+from mirage_onnx.verify.interpret_term import interpret_terms
+from mirage_onnx.verify.named import Named
+
+Shape = tuple[int | str, ...]
+Grow = Callable[[Net, st.DrawFn, str, Shape], tuple[str, Shape]]
+
+
+def _pick(draw: st.DrawFn, n: int) -> int:
+    return draw(st.integers(0, n - 1))
+
+
+def _unary(net: Net, draw: st.DrawFn, x: str, shape: Shape) -> tuple[str, Shape]:
+    return (net.Sigmoid, net.Tanh)[_pick(draw, 2)](x), shape
+
+
+def _binary(net: Net, draw: st.DrawFn, x: str, shape: Shape) -> tuple[str, Shape]:
+    """With an input of some of the dimensions, others of which are 1."""
+    kept = [1 if _pick(draw, 4) == 0 else d for d in shape[_pick(draw, len(shape)) :]]
+    if any("*" in str(d) for d in kept):
+        return net.Mul(x, net.Sigmoid(x)), shape
+    return net.Add(x, net.input(*kept)), shape
+
+
+def _transpose(net: Net, draw: st.DrawFn, x: str, shape: Shape) -> tuple[str, Shape]:
+    order = draw(st.permutations(range(len(shape))))
+    return net.Transpose(x, perm=order), tuple(shape[k] for k in order)
+
+
+def _reshape(net: Net, draw: st.DrawFn, x: str, shape: Shape) -> tuple[str, Shape]:
+    """Join two neighbours, or split a fixed dimension."""
+    k = _pick(draw, len(shape))
+    new, target = list(shape), [0 if isinstance(d, str) else d for d in shape]
+    if isinstance(shape[k], int) and shape[k] % 4 == 0 and _pick(draw, 2):
+        new[k : k + 1] = [shape[k] // 4, 4]
+        target[k : k + 1] = [shape[k] // 4, 4]
+    elif k + 1 < len(shape):
+        a, b = shape[k : k + 2]
+        new[k : k + 2] = [a * b if isinstance(a, int) and isinstance(b, int) else f"{a}*{b}"]
+        target[k : k + 2] = [-1]
+    # A 0 in a target keeps the dimension of the same place: all others are in front of the change.
+    if any(t == 0 and (i >= len(shape) or shape[i] != new[i]) for i, t in enumerate(target)):
+        return _unary(net, draw, x, shape)
+    return net.Reshape(x, target), tuple(new)
+
+
+def _norm(net: Net, draw: st.DrawFn, x: str, shape: Shape) -> tuple[str, Shape]:
+    return net.Mul(x, net.ReduceMean(net.Mul(x, x), [_pick(draw, len(shape))])), shape
+
+
+def _contract(net: Net, draw: st.DrawFn, x: str, shape: Shape) -> tuple[str, Shape]:
+    if isinstance(shape[-1], str):
+        return _norm(net, draw, x, shape)
+    return net.MatMul(x, net.weight(shape[-1], 12)), (*shape[:-1], 12)
+
+
+GROW: tuple[Grow, ...] = (
+    _unary,
+    _binary,
+    _binary,
+    _transpose,
+    _reshape,
+    _reshape,
+    _norm,
+    _contract,
+)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> onnx.ModelProto:
+    net = Net(np.float32)
+    starts: tuple[Shape, ...] = (("n", "m", 8), ("n", 16), ("n", 4, "m", 8), (1, "m", 8), (3, "n"))
+    shape = draw(st.sampled_from(starts))
+    x = net.input(*shape)
+    for _ in range(draw(st.integers(3, 8))):
+        x, shape = draw(st.sampled_from(GROW))(net, draw, x, shape)
+    return net.model(net.Sigmoid(net.Mul(x, 0.5)))
+
+
+def values_at(model: onnx.ModelProto, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+    """Every tensor of the model in a run at these sizes."""
+    rng = np.random.default_rng(0)
+    found = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    feeds = {
+        v.name: rng.standard_normal(
+            [sizes.get(d.dim_param, d.dim_value) for d in v.type.tensor_type.shape.dim]
+        ).astype(np.float32)
+        for v in model.graph.input
+    }
+    every = onnx.ModelProto()
+    every.CopyFrom(model)
+    del every.graph.output[:]
+    names = [o for n in model.graph.node for o in n.output]
+    every.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(
+        every.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return found | feeds | dict(zip(names, session.run(None, feeds), strict=True))
+
+
+def check(region: Region, values: dict[str, np.ndarray]):
+    """What a run finds of the sizes is so, and terms and steps compute the values."""
+    shapes = [values[i.tensor.name].shape for i in region.inputs]
+    assert {a: m.value(shapes) for a, m in region.runtime.items()} == {
+        a: region.extents[a] for a in region.runtime
+    }
+    assert all(a.value(shapes) == b.value(shapes) for a, b in region.equal_dims)
+    made = zip(region.outputs, region.output_dims, strict=bool(region.runtime))
+    inner = [(o.tensor.name, d) for o, d in made] + list(region.inner_dims.items())
+    for name, dims in inner:
+        assert tuple(m.value(shapes) for m in dims) == values[name].shape
+    for x in (*region.inputs, *region.outputs):
+        assert prod(region.extents[a] for a in x.axes) == values[x.tensor.name].size
+    inputs = {
+        i.name: Named(by_axes(i, values[i.tensor.name], region.extents)[None], i.axes)
+        for i in region.inputs
+    }
+    terms = interpret_terms(Float64(), region.terms, inputs, region.extents)
+    steps = interpret_steps(
+        region, {i.tensor.name: values[i.tensor.name] for i in region.inputs}, rounded=False
+    )
+    for o, value in zip(region.outputs, terms, strict=True):
+        want = values[o.tensor.name]
+        flat = by_axes(o, want, region.extents)
+        np.testing.assert_allclose(value.aligned(o.axes)[0] + 0 * flat, flat, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(steps[o.tensor.name], want, rtol=1e-4, atol=1e-4)
+
+
+def check_model(model: onnx.ModelProto) -> int:
+    """How many regions have axes that a run counts."""
+    program, count = import_model(load_model(model)), 0
+    found = find_candidates(program)
+    assert all(r.code in REJECTIONS and "10485" not in r.reason for r in found.rejections)
+    for sizes in ({"n": 2, "m": 5}, {"n": 7, "m": 3}):
+        values = values_at(model, sizes)
+        for c in found.candidates:
+            try:
+                region = at_sizes(c.region, program, sizes)
+            except RejectionError as refused:
+                assert refused.rejection.code == "DYNAMIC_DIM"
+                continue
+            assert "10485" not in region.text + str(region.steps)
+            check(region, values)
+            count += bool(region.runtime)
+    return count
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(models())
+def test_random_programs(model):
+    check_model(model)
+
+
+def test_repeated_elements() -> None:
+    """A mask that is repeated to a shape which the model computes; one that would be stored so."""
+    net = Net(np.float32)
+    x, mask = net.input("n", 4, "m"), net.input("n", 4, 1)
+    whole = net.Expand(net.Mul(net.Sigmoid(mask), 0.5), net.Shape(x))
+    model = net.model(net.Exp(net.Mul(x, whole)), net.Tanh(whole))
+    assert check_model(model) >= 2
+    reasons = [r.reason for r in find_candidates(import_model(load_model(model))).rejections]
+    assert any("repeats its elements in a run" in r for r in reasons)
+
+
+@pytest.mark.parametrize("perm", [[0, 2, 1, 3], [2, 0, 1, 3]])
+def test_heads(perm):
+    """Joined rows, split heads and a transposition: axes of both kinds beside each other."""
+    net = Net(np.float32)
+    x = net.Reshape(net.input("n", "m", 32), [-1, 32])
+    y = net.MatMul(net.rms(x), net.weight(32, 32))
+    y = net.Reshape(net.Tanh(net.Add(net.Reshape(y, [-1, 4, 8]), net.weight(4, 1))), [-1, 32])
+    assert check_model(net.model(net.Tanh(y))) >= 2
+    heads = Net(np.float32)
+    z = heads.Reshape(heads.input("n", "m", 32), [0, 0, 4, 8])
+    z = heads.Transpose(heads.rms(z), perm=perm)
+    names = [{0: "n", 1: "m"}.get(k, 1) for k in perm]
+    assert check_model(heads.model(heads.Mul(z, heads.input(*names)))) >= 2
