@@ -1,7 +1,5 @@
 """One arm of a case, and the arms that the time of the case was enough for."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

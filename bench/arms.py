@@ -3,8 +3,6 @@
 Needs torch and onnxruntime-gpu; ``run.py`` imports it when there is a GPU.
 """
 
-from __future__ import annotations
-
 import torch  # isort: skip  (before onnxruntime, which needs the CUDA libraries that it loads)
 
 import gc

@@ -1,7 +1,5 @@
 """Cases that read a cache of keys and values: attention by itself, and a LLaMA decode layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ but one, and so is, with --searches, every program of tests/support/search_progr
 Last come the axioms that nothing needs: each is a row to take out, or a program to add.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time
@@ -17,13 +15,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from axiom_needs import needed as needed_to_find  # noqa: E402
-from axiom_needs import searched  # noqa: E402
-from golden_derivations import is_derived, needed  # noqa: E402
-from goldens import GOLDENS  # noqa: E402
-from search_programs import PROGRAMS  # noqa: E402
+from axiom_needs import needed as needed_to_find
+from axiom_needs import searched
+from golden_derivations import is_derived, needed
+from goldens import GOLDENS
+from search_programs import PROGRAMS
 
-from mirage_onnx.superopt.axioms import AXIOMS  # noqa: E402
+from mirage_onnx.superopt.axioms import AXIOMS
 
 
 def line(name: str, found: tuple[str, ...], start: float) -> str:

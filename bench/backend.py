@@ -11,8 +11,6 @@ Writes backend.json and backend.txt; runs that are recorded there and not named 
 a case ends otherwise than with ONNX Runtime.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -23,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from backend_runs import (  # noqa: E402
+from backend_runs import (
     Emulated,
     Optimized,
     OptimizedLifted,
@@ -32,7 +30,7 @@ from backend_runs import (  # noqa: E402
     compare,
     summary,
 )
-from facts import facts  # noqa: E402
+from facts import facts
 
 RUNS = {
     "users": (Stock, Optimized),

@@ -11,8 +11,6 @@ stay finite, and the table is written after every operator, so a failure costs o
 about. Needs torch, whose CUDA libraries ONNX Runtime loads.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

@@ -1,7 +1,5 @@
 """What is benchmarked: the rows of the speed table, each with its sizes; and what is swept."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,10 +13,10 @@ from onnx import numpy_helper
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "models"), str(ROOT / "bench")]
 
-from attention_cases import attention, llama_layer, qknorm  # noqa: E402
-from linear_cases import Wide, gated_mlp, llama_mlp, lora, ngpt_step  # noqa: E402
-from scale_rmsnorm_linear import TEMPLATE, scale  # noqa: E402
-from speed_graph import Arrays, Case, Graph, exact_rms_norm, times  # noqa: E402
+from attention_cases import attention, llama_layer, qknorm
+from linear_cases import Wide, gated_mlp, llama_mlp, lora, ngpt_step
+from scale_rmsnorm_linear import TEMPLATE, scale
+from speed_graph import Arrays, Case, Graph, exact_rms_norm, times
 
 Size = Mapping[str, int]
 

@@ -8,8 +8,6 @@ copies of their inputs that the weights come from memory. Regions: what the sear
 the models of ``models/`` and for a norm in front of a 4096x4096 linear layer.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

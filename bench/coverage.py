@@ -1,15 +1,13 @@
 """How much of each architecture ``optimize`` replaces, why not the rest, and whether it is right.
 
-    python bench/coverage.py [NAME ...] [--emulate] [--update] [--out bench/results]
+    python bench/coverage.py [NAME ...] [--tiled] [--emulate] [--jobs N] [--update] [--out DIR]
+    python bench/coverage.py --show [--out DIR]
 
 Optimizes the models of ``models/architectures`` for an H200, runs every result in onnxruntime
 without the library against its original (``--emulate``: its kernels in the emulator as well), and
-writes OUT/coverage.txt and OUT/coverage.json.xz after each model. With ``--update`` the lines of
-other models stay as OUT/coverage.json.xz has them. Exit 1 if a model was refused or its result is
-wrong.
+writes OUT/coverage.json.xz after each model. With ``--update`` the lines of other models stay as
+they are there. ``--show`` prints it as text. Exit 1 if a model was refused or its result is wrong.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -17,35 +15,38 @@ import lzma
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import onnx
+import onnxruntime
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "models" / "architectures")]
 
-import weights  # noqa: E402
-from coverage_table import text  # noqa: E402
-from coverage_table.checks import check_emulated, check_stock  # noqa: E402
-from coverage_table.kinds import DECODE, ENCODER, kind_of  # noqa: E402
-from coverage_table.record import Record, all_reasons, codes, spreads  # noqa: E402
-from coverage_table.row import coverage  # noqa: E402
-from facts import facts  # noqa: E402
+import weights
+from coverage_table import text
+from coverage_table.checks import check_emulated, check_stock
+from coverage_table.kinds import DECODE, ENCODER, kind_of
+from coverage_table.record import Record, all_reasons, codes, spreads
+from coverage_table.row import coverage
+from facts import facts
 
-from mirage_onnx import pipeline  # noqa: E402
-from mirage_onnx.errors import MirageError  # noqa: E402
-from mirage_onnx.importer import load_model  # noqa: E402
-from mirage_onnx.target import get_target  # noqa: E402
-from mirage_onnx.tune.baseline import load_table, node_times_us  # noqa: E402
+from mirage_onnx import pipeline
+from mirage_onnx.errors import MirageError
+from mirage_onnx.importer import load_model
+from mirage_onnx.target import get_target
+from mirage_onnx.tune.baseline import load_table, node_times_us
 
 TARGET = "h200"
 #: The table with every region and reason: packed, for it repeats itself (``xzcat`` shows it).
 RECORD = "coverage.json.xz"
-_PACKAGES = ("onnx", "onnxruntime", "numpy", "scipy")
+_PACKAGES = ("onnx", "numpy", "scipy")
 
 
 def record(name: str, options: pipeline.Options, *, emulate: bool) -> Record:
@@ -83,7 +84,7 @@ def _float_type(model: onnx.ModelProto) -> str:
 
 
 def write(folder: Path, about: dict[str, Any], records: Sequence[Record]) -> None:
-    """Both files, of the models so far."""
+    """The record of the models so far."""
     folder.mkdir(parents=True, exist_ok=True)
     found = all_reasons(records)
     data = {
@@ -94,13 +95,26 @@ def write(folder: Path, about: dict[str, Any], records: Sequence[Record]) -> Non
         "models": [asdict(r) for r in records],
     }
     (folder / RECORD).write_bytes(lzma.compress((json.dumps(data, indent=1) + "\n").encode()))
-    (folder / "coverage.txt").write_text(text.table(about, records), encoding="utf-8")
 
 
-def earlier(folder: Path) -> tuple[str, list[Record]]:
-    """The date of the recorded run, and its lines."""
+def earlier(folder: Path) -> tuple[dict[str, Any], list[Record]]:
+    """The facts of the recorded run, and its lines."""
     data = json.loads(lzma.decompress((folder / RECORD).read_bytes()))
-    return data["date"], msgspec.convert(data["models"], list[Record])
+    records = msgspec.convert(data.pop("models"), list[Record])
+    sums = ("bytes_share", "codes", "reasons")
+    return {k: v for k, v in data.items() if k not in sums}, records
+
+
+def each(
+    names: Sequence[str], options: pipeline.Options, *, emulate: bool, jobs: int
+) -> Iterator[Record]:
+    """The records as they come, ``jobs`` models at a time, each in a process."""
+    if jobs == 1:
+        yield from (record(name, options, emulate=emulate) for name in names)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
+        runs = [pool.submit(record, name, options, emulate=emulate) for name in names]
+        yield from (run.result() for run in as_completed(runs))
 
 
 def in_order(names: Sequence[str]) -> list[str]:
@@ -115,30 +129,49 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="models (default: all)")
     parser.add_argument("--emulate", action="store_true", help="run the kernels in the emulator")
+    parser.add_argument("--tiled", action="store_true", help="as optimize --tiled")
+    parser.add_argument("--jobs", type=int, default=1, help="models at a time")
     parser.add_argument("--budget-s", type=float, default=300.0, help="search time per model")
     parser.add_argument("--update", action="store_true", help="keep the lines of other models")
+    parser.add_argument("--show", action="store_true", help="print the record, run nothing")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(weights.names()):
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
-    options = pipeline.Options(get_target(TARGET), budget_s=arguments.budget_s)
-    about: dict[str, Any] = {**facts(_PACKAGES), "target": TARGET}
+    if arguments.show:
+        print(text.table(*earlier(arguments.out)), end="")
+        return 0
+    options = pipeline.Options(
+        get_target(TARGET),
+        budget_s=arguments.budget_s,
+        workers=1 if arguments.jobs > 1 else None,
+        tiled=arguments.tiled,
+    )
+    about: dict[str, Any] = {
+        **facts(_PACKAGES),
+        "onnxruntime": onnxruntime.__version__,
+        "target": TARGET,
+    }
     names = in_order(arguments.names or weights.names())
-    date, known = earlier(arguments.out) if arguments.update else ("", [])
+    before, known = earlier(arguments.out) if arguments.update else ({"date": ""}, [])
     old, new = {r.name: r for r in known}, dict[str, Record]()
-    for i, name in enumerate(names, 1):
-        new[name] = done = record(name, options, emulate=arguments.emulate)
-        old.pop(name, None)
+    found = each(names, options, emulate=arguments.emulate, jobs=arguments.jobs)
+    for i, done in enumerate(found, 1):
+        new[done.name] = done
+        old.pop(done.name, None)
         about["models of this run"] = f"{i} of {len(names)}"
         if arguments.update:
-            about["models of an earlier run"] = f"{len(old)}, {date}"
+            about["models of an earlier run"] = f"{len(old)}, {before['date']}"
         rows = [r for _, r in sorted((old | new).items())]
         write(arguments.out, about, rows)
         share = done.coverage.share.bytes if done.coverage else 0.0
         stock = done.stock.result if done.stock else done.error
-        print(f"{i:3} {name:28} {done.seconds:6.1f} s  {share:6.1%} of bytes  {stock}", flush=True)
+        print(
+            f"{i:3} {done.name:28} {done.seconds:6.1f} s  {share:6.1%} of bytes  {stock}",
+            flush=True,
+        )
     print("\n".join(text.summary(rows)))
-    print(f"\nwrote {arguments.out / 'coverage.txt'} and {RECORD}")
+    print(f"\nwrote {arguments.out / RECORD}")
     return int(any(r.is_wrong for r in new.values()))
 
 

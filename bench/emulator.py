@@ -6,8 +6,6 @@ Survivors are printed; ``tests/emulator/survivors.txt.xz`` has them with reasons
 only says how many there are and the digest of their sorted lines.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -22,9 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
-from mutant_subjects import generated, handwritten  # noqa: E402
+from mutant_subjects import generated, handwritten
 
-from mirage_onnx.emulator import compile_kernels  # noqa: E402
+from mirage_onnx.emulator import compile_kernels
 
 
 def main() -> int:

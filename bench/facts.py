@@ -1,7 +1,5 @@
 """What a reader of recorded numbers needs to know about the run that made them."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -8,8 +8,6 @@ Writes fuzz.json and fuzz.txt. Exit 1 where a file led to a fault. One file agai
 ``echo SEED | python tests/support/fuzz_case.py``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -22,8 +20,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from facts import facts  # noqa: E402
-from fuzz_run import answers, counts  # noqa: E402
+from facts import facts
+from fuzz_run import answers, counts
 
 #: A faulty file's text goes into the record up to here.
 SHOWN_CHARACTERS = 400

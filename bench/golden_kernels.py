@@ -7,8 +7,6 @@ cost model, kernel by kernel, compiled, compared with float64 and timed (``proto
 DIR/goldens.json; exits 1 if a kernel is wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -25,21 +23,21 @@ from protocol import facts, print_table, statistics, streaming_limit, write_text
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
-from golden_graphs import NAMES, golden_graph  # noqa: E402
-from search_programs import PROGRAMS  # noqa: E402
+from golden_graphs import NAMES, golden_graph
+from search_programs import PROGRAMS
 
-from mirage_onnx.codegen import compile_many  # noqa: E402
-from mirage_onnx.codegen.candidates import Compiled, emit_candidate  # noqa: E402
-from mirage_onnx.codegen.compile import Cubin  # noqa: E402
-from mirage_onnx.errors import RejectionError  # noqa: E402
-from mirage_onnx.ir.region import Region  # noqa: E402
-from mirage_onnx.ir.ugraph import Candidate, KernelParams, UGraph, part_axis  # noqa: E402
-from mirage_onnx.superopt.numbers import solve  # noqa: E402
-from mirage_onnx.superopt.thread import Family, assign_layouts  # noqa: E402
-from mirage_onnx.superopt.tiled_numbers import solve_tiled  # noqa: E402
-from mirage_onnx.target import Target  # noqa: E402
-from mirage_onnx.tune.device import present_target  # noqa: E402
-from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare  # noqa: E402
+from mirage_onnx.codegen import compile_many
+from mirage_onnx.codegen.candidates import Compiled, emit_candidate
+from mirage_onnx.codegen.compile import Cubin
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.ugraph import Candidate, KernelParams, UGraph, part_axis
+from mirage_onnx.superopt.numbers import solve
+from mirage_onnx.superopt.thread import Family, assign_layouts
+from mirage_onnx.superopt.tiled_numbers import solve_tiled
+from mirage_onnx.target import Target
+from mirage_onnx.tune.device import present_target
+from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare
 
 SAMPLES = 9
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything that runs on the H200 machine, in one call:
 #
-#     bash bench/h200.sh [tests] [primitives] [sweep] [chain] [models] [bench]
+#     bash bench/h200.sh [tests] [primitives] [sweep] [chain] [models] [bench] [coverage] \
+#         [counters] [ablation]
 #
 # It has torch, nvcc and cmake but no package registry, so what else is needed travels with the tree:
 # .gpu/*.txz (onnxruntime-gpu, packed as ../shared/tools/pack_ort_gpu.py does, and newer cuda
@@ -76,6 +77,12 @@ for name in "${@:-tests}"; do
         seconds=${BENCH_SECONDS:-440}
         step bench $((seconds + 40)) python3 bench/run.py --out "$OUT" --total "$seconds" \
             ${BENCH_ARGS:-} ;;
+    coverage) # needs no GPU, but its many cores
+        cp bench/results/coverage.* "$OUT"
+        step coverage "${BENCH_SECONDS:-540}" \
+            python3 bench/coverage.py --jobs "$(nproc)" --out "$OUT" ${BENCH_ARGS:-} ;;
+    counters) step counters 540 python3 bench/counters.py --out "$OUT" ${BENCH_ARGS:-} ;;
+    ablation) step ablation 540 python3 bench/ablation.py --out "$OUT" ${BENCH_ARGS:-} ;;
     *) echo "unknown step $name"; failed+=("$name") ;;
     esac
 done

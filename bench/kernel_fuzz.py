@@ -1,9 +1,11 @@
 """Random block graphs through the code generator and the emulator, against float64.
 
     python bench/kernel_fuzz.py --seeds 0:20000 --out build/random_kernels.jsonl --workers 2
+    python bench/kernel_fuzz.py --seeds 0:20000 --total 480 --record random_kernels.txt
     python bench/kernel_fuzz.py --seeds 148:149 --show
 
-Seeds whose outcome is in the file are not run again (delete it after a change of the code). Prints
+Seeds whose outcome is in the file are not run again (delete it after a change of the code), so a
+run that was stopped, or that --total seconds ended, goes on where it was. Prints
 what became of them, what they consist of, and how often every operation x type x layout was run and
 right; ``--record`` writes that to a file, too. Exit 1 where a kernel was wrong.
 """
@@ -16,9 +18,11 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import inf
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -29,10 +33,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a worker is one core's wor
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from facts import facts  # noqa: E402
-from random_kernel_run import TOGETHER, emitted, run_seeds  # noqa: E402
-from random_kernel_tables import cell_table, share_table  # noqa: E402
-from random_kernels import random_kernel  # noqa: E402
+from facts import facts
+from random_kernel_run import TOGETHER, emitted, run_seeds
+from random_kernel_tables import cell_table, share_table
+from random_kernel_wishes import missing
+from random_kernels import random_kernel
 
 #: Seconds for a batch; then its seeds are run one by one, and one that takes so long is a hang.
 LIMIT_S = 900.0
@@ -56,8 +61,13 @@ def _work(seeds: Sequence[int], folder: Path, answers: Connection) -> None:
         library.unlink()
 
 
-def run(seeds: Sequence[int], out: Path, workers: int) -> list[dict[str, Any]]:
-    """The outcomes of all seeds in order; new ones are appended to ``out`` as they come."""
+def run(
+    seeds: Sequence[int], out: Path, workers: int, deadline: float = inf
+) -> list[dict[str, Any]]:
+    """The outcomes of seeds in order; new ones are appended to ``out`` as they come.
+
+    What is not begun at the ``deadline`` (of time.monotonic) is left out.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     known: dict[int, dict[str, Any]] = {}
     if out.exists():
@@ -67,18 +77,25 @@ def run(seeds: Sequence[int], out: Path, workers: int) -> list[dict[str, Any]]:
     base = Path(tempfile.mkdtemp(prefix="random_kernels"))
     try:
         with out.open("a") as file:
-            _run_batches(batches, known, file, [base / str(i) for i in range(workers)])
+            folders = [base / str(i) for i in range(workers)]
+            _run_batches(batches, known, file, folders, deadline)
     finally:
         shutil.rmtree(base)
-    return [known[s] for s in seeds]
+    return [known[s] for s in seeds if s in known]
 
 
 def _run_batches(
-    batches: list[list[int]], known: dict[int, dict[str, Any]], file: TextIO, folders: list[Path]
+    batches: list[list[int]],
+    known: dict[int, dict[str, Any]],
+    file: TextIO,
+    folders: list[Path],
+    deadline: float,
 ) -> None:
     context = get_context("fork")
     active: dict[Connection, Worker] = {}
     while batches or active:
+        if time.monotonic() > deadline:
+            batches.clear()
         while batches and folders:
             ours, theirs = context.Pipe(duplex=False)
             batch, folder = batches.pop(), folders.pop()
@@ -131,7 +148,7 @@ def report(found: Sequence[dict[str, Any]]) -> str:
         share_table({**kinds, **codes}, total),
         share_table(Counter(f for r in found for f in r["features"]), total),
         share_table(Counter(r["form"] for r in found), total),
-        cell_table(run_and_right),
+        "\n".join([cell_table(run_and_right), *missing(run_and_right)]),
     ]
     parts += [
         "\n".join(
@@ -162,6 +179,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:500", metavar="FIRST:END")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "random_kernels.jsonl")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--total", type=float, default=inf, help="seconds, then no more are begun")
     parser.add_argument("--record", type=Path, help="a file for the printed tables")
     parser.add_argument("--show", action="store_true", help="print programs and CUDA, keep nothing")
     arguments = parser.parse_args()
@@ -169,8 +187,12 @@ def main() -> int:
     seeds = range(int(first), int(end))
     if arguments.show:
         return show(seeds)
-    found = run(seeds, arguments.out, arguments.workers)
+    found = run(seeds, arguments.out, arguments.workers, time.monotonic() + arguments.total)
+    if not found:
+        sys.exit("no seed was run")
     text = report(found)
+    if len(found) < len(seeds):
+        text = f"{len(seeds) - len(found)} of {len(seeds)} seeds are left for another run\n\n{text}"
     if arguments.record:
         known = facts(("numpy", "scipy"))
         head = "\n".join(f"{k}: {v}" for k, v in known.items())

@@ -1,7 +1,5 @@
 """Cases whose time is reading weights: gated MLPs, LoRA, the nGPT step; b rows of activations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

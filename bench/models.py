@@ -6,8 +6,6 @@ They are small (hidden size 64), so the time is launches and latencies. Protocol
 ``bench/protocol.py``; the outputs are compared before timing.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """What ``optimize`` made of a case; the predicted choice is made in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,8 +4,6 @@ The cache has room for the new position and is both read and written (bind each 
 ``present`` to one buffer); queries, keys and values come out of one matrix.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ Times come from ``Gpu.time_us``: T(flush + arm) - T(flush), where the flush is t
 CUDA graph replay. A sample is the mean over 8 calls; medians and quartiles are over samples.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -97,7 +95,7 @@ def graph_nodes(gpu: Gpu, work: Callable[[], object]) -> dict[str, int]:
     return {k.removeprefix("CU_GRAPH_NODE_TYPE_").lower(): n for k, n in sorted(kinds.items())}
 
 
-_READ = """
+READ = """
 extern "C" __global__ void read_all(const uint4* data, unsigned long long count, unsigned* out) {
     unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
     unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -129,7 +127,7 @@ def streaming_limit(gpu: Gpu, size: int) -> tuple[Callable[[], None], str]:
     arms: list[Callable[[], None]] = []
     names: list[str] = []
     for unroll in (2, 4, 8, 16):
-        text = f"#define UNROLL {unroll}\n{_READ}"
+        text = f"#define UNROLL {unroll}\n{READ}"
         kernel = gpu.load(compile_cubin(text, gpu.target, name="read_all"), "read_all")
         for threads in (256, 512, 1024):
             for per in (1, 2, 4, 8):

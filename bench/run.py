@@ -11,8 +11,6 @@ out is named, which is no error. Nearby shapes are not compiled by torch (the qu
 ratio to the limit). Exit 1 if an arm is wrong or is not what it claims to be.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,19 +1,19 @@
 """Times and states of the search against its bound, and with each of its prunings off in turn.
 
     python bench/search.py [--programs NAME ...] [--without NAME ...] [--all] [--bounds 3-9]
-                           [--cut 300] [--jobs 1] [--out bench/results/search.json]
+                           [--cut 300] [--jobs 1] [--out search.json.xz]
+    python bench/search.py --show [--out search.json.xz]
 
 Searches the programs of tests/support/search_programs.py in the space of all block graphs, each at
 every bound in a process of its own, and those of ``--without`` (--all: all of ``--programs``) with
 each pruning off as well. A search that takes longer than ``--cut`` seconds is recorded as CUT, and
-larger bounds are not run. Writes OUT and, beside it, the same as a text table, after every program.
-Exit 1 if a process of a search failed.
+larger bounds are not run. Writes OUT after every program; ``--show`` prints it as a table. Exit 1
+if a process of a search failed.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -24,15 +24,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "support")]
 
-from facts import facts  # noqa: E402
-from search_programs import PROGRAMS  # noqa: E402
-from search_table.curve import COLUMNS, Curve, measure  # noqa: E402
-from search_table.point import Point, run  # noqa: E402
-from search_table.prunings import PRUNINGS  # noqa: E402
-from search_table.text import table  # noqa: E402
+from facts import facts
+from search_programs import PROGRAMS
+from search_table.curve import COLUMNS, Curve, measure
+from search_table.point import Point, run
+from search_table.prunings import PRUNINGS
+from search_table.text import table
 
-from mirage_onnx.superopt.result import default_bound  # noqa: E402
-from mirage_onnx.superopt.space import ALL  # noqa: E402
+from mirage_onnx.superopt.result import default_bound
+from mirage_onnx.superopt.space import ALL
 
 #: What the prunings are measured on: a loop, two contractions in one, a low rank, running maxima,
 #: and programs with many factors to group.
@@ -66,14 +66,20 @@ def record(arguments: argparse.Namespace, curves: Sequence[Curve]) -> dict[str, 
     }
 
 
-def write(path: Path, written: dict[str, Any], text: str) -> None:
-    """The table beside the JSON, which has one line per field and per curve."""
+def write(path: Path, written: dict[str, Any]) -> None:
+    """One line per field and per curve."""
     curves = ",\n".join(f"  {_json(c)}" for c in written["curves"])
     fields = [f" {_json(k)}: {_json(v)}" for k, v in written.items() if k != "curves"]
     body = ",\n".join([*fields, f' "curves": [\n{curves}\n ]'])
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{{\n{body}\n}}\n", encoding="utf-8")
-    path.with_suffix(".txt").write_text(text, encoding="utf-8")
+    path.write_bytes(lzma.compress(f"{{\n{body}\n}}\n".encode()))
+
+
+def shown(path: Path) -> str:
+    """The record as text."""
+    found = json.loads(lzma.decompress(path.read_bytes()))
+    curves = [Curve.from_json(c, found["reasons"]) for c in found["curves"]]
+    return table(found, curves, found["bounds"])
 
 
 def _json(value: object) -> str:
@@ -88,7 +94,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--bounds", type=bounds_from, default=(3, 4, 5, 6, 7, 8, 9))
     parser.add_argument("--cut", type=float, default=300.0, metavar="SECONDS")
     parser.add_argument("--jobs", type=int, default=1, help="searches at once")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "search.json")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "search.json.xz")
+    parser.add_argument("--show", action="store_true", help="print OUT, run nothing")
     parser.add_argument("--one", type=Point.from_text, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.all:
@@ -104,6 +111,9 @@ def main() -> int:
     arguments = parse()
     if arguments.one is not None:
         print(json.dumps(asdict(run(arguments.one))))
+        return 0
+    if arguments.show:
+        print(shown(arguments.out), end="")
         return 0
     wanted = [(p, "") for p in dict.fromkeys([*arguments.programs, *arguments.without])]
     wanted += [(p, off) for p in dict.fromkeys(arguments.without) for off in PRUNINGS]
@@ -121,8 +131,7 @@ def main() -> int:
                 flush=True,
             )
             curves = [done[w] for w in wanted if w in done]
-            written = record(arguments, curves)
-            write(arguments.out, written, table(written, curves, arguments.bounds))
+            write(arguments.out, record(arguments, curves))
     outcomes = [o for c in done.values() for _, o in c.outcomes]
     return int(any(o.stop.startswith("EXIT") for o in outcomes))
 

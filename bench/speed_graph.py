@@ -1,7 +1,5 @@
 """A model of one benchmark case, written node by node as torch's exporter writes it, in fp16."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import sqrt

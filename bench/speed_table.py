@@ -7,8 +7,6 @@ instead of an earlier result of the same case, and writes the tables between the
 pages. --check: writes nothing, exit 1 if a page is not what the record gives.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import lzma

@@ -8,8 +8,6 @@ as they compile without spills. Each is checked against float64 and timed (``pro
 DIR/sweep.csv and DIR/sweep.json (the µGraphs and a summary per case).
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import io

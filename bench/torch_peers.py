@@ -4,8 +4,6 @@ Torch is imported by the functions, so that the names can be listed and tested w
 A program takes the tensors of a case by name and returns its outputs in the model's order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

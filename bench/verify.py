@@ -7,8 +7,6 @@ accepted, a right one refused, or a time is above its limit. The original's save
 from $MIRAGE_SAVED_MUGRAPHS, or from ../shared/mugraphs where that exists.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -30,19 +28,19 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from fragile_programs import FRAGILE  # noqa: E402
-from goldens import GOLDENS  # noqa: E402
-from mutant_verdicts import STAGES, Judged, Tally, judged  # noqa: E402
-from saved_references import references, saved_folder  # noqa: E402
-from saved_scaling import scaled_down, scaled_shape  # noqa: E402
-from saved_truth import Truth  # noqa: E402
-from verify_times import LIMIT_MS, times_ms  # noqa: E402
+from fragile_programs import FRAGILE
+from goldens import GOLDENS
+from mutant_verdicts import STAGES, Judged, Tally, judged
+from saved_references import references, saved_folder
+from saved_scaling import scaled_down, scaled_shape
+from saved_truth import Truth
+from verify_times import LIMIT_MS, times_ms
 
-import mirage_onnx  # noqa: E402
-from mirage_onnx.errors import Rejection  # noqa: E402
-from mirage_onnx.verify.equivalence import Proof, verify  # noqa: E402
-from mirage_onnx.verify.safety import safety_row  # noqa: E402
-from mirage_onnx.verify.saved import check_saved  # noqa: E402
+import mirage_onnx
+from mirage_onnx.errors import Rejection
+from mirage_onnx.verify.equivalence import Proof, verify
+from mirage_onnx.verify.safety import safety_row
+from mirage_onnx.verify.saved import check_saved
 
 _PACKAGES = ("numpy", "scipy", "onnx")
 

@@ -5,8 +5,6 @@ model gives the original's outputs in a stock onnxruntime session, without and w
 custom-op library.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Mapping

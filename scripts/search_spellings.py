@@ -1,7 +1,5 @@
 """The spellings that saturation finds for the values of a region, as lines of text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from fractions import Fraction
 

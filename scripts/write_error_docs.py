@@ -1,7 +1,5 @@
 """Writes docs/errors.md from the catalogue in mirage_onnx/errors.py; ``--check`` only compares."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A block of the page is what stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping

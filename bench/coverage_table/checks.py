@@ -1,7 +1,5 @@
 """Whether an optimized model computes what the original does, without and with its kernels."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path

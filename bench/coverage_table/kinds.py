@@ -1,7 +1,5 @@
 """What the models of ``models/architectures`` are, by name."""
 
-from __future__ import annotations
-
 DECODE, PREFILL, ENCODER, OTHER = "decode step", "prefill", "encoder", "cross-attending decoder"
 KINDS = (DECODE, ENCODER, PREFILL, OTHER)
 

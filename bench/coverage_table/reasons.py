@@ -5,8 +5,6 @@ got furthest speaks for it; among equals the one with the most to gain. Beside t
 ``mirage_onnx.errors`` there are two that are no refusals (``NOT_REFUSED``).
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A model of the table with its line, its checks or what went wrong; and sums over all models."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence

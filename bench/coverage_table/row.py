@@ -1,7 +1,5 @@
 """One line of the coverage table: what ``optimize`` did to one model."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

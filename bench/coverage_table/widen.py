@@ -6,8 +6,6 @@ else, so two models are bit-identical there exactly if they do the same operatio
 order. It has no bfloat16 kernels at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -1,17 +1,15 @@
 """The searches of one program with growing bounds, each in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from search_table.point import Outcome, Point
+from search_table.point import BOUND_REASON, Outcome, Point
 
 #: What a run may take beyond its cut, for imports and saturation, which nothing interrupts.
 GRACE_S = 60.0
@@ -65,6 +63,17 @@ class Curve:
             found["egraph"] = self.last[1].egraph
             found["pruned"] = {str(reasons.index(r)): n for r, n in sorted(pruned.items())}
         return found
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], reasons: Sequence[str]) -> "Curve":
+        """What ``to_json`` made; the e-graph and the prunes only of the last outcome."""
+        rows = [dict(zip(COLUMNS, row, strict=True)) for row in data["rows"]]
+        outcomes = [(row.pop("operators"), Outcome(**row)) for row in rows]
+        bound, last = outcomes[-1]
+        pruned = {} if data["same_beyond"] else {BOUND_REASON: 0}
+        pruned |= {reasons[int(i)]: n for i, n in data.get("pruned", {}).items()}
+        outcomes[-1] = bound, replace(last, pruned=pruned, egraph=data.get("egraph"))
+        return cls(data["program"], data["off"], tuple(outcomes))
 
 
 def measure(program: str, off: str, bounds: Sequence[int], cut_s: float) -> Curve:

@@ -5,8 +5,6 @@ that does not fit) are not prunings in this sense: without them there is nothing
 the derivation backwards from the targets, which is how a prefix that leads nowhere never appears.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The results table of searches as text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,0 +1,134 @@
+"""The tile compiler with one of its choices made without its objective, for ``ablation.py``.
+
+Each entry of ``NAIVE`` replaces one choice for as long as its context lasts. The kernels stay
+right; they are only slower, larger, or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from math import prod
+from typing import Any
+from unittest import mock
+
+from mirage_onnx.codegen.tiled import assign, demand, kernel, lower, share
+from mirage_onnx.codegen.tiled import steps as do
+from mirage_onnx.codegen.tiled.assign import Assignment
+from mirage_onnx.codegen.tiled.forms import Form, Warps
+from mirage_onnx.codegen.tiled.shared import SharedTile
+from mirage_onnx.superopt.min_sum import MinSum, minimise
+
+
+def first_feasible(problem: MinSum) -> tuple[int, ...]:
+    """The first form of every value, as far as the others allow it; nothing else counts."""
+    never = assign._NEVER
+    single = tuple(tuple(range(len(own))) for own in problem.single)
+    pairs = {
+        at: tuple(tuple(never if cost >= never else 0 for cost in row) for row in table)
+        for at, table in problem.pairs.items()
+    }
+    return minimise(MinSum(single, pairs))
+
+
+def first_frame(*args: Any) -> Iterator[Form]:
+    """Of a kernel without contractions."""
+    yield next(iter(_FRAMES(*args)))
+
+
+def first_split(assignment: Assignment, forms: Mapping[int, Form], split: Warps) -> int:
+    """Any split in which no warps do the same costs nothing; the first is taken."""
+    return split.spare - 1
+
+
+def barriers_everywhere(graph: do.ThreadGraph) -> do.ThreadGraph:
+    """One before every step that touches shared memory."""
+
+    def run(steps: tuple[do.Step, ...]) -> tuple[do.Step, ...]:
+        found: list[do.Step] = []
+        for step in steps:
+            if not isinstance(step, do.Advance) and (step.reads or step.writes):
+                ranks = isinstance(step, do.GatherRanks)
+                found.append(do.Barrier(step.index, cluster=ranks, copies=True))
+            found.append(step)
+        return tuple(found)
+
+    return do.ThreadGraph(run(graph.before), run(graph.body), run(graph.after))
+
+
+class ProgramOrder(lower.Lowering):
+    """Copies where the program has its loads, not before everything else."""
+
+    def _load(self, index: int) -> None:
+        super()._load(index)
+        for steps in (self.before, self.body, self.after):
+            for step in [s for s in steps if isinstance(s, do.Copy) and s.index == index]:
+                steps.remove(step)
+                steps.append(step)
+
+
+def _unpadded(tile: SharedTile) -> int:
+    """Rows behind one another, as they are in memory."""
+    if not tile.order:
+        return 1
+    chunk = 16 // tile.dtype.size_bytes
+    length = tile.order[-1].length
+    return length if len(tile.order) == 1 else -(-length // chunk) * chunk
+
+
+_FRAMES = share.vector_frames
+
+
+def _set(target: Any, name: str, value: Any) -> Callable[[], AbstractContextManager[Any]]:
+    return lambda: mock.patch.object(target, name, value)
+
+
+@contextmanager
+def _layouts() -> Iterator[None]:
+    with (
+        mock.patch.object(assign, "minimise", first_feasible),
+        mock.patch.object(share, "vector_frames", first_frame),
+    ):
+        yield
+
+
+#: What is switched off -> the context in which it is.
+NAIVE: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "layouts: the first that fit": _layouts,
+    "warps: the first split": _set(share, "split_cost", first_split),
+    "ways: only the best is tried": _set(kernel, "_MOST_WAYS", 1),
+    "shared rows: not padded": _set(SharedTile, "pitch", property(_unpadded)),
+    "wide loads: kept in registers": _set(lower, "MOST_COPIED", 0),
+    "order: of the program": _set(kernel, "Lowering", ProgramOrder),
+    "barriers: at every shared step": _set(kernel, "with_barriers", barriers_everywhere),
+    "operands: packed in the loop": _set(demand, "MOST_RESIDENT", 0),
+    "values in place: none": _set(demand, "LEAST_IN_PLACE", 1 << 30),
+}
+
+
+def barriers(plan: kernel.TiledPlan) -> int:
+    """Barriers that a block passes, those of its loop as often as it runs."""
+
+    def count(steps: tuple[do.Step, ...]) -> int:
+        own = sum(isinstance(s, do.Barrier) for s in steps)
+        turns = 2 if plan.lowering.stages == 1 else 1
+        return own + turns * sum(isinstance(s, do.Advance) for s in steps)
+
+    graph = plan.steps
+    return count(graph.before) + plan.pieces.most_steps * count(graph.body) + count(graph.after)
+
+
+def moves(plan: kernel.TiledPlan) -> int:
+    """Values that go through shared memory to lie otherwise; in the loop as often as it runs."""
+    graph = plan.steps
+    inside = sum(isinstance(s, do.Spill) for s in graph.body)
+    return plan.pieces.most_steps * inside + sum(
+        isinstance(s, do.Spill) for s in graph.before + graph.after
+    )
+
+
+def held(plan: kernel.TiledPlan) -> int:
+    """Register elements of a lane, summed over the values that have a form."""
+    return sum(
+        prod(plan.warps.shape(f)) for i, f in plan.forms.items() if not plan.lowering.in_place(i, f)
+    )
