@@ -37,16 +37,16 @@ class Arms:
     absent: list[str] = field(default_factory=list)
 
     @property
-    def seconds_left(self) -> float:
+    def seconds_left(self):
         return self.deadline - time.monotonic()
 
-    def add(self, name: str, make: Callable[[], Arm]) -> None:
-        def work() -> None:
+    def add(self, name, make):
+        def work():
             self.made[name] = make()
 
         self.run(name, work)
 
-    def run(self, name: str, work: Callable[[], object]) -> None:
+    def run(self, name, work):
         """Not after the deadline; an error of ``work`` is recorded and goes no further."""
         began = time.monotonic()
         try:

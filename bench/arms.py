@@ -7,9 +7,7 @@ import torch  # isort: skip  (before onnxruntime, which needs the CUDA libraries
 
 import gc
 import time
-from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +17,10 @@ from cases import ROWS
 from optimized_model import Predicted, summary
 from ort_fused import fused_layer, fused_session
 from protocol import gpu_state, graph_nodes, relative_error, statistics, streaming_limit
-from speed_graph import Case
 from speed_table import COMPILED, FUSED, GRAPH, LIMIT, MEASURED, ORT, PREDICTED
 from torch_peers import library, plain
 
 import mirage_onnx
-from mirage_onnx.tune.device import Gpu
 from mirage_onnx.tune.ort_run import OrtRun
 
 SAMPLES = 41
@@ -32,9 +28,7 @@ SAMPLES = 41
 TOLERANCE = 2e-3
 
 
-def ort_arm(
-    gpu: Gpu, model: Path, case: Case, *, cuda_graph: bool, make: Callable[..., Any] | None = None
-) -> Arm:
+def ort_arm(gpu, model, case, *, cuda_graph, make=None):
     """A session with IOBinding: its own CUDA graph, or its run captured by us.
 
     A replay of the former may wait for the GPU before it returns.
@@ -42,7 +36,7 @@ def ort_arm(
     run = OrtRun(gpu, str(model), case.feeds, make=make, cuda_graph=cuda_graph)
     call = run if cuda_graph else run.captured()
 
-    def result() -> list[np.ndarray]:
+    def result():
         for out in run.outputs.values():
             out.update_inplace(np.full(out.shape(), np.nan, np.float16))
         torch.cuda.synchronize()
@@ -60,16 +54,14 @@ def ort_arm(
     return Arm(call, result, note)
 
 
-def both_graphs(
-    arms: Arms, name: str, gpu: Gpu, model: Path, case: Case, make: Callable[..., Any] | None = None
-) -> None:
+def both_graphs(arms, name, gpu, model, case, make=None):
     for cuda_graph, suffix in ((True, GRAPH), (False, "")):
         arms.add(
             name + suffix, partial(ort_arm, gpu, model, case, cuda_graph=cuda_graph, make=make)
         )
 
 
-def torch_arm(call: Callable[[], Any], **note: Any) -> Arm:
+def torch_arm(call, **note):
     """A CUDA graph of ``call``, captured on the current stream."""
     for _ in range(3):
         call()
@@ -79,7 +71,7 @@ def torch_arm(call: Callable[[], Any], **note: Any) -> Arm:
         found = call()
     outputs = found if isinstance(found, tuple) else (found,)
 
-    def result() -> list[np.ndarray]:
+    def result():
         for out in outputs:
             out.fill_(float("nan"))
         graph.replay()
@@ -88,9 +80,7 @@ def torch_arm(call: Callable[[], Any], **note: Any) -> Arm:
     return Arm(graph.replay, result, note, kept=call)
 
 
-def run_case(
-    row: str, size: Mapping[str, int], gpu: Gpu, folder: Path, seconds: float, *, compiled: bool
-) -> dict[str, Any]:
+def run_case(row, size, gpu, folder, seconds, *, compiled):
     """All arms of a case; those that no time is left for are named."""
     began = time.monotonic()
     arms = Arms(began + seconds)
@@ -116,14 +106,12 @@ def run_case(
     }  # fmt: skip
 
 
-def _sessions(
-    arms: Arms, choices: dict[str, Any], gpu: Gpu, source: Path, case: Case, predicted: Predicted
-) -> None:
+def _sessions(arms, choices, gpu, source, case, predicted):
     """Ours and onnxruntime's, and the pure read."""
     ours = source.with_name(f"{source.stem}_measured.onnx")
     make: Any = mirage_onnx.InferenceSession
 
-    def measured() -> None:
+    def measured():
         budget = arms.seconds_left / 2
         found = mirage_onnx.optimize(
             source, ours, target="local", workers=1, budget_s=budget, tiled=case.tiled
@@ -135,13 +123,13 @@ def _sessions(
         both_graphs(arms, MEASURED, gpu, ours, case, make)
     both_graphs(arms, ORT, gpu, source, case)
 
-    def limit() -> Arm:
+    def limit():
         call, shape = streaming_limit(gpu, case.bytes)
         return Arm(call, None, {"launch": shape})
 
     arms.add(LIMIT, limit)
 
-    def wait() -> None:
+    def wait():
         choices["predicted"] = summary(predicted.report(arms.seconds_left), predicted.model)
 
     arms.run("optimize --target h200", wait)
@@ -149,7 +137,7 @@ def _sessions(
         both_graphs(arms, PREDICTED, gpu, predicted.model, case, make)
 
 
-def fused_arm(gpu: Gpu, case: Case, size: Mapping[str, int]) -> Arm:
+def fused_arm(gpu, case, size):
     """onnxruntime's own fused operators, as its own CUDA graph."""
     model, feeds = fused_layer(case, size["heads"], size["kv_heads"])
     provider = {"user_compute_stream": str(gpu.stream_address), "enable_cuda_graph": "1"}
@@ -159,9 +147,7 @@ def fused_arm(gpu: Gpu, case: Case, size: Mapping[str, int]) -> Arm:
     return Arm(call, result)
 
 
-def _peers(
-    arms: Arms, row: str, case: Case, gpu: Gpu, size: Mapping[str, int], *, compiled: bool
-) -> None:
+def _peers(arms, row, case, gpu, size, *, compiled):
     if row == "llama_layer":
         arms.add(FUSED + GRAPH, lambda: fused_arm(gpu, case, size))
     tensors = {
@@ -169,13 +155,13 @@ def _peers(
         for name, x in (case.weights | case.feeds).items()
     }
 
-    def libraries() -> None:
+    def libraries():
         for name, call in library(row, tensors).items():
             arms.add(name, partial(torch_arm, call))
 
     arms.run("libraries of torch", libraries)
 
-    def compile_plain() -> Arm:
+    def compile_plain():
         torch._dynamo.reset()
         program = torch.compile(plain(row), mode="max-autotune-no-cudagraphs")
         return torch_arm(lambda: program(tensors), mode="CUDA graph by us")
@@ -184,7 +170,7 @@ def _peers(
         arms.add(COMPILED, compile_plain)
 
 
-def _timed(arms: Arms, gpu: Gpu, exact: dict[str, np.ndarray]) -> dict[str, Any]:
+def _timed(arms, gpu, exact):
     rows: dict[str, dict[str, Any]] = {}
     for name, arm in arms.made.items():
         row = dict(arm.note)

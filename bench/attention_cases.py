@@ -5,32 +5,32 @@ from dataclasses import replace
 
 import numpy as np
 from linear_cases import exact_mlp_half, mlp_half
-from speed_graph import Arrays, Case, Graph, exact_rms_norm, exact_softmax, times
+from speed_graph import Graph, exact_rms_norm, exact_softmax, times
 
 Wide = Callable[[str], np.ndarray]
 LAYER_NORM_EPSILON = 1e-5
 
 
-def scale_of(depth: int) -> float:
+def scale_of(depth):
     """1 / sqrt(depth), as the model stores it."""
     return float(np.float16(depth**-0.5))
 
 
-def attention(row: str, heads: int, queries: int, depth: int, keys: int) -> Case:
+def attention(row, heads, queries, depth, keys):
     """softmax(q k) v with the keys as columns: (heads, depth, keys)."""
     g = Graph(heads)
     q = g.input("q", heads, queries, depth, scale=depth**-0.5)
     k, v = g.input("k", heads, depth, keys), g.input("v", heads, keys, depth)
     y = g.MatMul(g.Softmax(g.MatMul(q, k), axis=-1), v)
 
-    def oracle(wide: Wide) -> Arrays:
+    def oracle(wide):
         return {"y": exact_softmax(wide("q") @ wide("k")) @ wide("v")}
 
     name = f"{row} ({heads},{queries},{depth})x{keys}"
     return replace(g.case(name, {"y": (y, (heads, queries, depth))}, oracle), tiled=True)
 
 
-def qknorm(heads: int, queries: int, depth: int, keys: int) -> Case:
+def qknorm(heads, queries, depth, keys):
     """Attention whose queries and keys go through LayerNorms with a gain."""
     g = Graph(heads)
     q = g.input("q", 1, heads, queries, depth)
@@ -42,7 +42,7 @@ def qknorm(heads: int, queries: int, depth: int, keys: int) -> Case:
     scores = g.Mul(g.MatMul(q, g.Transpose(k, perm=[0, 1, 3, 2])), scale_of(depth))
     y = g.MatMul(g.Softmax(scores, axis=-1), v)
 
-    def oracle(wide: Wide) -> Arrays:
+    def oracle(wide):
         q = _layer_norm(wide("q"), wide("q_norm"))
         k = _layer_norm(wide("k"), wide("k_norm"))
         p = exact_softmax(q @ k.swapaxes(-1, -2) * scale_of(depth))
@@ -52,14 +52,12 @@ def qknorm(heads: int, queries: int, depth: int, keys: int) -> Case:
     return replace(g.case(name, {"y": (y, (1, heads, queries, depth))}, oracle), tiled=True)
 
 
-def _layer_norm(x: np.ndarray, gain: np.ndarray) -> np.ndarray:
+def _layer_norm(x, gain):
     x = x - x.mean(-1, keepdims=True)
     return np.asarray(x / np.sqrt((x * x).mean(-1, keepdims=True) + LAYER_NORM_EPSILON) * gain)
 
 
-def llama_layer(
-    heads: int, kv_heads: int, depth: int, inner: int, length: int, batch: int = 1
-) -> Case:
+def llama_layer(heads, kv_heads, depth, inner, length, batch=1):
     """One LLaMA layer, one decode step; the new token is the last of ``length`` positions.
 
     Queries of a group share the keys through a reshape (no copy of the cache), and only the new
@@ -75,11 +73,11 @@ def llama_layer(
         g.feeds[name] = f(angles).astype(np.float16).reshape(1, 1, 1, depth)
     normed = g.rms_norm(x, g.gain("attn.norm", hidden))
 
-    def project(name: str, count: int) -> str:
+    def project(name, count):
         y = g.MatMul(normed, g.weight(f"attn.{name}", hidden, count * depth, depth=hidden))
         return g.Transpose(g.Reshape(y, [batch, 1, count, depth]), perm=[0, 2, 1, 3])
 
-    def rotated(t: str) -> str:
+    def rotated(t):
         low = g.Slice(t, [0], [depth // 2], [-1])
         high = g.Slice(t, [depth // 2], [depth], [-1])
         return g.Add(g.Mul(t, cos), g.Mul(g.Concat(g.Neg(high), low, axis=-1), sin))
@@ -92,15 +90,15 @@ def llama_layer(
     x = g.Add(x, g.MatMul(o, g.weight("attn.o", hidden, hidden, depth=hidden)))
     y = mlp_half(g, x, hidden, inner)
 
-    def oracle(wide: Wide) -> Arrays:
+    def oracle(wide):
         x, cos, sin = wide("x"), wide("cos"), wide("sin")
         normed = exact_rms_norm(x, wide("attn.norm"))
 
-        def project(name: str) -> np.ndarray:
+        def project(name):
             y = normed @ wide(f"attn.{name}")
             return y.reshape(batch, 1, -1, depth).swapaxes(1, 2)
 
-        def rotated(t: np.ndarray) -> np.ndarray:
+        def rotated(t):
             low, high = np.split(t, 2, axis=-1)
             return np.asarray(t * cos + np.concatenate((-high, low), -1) * sin)
 

@@ -24,13 +24,13 @@ from search_programs import PROGRAMS
 from mirage_onnx.superopt.axioms import AXIOMS
 
 
-def line(name: str, found: tuple[str, ...], start: float) -> str:
+def line(name, found, start):
     """A line of a table, as ruff formats it."""
     inner = ", ".join(f'"{axiom}"' for axiom in found) + ("," if len(found) == 1 else "")
     return f'    "{name}": ({inner}),  # {time.monotonic() - start:.1f} s'
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--searches", nargs="*", metavar="PROGRAM", help="of all without any")
     names = parser.parse_args().searches

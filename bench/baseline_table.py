@@ -17,13 +17,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch  # isort: skip  (before onnxruntime, which needs the CUDA libraries that it loads)
 import numpy as np
-import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
@@ -54,7 +51,7 @@ SWEEP_ELEMENTS = 1 << 26  # 128 MiB read and as much written: L2 holds nothing e
 class Replay:
     """A session of a model with its inputs on the GPU and its CUDA graph captured."""
 
-    def __init__(self, model: onnx.ModelProto, feeds: dict[str, Any]) -> None:
+    def __init__(self, model, feeds):
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -71,25 +68,19 @@ class Replay:
             value = ort.OrtValue.ortvalue_from_shape_and_type(list(out.shape), dtype, "cuda", 0)
             self.binding.bind_ortvalue_output(out.name, value)
 
-    def once_us(self) -> float:
+    def once_us(self):
         start = time.perf_counter()
         self.session.run_with_iobinding(self.binding)
         torch.cuda.synchronize()
         return (time.perf_counter() - start) * 1e6
 
-    def check(self) -> None:
+    def check(self):
         for value in self.binding.get_outputs():
             if not np.isfinite(value.numpy()).all():
                 raise ValueError("the result is not finite")
 
 
-def slope_us(
-    make: Callable[[int], onnx.ModelProto],
-    feeds: dict[str, Any],
-    short: int,
-    long: int,
-    repeats: int = 41,
-) -> tuple[float, float]:
+def slope_us(make, feeds, short, long, repeats=41):
     """Time of one more link, and what a replay costs beside its links (both in us)."""
     a, b = Replay(make(short), feeds), Replay(make(long), feeds)
     started = time.perf_counter()
@@ -106,12 +97,7 @@ def slope_us(
     return slope, float(at_short) - short * slope
 
 
-def make_model(
-    nodes: list[onnx.NodeProto],
-    inputs: list[tuple[str, int, tuple[int, ...]]],
-    output: tuple[str, int, tuple[int, ...]],
-    weights: list[onnx.TensorProto],
-) -> onnx.ModelProto:
+def make_model(nodes, inputs, output, weights):
     graph = helper.make_graph(
         nodes, "chain", [helper.make_tensor_value_info(*i) for i in inputs],
         [helper.make_tensor_value_info(*output)], weights,
@@ -119,11 +105,11 @@ def make_model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
-def dtype_of(op: str) -> int:
+def dtype_of(op):
     return F32 if op in IN_F32 else F16
 
 
-def chain(length: int, *, op: str, shape: tuple[int, ...]) -> onnx.ModelProto:
+def chain(length, *, op, shape):
     """x -> op -> op -> ... ; a second operand is the same in every link."""
     dtype = dtype_of(op)
     rng = np.random.default_rng(0)
@@ -161,7 +147,7 @@ def chain(length: int, *, op: str, shape: tuple[int, ...]) -> onnx.ModelProto:
     return make_model(nodes, inputs, (value, dtype, out_shape), constants)
 
 
-def make_weights(k: int, n: int, count: int) -> list[onnx.TensorProto]:
+def make_weights(k, n, count):
     """Alternately (k, n) and (n, k): one random sequence, begun at another place for each."""
     values = np.random.default_rng(0).standard_normal(k * n, np.float32)
     found = []
@@ -173,9 +159,7 @@ def make_weights(k: int, n: int, count: int) -> list[onnx.TensorProto]:
     return found
 
 
-def matmuls(
-    length: int, *, m: int, k: int, n: int, weights: list[onnx.TensorProto], cold: bool
-) -> onnx.ModelProto:
+def matmuls(length, *, m, k, n, weights, cold):
     """(m,k)x(k,n), (m,n)x(n,k), ...: with ``cold`` a sweep of L2 and a weight for every link."""
     used = weights[: length if cold else 2]
     nodes, inputs, value = [], [("x", F16, (m, k))], "x"
@@ -188,18 +172,18 @@ def matmuls(
     return make_model(nodes, inputs, (value, F16, (m, n if length % 2 else k)), used)
 
 
-def links_of(k: int, n: int) -> tuple[int, int]:
+def links_of(k, n):
     """Short and long chain: enough links to time, no more weights than a model file can hold."""
     if k * n <= COLD_ELEMENTS:
         return LINKS
     return (2, 8) if k * n > 4e7 else (4, 16) if k * n > 4e6 else (10, 40)
 
 
-def put(values: np.ndarray) -> Any:
+def put(values):
     return ort.OrtValue.ortvalue_from_numpy(values, "cuda", 0)
 
 
-def driver_version() -> str:
+def driver_version():
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(query, check=True, capture_output=True, text=True).stdout.split()[0]
@@ -210,7 +194,7 @@ def driver_version() -> str:
 class Table:
     """The results so far, in a file."""
 
-    def __init__(self, path: str, seconds: float) -> None:
+    def __init__(self, path, seconds):
         self.path = path
         self.end = time.monotonic() + seconds
         self.facts = {
@@ -227,7 +211,7 @@ class Table:
         self.matmul: list[list[float]] = []
         self.failed: list[str] = []
 
-    def measure(self, what: str, job: Callable[[], tuple[float, float]]) -> float | None:
+    def measure(self, what, job):
         """The time of a link, or None (and a note in the table) where it cannot be had."""
         if time.monotonic() > self.end:
             self.failed.append(f"{what}: no time left")
@@ -243,7 +227,7 @@ class Table:
         print(f"{what:40} {us:9.3f} us (beside {rest:7.1f}; {took:.1f} s)", flush=True)
         return round(us, 3)
 
-    def write(self) -> None:
+    def write(self):
         lines = [f" {json.dumps(k)}: {json.dumps(v)}," for k, v in self.facts.items()]
         lines += [' "ops": {']
         lines += [",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in self.ops.items())]
@@ -258,7 +242,7 @@ class Table:
         os.replace(self.path + ".partial", self.path)
 
 
-def main() -> None:
+def main():
     table = Table(sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 300.0)
     table.write()
     rng = np.random.default_rng(1)

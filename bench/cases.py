@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "models"), str(ROOT / "bench")]
 
 from attention_cases import attention, llama_layer, qknorm
-from linear_cases import Wide, gated_mlp, llama_mlp, lora, ngpt_step
+from linear_cases import gated_mlp, llama_mlp, lora, ngpt_step
 from scale_rmsnorm_linear import TEMPLATE, scale
-from speed_graph import Arrays, Case, Graph, exact_rms_norm, times
+from speed_graph import Case, Graph, exact_rms_norm, times
 
 Size = Mapping[str, int]
 
@@ -35,14 +35,14 @@ class Row:
     targets: Mapping[str, float]
 
 
-def norm_linear(batch: int, hidden: int = 4096, out: int = 4096) -> Case:
+def norm_linear(batch, hidden=4096, out=4096):
     """The model that torch exported, at another size, with random weights and a random input."""
     model = scale(onnx.load(TEMPLATE), batch, hidden, out)
     weights = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     weights = {name: x for name, x in weights.items() if x.size > 1}
     x = np.random.default_rng(batch).standard_normal((batch, hidden)).astype(np.float16)
 
-    def oracle(wide: Wide) -> Arrays:
+    def oracle(wide):
         normed = exact_rms_norm(wide("x"), wide("norm.weight"))
         return {"y": normed @ wide("linear.weight").T}
 
@@ -50,18 +50,18 @@ def norm_linear(batch: int, hidden: int = 4096, out: int = 4096) -> Case:
     return Case(name, model, {"x": x}, weights, oracle)
 
 
-def _batches(hidden: int, out: int, *batches: int, **more: int) -> dict[str, Size]:
+def _batches(hidden, out, *batches, **more):
     return {f"b{b}": {"batch": b, "hidden": hidden, "out": out, **more} for b in batches}
 
 
-def _nearby(**more: int) -> dict[str, Size]:
+def _nearby(**more):
     return {
         "near": {"batch": 5, "hidden": 4032, "out": 4224, **more},
         "k3000": {"batch": 8, "hidden": 3000, "out": 4096, **more},
     }
 
 
-def _keys(sizes: Size, keys: int) -> dict[str, Size]:
+def _keys(sizes, keys):
     return {"k3000": {**sizes, "keys": keys}}
 
 
@@ -106,7 +106,7 @@ ROWS: dict[str, Row] = {
 }  # fmt: skip
 
 
-def residual_norm(batch: int, hidden: int) -> onnx.ModelProto:
+def residual_norm(batch, hidden):
     """y = x + residual and its RMSNorm, as the exporter writes a norm in half precision."""
     g, shape = Graph(), (batch, hidden)
     y = g.Add(g.input("x", *shape), g.input("residual", *shape))
@@ -115,7 +115,7 @@ def residual_norm(batch: int, hidden: int) -> onnx.ModelProto:
     return g.case("residual_norm", outputs, lambda wide: {}).model
 
 
-def _model(batch: int, size: int) -> onnx.ModelProto:
+def _model(batch, size):
     return norm_linear(batch, size, size).model
 
 

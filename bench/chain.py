@@ -16,7 +16,7 @@ import numpy as np
 from cases import norm_linear
 
 from mirage_onnx import pipeline
-from mirage_onnx.codegen.candidates import Compiled, compile_candidates
+from mirage_onnx.codegen.candidates import compile_candidates
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir.region import Region
 from mirage_onnx.pipeline import Options
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 L2_COPIES_BYTES = 256 * 2**20
 
 
-def chain_us(gpu: Gpu, region: Region, compiled: Compiled, short: int, long: int) -> float:
+def chain_us(gpu, region, compiled, short, long):
     """Share of one launch sequence of ``compiled`` in a replayed graph, median of 15."""
     rng = np.random.default_rng(0)
     tensors = compiled.candidate.ugraph.tensors
@@ -50,7 +50,7 @@ def chain_us(gpu: Gpu, region: Region, compiled: Compiled, short: int, long: int
         for s, c in zip(compiled.sources, compiled.cubins, strict=True)
     ]
 
-    def work(length: int) -> None:
+    def work(length):
         for i in range(length):
             for function, source in functions:
                 gpu.launch_source(function, source, sets[i % copies])
@@ -62,7 +62,7 @@ def chain_us(gpu: Gpu, region: Region, compiled: Compiled, short: int, long: int
     return float(b - a) / (long - short)
 
 
-def main() -> None:
+def main():
     gpu = Gpu(H200)
     rows = []
     regions: list[tuple[str, Region, list]] = []

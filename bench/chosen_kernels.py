@@ -4,8 +4,6 @@ With a GPU the choice is the measured one of ``optimize``; of a region that was 
 (onnxruntime is as fast), the fastest candidate of ours, because a miss needs an explanation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -15,7 +15,6 @@ import lzma
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from multiprocessing import get_context
@@ -49,7 +48,7 @@ RECORD = "coverage.json.xz"
 _PACKAGES = ("onnx", "numpy", "scipy")
 
 
-def record(name: str, options: pipeline.Options, *, emulate: bool) -> Record:
+def record(name, options, *, emulate):
     """Optimize and check one model; what goes wrong becomes part of the record."""
     model = weights.load(name)
     kind, dtype = kind_of(name), _float_type(model)
@@ -69,21 +68,21 @@ def record(name: str, options: pipeline.Options, *, emulate: bool) -> Record:
     )  # fmt: skip
 
 
-def _line(error: Exception) -> str:
+def _line(error):
     if isinstance(error, MirageError):
         return error.line()
     traceback.print_exception(error)
     return next(iter(f"{type(error).__name__}: {error}".splitlines()))
 
 
-def _float_type(model: onnx.ModelProto) -> str:
+def _float_type(model):
     """The element type of most weights."""
     names = {onnx.TensorProto.FLOAT16: "fp16", onnx.TensorProto.BFLOAT16: "bf16"}
     largest = max(model.graph.initializer, key=lambda t: len(t.raw_data))
     return names.get(largest.data_type, "fp32")
 
 
-def write(folder: Path, about: dict[str, Any], records: Sequence[Record]) -> None:
+def write(folder, about, records):
     """The record of the models so far."""
     folder.mkdir(parents=True, exist_ok=True)
     found = all_reasons(records)
@@ -97,7 +96,7 @@ def write(folder: Path, about: dict[str, Any], records: Sequence[Record]) -> Non
     (folder / RECORD).write_bytes(lzma.compress((json.dumps(data, indent=1) + "\n").encode()))
 
 
-def earlier(folder: Path) -> tuple[dict[str, Any], list[Record]]:
+def earlier(folder):
     """The facts of the recorded run, and its lines."""
     data = json.loads(lzma.decompress((folder / RECORD).read_bytes()))
     records = msgspec.convert(data.pop("models"), list[Record])
@@ -105,9 +104,7 @@ def earlier(folder: Path) -> tuple[dict[str, Any], list[Record]]:
     return {k: v for k, v in data.items() if k not in sums}, records
 
 
-def each(
-    names: Sequence[str], options: pipeline.Options, *, emulate: bool, jobs: int
-) -> Iterator[Record]:
+def each(names, options, *, emulate, jobs):
     """The records as they come, ``jobs`` models at a time, each in a process."""
     if jobs == 1:
         yield from (record(name, options, emulate=emulate) for name in names)
@@ -117,13 +114,13 @@ def each(
         yield from (run.result() for run in as_completed(runs))
 
 
-def in_order(names: Sequence[str]) -> list[str]:
+def in_order(names):
     """Decode steps and encoders first, the largest of them first: a run may be stopped."""
     sizes = {n: len(weights.load(n).graph.node) for n in names}
     return sorted(names, key=lambda n: (kind_of(n) not in (DECODE, ENCODER), -sizes[n], n))
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

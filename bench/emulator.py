@@ -25,7 +25,7 @@ from mutant_subjects import generated, handwritten
 from mirage_onnx.emulator import compile_kernels
 
 
-def main() -> int:
+def main():
     """Run the corpus, print a line per subject, write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "emulator.json")

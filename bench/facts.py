@@ -4,18 +4,16 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import mirage_onnx
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def facts(packages: Sequence[str]) -> dict[str, Any]:
+def facts(packages):
     """Date, command, commit, whether the tree had changes, cores and versions."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -31,7 +29,7 @@ def facts(packages: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _git(*arguments: str) -> str:
+def _git(*arguments):
     done = subprocess.run(
         ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -4,7 +4,7 @@
                          [--out bench/results]
 
 Seeds whose answer is in the state file are not run again (delete it after a change of the code).
-Writes fuzz.json and fuzz.txt. Exit 1 where a file led to a fault. One file again:
+Writes fuzz.json and prints it. Exit 1 where a file led to a fault. One file again:
 ``echo SEED | python tests/support/fuzz_case.py``.
 """
 
@@ -12,10 +12,8 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -27,7 +25,7 @@ from fuzz_run import answers, counts
 SHOWN_CHARACTERS = 400
 
 
-def run(seeds: Sequence[int], state: Path, jobs: int) -> list[dict[str, Any]]:
+def run(seeds, state, jobs):
     """The answers for all seeds, in order; new ones are appended to ``state`` as they come."""
     state.parent.mkdir(parents=True, exist_ok=True)
     known = {}
@@ -38,7 +36,7 @@ def run(seeds: Sequence[int], state: Path, jobs: int) -> list[dict[str, Any]]:
 
     with state.open("a") as file:
 
-        def work(part: Sequence[int]) -> None:
+        def work(part):
             for answer in answers(part):
                 known[answer["seed"]] = answer
                 file.write(json.dumps(answer) + "\n")
@@ -51,7 +49,7 @@ def run(seeds: Sequence[int], state: Path, jobs: int) -> list[dict[str, Any]]:
     return [known[s] for s in seeds]
 
 
-def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summary(found):
     seconds = sorted(a["seconds"] for a in found if a["seconds"] is not None)
     faulty = [a for a in found if a["faults"]]
     return {
@@ -73,7 +71,7 @@ def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def table(result: dict[str, Any]) -> str:
+def table(result):
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items())
     lines = [result["command"], versions, "", f"{result['files']} files"]
     lines += [f"{code:24}{n:7}" for code, n in result["outcomes"].items()]
@@ -85,7 +83,7 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=10_000, metavar="N")
     parser.add_argument("--first", type=int, default=0)
@@ -98,9 +96,7 @@ def main() -> int:
     result = {**facts(("onnx", "onnxruntime", "numpy", "protobuf")), **summary(found)}
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "fuzz.json").write_text(json.dumps(result, indent=1) + "\n")
-    text = table(result)
-    (arguments.out / "fuzz.txt").write_text(text)
-    print(text, end="")
+    print(table(result), end="")
     return 1 if result["faulty"] else 0
 
 

@@ -30,21 +30,17 @@ from mirage_onnx.codegen import compile_many
 from mirage_onnx.codegen.candidates import Compiled, emit_candidate
 from mirage_onnx.codegen.compile import Cubin
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import Candidate, KernelParams, UGraph, part_axis
+from mirage_onnx.ir.ugraph import Candidate, part_axis
 from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.thread import Family, assign_layouts
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
-from mirage_onnx.target import Target
 from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare
 
 SAMPLES = 9
 
 
-def numbered(
-    graph: UGraph, region: Region, target: Target, most: int
-) -> list[tuple[float, tuple[KernelParams, ...]]]:
+def numbered(graph, region, target, most):
     """The best numbers of every kernel, combined; (predicted us, numbers), best first."""
     tensors = {t.name: t for t in graph.tensors}
     extents, found = dict(region.extents), []
@@ -65,7 +61,7 @@ def numbered(
     return sorted(sets, key=lambda s: s[0])[:most]
 
 
-def measure(name: str, region: Region, graph: UGraph, options: Any) -> dict[str, Any]:
+def measure(name, region, graph, options):
     """One program."""
     gpu, target = options.gpu, options.gpu.target
     result: dict[str, Any] = {"program": name, "points": [], "refused": []}
@@ -117,7 +113,7 @@ def measure(name: str, region: Region, graph: UGraph, options: Any) -> dict[str,
     return result
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--seconds", type=float, default=300.0)

@@ -30,8 +30,9 @@ def _about(record: Record) -> list[str]:
     versions = ", ".join(f"{n} {v}" for n, v in record["versions"].items())
     gpu = record.get("gpu") or "no GPU"
     more = "".join(f", {x}" for x in record.get("ncu", ()))
+    commit = record["commit"].split(" ")[0][:12]
     return [
-        "", f"Run of {record['date']}: `{record['command']}`, commit {record['commit'][:12]}, "
+        "", f"Run of {record['date']}: `{record['command']}`, commit {commit}, "
         f"{gpu}; {versions}{more}",
     ]  # fmt: skip
 

@@ -4,21 +4,21 @@ from collections.abc import Callable
 
 import numpy as np
 from onnx import TensorProto
-from speed_graph import Arrays, Case, Graph, exact_rms_norm, exact_silu, times
+from speed_graph import Graph, exact_rms_norm, exact_silu, times
 
 Wide = Callable[[str], np.ndarray]
 #: PEFT's factor of the low-rank path (alpha / rank).
 LORA_SCALE = 2.0
 
 
-def gated_mlp(batch: int, hidden: int, out: int) -> Case:
+def gated_mlp(batch, hidden, out):
     """silu(gate x) * up x."""
     g = Graph(batch)
     x = g.input("x", batch, hidden)
     gate, up = (g.weight(n, out, hidden, depth=hidden) for n in ("gate.weight", "up.weight"))
     y = g.Mul(g.silu(g.linear(x, gate)), g.linear(x, up))
 
-    def oracle(wide: Wide) -> Arrays:
+    def oracle(wide):
         x = wide("x")
         return {"y": exact_silu(x @ wide("gate.weight").T) * (x @ wide("up.weight").T)}
 
@@ -26,20 +26,20 @@ def gated_mlp(batch: int, hidden: int, out: int) -> Case:
     return g.case(name, {"y": (y, (batch, out))}, oracle)
 
 
-def llama_mlp(batch: int, hidden: int, inner: int) -> Case:
+def llama_mlp(batch, hidden, inner):
     """The MLP half of a LLaMA layer: norm, gate and up, down, residual."""
     g = Graph(batch)
     x = g.input("x", batch, 1, hidden)
     y = mlp_half(g, x, hidden, inner)
 
-    def oracle(wide: Wide) -> Arrays:
+    def oracle(wide):
         return {"y": exact_mlp_half(wide("x"), wide)}
 
     name = f"llama_mlp {times(hidden, inner)} b={batch}"
     return g.case(name, {"y": (y, (batch, 1, hidden))}, oracle)
 
 
-def mlp_half(g: Graph, x: str, hidden: int, inner: int) -> str:
+def mlp_half(g, x, hidden, inner):
     """Behind three axes an exporter writes MatMul with (in, out) weights."""
     normed = g.rms_norm(x, g.gain("mlp.norm", hidden))
     gate, up = (g.weight(f"mlp.{n}", hidden, inner, depth=hidden) for n in ("gate", "up"))
@@ -47,13 +47,13 @@ def mlp_half(g: Graph, x: str, hidden: int, inner: int) -> str:
     return g.Add(x, g.MatMul(inside, g.weight("mlp.down", inner, hidden, depth=inner)))
 
 
-def exact_mlp_half(x: np.ndarray, wide: Wide) -> np.ndarray:
+def exact_mlp_half(x, wide):
     normed = exact_rms_norm(x, wide("mlp.norm"))
     inside = exact_silu(normed @ wide("mlp.gate")) * (normed @ wide("mlp.up"))
     return np.asarray(x + inside @ wide("mlp.down"))
 
 
-def lora(batch: int, hidden: int, out: int, rank: int) -> Case:
+def lora(batch, hidden, out, rank):
     """A linear layer and its low-rank adapter, not merged, as PEFT computes them."""
     g = Graph(batch)
     x = g.input("x", batch, hidden)
@@ -62,7 +62,7 @@ def lora(batch: int, hidden: int, out: int, rank: int) -> Case:
     high = g.linear(low, g.weight("lora_B", out, rank, depth=rank))
     y = g.Add(base, g.Mul(high, LORA_SCALE))
 
-    def oracle(wide: Wide) -> Arrays:
+    def oracle(wide):
         x = wide("x")
         adapter = x @ wide("lora_A").T @ wide("lora_B").T
         return {"y": x @ wide("weight").T + LORA_SCALE * adapter}
@@ -71,7 +71,7 @@ def lora(batch: int, hidden: int, out: int, rank: int) -> Case:
     return g.case(name, {"y": (y, (batch, out))}, oracle)
 
 
-def ngpt_step(batch: int, hidden: int, out: int) -> Case:
+def ngpt_step(batch, hidden, out):
     """unit(x + alpha (unit(h W) - x)): the state x stays on the unit sphere."""
     g = Graph(batch)
     x = g.input("x", batch, out, scale=out**-0.5)
@@ -79,7 +79,7 @@ def ngpt_step(batch: int, hidden: int, out: int) -> Case:
     moved = _unit(g, g.linear(h, g.weight("weight", out, hidden, depth=hidden)))
     y = _unit(g, g.Add(x, g.Mul(g.gain("alpha", out), g.Sub(moved, x))))
 
-    def oracle(wide: Wide) -> Arrays:
+    def oracle(wide):
         x = wide("x")
         moved = _exact_unit(wide("h") @ wide("weight").T)
         return {"y": _exact_unit(x + wide("alpha") * (moved - x))}
@@ -88,10 +88,10 @@ def ngpt_step(batch: int, hidden: int, out: int) -> Case:
     return g.case(name, {"y": (y, (batch, out))}, oracle)
 
 
-def _unit(g: Graph, x: str) -> str:
+def _unit(g, x):
     norm = g.ReduceL2(g.Cast(x, to=TensorProto.FLOAT), [-1], keepdims=1)
     return g.Div(x, g.Cast(norm, to=TensorProto.FLOAT16))
 
 
-def _exact_unit(x: np.ndarray) -> np.ndarray:
+def _exact_unit(x):
     return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIMITS = {"input_ids": 128, "position_ids": 16, "attention_mask": 2}
 
 
-def inputs_of(path: Path) -> dict[str, np.ndarray]:
+def inputs_of(path):
     import onnxruntime as ort
 
     rng = np.random.default_rng(0)
@@ -39,7 +39,7 @@ def inputs_of(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def main() -> None:
+def main():
     gpu = Gpu(H200)
     rows = []
     folder = Path(tempfile.mkdtemp())

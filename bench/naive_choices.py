@@ -4,8 +4,6 @@ Each entry of ``NAIVE`` replaces one choice for as long as its context lasts. Th
 right; they are only slower, larger, or refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from math import prod

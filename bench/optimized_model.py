@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -11,7 +10,7 @@ import onnx
 from mirage_onnx.custom_op import read_bundle
 
 
-def summary(report: dict[str, Any], model: Path) -> dict[str, Any]:
+def summary(report, model):
     """What a reader needs of ``optimize``'s report: what was replaced, and why the rest was not."""
     proto = onnx.load(model)
     bundles = [t for t in proto.graph.initializer if t.data_type == onnx.TensorProto.UINT8]
@@ -39,7 +38,7 @@ def summary(report: dict[str, Any], model: Path) -> dict[str, Any]:
 class Predicted:
     """``mirage-onnx optimize --target h200`` in a process of its own, begun at once."""
 
-    def __init__(self, source: Path, seconds: float, *, tiled: bool = False) -> None:
+    def __init__(self, source, seconds, *, tiled=False):
         self.model = source.with_name(f"{source.stem}_predicted.onnx")
         self._report = self.model.with_suffix(".json")
         command = [
@@ -50,7 +49,7 @@ class Predicted:
         with self._report.open("wb") as out:
             self._process = subprocess.Popen(command, stdout=out)
 
-    def report(self, seconds: float) -> dict[str, Any]:
+    def report(self, seconds):
         """Waits for it, at most so long."""
         code = self._process.wait(timeout=max(seconds, 0.1))
         if code:
@@ -58,7 +57,7 @@ class Predicted:
         found: dict[str, Any] = json.loads(self._report.read_bytes())
         return found
 
-    def close(self) -> None:
+    def close(self):
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()

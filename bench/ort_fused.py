@@ -4,20 +4,16 @@ The cache has room for the new position and is both read and written (bind each 
 ``present`` to one buffer); queries, keys and values come out of one matrix.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import numpy as np
-import onnx
 from onnx import TensorProto, helper, numpy_helper
-from speed_graph import EPSILON, Arrays, Case
+from speed_graph import EPSILON
 
 CONTRIB = "com.microsoft"
 #: Input -> the output that shares its buffer.
 SHARED = {"past_k": "present_k", "past_v": "present_v"}
 
 
-def fused_layer(case: Case, heads: int, kv_heads: int) -> tuple[onnx.ModelProto, Arrays]:
+def fused_layer(case, heads, kv_heads):
     """The same layer, weights and inputs as ``case`` (of ``llama_layer``): model and feeds."""
     w, x = case.weights, case.feeds["x"]
     batch, _, before, depth = case.feeds["past_k"].shape
@@ -63,9 +59,7 @@ def fused_layer(case: Case, heads: int, kv_heads: int) -> tuple[onnx.ModelProto,
     return helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds
 
 
-def fused_session(
-    model: bytes | str, feeds: Mapping[str, np.ndarray], providers: list[Any], device: str
-) -> tuple[Callable[[], None], Callable[[], list[np.ndarray]]]:
+def fused_session(model, feeds, providers, device):
     """A run with IOBinding, and one that returns y and the new keys and values."""
     import onnxruntime as ort
 
@@ -85,10 +79,10 @@ def fused_session(
     run_options = ort.RunOptions()
     run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
-    def call() -> None:
+    def call():
         session.run_with_iobinding(binding, run_options)
 
-    def result() -> list[np.ndarray]:
+    def result():
         y.update_inplace(np.full(y.shape(), np.nan, np.float16))
         binding.synchronize_inputs()
         call()
@@ -100,6 +94,6 @@ def fused_session(
     return call, result
 
 
-def _node(op: str, inputs: str, outputs: str, domain: str = CONTRIB, **more: Any) -> onnx.NodeProto:
+def _node(op, inputs, outputs, domain=CONTRIB, **more):
     read, made = ([n if n != "_" else "" for n in text.split()] for text in (inputs, outputs))
     return helper.make_node(op, read, made, domain=domain, **more)

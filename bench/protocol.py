@@ -9,16 +9,14 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mirage_onnx.codegen.compile import compile_cubin
-from mirage_onnx.tune.device import Gpu
 
 PROTOCOL = (
     "T(flush + arm) - T(flush), flush = two clean reads of 256 MB; CUDA graph replays, interleaved "
@@ -31,19 +29,19 @@ _PACKAGES = (
 _SMI = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu"
 
 
-def output_of(*command: str) -> str:
+def output_of(*command):
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError) as error:
         return f"unknown ({type(error).__name__})"
 
 
-def gpu_state() -> str:
+def gpu_state():
     """Name, driver and clocks at this moment."""
     return output_of("nvidia-smi", f"--query-gpu={_SMI}", "--format=csv,noheader")
 
 
-def facts() -> dict[str, Any]:
+def facts():
     """Everything a reader needs to know about a run."""
     from cuda.bindings import driver, nvrtc
 
@@ -69,18 +67,18 @@ def facts() -> dict[str, Any]:
     }
 
 
-def statistics(times: np.ndarray) -> dict[str, float]:
+def statistics(times):
     low, median, high = np.percentile(times, [25, 50, 75])
     return {"us": round(float(median), 3), "q1": round(float(low), 3), "q3": round(float(high), 3)}
 
 
-def relative_error(got: np.ndarray, want: np.ndarray) -> float:
+def relative_error(got, want):
     """||got - want|| / ||want||, infinite where ``got`` is not finite."""
     error = float(np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want))
     return error if np.isfinite(error) else float("inf")
 
 
-def graph_nodes(gpu: Gpu, work: Callable[[], object]) -> dict[str, int]:
+def graph_nodes(gpu, work):
     """What ``work`` puts on the stream, as nodes of a CUDA graph: type -> number."""
     from cuda.bindings import driver as d
 
@@ -119,7 +117,7 @@ extern "C" __global__ void read_all(const uint4* data, unsigned long long count,
 """
 
 
-def streaming_limit(gpu: Gpu, size: int) -> tuple[Callable[[], None], str]:
+def streaming_limit(gpu, size):
     """A replay that only reads ``size`` random bytes, in the best of several launch shapes."""
     rng = np.random.default_rng(0)
     data = gpu.put(rng.integers(0, 2**32, max(size // 4, 4), dtype=np.uint32))
@@ -136,9 +134,7 @@ def streaming_limit(gpu: Gpu, size: int) -> tuple[Callable[[], None], str]:
                 grid = (gpu.target.multiprocessors * per, 1, 1)
                 arguments = [data, size // 16, out]
 
-                def work(
-                    k: Any = kernel, g: Any = grid, t: int = threads, a: Any = arguments
-                ) -> None:
+                def work(k=kernel, g=grid, t=threads, a=arguments):
                     gpu.launch(k, g, t, a)
 
                 arms.append(gpu.capture(work))
@@ -147,7 +143,7 @@ def streaming_limit(gpu: Gpu, size: int) -> tuple[Callable[[], None], str]:
     return arms[best], names[best]
 
 
-def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(title, head, rows):
     widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
     print(f"\n{title}")
     for row in (head, *rows):
@@ -159,6 +155,6 @@ def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) 
     sys.stdout.flush()
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

@@ -18,11 +18,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cases import ROWS, Size
+from cases import ROWS
 from protocol import facts, print_table, write_text
 from speed_table import LIMIT, MEASURED, best_peer, replaced, time_of
 
@@ -32,19 +32,17 @@ Measure = Callable[[str, float], dict[str, Any]]
 NOTHING: dict[str, Any] = {"arms": {}, "optimize": {}, "left_out": []}
 
 
-def size_of(case: str) -> Size:
+def size_of(case):
     row, size = case.split("/")
     return {**ROWS[row].sizes, **ROWS[row].nearby}[size]
 
 
-def is_nearby(case: str) -> bool:
+def is_nearby(case):
     row, size = case.split("/")
     return size in ROWS[row].nearby
 
 
-def selected(
-    names: Sequence[str], batches: Sequence[int] = (), nearby: str = "with"
-) -> tuple[str, ...]:
+def selected(names, batches=(), nearby="with"):
     """The cases of rows or sizes, in the order of the table, rows of the table before nearby ones.
 
     ``batches``: of the rows that have batches, only these (a nearby one counts as none of them).
@@ -70,9 +68,7 @@ def selected(
     return tuple(sorted(found, key=is_nearby))
 
 
-def record(
-    names: Sequence[str], measure: Measure, out: Path, *, seconds: float, total: float
-) -> dict[str, Any]:
+def record(names, measure, out, *, seconds, total):
     """Measure the cases one by one and keep DIR/speed.json current."""
     found: dict[str, Any] = {"runs": [facts()], "results": [], "left_out": []}
     began, longest = time.monotonic(), 0.0
@@ -98,7 +94,7 @@ def record(
     return found
 
 
-def show(result: dict[str, Any]) -> None:
+def show(result):
     limit, (peer, peer_us) = time_of(result, LIMIT), best_peer(result)
     rows = [
         [name, f"{a['us']:.2f}", f"{a['q1']:.2f}-{a['q3']:.2f}", f"{a['us'] / limit:.2f}",
@@ -118,7 +114,7 @@ def show(result: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def on_gpu(folder: Path, *, compiled: bool) -> Measure:
+def on_gpu(folder, *, compiled):
     """Measures cases on the present GPU."""
     import torch  # first: onnxruntime needs the CUDA libraries that it loads
     from arms import run_case
@@ -132,7 +128,7 @@ def on_gpu(folder: Path, *, compiled: bool) -> Measure:
     gpu = gpu_of(target)
     torch.cuda.set_stream(torch.cuda.ExternalStream(gpu.stream_address))
 
-    def measure(case: str, seconds: float) -> dict[str, Any]:
+    def measure(case, seconds):
         row, size = case.split("/")[0], size_of(case)
         compile_it = compiled and not is_nearby(case)
         return run_case(row, size, gpu, folder, seconds, compiled=compile_it)
@@ -140,7 +136,7 @@ def on_gpu(folder: Path, *, compiled: bool) -> Measure:
     return measure
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="+", default=[], metavar="ROW[/SIZE]")
     parser.add_argument("--batch", nargs="+", type=int, default=[])

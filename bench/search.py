@@ -15,11 +15,9 @@ import argparse
 import json
 import lzma
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "support")]
@@ -42,7 +40,7 @@ WITHOUT = (
 )  # fmt: skip
 
 
-def bounds_from(text: str) -> tuple[int, ...]:
+def bounds_from(text):
     """``3-9`` or ``8``."""
     first, _, last = text.partition("-")
     found = tuple(range(int(first), int(last or first) + 1))
@@ -51,7 +49,7 @@ def bounds_from(text: str) -> tuple[int, ...]:
     return found
 
 
-def record(arguments: argparse.Namespace, curves: Sequence[Curve]) -> dict[str, Any]:
+def record(arguments, curves):
     """What is written."""
     reasons = sorted({r for c in curves if not c.off for r in c.last[1].pruned or ()})
     return {
@@ -66,7 +64,7 @@ def record(arguments: argparse.Namespace, curves: Sequence[Curve]) -> dict[str, 
     }
 
 
-def write(path: Path, written: dict[str, Any]) -> None:
+def write(path, written):
     """One line per field and per curve."""
     curves = ",\n".join(f"  {_json(c)}" for c in written["curves"])
     fields = [f" {_json(k)}: {_json(v)}" for k, v in written.items() if k != "curves"]
@@ -75,18 +73,18 @@ def write(path: Path, written: dict[str, Any]) -> None:
     path.write_bytes(lzma.compress(f"{{\n{body}\n}}\n".encode()))
 
 
-def shown(path: Path) -> str:
+def shown(path):
     """The record as text."""
     found = json.loads(lzma.decompress(path.read_bytes()))
     curves = [Curve.from_json(c, found["reasons"]) for c in found["curves"]]
     return table(found, curves, found["bounds"])
 
 
-def _json(value: object) -> str:
+def _json(value):
     return json.dumps(value, separators=(",", ":"))
 
 
-def parse() -> argparse.Namespace:
+def parse():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), metavar="NAME")
     parser.add_argument("--without", nargs="*", metavar="NAME", help=f"default: {WITHOUT}")
@@ -107,7 +105,7 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
-def main() -> int:
+def main():
     arguments = parse()
     if arguments.one is not None:
         print(json.dumps(asdict(run(arguments.one))))

@@ -1,9 +1,8 @@
 """A model of one benchmark case, written node by node as torch's exporter writes it, in fp16."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 import numpy as np
 import onnx
@@ -30,11 +29,11 @@ class Case:
     tiled: bool = False
 
     @property
-    def bytes(self) -> int:
+    def bytes(self):
         """What every program for it has to read: weights and inputs, once."""
         return sum(x.nbytes for x in (*self.feeds.values(), *self.weights.values()))
 
-    def exact(self) -> Arrays:
+    def exact(self):
         """The outputs in float64, by name."""
         known = self.weights | self.feeds
         return self.oracle(lambda name: known[name].astype(np.float64))
@@ -43,42 +42,42 @@ class Case:
 class Graph:
     """Any other method adds the node of this name; numbers become constants of the model."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed=0):
         self._rng = np.random.default_rng(seed)
         self._nodes: list[onnx.NodeProto] = []
         self._constants: list[onnx.TensorProto] = []
         self.feeds: Arrays = {}
         self.weights: Arrays = {}
 
-    def _normal(self, shape: tuple[int, ...], scale: float) -> np.ndarray:
+    def _normal(self, shape, scale):
         x = self._rng.standard_normal(shape, dtype=np.float32)
         x *= scale
         return x.astype(np.float16)
 
-    def input(self, name: str, *shape: int, scale: float = 1.0) -> str:
+    def input(self, name, *shape, scale=1.0):
         self.feeds[name] = self._normal(shape, scale)
         return name
 
-    def weight(self, name: str, *shape: int, depth: int) -> str:
+    def weight(self, name, *shape, depth):
         """A matrix that keeps the size of what it is applied to; ``depth``: its summed extent."""
         self.weights[name] = self._normal(shape, 1 / sqrt(depth))
         return name
 
-    def gain(self, name: str, size: int) -> str:
+    def gain(self, name, size):
         """A factor per channel, near 1."""
         self.weights[name] = np.float16(1) + self._normal((size,), 0.1)
         return name
 
-    def constant(self, value: Any, dtype: Any) -> str:
+    def constant(self, value, dtype):
         name = f"val_{len(self._constants)}"
         self._constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
-    def __getattr__(self, op: str) -> Callable[..., str]:
+    def __getattr__(self, op):
         if op.startswith("_"):
             raise AttributeError(op)
 
-        def add(*inputs: Any, **attributes: Any) -> str:
+        def add(*inputs, **attributes):
             names = [i if isinstance(i, str) else self._constant(i) for i in inputs]
             number = len(self._nodes)
             self._nodes.append(
@@ -88,17 +87,17 @@ class Graph:
 
         return add
 
-    def _constant(self, value: Any) -> str:
+    def _constant(self, value):
         return self.constant(value, np.int64 if isinstance(value, (list, tuple)) else np.float16)
 
-    def linear(self, x: str, weight: str) -> str:
+    def linear(self, x, weight):
         """A layer without bias behind a matrix: the weight is (out, in)."""
         return self.Gemm(x, weight, transB=1)
 
-    def silu(self, x: str) -> str:
+    def silu(self, x):
         return self.Mul(x, self.Sigmoid(x))
 
-    def rms_norm(self, x: str, gain: str) -> str:
+    def rms_norm(self, x, gain):
         """As transformers computes it: in float32, narrowed before the gain."""
         wide = self.Cast(x, to=TensorProto.FLOAT)
         square = self.Pow(wide, self.constant(2, np.float32))
@@ -107,12 +106,7 @@ class Graph:
         unit = self.Mul(wide, self.Reciprocal(self.Sqrt(safe)))
         return self.Mul(gain, self.Cast(unit, to=TensorProto.FLOAT16))
 
-    def case(
-        self,
-        name: str,
-        outputs: Mapping[str, tuple[str, tuple[int, ...]]],
-        oracle: Callable[[Callable[[str], np.ndarray]], Arrays],
-    ) -> Case:
+    def case(self, name, outputs, oracle):
         """``outputs``: name -> (the value that gets it, shape)."""
         renamed = {value: name for name, (value, _) in outputs.items()}
         for node in self._nodes:
@@ -129,19 +123,19 @@ class Graph:
         return Case(name, model, self.feeds, self.weights, oracle)
 
 
-def exact_rms_norm(x: np.ndarray, gain: np.ndarray) -> np.ndarray:
+def exact_rms_norm(x, gain):
     return np.asarray(x / np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON) * gain)
 
 
-def exact_silu(x: np.ndarray) -> np.ndarray:
+def exact_silu(x):
     return np.asarray(x / (1 + np.exp(-x)))
 
 
-def exact_softmax(x: np.ndarray) -> np.ndarray:
+def exact_softmax(x):
     e = np.exp(x - x.max(-1, keepdims=True))
     return np.asarray(e / e.sum(-1, keepdims=True))
 
 
-def times(*extents: int) -> str:
+def times(*extents):
     """4096x4096."""
     return "x".join(map(str, extents))

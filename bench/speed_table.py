@@ -13,7 +13,7 @@ import lzma
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +32,17 @@ GRAPH = ", enable_cuda_graph"
 Result = Mapping[str, Any]
 
 
-def _is_right(arm: Mapping[str, Any] | None) -> bool:
+def _is_right(arm):
     return arm is not None and not arm.get("wrong", False)
 
 
-def time_of(result: Result, arm: str) -> float:
+def time_of(result, arm):
     """Median in microseconds; of a session, as its own CUDA graph where it has one."""
     right = (a for a in (result["arms"].get(n) for n in (arm + GRAPH, arm)) if _is_right(a))
     return float(next((a["us"] for a in right if a), math.nan))
 
 
-def best_peer(result: Result) -> tuple[str, float]:
+def best_peer(result):
     """The fastest of what is neither ours, nor onnxruntime's plain session, nor a limit."""
     peers = {
         name: a["us"] for name, a in result["arms"].items()
@@ -52,7 +52,7 @@ def best_peer(result: Result) -> tuple[str, float]:
     return min(peers.items(), key=lambda p: p[1], default=("-", math.nan))
 
 
-def replaced(result: Result, choice: str) -> str:
+def replaced(result, choice):
     """How much of the model was replaced, or why nothing."""
     told = result["optimize"].get(choice)
     if told is None:
@@ -65,31 +65,31 @@ def replaced(result: Result, choice: str) -> str:
     return "nothing replaced: " + ", ".join(code for code, _ in reasons)
 
 
-def _us(x: float) -> str:
+def _us(x):
     return "-" if math.isnan(x) else f"{x:.1f}"
 
 
-def _ratio(x: float, y: float) -> str:
+def _ratio(x, y):
     return "-" if math.isnan(x / y) else f"{x / y:.2f}"
 
 
-def _title(case: str, result: Result) -> str:
+def _title(case, result):
     row = case.split("/")[0]
     return f"{ROWS[row].title} {result['name'].split(' ', 1)[1]}"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def _table(head, rows):
     return [f"| {' | '.join(r)} |" for r in (head, ["---"] * len(head), *rows)]
 
 
-def ordered(record: Mapping[str, Any], *, nearby: bool) -> dict[str, Result]:
+def ordered(record, *, nearby):
     """The recorded cases in the order of the table."""
     known = {r["case"]: r for r in record["results"]}
     names = (f"{n}/{s}" for n, row in ROWS.items() for s in (row.nearby if nearby else row.sizes))
     return {n: known[n] for n in names if n in known}
 
 
-def main_table(record: Mapping[str, Any]) -> list[str]:
+def main_table(record):
     """One line per case, then those at shapes that nothing was tuned for."""
     head = ["case", "limit", "mirage-onnx", "/ limit", "onnxruntime", "best peer", "/ peer", "goal"]
     rows = []
@@ -114,7 +114,7 @@ def main_table(record: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _nearby(record: Mapping[str, Any], case: str, r: Result) -> list[str]:
+def _nearby(record, case, r):
     row = case.split("/")[0]
     mates = [m for c, m in ordered(record, nearby=False).items() if c.split("/")[0] == row]
     ratios = [time_of(m, MEASURED) / time_of(m, LIMIT) for m in mates]
@@ -126,7 +126,7 @@ def _nearby(record: Mapping[str, Any], case: str, r: Result) -> list[str]:
     ]  # fmt: skip
 
 
-def all_table(record: Mapping[str, Any]) -> list[str]:
+def all_table(record):
     """All arms, one line per case; a session's times are as its own graph / captured by us."""
     head = ["case", "MB", LIMIT, MEASURED, PREDICTED, ORT, COMPILED, "libraries", "errors",
             "measured choice"]  # fmt: skip
@@ -162,7 +162,7 @@ def all_table(record: Mapping[str, Any]) -> list[str]:
 TABLES = {"main": main_table, "all": all_table}
 
 
-def page(text: str, lines: Sequence[str]) -> str:
+def page(text, lines):
     """``text`` with ``lines`` between its markers."""
     pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.S)
     new = "\n".join([BEGIN, "", *lines, "", END])
@@ -172,13 +172,13 @@ def page(text: str, lines: Sequence[str]) -> str:
     return found
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path):
     data = path.read_bytes()
     found: dict[str, Any] = json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
     return found
 
 
-def merged(*records: Mapping[str, Any]) -> dict[str, Any]:
+def merged(*records):
     """The newest result of every case, and the runs that they are from."""
     latest: dict[str, tuple[Mapping[str, Any], Result]] = {}
     for record in records:
@@ -193,12 +193,12 @@ def merged(*records: Mapping[str, Any]) -> dict[str, Any]:
     return {"runs": runs, "results": results}
 
 
-def packed(record: Mapping[str, Any]) -> bytes:
+def packed(record):
     text = json.dumps(record, separators=(",", ":"))
     return lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--check", action="store_true")

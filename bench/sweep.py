@@ -17,7 +17,6 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -26,7 +25,6 @@ from typing import Any
 
 import cases
 import numpy as np
-import onnx
 from protocol import facts, print_table, statistics, streaming_limit, write_text
 from scipy import stats
 
@@ -36,14 +34,12 @@ from mirage_onnx.codegen.compile import Cubin
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.text import print_ugraph
-from mirage_onnx.ir.ugraph import Candidate, Kernel, KernelParams, Layout, UGraph
+from mirage_onnx.ir.ugraph import Candidate, KernelParams, Layout
 from mirage_onnx.match.cuts import find_candidates
 from mirage_onnx.superopt.cost import features, kernel_cost
 from mirage_onnx.superopt.search import Bound, search
-from mirage_onnx.target import Target
-from mirage_onnx.tune.device import Gpu, present_target
+from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare
 from mirage_onnx.verify.equivalence import verify
 from mirage_onnx.verify.weights import sample_weights
@@ -65,7 +61,7 @@ class Point:
     chosen: int
 
 
-def numbers(kernel: Kernel, region: Region, target: Target) -> Iterator[KernelParams]:
+def numbers(kernel, region, target):
     """The grid of one kernel, wider than the search's own."""
     if kernel.loop is None:
         for warps in (1, 2, 4, 8, 16):
@@ -81,9 +77,7 @@ def numbers(kernel: Kernel, region: Region, target: Target) -> Iterator[KernelPa
             yield KernelParams(tuple(tile), cluster, 32 * warps, warps, stages)
 
 
-def predicted_us(
-    graph: UGraph, params: tuple[KernelParams, ...], region: Region, t: Target
-) -> float:
+def predicted_us(graph, params, region, t):
     tensors = {k.name: k for k in graph.tensors}
     return sum(
         kernel_cost(features(k, tensors, region.extents), p, t).time_us
@@ -91,9 +85,7 @@ def predicted_us(
     )
 
 
-def candidates(
-    region: Region, target: Target, most: int
-) -> tuple[list[UGraph], list[Point], Counter[str]]:
+def candidates(region, target, most):
     """The search's graphs and their compiled points; refusals by code."""
     bound = Bound(verified=6, candidates=24)
     result = search(region, target, lambda r, g, p: verify(r, g), bound=bound)
@@ -130,9 +122,7 @@ def candidates(
     return list(graphs.values()), points, refused
 
 
-def sweep(
-    case: str, model: onnx.ModelProto, gpu: Gpu, options: argparse.Namespace
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def sweep(case, model, gpu, options):
     """Rows and summary of one case."""
     began = time.monotonic()
     loaded = load_model(model)
@@ -176,7 +166,7 @@ def sweep(
     return rows, summary
 
 
-def row(case: str, p: Point, error: float, allowed: float, samples: np.ndarray) -> dict[str, Any]:
+def row(case, p, error, allowed, samples):
     c = p.compiled
     time_us = statistics(samples)
     values = (
@@ -188,7 +178,7 @@ def row(case: str, p: Point, error: float, allowed: float, samples: np.ndarray) 
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def show(rows: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+def show(rows, summary):
     right = sorted((r for r in rows if r["error"] <= r["allowed"]), key=lambda r: r["measured_us"])
     if not right:
         print(f"\n{summary['case']}: nothing right of {len(rows)}: {summary['refused']}")
@@ -209,7 +199,7 @@ def show(rows: list[dict[str, Any]], summary: dict[str, Any]) -> None:
     print_table(title, head, [[str(r[h]) for h in head] for r in picked])
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--seconds", type=float, default=240.0)

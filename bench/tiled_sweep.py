@@ -16,7 +16,6 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -32,8 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 from golden_graphs import NAMES, golden_graph
 from search_programs import PROGRAMS
 
-from mirage_onnx.codegen import KernelSource, compile_cubin, emit_kernel
-from mirage_onnx.codegen.compile import Cubin
+from mirage_onnx.codegen import compile_cubin, emit_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams, UGraph, ugraph_extents
 from mirage_onnx.superopt.solved import solved
@@ -59,7 +57,7 @@ class Point:
     predicted_us: float
 
 
-def points_of(program: str, count: int) -> Iterator[Point]:
+def points_of(program, count):
     """The points of the tiled kernels; every kernel before has its best numbers."""
     graph, region = golden_graph(program), PROGRAMS[program]()
     tensors = {t.name: t for t in graph.tensors}
@@ -83,7 +81,7 @@ def points_of(program: str, count: int) -> Iterator[Point]:
         best.append(first[1][0])
 
 
-def build(point: Point) -> tuple[KernelSource, Cubin] | str:
+def build(point):
     """The compiled kernel, or the code of the refusal."""
     kernel = replace(point.graph.kernels[point.kernel], name="k")
     try:
@@ -93,7 +91,7 @@ def build(point: Point) -> tuple[KernelSource, Cubin] | str:
         return error.rejection.code
 
 
-def timed(point: Point, source: KernelSource, cubin: Cubin) -> float:
+def timed(point, source, cubin):
     """Median cold time, us."""
     gpu, rng = gpu_of(H200), np.random.default_rng(0)
     with gpu.scope():
@@ -108,7 +106,7 @@ def timed(point: Point, source: KernelSource, cubin: Cubin) -> float:
         return float(np.median(gpu.time_us([replay], SAMPLES)[0]))
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--seconds", type=float, default=140.0)

@@ -20,24 +20,24 @@ SDPA = {
 LAYOUTS = ("(out, in)", "(in, out)")
 
 
-def _rms(x: Any, gain: Any) -> Any:
+def _rms(x, gain):
     wide = x.float()
     wide = wide * (wide.pow(2).mean(-1, keepdim=True) + EPSILON).rsqrt()
     return gain * wide.to(x.dtype)
 
 
-def _unit(x: Any) -> Any:
+def _unit(x):
     return x / x.float().norm(dim=-1, keepdim=True).to(x.dtype)
 
 
-def _rotated(t: Any, cos: Any, sin: Any) -> Any:
+def _rotated(t, cos, sin):
     import torch
 
     low, high = t.chunk(2, -1)
     return t * cos + torch.cat((-high, low), -1) * sin
 
 
-def _normed(t: Tensors) -> list[Any]:
+def _normed(t):
     from torch.nn import functional as F  # noqa: N812
 
     return [
@@ -45,19 +45,19 @@ def _normed(t: Tensors) -> list[Any]:
     ]
 
 
-def _mlp_half(t: Tensors, x: Any) -> Any:
+def _mlp_half(t, x):
     from torch.nn import functional as F  # noqa: N812
 
     normed = _rms(x, t["mlp.norm"])
     return x + (F.silu(normed @ t["mlp.gate"]) * (normed @ t["mlp.up"])) @ t["mlp.down"]
 
 
-def plain(row: str) -> Program:
+def plain(row):
     """The row as models write it; what ``torch.compile`` gets."""
     import torch
     from torch.nn import functional as F  # noqa: N812
 
-    def llama_layer(t: Tensors) -> Any:
+    def llama_layer(t):
         x, depth = t["x"], t["past_k"].shape[-1]
         batch, kv_heads = t["past_k"].shape[:2]
         normed = _rms(x, t["attn.norm"])
@@ -70,15 +70,15 @@ def plain(row: str) -> Program:
         o = (torch.softmax(scores, -1) @ values).reshape(batch, 1, -1)
         return _mlp_half(t, x + o @ t["attn.o"]), k, v
 
-    def qknorm(t: Tensors) -> Any:
+    def qknorm(t):
         q, k = _normed(t)
         scores = q @ k.transpose(-1, -2) * scale_of(q.shape[-1])
         return torch.softmax(scores, -1) @ t["v"]
 
-    def attention(t: Tensors) -> Any:
+    def attention(t):
         return torch.softmax(t["q"] @ t["k"], -1) @ t["v"]
 
-    def ngpt_step(t: Tensors) -> Any:
+    def ngpt_step(t):
         x = t["x"]
         return _unit(x + t["alpha"] * (_unit(F.linear(t["h"], t["weight"])) - x))
 
@@ -98,7 +98,7 @@ def plain(row: str) -> Program:
     return programs[row]
 
 
-def library(row: str, t: Tensors) -> dict[str, Callable[[], Any]]:
+def library(row, t):
     """The best compositions of library calls; weights joined, laid out and kept beforehand."""
     if row in ("attention", "gqa_decode", "qknorm", "llama_layer"):
         return {f"torch SDPA {n}": _with_sdpa(_attention(row, t), b) for n, b in SDPA.items()}
@@ -109,8 +109,8 @@ def library(row: str, t: Tensors) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _with_sdpa(call: Callable[[], Any], backend: str) -> Callable[[], Any]:
-    def with_backend() -> Any:
+def _with_sdpa(call, backend):
+    def with_backend():
         from torch.nn import attention
 
         with attention.sdpa_kernel(getattr(attention.SDPBackend, backend)):
@@ -119,7 +119,7 @@ def _with_sdpa(call: Callable[[], Any], backend: str) -> Callable[[], Any]:
     return with_backend
 
 
-def _laid_out(weight: Any, layout: str) -> Callable[[Any], Any]:
+def _laid_out(weight, layout):
     """x -> x times ``weight``, given as (out, in)."""
     from torch.nn import functional as F  # noqa: N812
 
@@ -130,7 +130,7 @@ def _laid_out(weight: Any, layout: str) -> Callable[[Any], Any]:
     return lambda x: x @ turned
 
 
-def _in_layout(row: str, t: Tensors, layout: str) -> dict[str, Callable[[], Any]]:
+def _in_layout(row, t, layout):
     """Compositions for a row that reads weights, laid out as (out, in) or (in, out)."""
     import torch
     from torch.nn import functional as F  # noqa: N812
@@ -148,7 +148,7 @@ def _in_layout(row: str, t: Tensors, layout: str) -> dict[str, Callable[[], Any]
     linear = _laid_out(t["weight"], layout)
     if row == "ngpt_step":
 
-        def step() -> Any:
+        def step():
             return F.normalize(
                 torch.lerp(x, F.normalize(linear(t["h"]), dim=-1), t["alpha"]), dim=-1
             )
@@ -157,7 +157,7 @@ def _in_layout(row: str, t: Tensors, layout: str) -> dict[str, Callable[[], Any]
     low, high = t["lora_A"].t().contiguous(), t["lora_B"].t().contiguous()
     joined, out = _laid_out(torch.cat((t["weight"], t["lora_A"])), layout), high.shape[1]
 
-    def split() -> Any:
+    def split():
         y = joined(x)
         return torch.addmm(y[:, :out], y[:, out:], high, alpha=LORA_SCALE)
 
@@ -167,14 +167,14 @@ def _in_layout(row: str, t: Tensors, layout: str) -> dict[str, Callable[[], Any]
     }
 
 
-def _gated(both: Any) -> Any:
+def _gated(both):
     from torch.nn import functional as F  # noqa: N812
 
     gate, up = both.chunk(2, -1)
     return F.silu(gate) * up
 
 
-def _mlp_library(t: Tensors, layout: str) -> Callable[[Any], Any]:
+def _mlp_library(t, layout):
     import torch
     from torch.nn import functional as F  # noqa: N812
 
@@ -182,7 +182,7 @@ def _mlp_library(t: Tensors, layout: str) -> Callable[[Any], Any]:
     down = t["mlp.down"] if layout == LAYOUTS[1] else t["mlp.down"].t().contiguous().t()
     gain = t["mlp.norm"]
 
-    def half(x: Any) -> Any:
+    def half(x):
         rows = x.view(-1, x.shape[-1])
         inside = _gated(both(F.rms_norm(rows, gain.shape, gain, EPSILON)))
         return torch.addmm(rows, inside, down).view(x.shape)
@@ -190,14 +190,14 @@ def _mlp_library(t: Tensors, layout: str) -> Callable[[Any], Any]:
     return half
 
 
-def _attention(row: str, t: Tensors) -> Callable[[], Any]:
+def _attention(row, t):
     import torch
     from torch.nn import functional as F  # noqa: N812
 
     sdpa = F.scaled_dot_product_attention
     if row == "qknorm":
 
-        def qknorm() -> Any:
+        def qknorm():
             q, k = _normed(t)
             return sdpa(q, k, t["v"], scale=scale_of(q.shape[-1]))
 
@@ -215,7 +215,7 @@ def _attention(row: str, t: Tensors) -> Callable[[], Any]:
     cache_k, cache_v = (torch.cat((t[n], room), 2) for n in ("past_k", "past_v"))
     half = _mlp_library(t, LAYOUTS[1])
 
-    def layer() -> Any:
+    def layer():
         rows = x.view(batch, hidden)
         projected = F.rms_norm(rows, gain.shape, gain, EPSILON) @ joined
         q, k, v = [

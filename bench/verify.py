@@ -21,7 +21,6 @@ from datetime import UTC, datetime
 from importlib import metadata
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from fragile_programs import FRAGILE
 from goldens import GOLDENS
-from mutant_verdicts import STAGES, Judged, Tally, judged
+from mutant_verdicts import STAGES, Tally, judged
 from saved_references import references, saved_folder
 from saved_scaling import scaled_down, scaled_shape
 from saved_truth import Truth
@@ -45,7 +44,7 @@ from mirage_onnx.verify.saved import check_saved
 _PACKAGES = ("numpy", "scipy", "onnx")
 
 
-def facts() -> dict[str, Any]:
+def facts():
     """What a reader needs to know about the run."""
     git = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -70,14 +69,14 @@ def facts() -> dict[str, Any]:
     }
 
 
-def _row(times: np.ndarray) -> dict[str, float]:
+def _row(times):
     return {
         "median": round(float(np.median(times)), 2),
         "p95": round(float(np.percentile(times, 95)), 2),
     }
 
 
-def measure_times(repeats: int) -> dict[str, Any]:
+def measure_times(repeats):
     """Milliseconds of CPU time per call of ``verify``, per golden and over all calls."""
     every = {g.name: times_ms(g, repeats) for g in GOLDENS}
     total = np.concatenate(list(every.values()))
@@ -89,7 +88,7 @@ def measure_times(repeats: int) -> dict[str, Any]:
     }
 
 
-def judge_goldens() -> dict[str, Any]:
+def judge_goldens():
     result = {}
     for g in GOLDENS:
         proof = verify(g.region, g.ugraph)
@@ -100,18 +99,18 @@ def judge_goldens() -> dict[str, Any]:
     return result
 
 
-def judge_safety() -> list[dict[str, Any]]:
+def judge_safety():
     """What range, shift and rounding checks say of the goldens with real numbers."""
     rows = (asdict(safety_row(g.name, g.region, g.ugraph, g.params)) for g in GOLDENS)
     # A refused candidate may have no error to tell: JSON has no NaN.
     return [{k: None if v != v else v for k, v in row.items()} for row in rows]
 
 
-def _mutants_of(index: int) -> list[Judged]:
+def _mutants_of(index):
     return list(judged(GOLDENS[index]))
 
 
-def judge_mutants(jobs: int) -> Tally:
+def judge_mutants(jobs):
     tally = Tally()
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         for items in pool.map(_mutants_of, range(len(GOLDENS))):
@@ -119,7 +118,7 @@ def judge_mutants(jobs: int) -> Tally:
     return tally
 
 
-def judge_saved() -> dict[str, Any] | None:
+def judge_saved():
     """File -> graphs, those accepted, the codes of the others, and what float64 says of them.
 
     The float64 oracle runs the JSON itself, with every number scaled down.
@@ -147,11 +146,11 @@ def judge_saved() -> dict[str, Any] | None:
     return result
 
 
-def _described(j: Judged) -> dict[str, str]:
+def _described(j):
     return {"golden": j.golden, "kind": j.kind, "differs": j.differs or "", "reason": j.reason}
 
 
-def record(arguments: argparse.Namespace) -> tuple[dict[str, Any], Tally]:
+def record(arguments):
     """Everything that is written; times first, while nothing else of ours runs."""
     times = measure_times(arguments.repeats)
     goldens = judge_goldens()
@@ -183,7 +182,7 @@ def record(arguments: argparse.Namespace) -> tuple[dict[str, Any], Tally]:
     return result, tally
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "verify.json")
     parser.add_argument("--jobs", type=int, default=2)

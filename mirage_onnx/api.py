@@ -1,7 +1,5 @@
 """The Python interface: ``optimize``, ``inspect`` and ``explain`` a model, ``verify`` a pair."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -96,8 +96,7 @@ def optimize(
         float | None, typer.Option(metavar="SECONDS", help="Stop searching after this time.")
     ] = None,
     margin: Annotated[
-        float,
-        typer.Option(help="Without a GPU: predicted gain a kernel must have to be used."),
+        float, typer.Option(help="Without a GPU: predicted gain a kernel must have to be used.")
     ] = 0.2,
     external: Annotated[
         External | None,
@@ -282,8 +281,7 @@ def inspect(
 def explain(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to look at.")],
     region: Annotated[
-        str,
-        typer.Argument(metavar="REGION", help="A key that inspect shows, or a node's name."),
+        str, typer.Argument(metavar="REGION", help="A key that inspect shows, or a node's name.")
     ],
     target: Profile = None,
     budget: Annotated[

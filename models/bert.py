@@ -20,16 +20,16 @@ CONFIG = BertConfig(
 class Encoder(torch.nn.Module):
     """Token ids in, last hidden state out."""
 
-    def __init__(self, model: BertModel) -> None:
+    def __init__(self, model):
         super().__init__()
         self.model = model
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, input_ids):
         """Run the encoder over one sequence without padding."""
         return self.model(input_ids=input_ids).last_hidden_state
 
 
-def main() -> None:
+def main():
     """Export `bert.onnx` next to this file, and its packed form."""
     model = BertModel(CONFIG, add_pooling_layer=False).half()
     draws = randomize(model, seed=SEED)

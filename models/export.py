@@ -6,7 +6,6 @@ tested or benchmarked imports this module.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +20,7 @@ MAX_BYTES = 500_000
 ABSOLUTE_PATH = re.compile(rb"/(?:work|root|home|tmp|opt|usr)/|[/\\]Users[/\\]")
 
 
-def randomize(
-    module: torch.nn.Module, seed: int, linear_std: float = 0.08
-) -> tuple[packed.Draw, ...]:
+def randomize(module, seed, linear_std=0.08):
     """Give every parameter a random value that keeps activations of the order of one.
 
     The default initialisation (std 0.02, norms exactly one, biases and lora_B exactly zero)
@@ -44,10 +41,10 @@ def randomize(
     return tuple(draws)
 
 
-def strip(model: onnx.ModelProto) -> onnx.ModelProto:
+def strip(model):
     """Remove doc strings and metadata (stack traces with paths) from every message, in place."""
 
-    def visit(message: Message) -> None:
+    def visit(message):
         for field, value in list(message.ListFields()):
             if field.name in ("metadata_props", "doc_string"):
                 message.ClearField(field.name)
@@ -59,15 +56,7 @@ def strip(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def export(
-    module: torch.nn.Module,
-    inputs: dict[str, torch.Tensor],
-    outputs: Sequence[str],
-    path: Path,
-    *,
-    tolerance: float = 1e-2,
-    max_bytes: int = MAX_BYTES,
-) -> onnx.ModelProto:
+def export(module, inputs, outputs, path, *, tolerance=1e-2, max_bytes=MAX_BYTES):
     """Export `module` with static shapes, save it stripped, compare ONNX Runtime with torch.
 
     `tolerance` bounds the largest difference relative to the largest reference value.
@@ -103,7 +92,7 @@ def export(
     return model
 
 
-def write_packed(path: Path, seed: int, draws: Sequence[packed.Draw]) -> None:
+def write_packed(path, seed, draws):
     """Write ``NAME.onnx.xz``, the committed form of the model that `export` saved at `path`.
 
     `seed` and `draws` are those of `randomize`.
@@ -116,9 +105,7 @@ def write_packed(path: Path, seed: int, draws: Sequence[packed.Draw]) -> None:
     print(f"  packed: {len(small)} bytes")
 
 
-def compare(
-    data: bytes, feeds: dict[str, np.ndarray], expected: Sequence[torch.Tensor]
-) -> list[float]:
+def compare(data, feeds, expected):
     """Return, for each output, the largest difference relative to the largest reference."""
     session = ort.InferenceSession(data, providers=["CPUExecutionProvider"])
     errors = []
@@ -130,7 +117,7 @@ def compare(
     return errors
 
 
-def report(model: onnx.ModelProto, path: Path, size: int, errors: dict[str, float]) -> None:
+def report(model, path, size, errors):
     """Print size, versions, differences and operator counts."""
     opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
     print(f"{path.name}: {size} bytes, IR {model.ir_version}, opsets {opsets}")

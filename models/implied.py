@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, shape_inference
 
 
-def leave_out(model: onnx.ModelProto) -> None:
+def leave_out(model):
     """Clear what ``put_in`` makes again, in place; the model has its weights.
 
     Raises:
@@ -28,7 +28,7 @@ def leave_out(model: onnx.ModelProto) -> None:
         raise ValueError("types or names of nodes are not those that the rest of the graph implies")
 
 
-def put_in(model: onnx.ModelProto) -> None:
+def put_in(model):
     """Give nodes their names and values their types, in place; the model has its weights."""
     graph = model.graph
     for node in graph.node:
@@ -40,6 +40,6 @@ def put_in(model: onnx.ModelProto) -> None:
     graph.value_info.extend(inferred)
 
 
-def _name(node: onnx.NodeProto) -> str:
+def _name(node):
     numbered = re.fullmatch(r"val(_\d+)", node.output[0])
     return f"node_{node.op_type}{numbered[1]}" if numbered else f"node_{node.output[0]}"

@@ -22,17 +22,11 @@ CONFIG = LlamaConfig(
 class DecodeStep(torch.nn.Module):
     """Tensors in, tensors out: the exporter takes no DynamicCache argument."""
 
-    def __init__(self, model: LlamaForCausalLM) -> None:
+    def __init__(self, model):
         super().__init__()
         self.model = model
 
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        position_ids: torch.Tensor,
-        *past: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
+    def forward(self, input_ids, attention_mask, position_ids, *past):
         """Return the logits, then present key and value of each layer."""
         cache = DynamicCache(config=self.model.config)
         for layer in range(len(past) // 2):
@@ -48,7 +42,7 @@ class DecodeStep(torch.nn.Module):
         return (result.logits, *present)
 
 
-def main() -> None:
+def main():
     """Export `llama_decode.onnx` next to this file, and its packed form."""
     model = LlamaForCausalLM._from_config(CONFIG, dtype=torch.float16)
     draws = randomize(model, seed=SEED)

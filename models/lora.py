@@ -28,16 +28,16 @@ LORA = LoraConfig(
 class Prefill(torch.nn.Module):
     """Token ids in, last hidden state out."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model):
         super().__init__()
         self.model = model
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, input_ids):
         """Run the model over a whole prompt."""
         return self.model(input_ids=input_ids).last_hidden_state
 
 
-def main() -> None:
+def main():
     """Export `lora.onnx` next to this file, and its packed form."""
     base = LlamaModel._from_config(CONFIG, dtype=torch.float16)
     # autocast_adapter_dtype would keep the adapters in fp32: that is for training.

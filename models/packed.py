@@ -15,7 +15,6 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,22 +43,22 @@ class Draw:
     std: float
 
     @property
-    def count(self) -> int:
+    def count(self):
         """How many numbers it takes."""
         return math.prod(self.shape)
 
-    def values(self, normal: np.ndarray) -> np.ndarray:
+    def values(self, normal):
         """The parameter, float16[shape], from its ``count`` numbers."""
         drawn = np.float32(self.mean) + np.float32(self.std) * normal
         return drawn.astype(np.float16).reshape(self.shape)
 
 
-def names() -> tuple[str, ...]:
+def names():
     """The models that are packed."""
     return tuple(sorted(p.name.removesuffix(SUFFIX) for p in FOLDER.glob(f"*{SUFFIX}")))
 
 
-def pack(data: bytes, seed: int, draws: Sequence[Draw]) -> bytes:
+def pack(data, seed, draws):
     """The packed form of the ONNX file ``data``, whose parameters were drawn in this order.
 
     Raises:
@@ -86,7 +85,7 @@ def pack(data: bytes, seed: int, draws: Sequence[Draw]) -> bytes:
     return lzma.compress(graph, preset=9 | lzma.PRESET_EXTREME)
 
 
-def _source(tensor: onnx.TensorProto, made: Sequence[tuple[str, np.ndarray]]) -> str:
+def _source(tensor, made):
     """Where the weight comes from, with its few other elements; empty if from none of ``made``.
 
     It may be the first rows of a parameter.
@@ -102,7 +101,7 @@ def _source(tensor: onnx.TensorProto, made: Sequence[tuple[str, np.ndarray]]) ->
     return ""
 
 
-def unpack(packed: bytes) -> bytes:
+def unpack(packed):
     """The ONNX file that was packed.
 
     Raises:
@@ -125,11 +124,11 @@ def unpack(packed: bytes) -> bytes:
     return data
 
 
-def _first(source: str) -> int:
+def _first(source):
     return int(source.split(":")[0])
 
 
-def _weight(shape: tuple[int, ...], source: str, stream: np.ndarray) -> np.ndarray:
+def _weight(shape, source, stream):
     """The weight as the file holds it, float16[shape], from the stream of normal numbers."""
     where, *others = source.split("!")
     first, mean, std = where.removesuffix(TRANSPOSED).split(":")
@@ -143,7 +142,7 @@ def _weight(shape: tuple[int, ...], source: str, stream: np.ndarray) -> np.ndarr
     return array
 
 
-def write(chosen: Iterable[str] = ()) -> tuple[Path, ...]:
+def write(chosen=()):
     """Unpack the models named (default: all) that have no file yet, or one older than the packed.
 
     Several processes may do so at once. Returns what was written.

@@ -17,17 +17,17 @@ SMALL = FOLDER / "rmsnorm_linear.onnx"
 class RMSNormLinear(torch.nn.Module):
     """norm, then projection."""
 
-    def __init__(self, hidden: int, out: int) -> None:
+    def __init__(self, hidden, out):
         super().__init__()
         self.norm = LlamaRMSNorm(hidden, eps=1e-6)
         self.linear = torch.nn.Linear(hidden, out, bias=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         """Return linear(norm(x))."""
         return self.linear(self.norm(x))
 
 
-def main() -> None:
+def main():
     """Parse the sizes and export."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hidden", type=int, default=64)

@@ -14,7 +14,7 @@ from onnx import numpy_helper, shape_inference
 TEMPLATE = Path(__file__).resolve().parent / "rmsnorm_linear.onnx"
 
 
-def weight_shape(graph: onnx.GraphProto, name: str, hidden: int, out: int) -> tuple[int, int]:
+def weight_shape(graph, name, hidden, out):
     """Return the shape of the linear weight in the layout its consumer wants."""
     (node,) = (node for node in graph.node if name in node.input)
     transposed = any(a.name == "transB" and a.i for a in node.attribute)
@@ -23,9 +23,7 @@ def weight_shape(graph: onnx.GraphProto, name: str, hidden: int, out: int) -> tu
     return (out, hidden) if transposed else (hidden, out)
 
 
-def scale(
-    template: onnx.ModelProto, batch: int, hidden: int, out: int, seed: int = 0
-) -> onnx.ModelProto:
+def scale(template, batch, hidden, out, seed=0):
     """Return a copy of `template` for x [batch, hidden] and y [batch, out]."""
     model = onnx.ModelProto()
     model.CopyFrom(template)
@@ -48,7 +46,7 @@ def scale(
     return shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
 
 
-def main() -> None:
+def main():
     """Parse the sizes and write the model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hidden", type=int, default=4096)

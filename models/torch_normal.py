@@ -15,10 +15,10 @@ _HALF = BLOCK // 2
 class Normal:
     """The normal numbers that a torch generator with this seed gives one after the other."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self._twister = np.random.RandomState(seed)
 
-    def draw(self, count: int) -> np.ndarray:
+    def draw(self, count):
         """What ``torch.randn(count, generator=...)`` gives, float32[count].
 
         Raises:
@@ -36,5 +36,5 @@ class Normal:
         return (radius[:, None] * turned).reshape(-1)
 
 
-def _rounded(values: np.ndarray) -> np.ndarray:
+def _rounded(values):
     return values.astype(np.float32)

@@ -19,7 +19,7 @@ from rich.table import Table
 
 import mirage_onnx
 from mirage_onnx.report.log import EventLog
-from mirage_onnx.report.schema import Report, check_report
+from mirage_onnx.report.schema import check_report
 from mirage_onnx.report.table import region_table, summary, total_us
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -81,7 +81,7 @@ MODELS: dict[str, Model] = {
 }
 
 
-def instances_of(ops: Mapping[str, int], report: Report, types: Mapping[str, str]) -> int:
+def instances_of(ops, report, types):
     """How often ``ops`` lie inside replaced regions; ``types``: node name -> ONNX op type."""
     found = 0
     for region in report.regions:
@@ -91,7 +91,7 @@ def instances_of(ops: Mapping[str, int], report: Report, types: Mapping[str, str
     return found
 
 
-def unmet(model: Model, report: Report, types: Mapping[str, str]) -> list[str]:
+def unmet(model, report, types):
     """A sentence for each expectation that the report does not meet."""
     sentences = []
     for e in model.expected:
@@ -101,7 +101,7 @@ def unmet(model: Model, report: Report, types: Mapping[str, str]) -> list[str]:
     return sentences
 
 
-def feeds(session: ort.InferenceSession, bounds: Mapping[str, int]) -> dict[str, np.ndarray]:
+def feeds(session, bounds):
     """Seeded inputs: normal where floating, below their bound where integer."""
     rng = np.random.default_rng(SEED)
     found = {}
@@ -114,7 +114,7 @@ def feeds(session: ort.InferenceSession, bounds: Mapping[str, int]) -> dict[str,
     return found
 
 
-def worst_error(got: list[np.ndarray], want: list[np.ndarray]) -> float:
+def worst_error(got, want):
     """The largest relative L2 error of an output; infinite where one is not finite."""
     worst = 0.0
     for g, w in zip(got, want, strict=True):
@@ -124,7 +124,7 @@ def worst_error(got: list[np.ndarray], want: list[np.ndarray]) -> float:
     return worst
 
 
-def compare(original: Path, optimized: Path, bounds: Mapping[str, int]) -> dict[str, float | str]:
+def compare(original, optimized, bounds):
     """Errors of the optimized model without and with the library, and which path ran."""
     providers = ["CPUExecutionProvider"]
     reference = ort.InferenceSession(original, providers=providers)
@@ -141,7 +141,7 @@ def compare(original: Path, optimized: Path, bounds: Mapping[str, int]) -> dict[
     }
 
 
-def run_model(name: str, model: Model, console: Console) -> tuple[list[str], list[str]]:
+def run_model(name, model, console):
     """Optimize and compare one model: (a row of the result table, what went wrong)."""
     original, optimized = ROOT / "models" / f"{name}.onnx", ROOT / "out" / f"{name}.onnx"
     optimized.parent.mkdir(exist_ok=True)
@@ -174,7 +174,7 @@ def run_model(name: str, model: Model, console: Console) -> tuple[list[str], lis
     return row, wrong
 
 
-def main() -> int:
+def main():
     """Run every model; 0 if all is as expected."""
     ort.set_default_logger_severity(3)  # what onnxruntime cannot fold is no news here
     console = Console(highlight=False)

@@ -1,10 +1,9 @@
 """The spellings that saturation finds for the values of a region, as lines of text."""
 
-from collections.abc import Iterator
 from fractions import Fraction
 
 from mirage_onnx.ir.term import ADD, CONST, EXTENT, INPUT, MUL, POW
-from mirage_onnx.superopt.egraph import HEAVY, RUN, EGraph, ENode, is_part, reachable
+from mirage_onnx.superopt.egraph import HEAVY, RUN, is_part, reachable
 
 
 class HeavySpellings:
@@ -14,7 +13,7 @@ class HeavySpellings:
     between them is written out by its shortest elementwise spelling.
     """
 
-    def __init__(self, g: EGraph, roots: tuple[int, ...]) -> None:
+    def __init__(self, g, roots):
         self.graph, self.roots = g, roots
         pending = [c for c in sorted(reachable(g, roots)) if _own(g, c)]
         self.letters: dict[int, str] = {}
@@ -25,11 +24,11 @@ class HeavySpellings:
             self.letters[c] = f"v{len(self.letters) + 1}"
             pending.remove(c)
 
-    def name(self, c: int) -> str:
+    def name(self, c):
         """The letter of a class, or its shortest spelling."""
         return self._texts.shortest(c)
 
-    def lines(self) -> Iterator[str]:
+    def lines(self):
         """A line for every spelling, and those of the roots."""
         g, texts = self.graph, self._texts
         for c, letter in self.letters.items():
@@ -42,23 +41,23 @@ class HeavySpellings:
                 yield f"{'' if i else 'out':4}= {text}"
 
 
-def _order(n: ENode, text: str) -> tuple[bool, int, str]:
+def _order(n, text):
     """Spellings over parts come last, long ones after short ones."""
     return any(map(is_part, n.attr)), len(text), text  # type: ignore[arg-type, union-attr]
 
 
-def _own(g: EGraph, c: int) -> list[ENode]:
+def _own(g, c):
     return [n for n in g.nodes(c) if n.op in HEAVY or n.op == RUN]
 
 
 class _Texts:
     """Texts of classes over the letters of heavy classes."""
 
-    def __init__(self, g: EGraph, letters: dict[int, str], heavy: frozenset[int]) -> None:
+    def __init__(self, g, letters, heavy):
         self.g, self.letters, self.heavy = g, letters, heavy
         self._depth = self._depths()
 
-    def _depths(self) -> dict[int, int]:
+    def _depths(self):
         """Operations of the shortest elementwise spelling, where there is one."""
         found = dict.fromkeys(self.heavy, 0)
         changed = True
@@ -75,7 +74,7 @@ class _Texts:
                             changed = True
         return found
 
-    def known(self, n: ENode) -> bool:
+    def known(self, n):
         """Whether all heavy classes that the node is written with have letters."""
         todo, seen = [self.g.find(k) for k in n.children], set[int]()
         while todo:
@@ -90,8 +89,8 @@ class _Texts:
             todo += [self.g.find(k) for k in self._best(c).children]
         return True
 
-    def _best(self, c: int) -> ENode:
-        def size(n: ENode) -> tuple[int, str]:
+    def _best(self, c):
+        def size(n):
             return sum(self._depth[self.g.find(k)] for k in n.children), repr(n)
 
         light = [
@@ -101,11 +100,11 @@ class _Texts:
         ]
         return min(light, key=size)
 
-    def shortest(self, c: int) -> str:
+    def shortest(self, c):
         c = self.g.find(c)
         return self.letters[c] if c in self.letters else self.node(self._best(c))
 
-    def node(self, n: ENode) -> str:
+    def node(self, n):
         """One spelling, with infix operations."""
         args = [self.shortest(k) for k in n.children]
         if n.op == INPUT:
@@ -129,7 +128,7 @@ class _Texts:
         return f"{n.op}{axes}({'; '.join(args)})"
 
 
-def _inner(text: str) -> str:
+def _inner(text):
     """A factor: in brackets if it is a sum."""
     level = 0
     for at, letter in enumerate(text):

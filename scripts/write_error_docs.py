@@ -16,7 +16,7 @@ EXITS = {
 }
 
 
-def page() -> str:
+def page():
     """The whole page."""
     parts = [
         "# Exit codes, errors and refusals",
@@ -43,14 +43,14 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head, rows):
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(
         "| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in lines
     )
 
 
-def main() -> int:
+def main():
     """Write or check the page."""
     text = page()
     if "--check" not in sys.argv[1:]:

@@ -18,8 +18,7 @@ from search_spellings import HeavySpellings  # noqa: E402
 from small_models import prover  # noqa: E402
 
 from mirage_onnx.inspection.svg import to_svg  # noqa: E402
-from mirage_onnx.ir.ugraph import Candidate, UGraph  # noqa: E402
-from mirage_onnx.superopt.axioms import AXIOMS, Axiom  # noqa: E402
+from mirage_onnx.superopt.axioms import AXIOMS  # noqa: E402
 from mirage_onnx.superopt.canonical import canonical_kernel  # noqa: E402
 from mirage_onnx.superopt.result import default_bound  # noqa: E402
 from mirage_onnx.superopt.search import search  # noqa: E402
@@ -45,13 +44,13 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 }  # fmt: skip
 
 
-def named(text: str, example: str) -> str:
+def named(text, example):
     """``text`` with the names of the page."""
     return re.sub(r"\b[aio]\d\b", lambda m: NAMES[example][m[0]], text)
 
 
 @cache
-def example() -> Candidate:
+def example():
     """The program that is found for the example."""
     region = PROGRAMS[EXAMPLE]()
     result = search(region, H200, prover(), space=ALL, budget_s=600.0)
@@ -59,11 +58,11 @@ def example() -> Candidate:
 
 
 @cache
-def units() -> Units:
+def units():
     return Units(PROGRAMS[EXAMPLE](), H200, default_bound(ALL), AXIOMS, ALL)
 
 
-def axiom_table() -> Iterator[str]:
+def axiom_table():
     yield "| axiom | | | where |"
     yield "| --- | --- | --- | --- |"
     for a in AXIOMS:
@@ -71,7 +70,7 @@ def axiom_table() -> Iterator[str]:
         yield f"| {a.name} | `{a.lhs}` | `{a.rhs}` | {where} |"
 
 
-def _space(a: Axiom) -> str:
+def _space(a):
     """The narrowest part of the space that it belongs to."""
     for name in ("split", "shifted", "tiled"):
         if getattr(a.needs, name):
@@ -80,15 +79,15 @@ def _space(a: Axiom) -> str:
 
 
 @cache
-def spellings() -> HeavySpellings:
+def spellings():
     return HeavySpellings(units().graph, units().outputs)
 
 
-def spelling_lines() -> Iterator[str]:
+def spelling_lines():
     yield from (named(line, EXAMPLE) for line in spellings().lines())
 
 
-def unit_table() -> Iterator[str]:
+def unit_table():
     """The units of the outputs with the lowest floors, each built."""
     found, group = units(), units().outputs
     outline, name = found.outline(group), spellings().name
@@ -109,24 +108,24 @@ def unit_table() -> Iterator[str]:
     yield f"\n{len(ranked)} units in all, {outline.counts.states} states."
 
 
-def kernel_lines(graph: UGraph, of: str) -> Iterator[str]:
+def kernel_lines(graph, of):
     text = "".join(canonical_kernel(k, graph.tensors) for k in graph.kernels)
     yield from (named(line, of) for line in text.splitlines())
 
 
-def best_lines() -> Iterator[str]:
+def best_lines():
     found = example()
     for params in found.params:
         yield f"# predicted {found.predicted_us:.2f} us on {H200.name}: {params.to_text()}"
     yield from kernel_lines(found.ugraph, EXAMPLE)
 
 
-def figure() -> str:
+def figure():
     found = example()
     return named(to_svg(found.ugraph, found.params), EXAMPLE)
 
 
-def _code(lines: Callable[[], Iterator[str]]) -> Callable[[], Iterator[str]]:
+def _code(lines):
     return lambda: iter(["```text", *lines(), "```"])
 
 
@@ -139,7 +138,7 @@ BLOCKS: Mapping[str, Callable[[], Iterator[str]]] = {
 }
 
 
-def page(text: str) -> str:
+def page(text):
     """The page with all blocks made anew.
 
     Raises:
@@ -152,7 +151,7 @@ def page(text: str) -> str:
     return text
 
 
-def main() -> int:
+def main():
     """Write or check the page and the figure."""
     old = PAGE.read_text(encoding="utf-8")
     text, drawing = page(old), figure()

@@ -17,7 +17,7 @@ from hypothesis import settings
 
 from mirage_onnx.collect_env import gpus
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "models"))
+sys.path.append(str(Path(__file__).parents[1] / "models"))
 
 import packed
 

@@ -207,14 +207,7 @@ def digest(record):
 
 @pytest.mark.parametrize("corrupt", [graph_token, number, digest])
 @pytest.mark.parametrize("how", [[], ["--emulate", "--json"], ["--no-emulate"]])
-def test_one_corrupted_token_fails_the_command(
-    pair,
-    no_gpu,
-    tmp_path,
-    capsys,
-    corrupt,
-    how,
-):
+def test_one_corrupted_token_fails_the_command(pair, no_gpu, tmp_path, capsys, corrupt, how):
     made, a, _ = pair
     onnx.save(tampered(made.model, with_record(0, corrupt)), tmp_path / "b.onnx")
     assert cli.main(["verify", str(a), str(tmp_path / "b.onnx"), *how]) == Exit.CHECK_FAILED

@@ -23,7 +23,7 @@ from mirage_onnx import cli
 from mirage_onnx.errors import ERRORS, Exit, MirageError
 from mirage_onnx.events import StageEnded, Warned
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).parents[1]
 REPORT = {
     "schema": 1,
     "input": "in.onnx",
@@ -174,12 +174,7 @@ def test_error_as_json(api, capsys):
     assert cli.main([*OPTIMIZE, "--json"]) == Exit.INPUT
     found = json.loads(capsys.readouterr().out)
     assert found["schema"] == 1
-    assert found["error"] == {
-        "code": code,
-        "detail": "bytes",
-        "advice": entry.advice,
-        "log": None,
-    }
+    assert found["error"] == {"code": code, "detail": "bytes", "advice": entry.advice, "log": None}
 
 
 @pytest.mark.parametrize("error", [ValueError("odd\nvalue"), MirageError("INTERNAL", "odd")])

@@ -10,7 +10,7 @@ import pytest
 
 from mirage_onnx.report.schema import RegionReport, Report
 
-MODELS = Path(__file__).resolve().parents[1] / "models"
+MODELS = Path(__file__).parents[1] / "models"
 
 
 def report(*ops, count=1, status="replaced"):

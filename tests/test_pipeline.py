@@ -15,7 +15,7 @@ from mirage_onnx.errors import REJECTIONS, Rejection
 from mirage_onnx.ir.text import parse_ugraph
 from mirage_onnx.report.schema import check_report
 
-MODELS = Path(__file__).resolve().parents[1] / "models"
+MODELS = Path(__file__).parents[1] / "models"
 
 
 def optimize(model, **options):

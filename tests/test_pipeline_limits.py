@@ -12,7 +12,7 @@ from mirage_onnx.pipeline import Options
 from mirage_onnx.superopt.result import Bound, Stop
 from mirage_onnx.target import H200
 
-MODELS = Path(__file__).resolve().parents[1] / "models"
+MODELS = Path(__file__).parents[1] / "models"
 
 
 @pytest.mark.slow

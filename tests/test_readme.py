@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 BLOCK = re.compile(
     r"(?:<!-- not run: ([^>]*?) -->\n+)?```(console|python)\n(.*?)^```$", re.S | re.M

@@ -1,7 +1,5 @@
 """Programs that no code names: random ones, and two whose kernels are checked to the end."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

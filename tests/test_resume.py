@@ -15,7 +15,7 @@ import pytest
 from mirage_onnx.errors import Exit
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "models" / "bert.onnx"
 STEPS = 30
 

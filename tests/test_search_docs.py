@@ -9,7 +9,7 @@ import write_search_docs
 
 from mirage_onnx.superopt.result import Bound, Stop
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).parents[1]
 SUPEROPT = ROOT / "mirage_onnx" / "superopt"
 PAGE = write_search_docs.PAGE.read_text(encoding="utf-8")
 #: Where a prune is counted under a literal, and where ``roles.unplaceable`` returns the reason.

@@ -15,7 +15,7 @@ from mirage_onnx.searching import Setting, open_structures, search_all, search_r
 from mirage_onnx.superopt.result import Bound, SearchResult
 from mirage_onnx.target import H200
 
-LOADED = load_model(Path(__file__).resolve().parents[1] / "models" / "bert.onnx")
+LOADED = load_model(Path(__file__).parents[1] / "models" / "bert.onnx")
 
 
 def regions(count):

@@ -11,7 +11,7 @@ import pytest
 
 from mirage_onnx import __version__
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).parents[1]
 
 pytestmark = pytest.mark.slow
 

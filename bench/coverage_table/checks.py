@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 
 from coverage_table.widen import widened
-from mirage_onnx.custom_op.compare import Comparison, compare_models
+from mirage_onnx.custom_op.compare import compare_models
 from mirage_onnx.custom_op.model_run import How, open_session
 from mirage_onnx.custom_op.sources import check_sources
 from mirage_onnx.errors import MirageError
@@ -36,11 +36,11 @@ class Check:
     note: str = ""
 
     @property
-    def is_wrong(self) -> bool:
+    def is_wrong(self):
         return self.result == "FAILED"
 
 
-def check_stock(original: onnx.ModelProto, optimized: onnx.ModelProto) -> Check:
+def check_stock(original, optimized):
     """The function bodies in a stock onnxruntime session, against the original, bit for bit.
 
     Where that fails or cannot be run, once more in fp32 (``widen``), where no rounding of
@@ -56,7 +56,7 @@ def check_stock(original: onnx.ModelProto, optimized: onnx.ModelProto) -> Check:
     return replace(wide, note=f"{narrow.note}; in fp32 {wide.note}")
 
 
-def _in_bits(original: onnx.ModelProto, optimized: onnx.ModelProto) -> Check:
+def _in_bits(original, optimized):
     before, after = (m.SerializeToString() for m in (original, optimized))
     try:
         found = compare_models(before, after, ep="none", draws=STOCK_DRAWS, int_limits=INT_LIMITS)
@@ -68,7 +68,7 @@ def _in_bits(original: onnx.ModelProto, optimized: onnx.ModelProto) -> Check:
     return Check("identical", len(found.inputs), 0.0)
 
 
-def check_emulated(original: onnx.ModelProto, optimized: onnx.ModelProto) -> Check:
+def check_emulated(original, optimized):
     """The kernels in the emulator: every output, and every custom node by itself on one input."""
     if reason := why_not_on_cpu(original.SerializeToString()):
         return Check(NOT_RUN, note=reason)
@@ -86,7 +86,7 @@ def check_emulated(original: onnx.ModelProto, optimized: onnx.ModelProto) -> Che
     return _emulated(found)
 
 
-def _emulated(found: Comparison) -> Check:
+def _emulated(found):
     ran = sum(node.path == "emulated" for node in found.nodes)
     if not ran:
         return Check("none", note=found.note)
@@ -99,7 +99,7 @@ def _emulated(found: Comparison) -> Check:
     return Check(result, len(found.inputs), found.needed_rtol, note)
 
 
-def why_not_on_cpu(model: bytes) -> str:
+def why_not_on_cpu(model):
     """Why onnxruntime's CPU provider cannot run the original; empty where it can."""
     try:
         open_session(model, How("cpu", ep="none"))

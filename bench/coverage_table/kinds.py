@@ -13,7 +13,7 @@ _BY_START = {
 }
 
 
-def kind_of(name: str) -> str:
+def kind_of(name):
     """One of ``KINDS``."""
     if "_decode" in name and "_decoder" not in name:
         return DECODE

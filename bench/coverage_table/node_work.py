@@ -8,14 +8,12 @@ data in ONNX Runtime has none, an operator that picks elements reads only as man
 one that scatters into a value of its own writes only what it scatters.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
 from mirage_onnx.inspection.work import count_flops, elements, tensor_bytes
-from mirage_onnx.ir.program import Node, Program, Tensor
+from mirage_onnx.ir.program import Tensor
 from mirage_onnx.tune.baseline import FREE
 
 #: Operators without a lowering that compute nothing.
@@ -39,11 +37,11 @@ class Work:
     flops: int = 0
     bytes: int = 0
 
-    def __add__(self, other: Work) -> Work:
+    def __add__(self, other):
         return Work(self.flops + other.flops, self.bytes + other.bytes)
 
 
-def node_work(node: Node, program: Program) -> Work | None:
+def node_work(node, program):
     """Work of one node, or None where a shape or an element type is not known."""
     read = _operands(node)
     names = dict.fromkeys(n for n in (*read, *node.outputs) if n)
@@ -54,7 +52,7 @@ def node_work(node: Node, program: Program) -> Work | None:
     return Work(_flops(node, program, known), _bytes(node, program, read, known))
 
 
-def rows(node: Node, program: Program) -> int | None:
+def rows(node, program):
     """M of a matrix product or convolution that reads a weight: all dims of Y but the channels."""
     if node.op_type not in _CHANNELS or not any(i in program.weights for i in node.inputs[:2]):
         return None
@@ -64,11 +62,11 @@ def rows(node: Node, program: Program) -> int | None:
     return elements(y) // int(y.shape[_CHANNELS[node.op_type]])
 
 
-def _is_sized(t: Tensor) -> bool:
+def _is_sized(t):
     return t.is_static and t.dtype is not None
 
 
-def _operands(node: Node) -> tuple[str, ...]:
+def _operands(node):
     """What the node reads: of a lowered one not the axes or the shape that it is told."""
     if node.barrier is not None:
         return tuple(dict.fromkeys(i for i in node.inputs if i))
@@ -76,7 +74,7 @@ def _operands(node: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(i for i in node.inputs if i in used))
 
 
-def _bytes(node: Node, program: Program, read: tuple[str, ...], known: Mapping[str, Tensor]) -> int:
+def _bytes(node, program, read, known):
     if node.op_type in FREE:
         return 0
     made = sum(tensor_bytes(known[o]) for o in node.outputs)
@@ -91,14 +89,14 @@ def _bytes(node: Node, program: Program, read: tuple[str, ...], known: Mapping[s
     return made + sum(inputs)
 
 
-def _is_last_use(node: Node, program: Program, name: str) -> bool:
+def _is_last_use(node, program, name):
     """Whether ONNX Runtime may write the result over this operand: nobody else has or reads it."""
     computed = any(name in n.outputs for n in program.nodes)
     readers = [n.name for n in program.nodes if name in n.inputs]
     return computed and readers == [node.name] and name not in program.outputs
 
 
-def _flops(node: Node, program: Program, known: Mapping[str, Tensor]) -> int:
+def _flops(node, program, known):
     if node.barrier is None:
         return count_flops(node.steps, program.tensors).total
     y = known[node.outputs[0]]
@@ -108,21 +106,21 @@ def _flops(node: Node, program: Program, known: Mapping[str, Tensor]) -> int:
     return 0 if node.op_type in _MOVERS else elements(y)
 
 
-def _matmul_flops(a: Tensor, b: Tensor, y: Tensor) -> int:
+def _matmul_flops(a, b, y):
     return 2 * elements(y) * int((a.shape or (1,))[-1])
 
 
-def _gemm_flops(a: Tensor, b: Tensor, y: Tensor) -> int:
+def _gemm_flops(a, b, y):
     """2 M K N, whether A is stored as M K or as K M."""
     return 2 * elements(a) * int((y.shape or (1,))[-1])
 
 
-def _conv_flops(x: Tensor, w: Tensor, y: Tensor) -> int:
+def _conv_flops(x, w, y):
     """W is (output channels, input channels / groups, *kernel)."""
     return 2 * elements(y) * prod(int(d) for d in (w.shape or ())[1:])
 
 
-def _conv_transpose_flops(x: Tensor, w: Tensor, y: Tensor) -> int:
+def _conv_transpose_flops(x, w, y):
     """W is (input channels, output channels / groups, *kernel)."""
     return 2 * elements(x) * prod(int(d) for d in (w.shape or ())[1:])
 

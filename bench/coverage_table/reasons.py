@@ -7,11 +7,8 @@ got furthest speaks for it; among equals the one with the most to gain. Beside t
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mirage_onnx.ir.program import Program
-from mirage_onnx.pipeline import Run
 from mirage_onnx.tune.outcome import Outcome
 
 #: What is no refusal -> its sentence.
@@ -34,7 +31,7 @@ class Reason:
     sentence: str
 
 
-def reasons(run: Run, covered: frozenset[str]) -> dict[str, Reason]:
+def reasons(run, covered):
     """Node -> why it is not replaced; ``covered``: nodes inside replaced regions."""
     outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
     for o in run.outcomes.values():
@@ -56,7 +53,7 @@ def reasons(run: Run, covered: frozenset[str]) -> dict[str, Reason]:
     return found
 
 
-def _progress(o: Outcome) -> tuple[int, float]:
+def _progress(o):
     """How far a region got (unsearched, searched, with a kernel, good), and its gain in us."""
     if o.rejection is None:
         stage = 3
@@ -68,21 +65,21 @@ def _progress(o: Outcome) -> tuple[int, float]:
     return stage, o.baseline_us - best
 
 
-def _of_outcome(o: Outcome, names: frozenset[str]) -> Reason:
+def _of_outcome(o, names):
     if o.rejection is None:
         return _not_refused("NOT_CHOSEN")
     return Reason(o.rejection.code, general(o.rejection.reason, names))
 
 
-def _not_refused(code: str) -> Reason:
+def _not_refused(code):
     return Reason(code, NOT_REFUSED[code])
 
 
-def _names(program: Program) -> frozenset[str]:
+def _names(program):
     return frozenset(n.name for n in program.nodes) | frozenset(program.tensors)
 
 
-def general(sentence: str, names: Iterable[str]) -> str:
+def general(sentence, names):
     """``sentence`` with ``_`` for what is quoted or a name, and ``N`` for every number.
 
     Exporters call a tensor ``add_3`` or ``/attn/Mul``; a name that is a plain word stays.

@@ -2,7 +2,6 @@
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from coverage_table.checks import Check
@@ -28,7 +27,7 @@ class Record:
     emulated: Check | None = None
 
     @property
-    def is_wrong(self) -> bool:
+    def is_wrong(self):
         checks = (c for c in (self.stock, self.emulated) if c is not None)
         return self.coverage is None or any(c.is_wrong for c in checks)
 
@@ -44,7 +43,7 @@ class Spread:
     high: float
 
 
-def spreads(records: Sequence[Record], share: Callable[[Coverage], float]) -> list[Spread]:
+def spreads(records, share):
     """By kind; kinds of which no model has a line are left out."""
     by_kind: defaultdict[str, list[float]] = defaultdict(list)
     for r in records:
@@ -65,7 +64,7 @@ class Reasons:
     models: int
 
 
-def all_reasons(records: Iterable[Record]) -> list[Reasons]:
+def all_reasons(records):
     """Most bytes first."""
     found: dict[Reason, Reasons] = {}
     for r in records:
@@ -77,7 +76,7 @@ def all_reasons(records: Iterable[Record]) -> list[Reasons]:
     return sorted(found.values(), key=lambda x: (-x.kept.bytes, -x.kept.nodes, x.kept.reason))
 
 
-def _added(a: Kept, b: Kept) -> Kept:
+def _added(a, b):
     ops = Counter(a.ops) + Counter(b.ops)
     return replace(
         a,
@@ -88,7 +87,7 @@ def _added(a: Kept, b: Kept) -> Kept:
     )
 
 
-def codes(reasons: Iterable[Reasons]) -> list[tuple[str, int, int]]:
+def codes(reasons):
     """(code, nodes, bytes), most bytes first."""
     nodes: Counter[str] = Counter()
     moved: Counter[str] = Counter()

@@ -1,15 +1,12 @@
 """One line of the coverage table: what ``optimize`` did to one model."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-import onnx
 
 from coverage_table.node_work import Work, node_work, rows
 from coverage_table.reasons import BY_CHOICE, Reason, reasons
-from mirage_onnx.ir.program import Node, Program
-from mirage_onnx.pipeline import Run
+from mirage_onnx.ir.program import Node
 from mirage_onnx.rewrite.model import DOMAIN_PREFIX
 
 #: From this many rows on a matrix product is limited by arithmetic: the library's is hard to beat.
@@ -83,7 +80,7 @@ class Coverage:
     library: tuple[LibraryNode, ...]
 
 
-def coverage(run: Run, node_us: Mapping[str, float]) -> Coverage:
+def coverage(run, node_us):
     """The line of a run; ``node_us``: what each node costs in ONNX Runtime, where that is known."""
     program = run.program
     folded = folded_nodes(program)
@@ -121,7 +118,7 @@ def coverage(run: Run, node_us: Mapping[str, float]) -> Coverage:
     )
 
 
-def folded_nodes(program: Program) -> frozenset[str]:
+def folded_nodes(program):
     """Nodes that read constants, and nothing else, however far back."""
     values: set[str] = set(program.weights)
     found = []
@@ -132,7 +129,7 @@ def folded_nodes(program: Program) -> frozenset[str]:
     return frozenset(found)
 
 
-def vanished_nodes(program: Program, result: onnx.ModelProto) -> frozenset[str]:
+def vanished_nodes(program, result):
     """Nodes of which ``result`` computes no output as the original did."""
     kept = {
         o
@@ -144,17 +141,17 @@ def vanished_nodes(program: Program, result: onnx.ModelProto) -> frozenset[str]:
     return frozenset(n.name for n in program.nodes if kept.isdisjoint(n.outputs))
 
 
-def _sum(work: Mapping[str, Work], names: Iterable[str]) -> Work:
+def _sum(work, names):
     return sum((work[n] for n in names), Work())
 
 
-def _share(work: Mapping[str, Work], replaced: frozenset[str]) -> Share:
+def _share(work, replaced):
     part, whole = _sum(work, replaced), _sum(work, work)
     pairs = ((len(replaced), len(work)), (part.flops, whole.flops), (part.bytes, whole.bytes))
     return Share(*(round(a / b, 4) if b else 0.0 for a, b in pairs))
 
 
-def _kept(rest: list[Node], work: Mapping[str, Work], why: Mapping[str, Reason]) -> list[Kept]:
+def _kept(rest, work, why):
     """Most bytes first."""
     groups: defaultdict[Reason, list[Node]] = defaultdict(list)
     for node in rest:
@@ -167,9 +164,7 @@ def _kept(rest: list[Node], work: Mapping[str, Work], why: Mapping[str, Reason])
     return sorted(found, key=lambda k: (-k.bytes, -k.nodes, k.reason))
 
 
-def _library(
-    rest: list[Node], program: Program, work: Mapping[str, Work], why: Mapping[str, Reason]
-) -> list[LibraryNode]:
+def _library(rest, program, work, why):
     found = []
     for node in rest:
         m = rows(node, program)

@@ -1,10 +1,8 @@
 """The coverage table as text."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-from coverage_table.checks import Check
-from coverage_table.record import Record, all_reasons, codes, spreads
+from coverage_table.record import all_reasons, codes, spreads
 from coverage_table.row import LIBRARY_ROWS
 
 NOTES = f"""\
@@ -29,12 +27,12 @@ _HEAD = (
 _OPS = 4
 
 
-def table(facts: Mapping[str, Any], records: Sequence[Record]) -> str:
+def table(facts, records):
     """All of it: facts, models, spreads, reasons, what is listed apart, what went wrong."""
     return "\n".join(_lines(facts, records)) + "\n"
 
 
-def _lines(facts: Mapping[str, Any], records: Sequence[Record]) -> Iterator[str]:
+def _lines(facts, records):
     yield from (f"{key}: {_flat(value)}" for key, value in facts.items())
     yield ""
     yield NOTES
@@ -46,7 +44,7 @@ def _lines(facts: Mapping[str, Any], records: Sequence[Record]) -> Iterator[str]
     yield from _problems(records)
 
 
-def summary(records: Sequence[Record]) -> Iterator[str]:
+def summary(records):
     """Median and range of the shares by kind, then the checks."""
     yield ""
     yield "median (least - most) of the models' shares in replaced regions"
@@ -73,7 +71,7 @@ def summary(records: Sequence[Record]) -> Iterator[str]:
             yield f"{what}: " + ", ".join(f"{n} {result}" for result, n in sorted(counts.items()))
 
 
-def _model(r: Record) -> tuple[str, ...]:
+def _model(r):
     c = r.coverage
     if c is None:
         return (r.name, r.kind, r.dtype, *["-"] * 10, f"{r.seconds:.0f}", "-", "-")
@@ -90,7 +88,7 @@ def _model(r: Record) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _reasons(records: Sequence[Record]) -> Iterator[str]:
+def _reasons(records):
     whole = sum(r.coverage.bytes for r in records if r.coverage) or 1
     found = all_reasons(records)
     yield ""
@@ -111,7 +109,7 @@ def _reasons(records: Sequence[Record]) -> Iterator[str]:
     )
 
 
-def _library(records: Sequence[Record]) -> Iterator[str]:
+def _library(records):
     rows = [
         (r.name, x.node, x.op_type, str(x.rows), _percent(x.bytes / r.coverage.bytes), x.code,
          "yes" if x.by_choice else "no")
@@ -124,7 +122,7 @@ def _library(records: Sequence[Record]) -> Iterator[str]:
     yield from columns(head, rows) if rows else ["none"]
 
 
-def _problems(records: Sequence[Record]) -> Iterator[str]:
+def _problems(records):
     yield ""
     yield "what was refused, failed or could not be run"
     found = []
@@ -137,9 +135,7 @@ def _problems(records: Sequence[Record]) -> Iterator[str]:
     yield from found or ["nothing"]
 
 
-def columns(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, last_left: bool = False
-) -> Iterator[str]:
+def columns(head, rows, *, last_left=False):
     """Aligned lines: the first column to the left, the others to the right."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     for row in (head, *rows):
@@ -150,15 +146,15 @@ def columns(
         yield "  ".join(cells).rstrip()
 
 
-def _percent(share: float) -> str:
+def _percent(share):
     return f"{100 * share:.1f}"
 
 
-def _check(check: Check | None) -> str:
+def _check(check):
     return "-" if check is None else check.result
 
 
-def _flat(value: Any) -> str:
+def _flat(value):
     if isinstance(value, Mapping):
         return ", ".join(f"{k} {v}" for k, v in value.items())
     return str(value)

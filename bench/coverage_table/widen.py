@@ -6,8 +6,6 @@ else, so two models are bit-identical there exactly if they do the same operatio
 order. It has no bfloat16 kernels at all.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
@@ -17,7 +15,7 @@ _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _TYPES = frozenset({"to", "dtype", "output_datatype"})
 
 
-def widened(model: onnx.ModelProto) -> onnx.ModelProto:
+def widened(model):
     """``model`` with fp32 for every 16-bit float: values, types, casts, functions, subgraphs."""
     found = onnx.ModelProto()
     found.CopyFrom(model)
@@ -28,7 +26,7 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
     return found
 
 
-def _widen_graph(graph: onnx.GraphProto) -> None:
+def _widen_graph(graph):
     for tensor in graph.initializer:
         _widen_tensor(tensor)
     for values in (graph.input, graph.output, graph.value_info):
@@ -36,13 +34,13 @@ def _widen_graph(graph: onnx.GraphProto) -> None:
     _widen_nodes(graph.node)
 
 
-def _widen_values(values: Iterable[onnx.ValueInfoProto]) -> None:
+def _widen_values(values):
     for value in values:
         if value.type.tensor_type.elem_type in _HALF:
             value.type.tensor_type.elem_type = TensorProto.FLOAT
 
 
-def _widen_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
+def _widen_nodes(nodes):
     for node in nodes:
         for attribute in node.attribute:
             if attribute.name in _TYPES and attribute.i in _HALF:
@@ -53,7 +51,7 @@ def _widen_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
                 _widen_graph(graph)
 
 
-def _widen_tensor(tensor: TensorProto) -> None:
+def _widen_tensor(tensor):
     if tensor.data_type in _HALF:
         values = numpy_helper.to_array(tensor).astype(np.float32)
         tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))

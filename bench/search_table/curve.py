@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,21 +31,21 @@ class Curve:
     off: str
     outcomes: tuple[tuple[int, Outcome], ...]
 
-    def at(self, operators: int) -> Outcome | None:
+    def at(self, operators):
         """The outcome at this bound, or None where it was not run."""
         found = dict(self.outcomes).get(operators)
         if found is None and operators > self.last[0] and self.last[1].is_final:
             return self.last[1]
         return found
 
-    def was_run(self, operators: int) -> bool:
+    def was_run(self, operators):
         return operators in dict(self.outcomes)
 
     @property
-    def last(self) -> tuple[int, Outcome]:
+    def last(self):
         return self.outcomes[-1]
 
-    def to_json(self, reasons: Sequence[str]) -> dict[str, Any]:
+    def to_json(self, reasons):
         """Its rows; of the last one with all prunings also the e-graph and the prunes.
 
         These are by index of ``reasons``.
@@ -65,7 +64,7 @@ class Curve:
         return found
 
     @classmethod
-    def from_json(cls, data: dict[str, Any], reasons: Sequence[str]) -> "Curve":
+    def from_json(cls, data, reasons):
         """What ``to_json`` made; the e-graph and the prunes only of the last outcome."""
         rows = [dict(zip(COLUMNS, row, strict=True)) for row in data["rows"]]
         outcomes = [(row.pop("operators"), Outcome(**row)) for row in rows]
@@ -76,14 +75,12 @@ class Curve:
         return cls(data["program"], data["off"], tuple(outcomes))
 
 
-def measure(program: str, off: str, bounds: Sequence[int], cut_s: float) -> Curve:
+def measure(program, off, bounds, cut_s):
     """Run the searches until one is cut off or a bound leaves nothing out."""
     return Curve(program, off, tuple(_outcomes(program, off, bounds, cut_s)))
 
 
-def _outcomes(
-    program: str, off: str, bounds: Sequence[int], cut_s: float
-) -> Iterator[tuple[int, Outcome]]:
+def _outcomes(program, off, bounds, cut_s):
     for operators in bounds:
         outcome = in_process(Point(program, operators, off, cut_s))
         yield operators, outcome
@@ -91,7 +88,7 @@ def _outcomes(
             return
 
 
-def in_process(point: Point) -> Outcome:
+def in_process(point):
     """The outcome of a process that does this one search."""
     command = [sys.executable, str(Path(__file__).parents[1] / "search.py"), "--one"]
     start = time.monotonic()

@@ -1,21 +1,18 @@
 """One search of the table: a program, a bound, one pruning off or none; run in this process."""
 
-from __future__ import annotations
-
 import json
 import resource
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from program_net import weight_values
 from search_programs import ENTRIES, PROGRAMS
 
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.hooks import Hooks, NoStore
-from mirage_onnx.superopt.result import Bound, Stop, default_bound
+from mirage_onnx.superopt.result import Stop, default_bound
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import ALL
 from mirage_onnx.superopt.units import Units
@@ -39,10 +36,10 @@ class Point:
     cut_s: float
 
     @classmethod
-    def from_text(cls, text: str) -> Point:
+    def from_text(cls, text):
         return cls(**json.loads(text))
 
-    def to_text(self) -> str:
+    def to_text(self):
         return json.dumps(asdict(self))
 
 
@@ -68,17 +65,17 @@ class Outcome:
     egraph: tuple[int, int, str] | None = None
 
     @classmethod
-    def ended(cls, stop: str, seconds: float) -> Outcome:
+    def ended(cls, stop, seconds):
         """Of a process that left nothing else."""
         return cls(seconds, seconds, 0, 0, 0, 0, stop)
 
     @property
-    def is_whole(self) -> bool:
+    def is_whole(self):
         """Whether nothing within the bound was left out."""
         return self.stop == Stop.EXHAUSTED
 
     @property
-    def is_final(self) -> bool:
+    def is_final(self):
         """Whether the bound left nothing out: a larger one is the same search."""
         return self.is_whole and BOUND_REASON not in (self.pruned or {})
 
@@ -86,20 +83,20 @@ class Outcome:
 class _Counting(NoStore):
     """Counts the units that a search has run."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.units = 0
 
-    def put(self, key: str, value: Mapping[str, Any]) -> None:
+    def put(self, key, value):
         self.units += 1
 
 
-def bound_of(point: Point) -> Bound:
+def bound_of(point):
     """The default bound without its limit of states: a run ends by itself or by its time."""
     bound = replace(default_bound(ALL), operators=point.operators, states=ALL_OF_THEM)
     return PRUNINGS[point.off].without(bound) if point.off else bound
 
 
-def run(point: Point) -> Outcome:
+def run(point):
     """Search; times are those of the search and its verifications, not of loading the program."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     region, count = PROGRAMS[point.program](), _Counting()

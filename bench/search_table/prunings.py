@@ -5,7 +5,7 @@ that does not fit) are not prunings in this sense: without them there is nothing
 the derivation backwards from the targets, which is how a prefix that leads nowhere never appears.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from unittest.mock import patch
@@ -30,7 +30,7 @@ class Pruning:
     patches: tuple[tuple[object, str, object], ...] = ()
 
     @contextmanager
-    def off(self) -> Iterator[None]:
+    def off(self):
         """The program without this pruning."""
         if not self.patches:
             yield

@@ -1,10 +1,5 @@
 """The results table of searches as text."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
-
-from search_table.curve import Curve
-from search_table.point import Outcome
 from search_table.prunings import PRUNINGS
 
 NAME, CELL = 28, 11
@@ -19,7 +14,7 @@ CUT  the time ran out; what was found by then. MEMORY: the memory did
 """
 
 
-def table(record: Mapping[str, Any], curves: Sequence[Curve], bounds: Sequence[int]) -> str:
+def table(record, curves, bounds):
     """All tables. ``record``: the facts of the run."""
     whole = [c for c in curves if not c.off]
     lines = [
@@ -36,13 +31,11 @@ def table(record: Mapping[str, Any], curves: Sequence[Curve], bounds: Sequence[i
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _head(title: str, bounds: Sequence[int]) -> str:
+def _head(title, bounds):
     return f"{title:{NAME}}{'':8}" + "".join(f"{n:>{CELL}}" for n in bounds)
 
 
-def _line(
-    name: str, what: str, curve: Curve, bounds: Sequence[int], shown: Callable[[Outcome], str]
-) -> str:
+def _line(name, what, curve, bounds, shown):
     cells = []
     for n in bounds:
         outcome = curve.at(n)
@@ -55,23 +48,23 @@ def _line(
     return f"{name:{NAME}}{what:>7} " + "".join(f"{c:>{CELL}}" for c in cells)
 
 
-def _us(o: Outcome) -> str:
+def _us(o):
     return "none" if o.best_us is None else f"{o.best_us:.2f}"
 
 
-def _states(o: Outcome) -> str:
+def _states(o):
     return str(o.states)
 
 
-def _built(o: Outcome) -> str:
+def _built(o):
     return str(o.built)
 
 
-def _seconds(o: Outcome) -> str:
+def _seconds(o):
     return f"{o.cpu_s:.1f}" if o.is_whole else f"{o.stop} {o.cpu_s:.0f}"
 
 
-def _against_the_bound(curves: Sequence[Curve], bounds: Sequence[int]) -> Iterator[str]:
+def _against_the_bound(curves, bounds):
     yield _head("program", bounds)
     for c in curves:
         yield _line(c.program, "us", c, bounds, _us)
@@ -80,7 +73,7 @@ def _against_the_bound(curves: Sequence[Curve], bounds: Sequence[int]) -> Iterat
     yield ""
 
 
-def _without(curves: Sequence[Curve], bounds: Sequence[int]) -> Iterator[str]:
+def _without(curves, bounds):
     off = [c for c in curves if c.off]
     if not off:
         return
@@ -100,7 +93,7 @@ def _without(curves: Sequence[Curve], bounds: Sequence[int]) -> Iterator[str]:
     yield ""
 
 
-def _counts(curves: Sequence[Curve]) -> Iterator[str]:
+def _counts(curves):
     yield "At the largest bound that was run"
     head = "".join(f"{name:>8}" for name in ("classes", "nodes", "units", "built", "proven"))
     yield f"{'program':{NAME}}{head}  pruned"

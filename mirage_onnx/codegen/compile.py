@@ -1,7 +1,5 @@
 """CUDA text to cubin: NVRTC through cuda-core. Needs no GPU, no driver and no toolkit."""
 
-from __future__ import annotations
-
 import multiprocessing
 import re
 import time

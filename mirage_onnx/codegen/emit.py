@@ -65,11 +65,7 @@ def _check_runtime(graph: UGraph, kernel: Kernel, runtime: frozenset[str]) -> No
 
 
 def _emit(
-    graph: UGraph,
-    kernel: Kernel,
-    params: KernelParams,
-    extents: Mapping[str, int],
-    target: Target,
+    graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> KernelSource:
     special = special_emitter(kernel)
     if special is not None:

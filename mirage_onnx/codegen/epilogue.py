@@ -140,10 +140,7 @@ class Epilogue:
                 view = self.scalar.view(index)
                 dims = f"[{space.per_thread}]"
                 self.writer.line(f"{view.storage} {name}{dims};  // {view.tensor.name}")
-            with (
-                self.writer.loop("q", space.per_thread) as q,
-                space.element(self.writer, q) as at,
-            ):
+            with self.writer.loop("q", space.per_thread) as q, space.element(self.writer, q) as at:
                 for index, name in names.items():
                     view = self.scalar.view(index)
                     bits = view.load_bits(self.scalar.index(view.tensor.axes, at))

@@ -10,13 +10,7 @@ before it is contracted or summed (``masked``).
 
 from collections.abc import Sequence
 
-from mirage_onnx.codegen.elementwise import (
-    KEEPS_ZERO,
-    constant,
-    evaluate,
-    is_elementwise,
-    literal,
-)
+from mirage_onnx.codegen.elementwise import KEEPS_ZERO, constant, evaluate, is_elementwise, literal
 from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.plan import STEP, Accumulator, Form, StreamPlan, operands
 from mirage_onnx.codegen.ring import Ring, subscript

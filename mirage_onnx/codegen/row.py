@@ -259,11 +259,7 @@ class _RowEmitter:
 
 
 def emit_row(
-    graph: UGraph,
-    kernel: Kernel,
-    params: KernelParams,
-    extents: Mapping[str, int],
-    target: Target,
+    graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> KernelSource:
     """The CUDA text of a row kernel.
 

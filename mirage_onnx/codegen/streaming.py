@@ -16,11 +16,7 @@ from mirage_onnx.target import Target
 
 
 def emit_streaming(
-    graph: UGraph,
-    kernel: Kernel,
-    params: KernelParams,
-    extents: Mapping[str, int],
-    target: Target,
+    graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> KernelSource:
     """The CUDA text of a streaming kernel.
 

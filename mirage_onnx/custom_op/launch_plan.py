@@ -57,10 +57,7 @@ def dim_permutation(source: RegionTensor, axes: tuple[str, ...]) -> tuple[int, .
 
 
 def plan_candidate(
-    region: Region,
-    candidate: Candidate,
-    sources: Sequence[KernelSource],
-    cubins: Sequence[int],
+    region: Region, candidate: Candidate, sources: Sequence[KernelSource], cubins: Sequence[int]
 ) -> Planned:
     """The plan that launches ``sources`` (one per kernel, image ids ``cubins``)."""
     graph = candidate.ugraph

@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mirage_onnx.custom_op.boundary import (
-    FED,
-    Boundary,
-    detached_nodes,
-    detached_original,
-    exposed,
-)
+from mirage_onnx.custom_op.boundary import FED, Boundary, detached_nodes, detached_original, exposed
 from mirage_onnx.custom_op.difference import OutputDifference, worse
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session

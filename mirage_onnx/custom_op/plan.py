@@ -23,14 +23,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_onnx.custom_op.expr import (
-    MAX_INPUTS,
-    MAX_RANK,
-    OPERATORS,
-    Expr,
-    ExprError,
-    parse_int,
-)
+from mirage_onnx.custom_op.expr import MAX_INPUTS, MAX_RANK, OPERATORS, Expr, ExprError, parse_int
 from mirage_onnx.errors import MirageError
 
 DTYPES = frozenset("f16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64 bool".split())

@@ -7,13 +7,7 @@ from mirage_onnx.codegen.header import GENERATOR_VERSION
 from mirage_onnx.custom_op.bundle import Bundle
 from mirage_onnx.custom_op.model_nodes import CustomNode, Model, ModelFile
 from mirage_onnx.custom_op.plan import Plan, parse_plan
-from mirage_onnx.custom_op.provenance import (
-    Kernel,
-    Regenerated,
-    check_images,
-    regenerate,
-    sha256,
-)
+from mirage_onnx.custom_op.provenance import Kernel, Regenerated, check_images, regenerate, sha256
 from mirage_onnx.errors import MirageError
 
 

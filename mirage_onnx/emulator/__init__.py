@@ -3,11 +3,4 @@
 from mirage_onnx.emulator.failure import KINDS, EmulationError
 from mirage_onnx.emulator.run import Module, compile_kernels, run_kernel, run_kernels
 
-__all__ = [
-    "KINDS",
-    "EmulationError",
-    "Module",
-    "compile_kernels",
-    "run_kernel",
-    "run_kernels",
-]
+__all__ = ["KINDS", "EmulationError", "Module", "compile_kernels", "run_kernel", "run_kernels"]

@@ -127,9 +127,7 @@ class KernelCheck:
         return self._are_among(wanted.imaps, loads) and self._are_among(wanted.omaps, saves)
 
     def _are_among(
-        self,
-        allowed: Sequence[Triple] | None,
-        maps: Iterable[tuple[str, Sequence[str | None]]],
+        self, allowed: Sequence[Triple] | None, maps: Iterable[tuple[str, Sequence[str | None]]]
     ) -> bool:
         """Whether every map of an input or output is allowed; None is a place without a split."""
         return allowed is None or all(

@@ -140,7 +140,6 @@ def _opset(proto: ModelProto) -> int:
             )
     if found is not None and found not in OPSETS:
         raise MirageError(
-            "OPSET_UNSUPPORTED",
-            f"the model has opset {found}, supported are {lowest} to {highest}",
+            "OPSET_UNSUPPORTED", f"the model has opset {found}, supported are {lowest} to {highest}"
         )
     return highest if found is None else found

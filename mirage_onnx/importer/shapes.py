@@ -90,10 +90,7 @@ def check_nodes(model: ModelProto, opset: int) -> None:
 
 
 def infer(
-    model: ModelProto,
-    order: Sequence[int],
-    opset: int,
-    read: Callable[[TensorProto], np.ndarray],
+    model: ModelProto, order: Sequence[int], opset: int, read: Callable[[TensorProto], np.ndarray]
 ) -> dict[str, Tensor]:
     """A Tensor for every named value of the graph.
 

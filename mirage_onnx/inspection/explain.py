@@ -3,8 +3,6 @@
 Only this region is searched; whether ``optimize`` replaces it also depends on its neighbours.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Every candidate of the matcher is priced at its roofline floor, and the partitio
 kernels ran that fast: its gain is an upper bound of what ``optimize`` can save with these regions.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

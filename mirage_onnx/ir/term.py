@@ -250,9 +250,7 @@ def rebuild(t: Term, args: tuple[Term, ...], rename: Callable[[str], str] = lamb
 
 
 def substitute(
-    roots: Iterable[Term],
-    inputs: Mapping[str, Term],
-    rename: Mapping[str, str] | None = None,
+    roots: Iterable[Term], inputs: Mapping[str, Term], rename: Mapping[str, str] | None = None
 ) -> tuple[Term, ...]:
     """Replace inputs by name and rename axes, renormalising on the way up."""
     names = rename or {}

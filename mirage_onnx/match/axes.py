@@ -132,9 +132,7 @@ def _exponent(c: Operand) -> Fraction:
 
 
 def name_axes(
-    steps: tuple[Step, ...],
-    inputs: Mapping[str, Shape],
-    constants: Mapping[str, Constant],
+    steps: tuple[Step, ...], inputs: Mapping[str, Shape], constants: Mapping[str, Constant]
 ) -> Named:
     """Axes and terms of ``steps``; ``inputs`` are the shapes of the tensors they read.
 

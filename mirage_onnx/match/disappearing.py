@@ -1,7 +1,5 @@
 """Which nodes nobody needs any more where regions are replaced."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

@@ -5,8 +5,6 @@ names is one that a run counts. Its extent is read off dimensions of an input th
 else; every other input must agree with it, which the launch plan checks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod

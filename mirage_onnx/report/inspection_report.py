@@ -1,7 +1,5 @@
 """What ``inspect`` and ``explain`` found, made into their reports."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from mirage_onnx.errors import Rejection

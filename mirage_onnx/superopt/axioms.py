@@ -273,11 +273,7 @@ class Saturation(StrEnum):
 
 
 def saturate(
-    g: EGraph,
-    axioms: tuple[Axiom, ...] = AXIOMS,
-    *,
-    max_iterations: int = 4,
-    max_nodes: int = 400,
+    g: EGraph, axioms: tuple[Axiom, ...] = AXIOMS, *, max_iterations: int = 4, max_nodes: int = 400
 ) -> Saturation:
     """Apply ``axioms`` to all nodes, breadth first, until nothing changes or a limit is reached."""
     for _ in range(max_iterations):

@@ -11,8 +11,6 @@ it.
 The model ranks candidates; a measured choice replaces it wherever there is a GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from math import ceil, prod

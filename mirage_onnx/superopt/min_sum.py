@@ -89,10 +89,7 @@ def _eliminate(single: list[list[int]], around: list[dict[int, _Pair]], variable
 
 
 def _branch(
-    single: list[list[int]],
-    around: list[dict[int, _Pair]],
-    chosen: list[int],
-    variable: int,
+    single: list[list[int]], around: list[dict[int, _Pair]], chosen: list[int], variable: int
 ) -> None:
     """Try every choice of one variable."""
     least, answer = None, chosen

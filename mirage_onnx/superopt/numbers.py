@@ -77,11 +77,7 @@ def _per_thread(kernel: Kernel, params: KernelParams, extents: Mapping[str, int]
 
 
 def _streaming_points(
-    read: Features,
-    extents: Mapping[str, int],
-    target: Target,
-    first: int,
-    dropped: Counter[str],
+    read: Features, extents: Mapping[str, int], target: Target, first: int, dropped: Counter[str]
 ) -> Iterator[tuple[Cost, KernelParams]]:
     """All points of a streaming kernel that fit, cheapest first; ``first`` are likely wanted."""
     tile, cluster, warps, stages = _enumerate(read.kernel, extents, target)

@@ -17,12 +17,7 @@ class Saturated:
     """The saturated region: its classes, and their tensors where they are in memory."""
 
     def __init__(
-        self,
-        region: Region,
-        axioms: tuple[Axiom, ...],
-        space: Space,
-        *,
-        nodes: int,
+        self, region: Region, axioms: tuple[Axiom, ...], space: Space, *, nodes: int
     ) -> None:
         self.region = region
         self.graph = g = EGraph()

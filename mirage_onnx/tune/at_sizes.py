@@ -6,8 +6,6 @@ times is taken, among those that win by the margin at every point; where none do
 left, and the reason names the points at which the one that loses at the fewest would lose.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 

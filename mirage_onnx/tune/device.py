@@ -4,8 +4,6 @@ Used only where there is a GPU. Everything runs on one stream of the primary con
 share the stream with an onnxruntime session (``user_compute_stream``).
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

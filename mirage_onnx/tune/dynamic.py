@@ -1,7 +1,5 @@
 """Regions with axes that a run counts: at which sizes they are searched, and what is chosen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -67,12 +65,7 @@ class Dynamic:
         nodes, margin = o.region.nodes, self._margin
         every = [self._points(i) for i in o.instances]
         result, refusal, wins = best_at_sizes(
-            result.report,
-            self._renumbered(o.region, result),
-            every,
-            o.region,
-            self._target,
-            margin,
+            result.report, self._renumbered(o.region, result), every, o.region, self._target, margin
         )
         if not result.candidates:
             refusal = refuse_result(result, o.baseline_us, margin, nodes)

@@ -1,7 +1,5 @@
 """ONNX Runtime in a measurement: a region as a model of its own, and its run on our stream."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Choose regions, compile (and measure) their kernels, and choose again without what failed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod

@@ -8,8 +8,6 @@ kernel that is predicted to take longest gets more of its numbers tried: first t
 number of warps and length of a step, then the others.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mirage_onnx.ir.region import Region

@@ -1,7 +1,5 @@
 """The range of an array, and its norms: all that interval analysis asks of a weight."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf, prod
 

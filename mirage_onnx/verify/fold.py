@@ -92,10 +92,7 @@ class KernelFold(Generic[V]):
 
 
 def fold_ugraph(
-    algebra: Algebra[V],
-    graph: UGraph,
-    params: Sequence[KernelParams],
-    extents: Mapping[str, int],
+    algebra: Algebra[V], graph: UGraph, params: Sequence[KernelParams], extents: Mapping[str, int]
 ) -> tuple[dict[str, V], tuple[KernelFold[V], ...]]:
     """The value of every tensor, by name, and those of the kernels."""
     extents = ugraph_extents(graph, params, extents)

@@ -11,10 +11,7 @@ from mirage_onnx.verify.named import Named
 
 
 def interpret_terms(
-    domain: Domain,
-    roots: Iterable[Term],
-    inputs: Mapping[str, Named],
-    extents: Mapping[str, int],
+    domain: Domain, roots: Iterable[Term], inputs: Mapping[str, Named], extents: Mapping[str, int]
 ) -> tuple[Named, ...]:
     """The values of ``roots``.
 

@@ -27,11 +27,7 @@ from mirage_onnx.verify.named import Named
 from mirage_onnx.verify.tiles import BLOCK_AXES, RANK_AXIS, Cut, Tiling, tiling
 
 #: Accumulator -> how two iterations combine, and what no iteration gives.
-ACCUMULATORS = {
-    "acc_sum": ("add", "sum"),
-    "acc_max": ("max", "max"),
-    "acc_scaled": ("add", "sum"),
-}
+ACCUMULATORS = {"acc_sum": ("add", "sum"), "acc_max": ("max", "max"), "acc_scaled": ("add", "sum")}
 
 
 def interpret_ugraph(

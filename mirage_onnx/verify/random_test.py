@@ -64,11 +64,7 @@ def random_inputs(
 
 
 def compare(
-    region: Region,
-    graph: UGraph,
-    sizes: Instantiation,
-    domain: Field,
-    inputs: Mapping[str, Named],
+    region: Region, graph: UGraph, sizes: Instantiation, domain: Field, inputs: Mapping[str, Named]
 ) -> Agreement | Difference:
     """Run both programs and compare what exists in both.
 

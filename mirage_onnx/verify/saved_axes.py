@@ -176,9 +176,7 @@ def refine(region: Region, draft: Draft, axes: Axes) -> Region:
 
 
 def _renamed(
-    node: Term,
-    args: tuple[Term, ...],
-    renamed: Callable[[Iterable[str]], tuple[str, ...]],
+    node: Term, args: tuple[Term, ...], renamed: Callable[[Iterable[str]], tuple[str, ...]]
 ) -> Term:
     if node.op == t.INPUT:
         return t.input_(str(node.attr), renamed(node.axes))

@@ -173,9 +173,7 @@ def exponent_pair(case: Case, heads: frozenset[str]) -> Outcome:
         outputs = zip(case.region.outputs, case.region.terms, mine, theirs, strict=True)
         return max(
             bounds.pair_miss_probability(
-                x,
-                y,
-                bounds.exponential_terms(v, case.graph, o.name, sizes.params, sizes.extents),
+                x, y, bounds.exponential_terms(v, case.graph, o.name, sizes.params, sizes.extents)
             )
             for o, v, x, y in outputs
         )

@@ -9,7 +9,7 @@ this file. What it writes is read by ``weights.py``, which needs neither.
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,24 +36,22 @@ GROUPED = SMALL | {"num_key_value_heads": 2, "head_dim": 16, "tie_word_embedding
 Inputs = dict[str, torch.Tensor]
 
 
-def _ids(length: int = LENGTH) -> torch.Tensor:
+def _ids(length=LENGTH):
     return torch.randint(3, VOCABULARY, (BATCH, length), generator=torch.Generator().manual_seed(1))
 
 
-def _noise(*shape: int) -> torch.Tensor:
+def _noise(*shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(2))
 
 
 class Prefill(torch.nn.Module):
     """Ids to logits and the cache, as `past_key_values` tensors."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model):
         super().__init__()
         self.model = model
 
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
+    def forward(self, input_ids, attention_mask):
         out = self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=True)
         return (out.logits, *_cache_tensors(out.past_key_values))
 
@@ -61,17 +59,11 @@ class Prefill(torch.nn.Module):
 class Decode(torch.nn.Module):
     """One token and the cache to logits and the longer cache."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model):
         super().__init__()
         self.model = model
 
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        position_ids: torch.Tensor,
-        *past: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
+    def forward(self, input_ids, attention_mask, position_ids, *past):
         cache = DynamicCache()
         for layer in range(len(past) // 2):
             cache.update(past[2 * layer], past[2 * layer + 1], layer)
@@ -85,15 +77,15 @@ class Decode(torch.nn.Module):
 class First(torch.nn.Module):
     """The first output of an encoder."""
 
-    def __init__(self, model: torch.nn.Module, *names: str) -> None:
+    def __init__(self, model, *names):
         super().__init__()
         self.model, self.names = model, names
 
-    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+    def forward(self, *args):
         return self.model(**dict(zip(self.names, args, strict=True)))[0]
 
 
-def _cache_tensors(cache: DynamicCache) -> Iterator[torch.Tensor]:
+def _cache_tensors(cache):
     for layer in cache.layers:
         yield layer.keys
         yield layer.values
@@ -107,12 +99,12 @@ class Architecture:
     make: Callable[[], tuple[torch.nn.Module, Inputs]]
 
 
-def _prefill(model: torch.nn.Module) -> tuple[torch.nn.Module, Inputs]:
+def _prefill(model):
     mask = torch.ones((BATCH, LENGTH), dtype=torch.int64)
     return Prefill(model), {"input_ids": _ids(), "attention_mask": mask}
 
 
-def _decode(model: torch.nn.Module) -> tuple[torch.nn.Module, Inputs]:
+def _decode(model):
     """The shapes of the cache are those that a prefill of the same model gives."""
     with torch.no_grad():
         out = model(input_ids=_ids(PAST), use_cache=True)
@@ -126,13 +118,8 @@ def _decode(model: torch.nn.Module) -> tuple[torch.nn.Module, Inputs]:
     return Decode(model), inputs
 
 
-def _decoder(
-    name: str,
-    config: Callable[[], tf.PretrainedConfig],
-    of: type = tf.AutoModelForCausalLM,
-    **options: str,
-) -> list[Architecture]:
-    def model() -> torch.nn.Module:
+def _decoder(name, config, of=tf.AutoModelForCausalLM, **options):
+    def model():
         build = of.from_config if of is tf.AutoModelForCausalLM else of._from_config
         return build(config(), attn_implementation="eager", **options)
 
@@ -142,8 +129,8 @@ def _decoder(
     ]
 
 
-def _encoder(name: str, config: Callable[[], tf.PretrainedConfig]) -> Architecture:
-    def make() -> tuple[torch.nn.Module, Inputs]:
+def _encoder(name, config):
+    def make():
         model = tf.AutoModel.from_config(config(), attn_implementation="eager")
         mask = torch.ones((BATCH, LENGTH), dtype=torch.int64)
         return First(model, "input_ids", "attention_mask"), {
@@ -153,14 +140,14 @@ def _encoder(name: str, config: Callable[[], tf.PretrainedConfig]) -> Architectu
     return Architecture(name, make)
 
 
-def _vision(name: str, make_model: Callable[[], torch.nn.Module]) -> Architecture:
+def _vision(name, make_model):
     return Architecture(
         name,
         lambda: (First(make_model(), "pixel_values"), {"pixel_values": _noise(BATCH, 3, 32, 32)}),
     )
 
 
-def _whisper() -> tf.PretrainedConfig:
+def _whisper():
     return tf.WhisperConfig(
         vocab_size=VOCABULARY, d_model=64, encoder_layers=2, decoder_layers=2,
         encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128,
@@ -169,7 +156,7 @@ def _whisper() -> tf.PretrainedConfig:
     )  # fmt: skip
 
 
-def _whisper_encoder() -> tuple[torch.nn.Module, Inputs]:
+def _whisper_encoder():
     model = tf.WhisperModel._from_config(_whisper(), attn_implementation="eager").encoder
     return First(model, "input_features"), {"input_features": _noise(BATCH, 16, 64)}
 
@@ -177,29 +164,29 @@ def _whisper_encoder() -> tuple[torch.nn.Module, Inputs]:
 class CrossDecoder(torch.nn.Module):
     """A decoder's step over the states of its encoder, without a cache."""
 
-    def __init__(self, decoder: torch.nn.Module) -> None:
+    def __init__(self, decoder):
         super().__init__()
         self.decoder = decoder
 
-    def forward(self, input_ids: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    def forward(self, input_ids, states):
         return self.decoder(
             input_ids=input_ids, encoder_hidden_states=states, use_cache=False
         ).last_hidden_state
 
 
-def _whisper_decoder() -> tuple[torch.nn.Module, Inputs]:
+def _whisper_decoder():
     model = tf.WhisperModel._from_config(_whisper(), attn_implementation="eager").decoder
     return CrossDecoder(model), {"input_ids": _ids(), "states": _noise(BATCH, 32, 64)}
 
 
-def _t5() -> tf.PretrainedConfig:
+def _t5():
     return tf.T5Config(
         vocab_size=VOCABULARY, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4,
         decoder_start_token_id=0,
     )  # fmt: skip
 
 
-def _t5_encoder() -> tuple[torch.nn.Module, Inputs]:
+def _t5_encoder():
     model = tf.T5EncoderModel(_t5())
     mask = torch.ones((BATCH, LENGTH), dtype=torch.int64)
     return First(model, "input_ids", "attention_mask"), {
@@ -207,13 +194,13 @@ def _t5_encoder() -> tuple[torch.nn.Module, Inputs]:
     }  # fmt: skip
 
 
-def _t5_decoder() -> tuple[torch.nn.Module, Inputs]:
+def _t5_decoder():
     return CrossDecoder(tf.T5Model(_t5()).decoder), {
         "input_ids": _ids(), "states": _noise(BATCH, LENGTH, 64),
     }  # fmt: skip
 
 
-def _mamba() -> tuple[torch.nn.Module, Inputs]:
+def _mamba():
     config = tf.MambaConfig(
         vocab_size=VOCABULARY, hidden_size=64, state_size=8, num_hidden_layers=2, expand=2,
         time_step_rank=4, pad_token_id=0, bos_token_id=1, eos_token_id=2,
@@ -221,17 +208,17 @@ def _mamba() -> tuple[torch.nn.Module, Inputs]:
     model = tf.MambaModel(config)
 
     class Mamba(torch.nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.model = model
 
-        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        def forward(self, input_ids):
             return self.model(input_ids, use_cache=False).last_hidden_state
 
     return Mamba(), {"input_ids": _ids()}
 
 
-def _lora() -> tuple[torch.nn.Module, Inputs]:
+def _lora():
     import peft
 
     base = tf.LlamaForCausalLM._from_config(tf.LlamaConfig(**GROUPED), attn_implementation="eager")
@@ -242,10 +229,10 @@ def _lora() -> tuple[torch.nn.Module, Inputs]:
 class NormalizedStep(torch.nn.Module):
     """nGPT (arXiv 2410.01131): h <- norm(h + alpha (norm(mlp(h)) - h)) on the unit sphere."""
 
-    def __init__(self, hidden: int = 64, inner: int = 128, steps: int = 2) -> None:
+    def __init__(self, hidden=64, inner=128, steps=2):
         super().__init__()
 
-        def linear(a: int, b: int) -> torch.nn.Linear:
+        def linear(a, b):
             return torch.nn.Linear(a, b, bias=False)
 
         self.up = torch.nn.ModuleList(linear(hidden, inner) for _ in range(steps))
@@ -255,10 +242,10 @@ class NormalizedStep(torch.nn.Module):
         self.scale = torch.nn.ParameterList(torch.ones(inner) for _ in range(steps))
 
     @staticmethod
-    def norm(x: torch.Tensor) -> torch.Tensor:
+    def norm(x):
         return x / x.float().norm(dim=-1, keepdim=True).to(x.dtype)
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden):
         for up, gate, down, alpha, scale in zip(
             self.up, self.gate, self.down, self.alpha, self.scale, strict=True
         ):
@@ -321,7 +308,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 VARIANTS = dict.fromkeys(("llama3_decode", "bert", "ngpt"), (torch.bfloat16, torch.float32))
 
 
-def main(wanted: list[str]) -> int:
+def main(wanted):
     """Export everything, or the architectures named; say which of them cannot be."""
     warnings.filterwarnings("ignore")
     failed = []

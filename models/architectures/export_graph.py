@@ -20,7 +20,7 @@ class Export:
     dtype: torch.dtype
 
 
-def export_graph(job: Export, opset: int = 20, tolerance: float = 3e-2) -> None:
+def export_graph(job, opset=20, tolerance=3e-2):
     """Put the graph into the archive if it agrees with torch once its weights are made again.
 
     Raises:
@@ -57,14 +57,14 @@ def export_graph(job: Export, opset: int = 20, tolerance: float = 3e-2) -> None:
     weights.store(job.name, data)
 
 
-def _onnx_type(dtype: torch.dtype) -> int:
+def _onnx_type(dtype):
     return {
         torch.float16: onnx.TensorProto.FLOAT16, torch.bfloat16: onnx.TensorProto.BFLOAT16,
         torch.float32: onnx.TensorProto.FLOAT,
     }[dtype]  # fmt: skip
 
 
-def _fill(module: torch.nn.Module) -> None:
+def _fill(module):
     """Every parameter gets the value that ``weights.values`` makes of its name."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -73,9 +73,7 @@ def _fill(module: torch.nn.Module) -> None:
             parameter.copy_(torch.from_numpy(drawn.astype(np.float32)).to(parameter.dtype))
 
 
-def _difference(
-    model: onnx.ModelProto, inputs: dict[str, torch.Tensor], expected: tuple[torch.Tensor, ...]
-) -> float:
+def _difference(model, inputs, expected):
     """The largest difference of an output, relative to its largest value."""
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     fed = {i.name for i in session.get_inputs()}

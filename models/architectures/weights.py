@@ -12,7 +12,7 @@ import lzma
 import math
 import sys
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -48,13 +48,13 @@ _NUMPY = {
 }
 
 
-def names() -> tuple[str, ...]:
+def names():
     """The models that were exported."""
     return tuple(sorted(_graphs()))
 
 
 @functools.cache
-def _graphs() -> dict[str, bytes]:
+def _graphs():
     """Each graph without its weights, by name."""
     found = {}
     with tarfile.open(ARCHIVE) as archive:
@@ -65,7 +65,7 @@ def _graphs() -> dict[str, bytes]:
     return found
 
 
-def store(name: str, graph: bytes) -> None:
+def store(name, graph):
     """Put a graph without its weights into the archive; the same graphs give the same bytes."""
     graphs = {**(_graphs() if ARCHIVE.exists() else {}), name: graph}
     plain = io.BytesIO()
@@ -78,7 +78,7 @@ def store(name: str, graph: bytes) -> None:
     _graphs.cache_clear()
 
 
-def values(name: str, shape: tuple[int, ...], data_type: int) -> np.ndarray:
+def values(name, shape, data_type):
     """The weight ``name``: the same on every machine.
 
     A vector is about 1 (a bias about 0), so that no term of a norm vanishes; a matrix keeps
@@ -93,12 +93,12 @@ def values(name: str, shape: tuple[int, ...], data_type: int) -> np.ndarray:
     return drawn.astype(_NUMPY[data_type])
 
 
-def load(name: str) -> onnx.ModelProto:
+def load(name):
     """The model with its weights."""
     return filled(_graphs()[name])
 
 
-def filled(graph: bytes) -> onnx.ModelProto:
+def filled(graph):
     """The model of a graph without its weights."""
     model = onnx.load_from_string(graph)
     for tensor in model.graph.initializer:
@@ -110,7 +110,7 @@ def filled(graph: bytes) -> onnx.ModelProto:
     return model
 
 
-def bare(model: onnx.ModelProto, parameters: Iterable[str]) -> bytes:
+def bare(model, parameters):
     """The graph that ``filled`` makes the model of, whose ``parameters`` have ``values``.
 
     Raises:
@@ -125,7 +125,7 @@ def bare(model: onnx.ModelProto, parameters: Iterable[str]) -> bytes:
     return model.SerializeToString(deterministic=True)
 
 
-def _made(source: str, shape: tuple[int, ...], data_type: int) -> np.ndarray:
+def _made(source, shape, data_type):
     """The weight of this shape that an exporter folds out of a parameter."""
     name, *folds = source.split("^")
     shape = shape[::-1] if "T" in folds else (math.prod(shape),) if "vector" in folds else shape
@@ -135,7 +135,7 @@ def _made(source: str, shape: tuple[int, ...], data_type: int) -> np.ndarray:
     return array
 
 
-def _source(tensor: onnx.TensorProto, parameters: tuple[str, ...]) -> str:
+def _source(tensor, parameters):
     """The source that the weight is made of; empty if there is none.
 
     torch's exp may differ from ours in the last two bits.

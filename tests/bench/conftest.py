@@ -3,5 +3,5 @@
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "bench"), str(ROOT / "models" / "architectures")]

@@ -1,7 +1,5 @@
 """Naive choices are worse and not wrong, and the table says by how much."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -17,7 +17,7 @@ from mirage_onnx.superopt.floors import Floors
 from mirage_onnx.superopt.result import default_bound
 from mirage_onnx.superopt.space import ALL
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, str(ROOT / "bench" / "search.py")]
 WHOLE = Outcome(
     1.5, 2.0, 100, 10, 40, 4, "EXHAUSTED", 5.25, 1, {"registers": 3}, (8, 9, "SATURATED")

@@ -1,6 +1,5 @@
 """Block graphs in canonical text, and what they mean in float64."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ from golden_texts import read_texts
 
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
+from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
@@ -36,16 +35,14 @@ TOLERANCE = {DType.F16: 2e-3, DType.BF16: 1.6e-2, DType.F32: 1e-4}
 class Graphs:
     """``graphs["plain"]``; ``graphs["plain:bf16"]`` has bf16 for f16."""
 
-    def text(self, name: str) -> str:
+    def text(self, name):
         base, _, dtype = name.partition(":")
         return TEXTS[base].replace("f16", dtype) if dtype else TEXTS[base]
 
-    def __getitem__(self, name: str) -> UGraph:
+    def __getitem__(self, name):
         return parse_ugraph(self.text(name))
 
-    def inputs(
-        self, graph: UGraph, extents: Mapping[str, int], rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    def inputs(self, graph, extents, rng):
         """Random inputs and weights, and poisoned outputs and workspace, in their own types."""
         tensors = {}
         for tensor in graph.tensors:
@@ -56,9 +53,7 @@ class Graphs:
             tensors[tensor.name] = values.astype(tensor.dtype.numpy)
         return tensors
 
-    def expected(
-        self, graph: UGraph, extents: Mapping[str, int], tensors: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
+    def expected(self, graph, extents, tensors):
         """The outputs in float64, casts rounded, each kernel one block."""
         inputs = {
             t.name: Named(tensors[t.name].astype(np.float64)[None], t.axes)
@@ -74,7 +69,7 @@ class Graphs:
         values = interpret_ugraph(Rounded(), graph, numbers, extents, inputs)
         return {t.name: values[t.name].data[0] for t in graph.tensors if t.role == "output"}
 
-    def check(self, graph: UGraph, got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]):
+    def check(self, graph, got, want):
         """The outputs are as expected."""
         for t in graph.tensors:
             if t.role == "output":
@@ -85,5 +80,5 @@ class Graphs:
 
 
 @pytest.fixture(scope="session")
-def graphs() -> Graphs:
+def graphs():
     return Graphs()

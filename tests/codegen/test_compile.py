@@ -1,7 +1,5 @@
 """Kernels through NVRTC for sm_90a: they compile, fit the registers, and refusals have reasons."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What random kernels are made of, and that their oracle sees mistakes and nothing else."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

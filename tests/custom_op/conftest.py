@@ -28,7 +28,7 @@ from mirage_onnx.custom_op import (
 )
 from tests.support.rewritten import chain as make_chain
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "cpp" / "ort_custom_ops"
 MAX_RANK = 8
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "cpp" / "ort_custom_ops"
 ORT_PLACES = (os.environ.get("ORT_INCLUDE_DIR", ""), "/usr/include/onnxruntime")
 CUDA_PLACES = (os.environ.get("CUDA_INCLUDE_DIR", ""), "/usr/local/cuda/include",

@@ -43,16 +43,7 @@ OTHER = replace(H200, suffix="sm100a")
         (None, False, True, "cuda", False, ("cuda", False, "")),
     ],
 )
-def test_defaults(
-    chain,
-    machine,
-    gpu,
-    cuda,
-    compiler,
-    provider,
-    emulate,
-    wanted,
-):
+def test_defaults(chain, machine, gpu, cuda, compiler, provider, emulate, wanted):
     machine(gpu, compiler=compiler, cuda=cuda)
     assert choose_path(chain.model.SerializeToString(), provider, emulate) == wanted
 

@@ -2,8 +2,6 @@
 
 import gc
 import threading
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -16,35 +14,35 @@ import mirage_onnx
 from mirage_onnx.custom_op import emulation
 from mirage_onnx.emulator import driver, toolchain
 from mirage_onnx.errors import MirageError
-from tests.support.rewritten import Rewritten, any_rows, tampered, with_plan
+from tests.support.rewritten import any_rows, tampered, with_plan
 
 CPU = ["CPUExecutionProvider"]
 
 
-def emulated(model: onnx.ModelProto, **options: Any) -> ort.InferenceSession:
+def emulated(model, **options):
     return mirage_onnx.InferenceSession(model.SerializeToString(), emulate=True, **options)
 
 
-def inputs(seed: int) -> dict[str, np.ndarray]:
+def inputs(seed):
     return {"x0": np.random.default_rng(seed).standard_normal((8, 64)).astype(np.float16)}
 
 
-def want(chain: Rewritten, seed: int) -> np.ndarray:
+def want(chain, seed):
     session = ort.InferenceSession(chain.original.SerializeToString(), providers=CPU)
     return session.run(None, inputs(seed))[0].astype(np.float64)
 
 
-def error(got: np.ndarray, reference: np.ndarray) -> float:
+def error(got, reference):
     return float(np.linalg.norm(got - reference) / np.linalg.norm(reference))
 
 
-def refusal(model: onnx.ModelProto, **options: Any) -> MirageError:
+def refusal(model, **options):
     with pytest.raises(MirageError) as caught:
         emulated(model, **options)
     return caught.value
 
 
-def test_every_node_runs_its_kernels(chain: Rewritten) -> None:
+def test_every_node_runs_its_kernels(chain):
     session = emulated(chain.model)
     (got,) = session.run(None, inputs(0))
     assert error(got, want(chain, 0)) < 2e-3
@@ -52,7 +50,7 @@ def test_every_node_runs_its_kernels(chain: Rewritten) -> None:
     assert [o.name for o in session.get_outputs()] == [o.name for o in chain.model.graph.output]
 
 
-def test_sessions_of_different_kernels_do_not_meet(chain: Rewritten) -> None:
+def test_sessions_of_different_kernels_do_not_meet(chain):
     """The same images in the custom-op library's cache, other text behind them."""
     wrong = chain.recompiled(1, "const[-1/2]", "const[-2]")
     right, other = emulated(chain.model), emulated(chain.using({1: wrong}))
@@ -60,12 +58,12 @@ def test_sessions_of_different_kernels_do_not_meet(chain: Rewritten) -> None:
         assert (error(session.run(None, inputs(1))[0], want(chain, 1)) < 2e-3) is near
 
 
-def test_several_threads_run_one_session(chain: Rewritten) -> None:
+def test_several_threads_run_one_session(chain):
     session, other = emulated(chain.model), emulated(chain.model)
     expected = [session.run(None, inputs(seed))[0] for seed in range(4)]
     wrong: list[object] = []
 
-    def work(seed: int) -> None:
+    def work(seed):
         for s in (session, other) * 3:
             try:
                 (got,) = s.run(None, inputs(seed))
@@ -84,7 +82,7 @@ def test_several_threads_run_one_session(chain: Rewritten) -> None:
     assert set(mirage_onnx.launches(session).values()) == {4 + 12}
 
 
-def test_sessions_are_forgotten(chain: Rewritten) -> None:
+def test_sessions_are_forgotten(chain):
     gc.collect()
     before = len(emulation._sessions._ranges)
     session = emulated(chain.model)
@@ -94,7 +92,7 @@ def test_sessions_are_forgotten(chain: Rewritten) -> None:
     assert len(emulation._sessions._ranges) == before
 
 
-def fp16_between_fp32_operators(chain: Rewritten) -> onnx.ModelProto:
+def fp16_between_fp32_operators(chain):
     """Our nodes between operators that have no fp16 kernel in the CPU provider."""
     model = onnx.ModelProto()
     model.CopyFrom(chain.model)
@@ -112,7 +110,7 @@ def fp16_between_fp32_operators(chain: Rewritten) -> onnx.ModelProto:
     return model
 
 
-def test_nodes_keep_their_types_between_fp32_operators(chain: Rewritten) -> None:
+def test_nodes_keep_their_types_between_fp32_operators(chain):
     model = fp16_between_fp32_operators(chain)
     session = emulated(model)
     (got,) = session.run(None, inputs(0))
@@ -121,9 +119,7 @@ def test_nodes_keep_their_types_between_fp32_operators(chain: Rewritten) -> None
     assert set(mirage_onnx.launches(session).values()) == {1}
 
 
-def test_without_anchors_onnxruntime_takes_them_along(
-    chain: Rewritten, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_anchors_onnxruntime_takes_them_along(chain, monkeypatch):
     """What the anchors are for. When this fails, onnxruntime has changed, and they can go."""
     monkeypatch.setattr(emulation, "_anchor", lambda *_: None)
     session = emulated(fp16_between_fp32_operators(chain))
@@ -131,7 +127,7 @@ def test_without_anchors_onnxruntime_takes_them_along(
         session.run(None, inputs(0))
 
 
-def test_external_weights(chain: Rewritten, tmp_path: Path) -> None:
+def test_external_weights(chain, tmp_path):
     model = chain.model
     convert_model_to_external_data(model, location="weights.bin", size_threshold=0)
     path = tmp_path / "model.onnx"
@@ -140,7 +136,7 @@ def test_external_weights(chain: Rewritten, tmp_path: Path) -> None:
     assert error(session.run(None, inputs(0))[0], want(chain, 0)) < 2e-3
 
 
-def test_a_model_without_custom_nodes(chain: Rewritten) -> None:
+def test_a_model_without_custom_nodes(chain):
     session = emulated(chain.original)
     assert error(session.run(None, inputs(0))[0], want(chain, 0)) == 0
     assert mirage_onnx.launches(session) == {}
@@ -155,32 +151,30 @@ def test_a_model_without_custom_nodes(chain: Rewritten) -> None:
         {"providers": [("CUDAExecutionProvider", {}), "CPUExecutionProvider"]},
     ],
 )
-def test_what_excludes_emulation(chain: Rewritten, options: dict[str, Any]) -> None:
+def test_what_excludes_emulation(chain, options):
     assert refusal(chain.model, **options).code == "OPTION_INVALID"
 
 
-def test_options_that_are_registered_already(chain: Rewritten) -> None:
+def test_options_that_are_registered_already(chain):
     options = ort.SessionOptions()
     emulated(chain.model, sess_options=options)
     assert refusal(chain.model, sess_options=options).code == "OPTION_INVALID"
 
 
-def renamed(model: onnx.ModelProto, old: str, new: str) -> onnx.ModelProto:
+def renamed(model, old, new):
     for owner in (*model.graph.node, *model.functions, *model.opset_import):
         owner.domain = owner.domain.replace(old, new)
     return model
 
 
 @pytest.mark.parametrize("domain", ["ai.mirage.v2.sm90a", "ai.mirage.v1.sm100a"])
-def test_other_domains_are_not_emulated(chain: Rewritten, domain: str) -> None:
+def test_other_domains_are_not_emulated(chain, domain):
     found = refusal(renamed(chain.model, "ai.mirage.v1.sm90a", domain))
     assert found.code == "NOT_EMULATED"
     assert chain.nodes[0] in found.detail and domain in found.detail
 
 
-def test_a_node_that_would_run_its_body_is_named(
-    chain: Rewritten, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_would_run_its_body_is_named(chain, monkeypatch):
     """The library leaves names that it does not know to the bodies; here it does not know them."""
     model = chain.model
     known = emulation.prepare(model.SerializeToString())
@@ -193,7 +187,7 @@ def test_a_node_that_would_run_its_body_is_named(
     assert all(node in found.detail for node in chain.nodes)
 
 
-def test_no_compiler(chain: Rewritten, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_compiler(chain, monkeypatch, tmp_path):
     monkeypatch.setattr(toolchain, "cache_folder", lambda: tmp_path)
     monkeypatch.setenv("CXX", "/nowhere/g++")
     toolchain.host_compiler.cache_clear()
@@ -207,7 +201,7 @@ def test_no_compiler(chain: Rewritten, monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "install g++" in found.line() and "\n" not in found.line()
 
 
-def test_a_damaged_bundle(chain: Rewritten) -> None:
+def test_a_damaged_bundle(chain):
     model = chain.model
     (bundle,) = (t for t in model.graph.initializer if t.name == "mirage.bundle")
     bundle.raw_data = bundle.raw_data[:-1] + bytes([bundle.raw_data[-1] ^ 1])
@@ -224,9 +218,7 @@ def test_a_damaged_bundle(chain: Rewritten) -> None:
         ("args i0 i1 o0", "args i0 i1 i64:7", "'o0' is no pointer"),
     ],
 )
-def test_a_wrong_launch_names_node_and_kernel(
-    chain: Rewritten, old: str, new: str, said: str
-) -> None:
+def test_a_wrong_launch_names_node_and_kernel(chain, old, new, said):
     session = emulated(tampered(chain.model, with_plan(0, old, new)))
     with pytest.raises(Exception, match="EmulationError") as caught:
         session.run(None, inputs(0))
@@ -234,7 +226,7 @@ def test_a_wrong_launch_names_node_and_kernel(
     assert chain.nodes[0] in text and chain.compiled[0].sources[0].name in text and said in text
 
 
-def test_sizes_that_only_a_run_knows() -> None:
+def test_sizes_that_only_a_run_knows():
     made = any_rows()
     (x,) = (v.name for v in made.original.graph.input)
     session, stock = emulated(made.model), made.original.SerializeToString()

@@ -1,7 +1,5 @@
 """Hostile bytes against the C++ parsers, with the compiler's sanitizers watching."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

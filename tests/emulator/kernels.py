@@ -16,17 +16,7 @@ HEADER = '#include "ptx.cuh"\n'
 Run = Callable[..., None]
 
 
-def kernel(
-    name,
-    text,
-    args,
-    *,
-    grid=(1, 1, 1),
-    block=32,
-    cluster=1,
-    smem=0,
-    pdl=False,
-):
+def kernel(name, text, args, *, grid=(1, 1, 1), block=32, cluster=1, smem=0, pdl=False):
     return KernelSource(name, HEADER + text, grid, block, cluster, smem, tuple(args.split()), pdl)
 
 

@@ -21,7 +21,7 @@ from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare
 from mirage_onnx.verify.weights import sample_weights
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
-MODELS = Path(__file__).resolve().parents[2] / "models"
+MODELS = Path(__file__).parents[2] / "models"
 #: Exclusive upper bounds of integer inputs.
 BOUNDS = {"input_ids": 128, "position_ids": 16, "attention_mask": 2}
 #: A relative error that fp16 results may have beyond that of the original model.

@@ -21,7 +21,7 @@ from tests.support.primitives import CASES, GROUPS, matrix, record
 from tests.support.primitives.case import differences
 from tests.support.primitives.run import run_on_gpu
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).parents[2]
 REPEATS = 5
 
 pytestmark = pytest.mark.gpu
@@ -61,11 +61,7 @@ def measured(emulated):
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=str)
-def test_the_gpu_agrees(
-    case,
-    measured,
-    emulated,
-):
+def test_the_gpu_agrees(case, measured, emulated):
     first, *others = measured[case.name]
     assert not differences(case, first, case.reference(case.inputs())), "the PTX document"
     # The host's own approximations are within a unit of the exact result, too.

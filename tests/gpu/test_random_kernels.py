@@ -3,9 +3,8 @@
 import os
 from collections import Counter
 
-import numpy as np
 import pytest
-from random_kernel_run import Subject, emitted, judged, tensors
+from random_kernel_run import emitted, judged, tensors
 from random_kernels import random_kernel
 
 from mirage_onnx.codegen.compile import Cubin, compile_many
@@ -21,7 +20,7 @@ MOST_REFUSED = 0.05
 pytestmark = pytest.mark.gpu
 
 
-def launched(gpu: Gpu, subject: Subject, images: list[Cubin]) -> dict[str, np.ndarray]:
+def launched(gpu, subject, images):
     """What the program's kernels leave in tensors that were full of NaN."""
     with gpu.scope():
         given = tensors(subject.case)
@@ -32,7 +31,7 @@ def launched(gpu: Gpu, subject: Subject, images: list[Cubin]) -> dict[str, np.nd
         return {n: gpu.get(at[n], x.shape, x.dtype) for n, x in given.items()}
 
 
-def test_random_kernels() -> None:
+def test_random_kernels():
     if present_target() is not H200:
         pytest.skip("the GPU is no H200")
     subjects = [emitted(random_kernel(seed)) for seed in SEEDS]

@@ -1,7 +1,5 @@
 """Kernels whose sizes only a launch knows, on the GPU: one image for every size and beyond 2^31."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -13,7 +13,7 @@ from mirage_onnx.target import H200
 from mirage_onnx.tune.device import present_target
 from tests.support.rewritten import chain, permuted, tampered
 
-MODELS = Path(__file__).resolve().parents[2] / "models"
+MODELS = Path(__file__).parents[2] / "models"
 
 pytestmark = pytest.mark.gpu
 

@@ -137,50 +137,54 @@ def test_two_results_want_a_mark():
         graph.superoptimize()
 
 
-class TestCheckpoint:
-    @pytest.fixture
-    def path(self, tmp_path):
-        return tmp_path / "graphs.json"
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "graphs.json"
 
-    def test_results_are_written_and_start_the_next_call(self, path, monkeypatch):
-        first = norm_matmul().superoptimize(checkpoint=path, return_all=True)
 
-        def unwanted(*args, **options):
-            raise AssertionError("searched")
+def test_results_are_written_and_start_the_next_call(path, monkeypatch):
+    first = norm_matmul().superoptimize(checkpoint=path, return_all=True)
 
-        monkeypatch.setattr(module, "search", unwanted)
-        again = norm_matmul().superoptimize(checkpoint=path, return_all=True)
-        assert isinstance(first, list) and isinstance(again, list)
-        assert texts(again) == texts(first)
+    def unwanted(*args, **options):
+        raise AssertionError("searched")
 
-    def test_what_it_holds_is_verified(self, path):
-        """A µGraph of another program under this region's name is not returned."""
-        right = norm_matmul().superoptimize(checkpoint=path)
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text)
-        for entry in content["candidates"]:
-            entry["ugraph"] = entry["ugraph"].replace("= square ", "= exp ")
-            entry["ugraph"] = entry["ugraph"].replace("= rsqrt ", "= exp ")
-        damaged = json.dumps(content)
-        assert damaged != text
-        path.write_text(damaged, encoding="utf-8")
-        found = norm_matmul().superoptimize(checkpoint=path)
-        assert str(found) == str(right)
+    monkeypatch.setattr(module, "search", unwanted)
+    again = norm_matmul().superoptimize(checkpoint=path, return_all=True)
+    assert isinstance(first, list) and isinstance(again, list)
+    assert texts(again) == texts(first)
 
-    def test_a_restriction_that_it_does_not_hold_is_searched_and_added(self, path):
-        first = norm_matmul().superoptimize(checkpoint=path, return_all=True, blockdims=[(64,)])
-        more = norm_matmul().superoptimize(checkpoint=path, return_all=True, blockdims=[(256,)])
-        both = norm_matmul().superoptimize(checkpoint=path, return_all=True)
-        assert isinstance(first, list) and isinstance(more, list) and isinstance(both, list)
-        assert set(texts(both)) == set(texts(first)) | set(texts(more))
 
-    def test_other_sizes_are_searched(self, path):
-        norm_matmul(columns=256).superoptimize(checkpoint=path)
-        small = norm_matmul(columns=512).superoptimize(checkpoint=path)
-        assert str(small) == str(norm_matmul(columns=512).superoptimize())
+def test_what_it_holds_is_verified(path):
+    """A µGraph of another program under this region's name is not returned."""
+    right = norm_matmul().superoptimize(checkpoint=path)
+    text = path.read_text(encoding="utf-8")
+    content = json.loads(text)
+    for entry in content["candidates"]:
+        entry["ugraph"] = entry["ugraph"].replace("= square ", "= exp ")
+        entry["ugraph"] = entry["ugraph"].replace("= rsqrt ", "= exp ")
+    damaged = json.dumps(content)
+    assert damaged != text
+    path.write_text(damaged, encoding="utf-8")
+    found = norm_matmul().superoptimize(checkpoint=path)
+    assert str(found) == str(right)
 
-    def test_a_damaged_file_is_refused_in_one_line(self, path):
-        path.write_text("{", encoding="utf-8")
-        with pytest.raises(MirageError) as e:
-            norm_matmul().superoptimize(checkpoint=path)
-        assert e.value.code == "CHECKPOINT" and "\n" not in e.value.line()
+
+def test_a_restriction_that_it_does_not_hold_is_searched_and_added(path):
+    first = norm_matmul().superoptimize(checkpoint=path, return_all=True, blockdims=[(64,)])
+    more = norm_matmul().superoptimize(checkpoint=path, return_all=True, blockdims=[(256,)])
+    both = norm_matmul().superoptimize(checkpoint=path, return_all=True)
+    assert isinstance(first, list) and isinstance(more, list) and isinstance(both, list)
+    assert set(texts(both)) == set(texts(first)) | set(texts(more))
+
+
+def test_other_sizes_are_searched(path):
+    norm_matmul(columns=256).superoptimize(checkpoint=path)
+    small = norm_matmul(columns=512).superoptimize(checkpoint=path)
+    assert str(small) == str(norm_matmul(columns=512).superoptimize())
+
+
+def test_a_damaged_file_is_refused_in_one_line(path):
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(MirageError) as e:
+        norm_matmul().superoptimize(checkpoint=path)
+    assert e.value.code == "CHECKPOINT" and "\n" not in e.value.line()

@@ -157,19 +157,19 @@ def test_refused(name):
     assert e.value.code == "GRAPH_OPERAND" and "\n" not in e.value.line()
 
 
-class TestReading:
-    def test_another_program(self):
-        graph = mi.new_kernel_graph()
-        graph.square(graph.new_input((4, 64), mi.float16))
-        with pytest.raises(RejectionError) as e:
-            graph.read_ugraph(ROWS, ROWS_NUMBERS)
-        assert e.value.rejection.code == "NOT_EQUIVALENT"
+def test_another_program():
+    graph = mi.new_kernel_graph()
+    graph.square(graph.new_input((4, 64), mi.float16))
+    with pytest.raises(RejectionError) as e:
+        graph.read_ugraph(ROWS, ROWS_NUMBERS)
+    assert e.value.rejection.code == "NOT_EQUIVALENT"
 
-    def test_numbers(self):
-        graph = mi.new_kernel_graph()
-        graph.exp(graph.new_input((4, 64), mi.float16))
-        for numbers, line in (([], "0 numbers for 1 kernels"), (["tile=1"], "cluster|numbers")):
-            with pytest.raises((ValueError, TypeError), match=line):
-                graph.read_ugraph(ROWS, numbers)
-        with pytest.raises(ValueError, match="not a ugraph"):
-            graph.read_ugraph("kernel", ROWS_NUMBERS)
+
+def test_numbers():
+    graph = mi.new_kernel_graph()
+    graph.exp(graph.new_input((4, 64), mi.float16))
+    for numbers, line in (([], "0 numbers for 1 kernels"), (["tile=1"], "cluster|numbers")):
+        with pytest.raises((ValueError, TypeError), match=line):
+            graph.read_ugraph(ROWS, numbers)
+    with pytest.raises(ValueError, match="not a ugraph"):
+        graph.read_ugraph("kernel", ROWS_NUMBERS)

@@ -193,25 +193,28 @@ def test_text():
     assert str(restriction) == "griddims=[(2, 16, 1)], fmaps=[-1, 1]"
 
 
-class TestPreset:
-    def test_attention_allows_both_programs(self):
-        restriction = with_preset("attention", Restriction())
-        assert keeps_to(restriction, REGION, ONE)
-        assert keeps_to(restriction, REGION, TWO)
+def test_attention_allows_both_programs():
+    restriction = with_preset("attention", Restriction())
+    assert keeps_to(restriction, REGION, ONE)
+    assert keeps_to(restriction, REGION, TWO)
 
-    def test_attention_wants_heads_in_every_input(self):
-        """The mask of this one has rows and positions only."""
-        g = golden("attention_online")
-        assert not keeps_to(PRESETS["attention"], g.region, Candidate(g.ugraph, g.params))
 
-    def test_what_is_given_comes_first(self):
-        restriction = with_preset("attention", read_restriction(fmaps=[-1], franges=[4]))
-        assert (restriction.fmaps, restriction.franges) == ((-1,), (4,))
-        assert restriction.imaps == PRESETS["attention"].imaps
+def test_attention_wants_heads_in_every_input():
+    """The mask of this one has rows and positions only."""
+    g = golden("attention_online")
+    assert not keeps_to(PRESETS["attention"], g.region, Candidate(g.ugraph, g.params))
 
-    def test_others_restrict_nothing(self):
-        assert not any(with_preset(name, Restriction()) for name in (None, "mlp", "lora"))
 
-    def test_unknown(self):
-        with pytest.raises(MirageError, match="config='moe': known are attention, lora, mlp"):
-            with_preset("moe", Restriction())
+def test_what_is_given_comes_first():
+    restriction = with_preset("attention", read_restriction(fmaps=[-1], franges=[4]))
+    assert (restriction.fmaps, restriction.franges) == ((-1,), (4,))
+    assert restriction.imaps == PRESETS["attention"].imaps
+
+
+def test_others_restrict_nothing():
+    assert not any(with_preset(name, Restriction()) for name in (None, "mlp", "lora"))
+
+
+def test_unknown():
+    with pytest.raises(MirageError, match="config='moe': known are attention, lora, mlp"):
+        with_preset("moe", Restriction())

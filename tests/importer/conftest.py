@@ -18,14 +18,7 @@ class Bench:
     """What the importer's tests need, as one fixture."""
 
     @staticmethod
-    def model(
-        nodes,
-        inputs,
-        outputs,
-        weights=None,
-        opset=20,
-        domains=(),
-    ):
+    def model(nodes, inputs, outputs, weights=None, opset=20, domains=()):
         """``inputs``: name -> (numpy type or TensorProto type, shape)."""
         nodes = [nodes] if isinstance(nodes, NodeProto) else list(nodes)
         graph = helper.make_graph(
@@ -39,16 +32,7 @@ class Bench:
         return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
     @classmethod
-    def one(
-        cls,
-        op,
-        arrays,
-        weights=(),
-        outputs=1,
-        opset=20,
-        domain="",
-        **attributes,
-    ):
+    def one(cls, op, arrays, weights=(), outputs=1, opset=20, domain="", **attributes):
         """A model of one node on ``arrays``, those at ``weights`` as initializers; its feeds."""
         names = ["" if a is None else f"x{i}" for i, a in enumerate(arrays)]
         out = [f"y{i}" for i in range(outputs)] if isinstance(outputs, int) else list(outputs)
@@ -109,13 +93,7 @@ class Bench:
         return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
     @classmethod
-    def agrees(
-        cls,
-        model,
-        feeds,
-        rtol=2e-5,
-        atol=2e-5,
-    ):
+    def agrees(cls, model, feeds, rtol=2e-5, atol=2e-5):
         """The steps compute what ONNX Runtime computes: values, shapes and types."""
         program = cls.program(model)
         theirs = cls.run(model, feeds)

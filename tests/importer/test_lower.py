@@ -90,7 +90,7 @@ def test_empty_value(bench):
 
 
 @pytest.fixture
-def conditional(bench) -> onnx.ModelProto:
+def conditional(bench):
     """if c: x + w else: -x, where x and w are captured."""
 
     def branch(node):

@@ -10,7 +10,7 @@ import pytest
 
 from mirage_onnx.importer import import_model, load_model
 
-MODELS = Path(__file__).resolve().parents[2] / "models"
+MODELS = Path(__file__).parents[2] / "models"
 NAMES = ["llama_decode", "lora", "bert", "rmsnorm_linear"]
 #: Attention and rotary embedding, index arithmetic: what this version leaves alone.
 LEFT = {"Gather", "Slice", "Concat"}

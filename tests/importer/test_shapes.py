@@ -72,7 +72,7 @@ def test_sequences_have_no_shape(bench):
 
 
 def test_names_of_dimensions(bench):
-    """Those that inference finds go before those of the file; these before new ones, never mixed."""
+    """Those that inference finds go before those of the file, and these before new ones."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("NonZero", ["x"], ["b"]),

@@ -1,7 +1,5 @@
 """What a survey says of small models: which regions, what they save, and what is left out."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

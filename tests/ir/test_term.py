@@ -1,7 +1,5 @@
 """The normal form of terms: which spellings are one term, and which must stay apart."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Dynamic dimensions in random programs: at any sizes, regions mean what ONNX Runtime computes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 

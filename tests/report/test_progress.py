@@ -44,10 +44,7 @@ class Screen:
 
     def log(self, verbosity=NORMAL):
         return ProgressLog(
-            self.console,
-            verbosity,
-            interrupted=lambda: self.interrupted,
-            clock=lambda: self.now,
+            self.console, verbosity, interrupted=lambda: self.interrupted, clock=lambda: self.now
         )
 
     @property

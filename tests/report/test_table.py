@@ -4,10 +4,7 @@ import io
 
 from rich.console import Console
 
-from mirage_onnx.report.schema import (
-    check_report,
-    check_verify_report,
-)
+from mirage_onnx.report.schema import check_report, check_verify_report
 from mirage_onnx.report.table import region_table, summary, total_us, verify_tables
 
 SEARCH = {"seconds": 1.5, "states": 100, "verified": 3, "stop": "EXHAUSTED"}

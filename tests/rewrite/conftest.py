@@ -117,12 +117,7 @@ def make_if(captured, output):
         for op in ("Neg", "Abs")
     ]
     return helper.make_node(
-        "If",
-        ["yes"],
-        [output],
-        name="choice",
-        then_branch=branches[0],
-        else_branch=branches[1],
+        "If", ["yes"], [output], name="choice", then_branch=branches[0], else_branch=branches[1]
     )
 
 

@@ -71,46 +71,48 @@ def test_a_model_without_regions_stays_byte_for_byte():
     )
 
 
-class TestTheDiffSeesChanges:
-    """A differ that finds nothing proves nothing."""
+# A differ that finds nothing proves nothing.
 
-    @pytest.fixture
-    def pair(self, optimized):
-        result = onnx.ModelProto()
-        result.CopyFrom(optimized("decorated"))
-        return EXOTIC["decorated"].build(), result
 
-    @pytest.mark.parametrize(
-        ("change", "said"),
-        [
-            (lambda m: m.graph.node[-1].ClearField("name"), "changed or moved"),
-            (lambda m: m.graph.node[-2].ClearField("doc_string"), "changed or moved"),
-            (lambda m: m.graph.node[-2].metadata_props.pop(), "changed or moved"),
-            (lambda m: m.graph.node.pop(), "gone, and read"),
-            (lambda m: m.graph.node.reverse(), "changed or moved"),
-            (lambda m: m.graph.initializer.add(name="more"), "'more' is new"),
-            (lambda m: m.graph.value_info.add(name="more"), "'more' is new"),
-            (lambda m: m.graph.input[0].ClearField("doc_string"), "header"),
-            (lambda m: m.ClearField("producer_name"), "header"),
-            (lambda m: m.graph.ClearField("doc_string"), "header"),
-            (lambda m: m.metadata_props.pop(0), "metadata_props"),
-            (lambda m: m.opset_import.add(domain="x", version=1), "opset_import"),
-            (lambda m: setattr(m, "ir_version", 9), "IR version 10 became 9"),
-            (lambda m: m.functions.add(name="f"), "functions"),
-        ],
-    )
-    def test_seen(self, pair, change, said):
-        original, result = pair
-        assert unexplained(original, result) == []
-        change(result)
-        assert said in " | ".join(unexplained(original, result))
+@pytest.fixture
+def pair(optimized):
+    result = onnx.ModelProto()
+    result.CopyFrom(optimized("decorated"))
+    return EXOTIC["decorated"].build(), result
 
-    def test_a_changed_weight(self, optimized):
-        result = onnx.ModelProto()
-        result.CopyFrom(optimized("shared"))
-        weight = next(t for t in result.graph.initializer if list(t.dims) == [WIDTH, WIDTH])
-        weight.raw_data = bytes(len(weight.raw_data))
-        assert "initializer" in " | ".join(unexplained(EXOTIC["shared"].build(), result))
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda m: m.graph.node[-1].ClearField("name"), "changed or moved"),
+        (lambda m: m.graph.node[-2].ClearField("doc_string"), "changed or moved"),
+        (lambda m: m.graph.node[-2].metadata_props.pop(), "changed or moved"),
+        (lambda m: m.graph.node.pop(), "gone, and read"),
+        (lambda m: m.graph.node.reverse(), "changed or moved"),
+        (lambda m: m.graph.initializer.add(name="more"), "'more' is new"),
+        (lambda m: m.graph.value_info.add(name="more"), "'more' is new"),
+        (lambda m: m.graph.input[0].ClearField("doc_string"), "header"),
+        (lambda m: m.ClearField("producer_name"), "header"),
+        (lambda m: m.graph.ClearField("doc_string"), "header"),
+        (lambda m: m.metadata_props.pop(0), "metadata_props"),
+        (lambda m: m.opset_import.add(domain="x", version=1), "opset_import"),
+        (lambda m: setattr(m, "ir_version", 9), "IR version 10 became 9"),
+        (lambda m: m.functions.add(name="f"), "functions"),
+    ],
+)
+def test_seen(pair, change, said):
+    original, result = pair
+    assert unexplained(original, result) == []
+    change(result)
+    assert said in " | ".join(unexplained(original, result))
+
+
+def test_a_changed_weight(optimized):
+    result = onnx.ModelProto()
+    result.CopyFrom(optimized("shared"))
+    weight = next(t for t in result.graph.initializer if list(t.dims) == [WIDTH, WIDTH])
+    weight.raw_data = bytes(len(weight.raw_data))
+    assert "initializer" in " | ".join(unexplained(EXOTIC["shared"].build(), result))
 
 
 def test_a_weight_that_is_an_output_stays():

@@ -12,7 +12,7 @@ from mirage_onnx.rewrite.model import function_keys, rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse
 from mirage_onnx.rewrite.save import save_model
 
-MODELS = Path(__file__).resolve().parents[2] / "models"
+MODELS = Path(__file__).parents[2] / "models"
 LIMITS = {"input_ids": 128, "attention_mask": 2, "position_ids": 16}
 NORM = ("Cast", "Pow", "ReduceMean", "Add", "Sqrt", "Reciprocal", "Mul", "Cast", "Mul")
 #: Consecutive operators of a region in each model, and how often they occur.

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from mirage_onnx.rewrite.model import rewrite_model
 from mirage_onnx.rewrite.wiring import Wiring
 
-MODELS = sorted((Path(__file__).resolve().parents[2] / "models").glob("*.onnx"))
+MODELS = sorted((Path(__file__).parents[2] / "models").glob("*.onnx"))
 
 
 def test_external_references_are_kept_and_touched_ones_are_read(toy, x, tmp_path):
@@ -36,31 +36,33 @@ def test_the_order_of_real_models_stays(path):
     assert [n.name for n in Wiring(model).ordered()] == [n.name for n in model.graph.node]
 
 
-class TestWhatGraphsurgeonLoses:
-    """Why nodes are not exported by it; a failure here means that wiring.py could be simpler."""
+# Why nodes are not exported by it; a failure here means that wiring.py could be simpler.
 
-    def test_metadata_docs_and_overload(self):
-        model = EXOTIC["decorated"].build()
-        assert model.functions[0].overload and model.graph.node[-1].doc_string
-        back = gs.export_onnx(gs.import_onnx(model))
-        assert not back.metadata_props
-        assert not back.graph.metadata_props
-        assert not back.graph.quantization_annotation
-        assert not back.graph.node[-1].metadata_props
-        assert back.graph.node[-1].overload == back.graph.node[-1].doc_string == ""
-        assert back.functions[0].overload == ""
-        assert "unused" not in {t.name for t in back.graph.initializer}
 
-    def test_non_utf8_strings(self, toy):
-        model = toy.build()
-        model.graph.node[0].attribute.append(helper.make_attribute("blob", b"\xff\xfe"))
-        with pytest.raises(UnicodeDecodeError):
-            gs.import_onnx(model)
+def test_metadata_docs_and_overload():
+    model = EXOTIC["decorated"].build()
+    assert model.functions[0].overload and model.graph.node[-1].doc_string
+    back = gs.export_onnx(gs.import_onnx(model))
+    assert not back.metadata_props
+    assert not back.graph.metadata_props
+    assert not back.graph.quantization_annotation
+    assert not back.graph.node[-1].metadata_props
+    assert back.graph.node[-1].overload == back.graph.node[-1].doc_string == ""
+    assert back.functions[0].overload == ""
+    assert "unused" not in {t.name for t in back.graph.initializer}
 
-    def test_initializers_that_are_inputs(self, toy):
-        model = toy.build()
-        model.graph.input.append(
-            helper.make_tensor_value_info("l0_gamma", TensorProto.FLOAT16, [toy.hidden])
-        )
-        back = gs.export_onnx(gs.import_onnx(model))
-        assert [i.name for i in back.graph.input] == ["h0"]
+
+def test_non_utf8_strings(toy):
+    model = toy.build()
+    model.graph.node[0].attribute.append(helper.make_attribute("blob", b"\xff\xfe"))
+    with pytest.raises(UnicodeDecodeError):
+        gs.import_onnx(model)
+
+
+def test_initializers_that_are_inputs(toy):
+    model = toy.build()
+    model.graph.input.append(
+        helper.make_tensor_value_info("l0_gamma", TensorProto.FLOAT16, [toy.hidden])
+    )
+    back = gs.export_onnx(gs.import_onnx(model))
+    assert [i.name for i in back.graph.input] == ["h0"]

@@ -43,9 +43,7 @@ NOT_DERIVED = {
 
 #: Program of ``search_programs`` -> the axioms without which its best candidate is not found, and
 #: nothing as fast is.
-FOUND_NEEDS: dict[str, tuple[str, ...]] = {
-    "attention": ("pull-out", "running-maximum"),
-}
+FOUND_NEEDS: dict[str, tuple[str, ...]] = {"attention": ("pull-out", "running-maximum")}
 
 
 @pytest.mark.parametrize("name", NEEDS)

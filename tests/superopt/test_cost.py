@@ -1,7 +1,5 @@
 """The cost model's order of things, and that chosen numbers respect the target."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 
@@ -9,12 +7,7 @@ import pytest
 
 from mirage_onnx.ir.text import parse_ugraph
 from mirage_onnx.ir.ugraph import KernelParams
-from mirage_onnx.superopt.cost import (
-    LATENCY_US,
-    SECTOR_BYTES,
-    features,
-    kernel_cost,
-)
+from mirage_onnx.superopt.cost import LATENCY_US, SECTOR_BYTES, features, kernel_cost
 from mirage_onnx.superopt.numbers import MAX_PER_THREAD, MAX_REGISTERS, solve
 from mirage_onnx.target import H200
 

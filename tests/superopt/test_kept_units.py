@@ -1,7 +1,5 @@
 """A search that goes on from a journal is the search that was never cut off, bit by bit."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

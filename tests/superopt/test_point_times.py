@@ -44,14 +44,7 @@ def points(kernel, extents, target):
                 yield KernelParams(tile, cluster, 32 * warps, warps, stages)
 
 
-def one_by_one(
-    kernel,
-    tensors,
-    extents,
-    target,
-    keep,
-    dropped,
-):
+def one_by_one(kernel, tensors, extents, target, keep, dropped):
     read = features(kernel, tensors, extents)
     found = []
     for params in points(kernel, extents, target):
@@ -93,12 +86,7 @@ def test_there_are_kernels_to_compare():
 
 @pytest.mark.parametrize(("kernel", "tensors", "extents"), KERNELS)
 @pytest.mark.parametrize("target", [H200, SMALL_SMEM], ids=["h200", "less"])
-def test_the_same_numbers(
-    kernel,
-    tensors,
-    extents,
-    target,
-):
+def test_the_same_numbers(kernel, tensors, extents, target):
     for rows, scale in SWEEP:
         sizes = {a: n * scale for a, n in extents.items()}
         sizes[kernel.grid[-1]] = rows

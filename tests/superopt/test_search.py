@@ -1,7 +1,5 @@
 """What the search finds: golden programs, what an axiom is for, why it stops, determinism."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

@@ -92,55 +92,51 @@ def test_declared_weights_are_initializers():
     assert plain.text != with_data.text
 
 
-class TestExpected:
-    """The discoveries are told from programs that lack them, on µGraphs written by hand."""
+# The discoveries are told from programs that lack them, on µGraphs written by hand.
 
-    @pytest.mark.parametrize(
-        ("name", "expected"),
-        [
-            ("norm_linear", Expected(kernels=1, accumulators=2, contractions=1)),
-            ("gated_mlp", Expected(kernels=1, contractions=2, accumulators=2)),
-            ("lora", Expected(kernels=1, contractions=2, accumulators=2)),
-            (
-                "attention_online",
-                Expected(kernels=1, ops=frozenset({"run_max", "acc_scaled"}), contractions=2),
-            ),
-            (
-                "attention_split_kv",
-                Expected(kernels=2, ops=frozenset({"run_max", "rmax"}), parts=True),
-            ),
-        ],
-    )
-    def test_met(self, name, expected):
-        assert expected.missing([golden(name).ugraph]) == ()
 
-    @pytest.mark.parametrize(
-        ("name", "expected", "said"),
-        [
-            ("attention_split_kv", Expected(kernels=1), "at most 1 kernels: the best has 2"),
-            ("norm_linear", Expected(1, ops=frozenset({"run_max"})), "a candidate with run_max"),
-            (
-                "norm_linear",
-                Expected(1, accumulators=3),
-                "3 accumulators of one loop: the most are 2",
-            ),
-            # The second contraction of the low rank is behind the loop.
-            ("lora", Expected(1, contractions=3), "3 contractions in one loop: the most are 2"),
-            ("attention_online", Expected(1, parts=True), "partial results of a split reduction"),
-        ],
-    )
-    def test_lacking(self, name, expected, said):
-        assert expected.missing([golden(name).ugraph]) == (said,)
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("norm_linear", Expected(kernels=1, accumulators=2, contractions=1)),
+        ("gated_mlp", Expected(kernels=1, contractions=2, accumulators=2)),
+        ("lora", Expected(kernels=1, contractions=2, accumulators=2)),
+        (
+            "attention_online",
+            Expected(kernels=1, ops=frozenset({"run_max", "acc_scaled"}), contractions=2),
+        ),
+        ("attention_split_kv", Expected(kernels=2, ops=frozenset({"run_max", "rmax"}), parts=True)),
+    ],
+)
+def test_met(name, expected):
+    assert expected.missing([golden(name).ugraph]) == ()
 
-    def test_any_candidate_will_do_but_the_best_counts_kernels(self):
-        one, two = golden("attention_online").ugraph, golden("attention_split_kv").ugraph
-        expected = Expected(kernels=1, parts=True)
-        assert expected.missing([one, two]) == ()
-        assert expected.missing([two, one]) == ("at most 1 kernels: the best has 2",)
-        assert Expected(kernels=1).missing([]) == ("a candidate",)
 
-    def test_counts(self):
-        online = golden("attention_online").ugraph
-        assert accumulators(online.kernels[0]) == contractions(online.kernels[0]) == 2
-        assert not has_parts(online)
-        assert {"run_max", "prev", "matmul"} <= used_ops(online)
+@pytest.mark.parametrize(
+    ("name", "expected", "said"),
+    [
+        ("attention_split_kv", Expected(kernels=1), "at most 1 kernels: the best has 2"),
+        ("norm_linear", Expected(1, ops=frozenset({"run_max"})), "a candidate with run_max"),
+        ("norm_linear", Expected(1, accumulators=3), "3 accumulators of one loop: the most are 2"),
+        # The second contraction of the low rank is behind the loop.
+        ("lora", Expected(1, contractions=3), "3 contractions in one loop: the most are 2"),
+        ("attention_online", Expected(1, parts=True), "partial results of a split reduction"),
+    ],
+)
+def test_lacking(name, expected, said):
+    assert expected.missing([golden(name).ugraph]) == (said,)
+
+
+def test_any_candidate_will_do_but_the_best_counts_kernels():
+    one, two = golden("attention_online").ugraph, golden("attention_split_kv").ugraph
+    expected = Expected(kernels=1, parts=True)
+    assert expected.missing([one, two]) == ()
+    assert expected.missing([two, one]) == ("at most 1 kernels: the best has 2",)
+    assert Expected(kernels=1).missing([]) == ("a candidate",)
+
+
+def test_counts():
+    online = golden("attention_online").ugraph
+    assert accumulators(online.kernels[0]) == contractions(online.kernels[0]) == 2
+    assert not has_parts(online)
+    assert {"run_max", "prev", "matmul"} <= used_ops(online)

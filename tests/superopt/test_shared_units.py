@@ -206,7 +206,7 @@ def test_a_worker_of_another_source_is_not_used(
     units = SharedUnits(PROGRAMS["rmsnorm_linear"](), H200, Bound(), AXIOMS, ALL, workers=2)
     try:
         assert units._pool is not None
-        units.offer(0.0, (units.outputs, units.roles(units.outputs)[0]))
+        units.offer(0.0, units.jobs(units.outputs, None)[0])
         units._pool._threads[0].join(LONG_S)
         assert len(started) == 1 and not units._pool._begun
     finally:
@@ -222,7 +222,7 @@ def test_what_has_no_pickle_is_searched_here(started: list[WorkerProcess]) -> No
     assert started == []
 
 
-@pytest.mark.parametrize("polls", [0, 40])
+@pytest.mark.parametrize("polls", [0, 20])
 def test_interrupted_no_worker_is_left(
     polls: int, shared: list[Job], started: list[WorkerProcess]
 ) -> None:

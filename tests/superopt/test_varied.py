@@ -17,7 +17,7 @@ from mirage_onnx.tune import realise
 from mirage_onnx.tune.outcome import Outcome
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fake:
     """A candidate of a program that is only a number."""
 

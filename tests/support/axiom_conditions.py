@@ -40,7 +40,7 @@ def axes_of(f, given):
     return found - gone | parts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Instance:
     """Two sides over axes that are chosen."""
 
@@ -75,7 +75,7 @@ class Instance:
 Holds = Callable[[Instance], bool]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Clause:
     """One clause of a condition: what it asks, or the variable that it defines."""
 
@@ -108,16 +108,10 @@ def _operands(asks):
 CLAUSES: tuple[tuple[str, Callable[..., Holds]], ...] = (
     (r"(\w+'*) (not )?in (\w+(?:(?: and | or )\w+)*)", _membership),
     (r"(\w+) != (\w+)", lambda j, k: lambda i: i.means[j] != i.means[k]),
-    (
-        r"(\w+) and (\w+) vary over different axes",
-        lambda x, y: lambda i: i.over(x) != i.over(y),
-    ),
+    (r"(\w+) and (\w+) vary over different axes", lambda x, y: lambda i: i.over(x) != i.over(y)),
     (r"(\w+) varies over axes of (\w+) only", lambda x, y: lambda i: i.over(x) <= i.over(y)),
     (r"(\w+) and (\w+) vary over the same axes", lambda x, y: lambda i: i.over(x) == i.over(y)),
-    (
-        r"operands share (\w+) only",
-        lambda k: _operands(lambda i, x, y: x & y == {i.means[k]}),
-    ),
+    (r"operands share (\w+) only", lambda k: _operands(lambda i, x, y: x & y == {i.means[k]})),
     (r"operands share (\w+)", lambda k: _operands(lambda i, x, y: i.means[k] in x & y)),
     (r"operands differ in an axis", lambda: _operands(lambda i, x, y: x != y)),
     (

@@ -18,7 +18,7 @@ class FormulaError(ValueError):
     """The text is no formula of the table, or says something that has no value."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Formula:
     """``op`` is ``var``, ``const``, ``add``, ``mul``, ``pow``, ``run``, a binder or a function.
 

@@ -11,14 +11,7 @@ from mirage_onnx.ir import term as t
 from mirage_onnx.superopt.egraph import RUN, EGraph, ENode, part_of
 
 
-def insert(
-    g,
-    f,
-    axes,
-    loop="",
-    *,
-    nested=True,
-):
+def insert(g, f, axes, loop="", *, nested=True):
     """The class of ``f`` for variables over ``axes``; ``run`` belongs to the loop over ``loop``.
 
     ``nested``: a product that is a factor of another one stays one, as an input of its own.
@@ -63,12 +56,7 @@ def joins(axiom, lhs, rhs, axes):
     return joins_by(lambda g: apply_once(g, axiom), lhs, rhs, axes)
 
 
-def joins_by(
-    change,
-    lhs,
-    rhs,
-    axes,
-):
+def joins_by(change, lhs, rhs, axes):
     """Whether ``change`` of the e-graph of ``lhs`` makes ``rhs`` a spelling of it.
 
     All of ``rhs`` must be there then: of a product that a rule groups, the class of each group.

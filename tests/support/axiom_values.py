@@ -18,9 +18,6 @@ from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Domain, Field
 from mirage_onnx.verify.named import Named
 
-#: Axis -> the elements of it that are looked at: of an axis all, of a part axis all blocks.
-Ranges = Mapping[str, np.ndarray]
-
 
 @dataclass(frozen=True)
 class Numbers:
@@ -141,13 +138,7 @@ def same(domain, x, y):
     return bool(np.allclose(p, q, rtol=1e-9, atol=1e-11 * scale))
 
 
-def random_numbers(
-    domain,
-    sides,
-    axes,
-    sizes,
-    rng,
-):
+def random_numbers(domain, sides, axes, sizes, rng):
     """Inputs over ``axes``; ``sizes``: axis -> its extent, the tile of a block, an iteration's.
 
     Residues are 0 where a coin says so: what is not defined there must not be so on both sides.

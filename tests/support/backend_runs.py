@@ -5,8 +5,6 @@ leaves a user with the original, so that runs, and the case is counted as refuse
 fails its test. Models of an opset that is too old are also run converted, by both.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import unittest

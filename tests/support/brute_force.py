@@ -38,7 +38,7 @@ SHIFTED = "exp-sub"
 IN_LOOP = frozenset({"run_max", "prev", *ACCUMULATORS})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Setting:
     """What programs are made of: loads as they are cut, operations of ``ir/ugraph.py``.
 
@@ -53,7 +53,7 @@ class Setting:
     most_axes: int = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Value:
     """A canonical value: its chain, phase, the units of size in it, and its numbers."""
 

@@ -15,7 +15,7 @@ from mirage_onnx.ir.term import Term
 MOST_ADDED = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Step:
     """How a normal form stands: the operations (names of ``ir/ops.py``) on its ``parts``."""
 

@@ -10,7 +10,7 @@ from golden_models import wide_rms
 from small_models import Net
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Decoder:
     """Sizes; the default is an eighth of the width of LLaMA-7B."""
 

@@ -1,7 +1,5 @@
 """Edits of a block graph by the keys of its values; numbers are given again at the end."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import TypeVar

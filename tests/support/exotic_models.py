@@ -28,7 +28,6 @@ class Exotic:
 
 #: By name, in the order of this file.
 EXOTIC: dict[str, Exotic] = {}
-Extra = Callable[[onnx.ModelProto, str], None]
 
 
 def with_region(extra=None, opset=21):

@@ -2,18 +2,15 @@
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
-from mutant_oracle import EVEN, UNEVEN, Sizes, difference, scene
+from mutant_oracle import EVEN, UNEVEN, difference, scene
 from op_by_op import op_by_op_us
 from program_net import weight_values
 from search_programs import ENTRIES, PROGRAMS
 
 from mirage_onnx.errors import REJECTIONS, Rejection
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
 from mirage_onnx.superopt.result import default_bound
-from mirage_onnx.superopt.search import SearchResult, Stop, search
+from mirage_onnx.superopt.search import Stop, search
 from mirage_onnx.superopt.space import ALL
 from mirage_onnx.target import H200
 from mirage_onnx.verify.equivalence import verify
@@ -28,11 +25,11 @@ EXTENTS = {UNEVEN: (7, 11, 5, 9, 13, 6, 8), EVEN: (12, 8, 4, 12, 8, 4, 4)}
 
 
 @cache
-def found(name: str, kernels: int = BOUND.kernels) -> SearchResult:
+def found(name, kernels=BOUND.kernels):
     """The result for a program of ``search_programs``, searched once; programs of few kernels."""
     check = SafetyCheck(PROGRAMS[name](), weight_values(ENTRIES[name].build))
 
-    def prove(region: Region, graph: UGraph, params: tuple[KernelParams, ...]) -> Any:
+    def prove(region, graph, params):
         proof = verify(region, graph)
         if isinstance(proof, Rejection):
             return proof
@@ -43,7 +40,7 @@ def found(name: str, kernels: int = BOUND.kernels) -> SearchResult:
     return search(PROGRAMS[name](), H200, prove, bound=bound, space=ALL, budget_s=900.0)
 
 
-def wrong(region: Region, graph: UGraph) -> str | None:
+def wrong(region, graph):
     """How a µGraph differs from its region in float64 on hard inputs, or None.
 
     Neither interpreter nor extents nor inputs are those of the verifier.
@@ -55,11 +52,11 @@ def wrong(region: Region, graph: UGraph) -> str | None:
     return None
 
 
-def _extents(region: Region, sizes: Sizes) -> dict[str, int]:
+def _extents(region, sizes):
     return dict(zip(sorted(region.extents), EXTENTS[sizes], strict=False))
 
 
-def outcome(region: Region, result: SearchResult) -> str:
+def outcome(region, result):
     """``faster``: the best candidate is predicted to beat the region op by op; else a typed reason.
 
     That is why the search stopped, else the code that most of its refusals have.
@@ -73,5 +70,5 @@ def outcome(region: Region, result: SearchResult) -> str:
     return max(sorted(set(codes)), key=codes.count, default="NO_CANDIDATE")
 
 
-def is_typed(reason: str) -> bool:
+def is_typed(reason):
     return reason in REJECTIONS or reason in {s.value for s in Stop} - {Stop.EXHAUSTED.value}

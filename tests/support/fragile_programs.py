@@ -19,7 +19,7 @@ LOOP, POST = Phase.LOOP, Phase.POST
 _BY_NAME = {g.name: g for g in GOLDENS}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fragile:
     """``graph`` computes the region of ``golden`` where ``right_when`` holds, and only there."""
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).parents[2]
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "models" / "architectures")]
 

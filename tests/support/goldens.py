@@ -20,7 +20,7 @@ from mirage_onnx.match.canonical import make_region
 TEXTS = read_texts(Path(__file__).parents[1] / "verify" / "goldens.txt.xz")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Golden:
     """A region, a µGraph that computes it, and numbers of its kernels for the region's extents."""
 

@@ -243,10 +243,7 @@ def kernels(graph):
 
 def _with_save_into(graph, old, new):
     kernels = tuple(
-        replace(
-            k,
-            saves=tuple(replace(s, tensor=new) if s.tensor == old else s for s in k.saves),
-        )
+        replace(k, saves=tuple(replace(s, tensor=new) if s.tensor == old else s for s in k.saves))
         for k in graph.kernels
     )
     return replace(graph, kernels=kernels)

@@ -64,13 +64,7 @@ def _extents(golden, sizes):
     }
 
 
-def scene(
-    region,
-    sizes,
-    extents,
-    seed=0,
-    cases=(),
-):
+def scene(region, sizes, extents, seed=0, cases=()):
     """The inputs of ``cases`` (none: all that the region can have)."""
     cases = cases or case_names(region)
     inputs = _inputs(region, extents, cases, np.random.default_rng(seed))

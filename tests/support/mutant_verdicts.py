@@ -19,7 +19,7 @@ from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 STAGES = ("ill-formed", "random test", "shift check", "accepted")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Judged:
     """``differs``: how the mutant differs from its region in float64, or None. ``verdict_ms``: CPU
     time of the verdict.

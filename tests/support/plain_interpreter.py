@@ -12,30 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from mirage_onnx.ir.ugraph import (
-    Kernel,
-    KernelParams,
-    KTensor,
-    Phase,
-    part_axis,
-    ugraph_extents,
-)
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Phase, part_axis, ugraph_extents
 from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Domain
 from mirage_onnx.verify.named import Named
 
 ACCUMULATORS = ("acc_sum", "acc_max", "acc_scaled")
 
-Range = tuple[int, int]
 
-
-def interpret_plainly(
-    domain,
-    graph,
-    params,
-    extents,
-    inputs,
-):
+def interpret_plainly(domain, graph, params, extents, inputs):
     """Tensor name -> value, for all tensors.
 
     Raises:
@@ -85,15 +70,7 @@ class _Run:
                 raise ValueError(f"element {where} of {name} is never written")
             self.env[name] = Named(sinks[name], self.tensors[name].axes)
 
-    def _save(
-        self,
-        block,
-        name,
-        omap,
-        value,
-        sinks,
-        written,
-    ):
+    def _save(self, block, name, omap, value, sinks, written):
         tensor = self.tensors[name]
         for axis, mapped in zip(self.kernel.grid, omap, strict=True):
             if mapped == part_axis(axis, self.kernel.name):

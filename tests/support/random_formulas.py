@@ -54,11 +54,7 @@ _REWRITES: dict[str, tuple[Callable[..., Raw], ...]] = {
         lambda n, a: log(a * exp(X)) - X,
         lambda n, a: log(a * 2) - log(lift(2)),
     ),
-    "square": (
-        lambda n, a: a * a,
-        lambda n, a: sqrt(a**4),
-        lambda n, a: sqrt(a**2) * a,
-    ),
+    "square": (lambda n, a: a * a, lambda n, a: sqrt(a**4), lambda n, a: sqrt(a**2) * a),
     "mul": (
         lambda n, a, b: b * a,
         lambda n, a, b: sqrt(a**2) * b,
@@ -68,10 +64,7 @@ _REWRITES: dict[str, tuple[Callable[..., Raw], ...]] = {
     "add": (lambda n, a, b: b + a, lambda n, a, b: a - b),
     "sub": (lambda n, a, b: a + -b, lambda n, a, b: b - a),
     "max": (lambda n, a, b: call("max", b, a), lambda n, a, b: a),
-    "sigmoid": (
-        lambda n, a: exp(a) / (1 + exp(a)),
-        lambda n, a: lift(1) - call("sigmoid", -a),
-    ),
+    "sigmoid": (lambda n, a: exp(a) / (1 + exp(a)), lambda n, a: lift(1) - call("sigmoid", -a)),
     "sum": (lambda n, a: n * size(), lambda n, a: a),
     "rmax": (lambda n, a: n + 1, lambda n, a: a),
 }

@@ -64,16 +64,7 @@ class Block:
         """Where the work of a kernel is: in its loop, if it has one."""
         return LOOP if self.loop else POST
 
-    def value(
-        self,
-        name,
-        *args,
-        phase=None,
-        dtype=DType.F32,
-        value=None,
-        reduced=(),
-        ranked=False,
-    ):
+    def value(self, name, *args, phase=None, dtype=DType.F32, value=None, reduced=(), ranked=False):
         cuts = {a: c for x in args for a, c in self.by[x].items() if a not in reduced}
         phase = phase or self.ops[args[0]].phase
         op = BlockOp(name, args, tuple(sorted(cuts)), dtype, phase, Layout.ELEMENT, value=value, reduced=reduced)  # fmt: skip # noqa: E501

@@ -4,8 +4,6 @@ What the axes are to the kernel is drawn first (batch, rows, columns, depth; gri
 then loads, contractions, reductions and elementwise steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from random_kernel_block import LEAVES, LOOP, POST, Axes, Block

@@ -82,7 +82,7 @@ def _steps(length):
     return STEP * (2 + length / 8)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Want:
     """A saved tensor: its exact values, and the errors of the disturbed runs [run, *axes]."""
 
@@ -91,7 +91,7 @@ class Want:
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Oracle:
     """``inputs`` in their own types; ``wants``: every saved tensor."""
 
@@ -125,13 +125,7 @@ def _mask(shape, along, rng):
     return np.where(masked, -np.inf, 0.0)
 
 
-def oracle(
-    graph,
-    params,
-    kinds,
-    extents,
-    seed,
-):
+def oracle(graph, params, kinds, extents, seed):
     """Inputs of a program and what it makes of them."""
     rng = np.random.default_rng(seed)
     inputs = drawn(graph, kinds, extents, rng)
@@ -147,13 +141,7 @@ def oracle(
     return Oracle(inputs, wants)
 
 
-def interpreted(
-    domain,
-    graph,
-    params,
-    extents,
-    inputs,
-):
+def interpreted(domain, graph, params, extents, inputs):
     """[run, *axes] of every saved tensor."""
     axes = {t.name: t.axes for t in graph.tensors}
     named = {}

@@ -22,7 +22,7 @@ TOGETHER = 20
 LIMIT_S = 60
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outcome:
     """``kind``: ok, refused (``code`` of the rejection), wrong, fault (``code`` of the emulator),
     or crash (an exception of ours). ``cells``, ``features``: see ``random_kernel_tables``.

@@ -4,8 +4,6 @@ From ``FIRST`` on all seeds but every ``EVERY``-th have a wish; the program is d
 that value. What cannot be, and why, is said by ``unreachable``.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Collection

@@ -40,7 +40,7 @@ FEWEST, MOST, MOST_RESCALED = 3, 12, 18
 FREE = ("load", "const", "extent", "cast")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RandomKernel:
     """A program; ``form`` is what drew it, ``extents`` includes the part axes."""
 

@@ -3,8 +3,6 @@
 A program is made of choices, so a seed or hypothesis may make them: ``pick(options)`` returns one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -20,7 +20,7 @@ FEWEST, MOST = 4, 10
 ATTEMPTS, MOVES_TRIED = 100, 40
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RandomProgram:
     """``operations``: how many nodes compute; ``weights``: which inputs of the graph are declared
     to be initializers.

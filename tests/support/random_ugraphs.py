@@ -23,7 +23,7 @@ UNARY = ("neg", "tanh", "abs", "square", "relu", "sigmoid")
 BINARY = ("add", "sub", "mul", "max", "min")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RandomProgram:
     graph: UGraph
     params: tuple[KernelParams, ...]

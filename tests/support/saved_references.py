@@ -10,7 +10,7 @@ from pathlib import Path
 import mirage_onnx as mi
 from mirage_onnx.importer.kernel_graph import KernelGraph
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).parents[2]
 VARIABLE = "MIRAGE_SAVED_MUGRAPHS"
 
 Shape = tuple[int, ...]

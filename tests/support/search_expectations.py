@@ -7,7 +7,7 @@ from program_net import Build
 from mirage_onnx.ir.ugraph import Phase, is_part_axis
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Expected:
     """``kernels``: at most, of the candidate that is predicted fastest. The rest is asked of some
     candidate: ``ops`` block operations that it uses, all of them; ``accumulators`` and
@@ -39,7 +39,7 @@ class Expected:
         return tuple(lacks)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entry:
     """A program and what is to be discovered in it."""
 

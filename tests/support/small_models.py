@@ -98,9 +98,7 @@ def region_of(model, **sizes):
     return largest(matches(model, **sizes)).region
 
 
-def prover(
-    loaded=None,
-):
+def prover(loaded=None):
     """What the pipeline passes to the search: proof, then safety in floating point."""
     own: dict[int, Prove] = {}
 

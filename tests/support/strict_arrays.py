@@ -6,8 +6,6 @@ operators and indices with a numpy array on the other side. As with cupy, numpy'
 functions (``np.where``) come back too, as cupy's do, but never ``np.asarray``.
 """
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

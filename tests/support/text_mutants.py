@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from mirage_onnx.codegen.source import KernelSource
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kind:
     """``replacements`` of a match; a statement that goes becomes ``;``."""
 
@@ -20,7 +20,7 @@ class Kind:
     replacements: Callable[[re.Match[str]], tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Mutant:
     """``source`` differs from kernel ``origin`` on one line."""
 

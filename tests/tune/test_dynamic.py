@@ -1,7 +1,5 @@
 """The choice for many sizes: points, instances that lose beside others, and measurements."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -20,7 +18,7 @@ from mirage_onnx.tune.ort_run import region_model
 from mirage_onnx.tune.outcome import Outcome
 
 
-def test_points() -> None:
+def test_points():
     net = Net()
     names = [f"n{i}" for i in range(5)]
     program = import_model(load_model(net.model(net.Tanh(net.input(*names, 8)))))
@@ -36,7 +34,7 @@ def test_points() -> None:
             checked_sizes(sizes)
 
 
-def two_layers() -> tuple[Net, str, str]:
+def two_layers():
     """A norm that two linear layers read."""
     net = Net()
     x = net.rms(net.input("batch", 64))
@@ -44,13 +42,13 @@ def two_layers() -> tuple[Net, str, str]:
 
 
 @pytest.mark.parametrize(("node_us", "lost"), [(9.0, 0), (0.6, 1), (0.1, 1)])
-def test_losers(node_us: float, lost: int) -> None:
+def test_losers(node_us, lost):
     """Each wins with the norm to itself; where they share its time, both may not."""
     net, *ends = two_layers()
     program = import_model(load_model(net.model(*ends)))
     declared = declared_sizes(program, {"batch": [2, 64]})
 
-    def times(sizes: Mapping[str, int]) -> dict[str, float]:
+    def times(sizes):
         us = node_us if sizes["batch"] == 2 else 9.0
         return {n.name: us for n in program.nodes if "Mul" not in n.name}
 
@@ -67,7 +65,7 @@ def test_losers(node_us: float, lost: int) -> None:
     assert len(dynamic.losers(chosen[:1])) == 1  # the norm stays, for the other layer
 
 
-def test_region_alone_where_the_model_computes_a_shape() -> None:
+def test_region_alone_where_the_model_computes_a_shape():
     net = Net(np.float32)
     x = net.input("n", "m", 8)
     shape = net.Concat(net.Slice(net.Shape(x), [0], [2]), [2, 4], axis=0)
@@ -85,7 +83,7 @@ def test_region_alone_where_the_model_computes_a_shape() -> None:
     assert np.array_equal(made.run(None, feeds)[0], whole.run(None, feeds)[0])
 
 
-def test_measured_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_elsewhere(monkeypatch):
     """What wins at the typical sizes is timed at the smallest and largest too."""
     net, end, _ = two_layers()
     loaded = load_model(net.model(end))
@@ -95,7 +93,7 @@ def test_measured_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     region = find_candidates(program, sizes=declared.typical).candidates[-1].region
     seen: list[int] = []
 
-    def measure(loaded: object, region: object, *rest: object) -> tuple[None, object]:
+    def measure(loaded, region, *rest):
         seen.append(region.extents[next(iter(region.runtime))])  # type: ignore[attr-defined]
         return None, Rejection("NOT_FASTER", "slow", ()) if seen[-1] == 2 else Measured(1, 2, 0, 1)
 

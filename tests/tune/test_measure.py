@@ -1,7 +1,5 @@
 """Measuring without a GPU: kernels on the emulator, ONNX Runtime's region models on the CPU."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod

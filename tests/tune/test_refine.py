@@ -1,7 +1,5 @@
 """More numbers of a measured program."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from golden_graphs import golden_graph

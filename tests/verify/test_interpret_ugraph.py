@@ -49,11 +49,7 @@ def residues(graph, extents, seed, zeros=0.0):
     return inputs
 
 
-def both(
-    domains,
-    program,
-    inputs,
-):
+def both(domains, program, inputs):
     """Tensor, plain value, value; two domains, for a domain may remember what it has met."""
     want = interpret_plainly(domains[0], *program, inputs)
     got = interpret_ugraph(domains[1], *program, inputs)

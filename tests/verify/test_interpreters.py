@@ -95,9 +95,7 @@ def test_steps_run_at_other_extents_and_know_ones_by_position():
 def test_dimensions_that_go_together_are_one_axis():
     """Recorded as 4 x 16 x 32 and run as 1 x 5 x 3."""
     i0 = replace(
-        ROWS.inputs[0],
-        tensor=Tensor("x", DType.F32, (4, 16, 32)),
-        dims=(("a0",), ("a0",), ("a1",)),
+        ROWS.inputs[0], tensor=Tensor("x", DType.F32, (4, 16, 32)), dims=(("a0",), ("a0",), ("a1",))
     )
     steps = (
         Step("reshape", ("x",), Tensor("a", DType.F32, (4, 1, 16, 32)), (4, 1, 16, 32)),

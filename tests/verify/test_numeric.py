@@ -35,7 +35,7 @@ def test_goldens_round_no_worse_than_onnx(given):
 
 
 @pytest.mark.parametrize("name", ["norm_linear", "softmax_late_scale"])
-def test_one_check_of_many_candidates(name: str) -> None:
+def test_one_check_of_many_candidates(name):
     """What the first candidate has drawn is what the next one would draw."""
     given = golden(name)
     check = NumericCheck(given.region)
@@ -79,7 +79,7 @@ def test_one_draw_of_roundings_refuses_nothing(monkeypatch):
     as_the_original = edited(given.ugraph, ("%22 = mul %20 %21 : f32", "%22 = mul %20 %21 : f16"))
     worse = edited(given.ugraph, ("%22 = mul %20 %21 : f32", "%22 = mul %20 %21 : bf16"))
 
-    def refused() -> list[int]:
+    def refused():
         return [
             sum(isinstance(check_numerics(given.region, g, None, seed=n), Rejection) for n in SEEDS)
             for g in (given.ugraph, as_the_original, worse)

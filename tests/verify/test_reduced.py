@@ -14,11 +14,7 @@ from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
-from mirage_onnx.verify.reduced import (
-    reduced_instantiation,
-    reduced_instantiations,
-    small_extents,
-)
+from mirage_onnx.verify.reduced import reduced_instantiation, reduced_instantiations, small_extents
 
 
 def block_sizes(kernel, p, axis, extent):
@@ -116,8 +112,7 @@ def test_every_combination_of_roles(grid, cluster, loop):
 
 
 @pytest.mark.parametrize(
-    ("grid", "cluster", "loop"),
-    list(product((False, True), (False, True), (False, True))),
+    ("grid", "cluster", "loop"), list(product((False, True), (False, True), (False, True)))
 )
 def test_parts_that_are_split_again(grid, cluster, loop):
     part = part_axis("b", "k0")

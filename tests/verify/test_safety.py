@@ -4,11 +4,7 @@ import pytest
 from goldens import GOLDENS, edited, golden
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.verify.safety import (
-    SafetyCheck,
-    SafetyRecord,
-    safety_row,
-)
+from mirage_onnx.verify.safety import SafetyCheck, SafetyRecord, safety_row
 
 #: Right in algebra and in range, but it rounds x gamma before the mean is taken away.
 ROUNDS_BADLY = {"layernorm_linear"}

@@ -145,13 +145,7 @@ def sum_of_products():
         (sum_of_products, diagonal_of_a_product, "SAVED_UNSUPPORTED"),
     ],
 )
-def test_different_axes_of_the_reference_stay_different(
-    build,
-    graph,
-    code,
-    tmp_path,
-    rng,
-):
+def test_different_axes_of_the_reference_stay_different(build, graph, code, tmp_path, rng):
     """A graph that runs along two axes at once computes a diagonal of the reference only."""
     (verdict,) = check_saved(written(tmp_path, [graph()]), build())
     assert Truth(build(), rng).error(graph()) > 1e-2 and not verdict.accepted

@@ -1,7 +1,5 @@
 """Weights are read when asked for and measured once in a run, by whoever asks first."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

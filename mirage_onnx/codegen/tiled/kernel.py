@@ -1,7 +1,5 @@
 """A tiled kernel as a whole: thread graph, shared memory, prologue, loop, epilogue."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -62,11 +60,7 @@ def needed_values(kernel: Kernel) -> frozenset[int]:
 
 
 def plan_tiled(
-    graph: UGraph,
-    kernel: Kernel,
-    params: KernelParams,
-    extents: Mapping[str, int],
-    target: Target,
+    graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> TiledPlan:
     """Forms, split of the warps and steps of a kernel.
 
@@ -138,11 +132,7 @@ def _plan(
 
 
 def thread_graph(
-    graph: UGraph,
-    kernel: Kernel,
-    params: KernelParams,
-    extents: Mapping[str, int],
-    target: Target,
+    graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> ThreadGraph:
     """The steps of a kernel's threads.
 
@@ -153,11 +143,7 @@ def thread_graph(
 
 
 def emit_tiled(
-    graph: UGraph,
-    kernel: Kernel,
-    params: KernelParams,
-    extents: Mapping[str, int],
-    target: Target,
+    graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> KernelSource:
     """The CUDA text of a tiled kernel.
 

@@ -4,8 +4,6 @@ A value is held from the op that makes it to the last that uses it, or in whose 
 what lives through the loop, or is made before it and used in it, through all of the loop.
 """
 
-from __future__ import annotations
-
 from mirage_onnx.codegen.tiled.lower import Lowering
 from mirage_onnx.ir.ugraph import Phase
 

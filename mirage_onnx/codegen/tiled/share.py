@@ -6,8 +6,6 @@ different warps cost, which meet through shared memory: a little behind the loop
 All ways to write the number of warps as a product over sides are tried.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Registers at the worst place of a kernel, and what is done where they are too many."""
 
-from __future__ import annotations
-
 import pytest
 from tiled_kernels import ATTENTION, CENTRED, case, errors
 

@@ -19,14 +19,10 @@ Reference = Callable[[Arrays], dict[str, np.ndarray]]
 Spec = tuple[tuple[int, ...], type]
 
 U16, U32, F32 = np.uint16, np.uint32, np.float32
-_C_TYPES = {
-    np.dtype(U16): "unsigned short",
-    np.dtype(U32): "unsigned",
-    np.dtype(F32): "float",
-}
+_C_TYPES = {np.dtype(U16): "unsigned short", np.dtype(U32): "unsigned", np.dtype(F32): "float"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
     """``draw`` makes the inputs; an output that is among them starts so, others as poison.
 

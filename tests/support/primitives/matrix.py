@@ -112,7 +112,7 @@ def _movmatrix(given):
 # ---- mma: D = A B + C, a block a tile
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
     """``per``: elements in a register, in consecutive k; ``storage``: what memory holds."""
 

@@ -10,7 +10,7 @@ from tests.support.primitives.case import ulps_apart
 from tests.support.primitives.matrix import SHAPES
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Row:
     """A case on the GPU: ``identical`` of its ``values`` are the emulator's, bit for bit.
 
@@ -28,7 +28,7 @@ class Row:
     ulps_reference: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MmaRow:
     """One kind of data of one mma, on the GPU.
 
