@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,8 +73,8 @@ class Variant:
 @contextmanager
 def _plans() -> Iterator[list[tiled.TiledPlan]]:
     """The plans of the tiled kernels that are emitted meanwhile."""
-    found: list[tiled.TiledPlan] = []
-    make: Callable[..., tiled.TiledPlan] = tiled.plan_tiled
+    found = []
+    make = tiled.plan_tiled
 
     def kept(*args: Any, **more: Any) -> tiled.TiledPlan:
         found.append(make(*args, **more))
@@ -153,7 +153,7 @@ def subject(name: str, target: Target) -> tuple[Region, Candidate] | None:
 
 def measure(name: str, target: Target, gpu: Gpu | None) -> dict[str, Any]:
     """One program."""
-    result: dict[str, Any] = {"program": name, "variants": [], "failed": []}
+    result = {"program": name, "variants": [], "failed": []}
     found = subject(name, target)
     if found is None:
         return result | {"failed": ["no numbers compile"]}
@@ -162,7 +162,7 @@ def measure(name: str, target: Target, gpu: Gpu | None) -> dict[str, Any]:
     variants = [variant(n, candidate, region, target) for n in VARIANTS]
     images = compiled(variants, target)
     plain = variants[0].sources
-    live: list[tuple[Variant, dict[str, Any]]] = []
+    live = []
     for v in variants:
         cubins, refused = images[v.name]
         row = {"variant": v.name, **(v.static or {})}
@@ -189,7 +189,7 @@ def _timed(
     """Times of the variants, into their rows; what was wrong."""
     data, oracle = draw(region, {}, np.random.default_rng(0))
     size = sum(x.nbytes for x in data.values())
-    failed: list[str] = []
+    failed = []
     with gpu.scope():
         inputs = Inputs(gpu, region, data)
         arms, rows = [streaming_limit(gpu, size)[0]], []
@@ -233,7 +233,7 @@ def main() -> int:
     gpu = gpu_of(target) if target is not None else None
     deadline = time.monotonic() + options.seconds
     about = facts() if gpu is not None else cpu_facts(("numpy", "cuda-core"))
-    found: dict[str, Any] = about | {"programs": [], "left_out": []}
+    found = about | {"programs": [], "left_out": []}
     for name in options.names:
         if time.monotonic() > deadline:
             found["left_out"].append(name)

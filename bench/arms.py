@@ -8,7 +8,6 @@ import torch  # isort: skip  (before onnxruntime, which needs the CUDA libraries
 import gc
 import time
 from functools import partial
-from typing import Any
 
 import numpy as np
 import onnx
@@ -43,7 +42,7 @@ def ort_arm(gpu, model, case, *, cuda_graph, make=None):
         call()
         return list(run.results().values())
 
-    note: dict[str, Any] = {}
+    note = {}
     if not cuda_graph:
         note["nodes"] = graph_nodes(gpu, run)
     if make is not None:
@@ -89,7 +88,7 @@ def run_case(row, size, gpu, folder, seconds, *, compiled):
     source = folder / f"{row}.onnx"
     onnx.save(case.model, source)
     print(f"{case.name}: made in {time.monotonic() - began:.1f} s", flush=True)
-    choices: dict[str, Any] = {}
+    choices = {}
     with torch.no_grad(), gpu.scope():
         predicted = Predicted(source, seconds / 2, tiled=case.tiled)
         try:
@@ -109,7 +108,7 @@ def run_case(row, size, gpu, folder, seconds, *, compiled):
 def _sessions(arms, choices, gpu, source, case, predicted):
     """Ours and onnxruntime's, and the pure read."""
     ours = source.with_name(f"{source.stem}_measured.onnx")
-    make: Any = mirage_onnx.InferenceSession
+    make = mirage_onnx.InferenceSession
 
     def measured():
         budget = arms.seconds_left / 2
@@ -171,7 +170,7 @@ def _peers(arms, row, case, gpu, size, *, compiled):
 
 
 def _timed(arms, gpu, exact):
-    rows: dict[str, dict[str, Any]] = {}
+    rows = {}
     for name, arm in arms.made.items():
         row = dict(arm.note)
         if arm.result is not None:

@@ -1,13 +1,11 @@
 """Cases that read a cache of keys and values: attention by itself, and a LLaMA decode layer."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 from linear_cases import exact_mlp_half, mlp_half
 from speed_graph import Graph, exact_rms_norm, exact_softmax, times
 
-Wide = Callable[[str], np.ndarray]
 LAYER_NORM_EPSILON = 1e-5
 
 

@@ -36,7 +36,7 @@ def main():
     names = parser.parse_args().searches
     if unknown := sorted(set(names or ()) - set(PROGRAMS)):
         parser.error(f"no program is called {', '.join(unknown)}")
-    used: set[str] = set()
+    used = set()
     print("NEEDS")
     for golden in GOLDENS:
         start = time.monotonic()

@@ -123,7 +123,7 @@ def chain(length, *, op, shape):
     nodes, value, used = [], "x", set()
     for i in range(length):
         kind, source, attributes = op, "x" if op in PARALLEL else value, {}
-        more: list[str] = []
+        more = []
         if op == "Cast":
             source, attributes = ("y", {"to": F16}) if i % 2 else ("x", {"to": F32})
         elif op in BINARY:
@@ -207,9 +207,9 @@ class Table:
                 ["python3", sys.argv[0], os.path.basename(sys.argv[1]), *sys.argv[2:]]
             ),
         }
-        self.ops: dict[str, list[list[float]]] = {}
-        self.matmul: list[list[float]] = []
-        self.failed: list[str] = []
+        self.ops = {}
+        self.matmul = []
+        self.failed = []
 
     def measure(self, what, job):
         """The time of a link, or None (and a note in the table) where it cannot be had."""
@@ -232,7 +232,7 @@ class Table:
         lines += [' "ops": {']
         lines += [",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in self.ops.items())]
         lines += [" },", ' "matmul": [']
-        by_weight: dict[tuple[float, float], list[str]] = {}
+        by_weight = {}
         for row in self.matmul:
             by_weight.setdefault((row[1], row[2]), []).append(json.dumps(row))
         lines += [",\n".join("  " + ", ".join(rows) for rows in by_weight.values())]

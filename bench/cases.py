@@ -70,7 +70,7 @@ _GQA = {"heads": 16, "queries": 4, "depth": 128, "keys": 8192}
 _QKNORM = {"heads": 32, "queries": 1, "depth": 128, "keys": 4096}
 _LLAMA = {"heads": 32, "kv_heads": 8, "depth": 128, "inner": 14336, "length": 4096}
 
-ROWS: dict[str, Row] = {
+ROWS = {
     "rmsnorm_linear": Row(
         "RMSNorm + linear", norm_linear, _batches(4096, 4096, 1, 8, 16), _nearby(),
         {"b1": 14.5, "b8": 14.5, "b16": 15.5},
@@ -120,7 +120,7 @@ def _model(batch, size):
 
 
 #: What ``sweep.py`` measures; made when needed, because compiler processes import this file.
-SWEEP: dict[str, Callable[[], onnx.ModelProto]] = {
+SWEEP = {
     **{f"norm_linear 4096x4096 M={m}": partial(_model, m, 4096) for m in (8, 16, 1)},
     **{f"norm_linear 64x64 M={m}": partial(_model, m, 64) for m in (2, 8)},
     **{f"residual_norm 8x{n}": partial(residual_norm, 8, n) for n in (4096, 64)},

@@ -18,7 +18,6 @@ from cases import norm_linear
 from mirage_onnx import pipeline
 from mirage_onnx.codegen.candidates import compile_candidates
 from mirage_onnx.importer import load_model
-from mirage_onnx.ir.region import Region
 from mirage_onnx.pipeline import Options
 from mirage_onnx.target import H200
 from mirage_onnx.tune.device import Gpu
@@ -65,7 +64,7 @@ def chain_us(gpu, region, compiled, short, long):
 def main():
     gpu = Gpu(H200)
     rows = []
-    regions: list[tuple[str, Region, list]] = []
+    regions = []
     for name in ("llama_decode", "lora", "bert", "rmsnorm_linear"):
         run = pipeline.run(load_model(ROOT / "models" / f"{name}.onnx"), Options(H200))
         for o in run.outcomes.values():

@@ -61,7 +61,7 @@ def numbers_for(region: Region) -> dict[str, np.ndarray]:
 
 def launch(jobs: Jobs, gpu: Gpu) -> None:
     """Every kernel once, in order; before the first of a case the read of its bytes."""
-    seen: set[str] = set()
+    seen = set()
     for job in jobs.nodes:
         with gpu.scope():
             if job.case not in seen:
@@ -75,7 +75,7 @@ def launch(jobs: Jobs, gpu: Gpu) -> None:
 
 def expected(jobs: Jobs) -> list[tuple[str, str]]:
     """(case, kernel name) of everything that ``launch`` launches."""
-    found: list[tuple[str, str]] = []
+    found = []
     for job in jobs.nodes:
         if job.case not in {c for c, _ in found}:
             found.append((job.case, "read_bytes"))
@@ -114,8 +114,8 @@ def rows(jobs: Jobs, profiled: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
 def choose(options: argparse.Namespace, gpu: Gpu) -> tuple[Jobs, list[str]]:
     """The kernels of all cases that there is time for, and what failed or was left out."""
     deadline, problems = time.monotonic() + options.total, []
-    nodes: list[Chosen] = []
-    sizes: dict[str, int] = {}
+    nodes = []
+    sizes = {}
     for name in selected(options.cases, nearby="without"):
         if time.monotonic() > deadline:
             problems.append(f"{name}: no time left")
@@ -165,7 +165,7 @@ def main() -> int:
         launch(pickle.loads(options.launch.read_bytes()), gpu)
         return 0
     os.environ["MIRAGE_ONNX_CACHE"] = "off"
-    found: dict[str, Any] = facts() | {"ncu": output_of("ncu", "--version").splitlines()[-1:]}
+    found = facts() | {"ncu": output_of("ncu", "--version").splitlines()[-1:]}
     jobs, found["problems"] = choose(options, gpu)
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -19,7 +19,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import onnx
@@ -144,11 +143,8 @@ def main():
         workers=1 if arguments.jobs > 1 else None,
         tiled=arguments.tiled,
     )
-    about: dict[str, Any] = {
-        **facts(_PACKAGES),
-        "onnxruntime": onnxruntime.__version__,
-        "target": TARGET,
-    }
+    about = {**facts(_PACKAGES), "target": TARGET}
+    about["versions"]["onnxruntime"] = onnxruntime.__version__  # of either package
     names = in_order(arguments.names or weights.names())
     before, known = earlier(arguments.out) if arguments.update else ({"date": ""}, [])
     old, new = {r.name: r for r in known}, dict[str, Record]()

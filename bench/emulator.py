@@ -31,8 +31,8 @@ def main():
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "emulator.json")
     out = parser.parse_args().out
     started = time.time()
-    noticed_by: Counter[str] = Counter()
-    kinds: dict[str, list[int]] = {}
+    noticed_by = Counter()
+    kinds = {}
     survivors, alarms, subjects = [], [], 0
     for subject in chain(generated(), handwritten()):
         subjects += 1

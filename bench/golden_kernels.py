@@ -15,7 +15,6 @@ import time
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from protocol import facts, print_table, statistics, streaming_limit, write_text
@@ -64,7 +63,7 @@ def numbered(graph, region, target, most):
 def measure(name, region, graph, options):
     """One program."""
     gpu, target = options.gpu, options.gpu.target
-    result: dict[str, Any] = {"program": name, "points": [], "refused": []}
+    result = {"program": name, "points": [], "refused": []}
     emitted = []
     for predicted, params in numbered(graph, region, target, options.points):
         candidate = Candidate(graph, params, predicted)
@@ -125,7 +124,7 @@ def main():
         sys.exit("there is no GPU here that has a device profile")
     options.gpu = gpu_of(target)
     deadline = time.monotonic() + options.seconds
-    found: dict[str, Any] = facts() | {"programs": []}
+    found = facts() | {"programs": []}
     wrong, rows = [], []
     for name in options.names or PROGRAMS:
         if name not in NAMES:

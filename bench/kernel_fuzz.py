@@ -10,8 +10,6 @@ what became of them, what they consist of, and how often every operation x type 
 right; ``--record`` writes that to a file, too. Exit 1 where a kernel was wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -69,7 +67,7 @@ def run(
     What is not begun at the ``deadline`` (of time.monotonic) is left out.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    known: dict[int, dict[str, Any]] = {}
+    known = {}
     if out.exists():
         known = {r["seed"]: r for r in map(json.loads, out.read_text().splitlines())}
     todo = [s for s in seeds if s not in known]
@@ -92,7 +90,7 @@ def _run_batches(
     deadline: float,
 ) -> None:
     context = get_context("fork")
-    active: dict[Connection, Worker] = {}
+    active = {}
     while batches or active:
         if time.monotonic() > deadline:
             batches.clear()

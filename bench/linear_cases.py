@@ -1,12 +1,9 @@
 """Cases whose time is reading weights: gated MLPs, LoRA, the nGPT step; b rows of activations."""
 
-from collections.abc import Callable
-
 import numpy as np
 from onnx import TensorProto
 from speed_graph import Graph, exact_rms_norm, exact_silu, times
 
-Wide = Callable[[str], np.ndarray]
 #: PEFT's factor of the low-rank path (alpha / rank).
 LORA_SCALE = 2.0
 

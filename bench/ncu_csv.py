@@ -61,7 +61,7 @@ def kernels(lines: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def _kernel(row: Mapping[str, str], units: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    found = {
         "name": row["Kernel Name"].partition("(")[0],
         "block": row.get("Block Size", ""),
         "grid": row.get("Grid Size", ""),

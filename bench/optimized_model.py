@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from typing import Any
 
 import onnx
 
@@ -54,7 +53,7 @@ class Predicted:
         code = self._process.wait(timeout=max(seconds, 0.1))
         if code:
             raise RuntimeError(f"mirage-onnx optimize: exit code {code}")
-        found: dict[str, Any] = json.loads(self._report.read_bytes())
+        found = json.loads(self._report.read_bytes())
         return found
 
     def close(self):

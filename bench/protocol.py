@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -122,8 +121,8 @@ def streaming_limit(gpu, size):
     rng = np.random.default_rng(0)
     data = gpu.put(rng.integers(0, 2**32, max(size // 4, 4), dtype=np.uint32))
     out = gpu.empty(4)
-    arms: list[Callable[[], None]] = []
-    names: list[str] = []
+    arms = []
+    names = []
     for unroll in (2, 4, 8, 16):
         text = f"#define UNROLL {unroll}\n{READ}"
         kernel = gpu.load(compile_cubin(text, gpu.target, name="read_all"), "read_all")

@@ -29,7 +29,7 @@ from speed_table import LIMIT, MEASURED, best_peer, replaced, time_of
 #: (case, seconds) -> its result.
 Measure = Callable[[str, float], dict[str, Any]]
 #: The result of a case that ended with an error.
-NOTHING: dict[str, Any] = {"arms": {}, "optimize": {}, "left_out": []}
+NOTHING = {"arms": {}, "optimize": {}, "left_out": []}
 
 
 def size_of(case):
@@ -70,7 +70,7 @@ def selected(names, batches=(), nearby="with"):
 
 def record(names, measure, out, *, seconds, total):
     """Measure the cases one by one and keep DIR/speed.json current."""
-    found: dict[str, Any] = {"runs": [facts()], "results": [], "left_out": []}
+    found = {"runs": [facts()], "results": [], "left_out": []}
     began, longest = time.monotonic(), 0.0
     for i, case in enumerate(names):
         start = time.monotonic()
@@ -79,7 +79,7 @@ def record(names, measure, out, *, seconds, total):
             found["left_out"] = list(names[i:])
             print("no time left for", *names[i:], flush=True)
             break
-        result: dict[str, Any] = {"case": case, "run": 0}
+        result = {"case": case, "run": 0}
         try:
             result |= measure(case, min(seconds, left))
             show(result)

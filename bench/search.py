@@ -115,7 +115,7 @@ def main():
         return 0
     wanted = [(p, "") for p in dict.fromkeys([*arguments.programs, *arguments.without])]
     wanted += [(p, off) for p in dict.fromkeys(arguments.without) for off in PRUNINGS]
-    done: dict[tuple[str, str], Curve] = {}
+    done = {}
     with ThreadPoolExecutor(arguments.jobs) as pool:
         running = [pool.submit(measure, *w, arguments.bounds, arguments.cut) for w in wanted]
         for future in as_completed(running):

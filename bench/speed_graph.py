@@ -44,10 +44,10 @@ class Graph:
 
     def __init__(self, seed=0):
         self._rng = np.random.default_rng(seed)
-        self._nodes: list[onnx.NodeProto] = []
-        self._constants: list[onnx.TensorProto] = []
-        self.feeds: Arrays = {}
-        self.weights: Arrays = {}
+        self._nodes = []
+        self._constants = []
+        self.feeds = {}
+        self.weights = {}
 
     def _normal(self, shape, scale):
         x = self._rng.standard_normal(shape, dtype=np.float32)

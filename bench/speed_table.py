@@ -13,9 +13,7 @@ import lzma
 import math
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from cases import ROWS
 
@@ -29,7 +27,6 @@ FUSED = "onnxruntime, its fused operators"
 COMPILED, LIMIT = "torch.compile max-autotune", "streaming limit"
 #: Behind the name of a session that runs as its own CUDA graph.
 GRAPH = ", enable_cuda_graph"
-Result = Mapping[str, Any]
 
 
 def _is_right(arm):
@@ -174,17 +171,17 @@ def page(text, lines):
 
 def read(path):
     data = path.read_bytes()
-    found: dict[str, Any] = json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
+    found = json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
     return found
 
 
 def merged(*records):
     """The newest result of every case, and the runs that they are from."""
-    latest: dict[str, tuple[Mapping[str, Any], Result]] = {}
+    latest = {}
     for record in records:
         for r in record["results"]:
             latest[r["case"]] = record["runs"][r["run"]], r
-    runs: list[Mapping[str, Any]] = []
+    runs = []
     results = []
     for run, r in latest.values():
         if run not in runs:

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import cases
 import numpy as np
@@ -31,7 +30,6 @@ from scipy import stats
 from mirage_onnx.codegen import compile_many
 from mirage_onnx.codegen.candidates import Compiled, emit_candidate
 from mirage_onnx.codegen.compile import Cubin
-from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.text import print_ugraph
@@ -91,7 +89,7 @@ def candidates(region, target, most):
     result = search(region, target, lambda r, g, p: verify(r, g), bound=bound)
     own = [v.candidate for v in result.candidates]
     graphs = {print_ugraph(c.ugraph): c.ugraph for c in own}
-    wanted: dict[tuple[int, tuple[KernelParams, ...]], int] = {}
+    wanted = {}
     for rank, c in enumerate(own):
         wanted[list(graphs).index(print_ugraph(c.ugraph)), c.params] = rank
     for number, graph in enumerate(graphs.values()):
@@ -99,8 +97,8 @@ def candidates(region, target, most):
         random.Random(0).shuffle(grid)
         for params in grid[:most]:
             wanted.setdefault((number, params), -1)
-    refused: Counter[str] = Counter()
-    emitted: list[tuple[int, Candidate, tuple[KernelSource, ...], int]] = []
+    refused = Counter()
+    emitted = []
     for (number, params), rank in wanted.items():
         graph = list(graphs.values())[number]
         c = Candidate(graph, params, predicted_us(graph, params, region, target))
@@ -131,7 +129,7 @@ def sweep(case, model, gpu, options):
     graphs, points, refused = candidates(region, gpu.target, options.points)
     compiled_s = time.monotonic() - began
     data, oracle = draw(region, sample_weights(loaded, region), np.random.default_rng(0))
-    rows: list[dict[str, Any]] = []
+    rows = []
     size = sum(
         prod(region.extents[a] for a in t.axes) * t.dtype.size_bytes
         for t in (*region.inputs, *region.outputs)
@@ -210,8 +208,8 @@ def main():
     if target is None:
         sys.exit("there is no GPU here that has a device profile")
     gpu = gpu_of(target)
-    rows: list[dict[str, Any]] = []
-    found: dict[str, Any] = facts() | {"cases": []}
+    rows = []
+    found = facts() | {"cases": []}
     for case, model in cases.SWEEP.items():
         if time.monotonic() > options.deadline:
             found.setdefault("left_out", []).append(case)

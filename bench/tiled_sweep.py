@@ -61,7 +61,7 @@ def points_of(program, count):
     """The points of the tiled kernels; every kernel before has its best numbers."""
     graph, region = golden_graph(program), PROGRAMS[program]()
     tensors = {t.name: t for t in graph.tensors}
-    best: list[KernelParams] = []
+    best = []
     for n, kernel in enumerate(graph.kernels):
         family, _ = assign_layouts(kernel, tensors, tiled=True)
         # Part axes of the kernels from here on have no numbers yet: the solvers assume some.
@@ -116,8 +116,8 @@ def main():
     deadline = time.monotonic() + options.seconds
     points = [p for n in options.names or NAMES for p in points_of(n, options.points)]
     random.Random(0).shuffle(points)
-    kernels: dict[str, list[tuple[str, float, float]]] = {}
-    refused: dict[str, int] = {}
+    kernels = {}
+    refused = {}
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         for point, built in zip(points, pool.map(build, points, chunksize=2), strict=True):
             if isinstance(built, str):

@@ -82,7 +82,7 @@ def plain(row):
         x = t["x"]
         return _unit(x + t["alpha"] * (_unit(F.linear(t["h"], t["weight"])) - x))
 
-    programs: dict[str, Program] = {
+    programs = {
         "rmsnorm_linear": lambda t: F.linear(_rms(t["x"], t["norm.weight"]), t["linear.weight"]),
         "gated_mlp": lambda t: (
             F.silu(F.linear(t["x"], t["gate.weight"])) * F.linear(t["x"], t["up.weight"])

@@ -52,7 +52,7 @@ class Model:
 _NORM = {"Pow": 1, "ReduceMean": 1, "Add": 1, "Sqrt": 1, "Reciprocal": 1, "Mul": 2}
 _TOKENS = {"input_ids": 128, "position_ids": 16, "attention_mask": 2}
 
-MODELS: dict[str, Model] = {
+MODELS = {
     "llama_decode": Model(
         (
             # 2 layers of 2 norms, and the last one before lm_head
@@ -185,7 +185,7 @@ def main():
     tail = ("error without library", "error with library", "custom nodes ran", "result")
     for column in (*head, *tail):
         table.add_column(column)
-    wrong: list[str] = []
+    wrong = []
     for name, model in MODELS.items():
         row, found = run_model(name, model, console)
         table.add_row(*row)

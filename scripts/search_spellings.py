@@ -16,7 +16,7 @@ class HeavySpellings:
     def __init__(self, g, roots):
         self.graph, self.roots = g, roots
         pending = [c for c in sorted(reachable(g, roots)) if _own(g, c)]
-        self.letters: dict[int, str] = {}
+        self.letters = {}
         self._texts = texts = _Texts(g, self.letters, frozenset(pending))
         while pending:
             ready = (c for c in pending if any(texts.known(n) for n in _own(g, c)))

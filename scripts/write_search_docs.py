@@ -5,7 +5,6 @@ A block of the page is what stands between ``<!-- begin NAME -->`` and ``<!-- en
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -32,7 +31,7 @@ EXAMPLE, SPLIT = "attention", "attention_split_kv"
 #: Rows of the table of units.
 UNITS = 8
 #: What the page calls the axes and tensors of its examples.
-NAMES: Mapping[str, Mapping[str, str]] = {
+NAMES = {
     EXAMPLE: {
         "a0": "h", "a1": "l", "a2": "d", "a3": "m", "a4": "e",
         "i0": "K", "i1": "Q", "i2": "V", "o0": "O",
@@ -129,7 +128,7 @@ def _code(lines):
     return lambda: iter(["```text", *lines(), "```"])
 
 
-BLOCKS: Mapping[str, Callable[[], Iterator[str]]] = {
+BLOCKS = {
     "axioms": axiom_table,
     "spellings": _code(spelling_lines),
     "units": unit_table,

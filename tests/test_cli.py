@@ -3,8 +3,6 @@
 The API is a stand-in here: these tests are about what the command line does with its results.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -13,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 from inspection_reports import explained, inspected, region
@@ -50,8 +47,8 @@ class Api(ModuleType):
 
     def __init__(self):
         super().__init__("mirage_onnx.api")
-        self.calls: list[tuple[Any, ...]] = []
-        self.error: BaseException | None = None
+        self.calls = []
+        self.error = None
         self.passed = True
 
     def optimize(self, model, output=None, **options):

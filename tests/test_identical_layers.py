@@ -25,7 +25,7 @@ def test_more_layers_have_the_same_regions():
 
 @pytest.mark.slow
 def test_every_layer_gets_the_same_kernels():
-    searched: list[str] = []
+    searched = []
 
     def emit(event):
         if isinstance(event, events.RegionDone):

@@ -103,7 +103,7 @@ def test_one_inside_another():
 
 def test_in_another_thread_it_does_nothing():
     before = signal.getsignal(signal.SIGINT)
-    found: list[object] = []
+    found = []
 
     def enter():
         with Interrupt() as interrupt:

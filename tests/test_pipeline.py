@@ -1,7 +1,6 @@
 """All stages together, on small models that each once broke one, and on the committed ones."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -203,7 +202,7 @@ def test_nothing_to_do():
 
 
 def test_events():
-    seen: list[Any] = []
+    seen = []
     result = optimize(norm_to_three(), emit=seen.append)
     stages = [e for e in seen if isinstance(e, (events.StageStarted, events.StageEnded))]
     names = ["importer", "match", "superopt", "tune", "rewrite"]

@@ -112,7 +112,7 @@ def test_every_code_is_provoked():
 
 def test_golden_files_are_used():
     """A golden file belongs to a test file, a golden text to a test in it."""
-    tests: dict[str, list[str]] = {}
+    tests = {}
     for path in (ROOT / "tests").rglob("test_*.py"):
         tests.setdefault(path.stem, []).extend(re.findall(r"def (test_\w+)", path.read_text()))
     unused = [

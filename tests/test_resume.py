@@ -15,6 +15,7 @@ import pytest
 from mirage_onnx.errors import Exit
 
 pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "models" / "bert.onnx"
 STEPS = 30
@@ -62,7 +63,7 @@ def searching(output):
         command(output, 300), cwd=ROOT, stderr=subprocess.PIPE, text=True, process_group=0
     )
     assert process.stderr is not None
-    workers: list[int] = []
+    workers = []
     try:
         until(lambda: steps(journal) >= STEPS or process.poll() is not None)
         assert process.poll() is None

@@ -12,7 +12,7 @@ from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.match.cuts import find_candidates
 from mirage_onnx.searching import Setting, open_structures, search_all, search_region
-from mirage_onnx.superopt.result import Bound, SearchResult
+from mirage_onnx.superopt.result import Bound
 from mirage_onnx.target import H200
 
 LOADED = load_model(Path(__file__).parents[1] / "models" / "bert.onnx")
@@ -34,8 +34,8 @@ def summary(result):
 
 def run(count, workers, structures=None):
     setting = Setting(H200, Bound(), time.monotonic() + 300, structures=structures)
-    order: list[int] = []
-    found: list[SearchResult] = []
+    order = []
+    found = []
 
     def done(i, result):
         order.append(i)

@@ -11,9 +11,9 @@ import pytest
 
 from mirage_onnx import __version__
 
-ROOT = Path(__file__).parents[1]
-
 pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,6 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 
-from mirage_onnx.tune.outcome import Outcome
-
 #: What is no refusal -> its sentence.
 NOT_REFUSED = {
     "NOT_CHOSEN": "a region with it would win, but another choice of regions saves more",
@@ -33,7 +31,7 @@ class Reason:
 
 def reasons(run, covered):
     """Node -> why it is not replaced; ``covered``: nodes inside replaced regions."""
-    outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
+    outcomes = defaultdict(list)
     for o in run.outcomes.values():
         for candidate in o.instances:
             for name in candidate.nodes:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from coverage_table.checks import Check
 from coverage_table.kinds import KINDS
-from coverage_table.reasons import Reason
 from coverage_table.row import Coverage, Kept
 
 
@@ -45,7 +44,7 @@ class Spread:
 
 def spreads(records, share):
     """By kind; kinds of which no model has a line are left out."""
-    by_kind: defaultdict[str, list[float]] = defaultdict(list)
+    by_kind = defaultdict(list)
     for r in records:
         if r.coverage is not None:
             by_kind[r.kind].append(share(r.coverage))
@@ -66,7 +65,7 @@ class Reasons:
 
 def all_reasons(records):
     """Most bytes first."""
-    found: dict[Reason, Reasons] = {}
+    found = {}
     for r in records:
         for kept in r.coverage.kept if r.coverage else ():
             known = found.get(kept.reason)
@@ -89,8 +88,8 @@ def _added(a, b):
 
 def codes(reasons):
     """(code, nodes, bytes), most bytes first."""
-    nodes: Counter[str] = Counter()
-    moved: Counter[str] = Counter()
+    nodes = Counter()
+    moved = Counter()
     for r in reasons:
         nodes[r.kept.reason.code] += r.kept.nodes
         moved[r.kept.reason.code] += r.kept.bytes

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from coverage_table.node_work import Work, node_work, rows
 from coverage_table.reasons import BY_CHOICE, Reason, reasons
-from mirage_onnx.ir.program import Node
 from mirage_onnx.rewrite.model import DOMAIN_PREFIX
 
 #: From this many rows on a matrix product is limited by arithmetic: the library's is hard to beat.
@@ -120,7 +119,7 @@ def coverage(run, node_us):
 
 def folded_nodes(program):
     """Nodes that read constants, and nothing else, however far back."""
-    values: set[str] = set(program.weights)
+    values = set(program.weights)
     found = []
     for node in program.nodes:
         if node.inputs and values.issuperset(node.inputs):
@@ -153,7 +152,7 @@ def _share(work, replaced):
 
 def _kept(rest, work, why):
     """Most bytes first."""
-    groups: defaultdict[Reason, list[Node]] = defaultdict(list)
+    groups = defaultdict(list)
     for node in rest:
         groups[why[node.name]].append(node)
     found = []

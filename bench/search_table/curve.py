@@ -6,7 +6,6 @@ import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from search_table.point import BOUND_REASON, Outcome, Point
 
@@ -51,7 +50,7 @@ class Curve:
         These are by index of ``reasons``.
         """
         rows = [[n, *(asdict(o)[c] for c in COLUMNS[1:])] for n, o in self.outcomes]
-        found: dict[str, Any] = {
+        found = {
             "program": self.program,
             "off": self.off,
             "rows": rows,

@@ -5,7 +5,7 @@ that does not fit) are not prunings in this sense: without them there is nothing
 the derivation backwards from the targets, which is how a prefix that leads nowhere never appears.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from unittest.mock import patch
@@ -40,7 +40,7 @@ class Pruning:
             yield
 
 
-PRUNINGS: Mapping[str, Pruning] = {
+PRUNINGS = {
     "chains": Pruning(
         "of the elementwise chains of a place, the few with the fewest needs",
         lambda b: replace(b, chains=None),

@@ -106,7 +106,7 @@ def _counts(curves):
             f"  {sum((o.pruned or {}).values())}{note}"
         )
     yield ""
-    total: dict[str, int] = {}
+    total = {}
     for c in curves:
         for reason, count in (c.last[1].pruned or {}).items():
             total[reason] = total.get(reason, 0) + count

@@ -255,7 +255,7 @@ class NormalizedStep(torch.nn.Module):
         return hidden
 
 
-ARCHITECTURES: tuple[Architecture, ...] = (
+ARCHITECTURES = (
     *_decoder("llama3", lambda: tf.LlamaConfig(**GROUPED)),
     *_decoder("qwen3", lambda: tf.Qwen3Config(**GROUPED)),
     *_decoder("gemma2", lambda: tf.Gemma2Config(**GROUPED, query_pre_attn_scalar=16)),

@@ -12,7 +12,6 @@ import lzma
 import math
 import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -29,7 +28,7 @@ ARCHIVE = FOLDER / "graphs.tar.xz"
 #: the parameter's name and what the exporter did with it, each fold behind a ``^``.
 LEFT_OUT_BYTES = 32
 LINEAR_STD, EMBEDDING_STD, VECTOR_STD = 0.08, 0.5, 0.1
-_FOLDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+_FOLDS = {
     "T": np.transpose,
     "vector": np.asarray,  # one dimension, stored with more
     "float32": lambda a: a.astype(np.float32),  # a half before

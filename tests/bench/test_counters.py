@@ -59,7 +59,7 @@ class Recorder:
     target = H200
 
     def __init__(self):
-        self.launched: list[str] = []
+        self.launched = []
 
     def scope(self):
         return nullcontext()

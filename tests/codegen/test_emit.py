@@ -87,10 +87,9 @@ def test_few_stages_for_few_steps(graphs):
 NUMBERS = KernelParams((16, 8), warps=2, stages=2)
 ROW = KernelParams((1,), warps=2)
 
-Refusal = tuple[str, str, str, str, KernelParams, str, str]
 
 #: what, graph, text to replace and by what, numbers, code, words of the reason
-REFUSALS: list[Refusal] = [
+REFUSALS = [
     ("tiles", "plain", "", "", replace(NUMBERS, tile=(16,)), "LAYOUT", "1 tile sizes"),
     ("zero", "plain", "", "", replace(NUMBERS, stages=0), "LAYOUT", "below 1"),
     ("warps", "plain", "", "", replace(NUMBERS, warps=33), "LAYOUT", "1 to 32 warps"),

@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -63,8 +62,8 @@ def test_right_in_the_emulator(name):
     graph = golden_graph(name)
     extents, params, sources = drawn(name, graph, H200)
     rng = np.random.default_rng(0)
-    tensors: dict[str, Any] = {}
-    inputs: dict[str, Named] = {}
+    tensors = {}
+    inputs = {}
     for t in graph.tensors:
         shape = tuple(extents[a] for a in t.axes)
         values = np.full(shape, np.nan)

@@ -6,7 +6,6 @@ More seeds, and tables of what they consist of: ``python bench/kernel_fuzz.py``.
 import random
 import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -38,7 +37,7 @@ def test_more_random_kernels(first):
 
 #: A mistake -> what it is made of, what it makes of that, and the share that is noticed. Some are
 #: none: what a mask keeps out may be zero in the other operand, a loop may have one iteration.
-MISTAKES: dict[str, tuple[str, Callable[[re.Match[str]], str], float]] = {
+MISTAKES = {
     "a tile begins too late": (
         r"(block_[xyz]\(\) \* )(\d+)", lambda m: f"{m[1]}{int(m[2]) + 1}", 0.9
     ),

@@ -16,7 +16,7 @@ def p(*tile, c=1, w=2, s=2):
 
 
 #: graph, extents of a0 a1 a2 a3, numbers
-CASES: list[tuple[str, tuple[int, ...], KernelParams]] = [
+CASES = [
     # tails of every axis, with and without masks
     ("plain", (8, 128, 16), p(16, 8)),
     ("plain", (8, 256, 16), p(16, 8, w=2, s=2)),

@@ -18,7 +18,7 @@ def p(*tile, c=1, w=2, s=2):
 
 
 #: graph, the runtime axes, extents of the others, numbers
-CASES: list[tuple[str, str, dict[str, int], KernelParams]] = [
+CASES = [
     ("plain", "a0", {"a1": 64, "a2": 24}, p(16, 8)),
     ("plain", "a0", {"a1": 40, "a2": 17}, p(16, 16, c=2)),
     ("plain", "a2", {"a0": 3, "a1": 72}, p(16, 8)),

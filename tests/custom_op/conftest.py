@@ -5,7 +5,6 @@ import fcntl
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -173,7 +172,7 @@ def add_plan(**changes):
     """out = a + b over float vectors of any length, by the stand-in's standin_add."""
     args = (OutputPtr(0), InputPtr(0), InputPtr(1), Int32(dim(0, 0)))
     launch = Launch(0, "standin_add", (dim(0, 0).ceildiv(32), const(1), const(1)), 32, args)
-    fields: dict[str, Any] = {
+    fields = {
         "inputs": (InputSpec("f32", (None,)),) * 2,
         "outputs": (OutputSpec("f32", (dim(0, 0),)),),
         "variants": (Variant((launch,)),),

@@ -61,7 +61,7 @@ def test_sessions_of_different_kernels_do_not_meet(chain):
 def test_several_threads_run_one_session(chain):
     session, other = emulated(chain.model), emulated(chain.model)
     expected = [session.run(None, inputs(seed))[0] for seed in range(4)]
-    wrong: list[object] = []
+    wrong = []
 
     def work(seed):
         for s in (session, other) * 3:

@@ -20,6 +20,8 @@ from mirage_onnx.custom_op import (
     write_bundle,
 )
 
+pytestmark = pytest.mark.gpu
+
 CUDA = "CUDAExecutionProvider"
 SOURCE = """
 extern "C" __global__ void add(float* out, const float* a, const float* b, int n) {
@@ -37,8 +39,6 @@ TARGETS = {
     (10, 0): "sm_100a",
     (12, 0): "sm_120a",
 }
-
-pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import pytest
 
 from mirage_onnx import emulator
-from mirage_onnx.emulator.run import Order
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +12,7 @@ def module(request):
 
 @pytest.fixture(params=["ascending", "descending"])
 def run(module, request):
-    order: Order = request.param
+    order = request.param
     names = [kernel.name for kernel in request.module.KERNELS]
 
     def go(*kernels, **tensors):

@@ -91,7 +91,7 @@ def test_there_is_one_driver_in_the_process():
 
 
 def test_a_launch_arrives_whole(driver, cuda):
-    seen: list[DriverLaunch] = []
+    seen = []
     driver.set_runner(seen.append)
     assert launch(cuda, b"some_kernel", 7) == 0
     assert seen == [

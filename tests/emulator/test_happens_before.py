@@ -98,8 +98,8 @@ def draw_program(rng, shape):
 
 def races(shape, accesses, barriers):
     """Whether two accesses conflict and neither happens before the other."""
-    known: list[set[tuple[int, int]]] = [set() for _ in range(shape.threads)]  # (thread, step)
-    before: dict[Access, set[tuple[int, int]]] = {}
+    known = [set() for _ in range(shape.threads)]  # (thread, step)
+    before = {}
     for step in range(STEPS):
         before |= {a: set(known[a.thread]) for a in accesses if a.step == step}
         if step == STEPS - 1:

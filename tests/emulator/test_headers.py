@@ -14,7 +14,7 @@ MACROS = {"PTX_DEVICE", "PTX_KERNEL(threads)", "PTX_CLUSTER_KERNEL(threads, size
 
 def included(path):
     """Name -> text without comments, of a header and all it includes, of its own folder."""
-    found: dict[str, str] = {}
+    found = {}
     todo = [path]
     while todo:
         at = todo.pop()

@@ -12,6 +12,7 @@ from mirage_onnx.target import H200
 from mirage_onnx.tune.device import present_target
 
 pytestmark = pytest.mark.gpu
+
 SHAPE = (2, 48, 1000)
 #: A row kernel, for which there are emission rules: a softmax of a sum.
 ROW_KERNEL = """\
@@ -67,7 +68,7 @@ def rows():
 def reference(x, y):
     s = (x + y).astype(np.float64)
     e = np.exp(s - s.max(axis=-1, keepdims=True))
-    result: np.ndarray = e / e.sum(axis=-1, keepdims=True)
+    result = e / e.sum(axis=-1, keepdims=True)
     return result
 
 

@@ -20,14 +20,14 @@ from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare
 from mirage_onnx.verify.weights import sample_weights
 
+pytestmark = pytest.mark.gpu
+
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 MODELS = Path(__file__).parents[2] / "models"
 #: Exclusive upper bounds of integer inputs.
 BOUNDS = {"input_ids": 128, "position_ids": 16, "attention_mask": 2}
 #: A relative error that fp16 results may have beyond that of the original model.
 SLACK = 1e-3
-
-pytestmark = pytest.mark.gpu
 
 
 @dataclass
@@ -198,7 +198,7 @@ def test_threads(subject):
     session = subject.session(ours=True)
     feeds = [subject.feeds(seed) for seed in range(4)]
     want = [session.run(None, f) for f in feeds]
-    wrong: list[int] = []
+    wrong = []
 
     def work(i):
         for _ in range(25):

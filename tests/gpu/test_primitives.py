@@ -8,7 +8,6 @@ With ``PRIMITIVES_RECORD=PATH`` a record is written to PATH.txt and PATH.json.
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +20,10 @@ from tests.support.primitives import CASES, GROUPS, matrix, record
 from tests.support.primitives.case import differences
 from tests.support.primitives.run import run_on_gpu
 
-ROOT = Path(__file__).parents[2]
-REPEATS = 5
-
 pytestmark = pytest.mark.gpu
 
-Outputs = Mapping[str, np.ndarray]
+ROOT = Path(__file__).parents[2]
+REPEATS = 5
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +42,7 @@ def emulated(tmp_path_factory):
 def measured(emulated):
     """Case -> outputs of every run."""
     gpu = Gpu(H200)
-    found: dict[str, list[Outputs]] = {}
+    found = {}
     for cases in GROUPS.values():
         found |= run_on_gpu(gpu, cases, repeats=REPEATS)
     yield found

@@ -12,12 +12,12 @@ from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.target import H200
 from mirage_onnx.tune.device import Gpu, present_target
 
+pytestmark = pytest.mark.gpu
+
 SEEDS, RUNS = range(500), 2
 #: Random numbers are not the solver's: of these 500, 3 take too many registers by the code
 #: generator's count, and 14 spill however they are compiled (NVRTC 13.0 on a CPU).
 MOST_REFUSED = 0.05
-
-pytestmark = pytest.mark.gpu
 
 
 def launched(gpu, subject, images):

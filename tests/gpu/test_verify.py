@@ -13,9 +13,9 @@ from mirage_onnx.target import H200
 from mirage_onnx.tune.device import present_target
 from tests.support.rewritten import chain, permuted, tampered
 
-MODELS = Path(__file__).parents[2] / "models"
-
 pytestmark = pytest.mark.gpu
+
+MODELS = Path(__file__).parents[2] / "models"
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -46,10 +46,10 @@ class Memory:
     """Arrays by address, and what was asked of the GPU."""
 
     def __init__(self):
-        self.arrays: dict[int, np.ndarray] = {}
-        self.loaded: list[str] = []
-        self.launched: list[str] = []
-        self.streams: list[tuple[int, int]] = []
+        self.arrays = {}
+        self.loaded = []
+        self.launched = []
+        self.streams = []
 
 
 class StandIn(Library):
@@ -57,7 +57,7 @@ class StandIn(Library):
 
     def __init__(self, memory):
         self.memory = memory
-        self.made: list[tuple[int, ...]] = []
+        self.made = []
 
     def device(self, x):
         return 3

@@ -1,7 +1,6 @@
 """superoptimize: what it returns, what parameters restrict, budgets, checkpoints."""
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +51,7 @@ def test_best_and_all(rng):
         assert np.linalg.norm(y - want) / np.linalg.norm(want) < 2e-3
 
 
-RESTRICTIONS: dict[str, dict[str, Any]] = {
+RESTRICTIONS = {
     "blockdims": {"blockdims": [(64, 1, 1), (256, 1, 1)]},
     "griddims": {"griddims": [(8, 1, 1), (16, 1, 1)]},
     "franges": {"franges": [2, 4]},
@@ -107,7 +106,7 @@ def test_max_ops_bounds_the_operations_of_a_kernel():
         assert max(sum(o.op in heavy for o in k.ops) for k in f.ugraph.kernels) <= 2
 
 
-INVALID: dict[str, tuple[dict[str, Any], str]] = {
+INVALID = {
     "config": ({"config": "conv"}, "config='conv': known are attention, lora, mlp"),
     "grid": ({"griddims": [(0,)]}, r"griddims: \(0,\)"),
     "operations": ({"max_ops": 0}, "max_ops=0: a whole number >= 1"),

@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -45,7 +43,7 @@ def draw(rng, heads, rows, depth, positions):
 
 def reference(q, k, v):
     e = np.exp(q.astype(float) @ k.astype(float))
-    result: np.ndarray = e / e.sum(axis=2, keepdims=True) @ v.astype(float)
+    result = e / e.sum(axis=2, keepdims=True) @ v.astype(float)
     return result
 
 
@@ -132,12 +130,12 @@ def test_python_program_of_every_operation(tmp_path, rng):
     graph.mark_output(graph.exp(x))
     candidate = Candidate(parse_ugraph(ROWS), ())
     head = python_text(graph.program(), candidate).partition("UGRAPH")[0]
-    scope: dict[str, Any] = {}
+    scope = {}
     exec(head, scope)
     assert scope["graph"].program() == graph.program()
 
 
-REFUSED: dict[str, tuple[Callable[[Any], list[Any]], str]] = {
+REFUSED = {
     "a type": (lambda x: [x.astype(np.float32)], "x0 of float32: the graph has float16"),
     "an integer": (lambda x: [x.astype(np.int16)], "x0 of int16: the graph has float16"),
     "a shape": (lambda x: [x[0]], r"x0 of shape \(64,\): the graph has \(4, 64\)"),

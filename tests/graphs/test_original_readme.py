@@ -8,7 +8,6 @@ GPU; here a stand-in of ``torch`` makes numpy arrays, which the interpreter runs
 import os
 import sys
 import types
-from typing import Any
 
 import numpy as np
 import pytest
@@ -101,14 +100,14 @@ def run(text, monkeypatch):
     torch.randn, torch.float16, torch.Tensor = randn, "float16", type("Tensor", (), {})
     monkeypatch.setitem(sys.modules, "torch", torch)
     assert text.count("import mirage as mi") == 1
-    scope: dict[str, Any] = {}
+    scope = {}
     exec(text.replace("import mirage as mi", "import mirage_onnx as mi"), scope)
     return scope
 
 
 def attention(q, k, v):
     e = np.exp(q.astype(float) @ k.astype(float))
-    result: np.ndarray = e / e.sum(axis=2, keepdims=True) @ v.astype(float)
+    result = e / e.sum(axis=2, keepdims=True) @ v.astype(float)
     return result
 
 

@@ -2,7 +2,6 @@
 
 import pickle
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +35,7 @@ ONE = candidate(ONE_KERNEL, ONE_KERNEL_NUMBERS)
 #: 16 blocks of 256 positions, 4 of 64 rows, 2 heads, 4 iterations; then 16 of 4 columns, 2 heads.
 TWO = candidate(SPLIT, SPLIT_NUMBERS)
 
-ALLOWED: dict[str, tuple[Candidate, dict[str, Any]]] = {
+ALLOWED = {
     "the grid": (ONE, {"griddims": [(16, 2, 1)]}),
     "the grid in another order": (ONE, {"griddims": [(2, 16, 1)]}),
     "a short grid": (ONE, {"griddims": [(4,), (2, 16)]}),
@@ -55,7 +54,7 @@ ALLOWED: dict[str, tuple[Candidate, dict[str, Any]]] = {
         TWO, {"imaps": [(0, -1, 1), (0, 2, -1), (0, 1, -1)], "omaps": [(0, 2, -1)]}
     ),
 }  # fmt: skip
-REFUSED: dict[str, tuple[Candidate, dict[str, Any]]] = {
+REFUSED = {
     "another grid": (ONE, {"griddims": [(2, 16, 4), (16, 4, 1)]}),
     "no grid": (ONE, {"griddims": []}),
     "threads": (ONE, {"blockdims": [(64,), (128, 2)]}),
@@ -169,7 +168,7 @@ def test_counts_are_those_of_the_interpreter(of):
     assert not keeps_to(read_restriction(griddims=wrong), of.region, program)
 
 
-INVALID: dict[str, tuple[dict[str, Any], str]] = {
+INVALID = {
     "a number": ({"griddims": 3}, "griddims: 3 is no list"),
     "a list of numbers": ({"griddims": [2, 16, 1]}, "griddims: 2 is no list of whole numbers >= 1"),
     "four dimensions": ({"griddims": [(1, 2, 3, 4)]}, r"\(1, 2, 3, 4\) is not 1 to 3 numbers"),

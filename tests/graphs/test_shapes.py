@@ -1,15 +1,12 @@
 """Sizes of a call: arrays of other shapes than the graph's, and one clear line where none fit."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from readme_graphs import attention
 
 import mirage_onnx as mi
 from mirage_onnx.errors import MirageError
-from mirage_onnx.graphs.shapes import Shape, sizes_of_call
+from mirage_onnx.graphs.shapes import sizes_of_call
 from mirage_onnx.match.whole import whole_region
 
 
@@ -60,7 +57,7 @@ def broadcast():
     return graph
 
 
-REFUSED: dict[str, tuple[Callable[[], Any], tuple[Shape, ...], str]] = {
+REFUSED = {
     "too few": (attention, ((2, 256, 64),), "1 arrays for the 3 inputs of the graph"),
     "a rank": (broadcast, ((4, 6), (6,)), r"x1 of shape \(6,\): the graph has \(1, 6\)"),
     "an empty array": (broadcast, ((0, 6), (1, 6)), r"x0 of shape \(0, 6\): the graph has"),

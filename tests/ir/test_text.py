@@ -45,7 +45,7 @@ def operations(draw, index):
 
 @st.composite
 def kernels(draw, name):
-    ops: list[BlockOp] = []
+    ops = []
     for i in range(draw(st.integers(1, 6))):
         ops.append(draw(operations(i)))
     saved = st.tuples(NAMES, st.integers(0, len(ops) - 1), maps)

@@ -31,7 +31,7 @@ def norm(root, finish):
     return build
 
 
-NORMS: dict[str, Build] = {
+NORMS = {
     "x / sqrt": norm(lambda n, v: n.Sqrt(v), lambda n, x, r: n.Div(x, r)),
     "x * recip(sqrt)": norm(lambda n, v: n.Reciprocal(n.Sqrt(v)), lambda n, x, r: n.Mul(x, r)),
     "recip(sqrt) * x": norm(lambda n, v: n.Reciprocal(n.Sqrt(v)), lambda n, x, r: n.Mul(r, x)),
@@ -70,7 +70,7 @@ def gated(gate):
     return build
 
 
-GATES: dict[str, Build] = {
+GATES = {
     "x * sigmoid(x)": gated(lambda n, x: n.Mul(x, n.Sigmoid(x))),
     "sigmoid(x) * x": gated(lambda n, x: n.Mul(n.Sigmoid(x), x)),
     "x / (1 + exp(-x))": gated(lambda n, x: n.Div(x, n.Add(1.0, n.Exp(n.Neg(x))))),

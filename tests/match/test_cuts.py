@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ MODELS = sorted((Path(__file__).parents[2] / "models").glob("*.onnx"))
 
 def table(found):
     """One line per distinct region, and one per reason."""
-    groups: dict[str, list[Any]] = {}
+    groups = {}
     for c in found.candidates:
         groups.setdefault(c.region.key, []).append(c)
     lines = ["region, times, nodes, inputs>outputs, first .. last node"]

@@ -1,7 +1,6 @@
 """The JSON report: what a reader may rely on."""
 
 import json
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,7 +12,7 @@ from mirage_onnx.custom_op.difference import difference
 from mirage_onnx.custom_op.model_check import RegionDifference
 from mirage_onnx.report.schema import check_report, check_verify_report, json_schema
 
-REGION: dict[str, Any] = {
+REGION = {
     "id": "r0",
     "ops": ["pow", "mean", "linear"],
     "count": 2,
@@ -27,7 +26,7 @@ REGION: dict[str, Any] = {
     "search": {"seconds": 1.5, "states": 100, "verified": 3, "stop": "EXHAUSTED"},
     "proof": {"draws": 3, "bound": 1e-9},
 }
-REPORT: dict[str, Any] = {
+REPORT = {
     "schema": 1,
     "input": "in.onnx",
     "output": "out.onnx",

@@ -42,7 +42,7 @@ def build(layers=1, dtype=np.float16, hidden=HIDDEN):
         "axes": np.array([-1], np.int64),
         "eps": np.array(1e-3, dtype),
     }
-    nodes: list[onnx.NodeProto] = []
+    nodes = []
     for i in range(layers):
         weights[f"l{i}_gamma"] = rng.uniform(0.5, 1.5, hidden).astype(dtype)
         weights[f"l{i}_w"] = (rng.standard_normal((hidden, hidden)) / 4).astype(dtype)

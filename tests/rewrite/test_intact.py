@@ -15,7 +15,7 @@ from mirage_onnx import api
 @pytest.fixture(scope="module")
 def optimized():
     """Name -> the optimized model, made once."""
-    made: dict[str, onnx.ModelProto] = {}
+    made = {}
 
     def get(name):
         if name not in made:

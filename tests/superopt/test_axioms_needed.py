@@ -13,7 +13,7 @@ from search_programs import PROGRAMS
 GOLDEN = {g.name: g for g in GOLDENS}
 
 #: Golden µGraph -> the axioms without which the search cannot derive it.
-NEEDS: dict[str, tuple[str, ...]] = {
+NEEDS = {
     "norm_linear": ("pull-out",),
     "norm_linear_cluster": ("pull-out",),
     "gated_mlp": (),
@@ -43,7 +43,7 @@ NOT_DERIVED = {
 
 #: Program of ``search_programs`` -> the axioms without which its best candidate is not found, and
 #: nothing as fast is.
-FOUND_NEEDS: dict[str, tuple[str, ...]] = {"attention": ("pull-out", "running-maximum")}
+FOUND_NEEDS = {"attention": ("pull-out", "running-maximum")}
 
 
 @pytest.mark.parametrize("name", NEEDS)

@@ -17,7 +17,7 @@ from mirage_onnx.ir import term as t
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ops import ELEMENTWISE, to_term
 from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import Layout, UGraph
+from mirage_onnx.ir.ugraph import Layout
 from mirage_onnx.superopt.canonical import HEAVY, canonical_kernel
 from mirage_onnx.superopt.chain_form import chain_form
 from mirage_onnx.verify.wellformed import check_ugraph
@@ -110,7 +110,7 @@ def test_names_of_kernels_do_not_change_it():
 def test_anything_else_changes_it(name):
     """Every well-formed mutant has another text, but those that compute the same chains."""
     graph = golden(name)
-    kept: list[tuple[str, UGraph]] = []
+    kept = []
     total = 0
     for kind, mutant in mutants(graph):
         if kind == "cast" or mutant.tensors != graph.tensors or check_ugraph(mutant) is not None:
@@ -136,7 +136,7 @@ def same_chains(graph, mutant):
 
 def _fingerprint(kernel):
     """What is saved, where each heavy value is a random function of its arguments' numbers."""
-    values: list[float] = []
+    values = []
     for op in kernel.ops:
         args = [values[a] for a in op.args]
         if op.op in HEAVY:
@@ -223,7 +223,7 @@ def test_no_cancellation():
 
 def test_every_golden_kernel_is_its_own():
     """No two kernels of the goldens have one text, but where one µGraph is in both."""
-    found: dict[str, str] = {}
+    found = {}
     for name in NAMES:
         for text in texts(golden(name)):
             assert found.setdefault(text, name) == name

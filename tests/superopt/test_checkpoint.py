@@ -3,7 +3,6 @@
 import json
 import os
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from goldens import GOLDENS, golden, region
@@ -82,7 +81,7 @@ def test_unreadable(path):
     assert refusal(path).code == "FILE_UNREADABLE"
 
 
-DAMAGE: dict[str, tuple[list[Any], Any]] = {
+DAMAGE = {
     "not a checkpoint": (["format"], "x"),
     "of version 2": (["version"], 2),
     "what region": (["region"], None),

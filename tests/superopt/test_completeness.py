@@ -16,12 +16,10 @@ from completeness_cases import CASES
 from program_rules import left_out
 from searched_programs import search_programs
 
-from mirage_onnx.ir.term import Term
-from mirage_onnx.ir.ugraph import Phase
 from mirage_onnx.superopt.roles import Roles
 
 #: Holes of the search, each with its reason; a repaired one fails here until its line goes.
-HOLES: dict[str, str] = {}
+HOLES = {}
 FAST = ("scaled", "two")
 #: Programs of the search at least, so that equal sets say something.
 AT_LEAST = {"scaled": 6, "two": 1, "norm": 9, "soft": 6, "online": 1}
@@ -56,7 +54,7 @@ def test_the_search_finds_every_program(case):
 
 def _straight_lines(setting, length):
     """What straight-line programs of so many operations compute, each operation on any values."""
-    seen: set[tuple[Term, Phase]] = set()
+    seen = set()
     shared = Enumeration(setting)
     shared.run(0)
     loads = shared.levels[0]

@@ -28,10 +28,7 @@ QUICK = frozenset({
 OPEN: dict[tuple[str, str], str] = {
     ("groupnorm_linear", "test_the_discovery"): "the best has 3 kernels, 2 are asked for",
     ("whole_mlp", "test_the_discovery"): "at 57.0 us the loop with 3 loses to 54.6 without",
-    (
-        "batchnorm_linear",
-        "test_it_beats_the_operations_one_by_one",
-    ): "4.6 % slower: reads of L2",
+    ("batchnorm_linear", "test_it_beats_the_operations_one_by_one"): "4.6 % slower: reads of L2",
 }
 
 

@@ -59,7 +59,7 @@ def test_sizes(name):
 
 def test_programs_differ():
     """In what they compute or in their sizes: queries that share keys are one longer axis."""
-    texts: dict[str, list[str]] = {}
+    texts = {}
     for name, made in PROGRAMS.items():
         texts.setdefault(made().text, []).append(name)
     assert [names for names in texts.values() if len(names) > 1] == []

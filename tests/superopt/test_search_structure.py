@@ -1,7 +1,6 @@
 """One search per structure: at other sizes its µGraphs only need numbers, and those of the best."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -195,7 +194,7 @@ def test_what_is_known_but_refused_is_searched_for():
     search_structure(region, SCOPE, prover(), store)
     entry = store.get(family(region))
     assert entry is not None
-    asked: list[str] = []
+    asked = []
 
     def never(region, graph, params):
         asked.append(print_ugraph(graph))
@@ -247,7 +246,7 @@ def test_known_candidates_stop_too():
 def test_probe_shapes():
     region = PROGRAMS["rmsnorm_linear"]()
     (row,) = set(region.extents) - weight_axes(region)
-    shapes: list[Mapping[str, int]] = [{**region.extents, row: n} for n in (2, 16, 256, 4096)]
+    shapes = [{**region.extents, row: n} for n in (2, 16, 256, 4096)]
     assert list(probe_shapes(region, PROBES)) == shapes
     assert list(probe_shapes(region, (region.extents[row], 16))) == [shapes[1]]
     free = PROGRAMS["softmax_rows"]()

@@ -18,7 +18,7 @@ from axiom_values import random_numbers, same
 
 from mirage_onnx.superopt.axioms import saturate
 from mirage_onnx.superopt.egraph import EGraph
-from mirage_onnx.verify.domain import Domain, Float64
+from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.exponent_pair import ExponentPair
 
 AXES = {"x": "ik", "w": "jk", "f": "k", "s": "ik", "v": "jk", "q": "id", "c": "dk", "y": "i"}
@@ -59,14 +59,14 @@ def values(f, domain, seed):
 def test_drawn_spellings_have_the_same_value(name):
     g, root = saturated(PROGRAMS[name])
     pick = random.Random(zlib.crc32(name.encode()))
-    seen: set[Formula] = set()
+    seen = set()
     no_value = Counter[str]()
     for seed in range(DRAWS):
         f = spelling(g, root, pick)
         if f in seen:
             continue
         seen.add(f)
-        domains: list[Domain] = [Float64(), ExponentPair(1, np.random.default_rng(seed))]
+        domains = [Float64(), ExponentPair(1, np.random.default_rng(seed))]
         for domain in domains:
             want = values(parse(PROGRAMS[name]), domain, seed)
             try:

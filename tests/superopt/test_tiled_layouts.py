@@ -10,7 +10,7 @@ from random_ugraphs import random_program
 
 from mirage_onnx.ir.text import parse_ugraph
 from mirage_onnx.ir.ugraph import Layout, Phase
-from mirage_onnx.superopt.lanes import LOOP_WEIGHT, WEIGHTS, Contraction, Lanes, choose_lanes
+from mirage_onnx.superopt.lanes import LOOP_WEIGHT, WEIGHTS, Contraction, choose_lanes
 from mirage_onnx.superopt.tiled_layouts import Conversion, tiled_layouts
 from mirage_onnx.superopt.tiled_layouts import conversions as conversions_of
 
@@ -202,7 +202,7 @@ kernel k0 grid=a0 cluster=- loop=-
 def least_moves(kernel):
     """The least weight of conversions over all ways to lay out every value, by trying them."""
     ops = kernel.ops
-    frames: list[Lanes] = []
+    frames = []
     for op in ops:
         if op.op == "matmul":
             c = Contraction.of(kernel, op)

@@ -263,7 +263,7 @@ def test_one_stage_does_not_overlap(monkeypatch):
 
 def test_points_that_do_not_fit_are_counted():
     extents = heads(64, 16, 4096, 128)
-    dropped: Counter[str] = Counter()
+    dropped = Counter()
     assert solved("attention_online", extents, pruned=dropped)
     assert dropped["registers"] > 0
     assert dropped["shared memory"] > 0

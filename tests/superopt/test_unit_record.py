@@ -4,7 +4,6 @@ import copy
 import json
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from goldens import GOLDENS
@@ -50,7 +49,7 @@ def test_units_come_back():
         assert decode_unit(json.loads(json.dumps(encode_unit(unit)))) == unit
 
 
-WRONG: dict[str, Any] = {
+WRONG = {
     "built": [
         None,
         [{}],

@@ -6,9 +6,9 @@ Axes in the comments: h heads, m queries, l keys, d elements of a head.
 from math import sqrt
 
 import numpy as np
-from search_expectations import Entry, Expected, entry
+from search_expectations import Expected, entry
 
-ATTENTIONS: dict[str, Entry] = {}
+ATTENTIONS = {}
 HEADS, QUERIES, KEYS, WIDTH = 32, 64, 4096, 128
 ONLINE = frozenset({"run_max", "acc_scaled"})
 #: Two contractions in one loop over the keys, with the maximum so far.

@@ -13,15 +13,14 @@ from axiom_values import same
 
 from mirage_onnx.ir import term as t
 from mirage_onnx.superopt.egraph import RUN
-from mirage_onnx.verify.named import Named
 
 
 def disagreements(g, numbers):
     """Nodes whose value is not that of their class."""
-    forms: dict[int, Formula] = {}
-    values: dict[str, Named] = dict(numbers.inputs)
+    forms = {}
+    values = dict(numbers.inputs)
     numbers = replace(numbers, inputs=values)
-    wrong: list[str] = []
+    wrong = []
     todo = [(c, n) for c in g.classes() for n in g.nodes(c)]
     while todo:
         later = []

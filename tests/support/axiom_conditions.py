@@ -4,8 +4,6 @@ An instance of a row says which axes each variable varies over, and which names 
 same axis (``sum[k](sum[j](x))`` is asked for j = k too).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -57,7 +55,7 @@ class Instance:
 
     def sides(self):
         """The axes of both sides, None for a side that has no value."""
-        found: list[Axes | None] = []
+        found = []
         for f in (self.lhs, self.rhs):
             try:
                 found.append(axes_of(f, self.axes))
@@ -105,7 +103,7 @@ def _operands(asks):
 
 
 #: Plain English -> what it asks of an instance.
-CLAUSES: tuple[tuple[str, Callable[..., Holds]], ...] = (
+CLAUSES = (
     (r"(\w+'*) (not )?in (\w+(?:(?: and | or )\w+)*)", _membership),
     (r"(\w+) != (\w+)", lambda j, k: lambda i: i.means[j] != i.means[k]),
     (r"(\w+) and (\w+) vary over different axes", lambda x, y: lambda i: i.over(x) != i.over(y)),

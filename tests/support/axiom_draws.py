@@ -8,7 +8,7 @@ from axiom_formulas import with_exponents
 from axiom_values import random_numbers, same
 from hypothesis import strategies as st
 
-from mirage_onnx.verify.domain import Domain, Float64
+from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.exponent_pair import ExponentPair
 
 #: What a named exponent may be: the laws of roots do not hold for random functions.
@@ -23,7 +23,7 @@ def equal(i, sizes, seed):
     In the field exp(a + b) = exp(a) exp(b), and functions and maxima are random otherwise.
     """
     found = []
-    domains: list[Domain] = [ExponentPair(2, np.random.default_rng(seed)), Float64()]
+    domains = [ExponentPair(2, np.random.default_rng(seed)), Float64()]
     for domain in domains:
         rng = np.random.default_rng(seed)
         numbers = random_numbers(domain, (i.lhs, i.rhs), i.axes, sizes, rng)

@@ -5,7 +5,7 @@ from fractions import Fraction
 from axiom_formulas import BINDERS, Formula
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.superopt.egraph import ENode, is_part
+from mirage_onnx.superopt.egraph import is_part
 
 
 def spelling(g, root, pick):
@@ -22,7 +22,7 @@ def spelling(g, root, pick):
         for n in g.nodes(c)
     }
     chosen = _cheapest(g, weight)
-    memo: dict[int, Formula] = {}
+    memo = {}
 
     def visit(c):
         c = g.find(c)
@@ -35,8 +35,8 @@ def spelling(g, root, pick):
 
 
 def _cheapest(g, weight):
-    cost: dict[int, float] = {}
-    chosen: dict[int, ENode] = {}
+    cost = {}
+    chosen = {}
     changed = True
     while changed:
         changed = False

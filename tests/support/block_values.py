@@ -72,7 +72,7 @@ def evaluate(op, args, tiles):
                 for xi, fi in zip(x, f, strict=True):
                     total = total * fi + xi
                 return np.expand_dims(total, loop)
-        result: np.ndarray = ELEMENTWISE[op.op].fn(*args)
+        result = ELEMENTWISE[op.op].fn(*args)
     return result
 
 

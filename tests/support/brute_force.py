@@ -164,7 +164,7 @@ class Enumeration:
                 shared = a + b - size
                 if shared < 0 or shared > b:
                     continue
-                index: dict[tuple[Phase, tuple[int, ...]], list[Value]] = defaultdict(list)
+                index = defaultdict(list)
                 for v in self.levels[b]:
                     for key in combinations(sorted(v.units), shared):
                         index[v.phase, key].append(v)

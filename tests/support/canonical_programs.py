@@ -19,7 +19,7 @@ class _Speller:
 
     def put(self, name, args, phase, **more):
         axes = tuple(sorted({a for i in args for a in self.ops[i].axes}))
-        fields: dict[str, object] = {"axes": axes, "dtype": DType.F32, **more}
+        fields = {"axes": axes, "dtype": DType.F32, **more}
         self.ops.append(BlockOp(name, args, phase=phase, layout=Layout.ELEMENT, **fields))
         return len(self.ops) - 1
 

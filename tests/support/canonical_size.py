@@ -79,7 +79,7 @@ class Sizes:
     """Units: numbers of single operations; the size of values together is that of their union."""
 
     def __init__(self):
-        self._units: dict[Term, frozenset[int]] = {}
+        self._units = {}
         self._count = 0
 
     def units(self, x, known):

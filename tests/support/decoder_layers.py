@@ -66,7 +66,7 @@ def llama_decode(layers, sizes=None):
     net = Net()
     x = net.input(1, 1, sizes.hidden)
     cos, sin = (net.input(1, 1, 1, sizes.head) for _ in range(2))
-    present: list[str] = []
+    present = []
     for _ in range(layers):
         normed = wide_rms(net, x, net.weight(sizes.hidden, scale=1.0))
         attended, keys, values = _attention(net, sizes, normed, cos, sin)

@@ -27,7 +27,7 @@ class Exotic:
 
 
 #: By name, in the order of this file.
-EXOTIC: dict[str, Exotic] = {}
+EXOTIC = {}
 
 
 def with_region(extra=None, opset=21):

@@ -31,7 +31,7 @@ class Fragile:
     params: tuple[KernelParams, ...]
 
 
-FRAGILE: list[Fragile] = []
+FRAGILE = []
 
 
 def fragile(golden, right_when, extents, *params):

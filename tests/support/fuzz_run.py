@@ -22,7 +22,7 @@ class Worker:
     """A process that takes one seed at a time; a new one starts where the last has ended."""
 
     def __init__(self):
-        self._process: subprocess.Popen[str] | None = None
+        self._process = None
 
     def ask(self, seed):
         """The answer of ``fuzz_case``, or one with the outcome HANG or CRASH."""

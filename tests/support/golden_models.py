@@ -1,13 +1,10 @@
 """Small ONNX graphs of the golden µGraphs: what exporters write, at realistic extents."""
 
-from collections.abc import Callable
-
 import numpy as np
-import onnx
 from small_models import Net
 
 #: Name -> graph; ``goldens`` says which µGraphs compute it.
-MODELS: dict[str, Callable[[], onnx.ModelProto]] = {}
+MODELS = {}
 
 EPSILON = 1e-5
 

@@ -63,7 +63,7 @@ def region(name):
 
 
 #: golden -> (its graph, numbers of its kernels in launch order)
-_TABLE: dict[str, tuple[str, tuple[KernelParams, ...]]] = {
+_TABLE = {
     "norm_linear": ("norm_linear", (numbers(64, 16, loop_tile=64),)),
     "norm_linear_cluster": ("norm_linear", (numbers(32, 16, cluster=4, loop_tile=64),)),
     "layernorm_linear": ("layernorm_linear", (numbers(64, 16, loop_tile=64),)),
@@ -99,4 +99,4 @@ def golden(name):
     return Golden(name, region(model), parse_ugraph(TEXTS[name]), params)
 
 
-GOLDENS: tuple[Golden, ...] = tuple(golden(name) for name in _TABLE)
+GOLDENS = tuple(golden(name) for name in _TABLE)

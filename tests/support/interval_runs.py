@@ -23,7 +23,7 @@ class Recorder(Float64):
 
     def __init__(self, runs):
         super().__init__(runs)
-        self.seen: dict[str, tuple[float, float]] = {}
+        self.seen = {}
 
     def elementwise(self, op, *args):
         name, _, site = op.partition("@")

@@ -1,8 +1,8 @@
 """Programs for the search: linear layers that share an input, follow each other or are adapted."""
 
-from search_expectations import Entry, Expected, entry
+from search_expectations import Expected, entry
 
-LINEARS: dict[str, Entry] = {}
+LINEARS = {}
 TOKENS, HIDDEN, INNER, RANK = 8, 4096, 14336, 16
 #: Both contractions of x in one loop.
 SHARED_LOOP = Expected(kernels=1, contractions=2, accumulators=2)

@@ -1,18 +1,15 @@
 """Mistakes with time: accumulators, the loop, running maxima, merges of partial results."""
 
-from collections.abc import Iterator
 from fractions import Fraction
 
 from draft import ACCUMULATORS, LEAVES, Draft, each, users
 
 from mirage_onnx.ir.ops import ELEMENTWISE
-from mirage_onnx.ir.ugraph import Kernel, Phase
+from mirage_onnx.ir.ugraph import Phase
 
 UNARY = (*(name for name, e in ELEMENTWISE.items() if e.arity == 1), "powr")
 BINARY = tuple(name for name, e in ELEMENTWISE.items() if e.arity == 2)
 LOOP, POST = Phase.LOOP, Phase.POST
-
-Mutants = Iterator[Kernel]
 
 
 def _last(draft, value):
@@ -146,7 +143,7 @@ def into_the_loop(kernel):
         if op.phase is not POST or op.op in (*ACCUMULATORS, *LEAVES):
             continue
         draft = Draft(kernel)
-        copies: dict[int, int] = {}
+        copies = {}
         inner = _looped(kernel, draft, j, copies)
         found = [a for a in copies if kernel.ops[a].op in ACCUMULATORS]
         if not found:

@@ -4,16 +4,13 @@ A mutation of messages changes a parsed model in place and says nothing of the r
 refused, or still be a model.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 Rng = np.random.Generator
-Change = Callable[[onnx.ModelProto, Rng], None]
 
 #: Whole numbers at the edges of what fields of models hold.
 EDGES = (0, 1, -1, 2, 127, 255, 1 << 16, (1 << 31) - 1, -(1 << 31), 1 << 31, 1 << 40,
@@ -118,7 +115,7 @@ def _field(number, data):
     return key + bytes([size]) + data
 
 
-BYTES: dict[str, Callable[[bytearray, Rng], bytes]] = {
+BYTES = {
     "flips": _flips, "cut": _cut, "hole": _hole, "noise": _noise, "repeat": _repeat,
     "no text": _names, "deep": _deep, "nothing": lambda data, rng: b"",
     "only noise": lambda data, rng: rng.bytes(99),
@@ -169,7 +166,7 @@ def _attribute_type(model, rng):
     else:
         name = a.name
         a.Clear()
-        values: tuple[Any, ...] = (1, 0.5, "text", [1, 2], [0.5], ["a"],
+        values = (1, 0.5, "text", [1, 2], [0.5], ["a"],
                                    numpy_helper.from_array(np.ones(2)))  # fmt: skip
         a.CopyFrom(helper.make_attribute(name, _pick(rng, values)))
 
@@ -330,7 +327,7 @@ def _sparse(model, rng):
         model.graph.initializer.remove(tensor)
 
 
-MESSAGES: dict[str, Change] = {
+MESSAGES = {
     "drop attribute": _drop_attribute, "attribute value": _attribute_value,
     "attribute type": _attribute_type, "attribute twice": _attribute_twice, "dims": _dims,
     "value type": _value_type, "weight dims": _weight_dims, "weight type": _weight_type,

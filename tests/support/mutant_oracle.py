@@ -154,7 +154,7 @@ def _case(case, name, is_logit, shape, rng):
 
 def instantiated(graph, extents, sizes):
     """Numbers of kernels that split every axis into so many parts, as far as it has elements."""
-    params: list[KernelParams] = []
+    params = []
     for kernel in graph.kernels:
         done = UGraph(graph.tensors, graph.kernels[: len(params)])
         params.append(_numbers(kernel, ugraph_extents(done, params, extents), sizes))

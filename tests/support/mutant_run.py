@@ -4,15 +4,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from text_mutants import Mutant, mutants
+from text_mutants import mutants
 
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator import EmulationError, compile_kernels
-from mirage_onnx.emulator.run import Order
 
 #: Mutants of one translation unit: compiling many together costs little more than one.
 UNIT = 24
-ORDERS: tuple[Order, ...] = ("ascending", "descending")
+ORDERS = ("ascending", "descending")
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Subject:
 
     def noticed(self, found):
         """Mutants that compile, with the kind of error or the wrong output; "" for a survivor."""
-        results: list[tuple[Mutant, str]] = []
+        results = []
         for start in range(0, len(found), UNIT):
             results += self._unit(found[start : start + UNIT])
         return results

@@ -25,7 +25,7 @@ def p(*tile, c=1, w=2, s=2):
 
 
 #: graph of tests/codegen, extents of a0 a1 a2 a3, numbers
-GENERATED: tuple[tuple[str, tuple[int, ...], KernelParams], ...] = (
+GENERATED = (
     ("scaled", (11, 200, 40), p(24, 16, w=1, s=3)),
     ("scaled:bf16", (11, 264, 40), p(32, 16, c=2, w=2, s=1)),
     ("small_third", (11, 360, 40, 12), p(32, 16, c=2, w=2, s=1)),

@@ -1,7 +1,5 @@
 """What the verifier says of mutants, beside what they compute."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -66,7 +64,7 @@ def judged(golden, *, every=1, first=0):
         start = time.process_time()
         stage, reason = verdict(golden, mutant)
         took = 1e3 * (time.process_time() - start)
-        differs: str | None = "ill-formed"
+        differs = "ill-formed"
         if stage != "ill-formed":
             found = (difference(mutant, scene) for scene in stages)
             differs = next((d for d in found if d is not None), None)

@@ -2,7 +2,6 @@
 then, equivalent) program that differs from a golden µGraph by one such mistake.
 """
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -10,11 +9,6 @@ import loop_mutations as loop
 import map_mutations as maps
 import value_mutations as value
 from draft import replaced
-
-from mirage_onnx.ir.ugraph import Kernel, UGraph
-
-OfKernel = Callable[[Kernel], Iterator[Kernel]]
-OfGraph = Callable[[UGraph], Iterator[UGraph]]
 
 
 def _in_each_kernel(fn):
@@ -26,7 +20,7 @@ def _in_each_kernel(fn):
     return mutants
 
 
-_OF_KERNELS: tuple[OfKernel, ...] = (
+_OF_KERNELS = (
     # time
     loop.drop_accumulator, loop.duplicate_accumulator, loop.loop_off_by_one,
     loop.missing_rescale, loop.merge_unscaled, loop.stale_value, loop.wrong_maximum,
@@ -41,12 +35,12 @@ _OF_KERNELS: tuple[OfKernel, ...] = (
     value.duplicate_summand, value.operand_order, value.other_argument,
     value.broadcast_argument, value.cast, value.other_function,
 )  # fmt: skip
-_OF_GRAPHS: tuple[OfGraph, ...] = (
+_OF_GRAPHS = (
     maps.loaded_tensor, maps.broadcast_axis, maps.memory_order, maps.kernels,
 )  # fmt: skip
 
 #: Kind -> all mutants of a graph; a mutant belongs to the first kind that makes it.
-KINDS: dict[str, OfGraph] = {
+KINDS = {
     **{fn.__name__: _in_each_kernel(fn) for fn in _OF_KERNELS},
     **{fn.__name__: fn for fn in _OF_GRAPHS},
 }
@@ -55,7 +49,7 @@ KINDS: dict[str, OfGraph] = {
 @cache
 def mutants(graph):
     """(kind, mutant), every mutant once."""
-    found: dict[UGraph, str] = {}
+    found = {}
     for kind, make in KINDS.items():
         for mutant in make(graph):
             if mutant != graph:

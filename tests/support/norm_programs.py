@@ -1,9 +1,9 @@
 """Programs for the search: normalisations, what is written around them, and rows of one tensor."""
 
 import numpy as np
-from search_expectations import Entry, Expected, entry
+from search_expectations import Expected, entry
 
-NORMS: dict[str, Entry] = {}
+NORMS = {}
 HIDDEN = 4096
 ROW = Expected(kernels=1)
 

@@ -78,7 +78,7 @@ def _stored_bytes(region, tensors, roots):
     outputs = {o.tensor.name for o in region.outputs}
     readers = [s for s in region.steps if s.op not in FREE]
     used = outputs | {i for s in readers for i in s.inputs if isinstance(i, str)}
-    widths: dict[str, list[int]] = defaultdict(list)
+    widths = defaultdict(list)
     for name in tensors:
         if name in used:
             widths[roots[name]].append(_width(tensors[name]))

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ def interpret_plainly(domain, graph, params, extents, inputs):
     """
     extents = ugraph_extents(graph, params, extents)
     tensors = {t.name: t for t in graph.tensors}
-    env: dict[str, Named] = {}
+    env = {}
     for t in graph.tensors:
         if t.role in ("input", "weight"):
             env[t.name] = Named(inputs[t.name].aligned(t.axes), t.axes)
@@ -53,8 +52,8 @@ class _Run:
         numbers += [self.params.loop_tile] if self.kernel.loop else []
         if len(self.params.tile) != len(self.kernel.grid) or min(numbers) < 1:
             raise ValueError(f"kernel {self.kernel.name} has numbers {self.params.to_text()}")
-        sinks: dict[str, np.ndarray] = {}
-        written: dict[str, np.ndarray] = {}
+        sinks = {}
+        written = {}
         for save in self.kernel.saves:
             shape = tuple(self.extents[a] for a in self.tensors[save.tensor].axes)
             written[save.tensor] = np.zeros(shape, dtype=bool)
@@ -83,7 +82,7 @@ class _Run:
         if name not in sinks:
             sinks[name] = np.empty((data.shape[0], *written[name].shape), dtype=data.dtype)
         # The ellipsis makes it a view, also where the tensor is a scalar.
-        inner: tuple[Any, ...] = (..., *slot)
+        inner = (..., *slot)
         old, mask = sinks[name][(slice(None), *slot)], written[name][inner]
         both_nan = (old != old) & (data != data)
         if (mask & ((old != data) & ~both_nan)).any():
@@ -119,12 +118,12 @@ class _Run:
     def _block(self, block):
         """The values of every rank; those of the loop are those of its last iteration."""
         ranks = range(self.params.cluster if self.kernel.cluster else 1)
-        values: list[list[Named]] = [[] for _ in ranks]
-        sums: list[dict[int, Named]] = [{} for _ in ranks]
+        values = [[] for _ in ranks]
+        sums = [{} for _ in ranks]
         for rank in ranks:
             walk = self._walk(block, rank)
             # An empty piece has no iterations; one over no elements gives the shapes.
-            running: dict[int, Named] = {}
+            running = {}
             for step in walk or [(0, 0)]:
                 values[rank] = self._iterate(block, rank, step, running)
                 self._accumulate(values[rank], sums[rank])

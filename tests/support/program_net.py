@@ -30,8 +30,8 @@ class ProgramNet(Net):
 
     def __init__(self):
         super().__init__()
-        self.declared: list[str] = []
-        self.values: dict[str, np.ndarray] = {}
+        self.declared = []
+        self.values = {}
 
     def weight(self, *shape, scale=None):
         """A weight of this shape; ``scale`` belongs to the data, which there is none of."""

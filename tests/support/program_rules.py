@@ -4,13 +4,10 @@ A rule looks at the program alone, never at what the search found, so that the n
 it explains can be counted, and a program that no rule explains is a hole in the search.
 """
 
-from collections.abc import Callable
 from fractions import Fraction
 from itertools import combinations
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.term import Term
-from mirage_onnx.ir.ugraph import Kernel
 from mirage_onnx.superopt.canonical import block_terms, in_order
 
 
@@ -85,7 +82,7 @@ def _powers(chains):
 
 def divides_and_multiplies(kernel):
     """No cancellation: what divides is no factor elsewhere, to whatever power."""
-    found: dict[Term, set[Fraction]] = {}
+    found = {}
     for base, e in _powers(_program(kernel)[1]):
         found.setdefault(base, set()).add(e)
     return any(len(es) > 1 and min(es) < 0 for es in found.values())
@@ -140,7 +137,7 @@ def adds_before_a_contraction(kernel):
 def leaves_some_factors_inside(kernel):
     """Of the factors that a sum can do without all are pulled out or none: some cost more."""
     order, chains = _program(kernel)
-    sums: set[Term] = set()
+    sums = set()
     for h in order:
         if h.op.op in ("matmul", "sum"):
             inside = [f for a in h.args for f in _factors(a)]
@@ -153,7 +150,7 @@ def leaves_some_factors_inside(kernel):
     return any(len(fs) > 1 and sums & set(fs) for fs in products)
 
 
-RULES: tuple[Callable[[Kernel], bool], ...] = (
+RULES = (
     accumulates_no_tile,
     sums_a_product,
     contracts_equal_axes,

@@ -1,7 +1,6 @@
 """Random formulas, each with a second spelling that is equal, nearly equal or not equal at all."""
 
 import random
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -36,7 +35,7 @@ _UNARY = ("exp", "exp", "log", "sqrt", "neg", "sigmoid", "square", "total", "top
 _BINARY = ("add", "sub", "mul", "div", "max")
 
 #: What may stand for a node: by its head, and for every node. Not all of it is true.
-_REWRITES: dict[str, tuple[Callable[..., Raw], ...]] = {
+_REWRITES = {
     "exp": (
         lambda n, a: exp(a - C) * exp(C),
         lambda n, a: exp(a - top(X)) * exp(top(X)),
@@ -68,7 +67,7 @@ _REWRITES: dict[str, tuple[Callable[..., Raw], ...]] = {
     "sum": (lambda n, a: n * size(), lambda n, a: a),
     "rmax": (lambda n, a: n + 1, lambda n, a: a),
 }
-_ANY: tuple[Callable[[Raw], Raw], ...] = (
+_ANY = (
     lambda n: log(exp(n)),
     lambda n: exp(log(n)),
     lambda n: n * 2 * Fraction(1, 2),
@@ -123,7 +122,7 @@ def _replace(x, old, new):
     args = tuple(_replace(a, old, new) for a in x.args)
     if x.op not in ("sum", "rmax"):
         return Raw(x.op, args, x.attr, tuple(sorted({a for y in args for a in y.axes})))
-    gone: tuple[str, ...] = x.attr
+    gone = x.attr
     if not set(gone) <= set(args[0].axes):
         return args[0]
     return Raw(x.op, args, gone, tuple(a for a in args[0].axes if a not in gone))

@@ -11,7 +11,6 @@ from mirage_onnx.codegen.candidates import emit_candidate
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.emulator.failure import EmulationError
-from mirage_onnx.emulator.run import Order
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.target import H200
@@ -98,7 +97,7 @@ def judged(case, got):
 def emulate(subject, module, at):
     """Runs kernels ``at`` of a module in both orders of threads, which must give the same bits."""
     case = subject.case
-    orders: tuple[Order, ...] = ("ascending", "descending")
+    orders = ("ascending", "descending")
     results = []
     temps = [t.name for t in case.graph.tensors if t.role == "temp"]
     try:

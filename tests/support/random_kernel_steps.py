@@ -1,6 +1,5 @@
 """Random steps on a block graph: elementwise chains, axes and extents, partners of a value."""
 
-from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
 from typing import TypeVar
@@ -23,7 +22,7 @@ EXPONENTS = [
     Fraction(n, d)
     for n, d in ((3, 1), (5, 1), (-2, 1), (1, 3), (-3, 2), (5, 2), (1, 2), (4, 1), (-1, 2), (-1, 1))
 ]
-CONSTANTS: list[Fraction | str] = [Fraction(1, 3), Fraction(-2), Fraction(1, 100000), "pi"]
+CONSTANTS = [Fraction(1, 3), Fraction(-2), Fraction(1, 100000), "pi"]
 #: What coarse inputs are compared with.
 COARSE = (Fraction(0), Fraction(1, 2), Fraction(-1), Fraction(1))
 #: Bound on the product of the extents of a kernel's axes, and on how many are large.
@@ -49,7 +48,7 @@ def axis(b, role):
     """A new axis."""
     room = MOST_ELEMENTS // prod(b.extents.values())
     large = sum(n > MEDIUM[-1] for n in b.extents.values())
-    sizes: Sequence[int] = (SMALL, MEDIUM, BIG)[often(b.rng, *ROLES[role])]
+    sizes = (SMALL, MEDIUM, BIG)[often(b.rng, *ROLES[role])]
     if sizes is BIG and large >= MOST_BIG:
         sizes = MEDIUM
     if role == "batch":

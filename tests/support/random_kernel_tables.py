@@ -1,13 +1,6 @@
 """What random programs consist of and what became of them, as tables."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from mirage_onnx.ir.ugraph import Layout, is_part_axis
-
-if TYPE_CHECKING:
-    pass
 
 #: A cell of the table (operation, element type, layout) is covered if it has so many values.
 ENOUGH = 20
@@ -43,7 +36,7 @@ def features(case):
 
 
 def _is_chained(kernel):
-    after: list[bool] = []
+    after = []
     chained = False
     for op in kernel.ops:
         before = any(after[a] for a in op.args)

@@ -19,15 +19,7 @@ from random_kernel_wishes import CHAINED, wish_of
 
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.text import print_ugraph
-from mirage_onnx.ir.ugraph import (
-    BlockOp,
-    Kernel,
-    KernelParams,
-    KTensor,
-    UGraph,
-    is_part_axis,
-    ugraph_extents,
-)
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph, is_part_axis, ugraph_extents
 from mirage_onnx.verify.wellformed import check_ugraph
 
 HALVES = {DType.F16: 0.42, DType.BF16: 0.36, DType.F32: 0.22}
@@ -82,8 +74,8 @@ def _drawn(seed, attempt):
     # A kind that is seldom accepted is as frequent as it should be.
     form = pick(random.Random(seed), FORMS)
     half = pick(rng, HALVES)
-    tensors: list[KTensor] = []
-    kinds: dict[str, str] = {}
+    tensors = []
+    kinds = {}
     narrow = pick(rng, NARROW)
     wish = wish_of(seed, attempt)
     if wish is not None:
@@ -148,8 +140,8 @@ def _finished(b):
         if needed[i]:
             for a in b.ops[i].args:
                 needed[a] = True
-    place: dict[int, int] = {}
-    ops: list[BlockOp] = []
+    place = {}
+    ops = []
     for i, op in enumerate(b.ops):
         if needed[i]:
             place[i] = len(ops)

@@ -1,9 +1,7 @@
 """Random chains of reshapes, transpositions and repetitions between things that compute."""
 
-from collections.abc import Callable, Sequence
 from math import prod
 
-from random_models import Pick
 from small_models import Net
 
 Shape = tuple[int, ...]
@@ -12,7 +10,7 @@ Shape = tuple[int, ...]
 def random_layout_model(pick, operations):
     """A model whose last value depends on every operation; no dimension of the inputs is prime."""
     net = Net()
-    shape: Shape = pick(((4, 6, 8), (6, 16), (1, 8, 12), (2, 2, 4, 3), (24,)))
+    shape = pick(((4, 6, 8), (6, 16), (1, 8, 12), (2, 2, 4, 3), (24,)))
     x = net.input(*shape)
     for _ in range(operations):
         x, shape = pick(OPERATIONS)(net, pick, x, shape)
@@ -79,8 +77,7 @@ def _contract(net, pick, x, shape):
     return net.MatMul(x, net.weight(shape[-1], columns)), (*shape[:-1], columns)
 
 
-_Operation = Callable[[Net, Pick, str, Shape], tuple[str, Shape]]
-OPERATIONS: Sequence[_Operation] = (
+OPERATIONS = (
     _reshape, _reshape, _reshape, _transpose, _transpose, _expand, _unary, _binary, _reduce,
     _contract,
 )  # fmt: skip

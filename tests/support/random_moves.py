@@ -6,7 +6,6 @@ moves stay available, so they are shared. Where a function has a domain (divisio
 exp in 16 bits), a move first makes an argument inside it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -216,8 +215,7 @@ def _broadcast(x, y):
     return tuple(map(max, x.shape, y.shape))
 
 
-Move = Callable[[Growing], bool]
-MOVES: tuple[Move, ...] = (
+MOVES = (
     contract, contract, contract, compare, reduce, reduce, reduce, bounded, piecewise, exponential,
     root, logarithm, divide, divide, combine, combine, combine, scale, scale,
 )  # fmt: skip

@@ -48,7 +48,7 @@ class _Block:
     ranked: list[bool] = field(default_factory=list)
 
     def add(self, op, args, phase, *, ranked=False, **more):
-        cuts: dict[str, frozenset[str]] = {}
+        cuts = {}
         for a in args:
             cuts |= self.by[a]
         gone = more.get("reduced", ())
@@ -178,8 +178,8 @@ def _kernel(rng, name, tensors, carrier, role):
         block.load(rng.choice(tensors), Phase.POST)
     for _ in range(rng.randint(0, 4)):
         block.step(Phase.POST)
-    saves: list[Save] = []
-    made: list[KTensor] = []
+    saves = []
+    made = []
     for x in rng.sample(block.values(Phase.POST), len(block.values(Phase.POST))):
         saved = block.save(f"{name}s{len(saves)}", block.agree(x), carrier, role)
         if saved is not None and len(saves) < 2:

@@ -133,11 +133,11 @@ def graph_of(x):
     Where that axis is reduced over, there is one block.
     """
     grid = tuple(a for a in x.axes[:1] if a not in _reduced(x))
-    values: list[BlockOp] = []
+    values = []
 
     def visit(node):
         args = tuple(visit(a) for a in node.args)
-        fields: dict[str, object] = {}
+        fields = {}
         op = node.op
         if op == "input":
             cut = tuple(a if a in node.axes else None for a in grid)

@@ -68,8 +68,8 @@ def chain():
     y = net.Add(net.MatMul(g, net.weight(64, 64)), h)
     model = net.model(y)
     found = matches(model).candidates
-    regions: list[Region] = []
-    taken: set[str] = set()
+    regions = []
+    taken = set()
     for name in (h, g, y):
         mine = [
             c for c in found

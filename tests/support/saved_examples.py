@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import saved_references as references
-from saved_writer import Graph, Json, Triple
+from saved_writer import Graph, Json
 
 import mirage_onnx as mi
 from mirage_onnx.importer.kernel_graph import KernelGraph
 
-ROWS: Triple = (0, -1, -1)
-COLUMNS: Triple = (1, -1, -1)
+ROWS = (0, -1, -1)
+COLUMNS = (1, -1, -1)
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def column_means_reference():
     return g
 
 
-EXAMPLES: dict[str, Example] = {
+EXAMPLES = {
     "norm_linear": Example(lambda: references.norm_linear((8, 8), (8, 8)), norm_linear),
     "gated": Example(lambda: references.gated_mlp((8, 8), (8, 8)), gated),
     "low_rank": Example(lambda: references.lora((4, 8), (8, 8), (8, 4), (4, 8)), low_rank),

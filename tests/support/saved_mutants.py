@@ -5,7 +5,6 @@ like it. Many compute the same as before; the oracle says which.
 """
 
 import copy
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -45,9 +44,6 @@ def name_of(op):
 
 def renamed(op, name):
     op["op_type"] = f"{op['op_type'][:3]}{name}_op"
-
-
-Edit = Callable[[Graph], None]
 
 
 def map_edits(graph, field):
@@ -167,7 +163,7 @@ def number_edits(graph):
                     yield lambda x, n=n, g=g, v=number: blocks(x)[n]["grid_dim"].update({g: v})
 
 
-KINDS: dict[str, Callable[[Graph], Iterator[Edit]]] = {
+KINDS = {
     "input map": lambda g: map_edits(g, "input_map"),
     "loop map": loop_edits,
     "output map": lambda g: map_edits(g, "output_map"),

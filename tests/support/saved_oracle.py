@@ -5,17 +5,15 @@ JSON and numpy arrays only, and shares nothing with the reader under ``mirage_on
 graph that is not executable as written raises ``NotExecutableError``.
 """
 
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
 import numpy as np
 from scipy import special
 
-Array = np.ndarray
 Json = dict[str, Any]
 
-UNARY: dict[str, Callable[[Array], Array]] = {
+UNARY = {
     "exp": np.exp,
     "square": np.square,
     "sqrt": np.sqrt,
@@ -29,12 +27,7 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     "reduction_1": lambda x: x.sum(axis=1, keepdims=True),
     "reduction_2": lambda x: x.sum(axis=2, keepdims=True),
 }
-BINARY: dict[str, Callable[[Array, Array], Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-}
+BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 
 
 class NotExecutableError(ValueError):
@@ -48,7 +41,7 @@ def need(condition, otherwise):
 
 def run_saved(graph, inputs):
     """The outputs of one kernel graph on float64 inputs, in the order of its output operators."""
-    env: dict[int, Array] = {}
+    env = {}
     given = iter(inputs)
     outputs = []
     for op in graph:
@@ -115,7 +108,7 @@ def run_kernel(op, inputs):
     block = op["bgraph"]
     tensors = {t["guid"]: x for t, x in zip(op["input_tensors"], inputs, strict=True)}
     grid = [block["grid_dim"][g] for g in "xyz"]
-    results: dict[int, Array] = {}
+    results = {}
     for index in product(*map(range, grid)):
         for saved, tile in run_block(block, tensors, grid, index):
             guid = saved["dtensor"]["guid"]
@@ -151,8 +144,8 @@ def piece(x, dim, index, count):
 def run_block(block, tensors, grid, index):
     """The output operators of a block with their tiles."""
     loop, chunk = block["forloop_range"], block["reduction_dimx"]
-    sums: dict[int, Array] = {}
-    env: dict[int, Array] = {}
+    sums = {}
+    env = {}
     for iteration in range(loop):
         env = {}
         for op in block["operators"]:
@@ -180,7 +173,7 @@ def run_block(block, tensors, grid, index):
                 x = calculate(kind, [fetch(env, t) for t in op["input_tensors"]], chunk)
             need(len(op["output_tensors"]) == 1, f"{kind} has one result")
             store(env, op["output_tensors"], [x])
-    post: dict[int, Array] = {}
+    post = {}
     for op in block["operators"]:
         kind = op["op_type"].removeprefix("tb_").removesuffix("_op")
         if kind.startswith("accum_"):

@@ -4,11 +4,9 @@ Shapes and operations are those of its benchmark scripts (notes: shared/notes/mi
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import mirage_onnx as mi
-from mirage_onnx.importer.kernel_graph import KernelGraph
 
 ROOT = Path(__file__).parents[2]
 VARIABLE = "MIRAGE_SAVED_MUGRAPHS"
@@ -65,10 +63,8 @@ def norm_transformer(x):
     return g
 
 
-Reference = tuple[Callable[..., KernelGraph], tuple[Shape, ...]]
-
 #: File -> the program and the shapes of its inputs.
-REFERENCES: dict[str, Reference] = {
+REFERENCES = {
     "gated_mlp.json": (gated_mlp, ((8, 4096), (4096, 4096))),
     "gqa_bs1.json": (attention, ((2, 256, 64), (2, 64, 4096), (2, 4096, 64))),
     "lora.json": (lora, ((16, 256), (256, 4096), (256, 16), (16, 4096))),

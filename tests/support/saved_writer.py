@@ -4,16 +4,13 @@ A tensor is an int, its ``guid``. ``recorded`` fills in every shape; it is what 
 graph as consistent with itself as what a search would save.
 """
 
-from __future__ import annotations
-
 import copy
 from itertools import count
 from typing import Any
 
 Json = dict[str, Any]
 Shape = tuple[int, ...]
-Triple = tuple[int, int, int]
-NOWHERE: Triple = (-1, -1, -1)
+NOWHERE = (-1, -1, -1)
 FLOAT16 = 921
 
 
@@ -26,7 +23,7 @@ class Kernel:
 
     def __init__(self, names, grid, loop, chunk):
         self._names = names
-        self.operators: list[Json] = []
+        self.operators = []
         self.block = {
             "block_dim": {"x": 128, "y": 1, "z": 1},
             "forloop_range": loop,
@@ -62,7 +59,7 @@ class Graph:
 
     def __init__(self):
         self._names = count(1000)
-        self.operators: list[Json] = []
+        self.operators = []
 
     def input(self, *shape):
         out = next(self._names)
@@ -120,7 +117,7 @@ def recorded(operators):
         MisfitError: there are no shapes that fit.
     """
     graph = copy.deepcopy(operators)
-    shapes: dict[int, Shape] = {}
+    shapes = {}
     for op in graph:
         kind = op["op_type"].removeprefix("kn_").removesuffix("_op")
         if kind == "input":
@@ -143,10 +140,10 @@ def _record_kernel(op, device):
     block = op["bgraph"]
     grid = [block["grid_dim"][g] for g in "xyz"]
     loop, chunk = block["forloop_range"], block["reduction_dimx"]
-    shapes: dict[int, Shape] = {}
-    post: dict[int, bool] = {}
-    reads: list[Json] = []
-    writes: list[Json] = []
+    shapes = {}
+    post = {}
+    reads = []
+    writes = []
     for inner in block["operators"]:
         kind = inner["op_type"].removeprefix("tb_").removesuffix("_op")
         arguments = [t["guid"] for t in inner["input_tensors"]]

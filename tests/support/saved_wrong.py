@@ -121,7 +121,7 @@ def dangling_operand(g):
     op(g, "matmul")["output_tensors"][0]["guid"] += 10_000
 
 
-WRONG: tuple[Wrong, ...] = (
+WRONG = (
     Wrong("the division by the norm is missing", "norm_linear", 0, without("div")),
     Wrong("the norm is a sum", "norm_linear", 0, to("accum_red_ld_rms", "accum_red_ld_sum")),
     Wrong("the norm is a mean", "norm_linear", 1, to("accum_red_ld_rms", "accum_red_ld_mean")),

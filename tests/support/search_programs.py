@@ -4,19 +4,15 @@ Every one is a graph of primitive operators at the sizes of a real model; the fi
 say what it is.
 """
 
-from collections.abc import Callable
 from functools import cache
 
 from attention_programs import ATTENTIONS
 from linear_programs import LINEARS
 from norm_programs import NORMS
 from program_net import region
-from search_expectations import Entry, Expected
 
-from mirage_onnx.ir.region import Region
-
-ENTRIES: dict[str, Entry] = {**NORMS, **LINEARS, **ATTENTIONS}
-EXPECTED: dict[str, Expected] = {name: e.expected for name, e in ENTRIES.items()}
+ENTRIES = {**NORMS, **LINEARS, **ATTENTIONS}
+EXPECTED = {name: e.expected for name, e in ENTRIES.items()}
 
 
 def _once(e):
@@ -24,4 +20,4 @@ def _once(e):
 
 
 #: Name -> its region of all nodes, which is made once.
-PROGRAMS: dict[str, Callable[[], Region]] = {name: _once(e) for name, e in ENTRIES.items()}
+PROGRAMS = {name: _once(e) for name, e in ENTRIES.items()}

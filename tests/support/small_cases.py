@@ -1,7 +1,7 @@
 """Sizes of the speed table's rows that a CPU computes at once."""
 
 #: Every row at a size that a CPU computes at once.
-SMALL: dict[str, dict[str, int]] = {
+SMALL = {
     "rmsnorm_linear": {"batch": 5, "hidden": 192, "out": 160},
     "gated_mlp": {"batch": 5, "hidden": 192, "out": 160},
     "llama_mlp": {"batch": 2, "hidden": 128, "inner": 288},

@@ -14,7 +14,6 @@ from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.cuts import find_candidates
 from mirage_onnx.superopt.search import search
 from mirage_onnx.target import H200
-from mirage_onnx.verify.prover import Prove
 from mirage_onnx.verify.prover import prover as region_prover
 from mirage_onnx.verify.weights import sample_weights
 
@@ -25,9 +24,9 @@ class Net:
     def __init__(self, dtype=np.float16, prefix="", seed=0, opset=20):
         self.dtype, self.prefix, self.opset = np.dtype(dtype), prefix, opset
         self.rng = np.random.default_rng(seed)
-        self.nodes: list[onnx.NodeProto] = []
-        self.inputs: list[onnx.ValueInfoProto] = []
-        self.weights: list[onnx.TensorProto] = []
+        self.nodes = []
+        self.inputs = []
+        self.weights = []
 
     def _name(self, kind):
         return f"{self.prefix}{kind}{len(self.nodes) + len(self.inputs) + len(self.weights)}"
@@ -100,7 +99,7 @@ def region_of(model, **sizes):
 
 def prover(loaded=None):
     """What the pipeline passes to the search: proof, then safety in floating point."""
-    own: dict[int, Prove] = {}
+    own = {}
 
     def prove(region, graph, params):
         if id(region) not in own:

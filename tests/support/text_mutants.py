@@ -61,7 +61,7 @@ def _other(*choices):
     return lambda match: tuple(c for c in choices if c != match[0])
 
 
-KINDS: tuple[Kind, ...] = (
+KINDS = (
     # synchronisation taken away, one statement at a time
     Kind("block barrier gone", r"ptx::sync_block\(\);", _gone),
     Kind("warp barrier gone", r"ptx::sync_warp\(\);", _gone),

@@ -91,7 +91,7 @@ def test_measured_elsewhere(monkeypatch):
     declared = declared_sizes(program, {"batch": [2, 64, 512, 1 << 30]})
     dynamic = Dynamic(program, declared, lambda sizes: {}, H200, 0.0)
     region = find_candidates(program, sizes=declared.typical).candidates[-1].region
-    seen: list[int] = []
+    seen = []
 
     def measure(loaded, region, *rest):
         seen.append(region.extents[next(iter(region.runtime))])  # type: ignore[attr-defined]

@@ -1,7 +1,6 @@
 """Refusals before and after a search, from predicted times."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from golden_graphs import golden_graph
@@ -71,6 +70,6 @@ def test_tiled_programs_are_expected_to_take_longer():
     assert expected_us(tiled) == TILED_FACTOR * 10.0 + TILED_EXTRA_US
     assert expected_us(rows) == 20.0
     report = SearchReport(0.0, 0, 0, 2, Stop.EXHAUSTED, (), ())
-    proof: Any = SimpleNamespace(draws=3, bound=0.0)
+    proof = SimpleNamespace(draws=3, bound=0.0)
     found = as_expected(SearchResult((Verified(tiled, proof), Verified(rows, proof)), report))
     assert [v.candidate.predicted_us for v in found.candidates] == [20.0, expected_us(tiled)]

@@ -208,7 +208,7 @@ def test_steps_without_a_value_are_inconclusive():
     ("seed", "count"), [(0, 60), pytest.param(1, 3000, marks=pytest.mark.slow)]
 )
 def test_what_is_accepted_is_equal_in_float64(seed, count):
-    outcomes: Counter[tuple[str, bool]] = Counter()
+    outcomes = Counter()
     for want, got in islice(pairs(seed), count):
         error = float64_error(want, got)
         if error is None or error == np.inf:

@@ -316,7 +316,7 @@ def test_numbers_must_be_positive(numbers):
 def test_padding_computes_nothing_that_the_elements_do_not():
     """A domain that watches its arguments (of exp, say) sees no number from outside the tiles."""
 
-    seen: set[float] = set()
+    seen = set()
 
     class Watching(Float64):
         def elementwise(self, op, *args):

@@ -138,7 +138,7 @@ def test_true_errors_are_as_large_as_estimated(given):
 
 
 #: What is lost -> golden, edits, the value to blame.
-LOST: dict[str, tuple[str, tuple[tuple[str, str], ...], str]] = {
+LOST = {
     "the product of gate and sigmoid": (
         "gated_mlp", (("%10 = add %8 %9 : f32", "%10 = add %8 %9 : bf16"),), "%10 of kernel k0"
     ),

@@ -100,7 +100,7 @@ REFUSED_EQUALS = {"residual_norm": 1}
 @pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_mutants_of_own_graphs(name, step, truths):
-    counts: Counter = Counter()
+    counts = Counter()
     found = disagreements(EXAMPLES[name].graphs(), truths[name], step, counts)
     print(f"{name}: {dict(counts)}")
     assert not any("accepted" in f for f in found)
@@ -201,7 +201,7 @@ def test_mutants_of_published_graphs(name):
     assert FOLDER is not None
     truth = Truth(references(scaled_shape)[name], np.random.default_rng(3))
     graphs = [scaled_down(g) for g in json.loads((FOLDER / name).read_text())]
-    counts: Counter = Counter()
+    counts = Counter()
     assert disagreements(graphs, truth, 17, counts) == []
     print(f"{name}: {dict(counts)}")
     assert counts["wrong"]

@@ -3,11 +3,9 @@
 import copy
 import json
 import re
-from collections.abc import Callable
 
 import pytest
 from saved_examples import EXAMPLES
-from saved_writer import Json
 
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.ir.dtype import DType
@@ -36,7 +34,7 @@ def block(graph):
     return graph[2]["bgraph"]
 
 
-BROKEN: dict[str, tuple[Callable[[list[Json]], object], str, str]] = {
+BROKEN = {
     "no operator type": (lambda g: g[0].pop("op_type"), "SAVED_INVALID", "KeyError: 'op_type'"),
     "an operator of the other level": (
         lambda g: g[0].update(op_type="tb_input_op"), "SAVED_INVALID", "no operator of this level"

@@ -2,7 +2,6 @@
 
 import copy
 import re
-from collections.abc import Callable
 
 import pytest
 import saved_references as programs
@@ -10,7 +9,7 @@ from saved_examples import EXAMPLES
 from saved_mutants import operators
 from saved_oracle import NotExecutableError, run_saved
 from saved_values import read
-from saved_writer import Graph, Json, MisfitError, recorded
+from saved_writer import Graph, MisfitError, recorded
 from saved_wrong import op
 
 import mirage_onnx as mi
@@ -21,7 +20,7 @@ COLUMNS = (1, -1, -1)
 
 
 def tensor(o, side="output_tensors", nth=0):
-    found: Json = o[side][nth]
+    found = o[side][nth]
     return found
 
 
@@ -29,9 +28,8 @@ def resized(o, *dims):
     tensor(o)["dim"] = [*dims, *[0] * (4 - len(dims))]
 
 
-Edit = Callable[[list[Json]], object]
 #: Edits of norm_linear, whose shapes are *not* recorded anew.
-CONTRADICTIONS: dict[str, tuple[Edit, str]] = {
+CONTRADICTIONS = {
     "a missing input": (lambda g: g.pop(0), "has 1 inputs, the reference 2"),
     "a missing output": (lambda g: g.pop(), "has 0 outputs, the reference 1"),
     "two outputs": (lambda g: g.append(g[-1]), "has 2 outputs, the reference 1"),

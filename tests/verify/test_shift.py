@@ -22,7 +22,7 @@ def test_goldens_are_shifted_by_their_maxima(given):
 
 
 #: What is wrong -> golden, edits of its text. Each is equal to its region by algebra.
-WRONG: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
+WRONG = {
     "the mask's maximum": ("attention_online", (
         ("%8 = rmax[a1] %7 : f32[a0,a3]", "%8 = rmax[a1] %3 : f32[a3]"),
         ("%9 = run_max %8 : f32[a0,a3]", "%9 = run_max %8 : f32[a3]"),

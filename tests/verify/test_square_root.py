@@ -7,7 +7,6 @@ import pytest
 from raw_programs import C, W, X, Y, exp, graph_of, size, sqrt, to_term, total
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.term import Term
 from mirage_onnx.verify import field
 from mirage_onnx.verify.field import VOID
 from mirage_onnx.verify.interpret_term import interpret_terms
@@ -108,7 +107,7 @@ def test_rows_are_redrawn_until_every_root_exists(arguments):
     rng = np.random.default_rng(2)
     d = SquareRoots(DRAWS, rng)
     before = drawn(d)
-    terms: list[Term] = [to_term(a) for a in arguments]
+    terms = [to_term(a) for a in arguments]
     after = redraw(d, before, terms, EXTENTS, rng)
     for value in interpret_terms(d, terms, after, EXTENTS):
         assert field.is_square(value.data).all()

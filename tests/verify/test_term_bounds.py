@@ -13,7 +13,6 @@ from mutations import mutants
 
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.ops import to_term
-from mirage_onnx.ir.term import Term
 from mirage_onnx.verify import intervals as iv
 from mirage_onnx.verify.adversarial import even_instantiation
 from mirage_onnx.verify.domain import Float64
@@ -68,7 +67,7 @@ SHIFTED = exp(minus(X, top(X)))
 WEIGHT = Fact(Interval(-0.5, 0.5), {"k": 1.5, "b": 0.9})
 
 #: What must be known of a term whatever x, y and s are; w has entries in +-1/2 and columns of 1.5.
-RELATIONS: dict[str, tuple[Term, Interval]] = {
+RELATIONS = {
     "normalised": (t.mul(X, rms(X)), iv.symmetric(sqrt(16))),
     "normalised without epsilon": (
         t.mul(X, t.power(total(t.power(X, 2)), Fraction(-1, 2))), iv.symmetric(1.0)

@@ -6,7 +6,6 @@ import pytest
 from goldens import GOLDENS
 from raw_programs import (
     C,
-    Raw,
     W,
     X,
     Y,
@@ -68,7 +67,7 @@ NORM = sqrt(total(X**2))
 LSE_X, LSE_Y = log(POSITIVE), U + log(total(exp(Y - U)))
 
 #: name, what the region says, what the µGraph computes, the tier that proves them equal
-PROVED: list[tuple[str, Raw, Raw, Tier]] = [
+PROVED = [
     ("no shift", softmax(X, T), softmax(X), FREE),
     ("shift by another maximum", softmax(X, T), softmax(X, U), FREE),
     ("shift by the maximum of all", softmax(X, T), softmax(X, top(T, "i")), FREE),
@@ -111,7 +110,7 @@ PROVED: list[tuple[str, Raw, Raw, Tier]] = [
 ]  # fmt: skip
 
 #: name, region, µGraph
-REFUTED: list[tuple[str, Raw, Raw]] = [
+REFUTED = [
     ("shift in the numerator only", softmax(X, T), exp(X - T) / POSITIVE),
     ("shift in the denominator only", softmax(X, T), exp(X) / total(exp(X - T))),
     ("shift by maxima of columns", softmax(X, T), exp(X - T) / total(exp(X - top(X, "i")))),
@@ -153,7 +152,7 @@ REFUTED: list[tuple[str, Raw, Raw]] = [
 ]  # fmt: skip
 
 #: name, two formulas that are equal on the reals, for reasons that no tier knows
-NOT_KNOWN: list[tuple[str, Raw, Raw]] = [
+NOT_KNOWN = [
     ("max of equals", X, highest(X, X)),
     ("a maximum is shifted", top(X + C), T + C),
     ("scaled by what varies", softmax(X * Y, top(X * Y)), softmax(X * Y, T * Y)),

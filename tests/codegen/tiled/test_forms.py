@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.codegen.tiled.forms import MMA, Form, Geometry, Warps, length, vector
+from mirage_onnx.codegen.tiled.forms import MMA, Form, Warps, length, vector
 from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.codegen.tiled.spot import Spot, digits, owner
 
@@ -81,7 +81,7 @@ def _random_form(rng):
             )
         )
     g, t, rest = sides
-    lanes: Geometry = rng.choice([MMA, vector(1), vector(2)])
+    lanes = rng.choice([MMA, vector(1), vector(2)])
     other = (Piece("z", "", 32, True, 1),)
     total, counts = rng.choice([1, 2, 4, 8]), []
     left = total

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 from scipy import special
 
-from tests.support.primitives.case import F32, U16, U32, Case, case
+from tests.support.primitives.case import F32, U16, U32, case
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 COUNT = 2**18
@@ -161,7 +161,7 @@ def _approximate(name):
     )  # fmt: skip
 
 
-CASES: tuple[Case, ...] = (
+CASES = (
     case(
         "widen", "f16_to_f32 bf16_to_f32 unpack_f16 unpack_bf16 bits_to_f32 f32_to_bits", _WIDEN,
         draw=lambda _: {"x": np.arange(65536, dtype=U16)}, reference=_widen,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.support.primitives.case import U32, Case, case, random_words
+from tests.support.primitives.case import U32, case, random_words
 
 # ---- mbarriers. Shared memory: barriers in the first 64 bytes, then data
 
@@ -251,7 +251,7 @@ _COPY_REMOTE = (
 """
 )
 
-CASES: tuple[Case, ...] = (
+CASES = (
     case(
         "mbarrier_ring",
         "mbarrier_init mbarrier_inval fence_mbarrier_init mbarrier_arrive wait", _RING,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.support.primitives.case import F32, U32, Case, case
+from tests.support.primitives.case import F32, U32, case
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 ROUNDS = 24
@@ -98,7 +98,7 @@ def _shuffle(mode):
     return reference
 
 
-CASES: tuple[Case, ...] = (
+CASES = (
     case(
         "where", "thread lane warp block_x block_y block_z cluster_rank", _WHERE,
         draw=lambda _: {}, outputs={"y": ((16, 64, 7), U32)}, reference=_where,

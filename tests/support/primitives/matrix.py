@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from tests.support.primitives import tensor_core
-from tests.support.primitives.case import F32, U16, U32, Case, case, random_words
+from tests.support.primitives.case import F32, U16, U32, case, random_words
 
 LANE = np.arange(32)
 G, T = LANE // 4, LANE % 4
@@ -195,9 +195,9 @@ def _mma(shape):
     )  # fmt: skip
 
 
-MMA: tuple[Case, ...] = tuple(_mma(shape) for shape in SHAPES)
+MMA = tuple(_mma(shape) for shape in SHAPES)
 
-CASES: tuple[Case, ...] = (
+CASES = (
     *(_ldmatrix(n, transposed) for n in (1, 2, 4) for transposed in (False, True)),
     *(_stmatrix(n, transposed) for n in (1, 2, 4) for transposed in (False, True)),
     case(

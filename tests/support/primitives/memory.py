@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.support.primitives.case import F32, U16, U32, Arrays, Case, case, random_words
+from tests.support.primitives.case import F32, U16, U32, Arrays, case, random_words
 
 _V4 = ("ld_stream_v4", "ld_nc_v4", "ld_v4", "ld_cg_v4", "ld_cs_v4")
 _V4_IF = ("ld_stream_v4_if", "ld_nc_v4_if", "ld_v4_if")
@@ -37,10 +37,7 @@ _LOADS = (
 
 
 def _draw_loads(rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {
-        "x": rng.integers(0, 2**32, (32, 4), dtype=U32),
-        "p": rng.permutation(32).astype(U32),
-    }
+    return {"x": rng.integers(0, 2**32, (32, 4), dtype=U32), "p": rng.permutation(32).astype(U32)}
 
 
 def _loads(given: Arrays) -> dict[str, np.ndarray]:
@@ -136,7 +133,7 @@ _PREFETCH = """
   ptx::st_u32(y + ptx::lane(), ptx::ld_u32(x + ptx::lane()));
 """
 
-CASES: tuple[Case, ...] = (
+CASES = (
     case(
         "loads", " ".join((*_V4, *_V4_IF, *_V2, *_U32, *_F32, *_U16, *_U8)), _LOADS,
         draw=_draw_loads, reference=_loads,

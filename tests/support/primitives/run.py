@@ -7,7 +7,6 @@ that opens no CUDA driver.
 import ctypes
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,7 @@ def device_text(cases):
 def run_on_gpu(gpu, cases, *, repeats):
     """Case -> the outputs of each of its ``repeats`` runs, every one from fresh tensors."""
     cubin = compile_cubin(device_text(cases), gpu.target, name="primitives")
-    found: dict[str, list[dict[str, Any]]] = {}
+    found = {}
     for case in cases:
         found[case.name] = []
         with gpu.scope():

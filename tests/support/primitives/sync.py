@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.support.primitives.case import U32, Case, case, random_words
+from tests.support.primitives.case import U32, case, random_words
 
 # ---- the warp, the block, the cluster: neighbours read what neighbours wrote
 
@@ -223,7 +223,7 @@ def _pdl(given):
     return {"t": t, "y": given["x"] ^ np.roll(t, -64)}
 
 
-CASES: tuple[Case, ...] = (
+CASES = (
     case(
         "sync_warp", "sync_warp", _SYNC_WARP, draw=random_words(64), reference=_turns(32, 1),
         outputs={"y": ((64,), U32)}, block=64, smem=256,

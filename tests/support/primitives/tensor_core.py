@@ -8,7 +8,6 @@ Published models of the same chip: arXiv 2511.10909 and 2512.07004.
 """
 
 import os
-from collections.abc import Callable
 
 import numpy as np
 
@@ -16,8 +15,6 @@ FRACTION = 25
 LEAST_EXPONENT = -133
 #: Of each kind of data; more of them are a longer search for a difference.
 TILES = int(os.environ.get("MMA_TILES", "24"))
-
-Operands = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def split(x):
@@ -185,7 +182,7 @@ def _specials(rng, dtype, k):
     return made[0], made[1], made[2]
 
 
-DATA: dict[str, Callable[[np.random.Generator, np.dtype, int], Operands]] = {
+DATA = {
     "integers": _integers, "normal": _normal, "wide": _wide, "cancelling": _cancelling,
     "sparse": _sparse, "same sign": _same_sign, "subnormal": _subnormal,
     "vanishing": _vanishing, "any bits": _any_bits, "specials": _specials,
