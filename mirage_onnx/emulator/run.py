@@ -8,6 +8,7 @@ collective runs when its last lane arrives. What is checked is listed by ``failu
 import ctypes
 import re
 import threading
+import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
@@ -100,6 +101,7 @@ class Module:
             ctypes.POINTER(_Launch),
             ctypes.POINTER(_Failure),
         )
+        weakref.finalize(self, self._library.emu_release).atexit = False
 
     def run(
         self,

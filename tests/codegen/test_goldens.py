@@ -86,7 +86,10 @@ def test_right_in_the_emulator(name):
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_compiles_for_every_architecture(arch):
     clusters = ARCHITECTURES[arch]
-    target = replace(H200, arch=arch, has_clusters=clusters, max_cluster=8 if clusters else 1)
+    target = replace(
+        H200, arch=arch, capability=divmod(int(arch.strip("sm_a")), 10), has_clusters=clusters,
+        max_cluster=8 if clusters else 1,
+    )  # fmt: skip
     spilled = []
     for name in NAMES:
         for source in drawn(name, golden_graph(name), target)[2]:

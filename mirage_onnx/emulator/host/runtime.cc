@@ -11,6 +11,7 @@ EMU_EXPORT int emu_launch(int kernel, const emu::Launch* launch, emu::Failure* f
 }
 EMU_EXPORT int emu_arity(int kernel) { return emu_entries[kernel].arity; }
 EMU_EXPORT unsigned long long emu_const_mask(int kernel) { return emu_entries[kernel].const_mask; }
+EMU_EXPORT void emu_release() { emu::release_threads(); }
 EMU_EXPORT void* emu_map(unsigned long bytes, int initialised) {
     return emu::tensor_map(bytes, initialised != 0);
 }
