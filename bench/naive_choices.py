@@ -6,11 +6,12 @@ right; they are only slower, larger, or refused.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from itertools import accumulate
 from math import prod
 from typing import Any
 from unittest import mock
 
-from mirage_onnx.codegen.tiled import assign, demand, kernel, lower, share
+from mirage_onnx.codegen.tiled import arrange, assign, demand, kernel, lower, share, smem_plan
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.assign import Assignment
 from mirage_onnx.codegen.tiled.forms import Form, Warps
@@ -39,12 +40,14 @@ def first_split(assignment: Assignment, forms: Mapping[int, Form], split: Warps)
     return split.spare - 1
 
 
-def barriers_everywhere(graph: do.ThreadGraph) -> do.ThreadGraph:
+def barriers_everywhere(
+    lowering: lower.Lowering, graph: do.ThreadGraph, room: int
+) -> do.ThreadGraph:
     """One before every step that touches shared memory."""
 
     def run(steps: tuple[do.Step, ...]) -> tuple[do.Step, ...]:
-        found: list[do.Step] = []
-        for step in steps:
+        found = []
+        for step in arrange.merged(steps):
             if not isinstance(step, do.Advance) and (step.reads or step.writes):
                 ranks = isinstance(step, do.GatherRanks)
                 found.append(do.Barrier(step.index, cluster=ranks, copies=True))
@@ -52,6 +55,19 @@ def barriers_everywhere(graph: do.ThreadGraph) -> do.ThreadGraph:
         return tuple(found)
 
     return do.ThreadGraph(run(graph.before), run(graph.body), run(graph.after))
+
+
+def as_written(lowering: lower.Lowering, graph: do.ThreadGraph, room: int) -> do.ThreadGraph:
+    """Steps in the order in which they came to be."""
+    return arrange.as_written(graph)
+
+
+def one_behind_another(
+    graph: do.ThreadGraph, sizes: Mapping[str, int], *_: Any
+) -> smem_plan.MemoryPlan:
+    """Every tile has bytes of its own."""
+    ends = list(accumulate(sizes.values(), initial=0))
+    return smem_plan.MemoryPlan(graph, dict(zip(sizes, ends, strict=False)), ends[-1])
 
 
 class ProgramOrder(lower.Lowering):
@@ -91,14 +107,16 @@ def _layouts() -> Iterator[None]:
 
 
 #: What is switched off -> the context in which it is.
-NAIVE: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+NAIVE = {
     "layouts: the first that fit": _layouts,
     "warps: the first split": _set(share, "split_cost", first_split),
     "ways: only the best is tried": _set(kernel, "_MOST_WAYS", 1),
     "shared rows: not padded": _set(SharedTile, "pitch", property(_unpadded)),
     "wide loads: kept in registers": _set(lower, "MOST_COPIED", 0),
     "order: of the program": _set(kernel, "Lowering", ProgramOrder),
-    "barriers: at every shared step": _set(kernel, "with_barriers", barriers_everywhere),
+    "op order: as written": _set(kernel, "arranged", as_written),
+    "smem reuse: none": _set(kernel, "plan_memory", one_behind_another),
+    "barriers: at every shared step": _set(kernel, "arranged", barriers_everywhere),
     "operands: packed in the loop": _set(demand, "MOST_RESIDENT", 0),
     "values in place: none": _set(demand, "LEAST_IN_PLACE", 1 << 30),
 }

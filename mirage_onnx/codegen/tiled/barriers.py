@@ -9,13 +9,13 @@ that was not thought of. What ranks publish to each other needs a barrier of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mirage_onnx.codegen.tiled.steps import Advance, Barrier, Copy, GatherRanks, Step, ThreadGraph
 
 
 @dataclass(slots=True)
-class _Unordered:
+class Unordered:
     """Tiles that threads may still be reading or writing; ``copies``: some are on their way.
 
     ``published``: tiles that were written since the last barrier of the cluster.
@@ -40,9 +40,9 @@ class _Unordered:
         self.writes.clear()
         self.copies = False
 
-    def joined(self, other: _Unordered) -> _Unordered:
+    def joined(self, other: Unordered) -> Unordered:
         """What is unordered where either may have gone before."""
-        return _Unordered(
+        return Unordered(
             self.reads | other.reads,
             self.writes | other.writes,
             self.published | other.published,
@@ -50,11 +50,16 @@ class _Unordered:
         )
 
 
-def _ordered(steps: Sequence[Step], state: _Unordered) -> list[Step]:
+def _ordered(steps: Sequence[Step], state: Unordered) -> list[Step]:
     result: list[Step] = []
     for step in steps:
         if isinstance(step, Advance):
             state.clear()
+        elif isinstance(step, Barrier):
+            step = replace(step, copies=state.copies)
+            state.clear()
+            if step.cluster:
+                state.published.clear()
         elif isinstance(step, GatherRanks) and state.published & set(step.reads):
             result.append(Barrier(step.index, cluster=True, copies=state.copies))
             state.clear()
@@ -67,18 +72,27 @@ def _ordered(steps: Sequence[Step], state: _Unordered) -> list[Step]:
     return result
 
 
-def with_barriers(graph: ThreadGraph) -> ThreadGraph:
-    """The graph with the barriers that it needs."""
-    state = _Unordered()
+def _walk(graph: ThreadGraph) -> tuple[list[Step], list[Step], Unordered]:
+    """The steps before the loop and in it, and what is unordered behind them."""
+    state = Unordered()
     before = _ordered(graph.before, state)
     # What is unordered where an iteration begins: what stood before the loop, or what an
     # iteration has left.
-    entry = state.joined(_Unordered())
+    entry = state.joined(Unordered())
     while True:
-        body = _ordered(graph.body, state := entry.joined(_Unordered()))
+        body = _ordered(graph.body, state := entry.joined(Unordered()))
         joined = entry.joined(state)
         if joined == entry:
-            break
+            return before, body, entry
         entry = joined
-    after = _ordered(graph.after, entry)
-    return ThreadGraph(tuple(before), tuple(body), tuple(after))
+
+
+def unordered_behind(before: tuple[Step, ...] = (), body: tuple[Step, ...] = ()) -> Unordered:
+    """What steps before a loop, and in it, leave to those behind it."""
+    return _walk(ThreadGraph(before, body, ()))[2]
+
+
+def with_barriers(graph: ThreadGraph) -> ThreadGraph:
+    """The graph with the barriers that it needs besides those that it has."""
+    before, body, entry = _walk(graph)
+    return ThreadGraph(tuple(before), tuple(body), tuple(_ordered(graph.after, entry)))

@@ -21,8 +21,8 @@ def in_chunks(view: TensorView, tile: SharedTile) -> bool:
         return False
     chunk, last = 16 // tile.dtype.size_bytes, tile.order[-1]
     row = view.counts[-1]
-    contiguous = isinstance(row, int) and row % chunk == 0
-    return contiguous and last.aligned % chunk == 0 and tile.pitch % chunk == 0
+    whole = view.together(last.axis, chunk) and isinstance(row, int) and row % chunk == 0
+    return whole and last.aligned % chunk == 0 and tile.pitch % chunk == 0
 
 
 def copy_tile(

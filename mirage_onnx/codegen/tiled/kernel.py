@@ -2,20 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from math import prod
 
 from mirage_onnx.codegen.grid import Grid
 from mirage_onnx.codegen.header import header
 from mirage_onnx.codegen.loads import TensorView, parameters
 from mirage_onnx.codegen.source import KernelSource, Writer
+from mirage_onnx.codegen.tiled.arrange import arranged
 from mirage_onnx.codegen.tiled.assign import Assignment
-from mirage_onnx.codegen.tiled.barriers import with_barriers
 from mirage_onnx.codegen.tiled.copies import copy_tile
 from mirage_onnx.codegen.tiled.forms import Form, Warps
 from mirage_onnx.codegen.tiled.live import most_live
 from mirage_onnx.codegen.tiled.lower import Lowering
 from mirage_onnx.codegen.tiled.pieces import STEP, Pieces
 from mirage_onnx.codegen.tiled.share import ways
-from mirage_onnx.codegen.tiled.shared import place
+from mirage_onnx.codegen.tiled.smem_plan import plan_memory
 from mirage_onnx.codegen.tiled.spot import digits
 from mirage_onnx.codegen.tiled.steps import Advance, GatherRanks, Step, ThreadGraph
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
@@ -115,20 +117,34 @@ def _plan(
         lowering = Lowering(
             assignment, forms, warps, extents, tensors, stages=stages, ranks=params.cluster
         )
-        steps = with_barriers(lowering.lower())
+        graph = lowering.lower()
         for index, form in forms.items():
             held = not lowering.in_place(index, form)
             if warps.registers(form) > (_MOST_REGISTERS if held else _MOST_IN_PLACE):
                 reason = f"%{index} takes {warps.registers(form)} registers of every thread"
                 raise RejectionError("LAYOUT", reason)
-        places, smem_bytes = place(tuple(lowering.tiles.values()))
+        live, pieces = most_live(lowering), assignment.pieces
+        memory = plan_memory(
+            arranged(lowering, graph, _MOST_LIVE - live),
+            {name: tile.size_bytes for name, tile in lowering.tiles.items()},
+            frozenset(lowering.homes[i] for i in lowering.ring), stages > 1,
+            partial(_resident, prod(pieces.grid.launch), 32 * warps.total, target),
+        )  # fmt: skip
+        smem_bytes = memory.size
         if smem_bytes <= target.smem_bytes:
-            pieces = assignment.pieces
-            live = most_live(lowering)
-            return TiledPlan(pieces, forms, warps, lowering, steps, places, smem_bytes, live)
+            return TiledPlan(
+                pieces, forms, warps, lowering, memory.graph, memory.places, smem_bytes, live
+            )
     raise RejectionError(
         "SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}"
     )
+
+
+def _resident(blocks: int, threads: int, target: Target, size: int) -> int:
+    """How many of these blocks a multiprocessor holds if each takes ``size`` bytes."""
+    there = -(-blocks // target.multiprocessors)
+    fit = target.smem_per_sm_bytes // (size + 1024) if size <= target.smem_bytes else 0
+    return min(there, 2048 // threads, fit)
 
 
 def thread_graph(

@@ -119,13 +119,7 @@ class Lowering(Demand):
             return
         found = [self.need(a, form.of(self.assignment.own(a).values()), run) for a in op.args]
         touched = tuple(dict.fromkeys(t for tiles in found for t in tiles))
-        steps = self.steps(run)
-        last = steps[-1] if steps else None
-        if isinstance(last, do.Run) and last.form == form:
-            touched = tuple(dict.fromkeys((*last.touched, *touched)))
-            steps[-1] = do.Run(index, (*last.ops, index), form, touched=touched)
-        else:
-            steps.append(do.Run(index, (index,), form, touched=touched))
+        self.steps(run).append(do.Run(index, (index,), form, touched=touched))
         self.made[Held(index, form)] = run
 
     def _contract(self, index: int, into: int, run: str) -> None:

@@ -34,13 +34,12 @@ def pair(w: ValueWriter, index: int, form: Form, spot: Spot) -> str:
 
 def _together(w: ValueWriter, view: TensorView, own: Mapping[str, Piece], form: Form) -> bool:
     """Whether the two elements of a pair are neighbours in memory that exist together."""
-    if len(form.t) != 1 or not view.tensor.axes:
+    if len(form.t) != 1:
         return False
     (p,) = form.t
-    last = view.tensor.axes[-1]
-    whole = w.lowering.extents[last]
+    whole = w.lowering.extents[p.axis]
     even = p.length % 2 == 0 and p.aligned % 2 == 0 and whole % 2 == 0
-    return own[last] == p and even
+    return own.get(p.axis) == p and even and view.together(p.axis, 2)
 
 
 def _in_tensor(

@@ -108,7 +108,7 @@ class Pieces:
                 self.used[key] = Piece(axis, levels, step, exact, aligned)
         return self.used[key]
 
-    # ---- the text --------------------------------------------------------------------------
+    # ---- the text
 
     def first(self, piece: Piece) -> str:
         """The index in the axis of the piece's first element."""

@@ -77,12 +77,3 @@ class SharedTile:
 
 def _atom(text: str) -> str:
     return text if text.replace("_", "").isalnum() else f"({text})"
-
-
-def place(tiles: tuple[SharedTile, ...]) -> tuple[dict[str, int], int]:
-    """The first byte of every tile, and the bytes of all."""
-    at, places = 0, {}
-    for tile in tiles:
-        places[tile.name] = at
-        at += tile.size_bytes
-    return places, at

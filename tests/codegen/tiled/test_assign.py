@@ -4,6 +4,7 @@ from itertools import product as combinations
 from math import prod
 
 import pytest
+from golden_texts import PROGRAMS
 from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, product
 
 from mirage_onnx.codegen.tiled import assign
@@ -13,23 +14,7 @@ from mirage_onnx.codegen.tiled.kernel import needed_values
 from mirage_onnx.codegen.tiled.pieces import Piece
 
 #: The rows of a product are the depth of the next.
-TWISTED = """ugraph 1
-tensor i0 f16[a0,a1] input
-tensor i1 f16[a2,a1] weight
-tensor i2 f16[a0,a3] weight
-tensor o0 f32[a2,a3] output
-kernel k0 grid=a3 cluster=- loop=-
-  %0 = load i0 imap=- cmap=- fmap=- : f16[a0,a1] post A_frag
-  %1 = load i1 imap=- cmap=- fmap=- : f16[a2,a1] post B_frag
-  %2 = matmul[a1] %0 %1 : f32[a0,a2] post C_frag
-  %3 = exp %2 : f32[a0,a2] post C_frag
-  %4 = sum[a0] %3 : f32[a2] post column
-  %5 = mul %3 %4 : f32[a0,a2] post C_frag
-  %6 = cast %5 : f16[a0,a2] post B_frag
-  %7 = load i2 imap=a3 cmap=- fmap=- : f16[a0,a3] post shared
-  %8 = matmul[a0] %6 %7 : f32[a2,a3] post C_frag
-  save o0 = %8 omap=a3
-"""
+TWISTED = PROGRAMS["twisted"]
 
 
 def _assignment(c):

@@ -3,34 +3,25 @@
 import random
 
 import pytest
-from tiled_kernels import ATTENTION, NORM_LINEAR, case
+from tiled_kernels import ATTENTION, HELD, NORM_LINEAR, case, paths
 
 from mirage_onnx.codegen.tiled.barriers import with_barriers
-from mirage_onnx.codegen.tiled.forms import MMA, Form
 from mirage_onnx.codegen.tiled.steps import (
     Advance,
     Barrier,
     Copy,
     GatherRanks,
-    Held,
     Publish,
     Read,
     Spill,
     ThreadGraph,
 )
 
-_HELD = Held(0, Form(MMA, (), (), ()))
-
-
-def _paths(graph):
-    for iterations in range(4 if graph.body else 1):
-        yield graph.before + graph.body * iterations + graph.after
-
 
 def _hazards(graph):
     """Pairs of steps on some path that meet in a tile with nothing that orders them between."""
     found = []
-    for path in _paths(graph):
+    for path in paths(graph):
         for later, b in enumerate(path):
             for first, a in enumerate(path[:later]):
                 met = {*a.writes} & {*b.reads, *b.writes} | {*a.reads} & {*b.writes}
@@ -59,7 +50,7 @@ def _random(rng, *, loop):
     def step(number):
         tile = rng.choice("abcd")
         return rng.choice(
-            [Read(number, _HELD, tile), Read(number, _HELD, tile), Spill(number, _HELD, tile),
+            [Read(number, HELD, tile), Read(number, HELD, tile), Spill(number, HELD, tile),
              Copy(number, tile)]
         )  # fmt: skip
 
@@ -102,14 +93,14 @@ def test_barriers_of_kernels(warps):
 
 def test_a_barrier_of_the_loop_that_moves():
     """What an iteration leaves moves barriers of the loop, which then leaves something else."""
-    w, r = (lambda t: Spill(0, _HELD, t)), (lambda t: Read(0, _HELD, t))
+    w, r = (lambda t: Spill(0, HELD, t)), (lambda t: Read(0, HELD, t))
     body = (r("b"), w("c"), w("z"), w("d"), r("c"), w("a"), r("d"), w("b"), r("a"), r("z"))
     assert _hazards(with_barriers(ThreadGraph((), body, ()))) == []
 
 
 def test_ranks_meet_at_a_barrier_of_the_cluster():
     """A barrier of the block between does not do."""
-    steps = (Publish(0, "r0"), Spill(1, _HELD, "s1"), Read(1, _HELD, "s1"), GatherRanks(0, "r0"))
+    steps = (Publish(0, "r0"), Spill(1, HELD, "s1"), Read(1, HELD, "s1"), GatherRanks(0, "r0"))
     result = with_barriers(ThreadGraph((), (), steps))
     assert [s.cluster for s in result.after if isinstance(s, Barrier)] == [False, True]
     assert _hazards(result) == []

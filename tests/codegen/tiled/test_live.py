@@ -1,23 +1,13 @@
 """Registers at the worst place of a kernel, and what is done where they are too many."""
 
 import pytest
+from golden_texts import PROGRAMS
 from tiled_kernels import ATTENTION, CENTRED, case, errors
 
 from mirage_onnx.codegen.tiled import kernel
 
 #: o0 = i0 / sum(|i0|) over rows that are read twice.
-TWICE = """ugraph 1
-tensor i0 f32[a0,a1] input
-tensor o0 f32[a0,a1] output
-kernel k0 grid=a0 cluster=- loop=a1
-  %0 = load i0 imap=a0 cmap=- fmap=a1 : f32[a0,a1] loop vector
-  %1 = abs %0 : f32[a0,a1] loop vector
-  %2 = sum[a1] %1 : f32[a0] loop row
-  %3 = acc_sum %2 : f32[a0] post row
-  %4 = load i0 imap=a0 cmap=- fmap=- : f32[a0,a1] post vector
-  %5 = div %4 %3 : f32[a0,a1] post vector
-  save o0 = %5 omap=a0
-"""
+TWICE = PROGRAMS["twice"]
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 64), (4, 256)])

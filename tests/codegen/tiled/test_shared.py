@@ -6,7 +6,7 @@ import pytest
 from tiled_kernels import ATTENTION, case
 
 from mirage_onnx.codegen.tiled.pieces import Piece
-from mirage_onnx.codegen.tiled.shared import STORAGE, SharedTile, place
+from mirage_onnx.codegen.tiled.shared import STORAGE, SharedTile
 from mirage_onnx.ir.dtype import DType
 
 
@@ -36,20 +36,6 @@ def test_rows_of_a_matrix_load_lie_in_different_banks(columns):
     assert columns <= pitch <= columns + 8
     banks = {(row * pitch * 2 // 16) % 8 for row in range(8)}
     assert len(banks) == 8
-
-
-def test_tiles_do_not_overlap():
-    tiles = (
-        _tile(DType.F16, 3, 5, copies=3), _tile(DType.F32, 7), _tile(DType.BF16, 2, 2, 2),
-        SharedTile("m0", DType.F32, (), slots=33),
-    )  # fmt: skip
-    places, total = place(tiles)
-    ends = 0
-    for tile in tiles:
-        assert places[tile.name] >= ends
-        assert places[tile.name] % 16 == 0
-        ends = places[tile.name] + tile.size_bytes
-    assert total == ends == sum(t.size_bytes for t in tiles)
 
 
 def test_tiles_of_a_kernel():
