@@ -2,6 +2,7 @@
 
     python bench/coverage.py [NAME ...] [--tiled] [--emulate] [--jobs N] [--update] [--out DIR]
     python bench/coverage.py --show [--out DIR]
+    python bench/coverage.py --from FOLDER ...   (what models/architectures/exports.py wrote there)
 
 Optimizes the models of ``models/architectures`` for an H200, runs every result in onnxruntime
 without the library against its original (``--emulate``: its kernels in the emulator as well), and
@@ -16,7 +17,7 @@ import sys
 import time
 import traceback
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -29,7 +30,7 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "models" / "architectures")]
 
 import weights
 from coverage_table import text
-from coverage_table.checks import check_emulated, check_stock
+from coverage_table.checks import SIZES, check_emulated, check_stock
 from coverage_table.kinds import DECODE, ENCODER, kind_of
 from coverage_table.record import Record, all_reasons, codes, spreads
 from coverage_table.row import coverage
@@ -40,6 +41,7 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import load_model
 from mirage_onnx.target import get_target
 from mirage_onnx.tune.baseline import load_table, node_times_us
+from mirage_onnx.tune.declared_sizes import declared_sizes
 
 TARGET = "h200"
 #: The table with every region and reason: packed, for it repeats itself (``xzcat`` shows it).
@@ -47,13 +49,22 @@ RECORD = "coverage.json.xz"
 _PACKAGES = ("onnx", "numpy", "scipy")
 
 
-def record(name, options, *, emulate):
+def load(name, folder):
+    """One of the architectures, or of the files of a folder."""
+    return onnx.load(folder / f"{name}.onnx") if folder else weights.load(name)
+
+
+def record(name, options, *, emulate, folder=None):
     """Optimize and check one model; what goes wrong becomes part of the record."""
-    model = weights.load(name)
+    model = load(name, folder)
+    named = {d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim}
+    options = replace(options, shapes={k: (size,) for k, size in SIZES.items() if k in named})
     kind, dtype = kind_of(name), _float_type(model)
     start = time.monotonic()
     try:
         run = pipeline.run(load_model(model), options)
+        sizes = declared_sizes(run.program, options.shapes).typical
+        run = replace(run, program=run.program.sized(sizes))
     except Exception as error:  # a refusal, or a bug: told, and the other models go on
         seconds = round(time.monotonic() - start, 1)
         return Record(name, kind, dtype, seconds, error=_line(error))
@@ -92,7 +103,7 @@ def write(folder, about, records):
         "reasons": [asdict(r) for r in found],
         "models": [asdict(r) for r in records],
     }
-    (folder / RECORD).write_bytes(lzma.compress((json.dumps(data, indent=1) + "\n").encode()))
+    (folder / RECORD).write_bytes(lzma.compress((json.dumps(data, separators=(",", ":"))).encode()))
 
 
 def earlier(folder):
@@ -103,19 +114,19 @@ def earlier(folder):
     return {k: v for k, v in data.items() if k not in sums}, records
 
 
-def each(names, options, *, emulate, jobs):
+def each(names, options, *, jobs, **how):
     """The records as they come, ``jobs`` models at a time, each in a process."""
     if jobs == 1:
-        yield from (record(name, options, emulate=emulate) for name in names)
+        yield from (record(name, options, **how) for name in names)
         return
     with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
-        runs = [pool.submit(record, name, options, emulate=emulate) for name in names]
+        runs = [pool.submit(record, name, options, **how) for name in names]
         yield from (run.result() for run in as_completed(runs))
 
 
-def in_order(names):
+def in_order(names, folder):
     """Decode steps and encoders first, the largest of them first: a run may be stopped."""
-    sizes = {n: len(weights.load(n).graph.node) for n in names}
+    sizes = {n: len(load(n, folder).graph.node) for n in names}
     return sorted(names, key=lambda n: (kind_of(n) not in (DECODE, ENCODER), -sizes[n], n))
 
 
@@ -124,6 +135,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="models (default: all)")
+    parser.add_argument("--from", type=Path, dest="folder", help="where the models are (.onnx)")
     parser.add_argument("--emulate", action="store_true", help="run the kernels in the emulator")
     parser.add_argument("--tiled", action="store_true", help="as optimize --tiled")
     parser.add_argument("--jobs", type=int, default=1, help="models at a time")
@@ -132,7 +144,9 @@ def main():
     parser.add_argument("--show", action="store_true", help="print the record, run nothing")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
     arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(weights.names()):
+    folder = arguments.folder
+    known_names = [p.stem for p in sorted(folder.glob("*.onnx"))] if folder else weights.names()
+    if unknown := set(arguments.names) - set(known_names):
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
     if arguments.show:
         print(text.table(*earlier(arguments.out)), end="")
@@ -145,10 +159,12 @@ def main():
     )
     about = {**facts(_PACKAGES), "target": TARGET}
     about["versions"]["onnxruntime"] = onnxruntime.__version__  # of either package
-    names = in_order(arguments.names or weights.names())
+    names = in_order(arguments.names or known_names, folder)
     before, known = earlier(arguments.out) if arguments.update else ({"date": ""}, [])
     old, new = {r.name: r for r in known}, dict[str, Record]()
-    found = each(names, options, emulate=arguments.emulate, jobs=arguments.jobs)
+    found = each(
+        names, options, jobs=arguments.jobs, emulate=arguments.emulate, folder=arguments.folder
+    )
     for i, done in enumerate(found, 1):
         new[done.name] = done
         old.pop(done.name, None)

@@ -4,16 +4,25 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from coverage_table.widen import widened
 from mirage_onnx.custom_op.compare import compare_models
-from mirage_onnx.custom_op.model_run import How, open_session
+from mirage_onnx.custom_op.compare_inputs import draw_inputs
+from mirage_onnx.custom_op.difference import FLOOR, RTOL, difference, typical_row
+from mirage_onnx.custom_op.model_run import How, open_session, run_session
 from mirage_onnx.custom_op.sources import check_sources
 from mirage_onnx.errors import MirageError
 
 #: Exclusive upper ends of integer inputs of the architectures.
 INT_LIMITS = {"input_ids": 128, "position_ids": 16}
+#: The dimensions of onnxruntime-genai's models at a decode step. onnxruntime leaves what a window's
+#: cache has beyond the window as it finds it.
+SIZES = {
+    "batch_size": 1, "sequence_length": 1, "past_sequence_length": 24, "past_sliding_length": 16,
+    "total_sequence_length": 25, "kv_cache_dim": 16,
+}  # fmt: skip
 #: Normal inputs; each of ``compare_inputs.KINDS`` comes on top.
 STOCK_DRAWS, EMULATED_DRAWS = 2, 1
 #: The original does not run here: onnxruntime's CPU provider has no bfloat16 kernels.
@@ -48,9 +57,10 @@ def check_stock(original, optimized):
     """
     reason = why_not_on_cpu(original.SerializeToString())
     narrow = Check(NOT_RUN, note=reason) if reason else _in_bits(original, optimized)
-    if narrow.result == "identical":
+    wide_original = widened(original)
+    if narrow.result == "identical" or why_not_on_cpu(wide_original.SerializeToString()):
         return narrow
-    wide = _in_bits(widened(original), widened(optimized))
+    wide = _in_bits(wide_original, widened(optimized))
     if wide.result == "identical":
         return replace(narrow, result=IN_FP32, inputs=wide.inputs)
     return replace(wide, note=f"{narrow.note}; in fp32 {wide.note}")
@@ -59,7 +69,7 @@ def check_stock(original, optimized):
 def _in_bits(original, optimized):
     before, after = (m.SerializeToString() for m in (original, optimized))
     try:
-        found = compare_models(before, after, ep="none", draws=STOCK_DRAWS, int_limits=INT_LIMITS)
+        found = _compared(before, after, STOCK_DRAWS, ep="none")
     except MirageError as error:
         return Check("FAILED", note=error.line())
     if first := found.first_difference:
@@ -78,12 +88,58 @@ def check_emulated(original, optimized):
             onnx.save(model, path)
         try:
             check_sources(paths[1], strict=True)
-            found = compare_models(
-                paths[0], paths[1], emulate=True, draws=EMULATED_DRAWS, int_limits=INT_LIMITS
-            )
+            found = _compared(paths[0], paths[1], EMULATED_DRAWS, emulate=True)
         except MirageError as error:
             return Check("FAILED", note=error.line())
     return _emulated(found)
+
+
+def _compared(before, after, draws, **how):
+    """``compare_models``; where the mask says how much of the cache is filled, with all of it.
+
+    Then an input is passed over if all custom nodes are right on it by themselves and the original
+    is beyond the tolerance of its own fp32 form: sharp softmaxes of large values in fp16.
+    """
+    arguments = open_session(before, How("cpu", ep="none")).get_inputs()
+    if not _is_masked(arguments):
+        return compare_models(before, after, draws=draws, int_limits=INT_LIMITS, **how)
+    found, kinds = None, []
+    for kind, feeds in _draw(arguments, draws):
+        one = compare_models(before, after, inputs=feeds, **how)
+        alone = one.regions and not one.first_divergence
+        if not one.passed and alone and _is_ill_conditioned(before, feeds):
+            continue
+        kinds.append(kind)
+        if found is None or not one.passed or (one.needed_rtol or 0) > (found.needed_rtol or 0):
+            found = one
+        if not found.passed:
+            break
+    return replace(found, inputs=tuple(kinds))
+
+
+def _is_masked(arguments):
+    return any("total_sequence_length" in a.shape for a in arguments)
+
+
+def _draw(arguments, draws):
+    for kind, feeds in draw_inputs(arguments, 0, draws, SIZES, INT_LIMITS):
+        if _is_masked(arguments):
+            feeds["attention_mask"][:] = 1
+        yield kind, feeds
+
+
+def _is_ill_conditioned(path, feeds):
+    wide = open_session(widened(onnx.load(path)).SerializeToString(), How("cpu", ep="none"))
+    types = {a.name: a.type for a in wide.get_inputs()}
+    floats = {n: x.astype(np.float32) if "float" in types[n] else x for n, x in feeds.items()}
+    exact = run_session(wide, floats)
+    found = run_session(open_session(path, How("cpu", ep="none")), feeds)
+    return not all(
+        difference(
+            n, exact[n].astype(x.dtype), x, RTOL[x.dtype.name], FLOOR * typical_row(x), ""
+        ).passed
+        for n, x in found.items()
+    )
 
 
 def _emulated(found):
@@ -102,7 +158,9 @@ def _emulated(found):
 def why_not_on_cpu(model):
     """Why onnxruntime's CPU provider cannot run the original; empty where it can."""
     try:
-        open_session(model, How("cpu", ep="none"))
+        session = open_session(model, How("cpu", ep="none"))
+        _, feeds = next(_draw(session.get_inputs(), 1))
+        run_session(session, feeds)
     except MirageError as error:
         return error.detail
     return ""

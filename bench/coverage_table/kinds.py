@@ -1,7 +1,9 @@
 """What the models of ``models/architectures`` are, by name."""
 
 DECODE, PREFILL, ENCODER, OTHER = "decode step", "prefill", "encoder", "cross-attending decoder"
-KINDS = (DECODE, ENCODER, PREFILL, OTHER)
+#: Of ``models/architectures/exports.py``: NAME.EXPORTER.
+EXPORT = "of another exporter"
+KINDS = (DECODE, ENCODER, PREFILL, OTHER, EXPORT)
 
 #: Start of a name -> kind, where the name does not say it itself.
 _BY_START = {
@@ -15,6 +17,8 @@ _BY_START = {
 
 def kind_of(name):
     """One of ``KINDS``."""
+    if "." in name:
+        return EXPORT
     if "_decode" in name and "_decoder" not in name:
         return DECODE
     if "_prefill" in name:

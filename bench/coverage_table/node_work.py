@@ -8,12 +8,10 @@ data in ONNX Runtime has none, an operator that picks elements reads only as man
 one that scatters into a value of its own writes only what it scatters.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
 from mirage_onnx.inspection.work import count_flops, elements, tensor_bytes
-from mirage_onnx.ir.program import Tensor
 from mirage_onnx.tune.baseline import FREE
 
 #: Operators without a lowering that compute nothing.
@@ -126,7 +124,7 @@ def _conv_transpose_flops(x, w, y):
 
 
 #: Contractions that have no lowering (in that form).
-_CONTRACTIONS: dict[str, Callable[[Tensor, Tensor, Tensor], int]] = {
+_CONTRACTIONS = {
     "MatMul": _matmul_flops,
     "MatMulInteger": _matmul_flops,
     "FusedMatMul": _matmul_flops,

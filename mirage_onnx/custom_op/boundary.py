@@ -85,9 +85,13 @@ def detached_original(
     """
     producer = {name: node for node in original.proto.graph.node for name in node.output if name}
     nodes: list[onnx.NodeProto] = []
+    # A shape that kernels do not read may be made of an input of the model.
+    inputs = {v.name for v in original.proto.graph.input}
+    inputs -= {t.name for t in original.proto.graph.initializer}
     for k, cut in enumerate(cuts):
         region = _between(cut, producer)
-        names = {o: f"{k}/{o}" for node in region for o in node.output if o}
+        names = {i: FED + i for node in region for i in node.input if i in inputs}
+        names |= {o: f"{k}/{o}" for node in region for o in node.output if o}
         names |= {name: name for name in cut.makes} | {name: FED + name for name in cut.reads}
         for node in region:
             copy = onnx.NodeProto()
@@ -97,7 +101,7 @@ def detached_original(
             copy.output[:] = [names.get(o, o) for o in node.output]
             nodes.append(copy)
     outputs = [onnx.ValueInfoProto(name=name) for cut in cuts for name in cut.makes]
-    return _assemble(original, nodes, cuts, values, outputs, [])
+    return _assemble(original, nodes, values, outputs, [])
 
 
 def detached_nodes(
@@ -117,7 +121,7 @@ def detached_nodes(
     stated = {v.name: v for v in (*graph.value_info, *graph.output)}
     scratch = {o for node in nodes for o in node.output} - set(results)
     return _assemble(
-        rewritten, nodes, cuts, values, [stated[r] for r in results], [stated[s] for s in scratch]
+        rewritten, nodes, values, [stated[r] for r in results], [stated[s] for s in scratch]
     )
 
 
@@ -144,7 +148,6 @@ def _between(cut: Boundary, producer: Mapping[str, onnx.NodeProto]) -> list[onnx
 def _assemble(
     source: ModelFile,
     nodes: Sequence[onnx.NodeProto],
-    cuts: Sequence[Boundary],
     values: Mapping[str, np.ndarray],
     outputs: Sequence[onnx.ValueInfoProto],
     stated: Sequence[onnx.ValueInfoProto],
@@ -158,11 +161,10 @@ def _assemble(
     graph.node.extend(nodes)
     used = {name for node in nodes for name in node.input}
     graph.initializer.extend(t for t in source.proto.graph.initializer if t.name in used)
-    for name in sorted({name for cut in cuts for name in cut.reads}):
-        kind = helper.np_dtype_to_tensor_dtype(values[name].dtype)
-        shape = [None] * values[name].ndim
-        if FED + name in used:
-            graph.input.append(helper.make_tensor_value_info(FED + name, kind, shape))
+    for fed in sorted(name for name in used if name.startswith(FED)):
+        value = values[fed.removeprefix(FED)]
+        kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+        graph.input.append(helper.make_tensor_value_info(fed, kind, [None] * value.ndim))
     graph.output.extend(outputs)
     graph.value_info.extend(stated)
     return model.SerializeToString()

@@ -86,7 +86,7 @@ def constant_node(node: NodeProto) -> TensorProto | None:
 
 
 def read_constants(loaded: LoadedModel) -> ConstantTable:
-    """Every scalar exactly and every short integer list, initializers and Constant nodes alike."""
+    """Every scalar exactly and every short integer list, whether stored or folded."""
     dims = {
         d
         for t in loaded.tensors.values()
@@ -99,7 +99,7 @@ def read_constants(loaded: LoadedModel) -> ConstantTable:
     scalars: dict[str, Constant] = {}
     lists: dict[str, tuple[int, ...]] = {}
     flags: dict[str, bool] = {}
-    values = constant_values(loaded)
+    values = constant_values(loaded) | dict(loaded.folded)
     for name, tensor in values.items():
         dtype = DTYPES.get(tensor.data_type)
         count = math.prod(tensor.dims)

@@ -12,6 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import shapes
 from mirage_onnx.importer.external import check_stored, read_tensor, stored_tensors
+from mirage_onnx.importer.folding import fold
 from mirage_onnx.importer.graph import (
     check_names,
     check_text,
@@ -32,7 +33,8 @@ class LoadedModel:
     """A model that passed every check. ``proto`` is as in the file, without external data.
 
     ``order`` are indices of ``graph.node``, producers first; ``node_names`` are unique, one per
-    node in the order of the file; ``tensors`` has every named value of the top-level graph.
+    node in the order of the file; ``tensors`` has every named value of the top-level graph;
+    ``folded``: what nodes make of constants and shapes.
     """
 
     proto: ModelProto
@@ -42,6 +44,7 @@ class LoadedModel:
     order: tuple[int, ...]
     node_names: tuple[str, ...]
     tensors: Mapping[str, Tensor] = field(repr=False)
+    folded: Mapping[str, TensorProto] = field(repr=False, default_factory=dict)
 
     @cached_property
     def node_index(self) -> dict[str, int]:
@@ -87,8 +90,20 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
     for tensor in stored_tensors(graph):
         check_stored(tensor, folder)
     shapes.check_nodes(proto, opset)
-    tensors = shapes.infer(proto, order, opset, lambda t: read_tensor(t, folder))
-    return LoadedModel(proto, path, folder, opset, order, unique_names(graph), tensors)
+
+    def read(tensor: TensorProto) -> np.ndarray:
+        return read_tensor(tensor, folder)
+
+    folded = dict[str, TensorProto]()
+    tensors = shapes.infer(proto, order, opset, read, folded)
+    while len(found := fold(proto, order, opset, tensors, read)) > len(folded):
+        try:
+            tensors = shapes.infer(proto, order, opset, read, found)
+        except MirageError:  # a branch of an If that will not be taken
+            break
+        folded = found
+    names = unique_names(graph)
+    return LoadedModel(proto, path, folder, opset, order, names, tensors, folded)
 
 
 def _parse(path: Path) -> ModelProto:

@@ -1,7 +1,7 @@
 """Types and shapes of every value, from onnx's inference on a copy without weights."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from onnx import (
@@ -52,6 +52,7 @@ _LIKE_INPUT: dict[tuple[str, str], tuple[int, ...]] = {
     (MICROSOFT, "BiasGelu"): (0,),
     (MICROSOFT, "FastGelu"): (0,),
     (MICROSOFT, "QuickGelu"): (0,),
+    (MICROSOFT, "RotaryEmbedding"): (0,),
 }
 #: Operators whose inference ends the process (onnx 1.23) where an input's type is not known.
 _CRASHING = frozenset({"RegexFullMatch"})
@@ -90,9 +91,13 @@ def check_nodes(model: ModelProto, opset: int) -> None:
 
 
 def infer(
-    model: ModelProto, order: Sequence[int], opset: int, read: Callable[[TensorProto], np.ndarray]
+    model: ModelProto,
+    order: Sequence[int],
+    opset: int,
+    read: Callable[[TensorProto], np.ndarray],
+    folded: Mapping[str, TensorProto],
 ) -> dict[str, Tensor]:
-    """A Tensor for every named value of the graph.
+    """A Tensor for every named value of the graph; ``folded``: results that are known.
 
     Declared shapes that contradict the operators are ignored, as ONNX Runtime does; declared
     element types and operators that contradict each other are errors.
@@ -100,7 +105,7 @@ def infer(
     Raises:
         MirageError: MODEL_INVALID.
     """
-    light = _weight_free(model, order, opset, read)
+    light = _weight_free(model, order, opset, read, folded)
     inferred, problem = _attempt(light)
     if inferred is None:
         _forget_declared(light, opset)
@@ -118,7 +123,7 @@ def infer(
         d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim if d.dim_param
     )
     tensors = with_names(tensors, (*model.graph.value_info, *model.graph.output), named)
-    for t in model.graph.initializer:
+    for t in (*model.graph.initializer, *folded.values()):
         tensors[t.name] = Tensor(t.name, DTYPES.get(t.data_type), tuple(t.dims))
     for tensor in tensors.values():
         if math.prod(d for d in tensor.shape or () if isinstance(d, int)) > MAX_ELEMENTS:
@@ -170,7 +175,11 @@ def _sentence(problem: str) -> str:
 
 
 def _weight_free(
-    model: ModelProto, order: Sequence[int], opset: int, read: Callable[[TensorProto], np.ndarray]
+    model: ModelProto,
+    order: Sequence[int],
+    opset: int,
+    read: Callable[[TensorProto], np.ndarray],
+    folded: Mapping[str, TensorProto],
 ) -> ModelProto:
     light = ModelProto(ir_version=min(max(model.ir_version, 4), IR_VERSION))
     domains = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
@@ -199,6 +208,8 @@ def _weight_free(
         value = next((a.t for a in node.attribute if a.name == "value"), None)
         if node.op_type == "Constant" and value is not None and math.prod(value.dims) > SMALL:
             _add_value(light, node.output[0], value, read)
+        elif node.output and (result := folded.get(node.output[0])) is not None:
+            _add_value(light, node.output[0], result, read)
         elif (stand_ins := _stand_ins(node)) is not None:
             graph.node.extend(stand_ins)
         else:

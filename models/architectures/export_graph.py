@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import torch
 import weights
-from export import ABSOLUTE_PATH, strip
+from export import ABSOLUTE_PATH, fill, strip
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ def export_graph(job, opset=20, tolerance=3e-2):
         ValueError: it does not agree, the file holds an absolute path, or ``weights.bare`` refuses.
     """
     module = job.module.eval().to(job.dtype)
-    _fill(module)
+    fill(module)
     inputs = {k: v.to(job.dtype) if v.is_floating_point() else v for k, v in job.inputs.items()}
     with torch.no_grad():
         expected = module(*inputs.values())
@@ -46,7 +45,7 @@ def export_graph(job, opset=20, tolerance=3e-2):
     # onnxruntime's CPU provider runs no bfloat16: there the fp16 export stands for it.
     error = 0.0
     if job.dtype is not torch.bfloat16:
-        error = _difference(weights.filled(data), inputs, expected)
+        error = difference(weights.filled(data), inputs, expected)
     print(
         f"{job.name}: {len(data)} bytes, "
         f"{len(model.graph.node)} nodes, difference from torch {error:.1e}",
@@ -57,23 +56,7 @@ def export_graph(job, opset=20, tolerance=3e-2):
     weights.store(job.name, data)
 
 
-def _onnx_type(dtype):
-    return {
-        torch.float16: onnx.TensorProto.FLOAT16, torch.bfloat16: onnx.TensorProto.BFLOAT16,
-        torch.float32: onnx.TensorProto.FLOAT,
-    }[dtype]  # fmt: skip
-
-
-def _fill(module):
-    """Every parameter gets the value that ``weights.values`` makes of its name."""
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            drawn = weights.values(name, tuple(parameter.shape), _onnx_type(parameter.dtype))
-            # numpy's bfloat16 is not torch's; fp32 holds every value of both.
-            parameter.copy_(torch.from_numpy(drawn.astype(np.float32)).to(parameter.dtype))
-
-
-def _difference(model, inputs, expected):
+def difference(model, inputs, expected):
     """The largest difference of an output, relative to its largest value."""
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     fed = {i.name for i in session.get_inputs()}

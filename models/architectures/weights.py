@@ -1,8 +1,8 @@
 """Reads the exported graphs and makes their weights again, from a seed.
 
 A file ``NAME.onnx`` in the archive ``graphs.tar.xz`` is the exporter's graph in which every weight
-is a name, a type and a shape, without what is ``implied``; ``load`` gives them values by the rule
-below, so less than one kB stands for a model. No torch is needed.
+is a name, a type and a shape, without what is ``implied`` and with ``short_names``; ``load`` gives
+them values by the rule below, so less than one kB stands for a model. No torch is needed.
 """
 
 import functools
@@ -22,6 +22,7 @@ FOLDER = Path(__file__).resolve().parent
 sys.path.append(str(FOLDER.parent))
 
 import implied  # noqa: E402
+import short_names  # noqa: E402
 
 ARCHIVE = FOLDER / "graphs.tar.xz"
 #: Weights of at least this many bytes are left out of the files. Their ``doc_string`` is a source:
@@ -47,9 +48,10 @@ _NUMPY = {
 }
 
 
-def names():
-    """The models that were exported."""
-    return tuple(sorted(_graphs()))
+def names(folder=""):
+    """The architectures that were exported, or the models of another folder, ``models/``."""
+    found = (n.removeprefix(folder) for n in _graphs() if n.startswith(folder))
+    return tuple(sorted(n for n in found if "/" not in n))
 
 
 @functools.cache
@@ -100,6 +102,7 @@ def load(name):
 def filled(graph):
     """The model of a graph without its weights."""
     model = onnx.load_from_string(graph)
+    short_names.put_in(model.graph)
     for tensor in model.graph.initializer:
         if tensor.doc_string:
             array = _made(tensor.doc_string, tuple(tensor.dims), tensor.data_type)
@@ -121,6 +124,7 @@ def bare(model, parameters):
         if len(tensor.raw_data) >= LEFT_OUT_BYTES and (source := _source(tensor, parameters)):
             tensor.ClearField("raw_data")
             tensor.doc_string = source
+    short_names.leave_out(model.graph)
     return model.SerializeToString(deterministic=True)
 
 
