@@ -1,10 +1,11 @@
-"""The speed tables of README.md and bench/results/h200/README.md, from the recorded runs.
+"""The speed table of README.md, from the recorded runs.
 
-    python bench/speed_table.py [SPEED.json ...] [--check]
+    python bench/speed_table.py [SPEED.json ...] [--check | --all]
 
 Takes the cases of the given files (of ``run.py``) into bench/results/h200/speed.json.xz, each
-instead of an earlier result of the same case, and writes the tables between the markers of both
-pages. --check: writes nothing, exit 1 if a page is not what the record gives.
+instead of an earlier result of the same case, and writes the table between the markers of the
+page. --check: writes nothing, exit 1 if the page is not what the record gives. --all: writes
+nothing, prints every arm of every case and the runs that they are from.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from cases import ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "bench" / "results" / "h200" / "speed.json.xz"
-PAGES = {"main": ROOT / "README.md", "all": ROOT / "bench" / "results" / "h200" / "README.md"}
+PAGE = ROOT / "README.md"
 BEGIN, END = "<!-- speed: python bench/speed_table.py -->", "<!-- end of speed -->"
 
 MEASURED, PREDICTED, ORT = "mirage-onnx, measured", "mirage-onnx, predicted", "onnxruntime"
@@ -75,7 +76,7 @@ def _title(case, result):
     return f"{ROWS[row].title} {result['name'].split(' ', 1)[1]}"
 
 
-def _table(head, rows):
+def table(head, rows):
     return [f"| {' | '.join(r)} |" for r in (head, ["---"] * len(head), *rows)]
 
 
@@ -95,19 +96,21 @@ def main_table(record):
         ours, (peer, peer_us) = time_of(r, MEASURED), best_peer(r)
         told = replaced(r, "measured")
         mark = " (nothing replaced)" if told.startswith("nothing") else ""
+        earlier = " (an earlier run)" * r["arms"].get(peer, {}).get("earlier", False)
         peer = "ORT's fused operators" if peer.startswith(FUSED) else peer.split(", (")[0]
+        peer += earlier
         rows.append([
             _title(case, r), _us(time_of(r, LIMIT)), _us(ours) + mark,
             _ratio(ours, time_of(r, LIMIT)), _us(time_of(r, ORT)),
             "-" if math.isnan(peer_us) else f"{peer_us:.1f} {peer}",
             _ratio(ours, peer_us), f"{ROWS[row].targets[size]:g}",
         ])  # fmt: skip
-    lines = _table(head, rows)
+    lines = table(head, rows)
     near = ordered(record, nearby=True)
     if near:
         head = ["nearby shape", "limit", "mirage-onnx", "/ limit", "/ limit of its row",
                 "onnxruntime"]  # fmt: skip
-        lines += ["", *_table(head, [_nearby(record, case, r) for case, r in near.items()])]
+        lines += ["", *table(head, [_nearby(record, case, r) for case, r in near.items()])]
     return lines
 
 
@@ -153,10 +156,7 @@ def all_table(record):
         + ", ".join(f"{n} {v}" for n, v in run["versions"].items())
         for run in record["runs"]
     ]
-    return [*_table(head, rows), *["", *notes] * bool(notes), *(x for r in runs for x in ("", r))]
-
-
-TABLES = {"main": main_table, "all": all_table}
+    return [*table(head, rows), *["", *notes] * bool(notes), *(x for r in runs for x in ("", r))]
 
 
 def page(text, lines):
@@ -171,8 +171,7 @@ def page(text, lines):
 
 def read(path):
     data = path.read_bytes()
-    found = json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
-    return found
+    return json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
 
 
 def merged(*records):
@@ -180,7 +179,14 @@ def merged(*records):
     latest = {}
     for record in records:
         for r in record["results"]:
-            latest[r["case"]] = record["runs"][r["run"]], r
+            _, old = latest.get(r["case"], (None, {"arms": {}}))
+            # A peer that was not run again stays, as what it is.
+            left = {
+                n: {**a, "earlier": True} for n, a in old["arms"].items()
+                if n.startswith("torch") and n not in r["arms"]
+            }  # fmt: skip
+            arms = {"arms": {**r["arms"], **left}} if left else {}
+            latest[r["case"]] = record["runs"][r["run"]], {**r, **arms}
     runs = []
     results = []
     for run, r in latest.values():
@@ -199,20 +205,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--all", action="store_true")
     options = parser.parse_args()
     record = merged(read(RECORD), *map(read, options.files))
-    stale = []
-    for kind, path in PAGES.items():
-        old = path.read_text(encoding="utf-8")
-        new = page(old, TABLES[kind](record))
-        if new != old:
-            stale.append(path)
-            if not options.check:
-                path.write_text(new, encoding="utf-8")
-    if options.files and not options.check:
+    if options.all:
+        print(*all_table(record), sep="\n")
+        return 0
+    old = PAGE.read_text(encoding="utf-8")
+    new = page(old, main_table(record))
+    if options.check:
+        print(f"{PAGE.name} is not what the record gives" * (new != old))
+        return int(new != old)
+    PAGE.write_text(new, encoding="utf-8")
+    if options.files:
         RECORD.write_bytes(packed(record))
-    print(*(f"{p.relative_to(ROOT)} is not what the record gives" for p in stale), sep="\n")
-    return 1 if stale and options.check else 0
+    return 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from mirage_onnx.codegen.compile import Cubin, compile_many
 from mirage_onnx.codegen.emit import emit_kernel
@@ -51,20 +52,23 @@ def compile_candidates(
     """The first ``keep`` candidates that the code generator and NVRTC accept, and the refusals."""
     done: list[Compiled] = []
     refused: list[Rejection] = []
-    for candidate in candidates:
-        if len(done) == keep:
-            break
-        try:
-            name = f"mugraph_{region.key}"
-            sources = emit_candidate(candidate, region.extents, target, name, region.runtime)
-        except RejectionError as error:
-            refused.append(error.rejection)
-            continue
-        images = compile_many(sources, target, workers)
-        bad = [i for i in images if isinstance(i, Rejection)]
-        if bad:
-            refused.append(bad[0])
-            continue
-        cubins = tuple(i for i in images if isinstance(i, Cubin))
-        done.append(Compiled(candidate, sources, cubins))
+    waiting = iter(candidates)
+    while batch := list(islice(waiting, keep - len(done))):
+        emitted: list[tuple[Candidate, tuple[KernelSource, ...]]] = []
+        for candidate in batch:
+            try:
+                name = f"mugraph_{region.key}"
+                sources = emit_candidate(candidate, region.extents, target, name, region.runtime)
+            except RejectionError as error:
+                refused.append(error.rejection)
+            else:
+                emitted.append((candidate, sources))
+        images = iter(compile_many([s for _, own in emitted for s in own], target, workers))
+        for candidate, sources in emitted:
+            own = list(islice(images, len(sources)))
+            if bad := [i for i in own if isinstance(i, Rejection)]:
+                refused.append(bad[0])
+            else:
+                cubins = tuple(i for i in own if isinstance(i, Cubin))
+                done.append(Compiled(candidate, sources, cubins))
     return done, refused

@@ -3,15 +3,19 @@
 The row is read once and stays in registers as fp32. Thread t of T holds vectors of ``width``
 consecutive elements: vector i starts at element (i*T + t) * width, so a warp reads consecutive
 addresses. Reductions over the row end as one value in every thread.
+
+Short rows share a block: a grid axis with a tile of R has T = threads / R lanes for each of R rows,
+at most a warp. Lanes of a row behind the last take part in reductions, as that row once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from mirage_onnx.codegen.elementwise import constant, evaluate, is_elementwise, literal
-from mirage_onnx.codegen.grid import Grid, check_maps
+from mirage_onnx.codegen.grid import AxisTile, Grid, check_maps
 from mirage_onnx.codegen.header import header
 from mirage_onnx.codegen.loads import TensorView, parameters, runtime_axes
 from mirage_onnx.codegen.source import KernelSource, Writer
@@ -26,20 +30,27 @@ _WIDTHS = (8, 4, 2, 1)
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """How the vector axis lies in the threads: ``count`` vectors of ``width`` elements each."""
+    """How the vector axis lies in the threads: ``count`` vectors of ``width`` elements each.
+
+    ``threads`` have a row; ``packed`` is the grid axis of which a block has many, if one is.
+    """
 
     axis: str
     extent: int
     threads: int
     width: int
     count: int
+    packed: AxisTile | None
 
     @classmethod
-    def of(cls, kernel: Kernel, params: KernelParams, extents: Mapping[str, int]) -> RowPlan:
+    def of(
+        cls, kernel: Kernel, params: KernelParams, grid: Grid, extents: Mapping[str, int]
+    ) -> RowPlan:
         """The layout of the kernel's row.
 
         Raises:
-            RejectionError: LAYOUT, not exactly one axis inside the block, or too long a row.
+            RejectionError: LAYOUT, not exactly one axis inside the block, rows that do not share
+                it out, or too long a row.
         """
         inside = {a for op in kernel.ops for a in op.axes if a not in kernel.grid}
         if len(inside) != 1:
@@ -48,6 +59,15 @@ class RowPlan:
             )
         axis = inside.pop()
         extent, threads = extents[axis], 32 * params.warps
+        tiled = [(a, t) for a, t in zip(grid.axes, params.tile, strict=True) if t > 1]
+        if tiled:
+            rows = prod(t for _, t in tiled)
+            threads, rest = divmod(threads, rows)
+            # The grid has made a tile smaller that is longer than its axis.
+            lost = any(a.tile != t for a, t in tiled)
+            if len(tiled) > 1 or lost or rest or threads not in (1, 2, 4, 8, 16, 32):
+                reason = f"tiles of {params.tile} do not share out {32 * params.warps} threads"
+                raise RejectionError("LAYOUT", reason)
         width = next(
             w for w in _WIDTHS if extent % w == 0 and (w == 1 or 2 * extent >= w * threads)
         )
@@ -57,7 +77,12 @@ class RowPlan:
                 "LAYOUT",
                 f"{count * width} elements of {axis} per thread, at most {_MOST_PER_THREAD}",
             )
-        return cls(axis, extent, threads, width, count)
+        return cls(axis, extent, threads, width, count, tiled[0][0] if tiled else None)
+
+    @property
+    def thread(self) -> str:
+        """The number of a thread among those of its row."""
+        return "lane" if self.packed else "ptx::thread()"
 
     @property
     def short(self) -> bool:
@@ -72,17 +97,29 @@ class _RowEmitter:
     ) -> None:  # fmt: skip
         if params.cluster > 1:
             raise RejectionError("LAYOUT", "a row kernel does not use clusters")
-        if any(t != 1 for t in params.tile):
-            raise RejectionError("LAYOUT", f"a row kernel has tiles of 1, not {params.tile}")
         self.graph, self.kernel, self.params, self.extents = graph, kernel, params, extents
         self.pdl = target.has_pdl
         check_maps(graph, kernel)
         self.grid = Grid.of(kernel, params, extents, target)
-        self.plan = RowPlan.of(kernel, params, extents)
+        self.plan = RowPlan.of(kernel, params, self.grid, extents)
         self.ops = kernel.ops
         self.writer = Writer()
         self.reductions = 0
         self.needed = self._needed()
+
+    def _rows(self) -> None:
+        """Which row this thread belongs to, where the block has many."""
+        plan, writer = self.plan, self.writer
+        if (packed := plan.packed) is None:
+            return
+        writer.line(f"const int lane = ptx::thread() % {plan.threads};")
+        own = f"ptx::thread() / {plan.threads}"
+        place = own if packed.first == "0" else f"{packed.first} + {own}"
+        if not packed.short:
+            writer.line(f"const int row = {place};")
+            return
+        writer.line(f"const bool exists = {place} <= {packed.last};")
+        writer.line(f"const int row = exists ? {place} : {packed.last};")
 
     def _needed(self) -> set[int]:
         needed: set[int] = set()
@@ -95,7 +132,7 @@ class _RowEmitter:
         return TensorView.of(self.graph.tensor(name), self.extents)
 
     def _index(self, view: TensorView, at: str) -> dict[str, str]:
-        index = {a.axis: a.first for a in self.grid.axes}
+        index = {a.axis: "row" if a is self.plan.packed else a.first for a in self.grid.axes}
         return {a: at if a == self.plan.axis else index[a] for a in view.tensor.axes}
 
     def _is_vector(self, index: int) -> bool:
@@ -113,7 +150,7 @@ class _RowEmitter:
 
     def _position(self, i: str) -> None:
         plan = self.plan
-        row = "ptx::thread()" if i == "0" else f"({i} * {plan.threads} + ptx::thread())"
+        row = plan.thread if i == "0" else f"({i} * {plan.threads} + {plan.thread})"
         scaled = row if plan.width == 1 else f"{row} * {plan.width}"
         self.writer.line(f"const int at = {scaled};")
 
@@ -126,7 +163,7 @@ class _RowEmitter:
         writer.line(f"float v{index}[{plan.count}][{plan.width}]{zero};  // {op.tensor}")
         with writer.loop("i", plan.count) as i, writer.block():
             self._position(i)
-            if view.stride(plan.axis) == 1:
+            if view.together(plan.axis, plan.width):
                 call = f"load_vector<{view.tag}, {view.path}>"
                 address = view.address(self._index(view, "at"))
                 self._guarded(f"{call}({address}, v{index}[{i}]);", index)
@@ -174,8 +211,10 @@ class _RowEmitter:
                 self._guarded(f"p{index} = {rule}::combine(p{index}, {value});", index)
         scratch = f"ptx::smem<float>() + {self.reductions * self.params.warps}"
         call = f"block_reduce<{rule}, {self.params.warps}>(p{index}, {scratch})"
+        if plan.packed:
+            call = f"warp_reduce<{rule}, {plan.threads}>(p{index})"
         writer.line(f"const float v{index} = {self._rounded(call, op.dtype)};", index)
-        self.reductions += 1
+        self.reductions += not plan.packed
 
     @staticmethod
     def _rounded(text: str, dtype: DType) -> str:
@@ -218,8 +257,12 @@ class _RowEmitter:
         view, plan, writer = self._view(tensor), self.plan, self.writer
         axes = view.tensor.axes
         conditions = [self.grid.replicas(axes)]
+        if plan.packed and plan.packed.axis not in axes:
+            conditions.append(f"ptx::thread() < {plan.threads}")
+        elif plan.packed and plan.packed.short:
+            conditions.append("exists")
         if plan.axis not in axes:
-            conditions.append("ptx::thread() == 0")
+            conditions.append(f"{plan.thread} == 0")
         condition = " && ".join(c for c in conditions if c)
         with writer.scope(bool(condition), f"if ({condition})"):
             if plan.axis not in axes:
@@ -228,7 +271,7 @@ class _RowEmitter:
                 return
             with writer.loop("i", plan.count) as i, writer.block():
                 self._position(i)
-                if view.stride(plan.axis) == 1 and self._is_vector(arg):
+                if view.together(plan.axis, plan.width) and self._is_vector(arg):
                     address = view.address(self._index(view, "at"))
                     self._guarded(f"store_vector<{view.tag}>({address}, v{arg}[{i}]);", arg)
                 else:
@@ -239,21 +282,24 @@ class _RowEmitter:
         writer, plan, kernel = self.writer, self.plan, self.kernel
         name = kernel.name
         args, given = parameters(self.graph, kernel, self.extents)
-        with writer.kernel(name, plan.threads, 1, given):
+        threads = 32 * self.params.warps
+        with writer.kernel(name, threads, 1, given):
+            who = "lane t of a row" if plan.packed else "thread t"
             writer.comment(
-                f"Axis {plan.axis}: thread t holds {plan.count} vectors of {plan.width}; vector i "
+                f"Axis {plan.axis}: {who} holds {plan.count} vectors of {plan.width}; vector i "
                 f"starts at element (i * {plan.threads} + t) * {plan.width}."
             )
             if self.pdl:
                 writer.line("ptx::grid_trigger();")
             self.grid.declare(writer)
+            self._rows()
             self._ops()
             for save in kernel.saves:
                 self._save(save.tensor, save.arg)
         top = header(self.graph, kernel, self.params, self.extents, name)
         smem_bytes = 4 * self.params.warps * self.reductions if self.params.warps > 1 else 0
         return KernelSource(
-            name, f"{top}\n{writer.text}", self.grid.launch, plan.threads, 1, smem_bytes,
+            name, f"{top}\n{writer.text}", self.grid.launch, threads, 1, smem_bytes,
             args, self.pdl, runtime_axes(self.graph, kernel, self.extents), self.grid.tiles,
         )  # fmt: skip
 

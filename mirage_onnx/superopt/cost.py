@@ -30,6 +30,9 @@ CLUSTER_US = 0.2
 WAVE_US = 2.1
 #: Blocks beyond this many per multiprocessor cost their launch and epilogue each.
 FREE_BLOCKS, BLOCK_US = 4.0, 0.7
+#: What the whole GPU takes to start a block, and a warp, where there are many: 131072 blocks of 1
+#: to 8 warps take 158 us, of 16 warps 221 us (an H200, row kernels chained in a CUDA graph).
+BLOCK_START_US, WARP_START_US = 1.21e-3, 0.105e-3
 #: Share of the multiprocessors that clusters of a size can fill.
 CLUSTER_FILL = {1: 1.0, 2: 0.95, 4: 0.9}
 LARGE_CLUSTER_FILL = 0.85
@@ -65,7 +68,10 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the cost depends on, read off a kernel once: element counts by axes, not by tile."""
+    """What the cost depends on, read off a kernel once: element counts by axes, not by tile.
+
+    ``row``: elements of the axis that a row kernel spreads over threads; 1 if there is none.
+    """
 
     kernel: Kernel
     extents: Mapping[str, int]
@@ -78,6 +84,7 @@ class Features:
     vectors: int
     barriers: int
     after: tuple[tuple[tuple[str, ...], int], ...]
+    row: int
 
 
 def features(
@@ -118,8 +125,19 @@ def features(
         b_loads=tuple(free(o) for o in loops if o.op == "load" and o.layout is Layout.B_FRAG),
         vectors=sum(1 for o in ops if o.layout is Layout.VECTOR),
         after=tuple(after.items()),
+        row=max((extents[a] for o in ops for a in o.axes if a not in kernel.grid), default=1),
         barriers=barriers + 2 * any(o.layout is Layout.SHARED for o in ops),
     )
+
+
+def element_bytes(tensor: KTensor) -> int:
+    """What an element takes of memory traffic: alone of its row, that row, a sector at most."""
+    size = tensor.dtype.size_bytes
+    for w in reversed(tensor.windows):
+        if w.axes or w.full is None:
+            break
+        size *= w.full
+    return max(min(size, SECTOR_BYTES), tensor.dtype.size_bytes)
 
 
 def moved_bytes(kernel: Kernel, tensor: KTensor) -> int:
@@ -131,9 +149,9 @@ def moved_bytes(kernel: Kernel, tensor: KTensor) -> int:
     a transposed result, a model took 288 us on an H200 instead of 123:
     bench/results/h200/speed.json.xz, qknorm.)
     """
-    width = tensor.dtype.size_bytes
+    width = element_bytes(tensor)
     spread = [a for a in tensor.axes if a not in kernel.grid]
-    if kernel.loop is not None or not spread or tensor.axes[-1] not in kernel.grid:
+    if kernel.loop is not None or not spread or tensor.axes[-1] in spread:
         return width
     return SECTOR_BYTES * (2 if any(s.tensor == tensor.name for s in kernel.saves) else 1)
 
@@ -196,7 +214,10 @@ def kernel_cost(
     serial_us = LATENCY_US * (1 + 0.25 * rounds)
     work = max(dram_us + l2_us, mma_us)
     ramp = min(target.ramp_us, 0.25 * work)
-    time_us = target.launch_us + max(work + ramp, serial_us) + fixed + alu_us
+    # Of others, waves say it.
+    many = kernel.loop is None
+    start_us = many * ctas * max(BLOCK_START_US, params.warps * WARP_START_US)
+    time_us = target.launch_us + max(work + ramp, serial_us, start_us) + fixed + alu_us
     return Cost(time_us, f.dram_bytes, l2, flops, blocks, int(in_flight), registers, smem)
 
 
@@ -206,10 +227,7 @@ def _resources(
     """Registers per thread and shared bytes (estimates)."""
     kernel = f.kernel
     if kernel.loop is None:
-        width = max(
-            (local[a] for axes, _ in f.work for a in axes if a not in kernel.grid), default=1
-        )
-        return 24 + ceil(width / (32 * params.warps)) * min(f.vectors, 4), 128
+        return 24 + elements_per_thread(f, params) * min(f.vectors, 4), 128
     row_axes = set(f.b_loads)
     fragments = 0
     for axes, _, in_loop in f.matmuls:
@@ -221,6 +239,11 @@ def _resources(
     # Compiled kernels (sm_90a): 8 registers per step and column tile, 10 per row tile.
     ring = params.stages * (8 * columns + 10 * rows)
     return 26 + ring + 4 * fragments, params.warps * 512 * fragments
+
+
+def elements_per_thread(f: Features, params: KernelParams) -> int:
+    """Of a row kernel with these numbers, whose tile is the rows of a block."""
+    return ceil(f.row * prod(params.tile) / (32 * params.warps))
 
 
 def _resident_blocks(params: KernelParams, registers: int, smem: int, target: Target) -> int:

@@ -7,13 +7,18 @@ All points of a streaming kernel are ranked in one pass (``point_times.py``).
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
-from math import ceil
+from itertools import islice, product
 
 import numpy as np
 
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Layout
-from mirage_onnx.superopt.cost import Cost, Features, features, kernel_cost
+from mirage_onnx.superopt.cost import (
+    Cost,
+    Features,
+    elements_per_thread,
+    features,
+    kernel_cost,
+)
 from mirage_onnx.superopt.point_times import ROUNDING, Array, point_times
 from mirage_onnx.target import Target
 
@@ -21,6 +26,8 @@ from mirage_onnx.target import Target
 MAX_REGISTERS = 160
 #: Elements of the spread axis that one thread of a row kernel may hold.
 MAX_PER_THREAD = 64
+#: Longest row of which a block may have several.
+MAX_PACKED = 256
 
 
 def solve(
@@ -41,7 +48,7 @@ def solve(
     read = features(kernel, tensors, extents)
     found: Iterable[tuple[Cost, KernelParams]]
     if kernel.loop is None:
-        found = _row_points(read, extents, target, dropped)
+        found = _row_points(read, tensors, target, dropped)
     else:
         found = _streaming_points(read, extents, target, keep, dropped)
     return tuple(islice((f for f in found if allow is None or allow(f[1])), keep))
@@ -52,28 +59,41 @@ def _in_order(found: list[tuple[Cost, KernelParams]]) -> list[tuple[Cost, Kernel
 
 
 def _row_points(
-    read: Features, extents: Mapping[str, int], target: Target, dropped: Counter[str]
+    read: Features, tensors: Mapping[str, KTensor], target: Target, dropped: Counter[str]
 ) -> list[tuple[Cost, KernelParams]]:
     """All points of a row kernel that fit, cheapest first."""
-    kernel = read.kernel
     found: list[tuple[Cost, KernelParams]] = []
-    for warps in (1, 2, 4, 8, 16):
-        params = KernelParams(tile=tuple(1 for _ in kernel.grid), warps=warps)
+    for params in _row_numbers(read, tensors):
         cost = kernel_cost(read, params, target)
         if cost.registers > MAX_REGISTERS:
             dropped["registers"] += 1
         elif cost.smem_bytes > target.smem_bytes:
             dropped["shared memory"] += 1
-        elif _per_thread(kernel, params, extents) > MAX_PER_THREAD:
+        elif elements_per_thread(read, params) > MAX_PER_THREAD:
             dropped["row too long for the registers of a block"] += 1
         else:
             found.append((cost, params))
     return _in_order(found)
 
 
-def _per_thread(kernel: Kernel, params: KernelParams, extents: Mapping[str, int]) -> int:
-    width = max((extents[a] for o in kernel.ops for a in o.axes if a not in kernel.grid), default=1)
-    return ceil(width / (32 * params.warps))
+def _row_numbers(read: Features, tensors: Mapping[str, KTensor]) -> Iterator[KernelParams]:
+    """A row for each block; where rows are short, some for each warp too.
+
+    Those lie along the innermost grid axis of the first result, so that their results adjoin.
+    """
+    kernel, extents = read.kernel, read.extents
+    alone = tuple(1 for _ in kernel.grid)
+    for warps in (1, 2, 4, 8, 16):
+        yield KernelParams(alone, warps=warps)
+    row, axes = read.row, tensors[kernel.saves[0].tensor].axes
+    axis = next((a for a in reversed(axes) if a in kernel.grid), None)
+    if axis is None or row > MAX_PACKED:
+        return
+    at = kernel.grid.index(axis)
+    for warps, lanes in product((1, 2, 4, 8), (1, 2, 4, 8, 16, 32)):
+        rows = 32 * warps // lanes
+        if 1 < rows <= extents[axis] and lanes <= row <= 16 * lanes:
+            yield KernelParams((*alone[:at], rows, *alone[at + 1 :]), warps=warps)
 
 
 def _streaming_points(

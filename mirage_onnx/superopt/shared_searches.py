@@ -4,7 +4,8 @@ The first region of a family (its regions differ in sizes that no weight has) is
 others wait for it and take their numbers from what it has found (``search_structure.py``). Which
 one is first is a matter of their order alone, so the results do not depend on the number of
 workers. A search does not wait for probes that only later runs have a use for: they come after all
-results, by ``learn``.
+results, by ``learn``. No search gets all the time that is left while others wait: ``FAIR`` times
+its even share, or ``LEAST_S``.
 """
 
 import threading
@@ -24,6 +25,9 @@ from mirage_onnx.superopt.search_structure import (
     search_proven,
 )
 from mirage_onnx.superopt.structures import Entry, StructureStore, family
+
+#: Most searches end long before their share; the few that do not may have some of what that leaves.
+FAIR, LEAST_S = 4.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,13 @@ class SharedSearches:
         self._first = {s: i for i, s in reversed(list(enumerate(self._families)))}
         self._searched = {s: threading.Event() for s in self._first}
         self._unlearned: dict[int, tuple[str, ...]] = {}
+        self._done: set[int] = set()
+
+    def _share_s(self) -> float:
+        """The seconds that a search may take now."""
+        left = self._seconds_left()
+        waiting = max(1, len(self.regions) - len(self._done))
+        return min(left, max(LEAST_S, FAIR * left / waiting))
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -107,14 +118,15 @@ class SharedSearches:
             ready.wait()
         try:
             region, entry = self.regions[i], self.store.get(kin)
-            answer = ask(Job(region, self._seconds_left(), entry))
+            answer = ask(Job(region, self._share_s(), entry))
             assert answer.result is not None
             if answer.proven and answer.result.report.stop in FINISHED:
                 self._unlearned[i] = answer.proven
                 if first and self._count[kin] > 1:
-                    self.learn(i, ask, self._seconds_left())
+                    self.learn(i, ask, self._share_s())
             return answer.result
         finally:
+            self._done.add(i)
             ready.set()
 
     @property

@@ -102,13 +102,13 @@ def _operand_bytes(work: TiledWork, sizes: Sizes, warps: Warps, iterations: Arra
         readers = ONE
         for user in work.kernel.ops:
             if v.index in user.args:
-                readers = readers + _readers(user, v, warps)
+                readers = readers + times_read(user, v, warps)
         size = sizes.of(v.extent.axes) * v.op.dtype.size_bytes
         total = total + size * readers * (iterations if v.repeats else 1.0)
     return total
 
 
-def _readers(user: BlockOp, v: Value, warps: Warps) -> Array:
+def times_read(user: BlockOp, v: Value, warps: Warps) -> Array:
     """How often the warps together read a shared value for one use."""
     as_a = user.args[0] == v.index if user.op == "matmul" else user.layout is Layout.A_FRAG
     as_b = user.op == "matmul" or user.layout is Layout.B_FRAG

@@ -6,8 +6,8 @@
 
 The structure and the constants of ``cost.py`` where they exist; those were measured on an H200 for
 streaming kernels. The rest (rates of a multiprocessor, and what ``tiled_block.py`` estimates) are
-published rates of the chip or estimates. *No tiled kernel has been measured against this
-prediction yet*: it is there to rank, and a measured choice replaces it.
+published rates of the chip or estimates: it counts what a kernel has to do, to rank programs. What
+generated kernels take is another question (``tiled_expected.py``).
 """
 
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fill:
+class Fill:
     """How blocks fill the chip.
 
     ``active``: blocks of one multiprocessor at a time (a share, if there are fewer blocks than
@@ -93,7 +93,7 @@ def tiled_costs(
     if kernel.loop is not None:
         piece = loop_piece(work, sizes)
         iterations = np.ceil(piece / np.minimum(points.loop_tile, piece))
-    fill = _fill(blocks * points.cluster, registers, smem, points, target)
+    fill = fill_of(blocks * points.cluster, registers, smem, points, target)
 
     loaded, step, once = block_loads(work, sizes, iterations)
     l2 = loaded * blocks * points.cluster
@@ -101,7 +101,7 @@ def tiled_costs(
     dram = sum((sizes.tensor(t) for t in touched), ONE * 0.0)
     ahead = step * np.minimum(points.stages, iterations) + once / iterations
     in_flight = fill.active * ahead
-    memory_us = _memory_us(dram, l2, in_flight, fill, target)
+    memory_us = memory_time_us(dram, l2, in_flight, fill, target)
 
     block = block_work(work, sizes, warps, iterations)
     compute_us = _compute_us(block, fill, points, target)
@@ -111,7 +111,7 @@ def tiled_costs(
     # One stage: a block waits for its tile, then computes; only other blocks fill the gap.
     waiting = np.minimum(memory_us, compute_us) / np.maximum(1.0, fill.active)
     body = body + np.where((points.stages == 1) & (iterations > 1), waiting, 0.0)
-    fixed = _cluster_us(work, sizes, points) + _parts_us(work, sizes, target)
+    fixed = cluster_time_us(work, sizes, points) + _parts_us(work, sizes, target)
     if kernel.loop is not None:
         fixed = fixed + WAVE_US * (fill.waves - 1)
     ramp = np.minimum(target.ramp_us, 0.25 * body)
@@ -161,7 +161,7 @@ def _parts_us(work: TiledWork, sizes: Sizes, target: Target) -> Array:
     return total / (target.stream_tbps * 1e6)
 
 
-def _fill(ctas: Array, registers: Array, smem: Array, points: Points, target: Target) -> _Fill:
+def fill_of(ctas: Array, registers: Array, smem: Array, points: Points, target: Target) -> Fill:
     threads = 32 * points.warps
     by_registers = np.floor(target.registers_per_sm / (threads * np.maximum(up(registers, 8), 24)))
     by_smem = np.floor(target.smem_per_sm_bytes / (smem + 1024))
@@ -170,7 +170,7 @@ def _fill(ctas: Array, registers: Array, smem: Array, points: Points, target: Ta
     # Clusters leave multiprocessors of a GPC over.
     sms = target.multiprocessors * FILL[points.cluster.astype(int)]
     each = ctas / target.multiprocessors
-    return _Fill(
+    return Fill(
         busy=np.minimum(1.0, each),
         active=np.minimum(each, resident),
         rounds=np.maximum(1.0, np.ceil(ctas / sms - 0.05)),
@@ -178,7 +178,7 @@ def _fill(ctas: Array, registers: Array, smem: Array, points: Points, target: Ta
     )
 
 
-def _memory_us(dram: Array, l2: Array, in_flight: Array, fill: _Fill, target: Target) -> Array:
+def memory_time_us(dram: Array, l2: Array, in_flight: Array, fill: Fill, target: Target) -> Array:
     """Time that the bytes take, as for a streaming kernel; L2 also has a rate of its own."""
     peak = target.stream_tbps * 1e6 * fill.busy
     limit = np.maximum(in_flight, 128.0) * target.multiprocessors / LOADED_LATENCY_US
@@ -190,7 +190,7 @@ def _memory_us(dram: Array, l2: Array, in_flight: Array, fill: _Fill, target: Ta
     return time_us
 
 
-def _compute_us(block: BlockWork, fill: _Fill, points: Points, target: Target) -> Array:
+def _compute_us(block: BlockWork, fill: Fill, points: Points, target: Target) -> Array:
     """Time of the busiest multiprocessor: of its fullest unit, or of its blocks in a row."""
     mma_rate = target.mma_tflops * MMA_SHARE * 1e6 / target.multiprocessors
     mma_us = block.mma / mma_rate
@@ -206,7 +206,7 @@ def _compute_us(block: BlockWork, fill: _Fill, points: Points, target: Target) -
     return np.maximum(unit_us + shown_us, LATENCY_US + alone_us * fill.waves)
 
 
-def _cluster_us(work: TiledWork, sizes: Sizes, points: Points) -> Array:
+def cluster_time_us(work: TiledWork, sizes: Sizes, points: Points) -> Array:
     """The exchange of a cluster: every rank reads what the others have."""
     total = ONE * 0.0
     count = 0

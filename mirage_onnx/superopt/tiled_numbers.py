@@ -16,7 +16,7 @@ from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
 from mirage_onnx.superopt.cost import PARTS_ASSUMED, Cost
 from mirage_onnx.superopt.lanes import REDUCTIONS
 from mirage_onnx.superopt.tiled_block import cluster_piece, loop_piece
-from mirage_onnx.superopt.tiled_cost import Costs, resources, tiled_costs
+from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS, Costs, resources, tiled_costs
 from mirage_onnx.superopt.tiled_layouts import spread_axis
 from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, Sizes
 from mirage_onnx.superopt.tiled_work import TiledWork
@@ -25,6 +25,8 @@ from mirage_onnx.target import Target
 #: Points before warps and stages are chosen: so many are evaluated in some milliseconds.
 MAX_TILES = 8192
 WARPS, STAGES, CLUSTERS = (1, 2, 4, 8), (1, 2, 3, 4), (1, 2, 4, 8)
+#: What the most threads of a block have in registers.
+REGISTER_BYTES = 4 * 32 * max(WARPS) * MAX_REGISTERS
 LARGEST_TILE, LARGEST_BATCH, LARGEST_SPREAD = 256, 8, 4096
 
 
@@ -91,18 +93,23 @@ def tiled_cost(
 ) -> Cost | None:
     """The cost of one parameter point, warps split the better way; None: it does not fit."""
     work = TiledWork.of(kernel, tensors)
-    points = _grid(
+    points = one_point(params)
+    costs = tiled_costs(work, extents, points, target)
+    refused = np.logical_or.reduce(np.broadcast_arrays(*costs.refused.values()))
+    time_us = np.where(refused, np.inf, costs.time_us)
+    at = np.unravel_index(int(np.argmin(time_us)), time_us.shape)
+    return _cost(costs, at) if np.isfinite(time_us[at]) else None
+
+
+def one_point(params: KernelParams) -> Points:
+    """These numbers alone, with both splits of the warps."""
+    return _grid(
         tuple(_column([t]) for t in params.tile),
         _column([params.cluster]),
         _column([params.loop_tile]),
         (params.warps,),
         (params.stages,),
     )
-    costs = tiled_costs(work, extents, points, target)
-    refused = np.logical_or.reduce(np.broadcast_arrays(*costs.refused.values()))
-    time_us = np.where(refused, np.inf, costs.time_us)
-    at = np.unravel_index(int(np.argmin(time_us)), time_us.shape)
-    return _cost(costs, at) if np.isfinite(time_us[at]) else None
 
 
 def _points(work: TiledWork, extents: Mapping[str, int], target: Target) -> Points:

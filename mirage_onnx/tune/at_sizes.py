@@ -62,8 +62,7 @@ def at_point(instance: Instance, program: Program, sizes: Sizes, baseline_us: fl
     """``instance`` at one point."""
     region = instance.region
     shapes = [
-        tuple(program.size(n, sizes) for n in program.numbers(i.tensor.name) or ())
-        for i in region.inputs
+        tuple(program.size(n, sizes) for n in program.shape(i.tensor) or ()) for i in region.inputs
     ]
     extents = {**region.extents, **{a: m.value(shapes) for a, m in region.runtime.items()}}
     return Sized(sizes_text(sizes, _names(region, program)), extents, baseline_us)
@@ -74,7 +73,7 @@ def _names(region: Region, program: Program) -> tuple[str, ...]:
     return tuple(
         name
         for prime, name in program.primes.items()
-        if any(n % prime == 0 for i in region.inputs for n in program.numbers(i.tensor.name) or ())
+        if any(n % prime == 0 for i in region.inputs for n in program.numbers(i.source.name) or ())
     )
 
 

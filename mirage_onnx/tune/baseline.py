@@ -20,6 +20,8 @@ from mirage_onnx.target import Target
 
 #: Operators that move no data in ORT (or are folded away), whatever their size.
 FREE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})
+#: Operators that copy what they yield: as long as the cheapest function of one operand at least.
+COPIES, COPY = frozenset({"Slice", "Split", "Concat", "Gather"}), "Relu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,11 @@ def _node_us(node: Node, program: Program, table: Table) -> float | None:
     if out is None or not out.is_static:
         return None
     elements = prod(int(d) for d in out.shape or ())
+    if node.op_type in COPIES and node.barrier is None:
+        if program.weights.issuperset(node.inputs):
+            return 0.0  # folded when the session is made
+        made = [program.numbers(o) or () for o in node.outputs]
+        return table.op_us(COPY, sum(map(prod, made)))
     if contraction is not None:
         weight = [i for i in node.inputs if i in program.weights]
         if not weight:

@@ -15,15 +15,16 @@ from mirage_onnx.tune.device import Gpu
 
 def region_model(loaded: LoadedModel, region: Region) -> onnx.ModelProto:
     """The region's own ONNX nodes as a model of its sizes: activations in, outputs out."""
-    values = constant_values(loaded)
-    inputs = {i.tensor.name for i in region.inputs if not i.is_weight}
+    values = constant_values(loaded) | dict(loaded.folded)
+    inputs = {i.source.name: i for i in region.inputs if not i.is_weight}
+    outputs = {o.source.name: o for o in region.outputs}
     nodes = [loaded.node(n) for n in region.nodes]
     made = {o for n in nodes for o in n.output}
     shapes = {s.output.name: s.output.shape for s in region.steps}
     initializers = {}
     for k, node in enumerate(nodes):
         for place, name in enumerate(node.input):
-            if not name or name in made | inputs:
+            if not name or name in made | set(inputs):
                 continue
             if name in values:
                 initializers[name] = numpy_helper.from_array(loaded.read(values[name]), name)
@@ -37,12 +38,12 @@ def region_model(loaded: LoadedModel, region: Region) -> onnx.ModelProto:
 
     def info(t: RegionTensor) -> onnx.ValueInfoProto:
         dtype = helper.np_dtype_to_tensor_dtype(t.dtype.numpy)
-        return helper.make_tensor_value_info(t.tensor.name, dtype, region.shape(t.tensor))
+        return helper.make_tensor_value_info(t.source.name, dtype, region.shape(t.source))
 
     graph = helper.make_graph(
         nodes, "region",
-        [info(i) for i in region.inputs if not i.is_weight],
-        [info(o) for o in region.outputs], list(initializers.values()),
+        list(map(info, inputs.values())), list(map(info, outputs.values())),
+        list(initializers.values()),
     )  # fmt: skip
     return helper.make_model(
         graph, opset_imports=loaded.proto.opset_import, ir_version=min(loaded.proto.ir_version, 10)

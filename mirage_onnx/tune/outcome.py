@@ -28,9 +28,13 @@ class Outcome:
     points: tuple[PointTime, ...] = ()
 
     def price_us(self, margin: float) -> float:
-        """What the choice counts for it: a measured time, or a predicted one with its margin."""
+        """What the choice counts for it: a predicted time with its margin.
+
+        A measurement counts as the share of ONNX Runtime's time that it is, of the predicted one:
+        other regions and nodes are compared by that, and cold times are longer than both.
+        """
         if self.measured is not None:
-            return self.measured.kernel_us
+            return self.baseline_us * self.measured.kernel_us / self.measured.ort_us
         if self.compiled is not None:
             return self.compiled.candidate.predicted_us / (1 - margin)
         assert self.result is not None

@@ -1,38 +1,49 @@
 """Choosing without a GPU: predicted time against the table of ONNX Runtime's kernels.
 
 The cost model of streaming and row kernels is calibrated. That of tiled kernels counts what they
-have to do, and what is generated today takes longer: over the golden µGraphs at full size on an
-H200 (bench/results/h200/goldens.json.xz) about ``TILED_FACTOR`` times the model's time and
-``TILED_EXTRA_US`` per kernel. Order among tiled programs is the search's; a comparison with
-anything else is made with the expected time.
+have to do, and what is generated today takes longer (``superopt/tiled_expected.py``). Order among
+tiled programs is the search's; a comparison with anything else is made with the expected time.
 """
 
 from dataclasses import replace
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.ugraph import Candidate
+from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.ugraph import Candidate, ugraph_extents
+from mirage_onnx.superopt.cost import features, kernel_cost
 from mirage_onnx.superopt.result import SearchResult, Stop
 from mirage_onnx.superopt.thread import Family, assign_layouts
-
-TILED_FACTOR, TILED_EXTRA_US = 2.1, 3.0
+from mirage_onnx.superopt.tiled_expected import expected_tiled_us
+from mirage_onnx.target import Target
 
 #: Fastest a replayed kernel can be: used to skip searches that cannot win.
 FLOOR_US = 1.0
 
 
-def expected_us(candidate: Candidate) -> float:
+def expected_us(region: Region, candidate: Candidate, target: Target) -> float:
     """The time that generated kernels take, as far as it is known."""
-    tensors = {t.name: t for t in candidate.ugraph.tensors}
-    families = [assign_layouts(k, tensors, tiled=True)[0] for k in candidate.ugraph.kernels]
+    graph = candidate.ugraph
+    tensors = {t.name: t for t in graph.tensors}
+    families = [assign_layouts(k, tensors, tiled=True)[0] for k in graph.kernels]
     if Family.TILED not in families:
         return candidate.predicted_us
-    return TILED_FACTOR * candidate.predicted_us + TILED_EXTRA_US * len(families)
+    extents = ugraph_extents(graph, candidate.params, region.extents)
+    time_us = 0.0
+    for kernel, family, params in zip(graph.kernels, families, candidate.params, strict=True):
+        if family is Family.TILED:
+            time_us += expected_tiled_us(kernel, tensors, extents, params, target)
+        else:
+            time_us += kernel_cost(features(kernel, tensors, extents), params, target).time_us
+    return time_us
 
 
-def as_expected(result: SearchResult) -> SearchResult:
+def as_expected(region: Region, result: SearchResult, target: Target) -> SearchResult:
     """The result with expected times, in their order."""
     found = [
-        replace(v, candidate=replace(v.candidate, predicted_us=expected_us(v.candidate)))
+        replace(
+            v,
+            candidate=replace(v.candidate, predicted_us=expected_us(region, v.candidate, target)),
+        )
         for v in result.candidates
     ]
     found.sort(key=lambda v: v.candidate.predicted_us)

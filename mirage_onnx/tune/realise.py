@@ -1,6 +1,7 @@
 """Choose regions, compile (and measure) their kernels, and choose again without what failed."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -8,6 +9,7 @@ from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir.program import Program
+from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.match.cuts import Candidate
 from mirage_onnx.match.partition import choose
 from mirage_onnx.superopt.result import varied
@@ -17,8 +19,9 @@ from mirage_onnx.tune.measure import measure_region
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.refine import other_numbers
 
-#: How many times as many numbers of the fastest program are tried, where it has a tiled kernel.
-MORE = 3
+#: Where the fastest program has a tiled kernel, so many times as many of its numbers are tried in
+#: the second look, and in all.
+MORE, MOST = 3, 10
 #: Elements of the largest tensor of a measurement at other sizes; its check is in float64.
 MOST_MEASURED = 1 << 24
 #: One chosen instance of a region.
@@ -72,15 +75,25 @@ def _compile(
     region, result = outcome.region, outcome.result
     assert result is not None
     candidates = [v.candidate for v in varied(result.candidates, tries)]
-    compiled, refused = compile_candidates(region, candidates, target, keep=tries if measure else 1)
+    keep, workers = (tries, len(os.sched_getaffinity(0))) if measure else (1, 1)
+    compiled, refused = compile_candidates(region, candidates, target, keep=keep, workers=workers)
     if not compiled:
         return replace(outcome, rejection=refused[0])
     if not measure:
         return replace(outcome, compiled=compiled[0])
 
-    def more(best: Compiled) -> list[Compiled]:
-        others = other_numbers(region, best.candidate, target, MORE * tries)
-        return compile_candidates(region, others, target, keep=MORE * tries)[0]
+    looked = set[tuple[KernelParams, ...]]()
+
+    def more(best: Compiled, tried: Sequence[Compiled]) -> Sequence[Compiled]:
+        # First numbers of every kind, then the neighbours of each that turns out the fastest.
+        near = {c.candidate.params for c in tried} if len(tried) > len(compiled) else None
+        at, left = best.candidate.params, MOST * tries - len(tried)
+        if left <= 0 or at in looked:
+            return ()
+        looked.update([at] if near else [])
+        count = min(left, 2 * tries if near else MORE * tries)
+        others = other_numbers(region, best.candidate, target, count, near)
+        return compile_candidates(region, others, target, keep=count, workers=workers)[0]
 
     best, measured = measure_region(loaded, region, compiled, target, more)
     if isinstance(measured, Rejection):
@@ -93,7 +106,7 @@ def _elsewhere(
 ) -> Outcome:
     """``outcome``, refused where its kernels are wrong or slower at other sizes of a run."""
     for region in dynamic.sized(outcome.region)[1:]:
-        shapes = [region.shape(t.tensor) for t in (*region.inputs, *region.outputs)]
+        shapes = [region.shape(t.source) for t in (*region.inputs, *region.outputs)]
         if max(map(prod, shapes)) > MOST_MEASURED:
             continue
         _, measured = measure_region(loaded, region, [best], target)

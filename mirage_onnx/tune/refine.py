@@ -1,58 +1,105 @@
-"""A second look at the fastest program on the GPU: the same µGraph with other numbers.
+"""Further looks at the fastest program on the GPU: the same µGraph with other numbers.
 
 The cost model of tiled kernels ranks numbers only roughly. Of 1021 tiled kernels, timed cold on an
 H200 (49 kernels of golden programs and of two cases of the speed table, up to 40 sets of numbers
 each; bench/results/h200/tiled_sweep.json.xz), the model's first choice took 1.30 times as long as
-the fastest (geometric mean, at worst 2.4 times), the best of its first eight 1.03 times. So the
-kernel that is predicted to take longest gets more of its numbers tried: first the best for each
-number of warps and length of a step, then the others.
+the fastest (geometric mean, at worst 2.4 times). So the kernel that is predicted to take longest
+gets more of its numbers tried: first the best for each number of warps and length of a step, then
+neighbours of the fastest so far, step by step.
 """
 
+from collections.abc import Container, Sequence
 from dataclasses import replace
+from math import log2
 
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.ugraph import Candidate, KernelParams, ugraph_extents
+from mirage_onnx.superopt.cost import Cost, features, kernel_cost
+from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.thread import Family, assign_layouts
 from mirage_onnx.superopt.tiled_numbers import solve_tiled, tiled_cost
 from mirage_onnx.target import Target
 
 #: Points of the model that are looked at, and what is passed over: so many times the best.
 LOOKED_AT, FAR = 2000, 2.0
+#: Kernels of other families are looked at again if they are predicted to take this long.
+WORTH_US = 10.0
+#: How far a neighbour is: factors of two (or stages), in all numbers together.
+NEAR = 2.0
+
+Point = tuple[float, KernelParams]
 
 
 def other_numbers(
-    region: Region, candidate: Candidate, target: Target, count: int
+    region: Region,
+    candidate: Candidate,
+    target: Target,
+    count: int,
+    tried: Container[tuple[KernelParams, ...]] | None = None,
 ) -> tuple[Candidate, ...]:
-    """At most ``count`` candidates of the same µGraph; none where no kernel is a tiled one.
+    """At most ``count`` candidates of the same µGraph; none where no kernel is worth it.
 
+    None of a short streaming or row kernel either: their costs are fitted to measurements.
+
+    ``tried``: neighbours of ``candidate`` that are not among these; else numbers of every kind.
     A µGraph is proven for all numbers, so these need no proof of their own.
     """
     graph = candidate.ugraph
     tensors = {t.name: t for t in graph.tensors}
     extents = ugraph_extents(graph, candidate.params, region.extents)
+    families = [assign_layouts(k, tensors, tiled=True)[0] for k in graph.kernels]
     costs_us: dict[int, float] = {}
     for n, (kernel, params) in enumerate(zip(graph.kernels, candidate.params, strict=True)):
-        if assign_layouts(kernel, tensors, tiled=True)[0] is Family.TILED:
+        cost: Cost | None
+        if families[n] is Family.TILED:
             cost = tiled_cost(kernel, tensors, extents, params, target)
-            costs_us[n] = cost.time_us if cost is not None else 0.0
+        else:
+            cost = kernel_cost(features(kernel, tensors, extents), params, target)
+        time_us = cost.time_us if cost is not None else 0.0
+        if families[n] is Family.TILED or time_us >= WORTH_US:
+            costs_us[n] = time_us
     if not costs_us:
         return ()
     at = max(costs_us, key=lambda n: (costs_us[n], -n))
-    points = solve_tiled(graph.kernels[at], tensors, extents, target, keep=LOOKED_AT)
-    near = [(c.time_us, p) for c, p in points if c.time_us <= FAR * points[0][0].time_us]
-    seen = set[tuple[int, int]]()
-    firsts, others = list[tuple[float, KernelParams]](), list[tuple[float, KernelParams]]()
-    for time_us, params in near:
-        if params == candidate.params[at]:
-            continue
-        kind = (params.warps, params.loop_tile)
-        (others if kind in seen else firsts).append((time_us, params))
-        seen.add(kind)
+    own = candidate.params[at]
+    solver = solve_tiled if families[at] is Family.TILED else solve
+    points = solver(graph.kernels[at], tensors, extents, target, keep=LOOKED_AT)
+    near = [
+        (c.time_us, p) for c, p in points if c.time_us <= FAR * points[0][0].time_us and p != own
+    ]
+
+    def with_numbers(params: KernelParams) -> tuple[KernelParams, ...]:
+        return (*candidate.params[:at], params, *candidate.params[at + 1 :])
+
+    if tried is None:
+        wanted = _kinds(near)
+    else:
+        wanted = [
+            (us, p) for us, p in near if _steps(own, p) <= NEAR and with_numbers(p) not in tried
+        ]
     return tuple(
         replace(
             candidate,
-            params=(*candidate.params[:at], params, *candidate.params[at + 1 :]),
+            params=with_numbers(params),
             predicted_us=candidate.predicted_us - costs_us[at] + time_us,
         )
-        for time_us, params in [*firsts, *others][:count]
+        for time_us, params in wanted[:count]
     )
+
+
+def _kinds(points: Sequence[Point]) -> list[Point]:
+    """The first for each number of warps and length of a step, then the others."""
+    seen = set[tuple[int, int]]()
+    firsts, others = list[Point](), list[Point]()
+    for time_us, params in points:
+        kind = (params.warps, params.loop_tile)
+        (others if kind in seen else firsts).append((time_us, params))
+        seen.add(kind)
+    return [*firsts, *others]
+
+
+def _steps(a: KernelParams, b: KernelParams) -> float:
+    """The distance of two points: doublings of every number, and stages."""
+    sizes = [(*p.tile, p.cluster, max(p.loop_tile, 1), p.warps) for p in (a, b)]
+    doublings = sum(abs(log2(x / y)) for x, y in zip(*sizes, strict=True))
+    return doublings + abs(a.stages - b.stages)

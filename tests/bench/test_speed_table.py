@@ -1,15 +1,11 @@
-"""The pages show what the record gives, and the tables do not flatter."""
+"""The page shows what the record gives, and the tables do not flatter."""
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import speed_table
 from speed_table import BEGIN, COMPILED, END, FUSED, GRAPH, LIMIT, MEASURED, ORT
-
-SCRIPT = Path(speed_table.__file__)
 
 
 def arm(us, **more):
@@ -38,37 +34,34 @@ def cells(line):
     return [c.strip() for c in line.strip("|").split("|")]
 
 
-def test_pages_are_what_the_record_gives():
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "--check"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def run(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["it", *map(str, arguments)])
+    return speed_table.main(), capsys.readouterr().out
 
 
-def test_stale_page(tmp_path, monkeypatch):
+def test_page_is_what_the_record_gives(monkeypatch, capsys):
+    assert run(monkeypatch, capsys, "--check") == (0, "\n")
+    rows = run(monkeypatch, capsys, "--all")[1]
+    assert rows.count("\nRun of ") >= 1 and " / " in rows
+
+
+def test_stale_page(tmp_path, monkeypatch, capsys):
     """Is told by --check, and written otherwise; the record takes the new results in."""
-    paths = {kind: tmp_path / f"{kind}.md" for kind in speed_table.PAGES}
-    for path in paths.values():
-        path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    packed = tmp_path / "speed.json.xz"
+    path, packed, more = (tmp_path / n for n in ("page.md", "speed.json.xz", "more.json"))
+    path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     packed.write_bytes(speed_table.packed(record(result("lora/b1"))))
-    monkeypatch.setattr(speed_table, "PAGES", paths)
+    monkeypatch.setattr(speed_table, "PAGE", path)
     monkeypatch.setattr(speed_table, "RECORD", packed)
-    monkeypatch.setattr(speed_table, "ROOT", tmp_path)
-    more = tmp_path / "more.json"
     more.write_text(json.dumps(record(result("lora/b8"), date="d2")))
-    monkeypatch.setattr(sys, "argv", ["it", "--check"])
-    assert speed_table.main() == 1
-    assert "old" in paths["main"].read_text()
-    monkeypatch.setattr(sys, "argv", ["it", str(more)])
-    assert speed_table.main() == 0
-    for path in paths.values():
-        text = path.read_text()
-        assert "old" not in text and text.count("LoRA") == 2
-        assert text.startswith("before\n") and text.endswith("after\n")
+    assert run(monkeypatch, capsys, "--check") == (1, "page.md is not what the record gives\n")
+    assert run(monkeypatch, capsys, more, "--all")[1].count("LoRA") == 2
+    assert "old" in path.read_text()
+    assert run(monkeypatch, capsys, more)[0] == 0
+    text = path.read_text()
+    assert "old" not in text and text.count("LoRA") == 2
+    assert text.startswith("before\n") and text.endswith("after\n")
     assert [r["run"] for r in speed_table.read(packed)["results"]] == [0, 1]
-    monkeypatch.setattr(sys, "argv", ["it", "--check"])
-    assert speed_table.main() == 0
+    assert run(monkeypatch, capsys, "--check")[0] == 0
 
 
 def test_markers_are_needed():
@@ -84,6 +77,15 @@ def test_newest_result_counts():
     found = speed_table.merged(old, new)
     assert [r["date"] for r in found["runs"]] == ["d2"]
     assert [r["arms"].get("torch") for r in found["results"]] == [arm(5)]
+
+
+def test_a_peer_that_was_not_run_again_stays_as_what_it_is():
+    old = record(result("lora/b1", **{"torch a": arm(5), "onnxruntime, x": arm(4)}))
+    new = record(result("lora/b1", **{"torch b": arm(7)}), date="d2")
+    found = speed_table.merged(speed_table.merged(old, new), new)
+    (r,) = found["results"]
+    assert r["arms"]["torch a"] == {**arm(5), "earlier": True} and "onnxruntime, x" not in r["arms"]
+    assert cells(speed_table.main_table(found)[2])[5] == "5.0 torch a (an earlier run)"
 
 
 def test_line():

@@ -7,7 +7,14 @@ import pytest
 
 from mirage_onnx.ir.text import parse_ugraph
 from mirage_onnx.ir.ugraph import KernelParams
-from mirage_onnx.superopt.cost import LATENCY_US, SECTOR_BYTES, features, kernel_cost
+from mirage_onnx.superopt.cost import (
+    LATENCY_US,
+    SECTOR_BYTES,
+    element_bytes,
+    features,
+    kernel_cost,
+    moved_bytes,
+)
 from mirage_onnx.superopt.numbers import MAX_PER_THREAD, MAX_REGISTERS, solve
 from mirage_onnx.target import H200
 
@@ -121,7 +128,7 @@ def test_no_clusters_where_the_target_has_none():
 
 
 def test_points_that_do_not_fit_are_counted():
-    dropped: Counter[str] = Counter()
+    dropped = Counter()
     tensors = {t.name: t for t in ROW.tensors}
     long = 16 * 32 * MAX_PER_THREAD + 1
     assert solve(ROW.kernels[0], tensors, extents(4, long), H200, pruned=dropped) == ()
@@ -155,3 +162,23 @@ kernel k0 grid=a0 cluster=- loop=-
     assert along.dram_bytes == 4 * elements
     assert across.dram_bytes == (2 + 2 * SECTOR_BYTES) * elements
     assert across.time_us > along.time_us
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "times"), [(131072, 128, 8), (8192, 16, 6), (64, 64, 1)]
+)
+def test_many_short_rows_share_blocks(rows, length, times):
+    sizes = extents(rows, length)
+    (first, params), *_ = best(ROW, sizes)
+    alone = cost(ROW, sizes, KernelParams((1,), warps=params.warps))
+    assert (params.tile[0] > 1) == (times > 1)
+    assert alone.time_us >= times * first.time_us
+    assert 32 * params.warps // params.tile[0] <= 32 or times == 1
+
+
+@pytest.mark.parametrize(
+    ("places", "size"), [("in a0 a1@2/64", 2), ("in a0 a1 @2/3", 6), ("in a0 a1 @0/3 @1/9", 32)]
+)
+def test_a_part_that_is_one_element_of_every_row_costs_more(places, size):
+    tensor = parse_ugraph(f"ugraph 1\ntensor i0 f16[a0,a1] input {places}\n").tensors[0]
+    assert element_bytes(tensor) == moved_bytes(ROW.kernels[0], tensor) == size

@@ -14,7 +14,7 @@ from mirage_onnx.ir.ugraph import UGraph
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop
 from mirage_onnx.superopt.search_structure import Scope
-from mirage_onnx.superopt.shared_searches import Answer, Job, SharedSearches, work
+from mirage_onnx.superopt.shared_searches import FAIR, LEAST_S, Answer, Job, SharedSearches, work
 from mirage_onnx.superopt.structures import StructureStore, family
 from mirage_onnx.target import H200
 
@@ -81,6 +81,16 @@ def test_one_search_and_one_set_of_probes_for_a_structure_of_several_sizes():
     assert worker.jobs[1].proven == ("proven",)
     # Nobody could use the probes of the other structure in another run: nothing is kept.
     assert shared.unlearned == ()
+
+
+def test_no_search_gets_all_the_time_while_others_wait():
+    worker, regions = Worker(Stop.BUDGET), REGIONS * 4
+    list(SharedSearches(regions, StructureStore(None, SETTING), lambda: 100.0).results(worker))
+    seconds = [j.seconds for j in worker.jobs]
+    assert seconds[0] == FAIR * 100.0 / 20 and seconds[-1] == 100.0
+    assert seconds == sorted(seconds) and len(seconds) == 20
+    short, worker = SharedSearches(regions, StructureStore(None, SETTING), lambda: 3.0), Worker()
+    assert short.result(0, worker) and worker.jobs[0].seconds == 3.0 < LEAST_S
 
 
 def test_later_runs_search_nothing(tmp_path):

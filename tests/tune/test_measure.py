@@ -4,11 +4,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
+from small_models import Net
 
 from mirage_onnx import pipeline
 from mirage_onnx.emulator import run_kernel
@@ -26,9 +26,8 @@ MODELS = Path(__file__).resolve().parents[2] / "models"
 class EmulatedGpu:
     """What ``measure`` needs of a ``Gpu``: an address is an index of an array of bytes."""
 
-    def __init__(self, speeds=None):
-        self.arrays: list[np.ndarray] = []
-        self.speeds = speeds or []
+    def __init__(self):
+        self.arrays = []
 
     @contextmanager
     def scope(self):
@@ -63,9 +62,6 @@ class EmulatedGpu:
     def wait(self):
         pass
 
-    def time_us(self, arms, samples):
-        return np.array([[speed] * samples for speed in self.speeds[: len(arms)]])
-
 
 def run_of(name):
     loaded = load_model(MODELS / f"{name}.onnx")
@@ -87,7 +83,7 @@ def test_chosen_kernels_agree_with_the_oracle(name):
     loaded, run = run_of(name)
     assert run.chosen
     for outcome in {o.region.key: o for _, o in run.chosen}.values():
-        gpu: Any = EmulatedGpu()
+        gpu = EmulatedGpu()
         data, oracle = drawn(loaded, outcome.region)
         inputs = Inputs(gpu, outcome.region, data)
         assert outcome.compiled is not None
@@ -100,21 +96,44 @@ def test_a_region_is_a_model_that_onnxruntime_runs(name):
     loaded = load_model(MODELS / f"{name}.onnx")
     matches = pipeline.find_candidates(pipeline.import_model(loaded))
     for region in {c.region.key: c.region for c in matches.candidates}.values():
+        check_region_model(loaded, region, *drawn(loaded, region))
+
+
+def check_region_model(loaded, region, data, oracle):
+    model = region_model(loaded, region).SerializeToString()
+    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    feeds = {i.source.name: data[i.source.name] for i in region.inputs if not i.is_weight}
+    for o in region.outputs:
+        (x,) = session.run([o.source.name], feeds)
+        got, want = region.part(o, x), oracle.exact[o.tensor.name]
+        assert got.shape == want.shape
+        assert np.linalg.norm(got - want) <= 1e-2 * np.linalg.norm(want)
+
+
+def test_parts_of_tensors():
+    """A weight, an activation and a result are read and written in parts; memory is theirs."""
+    net = Net()
+    x = net.rms(net.Slice(net.input(4, 3, 64), [1], [2], [1]))
+    y = net.MatMul(x, net.weight(64, 96))
+    halves = [net.Slice(y, [n], [n + 48], [2]) for n in (0, 48)]
+    out = net.Concat(net.Mul(halves[0], net.Sigmoid(halves[1])), net.input(4, 1, 8), axis=-1)
+    loaded = load_model(net.model(out))
+    run = pipeline.run(loaded, pipeline.Options(H200, margin=-20.0))
+    viewed = [o for _, o in run.chosen if any(i.view for i in o.region.inputs)]
+    assert viewed
+    for outcome in viewed:
+        region, gpu = outcome.region, EmulatedGpu()
         data, oracle = drawn(loaded, region)
-        model = region_model(loaded, region).SerializeToString()
-        session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
-        feeds = {i.tensor.name: data[i.tensor.name] for i in region.inputs if not i.is_weight}
-        got = session.run([o.tensor.name for o in region.outputs], feeds)
-        for o, x in zip(region.outputs, got, strict=True):
-            want = oracle.exact[o.tensor.name]
-            assert x.shape == want.shape
-            assert np.linalg.norm(x - want) <= 1e-2 * np.linalg.norm(want)
+        replay, outputs = prepare(gpu, region, outcome.compiled, Inputs(gpu, region, data))
+        assert oracle.complaint(gpu, replay, outputs) is None
+        assert len(set(outputs.values())) == len({o.source.name for o in region.outputs})
+        check_region_model(loaded, region, data, oracle)
 
 
 def test_an_unwritten_or_wrong_output_is_noticed(small):
     loaded, run = small
     ((_, outcome),) = run.chosen
-    gpu: Any = EmulatedGpu()
+    gpu = EmulatedGpu()
     data, oracle = drawn(loaded, outcome.region)
     replay, outputs = prepare(
         gpu, outcome.region, outcome.compiled, Inputs(gpu, outcome.region, data)
@@ -131,43 +150,52 @@ def test_an_unwritten_or_wrong_output_is_noticed(small):
     assert complaint is not None and "float64" in complaint
 
 
+def timed(monkeypatch, *looks):
+    """A GPU whose looks at the arms give these times, in us."""
+    gpu, left = EmulatedGpu(), iter(looks)
+    gpu.time_us = lambda arms, samples: np.array([[t] for t in next(left)])
+    monkeypatch.setattr(measure, "gpu_of", lambda target: gpu)
+    monkeypatch.setattr(measure, "ort_replay", lambda *args: None)
+
+
 @pytest.mark.parametrize(
-    ("speeds", "choice"),
-    [([30.0, 12.0, 10.0], 1), ([30.0, 10.05, 10.0], 0), ([10.0, 9.9, 9.8], None)],
-    ids=["fastest", "near tie: the first", "no gain"],
+    ("looks", "choice"),
+    [
+        ([(12.0, 10.0), (30.0, 10.0, 12.0)], 1),
+        ([(12.0, 10.0), (30.0, 10.1, 10.0)], 0),
+        ([(9.9, 9.8), (10.0, 9.8, 9.9)], None),
+    ],
+    ids=["fastest", "fastest in the end", "no gain"],
 )
-def test_choice(small, monkeypatch, speeds, choice):
+def test_choice(small, monkeypatch, looks, choice):
     loaded, run = small
     ((_, outcome),) = run.chosen
-    monkeypatch.setattr(measure, "gpu_of", lambda target: EmulatedGpu(speeds))
-    monkeypatch.setattr(measure, "ort_replay", lambda *args: None)
-    compiled = [outcome.compiled, outcome.compiled]
+    timed(monkeypatch, *looks)
+    compiled = [replace(outcome.compiled) for _ in range(2)]
     best, measured = measure_region(loaded, outcome.region, compiled, H200)
     if choice is None:
         assert best is None
         assert isinstance(measured, Rejection) and measured.code == "NOT_FASTER"
     else:
-        assert not isinstance(measured, Rejection)
-        assert (measured.kernel_us, measured.ort_us) == (speeds[1 + choice], speeds[0])
+        assert best is compiled[choice]
+        assert (measured.kernel_us, measured.ort_us) == (10.0, 30.0)
 
 
-def test_a_second_look(small, monkeypatch):
+def test_further_looks(small, monkeypatch):
     loaded, run = small
     ((_, outcome),) = run.chosen
-    gpu = EmulatedGpu([30.0, 10.0, 12.0, 8.0])
-    monkeypatch.setattr(measure, "gpu_of", lambda target: gpu)
-    monkeypatch.setattr(measure, "ort_replay", lambda *args: None)
-    first, second, third = (replace(outcome.compiled) for _ in range(3))
-    asked: list[Any] = []
+    timed(monkeypatch, (10, 12), (10, 12, 8), (8, 10, 12, 11), (30, 8, 10, 11, 12))
+    first, second, third, fourth = (replace(outcome.compiled) for _ in range(4))
+    asked = []
 
-    def more(best):
-        asked.append(best)
-        return [third]
+    def more(best, tried):
+        asked.append((best, len(tried)))
+        return {2: [third], 3: [fourth], 4: []}[len(tried)]
 
     best, measured = measure_region(loaded, outcome.region, [first, second], H200, more)
-    assert len(asked) == 1 and asked[0] is first and best is third
-    assert not isinstance(measured, Rejection)
-    assert (measured.kernel_us, measured.tried) == (8.0, 3)
+    assert [n for _, n in asked] == [2, 3, 4] and best is third
+    assert asked[0][0] is first and asked[1][0] is asked[2][0] is third
+    assert (measured.kernel_us, measured.tried) == (8.0, 4)
 
 
 def test_all_candidates_wrong(small, monkeypatch):
@@ -184,7 +212,7 @@ def test_all_candidates_wrong(small, monkeypatch):
 def test_inputs_are_uploaded_once_per_order(small):
     loaded, run = small
     region = run.chosen[0][1].region
-    gpu: Any = EmulatedGpu()
+    gpu = EmulatedGpu()
     inputs = Inputs(gpu, region, drawn(loaded, region)[0])
     weight = next(i for i in region.inputs if len(i.axes) == 2 and i.is_weight)
     first = inputs.address(weight.name, weight.axes)
@@ -205,3 +233,12 @@ def test_a_region_without_finite_values(small):
     with pytest.raises(RejectionError, match="finite") as error:
         draw(region, weights, np.random.default_rng(0))
     assert error.value.rejection.code == "INCONCLUSIVE"
+
+
+def test_a_measured_region_counts_as_its_share_of_the_predicted_time(small):
+    _, run = small
+    ((_, outcome),) = run.chosen
+    timed_ones = replace(outcome, baseline_us=20.0, measured=measure.Measured(25.0, 50.0, 0.1, 3))
+    assert timed_ones.price_us(0.2) == 10.0
+    predicted = outcome.compiled.candidate.predicted_us
+    assert outcome.price_us(0.2) == pytest.approx(predicted / 0.8)

@@ -4,14 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 from golden_graphs import golden_graph
+from search_programs import PROGRAMS
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.ugraph import Candidate, KernelParams
+from mirage_onnx.ir.ugraph import Candidate
+from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified
+from mirage_onnx.superopt.tiled_numbers import solve_tiled
+from mirage_onnx.target import H200
 from mirage_onnx.tune.predict import (
     FLOOR_US,
-    TILED_EXTRA_US,
-    TILED_FACTOR,
     as_expected,
     expected_us,
     refuse_result,
@@ -46,7 +48,6 @@ def result(*predicted, refused=()):
 def test_the_best_candidate_must_win_by_the_margin():
     assert refuse_result(result(7.9, 20.0), 10.0, 0.2, ("a",)) is None
     found = refuse_result(result(8.1), 10.0, 0.2, ("a",))
-    assert found is not None
     assert found.code == "NOT_FASTER"
     assert "8.10 us predicted against 10.00 us, margin 20%" in found.reason
     assert refuse_result(result(8.1), 10.0, 0.1, ("a",)) is None
@@ -54,22 +55,28 @@ def test_the_best_candidate_must_win_by_the_margin():
 
 def test_no_candidate_says_why():
     found = refuse_result(result(), 10.0, 0.2, ("a",))
-    assert found is not None
     assert found.code == "NO_CANDIDATE"
     assert "EXHAUSTED" in found.reason
     why = Rejection("LAYOUT", "no layout holds it")
     found = refuse_result(result(refused=(why,)), 10.0, 0.2, ("a",))
-    assert found is not None
     assert "LAYOUT: no layout holds it" in found.reason
 
 
 def test_tiled_programs_are_expected_to_take_longer():
-    numbers = (KernelParams(),)
-    tiled = Candidate(golden_graph("attention"), numbers, 10.0)
-    rows = Candidate(golden_graph("softmax_rows"), numbers, 20.0)
-    assert expected_us(tiled) == TILED_FACTOR * 10.0 + TILED_EXTRA_US
-    assert expected_us(rows) == 20.0
+    found = []
+    for name, predicted_us in (("attention", 10.0), ("softmax_rows", 20.0)):
+        region, graph = PROGRAMS[name](), golden_graph(name)
+        tensors = {t.name: t for t in graph.tensors}
+        solver = solve_tiled if name == "attention" else solve
+        numbers = tuple(
+            solver(k, tensors, region.extents, H200, keep=1)[0][1] for k in graph.kernels
+        )
+        found.append((region, Candidate(graph, numbers, predicted_us)))
+    (region, tiled), (other, rows) = found
+    assert expected_us(other, rows, H200) == 20.0
+    time_us = expected_us(region, tiled, H200)
     report = SearchReport(0.0, 0, 0, 2, Stop.EXHAUSTED, (), ())
     proof = SimpleNamespace(draws=3, bound=0.0)
-    found = as_expected(SearchResult((Verified(tiled, proof), Verified(rows, proof)), report))
-    assert [v.candidate.predicted_us for v in found.candidates] == [20.0, expected_us(tiled)]
+    both = SearchResult((Verified(tiled, proof), Verified(rows, proof)), report)
+    ordered = as_expected(region, both, H200).candidates
+    assert time_us > 20 and [v.candidate.predicted_us for v in ordered] == [20.0, time_us]

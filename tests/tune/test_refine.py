@@ -1,6 +1,7 @@
 """More numbers of a measured program."""
 
 from dataclasses import replace
+from math import prod
 
 from golden_graphs import golden_graph
 from search_programs import PROGRAMS
@@ -11,7 +12,7 @@ from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import H200
-from mirage_onnx.tune.refine import FAR, other_numbers
+from mirage_onnx.tune.refine import FAR, WORTH_US, other_numbers
 
 REGION = PROGRAMS["lora_two_adapters"]()
 
@@ -48,6 +49,31 @@ def test_most_of_them_have_kernels():
 
     found = other_numbers(REGION, candidate(), H200, 12)
     assert sum(map(emits, found)) >= 9
+
+
+def test_neighbours_of_the_fastest():
+    first = candidate()
+    tried = {first.params}
+    found = other_numbers(REGION, first, H200, 16, tried)
+    assert len(found) == 16 and not {c.params for c in found} & tried
+    own = first.params[1]
+    for c in found:
+        p = c.params[1]
+        sizes = [(*q.tile, q.cluster, q.loop_tile, q.warps) for q in (own, p)]
+        moved = [max(a, b) / min(a, b) for a, b in zip(*sizes, strict=True) if a != b]
+        assert prod(moved) * 2 ** abs(own.stages - p.stages) <= 4
+    again = other_numbers(REGION, first, H200, 16, {c.params for c in found})
+    assert not {c.params for c in found} & {c.params for c in again}
+
+
+def test_a_long_streaming_kernel_gets_other_numbers():
+    region = PROGRAMS["gated_mlp_silu"]()
+    graph = golden_graph("gated_mlp_silu")
+    tensors = {t.name: t for t in graph.tensors}
+    (kernel,) = graph.kernels
+    cost, params = solve(kernel, tensors, region.extents, H200, keep=1)[0]
+    found = other_numbers(region, Candidate(graph, (params,), cost.time_us), H200, 8)
+    assert (len(found) == 8) == (cost.time_us >= WORTH_US)
 
 
 def test_none_without_a_tiled_kernel():

@@ -47,11 +47,11 @@ PTX_DEVICE float quad_reduce(float v) {
   return R::combine(v, ptx::shfl_xor(v, 2));
 }
 
-// Over the warp, the result in every lane.
-template <class R>
+// Over the warp, or each segment of `Lanes` lanes of it, the result in every lane.
+template <class R, int Lanes = 32>
 PTX_DEVICE float warp_reduce(float v) {
 #pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) v = R::combine(v, ptx::shfl_xor(v, mask));
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) v = R::combine(v, ptx::shfl_xor(v, mask));
   return v;
 }
 
