@@ -9,7 +9,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 DEPS := $(VENV)/.installed
 OPS := build/ops/libmirage_onnx_ops.so
 OPS_SOURCES := $(wildcard cpp/ort_custom_ops/*)
-MODELS := $(patsubst %.xz,%,$(wildcard models/*.onnx.xz))
+MODELS := $(addprefix models/,$(addsuffix .onnx,bert llama_decode lora rmsnorm_linear))
 JOBS ?= 2
 
 export PATH := $(BIN):$(PATH)
@@ -36,8 +36,8 @@ $(OPS): $(OPS_SOURCES) | $(DEPS)
 	cmake --build build/ops --parallel $(JOBS) -- -s
 	@touch $@
 
-# The committed form of the larger models has no weights; they are made again from their seeds.
-models/%.onnx: models/%.onnx.xz | $(DEPS)
+# The models are committed without their weights, which are made from their names.
+models/%.onnx: models/architectures/graphs.tar.xz | $(DEPS)
 	$(BIN)/python models/packed.py $*
 	@touch $@
 

@@ -15,7 +15,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,10 +37,9 @@ from mirage_onnx.codegen.compile import Cubin
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.codegen.tiled import kernel as tiled
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.ugraph import Candidate
-from mirage_onnx.target import H200, Target
-from mirage_onnx.tune.device import Gpu, present_target
+from mirage_onnx.target import H200
+from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare
 
 #: Rows of the speed table as golden programs, others of more than one contraction, and the cases
@@ -71,12 +69,12 @@ class Variant:
 
 
 @contextmanager
-def _plans() -> Iterator[list[tiled.TiledPlan]]:
+def _plans():
     """The plans of the tiled kernels that are emitted meanwhile."""
     found = []
     make = tiled.plan_tiled
 
-    def kept(*args: Any, **more: Any) -> tiled.TiledPlan:
+    def kept(*args, **more):
         found.append(make(*args, **more))
         return found[-1]
 
@@ -84,7 +82,7 @@ def _plans() -> Iterator[list[tiled.TiledPlan]]:
         yield found
 
 
-def variant(name: str, candidate: Candidate, region: Region, target: Target) -> Variant:
+def variant(name, candidate, region, target):
     """The kernels of a candidate with this choice switched off."""
     if name == ONE_STAGE:
         params = tuple(replace(p, stages=1) for p in candidate.params)
@@ -103,9 +101,7 @@ def variant(name: str, candidate: Candidate, region: Region, target: Target) -> 
     return Variant(name, candidate, sources, static)
 
 
-def compiled(
-    variants: Sequence[Variant], target: Target
-) -> dict[str, tuple[tuple[Cubin, ...], str]]:
+def compiled(variants, target):
     """Variant -> its images, or why there are none (the first kernel that was refused).
 
     Kernels that spill, which the product refuses, are timed as well: a naive choice has that price.
@@ -125,7 +121,7 @@ def compiled(
     return found
 
 
-def _spilling(source: KernelSource, target: Target) -> Cubin:
+def _spilling(source, target):
     image, log = compiler._nvrtc(source.text, target, source.name)
     used, stack = compiler._USED.search(log), compiler._STACK.search(log)
     assert used is not None
@@ -134,7 +130,7 @@ def _spilling(source: KernelSource, target: Target) -> Cubin:
     return Cubin(image, int(used[1]), 0, int(stack[1]), spilled, log, 0.0)
 
 
-def subject(name: str, target: Target) -> tuple[Region, Candidate] | None:
+def subject(name, target):
     """A golden program with the best numbers that compile, or the largest region of a case."""
     if "/" in name:
         case = ROWS[name.split("/")[0]].make(**size_of(name))
@@ -151,7 +147,7 @@ def subject(name: str, target: Target) -> tuple[Region, Candidate] | None:
     return None
 
 
-def measure(name: str, target: Target, gpu: Gpu | None) -> dict[str, Any]:
+def measure(name, target, gpu):
     """One program."""
     result = {"program": name, "variants": [], "failed": []}
     found = subject(name, target)
@@ -181,11 +177,11 @@ def measure(name: str, target: Target, gpu: Gpu | None) -> dict[str, Any]:
 
 
 def _timed(
-    region: Region,
-    live: Sequence[tuple[Variant, dict[str, Any]]],
-    cubins: dict[str, tuple[Cubin, ...]],
-    gpu: Gpu,
-) -> list[str]:
+    region,
+    live,
+    cubins,
+    gpu,
+):
     """Times of the variants, into their rows; what was wrong."""
     data, oracle = draw(region, {}, np.random.default_rng(0))
     size = sum(x.nbytes for x in data.values())
@@ -207,7 +203,7 @@ def _timed(
     return failed
 
 
-def show(result: dict[str, Any]) -> None:
+def show(result):
     rows = [
         [
             r["variant"], "same" if r["same"] else f"{r['us']:.1f}" if "us" in r else "-",
@@ -221,7 +217,7 @@ def show(result: dict[str, Any]) -> None:
     print(*result["failed"], sep="\n", flush=True)
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--seconds", type=float, default=300.0)

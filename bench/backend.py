@@ -7,12 +7,13 @@ users       every node, simple and light-model test; ``optimize --target h200``,
 converted   the tests of opsets that ``optimize`` does not take, lifted to one that it does
 verified    all regions that verify are replaced, whatever they cost, and run in the emulator
 
-Writes backend.json and prints its table; runs that are recorded there and not named stay. Exit 1
+Writes backend.json.xz and prints its table; runs that are recorded there and not named stay. Exit 1
 where a case ends otherwise than with ONNX Runtime.
 """
 
 import argparse
 import json
+import lzma
 import sys
 import time
 from pathlib import Path
@@ -64,8 +65,8 @@ def main():
     parser.add_argument("--every", type=int, default=1, help="take one case of so many")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
     arguments = parser.parse_args()
-    record = arguments.out / "backend.json"
-    rows = json.loads(record.read_text()) if record.exists() else {}
+    record = arguments.out / "backend.json.xz"
+    rows = json.loads(lzma.decompress(record.read_bytes())) if record.exists() else {}
     for name in arguments.runs:
         start = time.monotonic()
         cases = list(compare(*RUNS[name], chosen=lambda i: i % arguments.every == 0))
@@ -74,7 +75,7 @@ def main():
             "seconds": round(time.monotonic() - start, 1),
         }  # fmt: skip
     arguments.out.mkdir(parents=True, exist_ok=True)
-    record.write_text(json.dumps(rows, indent=1) + "\n")
+    record.write_bytes(lzma.compress((json.dumps(rows, indent=1) + "\n").encode()))
     print(table(rows), end="")
     return 0 if all(rows[name]["equal"] == rows[name]["cases"] for name in arguments.runs) else 1
 

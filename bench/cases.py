@@ -1,4 +1,4 @@
-"""What is benchmarked: the rows of the speed table, each with its sizes; and what is swept."""
+"""What is benchmarked: the rows of the speed table, each with its sizes."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "models"), str(ROOT / "bench")]
 from attention_cases import attention, llama_layer, qknorm
 from linear_cases import gated_mlp, llama_mlp, lora, ngpt_step
 from scale_rmsnorm_linear import TEMPLATE, scale
-from speed_graph import Case, Graph, exact_rms_norm, times
+from speed_graph import Case, exact_rms_norm, times
 
 Size = Mapping[str, int]
 
@@ -104,24 +104,3 @@ ROWS = {
         {"k3000": {**_LLAMA, "length": 3000}}, {"one": 165},
     ),
 }  # fmt: skip
-
-
-def residual_norm(batch, hidden):
-    """y = x + residual and its RMSNorm, as the exporter writes a norm in half precision."""
-    g, shape = Graph(), (batch, hidden)
-    y = g.Add(g.input("x", *shape), g.input("residual", *shape))
-    normed = g.rms_norm(y, g.gain("gamma", hidden))
-    outputs = {"y": (y, shape), "normed": (normed, shape)}
-    return g.case("residual_norm", outputs, lambda wide: {}).model
-
-
-def _model(batch, size):
-    return norm_linear(batch, size, size).model
-
-
-#: What ``sweep.py`` measures; made when needed, because compiler processes import this file.
-SWEEP = {
-    **{f"norm_linear 4096x4096 M={m}": partial(_model, m, 4096) for m in (8, 16, 1)},
-    **{f"norm_linear 64x64 M={m}": partial(_model, m, 64) for m in (2, 8)},
-    **{f"residual_norm 8x{n}": partial(residual_norm, 8, n) for n in (4096, 64)},
-}

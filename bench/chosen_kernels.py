@@ -4,23 +4,18 @@ With a GPU the choice is the measured one of ``optimize``; of a region that was 
 (onnxruntime is as fast), the fastest candidate of ours, because a miss needs an explanation.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 from protocol import statistics
-from speed_graph import Case
 
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.importer import LoadedModel, load_model
+from mirage_onnx.importer import load_model
 from mirage_onnx.ir.region import Region
 from mirage_onnx.pipeline import HOPELESS, Options, run
-from mirage_onnx.target import Target
-from mirage_onnx.tune.device import Gpu
 from mirage_onnx.tune.measure import Inputs, draw, prepare
-from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.verify.weights import sample_weights
 
 TRIES, SAMPLES = 8, 9
@@ -37,9 +32,7 @@ class Chosen:
     cold: dict[str, float]
 
 
-def chosen_kernels(
-    name: str, case: Case, target: Target, gpu: Gpu | None, seconds: float
-) -> Iterator[Chosen]:
+def chosen_kernels(name, case, target, gpu, seconds):
     """Replaced regions first; without a GPU the predicted choice, not timed."""
     loaded = load_model(onnx.ModelProto.FromString(case.model.SerializeToString()))
     options = Options(
@@ -65,9 +58,7 @@ def chosen_kernels(
             yield chosen
 
 
-def _fastest(
-    name: str, loaded: LoadedModel, outcome: Outcome, target: Target, gpu: Gpu | None
-) -> Chosen | None:
+def _fastest(name, loaded, outcome, target, gpu):
     """The kernels of one region with their time; None if none of its candidates is right."""
     region, was, result = outcome.region, outcome.compiled is not None, outcome.result
     compiled = [outcome.compiled] if outcome.compiled is not None else []

@@ -54,8 +54,8 @@ def numbers_for(region: Region) -> dict[str, np.ndarray]:
     pattern = np.random.default_rng(0).standard_normal(1 << 20)
     found = {}
     for i in region.inputs:
-        shape = tuple(int(d) for d in i.tensor.shape or ())
-        found[i.tensor.name] = np.resize(pattern.astype(i.dtype.numpy), shape)
+        shape = tuple(int(d) for d in i.source.shape or ())
+        found[i.source.name] = np.resize(pattern.astype(i.dtype.numpy), shape)
     return found
 
 

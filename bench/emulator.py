@@ -1,6 +1,6 @@
 """Every mutant of the correct kernels, in the emulator: what notices it, and what survives.
 
-python bench/emulator.py [--out bench/results/emulator.json]
+python bench/emulator.py [--out bench/results/emulator.json.xz]
 
 Survivors are printed; ``tests/emulator/survivors.txt.xz`` has them with reasons, so the record
 only says how many there are and the digest of their sorted lines.
@@ -9,6 +9,7 @@ only says how many there are and the digest of their sorted lines.
 import argparse
 import hashlib
 import json
+import lzma
 import platform
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from mirage_onnx.emulator import compile_kernels
 def main():
     """Run the corpus, print a line per subject, write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "emulator.json")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "emulator.json.xz")
     out = parser.parse_args().out
     started = time.time()
     noticed_by = Counter()
@@ -69,7 +70,7 @@ def main():
             "\n".join(sorted(set(survivors))).encode()
         ).hexdigest(),
     }
-    out.write_text(json.dumps(record, indent=1) + "\n")
+    out.write_bytes(lzma.compress((json.dumps(record, indent=1) + "\n").encode()))
     print(f"{total} mutants of {subjects} subjects, {total - len(survivors)} caught "
           f"({record['caught_share']:.1%}), {len(alarms)} false alarms -> {out}")  # fmt: skip
     return bool(alarms)

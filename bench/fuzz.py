@@ -12,7 +12,6 @@ import argparse
 import json
 import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,33 +19,10 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from facts import facts
 from fuzz_run import answers, counts
+from kept_rows import kept_rows
 
 #: A faulty file's text goes into the record up to here.
 SHOWN_CHARACTERS = 400
-
-
-def run(seeds, state, jobs):
-    """The answers for all seeds, in order; new ones are appended to ``state`` as they come."""
-    state.parent.mkdir(parents=True, exist_ok=True)
-    known = {}
-    if state.exists():
-        rows = (json.loads(line) for line in state.read_text().splitlines())
-        known = {row["seed"]: row for row in rows}
-    todo = [s for s in seeds if s not in known]
-
-    with state.open("a") as file:
-
-        def work(part):
-            for answer in answers(part):
-                known[answer["seed"]] = answer
-                file.write(json.dumps(answer) + "\n")
-                file.flush()
-                if len(known) % 500 == 0:
-                    print(f"{len(known)} files", file=sys.stderr)
-
-        with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(work, [todo[i::jobs] for i in range(jobs)]))
-    return [known[s] for s in seeds]
 
 
 def summary(found):
@@ -92,7 +68,8 @@ def main():
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    found = run(seeds, arguments.state, arguments.jobs)
+    share = -(-len(seeds) // arguments.jobs)
+    found = kept_rows(seeds, arguments.state, answers, jobs=arguments.jobs, together=share)
     result = {**facts(("onnx", "onnxruntime", "numpy", "protobuf")), **summary(found)}
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "fuzz.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that runs on the H200 machine, in one call:
 #
-#     bash bench/h200.sh [tests] [primitives] [sweep] [chain] [models] [bench] [coverage] \
-#         [counters] [ablation]
+#     bash bench/h200.sh [tests] [primitives] [sweep] [models] [bench] [coverage] [counters] \
+#         [ablation]
 #
 # It has torch, nvcc and cmake but no package registry, so what else is needed travels with the tree:
 # .gpu/*.txz (onnxruntime-gpu, packed as ../shared/tools/pack_ort_gpu.py does, and newer cuda
@@ -70,8 +70,7 @@ for name in "${@:-tests}"; do
     primitives)
         step primitives 200 env PRIMITIVES_RECORD="$OUT/primitives" \
             python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_primitives.py ;;
-    sweep) step sweep 300 python3 bench/sweep.py --out "$OUT" --seconds "${SWEEP_SECONDS:-200}" ;;
-    chain) step chain 300 python3 bench/chain.py "$OUT/chain.json" ;;
+    sweep) step sweep 300 python3 bench/tiled_sweep.py --out "$OUT" --all ;;
     models) step models 200 python3 bench/models.py "$OUT/models.json" ;;
     bench)
         seconds=${BENCH_SECONDS:-440}

@@ -13,25 +13,22 @@ right; ``--record`` writes that to a file, too. Exit 1 where a kernel was wrong.
 import argparse
 import json
 import os
-import shutil
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import inf
-from multiprocessing import connection, get_context
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, TextIO
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a worker is one core's work
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from facts import facts
+from kept_rows import kept_rows
 from random_kernel_run import TOGETHER, emitted, run_seeds
 from random_kernel_tables import cell_table, share_table
 from random_kernel_wishes import missing
@@ -41,100 +38,39 @@ from random_kernels import random_kernel
 LIMIT_S = 900.0
 
 
-@dataclass
-class Worker:
-    """A process that runs a batch of seeds in a folder of its own."""
-
-    seeds: list[int]
-    folder: Path
-    process: BaseProcess
-    answers: Connection
-
-
-def _work(seeds: Sequence[int], folder: Path, answers: Connection) -> None:
-    os.environ["XDG_CACHE_HOME"] = str(folder)
-    for outcome in run_seeds(seeds):
-        answers.send(asdict(outcome))
+def answers(seeds, folder):
+    """The outcomes of seeds, from a process that keeps what it compiles under ``folder``."""
+    command = [sys.executable, __file__, "--answer", ",".join(map(str, seeds))]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder)}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=LIMIT_S)
+        text, detail = done.stdout, f"exit {done.returncode}"
+    except subprocess.TimeoutExpired as late:
+        text, detail = late.stdout or b"", f"{LIMIT_S:.0f} s"
     for library in folder.rglob("*.so"):
         library.unlink()
+    found = [json.loads(line) for line in text.splitlines() if line.endswith(b"}")]
+    missing = [s for s in seeds if s not in {row["seed"] for row in found}]
+    if len(seeds) == 1:
+        return found + [_lost(seed, detail) for seed in missing]
+    return found + [row for seed in missing for row in answers([seed], folder)]
 
 
-def run(
-    seeds: Sequence[int], out: Path, workers: int, deadline: float = inf
-) -> list[dict[str, Any]]:
-    """The outcomes of seeds in order; new ones are appended to ``out`` as they come.
-
-    What is not begun at the ``deadline`` (of time.monotonic) is left out.
-    """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    known = {}
-    if out.exists():
-        known = {r["seed"]: r for r in map(json.loads, out.read_text().splitlines())}
-    todo = [s for s in seeds if s not in known]
-    batches = [todo[i : i + TOGETHER] for i in range(0, len(todo), TOGETHER)][::-1]
-    base = Path(tempfile.mkdtemp(prefix="random_kernels"))
-    try:
-        with out.open("a") as file:
-            folders = [base / str(i) for i in range(workers)]
-            _run_batches(batches, known, file, folders, deadline)
-    finally:
-        shutil.rmtree(base)
-    return [known[s] for s in seeds if s in known]
+def run(seeds, out, workers, deadline=inf):
+    """The outcomes of seeds in order, as far as they are begun before the deadline."""
+    with tempfile.TemporaryDirectory() as base:
+        return kept_rows(
+            seeds, out, lambda batch: answers(batch, Path(base) / str(threading.get_ident())),
+            jobs=workers, together=TOGETHER, deadline=deadline,
+        )  # fmt: skip
 
 
-def _run_batches(
-    batches: list[list[int]],
-    known: dict[int, dict[str, Any]],
-    file: TextIO,
-    folders: list[Path],
-    deadline: float,
-) -> None:
-    context = get_context("fork")
-    active = {}
-    while batches or active:
-        if time.monotonic() > deadline:
-            batches.clear()
-        while batches and folders:
-            ours, theirs = context.Pipe(duplex=False)
-            batch, folder = batches.pop(), folders.pop()
-            process = context.Process(target=_work, args=(batch, folder, theirs), daemon=True)
-            process.start()
-            theirs.close()
-            active[ours] = Worker(batch, folder, process, ours)
-        ready = connection.wait(list(active), LIMIT_S)
-        for answers in ready or list(active):
-            worker = active[answers]
-            try:
-                row = answers.recv() if ready else None
-            except EOFError:
-                row = None
-            if row is not None:
-                known[row["seed"]] = row
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-                if len(known) % 500 == 0:
-                    print(f"{len(known)} seeds", file=sys.stderr)
-                continue
-            if not ready:
-                worker.process.kill()
-            worker.process.join()
-            folders.append(worker.folder)
-            del active[answers]
-            missing = [s for s in worker.seeds if s not in known]
-            if len(worker.seeds) > 1:
-                batches += [[s] for s in missing]
-            for seed in missing if len(worker.seeds) == 1 else ():
-                detail = f"exit {worker.process.exitcode}" if ready else f"{LIMIT_S:.0f} s"
-                known[seed] = _lost(seed, detail)
-                file.write(json.dumps(known[seed]) + "\n")
-
-
-def _lost(seed: int, detail: str) -> dict[str, Any]:
+def _lost(seed, detail):
     return {"seed": seed, "form": "", "kind": "crash", "code": "process", "detail": detail,
             "cells": [], "features": []}  # fmt: skip
 
 
-def report(found: Sequence[dict[str, Any]]) -> str:
+def report(found):
     """The tables, and the first line of every failure."""
     total = len(found)
     kinds = Counter(r["kind"] for r in found)
@@ -158,7 +94,7 @@ def report(found: Sequence[dict[str, Any]]) -> str:
     return "\n\n".join(p for p in parts if p) + "\n"
 
 
-def show(seeds: Sequence[int]) -> int:
+def show(seeds):
     """A program, its text, and what becomes of it."""
     failed = 0
     for seed in seeds:
@@ -172,7 +108,7 @@ def show(seeds: Sequence[int]) -> int:
     return failed
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", default="0:500", metavar="FIRST:END")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "random_kernels.jsonl")
@@ -180,7 +116,12 @@ def main() -> int:
     parser.add_argument("--total", type=float, default=inf, help="seconds, then no more are begun")
     parser.add_argument("--record", type=Path, help="a file for the printed tables")
     parser.add_argument("--show", action="store_true", help="print programs and CUDA, keep nothing")
+    parser.add_argument("--answer", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.answer:
+        for outcome in run_seeds(list(map(int, arguments.answer.split(",")))):
+            print(json.dumps(asdict(outcome)), flush=True)
+        return 0
     first, _, end = arguments.seeds.partition(":")
     seeds = range(int(first), int(end))
     if arguments.show:

@@ -1,32 +1,23 @@
-"""The tables of bench/results/notes.md about the kernels themselves, from the recorded runs.
+"""Tables about the kernels themselves, which bench/results/notes.md reads, from the recorded runs.
 
-    python bench/kernel_records.py [counters.json] [ablation.json] [--check]
+    python bench/kernel_records.py [counters.json] [ablation.json]
 
 Takes the given files (of ``counters.py`` and ``ablation.py``) into bench/results/h200, packed, and
-writes what they say between the markers of the page. --check: writes nothing, exit 1 if the page is
-not what the records give.
+prints what the records say.
 """
 
 import argparse
-import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from speed_table import packed, read
+from speed_table import packed, read, table
 
-ROOT = Path(__file__).resolve().parents[1]
-RECORDS = ROOT / "bench" / "results" / "h200"
-PAGE = ROOT / "bench" / "results" / "notes.md"
+RECORDS = Path(__file__).resolve().parent / "results" / "h200"
 Record = Mapping[str, Any]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(r)} |" for r in (head, ["---"] * len(head), *rows)]
-
-
-def _about(record: Record) -> list[str]:
+def _about(record):
     versions = ", ".join(f"{n} {v}" for n, v in record["versions"].items())
     gpu = record.get("gpu") or "no GPU"
     more = "".join(f", {x}" for x in record.get("ncu", ()))
@@ -37,11 +28,11 @@ def _about(record: Record) -> list[str]:
     ]  # fmt: skip
 
 
-def _shown(row: Record, name: str, form: str = ".1f") -> str:
+def _shown(row, name, form=".1f"):
     return format(row[name], form) if name in row else "-"
 
 
-def counters_table(record: Record) -> list[str]:
+def counters_table(record):
     """A line per kernel; a plain read of the bytes of a case stands before its kernels."""
     head = ["case, kernel", "us by ncu", "us cold, whole node", "MB read", "MB of the case",
             "DRAM %", "L2 hit %", "registers", "smem KiB", "occupancy %", "stalls"]  # fmt: skip
@@ -58,10 +49,10 @@ def counters_table(record: Record) -> list[str]:
             f"{r['case_mb']:.1f}", _shown(r, "dram_pct", ".0f"), _shown(r, "l2_hit_pct", ".0f"),
             _shown(r, "registers", ".0f"), smem, _shown(r, "occupancy_pct", ".0f"), stalls,
         ])  # fmt: skip
-    return [*_table(head, rows), *_about(record)]
+    return [*table(head, rows), *_about(record)]
 
 
-def ablation_table(record: Record) -> list[str]:
+def ablation_table(record):
     """A line per program: as it is, and what differs with one choice switched off."""
     names = [v["variant"] for p in record["programs"][:1] for v in p["variants"]]
     rows = []
@@ -74,10 +65,10 @@ def ablation_table(record: Record) -> list[str]:
             f"{plain['smem_bytes'] / 1024:.0f} K, {plain['registers']} reg"
         ]
         rows.append([p["program"], *cells, *(_change(v, plain) for v in p["variants"][1:])])
-    return [*_table(["program", *names], rows), *_about(record)]
+    return [*table(["program", *names], rows), *_about(record)]
 
 
-def _change(row: Record, plain: Record) -> str:
+def _change(row, plain):
     """What differs from the kernels as they are; ``=``: the same text."""
     if row["same"]:
         return "="
@@ -93,47 +84,21 @@ def _change(row: Record, plain: Record) -> str:
     return ", ".join(found) or "same figures"
 
 
-TABLES: dict[str, Callable[[Record], list[str]]] = {
+TABLES = {
     "counters": counters_table, "ablation": ablation_table,
 }  # fmt: skip
 
 
-def page(text: str, kind: str, lines: Sequence[str]) -> str:
-    """``text`` with ``lines`` between the markers of this kind.
-
-    Raises:
-        ValueError: the page has not one place for it.
-    """
-    begin, end = f"<!-- {kind}: python bench/kernel_records.py -->", f"<!-- end of {kind} -->"
-    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.S)
-    new = "\n".join([begin, "", *lines, "", end])
-    found, count = pattern.subn(lambda _: new, text)
-    if count != 1:
-        raise ValueError(f"{count} places for {kind}, one is needed")
-    return found
-
-
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="*", type=Path, help="counters.json, ablation.json")
-    parser.add_argument("--check", action="store_true")
-    options = parser.parse_args()
-    given = {}
-    for file in options.files:
+    for file in parser.parse_args().files:
         record = read(file)
-        given["counters" if "rows" in record else "ablation"] = record
-    old = new = PAGE.read_text(encoding="utf-8")
-    for kind, table in TABLES.items():
-        at = RECORDS / f"{kind}.json.xz"
-        if kind in given and not options.check:
-            at.write_bytes(packed(given[kind]))
-        record = given.get(kind) or (read(at) if at.exists() else None)
-        if record is not None:
-            new = page(new, kind, table(record))
-    if new != old and not options.check:
-        PAGE.write_text(new, encoding="utf-8")
-    return 1 if new != old and options.check else 0
+        kind = "counters" if "rows" in record else "ablation"
+        (RECORDS / f"{kind}.json.xz").write_bytes(packed(record))
+    for kind, made in TABLES.items():
+        print(*made(read(RECORDS / f"{kind}.json.xz")), "", sep="\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

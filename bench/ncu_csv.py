@@ -1,9 +1,6 @@
 """What Nsight Compute says of kernels: the command, its CSV, the figures that are kept."""
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 SECTIONS = (
     "SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "LaunchStats", "WarpStateStats",
@@ -31,7 +28,7 @@ SCALES = {
 }  # fmt: skip
 
 
-def command(log: Path, kernels: str, program: Sequence[str], *, metrics: bool = True) -> list[str]:
+def command(log, kernels, program, *, metrics=True):
     """``ncu`` with ``program``; ``kernels``: a pattern of names. Clocks are left as they are.
 
     Caches are emptied before every pass, so what is counted is a cold run, as the table times it.
@@ -44,7 +41,7 @@ def command(log: Path, kernels: str, program: Sequence[str], *, metrics: bool = 
     ]  # fmt: skip
 
 
-def kernels(lines: Iterable[str]) -> list[dict[str, Any]]:
+def kernels(lines):
     """The kernels of a raw page in the order of their launches.
 
     ``name``, ``block``, ``grid``, the figures that the page has, and ``stalls``: (reason, percent
@@ -60,7 +57,7 @@ def kernels(lines: Iterable[str]) -> list[dict[str, Any]]:
     return [_kernel(dict(zip(head, r, strict=False)), units) for r in rows[2:]]
 
 
-def _kernel(row: Mapping[str, str], units: Mapping[str, str]) -> dict[str, Any]:
+def _kernel(row, units):
     found = {
         "name": row["Kernel Name"].partition("(")[0],
         "block": row.get("Block Size", ""),
@@ -83,5 +80,5 @@ def _kernel(row: Mapping[str, str], units: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _number(text: str) -> float:
+def _number(text):
     return float(text.replace(",", ""))

@@ -1,13 +1,14 @@
 """Times and states of the search against its bound, and with each of its prunings off in turn.
 
     python bench/search.py [--programs NAME ...] [--without NAME ...] [--all] [--bounds 3-9]
-                           [--cut 300] [--jobs 1] [--out search.json.xz]
+                           [--cut 300] [--jobs 1] [--resume] [--out search.json.xz]
     python bench/search.py --show [--out search.json.xz]
 
 Searches the programs of tests/support/search_programs.py in the space of all block graphs, each at
 every bound in a process of its own, and those of ``--without`` (--all: all of ``--programs``) with
 each pruning off as well. A search that takes longer than ``--cut`` seconds is recorded as CUT, and
-larger bounds are not run. Writes OUT after every program; ``--show`` prints it as a table. Exit 1
+larger bounds are not run. Writes OUT after every program; ``--resume`` runs what OUT lacks of this
+setting and search; what took longest in OUT begins first. ``--show`` prints it as a table. Exit 1
 if a process of a search failed.
 """
 
@@ -30,6 +31,7 @@ from search_table.prunings import PRUNINGS
 from search_table.text import table
 
 from mirage_onnx.superopt.result import default_bound
+from mirage_onnx.superopt.search_setting import generator_digest
 from mirage_onnx.superopt.space import ALL
 
 #: What the prunings are measured on: a loop, two contractions in one, a low rank, running maxima,
@@ -57,6 +59,7 @@ def record(arguments, curves):
         "cut_s": arguments.cut,
         "jobs": arguments.jobs,
         "bounds": list(arguments.bounds),
+        "generator": generator_digest(),
         "default_bound": asdict(default_bound(ALL)),
         "columns": list(COLUMNS),
         "reasons": reasons,
@@ -80,6 +83,18 @@ def shown(path):
     return table(found, curves, found["bounds"])
 
 
+def known(arguments):
+    """The curves of OUT by program and pruning, and whether a new run would find the same."""
+    try:
+        found = json.loads(lzma.decompress(arguments.out.read_bytes()))
+    except (OSError, lzma.LZMAError):
+        return {}, False
+    curves = [Curve.from_json(c, found["reasons"]) for c in found["curves"]]
+    own = arguments.cut, list(arguments.bounds), generator_digest()
+    same = own == (found["cut_s"], found["bounds"], found.get("generator"))
+    return {(c.program, c.off): c for c in curves}, same
+
+
 def _json(value):
     return json.dumps(value, separators=(",", ":"))
 
@@ -93,6 +108,7 @@ def parse():
     parser.add_argument("--cut", type=float, default=300.0, metavar="SECONDS")
     parser.add_argument("--jobs", type=int, default=1, help="searches at once")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "search.json.xz")
+    parser.add_argument("--resume", action="store_true", help="run what OUT lacks")
     parser.add_argument("--show", action="store_true", help="print OUT, run nothing")
     parser.add_argument("--one", type=Point.from_text, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -115,9 +131,12 @@ def main():
         return 0
     wanted = [(p, "") for p in dict.fromkeys([*arguments.programs, *arguments.without])]
     wanted += [(p, off) for p in dict.fromkeys(arguments.without) for off in PRUNINGS]
-    done = {}
+    before, same = known(arguments)
+    done = {w: before[w] for w in wanted if arguments.resume and same and w in before}
+    seconds = {w: sum(o.seconds for _, o in c.outcomes) for w, c in before.items()}
+    left = sorted(set(wanted) - set(done), key=lambda w: (-seconds.get(w, arguments.cut), w))
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        running = [pool.submit(measure, *w, arguments.bounds, arguments.cut) for w in wanted]
+        running = [pool.submit(measure, *w, arguments.bounds, arguments.cut) for w in left]
         for future in as_completed(running):
             curve = future.result()
             done[curve.program, curve.off] = curve

@@ -1,12 +1,12 @@
-"""Tiled kernels at many numbers on the GPU: how well the cost model ranks them.
+"""Kernels at many numbers on the GPU: how well the cost model ranks them.
 
-    python3 bench/tiled_sweep.py [--out DIR] [--seconds 140] [--points 20] [NAME ...]
+    python3 bench/tiled_sweep.py [--out DIR] [--seconds 140] [--points 20] [--all] [NAME ...]
 
-For each tiled kernel of the golden programs (tests/support/golden_graphs.py) at full size: a third
-of the points the model's best ones, the rest drawn from those within ``FAR`` of the best. Emitted
-and compiled on all cores, timed cold (``Gpu.time_us``) on data that repeats. Writes
-DIR/tiled_sweep.json and prints, per kernel, the rank correlation and the time of the model's first
-choice, of the best of its first eight, and of the fastest. Right or wrong is not asked here:
+For each tiled kernel (--all: each kernel) of the golden programs (tests/support/golden_graphs.py)
+at full size: a third of the points the model's best ones, the rest drawn from those within ``FAR``
+of the best. Emitted and compiled on all cores, timed cold (``Gpu.time_us``) on data that repeats.
+Writes DIR/tiled_sweep.json and prints, per kernel, the rank correlation and the time of the model's
+first choice, of the best of its first eight, and of the fastest. Right or wrong is not asked here:
 ``golden_kernels.py`` does.
 """
 
@@ -34,6 +34,7 @@ from search_programs import PROGRAMS
 from mirage_onnx.codegen import compile_cubin, emit_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams, UGraph, ugraph_extents
+from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.solved import solved
 from mirage_onnx.superopt.thread import Family, assign_layouts
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
@@ -57,8 +58,8 @@ class Point:
     predicted_us: float
 
 
-def points_of(program, count):
-    """The points of the tiled kernels; every kernel before has its best numbers."""
+def points_of(program, count, families):
+    """The points of the kernels of ``families``; every kernel before has its best numbers."""
     graph, region = golden_graph(program), PROGRAMS[program]()
     tensors = {t.name: t for t in graph.tensors}
     best = []
@@ -70,8 +71,9 @@ def points_of(program, count):
         first = solved(family, kernel, tensors, extents, H200, keep=1)
         if first is None:
             return
-        if family is Family.TILED:
-            every = solve_tiled(kernel, tensors, extents, H200, keep=3000)
+        if family in families:
+            solver = solve_tiled if family is Family.TILED else solve
+            every = solver(kernel, tensors, extents, H200, keep=3000)
             near = [(c.time_us, p) for c, p in every if c.time_us <= FAR * first[0]]
             drawn = random.Random(f"{program}{n}")
             top, others = near[: count // 3], near[count // 3 :]
@@ -111,10 +113,12 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--seconds", type=float, default=140.0)
     parser.add_argument("--points", type=int, default=20, help="of every kernel")
+    parser.add_argument("--all", action="store_true", help="kernels of every family")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
-    points = [p for n in options.names or NAMES for p in points_of(n, options.points)]
+    families = tuple(Family) if options.all else (Family.TILED,)
+    points = [p for n in options.names or NAMES for p in points_of(n, options.points, families)]
     random.Random(0).shuffle(points)
     kernels = {}
     refused = {}

@@ -9,16 +9,11 @@ from $MIRAGE_SAVED_MUGRAPHS, or from ../shared/mugraphs where that exists.
 
 import argparse
 import json
-import os
-import platform
-import subprocess
 import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
-from datetime import UTC, datetime
-from importlib import metadata
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -27,6 +22,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
+from facts import facts
 from fragile_programs import FRAGILE
 from goldens import GOLDENS
 from mutant_verdicts import STAGES, Tally, judged
@@ -35,38 +31,10 @@ from saved_scaling import scaled_down, scaled_shape
 from saved_truth import Truth
 from verify_times import LIMIT_MS, times_ms
 
-import mirage_onnx
 from mirage_onnx.errors import Rejection
 from mirage_onnx.verify.equivalence import Proof, verify
 from mirage_onnx.verify.safety import safety_row
 from mirage_onnx.verify.saved import check_saved
-
-_PACKAGES = ("numpy", "scipy", "onnx")
-
-
-def facts():
-    """What a reader needs to know about the run."""
-    git = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    info = Path("/proc/cpuinfo")
-    models = [
-        line.partition(":")[2].strip()
-        for line in (info.read_text() if info.exists() else "").splitlines()
-        if line.startswith("model name")
-    ]
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python", "bench/verify.py", *sys.argv[1:]]),
-        "commit": git.stdout.strip() or "unknown",
-        "cpu": models[0] if models else platform.processor() or "unknown",
-        "cores": os.cpu_count(),
-        "versions": {
-            "mirage-onnx": mirage_onnx.__version__,
-            "python": platform.python_version(),
-            **{name: metadata.version(name) for name in _PACKAGES},
-        },
-    }
 
 
 def _row(times):
@@ -160,7 +128,7 @@ def record(arguments):
     tally = judge_mutants(arguments.jobs)
     stages = sum(tally.stages.values(), Counter())
     result = {
-        **facts(),
+        **facts(("numpy", "scipy", "onnx")),
         "times_ms": times,
         "goldens": goldens,
         "safety": judge_safety(),

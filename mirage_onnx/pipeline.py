@@ -187,7 +187,7 @@ def _search(
             found[todo[i]] = o = dynamic.judged(o, r)
         else:
             # What tiled kernels take is known so roughly that only a measurement can refuse them.
-            r = r if options.measure else as_expected(r)
+            r = r if options.measure else as_expected(o.region, r, options.target)
             refusal = refuse_result(r, o.baseline_us, margin, o.region.nodes)
             found[todo[i]] = o = replace(o, result=r, rejection=refusal)
         assert o.result is not None

@@ -13,32 +13,29 @@ import onnx
 import onnxruntime as ort
 import packed
 import torch
+import weights
 from google.protobuf.message import Message
 
 FOLDER = Path(__file__).resolve().parent
 MAX_BYTES = 500_000
+_TYPES = {
+    torch.float16: onnx.TensorProto.FLOAT16, torch.bfloat16: onnx.TensorProto.BFLOAT16,
+    torch.float32: onnx.TensorProto.FLOAT,
+}  # fmt: skip
 ABSOLUTE_PATH = re.compile(rb"/(?:work|root|home|tmp|opt|usr)/|[/\\]Users[/\\]")
 
 
-def randomize(module, seed, linear_std=0.08):
-    """Give every parameter a random value that keeps activations of the order of one.
+def fill(module):
+    """Give every parameter the value that ``weights.values`` makes of its name.
 
     The default initialisation (std 0.02, norms exactly one, biases and lora_B exactly zero)
-    would leave whole terms of the graph invisible to a numerical check. Returns what was drawn, in
-    order, for ``packed.pack``.
+    would leave whole terms of the graph invisible to a numerical check.
     """
-    generator = torch.Generator().manual_seed(seed)
-    draws = []
-    for name, parameter in module.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        if parameter.dim() == 1:
-            mean, std = 0.0 if name.endswith("bias") else 1.0, 0.1
-        else:
-            mean, std = 0.0, 0.5 if "embed" in name else linear_std
-        with torch.no_grad():
-            parameter.copy_(mean + std * noise)
-        draws.append(packed.Draw(tuple(parameter.shape), mean, std))
-    return tuple(draws)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            drawn = weights.values(name, tuple(parameter.shape), _TYPES[parameter.dtype])
+            # numpy's bfloat16 is not torch's; fp32 holds every value of both.
+            parameter.copy_(torch.from_numpy(drawn.astype(np.float32)).to(parameter.dtype))
 
 
 def strip(model):
@@ -92,17 +89,14 @@ def export(module, inputs, outputs, path, *, tolerance=1e-2, max_bytes=MAX_BYTES
     return model
 
 
-def write_packed(path, seed, draws):
-    """Write ``NAME.onnx.xz``, the committed form of the model that `export` saved at `path`.
-
-    `seed` and `draws` are those of `randomize`.
-    """
-    data = path.read_bytes()
-    small = packed.pack(data, seed, draws)
-    if packed.unpack(small) != data:
+def write_packed(path, module):
+    """Put the graph of the `module` that `export` saved at `path` into the archive."""
+    model = onnx.load(path)
+    data = weights.bare(onnx.load(path), (name for name, _ in module.named_parameters()))
+    if weights.filled(data) != model:
         raise ValueError(f"{path.name} differs after packing")
-    path.with_name(path.stem + packed.SUFFIX).write_bytes(small)
-    print(f"  packed: {len(small)} bytes")
+    weights.store(packed.PREFIX + path.stem, data)
+    print(f"  packed: {len(data)} bytes")
 
 
 def compare(data, feeds, expected):

@@ -1,11 +1,10 @@
 """A LLaMA decode step: one token per sequence, KV cache as plain tensors, fp16, two layers."""
 
 import torch
-from export import FOLDER, export, randomize, write_packed
+from export import FOLDER, export, fill, write_packed
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicCache
 
-SEED = 1
 BATCH, PAST, PADDING = 2, 16, 3
 CONFIG = LlamaConfig(
     vocab_size=128,
@@ -44,8 +43,8 @@ class DecodeStep(torch.nn.Module):
 
 def main():
     """Export `llama_decode.onnx` next to this file, and its packed form."""
-    model = LlamaForCausalLM._from_config(CONFIG, dtype=torch.float16)
-    draws = randomize(model, seed=SEED)
+    model = DecodeStep(LlamaForCausalLM._from_config(CONFIG, dtype=torch.float16))
+    fill(model)
     generator = torch.Generator().manual_seed(2)
     names = [f"{kind}_{i}" for i in range(CONFIG.num_hidden_layers) for kind in ("key", "value")]
     shape = (BATCH, CONFIG.num_key_value_heads, PAST, CONFIG.head_dim)
@@ -60,8 +59,8 @@ def main():
         inputs[f"past_{name}"] = torch.randn(shape, generator=generator).half()
     outputs = ["logits", *(f"present_{name}" for name in names)]
     path = FOLDER / "llama_decode.onnx"
-    export(DecodeStep(model), inputs, outputs, path)
-    write_packed(path, SEED, draws)
+    export(model, inputs, outputs, path)
+    write_packed(path, model)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """A one-layer LLaMA with PEFT LoRA adapters on its linear layers, not merged, fp16."""
 
 import torch
-from export import FOLDER, export, randomize, write_packed
+from export import FOLDER, export, fill, write_packed
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaModel
 
-SEED = 3
 BATCH, TOKENS = 1, 8
 CONFIG = LlamaConfig(
     vocab_size=128,
@@ -41,14 +40,14 @@ def main():
     """Export `lora.onnx` next to this file, and its packed form."""
     base = LlamaModel._from_config(CONFIG, dtype=torch.float16)
     # autocast_adapter_dtype would keep the adapters in fp32: that is for training.
-    model = get_peft_model(base, LORA, autocast_adapter_dtype=False)
-    draws = randomize(model, seed=SEED)
+    model = Prefill(get_peft_model(base, LORA, autocast_adapter_dtype=False))
+    fill(model)
     generator = torch.Generator().manual_seed(4)
     ids = torch.randint(CONFIG.vocab_size, (BATCH, TOKENS), generator=generator)
     inputs = {"input_ids": ids}
     path = FOLDER / "lora.onnx"
-    export(Prefill(model), inputs, ["last_hidden_state"], path)
-    write_packed(path, SEED, draws)
+    export(model, inputs, ["last_hidden_state"], path)
+    write_packed(path, model)
 
 
 if __name__ == "__main__":

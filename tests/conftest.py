@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from golden_texts import read_texts, write_text
+from golden_texts import GOLDEN, read_texts, write_text
 from hypothesis import settings
 
 from mirage_onnx.collect_env import gpus
@@ -20,8 +20,6 @@ from mirage_onnx.collect_env import gpus
 sys.path.append(str(Path(__file__).parents[1] / "models"))
 
 import packed
-
-GOLDEN = Path(__file__).parent / "golden"
 
 # No test finds what another run has found: those of the cache open one of their own.
 os.environ["MIRAGE_ONNX_CACHE"] = "off"
@@ -106,7 +104,7 @@ def pytest_assertrepr_compare(op, left, right):
 
 @pytest.fixture
 def golden(request):
-    """The text of the test's name in tests/golden/<test file>.txt.xz."""
+    """The text <test file>/<name of the test> in tests/golden.txt.xz."""
     name = re.sub(r"[^\w.=-]+", "_", request.node.name).strip("_")
-    path = GOLDEN / f"{request.path.stem}.txt.xz"
-    return Golden(path, name, request.config.getoption("--update-golden"))
+    update = request.config.getoption("--update-golden")
+    return Golden(GOLDEN, f"{request.path.stem}/{name}", update)

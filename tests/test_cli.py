@@ -305,7 +305,6 @@ def test_ctrl_c_in_a_real_process():
     process = subprocess.Popen(
         [sys.executable, "-c", SLEEPER], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
-    assert process.stderr is not None
     assert process.stderr.readline() == "ready\n"
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)  # asks to stop and keep the best, which this one cannot

@@ -51,6 +51,15 @@ def residual(net):
     return net.rms(net.Add(net.input("batch", "seq", K), net.input("batch", "seq", K)))
 
 
+def rotary(net):
+    """Halves of the heads of queries, in a packed projection, change places."""
+    x = net.Reshape(net.input("batch", "seq", 3 * 2 * K), [0, 0, 6, K])
+    q, angle = net.Slice(x, [2], [4], [2]), net.input("batch", "seq", 1, K)
+    halves = [net.Slice(q, [n], [n + K // 2], [3]) for n in (K // 2, 0)]
+    other = net.Concat(net.Neg(halves[0]), halves[1], axis=-1)
+    return net.Add(net.Mul(q, net.Cos(angle)), net.Mul(other, net.Sin(angle)))
+
+
 def optimized(build, target="h200"):
     net = Net(seed=7)
     model = net.model(build(net))
@@ -72,7 +81,7 @@ def stock(model):
     return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
-BUILDS = [rows, gated, heads, flattened, repeated, residual]
+BUILDS = [rows, gated, heads, flattened, repeated, residual, rotary]
 
 
 def check(model, result, all_sizes, **how):

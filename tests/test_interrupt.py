@@ -51,7 +51,6 @@ def running(*values):
 
 
 def last_line(process):
-    assert process.stderr is not None
     return process.stderr.read().splitlines()[-1]
 
 

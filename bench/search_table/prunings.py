@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from unittest.mock import patch
 
+from mirage_onnx.superopt import search
+from mirage_onnx.superopt.choices import Setting
 from mirage_onnx.superopt.floors import Floors
 from mirage_onnx.superopt.result import Bound
 
@@ -85,5 +87,23 @@ PRUNINGS = {
     "slack": Pruning(
         "floors count a little more than they are, so that few plans are open at once",
         lambda b: replace(b, slack=1.0),
+    ),
+    "products": Pruning(
+        "what a contraction sums is not summed element by element too",
+        patches=((Setting, "contracts_only", False),),
+    ),
+    "blame": Pruning(
+        "what has overflowed in one program is not verified in another",
+        patches=(
+            (search, "_blamed", lambda verdict, plan: set()),
+            (search, "_blamed_powers", lambda verdict, plan, own: ()),
+        ),
+    ),
+    "fits": Pruning(
+        "no tile that is too large at its smallest",
+        patches=(
+            (Setting, "too_large", lambda self, place: False),
+            (Setting, "_least_registers", lambda self, operands, axis: 0),
+        ),
     ),
 }

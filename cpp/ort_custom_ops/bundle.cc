@@ -43,7 +43,7 @@ bool Bundle::open(const void* data, size_t size, Bundle* out, std::string* error
   const uint32_t entries = read_le<uint32_t>(bytes + 12);
   if (entries > kMaxEntries || entries > (size - kHeaderBytes) / kEntryBytes) {
     *error = "bundle: " + std::to_string(entries) + " entries do not fit in " +
-             std::to_string(size) + " bytes";
+        std::to_string(size) + " bytes";
     return false;
   }
   const uint64_t first = kHeaderBytes + uint64_t(entries) * kEntryBytes;
@@ -53,9 +53,12 @@ bool Bundle::open(const void* data, size_t size, Bundle* out, std::string* error
     const uint64_t offset = read_le<uint64_t>(entry + 8);
     const uint64_t length = read_le<uint64_t>(entry + 16);
     const char* why = nullptr;
-    if (kind < 1 || kind > 3) why = "has an unknown kind";
-    else if (offset % 16 != 0) why = "is not 16-byte aligned";
-    else if (offset < first || offset > size || length > size - offset) why = "is out of bounds";
+    if (kind < 1 || kind > 3)
+      why = "has an unknown kind";
+    else if (offset % 16 != 0)
+      why = "is not 16-byte aligned";
+    else if (offset < first || offset > size || length > size - offset)
+      why = "is out of bounds";
     if (why != nullptr) {
       *error = "bundle: entry " + std::to_string(i) + " " + why;
       return false;

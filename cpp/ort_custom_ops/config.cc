@@ -13,8 +13,8 @@ void read_environment(const char* name, std::string* value) {
 
 }  // namespace
 
-ort::Status* read_entry(const ort::Api* api, const ort::SessionOptions* options, const char* key,
-                        std::string* value) {
+ort::Status* read_entry(
+    const ort::Api* api, const ort::SessionOptions* options, const char* key, std::string* value) {
   int exists = 0;
   if (auto* s = ort::HasSessionConfigEntry(api)(options, key, &exists)) return s;
   if (exists == 0) return nullptr;

@@ -44,11 +44,12 @@ Decision decide(const Facts& facts) {
   if (facts.devices < 1) return {otherwise, "", "the driver has no CUDA device"};
   const char* target = find_target(facts.major, facts.minor);
   if (target == nullptr) {
-    return {otherwise, "", "there are no kernels for compute capability " +
-                               std::to_string(facts.major) + "." + std::to_string(facts.minor)};
+    return {otherwise, "",
+        "there are no kernels for compute capability " + std::to_string(facts.major) + "." +
+            std::to_string(facts.minor)};
   }
   return {facts.ep == "host" ? Mode::kHost : Mode::kCuda, std::string(kDomainPrefix) + target,
-          std::string("device 0 is ") + target};
+      std::string("device 0 is ") + target};
 }
 
 }  // namespace mirage

@@ -7,7 +7,7 @@
 namespace mirage {
 
 struct Facts {
-  std::string ep;            // auto | cuda | none | host
+  std::string ep;  // auto | cuda | none | host
   bool driver_given = false;  // an explicit driver library was named
   bool ort_has_cuda = false;  // ORT offers the CUDA execution provider
   std::string driver_error;  // why the driver cannot be used; empty = it can

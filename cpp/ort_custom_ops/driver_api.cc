@@ -73,8 +73,8 @@ const Driver* open_driver(const std::string& path, std::string* error) {
   return drivers->emplace(name, std::move(driver)).first->second.get();
 }
 
-bool compute_capability(const Driver& driver, Device device, int* major, int* minor,
-                        std::string* error) {
+bool compute_capability(
+    const Driver& driver, Device device, int* major, int* minor, std::string* error) {
   Result r = driver.DeviceGetAttribute(major, kDeviceComputeMajor, device);
   if (r == kSuccess) r = driver.DeviceGetAttribute(minor, kDeviceComputeMinor, device);
   if (r != kSuccess) *error = "cuDeviceGetAttribute failed: " + driver.describe(r);

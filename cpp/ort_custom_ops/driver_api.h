@@ -60,8 +60,8 @@ struct LaunchConfig {
   LaunchAttribute* attributes;
   unsigned attribute_count;
 };
-static_assert(offsetof(LaunchConfig, stream) == 32 && sizeof(LaunchConfig) == 56,
-              "layout of CUlaunchConfig");
+static_assert(
+    offsetof(LaunchConfig, stream) == 32 && sizeof(LaunchConfig) == 56, "layout of CUlaunchConfig");
 
 // One opened driver. Immutable once opened; lives until the process ends.
 struct Driver {
@@ -73,7 +73,7 @@ struct Driver {
   Result (*GetErrorName)(Result, const char**);
   Result (*CtxGetDevice)(Device*);
   Result (*LibraryLoadData)(Library*, const void* code, int* jit, void** jit_values, unsigned jit_n,
-                            int* opts, void** opt_values, unsigned opt_n);
+      int* opts, void** opt_values, unsigned opt_n);
   Result (*LibraryGetKernel)(Kernel*, Library, const char*);
   Result (*KernelGetFunction)(Function*, Kernel);
   Result (*KernelSetAttribute)(int attribute, int value, Kernel, Device);

@@ -7,10 +7,9 @@ struct OpName {
   std::string_view name;
   Op op;
 };
-constexpr OpName kOps[] = {{"+", Op::kAdd},         {"-", Op::kSub}, {"*", Op::kMul},
-                           {"ceildiv", Op::kCeilDiv}, {"mod", Op::kMod}, {"min", Op::kMin},
-                           {"max", Op::kMax},       {"eq", Op::kEq}, {"le", Op::kLe},
-                           {"and", Op::kAnd}};
+constexpr OpName kOps[] = {{"+", Op::kAdd}, {"-", Op::kSub}, {"*", Op::kMul},
+    {"ceildiv", Op::kCeilDiv}, {"mod", Op::kMod}, {"min", Op::kMin}, {"max", Op::kMax},
+    {"eq", Op::kEq}, {"le", Op::kLe}, {"and", Op::kAnd}};
 
 // One binary operation; null on success, else the reason.
 const char* apply(Op op, int64_t a, int64_t b, int64_t* out) {

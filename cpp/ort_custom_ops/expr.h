@@ -23,12 +23,25 @@ struct Dims {
   int64_t dim[kMaxInputs][kMaxRank];
 };
 
-enum class Op : uint8_t { kConst, kDim, kAdd, kSub, kMul, kCeilDiv, kMod, kMin, kMax, kEq, kLe, kAnd };
+enum class Op : uint8_t {
+  kConst,
+  kDim,
+  kAdd,
+  kSub,
+  kMul,
+  kCeilDiv,
+  kMod,
+  kMin,
+  kMax,
+  kEq,
+  kLe,
+  kAnd
+};
 
 struct Token {
   Op op;
   uint8_t input;  // kDim
-  uint8_t axis;   // kDim
+  uint8_t axis;  // kDim
   int64_t value;  // kConst
 };
 

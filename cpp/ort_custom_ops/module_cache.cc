@@ -37,13 +37,13 @@ std::string check_parameters(const cu::Driver& driver, cu::Kernel kernel, const 
     const bool exists = r == cu::kSuccess;
     if (exists != (i < launch.args.size())) {
       return "kernel " + launch.kernel + " does not take " + std::to_string(launch.args.size()) +
-             " arguments";
+          " arguments";
     }
     if (!exists) break;
     const size_t planned = launch.args[i].kind == ArgKind::kInt32 ? 4 : 8;
     if (size != planned) {
       return "argument " + std::to_string(i) + " of kernel " + launch.kernel + " has " +
-             std::to_string(size) + " bytes, the plan passes " + std::to_string(planned);
+          std::to_string(size) + " bytes, the plan passes " + std::to_string(planned);
     }
   }
   return "";
@@ -52,23 +52,23 @@ std::string check_parameters(const cu::Driver& driver, cu::Kernel kernel, const 
 }  // namespace
 
 std::string prepare_kernel(const cu::Driver& driver, cu::Device device, const Section& cubin,
-                           const Launch& launch, cu::Kernel* out) {
+    const Launch& launch, cu::Kernel* out) {
   std::lock_guard<std::mutex> lock(cache().mutex);
   cu::Library& library = cache().libraries[{&driver, cubin.digest}];
   if (library == nullptr) {
     cu::Library loaded = nullptr;
-    const cu::Result r = driver.LibraryLoadData(&loaded, cubin.data, nullptr, nullptr, 0, nullptr,
-                                                nullptr, 0);
+    const cu::Result r =
+        driver.LibraryLoadData(&loaded, cubin.data, nullptr, nullptr, 0, nullptr, nullptr, 0);
     if (r != cu::kSuccess) {
       return "cuLibraryLoadData of cubin " + std::to_string(launch.cubin) +
-             " failed: " + driver.describe(r);
+          " failed: " + driver.describe(r);
     }
     library = loaded;
   }
   cu::Result r = driver.LibraryGetKernel(out, library, launch.kernel.c_str());
   if (r != cu::kSuccess) {
     return "cubin " + std::to_string(launch.cubin) + " has no kernel " + launch.kernel + ": " +
-           driver.describe(r);
+        driver.describe(r);
   }
   if (std::string why = check_parameters(driver, *out, launch); !why.empty()) return why;
   if (launch.smem_bytes > kDefaultSmemBytes) {
@@ -77,7 +77,7 @@ std::string prepare_kernel(const cu::Driver& driver, cu::Device device, const Se
       r = driver.KernelSetAttribute(cu::kFuncMaxDynamicSmem, int(launch.smem_bytes), *out, device);
       if (r != cu::kSuccess) {
         return "kernel " + launch.kernel + " cannot have " + std::to_string(launch.smem_bytes) +
-               " bytes of shared memory: " + driver.describe(r);
+            " bytes of shared memory: " + driver.describe(r);
       }
       limit = launch.smem_bytes;
     }
@@ -86,14 +86,15 @@ std::string prepare_kernel(const cu::Driver& driver, cu::Device device, const Se
     r = driver.KernelSetAttribute(cu::kFuncNonPortableCluster, 1, *out, device);
     if (r != cu::kSuccess) {
       return "kernel " + launch.kernel + " cannot have clusters of " +
-             std::to_string(launch.cluster) + ": " + driver.describe(r);
+          std::to_string(launch.cluster) + ": " + driver.describe(r);
     }
   }
   // Loads the code into the context now: lazy loading would break a CUDA graph capture later.
   cu::Function function = nullptr;
   r = driver.KernelGetFunction(&function, *out);
-  return r == cu::kSuccess ? "" : "cuKernelGetFunction of " + launch.kernel + " failed: " +
-                                      driver.describe(r);
+  return r == cu::kSuccess
+      ? ""
+      : "cuKernelGetFunction of " + launch.kernel + " failed: " + driver.describe(r);
 }
 
 }  // namespace mirage

@@ -17,6 +17,6 @@ namespace mirage {
 // and with parameters that fit the arguments of the plan. Thread safe.
 // Returns an empty string on success, else the reason.
 std::string prepare_kernel(const cu::Driver&, cu::Device device, const Section& cubin,
-                           const Launch& launch, cu::Kernel* out);
+    const Launch& launch, cu::Kernel* out);
 
 }  // namespace mirage

@@ -12,13 +12,20 @@ namespace {
 
 constexpr int64_t kMaxGrid[3] = {std::numeric_limits<int32_t>::max(), 65535, 65535};
 constexpr int64_t kMaxElements = int64_t(1) << 48;  // far beyond any device, far below overflow
-constexpr uintptr_t kVectorBytes = 16;              // generated code loads 16 bytes at a time
+constexpr uintptr_t kVectorBytes = 16;  // generated code loads 16 bytes at a time
 
 size_t element_bytes(int onnx_type) {
   switch (onnx_type) {
-    case 2: case 3: case 9: return 1;
-    case 4: case 5: case 10: case 16: return 2;
-    case 1: case 6: case 12: return 4;
+    case 2:
+    case 3:
+    case 9: return 1;
+    case 4:
+    case 5:
+    case 10:
+    case 16: return 2;
+    case 1:
+    case 6:
+    case 12: return 4;
     default: return 8;
   }
 }
@@ -38,9 +45,9 @@ std::string product_text(const Expr& product) {
   for (const Token& token : product.tokens) {
     if (token.op == Op::kMul) continue;
     if (!out.empty()) out += " * ";
-    out += token.op == Op::kConst ? std::to_string(token.value)
-                                  : "dim " + std::to_string(token.axis) + " of input " +
-                                        std::to_string(token.input + 1);
+    out += token.op == Op::kConst
+        ? std::to_string(token.value)
+        : "dim " + std::to_string(token.axis) + " of input " + std::to_string(token.input + 1);
   }
   return out;
 }
@@ -54,12 +61,12 @@ std::string differs(const Equal& pair, const Dims& dims) {
   }
   if (left == right) return "";
   return "sizes disagree that the model declares equal: " + product_text(pair.left) + " is " +
-         std::to_string(left) + ", " + product_text(pair.right) + " is " + std::to_string(right);
+      std::to_string(left) + ", " + product_text(pair.right) + " is " + std::to_string(right);
 }
 
 bool is_aligned(const void* data, int64_t elements, int type) {
   return uint64_t(elements) * element_bytes(type) < kVectorBytes ||
-         reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0;
+      reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0;
 }
 
 }  // namespace
@@ -100,8 +107,8 @@ ort::Status* MuGraphKernel::compute(ort::KernelContext* context) const noexcept 
     if (plan_.has_workspace) {
       if (!plan_.workspace_bytes.eval(run.dims, &run.workspace_bytes, &why) ||
           run.workspace_bytes < 0 || run.workspace_bytes > kMaxElements) {
-        return fail(ort::kInvalidArgument, std::string("bad workspace size: ") +
-                                               (why != nullptr ? why : "out of range"));
+        return fail(ort::kInvalidArgument,
+            std::string("bad workspace size: ") + (why != nullptr ? why : "out of range"));
       }
       void* data = nullptr;
       if (auto* s = make_tensor(&run, plan_.outputs.size(), &run.workspace_bytes, 1, &data)) {
@@ -132,9 +139,9 @@ ort::Status* MuGraphKernel::read_input(Run* run, size_t index) const {
   TensorInfo info;
   if (auto* s = info.read(api_, value)) return s;
   if (info.type != spec.element_type) {
-    return fail(ort::kInvalidArgument, what + " has element type " + element_type_name(info.type) +
-                                           ", the plan needs " +
-                                           element_type_name(spec.element_type));
+    return fail(ort::kInvalidArgument,
+        what + " has element type " + element_type_name(info.type) + ", the plan needs " +
+            element_type_name(spec.element_type));
   }
   const bool rank_fits = info.rank == spec.dims.size();
   bool fits = rank_fits;
@@ -144,11 +151,11 @@ ort::Status* MuGraphKernel::read_input(Run* run, size_t index) const {
     elements *= info.dims[i];
   }
   if (!fits) {
-    const std::string found =
-        rank_fits ? "shape " + shape_text(info.dims, info.rank)
-                  : "rank " + std::to_string(info.rank);
-    return fail(ort::kInvalidArgument, what + " has " + found + ", the plan needs " +
-                                           shape_text(spec.dims.data(), spec.dims.size()));
+    const std::string found = rank_fits ? "shape " + shape_text(info.dims, info.rank)
+                                        : "rank " + std::to_string(info.rank);
+    return fail(ort::kInvalidArgument,
+        what + " has " + found + ", the plan needs " +
+            shape_text(spec.dims.data(), spec.dims.size()));
   }
   run->dims.rank[index] = info.rank;
   std::copy_n(info.dims, info.rank, run->dims.dim[index]);
@@ -169,22 +176,22 @@ ort::Status* MuGraphKernel::make_output(Run* run, size_t index) const {
     const char* why = nullptr;
     if (!spec.dims[i].eval(run->dims, &dims[i], &why) || dims[i] < 0 ||
         __builtin_mul_overflow(elements, dims[i], &elements) || elements > kMaxElements) {
-      return fail(ort::kInvalidArgument, "bad dim " + std::to_string(i) + " of output " +
-                                             std::to_string(index) + ": " +
-                                             (why != nullptr ? why : "out of range"));
+      return fail(ort::kInvalidArgument,
+          "bad dim " + std::to_string(i) + " of output " + std::to_string(index) + ": " +
+              (why != nullptr ? why : "out of range"));
     }
   }
   run->output_bytes[index] = uint64_t(elements) * element_bytes(spec.element_type);
   if (auto* s = make_tensor(run, index, dims, spec.dims.size(), &run->outputs[index])) return s;
   if (on_device() && !is_aligned(run->outputs[index], elements, spec.element_type)) {
-    return fail(ort::kInvalidArgument,
-                "output " + std::to_string(index) + " is not aligned to 16 bytes");
+    return fail(
+        ort::kInvalidArgument, "output " + std::to_string(index) + " is not aligned to 16 bytes");
   }
   return nullptr;
 }
 
-ort::Status* MuGraphKernel::make_tensor(Run* run, size_t index, const int64_t* dims, size_t rank,
-                                        void** data) const {
+ort::Status* MuGraphKernel::make_tensor(
+    Run* run, size_t index, const int64_t* dims, size_t rank, void** data) const {
   ort::Value* value = nullptr;
   if (auto* s = ort::KernelContext_GetOutput(api_)(run->context, index, dims, rank, &value)) {
     return s;
@@ -219,8 +226,8 @@ std::string MuGraphKernel::choose(const Run& run, size_t* variant) const {
 }
 
 // `bytes`: how much memory there is behind a pointer.
-std::string MuGraphKernel::pack(const Run& run, const Arg& arg, uint64_t* slot,
-                                uint64_t* bytes) const {
+std::string MuGraphKernel::pack(
+    const Run& run, const Arg& arg, uint64_t* slot, uint64_t* bytes) const {
   int64_t value = 0;
   const char* why = nullptr;
   *bytes = 0;
@@ -264,7 +271,7 @@ std::string MuGraphKernel::launch(Run* run, size_t variant, size_t index) const 
   if (config.grid[0] == 0 || config.grid[1] == 0 || config.grid[2] == 0) return "";
   if (config.grid[0] % launch.cluster != 0) {
     return "grid of " + launch.kernel + ": " + std::to_string(config.grid[0]) +
-           " is not a multiple of the cluster size " + std::to_string(launch.cluster);
+        " is not a multiple of the cluster size " + std::to_string(launch.cluster);
   }
   uint64_t slots[kMaxArgs];
   uint64_t bytes[kMaxArgs];
@@ -288,7 +295,7 @@ std::string MuGraphKernel::launch(Run* run, size_t variant, size_t index) const 
     attribute.value.pdl_allowed = 1;
   }
   const cu::HostLaunch host{counter_->id, number_, uint32_t(variant), uint32_t(index),
-                            uint32_t(launch.args.size()), bytes};
+      uint32_t(launch.args.size()), bytes};
   if (!on_device()) {
     cu::LaunchAttribute& attribute = attributes[config.attribute_count++];
     attribute.id = cu::kAttrHostLaunch;
@@ -300,9 +307,8 @@ std::string MuGraphKernel::launch(Run* run, size_t variant, size_t index) const 
   config.stream = run->stream;
   const cu::Driver& driver = *registration_->driver;
   // The driver takes a CUkernel in place of a CUfunction; the stream decides the context.
-  const cu::Result r =
-      driver.LaunchKernelEx(&config, reinterpret_cast<cu::Function>(kernels_[variant][index]),
-                            params, nullptr);
+  const cu::Result r = driver.LaunchKernelEx(
+      &config, reinterpret_cast<cu::Function>(kernels_[variant][index]), params, nullptr);
   if (r != cu::kSuccess) return "launch of " + launch.kernel + " failed: " + driver.describe(r);
   counter_->launches.fetch_add(1, std::memory_order_relaxed);
   return "";

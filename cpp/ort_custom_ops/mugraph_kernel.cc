@@ -22,8 +22,8 @@ ort::Status* MuGraphKernel::fail(int code, const std::string& why) const {
   return ort::CreateStatus(api_)(code, ("mirage-onnx: " + label_ + ": " + why).c_str());
 }
 
-ort::Status* MuGraphKernel::create(const MuGraphOp& op, const ort::Api* api,
-                                   const ort::KernelInfo* info, MuGraphKernel** out) {
+ort::Status* MuGraphKernel::create(
+    const MuGraphOp& op, const ort::Api* api, const ort::KernelInfo* info, MuGraphKernel** out) {
   auto kernel = std::make_unique<MuGraphKernel>();
   kernel->registration_ = op.registration;
   kernel->api_ = api;
@@ -66,9 +66,9 @@ ort::Status* MuGraphKernel::load(const ort::KernelInfo* info) {
   const size_t wanted = plan_.outputs.size() + (plan_.has_workspace ? 1 : 0);
   if (inputs - 1 != plan_.inputs.size() || outputs != wanted) {
     return fail(ort::kInvalidGraph,
-                "it has " + std::to_string(inputs - 1) + " tensor inputs and " +
-                    std::to_string(outputs) + " outputs, the plan " +
-                    std::to_string(plan_.inputs.size()) + " and " + std::to_string(wanted));
+        "it has " + std::to_string(inputs - 1) + " tensor inputs and " + std::to_string(outputs) +
+            " outputs, the plan " + std::to_string(plan_.inputs.size()) + " and " +
+            std::to_string(wanted));
   }
   return nullptr;
 }
@@ -90,8 +90,8 @@ std::string MuGraphKernel::find_device(cu::Device* out) const {
   if (!cu::compute_capability(driver, *out, &major, &minor, &why)) return why;
   if (major == registration_->major && minor == registration_->minor) return "";
   return "MIRAGE_DEVICE_MISMATCH: the session runs on CUDA device " + std::to_string(*out) +
-         " of compute capability " + std::to_string(major) + "." + std::to_string(minor) +
-         ", but " + registration_->domain + " was registered for device 0";
+      " of compute capability " + std::to_string(major) + "." + std::to_string(minor) + ", but " +
+      registration_->domain + " was registered for device 0";
 }
 
 std::string MuGraphKernel::load_plan(const void* data, size_t size, cu::Device device) {

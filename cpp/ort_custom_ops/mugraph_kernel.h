@@ -16,8 +16,8 @@ namespace mirage {
 class MuGraphKernel {
  public:
   // Reads the bundle, parses the plan and loads its cubins. Throws only on memory exhaustion.
-  static ort::Status* create(const MuGraphOp&, const ort::Api*, const ort::KernelInfo*,
-                             MuGraphKernel** out);
+  static ort::Status* create(
+      const MuGraphOp&, const ort::Api*, const ort::KernelInfo*, MuGraphKernel** out);
 
   // Checks the inputs, allocates the outputs through ORT and launches on ORT's stream. It does not
   // synchronise or allocate device memory, so it can be captured into a CUDA graph.

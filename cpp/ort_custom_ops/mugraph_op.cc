@@ -21,8 +21,8 @@ const char* get_provider(const ort::CustomOp* op) {
                                                      : "CUDAExecutionProvider";
 }
 
-ort::Status* create_kernel(const ort::CustomOp* op, const ort::Api* api,
-                           const ort::KernelInfo* info, void** out) {
+ort::Status* create_kernel(
+    const ort::CustomOp* op, const ort::Api* api, const ort::KernelInfo* info, void** out) {
   *out = nullptr;
   try {
     MuGraphKernel* kernel = nullptr;

@@ -12,7 +12,8 @@
 
 namespace mirage {
 
-constexpr uint32_t kOps = 128;  // ORT's session creation grows superlinearly beyond (280 ms at 1024)
+constexpr uint32_t kOps =
+    128;  // ORT's session creation grows superlinearly beyond (280 ms at 1024)
 
 struct Registration;
 

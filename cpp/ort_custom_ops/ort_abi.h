@@ -37,34 +37,34 @@ struct ApiBase {
 };
 
 // Slot indices and signatures, one line each: X(name, index, return type, (parameters)).
-#define MIRAGE_ORT_SLOTS(X)                                                                       \
-  X(CreateStatus, 0, Status*, (int code, const char* message))                                    \
-  X(GetErrorMessage, 2, const char*, (const Status*))                                             \
-  X(CreateCustomOpDomain, 26, Status*, (const char* name, CustomOpDomain** out))                  \
-  X(CustomOpDomain_Add, 27, Status*, (CustomOpDomain*, const CustomOp*))                          \
-  X(AddCustomOpDomain, 28, Status*, (SessionOptions*, CustomOpDomain*))                           \
-  X(GetTensorMutableData, 51, Status*, (Value*, void** out))                                      \
-  X(GetTensorElementType, 60, Status*, (const TensorInfo*, int* out))                             \
-  X(GetDimensionsCount, 61, Status*, (const TensorInfo*, size_t* out))                            \
-  X(GetDimensions, 62, Status*, (const TensorInfo*, int64_t* dims, size_t count))                 \
-  X(GetTensorTypeAndShape, 65, Status*, (const Value*, TensorInfo** out))                         \
-  X(KernelContext_GetInput, 90, Status*, (const KernelContext*, size_t, const Value** out))       \
-  X(KernelContext_GetOutput, 91, Status*,                                                         \
-    (KernelContext*, size_t, const int64_t* dims, size_t rank, Value** out))                      \
-  X(ReleaseStatus, 93, void, (Status*))                                                           \
-  X(ReleaseTensorTypeAndShapeInfo, 99, void, (TensorInfo*))                                       \
-  X(GetAvailableProviders, 125, Status*, (char*** names, int* count))                             \
-  X(ReleaseAvailableProviders, 126, Status*, (char** names, int count))                           \
-  X(AddSessionConfigEntry, 130, Status*, (SessionOptions*, const char* key, const char* value))   \
-  X(KernelContext_GetGPUComputeStream, 193, Status*, (const KernelContext*, void** out))          \
-  X(KernelInfo_GetInputCount, 230, Status*, (const KernelInfo*, size_t* out))                     \
-  X(KernelInfo_GetOutputCount, 231, Status*, (const KernelInfo*, size_t* out))                    \
-  X(HasSessionConfigEntry, 237, Status*, (const SessionOptions*, const char* key, int* out))      \
-  X(GetSessionConfigEntry, 238, Status*,                                                          \
-    (const SessionOptions*, const char* key, char* value, size_t* size))                          \
-  X(KernelInfo_GetNodeName, 244, Status*, (const KernelInfo*, char* name, size_t* size))          \
-  X(KernelInfoGetConstantInput_tensor, 249, Status*,                                              \
-    (const KernelInfo*, size_t index, int* is_constant, const Value** out))
+#define MIRAGE_ORT_SLOTS(X) \
+  X(CreateStatus, 0, Status*, (int code, const char* message)) \
+  X(GetErrorMessage, 2, const char*, (const Status*)) \
+  X(CreateCustomOpDomain, 26, Status*, (const char* name, CustomOpDomain** out)) \
+  X(CustomOpDomain_Add, 27, Status*, (CustomOpDomain*, const CustomOp*)) \
+  X(AddCustomOpDomain, 28, Status*, (SessionOptions*, CustomOpDomain*)) \
+  X(GetTensorMutableData, 51, Status*, (Value*, void** out)) \
+  X(GetTensorElementType, 60, Status*, (const TensorInfo*, int* out)) \
+  X(GetDimensionsCount, 61, Status*, (const TensorInfo*, size_t* out)) \
+  X(GetDimensions, 62, Status*, (const TensorInfo*, int64_t* dims, size_t count)) \
+  X(GetTensorTypeAndShape, 65, Status*, (const Value*, TensorInfo** out)) \
+  X(KernelContext_GetInput, 90, Status*, (const KernelContext*, size_t, const Value** out)) \
+  X(KernelContext_GetOutput, 91, Status*, \
+      (KernelContext*, size_t, const int64_t* dims, size_t rank, Value** out)) \
+  X(ReleaseStatus, 93, void, (Status*)) \
+  X(ReleaseTensorTypeAndShapeInfo, 99, void, (TensorInfo*)) \
+  X(GetAvailableProviders, 125, Status*, (char*** names, int* count)) \
+  X(ReleaseAvailableProviders, 126, Status*, (char** names, int count)) \
+  X(AddSessionConfigEntry, 130, Status*, (SessionOptions*, const char* key, const char* value)) \
+  X(KernelContext_GetGPUComputeStream, 193, Status*, (const KernelContext*, void** out)) \
+  X(KernelInfo_GetInputCount, 230, Status*, (const KernelInfo*, size_t* out)) \
+  X(KernelInfo_GetOutputCount, 231, Status*, (const KernelInfo*, size_t* out)) \
+  X(HasSessionConfigEntry, 237, Status*, (const SessionOptions*, const char* key, int* out)) \
+  X(GetSessionConfigEntry, 238, Status*, \
+      (const SessionOptions*, const char* key, char* value, size_t* size)) \
+  X(KernelInfo_GetNodeName, 244, Status*, (const KernelInfo*, char* name, size_t* size)) \
+  X(KernelInfoGetConstantInput_tensor, 249, Status*, \
+      (const KernelInfo*, size_t index, int* is_constant, const Value** out))
 
 // Callbacks of a custom op, in the order of the C struct.
 struct CustomOp {
@@ -96,10 +96,10 @@ struct CustomOp {
   void (*ReleaseAliasMap)(int* inputs, int* outputs);
 };
 
-#define MIRAGE_ORT_CALL(name, index, result, parameters)                      \
-  constexpr size_t kSlot_##name = index;                                      \
+#define MIRAGE_ORT_CALL(name, index, result, parameters) \
+  constexpr size_t kSlot_##name = index; \
   static_assert(kSlot_##name < sizeof(Api) / sizeof(void*), "beyond API 18"); \
-  using Fn_##name = result(*) parameters;                                     \
+  using Fn_##name = result(*) parameters; \
   inline Fn_##name name(const Api* api) { return reinterpret_cast<Fn_##name>(api->slot[index]); }
 MIRAGE_ORT_SLOTS(MIRAGE_ORT_CALL)
 #undef MIRAGE_ORT_CALL

@@ -9,9 +9,9 @@ struct ElementType {
   std::string_view name;
   int onnx;
 };
-constexpr ElementType kElementTypes[] = {
-    {"f16", 10}, {"bf16", 16}, {"f32", 1},  {"f64", 11}, {"i8", 3},   {"u8", 2},  {"i16", 5},
-    {"u16", 4},  {"i32", 6},   {"u32", 12}, {"i64", 7},  {"u64", 13}, {"bool", 9}};
+constexpr ElementType kElementTypes[] = {{"f16", 10}, {"bf16", 16}, {"f32", 1}, {"f64", 11},
+    {"i8", 3}, {"u8", 2}, {"i16", 5}, {"u16", 4}, {"i32", 6}, {"u32", 12}, {"i64", 7}, {"u64", 13},
+    {"bool", 9}};
 
 bool find_element_type(std::string_view name, int* out) {
   for (const ElementType& type : kElementTypes) {
@@ -147,18 +147,17 @@ class Parser {
     return why;
   }
 
-  static std::string number(std::string_view text, int64_t low, int64_t high, const char* what,
-                            int64_t* out) {
+  static std::string number(
+      std::string_view text, int64_t low, int64_t high, const char* what, int64_t* out) {
     if (parse_int(text, out) == nullptr && *out >= low && *out <= high) return "";
     return std::string(what) + " must be an integer in " + std::to_string(low) + ".." +
-           std::to_string(high);
+        std::to_string(high);
   }
 
   std::string launch(const Words& words) {
     constexpr size_t kFixed = 16;
     const bool shaped = words.size() >= kFixed && words[3] == "grid" && words[7] == "block" &&
-                        words[9] == "cluster" && words[11] == "smem" && words[13] == "pdl" &&
-                        words[15] == "args";
+        words[9] == "cluster" && words[11] == "smem" && words[13] == "pdl" && words[15] == "args";
     if (!shaped) {
       return "expected 'launch <cubin> <kernel> grid <expr> <expr> <expr> block <n> cluster <n> "
              "smem <n> pdl <0|1> args <arg>...'";

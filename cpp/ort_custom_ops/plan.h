@@ -25,7 +25,7 @@ constexpr int64_t kMaxCubinId = 4095;
 constexpr int64_t kAnyDim = -1;
 
 struct InputSpec {
-  int element_type;           // ONNX TensorProto.DataType
+  int element_type;  // ONNX TensorProto.DataType
   std::vector<int64_t> dims;  // kAnyDim where the plan takes any size
 };
 
@@ -45,7 +45,7 @@ enum class ArgKind { kInput, kOutput, kWorkspace, kInt32, kInt64 };
 struct Arg {
   ArgKind kind;
   uint32_t index = 0;  // kInput, kOutput
-  Expr value;          // byte offset, or the integer
+  Expr value;  // byte offset, or the integer
 };
 
 struct Launch {

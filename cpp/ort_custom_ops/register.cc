@@ -66,8 +66,8 @@ ort::Status* find_or_make(Registration* wanted, Registration** out) {
   return nullptr;
 }
 
-ort::Status* gather(const ort::Api* api, const Config& config, Facts* facts,
-                    const cu::Driver** driver) {
+ort::Status* gather(
+    const ort::Api* api, const Config& config, Facts* facts, const cu::Driver** driver) {
   facts->ep = config.ep;
   facts->driver_given = !config.driver.empty();
   if (config.ep == "auto") {
@@ -111,12 +111,12 @@ ort::Status* register_ops(const ort::Api* api, ort::SessionOptions* options) {
   const Decision decision = decide(facts);
   if (config.verbose) {
     std::fprintf(stderr, "mirage-onnx: ep=%s domain=%s driver=%s (%s)\n", mode_name(decision.mode),
-                 decision.domain.empty() ? "-" : decision.domain.c_str(),
-                 driver == nullptr ? "-" : driver->path.c_str(), decision.reason.c_str());
+        decision.domain.empty() ? "-" : decision.domain.c_str(),
+        driver == nullptr ? "-" : driver->path.c_str(), decision.reason.c_str());
   }
   if (decision.mode == Mode::kRefuse) {
-    return ort::CreateStatus(api)(ort::kInvalidArgument,
-                                  ("mirage-onnx: " + decision.reason).c_str());
+    return ort::CreateStatus(api)(
+        ort::kInvalidArgument, ("mirage-onnx: " + decision.reason).c_str());
   }
   if (decision.mode == Mode::kNone) return nullptr;
 
@@ -137,13 +137,13 @@ ort::Status* register_ops(const ort::Api* api, ort::SessionOptions* options) {
 }  // namespace
 }  // namespace mirage
 
-MIRAGE_EXPORT mirage::ort::Status* RegisterCustomOps(mirage::ort::SessionOptions* options,
-                                                     const mirage::ort::ApiBase* base) {
+MIRAGE_EXPORT mirage::ort::Status* RegisterCustomOps(
+    mirage::ort::SessionOptions* options, const mirage::ort::ApiBase* base) {
   const mirage::ort::Api* api = base->get_api(mirage::ort::kApiVersion);
   if (api == nullptr) {
     // No table means no way to make a status. Registering nothing is safe: the bodies run.
     std::fprintf(stderr, "mirage-onnx: ONNX Runtime %s is older than 1.18, nothing registered\n",
-                 base->get_version_string());
+        base->get_version_string());
     return nullptr;
   }
   try {

@@ -25,8 +25,7 @@ void copy_text(const std::string& text, char* out, size_t capacity) {
 // Evaluates an expression over `inputs` shapes; `dims` holds kMaxRank values per input.
 // Returns 0 = value, 1 = refused by the parser, 2 = refused by the evaluation.
 MIRAGE_EXPORT int mirage_test_eval(const char* text, size_t size, const uint32_t* ranks,
-                                   size_t inputs, const int64_t* dims, int64_t* out, char* error,
-                                   size_t capacity) {
+    size_t inputs, const int64_t* dims, int64_t* out, char* error, size_t capacity) {
   mirage::Dims shapes{};
   for (size_t i = 0; i < inputs && i < mirage::kMaxInputs; ++i) {
     shapes.rank[i] = std::min<size_t>(ranks[i], mirage::kMaxRank);
@@ -52,13 +51,13 @@ MIRAGE_EXPORT int mirage_test_plan(const char* text, size_t size, char* error, s
 }
 
 // Opens a bundle and reads one of its sections; returns 0 or 1 with the reason in `error`.
-MIRAGE_EXPORT int mirage_test_bundle(const void* data, size_t size, uint32_t kind, uint32_t id,
-                                     char* error, size_t capacity) {
+MIRAGE_EXPORT int mirage_test_bundle(
+    const void* data, size_t size, uint32_t kind, uint32_t id, char* error, size_t capacity) {
   mirage::Bundle bundle;
   mirage::Section section;
   std::string why;
   const bool ok = mirage::Bundle::open(data, size, &bundle, &why) &&
-                  bundle.section(static_cast<mirage::SectionKind>(kind), id, &section, &why);
+      bundle.section(static_cast<mirage::SectionKind>(kind), id, &section, &why);
   copy_text(why, error, capacity);
   return ok ? 0 : 1;
 }
@@ -71,8 +70,8 @@ MIRAGE_EXPORT void mirage_test_sha256(const uint8_t* data, size_t size, uint8_t 
 // The decision rule. Returns the mode (0 none, 1 cuda, 2 host, 3 refused), the domain in `domain`
 // and the reason in `reason`.
 MIRAGE_EXPORT int mirage_decide_domain(const char* ep, int driver_given, int ort_has_cuda,
-                                       const char* driver_error, int devices, int major, int minor,
-                                       char* domain, char* reason, size_t capacity) {
+    const char* driver_error, int devices, int major, int minor, char* domain, char* reason,
+    size_t capacity) {
   mirage::Facts facts;
   facts.ep = ep;
   facts.driver_given = driver_given != 0;

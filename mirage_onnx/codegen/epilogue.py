@@ -59,7 +59,7 @@ class Epilogue:
         self.floats += -(-floats // _PIECE) * _PIECE
         return name
 
-    # ---- what goes where -------------------------------------------------------------------
+    # ---- what goes where
 
     def _staged(self) -> list[int]:
         """POST values kept in shared memory for other threads, in order."""
@@ -96,7 +96,7 @@ class Epilogue:
         tiles = post_sources(self.ops, self.staged)
         return [a for a in self.accumulators if a.form is not Form.MMA or a.index in tiles]
 
-    # ---- access ----------------------------------------------------------------------------
+    # ---- access
 
     def _row(self, acc: Accumulator) -> AxisTile | None:
         """The row axis, if the accumulator has it."""
@@ -124,7 +124,7 @@ class Epilogue:
             return None
         return f"{self.homes[index]}[{self._span(index).offset(at)}]"
 
-    # ---- before the loop -------------------------------------------------------------------
+    # ---- before the loop
 
     def early(self) -> None:
         """Operands of the output elements, so that their latency passes during the loop.
@@ -147,7 +147,7 @@ class Epilogue:
                     self.writer.line(f"{name}[{q}] = {bits};", index)
             self.hoisted[number] = names
 
-    # ---- steps 1 and 2 ---------------------------------------------------------------------
+    # ---- steps 1 and 2
 
     def _publish(self) -> None:
         """Accumulators of each warp to shared memory."""
@@ -217,7 +217,7 @@ class Epilogue:
                 self.homes[acc.index] = name
             writer.line("ptx::sync_block();")
 
-    # ---- steps 3 and 4 ---------------------------------------------------------------------
+    # ---- steps 3 and 4
 
     def _stage(self, index: int) -> None:
         op, writer, span = self.ops[index], self.writer, self._span(index)

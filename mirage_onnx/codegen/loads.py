@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from mirage_onnx.codegen.sizes import Count, is_runtime, product, scaled
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ugraph import Kernel, KTensor, UGraph
+from mirage_onnx.ir.view import Window
 
 #: The tags of device/vector.cuh.
 TAGS = {
@@ -62,23 +63,53 @@ def rounded(expression: str, dtype: DType) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A contiguous tensor and how kernels reach it; ``counts``: of its axes."""
+    """A tensor and how kernels reach it; ``counts`` and ``strides``: of its axes.
+
+    ``starts``: the sum of these products is the element that all axes begin at. ``aligned``: a
+    number that divides the offset of every element with which the axis of stride 1 begins.
+    """
 
     tensor: KTensor
     counts: tuple[Count, ...]
+    strides: tuple[Count, ...]
+    starts: tuple[tuple[int, Count], ...]
+    aligned: int
 
     @classmethod
     def of(cls, tensor: KTensor, extents: Mapping[str, int]) -> TensorView:
         """The view of a tensor with these extents.
 
         Raises:
-            RejectionError: EMIT_UNSUPPORTED, its type or its size.
+            RejectionError: EMIT_UNSUPPORTED, its type or its size; DYNAMIC_DIM, only a run
+                counts an axis of which it has a part.
         """
         tag(tensor.dtype)
-        counts = tuple(count(extents, a) for a in tensor.axes)
-        if prod(c for c in counts if isinstance(c, int)) > _MOST_ELEMENTS:
+        counts = {a: count(extents, a) for a in tensor.axes}
+        inside: list[Count] = []  # the dimensions inside the one at hand
+        strides: dict[str, Count] = {}
+        starts, steps = [], [0]
+        for w in reversed(tensor.windows or (Window(tensor.axes),)):
+            within = inside
+            for a in reversed(w.axes):
+                strides[a] = product(within)
+                steps.append(_number_in(within) if strides[a] != 1 else 0)
+                within = [counts[a], *within]
+            if w.full is None:
+                inside = within
+                continue
+            if any(isinstance(counts[a], str) for a in w.axes):
+                why = f"{tensor.name} is a part of a dimension that is counted at run time"
+                raise RejectionError("DYNAMIC_DIM", why)
+            if w.start:
+                starts.append((w.start, product(inside)))
+                steps.append(w.start * _number_in(inside))
+            inside = [w.full, *inside]
+        if _number_in(inside) > _MOST_ELEMENTS:
             raise RejectionError("EMIT_UNSUPPORTED", f"{tensor.name} has 2^31 elements or more")
-        return cls(tensor, counts)
+        return cls(
+            tensor, tuple(counts.values()), tuple(strides[a] for a in tensor.axes),
+            tuple(starts[::-1]), gcd(*steps),
+        )  # fmt: skip
 
     @property
     def pointer(self) -> str:
@@ -104,7 +135,15 @@ class TensorView:
     def stride(self, axis: str) -> Count:
         """Elements from one of ``axis`` to the next; 0 if the tensor does not have it."""
         axes = self.tensor.axes
-        return product(self.counts[axes.index(axis) + 1 :]) if axis in axes else 0
+        return self.strides[axes.index(axis)] if axis in axes else 0
+
+    def together(self, axis: str, width: int) -> bool:
+        """Whether ``width`` neighbours along ``axis``, from a multiple of it on, are one vector.
+
+        A vector is aligned to its size, 16 bytes at most.
+        """
+        width = min(width, 16 // self.tensor.dtype.size_bytes)
+        return self.stride(axis) == 1 and self.aligned % width == 0
 
     def offset(self, index: Mapping[str, str]) -> str:
         """The element offset at ``index`` (an expression per axis), "0" terms left out."""
@@ -117,6 +156,9 @@ class TensorView:
                 cast = wide or isinstance(stride, str)
                 plain = cast or stride == 1 or re.fullmatch(r"\w+|at_most\([^()]*\)", at)
                 terms.append(scaled(at if plain else f"({at})", stride, wide=wide))
+        numbers = sum(n * step for n, step in self.starts if isinstance(step, int))
+        terms += [str(numbers)] if numbers else []
+        terms += [scaled(str(n), step) for n, step in self.starts if isinstance(step, str)]
         return " + ".join(terms) or "0"
 
     def address(self, index: Mapping[str, str]) -> str:
@@ -138,6 +180,11 @@ class TensorView:
 
     def parameter(self, written: bool) -> str:
         return f"{'' if written else 'const '}{self.storage}* __restrict__ {self.pointer}"
+
+
+def _number_in(counts: Sequence[Count]) -> int:
+    """The product of what is known of these."""
+    return prod(c for c in counts if isinstance(c, int))
 
 
 def runtime_axes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> tuple[str, ...]:

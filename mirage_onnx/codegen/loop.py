@@ -70,7 +70,7 @@ class LoopEmitter:
         if op.op not in ("matmul", "sum", "rmax") and deep != (self.plan.depth in op.axes):
             raise RejectionError("LAYOUT", f"{op.op} with axes {op.axes} of layout {op.layout}")
 
-    # ---- what the values are ---------------------------------------------------------------
+    # ---- what the values are
 
     def _deep(self, index: int) -> bool:
         return self.plan.depth in self.ops[index].axes
@@ -127,7 +127,7 @@ class LoopEmitter:
         dims = subscript([str(count) for _, count in self.plan.tiles(self.ops[index])])
         self.writer.line(f"{type_name} {name}{index}{dims}{inner};")
 
-    # ---- before the loop -------------------------------------------------------------------
+    # ---- before the loop
 
     def _invariants(self) -> None:
         """Values without depth, computed once."""
@@ -181,7 +181,7 @@ class LoopEmitter:
         with self.writer.loops(acc.tiles) as indices:
             self.writer.line(f"{name}{subscript(indices)} = Max::neutral();", acc.index)
 
-    # ---- in the loop -----------------------------------------------------------------------
+    # ---- in the loop
 
     def _live(self, j: str) -> str:
         """Whether element ``j`` of the lane's eight exists."""

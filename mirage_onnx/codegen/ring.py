@@ -159,7 +159,7 @@ class Ring:
                 apart = depth if stride == 1 else f"({depth}) * {stride}"
                 address = f"{self._tile_address(index, indices)} + {apart}"
                 slot = f"x{index}[{stage}]{subscript(indices)}"
-                if stride != 1 or plan.depth_extent % 8 != 0:
+                if not view.together(plan.depth, 8) or plan.depth_extent % 8 != 0:
                     end = str(plan.depth_extent) if plan.even else "k_end"
                     count = f"{end} - ({depth})"
                     writer.line(f"{slot} = gather8<{types}>({address}, {stride}, {count});", index)

@@ -159,7 +159,10 @@ class Scalar:
             raise RejectionError("LAYOUT", f"matmul over {tile.axis}, which is not in the block")
         name = axis_variable(tile.axis)
         writer.line(f"float v{index} = 0.0f;")
-        vectors = [a for a in op.args if self._has_vectors(a, tile.axis)]
+        vectors = [
+            a for a in op.args
+            if self.ops[a].op == "load" and self.view(a).together(tile.axis, 8)
+        ]  # fmt: skip
         inside = {**at, tile.axis: name}
         if vectors and tile.extent % 8 == 0:
             writer.line("#pragma unroll")
@@ -184,7 +187,3 @@ class Scalar:
         names = dict(known)
         a, b = (self.value(x, at, names) for x in op.args)
         self.writer.line(f"v{index} += {a} * {b};", index)
-
-    def _has_vectors(self, index: int, axis: str) -> bool:
-        op = self.ops[index]
-        return op.op == "load" and self.graph.tensor(op.tensor).axes[-1:] == (axis,)

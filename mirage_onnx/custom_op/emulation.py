@@ -1,11 +1,8 @@
 """From a model to an emulated session: what onnxruntime is given, and whose launch a launch is.
 
-onnxruntime's CPU provider has few fp16 kernels. It runs the operators of an fp16 model in fp32
-between casts, and takes a node that has an fp16 kernel, such as ours, along if all its fp16
-neighbours are cast (``IsIsolatedFp16NodeOnCpu`` in its insert_cast_transformer.cc): our node
-would get fp32 tensors, which no GPU session does. It leaves a node alone that has a neighbour with
-an fp16 kernel. So every fp16 output of a custom node gets one more reader, a Flatten whose result
-nobody wants; it has such a kernel and no optimizer removes it.
+Every fp16 output of a custom node gets one more reader, a Flatten whose result nobody wants, or
+onnxruntime's CPU provider would feed the node fp32 tensors (``IsIsolatedFp16NodeOnCpu`` in its
+insert_cast_transformer.cc): docs/decisions.md, "Emulated sessions".
 """
 
 import threading

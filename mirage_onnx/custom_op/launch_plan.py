@@ -1,11 +1,14 @@
 """From a chosen candidate to its launch plan and to what the rewriter replaces.
 
-Inputs of the plan are the region's inputs in canonical order, each in the dim order that its
-kernels read (a weight stored along its contracted axis is transposed once, by the rewriter).
+Inputs of the plan are the tensors that the region's inputs are parts of, in canonical order, each
+in the dim order that its kernels read (a weight stored along its contracted axis is transposed
+once, by the rewriter).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.custom_op.expr import Expr, const
@@ -21,57 +24,81 @@ from mirage_onnx.custom_op.plan import (
     WorkspacePtr,
 )  # fmt: skip
 from mirage_onnx.custom_op.runtime_sizes import RuntimeSizes, total
-from mirage_onnx.errors import MirageError
-from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.ir.memory_order import stored_orders
+from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.runtime_extent import Monomial
 from mirage_onnx.ir.ugraph import Candidate, ugraph_extents
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan and, per input, the permutation of dims in which the model has to store it."""
+    """A plan and the tensors of the model that its inputs and outputs are.
+
+    ``permutations``: per input of the plan, the order of dims in which the model has to store it.
+    """
 
     plan: Plan
+    inputs: tuple[str, ...]
     permutations: tuple[tuple[int, ...], ...]
+    outputs: tuple[str, ...]
 
 
-def dim_permutation(source: RegionTensor, axes: tuple[str, ...]) -> tuple[int, ...]:
-    """The order of ``source``'s dims that makes its memory order ``axes``.
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the plan has what is of a region: the names of its inputs and outputs, each once."""
 
-    Dims that are one axis move together; dims of extent 1 stay where they are if all can.
+    region: Region
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
-    Raises:
-        MirageError: INTERNAL where one dimension holds several axes: no order of dims does it.
-    """
-    if axes == source.axes:
-        return tuple(range(len(source.dims)))
-    if source.splits_dims:
-        name = source.tensor.name
-        raise MirageError("INTERNAL", f"no order of the dims of {name!r} gives {axes}")
-    groups: dict[str, list[int]] = {}
-    for i, held in enumerate(source.dims):
-        for axis in held:
-            groups.setdefault(axis, []).append(i)
-    moved = iter(i for a in axes for i in groups[a])
-    return tuple(next(moved) if held else i for i, held in enumerate(source.dims))
+    @classmethod
+    def of(cls, region: Region) -> Places:
+        sides = region.inputs, region.outputs
+        inputs, outputs = (tuple(dict.fromkeys(x.source.name for x in side)) for side in sides)
+        return cls(region, inputs, outputs)
+
+    def dim(self, i: int, d: int) -> tuple[int, int]:
+        """(input of the plan, dimension) that has dimension ``d`` of input ``i`` of the region."""
+        x = self.region.inputs[i]
+        return self.inputs.index(x.source.name), x.view.source_dim(d) if x.view else d
+
+    def size(self, m: Monomial) -> Monomial:
+        """A size as the plan counts inputs."""
+        return replace(m, dims=tuple(self.dim(i, d) for i, d in m.dims))
+
+    def made(self, k: int) -> tuple[Monomial, ...]:
+        """The dimensions of what output ``k`` of the region is a part of."""
+        o = self.region.outputs[k]
+        dims = self.region.output_dims[k] if self.region.output_dims else ()
+        if o.view is None or not dims:
+            return dims or tuple(Monomial(int(d)) for d in o.source.shape or ())
+        found: dict[int, Monomial] = {}
+        for d, full in enumerate(o.view.fulls):
+            own = Monomial(full) if isinstance(full, int) else dims[d]
+            at = o.view.source_dim(d)
+            had = found.get(at, Monomial(1))
+            found[at] = Monomial(had.coefficient * own.coefficient, (*had.dims, *own.dims))
+        return tuple(found.values())
 
 
 def plan_candidate(
     region: Region, candidate: Candidate, sources: Sequence[KernelSource], cubins: Sequence[int]
 ) -> Planned:
-    """The plan that launches ``sources`` (one per kernel, image ids ``cubins``)."""
+    """The plan that launches ``sources`` (one per kernel, image ids ``cubins``).
+
+    Raises:
+        MirageError: INTERNAL, the kernels are of another region.
+    """
     graph = candidate.ugraph
     extents = ugraph_extents(graph, candidate.params, region.extents)
-    tensors = {t.name: t for t in graph.tensors}
-    inputs: list[InputSpec] = []
-    permutations: list[tuple[int, ...]] = []
+    places, orders = Places.of(region), stored_orders(region, graph)
+    inputs = {}
     for i in region.inputs:
-        axes = tensors[i.name].axes if i.name in tensors else i.axes
-        order = dim_permutation(i, axes)
-        shape = tuple(d if isinstance(d, int) else None for d in i.tensor.shape or ())
-        inputs.append(InputSpec(i.dtype.value, tuple(shape[p] for p in order)))
-        permutations.append(order)
-    known = RuntimeSizes(extents, region.runtime, permutations)
+        dims, order = i.source.shape or (), orders[i.source.name]
+        static = tuple(d if isinstance(d, int) else None for d in (dims[p] for p in order))
+        inputs[i.source.name] = InputSpec(i.dtype.value, static)
+    permutations = tuple(orders[name] for name in places.inputs)
+    known = RuntimeSizes(extents, region.runtime, permutations, places.dim)
     offsets: dict[str, Expr] = {}
     size = const(0)
     for t in graph.tensors:
@@ -79,10 +106,10 @@ def plan_candidate(
             offsets[t.name] = size
             size = total(size, known.aligned_bytes(t))
     pointers: dict[str, InputPtr | OutputPtr | WorkspacePtr] = {}
-    for k, i in enumerate(region.inputs):
-        pointers[i.name] = InputPtr(k)
-    for k, o in enumerate(region.outputs):
-        pointers[o.name] = OutputPtr(k)
+    for i in region.inputs:
+        pointers[i.name] = InputPtr(places.inputs.index(i.source.name))
+    for o in region.outputs:
+        pointers[o.name] = OutputPtr(places.outputs.index(o.source.name))
     for name, offset in offsets.items():
         pointers[name] = WorkspacePtr(offset)
     launches = tuple(
@@ -98,18 +125,15 @@ def plan_candidate(
         )
         for s, cubin in zip(sources, cubins, strict=True)
     )
-    dims = region.output_dims or tuple(
-        tuple(Monomial(int(d)) for d in o.tensor.shape or ()) for o in region.outputs
-    )
-    outputs = tuple(
-        OutputSpec(o.dtype.value, tuple(map(known.of, each)))
-        for o, each in zip(region.outputs, dims, strict=True)
-    )
+    outputs = {
+        o.source.name: OutputSpec(o.dtype.value, tuple(map(known.of, places.made(k))))
+        for k, o in enumerate(region.outputs)
+    }
     plan = Plan(
-        inputs=tuple(inputs),
-        outputs=outputs,
+        inputs=tuple(inputs.values()),
+        outputs=tuple(outputs.values()),
         variants=(Variant(launches),),
         workspace=size if offsets else None,
         equal=tuple(Equal(known.of(a), known.of(b)) for a, b in region.equal_dims),
     )
-    return Planned(plan, tuple(permutations))
+    return Planned(plan, places.inputs, permutations, places.outputs)

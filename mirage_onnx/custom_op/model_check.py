@@ -1,11 +1,10 @@
 """Each custom node by itself against the region of the original model that it replaced.
 
-The original runs in stock onnxruntime, on the inputs of the model, with the tensors that regions
-read as further outputs. These values are fed to the region's original nodes, cut out and run by
-stock onnxruntime, and to the custom node, cut out as well; their outputs are compared. So an error
-of one kernel does not reach the next, both sides start from the same bits (onnxruntime's CPU
-provider keeps fp16 models in fp32 from node to node, so a tensor inside of a whole model is not
-what it is when read), and a wrong kernel shows even where the rest of the model hides it.
+The original runs in stock onnxruntime, with the tensors that regions read as further outputs. These
+values are fed to the region's original nodes, cut out and run by stock onnxruntime, and to the
+custom node, cut out as well. So an error of one kernel does not reach the next, both sides start
+from the same bits (docs/decisions.md, last section), and a wrong kernel shows even where the rest
+of the model hides it.
 """
 
 from __future__ import annotations

@@ -4,12 +4,9 @@ A record of a plan holds the region, the µGraph and its numbers, the generator'
 target: everything the text of its kernels is a function of. Text never comes from a model: it is
 generated here, by the present generator, and must have the SHA-256 that was recorded when the
 kernel was compiled; the image must have the SHA-256 recorded beside it. Names of a record do reach
-the text, so they must be identifiers: a µGraph cannot smuggle text in.
-
-These hashes tie the image to the text only as far as the record is believed. ``check_images`` ties
-them by construction: NVRTC is deterministic, so with the version that made the image, compiling the
-text again gives the same bytes (some 50 ms a kernel, and no GPU). A hash of the text inside the
-image, as a symbol or a note, would say no more than the record does, so there is none.
+the text, so they must be identifiers: a µGraph cannot smuggle text in. These hashes tie the image
+to the text only as far as the record is believed; ``check_images`` compiles again
+(docs/decisions.md, "A kernel is tied to its text").
 """
 
 import hashlib
@@ -197,13 +194,14 @@ def _extents(region: str) -> tuple[dict[str, int], tuple[str, ...]]:
     if words[0] != "axes":
         raise ValueError(f"not the axes of a region: {words[0]!r}")
     extents = {axis: int(size) for axis, size in (w.split("=") for w in words[1:])}
-    head, _, runtime = lines[-1].partition(" ")
-    return extents, tuple(runtime.split(",")) if head == "runtime" else ()
+    runtime = [line.split(" ")[1].split(",") for line in lines if line.startswith("runtime ")]
+    return extents, tuple(axis for axes in runtime for axis in axes)
 
 
 def _check_names(graph: UGraph) -> None:
     tensors = [t.name for t in graph.tensors]
-    axes = [part for t in graph.tensors for a in t.axes for part in a.split("/")]
+    over = [*(t.axes for t in graph.tensors), *(w.axes for t in graph.tensors for w in t.windows)]
+    axes = [part for each in over for a in each for part in a.split("/")]
     for kernel in graph.kernels:
         around = [kernel.name, *kernel.grid, kernel.cluster or "_", kernel.loop or "_"]
         axes += [part for a in around for part in a.split("/")]
@@ -219,4 +217,4 @@ def _tensor_bytes(
     graph: UGraph, params: Sequence[KernelParams], extents: Mapping[str, int]
 ) -> dict[str, int]:
     sizes = ugraph_extents(graph, params, extents)
-    return {t.name: prod(sizes[a] for a in t.axes) * t.dtype.size_bytes for t in graph.tensors}
+    return {t.name: t.elements(sizes) * t.dtype.size_bytes for t in graph.tensors}

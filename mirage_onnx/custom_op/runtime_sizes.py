@@ -1,6 +1,6 @@
 """What a launch plan says of sizes that only a run knows: as expressions over input dims."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -40,16 +40,19 @@ def total(a: Expr, b: Expr) -> Expr:
 class RuntimeSizes:
     """The extents of a region's axes: numbers, or of ``runtime`` axes how a run finds them.
 
-    ``orders``: per input, its dims in the order in which the plan's input has them.
+    ``orders``: per input of the plan, its dims in their order there. ``place``: where the plan has
+    a dimension of an input of the region, as (input, dimension as the model has it).
     """
 
     extents: Mapping[str, int]
     runtime: Mapping[str, Monomial]
     orders: Sequence[Sequence[int]]
+    place: Callable[[int, int], tuple[int, int]] = lambda i, d: (i, d)
 
     def of(self, size: Monomial) -> Expr:
         """A product of dims of the region's inputs."""
-        dims = [dim(i, tuple(self.orders[i]).index(d)) for i, d in size.dims]
+        places = (self.place(i, d) for i, d in size.dims)
+        dims = [dim(i, tuple(self.orders[i]).index(d)) for i, d in places]
         return product([*dims, size.coefficient])
 
     def _extent(self, axis: str) -> Expr:

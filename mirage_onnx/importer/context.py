@@ -159,6 +159,20 @@ class Context:
         """Elements repeated along new dimensions and those of extent 1."""
         return self._emit("expand", (x,), shape, _dtype(x), shape)
 
+    def slice(self, x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+        """The elements ``start <= i < stop`` of a static dimension."""
+        shape = _with(shape_of(x), axis, stop - start)
+        return self._emit("slice", (x,), shape, _dtype(x), (axis, start, stop))
+
+    def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
+        """Tensors that differ in one static dimension, beside each other."""
+        shapes = [shape_of(p) for p in parts]
+        shape = _with(shapes[0], axis, sum(s[axis] for s in shapes))
+        for s in shapes:
+            if _with(s, axis, shape[axis]) != shape:
+                self._disagree(shapes[0], s)
+        return self._emit("concat", parts, shape, _dtype(parts[0]), (axis,))
+
     def cast(self, x: Tensor, dtype: DType) -> Tensor:
         """Round to ``dtype``; nothing to do where x has it already."""
         return x if x.dtype is dtype else self._emit("cast", (x,), shape_of(x), dtype, dtype)
@@ -242,6 +256,10 @@ def shape_of(x: Tensor) -> tuple[int, ...]:
     """The shape of a static tensor."""
     assert x.shape is not None
     return tuple(int(d) for d in x.shape)
+
+
+def _with(shape: tuple[int, ...], axis: int, n: int) -> tuple[int, ...]:
+    return (*shape[:axis], n, *shape[axis + 1 :])
 
 
 def _dtype(x: Tensor) -> DType:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mirage_onnx.importer import activations as act
 from mirage_onnx.importer import elementwise as ew
-from mirage_onnx.importer import layout, linear, norms, truth
+from mirage_onnx.importer import layout, linear, norms, rotary, slicing, truth
 from mirage_onnx.importer import reductions as red
 from mirage_onnx.importer.context import Context
 from mirage_onnx.importer.shapes import MICROSOFT
@@ -73,6 +73,13 @@ SEMANTICS: dict[tuple[str, str], Rule] = {
     ("", "Flatten"): _move(layout.reshape),
     ("", "GatherND"): _move(layout.gather_nd, 1),
     ("", "Expand"): _move(layout.expand, 1),
+    # parts
+    ("", "Slice"): _move(slicing.slice_, 1, 2, 3, 4),
+    ("", "Split"): _move(slicing.split, 1),
+    ("", "Concat"): _move(slicing.concat),
+    ("", "Gather"): _move(slicing.gather, 1),
+    ("", "RotaryEmbedding"): _rule(rotary.rotary(3, 1, 2), 3),
+    (MICROSOFT, "RotaryEmbedding"): _rule(rotary.rotary(1, 2, 3), 1),
     # normalisations
     ("", "LayerNormalization"): _rule(norms.layer_norm),
     ("", "RMSNormalization"): _rule(norms.rms_norm),

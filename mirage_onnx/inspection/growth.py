@@ -36,12 +36,13 @@ def borders(survey: Survey, instance: Candidate, limits: Limits | None = None) -
     maker = {o: n.name for n in program.nodes for o in n.outputs if o}
     readers = program.consumers()
     found = []
-    for i in (i.tensor.name for i in instance.region.inputs if not i.is_weight):
+    region = instance.region
+    for i in dict.fromkeys(i.source.name for i in region.inputs if not i.is_weight):
         if i in maker:
             found.append(Border(i, True, maker[i], growth.reason(maker[i])))
         else:
             found.append(Border(i, True, None, _graph_border(i, "input")))
-    for o in (o.tensor.name for o in instance.region.outputs):
+    for o in dict.fromkeys(o.source.name for o in region.outputs):
         if o in program.outputs:
             found.append(Border(o, False, None, _graph_border(o, "output")))
         outside = (r for r in readers.get(o, ()) if r not in instance.nodes)

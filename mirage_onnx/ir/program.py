@@ -62,6 +62,10 @@ class Step:
     ``transpose``           permutation          numpy transpose
     ``reshape``             new shape            both shapes have common factors (``factors.py``)
     ``expand``              new shape            numpy broadcast_to
+    ``slice``               axis, start, stop    elements of one dimension, static
+    ``concat``              axis                 inputs beside each other, of static extents
+
+    No step of a region is one of the last two (``match/views.py``).
     """
 
     op: str
@@ -104,7 +108,11 @@ class Program:
     def numbers(self, name: str) -> tuple[int, ...] | None:
         """The shape of a tensor as steps have it; None where it is not known."""
         tensor = self.tensors.get(name)
-        if tensor is None or tensor.shape is None:
+        return self.shape(tensor) if tensor else None
+
+    def shape(self, tensor: Tensor) -> tuple[int, ...] | None:
+        """As ``numbers``, of a tensor with names of this program."""
+        if tensor.shape is None:
             return None
         found = tuple(self.symbols.get(d, -1) if isinstance(d, str) else d for d in tensor.shape)
         return None if -1 in found else found

@@ -12,18 +12,21 @@ search assumes, and ``runtime`` says how a run finds it.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Constant, Step, Tensor
 from mirage_onnx.ir.runtime_extent import Monomial
 from mirage_onnx.ir.term import Term, walk
+from mirage_onnx.ir.view import View, Window
 
 
 @dataclass(frozen=True, slots=True)
 class RegionTensor:
     """An input or output: canonical name, element type, axes in memory order.
 
-    ``axes`` leave out dims of extent 1. ``tensor`` is the ONNX tensor of this instance.
+    ``axes`` leave out dims of extent 1. ``tensor`` is the ONNX tensor of this instance,
+    or with ``view`` a box of one, named after it.
     ``is_weight``: an initializer that no run can change. ``dims`` has one entry per dimension of
     ``tensor``: the axes of which it holds all or a part, slowest first. A dimension that a reshape
     splits holds several; adjacent dimensions that always go together are one axis, which all of
@@ -36,11 +39,32 @@ class RegionTensor:
     tensor: Tensor
     is_weight: bool = False
     dims: tuple[tuple[str, ...], ...] = ()
+    view: View | None = None
+
+    @property
+    def source(self) -> Tensor:
+        """The tensor of the model that holds this one's elements."""
+        return self.view.source if self.view else self.tensor
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """The dimensions of memory, slowest first; none where the tensor is all that lies there."""
+        if self.view is None:
+            return ()
+        found: list[Window] = []
+        parts = zip(self.tensor.shape or (), self.view.starts, self.view.fulls, strict=True)
+        for own, (n, start, full) in zip(self.dims, parts, strict=True):
+            if n != full and isinstance(full, int):
+                found.append(Window(own, start, full))
+            elif own and (not found or found[-1] != Window(own)):  # many dimensions may be one axis
+                found.append(Window(own))
+        return tuple(found) if any(w.full is not None for w in found) else ()
 
     @property
     def splits_dims(self) -> bool:
         """Whether an axis begins or ends inside a dimension: no order of dims reorders the axes."""
-        return any(len(d) > 1 for d in self.dims)
+        regrouped = self.view is not None and len(self.view.fulls) != len(self.source.shape or ())
+        return regrouped or any(len(d) > 1 for d in self.dims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +95,26 @@ class Region:
         """The shape of an input or output that the search assumes."""
         return tuple(d if isinstance(d, int) else self.symbols[d] for d in tensor.shape or ())
 
+    def part(self, x: RegionTensor, data: Any) -> Any:
+        """What an input or output has of an array of its source, at the sizes that are assumed."""
+        if x.view is None:
+            return data
+        shape, fulls = (self.shape(Tensor("", None, s)) for s in (x.tensor.shape, x.view.fulls))
+        box = zip(x.view.starts, shape, strict=True)
+        return data.reshape(fulls)[tuple(slice(start, start + n) for start, n in box)]
+
     @property
     def structure(self) -> str:
         """Canonical text without sizes: one line per input, value and output."""
-        lines = [f"in {i.name} {i.dtype}[{','.join(i.axes)}]{_notes(i)}" for i in self.inputs]
+        sources = tuple(
+            dict.fromkeys(x.source.name for x in (*self.inputs, *self.outputs) if x.view)
+        )
+
+        def place(x: RegionTensor) -> str:
+            of = f" of s{sources.index(x.source.name)}" if x.source.name in sources else ""
+            return f"{_notes(x)}{of}{_windows(x)}"
+
+        lines = [f"in {i.name} {i.dtype}[{','.join(i.axes)}]{place(i)}" for i in self.inputs]
         names: dict[Term, str] = {}
         for t in walk(self.terms):
             if t.op == "input" or t.op == "const":
@@ -87,7 +127,7 @@ class Region:
                 args = ", ".join(names[a] for a in t.args)
                 lines.append(f"{names[t]} = {t.op}{attr}({args}) : [{','.join(t.axes)}]")
         lines += [
-            f"out {o.name} {o.dtype}[{','.join(o.axes)}] = {names[t]}"
+            f"out {o.name} {o.dtype}[{','.join(o.axes)}]{place(o)} = {names[t]}"
             for o, t in zip(self.outputs, self.terms, strict=True)
         ]
         if self.runtime:
@@ -98,7 +138,12 @@ class Region:
     def text(self) -> str:
         """``structure`` with the extents of the axes: the input of every cache key."""
         sizes = " ".join(f"{a}={n}" for a, n in sorted(self.extents.items()))
-        return f"region\naxes {sizes}\n{self.structure}"
+        windows = "".join(
+            f"{x.name} {' '.join(f'{w.start}/{w.full}' for w in x.windows if w.full)}\n"
+            for x in (*self.inputs, *self.outputs)
+            if x.windows
+        )
+        return f"region\naxes {sizes}\n{self.structure}{windows}"
 
     @property
     def key(self) -> str:
@@ -109,6 +154,12 @@ def _notes(i: RegionTensor) -> str:
     """What two inputs over equal axes may still differ in, as words."""
     split = " split" if i.is_weight and i.splits_dims else ""
     return f"{' weight' if i.is_weight else ''}{split}"
+
+
+def _windows(x: RegionTensor) -> str:
+    """The dimensions of a view; a dot is behind those of which it is a part."""
+    dims = (f"{','.join(w.axes)}{'.' if w.full is not None else ''}" for w in x.windows)
+    return f"({' '.join(dims)})" if x.windows else ""
 
 
 def _attr(attr: object) -> str:

@@ -12,6 +12,9 @@ One statement a line; ``-`` is "none". Example (RMSNorm without gamma, then a li
       %2 = matmul[a1] %0 %1 : f32[a0,a2] loop C_frag
       ...
       save o0 = %9 omap=a2,a0
+
+A box of what lies in memory names the dimensions of that, slowest first, each by its axes and,
+where it holds only some elements, by the first one of how many: ``in a0 a1@64/192 @2/3``.
 """
 
 import re
@@ -19,6 +22,7 @@ from fractions import Fraction
 
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, Save, UGraph
+from mirage_onnx.ir.view import Window
 
 VERSION = 1
 
@@ -59,13 +63,21 @@ def print_kernel(kernel: Kernel) -> str:
     return "\n".join(lines) + "\n"
 
 
+def print_tensor(t: KTensor) -> str:
+    words = [f"tensor {t.name} {t.dtype}[{','.join(t.axes)}] {t.role}", *["in"] * bool(t.windows)]
+    for w in t.windows:
+        part = "" if w.full is None else f"@{w.start}/{w.full}"
+        words.append(f"{','.join(w.axes)}{part}")
+    return " ".join(words)
+
+
 def print_ugraph(graph: UGraph) -> str:
-    lines = [f"ugraph {VERSION}"]
-    lines += [f"tensor {t.name} {t.dtype}[{','.join(t.axes)}] {t.role}" for t in graph.tensors]
+    lines = [f"ugraph {VERSION}", *map(print_tensor, graph.tensors)]
     return "\n".join(lines) + "\n" + "".join(map(print_kernel, graph.kernels))
 
 
-_TENSOR = re.compile(r"tensor (\S+) (\w+)\[([^\]]*)\] (\w+)")
+_TENSOR = re.compile(r"tensor (\S+) (\w+)\[([^\]]*)\] (\w+)(?: in (.+))?")
+_WINDOW = re.compile(r"([^@]*)(?:@(\d+)/(\d+))?")
 _KERNEL = re.compile(r"kernel (\S+) grid=(\S*) cluster=(\S+) loop=(\S+)")
 _OP = re.compile(r"  %(\d+) = (\w+)(?:\[([^\]]*)\])?((?: [^:]+)?) : (\w+)\[([^\]]*)\] (\w+) (\w+)")
 _SAVE = re.compile(r"  save (\S+) = %(\d+) omap=(\S*)")
@@ -73,6 +85,16 @@ _SAVE = re.compile(r"  save (\S+) = %(\d+) omap=(\S*)")
 
 def _split(text: str) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
+
+
+def _parse_tensor(match: re.Match[str]) -> KTensor:
+    name, dtype, axes, role, places = match.groups()
+    windows = []
+    for word in places.split(" ") if places else ():
+        if (m := _WINDOW.fullmatch(word)) is None or not word:
+            raise ValueError(f"not a dimension of memory: {word!r}")
+        windows.append(Window(_split(m[1]), int(m[2] or 0), int(m[3]) if m[3] else None))
+    return KTensor(name, DType(dtype), _split(axes), role, tuple(windows))
 
 
 def _parse_op(match: re.Match[str]) -> BlockOp:
@@ -132,7 +154,7 @@ def parse_ugraph(text: str) -> UGraph:
 
     for line in lines[1:]:
         if m := _TENSOR.fullmatch(line):
-            tensors.append(KTensor(m[1], DType(m[2]), _split(m[3]), m[4]))
+            tensors.append(_parse_tensor(m))
         elif m := _KERNEL.fullmatch(line):
             close()
             head, ops, saves = (m[1], m[2], m[3], m[4]), [], []

@@ -30,8 +30,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+from math import prod
 
 from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.view import Window
 
 GRID_NAMES = ("x", "y", "z")
 
@@ -90,16 +92,32 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KTensor:
-    """A tensor in device memory: contiguous, ``axes`` in memory order, slowest first.
+    """A tensor in device memory: ``axes`` in memory order, slowest first.
 
     ``role``: ``input`` and ``weight`` come from the model (a weight is stored in this axis order by
     the rewriter, whatever order the model has), ``output`` goes to it, ``temp`` is workspace.
+    ``windows``: the dimensions of memory, if the tensor is a box of what lies there; else it is
+    contiguous. Kernels are given the address of all of it.
     """
 
     name: str
     dtype: DType
     axes: tuple[str, ...]
     role: str
+    windows: tuple[Window, ...] = ()
+
+    @property
+    def inner(self) -> str | None:
+        """The axis whose neighbours are neighbours in memory, if there is one."""
+        axes = self.windows[-1].axes if self.windows else self.axes
+        return axes[-1] if axes else None
+
+    def elements(self, extents: Mapping[str, int]) -> int:
+        """How many elements the memory has that it lies in."""
+        found = 1
+        for w in self.windows or (Window(self.axes),):
+            found *= prod(extents[a] for a in w.axes) if w.full is None else w.full
+        return found
 
 
 @dataclass(frozen=True, slots=True)

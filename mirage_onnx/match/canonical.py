@@ -12,11 +12,12 @@ from math import prod
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.program import Constant, Program, Step, Tensor
+from mirage_onnx.ir.program import Constant, Program, Step
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.ir.term import COMMUTATIVE, EXTENT, INPUT, REDUCTIONS, Term, substitute, walk
-from mirage_onnx.match.axes import Named, name_axes
+from mirage_onnx.match.axes import Dims, Named, name_axes
 from mirage_onnx.match.runtime_axes import with_runtime_axes
+from mirage_onnx.match.views import Viewed, viewed
 
 
 def make_region(
@@ -33,28 +34,56 @@ def make_region(
     Raises:
         RejectionError: AXES_CONFLICT, OP_FORM, DTYPE or DYNAMIC_DIM.
     """
-    by_name = {n.name: n for n in program.nodes}
-    steps = tuple(s for n in nodes for s in by_name[n].steps)
     live = tuple(i for i in inputs if i not in program.constants)
-    tensors = {i: program.tensors[i] for i in (*live, *outputs)}
-    for x in tensors.values():
+    for name in (*live, *outputs):
+        x = program.tensors[name]
         # No kernel writes booleans.
         allowed = x.dtype is not None and (
-            x.dtype.is_computed if x.name in live else x.dtype.is_float
+            x.dtype.is_computed if name in live else x.dtype.is_float
         )
         if not allowed:
-            raise RejectionError("DTYPE", f"{x.name} is {x.dtype}, not a float", (x.name,))
-        if program.numbers(x.name) is None:
-            raise RejectionError("DYNAMIC_DIM", f"{x.name} has a dynamic shape", (x.name,))
+            raise RejectionError("DTYPE", f"{name} is {x.dtype}, not a float", (name,))
+        if program.shape(x) is None:
+            raise RejectionError("DYNAMIC_DIM", f"{name} has a dynamic shape", (name,))
+    by_name = {n.name: n for n in program.nodes}
+    steps = tuple(s for n in nodes for s in by_name[n].steps)
+    found = viewed(program, list(steps), live, outputs)
+    steps, live, outputs = tuple(found.steps), tuple(found.inputs), tuple(found.outputs)
     constants = {k: v for k, v in program.constants.items() if _uses(steps, k)}
-    shapes = {i: program.numbers(i) or () for i in (*live, *constants)}
+    shapes = {i: program.shape(x) or () for i, x in found.inputs.items()}
+    shapes |= {i: program.numbers(i) or () for i in constants}
     named = name_axes(steps, shapes, constants)
     if any(s.op == "expand" for s in steps):
         _check_repeated(program, named, live, outputs)
+    parts = {(found.source(o).name, named.terms[o]): o for o in outputs}
+    if more := set(outputs) - {*parts.values()}:
+        reason = "parts of an output are equal, and no kernel writes elements twice"
+        raise RejectionError("OP_FORM", reason, tuple(sorted(more)))
     runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
-    named = _merge(named, live, outputs, runtime)
-    region = _rename(program, nodes, steps, constants, named, live, outputs, tensors)
+    places = {x: _places(x, found) for x in (*live, *outputs)}
+    named = _merge(named, places, runtime)
+    region = _rename(program, nodes, found, constants, named)
     return with_runtime_axes(region, program, sizes or {})
+
+
+def _places(name: str, found: Viewed) -> tuple[int, ...]:
+    """For every dimension a number that it shares with those that memory has beside it.
+
+    A part of a dimension shares it with none: what lies behind it in memory is not in the view.
+    """
+    shape = found.tensor(name).shape or ()
+    fulls = found.views[name].fulls if name in found.views else shape
+    parts = [n != full for n, full in zip(shape, fulls, strict=True)]
+    return tuple(2 * sum(parts[:d]) + parts[d] for d in range(len(parts)))
+
+
+def _row(dims: Dims, places: tuple[int, ...]) -> tuple[str, ...]:
+    """The axes in memory order, with nothing between those that have other elements between."""
+    found: list[str] = []
+    for i, own in enumerate(dims):
+        found += [""] if i and places[i] != places[i - 1] else []
+        found += [a for a in own if a not in found]
+    return tuple(found)
 
 
 def _check_repeated(
@@ -82,15 +111,14 @@ def _uses(steps: tuple[Step, ...], name: str) -> bool:
     return any(name in s.inputs for s in steps)
 
 
-def _merge(
-    named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...], runtime: Set[str]
-) -> Named:
+def _merge(named: Named, places: Mapping[str, tuple[int, ...]], runtime: Set[str]) -> Named:
     """Join axes that every input, output and reduction has side by side, in this order.
 
     One that is joined with one in ``runtime``, which a run counts, is counted by it too.
+    ``places``: of the inputs and outputs (``_places``).
     """
     while True:
-        pair = _mergeable(named, inputs, outputs, runtime)
+        pair = _mergeable(named, places, runtime)
         if pair is None:
             return named
         first, second = pair
@@ -100,7 +128,7 @@ def _merge(
         }
         extents = {k: v for k, v in named.extents.items() if k != first}
         extents[second] = named.extents[first] * named.extents[second]
-        fresh = {i: t.input_(i, (a for d in axes[i] for a in d)) for i in inputs}
+        fresh = {i: t.input_(i, (a for d in axes[i] for a in d)) for i in places}
         names = list(named.terms)
         terms = substitute(named.terms.values(), fresh, {first: second})
         named = Named(axes, extents, dict(zip(names, terms, strict=True)))
@@ -108,20 +136,20 @@ def _merge(
 
 
 def _mergeable(
-    named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...], runtime: Set[str]
+    named: Named, places: Mapping[str, tuple[int, ...]], runtime: Set[str]
 ) -> tuple[str, str] | None:
-    rows = [named.memory(x) for x in (*inputs, *outputs)]
+    rows = [_row(named.axes[x], own) for x, own in places.items()]
     reduced = [
         set(u.attr)  # type: ignore[arg-type]
-        for u in walk(named.terms[o] for o in outputs)
+        for u in walk(named.terms[x] for x in places)
         if u.op in (*REDUCTIONS, EXTENT)
     ]
     if len(named.extents) <= 2:
         return None  # one axis for the grid and one for the threads
     fixed = sum(a not in runtime for a in named.extents)  # threads share out one of these
-    candidates = {pair for r in rows for pair in pairwise(r)}
+    candidates = {pair for r in rows for pair in pairwise(r) if all(pair)}
     # First what a reshape split: without it, the region would be the same.
-    split = {pair for x in (*inputs, *outputs) for d in named.axes[x] for pair in pairwise(d)}
+    split = {pair for x in places for d in named.axes[x] for pair in pairwise(d)}
     for first, second in sorted(candidates, key=lambda pair: (pair not in split, pair)):
         mixed = (first in runtime) != (second in runtime)
         together = (not mixed or fixed > 1) and all(
@@ -190,20 +218,29 @@ def _attr_colour(u: Term, axis: Mapping[str, str]) -> str:
     return _digest(*sorted(axis[a] for a in _bound(u))) if _bound(u) else str(u.attr)
 
 
+def _seen(name: str, found: Viewed, memory: Mapping[str, tuple[str, ...]]) -> tuple[object, ...]:
+    """What an input is like: its axes, and of views their place among those of one source."""
+    view = found.views.get(name)
+    if view is None:
+        return (len(memory[name]),)
+    same = {v.starts for v in found.views.values() if v.source == view.source}
+    return len(memory[name]), _places(name, found), sorted(same).index(view.starts)
+
+
 def _rename(
     program: Program,
     nodes: tuple[str, ...],
-    steps: tuple[Step, ...],
+    found: Viewed,
     constants: Mapping[str, Constant],
     named: Named,
-    inputs: tuple[str, ...],
-    outputs: tuple[str, ...],
-    tensors: Mapping[str, Tensor],
 ) -> Region:
+    inputs, outputs = tuple(found.inputs), tuple(found.outputs)
+    tensors = {**found.inputs, **found.outputs}
+    weights = {i for i in inputs if found.source(i).name in program.weights}
     memory = {x: named.memory(x) for x in (*inputs, *outputs)}
     roots = tuple(named.terms[o] for o in outputs)
     runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
-    start = {i: _digest(tensors[i].dtype, i in program.weights, len(memory[i])) for i in inputs}
+    start = {i: _digest(tensors[i].dtype, i in weights, *_seen(i, found, memory)) for i in inputs}
     colour, axis_colour = _colours(roots, start, memory, runtime)
     ranked = sorted(
         range(len(outputs)), key=lambda i: (colour[roots[i]], str(tensors[outputs[i]].dtype), i)
@@ -248,12 +285,13 @@ def _rename(
         assert dtype is not None
         dims = tuple(tuple(axes[a] for a in d) for d in named.axes[x])
         return RegionTensor(
-            name, dtype, tuple(axes[a] for a in memory[x]), tensors[x], x in program.weights, dims
-        )
+            name, dtype, tuple(axes[a] for a in memory[x]), tensors[x], x in weights, dims,
+            found.views.get(x),
+        )  # fmt: skip
 
     return Region(
         nodes=nodes,
-        steps=steps,
+        steps=tuple(found.steps),
         constants=constants,
         inputs=tuple(tensor(x, names[x]) for x in input_order),
         outputs=tuple(tensor(outputs[i], f"o{k}") for k, i in enumerate(ranked)),

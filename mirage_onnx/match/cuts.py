@@ -7,15 +7,15 @@ tensor the best few cuts are kept (priority cuts). No cone knows what its operat
 is bounded by counts of contractions, nodes and leaves.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir.program import Program
 from mirage_onnx.ir.region import Region
 from mirage_onnx.match.graph import LAYOUT, Graph
 from mirage_onnx.match.repeated import RegionMaker
+from mirage_onnx.match.views import SLICING
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,9 @@ def _cuts(graph: Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
     """The kept cuts of every tensor that a region may compute, in topological order."""
     found: dict[str, tuple[Cut, ...]] = {}
     for node in graph.program.nodes:
-        if graph.reasons[node.name] is not None or len(node.outputs) != 1:
+        if graph.reasons[node.name] is not None:
+            continue
+        if len(node.outputs) != 1 and not graph.moves(node.name):
             continue
         own = graph.contractions(node.name)
         choices: list[list[Cut]] = []
@@ -81,24 +83,38 @@ def _cuts(graph: Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
             if own and graph.regrouped(tensor):
                 options = []  # a µGraph contracts one axis, not several that lie apart
             elif own:
-                options = [c for c in options if _feeds(graph, c, limits)]
-            if graph.inside(tensor) is None or graph.is_natural(tensor):
+                options = [c for c in options if _feeds(graph, c, limits, tensor)]
+            moved = graph.is_moved_weight(tensor)  # no kernel reads it as an activation
+            if graph.inside(tensor) is None or (graph.is_natural(tensor) and not moved):
                 options.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
             choices.append(options)
         cuts: dict[Cut, None] = {}
-        for parts in product(*choices):
-            nodes = frozenset({node.name}).union(*(p.nodes for p in parts))
+        for part in _unions(choices, limits):
+            nodes = part.nodes | {node.name}
             inner = {o for n in nodes for o in graph.node[n].outputs}
-            leaves = frozenset().union(*(p.leaves for p in parts))
-            if leaves & inner or len(leaves) > limits.leaves or len(nodes) > limits.nodes:
+            if part.leaves & inner or len(nodes) > limits.nodes:
                 continue
             if limits.runtime and _mixed(graph, nodes):
                 continue  # a projection and the attention behind it are searched apart
             count = own + sum(graph.contractions(n) for n in nodes if n != node.name)
-            depth = graph.depth(node.name) + max((p.depth for p in parts), default=0)
+            depth = graph.depth(node.name) + part.depth
             if count <= limits.contractions and depth <= limits.depth:
-                cuts[Cut(leaves, nodes, count, depth)] = None
-        found[node.outputs[0]] = _best(graph, tuple(cuts), limits)
+                cuts[Cut(part.leaves, nodes, count, depth)] = None
+        found |= dict.fromkeys(node.outputs, _best(graph, tuple(cuts), limits))
+    return found
+
+
+def _unions(choices: Sequence[Sequence[Cut]], limits: Limits) -> list[Cut]:
+    """A cut of every operand, joined, within the limits; not how many contractions they have."""
+    found = [Cut(frozenset(), frozenset(), 0, 0)]
+    for options in choices:
+        joined = (
+            Cut(a.leaves | b.leaves, a.nodes | b.nodes, 0, max(a.depth, b.depth))
+            for a in found
+            for b in options
+        )
+        inside = (c for c in joined if len(c.leaves) <= limits.leaves)
+        found = list(dict.fromkeys(c for c in inside if len(c.nodes) < limits.nodes))
     return found
 
 
@@ -107,15 +123,18 @@ def _mixed(graph: Graph, nodes: frozenset[str]) -> bool:
     return len({graph.contracts_weight(n) for n in nodes if graph.contractions(n)}) > 1
 
 
-def _feeds(graph: Graph, cut: Cut, limits: Limits) -> bool:
+def _feeds(graph: Graph, cut: Cut, limits: Limits, tensor: str) -> bool:
     """Whether every contraction of the cone is small enough to be computed in front of another.
 
-    One of two activations may be: blocks share out the axes (heads, rows) that both have.
+    One of two activations may be: blocks share out the axes (heads, rows) that both have. What
+    ``tensor``, which the other one reads, has no part of is not computed.
     """
+    sliced = any(s.op in SLICING for n in cut.nodes for s in graph.node[n].steps)
+    least = (graph.program.numbers(tensor) or (1,))[-1:] if sliced else ()
     for name in cut.nodes:
         if graph.contractions(name) and graph.contracts_weight(name):
             shape = graph.program.numbers(graph.node[name].outputs[0]) or (1,)
-            if shape[-1] > limits.inner_columns:
+            if min((shape[-1], *least)) > limits.inner_columns:
                 return False
     return True
 

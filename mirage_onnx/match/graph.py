@@ -1,16 +1,17 @@
 """What the enumeration of cuts asks of a program: what may be inside a region, and where one ends.
 
-A *move* is a node that computes nothing (it reshapes, transposes, repeats); a *view* a move that
-leaves every element where it is in memory.
+A *move* is a node that computes nothing (it reshapes, transposes, repeats, takes parts); a *view* a
+move that leaves every element where it is in memory.
 """
 
 from math import prod
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.program import Node, Program, Step
+from mirage_onnx.match.views import SLICING
 
 #: Steps that compute nothing: no cut is better for having more of them.
-LAYOUT = ("transpose", "reshape", "expand")
+LAYOUT = ("transpose", "reshape", "expand", *SLICING)
 #: Size of a dimension that only a run knows, where cuts are compared.
 ASSUMED = 16
 
@@ -34,12 +35,12 @@ class Graph:
         self.reads = {n.name: _operands(n) for n in program.nodes}
         self.node = {n.name: n for n in program.nodes}
         self.order = {n.name: i for i, n in enumerate(program.nodes)}
-        self.reasons = {n.name: self._reason(n) for n in program.nodes}
         self.producer = {o: n for n in program.nodes for o in n.outputs if o}
-        self._contractions = {n.name: sum(s.op == "matmul" for s in n.steps) for n in program.nodes}
         self._moves = {
             n.name for n in program.nodes if n.steps and all(s.op in LAYOUT for s in n.steps)
         }
+        self.reasons = {n.name: self._reason(n) for n in program.nodes}
+        self._contractions = {n.name: sum(s.op == "matmul" for s in n.steps) for n in program.nodes}
         self._views = {n.name for n in program.nodes if n.steps and all(map(_is_view, n.steps))}
         self._natural: dict[str, bool] = {}
 
@@ -98,8 +99,20 @@ class Graph:
         if name in self.program.weights:
             return True
         made = next((s for s in node.steps if s.output.name == name), None)
+        if made is None and name in self.producer and name not in node.outputs:
+            return self.is_moved_weight(name)
         return made is not None and all(
             isinstance(i, str) and self._is_constant(node, i) for i in made.inputs
+        )
+
+    def is_moved_weight(self, name: str) -> bool:
+        """Whether nothing but weights is here, in another order or beside each other."""
+        node = self.producer.get(name)
+        return (
+            node is not None
+            and node.barrier is None
+            and node.name in self._moves
+            and all(self._is_constant(node, i) for i in _operands(node))
         )
 
     def contractions(self, name: str) -> int:
@@ -140,7 +153,7 @@ class Graph:
             return True
         if any(self.reasons[r] is not None or self.contractions(r) for r in readers):
             return True
-        if self._borders_regrouping(node, readers):
+        if self._borders_regrouping(node, readers) or self._borders_concatenation(node, readers):
             return True
         if all(s.op == "cast" for s in node.steps):
             return False
@@ -180,6 +193,20 @@ class Graph:
             return any(self._regroups(self._chain(r, down=True)) for r in readers)
         ends = not all(map(self.moves, readers))
         return ends and self._regroups(self._chain(node.name, down=False))
+
+    def _borders_concatenation(self, node: Node, readers: tuple[str, ...]) -> bool:
+        """Whether parts are put beside each other here, and not for one function of elements.
+
+        A kernel may not copy or regroup them: what is before and after is offered by itself too.
+        """
+        for name in (node.name, *readers):
+            if any(s.op == "concat" for s in self.node[name].steps):
+                ends = self.consumers.get(self.node[name].outputs[0], ())
+                if len(ends) != 1 or self.reasons[ends[0]] or self.contractions(ends[0]):
+                    return True
+                if self.moves(ends[0]) or self.reduces(ends[0]):
+                    return True
+        return False
 
     def regrouped(self, tensor: str) -> bool:
         """Whether a chain of moves ends here that regroups dimensions in another order."""

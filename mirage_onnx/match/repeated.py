@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from mirage_onnx.ir.program import Constant, Program, Step
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.match.canonical import make_region
+from mirage_onnx.match.views import viewed
 
 #: What the nodes of a cone do, over tensors that are numbered in the order of their first use.
 Form = tuple[object, ...]
@@ -50,9 +51,20 @@ class RegionMaker:
         ends = ([place.get(x, x) for x in group] for group in (inputs, outputs))
         key = (*form, *map(tuple, ends))
         if key not in self._made:
-            self._made[key] = make_region(self._program, nodes, inputs, outputs, self._sizes), place
-            return self._made[key][0]
-        return self._copy(*self._made[key], nodes, tuple(place))
+            region = make_region(self._program, nodes, inputs, outputs, self._sizes)
+            self._made[key] = region, self._steps(nodes, inputs, outputs)[1]
+            return region
+        return self._copy(*self._made[key], nodes, self._steps(nodes, inputs, outputs))
+
+    def _steps(
+        self, nodes: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]
+    ) -> tuple[tuple[Step, ...], dict[str, int]]:
+        """The steps of a region, and the numbers of its tensors and of those of the model."""
+        steps = [s for n in nodes for s in self._nodes[n].steps]
+        found = viewed(self._program, steps, inputs, outputs)
+        names = (x for n in nodes for x in self._part(n).names)
+        order = dict.fromkeys((*names, *found.names))
+        return tuple(found.steps), {x: i for i, x in enumerate(order)}
 
     def _part(self, name: str) -> _Part:
         if name not in self._parts:
@@ -80,18 +92,23 @@ class RegionMaker:
         return shown, name in program.weights, constant and _value(constant)
 
     def _copy(
-        self, first: Region, place: dict[str, int], nodes: tuple[str, ...], names: tuple[str, ...]
+        self,
+        first: Region,
+        place: dict[str, int],
+        nodes: tuple[str, ...],
+        made: tuple[tuple[Step, ...], dict[str, int]],
     ) -> Region:
         """``first``, in which tensors have the numbers ``place``, with these names instead."""
-        constants = self._program.constants
+        constants, steps, names = self._program.constants, made[0], tuple(made[1])
 
         def own(name: str) -> str:
             return names[place[name]]
 
         def renamed(x: RegionTensor) -> RegionTensor:
-            return replace(x, tensor=replace(x.tensor, name=own(x.tensor.name)))
+            source = x.view and replace(x.view.source, name=own(x.view.source.name))
+            view = replace(x.view, source=source) if x.view and source else None
+            return replace(x, tensor=replace(x.tensor, name=own(x.tensor.name)), view=view)
 
-        steps = (s for n in nodes for s in self._nodes[n].steps)
         return replace(
             first,
             nodes=nodes,

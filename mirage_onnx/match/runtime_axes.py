@@ -16,6 +16,7 @@ from mirage_onnx.ir.runtime_extent import Monomial
 from mirage_onnx.ir.term import EXTENT, REDUCTIONS, walk
 from mirage_onnx.match.axes import name_axes
 from mirage_onnx.match.graph import ASSUMED
+from mirage_onnx.match.views import viewed
 
 Pair = tuple[Monomial, Monomial]
 
@@ -47,8 +48,7 @@ def with_runtime_axes(region: Region, program: Program, sizes: Mapping[str, int]
         runtime=runtime,
         equal_dims=made.equal(runtime),
         output_dims=tuple(
-            tuple(made.product(n) for n in program.numbers(o.tensor.name) or ())
-            for o in region.outputs
+            tuple(made.product(n) for n in program.shape(o.tensor) or ()) for o in region.outputs
         ),
         inner_dims=moved,
     )
@@ -62,12 +62,15 @@ def at_sizes(region: Region, program: Program, sizes: Mapping[str, int]) -> Regi
         RejectionError: DYNAMIC_DIM where its reshapes would mean something else.
     """
     assumed = {n: max(2, sizes.get(n, ASSUMED)) for n in program.primes.values()}
-    nodes = {n.name: n for n in program.nodes}
 
     def shape(tensor: Tensor) -> tuple[int, ...]:
-        return tuple(program.size(n, assumed) for n in program.numbers(tensor.name) or ())
+        return tuple(program.size(n, assumed) for n in program.shape(tensor) or ())
 
-    steps = tuple(s for n in region.nodes for s in nodes[n].steps)
+    sides = region.inputs, region.outputs
+    inputs, outputs = (tuple(dict.fromkeys(x.source.name for x in side)) for side in sides)
+    nodes = {n.name: n for n in program.nodes}
+    own = [s for n in region.nodes for s in nodes[n].steps]
+    steps = tuple(viewed(program, own, inputs, outputs).steps)
     shapes = [shape(i.tensor) for i in region.inputs]
     result = replace(
         region,
@@ -86,7 +89,7 @@ def at_sizes(region: Region, program: Program, sizes: Mapping[str, int]) -> Regi
         read |= {name: shape(program.tensors[name]) for name in region.constants}
         return name_axes(own, read, region.constants).axes
 
-    if axes(steps, lambda t: program.numbers(t.name) or ()) != axes(result.steps, shape):
+    if axes(steps, lambda t: program.shape(t) or ()) != axes(result.steps, shape):
         raise _refusal(region, "at the sizes assumed, its reshapes mean something else")
     return result
 
@@ -99,7 +102,7 @@ class _Runtime:
     program: Program
 
     def _shape(self, x: RegionTensor) -> tuple[int, ...]:
-        return self.program.numbers(x.tensor.name) or ()
+        return self.program.shape(x.tensor) or ()
 
     def _dims(self) -> list[tuple[int, int, int]]:
         """(number, input, dimension) of the dimensions of inputs that a run counts."""

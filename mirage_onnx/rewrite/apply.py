@@ -8,7 +8,7 @@ import onnx
 from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.custom_op.assemble import BundleBuilder
 from mirage_onnx.custom_op.bundle import write_bundle
-from mirage_onnx.custom_op.launch_plan import Planned, plan_candidate
+from mirage_onnx.custom_op.launch_plan import Places, Planned, plan_candidate
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir.region import Region
 from mirage_onnx.rewrite.model import function_keys, rewrite_model
@@ -43,7 +43,7 @@ def apply(
         for name, t in loaded.tensors.items()
         if t.is_static
     }
-    keys = function_keys(loaded.proto, drafts, loaded.base_dir, shapes)
+    keys = function_keys(loaded.proto, drafts, loaded.base_dir, shapes, loaded.folded)
     builder = BundleBuilder(target, limit=pool)
     numbered: dict[int, Replacement] = {}
     for i, ((region, compiled), draft, key) in enumerate(zip(chosen, drafts, keys, strict=True)):
@@ -56,22 +56,25 @@ def apply(
         target_suffix=target.suffix,
         base_dir=loaded.base_dir,
         shapes=shapes,
+        folded=loaded.folded,
     )
     return model, tuple(numbered)
 
 
 def _replacement(region: Region, planned: Planned, plan: int) -> Replacement:
     weights = tuple(
-        WeightUse(i.tensor.name, perm)
-        for i, perm in zip(region.inputs, planned.permutations, strict=True)
+        WeightUse(name, perm)
+        for name, perm in zip(planned.inputs, planned.permutations, strict=True)
         if perm != tuple(range(len(perm)))
     )
+    size = Places.of(region).size
+    shapes = {name: tuple(map(size, dims)) for name, dims in region.inner_dims.items()}
     return Replacement(
         nodes=region.nodes,
-        inputs=tuple(i.tensor.name for i in region.inputs),
+        inputs=planned.inputs,
         weights=weights,
-        outputs=tuple(o.tensor.name for o in region.outputs),
+        outputs=planned.outputs,
         workspace=planned.plan.workspace is not None,
         plan=plan,
-        shapes=region.inner_dims,
+        shapes=shapes,
     )

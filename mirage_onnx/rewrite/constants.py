@@ -1,6 +1,8 @@
 """Constant tensors of a model: where they are, their data, and copies in another dim order."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -10,20 +12,25 @@ from mirage_onnx.importer.constants import constant_node
 from mirage_onnx.importer.external import check_stored, read_tensor
 from mirage_onnx.rewrite.replacement import WeightUse, internal
 
+Folded = Mapping[str, onnx.TensorProto]
+NOTHING: Folded = MappingProxyType({})
+
 
 class Constants:
-    """Values of the main graph that no run can change: initializers and Constant nodes.
+    """Values of the main graph that no run can change: initializers, Constant nodes, ``folded``.
 
     An initializer that is also a graph input can be fed, so it is none. ``base_dir`` is the folder
     of the model file, for data that is stored outside it; a tensor is loaded only when asked for.
     """
 
-    def __init__(self, model: onnx.ModelProto, base_dir: Path | None = None) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, base_dir: Path | None = None, folded: Folded = NOTHING
+    ) -> None:
         self.base_dir = base_dir
         fed = {value.name for value in model.graph.input}
         self.tensors: dict[str, onnx.TensorProto] = {
             t.name: t for t in model.graph.initializer if t.name not in fed
-        }
+        } | dict(folded)
         for node in model.graph.node:
             if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
                 value = constant_node(node)

@@ -16,7 +16,7 @@ from mirage_onnx import __version__
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.graph import reads
 from mirage_onnx.rewrite.body import NO_SHAPES, Shapes, build_body
-from mirage_onnx.rewrite.constants import Constants
+from mirage_onnx.rewrite.constants import NOTHING, Constants, Folded
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse, internal
 from mirage_onnx.rewrite.value_types import types_of
 from mirage_onnx.rewrite.wiring import Wiring
@@ -34,6 +34,7 @@ def function_keys(
     replacements: Sequence[Replacement],
     base_dir: Path | None = None,
     shapes: Shapes = NO_SHAPES,
+    folded: Folded = NOTHING,
 ) -> tuple[str, ...]:
     """A digest of the function body of each region instance.
 
@@ -43,7 +44,8 @@ def function_keys(
     Raises:
         MirageError: INTERNAL.
     """
-    wiring, constants, opsets = Wiring(model), Constants(model, base_dir), _opsets(model)
+    wiring, opsets = Wiring(model), _opsets(model)
+    constants = Constants(model, base_dir, folded)
     keys = []
     for replacement in replacements:
         nodes = [wiring.proto(node) for node in wiring.find(replacement.nodes)]
@@ -60,11 +62,13 @@ def rewrite_model(
     target_suffix: str = "sm90a",
     base_dir: Path | None = None,
     shapes: Shapes = NO_SHAPES,
+    folded: Folded = NOTHING,
 ) -> onnx.ModelProto:
     """A new model with every region replaced; ``model`` is not modified.
 
     ``base_dir``: the folder of the model file, needed to read external data. ``shapes``: the static
-    shapes of values, for ``build_body``. References of untouched weights stay as they are.
+    shapes of values, for ``build_body``; ``folded``: that of the ``LoadedModel``. References of
+    untouched weights stay as they are.
 
     Raises:
         MirageError: INTERNAL for a region that is not convex; EXTERNAL_DATA_MISSING;
@@ -73,7 +77,9 @@ def rewrite_model(
     result = onnx.ModelProto()
     result.CopyFrom(model)
     if replacements:
-        rewriter = _Rewriter(model, result, f"{DOMAIN_PREFIX}.{target_suffix}", base_dir, shapes)
+        constants = Constants(model, base_dir, folded)
+        domain = f"{DOMAIN_PREFIX}.{target_suffix}"
+        rewriter = _Rewriter(model, result, domain, constants, shapes)
         for replacement in replacements:
             rewriter.replace(replacement)
         rewriter.finish(bundle)
@@ -86,12 +92,12 @@ class _Rewriter:
         model: onnx.ModelProto,
         result: onnx.ModelProto,
         domain: str,
-        base_dir: Path | None,
+        constants: Constants,
         shapes: Shapes,
     ) -> None:
         self.model, self.result, self.domain = model, result, domain
         self.wiring = Wiring(model)
-        self.constants = Constants(model, base_dir)
+        self.constants = constants
         self.opsets = _opsets(model)
         self.shapes = shapes
         self.functions: dict[int, onnx.FunctionProto] = {}

@@ -59,11 +59,11 @@ class Wiring:
         """Let ``proto`` make its outputs instead of ``nodes``, then drop what nobody reads.
 
         Regions may overlap: a node whose results others still read stays, and what a kernel
-        recomputes disappears from the graph with its last reader.
+        recomputes disappears from the graph with its last reader. Where one of several outputs of a
+        node is replaced and another is still read, it stays and yields both.
 
         Raises:
-            MirageError: INTERNAL where a replaced output is one of several of a node that stays, or
-                is already the output of another region.
+            MirageError: INTERNAL where an output is already that of another region.
         """
         rank = max(self._rank[id(node)] for node in nodes)
         for name in proto.output:
@@ -91,9 +91,21 @@ class Wiring:
             self._gone.add(id(dead))
             dead.inputs.clear()
             dead.outputs.clear()
-        for left in nodes:
-            if id(left) not in self._gone and len(left.outputs) != len(self.proto(left).output):
-                raise internal(f"node {self.proto(left).name!r} is replaced in part")
+
+    def _kept(self, node: gs.Node) -> onnx.NodeProto:
+        """The proto of a node that stays; outputs that another node yields get other names."""
+        proto, own = self.proto(node), {value.name for value in node.outputs}
+        if own.issuperset(proto.output):
+            return proto
+        copy = onnx.NodeProto()
+        copy.CopyFrom(proto)
+        for i, name in enumerate(proto.output):
+            if name not in own:
+                while name in self._values:
+                    name += ".unused"
+                self._values[name] = gs.Variable(name)
+                copy.output[i] = name
+        return copy
 
     def _is_needed(self, value: gs.Tensor) -> bool:
         return bool(value.name) and (bool(value.outputs) or value.name in self._graph_outputs)
@@ -117,7 +129,7 @@ class Wiring:
         order = []
         while ready:
             node = nodes[heapq.heappop(ready)[1]]
-            order.append(self.proto(node))
+            order.append(self._kept(node))
             for value in node.outputs:
                 for reader in value.outputs:
                     i = index[id(reader)]

@@ -15,7 +15,7 @@ from mirage_onnx.ir.term import ADD, CONST, EXTENT, MAXR, MUL, POW, SUM
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, Save
 from mirage_onnx.superopt.choices import Choice, Place
 from mirage_onnx.superopt.derive import Derivation
-from mirage_onnx.superopt.egraph import PARTS, EGraph, part_of
+from mirage_onnx.superopt.egraph import COPY, PARTS, EGraph, part_of
 from mirage_onnx.superopt.roles import Roles
 from mirage_onnx.superopt.space import Space
 from mirage_onnx.superopt.thread import Family, assign_layouts
@@ -69,6 +69,8 @@ class _Builder:
 
     def pure(self, choice: Choice, args: list[int], phase: Phase) -> int:
         node = choice.node
+        if node.op == COPY:
+            return self.value("cast", (args[0],), phase)
         args = [self.cast(a, DType.F32) for a in args]
         if node.op == POW:
             assert isinstance(node.attr, Fraction)

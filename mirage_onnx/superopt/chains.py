@@ -119,6 +119,9 @@ class Chains:
             if n.op in (CONST, EXTENT):
                 return [Choice("scalar", n)]
         if c in self.setting.inputs:
+            if self.setting.too_large(place):
+                self.setting.counts.prune("a tile of a tensor that no block has the memory for")
+                return []
             return [Choice("load", nodes[0])]
         return [
             Choice("pure", n, tuple((g.find(k), phase) for k in n.children))

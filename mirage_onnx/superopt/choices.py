@@ -8,16 +8,20 @@ that an earlier kernel wrote.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import inf, prod
+from math import ceil, inf, prod
 
 from mirage_onnx.ir.term import MAXR, MUL
 from mirage_onnx.ir.ugraph import Phase
 from mirage_onnx.superopt.axioms import groupings
+from mirage_onnx.superopt.cost import PARTS_ASSUMED
 from mirage_onnx.superopt.egraph import HEAVY, PARTS, RUN, SCALED, EGraph, ENode, part_of
 from mirage_onnx.superopt.roles import Roles, unplaceable
 from mirage_onnx.superopt.space import Space
+from mirage_onnx.superopt.tiled_block import BASE_REGISTERS
+from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS
+from mirage_onnx.superopt.tiled_numbers import CLUSTERS, WARPS
 
 #: As far as elementwise work goes: no tile is larger along an axis, a loop has so many iterations.
 TILE, ITERATIONS = 64, 4
@@ -81,7 +85,8 @@ class Setting:
     """What all derivations under some roles share.
 
     ``reads``: classes that an earlier kernel can write, ``inputs``: those that are tensors of the
-    region, ``original``: those of the terms of the region as it was written.
+    region, ``original``: those of the terms of the region as it was written. ``held``: the
+    elements of a tensor that a block has memory for.
     """
 
     g: EGraph
@@ -92,6 +97,7 @@ class Setting:
     original: frozenset[int]
     extents: Mapping[str, int]
     counts: Counts
+    held: float = inf
 
     def work(self, place: Place, choice: Choice) -> int:
         """Elementwise operations of a choice, in elements of a tile of usual size."""
@@ -116,6 +122,16 @@ class Setting:
         """Why no kernel with these roles has a value here, or None."""
         return unplaceable(self.g, place[0], place[1], self.roles, self.space)
 
+    @property
+    def contracts_only(self) -> bool:
+        """Whether what a contraction sums is not summed element by element too."""
+        return self.space.tiled
+
+    def too_large(self, place: Place) -> bool:
+        """Whether no block can hold a tile of a tensor through an iteration of its loop."""
+        looped = place[1] is Phase.LOOP
+        return looped and self._least(self.g.axes(place[0]), Phase.LOOP) > self.held
+
     def is_heavy(self, place: Place) -> bool:
         """Whether some heavy choice may give this place its value."""
         if place[0] in self.inputs or self.refused(place):
@@ -130,7 +146,10 @@ class Setting:
         if place[0] in self.reads and not set(self.g.axes(place[0])) & {
             part_of(a) for a in self.roles.parts
         }:
-            found.append(Choice("read", self.g.nodes(place[0])[0]))
+            if self.too_large(place):
+                self.counts.prune("a tile of a tensor that no block has the memory for")
+            else:
+                found.append(Choice("read", self.g.nodes(place[0])[0]))
         for n in self.g.nodes(place[0]):
             if n.op == RUN:
                 found += self._running(n, place[1])
@@ -182,9 +201,12 @@ class Setting:
             else:
                 for operands in self._contractions(child, axis, inner):
                     contracted = True
+                    if self._least_registers(operands, axis) > MAX_REGISTERS:
+                        self.counts.prune("a result that no block has the registers for")
+                        continue
                     kind = "rescale" if op == SCALED else "contract"
                     yield Choice(kind, n, (*operands, *extra), axis)
-        if contracted and self.space.tiled:
+        if contracted and self.contracts_only:
             self.counts.prune("a product summed element by element that a contraction sums")
         elif unplaceable(self.g, child, inner, self.roles, self.space):
             self.counts.prune("a reduction of a tile that no layout holds")
@@ -211,3 +233,26 @@ class Setting:
                     self.counts.prune("operands that share an axis of the tile")
                     continue
                 yield (a, inner), (b, inner)
+
+    def _least(self, axes: Iterable[str], phase: Phase) -> int:
+        """Elements of the smallest tile over these axes that a block can have."""
+        n, roles = 1, self.roles
+        for a in set(roles.axes_in_block(axes)) - set(roles.grid):
+            extent = self.extents.get(a, PARTS_ASSUMED)
+            n *= ceil(extent / max(CLUSTERS)) if (a, phase) == (roles.loop, Phase.LOOP) else extent
+        return n
+
+    def _least_registers(self, operands: tuple[Place, Place], axis: str) -> int:
+        """What a thread needs to hold a contraction over ``axis``, whatever the numbers are.
+
+        Behind the loop of a streaming kernel results are not held: 0.
+        """
+        phase = operands[0][1]
+        if phase is Phase.POST and self.roles.loop is not None:
+            return 0
+        a, b = (set(self.roles.axes_in_block(self.g.axes(c))) - {axis} for c, _ in operands)
+        # A fragment has eight rows or columns at least; four lanes have a copy of a vector.
+        sides = [max(8, self._least(own, phase)) for own in (a - b, b - a) if own]
+        copies = 4 if len(sides) == 1 else 1
+        slots = copies * prod(sides) * self._least(a & b, phase)
+        return BASE_REGISTERS + slots // (32 * max(WARPS))

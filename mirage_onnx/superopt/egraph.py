@@ -15,7 +15,9 @@ from mirage_onnx.ir.ugraph import part_axis
 #: tile of k that a block of some grid has: k becomes the part axis. ``run[k](m)`` is the running
 #: maximum of the iterations of a loop over k so far, where m is the maximum of all. ``scaled[k](x,
 #: m)`` is the sum over k of x, whose terms hold run[k](m), rescaled as the maximum runs up to m.
+#: ``copy[o1](x)`` is output o1 where that is x itself, which another tensor holds.
 PSUM, PMAX, RUN, SCALED, PSCALED = "psum", "pmax", "run", "scaled", "pscaled"
+COPY = "copy"
 #: Part reductions, and what each does inside a block.
 PARTS = {PSUM: SUM, PMAX: MAXR, PSCALED: SCALED}
 #: All nodes that take an axis away from their first argument.

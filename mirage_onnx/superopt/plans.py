@@ -58,11 +58,14 @@ class Plans:
 
     def __init__(self, units: Units, run: Run, counts: Counts, offer: Offer | None = None) -> None:
         self.units, self.run, self.counts, self._offer = units, run, counts, offer
+        # One kernel does not compute outputs over different axes, parts of a concatenation.
+        kinds = {units.graph.axes(c) for c in units.outputs}
+        self._most = units.bound.kernels + len(kinds) - 1
         #: What the kernels of a group read, of those groups and reads that have kernels.
         self._opened: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
 
     def cheapest_first(self) -> Iterator[Plan]:
-        """All plans of at most ``bound.kernels`` kernels, in the order of their cost."""
+        """All plans within the bound of kernels, in the order of their cost."""
         start = frozenset(self.units.outputs)
         if start & set(self.units.inputs):
             self.counts.prune("an output that is a copy of an input")
@@ -97,7 +100,7 @@ class Plans:
         return self.units.jobs(node.group, self._depth(node))
 
     def _open_groups(self, node: _Open, push: Push) -> None:
-        if len(node.plan.kernels) == self.units.bound.kernels:
+        if len(node.plan.kernels) == self._most:
             self.counts.prune("more kernels than the bound")
             return
         floor_us, slack = self.units.floors.rest_us, self.units.bound.slack
@@ -113,7 +116,7 @@ class Plans:
             return
         depth = self._depth(node)
         outline = self.units.outline(node.group, depth)
-        is_last = len(node.plan.kernels) + 1 >= self.units.bound.kernels
+        is_last = len(node.plan.kernels) + 1 >= self._most
         # What reads nothing has the least floor.
         if depth is not None and outline.beyond_us < inf and not is_last:
             deeper = replace(node, depth=depth + 1)
@@ -171,7 +174,7 @@ class Plans:
                 if not inside & outside:
                     yield tuple(sorted(group))
 
-    # -- as µGraphs ----------------------------------------------------------------------------
+    # -- as µGraphs
 
     def ugraph(self, plan: Plan) -> UGraph:
         """The µGraph of a plan: kernels k0, k1, ... in launch order, tensors by what they are."""

@@ -3,12 +3,13 @@
 from math import prod
 
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.ir.term import INPUT, SUM, walk
 from mirage_onnx.ir.ugraph import KTensor
+from mirage_onnx.ir.view import in_order
 from mirage_onnx.superopt.axioms import Axiom, Saturation, saturate
 from mirage_onnx.superopt.cost import PARTS_ASSUMED
-from mirage_onnx.superopt.egraph import EGraph, depths, is_part
+from mirage_onnx.superopt.egraph import COPY, EGraph, ENode, depths, is_part
 from mirage_onnx.superopt.readable import contraction_operands, readable_classes
 from mirage_onnx.superopt.space import Space
 
@@ -24,7 +25,7 @@ class Saturated:
         roots = [g.insert_term(t) for t in region.terms]
         rules = tuple(a for a in axioms if a.is_in(space))
         self.saturation: Saturation = saturate(g, rules, max_nodes=nodes)
-        self.outputs = tuple(g.find(c) for c in roots)
+        self.outputs = self._written([g.find(c) for c in roots])
         #: The values that the region itself computes, and the exponentials among them.
         self.original = frozenset(g.find(g.insert_term(t)) for t in walk(region.terms))
         self.exponentials = frozenset(g.insert_term(t) for t in walk(region.terms) if t.op == "exp")
@@ -46,6 +47,15 @@ class Saturated:
             readable_classes(g, self.extents, self._operands, self.outputs, most)
         ) - set(self.inputs)
 
+    def _written(self, roots: list[int]) -> tuple[int, ...]:
+        """The classes of the outputs; parts that are an input or another output too are copies."""
+        found: list[int] = []
+        parts = any(x.windows for x in (*self.region.inputs, *self.region.outputs))
+        for c, o in zip(roots, self.region.outputs, strict=True):
+            held = parts and (c in found or any(n.op == INPUT for n in self.graph.nodes(c)))
+            found.append(self.graph.insert(ENode(COPY, (c,), o.name)) if held else c)
+        return tuple(found)
+
     def _most_elements(self) -> int:
         """Nothing larger is written between kernels: twice the largest activation, or a weight."""
         sizes: dict[str, int] = {"input": 1, "weight": 1, "output": 1}
@@ -56,12 +66,18 @@ class Saturated:
 
     def _input_tensor(self, name: str) -> KTensor:
         source = next(i for i in self.region.inputs if i.name == name)
+        parts = [i for i in self.region.inputs if i.source.name == source.source.name]
         axes = source.axes
-        if source.is_weight and len(axes) == 2 and not source.splits_dims:
-            contracted = _contracted_axis(self.region, name)
-            if contracted == axes[0]:
-                axes = (axes[1], axes[0])
-        return KTensor(name, source.dtype, axes, "weight" if source.is_weight else "input")
+        if all(map(self._is_turned, parts)):  # what they are parts of is stored once
+            axes = (axes[1], axes[0])
+        role = "weight" if source.is_weight else "input"
+        return KTensor(name, source.dtype, axes, role, in_order(source.windows, axes))
+
+    def _is_turned(self, i: RegionTensor) -> bool:
+        """Whether a weight is better stored along the axis that a contraction runs over."""
+        if not i.is_weight or len(i.axes) != 2 or i.splits_dims:
+            return False
+        return _contracted_axis(self.region, i.name) == i.axes[0]
 
     def tensor(self, c: int) -> KTensor:
         """The tensor of a class in memory, named after the class.
@@ -71,7 +87,7 @@ class Saturated:
         g = self.graph
         if c in self.outputs:
             o = self.region.outputs[self.outputs.index(c)]
-            return KTensor(o.name, o.dtype, o.axes, "output")
+            return KTensor(o.name, o.dtype, o.axes, "output", o.windows)
         axes = tuple(sorted(g.axes(c), key=lambda a: (a in self._contracted, a)))
         half = {o.dtype for o in self.region.outputs if o.dtype.is_half}
         # What a contraction reads is rounded to 16 bits in any case.

@@ -133,10 +133,7 @@ def search(
             if isinstance(verdict, Rejection):
                 refused.append(verdict)
                 unsafe.update(_blamed(verdict, plan))
-                own = powers - units.exponentials
-                bare = not any(b.maxima for _, b in plan.kernels)
-                if own and (verdict.code == "SHIFT_NOT_MAX" or (verdict.code == "RANGE" and bare)):
-                    overflowing.append(own)
+                overflowing += _blamed_powers(verdict, plan, powers - units.exponentials)
                 continue
             good += 1
             out += [Verified(Candidate(graph, p, us), verdict) for us, p in numbers]
@@ -169,3 +166,12 @@ def _blamed(verdict: Rejection, plan: Plan) -> set[str]:
         return set()
     order = [b.text for _, b in reversed(plan.kernels)]
     return {text for i, text in enumerate(order) if f"k{i}" in verdict.nodes}
+
+
+def _blamed_powers(
+    verdict: Rejection, plan: Plan, own: frozenset[int]
+) -> tuple[frozenset[int], ...]:
+    """``own``, the exponentials of a plan that the region has not, if they are to blame."""
+    bare = not any(b.maxima for _, b in plan.kernels)
+    blamed = verdict.code == "SHIFT_NOT_MAX" or (verdict.code == "RANGE" and bare)
+    return (own,) if own and blamed else ()

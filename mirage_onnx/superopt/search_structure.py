@@ -5,11 +5,12 @@
     from_known       a region of a known family: numbers, and what the verifier says of its best
     search_structure all three, with a store
 
-Regions of one family differ in the axes that no weight has (batch, tokens, cached tokens). Probe
-shapes change these, one axis at a time, to 1, 16, 256 and 4096 elements, because the best programs
+Regions of one family differ in sizes. Probe shapes change the axes that no weight has (batch,
+tokens, cached tokens), one at a time, to 1, 16, 256 and 4096 elements, because the best programs
 change there: how many rows a block has, whether the grid splits them, whether an intermediate
-result fits. No axis has one element (the importer drops it, which makes another structure), so 2
-stand for 1.
+result fits. One more has the fewest tokens and the smallest weights that are near (``structures``),
+where a block for every element is best. No axis has one element (the importer drops it, which makes
+another structure), so 2 stand for 1.
 
 Equivalence does not depend on sizes. Safety in floating point does, so ``verify`` is asked for each
 region that has candidates returned; at probe shapes it is asked about the region itself.
@@ -41,7 +42,16 @@ from mirage_onnx.superopt.result import (
 )
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import EMITTED, Space, space_of
-from mirage_onnx.superopt.structures import Entry, StructureStore, dominant, family
+from mirage_onnx.superopt.structures import (
+    NEAR,
+    Entry,
+    StructureStore,
+    dominant,
+    family,
+    fixed_axes,
+    part_axes,
+    weight_axes,
+)
 from mirage_onnx.target import Target
 
 PROBES = (1, 16, 256, 4096)
@@ -135,19 +145,24 @@ def probe(
     every = list[Mapping[str, int]](entry.shapes if entry else ())
     every += [s for s in map(dict, own) if s not in every]
     best = dominant(found, every, scope.target, scope.bound)
-    return Entry(best, tuple(every), probed or bool(entry and entry.probed)) if found else None
+    centres = list[Mapping[str, int]](entry.probed if entry else ())
+    centres += [region.extents] if probed and region.extents not in centres else []
+    return Entry(best, tuple(every), tuple(centres)) if found else None
 
 
 def probe_shapes(region: Region, probes: Sequence[int]) -> tuple[Mapping[str, int], ...]:
-    """The extents of ``region`` with one axis that no weight has set to each of ``probes``."""
-    weights = {a for i in region.inputs if i.is_weight for a in i.axes}
-    sizes = sorted({max(2, n) for n in probes})
-    return tuple(
-        {**region.extents, axis: size}
-        for axis in sorted(set(region.extents) - weights)
-        for size in sizes
-        if size != region.extents[axis]
-    )
+    """The extents of ``region`` with one axis that is not fixed set to each of ``probes``.
+
+    At last all of these set to the least, and the axes of weights to the least that is near.
+    """
+    sizes, extents = sorted({max(2, n) for n in probes}), region.extents
+    free = sorted(set(extents) - fixed_axes(region))
+    weights = weight_axes(region) - part_axes(region)
+    found = [{**extents, a: size} for a in free for size in sizes if size != extents[a]]
+    if weights:
+        least = {a: max(2, extents[a] // NEAR) for a in weights}
+        found.append({**extents, **dict.fromkeys(free, sizes[0]), **least})
+    return tuple(found)
 
 
 def from_known(

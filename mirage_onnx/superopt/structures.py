@@ -1,10 +1,11 @@
 """The µGraphs that are known for each family of regions, in memory and on disk.
 
-A family is a region without the sizes that no weight fixes (``family``): tokens, batch. Its µGraphs
-are found once, at the extents of one region and at probe shapes (``search_structure.py``); any
-other extents only need numbers (``renumber.py``). On disk an entry is one file, named by the hash
-of all that decides it: the setting of the search, which holds the hash of the generator's source,
-and the family. It has the form of a journal (``journal_lines.py``), so that damage shows.
+A family is a region without its sizes (``family``). Its µGraphs are found at the extents of one
+region and at probe shapes (``search_structure.py``); other tokens and batches, and weights of
+nearly these sizes (``NEAR``), only need numbers (``renumber.py``). On disk an entry is one file,
+named by the hash of all that decides it: the setting of the search, which holds the hash of the
+generator's source, and the family. It has the form of a journal (``journal_lines.py``), so that
+damage shows.
 
 What is read is no proof: whoever uses a µGraph has it verified for the region at hand.
 """
@@ -14,6 +15,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -30,33 +32,59 @@ from mirage_onnx.target import Target
 
 #: Most µGraphs of an entry: all are given numbers within 50 ms.
 MAX_GRAPHS = 20
+#: Sizes of weights that differ by no more than this factor have their best program among the same,
+#: if there are so many bytes of weights; of fewer, launches decide, and programs differ more.
+NEAR, MANY_BYTES = 4, 4 << 20
+
+
+def weight_axes(region: Region) -> frozenset[str]:
+    """The axes of weights."""
+    return frozenset(a for i in region.inputs if i.is_weight for a in i.axes)
+
+
+def part_axes(region: Region) -> frozenset[str]:
+    """The axes of parts of dimensions, whose sizes all regions of a family share."""
+    windows = (w for x in (*region.inputs, *region.outputs) for w in x.windows)
+    return frozenset(a for w in windows if w.full is not None for a in w.axes)
+
+
+def fixed_axes(region: Region) -> frozenset[str]:
+    """The axes that no probe changes."""
+    return weight_axes(region) | part_axes(region)
 
 
 def family(region: Region) -> str:
-    """What all regions that share µGraphs have in common: the structure, and the sizes of weights.
-
-    Other sizes of weights have other best programs (those of 64 x 64 can be predicted 13 % slower
-    at 4096 x 14336), and a search takes little longer than to verify what is known.
-    """
-    fixed = sorted({a for i in region.inputs if i.is_weight for a in i.axes})
-    return f"{region.structure}weights {' '.join(f'{a}={region.extents[a]}' for a in fixed)}\n"
+    """What all regions that share µGraphs have in common: the structure, and sizes of parts."""
+    boxes = [x.windows for x in (*region.inputs, *region.outputs)]
+    if not any(boxes):
+        return region.structure
+    fixed = " ".join(f"{a}={region.extents[a]}" for a in sorted(part_axes(region)))
+    return f"{region.structure}parts {fixed}\nboxes {boxes}\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """µGraphs of a family in the order in which they were found, and where they were searched.
 
-    ``shapes``: the extents at which the search was run. ``probed``: also at all probe shapes of one
-    of them; without, nothing is said about other extents.
+    ``shapes``: the extents at which the search was run. ``probed``: those of them at whose probe
+    shapes it was run too; far from these nothing is said about other extents.
     """
 
     graphs: tuple[Known, ...]
     shapes: tuple[Mapping[str, int], ...]
-    probed: bool = True
+    probed: tuple[Mapping[str, int], ...]
 
     def serves(self, region: Region) -> bool:
         """Whether the best for ``region`` is among the µGraphs."""
-        return self.probed or dict(region.extents) in self.shapes
+        axes, extents = weight_axes(region), region.extents
+        weights = [i for i in region.inputs if i.is_weight]
+        held = sum(prod(extents[a] for a in i.axes) * i.dtype.size_bytes for i in weights)
+        near = NEAR if held >= MANY_BYTES else 1
+
+        def is_near(shape: Mapping[str, int]) -> bool:
+            return all(extents[a] <= near * shape[a] <= near**2 * extents[a] for a in axes)
+
+        return dict(extents) in self.shapes or any(map(is_near, self.probed))
 
 
 class StructureStore:
@@ -140,7 +168,7 @@ def _encode(family: str, entry: Entry) -> dict[str, Any]:
         "family": family,
         "graphs": [g.text for g in entry.graphs],
         "shapes": [dict(sorted(s.items())) for s in entry.shapes],
-        "probed": entry.probed,
+        "probed": [dict(sorted(s.items())) for s in entry.probed],
     }
 
 
@@ -150,12 +178,14 @@ def _decode(family: str, value: Mapping[str, Any]) -> Entry:
     Raises:
         ValueError: it is no entry of this family.
     """
-    graphs, shapes = value.get("graphs"), value.get("shapes")
+    graphs, shapes, probed = (value.get(n) for n in ("graphs", "shapes", "probed"))
     if value.get("family") != family or not isinstance(graphs, list):
         raise ValueError("not an entry of this family")
-    if not all(isinstance(g, str) for g in graphs) or not _are_shapes(shapes):
+    if not all(isinstance(g, str) for g in graphs) or not (
+        _are_shapes(shapes) and _are_shapes(probed)
+    ):
         raise ValueError("an entry without texts and extents")
-    return Entry(tuple(map(Known.of, graphs)), tuple(shapes or ()), value.get("probed") is True)
+    return Entry(tuple(map(Known.of, graphs)), tuple(shapes or ()), tuple(probed or ()))
 
 
 def _are_shapes(value: object) -> bool:

@@ -123,7 +123,8 @@ def _streaming_layouts(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[
     for i, op in enumerate(kernel.ops):
         if not set(op.axes) <= known:
             raise _refuse("a value varies over an axis that is neither row, column nor depth")
-        if op.op == "load" and axes.depth in op.axes and op.axes[-1] != axes.depth:
+        far = op.op == "load" and tensors[op.tensor].inner != axes.depth
+        if far and axes.depth in op.axes:
             raise _refuse(f"{op.tensor} is not contiguous along the loop's axis")
         if op.phase is Phase.LOOP:
             layout = _loop_layout(op, axes, from_weights[i])

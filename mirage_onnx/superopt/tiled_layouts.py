@@ -183,12 +183,15 @@ def _load_layout(
 
 
 def spread_axis(kernel: Kernel, tensors: Mapping[str, KTensor]) -> str | None:
-    """The axis that most of what a kernel without contractions moves is contiguous along."""
+    """The axis that most of what a kernel without contractions moves is contiguous along.
+
+    What has more axes is taken to be larger.
+    """
     votes: dict[str, int] = {}
     for name in [o.tensor for o in kernel.loads] + [s.tensor for s in kernel.saves]:
         axes = tensors[name].axes
         if axes:
-            votes[axes[-1]] = votes.get(axes[-1], 0) + len(axes)
+            votes[axes[-1]] = votes.get(axes[-1], 0) + 8 ** len(axes)
     return min(votes, key=lambda a: (-votes[a], a), default=None)
 
 

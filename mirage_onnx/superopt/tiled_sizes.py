@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_onnx.ir.ugraph import Layout, is_part_axis
-from mirage_onnx.superopt.cost import PARTS_ASSUMED
+from mirage_onnx.superopt.cost import PARTS_ASSUMED, element_bytes
 from mirage_onnx.superopt.tiled_work import Cut, CutAxes, Extent, Share, TiledWork, Value
 
 Array = NDArray[Any]
@@ -95,7 +95,7 @@ class Sizes:
     def tensor(self, name: str) -> Array:
         """Bytes of a whole tensor."""
         tensor, parts = self.work.tensors[name], self.work.parted(name)
-        n: Array = np.full((1, 1, 1), float(tensor.dtype.size_bytes))
+        n: Array = np.full((1, 1, 1), float(element_bytes(tensor)))
         for axis in tensor.axes:
             if axis in parts:
                 n = n * self.parts(parts[axis])

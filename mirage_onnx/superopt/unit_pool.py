@@ -53,7 +53,7 @@ class UnitPool:
         for thread in self._threads:
             thread.start()
 
-    # -- what the search calls -----------------------------------------------------------------
+    # -- what the search calls
 
     def offer(self, floor_us: float, job: Job) -> None:
         """The search may come to this job, the sooner the lower its floor is."""
@@ -103,7 +103,7 @@ class UnitPool:
         for worker in self._workers:
             worker.close()
 
-    # -- the threads ---------------------------------------------------------------------------
+    # -- the threads
 
     def _attend(self) -> None:
         if self._closed.wait(START_AFTER_S) or (worker := self._start()) is None:

@@ -41,6 +41,7 @@ from mirage_onnx.superopt.saturated import Saturated
 from mirage_onnx.superopt.solved import solved
 from mirage_onnx.superopt.space import Space
 from mirage_onnx.superopt.spellings import Spellings
+from mirage_onnx.superopt.tiled_numbers import REGISTER_BYTES
 from mirage_onnx.target import Target
 
 MAXIMA = frozenset({"rmax", "run_max"})
@@ -92,6 +93,8 @@ class Units(Saturated):
         super().__init__(region, axioms, space, nodes=bound.nodes)
         self.target, self.bound, self.space, self.allow = target, bound, space, allow
         self.floors = Floors(self, target)
+        narrowest = min((t.dtype.size_bytes for t in self.inputs.values()), default=2)
+        self._held = max(target.smem_bytes, REGISTER_BYTES) / min(2, narrowest)
         #: Called between pieces of work; it may raise, and then the unit has no result.
         self.poll: Callable[[Counts], None] = lambda counts: None
         self._outlines: dict[tuple[tuple[int, ...], int | None], Outline] = {}
@@ -162,7 +165,7 @@ class Units(Saturated):
         counts, complete = Counts(limit=self.bound.states), True
         setting = Setting(
             self.graph, roles, self.space, frozenset(self.inputs), self.readable, self.original,
-            self.region.extents, counts,
+            self.region.extents, counts, self._held,
         )  # fmt: skip
         spellings = Spellings(setting, self.bound)
         try:

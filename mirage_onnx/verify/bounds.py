@@ -1,21 +1,9 @@
-"""How likely a random draw is to miss a difference.
+"""How likely a random draw is to miss a difference: the error bound of docs/verification.md.
 
-Fix one output element that differs. Its two values are quotients of polynomials (``degree``); let
-N be the numerator of their difference. A draw misses the difference if
+    miss <= (D + C(m, 2) 2 A) / p + (2 W + C(m, 2) 4 B) k
 
-  (a) two formally different arguments of one random function fall on one residue: at most C(m, 2)
-      pairs, each with a numerator of value degree <= 2 A and shift degree <= 2 B; or
-  (b) they do not, then function values are independent and uniform, and N evaluates to 0, where N
-      has value degree <= D and shift degree <= W.
-
-A polynomial of value degree D and shift degree W that is not 0 evaluates to 0 with probability at
-most D / p + 2 W k (Schwartz-Zippel; docs/verification.md derives k: 1 / q where the maxima are
-scaled by one constant, more where by several). So
-
-    miss <= (D + C(m, 2) 2 A) / p + (2 W + C(m, 2) 4 B) k.
-
-m counts the function evaluations *that this element depends on*, in both programs. A maximum counts
-as four evaluations (two images, one back, its exponent), and exp(0) = 1 as one.
+m counts the function evaluations *that an element depends on*: a maximum counts as four (two
+images, one back, its exponent), and exp(0) = 1 as one.
 """
 
 from collections.abc import Callable, Mapping, Sequence

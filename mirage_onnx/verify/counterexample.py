@@ -1,11 +1,7 @@
 """What a rejected program gets wrong: inputs, a wrong element, and where it leaves the track.
 
-``first`` is found on the inputs that show the difference. A block value is *right* there if it is
-the value of a node of the region's terms, or a product or quotient of two that are no constants
-(the numerator of a softmax is one, a row that is not yet normalised too). Only values after the
-loop that all ranks agree on are looked at, whole tensors each, and only those that the wrong output
-is computed from. ``first`` is the first of them that is not right and from which nothing right is
-computed.
+``first`` is said in docs/verification.md ("Verdicts"). Only values after the loop that all ranks
+agree on are looked at, whole tensors each; factors of what is right are no constants.
 """
 
 from collections.abc import Iterator, Mapping

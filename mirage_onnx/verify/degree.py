@@ -1,11 +1,9 @@
 """Degrees: how large the polynomials are that a program evaluates, element by element.
 
-An element of a program is a quotient of two polynomials in the input elements, in one variable per
-(random function, formal argument), in the extents and the irrationals, and in the powers of omega
-that stand for exp of maxima. A ``Size`` bounds the four degrees from above:
+An element of a program is a quotient of two polynomials. A ``Size`` bounds four degrees from above:
 
-    value   degrees of numerator and denominator in the variables of Z_p; a function value is a
-            variable of degree 1, a maximum too;
+    value   of numerator and denominator in the variables of Z_p; a function value is a variable of
+            degree 1, a maximum too;
     shift   of numerator and denominator, the largest sum over a monomial's maxima of |exponent|.
 
 ``Linear`` describes what exp makes of the value in ``free_exponential``: the monomial of its maxima

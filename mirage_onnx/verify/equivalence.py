@@ -1,9 +1,7 @@
 """Does a µGraph compute what its region says? Random tests with a stated error bound.
 
-Region and µGraph are run on the same uniform residues at reduced instantiations (``reduced``),
-where every split of the µGraph is exercised. A program that is equal by the laws of a tier
-(``tiers``) agrees in every draw. One that is not is accepted with probability at most
-``Proof.bound`` (``bounds``). See docs/verification.md for what the test does not see.
+Both run on the same residues at reduced instantiations (``reduced``), by the laws of a tier
+(``tiers``); a wrong program is accepted with probability at most ``Proof.bound`` (``bounds``).
 """
 
 from dataclasses import dataclass

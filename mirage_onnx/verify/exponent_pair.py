@@ -1,12 +1,8 @@
-"""Z_p x Z_q, where exp(a) exp(b) = exp(a + b): the exponentials of Mirage's verifier.
+"""Z_p x Z_q, where exp(a) exp(b) = exp(a + b): tier 2 of docs/verification.md.
 
-OSDI'25, section 5, and Li, Wu, "Identity Testing for Circuits with Exponentiation Gates" (ITCS
-2026, arXiv 2506.04529). A value is a pair of independent residues, stacked on axis 0: x_p for what
-stands outside of exponentials, x_q for what stands inside. exp(x) = (omega^(x_q), none): an
-exponential inside an exponential has no value here (the program is not LAX), and says so.
-
-Every other function is a pair of random functions of x_p; so is a maximum, hence free of the
-exponentials around it. omega is another generator of the squares in every draw.
+A value is a pair of independent residues, stacked on axis 0: x_p for what stands outside of
+exponentials, x_q for what stands inside. Functions but exp, and maxima, are pairs of random
+functions of x_p.
 """
 
 from collections.abc import Callable

@@ -1,22 +1,16 @@
 """Arithmetic in Z_p and Z_q, and random functions on it: where equivalence is tested.
 
-p = 2 q + 1 with p and q prime, so p = 3 (mod 4) and the squares of Z_p form a cyclic group of prime
-order q: omega ** s is defined for s in Z_q, and omega ** (s + t) = omega ** s * omega ** t.
+p = 2 q + 1 with p and q prime is the largest below 2^31 for which every prime up to 61 is a square:
+a positive rational made from those is a square and its negative is not, as if squares were the
+positive numbers (``square_root``). omega ** s is defined for s in Z_q. Residues are uint64, so a
+product fits.
 
-p is the largest prime of this kind below 2^31 for which every prime up to 61 is a square. Then a
-positive rational made from such primes is a square and its negative is not, as if squares were the
-positive numbers (``square_root``). Residues are uint64, so a product of two fits.
-
-A value that does not exist (a quotient with divisor 0) is ``VOID``: no number is made up for it,
-and everything computed from it is void. Callers look for voids only after one came up.
+A value that does not exist (a quotient with divisor 0) is ``VOID``, and everything computed from it
+is void. Callers look for voids only after one came up.
 
 exp, erf, roots, ... are *random functions*: a keyed 64-bit mixing hash of the function's name and
-the exact argument, with fresh keys in every draw. An identity that holds for a random function
-holds for every function, hence for the real one; the converse is not needed for soundness.
-
-max must also be associative and commutative, or no program that takes a maximum tile by tile
-equals the original. So max(a, b) = f^-1(f(a) + f(b)) for a random permutation f of Z_p: it obeys
-these two laws and (but for chance) no other, in particular not max(a, a) = a.
+the exact argument, with fresh keys in every draw. max(a, b) is f^-1(f(a) + f(b)) for a random
+permutation f of Z_p.
 """
 
 import hashlib

@@ -1,29 +1,9 @@
 """Z_p in which the shift of a softmax cancels: exp(x - m) = exp(x) / exp(m) for every maximum m.
 
-A value has three components, each an array over the draws, stacked on axis 0:
-
-    t   its residue in Z_p;
-    r   the residue of what is left of it without its maxima;
-    s   the exponent in Z_q that its maxima sum up to.
-
-So a value is r + L, where L is a combination of maxima with constant coefficients, t = r + L in
-Z_p, and s is the image of L. A maximum m is (m, 0, H(m)) for a random function H into Z_q.
-Addition, negation and multiplication by a constant work on all components; every other operation
-reads t alone, and its result x is (x, x, 0). Then exp(r + L) = E(r) omega^s, where E is a random
-function but for E(0) = 1. All of this is true of the reals, with exp(L) for omega^s.
-
-``max``, ``min`` and ``relu`` of two values count as maxima too: exp(L) = omega^s is true of every
-name that is given to a value, and partial results are merged by an elementwise max.
-
-Constants are marked in s and hold their residue modulo q there, so that they can scale s.
-
-With ``logs`` there is a fourth component
-
-    g   the residue of exp of the logarithms that the value sums up:
-
-log(y) is (Log(y), 0, 0, y) for a random function Log, provided that y is positive by construction
-(made of exponentials and positive constants by +, *, /), and exp(r + L + log(g)) = E(r) omega^s g.
-Two values are the same if their residues are, or if their exponentials are.
+A value has the components t, r, s (and g with ``logs``) of docs/verification.md, "the free
+exponential", each an array over the draws, stacked on axis 0. Constants are marked in s and hold
+their residue modulo q there, so that they can scale s. Two values are the same if their residues
+are, or if their exponentials are.
 """
 
 from fractions import Fraction
@@ -50,7 +30,7 @@ class FreeExponential(Field):
         self._logs = logs
         self.rows = draws * (4 if logs else 3)
 
-    # -- components --------------------------------------------------------------------------------
+    # -- components
 
     def residues(self, x: np.ndarray) -> np.ndarray:
         return x[: self.draws]
@@ -82,7 +62,7 @@ class FreeExponential(Field):
         image = self.oracle.call("shift", np.where(t == field.VOID, _ZERO, t), m=field.Q)
         return self._join(t, np.where(t == field.VOID, t, _ZERO), image)
 
-    # -- the domain --------------------------------------------------------------------------------
+    # -- the domain
 
     def neutral(self, kind: str) -> np.ndarray:
         t = super().neutral(kind)
@@ -166,7 +146,7 @@ class FreeExponential(Field):
             differs &= self.residues(self._exp(x)) != self.residues(self._exp(y))
         return differs
 
-    # -- operations on components ------------------------------------------------------------------
+    # -- operations on components
 
     def _sum(self, op: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """x + y or x - y."""

@@ -107,6 +107,10 @@ def _run(step: Step, operand: Callable[[Operand], np.ndarray], xp: Any) -> np.nd
             result = args[0].max(axis=axes, keepdims=True)
         case "transpose", tuple(order):
             result = args[0].transpose(order)
+        case "slice", (axis, start, stop):
+            result = args[0][(slice(None),) * axis + (slice(start, stop),)]
+        case "concat", (axis,):
+            result = xp.concatenate(args, axis)
         case op, _ if op in ELEMENTWISE:
             result = real_function(op, xp)(*args)
         case _:

@@ -1,9 +1,9 @@
 """Intervals of the extended reals, and what the operations of programs do to them.
 
-``Interval(lo, hi)`` holds every real value between its ends; an end at infinity means "no bound",
-or, for floating point values, "may be infinite" (``ranges`` tells the two apart). Operations return
-an interval that holds every result that exists: where an argument makes the result undefined (a
-negative number under a root, 0 under a quotient) the others are bounded.
+An end of ``Interval(lo, hi)`` at infinity means "no bound", or, for floating point values, "may be
+infinite" (``ranges`` tells the two apart). Operations return an interval that holds every result
+that exists: where an argument makes it undefined (a root of a negative number) the others are
+bounded.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
-"""How a candidate rounds, against how the original rounds.
-
-The field test cannot see rounding or overflow. Here two programs run against the steps in float64,
-on inputs that are hard for one or the other: the candidate, with every block value rounded to its
-element type, and the region's steps, with every intermediate rounded to its ONNX type.
+"""How a candidate rounds, against how the original rounds: docs/verification.md, "Both programs".
 
 The original may overflow where the candidate need not, and is then no measure: only elements where
 the reference fits the output type and the original is finite are compared.
 
-The error of a row is a random number, and few roundings may make it: where logits are large, those
-of two or three of them. Of two programs that round alike, one then has more than twice the other's
-error in many rows. So where a row is over its limit, the errors of that case are measured in many
-draws of roundings, and their root mean squares decide.
+Few roundings may make a row's error: where logits are large, those of two or three of them. Of two
+programs that round alike, one then has more than twice the other's error in many rows. So where a
+row is over its limit, many draws of roundings decide.
 """
 
 from __future__ import annotations

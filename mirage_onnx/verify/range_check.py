@@ -1,11 +1,8 @@
 """Can a candidate overflow where the region cannot, and which maxima may be left out?
 
 A program is *safe* on inputs up to a magnitude if no output can be infinite or NaN there
-(``ranges``). What is asked of a candidate: where the region, rounded to its ONNX types, is safe, so
-is the candidate. Inputs are taken up to the largest power of two at which the region is proven
-safe, and never beyond ``MAGNITUDE``. So an overflow that the model itself has is no fault of the
-candidate, and both are judged by the same, conservative, rules. A region that is not proven safe at
-any magnitude is no measure; then only the empirical checks speak.
+(``ranges``). The question is that of docs/verification.md, "Ranges". A region that is not proven
+safe at any magnitude is no measure; then only the empirical checks speak.
 """
 
 from collections.abc import Mapping

@@ -2,15 +2,14 @@
 
 Every line of a program (a block value, a saved tensor) gets the interval of its floating point
 value: what ``term_bounds`` proves of its term, or plain interval arithmetic where there is none.
-Where the interval does not fit fp32, the value may be infinite, and from there on IEEE arithmetic
-is followed as long as it is right: 1 / (1 + inf) = 0 is (a sigmoid: the truth is below the smallest
-normal number); inf - inf, 0 * inf and inf / inf are NaN, and 1 / sqrt(inf) = 0 is wrong (of 1e40 it
-is 1e-20). Such a value is *lost*, and so is one that overflows fp16: 1 / 65504 is not 0.
+Beyond fp32 IEEE arithmetic is followed as long as it is right: 1 / (1 + inf) = 0 is (a sigmoid);
+inf - inf, 0 * inf and inf / inf are NaN, and 1 / sqrt(inf) = 0 is wrong (of 1e40 it is 1e-20). Such
+a value is *lost*, and so is one that overflows fp16: 1 / 65504 is not 0.
 
-Intervals are of exact values: rounding moves them by parts in a thousand, an overflow that close to
-the edge is left to ``check_numerics``. A divisor that can be 0 exactly is 0 where the region
-divides by 0 as well, and elsewhere taken to be one that its type keeps; one that is never 0, but
-smaller than that, may be rounded to 0, and its quotient has no bound.
+Intervals are of exact values: an overflow by rounding alone is left to ``check_numerics``. A
+divisor that can be 0 exactly is 0 where the region divides by 0 as well, and elsewhere taken to be
+one that its type keeps; one that is never 0, but smaller than that, may be rounded to 0, and its
+quotient has no bound.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,6 @@
-"""Is what the field takes for equal equal on the reals?
+"""Is what the field takes for equal equal on the reals? Once, in float64, on inputs of both signs.
 
-Random functions and roots of squares exist everywhere, logarithms and roots of reals do not:
-sqrt(x) sqrt(y) is sqrt(x y) but for negative x and y, and y + log(x) - log(x) is y but for negative
-x. Nor are all squares of Z_p positive: a constant with a prime factor above 61 may count as
-negative. And two constants that differ by a multiple of p are one residue. So every µGraph that a
-tier accepts also runs in float64, once, on inputs of both signs.
+Why it may not be: docs/verification.md, "The field and the reals".
 """
 
 import numpy as np

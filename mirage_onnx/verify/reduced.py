@@ -4,8 +4,8 @@ A µGraph is verified for all numbers at once, so it is run where a mistake has 
 
 uneven  Extents are different odd primes. A grid dimension makes 2 blocks, the second shorter; a
         cluster has 3 ranks, none empty in the first block and the last with fewer elements; a loop
-        makes an odd number of iterations, at least 3, so that a stale value shows, the last one
-        short; a rank with less of the loop axis makes fewer iterations.
+        makes an odd number of iterations, at least 3, the last one short; a rank with less of the
+        loop axis makes fewer.
 even    Extents are different even numbers. Every split is exact: 3 equal blocks, 2 equal
         iterations, an even number of ranks, at least 4, with equal pieces but for the last ranks,
         which have *nothing*.
@@ -14,15 +14,9 @@ whole   The extents of ``uneven``, but one block, one rank and one iteration wit
 
 A part axis has 2 and 3 elements, or as many (an odd and an even number) as the kernels that split
 it again need. No axis has one extent in ``uneven`` and ``even``, so a literal passes for it in one
-at most; the same holds of one count (blocks, ranks, iterations) passing for another.
-
-One run misses what these together show. Programs that are right only
-  where tiles divide the axis (uneven shows it), or only where they do not (even);
-  for an even number of iterations, ranks or blocks, or an odd one (uneven or even);
-  for one number of them, 1 among these (at least two of the three);
-  if no rank is empty (even), if all ranks make the same number of iterations (uneven);
-  if something is split (whole).
-Not shown: a program that is right in all three and wrong elsewhere, for 5 ranks, say. A µGraph can
+at most; the same holds of one count (blocks, ranks, iterations) passing for another. So programs
+fail that are right only for some tails, parities, counts, for no empty rank, or where nothing is
+split. Not shown: one that is right in all three and wrong elsewhere, for 5 ranks, say. A µGraph can
 know the number of its ranks, iterations or blocks only by adding up ones, and a formula in that
 number needs a degree of at least 3 to vanish in all three.
 """

@@ -1,7 +1,4 @@
-"""A µGraph without maxima that repeat themselves: max(x, x) = x.
-
-The maximum of the random tests is associative and commutative, and by design nothing else
-(``field``): so it does not obey max(x, x) = x. These rewrites do, and each holds on the reals:
+"""A µGraph without maxima that repeat themselves, which the maximum of ``field`` does not see.
 
     max(x, x), min(x, x)       = x
     acc_max(run_max(x))        = acc_max(x)      the largest of the running maxima is the last one

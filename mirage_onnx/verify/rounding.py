@@ -1,24 +1,18 @@
 """A first-order bound of the rounding error of a candidate, against that of the region.
 
 Forward mode (running error analysis, Wilkinson 1963; Higham, Accuracy and Stability of Numerical
-Algorithms, section 3.3): next to every value runs its error, to first order. An operation carries
-the errors of its arguments through its partial derivatives at the computed values, so cancellation
-(x - mean, E[x^2] - E[x]^2) amplifies as it does in truth, and errors that two paths share, such as
-that of a softmax shift, cancel as they do in truth. Rounding to a type with unit roundoff u adds an
-error of standard deviation u |x| / sqrt(3) (uniform in +-u |x|) to a value that the type does not
-hold; a sum of n terms in fp32 adds another, u32 n^(1/4) (|terms|_2 + |sum|) / sqrt(3): sqrt(n)
+Algorithms, section 3.3): next to every value runs its error, carried through the partial
+derivatives of each operation at the computed values. Rounding to a type with unit roundoff u adds
+an error of standard deviation u |x| / sqrt(3) (uniform in +-u |x|) to a value that the type does
+not hold; a sum of n terms in fp32 adds another, u32 n^(1/4) (|terms|_2 + |sum|) / sqrt(3): sqrt(n)
 partial sums of sqrt(n) terms, as threads and tensor cores make them.
 
-Roundings are independent and of random sign (Higham and Mary 2019): errors are carried for
-``DIRECTIONS`` random choices of all signs, and their root mean square over these and over the
-elements of an output row is the error of the row. It estimates the 2-norm of the vector of all
-first-order contributions; a worst-case bound, the 1-norm, exceeds it by up to the root of their
-number, and would say of long sums only that they are long.
+Roundings are independent and of random sign (Higham and Mary 2019): the error of an output row is
+the root mean square over ``DIRECTIONS`` random choices of all signs and over its elements.
 
-Both programs are measured like this on the inputs of ``samples``: the candidate, and the region's
-steps with their ONNX types. A row of a candidate may have ``FACTOR`` times the error of the region
-plus the slack of ``check_numerics``; the region's error is that of the same row or of its median
-row, whichever is larger, because a row in which it happens to be exact (8 x is) is no measure.
+Both programs are measured on the inputs of ``samples``. A row of a candidate may have ``FACTOR``
+times the region's error plus the slack of ``check_numerics``: that of the same row or of its median
+row, because a row in which it happens to be exact (8 x is) is no measure.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,6 @@
-"""What a candidate must pass after the proof that it is equal: shift, range and rounding.
+"""What a candidate must pass after the proof that it is equal.
 
-The proof is about numbers without rounding and without a largest one. The checks here are about
-floating point, the cheap and conclusive ones first:
+The cheap and conclusive checks first:
 
     check_shift      SHIFT_NOT_MAX  hostile float64 inputs: every exp is shifted by its maximum
     RangeCheck       RANGE          interval analysis: nothing overflows where the region does not

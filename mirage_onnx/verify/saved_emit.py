@@ -1,9 +1,8 @@
 """From a draft with named axes to a µGraph and the numbers that make it the saved program.
 
 A factor that is an axis of its own is cut in tiles of one element; where it was joined with the
-factors after it, these are the tile. A kernel may have more index factors than the µGraph has grid
-dimensions or loops; the rest are whole in the tile, which changes what a block does at a time and
-not what it computes, because all operations treat them independently.
+factors after it, these are the tile. Index factors beyond the µGraph's grid dimensions and loops
+are whole in the tile, because all operations treat them independently.
 """
 
 from dataclasses import dataclass, field

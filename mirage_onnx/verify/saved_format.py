@@ -11,8 +11,8 @@ and a block graph has a grid of up to three dimensions, one for-loop and operato
 A ``tb_input_op`` cuts a device tensor: dimension ``input_map[g]`` into as many pieces as grid
 dimension g has blocks, then dimension ``forloop_dim`` of what is left into ``forloop_range``
 pieces (-1: not at all). A ``tb_output_op`` lays the tiles of the blocks side by side: grid
-dimension g along dimension ``output_map[g]``. Layouts, strides, offsets and thread counts are
-where and how values are stored; they are not read, because they do not change what is computed.
+dimension g along dimension ``output_map[g]``. How values are stored (layouts, strides, offsets,
+thread counts) is not read.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Is every exponential of a candidate shifted by the maximum, where the region's is?
 
-exp(x - c) / sum(exp(x - c)) is the same function for every c, so no algebraic test sees by what a
-candidate shifts; floating point does: a c below the maximum overflows, a c far above it leaves 0/0.
-Here the candidate runs in float64 on inputs that are hostile to a wrong shift, and two things are
-asked on each of them:
+exp(x - c) / sum(exp(x - c)) is the same function for every c, but a c below the maximum overflows,
+a c far above it leaves 0/0. In float64, on each of the hostile inputs:
 
   * no argument of an exp goes above its bound: 0, or what the region's own exp arguments (over
-    comparable axes) reach on the same inputs, or the bound that the interval analysis proves where
-    a maximum was left out on purpose (queries and keys are normalised);
+    comparable axes) reach, or what the interval analysis proves where a maximum was left out;
   * the outputs are those of the region: relative L2 <= ``TOLERANCE``, finite at the same elements.
 """
 

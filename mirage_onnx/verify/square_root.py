@@ -1,12 +1,8 @@
 """Square roots that are roots: sqrt(x)^2 = x and sqrt(x) sqrt(y) = sqrt(x y), in Z_p.
 
-Squares of Z_p play the positive numbers: their products, quotients and roots x^((p+1)/4) are
-squares, -1 is none (p = 3 mod 4), and positive rationals made of primes up to 61, hence all small
-extents, are squares (``field``); irrationals are drawn as squares. sqrt(x^2) is x or -x, whichever
-is a square: |x|, not x.
-
-The root of anything else is void. Nobody guesses an input at which all roots exist: rows of an
-input are redrawn, one element at a time, until the arguments over them are squares in every draw.
+Squares of Z_p play the positive numbers (docs/verification.md, "Roots"); irrationals are drawn as
+squares, and the root of what is none is void. Rows of an input are redrawn, one element at a time,
+until the arguments over them are squares in every draw.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

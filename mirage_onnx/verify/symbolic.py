@@ -1,7 +1,7 @@
 """The term that each block value of a µGraph is, where there is one.
 
-A kernel says in tiles what a term says of whole axes. Here the tiles are undone: a reduction over
-an axis that the kernel cuts becomes the reduction over the whole axis under a mark, one per cut,
+A reduction over an axis that the kernel cuts becomes the reduction over the whole axis under a
+mark, one per cut,
 
     part@loop/k0(x)   x, as far as one iteration sees its axis
     part@rank/k0(x)   as far as one rank of the cluster does

@@ -6,7 +6,7 @@ numbers that stay: a weight is measured once, however many regions read it.
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from onnx import TensorProto
@@ -21,19 +21,37 @@ Measure = Callable[[str, tuple[int, ...]], Extremes]
 
 
 class Weights(Mapping[str, np.ndarray]):
-    """ONNX tensor name -> values, of the weights of one region; each is read once."""
+    """ONNX tensor name -> values, of the weights of one region; each is read once.
+
+    ``parts``: names of parts of weights -> the weight, and how to take the part of it.
+    """
 
     def __init__(
-        self, names: tuple[str, ...], read: Callable[[str], np.ndarray], measure: Measure
+        self,
+        names: tuple[str, ...],
+        read: Callable[[str], np.ndarray],
+        measure: Measure,
+        parts: Mapping[str, tuple[str, Callable[[np.ndarray], np.ndarray]]],
     ) -> None:
-        self._names, self._read, self.extremes = dict.fromkeys(names), read, measure
+        self._names, self._read, self._measure = dict.fromkeys((*names, *parts)), read, measure
+        self._parts = parts
         self._arrays: dict[str, np.ndarray] = {}
+
+    def extremes(self, name: str, shape: tuple[int, ...]) -> Extremes:
+        """What is measured of a weight, or here of a part of one."""
+        if name in self._parts:
+            return extremes(self[name].reshape(shape))
+        return self._measure(name, shape)
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._names:
             raise KeyError(name)
         if name not in self._arrays:
-            self._arrays[name] = self._read(name)
+            if name in self._parts:
+                whole, part = self._parts[name]
+                self._arrays[name] = part(self[whole])
+            else:
+                self._arrays[name] = self._read(name)
         return self._arrays[name]
 
     def __contains__(self, name: object) -> bool:
@@ -63,8 +81,9 @@ class ModelWeights:
 
     def of(self, region: Region) -> Weights:
         """Those that ``region`` reads."""
-        names = (i.tensor.name for i in region.inputs if i.is_weight)
-        return Weights(tuple(n for n in names if n in self._values), self._array, self.extremes)
+        held = [i for i in region.inputs if i.is_weight and i.source.name in self._values]
+        parts = {i.tensor.name: (i.source.name, partial(region.part, i)) for i in held if i.view}
+        return Weights(tuple(i.source.name for i in held), self._array, self.extremes, parts)
 
     def extremes(self, name: str, shape: tuple[int, ...]) -> Extremes:
         """What is measured of a weight whose elements, in their order, have ``shape``."""

@@ -18,6 +18,7 @@ from backend_runs import (
     summary,
 )
 from onnx import TensorProto, helper
+from protos import new_node, typed
 
 #: One case of so many; the numbers are primes, so that no family of tests is always missed.
 SAMPLES = {"users": 13, "converted": 11, "verified": 67}
@@ -91,9 +92,9 @@ def test_an_undocumented_refusal_is_a_difference():
     assert run_test(tests["NodeModel", "test_relu_cpu"][Optimized]) == Ended("passed")
     model = helper.make_model(
         helper.make_graph(
-            [helper.make_node("Add", ["x"], ["y"])], "g",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
+            [new_node("Add", "x", "y")], "g",
+            [typed("x", TensorProto.FLOAT, [1])],
+            [typed("y", TensorProto.FLOAT, [1])],
         ),
         opset_imports=[helper.make_opsetid("", 20)],
     )  # fmt: skip

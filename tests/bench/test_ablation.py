@@ -1,13 +1,13 @@
 """Naive choices are worse and not wrong, and the table says by how much."""
 
+import shutil
 from dataclasses import replace
-from typing import Any
 
 import ablation
 import kernel_records
 import pytest
 from ablation import ALL, ONE_STAGE, VARIANTS
-from kernel_records import ablation_table, page
+from kernel_records import ablation_table
 from naive_choices import NAIVE, barriers
 from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, errors, product
 
@@ -93,10 +93,16 @@ def test_program(monkeypatch):
     assert head.count("|") == line.count("|") == len(VARIANTS) + 2
 
 
-def test_pages(monkeypatch):
-    """A page that is not what its records give is told, and one without a place for them."""
-    arguments: list[Any] = ["kernel_records.py", "--check"]
-    monkeypatch.setattr("sys.argv", arguments)
-    assert kernel_records.main() == 0
-    with pytest.raises(ValueError, match="0 places"):
-        page("", "counters", [])
+def test_records(monkeypatch, tmp_path, capsys):
+    """What is recorded is printed; a given file takes its place."""
+    records = tmp_path / "h200"
+    shutil.copytree(kernel_records.RECORDS, records)
+    monkeypatch.setattr(kernel_records, "RECORDS", records)
+    given = tmp_path / "ablation.json"
+    about = '"date": "today", "command": "", "commit": "", "versions": {}'
+    given.write_text(f'{{"programs": [], {about}}}')
+    for files, new in (([], False), ([str(given)], True), ([], True)):
+        monkeypatch.setattr("sys.argv", ["kernel_records.py", *files])
+        kernel_records.main()
+        told = capsys.readouterr().out
+        assert ("Run of today" in told) == new and "gated_mlp/b1 a plain read | " in told

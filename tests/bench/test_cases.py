@@ -20,7 +20,6 @@ def small(row):
 
 
 def test_rows():
-    """Issue 6's table; every size has a goal, every row a shape that nothing was tuned for."""
     assert ROWS.keys() == SMALL.keys()
     for row in ROWS.values():
         assert row.sizes.keys() == row.targets.keys()
@@ -45,7 +44,6 @@ def test_oracle(row):
 
 
 def test_bytes():
-    """The activations, the gain of the norm, three matrices."""
     batch, hidden, inner = SMALL["llama_mlp"].values()
     assert small("llama_mlp").bytes == 2 * (batch * hidden + hidden + 3 * hidden * inner)
 

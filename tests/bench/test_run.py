@@ -24,7 +24,6 @@ def no_facts(monkeypatch):
 
 
 def test_all_cases():
-    """Those of the table first."""
     found = run.selected(())
     assert len(found) == sum(len(r.sizes) + len(r.nearby) for r in ROWS.values())
     near = [run.is_nearby(c) for c in found]

@@ -19,6 +19,7 @@ from mirage_onnx.superopt.space import ALL
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, str(ROOT / "bench" / "search.py")]
+SMALL = ("--programs", "softmax_rows", "--without")
 WHOLE = Outcome(
     1.5, 2.0, 100, 10, 40, 4, "EXHAUSTED", 5.25, 1, {"registers": 3}, (8, 9, "SATURATED")
 )
@@ -32,10 +33,12 @@ FACTS = {
 }  # fmt: skip
 
 
+def run(*options):
+    return subprocess.run([*COMMAND, *options], capture_output=True, text=True, check=False)
+
+
 def test_unknown_program():
-    done = subprocess.run(
-        [*COMMAND, "--programs", "fft"], capture_output=True, text=True, check=False
-    )
+    done = run("--programs", "fft")
     assert done.returncode == 2
     assert "no program is called fft" in done.stderr
 
@@ -83,13 +86,10 @@ def test_text():
 
 
 def test_small_table(tmp_path):
-    command = [
-        *COMMAND, "--programs", "softmax_rows", "--without", "--bounds", "2-4", "--cut", "60",
-        "--out", str(tmp_path / "search.json.xz"),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    path = tmp_path / "search.json.xz"
+    done = run(*SMALL, "--bounds", "2-4", "--cut", "60", "--out", str(path))
     assert done.returncode == 0, done.stderr + done.stdout
-    data = json.loads(lzma.decompress((tmp_path / "search.json.xz").read_bytes()))
+    data = json.loads(lzma.decompress(path.read_bytes()))
     (curve,) = data["curves"]
     assert curve["program"] == "softmax_rows" and curve["off"] == ""
     rows = [dict(zip(data["columns"], row, strict=True)) for row in curve["rows"]]
@@ -107,11 +107,8 @@ def test_small_table(tmp_path):
 
 
 def test_a_search_that_is_cut_is_recorded_as_such(tmp_path):
-    command = [
-        *COMMAND, "--programs", "softmax_rows", "--without", "--bounds", "8", "--cut", "0",
-        "--out", str(tmp_path / "search.json.xz"),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    options = (*SMALL, "--bounds", "8", "--cut", "0", "--out", str(tmp_path / "search.json.xz"))
+    done = run(*options)
     assert done.returncode == 0, done.stderr + done.stdout
-    text = subprocess.run([*command, "--show"], capture_output=True, text=True, check=True).stdout
+    text = run(*options, "--show").stdout
     assert "CUT" in text and "softmax_rows" in text

@@ -1,10 +1,8 @@
 """Block graphs in canonical text, and what they mean in float64."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from golden_texts import read_texts
+from golden_texts import texts_of
 
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.text import parse_ugraph
@@ -13,7 +11,7 @@ from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
 
-#: What a text of graphs.txt.xz computes:
+#: What a text ``graphs`` of tests/golden.txt.xz computes:
 #: plain: o0 = i0 i1
 #: scaled: o0 = rsqrt(mean(i0^2) + eps) * (i0 i1) + i2 + i3
 #: layouts: every layout of the loop: o0 = (i0 * i2 + i3) (i1 - i4); sums and maxima on the side
@@ -26,7 +24,7 @@ from mirage_onnx.verify.named import Named
 #: rows: o0 = i0 rsqrt(mean(i0^2) + eps) i1, o1 its factor, o2 = exp(i0 - max i0) / sum, transposed
 #: rows_mixed: operands of several orders and subsets of axes; bf16
 #: chain: a row kernel feeds a streaming kernel
-TEXTS = read_texts(Path(__file__).with_name("graphs.txt.xz"))
+TEXTS = texts_of("graphs")
 
 #: Of the last bit of a 16-bit result, and of fp32 sums in another order.
 TOLERANCE = {DType.F16: 2e-3, DType.BF16: 1.6e-2, DType.F32: 1e-4}

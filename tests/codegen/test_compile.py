@@ -1,7 +1,5 @@
 """Kernels through NVRTC for sm_90a: they compile, fit the registers, and refusals have reasons."""
 
-from typing import Any
-
 import pytest
 
 from mirage_onnx.codegen import KernelSource, compile_cubin, compile_many, emit_kernel
@@ -102,7 +100,7 @@ LOG = "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads\nUsed 6
 )
 def test_ways_to_compile_what_spills(monkeypatch, spills, used):
     """With one block a multiprocessor, then with few registers; where much spills, no more."""
-    asked: list[tuple[Any, ...]] = []
+    asked = []
 
     def nvrtc(text, target, name, *way):
         asked.append(way)

@@ -82,7 +82,7 @@ def test_few_stages_for_few_steps(graphs):
     assert "1 rounds of 4 stages" in source.text
 
 
-# ---- refusals ------------------------------------------------------------------------------------
+# ---- refusals
 
 NUMBERS = KernelParams((16, 8), warps=2, stages=2)
 ROW = KernelParams((1,), warps=2)
@@ -132,7 +132,8 @@ REFUSALS = [
      "no number for the constant"),
     ("type", "rows", "f32[a1,a0] output", "f64[a1,a0] output", ROW, "EMIT_UNSUPPORTED",
      "elements of type f64"),
-    ("row tile", "rows", "", "", KernelParams((2,)), "LAYOUT", "tiles of 1"),
+    ("row tile", "rows", "", "", KernelParams((2,)), "LAYOUT", "do not share out 128 threads"),
+    ("rows missing", "rows", "", "", KernelParams((16,)), "LAYOUT", "do not share out"),
     ("row cluster", "rows", "", "", replace(ROW, cluster=2), "LAYOUT", "does not use clusters"),
     ("row op", "rows", "rsqrt %7", "where %7", ROW, "EMIT_UNSUPPORTED", "in a row kernel"),
     ("row sum type", "rows", "%3 = sum[a1] %2 : f32", "%3 = sum[a1] %2 : f16", ROW,

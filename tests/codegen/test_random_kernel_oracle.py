@@ -1,7 +1,6 @@
 """What random kernels are made of, and that their oracle sees mistakes and nothing else."""
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -106,7 +105,7 @@ class Tensorcores(Rounded):
         return found.astype(np.float64)
 
     def matmul(self, x, y):
-        found: Any = 0.0
+        found = 0.0
         for k in range(0, x.shape[-1], 16):
             exact = found + x[..., k : k + 16] @ y[..., k : k + 16, :]
             near = exact.astype(np.float32)
@@ -125,7 +124,7 @@ def test_right_kernels_are_right(cases):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_wrong_kernels_are_wrong(cases, monkeypatch):
     """Other operations, maps and arguments; inputs read one element too far; tails not masked."""
-    tried: Counter[str] = Counter()
+    tried = Counter()
     for case in cases[:50]:
         for kind, graph in some_mutants(case):
             tried[kind] += seen(case, kind, graph, case.oracle.inputs)

@@ -65,6 +65,13 @@ CASES = [
     ("rows:bf16", (2, 520, 0), p(1, w=1)),
     ("rows_mixed", (2, 48, 3), p(1, 1, w=1)),
     ("rows_mixed", (2, 515, 2), p(1, 1, w=8)),
+    # rows that share a block: all there, some missing, one lane each, one block
+    ("rows", (16, 40, 0), p(8, w=1)),
+    ("rows", (11, 12, 0), p(4, w=2)),
+    ("rows:bf16", (70, 8, 0), p(64, w=2)),
+    ("rows_mixed", (5, 33, 7), p(1, 4, w=4)),
+    ("rows_mixed", (6, 16, 3), p(2, 1, w=1)),
+    ("rows_mixed", (4, 7, 3), p(4, 1, w=1)),
 ]
 IDS = [f"{n}-{'x'.join(map(str, e))}-{q.to_text().replace(' ', '-')}" for n, e, q in CASES]
 

@@ -4,14 +4,13 @@
 
 #include "ort_abi.h"
 
-#define CHECK_SLOT(name, index, result, parameters)            \
-  static_assert(offsetof(OrtApi, name) / sizeof(void*) == index, \
-                "slot of OrtApi::" #name);
+#define CHECK_SLOT(name, index, result, parameters) \
+  static_assert(offsetof(OrtApi, name) / sizeof(void*) == index, "slot of OrtApi::" #name);
 MIRAGE_ORT_SLOTS(CHECK_SLOT)
 
-#define CHECK_FIELD(name)                                                        \
+#define CHECK_FIELD(name) \
   static_assert(offsetof(OrtCustomOp, name) == offsetof(mirage::ort::CustomOp, name), \
-                "offset of OrtCustomOp::" #name);
+      "offset of OrtCustomOp::" #name);
 CHECK_FIELD(version)
 CHECK_FIELD(CreateKernel)
 CHECK_FIELD(GetName)

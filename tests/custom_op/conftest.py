@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from protos import new_node, typed
 
 from mirage_onnx.custom_op import (
     Bundle,
@@ -46,7 +47,6 @@ def compile_shared(output, *arguments):
 
 @pytest.fixture(scope="session")
 def build_dir(tmp_path_factory):
-    """A folder that all test processes of this run share."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if base.name.startswith("popen-") else base
 
@@ -110,8 +110,6 @@ def driver_log(tmp_path, monkeypatch):
 
 @dataclass(frozen=True)
 class Native:
-    """The C functions that exist for these tests."""
-
     handle: ctypes.CDLL
 
     def eval(self, text, shapes):
@@ -182,8 +180,6 @@ def add_plan(**changes):
 
 @dataclass(frozen=True)
 class Models:
-    """Builders of the models of one test."""
-
     #: Makes the cubins of each test its own: the library keeps a loaded cubin and its kernels'
     #: limits as long as the process lives, so a test would see what an earlier one had set.
     tag: str
@@ -218,12 +214,12 @@ class Models:
         name = f"MuGraph_{number}"
         opsets = [helper.make_opsetid("", 20), helper.make_opsetid(domain, 1)]
         extra = ["workspace"] if workspace else []
-        body = [helper.make_node("Add", ["x", "y"], ["z"])]
+        body = [new_node("Add", "x y", "z")]
         if workspace:
             empty = helper.make_tensor("empty", TensorProto.UINT8, [1], [0])
             shape = helper.make_tensor("shape", TensorProto.INT64, [1], [0])
             body += [
-                helper.make_node("Constant", [], ["shape"], value=shape),
+                new_node("Constant", "", "shape", value=shape),
                 helper.make_node("ConstantOfShape", ["shape"], extra, value=empty),
             ]
         definition = helper.make_function(
@@ -238,10 +234,10 @@ class Models:
                     name, ["bundle", values[i], "b"], outputs, name=f"node{i}", domain=domain
                 )
             )
-            infos += [helper.make_tensor_value_info(w, TensorProto.UINT8, [None])
+            infos += [typed(w, TensorProto.UINT8, [None])
                       for w in outputs[1:]]  # fmt: skip
-        infos += [helper.make_tensor_value_info(v, TensorProto.FLOAT, ["n"]) for v in values[1:-1]]
-        floats = [helper.make_tensor_value_info(v, TensorProto.FLOAT, ["n"]) for v in "abc"]
+        infos += [typed(v, TensorProto.FLOAT, ["n"]) for v in values[1:-1]]
+        floats = [typed(v, TensorProto.FLOAT, ["n"]) for v in "abc"]
         graph = helper.make_graph(
             graph_nodes,
             "add",

@@ -17,9 +17,9 @@
 namespace {
 
 const char* const kPieces[] = {"\n", " ", "*", ",", "d0.0", "d", ".", "-", "-9223372036854775808",
-                               "9223372036854775807", "ceildiv", "mod", "and", "0", "i64:", "w:",
-                               "launch 0 k grid 1 1 1 block 1 cluster 1 smem 0 pdl 0 args i0\n",
-                               "variant\n", "input f16 *\n", "output f16 d0.0\n"};
+    "9223372036854775807", "ceildiv", "mod", "and", "0",
+    "i64:", "w:", "launch 0 k grid 1 1 1 block 1 cluster 1 smem 0 pdl 0 args i0\n", "variant\n",
+    "input f16 *\n", "output f16 d0.0\n"};
 
 std::string mutate(std::string text, std::mt19937* random) {
   const auto below = [&](size_t n) { return n == 0 ? 0 : (*random)() % n; };
@@ -30,7 +30,8 @@ std::string mutate(std::string text, std::mt19937* random) {
       case 1: text.erase(at, below(8)); break;
       case 2: text.insert(at, kPieces[below(std::size(kPieces))]); break;
       case 3: text.insert(at, text.substr(below(text.size() + 1), below(60))); break;
-      default: if (at < text.size()) text[at] = char(below(256));
+      default:
+        if (at < text.size()) text[at] = char(below(256));
     }
   }
   return text;
@@ -56,8 +57,8 @@ void evaluate(const mirage::Plan& plan) {
     for (const auto& launch : variant.launches) {
       for (const auto& extent : launch.grid) extent.eval(dims, &value, &why);
       for (const auto& arg : launch.args) {
-        const bool has_value = arg.kind != mirage::ArgKind::kInput &&
-                               arg.kind != mirage::ArgKind::kOutput;
+        const bool has_value =
+            arg.kind != mirage::ArgKind::kInput && arg.kind != mirage::ArgKind::kOutput;
         if (has_value) arg.value.eval(dims, &value, &why);
       }
     }

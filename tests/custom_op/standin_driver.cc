@@ -98,17 +98,16 @@ STANDIN int cuCtxGetDevice(int* device) {
 }
 STANDIN int cuGetErrorName(int error, const char** name) {
   static const std::map<int, const char*> names = {{1, "CUDA_ERROR_INVALID_VALUE"},
-                                                   {200, "CUDA_ERROR_INVALID_IMAGE"},
-                                                   {500, "CUDA_ERROR_NOT_FOUND"},
-                                                   {999, "CUDA_ERROR_UNKNOWN"}};
+      {200, "CUDA_ERROR_INVALID_IMAGE"}, {500, "CUDA_ERROR_NOT_FOUND"},
+      {999, "CUDA_ERROR_UNKNOWN"}};
   const auto found = names.find(error);
   if (found == names.end()) return 1;
   *name = found->second;
   return 0;
 }
 
-STANDIN int cuLibraryLoadData(void** out, const void* data, int*, void**, unsigned, int*, void**,
-                              unsigned) {
+STANDIN int cuLibraryLoadData(
+    void** out, const void* data, int*, void**, unsigned, int*, void**, unsigned) {
   FAIL_IF_ASKED("cuLibraryLoadData");
   const char* magic = "STANDIN\n";
   if (std::strncmp(static_cast<const char*>(data), magic, std::strlen(magic)) != 0) return 200;
@@ -171,13 +170,15 @@ STANDIN int cuLaunchKernelEx(const Config* config, void* function, void** params
   }
   line << " params";
   for (size_t i = 0; i < kernel.sizes.size(); ++i) {
-    if (kernel.sizes[i] == 4) line << " " << parameter<int32_t>(params, int(i));
-    else line << " " << parameter<int64_t>(params, int(i));
+    if (kernel.sizes[i] == 4)
+      line << " " << parameter<int32_t>(params, int(i));
+    else
+      line << " " << parameter<int64_t>(params, int(i));
   }
   write_log(line.str());
   if (kernel.name == "standin_copy") {
     std::memcpy(parameter<void*>(params, 0), parameter<void*>(params, 1),
-                size_t(parameter<int64_t>(params, 2)));
+        size_t(parameter<int64_t>(params, 2)));
   } else if (kernel.name == "standin_add") {
     auto* out = parameter<float*>(params, 0);
     const auto* a = parameter<const float*>(params, 1);

@@ -79,7 +79,7 @@ def test_compiling_again_gives_the_same_bytes(pair):
 def test_refused_candidates_are_passed_over(pair):
     region, kernels = pair[0]
     good = kernels.candidate
-    bad = replace(good, params=tuple(replace(p, tile=(1 << 20, 8)) for p in good.params))
+    bad = replace(good, params=tuple(replace(p, warps=64) for p in good.params))
     done, refused = compile_candidates(region, [bad, good, good], H200, keep=1)
     assert [d.candidate for d in done] == [good]
     assert [r.code for r in refused] in (["EMIT_UNSUPPORTED"], ["SMEM"], ["LAYOUT"], ["SPILLS"])

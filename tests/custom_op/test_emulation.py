@@ -1,7 +1,7 @@
 """Sessions with ``emulate=True``: kernels run, without a GPU, or a line says why not."""
 
 import gc
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx
@@ -73,11 +73,8 @@ def test_several_threads_run_one_session(chain):
                 if got.tobytes() != expected[seed].tobytes():
                     wrong.append(seed)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert not wrong
     assert set(mirage_onnx.launches(session).values()) == {4 + 12}
 
@@ -178,7 +175,6 @@ def test_a_node_that_would_run_its_body_is_named(chain, monkeypatch):
     """The library leaves names that it does not know to the bodies; here it does not know them."""
     model = chain.model
     known = emulation.prepare(model.SerializeToString())
-    assert known is not None
     renamed(model, "ai.mirage.v1.sm90a", "ai.mirage.v1.sm90b")
     made = emulation.Emulation(model.SerializeToString(), None, known.kernels, known.nodes)
     monkeypatch.setattr(emulation, "prepare", lambda _model, _folder=None: made)

@@ -12,20 +12,20 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
+from protos import new_node, typed
+from refused import refused
 
 from mirage_onnx.custom_op import InferenceSession, get_library_path, launches, library, register
 from mirage_onnx.custom_op.library import load_library
 from mirage_onnx.custom_op.runtime import custom_nodes, import_onnxruntime
-from mirage_onnx.errors import MirageError
 from tests.custom_op.host import CPU, hosted
 
 
 def test_the_variable_names_the_library(ops_library, monkeypatch):
     assert get_library_path() == str(ops_library)
     monkeypatch.setenv("MIRAGE_ONNX_OPS_LIBRARY", "/nowhere.so")
-    with pytest.raises(MirageError, match="no such file") as caught:
+    with refused("OPS_LIBRARY_MISSING", "no such file"):
         get_library_path()
-    assert caught.value.code == "OPS_LIBRARY_MISSING"
 
 
 def test_installed_library_goes_before_the_build_folder(tmp_path, monkeypatch):
@@ -33,9 +33,8 @@ def test_installed_library_goes_before_the_build_folder(tmp_path, monkeypatch):
     package = tmp_path / "mirage_onnx" / "custom_op"
     monkeypatch.setattr(library, "__file__", str(package / "library.py"))
     monkeypatch.setattr(library.sysconfig, "get_paths", lambda: {"platlib": str(tmp_path / "site")})
-    with pytest.raises(MirageError, match="cmake -S cpp/ort_custom_ops -B build/ops") as caught:
+    with refused("OPS_LIBRARY_MISSING", "cmake -S cpp/ort_custom_ops -B build/ops"):
         get_library_path()
-    assert caught.value.code == "OPS_LIBRARY_MISSING"
     places = (
         tmp_path / "build" / "ops",
         tmp_path / "site" / "mirage_onnx" / "custom_op" / "lib",
@@ -51,9 +50,8 @@ def test_a_file_that_is_not_the_library(tmp_path, driver):
     text = tmp_path / "libmirage_onnx_ops.so"
     text.write_text("not a library")
     for path in (str(text), driver):
-        with pytest.raises(MirageError, match="cannot be used") as caught:
+        with refused("OPS_LIBRARY_MISSING", "cannot be used"):
             load_library(path)
-        assert caught.value.code == "OPS_LIBRARY_MISSING"
 
 
 def test_two_onnxruntimes_are_refused(monkeypatch):
@@ -64,9 +62,8 @@ def test_two_onnxruntimes_are_refused(monkeypatch):
             raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", distribution)
-    with pytest.raises(MirageError, match="pip uninstall -y onnxruntime onnxruntime-gpu") as caught:
+    with refused("ORT_CONFLICT", "pip uninstall -y onnxruntime onnxruntime-gpu"):
         import_onnxruntime()
-    assert caught.value.code == "ORT_CONFLICT"
     for name in ("onnxruntime", "onnxruntime-gpu"):
         found = {name}
         assert import_onnxruntime() is ort
@@ -81,9 +78,8 @@ def test_missing_onnxruntime_is_told(monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", fake)
-    with pytest.raises(MirageError, match="pip install onnxruntime") as caught:
+    with refused("ORT_MISSING", "pip install onnxruntime"):
         import_onnxruntime()
-    assert caught.value.code == "ORT_MISSING"
 
 
 def test_importing_the_package_does_not_import_onnxruntime():
@@ -96,9 +92,8 @@ def test_unknown_modes_are_refused(models):
         lambda: InferenceSession(models.add(), providers=CPU, ep="gpu"),
         lambda: register(ort.SessionOptions(), ep="gpu"),
     ):
-        with pytest.raises(MirageError, match="auto, cuda, none, host") as caught:
+        with refused("OPTION_INVALID", "auto, cuda, none, host"):
             call()
-        assert caught.value.code == "OPTION_INVALID"
 
 
 @pytest.mark.parametrize(
@@ -128,11 +123,11 @@ def test_default_mode_follows_the_providers(models, monkeypatch, providers, avai
 def test_nodes_are_found_in_subgraphs_and_without_external_data(models, tmp_path):
     model = onnx.load_from_string(models.add(nodes=2))
     inner = helper.make_graph(
-        [helper.make_node("MuGraph_3", ["bundle", "a", "b"], ["t"], name="inner",
+        [new_node("MuGraph_3", "bundle a b", "t", name="inner",
                           domain="ai.mirage.v1.sm90a")],
-        "then", [], [helper.make_tensor_value_info("t", TensorProto.FLOAT, ["n"])],
+        "then", [], [typed("t", TensorProto.FLOAT, ["n"])],
     )  # fmt: skip
-    branch = helper.make_node("If", ["cond"], ["out"], then_branch=inner, else_branch=inner)
+    branch = new_node("If", "cond", "out", then_branch=inner, else_branch=inner)
     model.graph.node.append(branch)
     model.graph.node[1].name = ""
     path = tmp_path / "model.onnx"

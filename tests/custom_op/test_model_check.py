@@ -3,11 +3,11 @@
 import numpy as np
 import onnx
 import pytest
+from refused import refused
 
 from mirage_onnx.custom_op.compare import ERRORS_ADD_UP, compare_models
 from mirage_onnx.custom_op.compare_inputs import KINDS
 from mirage_onnx.custom_op.sources import check_sources
-from mirage_onnx.errors import MirageError
 from tests.support.rewritten import Rewritten, permuted, tampered, with_plan
 
 NORMAL = {"x0": np.random.default_rng(0).standard_normal((8, 64)).astype(np.float16)}
@@ -110,16 +110,14 @@ def test_errors_outside_of_the_regions_are_told_apart(chain):
     model.graph.node[-1].output[0] = "before"
     model.graph.node.append(onnx.helper.make_node("Neg", ["before"], [name]))
     model.graph.value_info.add(name="before").type.CopyFrom(model.graph.output[0].type)
-    with pytest.raises(MirageError, match="no tensor 'before'") as caught:
+    with refused("SHAPES_DIFFER", "no tensor 'before'"):
         check(chain, model)
-    assert caught.value.code == "SHAPES_DIFFER"
 
 
 def test_a_fault_names_node_and_kernel(chain):
     model = tampered(chain.model, with_plan(0, "args i0 i1 o0", "args i1 i0 o0"))
-    with pytest.raises(MirageError) as caught:
+    with refused("EMULATION_FAILED") as caught:
         check(chain, model)
-    assert caught.value.code == "EMULATION_FAILED"
     line = caught.value.line()
     assert "\n" not in line
     assert chain.nodes[0] in line and chain.compiled[0].sources[0].name in line

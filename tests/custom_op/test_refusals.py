@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from protos import typed
 
 from mirage_onnx.custom_op import (
     InputSpec,
@@ -19,7 +20,7 @@ from mirage_onnx.custom_op import (
 from mirage_onnx.custom_op.plan import Equal
 from tests.custom_op.host import host_session, hosted, replace_launch, run
 
-# --- refusals while running --------------------------------------------------------------------
+# --- refusals while running
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_a_failing_launch_is_an_error_and_not_counted(models, vectors, driver, m
     assert launches(session) == {"node0": 1}
 
 
-# --- refusals while creating -------------------------------------------------------------------
+# --- refusals while creating
 
 
 def test_plans_that_do_not_fit_the_node_or_the_cubin(models, driver):
@@ -153,9 +154,7 @@ def test_driver_without_parameter_info_still_works(models, vectors, old_driver):
 
 def test_the_bundle_must_be_a_constant(models, driver):
     model = onnx.load_from_string(models.add())
-    model.graph.input.append(
-        onnx.helper.make_tensor_value_info("bundle", onnx.TensorProto.UINT8, [None])
-    )
+    model.graph.input.append(typed("bundle", onnx.TensorProto.UINT8, [None]))
     with pytest.raises(Exception, match="input 0 must be the bundle, a constant"):
         hosted(model.SerializeToString(), driver)
     model.graph.node[0].input[0] = ""

@@ -22,20 +22,23 @@ from mirage_onnx.custom_op import (
 )
 from tests.custom_op.host import CPU, hosted, run
 
-# --- which path runs ---------------------------------------------------------------------------
+
+def assert_adds(session, vectors):
+    np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
+
+
+# --- which path runs
 
 
 def test_stock_onnxruntime_runs_the_body(models, vectors):
-    session = ort.InferenceSession(models.add(), providers=CPU)
-    np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
+    assert_adds(ort.InferenceSession(models.add(), providers=CPU), vectors)
 
 
 def test_model_without_bodies_needs_the_library(models, vectors, driver):
     model = models.add(function=False)
     with pytest.raises(Exception, match="MuGraph_0"):
         ort.InferenceSession(model, providers=CPU)
-    session = hosted(model, driver)
-    np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
+    assert_adds(hosted(model, driver), vectors)
 
 
 @pytest.mark.parametrize("how", ["default", "registered"])
@@ -68,7 +71,7 @@ def test_host_mode_runs_the_op(models, vectors, driver, driver_log):
 def test_model_for_another_gpu_runs_the_body(models, vectors, driver, driver_log, monkeypatch, ep):
     monkeypatch.setenv("STANDIN_CC", "80")
     session = InferenceSession(models.add(), providers=CPU, ep=ep, driver=driver)
-    np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
+    assert_adds(session, vectors)
     assert launches(session) == {"node0": 0} and driver_log("load") == []
     # The same options and machine do run a model that was made for this GPU.
     if ep == "host":
@@ -79,9 +82,8 @@ def test_model_for_another_gpu_runs_the_body(models, vectors, driver, driver_log
 
 
 def test_model_of_a_later_plan_version_runs_the_body(models, vectors, driver):
-    model = models.add(domain="ai.mirage.v2.sm90a")
-    session = hosted(model, driver)
-    np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
+    session = hosted(models.add(domain="ai.mirage.v2.sm90a"), driver)
+    assert_adds(session, vectors)
     assert launches(session) == {"node0": 0}
 
 
@@ -90,7 +92,7 @@ def test_names_beyond_the_pool_run_the_body(models, vectors, driver):
     for number, expected in ((127, 1), (128, 0)):
         model = models.add(models.bundle(*plans), number=number)
         session = hosted(model, driver)
-        np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
+        assert_adds(session, vectors)
         assert launches(session) == {"node0": expected}
 
 
@@ -103,7 +105,7 @@ def test_missing_cuda_provider_is_retried_with_the_bodies(models, vectors, drive
 
     with pytest.warns(RuntimeWarning, match="the original operators run instead"):
         session = InferenceSession(models.add(), providers=CPU, ep="cuda", driver=driver)
-    np.testing.assert_array_equal(run(session, vectors), vectors["a"] + vectors["b"])
+    assert_adds(session, vectors)
     assert launches(session) == {"node0": 0}
 
 
@@ -127,7 +129,7 @@ def test_callers_options_are_kept(models, driver, tmp_path):
     assert options.intra_op_num_threads == 1
 
 
-# --- what the driver receives ------------------------------------------------------------------
+# --- what the driver receives
 
 
 def test_the_driver_receives_what_the_plan_says(models, vectors, driver, driver_log):

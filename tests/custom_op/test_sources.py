@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-import pytest
+from refused import refused
 
 from mirage_onnx.codegen.header import GENERATOR_VERSION
 from mirage_onnx.custom_op.model_nodes import ModelFile
@@ -12,9 +12,8 @@ from tests.support.rewritten import tampered, with_plan, with_record
 
 
 def refusal(model):
-    with pytest.raises(MirageError) as caught:
+    with refused("SOURCE_MISMATCH") as caught:
         check_sources(model.SerializeToString(), strict=True)
-    assert caught.value.code == "SOURCE_MISMATCH"
     return caught.value.detail
 
 

@@ -51,7 +51,6 @@ def wrong(kind, name, text, message="", **launch):
 
 
 def assert_wrong(run, cases, name, **tensors):
-    """Runs the kernel of this name and checks the error: kind, message, kernel and lines."""
     case = next(c for c in cases if c.source.name == name)
     with pytest.raises(EmulationError) as caught:
         run(name, **{n: tensors[n] for n in case.source.args})

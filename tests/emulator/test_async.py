@@ -20,6 +20,15 @@ INIT = """
       }
 """
 
+FENCED = (
+    START
+    + """
+      s[i] = x[i];
+      ptx::fence_proxy_async();
+      ptx::sync_block();
+"""
+)
+
 WRONG = [
     wrong("in_flight", "no_wait", START + """
       ptx::cp_async_16(s + i * 4, x + i * 4);  // there
@@ -142,10 +151,7 @@ WRONG = [
         ptx::bulk_wait<0>();
       }
     """, "no fence_proxy_async follows its write by", **BLOCK),
-    wrong("in_flight", "source_written_early", START + """
-      s[i] = x[i];
-      ptx::fence_proxy_async();
-      ptx::sync_block();
+    wrong("in_flight", "source_written_early", FENCED + """
       if (i == 0) {
         ptx::bulk_store(y, s, 256);  // there
         ptx::bulk_commit();
@@ -153,10 +159,7 @@ WRONG = [
         ptx::bulk_wait<0>();
       }
     """, "may not have read yet", **BLOCK),
-    wrong("in_flight", "target_read_early", START + """
-      s[i] = x[i];
-      ptx::fence_proxy_async();
-      ptx::sync_block();
+    wrong("in_flight", "target_read_early", FENCED + """
       if (i == 0) {
         ptx::bulk_store(y, s, 256);  // there
         ptx::bulk_commit();
@@ -165,10 +168,7 @@ WRONG = [
         ptx::bulk_wait<0>();
       }
     """, "before its wait", **BLOCK),
-    wrong("exit", "store_left_behind", START + """
-      s[i] = x[i];
-      ptx::fence_proxy_async();
-      ptx::sync_block();
+    wrong("exit", "store_left_behind", FENCED + """
       if (i == 0) ptx::bulk_store(y, s, 256);  // here
       ptx::bulk_commit();
     """, "bulk_wait_read come", **BLOCK),
@@ -214,19 +214,6 @@ CORRECT = [
       }
       ptx::cp_async_wait_all();
     """, **BLOCK),
-    body("zfill", START + """
-      ptx::cp_async_16_zfill(s + i * 4, i < 63 ? x + i * 4 : x + 1000, i < 63 ? i % 5 * 4 : 0);
-      ptx::cp_async_wait_all();
-      for (int k = 0; k < 4; ++k) y[i * 4 + k] = s[i * 4 + k];
-    """, **BLOCK),
-    body("arrive_on_copies", START + """
-      if (i == 0) ptx::mbarrier_init(bar, 64);
-      ptx::sync_block();
-      ptx::cp_async_4(s + i, x + i);
-      ptx::cp_async_mbarrier_arrive(bar);
-      ptx::wait(bar, 0);
-      y[i] = s[63 - i];
-    """, **BLOCK),
     body("bulk_ring", START + """
       float* stage = s + 160;
       if (i == 0) {
@@ -247,36 +234,6 @@ CORRECT = [
           ptx::mbarrier_arrive(bar + 2 + n % 2);
         }
     """, **BLOCK),
-    body("multicast_and_store", START + INIT + """
-      ptx::cluster_sync();
-      if (i == 0) {
-        ptx::mbarrier_arrive_expect_tx(bar, 256);
-        unsigned at = ptx::cluster_rank() * 32;
-        ptx::bulk_load_multicast(s + at, x + at, 128, bar, 3);
-      }
-      ptx::wait(bar, 0);
-      s[64 + i] = s[i] + s[32 + i];
-      ptx::fence_proxy_async();
-      ptx::sync_warp();
-      if (i == 0) {
-        ptx::bulk_store(y + ptx::block_x() * 32, s + 64, 128);
-        ptx::bulk_commit();
-        ptx::bulk_wait<0>();
-      }
-      ptx::cluster_sync();
-    """, **PAIR),
-    body("push_to_the_next", START + INIT + """
-      s[i] = x[ptx::block_x() * 32 + i];
-      ptx::fence_proxy_async();
-      ptx::cluster_sync();
-      if (i == 0) {
-        ptx::mbarrier_arrive_expect_tx(bar, 128);
-        ptx::bulk_copy_remote(s + 32, ptx::cluster_rank() ^ 1, s, 128, bar);
-      }
-      ptx::wait(bar, 0);
-      y[ptx::block_x() * 32 + i] = s[32 + i];
-      ptx::cluster_sync();
-    """, **PAIR),
 ]  # fmt: skip
 KERNELS = [case.source for case in WRONG] + CORRECT
 
@@ -302,25 +259,6 @@ def test_stages_of_a_ring(run):
     np.testing.assert_array_equal(y[:384].reshape(6, 64), want)
 
 
-def test_missing_bytes_are_zero(run):
-    x, y = results(run, "zfill")
-    count = np.arange(64) % 5 * (np.arange(64) < 63)
-    want = np.where(np.arange(4) < count[:, None], x.reshape(64, 4), 0)
-    np.testing.assert_array_equal(y[:256].reshape(64, 4), want)
-
-
-def test_copies_arrive_on_a_barrier(run):
-    x, y = results(run, "arrive_on_copies")
-    np.testing.assert_array_equal(y[:64], x[63::-1])
-
-
 def test_bulk_stages_of_a_ring(run):
     x, y = results(run, "bulk_ring")
     np.testing.assert_array_equal(y[:160].reshape(5, 32), x[:160].reshape(5, 32)[:, ::-1])
-
-
-def test_bulk_copies_between_blocks(run):
-    x, y = results(run, "multicast_and_store")
-    np.testing.assert_array_equal(y[:64].reshape(2, 32), np.tile(x[:32] + x[32:64], (2, 1)))
-    x, y = results(run, "push_to_the_next")
-    np.testing.assert_array_equal(y[:64].reshape(2, 32), x[:64].reshape(2, 32)[::-1])

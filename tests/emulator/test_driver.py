@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -129,9 +130,6 @@ def test_messages_belong_to_their_thread(driver, cuda):
         found[i] = message(cuda)
 
     driver.set_runner(runner)
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert found == {i: f"ValueError: launch {i}" for i in range(4)}

@@ -102,15 +102,6 @@ WRONG = [
 ]  # fmt: skip
 
 CORRECT = [
-    body("phases", init(64) + """
-      for (int n = 0; n < 5; ++n) {
-        s[i] = x[i] + n;
-        ptx::mbarrier_arrive(bar);
-        ptx::wait(bar, n & 1);
-        y[n * 64 + i] = s[63 - i];
-        ptx::sync_block();
-      }
-    """, **BLOCK),
     body("reused_memory", START + """
       for (int n = 0; n < 3; ++n) {
         if (i == 0) ptx::mbarrier_init(bar, 64);
@@ -124,16 +115,6 @@ CORRECT = [
         if (i == 0) *reinterpret_cast<float*>(bar) = 0.0f;
       }
     """, **BLOCK),
-    body("remote", init(64) + """
-      ptx::cluster_sync();
-      unsigned other = ptx::cluster_rank() ^ 1;
-      ptx::dsmem_st(s + i, other, x[ptx::block_x() * 32 + i]);
-      ptx::mbarrier_arrive(bar);
-      ptx::mbarrier_arrive_remote(bar, other);
-      ptx::wait(bar, 0);
-      y[ptx::block_x() * 32 + i] = s[31 - i];
-      ptx::cluster_sync();
-    """, **PAIR),
 ]  # fmt: skip
 KERNELS = [case.source for case in WRONG] + CORRECT
 
@@ -143,24 +124,9 @@ def test_found(run, name):
     assert_wrong(run, WRONG, name, x=normal(64), y=np.zeros(320, np.float32))
 
 
-def results(run, name):
-    x, y = normal(64), np.zeros(320, np.float32)
-    run(name, x=x, y=y)
-    return x, y
-
-
-def test_phases(run):
-    x, y = results(run, "phases")
-    np.testing.assert_array_equal(y.reshape(5, 64), x[::-1] + np.arange(5, dtype="f4")[:, None])
-
-
 def test_memory_after_inval(run):
-    x, y = results(run, "reused_memory")
+    x, y = normal(64), np.zeros(320, np.float32)
+    run("reused_memory", x=x, y=y)
     np.testing.assert_array_equal(
         y[:192].reshape(3, 64), x[::-1] * np.arange(3, dtype="f4")[:, None]
     )
-
-
-def test_arrivals_of_another_block(run):
-    x, y = results(run, "remote")
-    np.testing.assert_array_equal(y[:64].reshape(2, 32), x.reshape(2, 32)[::-1, ::-1])

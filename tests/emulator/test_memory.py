@@ -1,6 +1,4 @@
-"""Global, shared and local memory of the emulator, and whole kernels that use them."""
-
-import time
+"""Global, shared and local memory of the emulator."""
 
 import numpy as np
 import pytest
@@ -11,26 +9,6 @@ from mirage_onnx.emulator import EmulationError
 from tests.emulator.kernels import FIRST_OF_TWO, HEADER, POISONED, kernel, normal
 
 KERNELS = [
-    kernel(
-        "vectors",
-        """
-    PTX_KERNEL(32) vectors(const void* x, void* y) {
-      const char* from = static_cast<const char*>(x) + ptx::lane() * 16;
-      char* to = static_cast<char*>(y) + ptx::lane() * 64;
-      ptx::U4 v = ptx::ld_stream_v4(from), w = {1, 2, 3, 4};
-      ptx::grid_wait();
-      ptx::st_v4(to, v);
-      ptx::ld_stream_v4_if(w, from, ptx::lane() < 5);
-      ptx::ld_nc_v4_if(w, from + 16, ptx::lane() == 9);
-      ptx::ld_v4_if(w, static_cast<const char*>(x) + (1 << 20), false);
-      ptx::st_v4(to + 16, w);
-      ptx::U2 p = ptx::ld_nc_v2(from + 8), q = ptx::ld_v2(from);
-      ptx::st_v4(to + 32, {p.x, p.y, q.x, q.y});
-      ptx::st_v4(to + 48, ptx::ld_v4(from));
-      ptx::grid_trigger();
-    }""",
-        "x y",
-    ),
     kernel(
         "own_array",  # 16-byte accesses to a thread's own array need an aligned stack
         """
@@ -52,50 +30,8 @@ KERNELS = [
     }""",
         "t y",
     ),
-    kernel(
-        "streaming",  # y[8, n] = x[8, k] w[n, k]^T: the shape of the generated kernels
-        """
-    PTX_KERNEL(128) streaming(const unsigned short* x, const unsigned short* w,
-                              unsigned short* y) {
-      float* s = ptx::smem<float>();
-      int g = ptx::lane() / 4, t = ptx::lane() % 4, n0 = ptx::block_x() * 16;
-      float acc[4] = {0, 0, 0, 0};
-      for (int k = ptx::warp() * 32; k < 256; k += 128) {
-        ptx::U4 a = ptx::ld_stream_v4(w + (n0 + g) * 256 + k + 8 * t);
-        ptx::U4 c = ptx::ld_stream_v4(w + (n0 + g + 8) * 256 + k + 8 * t);
-        ptx::U4 b = ptx::ld_nc_v4(x + g * 256 + k + 8 * t);
-        ptx::mma_16816_f16(acc, a.x, c.x, a.y, c.y, b.x, b.y);
-        ptx::mma_16816_f16(acc, a.z, c.z, a.w, c.w, b.z, b.w);
-      }
-      for (int i = 0; i < 4; ++i) s[i * 128 + ptx::thread()] = acc[i];
-      ptx::sync_block();
-      if (ptx::warp() == 0)
-        for (int i = 0; i < 4; ++i) {
-          float v = 0;
-          for (int j = 0; j < 4; ++j) v += s[i * 128 + j * 32 + ptx::lane()];
-          int n = n0 + g + (i >> 1) * 8, m = 2 * t + (i & 1);
-          ptx::st_u16(y + m * 256 + n, ptx::f32_to_f16(v));
-        }
-    }""",
-        "x w y",
-        grid=(16, 1, 1),
-        block=128,
-        smem=2048,
-    ),
     FIRST_OF_TWO,
 ]
-
-
-def test_vector_accesses(run):
-    x = np.random.default_rng(4).integers(0, 2**32, (32, 4), dtype=np.uint32)
-    y = np.zeros((32, 4, 4), np.uint32)
-    run("vectors", x=x, y=y)
-    np.testing.assert_array_equal(y[:, 0], x)
-    want = np.tile(np.array([1, 2, 3, 4], np.uint32), (32, 1))
-    want[:5], want[9] = x[:5], x[10]
-    np.testing.assert_array_equal(y[:, 1], want)
-    np.testing.assert_array_equal(y[:, 2], np.roll(x, 2, axis=1))
-    np.testing.assert_array_equal(y[:, 3], x)
 
 
 def test_arrays_of_a_thread(run):
@@ -123,19 +59,6 @@ def test_kernels_of_a_sequence_see_each_others_results(run):
     t, y = np.full(32, np.nan, np.float32), np.full(32, np.nan, np.float32)
     run("first_of_two", "second_of_two", x=x, t=t, y=y)
     np.testing.assert_array_equal(y, x * 2 + 1)
-
-
-def test_streaming_kernel_is_right_and_fast(run):
-    x, w = normal(8, 256).astype(np.float16), normal(256, 256, seed=1).astype(np.float16)
-    x.flags.writeable = False
-    y = np.full((8, 256), np.nan, np.float16)
-    start = time.perf_counter()
-    run("streaming", x=x, w=w, y=y)
-    elapsed = time.perf_counter() - start
-    np.testing.assert_allclose(
-        y.astype(np.float64), x.astype(np.float64) @ w.T.astype(np.float64), rtol=2e-3, atol=2e-3
-    )
-    assert elapsed < 0.5
 
 
 def test_arrays_under_two_names_are_one():

@@ -160,38 +160,6 @@ CORRECT = [
       ptx::sync_block();
       if (i % 2 == 0) ptx::smem<unsigned>()[i / 2] = both;
     """, parameters=HALVES, **BLOCK),
-    body("warps_on_their_own", f"""{START}
-      for (int n = 0; n < 3; ++n) {{
-        s[i] = x[i] * n;
-        ptx::sync_warp();
-        y[i] = s[i ^ 1] + s[i ^ 16];
-        ptx::sync_warp();
-      }}
-    """, **BLOCK),
-    body("producer_and_consumer", f"""{START}
-      for (int n = 0; n < 4; ++n)
-        if (ptx::warp() == 0) {{
-          if (n >= 2) ptx::bar_sync(3 + n % 2, 64);  // the consumer has left the buffer
-          s[n % 2 * 32 + i] = x[i] + n;
-          ptx::bar_arrive(1 + n % 2, 64);
-        }} else {{
-          ptx::bar_sync(1 + n % 2, 64);
-          y[n * 32 + i - 32] = s[n % 2 * 32 + 63 - i];
-          if (n < 2) ptx::bar_arrive(3 + n % 2, 64);
-        }}
-    """, **BLOCK),
-    body("last_block", """
-      ptx::st_f32(y + ptx::block_x() * 32 + ptx::thread(), x[ptx::thread()]);
-      ptx::sync_block();
-      unsigned* last = ptx::smem<unsigned>();
-      if (ptx::thread() == 0) *last = ptx::atom_add_u32<ptx::Order::AcqRel>(count, 1);
-      ptx::sync_block();
-      if (*last != 3) return;
-      float sum = 0;
-      for (int b = 0; b < 4; ++b) sum += ptx::ld_f32(y + b * 32 + 31 - ptx::thread());
-      ptx::sync_block();
-      ptx::st_f32(y + ptx::thread(), sum);
-    """, parameters=COUNTER, smem=16, **GRID),
     body("after_grid_wait", """
       float v = x[ptx::thread()];
       if (ptx::warp() == 0) ptx::grid_wait();
@@ -236,24 +204,6 @@ def go(run, *names):
 def test_bytes_have_their_own_histories(run):
     o = go(run, "neighbour_bytes")["o"]
     np.testing.assert_array_equal(o[:64], 2 * np.arange(63, -1, -1))
-
-
-def test_a_warp_needs_no_block_barrier(run):
-    found = go(run, "warps_on_their_own")
-    x = found["x"].reshape(-1, 32) * 2
-    lanes = np.arange(32)
-    np.testing.assert_allclose(found["y"][:64].reshape(-1, 32), x[:, lanes ^ 1] + x[:, lanes ^ 16])
-
-
-def test_named_barriers_order_producer_and_consumer(run):
-    found = go(run, "producer_and_consumer")
-    want = found["x"][31::-1] + np.arange(4, dtype=np.float32)[:, None]
-    np.testing.assert_array_equal(found["y"][:128].reshape(4, 32), want)
-
-
-def test_atomics_order_blocks(run):
-    found = go(run, "last_block")
-    np.testing.assert_allclose(found["y"][:32], 4 * found["x"][31::-1], rtol=1e-6)
 
 
 def test_dependent_launch(run):

@@ -13,9 +13,37 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.target import H200
 from tests.codegen.conftest import Graphs
-from tests.codegen.test_fuzz import NAMES, extents, numbers
 
 NOISE = 3
+NAMES = [
+    "plain", "plain:bf16", "scaled", "scaled:bf16", "layouts", "pair", "small_third",
+    "over_columns", "vector", "batch", "depth_first", "rows", "rows:bf16", "rows_mixed",
+]  # fmt: skip
+
+
+def extents(name, rng):
+    found = {
+        "a0": rng.choice([1, 2, 3, 8, 9, 11, 16, 17]),
+        "a1": rng.choice([7, 8, 31, 32, 33, 40, 64, 96, 100, 128, 160, 200, 256, 300, 512]),
+        "a2": rng.choice([1, 5, 16, 17, 24, 32, 40, 50, 64]),
+        "a3": rng.choice([1, 2, 3]) if name == "batch" else rng.choice([3, 8, 16, 20]),
+    }
+    if name.startswith("rows"):
+        found["a1"] *= rng.choice([1, 4])
+        found["a2"] = rng.choice([1, 2, 3])
+    return found
+
+
+def numbers(kernel, rng):
+    if kernel.loop is None:
+        return KernelParams((1,) * len(kernel.grid), warps=rng.choice([1, 2, 4, 8]))
+    tiles = {"a0": [1, 3, 8, 16, 24], "a2": [1, 7, 16, 24, 32, 48], "a3": [1]}
+    return KernelParams(
+        tuple(rng.choice(tiles[a]) for a in kernel.grid),
+        cluster=rng.choice([1, 1, 2, 4]) if kernel.cluster else 1,
+        warps=rng.choice([1, 2, 3, 4, 8]),
+        stages=rng.choice([1, 2, 3, 4, 8]),
+    )
 
 
 @pytest.fixture(scope="module")

@@ -6,34 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from golden_texts import PROGRAMS
 
 import mirage_onnx as mi
-from mirage_onnx.target import H200
-from mirage_onnx.tune.device import present_target
 
 pytestmark = pytest.mark.gpu
 
 SHAPE = (2, 48, 1000)
 #: A row kernel, for which there are emission rules: a softmax of a sum.
-ROW_KERNEL = """\
-ugraph 1
-tensor i0 f16[a0,a1] input
-tensor i1 f16[a0,a1] input
-tensor o0 f16[a0,a1] output
-kernel k0 grid=a0 cluster=- loop=-
-  %0 = load i0 imap=a0 cmap=- fmap=- : f16[a0,a1] post vector
-  %1 = load i1 imap=a0 cmap=- fmap=- : f16[a0,a1] post vector
-  %2 = cast %0 : f32[a0,a1] post vector
-  %3 = cast %1 : f32[a0,a1] post vector
-  %4 = add %2 %3 : f32[a0,a1] post vector
-  %5 = rmax[a1] %4 : f32[a0] post uniform
-  %6 = sub %4 %5 : f32[a0,a1] post vector
-  %7 = exp %6 : f32[a0,a1] post vector
-  %8 = sum[a1] %7 : f32[a0] post uniform
-  %9 = div %7 %8 : f32[a0,a1] post vector
-  %10 = cast %9 : f16[a0,a1] post vector
-  save o0 = %10 omap=a0
-"""
+ROW_KERNEL = PROGRAMS["row_kernel"]
 
 
 @dataclass(frozen=True)
@@ -45,9 +26,7 @@ class ArraysOf:
 
 
 @pytest.fixture(scope="module", params=["cupy", "torch"])
-def library(request):
-    if present_target() is not H200:
-        pytest.skip("the GPU is no H200")
+def library(request, h200):
     module = pytest.importorskip(request.param)
     if request.param == "cupy":
         return ArraysOf(module, module.asarray, module.asnumpy, module.ndarray)

@@ -1,6 +1,7 @@
 """The models in ``models/``, optimized for the H200 and run on one: sessions and single kernels."""
 
-import threading
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,21 +10,25 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 import mirage_onnx
 from mirage_onnx import pipeline
 from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.importer import load_model
 from mirage_onnx.target import H200
-from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare
 from mirage_onnx.verify.weights import sample_weights
+
+ROOT = Path(__file__).parents[2]
+MODELS = ROOT / "models"
+sys.path.append(str(ROOT / "bench"))
+
+from coverage_table.widen import widened
 
 pytestmark = pytest.mark.gpu
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
-MODELS = Path(__file__).parents[2] / "models"
 #: Exclusive upper bounds of integer inputs.
 BOUNDS = {"input_ids": 128, "position_ids": 16, "attention_mask": 2}
 #: A relative error that fp16 results may have beyond that of the original model.
@@ -64,11 +69,9 @@ class Subject:
 
 
 @pytest.fixture(scope="module", params=["llama_decode", "lora", "bert", "rmsnorm_linear"])
-def subject(request, tmp_path_factory):
+def subject(request, tmp_path_factory, h200):
     if CUDA not in ort.get_available_providers():
         pytest.skip("this onnxruntime has no CUDA execution provider")
-    if present_target() is not H200:
-        pytest.skip("the GPU is no H200")
     original = MODELS / f"{request.param}.onnx"
     loaded = load_model(original)
     run = pipeline.run(loaded, pipeline.Options(H200))
@@ -77,31 +80,10 @@ def subject(request, tmp_path_factory):
     return Subject(request.param, loaded, run, original, optimized)
 
 
-def widened(path):
-    """The model with every 16-bit float made a 32-bit one: a reference without fp16 rounding."""
-    model = onnx.load(path)
-    graph = model.graph
-    half, single = TensorProto.FLOAT16, TensorProto.FLOAT
-    for tensor in graph.initializer:
-        if tensor.data_type == half:
-            wide = numpy_helper.to_array(tensor).astype(np.float32)
-            tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
-    for value in (*graph.input, *graph.output):
-        if value.type.tensor_type.elem_type == half:
-            value.type.tensor_type.elem_type = single
-    del graph.value_info[:]
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.name == "to" and attribute.i == half:
-                attribute.i = single
-            if attribute.HasField("t") and attribute.t.data_type == half:
-                wide = numpy_helper.to_array(attribute.t).astype(np.float32)
-                attribute.t.CopyFrom(numpy_helper.from_array(wide))
-    return model.SerializeToString()
-
-
 def exact(subject, feeds):
-    session = ort.InferenceSession(widened(subject.original), providers=[CPU])
+    """In fp32: a reference without fp16 rounding."""
+    wide = widened(onnx.load(subject.original)).SerializeToString()
+    session = ort.InferenceSession(wide, providers=[CPU])
     wide = {n: x.astype(np.float32) if x.dtype == np.float16 else x for n, x in feeds.items()}
     return list(session.run(None, wide))
 
@@ -206,11 +188,8 @@ def test_threads(subject):
             if any(a.tobytes() != b.tobytes() for a, b in zip(got, want[i], strict=True)):
                 wrong.append(i)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert not wrong
     assert min(assert_all_ran(session, subject).values()) >= 104  # 4 and 4 x 25 runs
 
@@ -246,10 +225,8 @@ def test_a_kernel_compiled_again_is_reported_again():
     assert first.registers == second.registers > 0
 
 
-def test_measured_choice(tmp_path):
+def test_measured_choice(tmp_path, h200):
     """``optimize --target local``: timed against ONNX Runtime, faster, and still right."""
-    if present_target() is not H200:
-        pytest.skip("the GPU is no H200")
     original, output = MODELS / "rmsnorm_linear.onnx", tmp_path / "fast.onnx"
     report = mirage_onnx.optimize(original, output, target="local").report
     (region,) = (r for r in report["regions"] if r["status"] == "replaced")

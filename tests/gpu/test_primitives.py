@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from mirage_onnx.target import H200
-from mirage_onnx.tune.device import Gpu, present_target
+from mirage_onnx.tune.device import Gpu
 from tests.support.primitives import CASES, GROUPS, matrix, record
 from tests.support.primitives.case import differences
 from tests.support.primitives.run import run_on_gpu
@@ -27,10 +27,8 @@ REPEATS = 5
 
 
 @pytest.fixture(scope="module")
-def emulated(tmp_path_factory):
+def emulated(tmp_path_factory, h200):
     """Case -> outputs, made in a process without a CUDA driver."""
-    if present_target() is not H200:
-        pytest.skip("the GPU is no H200")
     to = tmp_path_factory.mktemp("primitives") / "emulated.npz"
     command = [sys.executable, "-m", "tests.support.primitives.run", str(to)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=300)

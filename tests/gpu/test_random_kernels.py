@@ -4,13 +4,14 @@ import os
 from collections import Counter
 
 import pytest
+from random_kernel_boxes import windowed
 from random_kernel_run import emitted, judged, tensors
 from random_kernels import random_kernel
 
 from mirage_onnx.codegen.compile import Cubin, compile_many
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.target import H200
-from mirage_onnx.tune.device import Gpu, present_target
+from mirage_onnx.tune.device import Gpu
 
 pytestmark = pytest.mark.gpu
 
@@ -31,10 +32,9 @@ def launched(gpu, subject, images):
         return {n: gpu.get(at[n], x.shape, x.dtype) for n, x in given.items()}
 
 
-def test_random_kernels():
-    if present_target() is not H200:
-        pytest.skip("the GPU is no H200")
-    subjects = [emitted(random_kernel(seed)) for seed in SEEDS]
+@pytest.mark.parametrize("placed", [lambda case: case, windowed], ids=["whole", "boxes"])
+def test_random_kernels(placed, h200):
+    subjects = [emitted(placed(random_kernel(seed))) for seed in SEEDS]
     sources = [s for subject in subjects for s in subject.sources]
     compiled = iter(compile_many(sources, H200, os.cpu_count() or 1))
     gpu = Gpu(H200)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from golden_texts import PROGRAMS
 from readme_graphs import ONE_KERNEL, attention
 
 import mirage_onnx as mi
@@ -17,28 +18,7 @@ from mirage_onnx.graphs.arrays import ALIGNMENT, Library
 from mirage_onnx.target import H200
 
 #: Row kernels: the statistics into workspace, then the scaling.
-TWO_ROW_KERNELS = """\
-ugraph 1
-tensor i0 f16[a0,a1] input
-tensor t0 f32[a0] temp
-tensor o0 f16[a0,a1] output
-kernel k0 grid=a0 cluster=- loop=-
-  %0 = extent[a1] : f32[] post uniform
-  %1 = load i0 imap=a0 cmap=- fmap=- : f16[a0,a1] post vector
-  %2 = cast %1 : f32[a0,a1] post vector
-  %3 = square %2 : f32[a0,a1] post vector
-  %4 = sum[a1] %3 : f32[a0] post uniform
-  %5 = div %4 %0 : f32[a0] post uniform
-  %6 = rsqrt %5 : f32[a0] post uniform
-  save t0 = %6 omap=a0
-kernel k1 grid=a0 cluster=- loop=-
-  %0 = load t0 imap=a0 cmap=- fmap=- : f32[a0] post uniform
-  %1 = load i0 imap=a0 cmap=- fmap=- : f16[a0,a1] post vector
-  %2 = cast %1 : f32[a0,a1] post vector
-  %3 = mul %2 %0 : f32[a0,a1] post vector
-  %4 = cast %3 : f16[a0,a1] post vector
-  save o0 = %4 omap=a0
-"""
+TWO_ROW_KERNELS = PROGRAMS["two_row_kernels"]
 NUMBERS = ["tile=1 cluster=1 loop_tile=0 warps=2 stages=1"] * 2
 
 

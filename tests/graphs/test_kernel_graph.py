@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from refused import refused
 
 import mirage_onnx as mi
 from mirage_onnx.errors import MirageError, RejectionError
@@ -118,15 +119,13 @@ INVALID = {
 @pytest.mark.parametrize("name", INVALID)
 def test_invalid(name):
     options, line = INVALID[name]
-    with pytest.raises(MirageError, match=line) as e:
+    with refused("OPTION_INVALID", line):
         norm_matmul().superoptimize(**options)
-    assert e.value.code == "OPTION_INVALID" and "\n" not in e.value.line()
 
 
 def test_target():
-    with pytest.raises(MirageError) as e:
+    with refused("TARGET_UNKNOWN"):
         norm_matmul().superoptimize(target="a100")
-    assert e.value.code == "TARGET_UNKNOWN"
 
 
 def test_two_results_want_a_mark():
@@ -184,6 +183,5 @@ def test_other_sizes_are_searched(path):
 
 def test_a_damaged_file_is_refused_in_one_line(path):
     path.write_text("{", encoding="utf-8")
-    with pytest.raises(MirageError) as e:
+    with refused("CHECKPOINT"):
         norm_matmul().superoptimize(checkpoint=path)
-    assert e.value.code == "CHECKPOINT" and "\n" not in e.value.line()

@@ -16,9 +16,7 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.graphs.kernel_check import keeps_to
 from mirage_onnx.graphs.restriction import read_restriction
 
-ATTENTION_2024 = """
-import mirage as mi
-graph = mi.new_graph()
+_ATTENTION = """
 Q = graph.new_input(dims=(2, 256, 64), dtype=mi.float16)
 K = graph.new_input(dims=(2, 64, 4096), dtype=mi.float16)
 V = graph.new_input(dims=(2, 4096, 64), dtype=mi.float16)
@@ -27,25 +25,22 @@ E = graph.exp(A)
 S = graph.reduction(E, 2)
 D = graph.div(E, S)
 O = graph.matmul(D, V)
+"""
 
+ATTENTION_2024 = f"""
+import mirage as mi
+graph = mi.new_graph()
+{_ATTENTION}
 new_graphs = mi.superoptimize(graph, griddims=[(2, 16, 1), (2, 16, 4)])
 
 for i, mugraph in enumerate(new_graphs):
-    mugraph.generate_triton_program("generated_program_{}.py".format(i))
+    mugraph.generate_triton_program("generated_program_{{}}.py".format(i))
 """
 
-ATTENTION = """
+ATTENTION = f"""
 import mirage as mi
 graph = mi.new_kernel_graph()
-Q = graph.new_input(dims=(2, 256, 64), dtype=mi.float16)
-K = graph.new_input(dims=(2, 64, 4096), dtype=mi.float16)
-V = graph.new_input(dims=(2, 4096, 64), dtype=mi.float16)
-A = graph.matmul(Q, K)
-E = graph.exp(A)
-S = graph.reduction(E, 2)
-D = graph.div(E, S)
-O = graph.matmul(D, V)
-
+{_ATTENTION}
 optimized_graph = graph.superoptimize(config="attention")
 
 import torch
@@ -107,8 +102,11 @@ def run(text, monkeypatch):
 
 def attention(q, k, v):
     e = np.exp(q.astype(float) @ k.astype(float))
-    result = e / e.sum(axis=2, keepdims=True) @ v.astype(float)
-    return result
+    return e / e.sum(axis=2, keepdims=True) @ v.astype(float)
+
+
+def drawn(rng, *shapes):
+    return [(rng.standard_normal(s) / 3).astype(np.float16) for s in shapes]
 
 
 def error(got, want):
@@ -122,8 +120,7 @@ def test_attention_of_2024(monkeypatch, tmp_path, rng):
     assert found
     names = sorted(os.listdir(tmp_path))
     assert names == sorted(f"generated_program_{i}.py" for i in range(len(found)))
-    shapes = ((2, 256, 64), (2, 64, 4096), (2, 4096, 64))
-    data = [(rng.standard_normal(s) / 3).astype(np.float16) for s in shapes]
+    data = drawn(rng, (2, 256, 64), (2, 64, 4096), (2, 4096, 64))
     want = attention(*data)
     restriction = read_restriction(griddims=[(2, 16, 1), (2, 16, 4)])
     for optimized in found:
@@ -157,9 +154,7 @@ def test_norm_and_matmul(monkeypatch):
 
 
 @pytest.mark.slow
-def test_softmax_without_a_dimension(monkeypatch):
+def test_softmax_without_a_dimension(monkeypatch, rng):
     optimized = run(ARTICLE, monkeypatch)["optimized_graph"]
-    rng = np.random.default_rng(1)
-    shapes = ((64, 1, 128), (64, 128, 4096), (64, 4096, 128))
-    data = [(rng.standard_normal(s) / 3).astype(np.float16) for s in shapes]
+    data = drawn(rng, (64, 1, 128), (64, 128, 4096), (64, 4096, 128))
     assert error(optimized(data)[0], attention(*data)) < 3e-3

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from readme_graphs import attention
+from refused import refused
 
 import mirage_onnx as mi
 from mirage_onnx.errors import MirageError
@@ -80,9 +81,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name):
     build, shapes, line = REFUSED[name]
-    with pytest.raises(MirageError, match=line) as e:
+    with refused("GRAPH_OPERAND", line):
         sizes(build(), *shapes)
-    assert e.value.code == "GRAPH_OPERAND" and "\n" not in e.value.line()
 
 
 def test_inputs_that_nothing_reads_have_a_shape_too():

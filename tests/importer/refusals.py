@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import helper
+from protos import new_node
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import load_model
@@ -11,7 +11,6 @@ F32 = np.float32
 
 
 def refusal(source, **kwargs):
-    """``CODE: detail`` of what loading raises."""
     with pytest.raises(MirageError) as e:
         load_model(source, **kwargs)
     assert e.value.__cause__ is None
@@ -20,6 +19,4 @@ def refusal(source, **kwargs):
 
 
 def relu(bench, **kwargs):
-    return bench.model(
-        helper.make_node("Relu", ["x"], ["y"]), {"x": (F32, [2, 3])}, ["y"], **kwargs
-    )
+    return bench.model(new_node("Relu", "x", "y"), {"x": (F32, [2, 3])}, ["y"], **kwargs)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
+from protos import new_node, typed
 
 from mirage_onnx.importer import atoms, import_model, load_model
 from mirage_onnx.importer.constants import find_atom, numbers
@@ -95,10 +96,10 @@ def test_atoms_of_half_round_to_what_is_stored(value, dims):
 
 def scaled(bench, value, width=80, by_node=False, **attribute):
     """A model that multiplies by a constant; it has a dimension ``width``."""
-    nodes = [helper.make_node("Mul", ["x", "c"], ["y"])]
+    nodes = [new_node("Mul", "x c", "y")]
     if by_node or attribute:
         attribute = attribute or {"value": numpy_helper.from_array(value)}
-        nodes.insert(0, helper.make_node("Constant", [], ["c"], **attribute))
+        nodes.insert(0, new_node("Constant", "", "c", **attribute))
     weights = {} if len(nodes) == 2 else {"c": value}
     return bench.model(nodes, {"x": (value.dtype, [2, width])}, ["y"], weights)
 
@@ -144,8 +145,8 @@ def test_other_forms_of_constant_nodes(bench, attribute, expected):
 
 def test_integers_from_constant_nodes(bench):
     nodes = [
-        helper.make_node("Constant", [], ["axes"], value_ints=[1]),
-        helper.make_node("ReduceSum", ["x", "axes"], ["y"]),
+        new_node("Constant", "", "axes", value_ints=[1]),
+        new_node("ReduceSum", "x axes", "y"),
     ]
     bench.agrees(bench.model(nodes, {"x": (np.float32, [2, 3])}, ["y"]),
                  {"x": np.ones((2, 3), np.float32)})  # fmt: skip
@@ -153,7 +154,7 @@ def test_integers_from_constant_nodes(bench):
 
 def test_an_initializer_that_is_an_input_can_change(bench):
     model = scaled(bench, np.array(0.5, np.float32))
-    model.graph.input.append(helper.make_tensor_value_info("c", 1, []))
+    model.graph.input.append(typed("c", 1, []))
     program = bench.program(model)
     assert program.constants == {} and program.weights == frozenset()
     assert program.inputs == ("x", "c")

@@ -5,15 +5,16 @@ import time
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from protos import new_node
 
 from mirage_onnx.importer import load_model
 from tests.importer.refusals import F32, refusal, relu
 
 
 def test_a_function_that_calls_itself(bench):
-    node = helper.make_node("F", ["x"], ["y"], domain="local")
+    node = new_node("F", "x", "y", domain="local")
     model = bench.model(node, {"x": (F32, [2])}, ["y"], domains=["local"])
-    call = helper.make_node("F", ["a"], ["b"], domain="local")
+    call = new_node("F", "a", "b", domain="local")
     opsets = list(model.opset_import)
     model.functions.append(helper.make_function("local", "F", ["a"], ["b"], [call], opsets))
     assert refusal(model).startswith("MODEL_INVALID: Cycle detected in model-local function")
@@ -46,7 +47,7 @@ def test_too_many_dimensions(bench):
 
 
 def test_a_value_that_fits_into_no_memory(bench):
-    node = helper.make_node("Add", ["x", "w"], ["y"])
+    node = new_node("Add", "x w", "y")
     model = bench.model(node, {"x": (F32, [1 << 30, 1]), "w": (F32, [1 << 30])}, ["y"])
     assert refusal(model) == (
         "MODEL_INVALID: the value 'y' of shape 1073741824x1073741824 fits into no memory"
@@ -55,7 +56,7 @@ def test_a_value_that_fits_into_no_memory(bench):
 
 def test_long_vectors_are_not_followed_as_shapes(bench):
     """onnx takes 5 s and 2 GB to follow a vector of 10^7 elements through one Add."""
-    node = helper.make_node("Add", ["x", "w"], ["y"])
+    node = new_node("Add", "x w", "y")
     model = bench.model(node, {"x": (F32, [1 << 40]), "w": (F32, [1 << 40])}, ["y"])
     start = time.process_time()
     assert load_model(model).tensors["y"].shape == (1 << 40,)
@@ -64,9 +65,9 @@ def test_long_vectors_are_not_followed_as_shapes(bench):
 
 def test_shapes_beside_short_vectors_are_followed(bench):
     nodes = [
-        helper.make_node("Shape", ["x"], ["s"]),
-        helper.make_node("Mul", ["s", "two"], ["ss"]),
-        helper.make_node("Expand", ["one", "ss"], ["y"]),
+        new_node("Shape", "x", "s"),
+        new_node("Mul", "s two", "ss"),
+        new_node("Expand", "one ss", "y"),
     ]
     weights = {"two": np.array([2, 2]), "one": np.ones((1, 1), F32)}
     model = bench.model(nodes, {"x": (F32, [2, 3])}, ["y"], weights)
@@ -74,7 +75,7 @@ def test_shapes_beside_short_vectors_are_followed(bench):
 
 
 def test_sparse_initializers_are_dense_to_their_readers(bench):
-    model = bench.model(helper.make_node("Add", ["x", "w"], ["y"]), {"x": (F32, [2, 3])}, ["y"])
+    model = bench.model(new_node("Add", "x w", "y"), {"x": (F32, [2, 3])}, ["y"])
     sparse = model.graph.sparse_initializer.add(dims=[3])
     sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, F32), "w"))
     sparse.indices.CopyFrom(numpy_helper.from_array(np.array([2]), "places"))
@@ -87,14 +88,14 @@ def test_sparse_initializers_are_dense_to_their_readers(bench):
 
 def test_axes_that_are_an_empty_input(bench):
     """ReduceSum's way to say all axes, where they come at run time."""
-    node = helper.make_node("ReduceSum", ["x", "axes"], ["y"])
+    node = new_node("ReduceSum", "x axes", "y")
     model = bench.model(node, {"x": (F32, [2, 3]), "axes": (np.int64, [0])}, ["y"])
     assert bench.barrier(model).startswith("RANK_UNKNOWN: ReduceSum")
 
 
 def test_mean_variance_normalization(bench):
     """onnx 1.23 fails at its own function for it."""
-    node = helper.make_node("MeanVarianceNormalization", ["x"], ["y"], axes=[0, 1])
+    node = new_node("MeanVarianceNormalization", "x", "y", axes=[0, 1])
     model = bench.model(node, {"x": (F32, [2, 3])}, ["y"])
     assert load_model(model).tensors["y"].shape == (2, 3)
 
@@ -102,8 +103,8 @@ def test_mean_variance_normalization(bench):
 @pytest.mark.parametrize(
     "node",
     [
-        helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft", alpha=[1.0, 2.0]),
-        helper.make_node("LayerNormalization", ["x", "w"], ["y"]),
+        new_node("QuickGelu", "x", "y", domain="com.microsoft", alpha=[1.0, 2.0]),
+        new_node("LayerNormalization", "x w", "y"),
     ],
     ids=lambda n: n.op_type,
 )
@@ -114,6 +115,6 @@ def test_what_onnx_does_not_check_is_a_barrier(bench, node):
 
 
 def test_more_dimensions_than_numpy_broadcasts(bench):
-    node = helper.make_node("Add", ["x", "w"], ["y"])
+    node = new_node("Add", "x w", "y")
     model = bench.model(node, {"x": (F32, [1] * 40), "w": (F32, [1] * 40)}, ["y"])
     assert bench.barrier(model).startswith("OP_FORM: Add: its attributes or shapes do not fit")

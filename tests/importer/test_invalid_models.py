@@ -2,6 +2,7 @@
 
 import numpy as np
 from onnx import helper
+from protos import new_node, typed
 
 from tests.importer.refusals import F32, refusal, relu
 
@@ -20,7 +21,7 @@ def test_undefined_output(bench):
 
 def test_defined_twice(bench):
     model = relu(bench)
-    model.graph.node.append(helper.make_node("Neg", ["x"], ["y"], name="again"))
+    model.graph.node.append(new_node("Neg", "x", "y", name="again"))
     assert refusal(model) == (
         "MODEL_INVALID: the value 'y' is defined twice: node Relu #0 and node 'again'"
     )
@@ -28,7 +29,7 @@ def test_defined_twice(bench):
 
 def test_node_defines_an_input(bench):
     model = relu(bench)
-    model.graph.node.append(helper.make_node("Neg", ["y"], ["x"]))
+    model.graph.node.append(new_node("Neg", "y", "x"))
     assert refusal(model) == (
         "MODEL_INVALID: the value 'x' is defined twice: a graph input and node Neg #1"
     )
@@ -45,11 +46,11 @@ def test_two_initializers(bench):
 
 def test_cycle(bench):
     nodes = [
-        helper.make_node("Relu", ["x"], ["a"], name="before"),
-        helper.make_node("Add", ["a", "d"], ["b"], name="one"),
-        helper.make_node("Neg", ["b"], ["c"]),
-        helper.make_node("Exp", ["c"], ["d"], name="three"),
-        helper.make_node("Abs", ["d"], ["y"], name="after"),
+        new_node("Relu", "x", "a", name="before"),
+        new_node("Add", "a d", "b", name="one"),
+        new_node("Neg", "b", "c"),
+        new_node("Exp", "c", "d", name="three"),
+        new_node("Abs", "d", "y", name="after"),
     ]
     model = bench.model(nodes, {"x": (F32, [2])}, ["y"])
     assert refusal(model) == (
@@ -80,14 +81,14 @@ def test_name_that_is_no_text(tmp_path, bench):
 
 
 def test_shapes(bench):
-    node = helper.make_node("Add", ["x", "w"], ["y"], name="sum")
+    node = new_node("Add", "x w", "y", name="sum")
     model = bench.model(node, {"x": (F32, [2, 3]), "w": (F32, [4])}, ["y"])
     text = refusal(model)
     assert text.startswith("MODEL_INVALID: (op_type:Add, node name: sum): Incompatible")
 
 
 def test_types(bench):
-    node = helper.make_node("Add", ["x", "w"], ["y"])
+    node = new_node("Add", "x w", "y")
     model = bench.model(node, {"x": (F32, [2]), "w": (np.float16, [2])}, ["y"])
     assert refusal(model).startswith("MODEL_INVALID: (op_type:Add): B has inconsistent type")
 
@@ -97,20 +98,20 @@ def test_attributes(bench):
         ({"axis": 1.5}, "Mismatched attribute type"),
         ({"axle": 1}, "Unrecognized attribute: axle for operator Softmax"),
     ):
-        node = helper.make_node("Softmax", ["x"], ["y"], name="s", **attributes)
+        node = new_node("Softmax", "x", "y", name="s", **attributes)
         text = refusal(bench.model(node, {"x": (F32, [2])}, ["y"]))
         assert text.startswith("MODEL_INVALID: node 's': ") and said in text
 
 
 def test_arity(bench):
-    node = helper.make_node("Add", ["x"], ["y"])
+    node = new_node("Add", "x", "y")
     text = refusal(bench.model(node, {"x": (F32, [2])}, ["y"]))
     assert text.startswith("MODEL_INVALID: node Add #0: Node with schema(::Add:14)")
 
 
 def test_wrong_declared_type_of_output(bench):
     model = relu(bench)
-    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", 10, [2, 3]))
+    model.graph.output[0].CopyFrom(typed("y", 10, [2, 3]))
     assert refusal(model).startswith("MODEL_INVALID: (op_type:Relu): Inferred elem type")
 
 
@@ -130,7 +131,7 @@ def test_tensor_of_wrong_size(bench):
 
 
 def test_domain_without_import(bench):
-    node = helper.make_node("Foo", ["x"], ["y"], domain="my.domain", name="f")
+    node = new_node("Foo", "x", "y", domain="my.domain", name="f")
     assert refusal(bench.model(node, {"x": (F32, [2])}, ["y"])) == (
         "MODEL_INVALID: node 'f' is of domain 'my.domain', which the model does not import"
     )

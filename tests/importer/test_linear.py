@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from protos import typed
 
 few = settings(max_examples=25, deadline=None)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -106,7 +106,7 @@ def test_fused_matmul_with_moved_batch_is_refused(bench):
     model, _ = bench.one(
         "FusedMatMul", normal(0, (2, 3, 4), (3, 4, 2)), domain="com.microsoft", transBatchA=1
     )
-    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y0", 1, [3, 2, 2]))
+    model.graph.output[0].CopyFrom(typed("y0", 1, [3, 2, 2]))
     assert bench.barrier(model).startswith("OP_FORM: FusedMatMul: transBatchA and transBatchB")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from protos import new_node, typed
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import atoms, import_model, load_model
@@ -106,15 +107,15 @@ def test_damaged(tmp_path):
 def test_stale_shapes(bench):
     """Declared shapes that contradict the operators are no reason."""
     model = relu(bench)
-    model.graph.node.append(helper.make_node("Neg", ["y"], ["z"]))
-    model.graph.value_info.append(helper.make_tensor_value_info("y", 1, [7, 7]))
-    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", 1, [9]))
+    model.graph.node.append(new_node("Neg", "y", "z"))
+    model.graph.value_info.append(typed("y", 1, [7, 7]))
+    model.graph.output[0].CopyFrom(typed("z", 1, [9]))
     program = bench.program(model)
     assert program.tensors["y"].shape == program.tensors["z"].shape == (2, 3)
 
 
 def test_nodes_in_any_order(bench):
-    nodes = [helper.make_node("Relu", ["a"], ["y"]), helper.make_node("Neg", ["x"], ["a"])]
+    nodes = [new_node("Relu", "a", "y"), new_node("Neg", "x", "a")]
     model = bench.model(nodes, {"x": (F32, [2])}, ["y"])
     loaded = load_model(model)
     assert loaded.order == (1, 0)
@@ -126,9 +127,9 @@ def test_nodes_in_any_order(bench):
 def test_operators_after_an_unknown_one(bench):
     """Nothing is known of their types: that is a reason, not an error."""
     nodes = [
-        helper.make_node("Foo", ["x"], ["a"], domain="my.domain"),
-        helper.make_node("Relu", ["a"], ["y"]),
-        helper.make_node("Add", ["y", "x"], ["z"]),
+        new_node("Foo", "x", "a", domain="my.domain"),
+        new_node("Relu", "a", "y"),
+        new_node("Add", "y x", "z"),
     ]
     model = bench.model(nodes, {"x": (F32, [2])}, ["z"], domains=["my.domain"])
     assert bench.barrier(model, 0) == "CUSTOM_DOMAIN: Foo: belongs to domain 'my.domain'"
@@ -139,17 +140,17 @@ def test_operators_after_an_unknown_one(bench):
 def test_declared_output_of_an_unknown_operator(bench):
     model = bench.model(
         [
-            helper.make_node("Foo", ["x"], ["a"], domain="my.domain"),
-            helper.make_node("Relu", ["a"], ["y"]),
+            new_node("Foo", "x", "a", domain="my.domain"),
+            new_node("Relu", "a", "y"),
         ],
         {"x": (F32, [2])}, ["y"], domains=["my.domain"],
     )  # fmt: skip
-    model.graph.value_info.append(helper.make_tensor_value_info("a", 1, [5]))
+    model.graph.value_info.append(typed("a", 1, [5]))
     assert bench.program(model).nodes[1].barrier is None
 
 
 def test_default_domain_by_its_other_name(bench):
-    node = helper.make_node("Relu", ["x"], ["y"], domain="ai.onnx")
+    node = new_node("Relu", "x", "y", domain="ai.onnx")
     model = bench.model(node, {"x": (F32, [2])}, ["y"])
     bench.agrees(model, {"x": np.array([-1, 2], F32)})
 
@@ -224,9 +225,9 @@ def test_large_weights_are_not_copied(bench, monkeypatch):
         lambda m, **k: sizes.append(m.ByteSize()) or infer(m, **k),
     )  # fmt: skip
     weight = np.ones((512, 512), F32)
-    constant = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(weight))
-    node = helper.make_node("MatMul", ["x", "w"], ["a"])
-    last = helper.make_node("Add", ["a", "c"], ["y"])
+    constant = new_node("Constant", "", "c", value=numpy_helper.from_array(weight))
+    node = new_node("MatMul", "x w", "a")
+    last = new_node("Add", "a c", "y")
     model = bench.model([constant, node, last], {"x": (F32, [512, 512])}, ["y"], {"w": weight})
     program = bench.program(model)
     assert sizes and max(sizes) < 2000

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from protos import new_node, typed
 
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir.dtype import DType
@@ -13,10 +14,10 @@ F32 = np.float32
 
 def test_every_name_has_a_tensor(bench):
     nodes = [
-        helper.make_node("Shape", ["x"], ["s"]),
-        helper.make_node("Gather", ["s", "i"], ["d"]),
-        helper.make_node("MatMul", ["x", "w"], ["a"]),
-        helper.make_node("TopK", ["a", "k"], ["top", "at"]),
+        new_node("Shape", "x", "s"),
+        new_node("Gather", "s i", "d"),
+        new_node("MatMul", "x w", "a"),
+        new_node("TopK", "a k", "top at"),
     ]
     model = bench.model(
         nodes, {"x": (np.float16, [2, 4])}, ["top", "d"],
@@ -31,7 +32,7 @@ def test_every_name_has_a_tensor(bench):
 
 
 def test_symbolic_dimensions_keep_their_names(bench):
-    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    node = new_node("MatMul", "x w", "y")
     model = bench.model(node, {"x": (F32, ["batch", None, 4])}, ["y"], {"w": np.ones((4, 8), F32)})
     tensors = load_model(model).tensors
     assert tensors["y"].shape[0] == tensors["x"].shape[0] == "batch"
@@ -42,10 +43,10 @@ def test_symbolic_dimensions_keep_their_names(bench):
 def test_shapes_computed_in_the_graph(bench):
     """Inference follows Shape -> Slice -> Concat -> Reshape by value."""
     nodes = [
-        helper.make_node("Shape", ["x"], ["s"]),
-        helper.make_node("Slice", ["s", "zero", "one"], ["head"]),
-        helper.make_node("Concat", ["head", "tail"], ["target"], axis=0),
-        helper.make_node("Reshape", ["x", "target"], ["y"]),
+        new_node("Shape", "x", "s"),
+        new_node("Slice", "s zero one", "head"),
+        new_node("Concat", "head tail", "target", axis=0),
+        new_node("Reshape", "x target", "y"),
     ]
     model = bench.model(
         nodes, {"x": (F32, [2, 12])}, ["y"],
@@ -60,13 +61,13 @@ def test_shapes_computed_in_the_graph(bench):
      (TensorProto.STRING, None), (TensorProto.BOOL, DType.BOOL)],
 )  # fmt: skip
 def test_types(bench, onnx_type, dtype):
-    node = helper.make_node("Identity", ["x"], ["y"])
+    node = new_node("Identity", "x", "y")
     tensors = load_model(bench.model(node, {"x": (onnx_type, [2])}, ["y"])).tensors
     assert tensors["y"] == Tensor("y", dtype, (2,))
 
 
 def test_sequences_have_no_shape(bench):
-    node = helper.make_node("SequenceConstruct", ["x"], ["y"])
+    node = new_node("SequenceConstruct", "x", "y")
     tensors = load_model(bench.model(node, {"x": (F32, [2])}, ["y"])).tensors
     assert tensors["y"] == Tensor("y", None, None)
 
@@ -74,16 +75,16 @@ def test_sequences_have_no_shape(bench):
 def test_names_of_dimensions(bench):
     """Those that inference finds go before those of the file, and these before new ones."""
     nodes = [
-        helper.make_node("Relu", ["x"], ["a"]),
-        helper.make_node("NonZero", ["x"], ["b"]),
-        helper.make_node("Cast", ["b"], ["c"], to=TensorProto.FLOAT),
-        helper.make_node("Foo", ["x"], ["d"], domain="my.domain"),
-        helper.make_node("NonZero", ["d"], ["e"]),
+        new_node("Relu", "x", "a"),
+        new_node("NonZero", "x", "b"),
+        new_node("Cast", "b", "c", to=TensorProto.FLOAT),
+        new_node("Foo", "x", "d", domain="my.domain"),
+        new_node("NonZero", "d", "e"),
     ]
     model = bench.model(nodes, {"x": (F32, ["n", 4])}, ["e"], domains=["my.domain"])
     for name, shape in (("a", ["unk__0", 4]), ("b", [2, "found"]), ("d", ["n", "unk__1"])):
         kind = TensorProto.INT64 if name == "b" else TensorProto.FLOAT
-        model.graph.value_info.append(helper.make_tensor_value_info(name, kind, shape))
+        model.graph.value_info.append(typed(name, kind, shape))
     tensors = load_model(model).tensors
     assert [tensors[k].shape for k in "abcd"] == [
         ("n", 4),
@@ -95,7 +96,7 @@ def test_names_of_dimensions(bench):
 
 
 def test_unknown_rank(bench):
-    node = helper.make_node("Relu", ["x"], ["y"])
+    node = new_node("Relu", "x", "y")
     model = bench.model(node, {"x": (F32, [2])}, ["y"])
     model.graph.input[0].type.tensor_type.ClearField("shape")
     assert load_model(model).tensors["x"] == Tensor("x", DType.F32, None)
@@ -104,8 +105,8 @@ def test_unknown_rank(bench):
 
 def test_operator_whose_inference_crashes(bench):
     nodes = [
-        helper.make_node("Foo", ["x"], ["u"], domain="my.domain"),
-        helper.make_node("RegexFullMatch", ["u"], ["y"], pattern="a"),
+        new_node("Foo", "x", "u", domain="my.domain"),
+        new_node("RegexFullMatch", "u", "y", pattern="a"),
     ]
     model = bench.model(nodes, {"x": (F32, [2])}, ["y"], opset=20, domains=["my.domain"])
     assert load_model(model).tensors["y"] == Tensor("y", None, None)
@@ -114,12 +115,12 @@ def test_operator_whose_inference_crashes(bench):
 def test_functions_that_onnx_cannot_look_into(bench):
     """A body may hold what only ONNX Runtime knows; outside it types go on where declared."""
     body = [
-        helper.make_node("SimplifiedLayerNormalization", ["a", "a"], ["u"]),
-        helper.make_node("Relu", ["u"], ["b"]),
+        new_node("SimplifiedLayerNormalization", "a a", "u"),
+        new_node("Relu", "u", "b"),
     ]
     nodes = [
-        helper.make_node("F", ["x"], ["u"], domain="my.domain"),
-        helper.make_node("Relu", ["x"], ["y"]),
+        new_node("F", "x", "u", domain="my.domain"),
+        new_node("Relu", "x", "y"),
     ]
     model = bench.model(nodes, {"x": (F32, [2])}, ["u", "y"], domains=["my.domain"])
     opsets = [helper.make_opsetid("", 20)]
@@ -129,8 +130,8 @@ def test_functions_that_onnx_cannot_look_into(bench):
 
 
 def test_functions_that_onnx_can_look_into(bench):
-    body = [helper.make_node("Transpose", ["a"], ["b"])]
-    node = helper.make_node("F", ["x"], ["y"], domain="my.domain")
+    body = [new_node("Transpose", "a", "b")]
+    node = new_node("F", "x", "y", domain="my.domain")
     model = bench.model(node, {"x": (F32, [2, 3])}, ["y"], domains=["my.domain"])
     opsets = [helper.make_opsetid("", 20)]
     model.functions.append(helper.make_function("my.domain", "F", ["a"], ["b"], body, opsets))
@@ -138,5 +139,5 @@ def test_functions_that_onnx_can_look_into(bench):
 
 
 def test_negative_dimensions_are_unknown(bench):
-    model = bench.model(helper.make_node("Relu", ["x"], ["y"]), {"x": (F32, [-1, 3])}, ["y"])
+    model = bench.model(new_node("Relu", "x", "y"), {"x": (F32, [-1, 3])}, ["y"])
     assert load_model(model).tensors["x"].shape == ("x:0", 3)

@@ -1,7 +1,6 @@
 """The normal form of terms: which spellings are one term, and which must stay apart."""
 
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +70,7 @@ def mean(axes, x):
     return Expr(t.mul(t.power(t.extent(names), -1), total))
 
 
-SCOPE: dict[str, Any] = {
+SCOPE = {
     **{op: (lambda *a, op=op: call(op, *a)) for op in ELEMENTWISE},
     "x": Expr(t.input_("x", "ij")), "y": Expr(t.input_("y", "ij")),
     "v": Expr(t.input_("v", "i")), "w": Expr(t.input_("w", "jk")),
@@ -234,7 +233,7 @@ def in_numpy(text, x, sizes):
     """The text as plain numpy over [i, j]; reductions are not translated."""
     if any(word in text for word in ("sum", "mean", "rmax", "n(", "w")):
         return None
-    scope: dict[str, Any] = {op: e.fn for op, e in ELEMENTWISE.items()}
+    scope = {op: e.fn for op, e in ELEMENTWISE.items()}
     scope |= {"x": x["x"], "y": x["y"], "v": x["v"][:, None], "q": lambda a, b: a / b, "pi": np.pi}
     scope |= {"relu": lambda a: np.maximum(a, 0)}
     value = eval(text, {"__builtins__": {}}, scope)

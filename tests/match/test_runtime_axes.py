@@ -14,7 +14,6 @@ from small_models import Net
 
 from mirage_onnx.errors import REJECTIONS, RejectionError
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.ir.region import Region
 from mirage_onnx.match.cuts import find_candidates
 from mirage_onnx.match.runtime_axes import at_sizes
 from mirage_onnx.verify.domain import Float64
@@ -26,15 +25,15 @@ Shape = tuple[int | str, ...]
 Grow = Callable[[Net, st.DrawFn, str, Shape], tuple[str, Shape]]
 
 
-def _pick(draw: st.DrawFn, n: int) -> int:
+def _pick(draw, n):
     return draw(st.integers(0, n - 1))
 
 
-def _unary(net: Net, draw: st.DrawFn, x: str, shape: Shape) -> tuple[str, Shape]:
+def _unary(net, draw, x, shape):
     return (net.Sigmoid, net.Tanh)[_pick(draw, 2)](x), shape
 
 
-def _binary(net: Net, draw: st.DrawFn, x: str, shape: Shape) -> tuple[str, Shape]:
+def _binary(net, draw, x, shape):
     """With an input of some of the dimensions, others of which are 1."""
     kept = [1 if _pick(draw, 4) == 0 else d for d in shape[_pick(draw, len(shape)) :]]
     if any("*" in str(d) for d in kept):
@@ -42,12 +41,12 @@ def _binary(net: Net, draw: st.DrawFn, x: str, shape: Shape) -> tuple[str, Shape
     return net.Add(x, net.input(*kept)), shape
 
 
-def _transpose(net: Net, draw: st.DrawFn, x: str, shape: Shape) -> tuple[str, Shape]:
+def _transpose(net, draw, x, shape):
     order = draw(st.permutations(range(len(shape))))
     return net.Transpose(x, perm=order), tuple(shape[k] for k in order)
 
 
-def _reshape(net: Net, draw: st.DrawFn, x: str, shape: Shape) -> tuple[str, Shape]:
+def _reshape(net, draw, x, shape):
     """Join two neighbours, or split a fixed dimension."""
     k = _pick(draw, len(shape))
     new, target = list(shape), [0 if isinstance(d, str) else d for d in shape]
@@ -64,17 +63,17 @@ def _reshape(net: Net, draw: st.DrawFn, x: str, shape: Shape) -> tuple[str, Shap
     return net.Reshape(x, target), tuple(new)
 
 
-def _norm(net: Net, draw: st.DrawFn, x: str, shape: Shape) -> tuple[str, Shape]:
+def _norm(net, draw, x, shape):
     return net.Mul(x, net.ReduceMean(net.Mul(x, x), [_pick(draw, len(shape))])), shape
 
 
-def _contract(net: Net, draw: st.DrawFn, x: str, shape: Shape) -> tuple[str, Shape]:
+def _contract(net, draw, x, shape):
     if isinstance(shape[-1], str):
         return _norm(net, draw, x, shape)
     return net.MatMul(x, net.weight(shape[-1], 12)), (*shape[:-1], 12)
 
 
-GROW: tuple[Grow, ...] = (
+GROW = (
     _unary,
     _binary,
     _binary,
@@ -87,9 +86,9 @@ GROW: tuple[Grow, ...] = (
 
 
 @st.composite
-def models(draw: st.DrawFn) -> onnx.ModelProto:
+def models(draw):
     net = Net(np.float32)
-    starts: tuple[Shape, ...] = (("n", "m", 8), ("n", 16), ("n", 4, "m", 8), (1, "m", 8), (3, "n"))
+    starts = (("n", "m", 8), ("n", 16), ("n", 4, "m", 8), (1, "m", 8), (3, "n"))
     shape = draw(st.sampled_from(starts))
     x = net.input(*shape)
     for _ in range(draw(st.integers(3, 8))):
@@ -97,7 +96,7 @@ def models(draw: st.DrawFn) -> onnx.ModelProto:
     return net.model(net.Sigmoid(net.Mul(x, 0.5)))
 
 
-def values_at(model: onnx.ModelProto, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+def values_at(model, sizes):
     """Every tensor of the model in a run at these sizes."""
     rng = np.random.default_rng(0)
     found = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
@@ -120,7 +119,7 @@ def values_at(model: onnx.ModelProto, sizes: dict[str, int]) -> dict[str, np.nda
     return found | feeds | dict(zip(names, session.run(None, feeds), strict=True))
 
 
-def check(region: Region, values: dict[str, np.ndarray]):
+def check(region, values):
     """What a run finds of the sizes is so, and terms and steps compute the values."""
     shapes = [values[i.tensor.name].shape for i in region.inputs]
     assert {a: m.value(shapes) for a, m in region.runtime.items()} == {
@@ -149,7 +148,7 @@ def check(region: Region, values: dict[str, np.ndarray]):
         np.testing.assert_allclose(steps[o.tensor.name], want, rtol=1e-4, atol=1e-4)
 
 
-def check_model(model: onnx.ModelProto) -> int:
+def check_model(model):
     """How many regions have axes that a run counts."""
     program, count = import_model(load_model(model)), 0
     found = find_candidates(program)
@@ -176,7 +175,7 @@ def test_random_programs(model):
     check_model(model)
 
 
-def test_repeated_elements() -> None:
+def test_repeated_elements():
     """A mask that is repeated to a shape which the model computes; one that would be stored so."""
     net = Net(np.float32)
     x, mask = net.input("n", 4, "m"), net.input("n", 4, 1)

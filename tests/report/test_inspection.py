@@ -17,7 +17,6 @@ def draw(parts):
     console = Console(file=io.StringIO(), width=160, highlight=False, markup=False)
     for part in parts:
         console.print(part)
-    assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 

@@ -5,27 +5,13 @@ import json
 import msgspec
 import numpy as np
 import pytest
-from schema_text import schema_text
+from schema_text import REGION, schema_text
 
 from mirage_onnx.custom_op.compare import Comparison, NodePath
 from mirage_onnx.custom_op.difference import difference
 from mirage_onnx.custom_op.model_check import RegionDifference
 from mirage_onnx.report.schema import check_report, check_verify_report, json_schema
 
-REGION = {
-    "id": "r0",
-    "ops": ["pow", "mean", "linear"],
-    "count": 2,
-    "status": "replaced",
-    "reason": None,
-    "choice": "predicted",
-    "ugraph": "ugraph 1\nkernel k0 grid=a0 cluster=- loop=-\n",
-    "predicted_us": 10.0,
-    "measured_us": None,
-    "baseline_us": 25.0,
-    "search": {"seconds": 1.5, "states": 100, "verified": 3, "stop": "EXHAUSTED"},
-    "proof": {"draws": 3, "bound": 1e-9},
-}
 REPORT = {
     "schema": 1,
     "input": "in.onnx",

@@ -3,29 +3,14 @@
 import io
 
 from rich.console import Console
+from schema_text import REGION
 
 from mirage_onnx.report.schema import check_report, check_verify_report
 from mirage_onnx.report.table import region_table, summary, total_us, verify_tables
 
-SEARCH = {"seconds": 1.5, "states": 100, "verified": 3, "stop": "EXHAUSTED"}
-
 
 def region(**change):
-    return {
-        "id": "r0",
-        "ops": ["node_pow_1", "node_mean", "node_linear"],
-        "count": 2,
-        "status": "replaced",
-        "reason": None,
-        "choice": "predicted",
-        "ugraph": "ugraph 1\nkernel k0 grid=a0 cluster=- loop=-\n",
-        "predicted_us": 10.0,
-        "measured_us": None,
-        "baseline_us": 25.0,
-        "search": SEARCH,
-        "proof": {"draws": 3, "bound": 1e-9},
-        **change,
-    }
+    return REGION | change
 
 
 KEPT = {
@@ -46,7 +31,6 @@ def report(*regions, **change):
 def draw(thing, width=160):
     console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(thing)
-    assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 

@@ -8,6 +8,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from protos import typed
 
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse
 
@@ -48,7 +49,6 @@ def build(layers=1, dtype=np.float16, hidden=HIDDEN):
         weights[f"l{i}_w"] = (rng.standard_normal((hidden, hidden)) / 4).astype(dtype)
         nodes += layer_nodes(i, f"h{i}", f"h{i + 1}")
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    typed = helper.make_tensor_value_info
     model = helper.make_model(
         helper.make_graph(
             nodes,
@@ -111,7 +111,7 @@ def x(rng):
 def make_if(captured, output):
     """An If whose branches read ``captured`` from outside."""
     kind = TensorProto.FLOAT16
-    out = helper.make_tensor_value_info("branch", kind, None)
+    out = typed("branch", kind, None)
     branches = [
         helper.make_graph([helper.make_node(op, [captured], ["branch"])], f"with_{op}", [], [out])
         for op in ("Neg", "Abs")
@@ -128,9 +128,7 @@ def with_if():
     def add(model, captured):
         model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
         model.graph.node.append(make_if(captured, "chosen"))
-        model.graph.output.append(
-            helper.make_tensor_value_info("chosen", TensorProto.FLOAT16, None)
-        )
+        model.graph.output.append(typed("chosen", TensorProto.FLOAT16, None))
         return model
 
     return add

@@ -7,6 +7,7 @@ import pytest
 from exotic_models import EXOTIC, ROWS, WIDTH, with_region
 from model_diff import custom_nodes, unexplained
 from onnx import TensorProto, helper, numpy_helper
+from protos import new_node, typed
 from small_models import run_model
 
 from mirage_onnx import api
@@ -14,7 +15,6 @@ from mirage_onnx import api
 
 @pytest.fixture(scope="module")
 def optimized():
-    """Name -> the optimized model, made once."""
     made = {}
 
     def get(name):
@@ -33,7 +33,6 @@ def test_only_the_region_changes(optimized, name):
 
 
 def run_plainly(model, feeds):
-    """Stock ONNX Runtime without its graph optimizations."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -62,9 +61,7 @@ def test_a_model_without_regions_stays_byte_for_byte():
     """Nothing to replace: the very message, whatever is in it."""
     model = EXOTIC["custom"].build()
     del model.graph.node[:-2]
-    model.graph.input.append(
-        helper.make_tensor_value_info(model.graph.node[0].input[0], TensorProto.FLOAT16, None)
-    )
+    model.graph.input.append(typed(model.graph.node[0].input[0], TensorProto.FLOAT16, None))
     result = api.optimize(model, target="h200").model
     assert result.SerializeToString(deterministic=True) == model.SerializeToString(
         deterministic=True
@@ -119,9 +116,7 @@ def test_a_weight_that_is_an_output_stays():
     """It is read by the region and by the caller; ONNX Runtime then adds in another order."""
     model = with_region()
     weight = next(t for t in model.graph.initializer if list(t.dims) == [WIDTH, WIDTH])
-    model.graph.output.append(
-        helper.make_tensor_value_info(weight.name, TensorProto.FLOAT16, [WIDTH, WIDTH])
-    )
+    model.graph.output.append(typed(weight.name, TensorProto.FLOAT16, [WIDTH, WIDTH]))
     result = api.optimize(model, target="h200", workers=1).model
     assert custom_nodes(result) and unexplained(model, result) == []
     x = np.random.default_rng(0).standard_normal((ROWS, WIDTH)).astype(np.float16)
@@ -137,11 +132,11 @@ def with_computed_shape(model, h):
         [
             helper.make_node("Shape", [model.graph.input[0].name], ["s"], name="shape"),
             helper.make_node("Reshape", [h, "s"], ["flat"], name="flat", allowzero=1),
-            helper.make_node("Neg", ["flat"], ["z"], name="neg"),
+            new_node("Neg", "flat", "z", name="neg"),
         ]
     )
-    model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT16, None))
-    model.graph.output.append(helper.make_tensor_value_info("s", TensorProto.INT64, None))
+    model.graph.output.append(typed("z", TensorProto.FLOAT16, None))
+    model.graph.output.append(typed("s", TensorProto.INT64, None))
 
 
 def test_a_shape_that_is_computed_outside_the_region(rng):

@@ -88,7 +88,6 @@ def test_files_of_a_run_that_goes_on_stay(tmp_path):
 
 
 def whole(out):
-    """The optimized model with all it refers to."""
     model = onnx.load(out)
     names = {t.name: t for t in model.graph.initializer}
     assert BUNDLE_NAME in names

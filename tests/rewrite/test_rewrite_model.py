@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from protos import new_node, typed
 
 from mirage_onnx.rewrite.model import BUNDLE_NAME, function_keys, rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse
@@ -18,7 +19,7 @@ def initializers(model):
 
 
 def add_output(model, name, kind=TensorProto.FLOAT16):
-    model.graph.output.append(helper.make_tensor_value_info(name, kind, None))
+    model.graph.output.append(typed(name, kind, None))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -136,7 +137,7 @@ def test_two_plans_are_two_functions(toy, x):
 
 def test_a_weight_used_elsewhere_stays_in_both_forms(toy, x):
     model = toy.build()
-    model.graph.node.append(helper.make_node("MatMul", ["h0", "l0_w"], ["other"], name="other"))
+    model.graph.node.append(new_node("MatMul", "h0 l0_w", "other", name="other"))
     add_output(model, "other")
     result = rewrite_model(model, [toy.region(0)], toy.bundle)
     assert {"l0_w", "l0_w.kmajor"} <= set(initializers(result))
@@ -214,8 +215,8 @@ def test_unnamed_nodes(toy, x):
 def test_names_that_are_taken_get_a_number(toy, x):
     model = toy.build()
     taken = [
-        helper.make_node("Neg", ["h0"], ["l0_w.kmajor"], name="mirage/0/l0_pow"),
-        helper.make_node("Neg", ["l0_w.kmajor"], ["mirage/0/l0_pow/workspace"], name="n"),
+        new_node("Neg", "h0", "l0_w.kmajor", name="mirage/0/l0_pow"),
+        new_node("Neg", "l0_w.kmajor", "mirage/0/l0_pow/workspace", name="n"),
     ]
     model.graph.node.extend(taken)
     add_output(model, "mirage/0/l0_pow/workspace")
@@ -227,7 +228,6 @@ def test_names_that_are_taken_get_a_number(toy, x):
 
 def test_an_initializer_that_is_a_graph_input_stays(toy, x):
     model = toy.build()
-    typed = helper.make_tensor_value_info
     model.graph.input.append(typed("l0_gamma", TensorProto.FLOAT16, [toy.hidden]))
     model.graph.input.append(typed("unused", TensorProto.FLOAT16, [toy.hidden]))
     model.graph.initializer.append(
@@ -254,9 +254,7 @@ def test_gemm_with_transposed_weight_and_scalar_region(toy, x):
     model = toy.build()
     nodes = {n.name: n for n in model.graph.node}
     nodes["l0_linear"].CopyFrom(
-        helper.make_node(
-            "Gemm", ["l0_scale", "l0_w"], ["h1"], name="l0_linear", transB=1, alpha=0.5
-        )
+        new_node("Gemm", "l0_scale l0_w", "h1", name="l0_linear", transB=1, alpha=0.5)
     )
     region = replace(toy.region(0), weights=(WeightUse("l0_w", (0, 1)),))
     result = rewrite_model(model, [region], toy.bundle)
@@ -268,11 +266,11 @@ def test_three_dimensional_weight(toy, rng):
     w = rng.standard_normal((2, 4, 6)).astype(np.float16)
     model = helper.make_model(
         helper.make_graph(
-            [helper.make_node("MatMul", ["x", "w"], ["m"], name="mm"),
-             helper.make_node("Relu", ["m"], ["y"], name="relu")],
+            [new_node("MatMul", "x w", "m", name="mm"),
+             new_node("Relu", "m", "y", name="relu")],
             "g",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT16, [2, 3, 4])],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT16, [2, 3, 6])],
+            [typed("x", TensorProto.FLOAT16, [2, 3, 4])],
+            [typed("y", TensorProto.FLOAT16, [2, 3, 6])],
             [numpy_helper.from_array(w, "w")],
         ),
         opset_imports=[helper.make_opsetid("ai.onnx", 18)],
@@ -289,7 +287,7 @@ def test_three_dimensional_weight(toy, rng):
 def test_a_region_that_calls_a_function_of_the_model(toy, x):
     model = toy.build()
     square = helper.make_function(
-        "lib", "Square", ["a"], ["b"], [helper.make_node("Mul", ["a", "a"], ["b"])],
+        "lib", "Square", ["a"], ["b"], [new_node("Mul", "a a", "b")],
         [helper.make_opsetid("", 20)],
     )  # fmt: skip
     model.functions.append(square)

@@ -92,7 +92,7 @@ def test_a_rule_that_looks_at_no_condition_is_noticed():
             joins(axiom, i.lhs, i.rhs, i.axes)
 
 
-# -- the language of the table ---------------------------------------------------------------------
+# -- the language of the table
 
 
 @pytest.mark.parametrize("text", ["k is odd", "m := rmax[k](s)", "x in", "j = = k"])

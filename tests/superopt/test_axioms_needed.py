@@ -1,14 +1,11 @@
 """Each golden program names the axioms it needs: without any one of them it is not derived.
 
-Derivation does not depend on predicted times, so the first table changes with the axioms only. The
-second is of whole searches. ``python bench/axioms.py`` prints both.
+Derivation does not depend on predicted times, so the table changes with the axioms only.
 """
 
 import pytest
-from axiom_needs import best_us, is_found, searched
 from golden_derivations import is_derived, needed
 from goldens import GOLDENS
-from search_programs import PROGRAMS
 
 GOLDEN = {g.name: g for g in GOLDENS}
 
@@ -41,10 +38,6 @@ NOT_DERIVED = {
     "log_softmax": "as softmax_rows",
 }
 
-#: Program of ``search_programs`` -> the axioms without which its best candidate is not found, and
-#: nothing as fast is.
-FOUND_NEEDS = {"attention": ("pull-out", "running-maximum")}
-
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_golden_is_derived_from_the_axioms_that_it_needs(name):
@@ -61,17 +54,3 @@ def test_a_golden_outside_of_the_space(name):
 
 def test_every_golden_is_in_a_table():
     assert sorted(GOLDEN) == sorted([*NEEDS, *NOT_DERIVED])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "axiom"), [(name, a) for name, found in FOUND_NEEDS.items() for a in found]
-)
-def test_the_best_program_is_not_found_without(name, axiom):
-    best, less = searched(name), searched(name, axiom)
-    assert not is_found(best.candidates[0].candidate.ugraph, less)
-    assert best_us(less) > best_us(best)
-
-
-def test_the_programs_of_the_table_exist():
-    assert set(FOUND_NEEDS) <= set(PROGRAMS)

@@ -4,8 +4,6 @@ The expected texts are what the search of this commit finds first; that each hol
 asked for by itself.
 """
 
-from collections.abc import Callable
-
 import pytest
 from found_programs import found, wrong
 from op_by_op import op_by_op_us
@@ -25,14 +23,13 @@ QUICK = frozenset({
 })  # fmt: skip
 
 #: Tests that a program fails today, each with the reason. Whoever mends one deletes its line.
-OPEN: dict[tuple[str, str], str] = {
-    ("groupnorm_linear", "test_the_discovery"): "the best has 3 kernels, 2 are asked for",
-    ("whole_mlp", "test_the_discovery"): "at 57.0 us the loop with 3 loses to 54.6 without",
+OPEN = {
+    ("whole_mlp", "test_the_discovery"): "at 88.4 us the loop with 3 loses to 85.0 without",
     ("batchnorm_linear", "test_it_beats_the_operations_one_by_one"): "4.6 % slower: reads of L2",
 }
 
 
-def each_program(test: Callable[..., None]) -> Callable[..., None]:
+def each_program(test):
     """Parametrises a test over all programs, with marks for slow and for open ones."""
     programs = []
     for name in PROGRAMS:
@@ -45,14 +42,14 @@ def each_program(test: Callable[..., None]) -> Callable[..., None]:
 
 
 @each_program
-def test_all_of_the_space_is_searched(name: str):
+def test_all_of_the_space_is_searched(name):
     report = found(name).report
     assert report.stop is Stop.EXHAUSTED, (report.stop, report.states, report.pruned)
     assert report.verified > 0, report.refused
 
 
 @each_program
-def test_candidates_are_proven_and_in_order(name: str):
+def test_candidates_are_proven_and_in_order(name):
     candidates = found(name).candidates
     assert candidates
     costs = [v.candidate.predicted_us for v in candidates]
@@ -66,7 +63,7 @@ def test_candidates_are_proven_and_in_order(name: str):
 
 
 @each_program
-def test_candidates_are_right_on_hard_inputs(name: str):
+def test_candidates_are_right_on_hard_inputs(name):
     """By another interpreter, at other extents than the proof."""
     region = PROGRAMS[name]()
     graphs = {print_ugraph(v.candidate.ugraph): v.candidate.ugraph for v in found(name).candidates}
@@ -75,13 +72,13 @@ def test_candidates_are_right_on_hard_inputs(name: str):
 
 
 @each_program
-def test_the_discovery(name: str):
+def test_the_discovery(name):
     assert EXPECTED[name].missing([v.candidate.ugraph for v in found(name).candidates]) == ()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["qknorm_rms_attention", "qknorm_layernorm_attention"])
-def test_one_kernel_is_found_too(name: str):
+def test_one_kernel_is_found_too(name):
     """Where several kernels are predicted to be faster than the one that experts write."""
     (best, *_), (alone, *_) = found(name).candidates, found(name, kernels=1).candidates
     (kernel,) = alone.candidate.ugraph.kernels
@@ -90,11 +87,11 @@ def test_one_kernel_is_found_too(name: str):
 
 
 @each_program
-def test_it_beats_the_operations_one_by_one(name: str):
+def test_it_beats_the_operations_one_by_one(name):
     best = found(name).candidates[0].candidate
     assert best.predicted_us < op_by_op_us(PROGRAMS[name](), H200)
 
 
 @each_program
-def test_best_program(name: str, golden):
+def test_best_program(name, golden):
     assert print_ugraph(found(name).candidates[0].candidate.ugraph) == golden

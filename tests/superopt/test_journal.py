@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -203,11 +203,8 @@ def test_threads_write_whole_lines(path):
                 journal.put(f"k{i}", {**VALUE, "i": i})
                 journal.put("k0", {**VALUE, "i": 0})
 
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
     assert keys(path) == list(range(100))
     assert len(path.read_text().splitlines()) == 101
 
@@ -232,7 +229,6 @@ def test_killed_again_and_again(path):
         process = subprocess.Popen(
             [sys.executable, "-c", ENDLESS, str(path)], stdout=subprocess.PIPE, text=True
         )
-        assert process.stdout is not None
         assert int(process.stdout.readline()) >= told
         for _ in range(4):
             told = int(process.stdout.readline()) + 1

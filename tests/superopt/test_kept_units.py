@@ -9,7 +9,7 @@ import pytest
 from search_summaries import after, summary
 from small_models import Net, region_of, search_region
 
-from mirage_onnx.events import Event, SearchProgress
+from mirage_onnx.events import SearchProgress
 from mirage_onnx.superopt import progress
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.hooks import Hooks
@@ -98,7 +98,7 @@ def test_another_process_finds_the_same(path, monkeypatch):
 
 def test_events_of_a_search(path, monkeypatch):
     monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
-    found: list[Event] = []
+    found = []
     result = search_region(REGION, budget_s=60.0, hooks=Hooks(emit=found.append))
     events = [e for e in found if isinstance(e, SearchProgress)]
     assert events and {e.region for e in events} == {REGION.key}

@@ -6,14 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from region_data import exactly, relative_error
+from search_programs import PROGRAMS as SEARCHED
 from small_models import Net, region_of, search_region
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import term
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS
+from mirage_onnx.superopt.choices import Setting
+from mirage_onnx.superopt.result import default_bound
 from mirage_onnx.superopt.search import Bound, Stop, search
-from mirage_onnx.superopt.space import EMITTED
+from mirage_onnx.superopt.space import ALL, EMITTED
+from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS
 from mirage_onnx.superopt.units import Units
 from mirage_onnx.target import H200
 from mirage_onnx.verify.interpret_steps import interpret_steps
@@ -228,3 +232,33 @@ def test_an_output_that_is_an_input_has_no_program():
     result = search_region(copied)
     assert result.candidates == ()
     assert ("an output that is a copy of an input", 1) in result.report.pruned
+
+
+def test_no_numbers_fit_what_is_too_large(monkeypatch):
+    """Kernels that are left out because the smallest tile of a value is too large have none."""
+    large, seen = set(), 0
+    too_large, least_registers = Setting.too_large, Setting._least_registers
+
+    def note_tile(self, place):
+        large.update([(self.roles, place)] if too_large(self, place) else ())
+        return False
+
+    def note_result(self, operands, axis):
+        needed = least_registers(self, operands, axis)
+        large.update([(self.roles, operands)] if needed > MAX_REGISTERS else ())
+        return 0
+
+    monkeypatch.setattr(Setting, "too_large", note_tile)
+    monkeypatch.setattr(Setting, "_least_registers", note_result)
+    units = Units(SEARCHED["groupnorm_linear"](), H200, default_bound(ALL), AXIOMS, ALL)
+    for reads, every in units.outline(units.outputs, 0).derivations.items():
+        out = tuple(
+            (roles, d)
+            for roles, d in every
+            for found in ({(roles, p) for p in d} | {(roles, c.needs[:2]) for c in d.values()},)
+            if found & large
+        )
+        units._made_of[units.outputs, reads] = out
+        seen += len(out)
+        assert not units.run(units.outputs, reads).kernels
+    assert seen > 20

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from program_net import region as region_of_build
 from search_programs import PROGRAMS
-from small_models import prover
+from small_models import Net, prover, region_of
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.text import print_ugraph
@@ -25,7 +25,7 @@ from mirage_onnx.superopt.search_structure import (
     search_proven,
     search_structure,
 )
-from mirage_onnx.superopt.structures import StructureStore, family
+from mirage_onnx.superopt.structures import StructureStore, family, fixed_axes
 from mirage_onnx.target import H200
 
 SCOPE = Scope(H200)
@@ -165,19 +165,33 @@ def test_a_second_size_is_not_searched_but_verified_at_its_own_size():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "small", "large"), [(1, 64, 4096), (1, 4096, 128), (8, 64, 512)]
+    ("tokens", "small", "large"), [(1, 64, 4096), (1, 4096, 128), (8, 64, 512), (8, 256, 512)]
 )
-def test_other_weights_are_searched(tokens, small, large):
-    """With one token every axis is a weight's, and no probe tells what is best at other sizes."""
+def test_far_or_few_weights_are_searched(tokens, small, large):
+    """No probe tells what is best at much larger weights, or where launches decide."""
     store, prove = StructureStore(None, {}), prover()
     first, second = resized(tokens, small, 2 * small), resized(tokens, large, 2 * large)
-    assert first.structure == second.structure
+    assert family(first) == family(second)
     search_structure(first, SCOPE, prove, store)
     known = search_structure(second, SCOPE, prove, store)
+    assert known.report.states > 0
     fresh = search(second, H200, prove)
     assert known.candidates[0].candidate == fresh.candidates[0].candidate
-    assert family(first) != family(second)
-    assert all(store.get(family(r)) for r in (first, second))
+    entry = store.get(family(first))
+    assert entry is not None and entry.probed == (first.extents, second.extents)
+    assert search_structure(first, SCOPE, prove, store).report.states == 0
+
+
+@pytest.mark.parametrize(("hidden", "inner"), [(1024, 4096), (8192, 2816)])
+def test_weights_of_nearly_the_same_size_are_not(hidden, inner):
+    store, prove = StructureStore(None, {}), prover()
+    search_structure(resized(8, 2048, 8192), SCOPE, prove, store)
+    second = resized(100, hidden, inner)
+    known = search_structure(second, SCOPE, prove, store)
+    assert known.report.states == 0 < known.report.verified
+    (fresh, *_) = search(second, H200, prove).candidates
+    best = known.candidates[0].candidate.predicted_us
+    assert best <= fresh.candidate.predicted_us * (1 + WORSE)
 
 
 def test_only_what_is_wanted_is_verified():
@@ -247,7 +261,25 @@ def test_probe_shapes():
     region = PROGRAMS["rmsnorm_linear"]()
     (row,) = set(region.extents) - weight_axes(region)
     shapes = [{**region.extents, row: n} for n in (2, 16, 256, 4096)]
-    assert list(probe_shapes(region, PROBES)) == shapes
-    assert list(probe_shapes(region, (region.extents[row], 16))) == [shapes[1]]
+    least = {a: 2 if a == row else n // 4 for a, n in region.extents.items()}
+    assert list(probe_shapes(region, PROBES)) == [*shapes, least]
+    own = region.extents[row]
+    assert list(probe_shapes(region, (own, 16))) == [shapes[1], {**least, row: own}]
     free = PROGRAMS["softmax_rows"]()
     assert list(probe_shapes(free, (7,))) == [{**free.extents, a: 7} for a in ("a0", "a1")]
+
+
+def test_parts_of_dimensions_keep_their_sizes():
+    """Where another part begins, and how wide a part is, makes another family."""
+
+    def part(first, rows=6):
+        net = Net()
+        x = net.Slice(net.input(rows, 96), [first], [first + 32], [1])
+        return region_of(net.model(net.rms(net.Concat(net.Exp(x), x, axis=-1))))
+
+    region = part(32)
+    families = {family(r) for r in (region, part(64), part(0), part(32, 7))}
+    assert len(families) == 3 and family(part(32, 7)) == family(region)
+    free = {a for shape in probe_shapes(region, PROBES) for a in shape
+            if shape[a] != region.extents[a]}  # fmt: skip
+    assert free == set(region.extents) - fixed_axes(region) and len(free) == 1

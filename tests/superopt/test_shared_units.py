@@ -5,10 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from search_programs import PROGRAMS
@@ -37,11 +35,11 @@ SHORT = replace(default_bound(ALL), states=40)
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[WorkerProcess]:
+def started(monkeypatch):
     """The workers that were started, which is at once; the hashes of each differ from ours."""
-    found: list[WorkerProcess] = []
+    found = []
 
-    def start(module: str) -> WorkerProcess:
+    def start(module):
         monkeypatch.setenv("PYTHONHASHSEED", str(7 + len(found)))
         found.append(worker := WorkerProcess(module))
         return worker
@@ -52,11 +50,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[WorkerProcess]:
 
 
 @pytest.fixture
-def shared(monkeypatch: pytest.MonkeyPatch, started: list[WorkerProcess]) -> list[Job]:
+def shared(monkeypatch, started):
     """Every other job that the search wants next waits for a worker; those that workers found."""
     claim, result, asked, found = UnitPool.claim, UnitPool.result, set[Job](), list[Job]()
 
-    def wait(pool: UnitPool, job: Job) -> Job | None:
+    def wait(pool, job):
         if job not in asked:
             asked.add(job)
             if len(asked) % 2:
@@ -65,7 +63,7 @@ def shared(monkeypatch: pytest.MonkeyPatch, started: list[WorkerProcess]) -> lis
                 until(lambda: job in pool._begun or not any(t.is_alive() for t in attended))
         return claim(pool, job)
 
-    def note(pool: UnitPool, job: Job, seconds: float) -> Any:
+    def note(pool, job, seconds):
         answer = result(pool, job, seconds)
         found.extend([job] * (answer is not None))
         return answer
@@ -75,12 +73,12 @@ def shared(monkeypatch: pytest.MonkeyPatch, started: list[WorkerProcess]) -> lis
     return found
 
 
-def searched(name: str, **options: Any) -> tuple[Any, ...]:
+def searched(name, **options):
     options = {"bound": None, "budget_s": 600.0, **options}
     return summary(search(PROGRAMS[name](), H200, prover(), space=ALL, **options))
 
 
-def is_gone(pid: int) -> bool:
+def is_gone(pid):
     """A process that nobody waits for stays as a zombie."""
     try:
         return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
@@ -88,7 +86,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def until(holds: Callable[[], bool]) -> None:
+def until(holds):
     end = time.monotonic() + LONG_S
     while not holds():
         assert time.monotonic() < end
@@ -107,16 +105,14 @@ def until(holds: Callable[[], bool]) -> None:
         ("layernorm_linear", SHORT, Stop.STATE_LIMIT),
     ],
 )
-def test_any_number_of_workers_gives_the_same(
-    name: str, bound: Bound | None, stop: Stop, shared: list[Job]
-) -> None:
+def test_any_number_of_workers_gives_the_same(name, bound, stop, shared):
     alone = searched(name, bound=bound)
     assert alone[4] is stop and alone[0]
     assert searched(name, bound=bound, workers=2) == alone
     assert {isinstance(what, Depth) for _, what in shared} == {True, False}
 
 
-def test_what_workers_find_is_what_is_found_here(started: list[WorkerProcess]) -> None:
+def test_what_workers_find_is_what_is_found_here(started):
     """Every outline and every unit of the output of a region, by two workers."""
     region, bound = PROGRAMS["layernorm_linear"](), default_bound(ALL)
     here = Units(region, H200, bound, AXIOMS, ALL)
@@ -126,12 +122,11 @@ def test_what_workers_find_is_what_is_found_here(started: list[WorkerProcess]) -
         outline = here.outline(units.outputs)
         assert units.outline(units.outputs) == outline
         assert list(units.outline(units.outputs).derivations) == list(outline.derivations)
-        jobs: list[Job] = [(units.outputs, reads) for reads in outline.derivations]
+        jobs = [(units.outputs, reads) for reads in outline.derivations]
         values = sorted({c for reads in outline.derivations for c in reads})
         jobs += [job for c in values for job in here.jobs((c,), None)]
         for job in jobs:
             units.offer(0.0, job)
-        assert units._pool is not None
         for job in jobs:
             classes, what = job
             with units._pool._changed:
@@ -151,7 +146,7 @@ def test_what_workers_find_is_what_is_found_here(started: list[WorkerProcess]) -
     assert all(is_gone(w.pid) for w in started)
 
 
-def test_journal_is_the_same(tmp_path: Path, shared: list[Job]) -> None:
+def test_journal_is_the_same(tmp_path, shared):
     one, two = tmp_path / "one", tmp_path / "two"
     for path, workers in ((one, 1), (two, 2)):
         with Journal(path, {"target": "h200"}) as journal:
@@ -159,10 +154,8 @@ def test_journal_is_the_same(tmp_path: Path, shared: list[Job]) -> None:
     assert shared and one.read_bytes() == two.read_bytes()
 
 
-def test_nothing_kept_is_given_to_a_worker(
-    tmp_path: Path, started: list[WorkerProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    offered: list[Job] = []
+def test_nothing_kept_is_given_to_a_worker(tmp_path, started, monkeypatch):
+    offered = []
     monkeypatch.setattr(UnitPool, "offer", lambda pool, floor_us, job: offered.append(job))
     with Journal(tmp_path / "journal", {"target": "h200"}) as journal:
         first = searched("rmsnorm_linear", workers=2, hooks=Hooks(journal))
@@ -172,7 +165,7 @@ def test_nothing_kept_is_given_to_a_worker(
     assert {job for job in offered if not isinstance(job[1], Depth)} < before
 
 
-def test_a_short_search_starts_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_search_starts_no_worker(monkeypatch):
     monkeypatch.setattr(unit_pool, "START_AFTER_S", LONG_S)
     monkeypatch.setattr(unit_pool, "WorkerProcess", None)
     start = time.monotonic()
@@ -180,13 +173,11 @@ def test_a_short_search_starts_no_worker(monkeypatch: pytest.MonkeyPatch) -> Non
     assert time.monotonic() - start < LONG_S
 
 
-def test_a_worker_that_is_killed_changes_nothing(
-    shared: list[Job], started: list[WorkerProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_is_killed_changes_nothing(shared, started, monkeypatch):
     alone, send = searched("layernorm_linear"), WorkerProcess.send
-    sent: list[WorkerProcess] = []
+    sent = []
 
-    def send_and_kill(worker: WorkerProcess, value: object) -> None:
+    def send_and_kill(worker, value):
         send(worker, value)
         sent.append(worker)
         if len(sent) == 4:
@@ -198,14 +189,11 @@ def test_a_worker_that_is_killed_changes_nothing(
     assert len(sent) >= 4 and len(started) == 1 and len(shared) >= 1
 
 
-def test_a_worker_of_another_source_is_not_used(
-    started: list[WorkerProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_of_another_source_is_not_used(started, monkeypatch):
     alone = searched("rmsnorm_linear")
     monkeypatch.setattr(unit_pool, "generator_digest", lambda: "another")
     units = SharedUnits(PROGRAMS["rmsnorm_linear"](), H200, Bound(), AXIOMS, ALL, workers=2)
     try:
-        assert units._pool is not None
         units.offer(0.0, units.jobs(units.outputs, None)[0])
         units._pool._threads[0].join(LONG_S)
         assert len(started) == 1 and not units._pool._begun
@@ -214,8 +202,8 @@ def test_a_worker_of_another_source_is_not_used(
     assert searched("rmsnorm_linear", workers=2) == alone
 
 
-def test_what_has_no_pickle_is_searched_here(started: list[WorkerProcess]) -> None:
-    allow: dict[str, Any] = {"allow": lambda kernel, params: True}
+def test_what_has_no_pickle_is_searched_here(started):
+    allow = {"allow": lambda kernel, params: True}
     other = {"axioms": (replace(AXIOMS[0], name="another"), *AXIOMS[1:])}
     for options in (allow, other):
         assert searched("rmsnorm_linear", workers=2, **options)[4] is Stop.EXHAUSTED
@@ -223,9 +211,7 @@ def test_what_has_no_pickle_is_searched_here(started: list[WorkerProcess]) -> No
 
 
 @pytest.mark.parametrize("polls", [0, 20])
-def test_interrupted_no_worker_is_left(
-    polls: int, shared: list[Job], started: list[WorkerProcess]
-) -> None:
+def test_interrupted_no_worker_is_left(polls, shared, started):
     found = searched("layernorm_linear", workers=2, hooks=Hooks(stop=after(polls)))
     assert found[4] is Stop.INTERRUPTED
     assert (started or not polls) and all(is_gone(w.pid) for w in started)
@@ -248,14 +234,13 @@ searched("qknorm_rms_attention", workers=3)
 
 
 @pytest.fixture
-def running() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+def running():
     """A process in the middle of a search, and its workers."""
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
     process = subprocess.Popen(
         [sys.executable, "-c", SEARCH, *folders],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
     )  # fmt: skip
-    assert process.stdout is not None
     pids = [int(process.stdout.readline()) for _ in range(2)]
     yield process, pids
     process.kill()
@@ -263,9 +248,7 @@ def running() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_no_worker_outlives_its_parent(
-    number: signal.Signals, running: tuple[subprocess.Popen[str], list[int]]
-) -> None:
+def test_no_worker_outlives_its_parent(number, running):
     process, pids = running
     until(lambda: not any(map(is_gone, pids)))
     os.killpg(process.pid, number)

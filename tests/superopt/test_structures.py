@@ -31,7 +31,6 @@ def stored(folder):
     store = StructureStore(folder, SETTING)
     store.put(REGION.structure, entry())
     path = store.path(REGION.structure)
-    assert path is not None
     return path
 
 

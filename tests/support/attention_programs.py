@@ -99,7 +99,6 @@ def grouped_query(net):
 
 @entry(ATTENTIONS, SPLIT)
 def multi_query(net):
-    """One query each of 32 heads, all over the same 4096 keys."""
     q, k, v = net.input(HEADS, WIDTH), net.input(KEYS, WIDTH), net.input(KEYS, WIDTH)
     s = net.Mul(net.MatMul(q, net.Transpose(k, perm=[1, 0])), SCALE)
     return _mean(net, s, v)
@@ -107,7 +106,6 @@ def multi_query(net):
 
 @entry(ATTENTIONS, SPLIT)
 def decode(net):
-    """One query over 8192 keys."""
     q, k, v = _keys(net, queries=1, heads=8, keys=8192)
     return _mean(net, _logits(net, q, k), v)
 
@@ -124,7 +122,7 @@ def qknorm_rms_attention(net):
     """Queries and keys are divided by their root mean square; 5 inputs.
 
     In one kernel each block of queries normalises the keys again: predicted 9 % slower than the
-    keys split over the blocks (``test_one_kernel_is_found_too``).
+    keys split over the blocks.
     """
     q, k, v = _keys(net)
     q, k = (net.rms_norm(x, net.weight(WIDTH)) for x in (q, k))

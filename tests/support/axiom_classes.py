@@ -8,15 +8,13 @@ from dataclasses import replace
 from math import prod
 
 from axiom_formulas import BINDERS, SCALED, Formula, FormulaError
-from axiom_spellings import as_formula
 from axiom_values import same
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.superopt.egraph import RUN
+from mirage_onnx.superopt.egraph import RUN, is_part
 
 
 def disagreements(g, numbers):
-    """Nodes whose value is not that of their class."""
     forms = {}
     values = dict(numbers.inputs)
     numbers = replace(numbers, inputs=values)
@@ -54,7 +52,7 @@ def _formula(g, n, forms, numbers):
         children[-1] = _maximum(g, n, forms)
     if None in children:
         return None
-    return as_formula(n, tuple(c for c in children if c is not None))
+    return _as_formula(n, tuple(c for c in children if c is not None))
 
 
 def _maximum(g, n, forms):
@@ -62,5 +60,20 @@ def _maximum(g, n, forms):
     for m in g.nodes(n.children[-1]):
         if m.op in ("rmax", "pmax") and m.attr == n.attr and m.op in BINDERS:
             inner = forms.get(g.find(m.children[0]))
-            return None if inner is None else as_formula(m, (inner,))
+            return None if inner is None else _as_formula(m, (inner,))
     raise AssertionError(f"{n} runs up to no maximum")
+
+
+def _as_formula(node, args):
+    if node.op == t.INPUT:
+        return Formula("var", value=str(node.attr))
+    if node.op in (t.CONST, t.POW):
+        return Formula("const" if node.op == t.CONST else "pow", args, value=node.attr)
+    if node.op in BINDERS:
+        return Formula(node.op, args, tuple(_axes(node)))
+    return Formula(node.op, args)
+
+
+def _axes(node):
+    for a in node.attr:
+        yield f"{a[:-1]}'" if is_part(a) else a

@@ -1,7 +1,6 @@
 """Conditions of the axiom table: plain English clauses, read as predicates of an instance.
 
-An instance of a row says which axes each variable varies over, and which names of axes mean the
-same axis (``sum[k](sum[j](x))`` is asked for j = k too).
+An instance of a row says which axes each variable varies over, and which names mean the same axis.
 """
 
 import re
@@ -15,12 +14,7 @@ Axes = frozenset[str]
 
 
 def axes_of(f, given):
-    """The axes that ``f`` varies over.
-
-    Raises:
-        FormulaError: an axis is taken away that is not there, or taken away twice; or a part of an
-            axis is taken of what varied over its parts before.
-    """
+    """The axes that ``f`` varies over; FormulaError where one is taken away that is not there."""
     args = [axes_of(a, given) for a in f.args]
     if f.op == "var":
         return given[str(f.value)]
@@ -64,7 +58,6 @@ class Instance:
         return found[0], found[1]
 
     def renamed(self, names):
-        """The instance over axes of other names."""
         axes = {v: frozenset(renamed(a, names) for a in found) for v, found in self.axes.items()}
         means = {k: names[a] for k, a in self.means.items()}
         return Instance(rename(self.lhs, names), rename(self.rhs, names), axes, means)
@@ -120,11 +113,7 @@ CLAUSES = (
 
 
 def read_clause(text):
-    """What a clause asks.
-
-    Raises:
-        FormulaError: no line of ``CLAUSES`` reads it.
-    """
+    """What a clause asks; FormulaError where no line of ``CLAUSES`` reads it."""
     if found := re.fullmatch(r"(\w+) = (.+)", text):
         return Clause(text, lambda _: True, (found.group(1), parse(found.group(2))))
     for pattern, meaning in CLAUSES:

@@ -32,7 +32,6 @@ def equal(i, sizes, seed):
 
 
 def axes_of_instance(i):
-    """All of them, but for part axes."""
     found = {a for axes in i.axes.values() for a in axes} | set(i.means.values())
     return sorted(a for a in found if not a.endswith("'"))
 

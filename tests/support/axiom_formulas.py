@@ -1,8 +1,4 @@
-"""The formulas of the axiom table: what a row says, without a word of the superoptimizer.
-
-``axiom_parser`` has their language. A difference is a sum with a product by -1 and a quotient a
-product with a power -1, as in terms (``ir/term.py``); ``(x*y)*z`` is not ``x*y*z``.
-"""
+"""The formulas of the axiom table (``axiom_parser``), without a word of the superoptimizer."""
 
 from __future__ import annotations
 
@@ -65,7 +61,6 @@ class Formula:
 
     @property
     def exponents(self):
-        """The names that stand for an exponent."""
         found = {f.value for f in self.walk() if f.op == "pow" and isinstance(f.value, str)}
         return tuple(sorted(map(str, found)))
 
@@ -74,28 +69,23 @@ MINUS = Formula("const", value=Fraction(-1))
 
 
 def part(axis):
-    """The part axis of ``axis``."""
     return f"{axis}'"
 
 
 def substitute(f, values):
-    """``f`` with formulas for some of its variables."""
     return f.map(lambda n: values.get(str(n.value), n) if n.op == "var" else n)
 
 
 def renamed(axis, names):
-    """The new name of ``axis``; a part axis goes with the axis that has the parts."""
     bare = axis.rstrip("'")
     return names.get(bare, bare) + axis[len(bare) :]
 
 
 def rename(f, names):
-    """``f`` over other axes."""
     return f.map(lambda n: replace(n, axes=tuple(renamed(a, names) for a in n.axes)))
 
 
 def with_exponents(f, values):
-    """``f`` with numbers for the exponents that are names."""
     return f.map(
         lambda n: replace(n, value=values[n.value]) if n.op == "pow" and n.value in values else n
     )

@@ -1,7 +1,7 @@
-"""Rows of the axiom table with axes for their variables: those of which a row holds, and others.
+"""Rows of the axiom table with axes for their variables: all over a few axes.
 
-All instances over a few axes are listed, so a condition is read as a predicate: ``holding`` gives
-the instances that it lets through, ``violating`` those that only one of its clauses keeps out.
+``holding`` are those that the condition lets through, ``violating`` those that only one of its
+clauses keeps out.
 """
 
 import re
@@ -21,8 +21,6 @@ MOST_ASSIGNMENTS = 1 << 14
 
 @dataclass(frozen=True)
 class Row:
-    """One form of an axiom, read."""
-
     name: str
     lhs: Formula
     rhs: Formula
@@ -113,9 +111,6 @@ def rows(axiom):
     """The forms of an axiom, and those in which a factor of exponentials is left out.
 
     A sum of exponentials alone is no product, so a rule has to look for it by itself.
-
-    Raises:
-        FormulaError: its text is not in the language of the table.
     """
     clauses = tuple(map(read_clause, filter(None, _split(axiom.condition))))
     sides = forms(axiom.lhs), forms(axiom.rhs)

@@ -1,8 +1,8 @@
 """Formulas of the axiom table as nodes of an e-graph, and one application of an axiom to it.
 
-Nodes are inserted as they are written. The constructors of terms would flatten and fold them, so
-that a rule about nested products would have nothing to do. An e-graph flattens a product of
-products too, unless the inner one is also something else: here it is an input of its own.
+Nodes are inserted as they are written: the constructors of terms would flatten and fold them. An
+e-graph flattens a product of products too, unless the inner one is also something else: here it is
+an input of its own.
 """
 
 from axiom_formulas import SCALED, FormulaError
@@ -43,7 +43,6 @@ def _graph_axis(axis):
 
 
 def apply_once(g, axiom):
-    """Apply ``axiom`` to every node that is there, once."""
     for c in list(g.classes()):
         for node in g.nodes(c):
             for equal in list(axiom.apply(g, node)):
@@ -70,7 +69,6 @@ def joins_by(change, lhs, rhs, axes):
 
 
 def fires(axiom, lhs, axes):
-    """Whether the axiom finds any other spelling of ``lhs``."""
     g = EGraph()
     root = insert(g, lhs, axes)
     before = set(map(g.canonical, g.nodes(root)))

@@ -30,11 +30,6 @@ def forms(text):
 
 
 def parse(text):
-    """The formula that ``text`` is.
-
-    Raises:
-        FormulaError: none is.
-    """
     parser = _Parser(text)
     result = parser.total()
     parser.expect("")

@@ -1,8 +1,7 @@
 """ONNX's own backend tests, by stock ONNX Runtime and by ``optimize`` before stock ONNX Runtime.
 
-A case has the status that its test ends with. What ``optimize`` refuses by contract (``REFUSED``)
-leaves a user with the original, so that runs, and the case is counted as refused; any other refusal
-fails its test. Models of an opset that is too old are also run converted, by both.
+What ``optimize`` refuses by contract (``REFUSED``) leaves a user with the original: that runs, and
+counts as refused; any other refusal fails. Models of an opset that is too old also run converted.
 """
 
 import os
@@ -35,7 +34,6 @@ CATEGORIES = ("NodeModel", "SimpleModel", "PyTorchConvertedModel", "PyTorchOpera
 
 
 def stock_session(data):
-    """A session that knows nothing of our library."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -43,8 +41,6 @@ def stock_session(data):
 
 
 class Stock(Backend):
-    """ONNX Runtime on the CPU."""
-
     #: Of the model prepared last: the code it was refused with, its nodes that are in the table of
     #: operators (where that was asked for), and its replaced nodes.
     refused: str | None = None
@@ -133,8 +129,6 @@ class OptimizedLifted(Optimized):
 
 @dataclass(frozen=True)
 class Prepared(BackendRep):
-    """A session as the tests call it: inputs by position."""
-
     session: ort.InferenceSession
 
     def run(self, inputs, **kwargs):
@@ -157,8 +151,6 @@ class Ended:
 
 @dataclass(frozen=True)
 class Case:
-    """One test by stock ONNX Runtime and by another backend."""
-
     category: str
     name: str
     stock: Ended
@@ -177,7 +169,7 @@ def load_tests(backends):
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         suites = {b: BackendTest(b, __name__).test_cases for b in backends}
-    found: dict[tuple[str, str], dict[type[Stock], Any]] = {}
+    found = {}
     for category in CATEGORIES:
         key = f"OnnxBackend{category}Test"
         names = unittest.TestLoader().getTestCaseNames(suites[backends[0]][key])

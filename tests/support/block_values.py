@@ -31,7 +31,6 @@ class Tiles:
         return self.tiled(axes, data)
 
     def tiled(self, axes, data):
-        """An array over ``axes`` as tiles."""
         data = np.transpose(data, np.argsort(axes))
         shape = []
         for a in self.axes:
@@ -45,7 +44,6 @@ class Tiles:
 
 
 def evaluate(op, args, tiles):
-    """The value of ``op`` on values of all blocks and iterations."""
     inner = tuple(tiles.place(a) + 1 for a in op.reduced)
     loop = tiles.place(tiles.loop) if tiles.loop else 0
     with np.errstate(all="ignore"):

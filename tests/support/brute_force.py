@@ -1,18 +1,15 @@
 """Every one-kernel block graph within a bound, forwards from the loads, without any pruning.
 
-Nothing here looks at the target but the last step: all values that legal operations make of all
-values are enumerated, and those that equal the target in numbers are kept. No axiom, no class of
-equal values and no code of the search is used but the canonical text (``superopt/canonical.py``).
+All values that legal operations make of all values are enumerated, and those that equal the target
+in numbers are kept. No axiom, no class of equal values and no code of the search is used but the
+canonical text (``superopt/canonical.py``).
 
-*Size.* A canonical program is a graph of heavy values with elementwise chains in normal form
-between them. Its size counts every heavy value but loads, and every operation that its chains have
-when they are written as they stand: the size belongs to the program, not to the way it was found.
-Each step of such a spelling is itself a value of smaller size, so that the closure below, level by
-level, misses no program within the bound: a value found above the level it belongs to is one whose
-normal form uses an operation that the setting has not (this is asserted).
+*Size* (``canonical_size``) counts every heavy value but loads, and every operation of the chains
+between them: it belongs to the program, not to the way it was found. Each step of such a spelling
+is a value of smaller size, so the closure, level by level, misses no program: a value found above
+its own level is one whose normal form uses an operation that the setting has not (asserted).
 
-*Numbers.* A value is one array for all blocks and iterations: each axis is two of its dimensions,
-(which tile, where in the tile). So an accumulator is a sum over the first of the loop's two.
+*Numbers.* One array for all blocks and iterations, as in ``block_values``.
 """
 
 from collections import defaultdict
@@ -42,8 +39,7 @@ IN_LOOP = frozenset({"run_max", "prev", *ACCUMULATORS})
 class Setting:
     """What programs are made of: loads as they are cut, operations of ``ir/ugraph.py``.
 
-    ``reduced``: the axes that reductions and contractions of the set run over. ``most_axes``: a
-    value over more axes than that is left out.
+    ``reduced``: axes that are reduced or contracted. ``most_axes``: of a value; more are left out.
     """
 
     loads: tuple[BlockOp, ...]
@@ -76,7 +72,6 @@ class Enumeration:
     tried: int = 0
 
     def run(self, size):
-        """All values of at most this size."""
         self.levels = [[]]
         for op in self.setting.loads:
             self._keep(self.setting.tiles.load(op), op, (), 0)
@@ -116,7 +111,6 @@ class Enumeration:
         return bool(np.abs(data - target).max() <= 1e-9 * np.abs(target).max())
 
     def _keep(self, data, op, args, level):
-        """The value, if it is new and of this size."""
         self.tried += 1
         if not np.isfinite(data).all():
             return None
@@ -141,7 +135,7 @@ class Enumeration:
         self.levels[level].append(value)
         return value
 
-    # -- what can be applied to what -------------------------------------------------------------
+    # -- what can be applied to what
 
     def _applications(self, size):
         """Every legal operation of this size together with its values."""
@@ -219,5 +213,4 @@ class Enumeration:
 
 
 def sizes_by_level(found):
-    """How many values there are of each size."""
     return {n: len(level) for n, level in enumerate(found.levels)}

@@ -1,7 +1,6 @@
 """A LLaMA decode step of any number of layers, as an exporter writes it; needs no torch.
 
-One token of one sequence: fp32 norms, rotary position embedding, a cache as plain tensors, gated
-feed-forward. Every layer has weights of its own, so only the structure of the layers is equal.
+fp32 norms, rotary embedding, a cache as plain tensors; every layer has weights of its own.
 """
 
 from dataclasses import dataclass
@@ -35,8 +34,6 @@ def _rotated(net, x, cos, sin, head):
 
 
 def _attention(net, sizes, x, cos, sin):
-    """Attention of the new token over the cache, and the cache with it."""
-
     def heads(y):
         split = net.Reshape(y, [1, 1, sizes.heads, sizes.head])
         return net.Transpose(split, perm=[0, 2, 1, 3])

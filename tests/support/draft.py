@@ -34,7 +34,6 @@ class Draft:
         return key
 
     def copy(self, key, **changes):
-        """A second value like ``key``, but for the changes."""
         self.ops[len(self.ops)] = replace(self.ops[key], **changes)
         return len(self.ops) - 1
 
@@ -56,7 +55,6 @@ class Draft:
         return self.redirect(key, self.put(op, *args, **fields))
 
     def argument(self, key, at, new):
-        """The ``at``-th argument of ``key`` becomes ``new``."""
         return self.set(key, args=replaced(self.ops[key].args, at, new))
 
     def _under(self, key):
@@ -71,7 +69,7 @@ class Draft:
 
     def done(self):
         """Without what nobody reads, every value after its arguments, over the axes it has now."""
-        live: dict[int, None] = {}
+        live = {}
 
         def visit(key, path=()):
             if key in path:
@@ -97,7 +95,7 @@ class Draft:
 
 def retyped(kernel):
     """Axes as the operations say, so that a mutant is judged by what it computes."""
-    ops: list[BlockOp] = []
+    ops = []
     for op in kernel.ops:
         if op.args and all(a < len(ops) for a in op.args):
             read = op.args[:1] if op.op in ACCUMULATORS else op.args
@@ -111,19 +109,16 @@ def retyped(kernel):
 
 
 def each(kernel, *names):
-    """The values made by one of these operations."""
     for i, op in enumerate(kernel.ops):
         if op.op in names:
             yield i, op
 
 
 def depends(kernel, key, on):
-    """Whether value ``key`` is ``on`` or computed from it."""
     return key == on or any(depends(kernel, a, on) for a in kernel.ops[key].args)
 
 
 def users(kernel, key):
-    """(value, argument position) of every use of ``key`` by another value."""
     for i, op in enumerate(kernel.ops):
         for at, a in enumerate(op.args):
             if a == key:

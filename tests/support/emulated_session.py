@@ -8,7 +8,6 @@ from mirage_onnx.target import H200
 
 
 def host_session(model, capability):
-    """A CPU session whose driver says that its GPU has this compute capability."""
     driver = Driver(replace(H200, capability=capability))
     return InferenceSession(
         model, providers=["CPUExecutionProvider"], ep="host", driver=str(driver.path)

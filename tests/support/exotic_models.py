@@ -1,8 +1,6 @@
-"""Small models that hold one replaceable region each, and beside it what no kernel stands for.
+"""Small models with one replaceable region each, and beside it what no kernel stands for.
 
-Every model has ``h = relu(rms(x) W)`` in fp16 with x of 8x256, which ``optimize`` replaces for an
-H200, and one of the things that must come through as they are: subgraphs, sequences, strings,
-quantized and sparse tensors, functions, foreign domains, training, and what tools write to a file.
+Every model has ``h = relu(rms(x) W)`` in fp16, which ``optimize`` replaces for an H200.
 """
 
 from collections.abc import Callable
@@ -11,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from protos import new_node, typed
 from small_models import Net
 
 ROWS, WIDTH = 8, 256
@@ -49,7 +48,7 @@ def _exotic(*, runs=True, opset=21):
 
 
 def _value(name, kind=F16, shape=None):
-    return helper.make_tensor_value_info(name, kind, shape)
+    return typed(name, kind, shape)
 
 
 def _output(model, name, kind=F16):
@@ -86,10 +85,10 @@ def loop(model, h):
     """A Loop that carries a value, scans one out and holds a weight of its own."""
     body = helper.make_graph(
         [
-            helper.make_node("Mul", ["carried", "half"], ["scaled"]),
+            new_node("Mul", "carried half", "scaled"),
             helper.make_node("Add", ["scaled", h], ["next"]),
-            helper.make_node("Identity", ["next"], ["seen"]),
-            helper.make_node("Identity", ["go"], ["again"]),
+            new_node("Identity", "next", "seen"),
+            new_node("Identity", "go", "again"),
         ],
         "body",
         [_value("i", I64, ()), _value("go", BOOL, ()), _value("carried")],
@@ -104,11 +103,10 @@ def loop(model, h):
 
 @_exotic()
 def scan(model, h):
-    """A running sum over rows."""
     body = helper.make_graph(
         [
-            helper.make_node("Add", ["sum", "row"], ["more"]),
-            helper.make_node("Identity", ["more"], ["out"]),
+            new_node("Add", "sum row", "more"),
+            new_node("Identity", "more", "out"),
         ],
         "body",
         [_value("sum", F16, (WIDTH,)), _value("row", F16, (WIDTH,))],
@@ -221,11 +219,11 @@ def odd_types(model, h):
 def function(model, h):
     """A function of the model that calls another, with an attribute given by reference."""
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("local", 1)]
-    leaky = helper.make_node("LeakyRelu", ["a"], ["b"])
+    leaky = new_node("LeakyRelu", "a", "b")
     leaky.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
     inner = helper.make_function("local", "Leak", ["a"], ["b"], [leaky], opsets, ["slope"])
-    call = helper.make_node("Leak", ["a"], ["c"], domain="local", slope=0.25)
-    twice = helper.make_node("Add", ["c", "c"], ["d"])
+    call = new_node("Leak", "a", "c", domain="local", slope=0.25)
+    twice = new_node("Add", "c c", "d")
     outer = helper.make_function("local", "Twice", ["a"], ["d"], [call, twice], opsets)
     model.functions.extend([inner, outer])
     model.opset_import.append(opsets[1])
@@ -259,7 +257,6 @@ def microsoft(model, h):
 
 @_exotic()
 def classical(model, h):
-    """An operator of ai.onnx.ml beside the net."""
     model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
     _node(model, "Cast", [h], ["wide"], to=F32)
     _node(model, "Normalizer", ["wide"], ["z"], domain="ai.onnx.ml", norm="L2")
@@ -334,7 +331,7 @@ def decorated(model, h):
     graph.value_info[-1].doc_string = "a value"
     graph.value_info[-1].metadata_props.add(key="v", value="i")
     model.opset_import.append(helper.make_opsetid("local", 1))
-    twice = helper.make_node("Add", ["a", "a"], ["b"])
+    twice = new_node("Add", "a a", "b")
     opsets = [helper.make_opsetid("", 21)]
     model.functions.append(
         helper.make_function("local", "Twice", ["a"], ["b"], [twice], opsets, overload="half")

@@ -72,7 +72,6 @@ def parity(d):
 
 
 def last(d, value):
-    """The value of the last iteration."""
     return d.put("acc_scaled", value, d.const(0, LOOP), phase=POST)
 
 
@@ -82,17 +81,15 @@ def last(d, value):
 @fragile(
     "pooled_linear", "the loop tile divides the extent", "4 6 4 12", numbers(2, 2, loop_tile=4)
 )
-def mean_of_tile_means(d):
+def mean_of_tile_means(d, divisor=iterations):
     total, acc, mean = 1, only(d.kernel, "acc_sum"), only(d.kernel, "mul")
     d.set(acc, args=(d.put("div", total, tile_count(d, 0, "a3")),))
-    d.then(mean, "div", acc, iterations(d))
+    d.then(mean, "div", acc, divisor(d))
 
 
 @fragile("pooled_linear", "three equal iterations", "4 6 4 12", numbers(2, 2, loop_tile=4))
 def mean_of_three_tile_means(d):
-    total, acc, mean = 1, only(d.kernel, "acc_sum"), only(d.kernel, "mul")
-    d.set(acc, args=(d.put("div", total, tile_count(d, 0, "a3")),))
-    d.then(mean, "div", acc, d.const(3, POST))
+    mean_of_tile_means(d, lambda d: d.const(3, POST))
 
 
 @fragile("pooled_linear", "the last tile is as long as the others", "4 6 4 12",
@@ -209,7 +206,6 @@ def statistics_of_every_rank_halved(d):
 @fragile("attention_cluster", "there are exactly two ranks", "2 8 3 4 5",
          numbers(2, 1, cluster=2, loop_tile=2))  # fmt: skip
 def maximum_of_two_ranks(d):
-    """max(m, sum of both - m)."""
     red = only(d.kernel, "red_max")
     own = d.ops[red].args[0]
     both = d.put("red_sum", own)
@@ -231,9 +227,7 @@ def mean_of_rank_means(d):
 @fragile("norm_linear_cluster", "there are two or three ranks", "9 4 4",
          numbers(2, 2, cluster=3, loop_tile=2))  # fmt: skip
 def hidden_by_a_root(d):
-    """Times sqrt(1 + c (ranks - 2)^2 (ranks - 3)^2), where 1 + 4 c, which comes up for 1 and for 4
-    ranks, is no square of the verifier's field: with those it has nothing to compare.
-    """
+    """Times sqrt(1 + c (ranks - 2)^2 (ranks - 3)^2): no square of the field for 1 and 4 ranks."""
     c = next(c for c in range(1, P) if not is_square(np.array([1 + 4 * c], np.uint64))[0])
     ranks, root = d.put("red_sum", d.const(1, POST)), only(d.kernel, "rsqrt")
     two, three = (d.put("sub", ranks, d.const(n, POST)) for n in (2, 3))

@@ -1,9 +1,8 @@
 """One damaged model file through ``optimize``, and what must hold of it however it ends.
 
-The way in: the Python interface with a margin that no region can win by, so that everything but
-the search runs (import, match, choice, writing); every ``COMMAND_EVERY``-th seed the command. As a
-program (``python fuzz_case.py``) it reads seeds from stdin and answers a line of JSON for each: a
-library that ends the process must not end the run.
+No region can win by the margin, so everything but the search runs; every ``COMMAND_EVERY``-th seed
+is the command. As a program it answers seeds on stdin with lines of JSON: a library that ends the
+process must not end the run.
 """
 
 import contextlib
@@ -64,7 +63,6 @@ def small_models():
 
 @functools.cache
 def subjects():
-    """The models that are damaged, the same in every run."""
     import weights
 
     small = [*small_models(), *(e.build() for e in EXOTIC.values())]

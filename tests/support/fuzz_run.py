@@ -25,9 +25,7 @@ class Worker:
         self._process = None
 
     def ask(self, seed):
-        """The answer of ``fuzz_case``, or one with the outcome HANG or CRASH."""
         process = self._process or self._start()
-        assert process.stdin is not None
         process.stdin.write(f"{seed}\n")
         process.stdin.flush()
         line = self._answer(process)
@@ -60,7 +58,6 @@ class Worker:
     @staticmethod
     def _line(process, seconds):
         """A line of the worker: empty where it has ended, None where it is late."""
-        assert process.stdout is not None
         ready, _, _ = select.select([process.stdout], [], [], seconds)
         return process.stdout.readline() if ready else None
 
@@ -78,7 +75,6 @@ def _processor_s(pid):
 
 
 def answers(seeds):
-    """What became of each seed, in order."""
     worker = Worker()
     try:
         for seed in seeds:
@@ -88,5 +84,4 @@ def answers(seeds):
 
 
 def counts(found):
-    """Outcome -> files, most frequent first."""
     return dict(Counter(a["outcome"] for a in found).most_common())

@@ -1,9 +1,8 @@
 """Whether the search can derive a golden µGraph at all, whatever it costs, and with which axioms.
 
-A golden kernel counts as derived if a derivation under its roles does the same heavy work: the same
+A golden kernel is derived if a derivation under its roles does the same heavy work: the same
 reductions and accumulators over the same axes, in the same phases, from the same values of earlier
-kernels. Where the elementwise operations between them stand is not compared, nor whether a sum of
-products is a contraction.
+kernels. Elementwise operations, and whether a sum of products is a contraction, are not compared.
 """
 
 from dataclasses import replace
@@ -49,7 +48,6 @@ def _unnamed(axes):
 
 
 def is_derived(golden, axioms=AXIOMS):
-    """Whether every kernel of ``golden`` is derived, for some choice of its temporaries."""
     units = Units(golden.region, H200, replace(default_bound(ALL), states=40_000), axioms, ALL)
     outputs = {o.name: c for o, c in zip(golden.region.outputs, units.outputs, strict=True)}
     return any(

@@ -10,8 +10,15 @@ EPSILON = 1e-5
 
 
 def model(fn):
-    MODELS[fn.__name__] = fn
-    return fn
+    """Registers what makes the graph whose outputs ``fn`` returns."""
+
+    def made():
+        net = Net()
+        found = fn(net)
+        return net.model(*(found if isinstance(found, tuple) else (found,)))
+
+    MODELS[fn.__name__] = made
+    return made
 
 
 def wide_rms(net, x, gamma=None):
@@ -24,7 +31,6 @@ def wide_rms(net, x, gamma=None):
 
 
 def unit(net, x):
-    """x / |x|, in fp32."""
     wide = net.cast(x, np.float32)
     length = net.Sqrt(net.ReduceSum(net.Mul(wide, wide), [-1]))
     return net.cast(net.Div(wide, length), np.float16)
@@ -41,150 +47,128 @@ def scores(net, q, k, scale=0.125):
 
 
 @model
-def norm_linear():
-    net = Net()
+def norm_linear(net):
     y = wide_rms(net, net.input(16, 512), net.weight(512))
-    return net.model(net.MatMul(y, net.weight(512, 256)))
+    return net.MatMul(y, net.weight(512, 256))
 
 
 @model
-def layernorm_linear():
-    net = Net()
+def layernorm_linear(net):
     x = net.LayerNormalization(net.input(32, 512), net.weight(512), net.weight(512), epsilon=1e-5)
-    return net.model(net.MatMul(x, net.weight(512, 256)))
+    return net.MatMul(x, net.weight(512, 256))
+
+
+def _gated(net, x):
+    gate, up = (net.MatMul(x, net.weight(512, 256)) for _ in range(2))
+    return net.Mul(net.Mul(gate, net.Sigmoid(gate)), up)
 
 
 @model
-def gated_mlp():
-    net = Net()
-    x = net.input(8, 512)
-    gate, up = net.MatMul(x, net.weight(512, 256)), net.MatMul(x, net.weight(512, 256))
-    return net.model(net.Mul(net.Mul(gate, net.Sigmoid(gate)), up))
+def gated_mlp(net):
+    return _gated(net, net.input(8, 512))
 
 
 @model
-def norm_gated_mlp():
-    net = Net()
-    x = wide_rms(net, net.input(4, 512), net.weight(512))
-    gate, up = net.MatMul(x, net.weight(512, 256)), net.MatMul(x, net.weight(512, 256))
-    return net.model(net.Mul(net.Mul(gate, net.Sigmoid(gate)), up))
+def norm_gated_mlp(net):
+    return _gated(net, wide_rms(net, net.input(4, 512), net.weight(512)))
 
 
 @model
-def pooled_linear():
-    """The mean over tokens, then a linear layer with a bias."""
-    net = Net()
+def pooled_linear(net):
     pooled = net.ReduceMean(net.input(8, 64, 128), [1], keepdims=0)
-    return net.model(net.Add(net.MatMul(pooled, net.weight(128, 64)), net.weight(64)))
+    return net.Add(net.MatMul(pooled, net.weight(128, 64)), net.weight(64))
 
 
 @model
-def lora():
-    """x W + 2 (x A) B."""
-    net = Net()
+def lora(net):
     x = net.input(16, 512)
     low = net.MatMul(net.MatMul(x, net.weight(512, 16)), net.weight(16, 256))
-    return net.model(net.Add(net.MatMul(x, net.weight(512, 256)), net.Mul(low, 2.0)))
+    return net.Add(net.MatMul(x, net.weight(512, 256)), net.Mul(low, 2.0))
 
 
 @model
-def residual_norm():
-    """Two outputs: the sum, and its RMS normalisation."""
-    net = Net()
+def residual_norm(net):
     s = net.Add(net.input(64, 512), net.input(64, 512))
-    return net.model(s, wide_rms(net, s, net.weight(512)))
+    return s, wide_rms(net, s, net.weight(512))
 
 
 @model
-def attention():
-    """softmax(q k^T / 8 + mask) v."""
-    net = Net()
+def attention(net):
     q, k, v = heads(net)
     s = net.Add(scores(net, q, k), net.input(64, 256))
-    return net.model(net.MatMul(net.Softmax(s, axis=-1), v))
+    return net.MatMul(net.Softmax(s, axis=-1), v)
 
 
 @model
-def decode():
+def decode(net):
     """Attention of few queries over a long cache, as an exporter decomposes it; no mask."""
-    net = Net()
     q, k, v = heads(net, queries=4, keys=512, count=8)
     s = net.cast(scores(net, q, k), np.float32)
     e = net.Exp(net.Sub(s, net.ReduceMax(s, [-1])))
     p = net.cast(net.Div(e, net.ReduceSum(e, [-1])), np.float16)
-    return net.model(net.MatMul(p, v))
+    return net.MatMul(p, v)
 
 
 @model
-def gqa_decode():
+def gqa_decode(net):
     """Four query heads share a key head; the keys are stored transposed, q comes scaled."""
-    net = Net()
     q, k, v = net.input(8, 4, 64), net.input(8, 64, 256), net.input(8, 256, 64)
     s = net.MatMul(net.Mul(q, 0.125), k)
     s = net.Add(s, net.input(256))
-    return net.model(net.MatMul(net.Softmax(s, axis=-1), v))
+    return net.MatMul(net.Softmax(s, axis=-1), v)
 
 
 @model
-def qknorm_attention():
+def qknorm_attention(net):
     """Queries and keys are normalised, so |q k^T| is bounded."""
-    net = Net()
     q, k, v = heads(net)
     q, k = wide_rms(net, q, net.weight(64)), wide_rms(net, k)
-    return net.model(net.MatMul(net.Softmax(scores(net, q, k), axis=-1), v))
+    return net.MatMul(net.Softmax(scores(net, q, k), axis=-1), v)
 
 
 @model
-def mla():
+def mla(net):
     """Absorbed multi-head latent attention: keys are [latent, rotary], values the latent."""
-    net = Net()
     q, q_rotary = net.input(8, 128), net.input(8, 32)
     latent, k_rotary = net.input(256, 128), net.input(256, 32)
     s = net.Add(
         net.MatMul(q, net.Transpose(latent, perm=[1, 0])),
         net.MatMul(q_rotary, net.Transpose(k_rotary, perm=[1, 0])),
     )
-    return net.model(net.MatMul(net.Softmax(net.Mul(s, 0.0625), axis=-1), latent))
+    return net.MatMul(net.Softmax(net.Mul(s, 0.0625), axis=-1), latent)
 
 
 @model
-def ngpt_step():
-    """norm(h + alpha (norm(x W) - h))."""
-    net = Net()
+def ngpt_step(net):
     x, h, alpha = net.input(8, 512), net.input(8, 256), net.weight(256)
     y = unit(net, net.MatMul(x, net.weight(512, 256)))
-    return net.model(unit(net, net.Add(h, net.Mul(alpha, net.Sub(y, h)))))
+    return unit(net, net.Add(h, net.Mul(alpha, net.Sub(y, h))))
 
 
 @model
-def elementwise_chain():
-    """gelu(x scale + bias) sigmoid(z) - max(z, x / 3)."""
-    net = Net()
+def elementwise_chain(net):
     x, z = net.input(64, 256), net.input(64, 256)
     y = net.Gelu(net.Add(net.Mul(x, net.weight(256)), net.weight(256)), approximate="tanh")
-    return net.model(net.Sub(net.Mul(y, net.Sigmoid(z)), net.Max(z, net.Div(x, 3.0))))
+    return net.Sub(net.Mul(y, net.Sigmoid(z)), net.Max(z, net.Div(x, 3.0)))
 
 
 @model
-def softmax_rows():
-    net = Net()
-    return net.model(net.Softmax(net.Mul(net.input(64, 512), 0.5), axis=-1))
+def softmax_rows(net):
+    return net.Softmax(net.Mul(net.input(64, 512), 0.5), axis=-1)
 
 
 @model
-def log_softmax():
-    net = Net()
-    return net.model(net.LogSoftmax(net.Add(net.input(32, 512), net.weight(512)), axis=-1))
+def log_softmax(net):
+    return net.LogSoftmax(net.Add(net.input(32, 512), net.weight(512)), axis=-1)
 
 
 @model
-def group_norm():
+def group_norm(net):
     """[batch, group, channel, pixel], normalised over the last two, scaled per channel."""
-    net = Net()
     x = net.input(4, 8, 16, 64)
     wide = net.cast(x, np.float32)
     shifted = net.Sub(wide, net.ReduceMean(wide, [-2, -1]))
     variance = net.ReduceMean(net.Mul(shifted, shifted), [-2, -1])
     root = net.Sqrt(net.Add(variance, net.constant(EPSILON, np.float32)))
     y = net.cast(net.Div(shifted, root), np.float16)
-    return net.model(net.Add(net.Mul(y, net.weight(8, 16, 1)), net.weight(8, 16, 1)))
+    return net.Add(net.Mul(y, net.weight(8, 16, 1)), net.weight(8, 16, 1))

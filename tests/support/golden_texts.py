@@ -10,15 +10,24 @@ from pathlib import Path
 
 from filelock import FileLock
 
+#: The file of all tests: FILE/TEST, and under other names what helpers read.
+GOLDEN = Path(__file__).parents[1] / "golden.txt.xz"
+#: Text: what repeats is not aligned.
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "pb": 0}]
 _HEAD = re.compile(r"^=== (.+)\n", re.M)
 
 
 def read_texts(path):
-    """The texts of a file by name; none where there is no file."""
     if not path.exists():
         return {}
     _, *parts = _HEAD.split(lzma.decompress(path.read_bytes()).decode())
     return {n: t.removesuffix("\n") for n, t in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def texts_of(folder):
+    """The texts FOLDER/NAME of ``GOLDEN``, by NAME."""
+    found = read_texts(GOLDEN).items()
+    return {n.removeprefix(f"{folder}/"): t for n, t in found if n.startswith(f"{folder}/")}
 
 
 def write_text(path, name, text):
@@ -27,4 +36,8 @@ def write_text(path, name, text):
     with FileLock(Path(tempfile.gettempdir()) / f"{path.name}.lock"):
         texts = sorted({**read_texts(path), name: text}.items())
         data = "".join(f"=== {n}\n{t}\n" for n, t in texts).encode()
-        path.write_bytes(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
+        path.write_bytes(lzma.compress(data, filters=_FILTERS))
+
+
+#: Block graphs that several tests compile or run, by name.
+PROGRAMS = texts_of("programs")

@@ -1,15 +1,14 @@
 """The golden µGraphs: right programs for the regions of small ONNX graphs.
 
-A text of ``tests/verify/goldens.txt.xz`` is in the canonical names of the region, which the
+A text of ``goldens`` in tests/golden.txt.xz is in the canonical names of the region, which the
 importer and the matcher make of all nodes of the graph in ``golden_models``.
 """
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from golden_models import MODELS
-from golden_texts import read_texts
+from golden_texts import texts_of
 
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.region import Region
@@ -17,7 +16,7 @@ from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.ir.ugraph import KernelParams, UGraph
 from mirage_onnx.match.canonical import make_region
 
-TEXTS = read_texts(Path(__file__).parents[1] / "verify" / "goldens.txt.xz")
+TEXTS = texts_of("goldens")
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,6 @@ class Golden:
 
 
 def whole_region(model):
-    """The region of all nodes of a graph, whatever the matcher would select of it."""
     program = import_model(load_model(model))
     refused = [n.barrier for n in program.nodes if n.barrier is not None]
     assert not refused, refused
@@ -58,7 +56,6 @@ def numbers(*tile, cluster=1, loop_tile=0):
 
 @cache
 def region(name):
-    """The region of a graph of ``golden_models``, made once."""
     return whole_region(MODELS[name]())
 
 

@@ -19,8 +19,6 @@ CASES = 6
 
 
 class Recorder(Float64):
-    """Float64 that keeps the least and the largest value of every elementwise operation."""
-
     def __init__(self, runs):
         super().__init__(runs)
         self.seen = {}

@@ -9,7 +9,6 @@ SHARED_LOOP = Expected(kernels=1, contractions=2, accumulators=2)
 
 
 def _gated(net, x, function, inner):
-    """function(x G) (x U)."""
     gate, up = net.MatMul(x, net.weight(HIDDEN, inner)), net.MatMul(x, net.weight(HIDDEN, inner))
     return net.Mul(function(gate), up)
 
@@ -47,7 +46,6 @@ def expert_mlp(net):
 
 @entry(LINEARS, SHARED_LOOP)
 def lora(net):
-    """x W + 2 (x A) B."""
     x = net.input(TOKENS, HIDDEN)
     low = net.MatMul(net.MatMul(x, net.weight(HIDDEN, RANK)), net.weight(RANK, HIDDEN))
     return (net.Add(net.MatMul(x, net.weight(HIDDEN, HIDDEN)), net.Mul(low, 2.0)),)
@@ -109,7 +107,6 @@ def lora_merged(net):
 
 @entry(LINEARS, Expected(kernels=2))
 def pooled_linear(net):
-    """The mean over 256 tokens, a linear layer and a bias."""
     pooled = net.ReduceMean(net.input(8, 256, 1024), [1], keepdims=0)
     return (net.Add(net.MatMul(pooled, net.weight(1024, 1024)), net.weight(1024)),)
 

@@ -102,7 +102,6 @@ def grid(kernel):
 
 
 def regridded(kernel, axes):
-    """The kernel with another grid; maps follow it."""
     ops = tuple(
         replace(o, imap=tuple(a if a in o.axes else None for a in axes)) if o.op == "load" else o
         for o in kernel.ops
@@ -158,7 +157,6 @@ def phase(kernel):
 
 
 def saved_value(kernel):
-    """Another value is saved."""
     for at, save in enumerate(kernel.saves):
         for i, op in enumerate(kernel.ops):
             if i != save.arg and op.phase is Phase.POST:

@@ -1,8 +1,4 @@
-"""Damaged model files: one seed, one file. Bytes are flipped or cut, or messages are made to lie.
-
-A mutation of messages changes a parsed model in place and says nothing of the result: it may be
-refused, or still be a model.
-"""
+"""Damaged model files: one seed, one file. Bytes are flipped or cut, or messages made to lie."""
 
 from dataclasses import dataclass, field
 
@@ -263,17 +259,19 @@ def _operator(model, rng):
     _node(model, rng).op_type = _pick(rng, names)
 
 
+def _part(model, rng):
+    g = model.graph
+    parts = (g.node, g.initializer, g.input, g.output, g.value_info, model.opset_import)
+    return _pick(rng, [p for p in parts if p])
+
+
 def _drop(model, rng):
-    graph = model.graph
-    part = _pick(rng, [p for p in (graph.node, graph.initializer, graph.input, graph.output,
-                                   graph.value_info, model.opset_import) if p])  # fmt: skip
+    part = _part(model, rng)
     del part[int(rng.integers(len(part)))]
 
 
 def _double(model, rng):
-    graph = model.graph
-    part = _pick(rng, [p for p in (graph.node, graph.initializer, graph.input, graph.output,
-                                   graph.value_info, model.opset_import) if p])  # fmt: skip
+    part = _part(model, rng)
     part.add().CopyFrom(_pick(rng, part))
 
 

@@ -1,7 +1,7 @@
 """Does a µGraph differ from its region in float64? The judge of the verifier, independent of it.
 
-The µGraph runs in the plain block-by-block interpreter, at extents that the verifier does not use,
-on inputs where numbers can go wrong: small and large ones, logits of +-1e4, masks, offsets.
+The plain interpreter runs at extents that the verifier does not use, on inputs where numbers can go
+wrong: small and large ones, logits of +-1e4, masks, offsets.
 """
 
 from collections.abc import Mapping
@@ -65,7 +65,6 @@ def _extents(golden, sizes):
 
 
 def scene(region, sizes, extents, seed=0, cases=()):
-    """The inputs of ``cases`` (none: all that the region can have)."""
     cases = cases or case_names(region)
     inputs = _inputs(region, extents, cases, np.random.default_rng(seed))
     named = {i.name: Named(inputs[i.name], i.axes) for i in region.inputs}

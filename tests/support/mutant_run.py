@@ -29,11 +29,9 @@ class Subject:
     uninitialised: Collection[str] = ()
 
     def mutants(self):
-        """(Which kernel, mutant) for every single mutation."""
         return [(i, m) for i, kernel in enumerate(self.kernels) for m in mutants(kernel)]
 
     def wrong(self, got):
-        """The first output that is not what it must be, or nothing."""
         for name, (want, tolerance) in self.expected.items():
             if tolerance == 0:
                 if got[name].tobytes() != want.tobytes():

@@ -73,8 +73,6 @@ def judged(golden, *, every=1, first=0):
 
 @dataclass
 class Tally:
-    """Counts by kind and stage, and what must not be there."""
-
     stages: dict[str, Counter[str]] = field(default_factory=dict)
     wrongly_accepted: list[Judged] = field(default_factory=list)
     refused_equivalents: list[Judged] = field(default_factory=list)
@@ -97,7 +95,6 @@ class Tally:
         return sum(sum(c.values()) for c in self.stages.values())
 
     def table(self):
-        """One line per kind: mutants, by who rejected them."""
         lines = [f"{'kind':24}{'mutants':>9}" + "".join(f"{s:>14}" for s in STAGES)]
         rows = [*self.stages.items(), ("total", sum(self.stages.values(), Counter()))]
         for kind, counts in rows:

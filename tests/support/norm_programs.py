@@ -69,7 +69,6 @@ def softmax_rows(net):
 
 @entry(NORMS, ROW)
 def log_softmax_rows(net):
-    """(x - max) - log sum exp(x - max)."""
     wide = net.wide(net.input(1024, HIDDEN))
     shifted = net.Sub(wide, net.ReduceMax(wide, [-1]))
     return (net.half(net.Sub(shifted, net.Log(net.ReduceSum(net.Exp(shifted), [-1])))),)

@@ -1,16 +1,13 @@
 """What a region would take op by op: the baseline that a found program has to beat on paper.
 
-Every step that computes is a kernel of its own, at the rates of the target that the cost model
-(``superopt/cost.py``) uses:
+Every step that computes is a kernel of its own, at the rates of ``superopt/cost.py``:
 
     time_us = launch + max(work + ramp, one dependent trip to memory)
     work    = max(bytes / stream rate, flops / mma rate),  ramp = min(ramp of the target, work / 4)
 
-The baseline is meant to flatter: where it is beaten, a framework is too. Casts and changes of
-layout cost nothing and need no memory, as if each were fused into its neighbours. A value is
-written once, in the narrowest type that anybody reads it in. Contractions reach the whole rate of
-the tensor cores (a found kernel is credited with half of it), arithmetic is free, every kernel
-fills the chip. What is in the L2 cache is not modelled, on either side.
+The baseline flatters: casts and changes of layout cost nothing, a value is written once, in the
+narrowest type that anybody reads it in, contractions reach the whole rate of the tensor cores (a
+found kernel is credited with half), arithmetic is free. L2 is not modelled, on either side.
 """
 
 from collections import defaultdict
@@ -32,11 +29,6 @@ def op_by_op_us(region, target):
 
 
 def step_times_us(region, target):
-    """The steps that are kernels, each with its microseconds.
-
-    Raises:
-        ValueError: as ``op_by_op_us``.
-    """
     _check_sizes(region)
     tensors = {i.tensor.name: i.tensor for i in region.inputs}
     tensors |= {s.output.name: s.output for s in region.steps}
@@ -53,7 +45,6 @@ def step_times_us(region, target):
 
 
 def kernel_us(moved_bytes, flops, target):
-    """One kernel that reads and writes so many bytes and does ``flops`` on the tensor cores."""
     stream_us = moved_bytes / (target.stream_tbps * 1e6)
     mma_us = flops / (target.mma_tflops * 1e6)
     work_us = max(stream_us, mma_us)
@@ -74,7 +65,6 @@ def _roots(region, tensors):
 
 
 def _stored_bytes(region, tensors, roots):
-    """Tensor in memory -> its bytes."""
     outputs = {o.tensor.name for o in region.outputs}
     readers = [s for s in region.steps if s.op not in FREE]
     used = outputs | {i for s in readers for i in s.inputs if isinstance(i, str)}
@@ -93,7 +83,6 @@ def _stored_bytes(region, tensors, roots):
 
 
 def _flops(step, tensors):
-    """Of a contraction: a multiplication and an addition for every term."""
     if step.op != "matmul":
         return 0
     left = tensors[str(step.inputs[0])]
@@ -107,7 +96,6 @@ def _elements(tensor):
 
 
 def _width(tensor):
-    assert tensor.dtype is not None
     return tensor.dtype.size_bytes
 
 

@@ -1,12 +1,11 @@
 """The meaning of a µGraph spelled out: one block, rank and iteration after the other.
 
-The oracle of ``mirage_onnx/verify/interpret_ugraph.py``, which runs all blocks and ranks at once:
-here tails are cut off instead of masked, and empty pieces have no iterations.
+The oracle of ``verify/interpret_ugraph.py``: tails are cut off instead of masked, and empty pieces
+have no iterations.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -38,8 +37,6 @@ def interpret_plainly(domain, graph, params, extents, inputs):
 
 @dataclass(frozen=True)
 class _Run:
-    """One kernel launch."""
-
     domain: Domain
     kernel: Kernel
     params: KernelParams
@@ -106,7 +103,6 @@ class _Run:
         return min(start + rank * size, stop), min(start + (rank + 1) * size, stop)
 
     def _walk(self, block, rank):
-        """The ranges of the loop axis, one per iteration."""
         loop = self.kernel.loop
         if loop is None:
             return [(0, 0)]
@@ -203,7 +199,6 @@ class _Run:
             case "cast":
                 result = args[0]
             case "powr":
-                assert isinstance(op.value, Fraction)
                 result = named.power(self.domain, args[0], op.value)
             case "matmul":
                 result = named.matmul(self.domain, args[0], args[1], op.reduced[0])

@@ -1,8 +1,7 @@
 """Programs for the search: graphs of primitive ONNX operators whose weights have a shape, no data.
 
-The search reads only shapes, so a program may have the sizes of a real model: ``ProgramNet``
-declares every weight as a graph input and ``region`` imports it as if it were an initializer. The
-methods below write what exporters write for the operators that PyTorch knows by one name.
+``ProgramNet`` declares every weight as a graph input and ``region`` imports it as if it were an
+initializer: the search reads only shapes. The methods write what exporters write.
 """
 
 from collections.abc import Callable
@@ -52,7 +51,6 @@ class ProgramNet(Net):
         return self.cast(x, np.float16)
 
     def shifted(self, x, number):
-        """x + number, for an x in fp32."""
         return self.Add(x, self.constant(number, np.float32))
 
     def rms_norm(self, x, gamma=None):
@@ -77,13 +75,11 @@ class ProgramNet(Net):
         return self.Add(y, beta) if beta else y
 
     def unit(self, x):
-        """x / |x|, in fp32."""
         wide = self.wide(x)
         length = self.Sqrt(self.ReduceSum(self.Mul(wide, wide), [-1]))
         return self.half(self.Div(wide, length))
 
     def softmax(self, x):
-        """exp(x - max) / sum over the last dimension, in fp32."""
         wide = self.wide(x)
         e = self.Exp(self.Sub(wide, self.ReduceMax(wide, [-1])))
         return self.half(self.Div(e, self.ReduceSum(e, [-1])))
@@ -92,12 +88,10 @@ class ProgramNet(Net):
         return self.Mul(x, self.Sigmoid(x))
 
     def gelu(self, x):
-        """x/2 (1 + erf(x / sqrt(2)))."""
         inner = self.Add(self.Erf(self.Div(x, float(np.sqrt(2)))), 1.0)
         return self.Mul(self.Mul(x, inner), 0.5)
 
     def transposed(self, x, rank):
-        """x with its last two dimensions exchanged."""
         return self.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
@@ -154,6 +148,5 @@ def whole_region(program):
 
 
 def operators(model):
-    """The operators of a graph, as ``domain::name`` outside the default domain."""
     found = [(n.domain, n.op_type) for n in model.graph.node]
     return frozenset(f"{d}::{name}" if d else name for d, name in found)

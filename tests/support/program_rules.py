@@ -74,7 +74,6 @@ def _powers(chains):
         for u in t.walk([chain]):
             for x in _factors(u) if u.op in (t.MUL, t.POW, t.INPUT) else ():
                 if x.op == t.POW:
-                    assert isinstance(x.attr, Fraction)
                     yield x.args[0], x.attr
                 elif u is chain or u.op == t.MUL:
                     yield x, Fraction(1)

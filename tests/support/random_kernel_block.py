@@ -118,7 +118,6 @@ class Block:
         return self.read(self.tensors[-1], phase, whole)
 
     def read(self, tensor, phase, whole=()):
-        """A load of this tensor."""
         cut = set(tensor.axes) - set(whole)
         looped = self.loop if phase is LOOP and self.loop in cut else None
         ranked = self.cluster if self.cluster in cut else None
@@ -133,7 +132,7 @@ class Block:
         self.sample.append(self.noise.standard_normal(SAMPLE))
         return len(self.ops) - 1
 
-    # ---- elementwise -------------------------------------------------------------------------
+    # ---- elementwise
 
     def const(self, value, phase):
         return self.value("const", phase=phase, value=value)
@@ -154,7 +153,6 @@ class Block:
         return self.half if self.rng.random() < self.narrow else DType.F32
 
     def positive(self, x):
-        """Something of ``x`` that is well above zero."""
         if self.sample[x].min() >= 0.05:
             return x
         x = self.tame(x, 4.0)
@@ -177,14 +175,13 @@ class Block:
         y = self.positive(y) if name == "div" else y
         return self.value(name, x, y, dtype=self.own_type())
 
-    # ---- reductions --------------------------------------------------------------------------
+    # ---- reductions
 
     def matmul(self, x, y, axis):
         x, y = (self.cast(self.tame(v), self.half) for v in (x, y))
         return self.value("matmul", *self.rng.sample((x, y), 2), reduced=(axis,))
 
     def reduce(self, name, x, axes):
-        """``sum`` or ``rmax`` over ``axes``."""
         dtype = self.own_type() if name == "rmax" else DType.F32
         return self.value(name, self.tame(x), reduced=axes, dtype=dtype)
 
@@ -204,10 +201,9 @@ class Block:
         self.ranked[x] = False
         return x
 
-    # ---- what fits together ------------------------------------------------------------------
+    # ---- what fits together
 
     def meets(self, x, y):
-        """Whether one operation can take both."""
         same = all(self.by[y].get(a, c) == c for a, c in self.by[x].items())
         return same and self.ops[x].phase is self.ops[y].phase
 

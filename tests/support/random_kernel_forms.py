@@ -4,9 +4,7 @@ What the axes are to the kernel is drawn first (batch, rows, columns, depth; gri
 then loads, contractions, reductions and elementwise steps.
 """
 
-from collections.abc import Callable
-
-from random_kernel_block import LEAVES, LOOP, POST, Axes, Block
+from random_kernel_block import LEAVES, LOOP, POST
 from random_kernel_steps import (
     axis,
     beside,
@@ -21,14 +19,14 @@ from random_kernel_steps import (
     whole_axes,
 )  # fmt: skip
 
-from mirage_onnx.ir.ugraph import Layout, Phase
+from mirage_onnx.ir.ugraph import Layout
 
 
-def batches(b: Block) -> Axes:
+def batches(b):
     return tuple(axis(b, "batch") for _ in range(often(b.rng, 0.55, 0.33, 0.12)))
 
 
-def contract(b: Block) -> None:
+def contract(b):
     """Contractions over the loop, the cluster or a whole axis, side by side; then what follows."""
     rng = b.rng
     batch = batches(b)
@@ -55,14 +53,14 @@ def contract(b: Block) -> None:
     return _save(b, _behind(b, y, column if tail else None, tail))
 
 
-def _joined(b: Block, found: list[int]) -> int:
+def _joined(b, found):
     y = found[0]
     for x in found[1:]:
         y = both(b, y, x)
     return y
 
 
-def _statistic(b: Block, x: int, axes: Axes) -> int:
+def _statistic(b, x, axes):
     """A sum or maximum over these axes, of ``x`` or something made of it."""
     name = b.rng.choice(("sum", "rmax"))
     if b.rng.random() < 0.7:
@@ -70,7 +68,7 @@ def _statistic(b: Block, x: int, axes: Axes) -> int:
     return b.total(b.reduce(name, x, axes), name.removeprefix("r"))
 
 
-def _behind(b: Block, y: int, contracted: str | None, tail: Axes) -> int:
+def _behind(b, y, contracted, tail):
     """Reductions and a contraction of a value after the loop."""
     rng = b.rng
     if contracted is not None and contracted in whole_axes(b, y):
@@ -85,8 +83,7 @@ def _behind(b: Block, y: int, contracted: str | None, tail: Axes) -> int:
     return y
 
 
-def _save(b: Block, *wanted: int) -> None:
-    """Saves these values, and now and then another one."""
+def _save(b, *wanted):
     for x in wanted:
         if b.can_save(x):
             b.save(x)
@@ -96,7 +93,7 @@ def _save(b: Block, *wanted: int) -> None:
         b.save(b.rng.choice(others))
 
 
-def chained(b: Block) -> None:
+def chained(b):
     """A contraction of what a contraction leaves, in the loop over its columns or at once."""
     rng = b.rng
     batch = batches(b)
@@ -129,7 +126,7 @@ def chained(b: Block) -> None:
     _save(b, y, *found[2:] if column not in b.grid else ())
 
 
-def _online(b: Block, s: int, along: str, v: int | None) -> list[int]:
+def _online(b, s, along, v):
     """Sums over the loop, shifted by the running maximum; with ``v`` the weighted sum first."""
     s = b.tame(s, 6.0)
     if b.rng.random() < 0.25:  # 0 or -inf per row and column, or per column
@@ -153,7 +150,7 @@ def _online(b: Block, s: int, along: str, v: int | None) -> list[int]:
     return [*found, common]
 
 
-def _at_once(b: Block, s: int, along: str, v: int, *, shifted: bool) -> list[int]:
+def _at_once(b, s, along, v, *, shifted):
     """The contraction of a function of ``s``, without rescaling; maybe a sum over the same axis."""
     rng = b.rng
     if shifted and not b.by[s][along]:
@@ -169,7 +166,7 @@ def _at_once(b: Block, s: int, along: str, v: int, *, shifted: bool) -> list[int
     return found
 
 
-def reduction(b: Block, *, whole: bool = False) -> None:
+def reduction(b, *, whole=False):
     """No contraction: sums and maxima over the loop and another axis, used on what was read.
 
     ``whole``: hardly anything is cut by the grid.
@@ -197,7 +194,7 @@ def reduction(b: Block, *, whole: bool = False) -> None:
     return _save(b, y)
 
 
-def at_once(b: Block) -> None:
+def at_once(b):
     """No loop: elementwise steps and reductions of whole tiles, maybe a contraction of them."""
     rng = b.rng
     batch = batches(b)
@@ -228,7 +225,7 @@ def at_once(b: Block) -> None:
     _save(b, chain(b, x, 0.3, 0.5, 0.2))
 
 
-def decaying(b: Block) -> None:
+def decaying(b):
     """Sums that an own factor scales in every iteration: they depend on the loop's tiles."""
     rng = b.rng
     batch = batches(b)
@@ -250,7 +247,7 @@ def decaying(b: Block) -> None:
     _save(b, chain(b, b.total(x, "scaled", factor), 0.3, 0.4, 0.3))
 
 
-def stretched(b: Block, place: str | None = None, reduced: str = "") -> None:
+def stretched(b, place=None, reduced=""):
     """A contraction with a long chain at one place: an operand, a vector, the result, a scalar.
 
     ``reduced``: with a sum or a maximum over the depth there instead, or one that is rescaled.
@@ -295,13 +292,13 @@ def stretched(b: Block, place: str | None = None, reduced: str = "") -> None:
     return _save(b, chain(b, y, steps=n * (place == "result")))
 
 
-def _reduced(b: Block, how: str, x: int, along: str) -> int:
+def _reduced(b, how, x, along):
     if how == "online":
         return _online(b, x, along, None)[0]
     return b.total(b.reduce(how, x, (along,)), how.removeprefix("r"))
 
 
-def behind(b: Block, how: str, layout: Layout) -> None:
+def behind(b, how, layout):
     """A contraction behind the loop, of something that the loop has summed up or taken most of."""
     row, along, depth, column = (axis(b, role) for role in ("row", "loop", "depth", "column"))
     b.loop = along
@@ -318,7 +315,7 @@ def behind(b: Block, how: str, layout: Layout) -> None:
     _save(b, chain(b, b.matmul(first, second, depth), 0.5, 0.5))
 
 
-def free(b: Block) -> None:
+def free(b):
     """Loads over any axes, cut or not, and any operation of any values that fit together."""
     rng = b.rng
     roles = ["row", "column", "depth", *["batch"] * rng.randint(0, 1)]
@@ -346,7 +343,7 @@ def free(b: Block) -> None:
             b.save(y)
 
 
-def _any_step(b: Block, phase: Phase) -> None:
+def _any_step(b, phase):
     rng = b.rng
     x = rng.choice([i for i, op in enumerate(b.ops) if op.phase is phase][-4:])
     y = partner(b, x)
@@ -361,13 +358,13 @@ def _any_step(b: Block, phase: Phase) -> None:
         chain(b, x, steps=1)
 
 
-def _still(b: Block, x: int, level: str) -> int:
+def _still(b, x, level):
     """``x``, or its sum or maximum over what loop or cluster cut."""
     moving = tuple(a for a, c in b.by[x].items() if level in c)
     return b.reduce(b.rng.choice(("sum", "rmax")), x, moving) if moving else x
 
 
-def merge(b: Block) -> None:
+def merge(b):
     """A second kernel: what the first one saved, combined over its part axes, and steps."""
     rng = b.rng
     temps = [t for t in b.tensors if t.role == "temp"]
@@ -383,7 +380,7 @@ def merge(b: Block) -> None:
 
 
 #: How often a kernel is of each kind.
-FORMS: dict[Callable[[Block], None], float] = {
+FORMS = {
     contract: 0.20, chained: 0.31, reduction: 0.12, at_once: 0.08, decaying: 0.03, free: 0.09,
     stretched: 0.17,
 }  # fmt: skip

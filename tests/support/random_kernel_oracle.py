@@ -1,12 +1,9 @@
 """What a random program means in float64, and how far from it a right kernel can be.
 
-The bound comes from the program itself. Besides the exact run there are runs in which every value
-is rounded to its element type after a random error of the size that fp32 arithmetic has: a few
-units in the last place of a function, and of a sum as many of the sum of absolute values as its
-length asks for (tensor cores cut off what lies below the accumulator's last bit, at every 8 or 16
-products). In half of them 16-bit values are rounded up or down at random: a kernel whose sum is a
-bit larger rounds some of them the other way. What is ill-conditioned spreads these runs apart, and
-only that.
+Besides the exact run there are runs in which every value is rounded to its element type after a
+random error of the size that fp32 arithmetic has (tensor cores cut off what lies below the
+accumulator's last bit). In half of them 16-bit values are rounded up or down at random, as a kernel
+whose sum is a bit larger rounds some. Only what is ill-conditioned spreads these runs apart.
 
 A kernel is right if in every row (of ``WIDTH`` elements at least), and in every element, its error
 is at most ``FACTOR`` times the largest of these runs.
@@ -100,7 +97,6 @@ class Oracle:
 
 
 def drawn(graph, kinds, extents, rng):
-    """Inputs and weights in their own types."""
     found = {}
     for t in graph.tensors:
         if t.name in kinds:
@@ -126,7 +122,6 @@ def _mask(shape, along, rng):
 
 
 def oracle(graph, params, kinds, extents, seed):
-    """Inputs of a program and what it makes of them."""
     rng = np.random.default_rng(seed)
     inputs = drawn(graph, kinds, extents, rng)
     exact = interpreted(Float64(), graph, params, extents, inputs)

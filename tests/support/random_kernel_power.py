@@ -1,8 +1,7 @@
 """Whether a mistake in a program's loads or sums would be seen in what it saves.
 
-``min(x, 1)`` of a large x forgets x, and so do many random programs. Here every input, and every
-sum and contraction by itself, is changed by a good deal: what is saved has to change, too. (Maxima
-are not asked: by what a row is shifted before exp may not matter.)
+``min(x, 1)`` of a large x forgets x. Here every input, and every sum and contraction by itself, is
+changed by a good deal: what is saved has to change, too. (Not maxima: a shift may not matter.)
 """
 
 from dataclasses import replace
@@ -21,7 +20,6 @@ LEAST, ABOVE_ERROR = 0.02, 8.0
 
 
 def forgets(graph, params, extents, found):
-    """Whether some input or sum hardly matters."""
     for changed, inputs in _changes(graph, found.inputs):
         values = interpreted(Float64(), changed, params, extents, inputs)
         if not any(_differs(values[n][0], n, found) for n in found.wants):

@@ -1,6 +1,7 @@
 """What becomes of random programs: emitted, compiled together, run, compared with their oracle."""
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from random_kernel_oracle import difference
@@ -13,6 +14,7 @@ from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.emulator.failure import EmulationError
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Candidate
+from mirage_onnx.ir.view import Window
 from mirage_onnx.target import H200
 
 #: Programs compiled as one translation unit: the headers' share of its time is small then.
@@ -74,23 +76,37 @@ def emitted(case, target=H200):
     return subject
 
 
+def boxed(t, memory, extents):
+    """The part of its memory that a tensor has, dimension by dimension."""
+    windows = t.windows or (Window(t.axes),)
+    sizes = [prod(extents[a] for a in w.axes) for w in windows]
+    fulls = [w.full or n for w, n in zip(windows, sizes, strict=True)]
+    spans = zip(windows, sizes, strict=True)
+    return memory.reshape(fulls)[tuple(slice(w.start, w.start + n) for w, n in spans)]
+
+
 def tensors(case):
-    """Inputs that cannot be written, and outputs and workspace full of NaN."""
-    found = {name: x.copy() for name, x in case.oracle.inputs.items()}
-    for x in found.values():
-        x.flags.writeable = False
+    """Inputs that cannot be written, all else in memory full of NaN."""
+    found = {}
     for t in case.graph.tensors:
-        if t.name not in found:
-            shape = tuple(case.extents[a] for a in t.axes)
-            found[t.name] = np.full(shape, np.nan).astype(t.dtype.numpy)
+        found[t.name] = np.full(t.elements(case.extents), np.nan).astype(t.dtype.numpy)
+        if t.name in case.oracle.inputs:
+            part = boxed(t, found[t.name], case.extents)
+            part[...] = case.oracle.inputs[t.name].reshape(part.shape)
+            found[t.name].flags.writeable = False
     return found
 
 
 def judged(case, got):
     """The first tensor that is wrong and how, or nothing."""
     for name, want in case.oracle.wants.items():
-        if wrong := difference(want, got[name]):
+        memory = got[name].copy()
+        part = boxed(case.graph.tensor(name), memory, case.extents)
+        if wrong := difference(want, part.reshape(want.exact.shape)):
             return f"{name}: {wrong}"
+        part[...] = np.nan
+        if not np.isnan(memory).all():
+            return f"{name}: something is written beside it"
     return ""
 
 
@@ -136,7 +152,6 @@ def compiled(subjects):
 
 
 def run_seeds(seeds, together=TOGETHER):
-    """The outcomes of seeds, in order, as they are known."""
     todo = list(seeds)
     for start in range(0, len(todo), together):
         subjects = [emitted(random_kernel(seed)) for seed in todo[start : start + together]]

@@ -45,7 +45,6 @@ def some(rng, axes, chance):
 
 
 def axis(b, role):
-    """A new axis."""
     room = MOST_ELEMENTS // prod(b.extents.values())
     large = sum(n > MEDIUM[-1] for n in b.extents.values())
     sizes = (SMALL, MEDIUM, BIG)[often(b.rng, *ROLES[role])]

@@ -4,13 +4,11 @@ From ``FIRST`` on all seeds but every ``EVERY``-th have a wish; the program is d
 that value. What cannot be, and why, is said by ``unreachable``.
 """
 
-import random
 from collections import Counter
-from collections.abc import Callable, Collection
 from functools import partial
 from typing import NamedTuple
 
-from random_kernel_block import BINARY, COMPARISONS, UNARY, Block
+from random_kernel_block import BINARY, COMPARISONS, UNARY
 from random_kernel_forms import FORMS, behind, contract, reduction, stretched
 from random_kernel_steps import pick
 
@@ -47,15 +45,15 @@ class Wish(NamedTuple):
     layout: Layout
 
     @property
-    def cell(self) -> str:
+    def cell(self):
         return f"{self.op} {self.dtype} {self.layout}"
 
     @property
-    def values(self) -> int:
+    def values(self):
         """How many of them: most chains have several."""
         return 1 if self.op in SINGLE else 2
 
-    def form(self, rng: random.Random) -> Callable[[Block], None]:
+    def form(self, rng):
         """What may have such a value."""
         if self.op == "load" and self.layout is Layout.ELEMENT:
             return contract  # only beside what a streaming kernel does behind its loop
@@ -68,14 +66,14 @@ class Wish(NamedTuple):
             return partial(reduction, whole=rng.random() < 0.7)
         return partial(stretched, place=PLACES[self.layout], reduced=REDUCED.get(self.op, ""))
 
-    def half(self, rng: random.Random, half: DType) -> DType:
+    def half(self, rng, half):
         """The type of the program's matrices."""
         if self.dtype.is_half or self.op == "load":
             return self.dtype
         return rng.choice(TYPES[:2]) if self.op == "cast" else half
 
 
-def unreachable(op: str, dtype: DType, layout: Layout) -> str:
+def unreachable(op, dtype, layout):
     """Why no value is so, or nothing."""
     fragment = layout in (Layout.A_FRAG, Layout.B_FRAG)
     if op in WIDE and dtype is not DType.F32:
@@ -97,7 +95,7 @@ FREQUENT = ("add", "sub", "mul", "div", "max", "min", "abs", "square", "sigmoid"
 COMMON = (Layout.C_FRAG, Layout.VECTOR, Layout.A_FRAG, Layout.B_FRAG)
 
 
-def comes_often(op: str, dtype: DType, layout: Layout) -> bool:
+def comes_often(op, dtype, layout):
     """Whether such values need not be wished for."""
     if op == "load":
         return layout is not Layout.ELEMENT
@@ -121,7 +119,7 @@ WISHES = tuple(
 )
 
 
-def missing(known: Collection[str]) -> list[str]:
+def missing(known):
     """Cells that could be and are not among ``known``, and why the others cannot be."""
     cells = [Wish(op, t, x) for op in (*OPS, "const", "extent") for t in TYPES for x in Layout]
     reasons = Counter(unreachable(*c) for c in cells)
@@ -130,7 +128,7 @@ def missing(known: Collection[str]) -> list[str]:
     return [*lines, *(f"{n} cells cannot be: {why}" for why, n in reasons.items() if why)]
 
 
-def wish_of(seed: int, attempt: int) -> Wish | None:
+def wish_of(seed, attempt):
     """The wish of a seed, as long as there is patience; one after the other."""
     if seed < FIRST or seed % EVERY == 0 or attempt >= PATIENCE:
         return None

@@ -45,7 +45,6 @@ class RandomKernel:
 
     @property
     def text(self):
-        """Everything about it but the inputs."""
         sizes = " ".join(f"{a}={n}" for a, n in self.extents.items())
         lines = [
             f"{k.name}: {p.to_text()}" for k, p in zip(self.graph.kernels, self.params, strict=True)
@@ -60,7 +59,6 @@ class _Again(Exception):  # noqa: N818
 
 
 def random_kernel(seed):
-    """The program of a seed."""
     for attempt in range(1000):
         try:
             return _drawn(seed, attempt)

@@ -24,7 +24,7 @@ def random_model(pick, operations, prefix=""):
     net = Net(np.float16, prefix)
     rows, depth, columns = pick((3, 8, 1)), pick((64, 96)), pick((32, 48))
     inner = net.input(rows, depth)
-    values: list[tuple[str, int]] = [(inner, depth)]
+    values = [(inner, depth)]
     contractions = 0
     for _ in range(operations):
         x, width = values[-1]
@@ -90,7 +90,7 @@ def swapped(model):
     for node in graph.node:
         if node.op_type in ("Add", "Mul"):
             node.input[:] = [node.input[1], node.input[0]]
-    names: dict[str, str] = {}
+    names = {}
 
     def fresh(name):
         return names.setdefault(name, f"n{997 - len(names)}_{len(name)}")
@@ -112,7 +112,7 @@ def _shaped(fn):
     return lambda x, shape: fn(x, tuple(int(n) for n in shape))
 
 
-NUMPY: dict[str, Callable[..., np.ndarray]] = {
+NUMPY = {
     "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Exp": np.exp,
     "Tanh": np.tanh, "Sigmoid": lambda x: 1 / (1 + np.exp(-x)), "Relu": lambda x: np.maximum(x, 0),
     "Abs": np.abs, "Sqrt": np.sqrt, "MatMul": np.matmul, "Neg": np.negative, "Pow": np.power,
@@ -137,7 +137,6 @@ def in_float64(model, feeds):
 
 
 def float64_feeds(model, rng):
-    """Random values of the graph inputs, in their own type."""
     found = {}
     for v in model.graph.input:
         shape = [d.dim_value for d in v.type.tensor_type.shape.dim]

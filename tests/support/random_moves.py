@@ -1,9 +1,7 @@
 """The moves by which a random program grows from one activation.
 
-Every move reads a value that is there (mostly the
-newest) and may bring in a further activation or weight, so programs are connected; results of
-moves stay available, so they are shared. Where a function has a domain (division, roots, logarithm,
-exp in 16 bits), a move first makes an argument inside it.
+Every move reads a value that is there (mostly the newest), so programs are connected. Where a
+function has a domain, a move first makes an argument inside it.
 """
 
 from dataclasses import dataclass, field
@@ -53,7 +51,6 @@ class Growing:
         return self.pick.choice(unread if unread and self.pick.random() < 0.5 else self.values)
 
     def can_read(self):
-        """Whether there is room for another input."""
         return len(self.net.inputs) < MOST_INPUTS
 
     def new(self, *shape):

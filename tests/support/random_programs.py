@@ -1,7 +1,6 @@
 """Random programs for the search: 4 to 10 primitive operations at the sizes of real models.
 
-``random_moves`` says how they grow. One that is refused, or that does not depend on all that it
-reads, is thrown away, and the next attempt of the same seed is taken.
+One that is refused, or does not depend on all that it reads, is thrown away for the next attempt.
 """
 
 from dataclasses import dataclass
@@ -33,7 +32,6 @@ class RandomProgram:
 
 
 def random_program(seed):
-    """The region of a random program; the same for a seed in every process."""
     return random_model(seed).region
 
 

@@ -52,7 +52,6 @@ class _Block:
         for a in args:
             cuts |= self.by[a]
         gone = more.get("reduced", ())
-        assert isinstance(gone, tuple)
         cuts = {a: c for a, c in cuts.items() if a not in gone}
         self.by.append(cuts)
         self.ranked.append(ranked or any(self.ranked[a] for a in args))
@@ -86,7 +85,6 @@ class _Block:
         return all(self.by[y].get(a, c) == c for a, c in self.by[x].items())
 
     def step(self, phase):
-        """One random operation of earlier values of ``phase``."""
         rng = self.rng
         x = rng.choice(self.values(phase))
         partners = [y for y in self.values(phase) if self.meets(x, y)]

@@ -1,8 +1,7 @@
 """Two spellings of a formula: a region's terms, and a µGraph that computes exactly what is written.
 
-``x - top(x)`` builds a tree without any normal form. ``region_of`` reads it as terms, ``graph_of``
-as one kernel, whose blocks have some rows of it. Inputs: x, y over rows i and columns j, c over i,
-w over j.
+``x - top(x)`` builds a tree without any normal form. Inputs: x, y over rows i and columns j, c over
+i, w over j.
 """
 
 from __future__ import annotations

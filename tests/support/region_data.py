@@ -63,5 +63,4 @@ def device_tensors(region, candidate, values):
 
 
 def device_outputs(region, tensors):
-    """ONNX output -> what the kernels left in memory."""
     return {o.tensor.name: tensors[o.name].reshape(_shape(o.tensor.shape)) for o in region.outputs}

@@ -2,11 +2,10 @@
 
 import copy
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import onnx
-from golden_texts import read_texts
+from golden_texts import texts_of
 from onnx import numpy_helper
 from small_models import Net, matches, region_of
 
@@ -21,7 +20,7 @@ from mirage_onnx.rewrite.model import BUNDLE_NAME
 from mirage_onnx.target import H200
 
 #: What the search finds for the three regions; written down, so that tests need not search.
-UGRAPHS = tuple(read_texts(Path(__file__).with_suffix(".txt.xz")).values())
+UGRAPHS = tuple(texts_of("rewritten").values())
 PARAMS = KernelParams(tile=(1, 1), warps=1)
 
 
@@ -110,8 +109,6 @@ def tampered(model, change):
 
 
 def with_record(k, change):
-    """Tamper with the provenance of plan k, in place."""
-
     def go(bundle):
         records = copy.deepcopy(bundle.provenance)
         change(records[k])
@@ -121,8 +118,6 @@ def with_record(k, change):
 
 
 def with_plan(k, old, new):
-    """Tamper with the text of plan k."""
-
     def go(bundle):
         assert old in bundle.plans[k]
         plans = list(bundle.plans)

@@ -4,19 +4,8 @@ import copy
 
 NUMBERS = (-2, -1, 0, 1, 2, 3, 4, 8, 64, 921, 1000, 1003, 1006, 1009, 10**12)
 OTHERS = (
-    None,
-    True,
-    1.5,
-    "",
-    "x",
-    "tb_exp_op",
-    "tb_matmul_op",
-    "kn_exp_op",
-    [],
-    {},
-    [1, 2],
-    {"x": 1},
-)
+    None, True, 1.5, "", "x", "tb_exp_op", "tb_matmul_op", "kn_exp_op", [], {}, [1, 2], {"x": 1},
+)  # fmt: skip
 
 
 def damaged(graph, rng, changes=1):

@@ -1,7 +1,6 @@
 """Small programs in the original's format, right ones, with their references.
 
-Dimensions are small and often equal on purpose: a wrong map then still gives a graph whose shapes
-fit, which only its values betray.
+Dimensions are often equal, so that a wrong map still fits, which only its values betray.
 """
 
 import json
@@ -9,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import saved_references as references
-from saved_writer import Graph, Json
+from saved_writer import Json, begun, squares
 
-import mirage_onnx as mi
 from mirage_onnx.importer.kernel_graph import KernelGraph
 
 ROWS = (0, -1, -1)
@@ -33,8 +31,7 @@ def norm_linear():
 
 def _norm_linear(blocks, loop):
     """The norm's division after the product: one kernel."""
-    g = Graph()
-    x, w = g.input(8, 8), g.input(8, 8)
+    g, x, w = squares(2)
     k = g.kernel((blocks, 1, 1), loop)
     a, b = k.load(x, loop_dim=1), k.load(w, COLUMNS, loop_dim=0)
     rms = k.op("accum_red_ld_rms", a)
@@ -44,9 +41,7 @@ def _norm_linear(blocks, loop):
 
 
 def _norm_then_linear():
-    """The norm in a kernel by rows, the product in a library kernel."""
-    g = Graph()
-    x, w = g.input(8, 8), g.input(8, 8)
+    g, x, w = squares(2)
     k = g.kernel((4, 1, 1))
     a = k.op("rms_norm", k.load(x, ROWS))
     g.output(g.op("matmul", k.store(k.op("accum_nored", a), ROWS), w))
@@ -54,8 +49,7 @@ def _norm_then_linear():
 
 
 def _norm_linear_library():
-    g = Graph()
-    x, w = g.input(8, 8), g.input(8, 8)
+    g, x, w = squares(2)
     g.output(g.op("matmul", g.op("rms_norm", x), w))
     return g.saved()
 
@@ -65,8 +59,7 @@ def gated():
 
 
 def _gated(*, fused):
-    g = Graph()
-    x, w1, w2 = g.input(8, 8), g.input(8, 8), g.input(8, 8)
+    g, x, w1, w2 = squares(3)
     k = g.kernel((2, 1, 1), 4)
     a = k.load(x, loop_dim=1)
     b, c = (k.load(w, COLUMNS, loop_dim=0) for w in (w1, w2))
@@ -86,8 +79,7 @@ def low_rank():
 
 def _low_rank(loop):
     """Every block computes x a, all in one iteration."""
-    g = Graph()
-    x, w, a, b = g.input(4, 8), g.input(8, 8), g.input(8, 4), g.input(4, 8)
+    g, x, w, a, b = begun((4, 8), (8, 8), (8, 4), (4, 8))
     k = g.kernel((4, 1, 1), loop)
     tiles = k.load(x), k.load(w, COLUMNS), k.load(a), k.load(b, COLUMNS)
     up = k.op("matmul", k.op("matmul", tiles[0], tiles[2]), tiles[3])
@@ -98,8 +90,7 @@ def _low_rank(loop):
 
 def _low_rank_in_loop():
     """x a b is linear in x, so that it may be added up with x w over the loop."""
-    g = Graph()
-    x, w, a, b = g.input(4, 8), g.input(8, 8), g.input(8, 4), g.input(4, 8)
+    g, x, w, a, b = begun((4, 8), (8, 8), (8, 4), (4, 8))
     k = g.kernel((2, 1, 1), 4)
     i, j = k.load(x, loop_dim=1), k.load(w, COLUMNS, loop_dim=0)
     m, n = k.load(a, loop_dim=0), k.load(b, COLUMNS)
@@ -121,8 +112,7 @@ def attention():
 
 def _split_attention(denominator, loop):
     """Keys split over grid y and the loop; partial results side by side; a second kernel adds."""
-    g = Graph()
-    q, k, v = g.input(2, 8, 4), g.input(2, 4, 32), g.input(2, 32, 4)
+    g, q, k, v = begun((2, 8, 4), (2, 4, 32), (2, 32, 4))
     part = g.kernel((2, 4, 4), 2, chunk=4)
     i = part.load(q, (0, -1, 1))
     j, m = part.load(k, (0, 2, -1), loop_dim=2), part.load(v, (0, 1, -1), loop_dim=1)
@@ -138,8 +128,7 @@ def _split_attention(denominator, loop):
 
 
 def _attention_library():
-    g = Graph()
-    q, k, v = g.input(2, 8, 4), g.input(2, 4, 32), g.input(2, 32, 4)
+    g, q, k, v = begun((2, 8, 4), (2, 4, 32), (2, 32, 4))
     e = g.op("exp", g.op("matmul", q, k))
     g.output(g.op("matmul", g.op("div", e, g.op("reduction_2", e)), v))
     return g.saved()
@@ -151,8 +140,7 @@ def residual_norm():
 
 
 def _residual_norm(*, split):
-    g = Graph()
-    h, x, alpha = g.input(8, 8), g.input(8, 8), g.input(8, 8)
+    g, h, x, alpha = squares(3)
     k = g.kernel((4, 1, 1))
     i, j, m = (k.load(t, ROWS) for t in (h, x, alpha))
     step = k.op("mul", k.op("add", j, k.op("rms_norm", i)), m)
@@ -167,8 +155,7 @@ def _residual_norm(*, split):
 
 def column_means():
     """gelu(relu(x) - y) / sum: functions and block reductions that no published file uses."""
-    g = Graph()
-    x, y = g.input(8, 8), g.input(8, 8)
+    g, x, y = squares(2)
     k = g.kernel((2, 1, 1))
     a, b = k.load(x, ROWS), k.load(y, ROWS)
     e = k.op("gelu", k.op("sub", k.op("relu", a), b))
@@ -178,11 +165,11 @@ def column_means():
 
 
 def column_means_reference():
-    g = mi.new_kernel_graph()
-    x, y = (g.new_input(dims=(8, 8), dtype=mi.float16) for _ in range(2))
-    e = g.gelu(g.sub(g.relu(x), y))
-    g.mark_output(g.div(e, g.sqrt(g.reduction(g.square(e), 1))))
-    return g
+    def build(g, x, y):
+        e = g.gelu(g.sub(g.relu(x), y))
+        return g.div(e, g.sqrt(g.reduction(g.square(e), 1)))
+
+    return references.reference(build, (8, 8), (8, 8))
 
 
 EXAMPLES = {

@@ -1,7 +1,6 @@
-"""Every single change of a saved graph of some kinds, with its shapes recorded anew.
+"""Every single change of a saved graph of some kinds, with its shapes recorded anew if they fit.
 
-A mutant whose shapes cannot fit any more is left out: what remains is executable or at least looks
-like it. Many compute the same as before; the oracle says which.
+Many compute the same as before; the oracle says which.
 """
 
 import copy
@@ -31,7 +30,6 @@ def blocks(graph):
 
 
 def operators(graph):
-    """Of both levels, in a fixed order."""
     result = []
     for op in graph:
         result += op["bgraph"]["operators"] if "bgraph" in op else [op]

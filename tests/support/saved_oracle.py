@@ -1,7 +1,6 @@
 """What a saved graph computes: its JSON run in float64, block by block, by position.
 
-An independent reading of the format (paper, section 2: arXiv 2405.05751): it works on the decoded
-JSON and numpy arrays only, and shares nothing with the reader under ``mirage_onnx.verify``. A
+An independent reading of the format (paper, section 2: arXiv 2405.05751), on JSON and numpy only. A
 graph that is not executable as written raises ``NotExecutableError``.
 """
 
@@ -77,14 +76,12 @@ def fetch(env, tensor):
 def store(env, tensors, results):
     need(len(tensors) == len(results), "wrong number of results")
     for tensor, x in zip(tensors, results, strict=True):
-        assert x is not None
         need(tensor["guid"] not in env, "a tensor is made twice")
         need(x.shape == shape_of(tensor), f"{x.shape} is recorded as {shape_of(tensor)}")
         env[tensor["guid"]] = x
 
 
 def apply(op, arguments):
-    """An operation of either level on whole arrays."""
     if op == "matmul":
         need(len(arguments) == 2, "a matmul has two operands")
         a, b = arguments
@@ -104,7 +101,6 @@ def apply(op, arguments):
 
 
 def run_kernel(op, inputs):
-    """A custom kernel: every block computes its tiles, the outputs are laid side by side."""
     block = op["bgraph"]
     tensors = {t["guid"]: x for t, x in zip(op["input_tensors"], inputs, strict=True)}
     grid = [block["grid_dim"][g] for g in "xyz"]
@@ -142,7 +138,6 @@ def piece(x, dim, index, count):
 
 
 def run_block(block, tensors, grid, index):
-    """The output operators of a block with their tiles."""
     loop, chunk = block["forloop_range"], block["reduction_dimx"]
     sums = {}
     env = {}

@@ -21,46 +21,48 @@ def saved_folder():
     return folder if any(folder.glob("*.json")) else None
 
 
-def norm_linear(x, w):
-    """rms_norm(x) w."""
+def reference(build, *shapes):
+    """A kernel graph of fp16 inputs; ``build(graph, *inputs)`` makes its output, or several."""
     g = mi.new_kernel_graph()
-    a, b = (g.new_input(dims=d, dtype=mi.float16) for d in (x, w))
-    g.mark_output(g.matmul(g.rms_norm(a, normalized_shape=x[-1:]), b))
+    made = build(g, *(g.new_input(dims=s, dtype=mi.float16) for s in shapes))
+    for output in made if isinstance(made, tuple) else (made,):
+        g.mark_output(output)
     return g
+
+
+def norm_linear(x, w):
+    return reference(lambda g, a, b: g.matmul(g.rms_norm(a, normalized_shape=x[-1:]), b), x, w)
 
 
 def gated_mlp(x, w):
-    """silu(x w1) * (x w2)."""
-    g = mi.new_kernel_graph()
-    a, w1, w2 = (g.new_input(dims=d, dtype=mi.float16) for d in (x, w, w))
-    g.mark_output(g.mul(g.silu(g.matmul(a, w1)), g.matmul(a, w2)))
-    return g
+    return reference(lambda g, a, w1, w2: g.mul(g.silu(g.matmul(a, w1)), g.matmul(a, w2)), x, w, w)
 
 
-def lora(x, w, a, b):
-    """x w + (x a) b."""
-    g = mi.new_kernel_graph()
-    i, j, k, m = (g.new_input(dims=d, dtype=mi.float16) for d in (x, w, a, b))
-    g.mark_output(g.add(g.matmul(i, j), g.matmul(g.matmul(i, k), m)))
-    return g
+def lora(*shapes):
+    return reference(
+        lambda g, x, w, a, b: g.add(g.matmul(x, w), g.matmul(g.matmul(x, a), b)), *shapes
+    )
 
 
-def attention(q, k, v):
+def attention(*shapes):
     """exp(q k) / sum(exp(q k)) v: no scale, no mask, no maximum."""
-    g = mi.new_kernel_graph()
-    a, b, c = (g.new_input(dims=d, dtype=mi.float16) for d in (q, k, v))
-    e = g.exp(g.matmul(a, b))
-    g.mark_output(g.matmul(g.div(e, g.reduction(e, 2)), c))
-    return g
+
+    def build(g, q, k, v):
+        e = g.exp(g.matmul(q, k))
+        return g.matmul(g.div(e, g.reduction(e, 2)), v)
+
+    return reference(build, *shapes)
 
 
 def norm_transformer(x):
     """rms_norm(x + alpha (rms_norm(h) + x)); inputs h, x, alpha."""
-    g = mi.new_kernel_graph()
-    h, y, alpha = (g.new_input(dims=x, dtype=mi.float16) for _ in range(3))
-    step = g.mul(alpha, g.add(g.rms_norm(h, normalized_shape=x[-1:]), y))
-    g.mark_output(g.rms_norm(g.add(y, step), normalized_shape=x[-1:]))
-    return g
+
+    def norm(g, y):
+        return g.rms_norm(y, normalized_shape=x[-1:])
+
+    return reference(
+        lambda g, h, y, alpha: norm(g, g.add(y, g.mul(alpha, g.add(norm(g, h), y)))), x, x, x
+    )
 
 
 #: File -> the program and the shapes of its inputs.

@@ -13,7 +13,6 @@ from mirage_onnx.verify.saved_format import parse_saved
 
 
 def read(graph, reference):
-    """What the reader makes of a graph whose format is right."""
     parsed = parse_saved(graph)
     assert not isinstance(parsed, Rejection)
     if isinstance(reference, Truth):

@@ -1,7 +1,6 @@
 """Writes saved graphs in the original's JSON format, and recomputes the shapes in a changed one.
 
-A tensor is an int, its ``guid``. ``recorded`` fills in every shape; it is what makes a mutant of a
-graph as consistent with itself as what a search would save.
+A tensor is an int, its ``guid``. ``recorded`` makes a mutant as consistent as what a search saves.
 """
 
 import copy
@@ -19,8 +18,6 @@ class MisfitError(ValueError):
 
 
 class Kernel:
-    """The block graph of a custom kernel under construction."""
-
     def __init__(self, names, grid, loop, chunk):
         self._names = names
         self.operators = []
@@ -42,7 +39,6 @@ class Kernel:
         return self._add(f"tb_{name}_op", inputs, {})
 
     def store(self, value, omap=NOWHERE):
-        """The device tensor that the blocks write."""
         tensor = next(self._names)
         extra = {"output_map": triple(omap), "dtensor": {"guid": tensor}}
         self.operators.append(operator("tb_output_op", (value,), (), extra))
@@ -55,8 +51,6 @@ class Kernel:
 
 
 class Graph:
-    """A kernel graph under construction."""
-
     def __init__(self):
         self._names = count(1000)
         self.operators = []
@@ -84,8 +78,18 @@ class Graph:
         self.operators.append(operator("kn_output_op", (value,), (), extra))
 
     def saved(self):
-        """The graph as the file has it."""
         return recorded(self.operators)
+
+
+def begun(*shapes):
+    """A graph and inputs of these shapes."""
+    g = Graph()
+    return (g, *(g.input(*s) for s in shapes))
+
+
+def squares(count):
+    """A graph and inputs of 8x8."""
+    return begun(*[(8, 8)] * count)
 
 
 def triple(values):

@@ -2,6 +2,16 @@
 
 import json
 
+#: What a report says of a region.
+REGION = {
+    "id": "r0", "ops": ["node_pow_1", "node_mean", "node_linear"], "count": 2,
+    "status": "replaced", "reason": None, "choice": "predicted",
+    "ugraph": "ugraph 1\nkernel k0 grid=a0 cluster=- loop=-\n", "predicted_us": 10.0,
+    "measured_us": None, "baseline_us": 25.0,
+    "search": {"seconds": 1.5, "states": 100, "verified": 3, "stop": "EXHAUSTED"},
+    "proof": {"draws": 3, "bound": 1e-9},
+}  # fmt: skip
+
 
 def schema_text(schema):
     """All that the schema says, in its order."""

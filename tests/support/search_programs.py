@@ -1,8 +1,4 @@
-"""The programs that the search must solve by itself, and what it is to discover in each.
-
-Every one is a graph of primitive operators at the sizes of a real model; the files of the families
-say what it is.
-"""
+"""The programs that the search must solve by itself, and what it is to discover in each."""
 
 from functools import cache
 

@@ -22,7 +22,6 @@ def summary(result):
 
 
 def after(polls):
-    """Interrupts at this poll."""
     left = [polls]
 
     def stop():

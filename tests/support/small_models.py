@@ -128,7 +128,6 @@ def feeds(model, rng):
 
 
 def run_model(model, values):
-    """All outputs in stock ONNX Runtime, which knows nothing of our library."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1

@@ -1,14 +1,12 @@
 """An array module of its own, as strict as cupy: what numpy would do silently raises here.
 
-``StrictArray`` holds numpy data, but ``np.asarray`` and every numpy function refuse it, and so do
-operators and indices with a numpy array on the other side. As with cupy, numpy's own ufuncs
-(``np.exp(x)``) come back to the array's module, and scipy's do not; with ``dispatches`` its
-functions (``np.where``) come back too, as cupy's do, but never ``np.asarray``.
+``np.asarray`` and every numpy function refuse ``StrictArray``, and so do operators and indices with
+a numpy array on the other side. As with cupy, numpy's ufuncs come back to the array's module, and
+scipy's do not; with ``dispatches`` its functions come back too, but never ``np.asarray``.
 """
 
 import sys
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 from scipy import special
@@ -135,7 +133,7 @@ _FUNCTIONS = (
     "minimum exp sqrt log tanh concatenate stack"
 ).split()
 #: Stands for cupy, and ``strictx.scipy.special`` for cupyx.scipy.special.
-strict: Any = ModuleType("strict")
+strict = ModuleType("strict")
 strict.ndarray, strict.asarray, strict.array = StrictArray, _asarray, _asarray
 for _name in _FUNCTIONS:
     setattr(strict, _name, _function(_name))

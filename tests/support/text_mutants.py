@@ -1,7 +1,7 @@
 """Single mistakes in the text of a kernel: what the emulator must notice.
 
-A mutation kind is a row of ``KINDS``: a pattern, and what may stand in its place. Every match in
-the code of a kernel (not in its comments) is one mutant. Texts stay compilable.
+A row of ``KINDS`` is a pattern, and what may stand in its place. Every match in code (not in
+comments) is one mutant. Texts stay compilable.
 """
 
 import re
@@ -139,7 +139,6 @@ def _subscripts(text, at):
 
 
 def mutants(kernel):
-    """Every single mutation of a kernel's code."""
     lines = kernel.text.split("\n")
     body = next(i for i, line in enumerate(lines) if "PTX_KERNEL" in line or "_KERNEL(" in line)
     for number in range(body, len(lines)):

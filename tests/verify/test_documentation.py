@@ -19,7 +19,6 @@ GRAPH = graph_of(exp(X) / total(exp(X)))
 
 @pytest.fixture(scope="module")
 def figures():
-    """The table of the worked example."""
     start = TEXT.index("**Worked example**")
     example = TEXT[start : TEXT.index("\n#", start)]
     rows = re.findall(r"^\| (.+?) \| (.+?) \|$", example, re.MULTILINE)

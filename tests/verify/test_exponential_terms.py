@@ -1,6 +1,7 @@
 """Counts of exponential terms, worked out by hand."""
 
 import pytest
+from golden_texts import PROGRAMS
 from raw_programs import C, X, Y, exp, to_term, top, total
 
 from mirage_onnx.ir.text import parse_ugraph
@@ -46,23 +47,7 @@ def test_differences_are_over_a_common_denominator():
     assert differences(many, many)[0] == MANY
 
 
-ONLINE = """\
-ugraph 1
-tensor i0 f32[i,j] input
-tensor o0 f32[i] output
-kernel k0 grid=i cluster=- loop=j
-  %0 = load i0 imap=i cmap=- fmap=j : f32[i,j] loop shared
-  %1 = rmax[j] %0 : f32[i] loop shared
-  %2 = run_max %1 : f32[i] loop shared
-  %3 = sub %0 %2 : f32[i,j] loop shared
-  %4 = exp %3 : f32[i,j] loop shared
-  %5 = sum[j] %4 : f32[i] loop shared
-  %6 = prev %2 : f32[i] loop shared
-  %7 = sub %6 %2 : f32[i] loop shared
-  %8 = exp %7 : f32[i] loop shared
-  %9 = acc_scaled %5 %8 : f32[i] post shared
-  save o0 = %9 omap=i
-"""
+ONLINE = PROGRAMS["online"]
 
 
 def test_iterations_count_what_a_tile_has():

@@ -25,7 +25,6 @@ SAME = 1e-9
 
 
 def error(golden, extents, params):
-    """The largest relative L2 of an output, on normal inputs."""
     rng = np.random.default_rng(0)
     inputs = {
         i.name: Named(rng.standard_normal((1, *(extents[a] for a in i.axes))), i.axes)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from golden_texts import PROGRAMS
 from goldens import GOLDENS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,7 +51,7 @@ def residues(graph, extents, seed, zeros=0.0):
 
 
 def both(domains, program, inputs):
-    """Tensor, plain value, value; two domains, for a domain may remember what it has met."""
+    """Tensor, plain value, value; two domains: one may remember what it has met."""
     want = interpret_plainly(domains[0], *program, inputs)
     got = interpret_ugraph(domains[1], *program, inputs)
     assert want.keys() == got.keys()
@@ -78,13 +79,17 @@ def drawn(seed):
 seeds = st.integers(0, 2**32)
 
 
-@given(seeds)
-@settings(max_examples=60)
-def test_random_programs_in_the_field_bit_for_bit(seed):
+def check_in_the_field(seed):
     p = drawn(seed)
     inputs = residues(p.graph, p.extents, seed)
     for name, want, got in both(fields(seed), (p.graph, p.params, p.extents), inputs):
-        assert np.array_equal(want, got), name
+        assert np.array_equal(want, got), (seed, name)
+
+
+@given(seeds)
+@settings(max_examples=60)
+def test_random_programs_in_the_field_bit_for_bit(seed):
+    check_in_the_field(seed)
 
 
 @given(seeds)
@@ -100,33 +105,21 @@ def test_quotients_that_do_not_exist_stay_where_they_are(seed):
         assert np.array_equal(want, got), name
 
 
+@pytest.mark.parametrize(("domain", "tolerance"), [(REAL, 1e-9), (Rounded(2), 1e-4)])
 @given(seeds)
 @settings(max_examples=30)
-def test_random_programs_in_float64(seed):
+def test_random_programs_in_real_numbers(domain, tolerance, seed):
     p = drawn(seed)
     inputs = reals(p.graph, p.extents, seed)
-    for _, want, got in both((REAL, REAL), (p.graph, p.params, p.extents), inputs):
-        equal_to_rounding(want, got)
-
-
-@given(seeds)
-@settings(max_examples=30)
-def test_random_programs_with_rounded_values(seed):
-    p = drawn(seed)
-    inputs = reals(p.graph, p.extents, seed)
-    domain = Rounded(2)
     for _, want, got in both((domain, domain), (p.graph, p.params, p.extents), inputs):
-        equal_to_rounding(want, got, 1e-4)
+        equal_to_rounding(want, got, tolerance)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_many_random_programs(block):
     for seed in range(1000 * block, 1000 * block + 300):
-        p = drawn(seed)
-        numbers = (p.graph, p.params, p.extents)
-        for name, want, got in both(fields(seed), numbers, residues(p.graph, p.extents, seed)):
-            assert np.array_equal(want, got), (seed, name)
+        check_in_the_field(seed)
 
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=[g.name for g in GOLDENS])
@@ -145,19 +138,7 @@ def test_goldens_at_every_reduced_instantiation(golden):
             equal_to_rounding(want, got)
 
 
-COUNT = """\
-ugraph 1
-tensor i0 f32[a,b] input
-tensor o0 f32[a] output
-kernel k0 grid=a cluster=b loop=b
-  %0 = load i0 imap=a cmap=b fmap=b : f32[a,b] loop shared
-  %1 = sum[b] %0 : f32[a] loop row
-  %2 = const[1] : f32[] loop uniform
-  %3 = add %1 %2 : f32[a] loop row
-  %4 = acc_sum %3 : f32[a] post row
-  %5 = red_sum %4 : f32[a] post row
-  save o0 = %5 omap=a
-"""
+COUNT = PROGRAMS["count"]
 
 
 @pytest.mark.parametrize(
@@ -174,25 +155,7 @@ def test_iterations_of_all_ranks(extent, ranks, step, iterations):
     assert np.allclose(got["o0"].data[0], want)
 
 
-RUNNING = """\
-ugraph 1
-tensor i0 f32[a,b] input
-tensor o0 f32[a] output
-tensor o1 f32[a] output
-tensor o2 f32[a] output
-kernel k0 grid=a cluster=- loop=b
-  %0 = load i0 imap=a cmap=- fmap=b : f32[a,b] loop shared
-  %1 = rmax[b] %0 : f32[a] loop row
-  %2 = run_max %1 : f32[a] loop row
-  %3 = prev %2 : f32[a] loop row
-  %4 = acc_sum %2 : f32[a] post row
-  %5 = acc_max %3 : f32[a] post row
-  %6 = const[1/2] : f32[] loop uniform
-  %7 = acc_scaled %1 %6 : f32[a] post row
-  save o0 = %4 omap=a
-  save o1 = %5 omap=a
-  save o2 = %7 omap=a
-"""
+RUNNING = PROGRAMS["running"]
 
 
 def test_running_values_by_hand():
@@ -223,21 +186,7 @@ def test_a_scaled_sum_starts_from_zero_times_the_factor():
     assert np.isnan(got["o2"].data).all()
 
 
-PARTS = """\
-ugraph 1
-tensor i0 f32[a,b] input
-tensor t0 f32[b/k0,a] temp
-tensor o0 f32[a] output
-kernel k0 grid=b,a cluster=- loop=-
-  %0 = load i0 imap=b,a cmap=- fmap=- : f32[a,b] post shared
-  %1 = rmax[b] %0 : f32[a] post row
-  save t0 = %1 omap=b/k0,a
-kernel k1 grid=a cluster=- loop=b/k0
-  %0 = load t0 imap=a cmap=- fmap=b/k0 : f32[b/k0,a] loop shared
-  %1 = sum[b/k0] %0 : f32[a] loop row
-  %2 = acc_sum %1 : f32[a] post row
-  save o0 = %2 omap=a
-"""
+PARTS = PROGRAMS["largest_of_parts"]
 
 
 def test_every_block_saves_its_part():

@@ -1,11 +1,11 @@
-"""Terms and steps by hand-made cases; the goldens against their ONNX steps."""
+"""Terms and steps by hand-made cases."""
 
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from goldens import GOLDENS, region
+from goldens import region
 
 from mirage_onnx.ir import term
 from mirage_onnx.ir.dtype import DType
@@ -14,9 +14,7 @@ from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
 from mirage_onnx.verify.interpret_term import interpret_terms
-from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
-from mirage_onnx.verify.reduced import reduced_instantiation
 
 RNG = np.random.default_rng(3)
 REAL = Float64()
@@ -114,18 +112,3 @@ def test_rounded_steps_overflow_where_onnx_would():
     region = replace(ROWS, steps=(square,))
     assert interpret_steps(region, {"x": np.array([300.0])}, rounded=True)["y"] == np.inf
     assert interpret_steps(region, {"x": np.array([300.0])}, rounded=False)["y"] == 90000.0
-
-
-@pytest.mark.parametrize("given", GOLDENS, ids=lambda g: g.name)
-def test_a_golden_computes_its_onnx_steps(given):
-    region, graph = given.region, given.ugraph
-    sizes = reduced_instantiation(graph, region.extents)
-    data = {i.name: RNG.standard_normal([sizes.extents[a] for a in i.axes]) for i in region.inputs}
-    feed = {i.tensor.name: positional(i, data[i.name]) for i in region.inputs}
-    want = interpret_steps(region, feed, rounded=False)
-    inputs = {i.name: Named(data[i.name][None], i.axes) for i in region.inputs}
-    got = interpret_ugraph(REAL, graph, sizes.params, sizes.extents, inputs)
-    for o in region.outputs:
-        assert np.allclose(
-            got[o.name].data[0], by_axes(o, want[o.tensor.name], sizes.extents), rtol=1e-12
-        )

@@ -46,7 +46,6 @@ def test_an_unnormalised_product_in_16_bits_is_refused():
 
 
 def _narrowed(graph, line):
-    """The graph with the block value of ``line`` rounded to f16 for all who read it."""
     text = print_ugraph(graph)
     index = int(line.split("%")[1].split(" ")[0])
     axes, layout = line.split("f32")[1].split(" ")[0], line.split(" ")[-1]

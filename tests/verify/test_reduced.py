@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 from fragile_programs import FRAGILE
+from golden_texts import PROGRAMS
 from goldens import GOLDENS
 
 from mirage_onnx.errors import RejectionError
@@ -18,7 +19,6 @@ from mirage_onnx.verify.reduced import reduced_instantiation, reduced_instantiat
 
 
 def block_sizes(kernel, p, axis, extent):
-    """Elements of every block along a grid axis."""
     tile = p.tile[kernel.grid.index(axis)] if axis in kernel.grid else extent
     return [min(tile, extent - at) for at in range(0, extent, tile)]
 
@@ -33,17 +33,20 @@ def steps(p, size):
     return [min(p.loop_tile, size - at) for at in range(0, size, p.loop_tile)]
 
 
+def first_pieces(kernel, p, extents, axis):
+    """Elements of every rank in the first block."""
+    return rank_sizes(kernel, p, axis, block_sizes(kernel, p, axis, extents[axis])[0])
+
+
 def check_uneven(kernel, p, extents):
     for axis in kernel.grid:
         sizes = block_sizes(kernel, p, axis, extents[axis])
         assert len(sizes) >= 2 and 0 < sizes[-1] < sizes[0], axis
     if kernel.cluster:
-        first = block_sizes(kernel, p, kernel.cluster, extents[kernel.cluster])[0]
-        pieces = rank_sizes(kernel, p, kernel.cluster, first)
+        pieces = first_pieces(kernel, p, extents, kernel.cluster)
         assert len(pieces) == 3 and 0 < pieces[-1] < pieces[0]
     if kernel.loop:
-        first = block_sizes(kernel, p, kernel.loop, extents[kernel.loop])[0]
-        walks = [steps(p, n) for n in rank_sizes(kernel, p, kernel.loop, first)]
+        walks = [steps(p, n) for n in first_pieces(kernel, p, extents, kernel.loop)]
         assert len(walks[0]) >= 3 and len(walks[0]) % 2 == 1 and walks[0][-1] < walks[0][0]
         assert kernel.cluster != kernel.loop or len(walks[-1]) < len(walks[0])
 
@@ -53,13 +56,11 @@ def check_even(kernel, p, extents):
         sizes = block_sizes(kernel, p, axis, extents[axis])
         assert len(sizes) >= 3 and set(sizes) == {p.tile[kernel.grid.index(axis)]}
     if kernel.cluster:
-        first = block_sizes(kernel, p, kernel.cluster, extents[kernel.cluster])[0]
-        pieces = rank_sizes(kernel, p, kernel.cluster, first)
+        pieces = first_pieces(kernel, p, extents, kernel.cluster)
         assert len(pieces) >= 4 and len(pieces) % 2 == 0
         assert pieces[-1] == 0 and set(pieces) == {0, pieces[0]}
     if kernel.loop:
-        first = block_sizes(kernel, p, kernel.loop, extents[kernel.loop])[0]
-        for n in rank_sizes(kernel, p, kernel.loop, first):
+        for n in first_pieces(kernel, p, extents, kernel.loop):
             assert len(steps(p, n)) in (0, 2) and set(steps(p, n)) <= {p.loop_tile}
 
 
@@ -166,41 +167,7 @@ def shows(region, graph, sizes):
     )
 
 
-@pytest.mark.parametrize("golden", GOLDENS, ids=[g.name for g in GOLDENS])
-def test_a_golden_is_right_at_all_three(golden):
-    for sizes in reduced_instantiations(golden.ugraph, golden.region.extents):
-        assert not shows(golden.region, golden.ugraph, sizes), sizes.to_text()
-
-
-ONLY_IF_SPLIT = """\
-ugraph 1
-tensor i0 f32[a0,a1] input
-tensor o0 f32[a0,a1] output
-tensor t0 f32[a0] temp
-kernel k0 grid=a0 cluster=- loop=a1
-  %0 = load i0 imap=a0 cmap=- fmap=a1 : f32[a0,a1] loop shared
-  %1 = rmax[a1] %0 : f32[a0] loop row
-  %2 = acc_max %1 : f32[a0] post row
-  %3 = const[1] : f32[] loop uniform
-  %4 = acc_sum %3 : f32[] post uniform
-  %5 = const[1] : f32[] post uniform
-  %6 = sub %4 %5 : f32[] post uniform
-  %7 = div %6 %6 : f32[] post uniform
-  %8 = mul %2 %7 : f32[a0] post row
-  %9 = const[1/2] : f32[] post uniform
-  %10 = mul %8 %9 : f32[a0] post row
-  save t0 = %10 omap=a0
-kernel k1 grid=a0 cluster=- loop=-
-  %0 = load i0 imap=a0 cmap=- fmap=- : f32[a0,a1] post vector
-  %1 = load t0 imap=a0 cmap=- fmap=- : f32[a0] post uniform
-  %2 = const[1/2] : f32[] post uniform
-  %3 = mul %0 %2 : f32[a0,a1] post vector
-  %4 = sub %3 %1 : f32[a0,a1] post vector
-  %5 = exp %4 : f32[a0,a1] post vector
-  %6 = sum[a1] %5 : f32[a0] post uniform
-  %7 = div %5 %6 : f32[a0,a1] post vector
-  save o0 = %7 omap=a0
-"""
+ONLY_IF_SPLIT = PROGRAMS["only_if_split"]
 
 
 def test_only_the_whole_shows_a_program_that_needs_two_iterations():

@@ -16,7 +16,6 @@ BY_NAME = {g.name: g for g in GOLDENS}
 
 
 def edited(golden, draft):
-    """The golden with its first kernel replaced."""
     return UGraph(golden.ugraph.tensors, (draft.done(), *golden.ugraph.kernels[1:]))
 
 

@@ -189,8 +189,6 @@ def _with_difference(graph):
 
 
 def _widened(region):
-    """The region with every 16-bit type as fp32."""
-
     def wide(tensor):
         return replace(tensor, dtype=DType.F32)
 

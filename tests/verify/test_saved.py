@@ -14,13 +14,12 @@ from saved_damage import damaged
 from saved_examples import EXAMPLES, file_text
 from saved_mutants import mutants
 from saved_oracle import run_saved
-from saved_references import REFERENCES, VARIABLE, references, saved_folder
+from saved_references import REFERENCES, VARIABLE, reference, references, saved_folder
 from saved_scaling import scaled_down, scaled_shape
 from saved_truth import EQUAL, Truth
 from saved_values import read, values
 from saved_wrong import WRONG, diagonal_of_a_loop, diagonal_of_a_product
 
-import mirage_onnx as mi
 import mirage_onnx.verify
 from mirage_onnx.verify.equivalence import Proof, verify
 from mirage_onnx.verify.saved import SavedProgram, check_saved
@@ -124,31 +123,25 @@ def test_reading_keeps_the_values(name, truths):
     assert compared > 4
 
 
-def sums_of_rows():
-    g = mi.new_kernel_graph()
-    x, y = (g.new_input((8, 8), mi.float16) for _ in range(2))
-    g.mark_output(g.mul(g.reduction(x, 1), g.reduction(y, 1)))
-    return g
-
-
-def sum_of_products():
-    g = mi.new_kernel_graph()
-    x, y = g.new_input((8, 1), mi.float16), g.new_input((1, 8), mi.float16)
-    g.mark_output(g.reduction(g.reduction(g.mul(x, y), 0), 1))
-    return g
+SUMS_OF_ROWS = reference(
+    lambda g, x, y: g.mul(g.reduction(x, 1), g.reduction(y, 1)), (8, 8), (8, 8)
+)
+SUM_OF_PRODUCTS = reference(
+    lambda g, x, y: g.reduction(g.reduction(g.mul(x, y), 0), 1), (8, 1), (1, 8)
+)
 
 
 @pytest.mark.parametrize(
-    ("build", "graph", "code"),
+    ("given", "graph", "code"),
     [
-        (sums_of_rows, diagonal_of_a_loop, "NOT_EQUIVALENT"),
-        (sum_of_products, diagonal_of_a_product, "SAVED_UNSUPPORTED"),
+        (SUMS_OF_ROWS, diagonal_of_a_loop, "NOT_EQUIVALENT"),
+        (SUM_OF_PRODUCTS, diagonal_of_a_product, "SAVED_UNSUPPORTED"),
     ],
 )
-def test_different_axes_of_the_reference_stay_different(build, graph, code, tmp_path, rng):
+def test_different_axes_of_the_reference_stay_different(given, graph, code, tmp_path, rng):
     """A graph that runs along two axes at once computes a diagonal of the reference only."""
-    (verdict,) = check_saved(written(tmp_path, [graph()]), build())
-    assert Truth(build(), rng).error(graph()) > 1e-2 and not verdict.accepted
+    (verdict,) = check_saved(written(tmp_path, [graph()]), given)
+    assert Truth(given, rng).error(graph()) > 1e-2 and not verdict.accepted
     assert verdict.rejection is not None and verdict.rejection.code == code
 
 
@@ -175,11 +168,11 @@ def test_published_graphs():
     """Equal to their reference at small shapes by the oracle, and accepted as published."""
     assert FOLDER is not None
     small = references(scaled_shape)
-    for name, reference in references().items():
+    for name, right in references().items():
         graphs = json.loads((FOLDER / name).read_text())
         truth = Truth(small[name], np.random.default_rng(3))
         equal = [truth.equal(scaled_down(g)) for g in graphs]
-        verdicts = [v.accepted for v in check_saved(FOLDER / name, reference)]
+        verdicts = [v.accepted for v in check_saved(FOLDER / name, right)]
         assert verdicts == equal and sum(equal) == COUNTS[name] == len(graphs), name
 
 

@@ -8,8 +8,6 @@ from mirage_onnx.verify.saved_factors import Factors
 
 
 class Tiles:
-    """A kernel with tiles of given sizes."""
-
     def __init__(self):
         self.factors = Factors()
         self.kernel = DraftKernel("k0", self.factors)

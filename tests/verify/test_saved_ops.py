@@ -38,7 +38,6 @@ def reference(*shapes):
 
 
 def inputs(g, shape):
-    """x, w and an input of the shape of the result, which the graphs do not read."""
     x, w, _ = g.input(*X), g.input(*W), g.input(*shape)
     return x, w
 

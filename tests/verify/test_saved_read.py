@@ -9,19 +9,17 @@ from saved_examples import EXAMPLES
 from saved_mutants import operators
 from saved_oracle import NotExecutableError, run_saved
 from saved_values import read
-from saved_writer import Graph, MisfitError, recorded
+from saved_writer import Graph, MisfitError, begun, recorded
 from saved_wrong import op
 
-import mirage_onnx as mi
 from mirage_onnx.errors import Rejection
 from mirage_onnx.verify.saved import SavedProgram
 
 COLUMNS = (1, -1, -1)
 
 
-def tensor(o, side="output_tensors", nth=0):
-    found = o[side][nth]
-    return found
+def tensor(o, side="output_tensors"):
+    return o[side][0]
 
 
 def resized(o, *dims):
@@ -98,12 +96,10 @@ def test_too_few_inputs():
 
 def test_inputs_correspond_by_position():
     """An input that the reference does not read may be there; a graph that reads it is refused."""
-    reference = mi.new_kernel_graph()
-    x, _, z = (reference.new_input((4, 6), mi.float16) for _ in range(3))
-    reference.mark_output(reference.add(x, z))
+    shapes = [(4, 6)] * 3
+    reference = programs.reference(lambda g, x, _, z: g.add(x, z), *shapes)
     for second, fits in ((2, True), (1, False)):
-        g = Graph()
-        inputs = [g.input(4, 6) for _ in range(3)]
+        g, *inputs = begun(*shapes)
         g.output(g.op("add", inputs[0], inputs[second]))
         found = read(g.saved(), reference)
         assert isinstance(found, SavedProgram) == fits
@@ -113,21 +109,15 @@ def test_inputs_correspond_by_position():
             assert "or not an input" in found.reason
 
 
-def two_outputs():
-    g = mi.new_kernel_graph()
-    x = g.new_input((4, 6), mi.float16)
-    g.mark_output(g.exp(x))
-    g.mark_output(g.square(x))
-    return g
+TWO_OUTPUTS = programs.reference(lambda g, x: (g.exp(x), g.square(x)), (4, 6))
 
 
 def test_outputs_correspond_by_position():
-    g = Graph()
-    x = g.input(4, 6)
+    g, x = begun((4, 6))
     e, s = g.op("exp", x), g.op("square", x)
     g.output(e)
     g.output(s)
-    found = read(g.saved(), two_outputs())
+    found = read(g.saved(), TWO_OUTPUTS)
     assert isinstance(found, SavedProgram)
     region = found.region
     kinds = [next(o for o in k.ops if o.op != "load").op for k in found.ugraph.kernels]
@@ -138,19 +128,17 @@ def test_outputs_correspond_by_position():
 
 @pytest.mark.parametrize("twice", [True, False])
 def test_an_output_is_one_tensor_of_its_own(twice):
-    g = Graph()
-    x = g.input(4, 6)
+    g, x = begun((4, 6))
     e = g.op("exp", x)
     g.output(e)
     g.output(e if twice else x)
-    found = read(g.saved(), two_outputs())
+    found = read(g.saved(), TWO_OUTPUTS)
     assert isinstance(found, Rejection) and found.code == "SAVED_UNSUPPORTED"
     assert "is an input, or is another output as well" in found.reason
 
 
 def test_two_grid_dimensions_on_one_dimension():
-    reference = mi.new_kernel_graph()
-    reference.mark_output(reference.exp(reference.new_input((8, 8), mi.float16)))
+    reference = programs.reference(lambda g, x: g.exp(x), (8, 8))
     g = Graph()
     k = g.kernel((2, 2, 1))
     e = k.op("accum_nored", k.op("exp", k.load(g.input(8, 8), (0, 0, -1))))

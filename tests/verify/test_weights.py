@@ -4,7 +4,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from math import isnan, nan
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -61,8 +60,6 @@ def gated(width=32):
 
 
 class Counted:
-    """``extremes`` with a list of the shapes that it was asked about."""
-
     def __init__(self, monkeypatch, pause_s=0.0):
         self.shapes: list[tuple[int, ...]] = []
         self._pause_s = pause_s
@@ -120,7 +117,7 @@ def test_once_in_a_run(workers, monkeypatch):
     (loaded, regions), counted = gated(), Counted(monkeypatch)
     monkeypatch.setattr(searching, "MIN_REGIONS", 2)
     setting = Setting(H200, Bound(), time.monotonic() + 300)
-    results: list[Any] = []
+    results = []
     search_all(loaded, regions[-4:], setting, workers=workers, done=lambda _, r: results.append(r))
     assert any(r.candidates for r in results)
     assert sorted(counted.shapes) == [(32,), (32, 32), (32, 32)]

@@ -56,7 +56,7 @@ struct Warp {
 
 extern Fiber* cur;  // the thread that runs
 
-// ---- where this thread is; constant while it runs, so that the compiler may ask once ------------
+// ---- where this thread is; constant while it runs, so that the compiler may ask once
 
 __attribute__((const)) int thread();  // in the block
 __attribute__((const)) int lane();
@@ -65,11 +65,11 @@ __attribute__((const)) int cluster_rank();
 __attribute__((const)) char* smem();
 __attribute__((const)) Cta* cta();
 
-// ---- errors -----------------------------------------------------------------------------------
+// ---- errors
 
 [[noreturn]] void fail(Kind kind, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
-// ---- warp collectives ---------------------------------------------------------------------------
+// ---- warp collectives
 
 // The last lane to arrive runs `all` over the payloads (which lie on the lanes' own stacks), then every
 // lane goes on. Lanes that meet in different collectives are an error at once, a lane that never comes
@@ -85,7 +85,7 @@ inline __attribute__((always_inline)) void collective(const char* what, T& paylo
 // The thread of a lane, for `access`.
 Fiber* lane_of(Warp& warp, int lane);
 
-// ---- checked accesses: bounds, alignment to `size`, and everything that memory.h records ----------
+// ---- checked accesses: bounds, alignment to `size`, and everything that memory.h records
 
 void check_global(const void* p, usize size, Access a);
 // Of this block's shared memory; `c` is cta().
@@ -121,7 +121,7 @@ EMU_HOST void store_remote(void* local, unsigned rank, T v) {
   memcpy(map_shared_from(__builtin_return_address(0), local, rank, sizeof(T), kWrite), &v, sizeof v);
 }
 
-// ---- synchronisation (barrier.h) ------------------------------------------------------------------
+// ---- synchronisation (barrier.h)
 
 void sync_block();
 void sync_warp();
@@ -133,7 +133,7 @@ void fence_proxy_async();
 void grid_wait();
 void grid_trigger();
 
-// ---- atomics on global memory (atomic.h) -----------------------------------------------------------
+// ---- atomics on global memory (atomic.h)
 
 unsigned atom_add(unsigned* at, unsigned value, Order order);
 unsigned atom_exch(unsigned* at, unsigned value, Order order);
@@ -141,7 +141,7 @@ unsigned atom_cas(unsigned* at, unsigned expected, unsigned value, Order order);
 unsigned atomic_load(const unsigned* at);
 void atomic_store(unsigned* at, unsigned value);
 
-// ---- mbarriers (mbarrier.h) ------------------------------------------------------------------------
+// ---- mbarriers (mbarrier.h)
 
 void mbarrier_init(U64* bar, unsigned count);
 void mbarrier_inval(U64* bar);
@@ -153,7 +153,7 @@ bool mbarrier_try_wait(U64* bar, unsigned parity);
 void mbarrier_wait(U64* bar, unsigned parity);
 constexpr unsigned kOwnRank = ~0u;
 
-// ---- asynchronous copies (async.h) ------------------------------------------------------------------
+// ---- asynchronous copies (async.h)
 
 // `size` bytes of shared memory from the first `bytes` of global memory, and zeros.
 void cp_async(void* smem, const void* gmem, int size, int bytes);

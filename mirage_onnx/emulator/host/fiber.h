@@ -36,67 +36,67 @@ emu_switch:
 
 [[gnu::noinline]] static void to_scheduler() {
 #if defined(__x86_64__)
-    emu_switch(&cur->sp, g.scheduler_sp);
+  emu_switch(&cur->sp, g.scheduler_sp);
 #else
-    swapcontext(&cur->context, &g.scheduler);
+  swapcontext(&cur->context, &g.scheduler);
 #endif
 }
 
 [[gnu::noinline]] static void to_fiber(Fiber* f) {
-    cur = f;
+  cur = f;
 #if defined(__x86_64__)
-    emu_switch(&g.scheduler_sp, f->sp);
+  emu_switch(&g.scheduler_sp, f->sp);
 #else
-    swapcontext(&g.scheduler, &f->context);
+  swapcontext(&g.scheduler, &f->context);
 #endif
-    cur = nullptr;
+  cur = nullptr;
 }
 
 static void start_fiber(Fiber* f, void (*main)()) {
 #if defined(__x86_64__)
-    // What emu_switch pops: six registers, then the return address; at the first instruction of
-    // `main` the stack pointer is 8 below a multiple of 16, as after a call.
-    void** top = reinterpret_cast<void**>(f->stack + kStack);
-    *--top = nullptr;
-    *--top = reinterpret_cast<void*>(main);
-    for (int i = 0; i < 6; ++i) *--top = nullptr;
-    f->sp = top;
+  // What emu_switch pops: six registers, then the return address; at the first instruction of
+  // `main` the stack pointer is 8 below a multiple of 16, as after a call.
+  void** top = reinterpret_cast<void**>(f->stack + kStack);
+  *--top = nullptr;
+  *--top = reinterpret_cast<void*>(main);
+  for (int i = 0; i < 6; ++i) *--top = nullptr;
+  f->sp = top;
 #else
-    getcontext(&f->context);
-    f->context.uc_stack.ss_sp = f->stack;
-    f->context.uc_stack.ss_size = kStack;
-    f->context.uc_link = nullptr;
-    makecontext(&f->context, main, 0);
+  getcontext(&f->context);
+  f->context.uc_stack.ss_sp = f->stack;
+  f->context.uc_stack.ss_size = kStack;
+  f->context.uc_link = nullptr;
+  makecontext(&f->context, main, 0);
 #endif
 }
 
 static inline void enqueue(Fiber* f) {
-    g.queue[g.tail] = f;
-    if (++g.tail == g.slots) g.tail = 0;
+  g.queue[g.tail] = f;
+  if (++g.tail == g.slots) g.tail = 0;
 }
 
 // Waits until somebody wakes `key`. `what` is shown if that never happens.
 static inline void park(const char* what, const void* key) {
-    cur->waits = what;
-    cur->key = key;
-    to_scheduler();
+  cur->waits = what;
+  cur->key = key;
+  to_scheduler();
 }
 
 static inline void wake_one(Fiber* f) {
-    f->key = nullptr;
-    f->waits = nullptr;
-    enqueue(f);
+  f->key = nullptr;
+  f->waits = nullptr;
+  enqueue(f);
 }
 
 // Runs again when nothing else can.
 static inline void poll(const char* what) {
-    cur->waits = what;
-    g.pollers[g.poller_count++] = cur;
-    to_scheduler();
-    cur->waits = nullptr;
+  cur->waits = what;
+  g.pollers[g.poller_count++] = cur;
+  to_scheduler();
+  cur->waits = nullptr;
 }
 
-// ---- where the running thread is --------------------------------------------------------------------
+// ---- where the running thread is
 
 int thread() { return cur->thread; }
 int lane() { return cur->thread & 31; }

@@ -22,7 +22,7 @@ struct alignas(8) U2 {
 };
 using U64 = unsigned long long;
 
-// ---- where this thread is -------------------------------------------------------------------
+// ---- where this thread is
 
 PTX_DEVICE int thread() { return emu::thread(); }
 PTX_DEVICE int lane() { return emu::lane(); }

@@ -6,7 +6,7 @@
 
 namespace ptx {
 
-// ---- conversions ----------------------------------------------------------------------------
+// ---- conversions
 //
 // Bit-exact twins of cvt (g++ 12 has no 16-bit float type in C++): to nearest even, subnormals
 // kept, overflow to infinity, and a NaN becomes the device's canonical one, without its sign.
@@ -83,7 +83,7 @@ PTX_DEVICE unsigned pack_bf16(float first, float second) {
   return f32_to_bf16(first) | static_cast<unsigned>(f32_to_bf16(second)) << 16;
 }
 
-// ---- arithmetic -----------------------------------------------------------------------------
+// ---- arithmetic
 //
 // Correctly rounded here where the device is within 2 ulp (rsqrt, ex2).
 

@@ -11,7 +11,7 @@ EMU_INLINE void whole_warp(const emu::Warp& w, const char* what) {
   if (w.size != 32) emu::fail(emu::kMisuse, "%s in a warp of %d lanes", what, w.size);
 }
 
-// ---- tiles ----------------------------------------------------------------------------------
+// ---- tiles
 
 // What a lane brings to ldmatrix or stmatrix: a row's address (if its tile exists) and the
 // registers.
@@ -115,7 +115,7 @@ PTX_DEVICE unsigned movmatrix(unsigned v) {
   return tiles.v[0];
 }
 
-// ---- tensor cores ---------------------------------------------------------------------------
+// ---- tensor cores
 //
 // NVIDIA documents no order of additions. This is what the H200 does, bit for bit on all data of
 // tests/support/primitives/tensor_core.py (bench/results/h200/primitives.txt); for models of other

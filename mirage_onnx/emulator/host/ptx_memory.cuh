@@ -4,7 +4,7 @@
 
 namespace ptx {
 
-// ---- global loads and stores ----------------------------------------------------------------
+// ---- global loads and stores
 
 PTX_DEVICE U4 ld_stream_v4(const void* from) { return emu::load_global<U4>(from); }
 PTX_DEVICE U4 ld_nc_v4(const void* from) { return emu::load_global<U4>(from); }
@@ -51,7 +51,7 @@ PTX_DEVICE void st_f32(void* to, float v) { emu::store_global(to, v); }
 PTX_DEVICE void st_cs_v4(void* to, U4 v) { emu::store_global(to, v); }
 PTX_DEVICE void st_cs_v2(void* to, U2 v) { emu::store_global(to, v); }
 
-// ---- shared memory of the other blocks of the cluster ------------------------------------------
+// ---- shared memory of the other blocks of the cluster
 
 PTX_DEVICE float dsmem_ld(const float* local, unsigned rank) {
   return emu::load_remote<float>(local, rank);

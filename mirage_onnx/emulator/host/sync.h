@@ -8,14 +8,14 @@ namespace ptx {
 
 using U64 = unsigned long long;
 
-// ---- threads of the block -------------------------------------------------------------------
+// ---- threads of the block
 
 PTX_DEVICE void sync_block() { emu::sync_block(); }
 PTX_DEVICE void sync_warp() { emu::sync_warp(); }
 PTX_DEVICE void bar_sync(int id, int threads) { emu::bar(id, threads, true); }
 PTX_DEVICE void bar_arrive(int id, int threads) { emu::bar(id, threads, false); }
 
-// ---- all threads of all blocks of the cluster -------------------------------------------------
+// ---- all threads of all blocks of the cluster
 
 PTX_DEVICE void cluster_arrive() { emu::cluster_arrive(); }
 PTX_DEVICE void cluster_wait() { emu::cluster_wait(); }
@@ -24,13 +24,13 @@ PTX_DEVICE void cluster_sync() {
   cluster_wait();
 }
 
-// ---- fences -----------------------------------------------------------------------------------
+// ---- fences
 
 PTX_DEVICE void fence_cta() { emu::fence(false); }
 PTX_DEVICE void fence_gpu() { emu::fence(true); }
 PTX_DEVICE void fence_proxy_async() { emu::fence_proxy_async(); }
 
-// ---- atomics on global memory -----------------------------------------------------------------
+// ---- atomics on global memory
 
 enum class Order { Relaxed, Acquire, Release, AcqRel };
 
@@ -52,7 +52,7 @@ PTX_DEVICE void red_add_u32_release(unsigned* at, unsigned value) {
   emu::atom_add(at, value, emu::kRelease);
 }
 
-// ---- mbarriers ----------------------------------------------------------------------------------
+// ---- mbarriers
 
 PTX_DEVICE void mbarrier_init(U64* bar, unsigned count) { emu::mbarrier_init(bar, count); }
 PTX_DEVICE void mbarrier_inval(U64* bar) { emu::mbarrier_inval(bar); }
@@ -72,7 +72,7 @@ PTX_DEVICE bool mbarrier_try_wait(U64* bar, unsigned parity) {
 PTX_DEVICE void wait(U64* bar, unsigned parity) { emu::mbarrier_wait(bar, parity); }
 PTX_DEVICE void wait_cluster(U64* bar, unsigned parity) { emu::mbarrier_wait(bar, parity); }
 
-// ---- asynchronous copies --------------------------------------------------------------------------
+// ---- asynchronous copies
 
 PTX_DEVICE void cp_async_16(void* smem, const void* gmem) { emu::cp_async(smem, gmem, 16, 16); }
 PTX_DEVICE void cp_async_8(void* smem, const void* gmem) { emu::cp_async(smem, gmem, 8, 8); }
@@ -112,7 +112,7 @@ PTX_DEVICE void bulk_wait_read() {
   emu::bulk_wait(N, true);
 }
 
-// ---- programmatic dependent launch ------------------------------------------------------------------
+// ---- programmatic dependent launch
 
 PTX_DEVICE void grid_wait() { emu::grid_wait(); }
 PTX_DEVICE void grid_trigger() { emu::grid_trigger(); }

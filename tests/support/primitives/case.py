@@ -47,7 +47,6 @@ class Case:
         return self.draw(np.random.default_rng(zlib.crc32(self.name.encode())))
 
     def tensors(self):
-        """Everything that the kernels take, before they run."""
         found = {name: x.copy() for name, x in self.inputs().items()}
         for name, (shape, dtype) in self.outputs.items():
             if name not in found:
@@ -57,7 +56,6 @@ class Case:
 
 
 def random_words(*shape):
-    """An input x of 32-bit words."""
     return lambda rng: {"x": rng.integers(0, 2**32, shape, dtype=U32)}
 
 

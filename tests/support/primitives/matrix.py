@@ -130,7 +130,6 @@ class Shape:
 
     @property
     def registers(self):
-        """Of A and of B."""
         b = self.k // (4 * self.per)
         return 2 * b, b
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.support.primitives.case import F32, U16, U32, Arrays, case, random_words
+from tests.support.primitives.case import F32, U16, U32, case, random_words
 
 _V4 = ("ld_stream_v4", "ld_nc_v4", "ld_v4", "ld_cg_v4", "ld_cs_v4")
 _V4_IF = ("ld_stream_v4_if", "ld_nc_v4_if", "ld_v4_if")
@@ -36,11 +36,11 @@ _LOADS = (
 )
 
 
-def _draw_loads(rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _draw_loads(rng):
     return {"x": rng.integers(0, 2**32, (32, 4), dtype=U32), "p": rng.permutation(32).astype(U32)}
 
 
-def _loads(given: Arrays) -> dict[str, np.ndarray]:
+def _loads(given):
     rows = given["x"][given["p"]]
     some = np.where((np.arange(32) % 3 > 0)[:, None], rows, np.array([1, 2, 3, 4], U32))
     return {
@@ -67,7 +67,7 @@ _STORES = """
 """
 
 
-def _stores(given: Arrays) -> dict[str, np.ndarray]:
+def _stores(given):
     rows = np.empty_like(given["x"])
     rows[given["p"]] = given["x"]
     return {
@@ -115,7 +115,7 @@ _DSMEM = """
 """
 
 
-def _dsmem(given: Arrays) -> dict[str, np.ndarray]:
+def _dsmem(given):
     x = given["x"].reshape(2, 4, 64, 4)  # cluster, rank, thread
     held = np.concatenate([x[..., :2], x], -1)  # f, u, v
     y = np.stack([np.roll(np.roll(held, -1, 2), -k, 1) for k in range(4)], 2)

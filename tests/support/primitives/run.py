@@ -22,7 +22,6 @@ def compile_for_host(cases):
 
 
 def emulate(module, case, order="ascending"):
-    """The outputs of a case whose kernels are in ``module``."""
     tensors = case.tensors()
     for name in tensors.keys() - case.outputs.keys():
         tensors[name].flags.writeable = False
@@ -32,7 +31,6 @@ def emulate(module, case, order="ascending"):
 
 
 def device_text(cases):
-    """One translation unit of all kernels of the cases."""
     bodies = [k.text.removeprefix(INCLUDE) for case in cases for k in case.kernels]
     return INCLUDE + "\n".join(bodies)
 

@@ -1,10 +1,7 @@
 """Hopper's tensor core in integers, and data that tells ways of adding apart.
 
-The PTX ISA leaves the order of additions of ``mma`` open. This model was fitted to an H200
-(bench/results/h200/primitives.json.xz): exact products and the accumulator are cut, towards zero,
-to multiples of 2^(e - 25), with e the largest exponent among them (of a product: the sum of its
-factors' exponents) but at least -133; they are added exactly, and the sum is cut to fp32.
-Published models of the same chip: arXiv 2511.10909 and 2512.07004.
+The PTX ISA leaves the order of additions of ``mma`` open; this is fitted to an H200
+(docs/emulator.md). Published models of the same chip: arXiv 2511.10909 and 2512.07004.
 """
 
 import os
@@ -36,7 +33,6 @@ def split(x):
 
 
 def cut_to(significand, shift):
-    """significand * 2^shift, cut towards zero."""
     magnitude = np.abs(significand)
     left = magnitude << np.clip(shift, 0, 62)
     right = magnitude >> np.clip(-shift, 0, 62)
@@ -44,7 +40,6 @@ def cut_to(significand, shift):
 
 
 def cut_to_f32(total, unit):
-    """total * 2^unit as the fp32 nearest to it towards zero; beyond fp32 infinity."""
     length = np.zeros_like(total)  # bits of |total|
     rest = np.abs(total)
     while rest.any():
@@ -145,7 +140,6 @@ def _same_sign(rng, dtype, k):
 
 
 def _subnormal(rng, dtype, k):
-    """Subnormal operands, accumulators and results."""
     tiny = 2.0**-16 if dtype == np.float16 else 2.0**-127
     a, b, c = (rng.standard_normal(s) for s in _shapes(k))
     a = a * tiny
@@ -174,7 +168,6 @@ def _any_bits(rng, dtype, k):
 
 
 def _specials(rng, dtype, k):
-    """Infinities, NaN and zeros among ordinary numbers."""
     made = list(_normal(rng, dtype, k))
     for x in made:
         for value in (np.inf, -np.inf, np.nan, 0.0, -0.0):

@@ -1,0 +1,10 @@
+"""ONNX protos in few words."""
+
+from onnx import helper
+
+typed = helper.make_tensor_value_info
+
+
+def new_node(op, inputs, outputs, **attributes):
+    """Names are separated by spaces."""
+    return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
