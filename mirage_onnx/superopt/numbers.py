@@ -63,7 +63,7 @@ def _row_points(
 ) -> list[tuple[Cost, KernelParams]]:
     """All points of a row kernel that fit, cheapest first."""
     found: list[tuple[Cost, KernelParams]] = []
-    for params in _row_numbers(read, tensors):
+    for params in row_numbers(read, tensors):
         cost = kernel_cost(read, params, target)
         if cost.registers > MAX_REGISTERS:
             dropped["registers"] += 1
@@ -76,7 +76,7 @@ def _row_points(
     return _in_order(found)
 
 
-def _row_numbers(read: Features, tensors: Mapping[str, KTensor]) -> Iterator[KernelParams]:
+def row_numbers(read: Features, tensors: Mapping[str, KTensor]) -> Iterator[KernelParams]:
     """A row for each block; where rows are short, some for each warp too.
 
     Those lie along the innermost grid axis of the first result, so that their results adjoin.
