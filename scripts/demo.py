@@ -64,8 +64,8 @@ MODELS = {
     ),
     "lora": Model(
         (
-            # q, k, v, o, gate, up, down
-            Expectation("LoRA branch", {"MatMul": 3, "Mul": 1, "Add": 1}, 7),
+            # q, k, v, o, gate, up, down; where rotary follows, the sum may be in its kernel
+            Expectation("LoRA branch", {"MatMul": 3, "Mul": 1, "Add": 1}, 5),
             Expectation("norm + linear(s)", {**_NORM, "MatMul": 1}, 2),
         ),
         _TOKENS,

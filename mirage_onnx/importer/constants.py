@@ -174,7 +174,7 @@ def find_atom(
 def atoms(loaded: LoadedModel, constants: Mapping[str, Constant]) -> tuple[Atom, ...]:
     """The constants of a program that are taken as something else than what the file holds."""
     found = []
-    values = constant_values(loaded)
+    values = {**constant_values(loaded), **loaded.folded}
     for name, constant in sorted(constants.items()):
         tensor = values[name]
         dtype = DTYPES[tensor.data_type]
