@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from mirage_onnx.codegen.elementwise import constant, evaluate, is_elementwise, literal
-from mirage_onnx.codegen.loads import TensorView, axis_variable
+from mirage_onnx.codegen.loads import TensorView, axis_variable, rounded
 from mirage_onnx.codegen.plan import Accumulator, StreamPlan
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
@@ -133,7 +133,7 @@ class Scalar:
         if op.op in _CLUSTER_REDUCTIONS:
             if self.ops[op.args[0]].op != _CLUSTER_REDUCTIONS[op.op]:
                 raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} of {self.ops[op.args[0]].op!r}")
-            return names[op.args[0]]
+            return rounded(names[op.args[0]], op.dtype)
         if self.plan.depth in op.axes:
             raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} over the depth after the loop")
         if op.op == "load":

@@ -7,10 +7,14 @@ import random
 import re
 from collections import Counter
 from dataclasses import replace
+from itertools import product, repeat
 
 import pytest
+from random_kernel_oracle import oracle
 from random_kernel_run import Subject, compiled, emitted, emulate, run_seeds
 from random_kernels import random_kernel
+
+from mirage_onnx.ir.dtype import DType
 
 FAST, ALL, PART = 60, 500, 110
 MOST_REFUSED = 0.05
@@ -33,6 +37,25 @@ def test_random_kernels():
 @pytest.mark.parametrize("first", range(FAST, ALL, PART))
 def test_more_random_kernels(first):
     check(run_seeds(range(first, first + PART)))
+
+
+def test_maxima_round_to_their_type():
+    """Seed 12849 subtracts two maxima, in fp16 and in fp32, of the same values: all types there."""
+    found = random_kernel(12849)
+    (kernel,), (numbers,) = found.graph.kernels, found.params
+    subjects = []
+    for ranks, *types in product((1, 2), *repeat((DType.F16, DType.F32), 4)):
+        ops = list(kernel.ops)
+        for at, dtype in zip((5, 6, 7, 8), types, strict=True):
+            ops[at] = replace(ops[at], dtype=dtype)
+        graph = replace(found.graph, kernels=(replace(kernel, ops=tuple(ops)),))
+        params = (replace(numbers, cluster=ranks, loop_tile=48 // ranks),)
+        wants = oracle(graph, params, {"i0": "any"}, found.extents, 0)
+        case = replace(found, graph=graph, params=params, oracle=wants)
+        subjects.append(emitted(case))
+    for subject, module, at in compiled(subjects):
+        emulate(subject, module, at)
+    check(s.outcome for s in subjects)
 
 
 #: A mistake -> what it is made of, what it makes of that, and the share that is noticed. Some are

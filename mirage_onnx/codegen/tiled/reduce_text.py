@@ -48,7 +48,7 @@ def fold(w: ValueWriter, step: do.Fold) -> None:
         if not covered or any(not p.exact for p in gone):
             spot.declare(gone)
             conditions = spot.exists(gone)
-        value = chosen(conditions, w.element(op.args[0], spot), neutral)
+        value = chosen(conditions, w.taken(op, w.element(op.args[0], spot)), neutral)
         to = f"{name}{spot.subscript(held.form)}"
         w.writer.line(f"{to} = {rule}::combine({to}, {value});", step.index)
 
@@ -71,7 +71,7 @@ def reduce_tile(w: ValueWriter, step: do.Total) -> None:
         spot.declare(left)
         conditions = spot.held(left)
         known = {**spot.known, **{p: f"z_{p.name}" for p in gone}}
-        value = tile.element(known)
+        value = w.taken(op, tile.element(known))
         with w.writer.scope(bool(conditions), f"if ({' && '.join(conditions)})"):
             heads = [
                 f"for (int {known[p]} = 0; {known[p]} < {w.pieces.size(p)}; ++{known[p]})"
@@ -140,8 +140,9 @@ def gather_ranks(w: ValueWriter, step: do.GatherRanks) -> None:
     threads = 32 * lowering.warps.total
     with w.walk(form) as spot:
         at = total(_scaled(_slot(w, spot, form), threads), "ptx::thread()")
-        call = f"cluster_reduce<{rule}, {lowering.ranks}>"
-        w.writer.line(f"{name}{spot.subscript(form)} = {call}({tile.name} + {at});", step.index)
+        value = f"cluster_reduce<{rule}, {lowering.ranks}>({tile.name} + {at})"
+        value = w.taken(w.ops[step.index], value)
+        w.writer.line(f"{name}{spot.subscript(form)} = {value};", step.index)
 
 
 def _slot(w: ValueWriter, spot: Spot, form: Form) -> str:

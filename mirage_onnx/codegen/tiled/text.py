@@ -68,7 +68,8 @@ def _run(w: ValueWriter, step: do.Run) -> None:
         for index in step.ops:
             op = w.ops[index]
             args = [w.element(a, spot) for a in op.args]
-            value = args[0] if op.op.startswith("red_") else w.evaluated(op, args)
+            one = op.op.startswith("red_")
+            value = w.taken(op, args[0]) if one else w.evaluated(op, args)
             w.writer.line(f"{w.element(index, spot)} = {value};", index)
 
 
@@ -93,5 +94,5 @@ def _update(w: ValueWriter, step: do.Update) -> None:
             if op.op == "run_max":
                 for held in old:
                     w.writer.line(f"{w.name(held)}{spot.subscript(form)} = {to};")
-            value = f"{rule}::combine({to}, {w.element(op.args[0], spot)})"
+            value = f"{rule}::combine({to}, {w.taken(op, w.element(op.args[0], spot))})"
         w.writer.line(f"{to} = {value};", step.index)

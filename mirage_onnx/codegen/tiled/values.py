@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from mirage_onnx.codegen.elementwise import constant, evaluate, literal
-from mirage_onnx.codegen.loads import TensorView
+from mirage_onnx.codegen.loads import TensorView, rounded
 from mirage_onnx.codegen.ring import subscript, total
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.forms import Form
@@ -127,6 +127,11 @@ class ValueWriter:
     ) -> dict[str, str]:
         """Where an element lies in its tensor, by axis."""
         return {a: total(self.pieces.first(own[a]), spot.known[own[a]]) for a in view.tensor.axes}
+
+    def taken(self, op: BlockOp, text: str) -> str:
+        """What a maximum takes of its argument: rounded before or after, it is the same one."""
+        kept = self.ops[op.args[0]].dtype is op.dtype
+        return text if kept else rounded(text, op.dtype)
 
     def evaluated(self, op: BlockOp, args: list[str]) -> str:
         """An elementwise operation of these expressions."""
