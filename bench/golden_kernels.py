@@ -30,9 +30,8 @@ from mirage_onnx.codegen.candidates import Compiled, emit_candidate
 from mirage_onnx.codegen.compile import Cubin
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Candidate, part_axis
-from mirage_onnx.superopt.numbers import solve
+from mirage_onnx.superopt.solved import solver
 from mirage_onnx.superopt.thread import Family, assign_layouts
-from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare
 
@@ -47,10 +46,8 @@ def numbered(graph, region, target, most):
     for k in graph.kernels:
         family, _ = assign_layouts(k, tensors, tiled=True)
         parts = {part_axis(a, k.name): 1 for a in k.grid}
-        if family is Family.TILED:
-            points = solve_tiled(k, tensors, extents, target, keep=each)
-        else:
-            points = solve(k, tensors, {**parts, **extents}, target, keep=each)
+        assumed = {} if family is Family.TILED else parts
+        points = solver(family)(k, tensors, {**assumed, **extents}, target, keep=each)
         if not points:
             return []
         found.append(points)

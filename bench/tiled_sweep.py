@@ -34,10 +34,8 @@ from search_programs import PROGRAMS
 from mirage_onnx.codegen import compile_cubin, emit_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams, UGraph, ugraph_extents
-from mirage_onnx.superopt.numbers import solve
-from mirage_onnx.superopt.solved import solved
+from mirage_onnx.superopt.solved import solved, solver
 from mirage_onnx.superopt.thread import Family, assign_layouts
-from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import H200
 from mirage_onnx.tune.measure import gpu_of
 
@@ -72,8 +70,7 @@ def points_of(program, count, families):
         if first is None:
             return
         if family in families:
-            solver = solve_tiled if family is Family.TILED else solve
-            every = solver(kernel, tensors, extents, H200, keep=3000)
+            every = solver(family)(kernel, tensors, extents, H200, keep=3000)
             near = [(c.time_us, p) for c, p in every if c.time_us <= FAR * first[0]]
             drawn = random.Random(f"{program}{n}")
             top, others = near[: count // 3], near[count // 3 :]

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 
 from mirage_onnx.errors import MirageError
 
+#: What a multiprocessor holds at once, and the shared memory that it keeps per block, in bytes
+#: (compute capability 8.0 and 9.0; CUDA C++ Programming Guide, technical specifications).
+SM_THREADS, SM_BLOCKS, RESERVED_SMEM = 2048, 32, 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -66,6 +66,11 @@ def constant_values(loaded: LoadedModel) -> dict[str, TensorProto]:
     return found
 
 
+def known_values(loaded: LoadedModel) -> dict[str, TensorProto]:
+    """What no run can change: constants as stored, and what was folded when loading."""
+    return constant_values(loaded) | dict(loaded.folded)
+
+
 def constant_node(node: NodeProto) -> TensorProto | None:
     """The tensor of a Constant node, or None for sparse and string values."""
     if domain_of(node) != "" or len(node.attribute) != 1:
@@ -99,7 +104,7 @@ def read_constants(loaded: LoadedModel) -> ConstantTable:
     scalars: dict[str, Constant] = {}
     lists: dict[str, tuple[int, ...]] = {}
     flags: dict[str, bool] = {}
-    values = constant_values(loaded) | dict(loaded.folded)
+    values = known_values(loaded)
     for name, tensor in values.items():
         dtype = DTYPES.get(tensor.data_type)
         count = math.prod(tensor.dims)
@@ -174,7 +179,7 @@ def find_atom(
 def atoms(loaded: LoadedModel, constants: Mapping[str, Constant]) -> tuple[Atom, ...]:
     """The constants of a program that are taken as something else than what the file holds."""
     found = []
-    values = {**constant_values(loaded), **loaded.folded}
+    values = known_values(loaded)
     for name, constant in sorted(constants.items()):
         tensor = values[name]
         dtype = DTYPES[tensor.data_type]

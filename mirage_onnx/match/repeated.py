@@ -52,19 +52,18 @@ class RegionMaker:
         key = (*form, *map(tuple, ends))
         if key not in self._made:
             region = make_region(self._program, nodes, inputs, outputs, self._sizes)
-            self._made[key] = region, self._steps(nodes, inputs, outputs)[1]
+            self._made[key] = region, self._numbered(nodes, region.steps)
             return region
-        return self._copy(*self._made[key], nodes, self._steps(nodes, inputs, outputs))
+        own = [s for n in nodes for s in self._nodes[n].steps]
+        steps = tuple(viewed(self._program, own, inputs, outputs).steps)
+        return self._copy(*self._made[key], nodes, steps)
 
-    def _steps(
-        self, nodes: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]
-    ) -> tuple[tuple[Step, ...], dict[str, int]]:
-        """The steps of a region, and the numbers of its tensors and of those of the model."""
-        steps = [s for n in nodes for s in self._nodes[n].steps]
-        found = viewed(self._program, steps, inputs, outputs)
-        names = (x for n in nodes for x in self._part(n).names)
-        order = dict.fromkeys((*names, *found.names))
-        return tuple(found.steps), {x: i for i, x in enumerate(order)}
+    def _numbered(self, nodes: tuple[str, ...], steps: tuple[Step, ...]) -> dict[str, int]:
+        """The numbers of a region's tensors and of those of the model: its form decides them."""
+        own = (x for n in nodes for x in self._part(n).names)
+        read = (i for s in steps for i in s.inputs if isinstance(i, str))
+        order = dict.fromkeys((*own, *read, *(s.output.name for s in steps)))
+        return {x: i for i, x in enumerate(order)}
 
     def _part(self, name: str) -> _Part:
         if name not in self._parts:
@@ -96,10 +95,10 @@ class RegionMaker:
         first: Region,
         place: dict[str, int],
         nodes: tuple[str, ...],
-        made: tuple[tuple[Step, ...], dict[str, int]],
+        steps: tuple[Step, ...],
     ) -> Region:
         """``first``, in which tensors have the numbers ``place``, with these names instead."""
-        constants, steps, names = self._program.constants, made[0], tuple(made[1])
+        constants, names = self._program.constants, tuple(self._numbered(nodes, steps))
 
         def own(name: str) -> str:
             return names[place[name]]

@@ -52,11 +52,18 @@ def with_runtime_axes(region: Region, program: Program, sizes: Mapping[str, int]
         ),
         inner_dims=moved,
     )
-    return at_sizes(result, program, sizes)
+    return at_sizes(result, program, sizes, region.steps)
 
 
-def at_sizes(region: Region, program: Program, sizes: Mapping[str, int]) -> Region:
+def at_sizes(
+    region: Region,
+    program: Program,
+    sizes: Mapping[str, int],
+    steps: tuple[Step, ...] | None = None,
+) -> Region:
     """``region``, which has axes that a run counts, as if names had these ``sizes`` (at least 2).
+
+    ``steps``: its own, over numbers of ``program``, where they are known.
 
     Raises:
         RejectionError: DYNAMIC_DIM where its reshapes would mean something else.
@@ -66,11 +73,12 @@ def at_sizes(region: Region, program: Program, sizes: Mapping[str, int]) -> Regi
     def shape(tensor: Tensor) -> tuple[int, ...]:
         return tuple(program.size(n, assumed) for n in program.shape(tensor) or ())
 
-    sides = region.inputs, region.outputs
-    inputs, outputs = (tuple(dict.fromkeys(x.source.name for x in side)) for side in sides)
-    nodes = {n.name: n for n in program.nodes}
-    own = [s for n in region.nodes for s in nodes[n].steps]
-    steps = tuple(viewed(program, own, inputs, outputs).steps)
+    if steps is None:
+        sides = region.inputs, region.outputs
+        inputs, outputs = (tuple(dict.fromkeys(x.source.name for x in side)) for side in sides)
+        nodes = {n.name: n for n in program.nodes}
+        own = [s for n in region.nodes for s in nodes[n].steps]
+        steps = tuple(viewed(program, own, inputs, outputs).steps)
     shapes = [shape(i.tensor) for i in region.inputs]
     result = replace(
         region,

@@ -56,12 +56,6 @@ class Viewed:
         """The tensor of the model that holds the elements."""
         return self.views[name].source if name in self.views else self.tensor(name)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All that is named, in an order that only the form of the steps decides."""
-        read = (i for s in self.steps for i in s.inputs if isinstance(i, str))
-        return tuple(dict.fromkeys((*read, *(s.output.name for s in self.steps))))
-
 
 def viewed(
     program: Program, steps: list[Step], inputs: tuple[str, ...], outputs: tuple[str, ...]

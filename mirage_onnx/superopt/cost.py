@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Layout, Phase
-from mirage_onnx.target import Target
+from mirage_onnx.target import RESERVED_SMEM, SM_BLOCKS, SM_THREADS, Target
 
 #: One trip to memory under load; what one dependent step adds to a small kernel in a graph.
 LOADED_LATENCY_US = 0.65
@@ -214,9 +214,9 @@ def kernel_cost(
     serial_us = LATENCY_US * (1 + 0.25 * rounds)
     work = max(dram_us + l2_us, mma_us)
     ramp = min(target.ramp_us, 0.25 * work)
-    # Of others, waves say it.
-    many = kernel.loop is None
-    start_us = many * ctas * max(BLOCK_START_US, params.warps * WARP_START_US)
+    start_us = 0.0
+    if kernel.loop is None:  # of others, waves say it
+        start_us = ctas * max(BLOCK_START_US, params.warps * WARP_START_US)
     time_us = target.launch_us + max(work + ramp, serial_us, start_us) + fixed + alu_us
     return Cost(time_us, f.dram_bytes, l2, flops, blocks, int(in_flight), registers, smem)
 
@@ -250,5 +250,5 @@ def _resident_blocks(params: KernelParams, registers: int, smem: int, target: Ta
     """Blocks that fit on one multiprocessor at once (at least one)."""
     threads = 32 * params.warps
     by_registers = target.registers_per_sm // (threads * max(-(-registers // 8) * 8, 24))
-    by_smem = target.smem_per_sm_bytes // (smem + 1024)
-    return max(1, min(by_registers, by_smem, 2048 // threads, 32))
+    by_smem = target.smem_per_sm_bytes // (smem + RESERVED_SMEM)
+    return max(1, min(by_registers, by_smem, SM_THREADS // threads, SM_BLOCKS))

@@ -28,7 +28,7 @@ from mirage_onnx.superopt.cost import (
     WAVE_US,
     Features,
 )
-from mirage_onnx.target import Target
+from mirage_onnx.target import RESERVED_SMEM, SM_BLOCKS, SM_THREADS, Target
 
 Array = NDArray[Any]
 
@@ -83,9 +83,9 @@ def point_times(
     rounded = np.maximum(np.ceil(registers / 8) * 8, 24)
     resident = np.minimum(
         np.floor(target.registers_per_sm / (threads * rounded)),
-        np.floor(target.smem_per_sm_bytes / (smem + 1024)),
+        np.floor(target.smem_per_sm_bytes / (smem + RESERVED_SMEM)),
     )
-    resident = np.maximum(1, np.minimum(resident, np.minimum(2048 // threads, 32)))
+    resident = np.maximum(1, np.minimum(resident, np.minimum(SM_THREADS // threads, SM_BLOCKS)))
     ctas = blocks * cluster
     sms = target.multiprocessors
     capacity = sms * resident * FILL[cluster]

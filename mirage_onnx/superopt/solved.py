@@ -1,16 +1,48 @@
 """The numbers of a kernel, whatever its family, and those of all kernels of a program together."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
+from mirage_onnx.ir.ugraph import Candidate, Kernel, KernelParams, KTensor, ugraph_extents
+from mirage_onnx.superopt.cost import Cost, features, kernel_cost
 from mirage_onnx.superopt.numbers import solve
-from mirage_onnx.superopt.thread import Family
+from mirage_onnx.superopt.thread import Family, assign_layouts
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import Target
 
 #: The cost of the best numbers of a kernel in microseconds, and its numbers, best first.
 Solved = tuple[float, tuple[KernelParams, ...]]
+
+
+def solver(family: Family) -> Callable[..., tuple[tuple[Cost, KernelParams], ...]]:
+    """What finds the cheapest points of kernels of a family."""
+    return solve_tiled if family is Family.TILED else solve
+
+
+def kernel_times(
+    candidate: Candidate,
+    extents: Mapping[str, int],
+    target: Target,
+    tiled_us: Callable[..., float | None],
+    runtime: Container[str] = (),
+) -> tuple[tuple[Family, float | None], ...]:
+    """The kernels' families and microseconds at ``extents``.
+
+    Of a tiled one ``tiled_us`` says it, by kernel, tensors, extents, numbers and target; of others
+    the model of ``cost.py``, which is fitted to measurements.
+    """
+    graph, found = candidate.ugraph, list[tuple[Family, float | None]]()
+    tensors = {t.name: t for t in graph.tensors}
+    every = ugraph_extents(graph, candidate.params, extents)
+    for kernel, params in zip(graph.kernels, candidate.params, strict=True):
+        family = assign_layouts(kernel, tensors, tiled=True)[0]
+        if family is Family.TILED:
+            time_us = tiled_us(kernel, tensors, every, params, target)
+        else:
+            cost = kernel_cost(features(kernel, tensors, every), params, target, runtime)
+            time_us = cost.time_us
+        found.append((family, time_us))
+    return tuple(found)
 
 
 def solved(
@@ -28,8 +60,7 @@ def solved(
 
     ``pruned`` counts what does not fit, by reason; points that ``allow`` refuses are passed over.
     """
-    solver = solve_tiled if family is Family.TILED else solve
-    points = solver(kernel, tensors, extents, target, keep=keep, pruned=pruned, allow=allow)
+    points = solver(family)(kernel, tensors, extents, target, keep=keep, pruned=pruned, allow=allow)
     return (points[0][0].time_us, tuple(p for _, p in points)) if points else None
 
 

@@ -36,7 +36,7 @@ from mirage_onnx.superopt.tiled_block import (
 )
 from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, Sizes, Warps, up
 from mirage_onnx.superopt.tiled_work import TiledWork
-from mirage_onnx.target import Target
+from mirage_onnx.target import RESERVED_SMEM, SM_BLOCKS, SM_THREADS, Target
 
 #: Cycles per microsecond; per cycle and multiprocessor: lanes, special functions, bytes of shared
 #: memory, bytes from the shared memory of the other blocks of a cluster.
@@ -78,54 +78,87 @@ class Fill:
     waves: Array
 
 
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What blocks have and move: ``ctas`` of them with the ranks of clusters, ``l2`` all loads.
+
+    ``refused``: why a point cannot be -> where. ``in_flight``: bytes of a multiprocessor.
+    """
+
+    sizes: Sizes
+    warps: Warps
+    registers: Array
+    smem: Array
+    refused: Mapping[str, Array]
+    ctas: Array
+    iterations: Array
+    fill: Fill
+    dram: Array
+    l2: Array
+    in_flight: Array
+    memory_us: Array
+
+    @classmethod
+    def of(
+        cls, work: TiledWork, extents: Mapping[str, int], points: Points, target: Target
+    ) -> "Traffic":
+        kernel = work.kernel
+        sizes = Sizes(work, extents, points)
+        warps, registers, smem, refused = resources(work, sizes, points, target)
+        ctas, iterations = ONE * points.cluster, ONE
+        for axis, tile in zip(kernel.grid, points.tile, strict=True):
+            n = extents.get(axis, PARTS_ASSUMED)
+            ctas = ctas * np.ceil(n / np.minimum(tile, n))
+        if kernel.loop is not None:
+            piece = loop_piece(work, sizes)
+            iterations = np.ceil(piece / np.minimum(points.loop_tile, piece))
+        fill = fill_of(ctas, registers, smem, points, target)
+        loaded, step, once = block_loads(work, sizes, iterations)
+        touched = sorted({o.tensor for o in kernel.loads} | {s.tensor for s in kernel.saves})
+        dram = sum((sizes.tensor(t) for t in touched), ONE * 0.0)
+        ahead = step * np.minimum(points.stages, iterations) + once / iterations
+        l2, in_flight = loaded * ctas, fill.active * ahead
+        memory_us = memory_time_us(dram, l2, in_flight, fill, target)
+        return cls(
+            sizes, warps, registers, smem, refused, ctas, iterations, fill, dram, l2, in_flight,
+            memory_us,
+        )  # fmt: skip
+
+
 def tiled_costs(
     work: TiledWork, extents: Mapping[str, int], points: Points, target: Target
 ) -> Costs:
     """The costs of a kernel at all points."""
-    kernel = work.kernel
-    sizes = Sizes(work, extents, points)
-    warps, registers, smem, refused = resources(work, sizes, points, target)
-    blocks = ONE
-    for axis, tile in zip(kernel.grid, points.tile, strict=True):
-        n = extents.get(axis, PARTS_ASSUMED)
-        blocks = blocks * np.ceil(n / np.minimum(tile, n))
-    iterations = ONE
-    if kernel.loop is not None:
-        piece = loop_piece(work, sizes)
-        iterations = np.ceil(piece / np.minimum(points.loop_tile, piece))
-    fill = fill_of(blocks * points.cluster, registers, smem, points, target)
-
-    loaded, step, once = block_loads(work, sizes, iterations)
-    l2 = loaded * blocks * points.cluster
-    touched = sorted({o.tensor for o in kernel.loads} | {s.tensor for s in kernel.saves})
-    dram = sum((sizes.tensor(t) for t in touched), ONE * 0.0)
-    ahead = step * np.minimum(points.stages, iterations) + once / iterations
-    in_flight = fill.active * ahead
-    memory_us = memory_time_us(dram, l2, in_flight, fill, target)
-
-    block = block_work(work, sizes, warps, iterations)
+    t = Traffic.of(work, extents, points, target)
+    sizes, fill, memory_us = t.sizes, t.fill, t.memory_us
+    block = block_work(work, sizes, t.warps, t.iterations)
     compute_us = _compute_us(block, fill, points, target)
     # Memory and arithmetic of nearly the same time do not quite hide one another: the fourth root
     # of fourth powers adds 2 % where one is half of the other, 19 % where they are equal.
     body = np.sqrt(np.sqrt(np.square(np.square(memory_us)) + np.square(np.square(compute_us))))
     # One stage: a block waits for its tile, then computes; only other blocks fill the gap.
     waiting = np.minimum(memory_us, compute_us) / np.maximum(1.0, fill.active)
-    body = body + np.where((points.stages == 1) & (iterations > 1), waiting, 0.0)
+    body = body + np.where((points.stages == 1) & (t.iterations > 1), waiting, 0.0)
     fixed = cluster_time_us(work, sizes, points) + _parts_us(work, sizes, target)
-    if kernel.loop is not None:
+    if work.kernel.loop is not None:
         fixed = fixed + WAVE_US * (fill.waves - 1)
     ramp = np.minimum(target.ramp_us, 0.25 * body)
     return Costs(
         time_us=target.launch_us + body + ramp + fixed,
-        dram_bytes=dram,
-        l2_bytes=l2,
-        flops=block.flops * blocks * points.cluster,
-        blocks=blocks,
-        in_flight_bytes=in_flight,
-        registers=registers,
-        smem_bytes=smem,
-        refused=refused,
+        dram_bytes=t.dram,
+        l2_bytes=t.l2,
+        flops=block.flops * t.ctas,
+        blocks=t.ctas / points.cluster,
+        in_flight_bytes=t.in_flight,
+        registers=t.registers,
+        smem_bytes=t.smem,
+        refused=t.refused,
     )
+
+
+def fitting(time_us: Array, refused: Mapping[str, Array]) -> Array:
+    """``time_us``, infinite where a point is refused."""
+    return np.where(np.logical_or.reduce(np.broadcast_arrays(*refused.values())), np.inf, time_us)
 
 
 def resources(
@@ -164,8 +197,8 @@ def _parts_us(work: TiledWork, sizes: Sizes, target: Target) -> Array:
 def fill_of(ctas: Array, registers: Array, smem: Array, points: Points, target: Target) -> Fill:
     threads = 32 * points.warps
     by_registers = np.floor(target.registers_per_sm / (threads * np.maximum(up(registers, 8), 24)))
-    by_smem = np.floor(target.smem_per_sm_bytes / (smem + 1024))
-    by_threads = np.minimum(2048 / threads, 32)
+    by_smem = np.floor(target.smem_per_sm_bytes / (smem + RESERVED_SMEM))
+    by_threads = np.minimum(SM_THREADS / threads, SM_BLOCKS)
     resident = np.maximum(1.0, np.minimum(np.minimum(by_registers, by_smem), by_threads))
     # Clusters leave multiprocessors of a GPC over.
     sms = target.multiprocessors * FILL[points.cluster.astype(int)]

@@ -13,21 +13,20 @@ from collections.abc import Mapping
 import numpy as np
 
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor
-from mirage_onnx.superopt.cost import LATENCY_US, MMA_SHARE, PARTS_ASSUMED, WAVE_US
-from mirage_onnx.superopt.tiled_block import block_loads, block_work, loop_piece, times_read
+from mirage_onnx.superopt.cost import LATENCY_US, MMA_SHARE, WAVE_US
+from mirage_onnx.superopt.tiled_block import block_work, times_read
 from mirage_onnx.superopt.tiled_cost import (
     CYCLES_PER_US,
     LANES,
     QUARTERS,
     SMEM_BYTES,
     SPECIALS,
+    Traffic,
     cluster_time_us,
-    fill_of,
-    memory_time_us,
-    resources,
+    fitting,
 )
 from mirage_onnx.superopt.tiled_numbers import one_point
-from mirage_onnx.superopt.tiled_sizes import ONE, Array, Sizes
+from mirage_onnx.superopt.tiled_sizes import ONE
 from mirage_onnx.superopt.tiled_work import TiledWork
 from mirage_onnx.target import Target
 
@@ -53,22 +52,9 @@ def expected_tiled_us(
 ) -> float:
     """The time of a tiled kernel in a replayed graph, in us; infinite if its numbers do not fit."""
     work, points = TiledWork.of(kernel, tensors), one_point(params)
-    sizes = Sizes(work, extents, points)
-    warps, registers, smem, refused = resources(work, sizes, points, target)
-    ctas, iterations = ONE * params.cluster, ONE
-    for axis, tile in zip(kernel.grid, points.tile, strict=True):
-        n = extents.get(axis, PARTS_ASSUMED)
-        ctas = ctas * np.ceil(n / np.minimum(tile, n))
-    if kernel.loop is not None:
-        piece = loop_piece(work, sizes)
-        iterations = np.ceil(piece / np.minimum(points.loop_tile, piece))
-    fill = fill_of(ctas, registers, smem, points, target)
-
-    loaded, step, once = block_loads(work, sizes, iterations)
-    touched = sorted({o.tensor for o in kernel.loads} | {s.tensor for s in kernel.saves})
-    dram = sum((sizes.tensor(t) for t in touched), ONE * 0.0)
-    ahead = step * np.minimum(points.stages, iterations) + once / iterations
-    memory_us = MEMORY * memory_time_us(dram, loaded * ctas, fill.active * ahead, fill, target)
+    t = Traffic.of(work, extents, points, target)
+    sizes, fill, warps, iterations = t.sizes, t.fill, t.warps, t.iterations
+    memory_us = MEMORY * t.memory_us
 
     block = block_work(work, sizes, warps, iterations)
     per_us = LANES * CYCLES_PER_US
@@ -103,13 +89,7 @@ def expected_tiled_us(
     waves_us = WAVE_US * (fill.waves - 1) if kernel.loop is not None else 0.0
     fixed = target.launch_us + cluster_time_us(work, sizes, points) + waves_us
     time_us = fixed + body + np.minimum(target.ramp_us, 0.25 * body)
-    return _least(time_us, refused)
-
-
-def _least(time_us: Array, refused: Mapping[str, Array]) -> float:
-    """Of the better split of the warps."""
-    unfit = np.logical_or.reduce(np.broadcast_arrays(*refused.values()))
-    return float(np.min(np.where(unfit, np.inf, time_us)))
+    return float(np.min(fitting(time_us, t.refused)))  # of the better split of the warps
 
 
 def _streams(kernel: Kernel, tensors: Mapping[str, KTensor], op: BlockOp, product: BlockOp) -> bool:

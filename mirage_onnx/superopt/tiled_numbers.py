@@ -16,7 +16,7 @@ from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
 from mirage_onnx.superopt.cost import PARTS_ASSUMED, Cost
 from mirage_onnx.superopt.lanes import REDUCTIONS
 from mirage_onnx.superopt.tiled_block import cluster_piece, loop_piece
-from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS, Costs, resources, tiled_costs
+from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS, Costs, fitting, resources, tiled_costs
 from mirage_onnx.superopt.tiled_layouts import spread_axis
 from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, Sizes
 from mirage_onnx.superopt.tiled_work import TiledWork
@@ -95,8 +95,7 @@ def tiled_cost(
     work = TiledWork.of(kernel, tensors)
     points = one_point(params)
     costs = tiled_costs(work, extents, points, target)
-    refused = np.logical_or.reduce(np.broadcast_arrays(*costs.refused.values()))
-    time_us = np.where(refused, np.inf, costs.time_us)
+    time_us = fitting(costs.time_us, costs.refused)
     at = np.unravel_index(int(np.argmin(time_us)), time_us.shape)
     return _cost(costs, at) if np.isfinite(time_us[at]) else None
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.program import Program
 from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import Candidate, ugraph_extents
+from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.match.cuts import Candidate as Instance
-from mirage_onnx.superopt.cost import features, kernel_cost
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Verified
-from mirage_onnx.superopt.thread import Family, assign_layouts
+from mirage_onnx.superopt.solved import kernel_times
 from mirage_onnx.target import Target
 from mirage_onnx.tune.declared_sizes import Sizes, sizes_text
 
@@ -81,15 +80,8 @@ def predicted_us(
     candidate: Candidate, extents: Mapping[str, int], target: Target, runtime: Container[str]
 ) -> float | None:
     """The time of a candidate at other extents; None for kernels whose model does not say it."""
-    graph = candidate.ugraph
-    tensors = {t.name: t for t in graph.tensors}
-    every = ugraph_extents(graph, candidate.params, extents)
-    total = 0.0
-    for kernel, params in zip(graph.kernels, candidate.params, strict=True):
-        if assign_layouts(kernel, tensors, tiled=True)[0] is Family.TILED:
-            return None
-        total += kernel_cost(features(kernel, tensors, every), params, target, runtime).time_us
-    return total
+    times = [us for _, us in kernel_times(candidate, extents, target, lambda *_: None, runtime)]
+    return None if None in times else sum(us or 0.0 for us in times)
 
 
 def best_at_sizes(

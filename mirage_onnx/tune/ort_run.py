@@ -8,14 +8,14 @@ import onnx
 from onnx import helper, numpy_helper
 
 from mirage_onnx.importer import LoadedModel
-from mirage_onnx.importer.constants import constant_values
+from mirage_onnx.importer.constants import known_values
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.tune.device import Gpu
 
 
 def region_model(loaded: LoadedModel, region: Region) -> onnx.ModelProto:
     """The region's own ONNX nodes as a model of its sizes: activations in, outputs out."""
-    values = constant_values(loaded) | dict(loaded.folded)
+    values = known_values(loaded)
     inputs = {i.source.name: i for i in region.inputs if not i.is_weight}
     outputs = {o.source.name: o for o in region.outputs}
     nodes = [loaded.node(n) for n in region.nodes]

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import Candidate, ugraph_extents
-from mirage_onnx.superopt.cost import features, kernel_cost
+from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.superopt.result import SearchResult, Stop
-from mirage_onnx.superopt.thread import Family, assign_layouts
+from mirage_onnx.superopt.solved import kernel_times
+from mirage_onnx.superopt.thread import Family
 from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.target import Target
 
@@ -22,19 +22,10 @@ FLOOR_US = 1.0
 
 def expected_us(region: Region, candidate: Candidate, target: Target) -> float:
     """The time that generated kernels take, as far as it is known."""
-    graph = candidate.ugraph
-    tensors = {t.name: t for t in graph.tensors}
-    families = [assign_layouts(k, tensors, tiled=True)[0] for k in graph.kernels]
-    if Family.TILED not in families:
+    times = kernel_times(candidate, region.extents, target, expected_tiled_us)
+    if all(family is not Family.TILED for family, _ in times):
         return candidate.predicted_us
-    extents = ugraph_extents(graph, candidate.params, region.extents)
-    time_us = 0.0
-    for kernel, family, params in zip(graph.kernels, families, candidate.params, strict=True):
-        if family is Family.TILED:
-            time_us += expected_tiled_us(kernel, tensors, extents, params, target)
-        else:
-            time_us += kernel_cost(features(kernel, tensors, extents), params, target).time_us
-    return time_us
+    return sum(time_us or 0.0 for _, time_us in times)
 
 
 def as_expected(region: Region, result: SearchResult, target: Target) -> SearchResult:

@@ -75,24 +75,27 @@ def _compile(
     region, result = outcome.region, outcome.result
     assert result is not None
     candidates = [v.candidate for v in varied(result.candidates, tries)]
-    keep, workers = (tries, len(os.sched_getaffinity(0))) if measure else (1, 1)
+    keep, workers = (tries, os.cpu_count() or 1) if measure else (1, 1)
     compiled, refused = compile_candidates(region, candidates, target, keep=keep, workers=workers)
     if not compiled:
         return replace(outcome, rejection=refused[0])
     if not measure:
         return replace(outcome, compiled=compiled[0])
 
-    looked = set[tuple[KernelParams, ...]]()
+    looked, asked = set[tuple[KernelParams, ...]](), [c.candidate for c in compiled]
 
     def more(best: Compiled, tried: Sequence[Compiled]) -> Sequence[Compiled]:
         # First numbers of every kind, then the neighbours of each that turns out the fastest.
-        near = {c.candidate.params for c in tried} if len(tried) > len(compiled) else None
+        near = len(tried) > len(compiled)
         at, left = best.candidate.params, MOST * tries - len(tried)
         if left <= 0 or at in looked:
             return ()
         looked.update([at] if near else [])
         count = min(left, 2 * tries if near else MORE * tries)
-        others = other_numbers(region, best.candidate, target, count, near)
+        # What the compiler refused is not asked again either.
+        known = {c.params for c in asked if c.ugraph == best.candidate.ugraph} if near else None
+        others = other_numbers(region, best.candidate, target, count, known)
+        asked.extend(others)
         return compile_candidates(region, others, target, keep=count, workers=workers)[0]
 
     best, measured = measure_region(loaded, region, compiled, target, more)

@@ -14,10 +14,9 @@ from math import log2
 
 from mirage_onnx.ir.region import Region
 from mirage_onnx.ir.ugraph import Candidate, KernelParams, ugraph_extents
-from mirage_onnx.superopt.cost import Cost, features, kernel_cost
-from mirage_onnx.superopt.numbers import solve
-from mirage_onnx.superopt.thread import Family, assign_layouts
-from mirage_onnx.superopt.tiled_numbers import solve_tiled, tiled_cost
+from mirage_onnx.superopt.solved import kernel_times, solver
+from mirage_onnx.superopt.thread import Family
+from mirage_onnx.superopt.tiled_numbers import tiled_cost
 from mirage_onnx.target import Target
 
 #: Points of the model that are looked at, and what is passed over: so many times the best.
@@ -47,23 +46,20 @@ def other_numbers(
     graph = candidate.ugraph
     tensors = {t.name: t for t in graph.tensors}
     extents = ugraph_extents(graph, candidate.params, region.extents)
-    families = [assign_layouts(k, tensors, tiled=True)[0] for k in graph.kernels]
-    costs_us: dict[int, float] = {}
-    for n, (kernel, params) in enumerate(zip(graph.kernels, candidate.params, strict=True)):
-        cost: Cost | None
-        if families[n] is Family.TILED:
-            cost = tiled_cost(kernel, tensors, extents, params, target)
-        else:
-            cost = kernel_cost(features(kernel, tensors, extents), params, target)
-        time_us = cost.time_us if cost is not None else 0.0
-        if families[n] is Family.TILED or time_us >= WORTH_US:
-            costs_us[n] = time_us
+    times = kernel_times(
+        candidate, region.extents, target,
+        lambda *kernel: cost.time_us if (cost := tiled_cost(*kernel)) else None,
+    )  # fmt: skip
+    costs_us = {
+        n: us or 0.0
+        for n, (family, us) in enumerate(times)
+        if family is Family.TILED or (us or 0.0) >= WORTH_US
+    }
     if not costs_us:
         return ()
     at = max(costs_us, key=lambda n: (costs_us[n], -n))
     own = candidate.params[at]
-    solver = solve_tiled if families[at] is Family.TILED else solve
-    points = solver(graph.kernels[at], tensors, extents, target, keep=LOOKED_AT)
+    points = solver(times[at][0])(graph.kernels[at], tensors, extents, target, keep=LOOKED_AT)
     near = [
         (c.time_us, p) for c, p in points if c.time_us <= FAR * points[0][0].time_us and p != own
     ]

@@ -2,16 +2,20 @@
 
 from dataclasses import replace
 from math import prod
+from types import SimpleNamespace
 
 from golden_graphs import golden_graph
 from search_programs import PROGRAMS
 
 from mirage_onnx.codegen.candidates import emit_candidate
-from mirage_onnx.errors import RejectionError
+from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.superopt.numbers import solve
+from mirage_onnx.superopt.result import SearchResult, Verified
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import H200
+from mirage_onnx.tune import realise
+from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.refine import FAR, WORTH_US, other_numbers
 
 REGION = PROGRAMS["lora_two_adapters"]()
@@ -83,3 +87,26 @@ def test_none_without_a_tiled_kernel():
     params = tuple(solve(k, tensors, region.extents, H200, keep=1)[0][1] for k in graph.kernels)
     assert other_numbers(region, Candidate(graph, params), H200, 8) == ()
     assert other_numbers(REGION, replace(candidate()), H200, 0) == ()
+
+
+def test_what_the_compiler_refuses_is_asked_once(monkeypatch):
+    asked, rounds = [], []
+
+    def compile_some(region, candidates, target, *, keep, workers):
+        rounds.append(len(candidates))
+        asked.extend(c.params for c in candidates)
+        taken = [SimpleNamespace(candidate=c) for c in candidates[:: 1 if len(rounds) < 3 else 2]]
+        return taken, [Rejection("SMEM", "", ())] * (len(candidates) - len(taken))
+
+    def measure_all(loaded, region, compiled, target, more):
+        tried, others = [], compiled
+        while others:
+            tried += others
+            others = more(tried[-1], tried)  # the last is always the fastest
+        return tried[-1], None
+
+    monkeypatch.setattr(realise, "compile_candidates", compile_some)
+    monkeypatch.setattr(realise, "measure_region", measure_all)
+    outcome = Outcome(REGION, (), 0.0, SearchResult((Verified(candidate(), None),), None))
+    realise._compile(None, outcome, H200, measure=True, tries=4)
+    assert len(rounds) > 4 and len(asked) == len(set(asked))
