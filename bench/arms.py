@@ -112,9 +112,7 @@ def _sessions(arms, choices, gpu, source, case, predicted):
 
     def measured():
         budget = arms.seconds_left / 2
-        found = mirage_onnx.optimize(
-            source, ours, target="local", workers=1, budget_s=budget, tiled=case.tiled
-        )
+        found = mirage_onnx.optimize(source, ours, target="local", workers=1, budget_s=budget)
         choices["measured"] = summary(found.report, ours)
 
     arms.run("optimize --target local", measured)

@@ -113,4 +113,4 @@ def llama_layer(heads, kv_heads, depth, inner, length, batch=1):
     new = (batch, kv_heads, 1, depth)
     outputs = {"y": (y, (batch, 1, hidden)), "k": (k, new), "v": (v, new)}
     name = f"llama_layer {times(hidden, inner)} {heads}/{kv_heads} heads L={length} b={batch}"
-    return g.case(name, outputs, oracle)
+    return replace(g.case(name, outputs, oracle), tiled=True)

@@ -52,7 +52,7 @@ def optimize(
     emit: events.Emit | None = None,
     journal: str | Path | None = None,
     stop: Callable[[], bool] | None = None,
-    tiled: bool = False,
+    tiled: bool | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Result:
     """Replace regions of ``model`` by generated kernels, where that is faster.
@@ -65,7 +65,8 @@ def optimize(
     file that keeps what the search has found; a later call with it goes on from there, also after
     a crash. ``stop``: polled by the search; when it returns true, the search ends with the best
     found so far, and the model is written with that. ``tiled``: also search regions in which two
-    activations are contracted (attention); such a search may take minutes. ``shapes``: the sizes
+    activations are contracted (attention), which may take minutes; default: where kernels are
+    timed, for their times are predicted only roughly. ``shapes``: the sizes
     at which a dynamic dimension will be used, by its name in the model (default 1, 16 and 256):
     kernels are right at every size, and a region is replaced if they are faster at all of these.
 
@@ -86,7 +87,7 @@ def optimize(
         profile, margin, 300.0 if budget_s is None else budget_s, workers, measure,
         journal=Path(journal) if journal is not None else None,
         stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
-        tiled=tiled, shapes=checked_sizes(shapes or {}),
+        tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}),
     )  # fmt: skip
     run = pipeline.run(loaded, options, emit or events.silent)
     if target_path is not None:

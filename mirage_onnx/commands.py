@@ -114,13 +114,13 @@ def optimize(
         ),
     ] = None,
     tiled: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--tiled",
-            help="Also search regions in which two activations are contracted (attention); such a "
-            "search may take minutes.",
+            "--tiled/--no-tiled",
+            help="Also search regions in which two activations are contracted (attention), which "
+            "may take minutes. Default: where kernels are timed (--target local).",
         ),
-    ] = False,
+    ] = None,
     shapes: Annotated[
         list[str] | None,
         typer.Option(

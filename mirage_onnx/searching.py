@@ -97,7 +97,7 @@ def search_region(
 
     With ``structures`` a region of a known family is only given numbers.
     """
-    verify = prover(region, sample_weights(loaded, region))
+    verify = prover(region, sample_weights(loaded, region), derived=True)
     scope = Scope.of(target, bound, region)
     if structures is None:
         return search(

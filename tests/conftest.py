@@ -40,7 +40,6 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
-    """Skip tests marked ``gpu`` where there is none."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -57,6 +56,13 @@ def pytest_collection_modifyitems(items):
 def rng(request):
     """A generator with a seed of its own for every test, the same in every run."""
     return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture
+def net():
+    from small_models import Net
+
+    return Net()
 
 
 class Golden:
@@ -85,7 +91,6 @@ class Golden:
         return texts[self._name]
 
     def difference(self, text):
-        """The lines of a unified diff from the file to ``text``."""
         wanted = self._read().splitlines()
         lines = difflib.unified_diff(wanted, text.splitlines(), "golden", "got", lineterm="")
         where = f"{self._name} in {self._path}"
@@ -93,7 +98,6 @@ class Golden:
 
 
 def pytest_assertrepr_compare(op, left, right):
-    """Show a failed golden comparison as a diff."""
     if op != "==":
         return None
     match left, right:

@@ -43,8 +43,6 @@ VERIFIED = {
 
 
 class Api(ModuleType):
-    """Stands for ``mirage_onnx.api``; ``outcome`` is what a call does."""
-
     def __init__(self):
         super().__init__("mirage_onnx.api")
         self.calls = []

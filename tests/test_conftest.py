@@ -6,7 +6,6 @@ from golden_texts import read_texts
 
 @pytest.fixture
 def make(golden):
-    """The class of the fixture, to make one with another path."""
     return type(golden)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import onnxruntime as ort
 import pytest
-from small_models import Net
+from small_models import Net, replaced_ops
 
 import mirage_onnx
 from mirage_onnx.errors import MirageError
@@ -101,7 +101,7 @@ def check(model, result, all_sizes, **how):
 @pytest.mark.parametrize("build", BUILDS)
 def test_every_size(build):
     model, result = optimized(build)
-    nodes = {n for r in result.report["regions"] if r["status"] == "replaced" for n in r["ops"]}
+    nodes = replaced_ops(result)
     left = {n.op_type for n in model.graph.node if n.name not in nodes}
     assert left <= {"Shape", "Slice", "Concat", "Add"}  # an Add is free in ONNX Runtime
     assert [list(v.type.tensor_type.shape.dim) for v in result.model.graph.input] == [
@@ -147,7 +147,7 @@ def test_kept_where_it_would_lose():
     assert [s["sizes"] for s in kept["sizes"]] == ["batch=1", "batch=8", "batch=65536"]
 
 
-def test_shapes_option():
+def test_shapes_option(net):
     assert parse_sizes(["batch=8,1 seq=1,128..512:128", "x=3..9"]) == {
         "batch": (1, 8), "seq": (1, 128, 256, 384, 512), "x": (3, 9),
     }  # fmt: skip
@@ -155,7 +155,6 @@ def test_shapes_option():
         with pytest.raises(MirageError, match="is not of the form") as error:
             parse_sizes([word])
         assert word in error.value.detail
-    net = Net()
     with pytest.raises(MirageError, match="'sequence'.*batch"):
         model = net.model(net.rms(net.input("batch", K)))
         mirage_onnx.optimize(model, target="h200", shapes={"sequence": (1,)})

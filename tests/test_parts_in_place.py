@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from onnx import helper
-from small_models import Net, feeds, run_model
+from small_models import Net, check_kernels, feeds
 
 import mirage_onnx
 
@@ -24,20 +24,17 @@ def half(net, x, first, last):
 
 
 def rotated(net, x, cos, sin):
-    """Rotary embedding, as exporters write it: the halves of a row change places."""
     other = net.Concat(net.Neg(half(net, x, D, 2 * D)), half(net, x, 0, D), axis=-1)
     return net.Add(net.Mul(x, cos), net.Mul(other, sin))
 
 
 def rotary(net):
-    """The queries of a packed projection."""
     x = net.Reshape(net.input(6, 3 * 4 * 2 * D), [6, 12, 2 * D])
     q = net.Slice(x, [0], [4], [1])
     return rotated(net, q, net.input(6, 1, 2 * D), net.input(6, 1, 2 * D))
 
 
 def packed(net):
-    """A normalisation, one projection, and gates that are parts of it."""
     y = net.MatMul(net.rms(net.input(5, 64)), net.weight(64, 96))
     a, b, c = split(net, y, 32, 48, 16)
     return net.Mul(a, net.Sigmoid(a)), net.Tanh(b), net.Add(c, 0.5)
@@ -50,13 +47,11 @@ def adapter(net):
 
 
 def cache(net):
-    """A key is rotated and appended to those of before."""
     past, x = net.input(2, 9, 2 * D), net.input(2, 1, 2 * D)
     return net.Concat(past, rotated(net, x, net.input(1, 2 * D), net.input(1, 2 * D)), axis=1)
 
 
 def mean_of_parts(net):
-    """A reduction over what is concatenated."""
     x = net.Concat(net.input(6, 24), net.Exp(net.input(6, 40)), axis=-1)
     return net.rms(x)
 
@@ -90,22 +85,14 @@ def past_and_new(net):
     return net.MatMul(net.Softmax(logits), values)
 
 
-def optimized(build, rng, session=None, **options):
+def optimized(build, rng, how=None, **options):
     """The types of the nodes that are left, when the kernels have computed what is right."""
     net = Net(seed=3, opset=23)
     made = build(net)
     model = net.model(*([made] if isinstance(made, str) else made))
     # ONNX Runtime's kernels are faster at these sizes: the margin takes ours anyway.
     result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, **options)
-    values = feeds(model, rng)
-    wants, same = run_model(model, values), run_model(result.model, values)
-    assert [x.tobytes() for x in same] == [x.tobytes() for x in wants]
-    how = session or {"emulate": True}
-    session = mirage_onnx.InferenceSession(result.model.SerializeToString(), **how)
-    for got, want in zip(session.run(None, values), wants, strict=True):
-        np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=4e-3, atol=4e-3)
-    launches = mirage_onnx.launches(session)
-    assert launches and all(n >= 1 for n in launches.values())
+    check_kernels(model, result, feeds(model, rng), atol=4e-3, **(how or {}))
     return {n.op_type for n in result.model.graph.node if not n.op_type.startswith("MuGraph")}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from small_models import Net, feeds, run_model
+from small_models import Net, feeds, norm_to_three, refuse_once, run_model
 
 import mirage_onnx
 from mirage_onnx import events
@@ -44,13 +44,6 @@ def check(model, result):
         for a, b in pairs:
             assert a.dtype == b.dtype
             assert a.tobytes() == b.tobytes()
-
-
-def norm_to_three():
-    """One norm, three contractions of it."""
-    net = Net()
-    y = net.rms(net.input(8, 512), net.weight(512))
-    return net.model(*(net.MatMul(y, net.weight(512, n)) for n in (128, 128, 256)))
 
 
 def residual():
@@ -178,22 +171,13 @@ def test_what_the_compiler_refuses_stays(monkeypatch):
 
 
 def test_the_next_candidate_is_compiled(monkeypatch):
-    real, calls = candidates_module.compile_many, []
-
-    def refuse_once(sources, target, workers=1):
-        calls.append(sources)
-        if len(calls) == 1:
-            return [Rejection("SPILLS", "it spills") for _ in sources]
-        return real(sources, target, workers)
-
-    monkeypatch.setattr(candidates_module, "compile_many", refuse_once)
+    calls = refuse_once(monkeypatch)
     model = function_of_a_constant()
     check(model, optimize(model))
     assert len(calls) > 1
 
 
-def test_nothing_to_do():
-    net = Net()
+def test_nothing_to_do(net):
     model = net.model(net.Exp(net.input(8, 64)))
     result = optimize(model)
     assert [r["reason"] for r in result.report["regions"]] == ["TOO_SMALL"]

@@ -9,26 +9,24 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from program_net import whole_region
 from random_layouts import random_layout_model
 from random_models import float64_feeds, in_float64
-from small_models import Net, feeds, matches, run_model
+from region_data import named
+from small_models import Net, check_kernels, feeds, matches, replaced_ops
 
 import mirage_onnx
 from mirage_onnx.errors import REJECTIONS, RejectionError
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.match.canonical import make_region
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.equivalence import check_terms
 from mirage_onnx.verify.interpret_steps import by_axes
 from mirage_onnx.verify.interpret_term import interpret_terms
-from mirage_onnx.verify.named import Named
 
 #: fp16 outputs whose sums are in fp32.
-TOLERANCE = 4e-3
 
 
 def split_heads(net, tokens):
-    """norm(x) W + b as [1, heads, tokens, 16]."""
     y = net.MatMul(net.rms(net.input(1, tokens, 64), net.weight(64)), net.weight(64, 64))
     y = net.Reshape(net.Add(y, net.weight(64)), [1, tokens, 4, 16])
     return net.Transpose(y, perm=[0, 2, 1, 3])
@@ -83,19 +81,9 @@ def model_of(build, tokens):
 def test_regrouped_regions(build, tokens, left):
     model = model_of(build, tokens)
     result = mirage_onnx.optimize(model, target="h200", workers=1)
-    replaced = [r for r in result.report["regions"] if r["status"] == "replaced"]
-    nodes = {n for r in replaced for n in r["ops"]}
+    nodes = replaced_ops(result)
     assert {n.op_type for n in model.graph.node if n.name not in nodes} == left
-    values = feeds(model, np.random.default_rng(0))
-    (want,) = run_model(model, values)
-    (stock,) = run_model(result.model, values)
-    assert stock.tobytes() == want.tobytes()
-    session = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
-    (got,) = session.run(None, values)
-    assert all(n >= 1 for n in mirage_onnx.launches(session).values())
-    assert got.shape == want.shape
-    error = np.linalg.norm(got.astype(float) - want) / np.linalg.norm(want.astype(float))
-    assert error < TOLERANCE
+    check_kernels(model, result, feeds(model, np.random.default_rng(0)), atol=4e-3)
 
 
 @st.composite
@@ -107,28 +95,11 @@ def chains(draw):
 
 def assert_terms_are_the_model(region, values):
     """The terms at the model's own sizes, against numpy on the ONNX nodes."""
-    inputs = {
-        i.name: Named(by_axes(i, values[i.tensor.name], region.extents)[None], i.axes)
-        for i in region.inputs
-    }
-    got = interpret_terms(Float64(), region.terms, inputs, region.extents)
+    got = interpret_terms(Float64(), region.terms, named(region, values), region.extents)
     for o, value in zip(region.outputs, got, strict=True):
         want = by_axes(o, values[o.tensor.name], region.extents)
         # What cancels is 0 without axes in the terms.
         np.testing.assert_allclose(value.aligned(o.axes)[0] + 0 * want, want, rtol=1e-7, atol=1e-7)
-
-
-def whole(model):
-    """All nodes as one region."""
-    program = import_model(load_model(model))
-    for node in program.nodes:
-        if node.barrier is not None:
-            raise RejectionError(node.barrier.code, node.barrier.reason)
-    made = {o for n in program.nodes for o in n.outputs}
-    steps = [s for n in program.nodes for s in n.steps]
-    read = dict.fromkeys(i for s in steps for i in s.inputs if isinstance(i, str))
-    inputs = tuple(i for i in read if i in program.tensors and i not in made)
-    return make_region(program, tuple(n.name for n in program.nodes), inputs, program.outputs)
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
@@ -138,7 +109,7 @@ def test_random_chains_of_reshapes(model):
     found = matches(model)
     regions = [c.region for c in found.candidates]
     try:
-        regions.append(whole(model))
+        regions.append(whole_region(import_model(load_model(model))))
     except RejectionError as refused:
         assert refused.rejection.code in ("AXES_CONFLICT", "OP_FORM"), refused
         assert refused.rejection.reason

@@ -32,7 +32,6 @@ DATA_SUFFIXES = {".json"}
 
 
 def repository_files():
-    """Tracked files, and new ones that git does not ignore."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]

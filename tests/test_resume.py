@@ -36,7 +36,6 @@ def command(output, budget_s):
 
 
 def steps(journal):
-    """Whole lines without the header."""
     return max(0, journal.read_bytes().count(b"\n") - 1) if journal.exists() else 0
 
 

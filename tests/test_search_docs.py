@@ -18,14 +18,12 @@ RETURNED = re.compile(r'return (?:\(\s*)?"(a [^"]+)"')
 
 
 def reasons():
-    """Every reason that a search counts, read off its source."""
     found = {r for p in SUPEROPT.glob("*.py") for r in COUNTED.findall(p.read_text())}
     found |= set(RETURNED.findall((SUPEROPT / "roles.py").read_text()))
     return found
 
 
 def documented():
-    """The reasons in the first column of the page's table."""
     table = PAGE[PAGE.index("| reason | kind |") :].partition("\n\n")[0]
     rows = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
     return {reason for row in rows for reason in row.split("; ")}

@@ -65,11 +65,10 @@ def _is_sized(t):
 
 
 def _operands(node):
-    """What the node reads: of a lowered one not the axes or the shape that it is told."""
+    """What the node reads."""
     if node.barrier is not None:
         return tuple(dict.fromkeys(i for i in node.inputs if i))
-    used = {i for s in node.steps for i in s.inputs if isinstance(i, str)}
-    return tuple(dict.fromkeys(i for i in node.inputs if i in used))
+    return node.operands
 
 
 def _bytes(node, program, read, known):

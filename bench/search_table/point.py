@@ -100,7 +100,7 @@ def run(point):
     """Search; times are those of the search and its verifications, not of loading the program."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     region, count = PROGRAMS[point.program](), _Counting()
-    prove = prover(region, weight_values(ENTRIES[point.program].build))
+    prove = prover(region, weight_values(ENTRIES[point.program].build), derived=True)
     bound = bound_of(point)
     without = PRUNINGS[point.off].off() if point.off else nullcontext()
     wall, cpu = time.monotonic(), time.process_time()

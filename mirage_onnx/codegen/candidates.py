@@ -8,8 +8,7 @@ from mirage_onnx.codegen.compile import Cubin, compile_many
 from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import Rejection, RejectionError
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import Candidate, ugraph_extents
+from mirage_onnx.ir import Candidate, Region, ugraph_extents
 from mirage_onnx.target import Target
 
 

@@ -21,8 +21,7 @@ from mirage_onnx.codegen.scalar import Place, Scalar, post_sources
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.space import Space
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import Save, UGraph
+from mirage_onnx.ir import DType, Save, UGraph
 
 #: Output walks of at most this many elements per thread are unrolled, and their loads hoisted.
 _MOST_UNROLLED = 4

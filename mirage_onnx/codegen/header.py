@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from mirage_onnx.codegen.loads import count
-from mirage_onnx.ir.text import print_kernel, print_tensor
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.ir import Kernel, KernelParams, UGraph, print_kernel
+from mirage_onnx.ir.text import print_tensor
 
 #: Raised with every change of the generated text or of the device headers: part of cache keys.
-GENERATOR_VERSION = 5
+GENERATOR_VERSION = 6
 
 HEADERS = ("ptx.cuh", "vector.cuh", "fragment.cuh", "numeric.cuh")
 

@@ -10,9 +10,7 @@ from math import gcd, prod
 
 from mirage_onnx.codegen.sizes import Count, is_runtime, product, scaled
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import Kernel, KTensor, UGraph
-from mirage_onnx.ir.view import Window
+from mirage_onnx.ir import DType, Kernel, KTensor, UGraph, Window
 
 #: The tags of device/vector.cuh.
 TAGS = {

@@ -17,8 +17,7 @@ from enum import StrEnum
 
 from mirage_onnx.codegen.grid import AxisTile, Grid
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, Layout, Phase
+from mirage_onnx.ir import BlockOp, DType, Kernel, KernelParams, Layout, Phase
 from mirage_onnx.target import Target
 
 #: Depth elements that a warp consumes at once: 8 for each lane of a quad.

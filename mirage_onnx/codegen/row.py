@@ -20,8 +20,7 @@ from mirage_onnx.codegen.header import header
 from mirage_onnx.codegen.loads import TensorView, parameters, runtime_axes
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, UGraph
+from mirage_onnx.ir import BlockOp, DType, Kernel, KernelParams, UGraph
 from mirage_onnx.target import Target
 
 _MOST_PER_THREAD = 64

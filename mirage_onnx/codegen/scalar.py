@@ -7,8 +7,7 @@ from mirage_onnx.codegen.loads import TensorView, axis_variable, rounded
 from mirage_onnx.codegen.plan import Accumulator, StreamPlan
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import BlockOp, Phase, UGraph
+from mirage_onnx.ir import BlockOp, DType, Phase, UGraph
 
 _ACCUMULATIONS = ("acc_sum", "acc_max")
 _CLUSTER_REDUCTIONS = {"red_sum": "acc_sum", "red_max": "acc_max"}

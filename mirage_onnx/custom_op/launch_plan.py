@@ -24,10 +24,8 @@ from mirage_onnx.custom_op.plan import (
     WorkspacePtr,
 )  # fmt: skip
 from mirage_onnx.custom_op.runtime_sizes import RuntimeSizes, total
+from mirage_onnx.ir import Candidate, Monomial, Region, ugraph_extents
 from mirage_onnx.ir.memory_order import stored_orders
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.runtime_extent import Monomial
-from mirage_onnx.ir.ugraph import Candidate, ugraph_extents
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,15 @@ from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.header import GENERATOR_VERSION
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import MirageError, RejectionError
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.text import parse_ugraph, print_ugraph
-from mirage_onnx.ir.ugraph import Candidate, KernelParams, UGraph, ugraph_extents
+from mirage_onnx.ir import (
+    Candidate,
+    KernelParams,
+    Region,
+    UGraph,
+    parse_ugraph,
+    print_ugraph,
+    ugraph_extents,
+)
 from mirage_onnx.target import Target, get_target
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")

@@ -8,8 +8,7 @@ from mirage_onnx.codegen.sizes import MOST_AT_RUNTIME
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.custom_op.expr import Expr, const, dim
 from mirage_onnx.custom_op.plan import Int32
-from mirage_onnx.ir.runtime_extent import Monomial
-from mirage_onnx.ir.ugraph import KTensor
+from mirage_onnx.ir import KTensor, Monomial
 
 #: Alignment of each tensor inside the workspace, bytes.
 ALIGNMENT = 256

@@ -13,13 +13,13 @@ from math import prod
 
 import numpy as np
 
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import (
+from mirage_onnx.ir import (
     Candidate,
     Kernel,
     KernelParams,
     KTensor,
     Phase,
+    Region,
     UGraph,
     part_axis,
     ugraph_extents,

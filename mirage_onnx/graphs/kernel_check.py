@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from mirage_onnx.graphs.restriction import Restriction, Triple
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import Candidate, Kernel, KernelParams, ugraph_extents
+from mirage_onnx.ir import Candidate, Kernel, KernelParams, Region, ugraph_extents
 
 #: Canonical tensor name -> the axes that each of its dimensions holds.
 Dimensions = Mapping[str, tuple[tuple[str, ...], ...]]

@@ -14,10 +14,7 @@ from mirage_onnx.graphs.python_text import python_text
 from mirage_onnx.graphs.shapes import Sizes, sizes_of_call
 from mirage_onnx.inspection.dot import to_dot
 from mirage_onnx.inspection.svg import to_svg
-from mirage_onnx.ir.program import Program
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.text import print_ugraph
-from mirage_onnx.ir.ugraph import Candidate, KernelParams, UGraph
+from mirage_onnx.ir import Candidate, KernelParams, Program, Region, UGraph, print_ugraph
 from mirage_onnx.superopt.result import ProofLike
 from mirage_onnx.target import Target
 

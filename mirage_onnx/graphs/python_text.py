@@ -7,9 +7,7 @@ verified again: nothing in the file has to be believed.
 from collections.abc import Iterator
 from math import isfinite
 
-from mirage_onnx.ir.program import Node, Program
-from mirage_onnx.ir.text import print_ugraph
-from mirage_onnx.ir.ugraph import Candidate
+from mirage_onnx.ir import Candidate, Node, Program, print_ugraph
 
 _HEAD = '''\
 """A µGraph of mirage-onnx: ``optimized_graph(inputs)`` runs it, as a program it prints it."""

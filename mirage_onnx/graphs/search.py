@@ -9,10 +9,7 @@ from mirage_onnx.errors import MirageError, Rejection, RejectionError
 from mirage_onnx.graphs.kernel_check import KernelFilter, keeps_to
 from mirage_onnx.graphs.optimized import OptimizedGraph
 from mirage_onnx.graphs.restriction import Restriction
-from mirage_onnx.ir.program import Program
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import Candidate, KernelParams
+from mirage_onnx.ir import Candidate, KernelParams, Program, Region, parse_ugraph
 from mirage_onnx.match.whole import whole_region
 from mirage_onnx.superopt.checkpoint import load_candidates, save_candidates
 from mirage_onnx.superopt.result import SearchReport, Stop, Verified, Verify, default_bound
@@ -52,7 +49,7 @@ def search_graph(program: Program, request: Request) -> tuple[OptimizedGraph, ..
         RejectionError: NO_CANDIDATE, or why the program has no region (AXES_CONFLICT, OP_FORM).
     """
     region = whole_region(program)
-    prove = prover(region)
+    prove = prover(region, derived=True)
     found = _from_checkpoint(region, request, prove)
     if not found:
         found = _searched(region, request, prove)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_onnx.errors import MirageError
-from mirage_onnx.ir.program import Program, Step
-from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.ir import Program, Region, RegionTensor, Step
 
 Shape = tuple[int, ...]
 

@@ -7,7 +7,7 @@ from mirage_onnx.importer.graph import reads
 from mirage_onnx.importer.load import LoadedModel
 from mirage_onnx.importer.lower import lower_node
 from mirage_onnx.importer.symbols import Symbols
-from mirage_onnx.ir.program import Node, Program
+from mirage_onnx.ir.program import Node, Program, Tensor
 
 
 def import_model(loaded: LoadedModel) -> Program:
@@ -25,7 +25,7 @@ def import_model(loaded: LoadedModel) -> Program:
     tensors = {k: symbols.numbered(t) for k, t in named.items() if k not in outputs}
     functions = frozenset((f.domain, f.name) for f in loaded.proto.functions)
     used = frozenset((*(o.name for o in graph.output), *(r for n in graph.node for r in reads(n))))
-    nodes = []
+    nodes, implied = [], dict[str, Tensor]()
     for index in loaded.order:
         proto = graph.node[index]
         made = [o for o in proto.output if o]
@@ -42,12 +42,13 @@ def import_model(loaded: LoadedModel) -> Program:
                 named[s.output.name] = symbols.named(s.output, named[s.output.name])
         tensors |= {o: symbols.numbered(named[o]) for o in made}
         nodes.append(node)
+        implied |= context.beyond
     return Program(
         inputs=tuple(i.name for i in graph.input),
         outputs=tuple(o.name for o in graph.output),
         nodes=tuple(nodes),
-        tensors=named,
-        weights=frozenset(values),
+        tensors=named | implied,
+        weights=frozenset((*values, *implied)),
         constants=constants.scalars,
         symbols=symbols.numbers,
         primes=symbols.names,

@@ -16,8 +16,7 @@ from onnx import NodeProto, TensorProto, numpy_helper
 
 from mirage_onnx.importer.load import LoadedModel
 from mirage_onnx.importer.shapes import DTYPES, SMALL, domain_of
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Constant
+from mirage_onnx.ir import Constant, DType
 
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
 #: Distance from the number that an atom may have, in units of its last place. 16-bit values are

@@ -14,10 +14,9 @@ from onnx import NodeProto, helper
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer.constants import ConstantTable
 from mirage_onnx.importer.symbols import Symbols
-from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir import Constant, DType, Step, StepAttr, Tensor
 from mirage_onnx.ir.factors import have_common_factors
 from mirage_onnx.ir.ops import ELEMENTWISE
-from mirage_onnx.ir.program import Constant, Step, StepAttr, Tensor
 
 Value = Tensor | Constant
 
@@ -47,6 +46,8 @@ class Context:
         self.name = name
         self.opset = opset
         self.steps: list[Step] = []
+        #: Constants of the steps that the model does not name (``causal.py``).
+        self.beyond: dict[str, Tensor] = {}
         self._tensors = tensors
         self._constants = constants
         self._used = used
@@ -88,6 +89,16 @@ class Context:
         if value is None:
             raise self.reject(f"{what} {name!r} are not constant")
         return value
+
+    def known(self, position: int) -> np.ndarray | None:
+        """The values of an operand, None where it is not constant."""
+        return self._constants.read(self.node.input[position])
+
+    def implied(self, x: Tensor) -> Tensor:
+        """A constant that the node implies."""
+        if x.name in self._used:
+            raise self.reject(f"the model has a {x.name!r} of its own")
+        return self.beyond.setdefault(x.name, x)
 
     def flag(self, position: int) -> bool | None:
         """The value of a constant boolean operand, None where it is not constant."""

@@ -12,8 +12,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from mirage_onnx.importer.shapes import DTYPES, SMALL, has_schema
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Tensor
+from mirage_onnx.ir import DType, Tensor
 
 #: Bytes of a result: what every reader can take along as a constant (``rewrite.body``).
 LARGEST = 1024

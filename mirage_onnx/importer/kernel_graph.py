@@ -19,8 +19,7 @@ from fractions import Fraction
 from math import prod
 
 from mirage_onnx.errors import MirageError
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Constant, Node, Operand, Program, Step, StepAttr, Tensor
+from mirage_onnx.ir import Constant, DType, Node, Operand, Program, Step, StepAttr, Tensor
 
 float16, bfloat16, float32, float64 = DType.F16, DType.BF16, DType.F32, DType.F64
 

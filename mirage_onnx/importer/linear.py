@@ -1,8 +1,7 @@
 """Matrix products."""
 
 from mirage_onnx.importer.context import Context, const, shape_of
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Constant, Tensor
+from mirage_onnx.ir import Constant, DType, Tensor
 
 
 def matmul(c: Context) -> None:

@@ -7,8 +7,7 @@ from mirage_onnx.importer.context import Context
 from mirage_onnx.importer.graph import reads, subgraphs
 from mirage_onnx.importer.semantics import DOMAINS, NOT_IN_ONNX, SEMANTICS, Rule
 from mirage_onnx.importer.shapes import domain_of, has_schema
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Node, Tensor
+from mirage_onnx.ir import DType, Node, Tensor
 
 
 def lower_node(context: Context, functions: frozenset[tuple[str, str]]) -> Node:
@@ -24,7 +23,8 @@ def lower_node(context: Context, functions: frozenset[tuple[str, str]]) -> Node:
         barrier = e.rejection
     outputs = tuple(o for o in node.output if o)
     steps = () if barrier else tuple(context.steps)
-    return Node(context.name, node.op_type, reads(node), outputs, steps, barrier)
+    inputs = (*reads(node), *(() if barrier else context.beyond))
+    return Node(context.name, node.op_type, inputs, outputs, steps, barrier)
 
 
 def find_rule(c: Context, functions: frozenset[tuple[str, str]]) -> Rule:

@@ -5,8 +5,7 @@ rounds the normalised value to the type of the input, and scales and shifts in t
 """
 
 from mirage_onnx.importer.context import Context, Value, const, shape_of
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Tensor
+from mirage_onnx.ir import DType, Tensor
 
 #: TensorProto.FLOAT
 _FLOAT = 1

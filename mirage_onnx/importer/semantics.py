@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mirage_onnx.importer import activations as act
+from mirage_onnx.importer import attention, layout, linear, norms, rotary, slicing, truth
 from mirage_onnx.importer import elementwise as ew
-from mirage_onnx.importer import layout, linear, norms, rotary, slicing, truth
 from mirage_onnx.importer import reductions as red
 from mirage_onnx.importer.context import Context
-from mirage_onnx.importer.shapes import MICROSOFT
+from mirage_onnx.importer.stand_ins import MICROSOFT
 
 #: Domains whose operators may have a rule; the default one is spelled as the empty string.
 DOMAINS = ("", MICROSOFT)
@@ -80,6 +80,11 @@ SEMANTICS: dict[tuple[str, str], Rule] = {
     ("", "Gather"): _move(slicing.gather, 1),
     ("", "RotaryEmbedding"): _rule(rotary.rotary(3, 1, 2), 3),
     (MICROSOFT, "RotaryEmbedding"): _rule(rotary.rotary(1, 2, 3), 1),
+    # attention
+    ("", "Attention"): _rule(attention.attention, 6, truth=True),
+    (MICROSOFT, "Attention"): _rule(attention.fused_attention, 3, 6),
+    (MICROSOFT, "MultiHeadAttention"): _rule(attention.multi_head_attention, 4, 8, 9),
+    (MICROSOFT, "GroupQueryAttention"): _rule(attention.group_query_attention, 5, 6, 9),
     # normalisations
     ("", "LayerNormalization"): _rule(norms.layer_norm),
     ("", "RMSNormalization"): _rule(norms.rms_norm),

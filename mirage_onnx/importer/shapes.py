@@ -22,8 +22,8 @@ from onnx import (
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.declared_names import with_names, without_names
 from mirage_onnx.importer.graph import label, subgraphs
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Dim, Tensor
+from mirage_onnx.importer.stand_ins import stand_ins
+from mirage_onnx.ir import Dim, DType, Tensor
 
 DTYPES: dict[int, DType] = {
     TensorProto.FLOAT16: DType.F16, TensorProto.BFLOAT16: DType.BF16,
@@ -38,22 +38,8 @@ SMALL = 1024
 LONG_VECTOR = 1 << 18
 #: A value of more elements fits into no memory.
 MAX_ELEMENTS = 1 << 48
-MICROSOFT = "com.microsoft"
 #: Where the copy puts operators that onnx does not know, so that its checks pass over them.
 _UNCHECKED = "ai.mirage.unchecked"
-#: Operators onnx does not know or cannot infer, with the outputs that are of the type and shape of
-#: input 0.
-_LIKE_INPUT: dict[tuple[str, str], tuple[int, ...]] = {
-    ("", "SimplifiedLayerNormalization"): (0,),
-    ("", "MeanVarianceNormalization"): (0,),  # onnx 1.23 fails at the function of its schema
-    (MICROSOFT, "SkipLayerNormalization"): (0, 3),
-    (MICROSOFT, "SkipSimplifiedLayerNormalization"): (0, 3),
-    (MICROSOFT, "Gelu"): (0,),
-    (MICROSOFT, "BiasGelu"): (0,),
-    (MICROSOFT, "FastGelu"): (0,),
-    (MICROSOFT, "QuickGelu"): (0,),
-    (MICROSOFT, "RotaryEmbedding"): (0,),
-}
 #: Operators whose inference ends the process (onnx 1.23) where an input's type is not known.
 _CRASHING = frozenset({"RegexFullMatch"})
 
@@ -113,6 +99,8 @@ def infer(
     if inferred is None and light.functions:
         del light.functions[:]
         inferred, problem = _attempt(light)
+    if inferred is None:
+        inferred, _ = _attempt(_weight_free(model, order, opset, read, folded, known=False))
     if inferred is None:
         raise MirageError("MODEL_INVALID", _sentence(problem))
     graph = inferred.graph
@@ -180,7 +168,10 @@ def _weight_free(
     opset: int,
     read: Callable[[TensorProto], np.ndarray],
     folded: Mapping[str, TensorProto],
+    *,
+    known: bool = True,
 ) -> ModelProto:
+    """The copy; ``known``: with nodes of ONNX for what onnx does not know."""
     light = ModelProto(ir_version=min(max(model.ir_version, 4), IR_VERSION))
     domains = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
     domains |= {"": opset, _UNCHECKED: 1}
@@ -210,33 +201,15 @@ def _weight_free(
             _add_value(light, node.output[0], value, read)
         elif node.output and (result := folded.get(node.output[0])) is not None:
             _add_value(light, node.output[0], result, read)
-        elif (stand_ins := _stand_ins(node)) is not None:
-            graph.node.extend(stand_ins)
+        elif known and (nodes := stand_ins(domain_of(node), node)) is not None:
+            graph.node.extend(nodes)
         else:
             copy = graph.node.add()
             copy.CopyFrom(node)
-            known = has_schema(node, opset) and node.op_type not in _CRASHING
-            known = known or (node.domain, node.op_type) in local
-            copy.domain = domain_of(node) if known else _UNCHECKED
+            checked = has_schema(node, opset) and node.op_type not in _CRASHING
+            checked = checked or (node.domain, node.op_type) in local
+            copy.domain = domain_of(node) if checked else _UNCHECKED
     return light
-
-
-def _stand_ins(node: NodeProto) -> list[NodeProto] | None:
-    """Nodes of ONNX with the types and shapes of one that onnx does not know, or None."""
-    key = (domain_of(node), node.op_type)
-    if (like := _LIKE_INPUT.get(key)) is not None:
-        outputs = [node.output[k] for k in like if k < len(node.output) and node.output[k]]
-        return [helper.make_node("Identity", node.input[:1], [o]) for o in outputs]
-    if key != (MICROSOFT, "FusedMatMul"):
-        return None
-    given = {a.name: a.i for a in node.attribute}
-    if given.get("transBatchA") or given.get("transBatchB"):
-        return None
-    if not (given.get("transA") or given.get("transB")):
-        return [helper.make_node("MatMul", node.input, node.output)]
-    a = "...ji" if given.get("transA") else "...ij"
-    b = "...kj" if given.get("transB") else "...jk"
-    return [helper.make_node("Einsum", node.input, node.output, equation=f"{a},{b}->...ik")]
 
 
 def _add_value(

@@ -74,10 +74,15 @@ def split(c: Context) -> None:
 def concat(c: Context) -> None:
     parts = [c.tensor(i) for i in range(len(c.node.input))]
     (axis,) = normalized(c, (c.attribute("axis"),), len(shape_of(parts[0])))
+    c.finish(beside(c, parts, axis))
+
+
+def beside(c: Context, parts: list[Tensor], axis: int) -> Tensor:
+    """The parts one after the other along a dimension of which no run counts any part."""
     if any(c.symbols.is_symbolic(shape_of(p)[axis]) for p in parts):
         reason = f"dimension {axis}, along which it concatenates, is known only at run time"
         raise c.reject(reason, "DYNAMIC_DIM")
-    c.finish(c.concat(parts, axis) if len(parts) > 1 else parts[0])
+    return c.concat(parts, axis) if len(parts) > 1 else parts[0]
 
 
 def gather(c: Context) -> None:

@@ -120,8 +120,9 @@ class _Growth:
         program = self.survey.program
         made = {o for n in wider for o in self._nodes[n].outputs}
         nodes = tuple(n.name for n in program.nodes if n.name in wider)
-        inputs = tuple(dict.fromkeys(i for n in nodes for i in self._reads(n) if i not in made))
-        below = set(self._reads(neighbour)) & set(self.instance.outputs)
+        read = dict.fromkeys(i for n in nodes for i in self._nodes[n].operands)
+        inputs = tuple(i for i in read if i not in made)
+        below = set(self._nodes[neighbour].operands) & set(self.instance.outputs)
         outputs = self._nodes[neighbour].outputs if below else tuple(sorted(self.instance.outputs))
         try:
             make_region(program, nodes, inputs, outputs)
@@ -132,23 +133,17 @@ class _Growth:
             "border of it would lie inside a chain of elementwise operations"
         )
 
-    def _reads(self, name: str) -> tuple[str, ...]:
-        """The inputs that a node computes with."""
-        node = self._nodes[name]
-        read = {i for s in node.steps for i in s.inputs if isinstance(i, str)}
-        return tuple(dict.fromkeys(i for i in node.inputs if i in read))
-
     def _leaves(self, nodes: frozenset[str]) -> set[str]:
         made = {o for n in nodes for o in self._nodes[n].outputs}
         fixed = self.survey.program.weights | set(self.survey.program.constants)
-        return {i for n in nodes for i in self._reads(n)} - made - fixed
+        return {i for n in nodes for i in self._nodes[n].operands} - made - fixed
 
     def _contractions(self, name: str) -> int:
         return sum(s.op == "matmul" for s in self._nodes[name].steps)
 
     def _parents(self, name: str, inside: frozenset[str]) -> list[str]:
         made = {o: n for n in inside for o in self._nodes[n].outputs}
-        return [made[i] for i in self._reads(name) if i in made]
+        return [made[i] for i in self._nodes[name].operands if i in made]
 
     def _depths(self, nodes: frozenset[str]) -> dict[str, int]:
         """Node -> reductions and contractions on the longest path that ends with it."""

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from mirage_onnx.ir import Region, Step, Tensor
 from mirage_onnx.ir.ops import ELEMENTWISE
-from mirage_onnx.ir.program import Step, Tensor
-from mirage_onnx.ir.region import Region
 from mirage_onnx.target import Target
 
 #: Primitive operations that read every element of their operand once.

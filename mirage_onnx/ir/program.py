@@ -85,6 +85,12 @@ class Node:
     steps: tuple[Step, ...] = ()
     barrier: Rejection | None = None
 
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The inputs that it computes with: not the axes or the shape that it is told."""
+        read = {i for s in self.steps for i in s.inputs if isinstance(i, str)}
+        return tuple(dict.fromkeys(i for i in self.inputs if i in read))
+
 
 @dataclass(frozen=True, slots=True)
 class Program:

@@ -11,9 +11,8 @@ from itertools import pairwise
 from math import prod
 
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir import Constant, Program, Region, RegionTensor, Step
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.program import Constant, Program, Step
-from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.ir.term import COMMUTATIVE, EXTENT, INPUT, REDUCTIONS, Term, substitute, walk
 from mirage_onnx.match.axes import Dims, Named, name_axes
 from mirage_onnx.match.runtime_axes import with_runtime_axes

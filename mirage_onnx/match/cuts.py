@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_onnx.errors import Rejection, RejectionError
-from mirage_onnx.ir.program import Program
-from mirage_onnx.ir.region import Region
+from mirage_onnx.ir import Program, Region
 from mirage_onnx.match.graph import LAYOUT, Graph
 from mirage_onnx.match.repeated import RegionMaker
 from mirage_onnx.match.views import SLICING
@@ -33,6 +32,9 @@ class Limits:
     #: A contraction with a weight feeds another one of its region only if its result has at most
     #: this many columns: every block of the second would compute it again.
     inner_columns: int = 32
+    #: Values that others read, too, and that a region computes again one from the other: of a chain
+    #: of residual sums through many layers it reads one.
+    again: int = 2
     #: Whether contractions of two activations are in regions.
     runtime: bool = False
 
@@ -73,8 +75,6 @@ def _cuts(graph: Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
     found: dict[str, tuple[Cut, ...]] = {}
     for node in graph.program.nodes:
         if graph.reasons[node.name] is not None:
-            continue
-        if len(node.outputs) != 1 and not graph.moves(node.name):
             continue
         own = graph.contractions(node.name)
         choices: list[list[Cut]] = []
@@ -123,6 +123,11 @@ def _mixed(graph: Graph, nodes: frozenset[str]) -> bool:
     return len({graph.contracts_weight(n) for n in nodes if graph.contractions(n)}) > 1
 
 
+def _meets(graph: Graph, nodes: frozenset[str]) -> bool:
+    """Whether two activations are contracted."""
+    return any(graph.contractions(n) and not graph.contracts_weight(n) for n in nodes)
+
+
 def _feeds(graph: Graph, cut: Cut, limits: Limits, tensor: str) -> bool:
     """Whether every contraction of the cone is small enough to be computed in front of another.
 
@@ -143,6 +148,8 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
     """Priority cuts: per number of contractions those with the fewest leaf elements per node.
 
     Of those that differ by views only, the one with most of them stays: it is the same kernel.
+    Where activations are contracted, half of those with the fewest nodes that compute: cones that
+    took all that feeds a softmax leave no room for what reads it.
     """
 
     def rank(cut: Cut) -> tuple[float, int, tuple[str, ...]]:
@@ -157,7 +164,11 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
             work = frozenset(n for n in cut.nodes if not graph.is_view(n))
             if work not in largest or len(cut.nodes) > len(largest[work].nodes):
                 largest[work] = cut
-        kept += list(largest.values())[: limits.kept_per_contractions]
+        ranked, most = list(largest.items()), limits.kept_per_contractions
+        if limits.runtime and len(ranked) > most and _meets(graph, ranked[0][0]):
+            few = sorted(ranked[most // 2 :], key=lambda own: len(own[0]))
+            ranked[most // 2 :] = few
+        kept += [cut for _, cut in ranked[:most]]
     return tuple(kept[: limits.kept])
 
 
@@ -224,6 +235,8 @@ def find_candidates(
                     continue
                 if only_viewed and len(outputs) == 1:
                     continue
+                if _again(graph, cut, outputs) > bounds.again:
+                    continue
                 made = _candidate(graph, maker, cut, outputs)
                 if isinstance(made, Candidate):
                     candidates[key] = made
@@ -246,10 +259,22 @@ def find_candidates(
 
 
 def _is_trivial(graph: Graph, cut: Cut) -> bool:
-    """A single node of one step, or nothing but casts and moves: there is nothing to fuse."""
+    """Nothing but casts and moves, or one operator, which is no attention: nothing to fuse."""
     steps = [s for n in cut.nodes for s in graph.node[n].steps]
     computing = [s for s in steps if s.op not in ("cast", *LAYOUT)]
-    return len(computing) < 2 or len(cut.nodes) < 2
+    return len(computing) < 2 or (len(cut.nodes) < 2 and cut.contractions < 2)
+
+
+def _again(graph: Graph, cut: Cut, outputs: frozenset[str]) -> int:
+    """Most values on a path that are computed here, and for others who read them."""
+    found: dict[str, int] = {}
+    for name in sorted(cut.nodes, key=graph.order.__getitem__):
+        before = max((found.get(i, 0) for i in graph.reads[name]), default=0)
+        for o in graph.node[name].outputs:
+            readers = graph.consumers.get(o, ())
+            shared = o in graph.program.outputs or not cut.nodes.issuperset(readers)
+            found[o] = before + (shared and o not in outputs)
+    return max(found[o] for o in outputs)
 
 
 def _candidate(

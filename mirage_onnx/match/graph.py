@@ -16,12 +16,6 @@ LAYOUT = ("transpose", "reshape", "expand", *SLICING)
 ASSUMED = 16
 
 
-def _operands(node: Node) -> tuple[str, ...]:
-    """The inputs that a node computes with: not the axes or the shape that it is told."""
-    read = {i for s in node.steps for i in s.inputs if isinstance(i, str)}
-    return tuple(dict.fromkeys(i for i in node.inputs if i in read))
-
-
 class Graph:
     """A program with its edges and reasons, computed once.
 
@@ -32,7 +26,7 @@ class Graph:
         self.program = program
         self._runtime = runtime
         self.consumers = program.consumers()
-        self.reads = {n.name: _operands(n) for n in program.nodes}
+        self.reads = {n.name: n.operands for n in program.nodes}
         self.node = {n.name: n for n in program.nodes}
         self.order = {n.name: i for i, n in enumerate(program.nodes)}
         self.producer = {o: n for n in program.nodes for o in n.outputs if o}
@@ -112,16 +106,19 @@ class Graph:
             node is not None
             and node.barrier is None
             and node.name in self._moves
-            and all(self._is_constant(node, i) for i in _operands(node))
+            and all(self._is_constant(node, i) for i in node.operands)
         )
 
     def contractions(self, name: str) -> int:
         return self._contractions[name]
 
     def depth(self, name: str) -> int:
-        """Reductions and contractions of a node (composite operators chain theirs)."""
-        reducing = ("matmul", "sum", "mean", "rmax")
-        return sum(s.op in reducing for s in self.node[name].steps)
+        """Most reductions and contractions of a node that feed each other."""
+        found: dict[object, int] = {}
+        for s in self.node[name].steps:
+            own = s.op in ("matmul", "sum", "mean", "rmax")
+            found[s.output.name] = own + max((found.get(i, 0) for i in s.inputs), default=0)
+        return max(found.values(), default=0)
 
     def reduces(self, name: str) -> bool:
         return any(s.op in ("sum", "mean", "rmax") for s in self.node[name].steps)

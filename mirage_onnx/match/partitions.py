@@ -131,14 +131,18 @@ class Partitions:
         for step in reversed(list(self._makers.values())):
             out = found.get(step.output.name)
             attr = step.attr if isinstance(step.attr, tuple) else ()
-            for name in (i for i in step.inputs if isinstance(i, str)):
+            for k, name in enumerate(step.inputs):
+                if not isinstance(name, str):
+                    continue
                 shape = self.shape(name)
                 with suppress(RejectionError):
                     if step.op == "slice":
                         axis, *ends = attr
                         bounds = sorted({0, *ends, shape[axis]})
                         cut = put(whole_box(shape), axis, (Factor(shape[axis], tuple(bounds)),))
-                    elif out is None or step.op in ("matmul", "concat", *REDUCING):
+                    elif step.op == "matmul":
+                        cut = self._operand(step, k, out)
+                    elif out is None or step.op in ("concat", *REDUCING):
                         continue
                     elif step.op == "transpose":
                         cut = tuple(out[attr.index(i)] for i in range(len(shape)))
@@ -149,6 +153,23 @@ class Partitions:
                     both = zip(found.get(name) or whole_box(shape), cut, strict=True)
                     found[name] = tuple(refined(a, b) for a, b in both)
         return {x: b for x, b in found.items() if x not in self._makers}
+
+    def _operand(self, step: Step, k: int, out: Box | None) -> Box:
+        """An operand of a product, cut as ``out`` and where parts of the other operand meet."""
+        names = [str(i) for i in step.inputs]
+        shapes = [self.shape(i) for i in names]
+        depth = matmul_depth(*map(len, shapes))
+        dims = list(whole_box(shapes[k]))
+        dims[depth[k]] = _all([self.parts(n)[d] for n, d in zip(names, depth, strict=True)])
+        for j, pair in enumerate(matmul_dims(*map(len, shapes)) if out else ()):
+            if out and (i := pair[k]) is not None and shapes[k][i] > 1:
+                dims[i] = out[j]
+        return tuple(dims)
+
+
+def matmul_depth(a: int, b: int) -> tuple[int, int]:
+    """The dimension of each operand of these ranks that a product runs over."""
+    return a - 1, max(b - 2, 0)
 
 
 def matmul_dims(a: int, b: int) -> list[tuple[int | None, ...]]:

@@ -8,8 +8,7 @@ with tensors of the same kind have the same *form*; the region of the first is m
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mirage_onnx.ir.program import Constant, Program, Step
-from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.ir import Constant, Program, Region, RegionTensor, Step
 from mirage_onnx.match.canonical import make_region
 from mirage_onnx.match.views import viewed
 

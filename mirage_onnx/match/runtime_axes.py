@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.program import Program, Step, Tensor, resized, symbols_of
-from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.ir.runtime_extent import Monomial
+from mirage_onnx.ir import Monomial, Program, Region, RegionTensor, Step, Tensor, symbols_of
+from mirage_onnx.ir.program import resized
 from mirage_onnx.ir.term import EXTENT, REDUCTIONS, walk
 from mirage_onnx.match.axes import name_axes
 from mirage_onnx.match.graph import ASSUMED

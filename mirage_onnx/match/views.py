@@ -16,10 +16,8 @@ from itertools import chain
 from math import prod
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Constant, Operand, Program, Step, Tensor
+from mirage_onnx.ir import Constant, DType, Operand, Program, Step, Tensor, View
 from mirage_onnx.ir.program import Dim as Extent
-from mirage_onnx.ir.view import View
 from mirage_onnx.match.boxes import (
     Box,
     cells,
@@ -31,7 +29,7 @@ from mirage_onnx.match.boxes import (
     reshaped,
     whole,
 )
-from mirage_onnx.match.partitions import Partitions, matmul_dims
+from mirage_onnx.match.partitions import Partitions, matmul_depth, matmul_dims
 
 #: Most parts that one output is computed in.
 PARTS = 8
@@ -230,8 +228,8 @@ class _Sinking:
         folded = len(over) == 1
         if folded:
             finer = cells([d for i, d in enumerate(self.partitions.sliced(x)) if i in step.attr])
-            if len(finer) <= FOLDED and len({extents(c) for c in finer}) == 1:
-                over = finer
+            if len(finer) <= FOLDED:
+                over, folded = finer, len({extents(c) for c in finer}) == 1
         boxes = []
         for cell in over:
             rest = iter(cell)
@@ -255,7 +253,7 @@ class _Sinking:
     def _matmul(self, step: Step, name: str, box: Box) -> str:
         a, b = map(str, step.inputs)
         shapes = self.shape(a), self.shape(b)
-        depth = len(shapes[0]) - 1, max(len(shapes[1]) - 2, 0)
+        depth = matmul_depth(*map(len, shapes))
         pairs = matmul_dims(*map(len, shapes))
         over = cells(
             [refined(self.partitions.parts(a)[depth[0]], self.partitions.parts(b)[depth[1]])]

@@ -1,8 +1,7 @@
 """A whole program as one region."""
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.program import Program
-from mirage_onnx.ir.region import Region
+from mirage_onnx.ir import Program, Region
 from mirage_onnx.match.canonical import make_region
 
 

@@ -5,9 +5,7 @@ from collections.abc import Iterable
 from mirage_onnx.errors import Rejection
 from mirage_onnx.inspection import Explanation, Offer, Survey
 from mirage_onnx.inspection.dot import to_dot
-from mirage_onnx.ir.region import RegionTensor
-from mirage_onnx.ir.text import print_ugraph
-from mirage_onnx.ir.ugraph import Candidate
+from mirage_onnx.ir import Candidate, RegionTensor, print_ugraph
 from mirage_onnx.match.cuts import Candidate as Instance
 from mirage_onnx.report.inspection import (
     BarrierReport,

@@ -10,6 +10,7 @@ from mirage_onnx.custom_op.assemble import BundleBuilder
 from mirage_onnx.custom_op.bundle import write_bundle
 from mirage_onnx.custom_op.launch_plan import Places, Planned, plan_candidate
 from mirage_onnx.importer import LoadedModel
+from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.region import Region
 from mirage_onnx.rewrite.model import function_keys, rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse
@@ -43,7 +44,8 @@ def apply(
         for name, t in loaded.tensors.items()
         if t.is_static
     }
-    keys = function_keys(loaded.proto, drafts, loaded.base_dir, shapes, loaded.folded)
+    half = {name for name, t in loaded.tensors.items() if t.dtype is DType.F16}
+    keys = function_keys(loaded.proto, drafts, loaded.base_dir, shapes, loaded.folded, half)
     builder = BundleBuilder(target, limit=pool)
     numbered: dict[int, Replacement] = {}
     for i, ((region, compiled), draft, key) in enumerate(zip(chosen, drafts, keys, strict=True)):
@@ -57,6 +59,7 @@ def apply(
         base_dir=loaded.base_dir,
         shapes=shapes,
         folded=loaded.folded,
+        half=half,
     )
     return model, tuple(numbered)
 

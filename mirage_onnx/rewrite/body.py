@@ -8,7 +8,8 @@ computes what the original nodes computed, by the same operators in the same ord
               Constant for every small constant the region reads (functions capture nothing),
               the shapes that the model computes elsewhere, from those of the inputs,
               the region's nodes, depth first from the outputs (not in the model's order, which may
-              interleave equal regions differently), an empty workspace.
+              interleave equal regions differently), readers that stand in for those outside
+              (``readers``), an empty workspace.
 
 Canonical names make the bodies of equal regions equal bytes, which is how sharing is checked.
 """
@@ -42,14 +43,17 @@ def build_body(
     constants: Constants,
     opsets: Mapping[str, int],
     shapes: Shapes = NO_SHAPES,
+    missing: Sequence[tuple[str, str]] = (),
 ) -> onnx.FunctionProto:
     """The function of a region, without its domain and name; ``shapes``: static ones, by value.
+
+    ``missing``: values that need one more reader, and its operator (``Readers.missing``).
 
     Raises:
         MirageError: INTERNAL where the region reads what is neither an input nor a small constant,
             where it does not make an output, or where a node holds a subgraph.
     """
-    return _Builder(nodes, replacement, constants, opsets, shapes).build()
+    return _Builder(nodes, replacement, constants, opsets, shapes).build(missing)
 
 
 class _Builder:
@@ -71,9 +75,9 @@ class _Builder:
         self.body: list[onnx.NodeProto] = []
         self.done: set[int] = set()
         self.names: dict[str, str] = {}
-        self.fresh = 0
+        self.fresh = self.read = 0
 
-    def build(self) -> onnx.FunctionProto:
+    def build(self, missing: Sequence[tuple[str, str]]) -> onnx.FunctionProto:
         formals = self._inputs()
         outputs = [f"o{i}" for i in range(len(self.replacement.outputs))]
         for name, value in zip(outputs, self.replacement.outputs, strict=True):
@@ -82,6 +86,7 @@ class _Builder:
             self.names[value] = name
         for value in self.replacement.outputs:
             self._emit(self.producer[value])
+        self._read(missing)
         if self.replacement.workspace:
             outputs.append("workspace")
             self._workspace()
@@ -227,6 +232,15 @@ class _Builder:
             helper.make_node("Constant", [], [name], name=f"Constant_{name}", value=stored)
         )
         return name
+
+    def _read(self, missing: Sequence[tuple[str, str]]) -> None:
+        for value, op in missing:
+            last = self.names[value]
+            # The second Flatten keeps the first one in fp16 where the value's node is none.
+            for _ in range(2 if op == "Flatten" else 1):
+                name = f"r{self.read}"
+                self.body.append(helper.make_node(op, [last], [name], name=f"{op}_{name}"))
+                self.read, last = self.read + 1, name
 
     def _workspace(self) -> None:
         """A uint8 tensor of no elements: the body needs no scratch memory."""

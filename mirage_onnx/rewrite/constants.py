@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.constants import constant_node
 from mirage_onnx.importer.external import check_stored, read_tensor
 from mirage_onnx.rewrite.replacement import WeightUse, internal
@@ -43,7 +44,7 @@ class Constants:
         Raises:
             MirageError: INTERNAL, EXTERNAL_DATA_MISSING, MODEL_INVALID.
         """
-        tensor = self.tensors.get(name)
+        tensor = self.tensors.get(name) or implied(name)
         if tensor is None:
             raise internal(f"{name!r} is not a constant of the model")
         check_stored(tensor, self.base_dir)

@@ -5,7 +5,7 @@ of one plan share one model-local function of that name. Nothing else of the mod
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +14,11 @@ from onnx import numpy_helper
 
 from mirage_onnx import __version__
 from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.graph import reads
 from mirage_onnx.rewrite.body import NO_SHAPES, Shapes, build_body
 from mirage_onnx.rewrite.constants import NOTHING, Constants, Folded
+from mirage_onnx.rewrite.readers import Readers
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse, internal
 from mirage_onnx.rewrite.value_types import types_of
 from mirage_onnx.rewrite.wiring import Wiring
@@ -35,6 +37,7 @@ def function_keys(
     base_dir: Path | None = None,
     shapes: Shapes = NO_SHAPES,
     folded: Folded = NOTHING,
+    half: Set[str] = frozenset(),
 ) -> tuple[str, ...]:
     """A digest of the function body of each region instance.
 
@@ -45,11 +48,12 @@ def function_keys(
         MirageError: INTERNAL.
     """
     wiring, opsets = Wiring(model), _opsets(model)
-    constants = Constants(model, base_dir, folded)
+    constants, readers = Constants(model, base_dir, folded), Readers(model, half)
     keys = []
     for replacement in replacements:
         nodes = [wiring.proto(node) for node in wiring.find(replacement.nodes)]
-        body = build_body(nodes, replacement, constants, opsets, shapes)
+        missing = readers.missing(nodes, replacement.outputs)
+        body = build_body(nodes, replacement, constants, opsets, shapes, missing)
         keys.append(hashlib.sha256(body.SerializeToString(deterministic=True)).hexdigest()[:16])
     return tuple(keys)
 
@@ -63,12 +67,13 @@ def rewrite_model(
     base_dir: Path | None = None,
     shapes: Shapes = NO_SHAPES,
     folded: Folded = NOTHING,
+    half: Set[str] = frozenset(),
 ) -> onnx.ModelProto:
     """A new model with every region replaced; ``model`` is not modified.
 
     ``base_dir``: the folder of the model file, needed to read external data. ``shapes``: the static
-    shapes of values, for ``build_body``; ``folded``: that of the ``LoadedModel``. References of
-    untouched weights stay as they are.
+    shapes of values, for ``build_body``; ``folded``: that of the ``LoadedModel``; ``half``: the
+    fp16 values. References of untouched weights stay as they are.
 
     Raises:
         MirageError: INTERNAL for a region that is not convex; EXTERNAL_DATA_MISSING;
@@ -79,7 +84,7 @@ def rewrite_model(
     if replacements:
         constants = Constants(model, base_dir, folded)
         domain = f"{DOMAIN_PREFIX}.{target_suffix}"
-        rewriter = _Rewriter(model, result, domain, constants, shapes)
+        rewriter = _Rewriter(model, result, domain, constants, shapes, half)
         for replacement in replacements:
             rewriter.replace(replacement)
         rewriter.finish(bundle)
@@ -94,17 +99,20 @@ class _Rewriter:
         domain: str,
         constants: Constants,
         shapes: Shapes,
+        half: Set[str],
     ) -> None:
         self.model, self.result, self.domain = model, result, domain
         self.wiring = Wiring(model)
         self.constants = constants
         self.opsets = _opsets(model)
         self.shapes = shapes
+        self.readers = Readers(model, half)
         self.functions: dict[int, onnx.FunctionProto] = {}
         self.stored: dict[WeightUse, onnx.TensorProto] = {}
         self.outputs: list[str] = []
         self.workspaces: list[str] = []
         self.taken = _names(model)
+        self.read = {name for node in model.graph.node for name in reads(node)}
         for entry in (*model.functions, *model.graph.node):
             if entry.domain.startswith("ai.mirage."):
                 raise MirageError(
@@ -117,7 +125,8 @@ class _Rewriter:
     def replace(self, replacement: Replacement) -> None:
         nodes = self.wiring.find(replacement.nodes)
         protos = [self.wiring.proto(node) for node in nodes]
-        body = build_body(protos, replacement, self.constants, self.opsets, self.shapes)
+        missing = self.readers.missing(protos, replacement.outputs)
+        body = build_body(protos, replacement, self.constants, self.opsets, self.shapes, missing)
         self._share(replacement, body)
 
         first = replacement.nodes[0]
@@ -151,11 +160,15 @@ class _Rewriter:
         """The tensor that the custom node reads for an input of the region."""
         use = replacement.weight(value)
         if use is None:
-            return value
+            mask = None if value in self.read else implied(value)
+            if mask is None:
+                return value
+            use = WeightUse(value, tuple(range(len(mask.dims))))
         if use not in self.stored:
             swapped = (*range(len(use.perm) - 2), len(use.perm) - 1, len(use.perm) - 2)
-            suffix = "kmajor" if use.perm == swapped else "perm" + "_".join(map(str, use.perm))
-            self.stored[use] = self.constants.permuted(use, self._fresh(f"{value}.{suffix}"))
+            suffix = ".kmajor" if use.perm == swapped else ".perm" + "_".join(map(str, use.perm))
+            name = self._fresh(value + ("" if use.is_identity else suffix))
+            self.stored[use] = self.constants.permuted(use, name)
         return self.stored[use].name
 
     def _fresh(self, name: str) -> str:

@@ -28,6 +28,7 @@ class Wiring:
         self._protos = list(model.graph.node)
         self._added: list[onnx.NodeProto] = []
         self.graph = gs.import_onnx(_skeleton(model))
+        self._replaced: list[gs.Node] = []
         self._gone: set[int] = set()  # ids of removed nodes, which graph.nodes keeps alive
         self._rank = {id(node): rank for rank, node in enumerate(self.graph.nodes)}
         self._values: dict[str, gs.Tensor] = dict(self.graph.tensors())
@@ -56,11 +57,12 @@ class Wiring:
         return self._protos[index] if index < count else self._added[index - count]
 
     def replace(self, nodes: Sequence[gs.Node], proto: onnx.NodeProto) -> None:
-        """Let ``proto`` make its outputs instead of ``nodes``, then drop what nobody reads.
+        """Let ``proto`` make its outputs instead of ``nodes``; ``ordered`` drops what nobody reads.
 
         Regions may overlap: a node whose results others still read stays, and what a kernel
-        recomputes disappears from the graph with its last reader. Where one of several outputs of a
-        node is replaced and another is still read, it stays and yields both.
+        recomputes disappears from the graph with its last reader (known only when all regions are
+        replaced). Where one of several outputs of a node is replaced and another is still read, it
+        stays and yields both.
 
         Raises:
             MirageError: INTERNAL where an output is already that of another region.
@@ -82,7 +84,11 @@ class Wiring:
         )
         self.graph.nodes.append(node)
         self._rank[id(node)] = rank
-        todo = list(nodes)
+        self._replaced += nodes
+
+    def _sweep(self) -> None:
+        """Drop what nobody reads of what was replaced, and of what only that read."""
+        todo = self._replaced
         while todo:
             dead = todo.pop()
             if id(dead) in self._gone or any(map(self._is_needed, dead.outputs)):
@@ -121,6 +127,7 @@ class Wiring:
         Raises:
             MirageError: INTERNAL where the graph has a cycle: a replaced region was not convex.
         """
+        self._sweep()
         nodes = [node for node in self.graph.nodes if id(node) not in self._gone]
         index = {id(node): i for i, node in enumerate(nodes)}
         waiting = [sum(1 for value in node.inputs if value.inputs) for node in nodes]

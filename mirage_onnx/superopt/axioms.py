@@ -238,6 +238,14 @@ AXIOMS: tuple[Axiom, ...] = (
         _SHIFTED,
     ),
     Axiom(
+        "part-shift",
+        "sum[k](y * exp(s-m))",
+        "sum[k](y * exp(s-rmax[k](s))) * exp(rmax[k](s)-m)",
+        "m = max(rmax[k](s), ...)",
+        shift.part_shift,
+        _SHIFTED,
+    ),
+    Axiom(
         "drop-shift",
         "sum[k](y * exp(s-m)) / sum[k](z * exp(s-m)), exp(s-m) / sum[k](z * exp(s-m))",
         "sum[k](y * exp(s)) / sum[k](z * exp(s)), exp(s) / sum[k](z * exp(s))",

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir import BlockOp, DType, Kernel, KTensor, Layout, Phase, Save
 from mirage_onnx.ir.ops import ELEMENTWISE
 from mirage_onnx.ir.term import ADD, CONST, EXTENT, MAXR, MUL, POW, SUM
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, Save
 from mirage_onnx.superopt.choices import Choice, Place
 from mirage_onnx.superopt.derive import Derivation
 from mirage_onnx.superopt.egraph import COPY, PARTS, EGraph, part_of
@@ -189,10 +188,11 @@ def build_kernel(
     *,
     clusters: bool,
     space: Space,
-) -> tuple[Family, Kernel]:
+) -> tuple[Family, Kernel, Mapping[int, Place]]:
     """The kernel that computes ``targets`` by ``derivation``; ``tensors`` maps leaf classes.
 
-    Part axes of its targets are ``a/``: the kernel has no name in its program yet.
+    Part axes of its targets are ``a/``: the kernel has no name in its program yet. With the places
+    that its block values are of; a conversion is of none.
 
     Raises:
         RejectionError: DTYPE or LAYOUT, when no thread layout holds the values.
@@ -234,4 +234,4 @@ def build_kernel(
     )
     named = {t.name: t for t in (*tensors.values(), *(t for _, t in targets))}
     family, ops = assign_layouts(kernel, named, tiled=space.tiled)
-    return family, replace(kernel, ops=ops)
+    return family, replace(kernel, ops=ops), {i: place for place, i in at.items()}

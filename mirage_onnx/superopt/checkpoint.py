@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mirage_onnx.errors import MirageError
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.text import parse_ugraph, print_ugraph
-from mirage_onnx.ir.ugraph import Candidate, KernelParams
+from mirage_onnx.ir import Candidate, KernelParams, Region, parse_ugraph, print_ugraph
 from mirage_onnx.superopt.atomic import replace_file
 
 FORMAT = "mirage-onnx checkpoint"

@@ -118,13 +118,6 @@ def derivations(
         fed: set[frozenset[tuple[Place, Choice]]] = set()
         for step in steps.at(place):
             assert step.choice is not None
-            merged = {**dict(step.chains), **chosen, place: step.choice}
-            # What is chosen already stays: steps may differ in chains that this makes equal.
-            feeding = _fed_by((place,), merged, chosen)
-            if feeding in fed:
-                counts.prune("the same derivation twice")
-                continue
-            fed.add(feeding)
             if used + step.choice.weight > bound.operators:
                 counts.prune("more contractions, reductions and accumulators than the bound")
                 continue
@@ -132,6 +125,13 @@ def derivations(
             if len(wanted) > bound.reads:
                 counts.prune("more values of earlier kernels than the bound")
                 continue
+            merged = {**dict(step.chains), **chosen, place: step.choice}
+            # What is chosen already stays: steps may differ in chains that this makes equal.
+            feeding = _fed_by((place,), merged, chosen)
+            if feeding in fed:
+                counts.prune("the same derivation twice")
+                continue
+            fed.add(feeding)
             needed = loads.union(p[0] for p, c in feeding if c.kind == "load")
             if (least := floor_us(wanted, needed)) > most_us:
                 counts.put_off_us = min(counts.put_off_us, least)

@@ -57,6 +57,7 @@ def unit_record(result: UnitResult) -> UnitRecord:
                 tuple(p.to_text() for p in b.params),
                 b.reads,
                 tuple(sorted(b.exponentials)),
+                b.rounded,
             )
             for b in result.kernels
         ),
@@ -71,7 +72,15 @@ def unit_result(record: UnitRecord) -> UnitResult:
     counts = dict(record.counts)
     return UnitResult(
         tuple(
-            Built(b.cost_us, b.text, b.kernel(), b.numbers(), b.reads, frozenset(b.exponentials))
+            Built(
+                b.cost_us,
+                b.text,
+                b.kernel(),
+                b.numbers(),
+                b.reads,
+                frozenset(b.exponentials),
+                b.rounded,
+            )  # fmt: skip
             for b in record.built
         ),
         Counts(pruned=Counter(dict(record.pruned))),

@@ -44,8 +44,7 @@ class Lanes:
 
     def of(self, axes: tuple[str, ...]) -> Lanes:
         """How a value over ``axes`` lies beside a value with these lanes."""
-        own = set(axes)
-        return Lanes(tuple(a for a in self.g if a in own), tuple(a for a in self.t if a in own))
+        return _lanes_of(self.g, self.t, axes)
 
     @property
     def transposed(self) -> Lanes:
@@ -57,6 +56,11 @@ class Lanes:
         if self == wanted:
             return "free"
         return "movmatrix" if self == wanted.transposed else "shared"
+
+
+@lru_cache(maxsize=4096)
+def _lanes_of(g: tuple[str, ...], t: tuple[str, ...], axes: tuple[str, ...]) -> Lanes:
+    return Lanes(tuple(a for a in g if a in axes), tuple(a for a in t if a in axes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,19 @@ def _enumerate(
 ) -> tuple[tuple[Array, ...], Array, Array, Array]:
     """Tiles by grid axis, cluster sizes, warps and stages of all points."""
     assert kernel.loop is not None
+    choices, clusters = tile_choices(kernel, extents, target)
+    axes = np.meshgrid(*choices, clusters, (2, 4, 8), (1, 2, 4, 8), indexing="ij")
+    *tile, cluster, warps, stages = (a.ravel() for a in axes)
+    steps = -(-extents[kernel.loop] // (32 * cluster))
+    useful = (warps <= np.maximum(2, steps)) & (stages <= np.maximum(1, -(-steps // warps)))
+    return tuple(t[useful] for t in tile), cluster[useful], warps[useful], stages[useful]
+
+
+def tile_choices(
+    kernel: Kernel, extents: Mapping[str, int], target: Target
+) -> tuple[list[list[int]], list[int]]:
+    """Of a streaming kernel: tiles of every grid axis, and sizes of clusters."""
+    assert kernel.loop is not None
     row_axes = {
         a for o in kernel.ops if o.layout is Layout.B_FRAG for a in o.axes if a != kernel.loop
     }
@@ -145,8 +158,4 @@ def _enumerate(
     clusters = [1]
     if kernel.cluster and target.has_clusters:
         clusters += [c for c in (2, 4) if depth % (32 * c) == 0 and depth // c >= 256]
-    axes = np.meshgrid(*choices, clusters, (2, 4, 8), (1, 2, 4, 8), indexing="ij")
-    *tile, cluster, warps, stages = (a.ravel() for a in axes)
-    steps = -(-depth // (32 * cluster))
-    useful = (warps <= np.maximum(2, steps)) & (stages <= np.maximum(1, -(-steps // warps)))
-    return tuple(t[useful] for t in tile), cluster[useful], warps[useful], stages[useful]
+    return choices, clusters

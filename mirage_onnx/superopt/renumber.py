@@ -11,8 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.text import parse_ugraph, print_kernel, print_ugraph
-from mirage_onnx.ir.ugraph import Candidate, Kernel, KTensor, UGraph, is_part_axis
+from mirage_onnx.ir import (
+    Candidate,
+    Kernel,
+    KTensor,
+    UGraph,
+    is_part_axis,
+    parse_ugraph,
+    print_kernel,
+    print_ugraph,
+)
 from mirage_onnx.superopt.cost import PARTS_ASSUMED
 from mirage_onnx.superopt.result import Bound
 from mirage_onnx.superopt.solved import Solved, solved, together

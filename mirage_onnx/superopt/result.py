@@ -6,8 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import Candidate, Kernel, KernelParams, UGraph
+from mirage_onnx.ir import Candidate, Kernel, KernelParams, Region, UGraph
 from mirage_onnx.superopt.space import Space
 
 
@@ -59,7 +58,7 @@ class Bound:
     kernels: int = 2
     reads: int = 1
     states: int = 6_000
-    chains: int | None = 4
+    chains: int | None = 6
     parts: int | None = 3
     groupings: int | None = 2
     spellings: int | None = 4

@@ -27,6 +27,8 @@ class Roles:
 
     def axes_in_block(self, axes: Iterable[str]) -> tuple[str, ...]:
         """The axes of a value inside a block: one that this kernel parts is a place of the grid."""
+        if not self.parts:
+            return tuple(axes)
         return tuple(a for a in axes if not (is_part(a) and a[:-1] in self.parts))
 
 

@@ -2,11 +2,8 @@
 
 from math import prod
 
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.ir import DType, KTensor, Region, RegionTensor, in_order
 from mirage_onnx.ir.term import INPUT, SUM, walk
-from mirage_onnx.ir.ugraph import KTensor
-from mirage_onnx.ir.view import in_order
 from mirage_onnx.superopt.axioms import Axiom, Saturation, saturate
 from mirage_onnx.superopt.cost import PARTS_ASSUMED
 from mirage_onnx.superopt.egraph import COPY, EGraph, ENode, depths, is_part

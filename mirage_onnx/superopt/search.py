@@ -9,9 +9,7 @@ the plans are walked by one: what the search takes, counts and reports does not 
 import time
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.text import print_ugraph
-from mirage_onnx.ir.ugraph import Candidate
+from mirage_onnx.ir import Candidate, Region, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.choices import Counts
 from mirage_onnx.superopt.hooks import Hooks, NoStore
@@ -109,7 +107,7 @@ def search(
     plans = Plans(units, run, counts, offer if units.is_shared else None)
     accepted: dict[str, ProofLike | Rejection] = {}
     refused: list[Rejection] = []
-    overflowing, unsafe = list[frozenset[int]](), set[str]()
+    overflowing, unsafe = list[frozenset[int]](), set[str | tuple[int, ...]]()
     good, stop = 0, Stop.EXHAUSTED
     try:
         for plan in plans.cheapest_first():
@@ -127,6 +125,9 @@ def search(
                 continue
             if any(b.text in unsafe for _, b in plan.kernels):
                 counts.prune("a kernel that has overflowed in another program")
+                continue
+            if any(r[1:] in unsafe for _, b in plan.kernels for r in b.rounded):
+                counts.prune("a value that has overflowed in another program")
                 continue
             numbers = list(plans.numbers(plan))
             verdict = accepted[text] = verify(region, graph, numbers[0][1])
@@ -160,12 +161,19 @@ def search(
     return SearchResult(varied(ranked, limits.candidates), report)
 
 
-def _blamed(verdict: Rejection, plan: Plan) -> set[str]:
-    """The kernel that a value out of range is in: what it reads is the same in every program."""
+def _blamed(verdict: Rejection, plan: Plan) -> set[str | tuple[int, ...]]:
+    """The kernel that a value out of range is in: what it reads is the same in every program.
+
+    Also that value, if it is rounded to 16 bits: its class and what it is elementwise in.
+    """
     if verdict.code != "RANGE":
         return set()
-    order = [b.text for _, b in reversed(plan.kernels)]
-    return {text for i, text in enumerate(order) if f"k{i}" in verdict.nodes}
+    found = set[str | tuple[int, ...]]()
+    for i, (_, b) in enumerate(reversed(plan.kernels)):
+        if f"k{i}" in verdict.nodes:
+            found.add(b.text)
+            found.update(r[1:] for r in b.rounded if f"%{r[0]} of kernel k{i}" in verdict.nodes)
+    return found
 
 
 def _blamed_powers(

@@ -23,9 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.text import print_ugraph
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
+from mirage_onnx.ir import KernelParams, Region, UGraph, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.renumber import Known, renumber

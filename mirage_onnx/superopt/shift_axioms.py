@@ -97,6 +97,30 @@ def running(g: EGraph, node: ENode) -> Iterator[int]:
         yield g.insert(ENode(result, (body, m), node.attr))
 
 
+def part_shift(g: EGraph, node: ENode) -> Iterator[int]:
+    """A sum shifted by a maximum of its own and others, shifted by its own and weighed."""
+    if node.op != SUM or len(node.over) != 1:
+        return
+    (k,) = node.over
+    for m, rest, others in list(_shifted_terms(g, node.children[0])):
+        if any(k not in g.axes(x) for x in others):
+            continue  # It is pulled out first.
+        for own in list(_under_max(g, m)):
+            if g.total(rest) not in _maxima(g, own, MAXR, k):
+                continue
+            body = g.product((*others, _shifted(g, rest, own)))
+            yield g.product((g.insert(ENode(SUM, (body,), node.attr)), _shifted(g, (own,), m)))
+
+
+def _under_max(g: EGraph, c: int) -> Iterator[int]:
+    """What ``c`` is the greatest of, elementwise."""
+    for n in g.nodes(c):
+        if n.op == "max":
+            for x in map(g.find, n.children):
+                yield x
+                yield from _under_max(g, x)
+
+
 def split_sum(g: EGraph, node: ENode) -> Iterator[int]:
     """A reduction as that of its parts; not where its terms are shifted by its own maximum."""
     if node.op not in (SUM, MAXR) or len(node.over) != 1:

@@ -34,6 +34,9 @@ _NAMES: dict[tuple[bool, bool, bool], Layout | None] = {
 }
 
 
+_Chosen = tuple[tuple[Lanes, ...], tuple[Use, ...]]
+
+
 class Conversion(NamedTuple):
     """A use that wants ``value`` in another layout, or in another rank of the cluster.
 
@@ -61,12 +64,29 @@ def tiled_layouts(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[Block
     )
     kernel = replace(kernel, ops=ordered)
     sides = _Sides.of(kernel, lanes)
-    return tuple(
+    laid = tuple(
         replace(op, layout=_load_layout(i, kernel, tensors, lanes, uses, sides))
         if op.op == "load"
         else replace(op, layout=_value_layout(i, kernel, lanes[i], sides))
         for i, op in enumerate(kernel.ops)
     )
+    again = tuple(sorted(uses, key=lambda u: (u.user, ordered[u.user].args.index(u.value))))
+    global _laid_out
+    _laid_out = laid, kernel.grid, (lanes, again)
+    return laid
+
+
+#: The operations that got layouts last, with their grid and what ``choose_lanes`` says of them: the
+#: search takes the numbers of a kernel as soon as it has its layouts.
+_laid_out: tuple[tuple[BlockOp, ...], tuple[str, ...], _Chosen] | None = None
+
+
+def lanes_of(kernel: Kernel) -> _Chosen:
+    """The lanes and uses of a kernel that has tiled layouts, by ``choose_lanes``."""
+    last = _laid_out
+    if last is not None and last[0] is kernel.ops and last[1] == kernel.grid:
+        return last[2]
+    return choose_lanes(kernel)
 
 
 def conversions(

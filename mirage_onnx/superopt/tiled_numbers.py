@@ -7,7 +7,7 @@ the most of them is left out, until there are not.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -17,6 +17,7 @@ from mirage_onnx.superopt.cost import PARTS_ASSUMED, Cost
 from mirage_onnx.superopt.lanes import REDUCTIONS
 from mirage_onnx.superopt.tiled_block import cluster_piece, loop_piece
 from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS, Costs, fitting, resources, tiled_costs
+from mirage_onnx.superopt.tiled_fit import Least, fits_nowhere
 from mirage_onnx.superopt.tiled_layouts import spread_axis
 from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, Sizes
 from mirage_onnx.superopt.tiled_work import TiledWork
@@ -47,7 +48,15 @@ def solve_tiled(
     ``allow`` is asked in this order, until it has allowed ``keep`` points.
     """
     work = TiledWork.of(kernel, tensors)
-    points = _fitting(work, extents, _points(work, extents, target), target, pruned)
+    choices = _choices(work, extents, target)
+    reason = fits_nowhere(work, extents, choices.least(kernel), target)
+    if reason is not None:
+        if pruned is not None:
+            pruned[reason] += choices.count
+        return ()
+    points = _fitting(work, extents, _points(work, extents, choices), target, pruned)
+    if not points.cluster.size:
+        return ()
     costs = tiled_costs(work, extents, points, target)
     shape = np.broadcast_shapes(costs.time_us.shape, points.warps.shape, points.stages.shape)
     time_us = np.broadcast_to(costs.time_us, shape).copy()
@@ -111,7 +120,30 @@ def one_point(params: KernelParams) -> Points:
     )
 
 
-def _points(work: TiledWork, extents: Mapping[str, int], target: Target) -> Points:
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """Ascending: tiles of the axes of the grid, ranks, tiles of the loop; depths of the ring."""
+
+    tiles: list[list[int]]
+    clusters: list[int]
+    loop_tiles: list[int]
+    stages: tuple[int, ...]
+
+    @property
+    def tile_count(self) -> int:
+        return prod(map(len, self.tiles)) * len(self.clusters) * len(self.loop_tiles)
+
+    @property
+    def count(self) -> int:
+        """Points, with both splits of the warps."""
+        return self.tile_count * (2 * len(WARPS) - 1) * len(self.stages)
+
+    def least(self, kernel: Kernel) -> Least:
+        smallest = {a: t[0] for a, t in zip(kernel.grid, self.tiles, strict=True)}
+        return Least(smallest, self.loop_tiles[0], self.clusters[-1], WARPS[-1])
+
+
+def _choices(work: TiledWork, extents: Mapping[str, int], target: Target) -> _Choices:
     kernel = work.kernel
     tiles = [_tiles(work, a, extents.get(a, PARTS_ASSUMED)) for a in kernel.grid]
     clusters = [1]
@@ -123,14 +155,20 @@ def _points(work: TiledWork, extents: Mapping[str, int], target: Target) -> Poin
         largest = LARGEST_TILE if work.products else LARGEST_SPREAD
         loop_tiles = _powers(16, min(extent, largest))
         loop_tiles += [extent] if extent <= largest and extent not in loop_tiles else []
-    while prod(map(len, tiles)) * len(clusters) * len(loop_tiles) > MAX_TILES:
+    found = _Choices(tiles, clusters, loop_tiles, STAGES if kernel.loop is not None else STAGES[:1])
+    while found.tile_count > MAX_TILES:
         longest = max(tiles, key=len, default=loop_tiles)
         if len(longest) < 3:
             break
         del longest[-2::-2]
+    return found
+
+
+def _points(work: TiledWork, extents: Mapping[str, int], choices: _Choices) -> Points:
+    kernel, loop_tiles, stages = work.kernel, choices.loop_tiles, choices.stages
+    tiles, clusters = choices.tiles, choices.clusters
     axes = np.meshgrid(*tiles, clusters, loop_tiles, indexing="ij")
     *tile, cluster, loop_tile = (a.reshape(-1, 1, 1).astype(float) for a in axes)
-    stages = STAGES if kernel.loop is not None else STAGES[:1]
     points = _grid(tuple(tile), cluster, loop_tile, WARPS, stages)
     possible = np.ones(cluster.shape, dtype=bool)
     sizes = Sizes(work, extents, points)
@@ -197,6 +235,9 @@ def _tiles(work: TiledWork, axis: str, extent: int) -> list[int]:
         alone = all(side == (axis,) for side in sides if axis in side)
         first, last = (8 if alone else 1), LARGEST_TILE
     found = _powers(first, min(last, extent))
+    if axis == work.kernel.loop:
+        # Of powers of two alone, some lengths leave a third of the multiprocessors without a piece.
+        found = sorted({*found, *(3 * n // 2 for n in found if n >= 64 and 3 * n // 2 < extent)})
     if extent <= last and extent not in found:
         found.append(extent)
     return found

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Flag, auto
 
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
-from mirage_onnx.superopt.lanes import REDUCTIONS, Contraction, Lanes, choose_lanes
-from mirage_onnx.superopt.tiled_layouts import Conversion, conversions
+from mirage_onnx.superopt.lanes import REDUCTIONS, Contraction, Lanes
+from mirage_onnx.superopt.tiled_layouts import Conversion, conversions, lanes_of
 
 
 class Cut(Flag):
@@ -121,7 +121,7 @@ class TiledWork:
         """The work of a kernel whose layouts ``tiled_layouts`` chose."""
         ops = kernel.ops
         with_mma = any(op.op == "matmul" for op in ops)
-        lanes, uses = choose_lanes(kernel) if with_mma else ((Lanes(),) * len(ops), ())
+        lanes, uses = lanes_of(kernel) if with_mma else ((Lanes(),) * len(ops), ())
         cuts = _cuts(kernel)
         repeats = _repeats(kernel)
         after: list[bool] = []

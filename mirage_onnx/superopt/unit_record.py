@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirage_onnx.errors import MirageError, Rejection
-from mirage_onnx.ir.text import VERSION, parse_ugraph, print_kernel
-from mirage_onnx.ir.ugraph import Kernel, KernelParams
+from mirage_onnx.ir import Kernel, KernelParams, parse_ugraph, print_kernel
+from mirage_onnx.ir.text import VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class BuiltRecord:
     """A kernel (``print_kernel``), its cheapest numbers (``to_text``) and the cost of the first.
 
     Classes are those of the saturated region: ``reads`` are made by earlier kernels,
-    ``exponentials`` are the values that are one. Both in ascending order.
+    ``exponentials`` are the values that are one. Both in ascending order. ``rounded``: as of
+    ``units.Built``.
     """
 
     cost_us: float
@@ -27,6 +28,7 @@ class BuiltRecord:
     params: tuple[str, ...]
     reads: tuple[int, ...] = ()
     exponentials: tuple[int, ...] = ()
+    rounded: tuple[tuple[int, ...], ...] = ()
 
     def kernel(self) -> Kernel:
         """The kernel of the text.
@@ -75,6 +77,7 @@ def encode_built(record: BuiltRecord) -> dict[str, Any]:
         "params": list(record.params),
         "reads": list(record.reads),
         "exponentials": list(record.exponentials),
+        "rounded": list(map(list, record.rounded)),
     }
 
 
@@ -89,7 +92,8 @@ def decode_built(value: object) -> BuiltRecord:
     if not isinstance(cost, float) or not math.isfinite(cost) or not isinstance(text, str):
         raise MirageError("JOURNAL", "an entry holds no kernel with a cost")
     reads, exponentials = (_classes(fields.get(name)) for name in ("reads", "exponentials"))
-    return BuiltRecord(cost, text, tuple(map(_text, _list(params))), reads, exponentials)
+    rounded = tuple(map(_classes, _list(fields.get("rounded"))))
+    return BuiltRecord(cost, text, tuple(map(_text, _list(params))), reads, exponentials, rounded)
 
 
 def encode_unit(record: UnitRecord) -> dict[str, Any]:

@@ -12,19 +12,19 @@ classes that it computes and reads: it does not matter where or in which order u
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from math import inf
 
 from mirage_onnx.errors import Rejection, RejectionError
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.text import print_kernel
-from mirage_onnx.ir.ugraph import Kernel, KernelParams
+from mirage_onnx.ir import Kernel, KernelParams, Region, print_kernel
+from mirage_onnx.ir.term import MAXR
 from mirage_onnx.superopt.axioms import Axiom
 from mirage_onnx.superopt.build import build_kernel
-from mirage_onnx.superopt.choices import Counts, Setting, StateLimitError
-from mirage_onnx.superopt.derive import derivations
+from mirage_onnx.superopt.choices import Counts, Place, Setting, StateLimitError
+from mirage_onnx.superopt.derive import Derivation, derivations
+from mirage_onnx.superopt.egraph import PMAX
 from mirage_onnx.superopt.floors import Floors
 from mirage_onnx.superopt.outlines import (
     DEEPER,
@@ -47,12 +47,21 @@ from mirage_onnx.target import Target
 MAXIMA = frozenset({"rmax", "run_max"})
 
 
+def _maxima(derivation: Derivation) -> frozenset[str]:
+    """The kinds of maxima that its kernel takes: ``Built.maxima``."""
+    choices = derivation.values()
+    if any(c.kind == "run" for c in choices):
+        return MAXIMA
+    return MAXIMA & {"rmax" for c in choices if c.weight and c.node.op in (MAXR, PMAX)}
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """A kernel of a unit: its cost with the first of its numbers.
 
     ``reads``: the classes of earlier kernels that it reads. ``exponentials``: the classes of its
-    values that are one.
+    values that are one. ``rounded``: of what it rounds to 16 bits the number of the block value,
+    its class, and in order the classes of what it is elementwise in: heavy values and reads.
     """
 
     cost_us: float
@@ -61,11 +70,29 @@ class Built:
     params: tuple[KernelParams, ...]
     reads: Reads
     exponentials: frozenset[int]
+    rounded: tuple[tuple[int, ...], ...] = ()
 
     @property
     def maxima(self) -> frozenset[str]:
         """The kinds of maxima that it takes."""
         return frozenset(o.op for o in self.kernel.ops) & MAXIMA
+
+
+def _rounded(
+    kernel: Kernel, places: Mapping[int, Place], derivation: Derivation
+) -> Iterator[tuple[int, ...]]:
+    """``Built.rounded``."""
+    for i, op in enumerate(kernel.ops):
+        if op.op != "cast" or not op.dtype.is_half or op.args[0] not in places:
+            continue
+        todo, leaves = [places[op.args[0]]], set[int]()
+        while todo:
+            choice = derivation[place := todo.pop()]
+            if choice.kind == "pure":
+                todo += choice.needs
+            elif choice.kind not in ("load", "scalar"):
+                leaves.add(place[0])
+        yield (i, places[op.args[0]][0], *sorted(leaves))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +219,13 @@ class Units(Saturated):
         found: dict[str, Built] = {}
         reasons: dict[str, Rejection] = {}
         built = 0
-        for roles, d in self.derivations_of(classes, reads):
+        for floor_us, roles, d in self._by_floor(classes, reads):
             self.poll(counts)
+            if self._is_beaten(floor_us, _maxima(d), found.values()):
+                counts.prune("kernels of the same reads that cost no more")
+                continue
             try:
-                family, kernel = build_kernel(
+                family, kernel, places = build_kernel(
                     self.graph, "k", targets, roles, d, tensors,
                     clusters=self.target.has_clusters, space=self.space,
                 )  # fmt: skip
@@ -214,9 +244,26 @@ class Units(Saturated):
             if best:
                 cost_us, params = best
                 powers = frozenset(p[0] for p, c in d.items() if c.node.op == "exp")
-                found[text] = Built(cost_us, text, kernel, params, reads, powers)
+                rounded = tuple(_rounded(kernel, places, d))
+                found[text] = Built(cost_us, text, kernel, params, reads, powers, rounded)
         kernels = self.best(found.values(), counts)
         return UnitResult(kernels, counts, built, tuple(reasons.values()))
+
+    def _by_floor(
+        self, classes: tuple[int, ...], reads: Reads
+    ) -> list[tuple[float, Roles, Derivation]]:
+        """The derivations of a unit, those first that may be the cheapest."""
+        floors = self.floors
+        found = [
+            (max(floors.kernel_us(classes, roles, d), floors.lane_us(roles, d)), roles, d)
+            for roles, d in self.derivations_of(classes, reads)
+        ]
+        return sorted(found, key=lambda f: f[0])
+
+    def _is_beaten(self, floor_us: float, maxima: frozenset[str], found: Iterable[Built]) -> bool:
+        """Whether ``best`` leaves out every kernel that costs at least ``floor_us``."""
+        cheaper = sum(b.cost_us < floor_us and b.maxima >= maxima for b in found)
+        return cheaper >= self.bound.kept
 
     def _allowed(self, kernel: Kernel) -> Callable[[KernelParams], bool] | None:
         allow = self.allow

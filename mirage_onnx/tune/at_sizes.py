@@ -10,9 +10,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.program import Program
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import Candidate
+from mirage_onnx.ir import Candidate, Program, Region
 from mirage_onnx.match.cuts import Candidate as Instance
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Verified
 from mirage_onnx.superopt.solved import kernel_times

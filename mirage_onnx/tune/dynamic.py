@@ -5,9 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from mirage_onnx.errors import Rejection, RejectionError
-from mirage_onnx.ir.program import Program
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.text import print_ugraph
+from mirage_onnx.ir import Program, Region, print_ugraph
 from mirage_onnx.match.cuts import Candidate
 from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.runtime_axes import at_sizes

@@ -18,10 +18,7 @@ import numpy as np
 from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import LoadedModel
-from mirage_onnx.ir.dtype import as_input
-from mirage_onnx.ir.memory_order import dim_permutation
-from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.ir.ugraph import ugraph_extents
+from mirage_onnx.ir import Region, RegionTensor, as_input, dim_permutation, ugraph_extents
 from mirage_onnx.target import Target
 from mirage_onnx.tune.device import Gpu
 from mirage_onnx.tune.ort_run import OrtRun, region_model

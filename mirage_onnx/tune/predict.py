@@ -8,8 +8,7 @@ tiled programs is the search's; a comparison with anything else is made with the
 from dataclasses import replace
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import Candidate
+from mirage_onnx.ir import Candidate, Region
 from mirage_onnx.superopt.result import SearchResult, Stop
 from mirage_onnx.superopt.solved import kernel_times
 from mirage_onnx.superopt.thread import Family

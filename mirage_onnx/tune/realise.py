@@ -8,8 +8,7 @@ from math import prod
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
-from mirage_onnx.ir.program import Program
-from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.ir import KernelParams, Program
 from mirage_onnx.match.cuts import Candidate
 from mirage_onnx.match.partition import choose
 from mirage_onnx.superopt.result import varied

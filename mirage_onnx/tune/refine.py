@@ -12,8 +12,7 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 from math import log2
 
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import Candidate, KernelParams, ugraph_extents
+from mirage_onnx.ir import Candidate, KernelParams, Region, ugraph_extents
 from mirage_onnx.superopt.solved import kernel_times, solver
 from mirage_onnx.superopt.thread import Family
 from mirage_onnx.superopt.tiled_numbers import tiled_cost
@@ -22,7 +21,7 @@ from mirage_onnx.target import Target
 #: Points of the model that are looked at, and what is passed over: so many times the best.
 LOOKED_AT, FAR = 2000, 2.0
 #: Kernels of other families are looked at again if they are predicted to take this long.
-WORTH_US = 10.0
+WORTH_US = 7.0
 #: How far a neighbour is: factors of two (or stages), in all numbers together.
 NEAR = 2.0
 

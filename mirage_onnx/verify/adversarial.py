@@ -8,10 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from mirage_onnx.ir import KernelParams, Region, UGraph, as_input
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.dtype import as_input
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
 from mirage_onnx.verify.reduced import Instantiation
 
 #: Logits reach this magnitude in either sign (DESIGN section 4, shift check).

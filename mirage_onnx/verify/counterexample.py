@@ -10,10 +10,8 @@ from itertools import chain, combinations_with_replacement
 
 import numpy as np
 
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.region import Region
+from mirage_onnx.ir import DType, KTensor, Phase, Region, Save, UGraph
 from mirage_onnx.ir.term import CONST, EXTENT, walk
-from mirage_onnx.ir.ugraph import KTensor, Phase, Save, UGraph
 from mirage_onnx.verify.field import VOID, P, mul
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_onnx.errors import Rejection, RejectionError
-from mirage_onnx.ir.dtype import as_input
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import UGraph
+from mirage_onnx.ir import Region, UGraph, as_input
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
 from mirage_onnx.verify.interpret_term import interpret_terms

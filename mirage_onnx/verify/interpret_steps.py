@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mirage_onnx.ir.dtype import DType, round_to
+from mirage_onnx.ir import Constant, Dim, DType, Operand, Region, RegionTensor, Step, round_to
 from mirage_onnx.ir.ops import ELEMENTWISE, IRRATIONAL
-from mirage_onnx.ir.program import Constant, Dim, Operand, Step
-from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.verify.domain import real_function, real_power
 from mirage_onnx.verify.step_axes import step_axes
 

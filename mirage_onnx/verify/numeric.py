@@ -18,9 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from mirage_onnx.errors import Rejection, RejectionError
-from mirage_onnx.ir.dtype import round_to
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
+from mirage_onnx.ir import KernelParams, Region, UGraph, round_to
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph

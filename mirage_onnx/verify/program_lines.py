@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir import DType, UGraph
 from mirage_onnx.ir.term import Term
-from mirage_onnx.ir.ugraph import UGraph
 from mirage_onnx.verify.symbolic import block_values
 
 

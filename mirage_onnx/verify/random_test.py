@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.ir.ugraph import UGraph
+from mirage_onnx.ir import Region, RegionTensor, UGraph
 from mirage_onnx.verify.domain import Field
 from mirage_onnx.verify.field import VOID
 from mirage_onnx.verify.interpret_term import interpret_terms

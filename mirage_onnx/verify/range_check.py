@@ -12,10 +12,8 @@ from math import inf, prod
 import numpy as np
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.ir import DType, Region, RegionTensor, UGraph
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.ir.ugraph import UGraph
 from mirage_onnx.verify import intervals as iv
 from mirage_onnx.verify.intervals import Interval
 from mirage_onnx.verify.program_lines import Line, ugraph_lines
@@ -95,7 +93,7 @@ class RangeCheck:
     def check(self, graph: UGraph) -> RangeRecord | Rejection:
         """The record of a candidate that is safe where the region is.
 
-        Else RANGE with the name of the kernel in which the value begins to be unsafe.
+        Else RANGE with the names of the kernel and of the value in it that begins to be unsafe.
         """
         lines = ugraph_lines(graph)
         facts = {**self._activations(self.magnitude or MAGNITUDE), **self._weights}
@@ -105,7 +103,7 @@ class RangeCheck:
             if self.magnitude is not None and not at.finite:
                 line = next((x for x in lines if x.name == at.origin), lines[-1])
                 reason = self._reason(output.name, line, reach)
-                return Rejection("RANGE", reason, (line.kernel,))
+                return Rejection("RANGE", reason, (line.kernel, line.name))
         names = {line.name: line for line in lines}
         stored = {n: x for n, x in names.items() if x.dtype.is_half and x.op != "load"}
         return RangeRecord(

@@ -6,9 +6,7 @@ Why it may not be: docs/verification.md, "The field and the reals".
 import numpy as np
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.dtype import as_input
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import UGraph
+from mirage_onnx.ir import Region, UGraph, as_input
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph

@@ -10,10 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Constant, Operand, Step
-from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, Save, UGraph
+from mirage_onnx.ir import (
+    BlockOp,
+    Constant,
+    DType,
+    Kernel,
+    KTensor,
+    Layout,
+    Operand,
+    Phase,
+    Region,
+    RegionTensor,
+    Save,
+    Step,
+    UGraph,
+)
 from mirage_onnx.match.axes import Named as StepNames
 from mirage_onnx.verify.named import Named
 from mirage_onnx.verify.step_axes import StepAxes, step_axes

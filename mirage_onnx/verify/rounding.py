@@ -23,9 +23,7 @@ from math import prod
 import numpy as np
 
 from mirage_onnx.errors import Rejection, RejectionError
-from mirage_onnx.ir.dtype import DType, round_to
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
+from mirage_onnx.ir import DType, KernelParams, Region, UGraph, round_to
 from mirage_onnx.verify.domain import Axes, Float64, real_power
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named

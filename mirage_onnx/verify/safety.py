@@ -15,8 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from mirage_onnx.errors import Rejection, RejectionError
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
+from mirage_onnx.ir import KernelParams, Region, UGraph
 from mirage_onnx.verify.numeric import NumericCheck, NumericRecord
 from mirage_onnx.verify.range_check import RangeCheck, RangeRecord, softmax_maxima
 from mirage_onnx.verify.rounding import RoundingCheck, RoundingRecord

@@ -9,10 +9,8 @@ from math import ceil, prod
 
 import numpy as np
 
+from mirage_onnx.ir import Kernel, KernelParams, Region, RegionTensor, as_input, round_to
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.dtype import as_input, round_to
-from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.ir.ugraph import Kernel, KernelParams
 from mirage_onnx.verify.interpret_steps import by_axes
 
 DEEP, FLAT = 192, 10

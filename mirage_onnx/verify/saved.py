@@ -17,9 +17,7 @@ from pathlib import Path
 
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer.kernel_graph import KernelGraph
-from mirage_onnx.ir.program import Program
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
+from mirage_onnx.ir import KernelParams, Program, Region, UGraph
 from mirage_onnx.match.whole import whole_region
 from mirage_onnx.verify.saved_axes import name_factors, refine
 from mirage_onnx.verify.saved_emit import emit_ugraph

@@ -8,9 +8,9 @@ are whole in the tile, because all operations treat them independently.
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import (
+from mirage_onnx.ir import (
     BlockOp,
+    DType,
     Kernel,
     KernelParams,
     KTensor,

@@ -8,9 +8,7 @@ Every recorded shape is computed again, and a graph that contradicts itself is r
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Program
-from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.ir import DType, Program, Region, RegionTensor
 from mirage_onnx.verify.saved_draft import Draft, DraftKernel, DraftTensor, invalid, unsupported
 from mirage_onnx.verify.saved_factors import Dim, Factors
 from mirage_onnx.verify.saved_format import SavedBlock, SavedGraph, SavedOp, SavedTensor

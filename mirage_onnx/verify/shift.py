@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mirage_onnx.errors import Rejection, RejectionError
+from mirage_onnx.ir import Region, RegionTensor, UGraph, is_part_axis
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.ir.ugraph import UGraph, is_part_axis
 from mirage_onnx.verify import intervals as iv
 from mirage_onnx.verify.adversarial import CASES, adversarial_inputs, even_instantiation
 from mirage_onnx.verify.domain import Float64

@@ -18,9 +18,8 @@ from math import ceil, log
 import numpy as np
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.ir import Kernel, KernelParams, Region, UGraph
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
 from mirage_onnx.verify import bounds
 from mirage_onnx.verify.domain import Field
 from mirage_onnx.verify.exponent_pair import ExponentPair

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import UGraph
+from mirage_onnx.ir import Region, UGraph
 from mirage_onnx.verify.counterexample import Counterexample, counterexample
 from mirage_onnx.verify.equivalence import Proof, decide, without_bound
 

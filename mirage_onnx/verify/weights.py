@@ -12,6 +12,7 @@ import numpy as np
 from onnx import TensorProto
 
 from mirage_onnx.importer import LoadedModel
+from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.constants import constant_values
 from mirage_onnx.ir.region import Region
 from mirage_onnx.verify.extremes import Extremes, extremes
@@ -81,7 +82,7 @@ class ModelWeights:
 
     def of(self, region: Region) -> Weights:
         """Those that ``region`` reads."""
-        held = [i for i in region.inputs if i.is_weight and i.source.name in self._values]
+        held = [i for i in region.inputs if i.is_weight and self._stored(i.source.name)]
         parts = {i.tensor.name: (i.source.name, partial(region.part, i)) for i in held if i.view}
         return Weights(tuple(i.source.name for i in held), self._array, self.extremes, parts)
 
@@ -92,8 +93,13 @@ class ModelWeights:
                 self._known[name, shape] = self._measure(name, shape)
         return self._known[name, shape]
 
+    def _stored(self, name: str) -> TensorProto | None:
+        return self._values.get(name) or implied(name)
+
     def _array(self, name: str) -> np.ndarray:
-        return self._loaded.read(self._values[name])
+        stored = self._stored(name)
+        assert stored is not None
+        return self._loaded.read(stored)
 
     def _measured(self, name: str, shape: tuple[int, ...]) -> Extremes:
         return extremes(self._array(name).reshape(shape))

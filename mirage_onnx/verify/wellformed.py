@@ -6,19 +6,19 @@ under one axis name hold the same elements in every block, rank and iteration.
 """
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ops import ELEMENTWISE, IRRATIONAL
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.ugraph import (
+from mirage_onnx.ir import (
     BlockOp,
+    DType,
     Kernel,
     KTensor,
     Phase,
+    Region,
     Save,
     UGraph,
     is_part_axis,
     part_axis,
 )
+from mirage_onnx.ir.ops import ELEMENTWISE, IRRATIONAL
 
 ROLES = ("input", "weight", "output", "temp")
 ACCUMULATORS = ("acc_sum", "acc_max", "acc_scaled")

@@ -65,8 +65,6 @@ def test_every_suite_is_there():
 
 
 class Wrong(Stock):
-    """A backend that negates its models' first output."""
-
     @classmethod
     def prepare(cls, model, device="CPU", **kwargs):
         changed = onnx.ModelProto()

@@ -73,8 +73,6 @@ def test_barriers_of_a_block():
 
 
 def test_program(monkeypatch):
-    """Every variant has a row; what the compiler refuses has its reason there."""
-
     def compiled(sources, *_):
         image = Cubin(b"", 64, 0, 0, 0, "", 0.1)
         lost = Rejection("COMPILE_FAILED", "made up")
@@ -94,7 +92,6 @@ def test_program(monkeypatch):
 
 
 def test_records(monkeypatch, tmp_path, capsys):
-    """What is recorded is printed; a given file takes its place."""
     records = tmp_path / "h200"
     shutil.copytree(kernel_records.RECORDS, records)
     monkeypatch.setattr(kernel_records, "RECORDS", records)

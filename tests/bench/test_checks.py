@@ -26,9 +26,8 @@ def test_one_unit_in_the_last_place():
     assert "differs by" in check.note
 
 
-def test_rounding_by_onnxruntime_is_told_apart():
+def test_rounding_by_onnxruntime_is_told_apart(net):
     """It computes a Gelu of this form in other steps when any function holds it."""
-    net = Net()
     x = net.input(1, 64)
     y = net.Gelu(net.MatMul(x, net.weight(64, 128)), approximate="tanh")
     model = net.model(net.Mul(y, net.MatMul(x, net.weight(64, 128))))
@@ -39,7 +38,6 @@ def test_rounding_by_onnxruntime_is_told_apart():
 
 
 def in_function(model):
-    """``model`` with all of its nodes in one local function."""
     graph, opset = model.graph, helper.make_opsetid("", 20)
     read = [v.name for v in (*graph.input, *graph.initializer)]
     made = [v.name for v in graph.output]

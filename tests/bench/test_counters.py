@@ -54,8 +54,6 @@ def test_no_page(lines):
 
 
 class Recorder:
-    """Takes a GPU's part: notes the launches."""
-
     target = H200
 
     def __init__(self):
@@ -82,7 +80,6 @@ class Recorder:
 
 @pytest.fixture(scope="module")
 def jobs():
-    """A replaced region, and a kept one of another case; through a file, as they are handed on."""
     nodes = [
         c
         for row in ("rmsnorm_linear", "attention")

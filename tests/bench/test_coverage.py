@@ -58,7 +58,6 @@ def test_two_models(tmp_path):
 
 
 def update(folder, before):
-    """Only the model that is named is run again."""
     command = [*COMMAND, "ngpt_float32", "--update", "--budget-s", "2", "--out", str(folder)]
     subprocess.run(command, capture_output=True, check=True)
     after = json.loads(lzma.decompress((folder / "coverage.json.xz").read_bytes()))

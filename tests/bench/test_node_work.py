@@ -23,32 +23,28 @@ def work(net, output):
     return node_work(*last(net, output))
 
 
-def test_batched_matmul():
+def test_batched_matmul(net):
     """Heads 4, K 16, two 8-row operands of which one has a single head."""
-    net = Net()
     y = net.MatMul(net.input(1, 4, 8, 16), net.input(1, 1, 16, 24))
     assert work(net, y) == Work(2 * 4 * 8 * 24 * 16, 2 * (4 * 8 * 16 + 16 * 24 + 4 * 8 * 24))
 
 
 @pytest.mark.parametrize(("a", "trans"), [((8, 64), 0), ((64, 8), 1)])
-def test_gemm_with_bias(a, trans):
+def test_gemm_with_bias(net, a, trans):
     """The bias is one addition per element of the result."""
-    net = Net()
     y = net.Gemm(net.input(*a), net.weight(64, 32), net.weight(32), transA=trans)
     assert work(net, y) == Work(2 * 8 * 64 * 32 + 8 * 32, 2 * (8 * 64 + 64 * 32 + 32 + 8 * 32))
 
 
-def test_convolution():
+def test_convolution(net):
     """16 channels in 4 groups, kernel 3 x 3: 36 weights per output; padding reads nothing."""
-    net = Net()
     y = net.Conv(net.input(2, 16, 10, 10), net.constant(np.ones((8, 4, 3, 3))), group=4)
     out = 2 * 8 * 8 * 8
     assert work(net, y) == Work(2 * out * 36, 2 * (2 * 16 * 100 + 8 * 36 + out))
 
 
-def test_transposed_convolution():
+def test_transposed_convolution(net):
     """Every element of the input meets all weights of its channel."""
-    net = Net()
     x, w = net.input(1, 6, 5, 5), net.constant(np.ones((6, 4, 3, 3)))
     y = net.ConvTranspose(x, w)
     assert work(net, y) == Work(2 * 150 * 36, 2 * (150 + 6 * 36 + 4 * 7 * 7))
@@ -72,9 +68,8 @@ def test_transposed_convolution():
         (lambda net, x: net.IsInf(x), 32, 32 + 16),  # booleans have one byte
     ],
 )  # fmt: skip
-def test_one_input(build, flops, elements):
+def test_one_input(net, build, flops, elements):
     """``elements`` of two bytes that x[4, 8] and the rest of the node move."""
-    net = Net()
     assert work(net, build(net, net.input(4, 8))) == Work(flops, 2 * elements)
 
 
@@ -113,8 +108,7 @@ def test_what_scatters_in_place_writes_what_it_scatters(op):
     assert node_work(program.nodes[-1], program) == Work(0, 8 * indices.size + rows + 2 * table)
 
 
-def test_all_results_of_a_split_count():
-    net = Net()
+def test_all_results_of_a_split_count(net):
     x = net.input(4, 6)
     node = helper.make_node("Split", [x], ["a", "b"], name="it", axis=1, num_outputs=2)
     net.nodes.append(node)
@@ -123,8 +117,7 @@ def test_all_results_of_a_split_count():
     assert node_work(program.nodes[0], program) == Work(0, 2 * 2 * 24)
 
 
-def test_unknown_dimension():
-    net = Net()
+def test_unknown_dimension(net):
     assert work(net, net.Exp(net.input("batch", 8))) is None
 
 
@@ -139,8 +132,7 @@ def test_unknown_dimension():
         (lambda net: net.Exp(net.input(80, 64)), None),
     ],
 )  # fmt: skip
-def test_rows(build, m):
-    net = Net()
+def test_rows(net, build, m):
     assert rows(*last(net, build(net))) == m
 
 

@@ -31,7 +31,6 @@ def test_predicted(source):
 
 
 def test_no_time(source):
-    """The process is not left behind."""
     predicted = Predicted(source, 60)
     with pytest.raises(subprocess.TimeoutExpired):
         predicted.report(0)

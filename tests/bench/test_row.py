@@ -15,7 +15,6 @@ K, N, LARGE = 256, 512, 1024
 
 @pytest.fixture(scope="module")
 def model():
-    """A norm, a linear and a relu of one row; what cannot be replaced; a large matrix product."""
     net = Net()
     y = net.Relu(net.MatMul(net.rms(net.input(1, K), net.weight(K)), net.weight(K, N)))
     constant = net.Transpose(net.weight(4, N), perm=[1, 0])

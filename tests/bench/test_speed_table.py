@@ -124,7 +124,6 @@ def test_nothing_replaced():
 
 
 def test_nearby_shapes():
-    """Beside the ratios of their row."""
     slow = {LIMIT: arm(8)}
     found = record(result("lora/b1"), result("lora/b8", **slow), result("lora/near"))
     line = speed_table.main_table(found)[-1]

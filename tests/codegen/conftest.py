@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 from golden_texts import texts_of
 
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.ir import DType, KernelParams, parse_ugraph
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
+
+
+def numbers(*tile, c=1, w=2, s=2):
+    return KernelParams(tile, cluster=c, loop_tile=32 * w, warps=w, stages=s)
+
 
 #: What a text ``graphs`` of tests/golden.txt.xz computes:
 #: plain: o0 = i0 i1
@@ -41,7 +44,6 @@ class Graphs:
         return parse_ugraph(self.text(name))
 
     def inputs(self, graph, extents, rng):
-        """Random inputs and weights, and poisoned outputs and workspace, in their own types."""
         tensors = {}
         for tensor in graph.tensors:
             shape = tuple(extents[a] for a in tensor.axes)
@@ -68,7 +70,6 @@ class Graphs:
         return {t.name: values[t.name].data[0] for t in graph.tensors if t.role == "output"}
 
     def check(self, graph, got, want):
-        """The outputs are as expected."""
         for t in graph.tensors:
             if t.role == "output":
                 exact, off = want[t.name], TOLERANCE[t.dtype]

@@ -5,8 +5,7 @@ import pytest
 from mirage_onnx.codegen import KernelSource, compile_cubin, compile_many, emit_kernel
 from mirage_onnx.codegen import compile as compiler
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.target import H200
 
 #: graph, a0 a1 a2 a3, numbers, most registers

@@ -9,9 +9,8 @@ from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.codegen.elementwise import expression, is_elementwise, literal
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.ir.ops import ELEMENTWISE
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.target import H200
 
 POWERS = [Fraction(n) for n in (0, 1, 2, 3, 5, -1, -3, 32)] + [

@@ -12,8 +12,7 @@ from mirage_onnx.codegen.emit import special_emitter
 from mirage_onnx.codegen.row import emit_row
 from mirage_onnx.codegen.streaming import emit_streaming
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.target import H200
 
 SIZES = {"a0": 8, "a1": 4096, "a2": 4096, "a3": 16}

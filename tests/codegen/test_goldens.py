@@ -10,8 +10,7 @@ from golden_graphs import NAMES, golden_graph
 from mirage_onnx.codegen import compile_cubin, emit_kernel
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.dtype import round_to
-from mirage_onnx.ir.ugraph import KernelParams, ugraph_extents
+from mirage_onnx.ir import KernelParams, round_to, ugraph_extents
 from mirage_onnx.target import H200
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
@@ -34,7 +33,6 @@ def numbers(rng, kernel, *, clusters=True):
 
 
 def drawn(name, graph, target):
-    """Extents and numbers that the code generator accepts, and the kernels."""
     axes = sorted({a.partition("/")[0] for t in graph.tensors for a in t.axes})
     for seed in range(40):
         rng = random.Random(f"{name}{seed}")

@@ -21,7 +21,6 @@ MOST_REFUSED = 0.05
 
 
 def check(outcomes):
-    """Nothing is wrong, and hardly anything refused."""
     found = list(outcomes)
     bad = [str(o) for o in found if o.is_bad]
     assert not bad, "\n".join(bad)

@@ -7,13 +7,8 @@ import pytest
 
 from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.emulator import compile_kernels
-from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.target import H200
-
-
-def p(*tile, c=1, w=2, s=2):
-    return KernelParams(tile, cluster=c, loop_tile=32 * w, warps=w, stages=s)
-
+from tests.codegen.conftest import numbers as p
 
 #: graph, extents of a0 a1 a2 a3, numbers
 CASES = [

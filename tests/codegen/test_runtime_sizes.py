@@ -8,14 +8,9 @@ import pytest
 from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.emulator import EmulationError, compile_kernels
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.ir import parse_ugraph
 from mirage_onnx.target import H200
-
-
-def p(*tile, c=1, w=2, s=2):
-    return KernelParams(tile, cluster=c, loop_tile=32 * w, warps=w, stages=s)
-
+from tests.codegen.conftest import numbers as p
 
 #: graph, the runtime axes, extents of the others, numbers
 CASES = [

@@ -53,7 +53,6 @@ def build_dir(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def ops_library(build_dir):
-    """The custom-op library, built by its own CMakeLists.txt."""
     build = build_dir / "ops"
     library = build / "libmirage_onnx_ops.so"
     with (build_dir / "ops.lock").open("w") as lock:
@@ -78,7 +77,6 @@ def _environment(ops_library, monkeypatch):
 
 @pytest.fixture(scope="session")
 def driver(build_dir):
-    """Path of the driver stand-in."""
     return str(compile_shared(build_dir / "standin.so", str(HERE / "standin_driver.cc")))
 
 
@@ -191,7 +189,6 @@ class Models:
         return "".join(("STANDIN\n", *lines, "end\n", self.tag)).encode() + b"\0"
 
     def bundle(self, *plans):
-        """A bundle of plans over one cubin that holds the stand-in's kernels."""
         texts = tuple(plan if isinstance(plan, str) else plan.to_text() for plan in plans)
         cubin = self.standin_cubin(standin_add=[8, 8, 8, 4], standin_copy=[8, 8, 8], other=[8])
         return write_bundle(Bundle((cubin,), texts, ({"kernel": "test"},)))
@@ -260,12 +257,10 @@ def models(request):
 
 @pytest.fixture
 def vectors():
-    """Feeds for ``Models.add``: 100 floats each, which no block of 32 divides."""
     rng = np.random.default_rng(7)
     return {name: rng.standard_normal(100).astype(np.float32) for name in "ab"}
 
 
 @pytest.fixture(scope="session")
 def chain():
-    """A model of three regions and its rewritten form, with real kernels."""
     return make_chain()

@@ -21,7 +21,6 @@ def find(header, places):
 
 
 def compiles(source, *includes):
-    """ "" when the file compiles, else what the compiler said."""
     options = [f"-I{path}" for path in (*includes, str(SOURCES))]
     command = ["g++", "-std=c++17", "-fsyntax-only", "-Wno-invalid-offsetof", *options, str(source)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -21,7 +21,6 @@ from tests.custom_op.test_compare_inputs import Argument
 
 
 def model(nodes, kind=TensorProto.FLOAT16, shape=("batch", 8), inits=None, out=None):
-    """x -> nodes -> y."""
     graph = helper.make_graph(
         [helper.make_node(op, i, o) for op, i, o in nodes],
         "g",

@@ -103,15 +103,11 @@ def test_large_shared_memory(session_of, vectors):
     np.testing.assert_array_equal(got, vectors["a"] + vectors["b"])
 
 
-def test_none_runs_the_body_on_the_gpu(models, target, vectors):
+@pytest.mark.parametrize(
+    "how", [{"providers": [CUDA], "ep": "none"}, {"providers": ["CPUExecutionProvider"]}]
+)
+def test_the_body_runs_on_the_gpu_or_beside_it(models, target, vectors, how):
     model = models.add(domain="ai.mirage.v1." + target.replace("_", ""))
-    session = InferenceSession(model, providers=[CUDA], ep="none")
-    np.testing.assert_array_equal(session.run(None, vectors)[0], vectors["a"] + vectors["b"])
-    assert launches(session) == {"node0": 0}
-
-
-def test_cpu_session_on_a_gpu_machine_runs_the_body(models, target, vectors):
-    model = models.add(domain="ai.mirage.v1." + target.replace("_", ""))
-    session = InferenceSession(model, providers=["CPUExecutionProvider"])
+    session = InferenceSession(model, **how)
     np.testing.assert_array_equal(session.run(None, vectors)[0], vectors["a"] + vectors["b"])
     assert launches(session) == {"node0": 0}

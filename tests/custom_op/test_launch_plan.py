@@ -6,18 +6,13 @@ import numpy as np
 import pytest
 from refused import refused
 from region_data import sources_of
-from small_models import Net, region_of, search_region
+from small_models import region_of, search_region
 
 from mirage_onnx.custom_op.expr import ExprError, const
 from mirage_onnx.custom_op.launch_plan import plan_candidate
 from mirage_onnx.custom_op.plan import InputPtr, Int32, OutputPtr, WorkspacePtr, parse_plan
 from mirage_onnx.custom_op.runtime_sizes import ALIGNMENT, RuntimeSizes, total
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.memory_order import dim_permutation
-from mirage_onnx.ir.program import Tensor
-from mirage_onnx.ir.region import RegionTensor
-from mirage_onnx.ir.runtime_extent import Monomial
-from mirage_onnx.ir.ugraph import KTensor
+from mirage_onnx.ir import DType, KTensor, Monomial, RegionTensor, Tensor, dim_permutation
 from mirage_onnx.tune.measure import stored
 
 
@@ -70,8 +65,7 @@ def planned(model):
     return region, sources, plan_candidate(region, candidate, sources, ids)
 
 
-def test_one_kernel():
-    net = Net()
+def test_one_kernel(net):
     x = net.input(2, 4, 512)
     y = net.MatMul(net.rms(x, net.weight(512)), net.weight(512, 256))
     region, (source_,), got = planned(net.model(y))
@@ -89,14 +83,12 @@ def test_one_kernel():
     assert pointers["o0"] == OutputPtr(0)
 
 
-def test_the_plan_is_text_and_back():
-    net = Net()
+def test_the_plan_is_text_and_back(net):
     _, _, got = planned(net.model(net.Relu(net.MatMul(net.input(8, 512), net.weight(512, 256)))))
     assert parse_plan(got.plan.to_text()) == got.plan
 
 
-def test_two_kernels_share_a_workspace():
-    net = Net()
+def test_two_kernels_share_a_workspace(net):
     x = net.input(8, 256)
     a, b = (net.MatMul(x, net.weight(256, 32)) for _ in range(2))
     y = net.MatMul(net.Mul(net.Mul(a, net.Sigmoid(a)), b), net.weight(32, 256))
@@ -114,15 +106,13 @@ def test_two_kernels_share_a_workspace():
     assert (8 * 32 * 2) % ALIGNMENT == 0
 
 
-def test_two_outputs():
-    net = Net()
+def test_two_outputs(net):
     total = net.Add(net.input(8, 512), net.input(8, 512))
     region, _, got = planned(net.model(total, net.rms(total, net.weight(512))))
     assert len(got.plan.outputs) == len(region.outputs) == 2
 
 
-def test_an_input_that_no_kernel_reads_is_still_an_input():
-    net = Net()
+def test_an_input_that_no_kernel_reads_is_still_an_input(net):
     x, z = net.input(8, 64), net.input(8, 64)
     region, (source_,), got = planned(net.model(net.Exp(net.Add(z, net.Sub(x, x)))))
     assert len(got.plan.inputs) == 2
@@ -130,8 +120,7 @@ def test_an_input_that_no_kernel_reads_is_still_an_input():
     assert {i.tensor.name for i in region.inputs} == {x, z}
 
 
-def test_sizes_that_only_a_run_knows():
-    net = Net()
+def test_sizes_that_only_a_run_knows(net):
     x, other = (net.input("batch", "seq", 256) for _ in range(2))
     h = net.LayerNormalization(net.Add(x, other), net.weight(256), axis=-1)
     region, sources, got = planned(net.model(net.MatMul(h, net.weight(256, 512))))
@@ -166,8 +155,7 @@ def test_several_temporaries_of_unknown_sizes():
     assert total(fixed, each).eval([(7,), (1, 0)]) == ALIGNMENT
 
 
-def test_unused_tensors_do_not_change_the_plan():
-    net = Net()
+def test_unused_tensors_do_not_change_the_plan(net):
     region = region_of(net.model(net.Relu(net.Exp(net.input(8, 64)))))
     candidate = search_region(region).candidates[0].candidate
     sources = sources_of(region, candidate, "kernel")

@@ -46,7 +46,6 @@ class Subject:
     optimized: Path
 
     def session(self, *, ours, **options):
-        """In the CUDA provider; of the optimized model with our kernels, or of the original."""
         if ours:
             found = mirage_onnx.InferenceSession(self.optimized, providers=[(CUDA, options)])
         else:
@@ -89,7 +88,6 @@ def exact(subject, feeds):
 
 
 def errors(got, want):
-    """||got - want|| / ||want|| of each output."""
     assert all(np.isfinite(x).all() for x in (*got, *want))
     return [
         float(np.linalg.norm(g.astype(np.float64) - w) / max(np.linalg.norm(w), 1e-30))
@@ -98,7 +96,6 @@ def errors(got, want):
 
 
 def assert_all_ran(session, subject):
-    """Every node that was written launched kernels of ours."""
     counts = mirage_onnx.launches(session)
     assert len(counts) == len(subject.run.chosen) > 0
     assert all(counts.values()), counts
@@ -149,8 +146,6 @@ def test_cuda_graph(subject):
 
 
 class Graphed:
-    """A session with ``enable_cuda_graph`` and its bound buffers."""
-
     def __init__(self, subject, *, ours):
         self.session = subject.session(ours=ours, enable_cuda_graph="1")
         self.binding = self.session.io_binding()

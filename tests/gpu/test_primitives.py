@@ -28,7 +28,6 @@ REPEATS = 5
 
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory, h200):
-    """Case -> outputs, made in a process without a CUDA driver."""
     to = tmp_path_factory.mktemp("primitives") / "emulated.npz"
     command = [sys.executable, "-m", "tests.support.primitives.run", str(to)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=300)
@@ -38,7 +37,6 @@ def emulated(tmp_path_factory, h200):
 
 @pytest.fixture(scope="module")
 def measured(emulated):
-    """Case -> outputs of every run."""
     gpu = Gpu(H200)
     found = {}
     for cases in GROUPS.values():

@@ -22,7 +22,6 @@ MOST_REFUSED = 0.05
 
 
 def launched(gpu, subject, images):
-    """What the program's kernels leave in tensors that were full of NaN."""
     with gpu.scope():
         given = tensors(subject.case)
         at = {name: gpu.put(x) for name, x in given.items()}

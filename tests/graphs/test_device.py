@@ -23,8 +23,6 @@ NUMBERS = ["tile=1 cluster=1 loop_tile=0 warps=2 stages=1"] * 2
 
 
 class Memory:
-    """Arrays by address, and what was asked of the GPU."""
-
     def __init__(self):
         self.arrays = {}
         self.loaded = []
@@ -33,8 +31,6 @@ class Memory:
 
 
 class StandIn(Library):
-    """numpy arrays that claim to be on a GPU."""
-
     def __init__(self, memory):
         self.memory = memory
         self.made = []
@@ -66,8 +62,6 @@ def gpu(monkeypatch):
     memory = Memory()
 
     class Emulated:
-        """What a call needs of an ``ArrayGpu``."""
-
         def __init__(self, device, stream, target):
             memory.streams.append((device, stream))
             self.target = target

@@ -11,7 +11,6 @@ from mirage_onnx.verify.interpret_steps import interpret_steps
 
 
 def inputs(golden, rng):
-    """By ONNX name, in the shape of the ONNX tensor."""
     found = {}
     for i in golden.region.inputs:
         shape = tuple(int(d) for d in i.tensor.shape or ())

@@ -13,8 +13,7 @@ import mirage_onnx as mi
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.graphs.python_text import python_text
 from mirage_onnx.inspection.dot import COLOURS, Level, to_dot
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import Candidate
+from mirage_onnx.ir import Candidate, parse_ugraph
 
 ROWS = """\
 ugraph 1

@@ -13,8 +13,7 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.graphs.kernel_check import KernelFilter, keeps_to
 from mirage_onnx.graphs.preset import PRESETS, with_preset
 from mirage_onnx.graphs.restriction import Restriction, read_restriction
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import Candidate, KernelParams, ugraph_extents
+from mirage_onnx.ir import Candidate, KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.match.whole import whole_region
 from mirage_onnx.verify.tiles import Tiling
 

@@ -38,7 +38,6 @@ def test_shapes_of_the_readmes_call():
 
 
 def merged():
-    """Its first two dimensions are one axis of the region."""
     graph = mi.new_kernel_graph()
     x, y = (graph.new_input((4, 6, 8), mi.float16) for _ in range(2))
     graph.div(graph.add(x, y), graph.reduction(graph.exp(x), 2))

@@ -13,8 +13,7 @@ from protos import new_node, typed
 
 from mirage_onnx.importer import atoms, import_model, load_model
 from mirage_onnx.importer.constants import find_atom, numbers
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Constant
+from mirage_onnx.ir import Constant, DType
 
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
 TYPES = {DType.F16: np.float16, DType.BF16: ml_dtypes.bfloat16, DType.F32: np.float32,
@@ -95,7 +94,6 @@ def test_atoms_of_half_round_to_what_is_stored(value, dims):
 
 
 def scaled(bench, value, width=80, by_node=False, **attribute):
-    """A model that multiplies by a constant; it has a dimension ``width``."""
     nodes = [new_node("Mul", "x c", "y")]
     if by_node or attribute:
         attribute = attribute or {"value": numpy_helper.from_array(value)}

@@ -12,7 +12,6 @@ from tests.importer.refusals import F32, refusal
 class TestExternal:
     @pytest.fixture
     def path(self, tmp_path, bench):
-        """A model with its 4x8 weight and a scalar in w.bin."""
         nodes = [
             helper.make_node("MatMul", ["x", "w"], ["a"]),
             helper.make_node("Mul", ["a", "s"], ["y"]),

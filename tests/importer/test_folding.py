@@ -4,7 +4,6 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
-from small_models import Net
 
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.folding import LARGEST
@@ -31,8 +30,7 @@ def chain(net, x):
     )  # fmt: skip
 
 
-def test_every_operator():
-    net = Net()
+def test_every_operator(net):
     x = net.input(3, 4, 5)
     outputs = chain(net, x)
     model = net.model(*outputs)
@@ -58,16 +56,14 @@ def test_every_operator():
         lambda net, x: net.Range(*(net.constant(n, np.int64) for n in (0, 1 << 40, 1))),
     ],
 )  # fmt: skip
-def test_left_to_the_run(make):
-    net = Net()
+def test_left_to_the_run(net, make):
     model = net.model(make(net, net.input("n", 4)))
     assert not load_model(model).folded
     assert LARGEST <= MAX_CONSTANT_BYTES
 
 
-def test_the_shape_of_torchscript():
+def test_the_shape_of_torchscript(net):
     """Expand to Where(shape == -1, 1, shape), as repeated heads are written."""
-    net = Net()
     x = net.input(1, 2, 1, 8, 16)
     ones = net.ConstantOfShape([5], value=ONE)
     given = net.constant([1, -1, 4, 8, 16], np.int64)

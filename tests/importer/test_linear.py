@@ -18,7 +18,6 @@ def normal(seed, *shapes):
 
 @st.composite
 def products(draw):
-    """Shapes of two operands of MatMul: vectors, matrices, broadcast batches."""
     m, k, n = (draw(SIDES) for _ in range(3))
     batch = draw(st.lists(st.integers(1, 3), max_size=2))
     thinned = [draw(st.sampled_from([d, 1])) for d in batch][draw(st.integers(0, len(batch))) :]

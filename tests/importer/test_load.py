@@ -198,7 +198,6 @@ def test_two(bench):
 
 
 def test_unique(bench):
-    """Empty and repeated names give way, in the order of the file."""
     names = ["", "a", "a", "Relu_0", ""]
     nodes = [
         helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], name=n) for i, n in enumerate(names)

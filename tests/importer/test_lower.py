@@ -92,8 +92,6 @@ def test_empty_value(bench):
 
 @pytest.fixture
 def conditional(bench):
-    """if c: x + w else: -x, where x and w are captured."""
-
     def branch(node):
         out = typed(node.output[0], 1, [3])
         return helper.make_graph([node], "branch", [], [out])

@@ -20,7 +20,6 @@ def normal(seed, *shapes, dtype=np.float32):
 
 @st.composite
 def norms(draw):
-    """(shape, axis or None, shape of the scale)."""
     shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
     axis = draw(st.none() | st.integers(0, len(shape) - 1))
     scale = shape[-1 if axis is None else axis :]

@@ -14,7 +14,6 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 @st.composite
 def reductions(draw):
-    """(shape, axes or None for all)."""
     shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
     axes = draw(st.none() | st.sets(st.integers(0, len(shape) - 1), min_size=1))
     if axes is not None:

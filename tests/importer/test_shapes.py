@@ -6,8 +6,7 @@ from onnx import TensorProto, helper
 from protos import new_node, typed
 
 from mirage_onnx.importer import load_model
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Tensor
+from mirage_onnx.ir import DType, Tensor
 
 F32 = np.float32
 

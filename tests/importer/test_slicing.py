@@ -15,7 +15,6 @@ def ramp(shape, dtype=F32):
 
 
 def lowered(bench, model, feeds):
-    """Whether the only node is lowered, which then does what ONNX Runtime does."""
     barrier = bench.program(model).nodes[0].barrier
     if barrier is None:
         bench.agrees(model, feeds)

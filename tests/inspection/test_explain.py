@@ -4,11 +4,10 @@ from functools import cache
 
 import pytest
 from refused import refused
-from small_models import Net
+from small_models import Net, refuse_once
 
 from mirage_onnx import api
-from mirage_onnx.codegen import candidates as candidates_module
-from mirage_onnx.errors import REJECTIONS, MirageError, Rejection
+from mirage_onnx.errors import REJECTIONS, MirageError
 from mirage_onnx.ir.text import parse_ugraph
 
 
@@ -56,15 +55,7 @@ def test_a_node_or_the_first_letters_stand_for_the_region():
 
 
 def test_what_the_compiler_refuses_is_shown(monkeypatch):
-    real, calls = candidates_module.compile_many, []
-
-    def refuse_once(sources, target, workers=1):
-        calls.append(sources)
-        if len(calls) == 1:
-            return [Rejection("SPILLS", "it spills") for _ in sources]
-        return real(sources, target, workers)
-
-    monkeypatch.setattr(candidates_module, "compile_many", refuse_once)
+    refuse_once(monkeypatch)
     rows = explain(whole().region.key).candidates
     assert [c.status for c in rows[:2]] == ["refused", "chosen"]
     assert (rows[0].reason, rows[0].reason_text) == ("SPILLS", "it spills")
@@ -77,7 +68,7 @@ def test_a_region_that_is_kept_says_why():
     assert report.reason == "BUDGET" and report.chosen is None and report.candidates == []
 
 
-def test_unknown_names():
+def test_unknown_names(net):
     def detail(name, of):
         with refused("REGION_UNKNOWN") as error:
             api.explain(of, name, target="h200")
@@ -87,13 +78,11 @@ def test_unknown_names():
     assert detail("nothing", model()) == f"no region or node 'nothing'; regions: {key}"
     other = model().graph.node[-1].name
     assert detail(other, model()).startswith(f"node {other} is in no region: OP_UNKNOWN, ")
-    net = Net()
     lonely = net.model(net.Exp(net.input(8, 64)))
     assert detail("x", lonely) == "the model has no region (1 TOO_SMALL)"
 
 
-def test_many_regions_are_listed_shortly():
-    net = Net()
+def test_many_regions_are_listed_shortly(net):
     outputs = [net.Abs(net.Exp(net.input(8, 64 * n))) for n in range(1, 12)]
     with pytest.raises(MirageError, match="and 3 more$") as error:
         api.explain(net.model(*outputs), "nothing", target="h200")

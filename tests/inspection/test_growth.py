@@ -15,7 +15,6 @@ def survey(model):
 
 
 def instance(found, output, ops):
-    """The candidate with these operators that yields ``output`` alone."""
     return next(
         c
         for c in found.matches.candidates
@@ -27,8 +26,7 @@ def by_node(found, rows):
     return {found.op_type[b.node] if b.node else None: b for b in rows}
 
 
-def test_the_model_ends():
-    net = Net()
+def test_the_model_ends(net):
     x = net.input(8, 64)
     y = net.Abs(net.Exp(x))
     found = survey(net.model(y))
@@ -43,8 +41,7 @@ def test_the_model_ends():
     ]
 
 
-def test_a_barrier_says_why_it_is_one():
-    net = Net()
+def test_a_barrier_says_why_it_is_one(net):
     y = net.Abs(net.Exp(net.Hardmax(net.input(8, 64))))
     model = net.model(net.MatMul(y, net.Transpose(y, perm=[1, 0])))
     found = survey(model)
@@ -54,8 +51,7 @@ def test_a_barrier_says_why_it_is_one():
     assert rows["MatMul"].rejection.nodes == (rows["MatMul"].node,)
 
 
-def test_a_larger_region_is_offered():
-    net = Net()
+def test_a_larger_region_is_offered(net):
     total = net.Add(net.input(8, 64), net.input(8, 64))
     y = net.Abs(net.Exp(total))
     found = survey(net.model(y, net.Tanh(total)))
@@ -127,8 +123,7 @@ def test_bounds_of_a_cone(build, text):
     assert ("CONE_LIMIT", text) in {(r.code, r.reason) for r in rows}
 
 
-def test_a_cone_that_was_not_kept():
-    net = Net()
+def test_a_cone_that_was_not_kept(net):
     total = net.Add(net.input(8, 64), net.input(8, 64))
     y = net.Abs(net.Exp(total))
     found = survey(net.model(y, total))

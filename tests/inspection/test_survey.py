@@ -3,7 +3,7 @@
 from itertools import combinations
 
 import pytest
-from small_models import Net
+from small_models import norm_to_three
 
 from mirage_onnx.importer import load_model
 from mirage_onnx.inspection import survey_model
@@ -14,12 +14,6 @@ from mirage_onnx.target import H200
 
 def survey(model):
     return survey_model(load_model(model), H200)
-
-
-def norm_to_three():
-    net = Net()
-    y = net.rms(net.input(8, 512), net.weight(512))
-    return net.model(*(net.MatMul(y, net.weight(512, n)) for n in (128, 128, 256)))
 
 
 def test_identical_regions_are_one_offer():
@@ -52,8 +46,7 @@ def test_work_of_the_model_counts_every_node_and_weight_once():
     assert found.weight_bytes([]) == 0 and found.flops([]) == Flops()
 
 
-def test_barriers_by_reason():
-    net = Net()
+def test_barriers_by_reason(net):
     x = net.input(8, 64)
     a, b = net.Hardmax(x), net.Hardmax(x, axis=0)
     y = net.Abs(net.Exp(x))
@@ -64,24 +57,21 @@ def test_barriers_by_reason():
     assert found.offered == {n.name for n in found.program.nodes} - set(barrier.nodes)
 
 
-def test_a_model_without_regions():
-    net = Net()
+def test_a_model_without_regions(net):
     found = survey(net.model(net.Exp(net.input(8, 64))))
     assert not found.offers and not found.chosen and found.saved_us == found.floor_us == 0
     assert [b.code for b in found.barriers] == ["TOO_SMALL"]
 
 
-def test_what_cannot_be_faster_is_not_chosen():
+def test_what_cannot_be_faster_is_not_chosen(net):
     """A contraction of so many rows that ONNX Runtime is at the tensor cores' peak."""
-    net = Net()
     y = net.Relu(net.MatMul(net.input(8192, 512), net.weight(512, 2048)))
     (offer,) = survey(net.model(y)).offers.values()
     assert (offer.gain_us > 0) == bool(offer.chosen)
 
 
-def test_disappearing_is_what_nobody_reads():
+def test_disappearing_is_what_nobody_reads(net):
     """Against the definition: of all sets that nobody outside needs, the largest."""
-    net = Net()
     total = net.Add(net.input(8, 64), net.input(8, 64))
     a, b = net.Mul(net.Exp(total), 2.0), net.Mul(net.Tanh(total), 2.0)
     found = survey(net.model(a, b, net.Hardmax(total)))

@@ -15,7 +15,6 @@ each_golden = pytest.mark.parametrize("given", GOLDENS, ids=lambda g: g.name)
 
 
 def boxes(text):
-    """Left, top, right, bottom of every value."""
     found = []
     for e in ElementTree.fromstring(text).iter(f"{SVG}rect"):
         if e.get("rx"):

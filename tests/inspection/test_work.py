@@ -10,9 +10,8 @@ from mirage_onnx.inspection.work import Flops, region_work
 from mirage_onnx.target import H200
 
 
-def test_a_contraction_with_a_norm():
+def test_a_contraction_with_a_norm(net):
     """x (8x64), squared, averaged, +eps, root, divided; times gamma; times a 64x32 weight."""
-    net = Net()
     y = net.MatMul(net.rms(net.input(8, 64), net.weight(64)), net.weight(64, 32))
     work = region_work(region_of(net.model(y)))
     rows, wide = 8, 8 * 64
@@ -22,8 +21,7 @@ def test_a_contraction_with_a_norm():
     assert work.total_bytes == work.weight_bytes + work.activation_bytes
 
 
-def test_casts_and_moves_are_no_operations_and_wide_types_have_more_bytes():
-    net = Net()
+def test_casts_and_moves_are_no_operations_and_wide_types_have_more_bytes(net):
     x = net.cast(net.input(4, 32), np.float32)
     y = net.Transpose(net.Abs(net.Exp(x)), perm=[1, 0])
     work = region_work(region_of(net.model(y)))
@@ -50,9 +48,8 @@ def test_floor_is_the_slower_of_memory_and_tensor_cores():
 
 
 @pytest.mark.parametrize("rows", [1, 16])
-def test_no_candidate_is_predicted_below_the_floor(rows):
+def test_no_candidate_is_predicted_below_the_floor(net, rows):
     """The cost model and the floor speak of the same bytes and operations."""
-    net = Net()
     y = net.rms(net.input(rows, 1024), net.weight(1024))
     region = region_of(net.model(net.MatMul(y, net.weight(1024, 1024))))
     floor_us = region_work(region).floor_us(H200)

@@ -16,8 +16,7 @@ def test_text(golden):
     assert scaled_linear().text == golden
 
 
-def test_two_outputs(golden):
-    net = Net()
+def test_two_outputs(net, golden):
     total = net.Add(net.input(8, 64), net.input(8, 64))
     assert region_of(net.model(total, net.rms(total, net.weight(64)))).text == golden
 

@@ -16,8 +16,6 @@ from mirage_onnx.verify.named import Named
 
 
 class Expr:
-    """A term that Python's operators build."""
-
     def __init__(self, term):
         self.term = term if isinstance(term, Term) else t.const(Fraction(term))
 

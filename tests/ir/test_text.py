@@ -6,9 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.text import parse_ugraph, print_kernel, print_ugraph
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, Save, UGraph
+from mirage_onnx.ir import (
+    BlockOp,
+    DType,
+    Kernel,
+    KTensor,
+    Layout,
+    Phase,
+    Save,
+    UGraph,
+    parse_ugraph,
+    print_kernel,
+    print_ugraph,
+)
 
 AXES = st.sampled_from(["a0", "a1", "a2", "a10", "a0/k0"])
 NAMES = st.sampled_from(["i0", "i1", "o0", "t0"])

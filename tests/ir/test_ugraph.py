@@ -2,8 +2,7 @@
 
 import pytest
 
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import KernelParams, is_part_axis, part_axis, ugraph_extents
+from mirage_onnx.ir import KernelParams, is_part_axis, parse_ugraph, part_axis, ugraph_extents
 
 TWICE = parse_ugraph("""\
 ugraph 1

@@ -9,13 +9,20 @@ from hypothesis import strategies as st
 from random_kernel_run import boxed
 
 from mirage_onnx.errors import MirageError
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.memory_order import dim_permutation
-from mirage_onnx.ir.program import Tensor
-from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.ir.text import parse_ugraph, print_ugraph
-from mirage_onnx.ir.ugraph import KTensor, UGraph
-from mirage_onnx.ir.view import View, Window, in_order
+from mirage_onnx.ir import (
+    DType,
+    KTensor,
+    Region,
+    RegionTensor,
+    Tensor,
+    UGraph,
+    View,
+    Window,
+    dim_permutation,
+    in_order,
+    parse_ugraph,
+    print_ugraph,
+)
 
 
 @st.composite

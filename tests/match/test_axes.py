@@ -6,8 +6,7 @@ from small_models import Net, matches, region_of
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Step, Tensor
+from mirage_onnx.ir import DType, Step, Tensor
 from mirage_onnx.match.axes import name_axes
 from mirage_onnx.match.canonical import make_region
 from mirage_onnx.verify.equivalence import check_terms
@@ -92,8 +91,7 @@ def test_refusals(steps, reason):
     assert reason in caught.value.rejection.reason
 
 
-def test_what_is_repeated_does_not_vary():
-    net = Net()
+def test_what_is_repeated_does_not_vary(net):
     k, q = net.input(2, 8), net.input(2, 3, 8)
     repeated = net.Expand(net.Unsqueeze(k, [1]), [2, 3, 8])
     region = region_of(net.model(net.Exp(net.Mul(repeated, q))))
@@ -103,8 +101,7 @@ def test_what_is_repeated_does_not_vary():
 
 
 @pytest.mark.parametrize("hidden", [False, True])
-def test_repeated_elements_are_no_output_and_nothing_else(hidden):
-    net = Net()
+def test_repeated_elements_are_no_output_and_nothing_else(net, hidden):
     y = net.Expand(net.Tanh(net.Exp(net.input(2, 1, 8))), [2, 3, 8])
     y = net.Tanh(net.ReduceSum(y, [1]) if hidden else y)
     found = matches(net.model(y))
@@ -125,8 +122,7 @@ def test_a_border_that_regroups_changes_nothing():
     assert len({spelled(b, a) for b in (False, True) for a in (False, True)}) == 1
 
 
-def test_a_weight_whose_dimension_is_split_says_so():
-    net = Net()
+def test_a_weight_whose_dimension_is_split_says_so(net):
     y = net.Reshape(net.MatMul(net.input(8, 64), net.weight(64, 64)), [8, 4, 16])
     region = region_of(net.model(net.rms(y, net.weight(16))))
     assert sorted(i.splits_dims for i in region.inputs) == [False, False, True]
@@ -134,8 +130,7 @@ def test_a_weight_whose_dimension_is_split_says_so():
     assert check_terms(region, np.random.default_rng(0)) is None
 
 
-def test_the_output_of_an_expand_is_refused_with_a_reason():
-    net = Net()
+def test_the_output_of_an_expand_is_refused_with_a_reason(net):
     model = net.model(net.Expand(net.Exp(net.input(2, 1, 8)), [2, 3, 8]))
     program = import_model(load_model(model))
     nodes = tuple(n.name for n in program.nodes)

@@ -21,8 +21,6 @@ def region(build, prefix=""):
 
 
 def norm(root, finish):
-    """x * rsqrt(mean(x^2) + e), then a contraction."""
-
     def build(net):
         x = net.input(8, 64)
         total = net.Add(net.ReduceMean(net.Mul(x, x), [-1]), 0.5)
@@ -93,7 +91,7 @@ def test_names_and_prefixes_do_not_matter():
     assert a.nodes != b.nodes
 
 
-@pytest.mark.parametrize("op", ["Add", "Mul", "Max"])
+@pytest.mark.parametrize("op", ["Add", "Mul", "Max", "Sub"])
 def test_operands_of_commutative_nodes_may_be_swapped(op):
     def build(first):
         def made(net):
@@ -103,19 +101,7 @@ def test_operands_of_commutative_nodes_may_be_swapped(op):
 
         return made
 
-    assert region(build(0)).key == region(build(1)).key
-
-
-def test_operands_of_other_nodes_may_not():
-    def build(first):
-        def made(net):
-            y = net.MatMul(net.input(8, 64), net.weight(64, 32))
-            pair = (y, net.input(8, 32))
-            return net.Sub(pair[first], pair[1 - first])
-
-        return made
-
-    assert region(build(0)).key != region(build(1)).key
+    assert (region(build(0)).key == region(build(1)).key) == (op != "Sub")
 
 
 def shaped(*lead):
@@ -137,8 +123,7 @@ def test_leading_dimensions_are_one_axis(lead):
     assert not activation.splits_dims
 
 
-def test_a_mean_over_dimensions_that_become_one_axis_counts_its_elements_once():
-    net = Net()
+def test_a_mean_over_dimensions_that_become_one_axis_counts_its_elements_once(net):
     x = net.input(2, 3, 4, 5)
     found = region_of(net.model(net.Sub(x, net.ReduceMean(x, [1, 2, 3]))))
     assert sorted(found.extents.values()) == [2, 60]
@@ -189,8 +174,7 @@ def test_outputs_have_a_canonical_order():
     assert a.key == b.key
 
 
-def test_an_input_that_cancels_stays_an_input():
-    net = Net()
+def test_an_input_that_cancels_stays_an_input(net):
     x, z = net.input(8, 64), net.input(8, 64)
     y = net.Exp(net.Add(z, net.Sub(x, x)))
     got = region_of(net.model(y))
@@ -198,9 +182,8 @@ def test_an_input_that_cancels_stays_an_input():
     assert "i1" not in str(got.terms)
 
 
-def test_functions_of_constants():
+def test_functions_of_constants(net):
     """A node over a scalar constant belongs to a region like any other."""
-    net = Net()
     scale = net.Add(net.Abs(net.constant(-1.5)), net.constant([0.5]))
     y = net.Div(net.MatMul(net.input(8, 64), net.weight(64, 32)), net.Sqrt(scale))
     got = region_of(net.model(y))
@@ -220,8 +203,7 @@ def made(net, *outputs):
     return make_region(program, nodes, tuple(sorted(read - inside)), outputs)
 
 
-def test_one_axis_twice():
-    net = Net()
+def test_one_axis_twice(net):
     x = net.input(32, 32)
     y = net.Add(x, net.Transpose(x, perm=[1, 0]))
     with pytest.raises(RejectionError) as caught:
@@ -230,27 +212,23 @@ def test_one_axis_twice():
     assert "twice" in caught.value.rejection.reason
 
 
-def test_no_axis_twice_without_the_sum():
-    net = Net()
+def test_no_axis_twice_without_the_sum(net):
     assert made(net, net.Exp(net.Transpose(net.input(32, 32), perm=[1, 0]))).inputs
 
 
-def test_a_match_reports_the_conflict():
-    net = Net()
+def test_a_match_reports_the_conflict(net):
     x = net.input(32, 32)
     found = matches(net.model(net.Exp(net.Add(x, net.Transpose(x, perm=[1, 0])))))
     assert {r.code for r in found.rejections} >= {"AXES_CONFLICT"}
 
 
-def test_a_power_that_is_no_rational():
-    net = Net()
+def test_a_power_that_is_no_rational(net):
     x = net.input(8, 64)
     got = matches(net.model(net.Exp(net.Pow(x, net.weight(64)))))
     assert {r.code for r in got.rejections} == {"OP_FORM", "TOO_SMALL"}
 
 
-def test_name_axes_of_a_contraction():
-    net = Net()
+def test_name_axes_of_a_contraction(net):
     x, w = net.input(4, 8), net.weight(8, 16)
     program = program_of(net, net.MatMul(x, w))
     named = name_axes(program.nodes[0].steps, {x: (4, 8), w: (8, 16)}, {})

@@ -71,7 +71,6 @@ def best_gain(
     program, some, times,
     node_us,
 ):  # fmt: skip
-    """By trying every subset."""
     best = 0.0
     for count in range(1, len(some) + 1):
         for used in combinations(range(len(some)), count):
@@ -131,9 +130,8 @@ def test_best_of_all_choices_many_times(seed):
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_windows_lose_next_to_nothing(layers, monkeypatch):
+def test_windows_lose_next_to_nothing(net, layers, monkeypatch):
     """A stack of norms and gated projections: by windows, and as one integer program."""
-    net = Net()
     x = net.input(1, 64)
     for _ in range(layers):
         y = net.rms(x, net.weight(64))
@@ -200,9 +198,8 @@ def test_of_equal_gains_the_fewer_nodes():
     assert choose(program, [whole, whole], [1.0, 1.0], node_us) in ((0,), (1,))
 
 
-def test_a_value_needed_elsewhere_keeps_its_node():
+def test_a_value_needed_elsewhere_keeps_its_node(net):
     """The first node's result is also read by a barrier: its time is not saved."""
-    net = Net()
     total = net.Add(net.input(8, 64), net.input(8, 64))
     y = net.Mul(net.Exp(total), 2.0)
     other = net.Gather(total, [0])
@@ -216,9 +213,8 @@ def test_a_value_needed_elsewhere_keeps_its_node():
     assert choose(program, whole, [2.5], node_us) == ()
 
 
-def test_a_value_that_a_region_reads_keeps_its_node():
+def test_a_value_that_a_region_reads_keeps_its_node(net):
     """Two regions share a stage: the one that does not recompute it must still find its value."""
-    net = Net()
     total = net.Add(net.input(8, 64), net.input(8, 64))
     a, b = net.Mul(net.Exp(total), 2.0), net.Mul(net.Tanh(total), 2.0)
     program = import_model(load_model(net.model(a, b)))
@@ -230,8 +226,7 @@ def test_a_value_that_a_region_reads_keeps_its_node():
     assert choose(program, [with_add, without], [5.0, 0.5], node_us) == (1,)
 
 
-def test_overlapping_regions_save_the_shared_stage_together():
-    net = Net()
+def test_overlapping_regions_save_the_shared_stage_together(net):
     total = net.Add(net.input(8, 64), net.input(8, 64))
     a, b = net.Mul(net.Exp(total), 2.0), net.Mul(net.Tanh(total), 2.0)
     program = import_model(load_model(net.model(a, b)))
@@ -244,9 +239,8 @@ def test_overlapping_regions_save_the_shared_stage_together():
     assert choose(program, found[:1], [9.0], node_us) == ()
 
 
-def test_two_regions_that_would_need_each_other():
+def test_two_regions_that_would_need_each_other(net):
     """Both may be replaced, but not both: each yields what the other reads."""
-    net = Net()
     x = [net.input(8, 64) for _ in range(8)]
 
     def stage(op, i):

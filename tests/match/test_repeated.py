@@ -19,7 +19,6 @@ def program(layers):
 
 
 def names(region):
-    """Of all tensors that a region says anything of."""
     steps = {x for s in region.steps for x in (*s.inputs, s.output.name) if isinstance(x, str)}
     return steps | {x.tensor.name for x in (*region.inputs, *region.outputs)} | {*region.constants}
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
+from region_data import named
 from small_models import Net
 
 from mirage_onnx.errors import REJECTIONS, RejectionError
@@ -19,7 +20,6 @@ from mirage_onnx.match.runtime_axes import at_sizes
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps
 from mirage_onnx.verify.interpret_term import interpret_terms
-from mirage_onnx.verify.named import Named
 
 Shape = tuple[int | str, ...]
 Grow = Callable[[Net, st.DrawFn, str, Shape], tuple[str, Shape]]
@@ -97,7 +97,6 @@ def models(draw):
 
 
 def values_at(model, sizes):
-    """Every tensor of the model in a run at these sizes."""
     rng = np.random.default_rng(0)
     found = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     feeds = {
@@ -132,11 +131,7 @@ def check(region, values):
         assert tuple(m.value(shapes) for m in dims) == values[name].shape
     for x in (*region.inputs, *region.outputs):
         assert prod(region.extents[a] for a in x.axes) == values[x.tensor.name].size
-    inputs = {
-        i.name: Named(by_axes(i, values[i.tensor.name], region.extents)[None], i.axes)
-        for i in region.inputs
-    }
-    terms = interpret_terms(Float64(), region.terms, inputs, region.extents)
+    terms = interpret_terms(Float64(), region.terms, named(region, values), region.extents)
     steps = interpret_steps(
         region, {i.tensor.name: values[i.tensor.name] for i in region.inputs}, rounded=False
     )
@@ -149,7 +144,6 @@ def check(region, values):
 
 
 def check_model(model):
-    """How many regions have axes that a run counts."""
     program, count = import_model(load_model(model)), 0
     found = find_candidates(program)
     assert all(r.code in REJECTIONS and "10485" not in r.reason for r in found.rejections)

@@ -10,9 +10,7 @@ from small_models import Net, matches, region_of
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Node, Program, Step, Tensor
-from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.ir import DType, Node, Program, Region, RegionTensor, Step, Tensor
 from mirage_onnx.match.canonical import make_region
 from mirage_onnx.match.whole import whole_region
 from mirage_onnx.verify.interpret_steps import interpret_steps
@@ -145,14 +143,12 @@ def part(net, x, start, stop, axis=-1, step=1):
 
 
 def rotary(net, x, n=8):
-    """x cos + (-x2, x1) sin."""
     halves = net.Neg(part(net, x, n // 2, n)), part(net, x, 0, n // 2)
     angles = [net.input(5, n) for _ in range(2)]
     return net.Add(net.Mul(x, angles[0]), net.Mul(net.Concat(*halves, axis=-1), angles[1]))
 
 
 def interleaved(net, x):
-    """The same of even and odd elements."""
     pair = net.Neg(part(net, x, 1, 8, step=2)), part(net, x, 0, 8, step=2)
     pair = [net.Reshape(y, [2, 5, 4, 1]) for y in pair]
     turned = net.Reshape(net.Concat(*pair, axis=-1), [2, 5, 8])
@@ -160,7 +156,6 @@ def interleaved(net, x):
 
 
 def lora(net, x):
-    """x W + (x A) B, where W and A are one weight."""
     y = net.MatMul(x, net.Concat(net.weight(8, 6), net.weight(8, 2), axis=1))
     return net.Add(part(net, y, 0, 6), net.MatMul(part(net, y, 6, 8), net.weight(2, 6)))
 
@@ -173,7 +168,6 @@ def attention_step(net, x):
 
 
 def packed(net, x):
-    """A norm and a projection of heads, of which each one's first half is taken."""
     heads = net.Reshape(net.MatMul(net.rms(x), net.weight(8, 24)), [2, 5, 3, 8])
     return net.Relu(part(net, heads, 0, 4))
 
@@ -183,7 +177,6 @@ def norm_and_rotary(net, x):
 
 
 def head_mean(net, x):
-    """A mean over what is concatenated."""
     return net.Mul(net.ReduceMean(net.Concat(x, net.input(2, 5, 3), axis=2), [2]), x)
 
 
@@ -251,8 +244,7 @@ def test_slices_at_run_time_sizes():
     assert codes == ["DYNAMIC_DIM"] * 3 + ["cast"]
 
 
-def test_a_split_may_lie_in_regions_of_its_outputs():
-    net = Net()
+def test_a_split_may_lie_in_regions_of_its_outputs(net):
     y = net.MatMul(net.input(8, 64), net.weight(64, 96))
     names = [net.constant([48, 24, 24], np.int64), *"qkv"]
     net.nodes.append(helper.make_node("Split", [y, names[0]], names[1:], name="split", axis=1))
@@ -266,9 +258,8 @@ def test_a_split_may_lie_in_regions_of_its_outputs():
         ]  # fmt: skip
 
 
-def test_weights_side_by_side_are_weights():
+def test_weights_side_by_side_are_weights(net):
     """Whatever moves them: no region reads what was put together as an activation."""
-    net = Net()
     w = net.Transpose(net.Concat(net.weight(6, 64), net.weight(2, 64), axis=0), perm=[1, 0])
     found = matches(net.model(net.Relu(net.MatMul(net.rms(net.input(8, 64)), w)))).candidates
     contracting = [c.region for c in found if any(s.op == "matmul" for s in c.region.steps)]
@@ -278,9 +269,8 @@ def test_weights_side_by_side_are_weights():
         assert sum(s.op == "matmul" for s in region.steps) == 2  # one for each of them
 
 
-def test_of_a_packed_weight_only_what_is_sliced_feeds_a_contraction():
+def test_of_a_packed_weight_only_what_is_sliced_feeds_a_contraction(net):
     """[W|A] has more columns than may be computed again, A has few."""
-    net = Net()
     x = net.input(8, 64)
     y = net.MatMul(x, net.weight(64, 80))
     region = region_of(net.model(net.Add(part(net, y, 0, 64), net.MatMul(

@@ -19,12 +19,10 @@ ABSOLUTE_PATH = re.compile(rb"/(?:work|root|home|tmp|opt|usr)/|[/\\]Users[/\\]")
 
 
 def session(path):
-    """Open a model on the CPU."""
     return ort.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 
 def random_feeds(runner, seed=0):
-    """Return random inputs; every dimension must be static."""
     rng = np.random.default_rng(seed)
     feeds = {}
     for value in runner.get_inputs():
@@ -38,7 +36,6 @@ def random_feeds(runner, seed=0):
 
 
 def test_every_model_is_listed():
-    """Every file has its script and is tested here."""
     assert {path.stem for path in MODELS.glob("*.onnx")} == set(NAMES)
     assert all((MODELS / f"{name}.py").exists() for name in NAMES)
     assert set(packed.names()) == set(NAMES)
@@ -46,7 +43,6 @@ def test_every_model_is_listed():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_file(name):
-    """Size, versions, metadata and embedded weights."""
     data = (MODELS / f"{name}.onnx").read_bytes()
     assert len(data) < 500_000
     assert not ABSOLUTE_PATH.search(data)
@@ -64,7 +60,6 @@ def test_file(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_runs(name):
-    """Random inputs give finite outputs of the order of one."""
     runner = session(MODELS / f"{name}.onnx")
     feeds = random_feeds(runner)
     for value, result in zip(runner.get_outputs(), runner.run(None, feeds), strict=True):

@@ -15,7 +15,6 @@ from protos import new_node, typed
 
 @pytest.fixture
 def archive(tmp_path, monkeypatch):
-    """A place for an archive, with nothing of another one in memory."""
     path = tmp_path / "graphs.tar.xz"
     monkeypatch.setattr(weights, "ARCHIVE", path)
     weights._graphs.cache_clear()
@@ -24,7 +23,6 @@ def archive(tmp_path, monkeypatch):
 
 
 def graph(source):
-    """A linear layer whose weight w is made from ``source``."""
     w = TensorProto(name="w", data_type=TensorProto.FLOAT16, dims=(16, 32), doc_string=source)
     x = typed("x", TensorProto.FLOAT16, (1, 16))
     y = typed("y", TensorProto.FLOAT16, (1, 32))

@@ -36,8 +36,6 @@ def test_lines():
 
 
 class Screen:
-    """A console with what was written to it; ``now`` is the time of its log."""
-
     def __init__(self, *, terminal, width=160):
         self.file, self.now, self.interrupted = io.StringIO(), 0.0, False
         self.console = Console(file=self.file, width=width, force_terminal=terminal)

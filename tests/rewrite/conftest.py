@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from protos import typed
 
+from mirage_onnx.rewrite.model import rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse
 
 HIDDEN = 16
@@ -75,7 +76,6 @@ def region(i, *, plan=0, workspace=True, kmajor=True):
 
 
 def run(model, feeds):
-    """Every output in stock onnxruntime, without our library."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
@@ -86,18 +86,25 @@ def run(model, feeds):
 
 
 def same(a, b, **feeds):
-    """Whether both models give the same outputs, bit for bit."""
     left, right = run(a, feeds), run(b, feeds)
     return list(left) == list(right) and all(
         left[k].tobytes() == right[k].tobytes() and left[k].shape == right[k].shape for k in left
     )
 
 
+def rewritten(model, x, regions=None):
+    """The rewritten model, which computes the same of x."""
+    result = rewrite_model(model, regions or [region(0)], BUNDLE)
+    assert same(model, result, h0=x)
+    return result
+
+
 @pytest.fixture
 def toy():
     return SimpleNamespace(
-        build=build, region=region, run=run, same=same, hidden=HIDDEN, bundle=BUNDLE
-    )
+        build=build, region=region, run=run, same=same, rewritten=rewritten, hidden=HIDDEN,
+        bundle=BUNDLE,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -109,7 +116,6 @@ def x(rng):
 
 
 def make_if(captured, output):
-    """An If whose branches read ``captured`` from outside."""
     kind = TensorProto.FLOAT16
     out = typed("branch", kind, None)
     branches = [
@@ -123,8 +129,6 @@ def make_if(captured, output):
 
 @pytest.fixture
 def with_if():
-    """Adds ``choice = If(yes) { Neg(captured) } else { Abs(captured) }`` as an output."""
-
     def add(model, captured):
         model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
         model.graph.node.append(make_if(captured, "chosen"))

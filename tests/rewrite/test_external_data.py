@@ -24,7 +24,6 @@ from mirage_onnx.rewrite.save import External, check_output, save_model
 
 
 def with_untouched(model, h):
-    """A table that only a Gather reads, which stays with ONNX Runtime."""
     table = np.random.default_rng(1).standard_normal((64, WIDTH)).astype(np.float16)
     model.graph.initializer.append(numpy_helper.from_array(table, "table"))
     model.graph.input.append(typed("at", TensorProto.INT64, [ROWS]))
@@ -50,7 +49,6 @@ def rewritten(source):
 
 
 def places(path):
-    """Initializer -> its file, None for those in the model."""
     model = onnx.load(path, load_external_data=False)
     return {
         t.name: ExternalDataInfo(t).location if uses_external_data(t) else None
@@ -164,18 +162,14 @@ class TestCopying:
         given = (tmp_path / "in" / "w.bin").stat().st_blocks
         assert self.saved(model, tmp_path).stat().st_blocks <= given + 64
 
-    def test_where_the_kernel_cannot_copy(self, model, tmp_path, monkeypatch):
+    @pytest.mark.parametrize(
+        ("call", "error"), [("copy_file_range", errno.EXDEV), ("lseek", errno.EINVAL)]
+    )
+    def test_what_the_system_refuses(self, call, error, model, tmp_path, monkeypatch):
         def refuse(*args):
-            raise OSError(errno.EXDEV, "two file systems")
+            raise OSError(error, "two file systems, or holes that are not known")
 
-        monkeypatch.setattr(os, "copy_file_range", refuse)
-        self.saved(model, tmp_path)
-
-    def test_where_holes_are_not_known(self, model, tmp_path, monkeypatch):
-        def refuse(*args):
-            raise OSError(errno.EINVAL, "no such thing")
-
-        monkeypatch.setattr(os, "lseek", refuse)
+        monkeypatch.setattr(os, call, refuse)
         self.saved(model, tmp_path)
 
     def test_cut_off_while_read(self, model, tmp_path, monkeypatch):

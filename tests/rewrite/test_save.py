@@ -18,7 +18,6 @@ from mirage_onnx.rewrite.save import check_output, save_model
 
 @pytest.fixture
 def source(toy, tmp_path):
-    """A two-layer model with its weights in in.data."""
     folder = tmp_path / "in"
     folder.mkdir()
     onnx.save(

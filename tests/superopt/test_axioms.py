@@ -66,7 +66,6 @@ def test_group_makes_the_operands_of_a_contraction():
 
 
 def shifted(k, z):
-    """exp(z - max over k of z)."""
     return exp(t.add(z, t.mul(t.const(-1), t.reduce_(t.MAXR, k, z))))
 
 

@@ -13,11 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutations import mutants
 
+from mirage_onnx.ir import DType, Layout, parse_ugraph
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ops import ELEMENTWISE, to_term
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import Layout
 from mirage_onnx.superopt.canonical import HEAVY, canonical_kernel
 from mirage_onnx.superopt.chain_form import chain_form
 from mirage_onnx.verify.wellformed import check_ugraph

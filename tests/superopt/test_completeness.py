@@ -87,8 +87,6 @@ def _straight_lines(setting, length):
 
 
 class _NoSizes(Sizes):
-    """Every value is of size 0, so that a program keeps all its values on one level."""
-
     def units(self, x, known):
         return frozenset()
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.superopt.cost import (
     LATENCY_US,
     SECTOR_BYTES,

@@ -30,7 +30,6 @@ OPEN = {
 
 
 def each_program(test):
-    """Parametrises a test over all programs, with marks for slow and for open ones."""
     programs = []
     for name in PROGRAMS:
         marks = [] if name in QUICK else [pytest.mark.slow]

@@ -31,7 +31,6 @@ def write(path, count, setting=SETTING):
 
 
 def keys(path, setting=SETTING):
-    """Which of k0 .. k99 an opened file knows."""
     with Journal(path, setting) as journal:
         found = [journal.get(f"k{i}") for i in range(100)]
         assert all(v == {**VALUE, "i": i} for i, v in enumerate(found) if v)

@@ -49,13 +49,11 @@ def wide_exponential(net):
 
 
 def two_widths(net):
-    """The exponential is read in fp32 by its sum and in fp16 by the product."""
     e = net.Exp(net.wide(net.input(1000, 1000)))
     return net.ReduceSum(e, [-1]), net.Mul(net.half(e), 2.0)
 
 
 def turned(net):
-    """Three changes of layout around one function."""
     x = net.Transpose(net.input(1000, 4, 250), perm=[1, 0, 2])
     return (net.Reshape(net.Transpose(net.Tanh(x), perm=[1, 0, 2]), [1000, 1000]),)
 

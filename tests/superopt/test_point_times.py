@@ -10,9 +10,9 @@ import pytest
 from goldens import GOLDENS
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import KernelParams, Layout, is_part_axis
+from mirage_onnx.ir.ugraph import KernelParams, is_part_axis
 from mirage_onnx.superopt.cost import features, kernel_cost
-from mirage_onnx.superopt.numbers import MAX_REGISTERS, solve
+from mirage_onnx.superopt.numbers import MAX_REGISTERS, solve, tile_choices
 from mirage_onnx.superopt.point_times import ROUNDING, point_times
 from mirage_onnx.superopt.thread import assign_layouts
 from mirage_onnx.target import H200
@@ -21,22 +21,8 @@ SMALL_SMEM = replace(H200, smem_bytes=3000, has_clusters=False)
 
 
 def points(kernel, extents, target):
-    """The space of a streaming kernel, written as loops."""
-    assert kernel.loop is not None
-    row_axes = {
-        a for o in kernel.ops if o.layout is Layout.B_FRAG for a in o.axes if a != kernel.loop
-    }
-    choices = []
-    for axis in kernel.grid:
-        extent = extents[axis]
-        if axis in row_axes:
-            choices.append([t for t in (8, 16, 32) if t < 2 * max(extent, 8)])
-        else:
-            choices.append([t for t in (16, 32, 64) if t == 16 or t <= extent])
+    choices, clusters = tile_choices(kernel, extents, target)
     depth = extents[kernel.loop]
-    clusters = [1]
-    if kernel.cluster and target.has_clusters:
-        clusters += [c for c in (2, 4) if depth % (32 * c) == 0 and depth // c >= 256]
     for tile in product(*choices):
         for cluster, warps, stages in product(clusters, (2, 4, 8), (1, 2, 4, 8)):
             steps = ceil(depth / (32 * cluster))
@@ -101,7 +87,6 @@ def test_the_same_numbers(kernel, tensors, extents, target):
 
 
 def even(params):
-    """Something to allow: not the best points."""
     return params.stages * params.warps == 8
 
 

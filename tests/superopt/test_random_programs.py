@@ -72,7 +72,6 @@ def test_programs_vary():
 
 
 def _most_reads(region):
-    """How many steps read the value that most steps read, inputs left out."""
     made = {s.output.name for s in region.steps}
     return max(Counter(i for s in region.steps for i in s.inputs if i in made).values())
 

@@ -15,7 +15,6 @@ from mirage_onnx.superopt.result import Stop
 
 @contextmanager
 def parent_of(hooks):
-    """A worker's end, with a thread as the parent."""
     (to_worker, answers), (to_parent, messages) = os.pipe(), os.pipe()
     with (
         os.fdopen(to_worker, "rb") as reads, os.fdopen(answers, "wb") as replies,

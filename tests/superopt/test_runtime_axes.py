@@ -2,7 +2,7 @@
 
 import pytest
 from region_data import sources_of
-from small_models import Net, region_of, search_region
+from small_models import region_of, search_region
 
 from mirage_onnx.superopt.egraph import EGraph
 from mirage_onnx.superopt.roles import enumerate_roles
@@ -26,8 +26,7 @@ def heads(net):
 
 @pytest.mark.parametrize("assumed", [2, 8, 300])
 @pytest.mark.parametrize("program", [norm_linear, low_rank, heads])
-def test_every_kernel_splits_them(program, assumed):
-    net = Net()
+def test_every_kernel_splits_them(net, program, assumed):
     model = net.model(program(net))
     region = region_of(model, m=assumed)
     assert region.runtime
@@ -44,8 +43,7 @@ def test_every_kernel_splits_them(program, assumed):
 
 
 @pytest.mark.parametrize("space", [EMITTED, ALL])
-def test_roles(space):
-    net = Net()
+def test_roles(net, space):
     region = region_of(net.model(norm_linear(net)), m=4)
     g, (term,) = EGraph(), region.terms
     target = g.insert_term(term)

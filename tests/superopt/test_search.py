@@ -70,7 +70,6 @@ def text_of(result):
 
 
 def large(region):
-    """The same region with matrices of 4096 x 4096, where bytes decide."""
     sizes = {a: n if n == 8 else 4096 for a, n in region.extents.items()}
     return replace(region, extents=sizes)
 
@@ -105,7 +104,6 @@ def test_every_candidate_is_right(build, rng):
 
 
 def two_stages(inner):
-    """Two gated contractions and a third over their product, plus the input."""
     net = Net()
     x = net.input(8, 256)
     a, b = (net.MatMul(x, net.weight(256, 32)) for _ in range(2))
@@ -129,7 +127,6 @@ def kernel_counts(result):
 
 
 def streams_alone(result):
-    """Whether one kernel with a loop does everything."""
     graphs = [v.candidate.ugraph for v in result.candidates]
     return any(len(g.kernels) == 1 and g.kernels[0].loop for g in graphs)
 
@@ -155,9 +152,8 @@ class TestWhatAnAxiomIsFor:
         assert result.candidates
         assert not streams_alone(result)
 
-    def test_pull_out_and_sum_of_add(self):
+    def test_pull_out_and_sum_of_add(self, net):
         """Centering: the mean, subtracted before a contraction, is taken out of it."""
-        net = Net()
         x = net.input(8, 512)
         centered = net.Sub(x, net.ReduceMean(x, [-1]))
         region = region_of(net.model(net.MatMul(centered, net.weight(512, 256))))

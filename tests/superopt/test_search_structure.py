@@ -128,8 +128,6 @@ def test_at_its_own_size_a_known_region_gets_what_its_search_found(name):
 
 
 def resized(tokens, hidden, inner=1024):
-    """A gated projection of norm(x) as a model has it at these sizes."""
-
     def build(net):
         y = net.rms_norm(net.input(tokens, hidden))
         gate, up = (net.MatMul(y, net.weight(hidden, inner)) for _ in range(2))
@@ -139,8 +137,6 @@ def resized(tokens, hidden, inner=1024):
 
 
 class Count:
-    """A verifier that counts the regions it was asked about."""
-
     def __init__(self):
         self.prove, self.keys = prover(), list[str]()
 

@@ -79,7 +79,6 @@ def searched(name, **options):
 
 
 def is_gone(pid):
-    """A process that nobody waits for stays as a zombie."""
     try:
         return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -8,8 +8,7 @@ import pytest
 from goldens import GOLDENS, golden
 from random_ugraphs import random_program
 
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import Layout, Phase
+from mirage_onnx.ir import Layout, Phase, parse_ugraph
 from mirage_onnx.superopt.lanes import LOOP_WEIGHT, WEIGHTS, Contraction, choose_lanes
 from mirage_onnx.superopt.tiled_layouts import Conversion, tiled_layouts
 from mirage_onnx.superopt.tiled_layouts import conversions as conversions_of

@@ -30,7 +30,6 @@ def solved(name, extents, target=H200, **more):
 
 
 def total_us(name, extents):
-    """Of all kernels of a µGraph, each with its best numbers."""
     g = golden(name)
     known, total, chosen = dict(extents), 0.0, []
     for i in range(len(g.ugraph.kernels)):
@@ -46,12 +45,10 @@ def total_us(name, extents):
 
 
 def heads(count, queries, keys, width):
-    """Extents of ``attention_online`` and ``attention_cluster``."""
     return {"a0": count, "a1": keys, "a2": width, "a3": queries, "a4": width}
 
 
 def split_heads(count, queries, keys, width):
-    """The same of ``attention_split_kv``, which splits the keys."""
     return {"a0": count, "a1": queries, "a2": width, "a3": keys, "a4": width}
 
 

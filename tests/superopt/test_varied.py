@@ -19,8 +19,6 @@ from mirage_onnx.tune.outcome import Outcome
 
 @dataclass(frozen=True)
 class Fake:
-    """A candidate of a program that is only a number."""
-
     ugraph: Any
     predicted_us: float
 

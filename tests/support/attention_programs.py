@@ -22,7 +22,6 @@ SCALE = 1 / sqrt(WIDTH)
 
 
 def _keys(net, queries=QUERIES, heads=HEADS, keys=KEYS):
-    """q [h, m, d], k and v [h, l, d]."""
     k = net.input(heads, keys, WIDTH)
     return net.input(heads, queries, WIDTH), k, net.input(heads, keys, WIDTH)
 
@@ -181,7 +180,6 @@ def cosine_scores(net):
     """10 q k / (|q| |k|) of 64 queries and 8192 keys: both lengths are divided by at the end."""
 
     def direction(x):
-        """x / max(|x|, 1e-12), as torch normalises."""
         wide = net.wide(x)
         length = net.Sqrt(net.ReduceSum(net.Mul(wide, wide), [-1]))
         least = net.constant(1e-12, np.float32)

@@ -43,7 +43,6 @@ def disagreements(g, numbers):
 
 
 def _formula(g, n, forms, numbers):
-    """The node over the formulas of its children; None while one of them is unknown."""
     if n.op == t.EXTENT:
         return Formula("const", value=prod(map(numbers.extent, n.attr)))
     children = [forms.get(g.find(c)) for c in n.children]

@@ -48,7 +48,6 @@ class Instance:
         return self.axes.get(name, frozenset())
 
     def sides(self):
-        """The axes of both sides, None for a side that has no value."""
         found = []
         for f in (self.lhs, self.rhs):
             try:

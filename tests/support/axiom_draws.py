@@ -51,7 +51,6 @@ def instances(draw, row):
 
 @st.composite
 def sizes(draw, i):
-    """Few elements, in blocks and iterations with and without a tail."""
     found = {}
     for a in axes_of_instance(i):
         extent = draw(st.sampled_from((1, 2, 3, 5, 7)))

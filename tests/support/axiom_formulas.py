@@ -37,17 +37,14 @@ class Formula:
         return f"{self.op}{index and f'[{index}]'}({inner})"
 
     def _repr_pretty_(self, printer, cycle):
-        """Hypothesis would print all fields."""
         printer.text(repr(self))
 
     def walk(self):
-        """This formula and all in it, outermost first."""
         yield self
         for a in self.args:
             yield from a.walk()
 
     def map(self, change):
-        """``change`` of every node, innermost first."""
         return change(replace(self, args=tuple(a.map(change) for a in self.args)))
 
     @property
@@ -56,7 +53,6 @@ class Formula:
 
     @property
     def names(self):
-        """The axes that binders name, without those of parts."""
         return tuple(sorted({a.rstrip("'") for f in self.walk() for a in f.axes}))
 
     @property

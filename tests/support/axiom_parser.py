@@ -19,7 +19,6 @@ from axiom_formulas import BINDERS, MINUS, SCALED, Formula, FormulaError
 
 
 def forms(text):
-    """The formulas of one side of a row: several are separated by commas."""
     found, depth, start = [], 0, 0
     for at, c in enumerate(f"{text},"):
         depth += (c in "([") - (c in ")]")

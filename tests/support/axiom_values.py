@@ -28,7 +28,6 @@ class Numbers:
     steps: Mapping[str, int]
 
     def extent(self, axis):
-        """The number of elements along an axis, or of the blocks along a part axis."""
         if axis in self.extents:
             return self.extents[axis]
         whole = axis.removesuffix("'")
@@ -117,7 +116,6 @@ class Numbers:
 
 
 def same(domain, x, y):
-    """Whether two values are equal: residues exactly, real numbers up to rounding."""
     if set(x.axes) != set(y.axes):
         return False
     p, q = x.data, y.aligned(x.axes)

@@ -162,7 +162,6 @@ class Case:
 
 
 def load_tests(backends):
-    """(category, name) -> the unittest of each backend, in order of name."""
     from onnx.backend.test import BackendTest
 
     os.environ.setdefault("ONNX_MODELS", str(Path(tempfile.gettempdir(), "mirage-onnx-backend")))

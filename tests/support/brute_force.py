@@ -20,10 +20,9 @@ import numpy as np
 from block_values import Tiles, evaluate
 from canonical_size import Sizes, operations
 
+from mirage_onnx.ir import BlockOp, DType, Layout, Phase
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.term import Term
-from mirage_onnx.ir.ugraph import BlockOp, Layout, Phase
 from mirage_onnx.superopt.canonical import Heavy, elementwise, heavy
 from mirage_onnx.superopt.chain_form import chain_form
 
@@ -138,7 +137,6 @@ class Enumeration:
     # -- what can be applied to what
 
     def _applications(self, size):
-        """Every legal operation of this size together with its values."""
         for v in list(self.levels[size - 1]):
             for op in self._unary(v):
                 yield op, (v,)
@@ -152,7 +150,6 @@ class Enumeration:
                         yield self._op(SHIFTED, axes, u.phase), args
 
     def _pairs(self, size):
-        """Each pair of values of one phase with exactly ``size`` units together, once."""
         for a in range(size + 1):
             for b in range(a + 1):
                 shared = a + b - size

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from mirage_onnx.ir import BlockOp, DType, Kernel, KTensor, Layout, Phase, Save, UGraph
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.term import Term
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, Save, UGraph
 from mirage_onnx.superopt.canonical import Heavy
 
 

@@ -91,7 +91,6 @@ class Sizes:
 
 
 def operations(x, known):
-    """The names of all operations of a canonical value, with repetitions."""
     found = step(x, known)
     yield from found.ops
     for part in found.parts:

@@ -11,11 +11,8 @@ from brute_force import Enumeration, Setting
 from canonical_programs import graph_of
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Tensor
-from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.ir import BlockOp, DType, Layout, Phase, Region, RegionTensor, Tensor
 from mirage_onnx.ir.term import Term
-from mirage_onnx.ir.ugraph import BlockOp, Layout, Phase
 from mirage_onnx.superopt.canonical import canonical_kernel
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.equivalence import verify
@@ -55,7 +52,6 @@ def _tensor(name, axes):
 
 
 def loads(case):
-    """Every input in the loop, and after it those that the loop does not cut."""
     found = []
     for phase in (Phase.LOOP, Phase.POST):
         for name, axes in case.inputs.items():
@@ -76,7 +72,6 @@ EXTENTS = {"k": 6, "l": 6, "m": 4, "n": 3, "d": 5}
 
 
 def setting_of(case, rng):
-    """The setting of a case with random inputs, and what the target is for them."""
     axes = sorted({a for x in case.inputs.values() for a in x})
     extents = {a: EXTENTS[a] for a in axes}
     counts = {a: 3 for a in axes if a == case.loop} | dict.fromkeys(case.grid, 2)

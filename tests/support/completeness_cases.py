@@ -20,7 +20,6 @@ def _sum(axis, *factors):
 
 
 def _shifted(s):
-    """exp(s - max of s)."""
     return t.apply("exp", t.add(s, t.mul(t.const(-1), t.reduce_(t.MAXR, "l", s))))
 
 

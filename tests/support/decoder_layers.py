@@ -25,7 +25,6 @@ class Decoder:
 
 
 def _rotated(net, x, cos, sin, head):
-    """x cos + (-x2, x1) sin, for the halves x1 and x2 of x."""
     first, second = (
         net.Slice(x, [lo], [hi], [3]) for lo, hi in ((0, head // 2), (head // 2, head))
     )

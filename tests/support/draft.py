@@ -4,8 +4,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TypeVar
 
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import BlockOp, Layout
+from mirage_onnx.ir import BlockOp, DType, Layout
 
 ACCUMULATORS = ("acc_sum", "acc_max", "acc_scaled")
 REDUCTIONS = ("matmul", "sum", "rmax")
@@ -51,14 +50,12 @@ class Draft:
         return self
 
     def then(self, key, op, *args, **fields):
-        """Users of ``key`` take a new value, ``op`` of ``args``."""
         return self.redirect(key, self.put(op, *args, **fields))
 
     def argument(self, key, at, new):
         return self.set(key, args=replaced(self.ops[key].args, at, new))
 
     def _under(self, key):
-        """``key`` and the new values that it is computed from."""
         found, todo = set[int](), [key]
         while todo:
             k = todo.pop()

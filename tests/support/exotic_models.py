@@ -19,8 +19,6 @@ BOOL, TEXT = TensorProto.BOOL, TensorProto.STRING
 
 @dataclass(frozen=True)
 class Exotic:
-    """``runs``: whether stock ONNX Runtime has kernels for all of it."""
-
     build: Callable[[], onnx.ModelProto]
     runs: bool = True
 
@@ -30,7 +28,6 @@ EXOTIC = {}
 
 
 def with_region(extra=None, opset=21):
-    """The region with output ``h``, and what ``extra(model, h)`` adds."""
     net = Net(seed=3, opset=opset)
     hidden = net.Relu(net.MatMul(net.rms(net.input(ROWS, WIDTH)), net.weight(WIDTH, WIDTH)))
     model = net.model(hidden)

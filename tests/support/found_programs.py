@@ -26,7 +26,6 @@ EXTENTS = {UNEVEN: (7, 11, 5, 9, 13, 6, 8), EVEN: (12, 8, 4, 12, 8, 4, 4)}
 
 @cache
 def found(name, kernels=BOUND.kernels):
-    """The result for a program of ``search_programs``, searched once; programs of few kernels."""
     check = SafetyCheck(PROGRAMS[name](), weight_values(ENTRIES[name].build))
 
     def prove(region, graph, params):

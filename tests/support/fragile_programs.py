@@ -50,12 +50,10 @@ def fragile(golden, right_when, extents, *params):
 
 
 def only(kernel, op, index=0):
-    """The key of an operation of this kernel, the ``index``-th of its name."""
     return [i for i, _ in each(kernel, op)][index]
 
 
 def tile_count(d, tile, axis):
-    """The number of elements of a tile along ``axis``, by adding up ones."""
     phase = d.ops[tile].phase
     zero = d.put("mul", tile, d.const(0, phase))
     ones = d.put("add", zero, d.const(1, phase))
@@ -67,7 +65,6 @@ def iterations(d):
 
 
 def parity(d):
-    """1 after an odd number of iterations, 0 after an even one."""
     return d.put("acc_scaled", d.const(1, LOOP), d.const(-1, LOOP), phase=POST)
 
 

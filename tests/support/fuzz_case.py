@@ -77,7 +77,6 @@ def state(folder):
 
 
 def run_case(seed):
-    """``outcome``: DONE or an error's code; ``faults``: what should not have been, in sentences."""
     found = mutant(seed, subjects())
     with tempfile.TemporaryDirectory(prefix="mirage-fuzz-") as name:
         folder = Path(name, "model")

@@ -19,8 +19,6 @@ CASE = Path(__file__).with_name("fuzz_case.py")
 
 
 class Worker:
-    """A process that takes one seed at a time; a new one starts where the last has ended."""
-
     def __init__(self):
         self._process = None
 
@@ -57,7 +55,6 @@ class Worker:
 
     @staticmethod
     def _line(process, seconds):
-        """A line of the worker: empty where it has ended, None where it is late."""
         ready, _, _ = select.select([process.stdout], [], [], seconds)
         return process.stdout.readline() if ready else None
 

@@ -27,7 +27,6 @@ HEAVY = frozenset({
 
 
 def skeleton(kernel):
-    """The heavy values of a kernel: operation, reduced axes, axes, phase."""
     return tuple(
         sorted(
             (
@@ -82,7 +81,7 @@ def _is_kernel_derived(units, kernel, classes):
         if {p[0] for p, choice in d.items() if choice.kind == "read"} != reads:
             continue
         try:
-            _, found = build_kernel(
+            _, found, _ = build_kernel(
                 units.graph, "k", targets, roles, d, tensors,
                 clusters=kernel.cluster is not None, space=ALL,
             )  # fmt: skip

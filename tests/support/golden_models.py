@@ -22,7 +22,6 @@ def model(fn):
 
 
 def wide_rms(net, x, gamma=None):
-    """RMS normalisation with its statistics in fp32."""
     wide = net.cast(x, np.float32)
     mean = net.ReduceMean(net.Mul(wide, wide), [-1])
     root = net.Sqrt(net.Add(mean, net.constant(EPSILON, np.float32)))
@@ -37,7 +36,6 @@ def unit(net, x):
 
 
 def heads(net, queries=64, keys=256, count=4):
-    """Queries [count, queries, 64], keys and values [count, keys, 64]."""
     return net.input(count, queries, 64), net.input(count, keys, 64), net.input(count, keys, 64)
 
 

@@ -25,7 +25,6 @@ def read_texts(path):
 
 
 def texts_of(folder):
-    """The texts FOLDER/NAME of ``GOLDEN``, by NAME."""
     found = read_texts(GOLDEN).items()
     return {n.removeprefix(f"{folder}/"): t for n, t in found if n.startswith(f"{folder}/")}
 

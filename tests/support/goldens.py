@@ -11,9 +11,7 @@ from golden_models import MODELS
 from golden_texts import texts_of
 
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.text import parse_ugraph, print_ugraph
-from mirage_onnx.ir.ugraph import KernelParams, UGraph
+from mirage_onnx.ir import KernelParams, Region, UGraph, parse_ugraph, print_ugraph
 from mirage_onnx.match.canonical import make_region
 
 TEXTS = texts_of("goldens")
@@ -21,8 +19,6 @@ TEXTS = texts_of("goldens")
 
 @dataclass(frozen=True)
 class Golden:
-    """A region, a µGraph that computes it, and numbers of its kernels for the region's extents."""
-
     name: str
     region: Region
     ugraph: UGraph

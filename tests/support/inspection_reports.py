@@ -65,7 +65,6 @@ CHOSEN = ChosenReport(
 
 
 def explained(**change):
-    """``change``: fields of the report with other values."""
     fields = {
         "schema": 1, "input": "in.onnx", "target": "h200", "seconds": 2.0, "region": region("k0"),
         "borders": [

@@ -9,7 +9,6 @@ from mirage_onnx.verify.named import Named
 
 
 def check_means_its_steps(region, rng):
-    """The terms over the named inputs are what the steps make of the tensors of these names."""
     data = {i.name: rng.uniform(0.5, 1, [region.extents[a] for a in i.axes]) for i in region.inputs}
     feed = {i.tensor.name: positional(i, data[i.name]) for i in region.inputs}
     steps = interpret_steps(region, feed, rounded=False, extents=region.extents)

@@ -13,7 +13,6 @@ _GRAPH_LISTS = (
 
 
 def unexplained(original, result):
-    """One sentence per difference that no replaced region explains; [] where there is none."""
     return list(_differences(original, result))
 
 
@@ -70,14 +69,12 @@ def _weights(original, result, custom):
     before = {name for n in original.graph.node for name in reads(n)}
     inputs = {i for n in custom for i in n.input}
     for field, name in (("initializer", _name), ("sparse_initializer", lambda t: t.values.name)):
-        given, found = getattr(original.graph, field), getattr(result.graph, field)
-        wanted = [t for t in given if name(t) in still or name(t) not in before]
-        if [_bytes(t) for t in found[: len(wanted)]] != [_bytes(t) for t in wanted]:
-            yield f"{field}: {[name(t) for t in wanted]} became {[name(t) for t in found]}"
-        for tensor in found[len(wanted) :]:
-            copied = any(name(tensor).startswith(f"{name(t)}.") for t in given)
-            if name(tensor) not in inputs or not (name(tensor) == BUNDLE_NAME or copied):
-                yield f"{field}: {name(tensor)!r} is new"
+        copies = tuple(f"{name(t)}." for t in getattr(original.graph, field))
+        yield from _kept(
+            field, original, result, name,
+            lambda n: n in still or n not in before,
+            lambda n: n in inputs and (n == BUNDLE_NAME or n.startswith(copies)),  # noqa: B023
+        )  # fmt: skip
 
 
 def _values(original, result, custom):
@@ -90,13 +87,20 @@ def _values(original, result, custom):
     for field, name in (
         ("value_info", _name), ("quantization_annotation", lambda a: a.tensor_name)
     ):  # fmt: skip
-        given, found = getattr(original.graph, field), getattr(result.graph, field)
-        wanted = [v for v in given if name(v) in there or name(v) not in known]
-        if [_bytes(v) for v in found[: len(wanted)]] != [_bytes(v) for v in wanted]:
-            yield f"{field}: {[name(v) for v in wanted]} became {[name(v) for v in found]}"
-        for value in found[len(wanted) :]:
-            if name(value) not in outputs:
-                yield f"{field}: {name(value)!r} is new"
+        yield from _kept(
+            field, original, result, name,
+            lambda n: n in there or n not in known, outputs.__contains__,
+        )  # fmt: skip
+
+
+def _kept(field, original, result, name, keep, ours):
+    given, found = getattr(original.graph, field), getattr(result.graph, field)
+    wanted = [x for x in given if keep(name(x))]
+    if [_bytes(x) for x in found[: len(wanted)]] != [_bytes(x) for x in wanted]:
+        yield f"{field}: {[name(x) for x in wanted]} became {[name(x) for x in found]}"
+    for x in found[len(wanted) :]:
+        if not ours(name(x)):
+            yield f"{field}: {name(x)!r} is new"
 
 
 def _grown(name, given, found, ours, may):

@@ -21,8 +21,6 @@ DATA = bytes(range(256)) * 16
 
 @dataclass(frozen=True)
 class Mutant:
-    """``files``: what lies beside the model, by name."""
-
     kind: str
     data: bytes
     files: dict[str, bytes] = field(default_factory=dict)

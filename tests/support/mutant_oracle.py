@@ -187,7 +187,6 @@ def outputs(graph, scene, params=None):
 
 
 def difference(graph, scene, params=None):
-    """How the outputs of a well-formed µGraph differ from the region's, or None."""
     try:
         got = outputs(graph, scene, params)
     except (ValueError, KeyError) as e:

@@ -9,19 +9,14 @@ from mutant_run import Subject
 
 from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.emulator import compile_kernels
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.ir import DType, parse_ugraph
 from mirage_onnx.target import H200
 from tests.codegen.conftest import Graphs
+from tests.codegen.conftest import numbers as p
 from tests.support.primitives import GROUPS
 
 #: Of the largest output: rounding of a 16-bit result, and of fp32 sums in another order.
 TOLERANCE = {DType.F16: 1e-3, DType.BF16: 8e-3, DType.F32: 2e-5}
-
-
-def p(*tile, c=1, w=2, s=2):
-    return KernelParams(tile, cluster=c, loop_tile=32 * w, warps=w, stages=s)
 
 
 #: graph of tests/codegen, extents of a0 a1 a2 a3, numbers

@@ -41,7 +41,6 @@ class Judged:
 
 
 def verdict(golden, graph):
-    """(stage, reason): what the pipeline asks before a candidate is compiled."""
     proof = verify(golden.region, graph)
     refused = check_ugraph(graph) or check_interface(golden.region, graph)
     if refused is not None:

@@ -48,7 +48,6 @@ KINDS = {
 
 @cache
 def mutants(graph):
-    """(kind, mutant), every mutant once."""
     found = {}
     for kind, make in KINDS.items():
         for mutant in make(graph):

@@ -54,7 +54,6 @@ class ProgramNet(Net):
         return self.Add(x, self.constant(number, np.float32))
 
     def rms_norm(self, x, gamma=None):
-        """x / sqrt(mean(x^2) + eps) with statistics in fp32, times gamma."""
         wide = self.wide(x)
         power = self.Pow(wide, self.constant(2.0, np.float32))
         root = self.Sqrt(self.shifted(self.ReduceMean(power, [-1]), EPSILON))
@@ -62,7 +61,6 @@ class ProgramNet(Net):
         return self.Mul(gamma, y) if gamma else y
 
     def centred(self, x, axes):
-        """(x - mean) / sqrt(mean((x - mean)^2) + eps) over ``axes``, in fp32."""
         wide = self.wide(x)
         shifted = self.Sub(wide, self.ReduceMean(wide, axes))
         power = self.Pow(shifted, self.constant(2.0, np.float32))

@@ -6,5 +6,4 @@ typed = helper.make_tensor_value_info
 
 
 def new_node(op, inputs, outputs, **attributes):
-    """Names are separated by spaces."""
     return helper.make_node(op, inputs.split(), outputs.split(), **attributes)

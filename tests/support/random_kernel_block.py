@@ -11,9 +11,8 @@ from math import log2, prod, sqrt
 
 import numpy as np
 
-from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir import BlockOp, DType, KTensor, Layout, Phase, Save, part_axis
 from mirage_onnx.ir.ops import ELEMENTWISE, IRRATIONAL
-from mirage_onnx.ir.ugraph import BlockOp, KTensor, Layout, Phase, Save, part_axis
 
 Axes = tuple[str, ...]
 LOOP, POST = Phase.LOOP, Phase.POST
@@ -61,7 +60,6 @@ class Block:
 
     @property
     def body(self):
-        """Where the work of a kernel is: in its loop, if it has one."""
         return LOOP if self.loop else POST
 
     def value(self, name, *args, phase=None, dtype=DType.F32, value=None, reduced=(), ranked=False):

@@ -27,7 +27,6 @@ def windows(axes, extents, rng):
 
 
 def windowed(case):
-    """The program of a ``RandomKernel`` over boxes."""
     rng = random.Random(case.seed)
     placed = tuple(
         t if t.role == "temp" else replace(t, windows=windows(t.axes, case.extents, rng))

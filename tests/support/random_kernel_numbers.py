@@ -50,7 +50,6 @@ MOST_BLOCKS, MOST_STEPS, MOST_WORK, MOST_PRODUCTS = 96, 1 << 15, 1 << 19, 1 << 2
 
 
 def numbers(rng, kernel, tensors, extents):
-    """The kernel with its layouts, and numbers; None if none were found that are small enough."""
     family, ops = assign_layouts(kernel, tensors, tiled=True)
     if family is not Family.TILED and rng.random() < 0.4:
         family, ops = Family.TILED, tiled_layouts(kernel, tensors)

@@ -137,7 +137,6 @@ def oracle(graph, params, kinds, extents, seed):
 
 
 def interpreted(domain, graph, params, extents, inputs):
-    """[run, *axes] of every saved tensor."""
     axes = {t.name: t.axes for t in graph.tensors}
     named = {}
     for name, x in inputs.items():
@@ -153,7 +152,6 @@ def interpreted(domain, graph, params, extents, inputs):
 
 
 def difference(want, got):
-    """Where and by how much an array is wrong, or nothing."""
     got = got.astype(np.float64)
     exact, errors = want.exact, np.abs(want.errors).max(axis=0)
     with np.errstate(all="ignore"):
@@ -181,7 +179,6 @@ def difference(want, got):
 
 
 def _unit(x, dtype):
-    """Elementwise, the unit in the last place."""
     bits = {DType.F16: 10, DType.BF16: 7}.get(dtype, 23)
     lowest = {DType.F16: -24.0}.get(dtype, -149.0)
     with np.errstate(all="ignore"):

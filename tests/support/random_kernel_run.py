@@ -13,8 +13,7 @@ from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.emulator.failure import EmulationError
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import Candidate
-from mirage_onnx.ir.view import Window
+from mirage_onnx.ir import Candidate, Window
 from mirage_onnx.target import H200
 
 #: Programs compiled as one translation unit: the headers' share of its time is small then.
@@ -49,8 +48,6 @@ class Outcome:
 
 @dataclass(slots=True)
 class Subject:
-    """A program and its text; ``outcome`` once it is known."""
-
     case: RandomKernel
     sources: tuple[KernelSource, ...] = ()
     outcome: Outcome | None = None
@@ -98,7 +95,6 @@ def tensors(case):
 
 
 def judged(case, got):
-    """The first tensor that is wrong and how, or nothing."""
     for name, want in case.oracle.wants.items():
         memory = got[name].copy()
         part = boxed(case.graph.tensor(name), memory, case.extents)

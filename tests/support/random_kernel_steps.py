@@ -92,7 +92,6 @@ def step(b, x):
 
 
 def _wished(b, name, x):
-    """A step with this operation."""
     if name in UNARY:
         return b.unary(name, x)
     if name == "powr":
@@ -107,7 +106,6 @@ def _wished(b, name, x):
 
 
 def both(b, x, y, name=""):
-    """A random function of two values, or this one."""
     name = name or b.rng.choice(BINARY if x != y else ("add", "mul"))
     x, y = b.tame(x), b.tame(y)
     if name in ("max", "min"):  # of a much larger one, it is always the same one

@@ -12,7 +12,6 @@ def cells(graph):
 
 
 def features(case):
-    """What the program has, in words."""
     kernels = case.graph.kernels
     ops = [o.op for k in kernels for o in k.ops]
     numbers = list(zip(kernels, case.params, strict=True))

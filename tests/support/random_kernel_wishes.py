@@ -12,8 +12,7 @@ from random_kernel_block import BINARY, COMPARISONS, UNARY
 from random_kernel_forms import FORMS, behind, contract, reduction, stretched
 from random_kernel_steps import pick
 
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import Layout
+from mirage_onnx.ir import DType, Layout
 
 #: Seeds before this one are as they come; attempts before a wish is dropped.
 FIRST, EVERY, PATIENCE = 500, 3, 160
@@ -54,7 +53,6 @@ class Wish(NamedTuple):
         return 1 if self.op in SINGLE else 2
 
     def form(self, rng):
-        """What may have such a value."""
         if self.op == "load" and self.layout is Layout.ELEMENT:
             return contract  # only beside what a streaming kernel does behind its loop
         form = pick(rng, FORMS)
@@ -67,7 +65,6 @@ class Wish(NamedTuple):
         return partial(stretched, place=PLACES[self.layout], reduced=REDUCED.get(self.op, ""))
 
     def half(self, rng, half):
-        """The type of the program's matrices."""
         if self.dtype.is_half or self.op == "load":
             return self.dtype
         return rng.choice(TYPES[:2]) if self.op == "cast" else half

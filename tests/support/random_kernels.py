@@ -17,9 +17,15 @@ from random_kernel_steps import pick
 from random_kernel_tables import cells
 from random_kernel_wishes import CHAINED, wish_of
 
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.text import print_ugraph
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph, is_part_axis, ugraph_extents
+from mirage_onnx.ir import (
+    DType,
+    Kernel,
+    KernelParams,
+    UGraph,
+    is_part_axis,
+    print_ugraph,
+    ugraph_extents,
+)
 from mirage_onnx.verify.wellformed import check_ugraph
 
 HALVES = {DType.F16: 0.42, DType.BF16: 0.36, DType.F32: 0.22}
@@ -34,8 +40,6 @@ FREE = ("load", "const", "extent", "cast")
 
 @dataclass(frozen=True)
 class RandomKernel:
-    """A program; ``form`` is what drew it, ``extents`` includes the part axes."""
-
     seed: int
     form: str
     graph: UGraph
@@ -54,7 +58,7 @@ class RandomKernel:
         )
 
 
-class _Again(Exception):  # noqa: N818
+class Again(Exception):  # noqa: N818
     """What was drawn is no use; the reason is a word for statistics."""
 
 
@@ -62,7 +66,7 @@ def random_kernel(seed):
     for attempt in range(1000):
         try:
             return _drawn(seed, attempt)
-        except _Again:
+        except Again:
             continue
     raise AssertionError(f"seed {seed} draws nothing")
 
@@ -82,7 +86,7 @@ def _drawn(seed, attempt):
     wished = wish.op if wish is not None and wish.op in CHAINED else ""
     first = Block(rng, "k0", {}, half, tensors, kinds, narrow, wished)
     form(first)
-    kernels = [_finished(first)]
+    kernels = [finished(first)]
     temps = any(t.role == "temp" for t in tensors)
     kernel, params = _numbered(rng, kernels[0], tensors, first.extents)
     placed, chosen = [kernel], [params]
@@ -92,15 +96,15 @@ def _drawn(seed, attempt):
         extents = ugraph_extents(graph, chosen, extents)
         second = Block(rng, "k1", extents, half, tensors, kinds, narrow)
         merge(second)
-        kernel, params = _numbered(rng, _finished(second), tensors, extents)
+        kernel, params = _numbered(rng, finished(second), tensors, extents)
         placed.append(kernel)
         chosen.append(params)
     used = {o.tensor for k in placed for o in k.loads} | {s.tensor for k in placed for s in k.saves}
     graph = UGraph(tuple(t for t in tensors if t.name in used), tuple(placed))
     if (refused := check_ugraph(graph)) is not None:
-        raise _Again(refused.reason)
+        raise Again(refused.reason)
     if wish is not None and cells(graph).count(wish.cell) < wish.values:
-        raise _Again("is not what was wished for")
+        raise Again("is not what was wished for")
     named = {a for t in graph.tensors for a in t.axes}
     reduced = {a for k in placed for o in k.ops for a in (*o.reduced, *o.axes)}
     sizes = {a: n for a, n in extents.items() if a in named | reduced and not is_part_axis(a)}
@@ -108,9 +112,9 @@ def _drawn(seed, attempt):
     shown = {n: k for n, k in kinds.items() if n in used}
     found = oracle(graph, chosen, shown, sizes, seed)
     if not all(telling(w) for w in found.wants.values()):
-        raise _Again("says nothing")
+        raise Again("says nothing")
     if forgets(graph, tuple(chosen), sizes, found):
-        raise _Again("forgets what it read")
+        raise Again("forgets what it read")
     name = getattr(form, "__name__", "wished")
     return RandomKernel(seed, name, graph, tuple(chosen), sizes, found)
 
@@ -120,17 +124,16 @@ def _numbered(rng, kernel, tensors, extents):
     if kernel.name == "k0" and (refused := check_ugraph(graph)) is not None:
         unused = "is never saved" in refused.reason
         if not unused:
-            raise _Again(refused.reason)
+            raise Again(refused.reason)
     found = numbers(rng, kernel, {t.name: t for t in tensors}, extents)
     if found is None:
-        raise _Again("too large")
+        raise Again("too large")
     return found
 
 
-def _finished(b):
-    """The kernel without what nothing needs."""
+def finished(b):
     if not b.saves:
-        raise _Again("nothing to save")
+        raise Again("nothing to save")
     needed = [False] * len(b.ops)
     for save in b.saves:
         needed[save.arg] = True
@@ -147,6 +150,6 @@ def _finished(b):
     count = sum(op.op not in FREE for op in ops)
     most = MOST_RESCALED if any(op.op == "acc_scaled" for op in ops) else MOST
     if not FEWEST <= count <= most and b.name == "k0":
-        raise _Again("too small" if count < FEWEST else "too many operations")
+        raise Again("too small" if count < FEWEST else "too many operations")
     saves = tuple(replace(s, arg=place[s.arg]) for s in b.saves)
     return Kernel(b.name, b.grid, b.cluster, b.loop, tuple(ops), saves)

@@ -22,7 +22,6 @@ def _divisors(n):
 
 
 def _reshape(net, pick, x, shape):
-    """Join two neighbours, split a dimension, or both at once, with a 1 somewhere."""
     new = list(shape)
     for _ in range(pick((1, 2))):
         if pick((False, True)) and len(new) > 1:
@@ -44,7 +43,6 @@ def _transpose(net, pick, x, shape):
 
 
 def _expand(net, pick, x, shape):
-    """Repeat along a new dimension; half of the time something else varies over it."""
     if prod(shape) > 2000:
         return _unary(net, pick, x, shape)
     k = pick(range(len(shape) + 1))

@@ -59,7 +59,6 @@ class Growing:
         return Value(make(*shape), shape)
 
     def apply(self, op, shape, *args, **facts):
-        """One operation whose result further moves may read; a list holds reduced axes."""
         for a in args:
             if isinstance(a, Value):
                 a.uses += 1
@@ -143,7 +142,6 @@ def exponential(g):
 
 
 def root(g):
-    """The root of x^2 + c, maybe of its mean."""
     x = g.operand()
     if not x.tame:
         return False

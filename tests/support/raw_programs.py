@@ -9,11 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from mirage_onnx.ir import ops, term
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Tensor
-from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, Save, UGraph
+from mirage_onnx.ir import (
+    BlockOp,
+    DType,
+    Kernel,
+    KTensor,
+    Layout,
+    Phase,
+    Region,
+    RegionTensor,
+    Save,
+    Tensor,
+    UGraph,
+    ops,
+    term,
+)
 
 EXTENTS = {"i": 16, "j": 64}
 INPUTS = {"x": ("i", "j"), "y": ("i", "j"), "c": ("i",), "w": ("j",)}
@@ -21,8 +31,6 @@ INPUTS = {"x": ("i", "j"), "y": ("i", "j"), "c": ("i",), "w": ("j",)}
 
 @dataclass(frozen=True)
 class Raw:
-    """One node of a formula, as written."""
-
     op: str
     args: tuple[Raw, ...] = ()
     attr: object = None
@@ -115,7 +123,6 @@ def to_term(x):
 
 
 def region_of(x):
-    """The region with this formula as its only output, fp32."""
     inputs = tuple(_tensor(n, a) for n, a in INPUTS.items())
     outputs = (_tensor("o", x.axes),)
     return Region(("node",), (), {}, inputs, outputs, (to_term(x),), EXTENTS)

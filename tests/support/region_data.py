@@ -15,13 +15,17 @@ from mirage_onnx.verify.named import Named
 Arrays = Mapping[str, np.ndarray]
 
 
-def exactly(region, candidate, values):
-    """ONNX output -> what the candidate's block graphs compute from ``values`` in float64."""
-    inputs = {
+def named(region, values):
+    return {
         i.name: Named(by_axes(i, values[i.tensor.name], region.extents)[None], i.axes)
         for i in region.inputs
     }
-    got = interpret_ugraph(Float64(), candidate.ugraph, candidate.params, region.extents, inputs)
+
+
+def exactly(region, candidate, values):
+    """ONNX output -> what the candidate's block graphs compute from ``values`` in float64."""
+    program = candidate.ugraph, candidate.params, region.extents
+    got = interpret_ugraph(Float64(), *program, named(region, values))
     return {
         o.tensor.name: got[o.name].aligned(o.axes)[0].reshape(_shape(o.tensor.shape))
         for o in region.outputs

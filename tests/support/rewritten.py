@@ -12,9 +12,7 @@ from small_models import Net, matches, region_of
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.custom_op.bundle import read_bundle, write_bundle
 from mirage_onnx.importer import load_model
-from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.text import parse_ugraph, print_ugraph
-from mirage_onnx.ir.ugraph import Candidate, KernelParams
+from mirage_onnx.ir import Candidate, KernelParams, Region, parse_ugraph, print_ugraph
 from mirage_onnx.rewrite.apply import apply
 from mirage_onnx.rewrite.model import BUNDLE_NAME
 from mirage_onnx.target import H200
@@ -26,8 +24,6 @@ PARAMS = KernelParams(tile=(1, 1), warps=1)
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The original, what its regions were replaced by, and the result."""
-
     original: onnx.ModelProto
     regions: tuple[Region, ...]
     compiled: tuple[Compiled, ...]
@@ -38,7 +34,6 @@ class Rewritten:
 
     @property
     def nodes(self):
-        """Names of the custom nodes, in order; node k runs plan k."""
         return tuple(n.name for n in self.model.graph.node if n.op_type.startswith("MuGraph_"))
 
     def using(self, changes):

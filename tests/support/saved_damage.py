@@ -31,7 +31,6 @@ def damaged(graph, rng, changes=1):
 
 
 def _places(x):
-    """(container, key) of everything inside."""
     if isinstance(x, dict | list):
         for key in list(x) if isinstance(x, dict) else range(len(x)):
             yield x, key

@@ -18,8 +18,6 @@ COLUMNS = (1, -1, -1)
 
 @dataclass(frozen=True)
 class Example:
-    """Graphs that all compute ``reference()``."""
-
     reference: Callable[[], KernelGraph]
     graphs: Callable[[], list[list[Json]]]
 

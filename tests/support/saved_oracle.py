@@ -208,7 +208,6 @@ def chunks(x, chunk):
 
 
 def summand(kind, x, chunk):
-    """What one iteration adds to an accumulator."""
     if kind == "accum_nored":
         return x
     if kind in ("accum_red_ld_sum", "accum_red_ld_mean"):

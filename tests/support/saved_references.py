@@ -22,7 +22,6 @@ def saved_folder():
 
 
 def reference(build, *shapes):
-    """A kernel graph of fp16 inputs; ``build(graph, *inputs)`` makes its output, or several."""
     g = mi.new_kernel_graph()
     made = build(g, *(g.new_input(dims=s, dtype=mi.float16) for s in shapes))
     for output in made if isinstance(made, tuple) else (made,):

@@ -11,8 +11,6 @@ EQUAL = 1e-6
 
 
 class Truth:
-    """Random inputs of a reference and what it computes from them."""
-
     def __init__(self, reference, rng):
         self.program = reference.program()
         self.region = whole_region(self.program)

@@ -82,13 +82,11 @@ class Graph:
 
 
 def begun(*shapes):
-    """A graph and inputs of these shapes."""
     g = Graph()
     return (g, *(g.input(*s) for s in shapes))
 
 
 def squares(count):
-    """A graph and inputs of 8x8."""
     return begun(*[(8, 8)] * count)
 
 

@@ -13,8 +13,6 @@ Edit = Callable[[list[Json]], None]
 
 @dataclass(frozen=True)
 class Wrong:
-    """``graph`` is the ``index``-th graph of ``example`` after ``edit``."""
-
     name: str
     example: str
     index: int
@@ -34,8 +32,6 @@ def op(graph, name, nth=0):
 
 
 def exchanged(first, second):
-    """Two operations take each other's place."""
-
     def edit(g):
         a, b = op(g, first), op(g, second)
         renamed(a, second)
@@ -45,8 +41,6 @@ def exchanged(first, second):
 
 
 def without(name, nth=0, operand=0):
-    """What read the result of the operation reads its operand."""
-
     def edit(g):
         gone = op(g, name, nth)
         instead = gone["input_tensors"][operand]["guid"]

@@ -14,7 +14,6 @@ REGION = {
 
 
 def schema_text(schema):
-    """All that the schema says, in its order."""
     lines = [f"{key}: {json.dumps(value)}" for key, value in schema.items() if key != "$defs"]
     for name, definition in schema["$defs"].items():
         rest = {key: value for key, value in definition.items() if key != "properties"}

@@ -41,8 +41,6 @@ class Expected:
 
 @dataclass(frozen=True)
 class Entry:
-    """A program and what is to be discovered in it."""
-
     build: Build
     expected: Expected
 

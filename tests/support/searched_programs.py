@@ -33,7 +33,7 @@ def search_programs(region, roles, size, *, space=SPACE, bound=EXHAUSTIVE):
     sizes, programs = Sizes(), dict[str, Kernel]()
     for derivation in derivations(setting, units.outputs, bound):
         try:
-            _, kernel = build_kernel(
+            _, kernel, _ = build_kernel(
                 g, "k", targets, roles, derivation, units.inputs, clusters=False, space=space
             )
         except RejectionError as e:

@@ -10,6 +10,9 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
+import mirage_onnx
+from mirage_onnx.codegen import candidates
+from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.cuts import find_candidates
 from mirage_onnx.superopt.search import search
@@ -67,7 +70,6 @@ class Net:
         return self.Cast(x, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def rms(self, x, gamma=None, eps=1e-3):
-        """x / sqrt(mean(x^2) + eps), times gamma."""
         square = self.Mul(x, x)
         root = self.Sqrt(self.Add(self.ReduceMean(square, [-1]), eps))
         y = self.Div(x, root)
@@ -78,7 +80,8 @@ class Net:
             self.nodes, "small", self.inputs, [onnx.ValueInfoProto(name=o) for o in outputs],
             self.weights,
         )  # fmt: skip
-        imports = [helper.make_opsetid("", self.opset)]
+        domains = {"": self.opset} | {n.domain: 1 for n in self.nodes if n.domain}
+        imports = [helper.make_opsetid(*d) for d in domains.items()]
         model = helper.make_model(graph, opset_imports=imports, ir_version=10)
         return onnx.shape_inference.infer_shapes(model)
 
@@ -125,6 +128,48 @@ def feeds(model, rng):
             data = rng.integers(0, 2, shape)
         found[value.name] = np.asarray(data).astype(dtype)
     return found
+
+
+def check_kernels(model, result, values, atol=1e-3, **how):
+    """The outputs: of the bodies bit for bit, of the kernels nearly, all of which run.
+
+    Emulated, unless ``how`` says otherwise.
+    """
+    wants, bodies = run_model(model, values), run_model(result.model, values)
+    assert [x.tobytes() for x in bodies] == [x.tobytes() for x in wants]
+    how = how or {"emulate": True}
+    session = mirage_onnx.InferenceSession(result.model.SerializeToString(), **how)
+    for got, want in zip(session.run(None, values), wants, strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=4e-3, atol=atol)
+    counts = mirage_onnx.launches(session)
+    assert counts and all(n >= 1 for n in counts.values())
+    return wants
+
+
+def replaced_ops(result):
+    return {n for r in result.report["regions"] if r["status"] == "replaced" for n in r["ops"]}
+
+
+def norm_to_three():
+    """One norm, three contractions of it."""
+    net = Net()
+    y = net.rms(net.input(8, 512), net.weight(512))
+    return net.model(*(net.MatMul(y, net.weight(512, n)) for n in (128, 128, 256)))
+
+
+def refuse_once(monkeypatch):
+    """The compiler refuses what comes first; what it was asked for."""
+    real, calls = candidates.compile_many, []
+
+    def compile_many(sources, target, workers=1):
+        calls.append(sources)
+        if len(calls) == 1:
+            return [Rejection("SPILLS", "it spills") for _ in sources]
+        return real(sources, target, workers)
+
+    monkeypatch.setattr(candidates, "compile_many", compile_many)
+    return calls
 
 
 def run_model(model, values):

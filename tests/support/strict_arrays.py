@@ -13,8 +13,6 @@ from scipy import special
 
 
 class StrictArray:
-    """One array on a device that numpy cannot see."""
-
     __hash__ = None
     dispatches = False
 
@@ -22,7 +20,6 @@ class StrictArray:
         self._data = data
 
     def get(self):
-        """The data, copied to numpy on purpose."""
         return self._data.copy()
 
     @property
@@ -78,7 +75,6 @@ class StrictArray:
 
 
 def unwrap(x):
-    """The data of a strict array; scalars pass, numpy arrays do not."""
     if isinstance(x, list | tuple):
         return type(x)(map(unwrap, x))
     if isinstance(x, StrictArray):
@@ -124,7 +120,6 @@ def _function(name, module=np):
 
 
 def _asarray(x, *args, **more):
-    """From the host, which is allowed when it is said."""
     return x if isinstance(x, StrictArray) else StrictArray(np.array(x, *args, **more))
 
 

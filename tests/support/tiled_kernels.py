@@ -11,9 +11,7 @@ from mirage_onnx.codegen.tiled.forms import MMA, Form
 from mirage_onnx.codegen.tiled.kernel import plan_tiled
 from mirage_onnx.codegen.tiled.steps import Held
 from mirage_onnx.emulator import compile_kernels
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import KernelParams, ugraph_extents
+from mirage_onnx.ir import DType, KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.target import H200
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
@@ -87,6 +85,12 @@ def case(
     **extents,
 ):  # fmt: skip
     return Case(text, (KernelParams(tile, cluster, loop_tile, warps, stages),), extents)
+
+
+def near(cases, bound=2e-3, seed=7):
+    """In the emulator, of the interpreter."""
+    found = errors(cases, seed)
+    assert [e for e in found if not e < bound] == [], found
 
 
 def errors(cases, seed):

@@ -44,26 +44,22 @@ def operand_order(kernel):
 
 def other_argument(kernel):
     """An argument becomes another earlier value over the same axes in the same phase."""
-    for i, op in enumerate(kernel.ops):
-        for at, a in enumerate(op.args):
-            for b in range(i):
-                x, y = kernel.ops[a], kernel.ops[b]
-                if b != a and x.phase is y.phase and set(x.axes) == set(y.axes):
-                    yield Draft(kernel).argument(i, at, b).done()
+    return _arguments(kernel, lambda x, y: set(x.axes) == set(y.axes))
 
 
 def broadcast_argument(kernel):
     """An argument becomes a value over other axes, so it is broadcast along the wrong ones."""
+    return _arguments(
+        kernel, lambda x, y: len(x.axes) == len(y.axes) and x.axes and x.axes != y.axes
+    )
+
+
+def _arguments(kernel, fits):
     for i, op in enumerate(kernel.ops):
         for at, a in enumerate(op.args):
             for b in range(i):
                 x, y = kernel.ops[a], kernel.ops[b]
-                if (
-                    x.phase is y.phase
-                    and len(x.axes) == len(y.axes)
-                    and x.axes
-                    and x.axes != y.axes
-                ):
+                if b != a and x.phase is y.phase and fits(x, y):
                     yield Draft(kernel).argument(i, at, b).done()
 
 

@@ -78,14 +78,12 @@ def times(net, *outputs, table=TABLE):
     return {n.op_type: found[n.name] for n in program.nodes if n.name in found}
 
 
-def test_nodes():
-    net = Net()
+def test_nodes(net):
     y = net.Mul(net.Exp(net.MatMul(net.input(1, 64), net.weight(64, 64))), net.input(1, 64))
     assert times(net, y) == {"MatMul": 2.0, "Exp": 1.0, "Mul": 1.5}
 
 
-def test_the_larger_of_input_and_output_counts():
-    net = Net()
+def test_the_larger_of_input_and_output_counts(net):
     assert times(net, net.ReduceMean(net.Exp(net.input(4, 1500)), [-1]), table=with_mean()) == {
         "Exp": 4.0,
         "ReduceMean": 4.0,
@@ -96,33 +94,28 @@ def with_mean():
     return replace(TABLE, ops={**TABLE.ops, "ReduceMean": TABLE.ops["Exp"]})
 
 
-def test_a_bias_is_free():
-    net = Net()
+def test_a_bias_is_free(net):
     y = net.Add(net.MatMul(net.input(1, 64), net.weight(64, 64)), net.weight(64))
     assert times(net, y) == {"MatMul": 2.0, "Add": 0.0}
 
 
-def test_another_sum_is_not_a_bias():
-    net = Net()
+def test_another_sum_is_not_a_bias(net):
     y = net.Add(net.MatMul(net.input(1, 64), net.weight(64, 64)), net.input(1, 64))
     assert times(net, y) == {"MatMul": 2.0, "Add": 1.5}
 
 
-def test_a_bias_of_a_result_that_others_read_is_not_free():
-    net = Net()
+def test_a_bias_of_a_result_that_others_read_is_not_free(net):
     y = net.MatMul(net.input(1, 64), net.weight(64, 64))
     assert times(net, net.Add(y, net.weight(64)), y)["Add"] == 1.5
 
 
-def test_of_a_pair_one_is_free():
-    net = Net()
+def test_of_a_pair_one_is_free(net):
     x = net.input(1, 100)
     assert times(net, net.Mul(x, net.Sigmoid(x))) == {"Sigmoid": 0.0, "Mul": 1.5}
 
 
 @pytest.mark.parametrize("op", sorted(FREE - {"Dropout"}))
-def test_moves_of_nothing_are_free(op):
-    net = Net()
+def test_moves_of_nothing_are_free(net, op):
     x = net.input(1, 64)
     arguments = {"Reshape": ([64],), "Squeeze": ([0],), "Unsqueeze": ([0],)}.get(op, ())
     assert times(net, net.Exp(getattr(net, op)(x, *arguments)))[op] == 0.0
@@ -140,8 +133,7 @@ def test_copies_cost_what_they_yield():
     assert times(net, net.Concat(net.weight(1, 9), net.weight(1, 9), axis=0)) == {"Concat": 0.0}
 
 
-def test_the_unknown_costs_nothing():
-    net = Net()
+def test_the_unknown_costs_nothing(net):
     x = net.input(2, 64)
     y = net.Hardmax(x)
     z = net.CumSum(y, net.constant(0, np.int64))
@@ -170,8 +162,7 @@ def test_every_pair_of_the_fusion_table_has_one_side():
     assert len({(a, b) for a, b, _ in pairs}) == len(pairs)
 
 
-def test_contractions_of_two_activations_take_what_their_bytes_take():
-    net = Net()
+def test_contractions_of_two_activations_take_what_their_bytes_take(net):
     a, b = net.input(4, 8, 512), net.input(4, 512, 1024)
     program = import_model(load_model(net.model(net.Exp(net.MatMul(a, b)))))
     known = node_times_us(program, TABLE)

@@ -18,8 +18,7 @@ from mirage_onnx.tune.ort_run import region_model
 from mirage_onnx.tune.outcome import Outcome
 
 
-def test_points():
-    net = Net()
+def test_points(net):
     names = [f"n{i}" for i in range(5)]
     program = import_model(load_model(net.model(net.Tanh(net.input(*names, 8)))))
     found = declared_sizes(program, {"n0": [1, 2, 3, 4, 5, 6, 7]})
@@ -35,7 +34,6 @@ def test_points():
 
 
 def two_layers():
-    """A norm that two linear layers read."""
     net = Net()
     x = net.rms(net.input("batch", 64))
     return net, net.MatMul(x, net.weight(64, 32)), net.MatMul(x, net.weight(64, 48))

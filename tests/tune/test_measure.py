@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-from small_models import Net
 
 from mirage_onnx import pipeline
 from mirage_onnx.emulator import run_kernel
@@ -24,8 +23,6 @@ MODELS = Path(__file__).resolve().parents[2] / "models"
 
 
 class EmulatedGpu:
-    """What ``measure`` needs of a ``Gpu``: an address is an index of an array of bytes."""
-
     def __init__(self):
         self.arrays = []
 
@@ -110,9 +107,8 @@ def check_region_model(loaded, region, data, oracle):
         assert np.linalg.norm(got - want) <= 1e-2 * np.linalg.norm(want)
 
 
-def test_parts_of_tensors():
+def test_parts_of_tensors(net):
     """A weight, an activation and a result are read and written in parts; memory is theirs."""
-    net = Net()
     x = net.rms(net.Slice(net.input(4, 3, 64), [1], [2], [1]))
     y = net.MatMul(x, net.weight(64, 96))
     halves = [net.Slice(y, [n], [n + 48], [2]) for n in (0, 48)]

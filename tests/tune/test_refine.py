@@ -22,7 +22,6 @@ REGION = PROGRAMS["lora_two_adapters"]()
 
 
 def candidate():
-    """Two tiled kernels, of which the second reads the weights."""
     graph = golden_graph("lora_two_adapters")
     tensors = {t.name: t for t in graph.tensors}
     best = [solve_tiled(k, tensors, REGION.extents, H200, keep=1)[0] for k in graph.kernels]

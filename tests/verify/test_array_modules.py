@@ -43,7 +43,6 @@ def module(request):
 
 
 def same(module, mine, theirs, tolerance):
-    """Equal: to rounding where other hardware computes."""
     assert isinstance(theirs, StrictArray if module is strict else module.ndarray)
     got = theirs.get()
     if module is strict or not tolerance:

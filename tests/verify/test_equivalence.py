@@ -13,9 +13,7 @@ from raw_programs import C, exp, graph_of, region_of, total
 from raw_programs import X as X2
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir import ops, term
-from mirage_onnx.ir.program import Constant
-from mirage_onnx.ir.text import parse_ugraph
+from mirage_onnx.ir import Constant, ops, parse_ugraph, term
 from mirage_onnx.verify.equivalence import Proof, check_terms, decide, verify
 from mirage_onnx.verify.field import P
 from mirage_onnx.verify.reduced import PRIMES
@@ -57,7 +55,6 @@ kernel k0 grid=a0 cluster=- loop=-
 
 
 def judge(value, *lines):
-    """Verify a row kernel of elementwise operations against ``value`` of ``i0``."""
     region = replace(golden("softmax_rows").region, terms=(value,))
     body = "\n".join(
         f"  %{i} = {line} : f32[{'' if line in SCALARS else 'a0,a1'}] post vector"

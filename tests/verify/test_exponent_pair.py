@@ -13,8 +13,6 @@ DRAWS = 3
 
 
 class Called(ExponentPair):
-    """``d("exp", x)`` for ``d.elementwise``."""
-
     __call__ = ExponentPair.elementwise
 
 

@@ -4,8 +4,7 @@ import pytest
 from golden_texts import PROGRAMS
 from raw_programs import C, X, Y, exp, to_term, top, total
 
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.verify.exponential_terms import MANY, TermsAlgebra, differences
 from mirage_onnx.verify.fold import fold_terms, fold_ugraph
 

@@ -13,8 +13,6 @@ DRAWS = 3
 
 
 class Called(FreeExponential):
-    """``d("exp", x)`` for ``d.elementwise``."""
-
     __call__ = FreeExponential.elementwise
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from plain_interpreter import interpret_plainly
 from random_ugraphs import random_program
 
-from mirage_onnx.ir.text import parse_ugraph, print_ugraph
-from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.ir import KernelParams, parse_ugraph, print_ugraph
 from mirage_onnx.verify.domain import Field, Float64, Rounded
 from mirage_onnx.verify.field import VOID
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
@@ -65,7 +64,6 @@ def fields(seed):
 
 
 def equal_to_rounding(want, got, tolerance=1e-9):
-    """Relative to the largest; NaN and infinities at the same places."""
     largest = np.abs(want[np.isfinite(want)]).max(initial=1e-30)
     np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * largest)
 

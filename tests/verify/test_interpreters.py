@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from goldens import region
 
-from mirage_onnx.ir import term
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Constant, Step, Tensor
+from mirage_onnx.ir import Constant, DType, Step, Tensor, term
 from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional

@@ -7,8 +7,7 @@ import pytest
 from goldens import GOLDENS, edited, golden
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.dtype import DType, round_to
-from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.ir import DType, KernelParams, round_to
 from mirage_onnx.verify import numeric
 from mirage_onnx.verify.numeric import (
     CASES,

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from goldens import GOLDENS, edited, golden, whole_region
-from small_models import Net
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
@@ -20,7 +19,6 @@ from mirage_onnx.verify.ranges import largest
 
 
 def gamma(region, value):
-    """The one scale per channel of a region, all ``value``."""
     scale = next(i for i in region.inputs if i.is_weight and len(i.axes) == 1)
     return {scale.tensor.name: np.full(region.extents[scale.axes[0]], value, np.float16)}
 
@@ -109,8 +107,7 @@ def test_the_maximum_of_plain_attention_is_needed():
         assert not maximum.droppable and maximum.reason.startswith("the maximum is needed")
 
 
-def test_soft_capped_logits_need_no_maximum():
-    net = Net()
+def test_soft_capped_logits_need_no_maximum(net):
     capped = net.Mul(net.Tanh(net.Mul(net.input(8, 64), 0.1)), 30.0)
     region = whole_region(net.model(net.Softmax(capped, axis=-1)))
     (maximum,) = softmax_maxima(RangeCheck(region))
@@ -118,17 +115,15 @@ def test_soft_capped_logits_need_no_maximum():
     assert maximum.logits.hi == pytest.approx(30)
 
 
-def test_an_overflow_that_the_region_has_is_no_fault():
+def test_an_overflow_that_the_region_has_is_no_fault(net):
     """x^2 in 16 bits overflows in the model itself: inputs are taken as small as it needs."""
-    net = Net()
     x = net.input(8, 64)
     region = whole_region(net.model(net.Mul(net.Mul(x, x), net.Mul(x, x))))
     check = RangeCheck(region)
     assert check.magnitude == 8.0
 
 
-def test_a_region_that_is_never_safe_is_no_measure():
-    net = Net()
+def test_a_region_that_is_never_safe_is_no_measure(net):
     x = net.input(8, 64)
     region = whole_region(net.model(net.Div(x, net.Sub(x, 1e-3))))
     assert RangeCheck(region).magnitude is None

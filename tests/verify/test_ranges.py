@@ -2,8 +2,7 @@
 
 import pytest
 
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.text import parse_ugraph
+from mirage_onnx.ir import DType, parse_ugraph
 from mirage_onnx.verify import intervals as iv
 from mirage_onnx.verify.intervals import Interval
 from mirage_onnx.verify.program_lines import ugraph_lines

@@ -9,8 +9,7 @@ from golden_texts import PROGRAMS
 from goldens import GOLDENS
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import Kernel, UGraph, part_axis, ugraph_extents
+from mirage_onnx.ir import Kernel, UGraph, parse_ugraph, part_axis, ugraph_extents
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
@@ -34,7 +33,6 @@ def steps(p, size):
 
 
 def first_pieces(kernel, p, extents, axis):
-    """Elements of every rank in the first block."""
     return rank_sizes(kernel, p, axis, block_sizes(kernel, p, axis, extents[axis])[0])
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from goldens import GOLDENS
-from small_models import Net, region_of
+from small_models import region_of
 
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.ugraph import KernelParams
@@ -45,8 +45,7 @@ def test_steps_have_their_values(given, rounded):
     assert_same(given.region, rounded=rounded)
 
 
-def test_joined_axes_dimensions_of_one_and_constants_with_exponents():
-    net = Net()
+def test_joined_axes_dimensions_of_one_and_constants_with_exponents(net):
     x = net.input(1, 4, 8, 32)
     y = net.Gelu(net.Transpose(net.Mul(x, 3.0), perm=[0, 2, 1, 3]))
     region = region_of(net.model(net.Sub(y, net.ReduceMean(y, [-1]))))
@@ -54,9 +53,8 @@ def test_joined_axes_dimensions_of_one_and_constants_with_exponents():
 
 
 @pytest.mark.parametrize("rounded", [False, True])
-def test_dimensions_split_joined_and_repeated(rounded):
+def test_dimensions_split_joined_and_repeated(net, rounded):
     """A contraction and a sum over two axes each, a sum of what is repeated."""
-    net = Net()
     heads = net.Transpose(net.input(4, 6, 8), perm=[1, 0, 2])
     y = net.MatMul(net.Reshape(heads, [6, 32]), net.weight(32, 12))
     y = net.Reshape(net.Add(y, net.weight(12)), [6, 3, 4])
@@ -78,8 +76,7 @@ def test_dimensions_split_joined_and_repeated(rounded):
     assert_same(region, rounded=rounded)
 
 
-def test_axes_of_steps_at_other_sizes():
-    net = Net()
+def test_axes_of_steps_at_other_sizes(net):
     y = net.Reshape(net.MatMul(net.input(2, 3, 32), net.weight(32, 64)), [2, 3, 4, 16])
     region = region_of(net.model(net.rms(y, net.weight(16))))
     axes = step_axes(region)
@@ -95,6 +92,5 @@ def test_axes_of_steps_at_other_sizes():
 
 
 def replace_extents(axes, region):
-    """Axes of steps that are not this region's: one of its axes is longer."""
     longer = {a: n * 7 for a, n in region.extents.items()}
     return StepAxes(replace(region, extents=longer), axes.named)

@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, Layout, Phase
+from mirage_onnx.ir import BlockOp, DType, Kernel, KernelParams, Layout, Phase
 from mirage_onnx.verify.tiles import Cut, Tiling, tiling
 
 
 def kernel(cut):
-    """One load of ``a``, cut as ``cut`` says; grid dimension 0 splits ``b``."""
     grid = () if cut.grid is None else ("b", "a")
     load = BlockOp(
         "load", (), ("a",), DType.F32, Phase.LOOP, Layout.SHARED, tensor="i0",
@@ -24,7 +22,6 @@ def kernel(cut):
 
 
 def pieces(cut, extent, tile, ranks, step):
-    """(rank, block) -> the elements of every iteration."""
     result = {}
     for block, rank in product(range(-(-extent // tile)), range(ranks)):
         elements = list(range(extent))[block * tile : (block + 1) * tile]

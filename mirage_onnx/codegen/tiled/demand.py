@@ -13,18 +13,18 @@ from mirage_onnx.codegen.tiled.assign import Assignment
 from mirage_onnx.codegen.tiled.forms import Form, Warps
 from mirage_onnx.codegen.tiled.shared import SharedTile
 from mirage_onnx.codegen.tiled.steps import Held, Step
-from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import KTensor, Phase
+from mirage_onnx.ir import DType, KTensor, Phase
 
-#: Registers of a lane beyond which a loaded tile is read where it is used, up to which a packed
-#: operand stays through the loop, and beyond which a computed value is made where it is used.
-MOST_FETCHED, MOST_RESIDENT, LEAST_IN_PLACE = 64, 64, 8
+#: Registers of a lane beyond which a loaded tile is read where it is used, and up to which a packed
+#: operand stays through the loop.
+MOST_FETCHED, MOST_RESIDENT = 64, 64
 
 
 @dataclass(slots=True)
 class Demand:
     """Steps in the making, in three runs.
 
+    ``held``: registers of a lane beyond which a computed value is made where it is used.
     ``made``: registers that there are, with the run that declares them. ``tiles``: shared tiles by
     name, ``homes`` and ``spilled``: the names of those of loads and of computed values.
     """
@@ -34,6 +34,7 @@ class Demand:
     warps: Warps
     extents: Mapping[str, int]
     tensors: Mapping[str, KTensor]
+    held: int
     before: list[Step] = field(default_factory=list)
     body: list[Step] = field(default_factory=list)
     after: list[Step] = field(default_factory=list)
@@ -97,7 +98,7 @@ class Demand:
             return index in self.homes or self.warps.registers(form) > MOST_FETCHED
         if not is_elementwise(op.op) or self.forms.get(index) != form:
             return False
-        if self.warps.registers(form) <= LEAST_IN_PLACE:
+        if self.warps.registers(form) <= self.held:
             return False
         some = False
         for a in op.args:

@@ -13,7 +13,7 @@ from mirage_onnx.codegen.tiled.pieces import STEP, Piece
 from mirage_onnx.codegen.tiled.shared import STORAGE, SharedTile
 from mirage_onnx.codegen.tiled.steps import Held, ThreadGraph
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import Layout
+from mirage_onnx.ir import DType, Layout
 
 #: Bytes of a tile that is too large for registers up to which it goes to shared memory instead.
 MOST_COPIED = 64 * 1024
@@ -87,7 +87,8 @@ class Lowering(Demand):
 
     def _load(self, index: int) -> None:
         op = self.assignment.kernel.ops[index]
-        if op.layout is not Layout.SHARED and not self._too_wide(index):
+        scattered = op.dtype is DType.BOOL  # a byte at a time, which no copy is faster at
+        if (op.layout is not Layout.SHARED or scattered) and not self._too_wide(index):
             return
         if op.dtype not in STORAGE:
             reason = f"{op.tensor}: shared memory holds no elements of type {op.dtype}"

@@ -23,7 +23,6 @@ def _assignment(c):
 
 
 def _cost(assignment, forms):
-    """Registers and moves, said once more."""
     plain, ops = Warps((), 1, assignment.even), assignment.kernel.ops
     total = sum(min(plain.registers(f), MOVE - 1) for f in forms.values())
     for i, form in forms.items():

@@ -37,7 +37,6 @@ def _hazards(graph):
 
 
 def _without(graph):
-    """The graph less one barrier."""
     for name in ("before", "body", "after"):
         steps = getattr(graph, name)
         for i, step in enumerate(steps):

@@ -10,8 +10,7 @@ from mirage_onnx.codegen.grid import Grid
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.pieces import GRID, RANK, STEP, Pieces
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.text import parse_ugraph
-from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.target import H200
 from mirage_onnx.verify.tiles import Tiling
 

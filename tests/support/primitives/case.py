@@ -43,7 +43,6 @@ class Case:
         return self.name
 
     def inputs(self):
-        """The same in every process."""
         return self.draw(np.random.default_rng(zlib.crc32(self.name.encode())))
 
     def tensors(self):
@@ -96,7 +95,6 @@ def case(
 
 
 def ulps_apart(got, want):
-    """Distance of f32 values in units of the last place; 0 for two NaN, 2**32 for one."""
     steps = []
     for x in (got, want):
         bits = np.ascontiguousarray(x).view(np.int32).astype(np.int64)

@@ -1,0 +1,30 @@
+"""Masks that causal attention implies: constants that no node makes and no file holds.
+
+A query sees the keys up to its own place, which the keys of the past precede. The name of a mask
+says all that it holds; the rewritten model stores those that its kernels read.
+"""
+
+import re
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from mirage_onnx.ir import DType, Tensor
+
+#: Most elements of a mask, a byte each: no kernel is fast that reads more.
+LARGEST = 1 << 20
+_NAME = re.compile(r"mirage\.causal\.(\d+)x(\d+)\+(\d+)")
+
+
+def causal_mask(queries: int, keys: int, past: int) -> Tensor:
+    """Whether query i sees key j: j <= i + past."""
+    return Tensor(f"mirage.causal.{queries}x{keys}+{past}", DType.BOOL, (queries, keys))
+
+
+def implied(name: str) -> TensorProto | None:
+    """What the mask of this name holds."""
+    if not (said := _NAME.fullmatch(name)):
+        return None
+    queries, keys, past = map(int, said.groups())
+    seen = np.arange(keys) <= np.arange(past, past + queries)[:, None]
+    return numpy_helper.from_array(seen, name)
