@@ -25,7 +25,7 @@ import numpy as np
 from cases import ROWS
 from chosen_kernels import chosen_kernels
 from facts import facts as cpu_facts
-from golden_kernels import NAMES, PROGRAMS, golden_graph, numbered
+from golden_kernels import NAMES, PROGRAMS, golden_graph, numbered, usual_weights
 from naive_choices import NAIVE, barriers, held, moves
 from protocol import facts, print_table, statistics, streaming_limit, write_text
 from run import size_of
@@ -54,7 +54,7 @@ SUBJECTS = (
 ALL, ONE_STAGE = "all as they are", "copies: not ahead (one stage)"
 VARIANTS = (ALL, *NAIVE, ONE_STAGE)
 FIGURES = ("barriers", "moves", "smem_bytes", "registers", "spilled")
-SAMPLES, POINTS, SEARCH_S = 9, 6, 40.0
+SAMPLES, POINTS, SEARCH_S = 9, 16, 40.0
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _timed(
     gpu,
 ):
     """Times of the variants, into their rows; what was wrong."""
-    data, oracle = draw(region, {}, np.random.default_rng(0))
+    data, oracle = draw(region, usual_weights(region), np.random.default_rng(0))
     size = sum(x.nbytes for x in data.values())
     failed = []
     with gpu.scope():

@@ -112,7 +112,7 @@ def _sessions(arms, choices, gpu, source, case, predicted):
 
     def measured():
         budget = arms.seconds_left / 2
-        found = mirage_onnx.optimize(source, ours, target="local", workers=1, budget_s=budget)
+        found = mirage_onnx.optimize(source, ours, target="local", budget_s=budget)
         choices["measured"] = summary(found.report, ours)
 
     arms.run("optimize --target local", measured)

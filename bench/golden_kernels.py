@@ -35,7 +35,8 @@ from mirage_onnx.superopt.thread import Family, assign_layouts
 from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare
 
-SAMPLES = 9
+#: Sets of numbers that are compiled for each that is timed: the model does not know what spills.
+SAMPLES, TRIED = 9, 4
 
 
 def numbered(graph, region, target, most):
@@ -57,12 +58,25 @@ def numbered(graph, region, target, most):
     return sorted(sets, key=lambda s: s[0])[:most]
 
 
+def usual_weights(region):
+    """Weights as training begins with them: products with them are of the size of what they read.
+
+    With weights of N(0, 1) a whole MLP overflows fp16, and a softmax sees scores of 1000.
+    """
+    rng, found = np.random.default_rng(1), {}
+    for i in region.inputs:
+        shape = region.shape(i.source)
+        if i.is_weight and i.dtype.is_float and len(shape) > 1:
+            found[i.source.name] = rng.standard_normal(shape) / np.sqrt(max(shape))
+    return found
+
+
 def measure(name, region, graph, options):
     """One program."""
     gpu, target = options.gpu, options.gpu.target
     result = {"program": name, "points": [], "refused": []}
     emitted = []
-    for predicted, params in numbered(graph, region, target, options.points):
+    for predicted, params in numbered(graph, region, target, TRIED * options.points):
         candidate = Candidate(graph, params, predicted)
         try:
             emitted.append((candidate, emit_candidate(candidate, region.extents, target, "g")))
@@ -77,12 +91,12 @@ def measure(name, region, graph, options):
         good = tuple(c for c in cubins if isinstance(c, Cubin))
         if len(good) < len(cubins):
             result["refused"] += [str(c) for c in cubins if not isinstance(c, Cubin)][:1]
-        else:
+        elif len(compiled) < options.points:
             compiled.append(Compiled(candidate, sources, good))
     if not compiled:
         return result
     try:
-        data, oracle = draw(region, {}, np.random.default_rng(0))
+        data, oracle = draw(region, usual_weights(region), np.random.default_rng(0))
     except RejectionError as error:
         result["refused"].append(f"{error.rejection.code}: {error.rejection.reason}")
         return result

@@ -44,8 +44,8 @@ from mirage_onnx.verify.weights import ModelWeights, sample_weights
 
 #: Fewer regions than this are searched here: starting a worker takes longer.
 MIN_REGIONS = 8
-#: Models beyond this size are not sent to workers.
-MAX_MODEL_BYTES = 1 << 30
+#: Every worker has the model (not its external data); what all copies may take.
+MAX_COPIED_BYTES = 1 << 33
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +142,9 @@ def search_all(
         end = min(setting.deadline, 2 * time.monotonic() - start)
         return lambda: end - time.monotonic()
 
-    count = min(workers or os.cpu_count() or 1, len(regions))
-    if count <= 1 or len(regions) < MIN_REGIONS or loaded.proto.ByteSize() > MAX_MODEL_BYTES:
+    copies = MAX_COPIED_BYTES // max(1, loaded.proto.ByteSize())
+    count = min(workers or os.cpu_count() or 1, len(regions), copies)
+    if count <= 1 or len(regions) < MIN_REGIONS:
 
         def alone(job: Job) -> Answer:
             scope = Scope.of(setting.target, setting.bound, job.region)
@@ -156,7 +157,8 @@ def search_all(
         for i in shared.unlearned:
             shared.learn(i, here, seconds_left())
         return
-    header = (loaded.proto.SerializeToString(), loaded.base_dir, setting.target, setting.bound)
+    model = loaded.path or loaded.proto.SerializeToString()
+    header = (model, loaded.base_dir, setting.target, setting.bound)
     started: list[WorkerProcess] = []
     local = threading.local()
 
@@ -218,10 +220,9 @@ def _ask(worker: WorkerProcess, hooks: Hooks, weights: ModelWeights, job: Job) -
 def _serve() -> None:
     """The worker: header, then job -> answer, until stdin ends."""
     requests, answers = worker_streams()
-    data, base_dir, target, bound = pickle.load(requests)
-    proto = onnx.ModelProto()
-    proto.ParseFromString(data)
-    loaded = load_model(proto, base_dir)
+    model, base_dir, target, bound = pickle.load(requests)
+    named = isinstance(model, Path)
+    loaded = load_model(model if named else onnx.ModelProto.FromString(model), base_dir)
     parent = Parent(requests, answers)
     hooks = Hooks(parent, parent.stop, parent.emit)
     weights = ModelWeights(loaded, lambda name, shape: parent.tell("measure", name, shape))

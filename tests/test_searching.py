@@ -32,7 +32,7 @@ def summary(result):
     return (texts, r.states, r.built, r.verified, r.stop, r.pruned, r.refused)
 
 
-def run(count, workers, structures=None):
+def run(count, workers, structures=None, model=LOADED):
     setting = Setting(H200, Bound(), time.monotonic() + 300, structures=structures)
     order = []
     found = []
@@ -41,7 +41,7 @@ def run(count, workers, structures=None):
         order.append(i)
         found.append(result)
 
-    search_all(LOADED, regions(count), setting, workers=workers, done=done)
+    search_all(model, regions(count), setting, workers=workers, done=done)
     assert order == list(range(count))
     return [summary(r) for r in found]
 
@@ -49,6 +49,7 @@ def run(count, workers, structures=None):
 def test_any_number_of_workers_gives_the_same():
     serial = run(10, 1)
     assert serial == run(10, 2)
+    assert serial == run(10, 2, model=replace(LOADED, path=None))
     assert any(texts for texts, *_ in serial)
 
 
