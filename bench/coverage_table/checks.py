@@ -103,18 +103,22 @@ def _compared(before, after, draws, **how):
     arguments = open_session(before, How("cpu", ep="none")).get_inputs()
     if not _is_masked(arguments):
         return compare_models(before, after, draws=draws, int_limits=INT_LIMITS, **how)
-    found, kinds = None, []
+    found, kinds, passed_over = None, [], []
     for kind, feeds in _draw(arguments, draws):
         one = compare_models(before, after, inputs=feeds, **how)
         alone = one.regions and not one.first_divergence
         if not one.passed and alone and _is_ill_conditioned(before, feeds):
+            passed_over.append(kind)
             continue
         kinds.append(kind)
         if found is None or not one.passed or (one.needed_rtol or 0) > (found.needed_rtol or 0):
             found = one
         if not found.passed:
             break
-    return replace(found, inputs=tuple(kinds))
+    note = (
+        f"passed over, too sharp for fp16: {', '.join(passed_over)}" if passed_over else found.note
+    )
+    return replace(found, inputs=tuple(kinds), note=note)
 
 
 def _is_masked(arguments):
@@ -146,7 +150,9 @@ def _emulated(found):
     ran = sum(node.path == "emulated" for node in found.nodes)
     if not ran:
         return Check("none", note=found.note)
-    note = f"{ran} of {len(found.nodes)} custom nodes ran"
+    note = f"{ran} of {len(found.nodes)} custom nodes ran" + (
+        f"; {found.note}" if found.note else ""
+    )
     if not found.passed:
         wrong = [o for o in (*found.outputs, *(r.output for r in found.regions)) if not o.passed]
         note += f"; {wrong[0].name}: {wrong[0].reason or wrong[0].needed_rtol} ({wrong[0].worst})"

@@ -7,7 +7,6 @@ What ONNX Runtime makes of a node depends on who reads its result, and so do the
   result is never rounded to fp16 (``IsIsolatedFp16NodeOnCpu`` in its insert_cast_transformer.cc).
 - A MatMul and the Add behind it become one Gemm where that Add is the only reader, between two
   Reshapes, which it has in fp16.
-- A Transpose moves behind its only reader.
 
 A copy of the node in a body has only the readers in that body. It gets one more, a Flatten (in
 fp16) or a Size (in fp32 only), which nobody reads: neither takes any time.
@@ -69,10 +68,12 @@ class Readers:
             own = [r for r in readers if r is not None and r.output[0] in made]
             if len(own) == len(readers) or (len(readers) == 1 and value in outputs):
                 continue
+            if _is(node, "Transpose"):
+                continue  # onnxruntime moves it by rules of its own, which one more reader disturbs
             fused = _is(node, "MatMul") and [r.op_type for r in own] == ["Add"]
             if value in made and self._is_rounded_elsewhere(node, readers, own):
                 found.append((value, "Flatten"))
-            elif own and (fused or _is(node, "Transpose")):
+            elif fused:
                 found.append((value, "Size"))
         return tuple(found)
 
@@ -84,7 +85,7 @@ class Readers:
     ) -> bool:
         """Whether the result is rounded in the graph, but would not be for ``own`` alone."""
         inside = max(map(_takes_half, own), default=0)
-        before = max(2 if r is None or _begins_in_half(r) else _takes_half(r) for r in readers)
+        before = max(_is_read(r) for r in readers)
         depends = inside or _takes_half(node) or _is(node, "Add")
         return node.output[0] in self.half and bool(depends) and inside < before
 
@@ -113,6 +114,12 @@ def _takes_half(node: onnx.NodeProto) -> int:
     return 2 if node.op_type in known else 0
 
 
-def _begins_in_half(node: onnx.NodeProto) -> bool:
-    """A function that begins with an Identity; in a model with functions, that is gone."""
-    return node.op_type == "FastGelu" and len(node.input) == 1
+def _is_read(node: onnx.NodeProto | None) -> int:
+    """``_takes_half`` in the whole graph: its outputs are fp16, and a Transpose moves on."""
+    if node is None:
+        return 2
+    if _is(node, "Transpose"):
+        return 0
+    # This function begins with an Identity, which is gone in a model that has functions.
+    begins = node.op_type == "FastGelu" and len(node.input) == 1
+    return 2 if begins else _takes_half(node)

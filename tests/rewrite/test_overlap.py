@@ -100,6 +100,21 @@ def test_a_region_yields_what_another_recomputes(toy, x):
     assert sorted(operators(result)) == ["MuGraph_0", "MuGraph_1", "Neg"]
 
 
+def test_a_region_whose_only_reader_is_replaced_last(toy, x):
+    """Others have recomputed all that reads it before; it stays for the one that is to come."""
+    model = toy.build()
+    model.graph.output.append(typed("l0_div", TensorProto.FLOAT16, None))
+    names = [f"l0_{s}" for s in SHARED]
+    regions = [
+        Replacement(tuple(names[:3]), ("h0",), (), ("l0_add",), False, 0),
+        Replacement(tuple(names[:5]), ("h0",), (), ("l0_div",), False, 1),
+        Replacement((*names[3:], "l0_linear"), ("l0_add", "h0", "l0_gamma", "l0_w"), (), ("h1",),
+                    False, 2),
+    ]  # fmt: skip
+    result = toy.rewritten(model, x(), regions)
+    assert sorted(operators(result)) == ["MuGraph_0", "MuGraph_1", "MuGraph_2"]
+
+
 def test_an_output_is_yielded_once(toy):
     regions = [toy.region(0), replace(toy.region(0), plan=1)]
     with refused("INTERNAL", "'h1' would be the output of two regions"):
