@@ -118,8 +118,7 @@ NAIVE = {
     "smem reuse: none": _set(kernel, "plan_memory", one_behind_another),
     "barriers: at every shared step": _set(kernel, "arranged", barriers_everywhere),
     "operands: packed in the loop": _set(demand, "MOST_RESIDENT", 0),
-    "values in place: none": _set(kernel, "HELD", (1 << 30,)),
-    "values in place: all": _set(kernel, "HELD", (8,)),
+    "values in place: all of many": _set(kernel, "HELD", (8,)),
 }
 
 

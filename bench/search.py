@@ -1,7 +1,7 @@
 """Times and states of the search against its bound, and with each of its prunings off in turn.
 
     python bench/search.py [--programs NAME ...] [--without NAME ...] [--all] [--bounds 3-9]
-                           [--cut 300] [--jobs 1] [--resume] [--out search.json.xz]
+                           [--cut 300] [--jobs 1] [--workers 1] [--resume] [--out search.json.xz]
     python bench/search.py --show [--out search.json.xz]
 
 Searches the programs of tests/support/search_programs.py in the space of all block graphs, each at
@@ -58,6 +58,7 @@ def record(arguments, curves):
         **facts(("numpy", "onnx")),
         "cut_s": arguments.cut,
         "jobs": arguments.jobs,
+        "workers": arguments.workers,
         "bounds": list(arguments.bounds),
         "generator": generator_digest(),
         "default_bound": asdict(default_bound(ALL)),
@@ -90,8 +91,9 @@ def known(arguments):
     except (OSError, lzma.LZMAError):
         return {}, False
     curves = [Curve.from_json(c, found["reasons"]) for c in found["curves"]]
-    own = arguments.cut, list(arguments.bounds), generator_digest()
-    same = own == (found["cut_s"], found["bounds"], found.get("generator"))
+    own = arguments.cut, list(arguments.bounds), arguments.workers, generator_digest()
+    names = ("cut_s", "bounds", "workers", "generator")
+    same = own == tuple(map(found.get, names))
     return {(c.program, c.off): c for c in curves}, same
 
 
@@ -107,6 +109,7 @@ def parse():
     parser.add_argument("--bounds", type=bounds_from, default=(3, 4, 5, 6, 7, 8, 9))
     parser.add_argument("--cut", type=float, default=300.0, metavar="SECONDS")
     parser.add_argument("--jobs", type=int, default=1, help="searches at once")
+    parser.add_argument("--workers", type=int, default=1, help="processes of each search")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "search.json.xz")
     parser.add_argument("--resume", action="store_true", help="run what OUT lacks")
     parser.add_argument("--show", action="store_true", help="print OUT, run nothing")
@@ -136,7 +139,8 @@ def main():
     seconds = {w: sum(o.seconds for _, o in c.outcomes) for w, c in before.items()}
     left = sorted(set(wanted) - set(done), key=lambda w: (-seconds.get(w, arguments.cut), w))
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        running = [pool.submit(measure, *w, arguments.bounds, arguments.cut) for w in left]
+        limits = arguments.bounds, arguments.cut, arguments.workers
+        running = [pool.submit(measure, *w, *limits) for w in left]
         for future in as_completed(running):
             curve = future.result()
             done[curve.program, curve.off] = curve
@@ -144,7 +148,7 @@ def main():
             print(
                 f"{curve.program} {f'without {curve.off} ' if curve.off else ''}up to {last}: "
                 f"{outcome.stop}, {outcome.states} states, {outcome.cpu_s} s, "
-                f"{outcome.best_us} us",
+                f"{outcome.best_us} us after {outcome.best_s} s",
                 flush=True,
             )
             curves = [done[w] for w in wanted if w in done]

@@ -17,10 +17,13 @@ def keys(layers):
 
 
 def test_more_layers_have_the_same_regions():
-    """From three layers on: the first and the last one are special, and regions span two."""
+    """From three layers on: the first and the last one are special, and regions span two.
+
+    A single layer has both ends in a few regions.
+    """
     three = keys(3)
     assert keys(4) == three
-    assert keys(1) < three
+    assert len(keys(1) - three) <= 4
 
 
 @pytest.mark.slow

@@ -39,7 +39,9 @@ def test_operator_with_masks(causal, kind, rng):
     values = feeds(model, rng)
     seen = rng.random((9, 24)) < 0.5
     seen[3] = False
-    values[model.graph.input[3].name] = seen if kind is bool else np.where(seen, 0, -np.inf).astype(kind)
+    values[model.graph.input[3].name] = (
+        seen if kind is bool else np.where(seen, 0, -np.inf).astype(kind)
+    )
     (want,) = check_kernels(model, result, values)
     assert not want[:, :, 3].any()
 

@@ -14,7 +14,7 @@ GRACE_S = 60.0
 #: Columns of a row in the JSON.
 COLUMNS = (
     "operators", "cpu_s", "seconds", "states", "units", "built", "verified", "stop", "best_us",
-    "kernels",
+    "kernels", "best_s",
 )  # fmt: skip
 
 
@@ -65,7 +65,8 @@ class Curve:
     @classmethod
     def from_json(cls, data, reasons):
         """What ``to_json`` made; the e-graph and the prunes only of the last outcome."""
-        rows = [dict(zip(COLUMNS, row, strict=True)) for row in data["rows"]]
+        # Rows of older records are shorter.
+        rows = [dict(zip(COLUMNS, row, strict=False)) for row in data["rows"]]
         outcomes = [(row.pop("operators"), Outcome(**row)) for row in rows]
         bound, last = outcomes[-1]
         pruned = {} if data["same_beyond"] else {BOUND_REASON: 0}
@@ -74,14 +75,14 @@ class Curve:
         return cls(data["program"], data["off"], tuple(outcomes))
 
 
-def measure(program, off, bounds, cut_s):
+def measure(program, off, bounds, cut_s, workers=1):
     """Run the searches until one is cut off or a bound leaves nothing out."""
-    return Curve(program, off, tuple(_outcomes(program, off, bounds, cut_s)))
+    return Curve(program, off, tuple(_outcomes(program, off, bounds, cut_s, workers)))
 
 
-def _outcomes(program, off, bounds, cut_s):
+def _outcomes(program, off, bounds, cut_s, workers):
     for operators in bounds:
-        outcome = in_process(Point(program, operators, off, cut_s))
+        outcome = in_process(Point(program, operators, off, cut_s, workers))
         yield operators, outcome
         if outcome.is_final or not outcome.is_whole:
             return

@@ -28,12 +28,16 @@ BOUND_REASON = "more contractions, reductions and accumulators than the bound"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """``off``: the pruning that is turned off, "" for none. ``cut_s``: wall-clock limit."""
+    """``off``: the pruning that is turned off, "" for none. ``cut_s``: wall-clock limit.
+
+    ``workers``: processes of the search.
+    """
 
     program: str
     operators: int
     off: str
     cut_s: float
+    workers: int = 1
 
     @classmethod
     def from_text(cls, text):
@@ -48,8 +52,8 @@ class Outcome:
     """What a search did.
 
     ``cpu_s`` is of the process alone. ``stop``: that of the report, or CUT where the time ran out,
-    MEMORY, or why the process ended. ``best_us`` is predicted. ``egraph``: its classes, its nodes,
-    and why saturation ended.
+    MEMORY, or why the process ended. ``best_us`` is predicted; ``best_s``: when that program was
+    proven. ``egraph``: its classes, its nodes, and why saturation ended.
     """
 
     cpu_s: float
@@ -63,6 +67,7 @@ class Outcome:
     kernels: int | None = None
     pruned: Mapping[str, int] | None = None
     egraph: tuple[int, int, str] | None = None
+    best_s: float | None = None
 
     @classmethod
     def ended(cls, stop, seconds):
@@ -104,11 +109,18 @@ def run(point):
     bound = bound_of(point)
     without = PRUNINGS[point.off].off() if point.off else nullcontext()
     wall, cpu = time.monotonic(), time.process_time()
+    proven_s = {}
+
+    def timed(region, graph, params):
+        verdict = prove(region, graph, params)
+        proven_s[graph] = time.monotonic() - wall
+        return verdict
+
     try:
         with without:
             result = search(
-                region, H200, prove, bound=bound, space=ALL, budget_s=point.cut_s,
-                hooks=Hooks(store=count),
+                region, H200, timed, bound=bound, space=ALL, budget_s=point.cut_s,
+                hooks=Hooks(store=count), workers=point.workers,
             )  # fmt: skip
     except MemoryError:
         return Outcome.ended("MEMORY", round(time.monotonic() - wall, 2))
@@ -128,4 +140,5 @@ def run(point):
         kernels=None if best is None else len(best.ugraph.kernels),
         pruned={reason: n for reason, n in report.pruned if n},
         egraph=(len(units.graph), units.graph.size, str(units.saturation)),
+        best_s=None if best is None else round(proven_s[best.ugraph], 2),
     )

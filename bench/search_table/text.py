@@ -7,7 +7,7 @@ NAME, CELL = 28, 11
 LEGEND = """\
 Columns: the bound on contractions, reductions and accumulators of one kernel.
 us: predicted time of the best program, states: prefixes of derivations, built:
-kernels, s: CPU seconds of one process.
+kernels, s: CPU seconds of one process, best: seconds until the best was proven.
 =    the same search as at the bound before, which left nothing out
 CUT  the time ran out; what was found by then. MEMORY: the memory did
 -    not run: a smaller bound was cut
@@ -52,6 +52,10 @@ def _us(o):
     return "none" if o.best_us is None else f"{o.best_us:.2f}"
 
 
+def _best(o):
+    return "none" if o.best_s is None else f"{o.best_s:.1f}"
+
+
 def _states(o):
     return str(o.states)
 
@@ -70,6 +74,8 @@ def _against_the_bound(curves, bounds):
         yield _line(c.program, "us", c, bounds, _us)
         yield _line("", "states", c, bounds, _states)
         yield _line("", "s", c, bounds, _seconds)
+        if any(o.best_s is not None for _, o in c.outcomes):
+            yield _line("", "best", c, bounds, _best)
     yield ""
 
 

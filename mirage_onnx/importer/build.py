@@ -63,7 +63,7 @@ def _lower(context: Context, functions: frozenset[tuple[str, str]]) -> Node:
     """
     try:
         return lower_node(context, functions)
-    except (RuntimeError, TypeError, ValueError) as error:
+    except (LookupError, RuntimeError, TypeError, ValueError) as error:
         node = context.node
         said = next(iter(str(error).splitlines()), "")
         reason = f"{node.op_type}: its attributes or shapes do not fit: {said}"

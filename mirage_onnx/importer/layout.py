@@ -27,13 +27,17 @@ def reshape(c: Context) -> None:
 
 
 def gather_nd(c: Context) -> None:
-    """A reshape where the indices name every element once, in order: how exporters slice a mask."""
+    """A reshape where the indices name every element once, in order: how exporters slice a mask.
+
+    What a run picks (the weights of a token's experts) is none: a kernel would have to read through
+    the indices, and a view (``ir/view.py``) begins where a number says.
+    """
     x, target = shape_of(c.tensor(0)), c.output()
     if not target.is_static or any(map(c.symbols.is_symbolic, x)):
         raise c.reject("what it picks shows only a run", "DYNAMIC_DIM")
+    indices = c.array(1, "the indices")
     if c.attribute("batch_dims", 0) or c.tensor(1).shape != (*shape_of(target), len(x)):
         raise c.reject("picks parts of a tensor")
-    indices = c.array(1, "the indices")
     places = np.where(indices < 0, indices + np.array(x), indices).reshape(-1, len(x))
     inside = ((places >= 0) & (places < np.array(x))).all()
     if not (

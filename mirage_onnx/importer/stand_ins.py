@@ -29,9 +29,14 @@ def stand_ins(domain: str, node: NodeProto) -> list[NodeProto] | None:
         outputs = [node.output[k] for k in like if k < len(node.output) and node.output[k]]
         return [helper.make_node("Identity", node.input[:1], [o]) for o in outputs]
     rule = _RULES.get(node.op_type) if domain == MICROSOFT else None
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    if rule is None or not (node.output and node.output[0]):
+        return None
     inputs = [*node.input, *[""] * (8 - len(node.input))]
-    return rule(_Nodes(node.output[0]), given, inputs, node.output) if rule else None
+    try:
+        given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        return rule(_Nodes(node.output[0]), given, inputs, list(node.output))
+    except (LookupError, TypeError, ValueError):  # attributes that are missing, or of another type
+        return None
 
 
 class _Nodes(list[NodeProto]):

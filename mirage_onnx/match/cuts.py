@@ -224,10 +224,12 @@ def find_candidates(
     cuts, maker = _cuts(graph, bounds), RegionMaker(program, sizes)
     candidates: dict[tuple[frozenset[str], frozenset[str]], Candidate] = {}
     failures: dict[str, Rejection] = {}
+    leaves = {x for options in cuts.values() for cut in options for x in cut.leaves}
     for tensor, options in cuts.items():
         if not graph.is_natural(tensor):
             continue
-        only_viewed = graph.is_only_viewed(tensor)
+        # Unless what reads it has the views inside.
+        only_viewed = graph.is_only_viewed(tensor) and tensor not in leaves
         for cut in options:
             for outputs in _variants(graph, tensor, cut, bounds):
                 key = (cut.nodes, outputs)

@@ -32,7 +32,7 @@ class RegionMaker:
         self._numbers: dict[Form, int] = {}
         self._nodes = {n.name: n for n in program.nodes}
         self._parts: dict[str, _Part] = {}
-        self._made: dict[Form, tuple[Region, dict[str, int]]] = {}
+        self._made: dict[Form, tuple[Region, dict[str, int], list[int | None]]] = {}
 
     def make(
         self, nodes: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]
@@ -49,13 +49,18 @@ class RegionMaker:
             form += [part.number, *(place.setdefault(x, len(place)) for x in part.names)]
         ends = ([place.get(x, x) for x in group] for group in (inputs, outputs))
         key = (*form, *map(tuple, ends))
+        own = [s for n in nodes for s in self._nodes[n].steps]
         if key not in self._made:
             region = make_region(self._program, nodes, inputs, outputs, self._sizes)
-            self._made[key] = region, self._numbered(nodes, region.steps)
+            at = {s: i for i, s in enumerate(own)}
+            kept = [at.get(s) for s in region.steps]
+            self._made[key] = region, self._numbered(nodes, region.steps), kept
             return region
-        own = [s for n in nodes for s in self._nodes[n].steps]
-        steps = tuple(viewed(self._program, own, inputs, outputs).steps)
-        return self._copy(*self._made[key], nodes, steps)
+        first, place, kept = self._made[key]
+        if None in kept:  # steps of parts of tensors, whose names are new
+            own = viewed(self._program, own, inputs, outputs).steps
+            kept = list(range(len(own)))
+        return self._copy(first, place, nodes, tuple(own[i] for i in kept if i is not None))
 
     def _numbered(self, nodes: tuple[str, ...], steps: tuple[Step, ...]) -> dict[str, int]:
         """The numbers of a region's tensors and of those of the model: its form decides them."""

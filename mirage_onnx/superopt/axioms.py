@@ -239,9 +239,9 @@ AXIOMS: tuple[Axiom, ...] = (
     ),
     Axiom(
         "part-shift",
-        "sum[k](y * exp(s-m))",
-        "sum[k](y * exp(s-rmax[k](s))) * exp(rmax[k](s)-m)",
-        "m = max(rmax[k](s), ...)",
+        "sum[k](y * exp(s-max(rmax[k](s),p)))",
+        "sum[k](y * exp(s-rmax[k](s))) * exp(rmax[k](s)-max(rmax[k](s),p))",
+        "k not in p",
         shift.part_shift,
         _SHIFTED,
     ),

@@ -80,7 +80,7 @@ def unit_result(record: UnitRecord) -> UnitResult:
                 b.reads,
                 frozenset(b.exponentials),
                 b.rounded,
-            )  # fmt: skip
+            )
             for b in record.built
         ),
         Counts(pruned=Counter(dict(record.pruned))),

@@ -7,12 +7,16 @@ in the order of their cost and the walk ends when nothing cheaper can follow.
 
 A unit on the frontier is needed unless the walk ends before it gets there, so each is offered to
 whoever can begin it ahead of time; that decides nothing about the walk itself.
+
+The floors of a plan that is far from whole are low, so where there are many a walk may come to none
+for long. After ``PATIENCE`` units a second one, which goes on with the plan of the most kernels,
+yields a few plans: a search that ends early has those.
 """
 
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, islice
 from math import inf
 
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Save, UGraph
@@ -26,7 +30,8 @@ from mirage_onnx.superopt.units import Built, Units
 Run = Callable[[tuple[int, ...], tuple[int, ...]], tuple[Built, ...]]
 #: Told a floor of the plan that needs a job, and the job.
 Offer = Callable[[float, Job], None]
-Push = Callable[[float, "_Open"], None]
+#: Units that are run before plans come before their turn, and how many of them at most.
+PATIENCE, HASTY = 96, 16
 ROLES = ("input", "weight", "temp", "output")
 
 
@@ -53,45 +58,77 @@ class _Open:
     reads: tuple[int, ...] | None = None
 
 
+class _Walk:
+    """A frontier of plans: the cheapest first, or where it is ``hasty`` the most kernels first."""
+
+    def __init__(self, offer: Callable[[float, _Open], None] | None, *, hasty: bool) -> None:
+        self._offer, self._hasty = offer, hasty
+        self.heap: list[tuple[int, float, int, _Open]] = []
+        self._pushed = 0
+        #: What the kernels of a group read, of those groups and reads that have kernels.
+        self.opened: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+
+    def push(self, floor_us: float, node: _Open) -> None:
+        if self._offer and node.group:
+            self._offer(floor_us, node)
+        left = -len(node.plan.kernels) if self._hasty else 0
+        heapq.heappush(self.heap, (left, floor_us, self._pushed, node))
+        self._pushed += 1
+
+
 class Plans:
-    """The plans of the units of one search."""
+    """The plans of the units of one search. ``found``: one was verified."""
 
     def __init__(self, units: Units, run: Run, counts: Counts, offer: Offer | None = None) -> None:
         self.units, self.run, self.counts, self._offer = units, run, counts, offer
         # One kernel does not compute outputs over different axes, parts of a concatenation.
         kinds = {units.graph.axes(c) for c in units.outputs}
         self._most = units.bound.kernels + len(kinds) - 1
-        #: What the kernels of a group read, of those groups and reads that have kernels.
-        self._opened: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+        self._ran, self.found = 0, False
 
-    def cheapest_first(self) -> Iterator[Plan]:
-        """All plans within the bound of kernels, in the order of their cost."""
+    def cheapest_first(self) -> Iterator[tuple[Plan, bool]]:
+        """All plans within the bound of kernels, in the order of their cost.
+
+        The second: whether it comes before its turn; such a plan comes again.
+        """
         start = frozenset(self.units.outputs)
         if start & set(self.units.inputs):
             self.counts.prune("an output that is a copy of an input")
             return
-        heap: list[tuple[float, int, _Open]] = []
-        pushed = 0
+        offer = self._offer_jobs if self._offer else None
+        waiting = True
+        for plan in self._walk(_Walk(offer, hasty=False), start):
+            if plan is not None:
+                waiting = False
+                yield plan, False
+            elif waiting and self._ran >= PATIENCE:
+                waiting = False
+                early = filter(None, self._walk(_Walk(None, hasty=True), start))
+                for plan in islice(early, HASTY):
+                    yield plan, True
+                    if self.found:
+                        break
 
-        def push(floor_us: float, node: _Open) -> None:
-            nonlocal pushed
-            if self._offer and node.group:
-                for job in self._jobs(node):
-                    self._offer(floor_us, job)
-            heapq.heappush(heap, (floor_us, pushed, node))
-            pushed += 1
-
-        push(0.0, _Open(Plan(0.0), start))
-        while heap:
-            _, _, node = heapq.heappop(heap)
+    def _walk(self, walk: _Walk, start: frozenset[int]) -> Iterator[Plan | None]:
+        """The plans, and None after every other step."""
+        walk.push(0.0, _Open(Plan(0.0), start))
+        while walk.heap:
+            *_, node = heapq.heappop(walk.heap)
             if not node.missing:
                 yield node.plan
-            elif not node.group:
-                self._open_groups(node, push)
+                continue
+            if not node.group:
+                self._open_groups(node, walk)
             elif node.reads is None:
-                self._open_reads(node, push)
+                self._open_reads(node, walk)
             else:
-                self._open_kernels(node, push)
+                self._open_kernels(node, walk)
+            yield None
+
+    def _offer_jobs(self, floor_us: float, node: _Open) -> None:
+        assert self._offer is not None
+        for job in self._jobs(node):
+            self._offer(floor_us, job)
 
     def _jobs(self, node: _Open) -> tuple[Job, ...]:
         """What the walk needs when it comes to a node with a group."""
@@ -99,7 +136,7 @@ class Plans:
             return ((node.group, node.reads),)
         return self.units.jobs(node.group, self._depth(node))
 
-    def _open_groups(self, node: _Open, push: Push) -> None:
+    def _open_groups(self, node: _Open, walk: _Walk) -> None:
         if len(node.plan.kernels) == self._most:
             self.counts.prune("more kernels than the bound")
             return
@@ -107,12 +144,12 @@ class Plans:
         for group in self._groups(node.missing):
             rest = node.missing - set(group)
             least = floor_us(frozenset(group)) + floor_us(rest)
-            push(node.plan.cost_us + slack * least, _Open(node.plan, node.missing, group))
+            walk.push(node.plan.cost_us + slack * least, _Open(node.plan, node.missing, group))
 
-    def _open_reads(self, node: _Open, push: Push) -> None:
+    def _open_reads(self, node: _Open, walk: _Walk) -> None:
         made = {c for g, _ in node.plan.kernels for c in g} | set(node.group)
         slack = self.units.bound.slack
-        if node.depth and self._has_enough(node.group):
+        if node.depth and self._has_enough(node.group, walk):
             return
         depth = self._depth(node)
         outline = self.units.outline(node.group, depth)
@@ -120,7 +157,7 @@ class Plans:
         # What reads nothing has the least floor.
         if depth is not None and outline.beyond_us < inf and not is_last:
             deeper = replace(node, depth=depth + 1)
-            push(node.plan.cost_us + slack * outline.beyond_us, deeper)
+            walk.push(node.plan.cost_us + slack * outline.beyond_us, deeper)
         for reads in outline.derivations:
             if made & set(reads):
                 self.counts.prune("a value that is needed before it is made")
@@ -131,29 +168,30 @@ class Plans:
                 continue
             least = outline.floor_us[reads] + self.units.floors.rest_us(rest)
             opened = replace(node, reads=reads)
-            push(node.plan.cost_us + slack * least, opened)
+            walk.push(node.plan.cost_us + slack * least, opened)
 
     def _depth(self, node: _Open) -> int | None:
         """How deep the outline is wanted; at once, if there is no limit of the sets of values."""
         return None if self.units.bound.units is None else node.depth
 
-    def _open_kernels(self, node: _Open, push: Push) -> None:
+    def _open_kernels(self, node: _Open, walk: _Walk) -> None:
         assert node.reads is not None
-        slack = self.units.bound.slack
-        opened = self._opened.setdefault(node.group, set())
-        if node.reads not in opened and self._has_enough(node.group):
+        opened = walk.opened.setdefault(node.group, set())
+        if node.reads not in opened and self._has_enough(node.group, walk):
             return
         kernels = self.run(node.group, node.reads)
+        self._ran += 1
         if kernels:
             opened.add(node.reads)
         rest = (node.missing - set(node.group)) | set(node.reads)
         for b in kernels:
             plan = Plan(node.plan.cost_us + b.cost_us, (*node.plan.kernels, (node.group, b)))
-            push(plan.cost_us + slack * self.units.floors.rest_us(rest), _Open(plan, rest))
+            floor_us = self.units.bound.slack * self.units.floors.rest_us(rest)
+            walk.push(plan.cost_us + floor_us, _Open(plan, rest))
 
-    def _has_enough(self, group: tuple[int, ...]) -> bool:
+    def _has_enough(self, group: tuple[int, ...], walk: _Walk) -> bool:
         most = self.units.bound.units
-        if most is None or len(self._opened.get(group, ())) < most:
+        if most is None or len(walk.opened.get(group, ())) < most:
             return False
         self.counts.prune("more sets of values to read than the bound")
         return True

@@ -20,6 +20,8 @@ from mirage_onnx.superopt.egraph import (
 )
 
 _MAXIMUM = (MAXR, PMAX)
+#: A shorter axis is not reduced in parts: its tile fits into a block, and parts only cost a kernel.
+SPLIT = 256
 
 
 def readable_classes(
@@ -38,6 +40,8 @@ def readable_classes(
         if not (ops & HEAVY or c in operands or c in outputs):
             continue
         if any(part_of(a) in g.axes(c) for a in g.axes(c)):
+            continue
+        if any(is_part(a) and extents[a[:-1]] < SPLIT for a in g.axes(c)):
             continue
         if prod(extents[a] for a in g.axes(c) if not is_part(a)) <= most:
             yield c

@@ -7,6 +7,7 @@ the plans are walked by one: what the search takes, counts and reports does not 
 """
 
 import time
+from itertools import chain
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate, Region, print_ugraph
@@ -81,7 +82,10 @@ def search(
             meter.tick(
                 units.states + (running.states if running else 0),
                 total.pruned,
-                min((v.candidate.predicted_us for v in out), default=None),
+                min(
+                    (v.candidate.predicted_us for v in (*out, *chain(*early.values()))),
+                    default=None,
+                ),
                 units_done=len(results),
                 units_known=units.known,
             )
@@ -108,16 +112,21 @@ def search(
     accepted: dict[str, ProofLike | Rejection] = {}
     refused: list[Rejection] = []
     overflowing, unsafe = list[frozenset[int]](), set[str | tuple[int, ...]]()
+    early = dict[str, list[Verified]]()
     good, stop = 0, Stop.EXHAUSTED
     try:
-        for plan in plans.cheapest_first():
+        for plan, is_early in plans.cheapest_first():
             if good >= limits.verified or len(accepted) >= limits.tried:
                 break
             poll()
             graph = plans.ugraph(plan)
             text = print_ugraph(graph)
             if text in accepted:
-                counts.prune("the same program twice")
+                if text in early and not is_early:  # Now it is its turn.
+                    out += early.pop(text)
+                    good += 1
+                else:
+                    counts.prune("the same program twice")
                 continue
             powers = frozenset(c for _, b in plan.kernels for c in b.exponentials)
             if any(own <= powers for own in overflowing):
@@ -136,12 +145,20 @@ def search(
                 unsafe.update(_blamed(verdict, plan))
                 overflowing += _blamed_powers(verdict, plan, powers - units.exponentials)
                 continue
-            good += 1
-            out += [Verified(Candidate(graph, p, us), verdict) for us, p in numbers]
+            plans.found = True
+            proven = [Verified(Candidate(graph, p, us), verdict) for us, p in numbers]
+            if is_early:
+                early[text] = proven
+            else:
+                good += 1
+                out += proven
     except StoppedError as error:
         stop = error.stop
     finally:
         units.close()
+    if stop in (Stop.BUDGET, Stop.INTERRUPTED) or not out:
+        good += len(early)
+        out += chain(*early.values())
     if stop is Stop.EXHAUSTED and not units.complete:
         stop = Stop.STATE_LIMIT
     counts.pruned.update(total.pruned)
@@ -164,7 +181,7 @@ def search(
 def _blamed(verdict: Rejection, plan: Plan) -> set[str | tuple[int, ...]]:
     """The kernel that a value out of range is in: what it reads is the same in every program.
 
-    Also that value, if it is rounded to 16 bits: its class and what it is elementwise in.
+    Also that value, if it is rounded to 16 bits: its class and what is under it.
     """
     if verdict.code != "RANGE":
         return set()

@@ -103,10 +103,8 @@ def part_shift(g: EGraph, node: ENode) -> Iterator[int]:
         return
     (k,) = node.over
     for m, rest, others in list(_shifted_terms(g, node.children[0])):
-        if any(k not in g.axes(x) for x in others):
-            continue  # It is pulled out first.
         for own in list(_under_max(g, m)):
-            if g.total(rest) not in _maxima(g, own, MAXR, k):
+            if k in g.axes(m) or g.find(g.total(rest)) not in _maxima(g, own, MAXR, k):
                 continue
             body = g.product((*others, _shifted(g, rest, own)))
             yield g.product((g.insert(ENode(SUM, (body,), node.attr)), _shifted(g, (own,), m)))

@@ -61,7 +61,7 @@ class Built:
 
     ``reads``: the classes of earlier kernels that it reads. ``exponentials``: the classes of its
     values that are one. ``rounded``: of what it rounds to 16 bits the number of the block value,
-    its class, and in order the classes of what it is elementwise in: heavy values and reads.
+    its class, and in order the classes of all heavy values under it, of what these take, and reads.
     """
 
     cost_us: float
@@ -85,14 +85,18 @@ def _rounded(
     for i, op in enumerate(kernel.ops):
         if op.op != "cast" or not op.dtype.is_half or op.args[0] not in places:
             continue
-        todo, leaves = [places[op.args[0]]], set[int]()
+        todo, seen, under = [places[op.args[0]]], set[Place](), set[int]()
         while todo:
-            choice = derivation[place := todo.pop()]
-            if choice.kind == "pure":
-                todo += choice.needs
-            elif choice.kind not in ("load", "scalar"):
-                leaves.add(place[0])
-        yield (i, places[op.args[0]][0], *sorted(leaves))
+            if (place := todo.pop()) in seen:
+                continue
+            seen.add(place)
+            choice = derivation[place]
+            todo += choice.needs
+            if choice.weight:
+                under.update(c for c, _ in (place, *choice.needs))
+            elif choice.kind == "read":
+                under.add(place[0])
+        yield (i, places[op.args[0]][0], *sorted(under))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,15 @@ from math import prod
 
 import numpy as np
 
+from mirage_onnx.importer.causal import implied
 from mirage_onnx.ir.program import Node, Program
 from mirage_onnx.target import Target
 
 #: Operators that move no data in ORT (or are folded away), whatever their size.
 FREE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})
-#: Operators that copy what they yield: as long as the cheapest function of one operand at least.
-COPIES, COPY = frozenset({"Slice", "Split", "Concat", "Gather"}), "Relu"
+#: Operators that copy what they yield: as long as the cheapest function of one operand at least,
+#: which reads as much as it writes. What repeats its elements (Expand) reads fewer.
+COPIES, COPY = frozenset({"Slice", "Split", "Concat", "Gather", "Expand"}), "Relu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +122,17 @@ def node_times_us(program: Program, table: Table) -> dict[str, float]:
 
 
 def _node_us(node: Node, program: Program, table: Table) -> float | None:
-    contraction = next((s for s in node.steps if s.op == "matmul"), None)
+    contractions = sum(s.op == "matmul" for s in node.steps)
     out = program.tensors[node.outputs[0]] if node.outputs else None
-    if out is None or not out.is_static:
+    if out is None or not out.is_static or contractions > 1:
         return None
     elements = prod(int(d) for d in out.shape or ())
     if node.op_type in COPIES and node.barrier is None:
         if program.weights.issuperset(node.inputs):
             return 0.0  # folded when the session is made
-        made = [program.numbers(o) or () for o in node.outputs]
-        return table.op_us(COPY, sum(map(prod, made)))
-    if contraction is not None:
+        made = sum(prod(program.numbers(o) or ()) for o in node.outputs)
+        return table.op_us(COPY, made // 2 if node.op_type == "Expand" else made)
+    if contractions:
         weight = [i for i in node.inputs if i in program.weights]
         if not weight:
             return None
@@ -162,7 +164,8 @@ def with_floors(times: Mapping[str, float], program: Program, target: Target) ->
     for node in program.nodes:
         if node.name in found or not any(s.op == "matmul" for s in node.steps):
             continue
-        tensors = [program.tensors[n] for n in (*node.inputs, *node.outputs) if n]
+        names = (n for n in (*node.inputs, *node.outputs) if n and not implied(n))
+        tensors = [program.tensors[n] for n in names]
         if all(t.is_static and t.dtype is not None for t in tensors):
             moved = sum(
                 prod(int(d) for d in t.shape or ()) * t.dtype.size_bytes for t in tensors if t.dtype

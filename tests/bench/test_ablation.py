@@ -7,6 +7,7 @@ import ablation
 import kernel_records
 import pytest
 from ablation import ALL, ONE_STAGE, VARIANTS
+from golden_texts import PROGRAMS
 from kernel_records import ablation_table
 from naive_choices import NAIVE, barriers
 from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, errors, product
@@ -17,17 +18,7 @@ from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.target import H200
 
 #: A tile of shared memory that is wanted after something has been computed.
-LATE = """ugraph 1
-tensor i0 f32[a0,a1] input
-tensor i1 f32[a1] input
-tensor o0 f32[a0,a1] output
-kernel k0 grid=a0 cluster=- loop=-
-  %0 = load i0 imap=a0 cmap=- fmap=- : f32[a0,a1] post vector
-  %1 = rmax[a1] %0 : f32[a0] post row
-  %2 = load i1 imap=- cmap=- fmap=- : f32[a1] post shared
-  %3 = sub %2 %1 : f32[a0,a1] post vector
-  save o0 = %3 omap=a0
-"""
+LATE = PROGRAMS["late_tile"]
 KERNELS = {
     "attention": case(ATTENTION, 8, 1, cluster=2, loop_tile=16, warps=2, stages=2,
                       a0=2, a1=64, a2=16, a3=8, a4=16),

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, str(ROOT / "bench" / "search.py")]
 SMALL = ("--programs", "softmax_rows", "--without")
 WHOLE = Outcome(
-    1.5, 2.0, 100, 10, 40, 4, "EXHAUSTED", 5.25, 1, {"registers": 3}, (8, 9, "SATURATED")
+    1.5, 2.0, 100, 10, 40, 4, "EXHAUSTED", 5.25, 1, {"registers": 3}, (8, 9, "SATURATED"), 0.7
 )
 #: The bound left something out.
 LIMITED = replace(WHOLE, states=60, best_us=7.5, pruned={BOUND_REASON: 2})
@@ -79,6 +79,7 @@ def test_text():
     lines = [line.split() for line in table(FACTS, curves, (3, 4, 5)).splitlines()]
     assert ["p", "us", "7.50", "5.25", "="] in lines
     assert ["states", "60", "100", "="] in lines
+    assert ["best", "0.7", "0.7", "="] in lines
     assert ["chains", "us", "7.50", "5.25", "-"] in lines
     assert ["s", "1.5", "CUT", "30", "-"] in lines
     assert ["p", "8", "9", "10", "40", "4", "3"] in lines
@@ -99,6 +100,7 @@ def test_small_table(tmp_path):
         assert row["stop"] == "EXHAUSTED"
         assert row["states"] > row["units"] > 0
         assert row["verified"] > 0 and row["best_us"] > 0 and row["kernels"] >= 1
+        assert 0 < row["best_s"] <= row["seconds"]
     assert data["default_bound"]["operators"] == default_bound(ALL).operators
     assert curve["egraph"][2] == "SATURATED"
     assert all(n > 0 for n in curve["pruned"].values())

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from golden_texts import PROGRAMS
 
 from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.codegen.elementwise import expression, is_elementwise, literal
@@ -15,18 +16,7 @@ from mirage_onnx.target import H200
 
 POWERS = [Fraction(n) for n in (0, 1, 2, 3, 5, -1, -3, 32)] + [
     Fraction(1, 2), Fraction(-1, 2), Fraction(3, 2), Fraction(-7, 3)]  # fmt: skip
-TEXT = """ugraph 1
-tensor i0 f32[a0,a1] input
-tensor i1 f32[a0,a1] input
-tensor i2 bool[a0,a1] input
-tensor o0 f32[a0,a1] output
-kernel k0 grid=a0 cluster=- loop=-
-  %0 = load i0 imap=a0 cmap=- fmap=- : f32[a0,a1] post vector
-  %1 = load i1 imap=a0 cmap=- fmap=- : f32[a0,a1] post vector
-  %2 = load i2 imap=a0 cmap=- fmap=- : bool[a0,a1] post vector
-  %3 = {} : f32[a0,a1] post vector
-  save o0 = %3 omap=a0
-"""
+TEXT = PROGRAMS["operands_of_an_operation"]
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 88.0, -104.0, 1e-30, 3e38, 1e5, 7.5e6]
 OPERANDS = {1: "%0", 2: "%0 %1", 3: "%2 %0 %1"}
 OPERATIONS = [

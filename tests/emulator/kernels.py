@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from golden_texts import texts_of
 
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator import KINDS, EmulationError
 
+#: What the kernels of the test files do, by name: ``emulator/NAME`` of the packed texts.
+TEXTS = texts_of("emulator")
 HEADER = '#include "ptx.cuh"\n'
 
 #: Runs kernels of the test file by name, one after the other, on the tensors given by name.
@@ -20,8 +23,9 @@ def kernel(name, text, args, *, grid=(1, 1, 1), block=32, cluster=1, smem=0, pdl
     return KernelSource(name, HEADER + text, grid, block, cluster, smem, tuple(args.split()), pdl)
 
 
-def body(name, text, *, parameters="const float* x, float* y", **launch):
-    """A kernel by its body; its arguments are the names of its parameters."""
+def body(name, text=None, *, parameters="const float* x, float* y", **launch):
+    """A kernel by its body, one of ``TEXTS``; its arguments are the names of its parameters."""
+    text = text or TEXTS[name]
     block, cluster = launch.get("block", 32), launch.get("cluster", 1)
     macro = f"PTX_CLUSTER_KERNEL({block}, {cluster})" if cluster > 1 else f"PTX_KERNEL({block})"
     args = " ".join(re.findall(r"(\w+)(?:,|$)", parameters))
@@ -45,7 +49,7 @@ class Wrong:
         return next((i for i, t in enumerate(lines, 1) if t.endswith(f"// {mark}")), None)
 
 
-def wrong(kind, name, text, message="", **launch):
+def wrong(kind, name, message="", *, text=None, **launch):
     assert kind in KINDS
     return Wrong(body(name, text, **launch), kind, message)
 

@@ -10,92 +10,64 @@ TWO = {"block": 64, "grid": (2, 1, 1), "smem": 256}
 PAIR = {**TWO, "cluster": 2}
 
 WRONG = [
-    wrong("deadlock", "missing_warp", """
-      if (ptx::warp() == 0)
-        ptx::sync_block();  // here
-    """, r"block \(0,0,0\) threads 0-31 wait at sync_block, line \d+ `ptx::sync_block\(\);  // here"
+    wrong("deadlock", "missing_warp",
+        r"block \(0,0,0\) threads 0-31 wait at sync_block, line \d+ `ptx::sync_block\(\);  // here"
         r"` \(32 of 64 arrived\); block \(0,0,0\) threads 32-63 exited", **TWO),
-    wrong("deadlock", "missing_lane", """
-      if (ptx::lane() != 9)
-        ptx::shfl_xor(1.0f, 1);  // there
-      else
-        ptx::sync_block();
-    """, r"thread 9 waits at sync_block.*; .*threads 10-31 wait at shfl_xor.*"
+    wrong("deadlock", "missing_lane",
+        r"thread 9 waits at sync_block.*; .*threads 10-31 wait at shfl_xor.*"
         r"\(31 of 32 lanes arrived\)", **TWO),
-    wrong("diverged", "diverged", """
-      if (ptx::lane() == 3)
-        ptx::sync_warp();  // here
-      else
-        ptx::shfl(1.0f, 1);
-    """, r"block \(0,0,0\), thread (3|35), line .*: diverged warp: this lane is at sync_warp .* "
+    wrong("diverged", "diverged",
+        r"block \(0,0,0\), thread (3|35), line .*: diverged warp: this lane is at sync_warp .* "
         "waits at shfl", **TWO),
-    wrong("deadlock", "missing_block", """
-      if (ptx::cluster_rank() == 0 && ptx::warp())
-        ptx::sync_block();
-      else
-        ptx::cluster_sync();  // here
-    """, r"threads 32-63 wait at sync_block.*block \(1,0,0\) threads 0-63 wait at cluster_wait.*"
+    wrong("deadlock", "missing_block",
+        r"threads 32-63 wait at sync_block.*block \(1,0,0\) threads 0-63 wait at cluster_wait.*"
         r"\(32 threads missing\)", **PAIR),
-    wrong("barrier", "wait_first", "ptx::cluster_wait();  // here", "without cluster_arrive",
+    wrong("barrier", "wait_first", "without cluster_arrive", text="ptx::cluster_wait();  // here",
         **PAIR),
-    wrong("barrier", "arrive_twice", "ptx::cluster_arrive(); ptx::cluster_arrive();",
-        "twice without cluster_wait", **PAIR),
-    wrong("barrier", "counts_differ", """
-      int threads = ptx::warp() ? 96 : 64;
-      ptx::bar_sync(2, threads);  // here
-    """, r"barrier 2 of (96|64) threads, but others came for (96|64)", block=96),
-    wrong("misuse", "no_such_barrier", "ptx::bar_sync(16, 64);", "barrier 16 does not exist",
+    wrong("barrier", "arrive_twice", "twice without cluster_wait",
+        text="ptx::cluster_arrive(); ptx::cluster_arrive();", **PAIR),
+    wrong("barrier", "counts_differ", r"barrier 2 of (96|64) threads, but others came for (96|64)",
+        block=96),
+    wrong("misuse", "no_such_barrier", "barrier 16 does not exist", text="ptx::bar_sync(16, 64);",
         **TWO),
-    wrong("misuse", "half_a_warp", "ptx::bar_sync(1, 48);", "48 threads are not whole warps",
+    wrong("misuse", "half_a_warp", "48 threads are not whole warps", text="ptx::bar_sync(1, 48);",
         **TWO),
-    wrong("misuse", "too_many", "ptx::bar_arrive(1, 96);", "96 threads in a block of 64", **TWO),
-    wrong("out_of_bounds", "read_past_the_end", """
-      ptx::ld_nc_f32(x + 64 + (ptx::block_x() * 64 + ptx::thread() == 67 ? 0 : -1));  // here
-    """, r"block \(1,0,0\), thread 3, line .*: out-of-bounds read of 4 bytes: byte 256 of tensor "
+    wrong("misuse", "too_many", "96 threads in a block of 64", text="ptx::bar_arrive(1, 96);",
+        **TWO),
+    wrong("out_of_bounds", "read_past_the_end",
+        r"block \(1,0,0\), thread 3, line .*: out-of-bounds read of 4 bytes: byte 256 of tensor "
         "'x', which has 256", **TWO),
-    wrong("out_of_bounds", "write_before", """
-      if (ptx::thread() == 5) ptx::st_v4(y - 4, {1, 2, 3, 4});  // here
-    """, "thread 5, line .*: out-of-bounds write of 16 bytes: byte -16 of tensor 'y'", **TWO),
-    wrong("out_of_bounds", "vector_past", "ptx::ld_v2(y + 128);", "byte 512 of tensor 'y'", **TWO),
-    wrong("read_only", "const_pointer", "ptx::st_f32(const_cast<float*>(x), 0.0f);  // here",
-        r"write of 4 bytes to the read-only tensor 'x' \(byte 0\)", **TWO),
-    wrong("read_only", "plain_const", "const_cast<float*>(x)[ptx::thread()] = 0.0f;  // here",
+    wrong("out_of_bounds", "write_before",
+        "thread 5, line .*: out-of-bounds write of 16 bytes: byte -16 of tensor 'y'", **TWO),
+    wrong("out_of_bounds", "vector_past", "byte 512 of tensor 'y'", text="ptx::ld_v2(y + 128);",
         **TWO),
-    wrong("misaligned", "vector", "ptx::ld_v4(x + 1);", "misaligned global read of 16 bytes",
+    wrong("read_only", "const_pointer", r"write of 4 bytes to the read-only tensor 'x' \(byte 0\)",
+        text="ptx::st_f32(const_cast<float*>(x), 0.0f);  // here", **TWO),
+    wrong("read_only", "plain_const", text="const_cast<float*>(x)[ptx::thread()] = 0.0f;  // here",
         **TWO),
-    wrong("misaligned", "pair", "ptx::st_v2(y + 1, {0, 0});", "global write of 8 bytes", **TWO),
-    wrong("misaligned", "plain_vector", """
-      ptx::U4* s = reinterpret_cast<ptx::U4*>(ptx::smem<float>() + 1);
-      if (ptx::thread() == 0) *s = ptx::ld_v4(x);  // here
-    """, "thread 0, .*: misaligned shared write of 16 bytes at 0x4", **TWO),
-    wrong("out_of_bounds", "no_such_rank", """
-      ptx::cluster_sync();
-      ptx::dsmem_ld(ptx::smem<float>(), 2);  // here
-    """, "cluster rank 2 in a cluster of 2", **PAIR),
-    wrong("out_of_bounds", "remote_past", "ptx::dsmem_ld(ptx::smem<float>() + 64, 0);",
-        "out-of-bounds shared read of 4 bytes at byte 256 of 256", **PAIR),
-    wrong("out_of_bounds", "plain_past", "if (ptx::thread() == 0) y[130] = 1.0f;  // here",
-        "write of 4 bytes: byte 520 of tensor 'y', which has 512", **TWO),
-    wrong("out_of_bounds", "null", "float* volatile p = nullptr; *p = 1.0f;  // here",
-        r"thread (0|63), .*at 0x0: no tensor of this kernel is there", **TWO),
-    wrong("out_of_bounds", "shared_past", "ptx::smem<float>()[64 + ptx::thread()] = 1.0f;  // here",
-        r"shared write of 4 bytes at byte (256|508) of 256", **TWO),
-    wrong("out_of_bounds", "shared_before", """
-      ptx::smem<float>()[-1 - ptx::thread()] = 1.0f;  // here
-    """, "shared write of 4 bytes at byte -(4|256) of 256", **TWO),
-    wrong("fault", "division", """
-      volatile int zero = 0;
-      y[0] = ptx::thread() / zero;  // here
-    """, r"arithmetic fault \(integer division by zero\)", **TWO),
-    wrong("fault", "trap", "if (ptx::thread() == 7) __builtin_trap();", r"thread 7, .*: trap",
+    wrong("misaligned", "vector", "misaligned global read of 16 bytes", text="ptx::ld_v4(x + 1);",
         **TWO),
-    wrong("fault", "stack", """
-      volatile char much[1 << 17];
-      for (int i = (1 << 17) - 1; i >= 0; i -= 64) much[i] = 0;
-      y[0] = much[ptx::thread()];
-    """, "stack of 65536 bytes is full", **TWO),
-    wrong("timeout", "endless", 'while (true) { asm volatile(""); }  // here',
-        "no end after 1 s of CPU time", **TWO),
+    wrong("misaligned", "pair", "global write of 8 bytes", text="ptx::st_v2(y + 1, {0, 0});",
+        **TWO),
+    wrong("misaligned", "plain_vector", "thread 0, .*: misaligned shared write of 16 bytes at 0x4",
+        **TWO),
+    wrong("out_of_bounds", "no_such_rank", "cluster rank 2 in a cluster of 2", **PAIR),
+    wrong("out_of_bounds", "remote_past", "out-of-bounds shared read of 4 bytes at byte 256 of 256",
+        text="ptx::dsmem_ld(ptx::smem<float>() + 64, 0);", **PAIR),
+    wrong("out_of_bounds", "plain_past", "write of 4 bytes: byte 520 of tensor 'y', which has 512",
+        text="if (ptx::thread() == 0) y[130] = 1.0f;  // here", **TWO),
+    wrong("out_of_bounds", "null", r"thread (0|63), .*at 0x0: no tensor of this kernel is there",
+        text="float* volatile p = nullptr; *p = 1.0f;  // here", **TWO),
+    wrong("out_of_bounds", "shared_past", r"shared write of 4 bytes at byte (256|508) of 256",
+        text="ptx::smem<float>()[64 + ptx::thread()] = 1.0f;  // here", **TWO),
+    wrong("out_of_bounds", "shared_before", "shared write of 4 bytes at byte -(4|256) of 256",
+        **TWO),
+    wrong("fault", "division", r"arithmetic fault \(integer division by zero\)", **TWO),
+    wrong("fault", "trap", r"thread 7, .*: trap", text="if (ptx::thread() == 7) __builtin_trap();",
+        **TWO),
+    wrong("fault", "stack", "stack of 65536 bytes is full", **TWO),
+    wrong("timeout", "endless", "no end after 1 s of CPU time",
+        text='while (true) { asm volatile(""); }  // here', **TWO),
 ]  # fmt: skip
 KERNELS = [FIRST_OF_TWO, *(case.source for case in WRONG)]
 

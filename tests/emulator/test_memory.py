@@ -6,21 +6,11 @@ import pytest
 from mirage_onnx import emulator
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator import EmulationError
-from tests.emulator.kernels import FIRST_OF_TWO, HEADER, POISONED, kernel, normal
+from tests.emulator.kernels import FIRST_OF_TWO, HEADER, POISONED, TEXTS, kernel, normal
 
 KERNELS = [
-    kernel(
-        "own_array",  # 16-byte accesses to a thread's own array need an aligned stack
-        """
-    PTX_KERNEL(32) own_array(const void* x, void* y) {
-      ptx::U4 v[4];
-      for (int i = 0; i < 4; ++i) v[i] = ptx::ld_v4(static_cast<const ptx::U4*>(x) + i);
-      int shift = static_cast<int>(ptx::shfl(static_cast<float>(ptx::lane()), 1));
-      ptx::U4* to = static_cast<ptx::U4*>(y) + ptx::lane() * 4;
-      for (int i = 0; i < 4; ++i) ptx::st_v4(to + i, v[(i + shift) % 4]);
-    }""",
-        "x y",
-    ),
+    # 16-byte accesses to a thread's own array need an aligned stack
+    kernel("own_array", TEXTS["own_array"], "x y"),
     kernel(
         "second_of_two",
         """

@@ -4,29 +4,9 @@ import numpy as np
 import pytest
 
 from mirage_onnx.emulator import EmulationError, failure, run_kernel
-from tests.emulator.kernels import kernel
+from tests.emulator.kernels import TEXTS, kernel
 
-TEXT = """// rows, as generated
-//     %0 = load i0 imap=a0 cmap=- fmap=- : f16[a0,a1] post vector
-//     %4 = matmul[a1] %0 %1 : f32[a0,a2] loop C_frag
-#include "vector.cuh"
-PTX_DEVICE float helper(const float* x, int i) {  // %9
-  return ptx::ld_f32(x + 4 + i);
-}
-PTX_KERNEL(32) rows(const float* x, float* y) {
-  float a = helper(x, ptx::lane());
-  float* s = ptx::smem<float>();  // %0
-  s[ptx::lane()] = a;
-  // %4 = matmul[a1] %0 %1
-  float b = 0;
-  for (int i = 0; i < 6; ++i) {
-    b += load<F32, Path::kCoherent>(x + ptx::lane() + i);  // not a marker: 100%
-  }
-  // 5 % of it
-  ptx::st_f32(y + ptx::lane(), a + b);  // %7
-}
-"""
-ROWS = kernel("rows", TEXT, "x y", smem=128)
+ROWS = kernel("rows", TEXTS["rows"], "x y", smem=128)
 LINES = ROWS.text.splitlines()
 
 
@@ -35,7 +15,7 @@ def line(text):
 
 
 def fail(x, y, smem=128):
-    source = kernel("rows", TEXT, "x y", smem=smem)
+    source = kernel("rows", TEXTS["rows"], "x y", smem=smem)
     with pytest.raises(EmulationError) as caught:
         run_kernel(source, {"x": np.zeros(x, np.float32), "y": np.zeros(y, np.float32)})
     return caught.value

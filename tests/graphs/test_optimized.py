@@ -6,6 +6,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+from golden_texts import PROGRAMS
 from readme_graphs import ONE_KERNEL, ONE_KERNEL_NUMBERS, SPLIT, SPLIT_NUMBERS, attention
 from refused import refused
 
@@ -15,16 +16,7 @@ from mirage_onnx.graphs.python_text import python_text
 from mirage_onnx.inspection.dot import COLOURS, Level, to_dot
 from mirage_onnx.ir import Candidate, parse_ugraph
 
-ROWS = """\
-ugraph 1
-tensor i0 f16[a0,a1] input
-tensor o0 f16[a0,a1] output
-kernel k0 grid=a0 cluster=- loop=-
-  %0 = load i0 imap=a0 cmap=- fmap=- : f16[a0,a1] post vector
-  %1 = exp %0 : f32[a0,a1] post vector
-  %2 = cast %1 : f16[a0,a1] post vector
-  save o0 = %2 omap=a0
-"""
+ROWS = PROGRAMS["exponentials"]
 ROWS_NUMBERS = ["tile=1 cluster=1 loop_tile=0 warps=4 stages=1"]
 
 

@@ -11,77 +11,17 @@ import types
 
 import numpy as np
 import pytest
+from golden_texts import texts_of
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.graphs.kernel_check import keeps_to
 from mirage_onnx.graphs.restriction import read_restriction
 
-_ATTENTION = """
-Q = graph.new_input(dims=(2, 256, 64), dtype=mi.float16)
-K = graph.new_input(dims=(2, 64, 4096), dtype=mi.float16)
-V = graph.new_input(dims=(2, 4096, 64), dtype=mi.float16)
-A = graph.matmul(Q, K)
-E = graph.exp(A)
-S = graph.reduction(E, 2)
-D = graph.div(E, S)
-O = graph.matmul(D, V)
-"""
-
-ATTENTION_2024 = f"""
-import mirage as mi
-graph = mi.new_graph()
-{_ATTENTION}
-new_graphs = mi.superoptimize(graph, griddims=[(2, 16, 1), (2, 16, 4)])
-
-for i, mugraph in enumerate(new_graphs):
-    mugraph.generate_triton_program("generated_program_{{}}.py".format(i))
-"""
-
-ATTENTION = f"""
-import mirage as mi
-graph = mi.new_kernel_graph()
-{_ATTENTION}
-optimized_graph = graph.superoptimize(config="attention")
-
-import torch
-input_tensors = [
-    torch.randn(64, 1, 128, dtype=torch.float16, device='cuda:0'),
-    torch.randn(64, 128, 4096, dtype=torch.float16, device='cuda:0'),
-    torch.randn(64, 4096, 128, dtype=torch.float16, device='cuda:0')
-]
-# Launch the Mirage-generated kernel to perform attention
-output = optimized_graph(input_tensors)
-"""
-
-NORM_MATMUL = """
-import mirage as mi
-graph = mi.new_kernel_graph()
-X = graph.new_input(dims=(16, 4096), dtype=mi.float16)
-W = graph.new_input(dims=(406, 4096), dtype=mi.float16)
-O = graph.matmul(graph.rms_norm(X), W)
-graph.mark_output(O)
-optimized_graph = graph.superoptimize()
-
-import torch
-input_tensors = [
-    torch.randn(16, 4096, dtype=torch.float16, device='cuda:0'),
-    torch.randn(4096, 4096, dtype=torch.float16, device='cuda:0')
-]
-optimized_graph(input_tensors)
-"""
-
-#: From an article about it: a softmax without a dimension.
-ARTICLE = """
-import mirage as mi
-graph = mi.new_kernel_graph()
-Q = graph.new_input(dims=(64, 1, 128), dtype=mi.float16)
-Ok = graph.new_input(dims=(64, 128, 4096), dtype=mi.float16)
-V = graph.new_input(dims=(64, 4096, 128), dtype=mi.float16)
-A = graph.matmul(Q, Ok)
-S = graph.softmax(A)
-O = graph.matmul(S, V)
-optimized_graph = graph.superoptimize()
-"""
+#: The first version's attention; attention and a norm of the second; a softmax without a dimension
+#: from an article about it.
+ATTENTION_2024, ATTENTION, NORM_MATMUL, ARTICLE = (
+    texts_of("readme")[n] for n in ("attention_2024", "attention", "norm_matmul", "article")
+)
 
 
 def run(text, monkeypatch):

@@ -149,12 +149,13 @@ LENGTHS = np.array([2], np.int32)
         ("Attention", "", [Q.astype("d"), *[K.astype("d")] * 2], {}, "scores of f64"),
         ("Attention", "", [ROWS] * 3, {"q_num_heads": 3, "kv_num_heads": 2}, "3 heads of 8"),
         ("Attention", "", [Q.repeat(2**10, 2)] * 3, {"is_causal": 1}, "a causal mask of 3072 x"),
+        ("Attention", "", [Q, K, K], {"qk_matmul_output_mode": 7}, "its attributes or shapes do"),
         ("MultiHeadAttention", MS, [np.ones((1, 3, 2, 3, 4), "f")], {}, "queries, keys and values"),
         ("MultiHeadAttention", MS, [ROWS, K, K, np.ones(24, "f")], {}, "a bias beside heads"),
         ("MultiHeadAttention", MS, [ROWS] * 3 + [None, LENGTHS], {}, "a mask i32 of 1, not"),
-        ("MultiHeadAttention", MS, [ROWS] * 3 + [None] * 3 + [CACHE] * 2 + [LENGTHS], {}, "past_seq"),
+        ("MultiHeadAttention", MS, [ROWS] * 3 + [None] * 3 + [CACHE] * 2 + [LENGTHS], {}, "past_"),
         ("Attention", MS, [ROWS, np.ones((8, 24), "f")], {}, "ONNX Runtime takes none without"),
-        ("Attention", MS, [ROWS, np.ones((8, 24), "f"), np.ones(24, "f")], {"do_rotary": 1}, "do_ro"),
+        ("Attention", MS, [ROWS, np.ones((8, 24), "f"), np.ones(24, "f")], {"do_rotary": 1}, "do_"),
         ("GroupQueryAttention", MS, [ROWS, ROWS, ROWS, CACHE, CACHE, LENGTHS, LENGTHS[0]],
          {"kv_num_heads": 2}, "seqlens_k ends the keys"),
     ],
@@ -162,7 +163,8 @@ LENGTHS = np.array([2], np.int32)
 def test_refusals(bench, op, domain, arrays, more, reason):
     if domain:
         more = more | {"num_heads": 2}
-    model, _ = bench.one(op, arrays, opset=24, domain=domain, **more)
+    outputs = ["y", "", "", "s"] if "qk_matmul_output_mode" in more else 1
+    model, _ = bench.one(op, arrays, outputs=outputs, opset=24, domain=domain, **more)
     code, _, said = bench.barrier(model).partition(f": {op}: ")
     assert code == ("DTYPE" if "f64" in reason else "OP_FORM") and said.startswith(reason), said
 
@@ -179,6 +181,17 @@ def test_a_mask_of_the_models_own_name(bench):
     inputs = {"q": ("f", Q.shape), "k": ("f", K.shape), name: (bool, (3, 5))}
     model = bench.model(node, inputs, ["y"], opset=23)
     assert bench.barrier(model).endswith(f"the model has a {name!r} of its own")
+
+
+@pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention", "GroupQueryAttention"])
+@pytest.mark.parametrize("more", [{}, {"num_heads": "two"}, {"num_heads": 0, "kv_num_heads": 0},
+                                  {"qkv_hidden_sizes": [8]}, {"num_heads": -2}])  # fmt: skip
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_what_contradicts_itself_stays(bench, op, more, count):
+    for x in (ROWS, ROWS[0, 0, 0], np.ones((1, 3, 2, 3, 4), "f")):
+        for outputs in (["y"], ["", "k"]):
+            model, _ = bench.one(op, [x] * count, outputs=outputs, domain=MS, **more)
+            assert bench.barrier(model)
 
 
 @pytest.mark.parametrize("packed", [False, True])

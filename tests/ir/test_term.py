@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from golden_texts import texts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,94 +83,22 @@ def read(text):
     return wrap(eval(text, {"__builtins__": {}}, SCOPE)).term
 
 
-EQUAL = """
-x / sqrt(v)                 | x * rsqrt(v)
-x / sqrt(v)                 | x * v**q(-1, 2)
-x / sqrt(v)                 | x * recip(sqrt(v))
-x / sqrt(v)                 | x * (1 / v**q(1, 2))
-sqrt(v)                     | v**q(1, 2)
-x * x                       | x**2
-x * x                       | square(x)
-x * x * x                   | x**3
-(x * x) * (x * x)           | x**4
-x * sigmoid(x)              | x / (1 + exp(-x))
-x * sigmoid(x)              | x * recip(exp(-x) + 1)
-sigmoid(x)                  | (1 + exp(-1 * x))**-1
-relu(x)                     | max(x, 0)
-x + y                       | y + x
-x * y                       | y * x
-max(x, y)                   | max(y, x)
-min(x, y)                   | min(y, x)
-(x + y) + v                 | x + (y + v)
-(x * y) * v                 | x * (y * v)
-x - y                       | x + (-y)
-x - x                       | 0 * y
-x + x                       | 2 * x
-2 * x + 3 * x               | 5 * x
-2 * (3 * x)                 | 6 * x
-x / 4                       | x * q(1, 4)
--(-x)                       | x
-0 - x                       | -x
-x + 0                       | x
-x * 1                       | x
-x * 0                       | x - x
-sqrt(4) * x                 | 2 * x
-(1 + 2) * x                 | 3 * x
-x**1                        | x
-x**0                        | 1 + 0 * x
-(x**-1)**-1                 | x
-(x**3)**q(1, 3)             | x
-(x * y)**2                  | x**2 * y**2
-recip(x * y)                | recip(x) * recip(y)
-sqrt(x)**2                  | x
-sum("i", sum("j", x))       | sum("j", sum("i", x))
-sum("i", sum("j", x))       | sum("i j", x)
-sum("k", x)                 | n("k") * x
-mean("k", x)                | n("k")**-1 * (n("k") * x)
-mean("i", x)                | sum("i", x) / n("i")
-rmax("i", rmax("j", x))     | rmax("i j", x)
-rmax("k", x)                | x
-sum("j", x * w)             | sum("j", w * x)
-"""
-
-DIFFERENT = """
-x * y / y                   | x
-x / x                       | 1 + 0 * x
-x * recip(x)                | 1 + 0 * x
-sqrt(x**2)                  | x
-sqrt(x * x)                 | x
-(x**2)**q(1, 2)             | x
-(x**4)**q(1, 4)             | x
-sqrt(x * y)                 | sqrt(x) * sqrt(y)
-x - y                       | y - x
-x / y                       | y / x
-abs(x)                      | x
-max(x, y)                   | min(x, y)
-x**2                        | x**3
-exp(x + y)                  | exp(x) + exp(y)
-sum("i", x * y)             | sum("i", x) * sum("i", y)
-sum("i", x)                 | sum("j", x)
-sum("i", x)                 | mean("i", x)
-sum("i", x)                 | rmax("i", x)
-mean("i", x)                | sum("i", x) / 8
-x + v                       | x + x
-pi * x                      | 3 * x
-tanh(x)                     | x
-sigmoid(x)                  | x * sigmoid(x)
-"""
+#: Pairs of formulas, a line each: ``equal`` with the normal form of terms, ``different`` without
+#: cancellation and the like.
+TABLES = texts_of("term")
 
 
 def pairs(table):
-    rows = [line.split("|") for line in table.strip().splitlines()]
+    rows = [line.split("|") for line in TABLES[table].splitlines()]
     return [(a.strip(), b.strip()) for a, b in rows]
 
 
-@pytest.mark.parametrize(("a", "b"), pairs(EQUAL))
+@pytest.mark.parametrize(("a", "b"), pairs("equal"))
 def test_one_term(a, b):
     assert read(a) is read(b)
 
 
-@pytest.mark.parametrize(("a", "b"), pairs(DIFFERENT))
+@pytest.mark.parametrize(("a", "b"), pairs("different"))
 def test_two_terms(a, b):
     assert read(a) is not read(b)
 
@@ -210,7 +139,7 @@ def test_walk_puts_arguments_first():
     assert len(place) == len(order)
 
 
-@pytest.mark.parametrize(("a", "b"), pairs(EQUAL))
+@pytest.mark.parametrize(("a", "b"), pairs("equal"))
 def test_one_term_is_one_value(a, b, rng):
     """What the normal form merges is equal in float64 (on positive numbers)."""
     del b

@@ -1,28 +1,11 @@
 """Part axes and their extents; the text of numbers."""
 
 import pytest
+from golden_texts import PROGRAMS
 
 from mirage_onnx.ir import KernelParams, is_part_axis, parse_ugraph, part_axis, ugraph_extents
 
-TWICE = parse_ugraph("""\
-ugraph 1
-tensor i0 f32[a,b] input
-tensor t0 f32[b/k0,a] temp
-tensor t1 f32[b/k0/k1,a] temp
-tensor o0 f32[a] output
-kernel k0 grid=b,a cluster=- loop=-
-  %0 = load i0 imap=b,a cmap=- fmap=- : f32[a,b] post shared
-  %1 = sum[b] %0 : f32[a] post row
-  save t0 = %1 omap=b/k0,a
-kernel k1 grid=a,b/k0 cluster=- loop=-
-  %0 = load t0 imap=a,b/k0 cmap=- fmap=- : f32[b/k0,a] post shared
-  %1 = sum[b/k0] %0 : f32[a] post row
-  save t1 = %1 omap=a,b/k0/k1
-kernel k2 grid=a cluster=- loop=-
-  %0 = load t1 imap=a cmap=- fmap=- : f32[b/k0/k1,a] post shared
-  %1 = sum[b/k0/k1] %0 : f32[a] post row
-  save o0 = %1 omap=a
-""")
+TWICE = parse_ugraph(PROGRAMS["parts_of_parts"])
 
 
 def test_parts_of_parts_are_counted():

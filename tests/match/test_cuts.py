@@ -68,6 +68,20 @@ def test_chains_of_values_that_others_read(again):
     assert max(adds) == again + 1  # the last one is the result
 
 
+def test_a_view_between_two_regions():
+    """One yields what the other reads, whichever of them has the views: heads of one query."""
+    net = Net()
+    weights = net.Softmax(net.input(1, 4, 1, 24))
+    y = net.MatMul(weights, net.input(1, 4, 24, 16))
+    rows = net.Reshape(net.Transpose(y, perm=[0, 2, 1, 3]), [1, 1, 64])
+    model = net.model(net.Add(net.MatMul(rows, net.weight(64, 32)), net.input(1, 1, 32)))
+    found = find_candidates(import_model(load_model(model)), TILED).candidates
+    last = model.graph.node[-1].name
+    reads = {i.source.name for c in found if last in c.nodes for i in c.region.inputs}
+    made = {o for c in found if any(n.startswith("Softmax") for n in c.nodes) for o in c.outputs}
+    assert reads & made == {y, rows} & reads != set()
+
+
 def test_operators_of_several_outputs():
     """The sum that a skip normalization also yields is its region's, or it is computed again."""
     net = Net()

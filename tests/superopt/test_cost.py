@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from golden_texts import PROGRAMS
 
 from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.superopt.cost import (
@@ -17,28 +18,8 @@ from mirage_onnx.superopt.cost import (
 from mirage_onnx.superopt.numbers import MAX_PER_THREAD, MAX_REGISTERS, solve
 from mirage_onnx.target import H200
 
-STREAM = parse_ugraph("""ugraph 1
-tensor i0 f16[a0,a1] input
-tensor i1 f16[a2,a1] weight
-tensor o0 f16[a0,a2] output
-kernel k0 grid=a2,a0 cluster=a1 loop=a1
-  %0 = load i0 imap=-,a0 cmap=a1 fmap=a1 : f16[a0,a1] loop B_frag
-  %1 = load i1 imap=a2,- cmap=a1 fmap=a1 : f16[a2,a1] loop A_frag
-  %2 = matmul[a1] %1 %0 : f32[a0,a2] loop C_frag
-  %3 = acc_sum %2 : f32[a0,a2] post C_frag
-  %4 = red_sum %3 : f32[a0,a2] post shared
-  %5 = cast %4 : f16[a0,a2] post element
-  save o0 = %5 omap=a2,a0
-""")
-ROW = parse_ugraph("""ugraph 1
-tensor i0 f16[a0,a1] input
-tensor o0 f16[a0,a1] output
-kernel k0 grid=a0 cluster=- loop=-
-  %0 = load i0 imap=a0 cmap=- fmap=- : f16[a0,a1] post vector
-  %1 = exp %0 : f32[a0,a1] post vector
-  %2 = cast %1 : f16[a0,a1] post vector
-  save o0 = %2 omap=a0
-""")
+STREAM = parse_ugraph(PROGRAMS["stream_over_a_cluster"])
+ROW = parse_ugraph(PROGRAMS["exponentials"])
 NUMBERS = KernelParams(tile=(32, 8), cluster=1, loop_tile=128, warps=4, stages=2)
 
 
@@ -146,15 +127,7 @@ def test_keep():
 
 
 def test_a_row_that_is_stored_across_memory_moves_sectors():
-    text = """ugraph 1
-tensor i0 f16[a0,a1] input
-tensor o0 f16[a1,a0] output
-kernel k0 grid=a0 cluster=- loop=-
-  %0 = load i0 imap=a0 cmap=- fmap=- : f16[a0,a1] post vector
-  %1 = exp %0 : f32[a0,a1] post vector
-  %2 = cast %1 : f16[a0,a1] post vector
-  save o0 = %2 omap=a0
-"""
+    text = PROGRAMS["exponentials_stored_across"]
     sizes, params = extents(4096, 128), KernelParams(tile=(1,))
     across, along = (cost(g, sizes, params) for g in (parse_ugraph(text), ROW))
     elements = 4096 * 128

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from golden_texts import PROGRAMS
 from goldens import GOLDENS, golden
 from random_ugraphs import random_program
 
@@ -112,46 +113,13 @@ def test_a_statistic_of_operand_b_is_shuffled_once():
 
 def test_a_contraction_over_the_rows_of_a_result():
     """What both orders of the first contraction cannot serve is transposed inside the warp."""
-    kernel, of = parse(
-        """tensor i0 f16[a0,a2] input
-tensor i1 f16[a1,a2] input
-tensor i2 f16[a3,a0] input
-tensor i3 f16[a3,a1] input
-tensor o0 f32[a1,a3] output
-tensor o1 f32[a0,a3] output
-kernel k0 grid=- cluster=- loop=-
-  %0 = load i0 imap=- cmap=- fmap=- : f16[a0,a2] post element
-  %1 = load i1 imap=- cmap=- fmap=- : f16[a1,a2] post element
-  %2 = load i2 imap=- cmap=- fmap=- : f16[a0,a3] post element
-  %3 = load i3 imap=- cmap=- fmap=- : f16[a1,a3] post element
-  %4 = matmul[a2] %0 %1 : f32[a0,a1] post element
-  %5 = cast %4 : f16[a0,a1] post element
-  %6 = matmul[a0] %5 %2 : f32[a1,a3] post element
-  %7 = matmul[a1] %5 %3 : f32[a0,a3] post element
-  save o0 = %6 omap=-
-  save o1 = %7 omap=-
-""".replace("grid=- ", "grid= ")
-        .replace("imap=-", "imap=")
-        .replace("omap=-", "omap=")
-    )
+    kernel, of = parse(PROGRAMS["contracted_over_rows"])
     kinds = sorted(c.kind for c in conversions(laid_out(kernel, of)))
     assert kinds == ["free", "movmatrix"]
 
 
 def test_a_contraction_over_what_was_repeated_goes_through_shared_memory():
-    kernel, of = parse("""tensor i0 f16[a3,a0,a2] input
-tensor i1 f16[a3,a1,a2] input
-tensor i2 f16[a4,a3] input
-tensor o0 f32[a0,a1,a4] output
-kernel k0 grid= cluster=- loop=-
-  %0 = load i0 imap= cmap=- fmap=- : f16[a3,a0,a2] post element
-  %1 = load i1 imap= cmap=- fmap=- : f16[a3,a1,a2] post element
-  %2 = load i2 imap= cmap=- fmap=- : f16[a4,a3] post element
-  %3 = matmul[a2] %0 %1 : f32[a0,a1,a3] post element
-  %4 = cast %3 : f16[a0,a1,a3] post element
-  %5 = matmul[a3] %4 %2 : f32[a0,a1,a4] post element
-  save o0 = %5 omap=
-""")
+    kernel, of = parse(PROGRAMS["contracted_over_a_batch"])
     found = [c for c in conversions(laid_out(kernel, of)) if c.kind != "free"]
     assert [c.kind for c in found] == ["shared"]
 
@@ -185,16 +153,7 @@ def test_kernels_without_contractions():
 
 
 def test_a_transposed_load_is_copied():
-    kernel, of = parse("""tensor i0 f16[a1,a0] input
-tensor i1 f16[a0,a1] input
-tensor o0 f16[a0,a1] output
-kernel k0 grid=a0 cluster=- loop=-
-  %0 = load i0 imap=a0 cmap=- fmap=- : f16[a0,a1] post element
-  %1 = load i1 imap=a0 cmap=- fmap=- : f16[a0,a1] post element
-  %2 = add %0 %1 : f32[a0,a1] post element
-  %3 = cast %2 : f16[a0,a1] post element
-  save o0 = %3 omap=a0
-""")
+    kernel, of = parse(PROGRAMS["transposed_summand"])
     assert [op.layout for op in laid_out(kernel, of).ops] == [SHARED, VECTOR, VECTOR, VECTOR]
 
 

@@ -23,7 +23,7 @@ from mirage_onnx.superopt.unit_record import (
 def records(golden):
     pairs = zip(golden.ugraph.kernels, golden.params, strict=True)
     return tuple(
-        BuiltRecord(math.pi * (i + 1), print_kernel(k), (p.to_text(), p.to_text()), (4, i), (7,), ((3, 1, 2),))
+        BuiltRecord(math.pi * (i + 1), print_kernel(k), (p.to_text(),) * 2, (4, i), (7,), ((3, 1),))
         for i, (k, p) in enumerate(pairs)
     )
 

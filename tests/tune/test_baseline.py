@@ -126,8 +126,8 @@ def test_copies_cost_what_they_yield():
     net = Net()
     y = net.Slice(net.input(4, 1500), [0], [1000], [1])
     y = net.Concat(y, net.input(9, 1000), axis=0)
-    found = times(net, net.Gather(y, [1]), table=table)
-    sizes = {"Slice": 4000, "Concat": 13_000, "Gather": 1000}
+    found = times(net, net.Expand(net.Gather(y, [1]), [8, 1000]), table=table)
+    sizes = {"Slice": 4000, "Concat": 13_000, "Gather": 1000, "Expand": 4000}  # half of it read
     assert found == {op: table.op_us("Exp", n) for op, n in sizes.items()}
     net = Net()
     assert times(net, net.Concat(net.weight(1, 9), net.weight(1, 9), axis=0)) == {"Concat": 0.0}
@@ -152,6 +152,17 @@ def test_dynamic_shapes_and_runtime_matrices_cost_nothing():
     assert times(net, net.Exp(net.input("batch", 64))) == {}
     net = Net()
     assert times(net, net.MatMul(net.input(8, 64), net.input(64, 64))) == {}
+
+
+def test_a_mask_that_attention_implies_is_no_weight_and_not_read():
+    floors = []
+    for causal in (0, 1):
+        net = Net(opset=23)
+        y = net.Attention(*(net.input(1, 2, 64, 64) for _ in range(3)), is_causal=causal)
+        program = import_model(load_model(net.model(y)))
+        assert node_times_us(program, TABLE) == {}
+        floors.append(with_floors({}, program, H200))
+    assert floors[0] == floors[1] != {}
 
 
 def test_every_pair_of_the_fusion_table_has_one_side():

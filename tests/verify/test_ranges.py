@@ -1,6 +1,7 @@
 """Infinities are followed as IEEE arithmetic does: some vanish, some become NaN."""
 
 import pytest
+from golden_texts import PROGRAMS
 
 from mirage_onnx.ir import DType, parse_ugraph
 from mirage_onnx.verify import intervals as iv
@@ -81,22 +82,7 @@ def test_types_have_their_largest_numbers():
 
 
 def test_sums_and_products_of_infinities():
-    text = """ugraph 1
-tensor i0 f32[a0,a1] input
-tensor i1 f32[a1,a2] input
-tensor o0 f32[a0,a2] output
-tensor o1 f32[a0] output
-kernel k0 grid= cluster=- loop=a1
-  %0 = load i0 imap= cmap=- fmap=a1 : f32[a0,a1] loop B_frag
-  %1 = load i1 imap= cmap=- fmap=a1 : f32[a1,a2] loop A_frag
-  %2 = exp %0 : f32[a0,a1] loop B_frag
-  %3 = matmul[a1] %2 %1 : f32[a0,a2] loop C_frag
-  %4 = acc_sum %3 : f32[a0,a2] post C_frag
-  %5 = sum[a1] %2 : f32[a0] loop row
-  %6 = acc_sum %5 : f32[a0] post row
-  save o0 = %4 omap=
-  save o1 = %6 omap=
-"""
+    text = PROGRAMS["sums_of_infinities"]
     lines = ugraph_lines(parse_ugraph(text))
     for magnitude, finite in ((60.0, True), (200.0, False)):
         facts = {"i0": Fact(iv.symmetric(magnitude)), "i1": Fact(iv.SIGNED_UNIT)}

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from golden_texts import PROGRAMS
 from goldens import GOLDENS, edited, golden, whole_region
 
 from mirage_onnx.errors import Rejection
@@ -209,16 +210,7 @@ def test_the_regions_own_error_is_the_measure(net):
     """A region that cancels by itself allows a candidate that does."""
     x = net.input(8, 64)
     region = whole_region(net.model(net.Sub(net.Mul(x, net.constant(1.0009765625)), x)))
-    text = """ugraph 1
-tensor i0 f16[a0,a1] input
-tensor o0 f16[a0,a1] output
-kernel k0 grid=a0 cluster=- loop=-
-  %0 = load i0 imap=a0 cmap=- fmap=- : f16[a0,a1] post vector
-  %1 = const[1025/1024] : f32[] post uniform
-  %2 = mul %0 %1 : f16[a0,a1] post vector
-  %3 = sub %2 %0 : f16[a0,a1] post vector
-  save o0 = %3 omap=a0
-"""
+    text = PROGRAMS["cancelling"]
     result = RoundingCheck(region).check(parse_ugraph(text))
     assert isinstance(result, RoundingRecord)
     assert result.original > 0.1 and result.allowed >= FACTOR * result.original + SLACK

@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from saved_damage import damaged
-from saved_examples import EXAMPLES, file_text
+from saved_examples import EXAMPLES
 from saved_mutants import mutants
 from saved_oracle import run_saved
 from saved_references import REFERENCES, VARIABLE, reference, references, saved_folder
@@ -55,10 +55,9 @@ def test_public_names():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_own_files(name, truths, tmp_path, golden):
-    assert file_text(name) == golden
+def test_own_files(name, truths, tmp_path):
     path = tmp_path / f"{name}.json"
-    path.write_text(file_text(name))
+    path.write_text(EXAMPLES[name].text())
     verdicts = check_saved(path, EXAMPLES[name].reference())
     graphs = json.loads(path.read_text())
     assert [truths[name].error(g) for g in graphs] == pytest.approx([0] * len(graphs), abs=EQUAL)

@@ -2,7 +2,7 @@
 
 import pytest
 from golden_texts import PROGRAMS
-from tiled_kernels import ATTENTION, CENTRED, case, errors
+from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, errors
 
 from mirage_onnx.codegen.tiled import kernel
 
@@ -16,6 +16,16 @@ def test_live_elements(rows, columns):
     plan = case(CENTRED, rows, warps=1, a0=rows, a1=columns).plan()
     held, most = plan.warps.registers(plan.forms[2]), plan.warps.registers(plan.forms[1])
     assert plan.live == held + most
+
+
+def test_values_stay_in_registers_where_there_is_room():
+    long = NORM_LINEAR.replace("post shared", "post A_frag")
+    plans = [
+        case(CENTRED, 4, warps=1, a0=4, a1=256).plan(),
+        case(long, 16, 8, warps=1, a0=8, a1=1088, a2=32).plan(),
+    ]
+    assert [p.lowering.held for p in plans] == [*kernel.HELD]
+    assert all(p.live <= kernel._MOST_LIVE for p in plans)
 
 
 def test_what_the_loop_carries_is_live_in_all_of_it():

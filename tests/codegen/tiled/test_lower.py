@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from golden_texts import PROGRAMS
 from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, product
 
 from mirage_onnx.codegen.tiled import thread_graph
@@ -22,15 +23,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.target import H200
 
 #: The sums of squares of rows.
-SQUARES = """ugraph 1
-tensor i0 f32[a0,a1] input
-tensor o0 f32[a0] output
-kernel k0 grid=a0 cluster=- loop=-
-  %0 = load i0 imap=a0 cmap=- fmap=- : f32[a0,a1] post vector
-  %1 = square %0 : f32[a0,a1] post vector
-  %2 = sum[a1] %1 : f32[a0] post row
-  save o0 = %2 omap=a0
-"""
+SQUARES = PROGRAMS["squares_of_rows"]
 
 
 def _steps(c):

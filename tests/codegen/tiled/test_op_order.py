@@ -4,6 +4,7 @@ import random
 from itertools import cycle, product
 
 import pytest
+from golden_texts import PROGRAMS
 from tiled_kernels import ATTENTION, case, errors
 
 from mirage_onnx.codegen.tiled import arrange
@@ -96,20 +97,7 @@ def test_two_exchanges_meet_at_one_barrier():
 
 ATTENDING = {"cluster": 2, "loop_tile": 16, "a0": 2, "a1": 64, "a2": 16, "a3": 8, "a4": 16}
 #: o0 = (i1 i0) (i2 i0), weights read from device memory.
-GATED = """ugraph 1
-tensor i0 f16[a0,a1] input
-tensor i1 f16[a2,a1] weight
-tensor i2 f16[a2,a1] weight
-tensor o0 f32[a0,a2] output
-kernel k0 grid=a2,a0 cluster=- loop=-
-  %0 = load i0 imap=-,a0 cmap=- fmap=- : f16[a0,a1] post shared
-  %1 = load i1 imap=a2,- cmap=- fmap=- : f16[a2,a1] post A_frag
-  %2 = matmul[a1] %1 %0 : f32[a0,a2] post C_frag
-  %3 = load i2 imap=a2,- cmap=- fmap=- : f16[a2,a1] post A_frag
-  %4 = matmul[a1] %3 %0 : f32[a0,a2] post C_frag
-  %5 = mul %2 %4 : f32[a0,a2] post C_frag
-  save o0 = %5 omap=a2,a0
-"""
+GATED = PROGRAMS["product_of_products"]
 
 
 def _met(c, *, cluster):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_onnx.codegen.source import KernelSource
+from tests.support.golden_texts import texts_of
 
 Arrays = Mapping[str, np.ndarray]
 #: Makes the inputs, and the outputs of inputs.
@@ -18,6 +19,8 @@ Reference = Callable[[Arrays], dict[str, np.ndarray]]
 #: Of an output: its shape and element type.
 Spec = tuple[tuple[int, ...], type]
 
+#: What a kernel does, by its name: ``primitives/NAME`` of the packed texts.
+TEXTS = texts_of("primitives")
 U16, U32, F32 = np.uint16, np.uint32, np.float32
 _C_TYPES = {np.dtype(U16): "unsigned short", np.dtype(U32): "unsigned", np.dtype(F32): "float"}
 
@@ -61,7 +64,7 @@ def random_words(*shape):
 def case(
     name,
     covers,
-    body,
+    body=None,
     *,
     draw,
     outputs,
@@ -71,11 +74,13 @@ def case(
     cluster=1,
     smem=0,
     ulps=None,
+    kernels=1,
 ):
     """A case of one kernel, or of several that run one after the other on the same tensors.
 
-    ``body`` sees a pointer for every input and output by its name, in the order inputs, outputs. A
-    kernel that calls ``grid_wait`` is launched as programmatically dependent on the one before.
+    A body (by default that of ``TEXTS``, NAME or NAME_0, NAME_1, ...) sees a pointer for every
+    input and output by its name, in the order inputs, outputs. A kernel that calls ``grid_wait`` is
+    launched as programmatically dependent on the one before.
     """
     shown = draw(np.random.default_rng(0))
     dtypes = {n: x.dtype for n, x in shown.items()}
@@ -83,15 +88,14 @@ def case(
     parameters = ", ".join(
         f"{'' if n in outputs else 'const '}{_C_TYPES[d]}* {n}" for n, d in dtypes.items()
     )
-    bodies = (body,) if isinstance(body, str) else body
-    kernels = []
-    for i, text in enumerate(bodies):
-        symbol = name if len(bodies) == 1 else f"{name}_{i}"
+    sources = []
+    for symbol in [name] if kernels == 1 else [f"{name}_{i}" for i in range(kernels)]:
+        text = TEXTS[symbol] if body is None else body
         head = f"PTX_CLUSTER_KERNEL({block}, {cluster})" if cluster > 1 else f"PTX_KERNEL({block})"
         whole = f'#include "ptx.cuh"\n{head} {symbol}({parameters}) {{\n{text}}}\n'
         pdl = "grid_wait" in text
-        kernels.append(KernelSource(symbol, whole, grid, block, cluster, smem, tuple(dtypes), pdl))
-    return Case(name, tuple(covers.split()), tuple(kernels), draw, outputs, reference, ulps)
+        sources.append(KernelSource(symbol, whole, grid, block, cluster, smem, tuple(dtypes), pdl))
+    return Case(name, tuple(covers.split()), tuple(sources), draw, outputs, reference, ulps)
 
 
 def ulps_apart(got, want):

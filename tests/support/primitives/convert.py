@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 from scipy import special
 
-from tests.support.primitives.case import F32, U16, U32, case
+from tests.support.primitives.case import F32, TEXTS, U16, U32, case
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 COUNT = 2**18
@@ -28,28 +28,6 @@ def hard_floats(rng):
     return np.concatenate([bits, rest]).view(F32)
 
 
-_EACH = (
-    "  for (int i = ptx::block_x() * 256 + ptx::thread(); i < {n}; i += 32 * 256) {{\n{body}  }}\n"
-)
-
-_WIDEN = _EACH.format(
-    n=65536,
-    body="""
-    unsigned short bits = ptx::ld_u16(x + i);
-    ptx::st_f32(f16 + i, ptx::f16_to_f32(bits));
-    ptx::st_f32(bf16 + i, ptx::bf16_to_f32(bits));
-    ptx::st_u32(same + i, ptx::f32_to_bits(ptx::bits_to_f32(bits * 65537u)));
-    if (i % 2 == 0) {
-      unsigned pair = ptx::ld_u32(x + i);
-      float v[4];
-      ptx::unpack_f16(pair, v[0], v[1]);
-      ptx::unpack_bf16(pair, v[2], v[3]);
-      for (int k = 0; k < 4; ++k) ptx::st_f32(pairs + i * 2 + k, v[k]);
-    }
-""",
-)
-
-
 def _canonical(x):
     return np.where(np.isnan(x), NAN, x)
 
@@ -60,21 +38,6 @@ def _widen(given):
     bf16 = (bits.astype(U32) << 16).view(F32)  # a move: NaN keep their bits
     pairs = np.stack([f16.reshape(-1, 2), bf16.reshape(-1, 2)], 1)
     return {"f16": f16, "bf16": bf16, "same": bits * U32(65537), "pairs": pairs}
-
-
-_NARROW = _EACH.format(
-    n=COUNT,
-    body="""
-    float v = ptx::ld_f32(x + i);
-    ptx::st_u16(f16 + i, ptx::f32_to_f16(v));
-    ptx::st_u16(bf16 + i, ptx::f32_to_bf16(v));
-    ptx::st_u32(tf32 + i, ptx::f32_to_tf32(v));
-    if (i % 2 == 0) {
-      float w = ptx::ld_f32(x + i + 1);
-      ptx::st_v2(pairs + i, {ptx::pack_f16(v, w), ptx::pack_bf16(v, w)});
-    }
-""",
-)
 
 
 def _narrow(given):
@@ -88,17 +51,6 @@ def _narrow(given):
     tf32 = np.where(np.isfinite(x), x.view(U32) + U32(0x1000), x.view(U32)) & U32(0xFFFFE000)
     pairs = np.stack([f16.view(U32), bf16.view(U32)], 1)
     return {"f16": f16, "bf16": bf16, "tf32": tf32, "pairs": pairs}
-
-
-_EXACT = _EACH.format(
-    n=COUNT,
-    body=f"""
-    float v = ptx::ld_f32(x + i), u = ptx::ld_f32(x + {COUNT - 1} - i);
-    ptx::st_f32(rcp + i, ptx::rcp(v));
-    ptx::st_f32(max + i, ptx::max_nan(v, u));
-    ptx::st_f32(min + i, ptx::min_nan(v, u));
-""",
-)
 
 
 def _draw_exact(rng):
@@ -140,8 +92,7 @@ _SPECIALS = np.array(
 
 def _approximate(name):
     text, function, (low, high), ulps = _APPROXIMATE[name]
-    body = _EACH.format(n=2**16, body=f"    float v = ptx::ld_f32(x + i);\n"
-                        f"    ptx::st_f32(y + i, {text});\n")  # fmt: skip
+    body = TEXTS["approximate"] % text
 
     def draw(rng):
         even = rng.uniform(low, high, 2**15)
@@ -163,7 +114,7 @@ def _approximate(name):
 
 CASES = (
     case(
-        "widen", "f16_to_f32 bf16_to_f32 unpack_f16 unpack_bf16 bits_to_f32 f32_to_bits", _WIDEN,
+        "widen", "f16_to_f32 bf16_to_f32 unpack_f16 unpack_bf16 bits_to_f32 f32_to_bits",
         draw=lambda _: {"x": np.arange(65536, dtype=U16)}, reference=_widen,
         outputs={
             "f16": ((65536,), F32), "bf16": ((65536,), F32), "same": ((65536,), U32),
@@ -172,7 +123,7 @@ CASES = (
         grid=(32, 1, 1), block=256,
     ),
     case(
-        "narrow", "f32_to_f16 f32_to_bf16 f32_to_tf32 pack_f16 pack_bf16", _NARROW,
+        "narrow", "f32_to_f16 f32_to_bf16 f32_to_tf32 pack_f16 pack_bf16",
         draw=lambda rng: {"x": hard_floats(rng)}, reference=_narrow,
         outputs={
             "f16": ((COUNT,), U16), "bf16": ((COUNT,), U16), "tf32": ((COUNT,), U32),
@@ -181,7 +132,7 @@ CASES = (
         grid=(32, 1, 1), block=256,
     ),
     case(
-        "exact", "rcp max_nan min_nan", _EXACT, draw=_draw_exact, reference=_exact,
+        "exact", "rcp max_nan min_nan", draw=_draw_exact, reference=_exact,
         outputs={"rcp": ((COUNT,), F32), "max": ((COUNT,), F32), "min": ((COUNT,), F32)},
         grid=(32, 1, 1), block=256,
     ),

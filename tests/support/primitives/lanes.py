@@ -9,18 +9,6 @@ ROUNDS = 24
 
 # ---- special registers
 
-_WHERE = """
-  int b = ptx::block_x() + 4 * (ptx::block_y() + 2 * ptx::block_z());
-  unsigned* o = y + (b * 64 + ptx::thread()) * 7;
-  ptx::st_u32(o, ptx::thread());
-  ptx::st_u32(o + 1, ptx::lane());
-  ptx::st_u32(o + 2, ptx::warp());
-  ptx::st_u32(o + 3, ptx::block_x());
-  ptx::st_u32(o + 4, ptx::block_y());
-  ptx::st_u32(o + 5, ptx::block_z());
-  ptx::st_u32(o + 6, ptx::cluster_rank());
-"""
-
 
 def _where(_):
     z, y, x, t = np.meshgrid(range(2), range(2), range(4), range(64), indexing="ij")
@@ -29,16 +17,6 @@ def _where(_):
 
 
 # ---- votes: random, all, none, and one lane
-
-_VOTES = """
-  for (int r = 0; r < 4; ++r) {
-    bool vote = ptx::ld_u32(x + r * 64 + ptx::thread()) != 0;
-    unsigned* o = y + (r * 64 + ptx::thread()) * 3;
-    ptx::st_u32(o, ptx::ballot(vote));
-    ptx::st_u32(o + 1, ptx::any(vote));
-    ptx::st_u32(o + 2, ptx::all(vote));
-  }
-"""
 
 
 def _draw_votes(rng):
@@ -56,17 +34,6 @@ def _votes(given):
 
 
 # ---- shuffles: every width, every offset from -40 to 70, a different one in each lane
-
-_SHUFFLE = """
-  int width = 1;
-  for (int w = 0; w < 6; ++w, width *= 2)
-    for (int r = 0; r < 24; ++r) {
-      int i = r * 64 + ptx::thread();
-      int b = static_cast<int>(ptx::ld_u32(offset + i));
-      ptx::st_f32(f + w * 1536 + i, ptx::%s(ptx::ld_f32(x + i), b, width));
-      ptx::st_u32(u + w * 1536 + i, ptx::%s(ptx::ld_u32(x + i), b, width));
-    }
-"""
 
 
 def _draw_shuffle(rng):
@@ -100,17 +67,17 @@ def _shuffle(mode):
 
 CASES = (
     case(
-        "where", "thread lane warp block_x block_y block_z cluster_rank", _WHERE,
+        "where", "thread lane warp block_x block_y block_z cluster_rank",
         draw=lambda _: {}, outputs={"y": ((16, 64, 7), U32)}, reference=_where,
         grid=(4, 2, 2), block=64, cluster=2,
     ),
     case(
-        "votes", "ballot any all", _VOTES,
+        "votes", "ballot any all",
         draw=_draw_votes, outputs={"y": ((4, 64, 3), U32)}, reference=_votes, block=64,
     ),
     *(
         case(
-            mode, mode, _SHUFFLE % (mode, mode), draw=_draw_shuffle, reference=_shuffle(mode),
+            mode, mode, draw=_draw_shuffle, reference=_shuffle(mode),
             outputs={"f": ((6, ROUNDS, 64), F32), "u": ((6, ROUNDS, 64), U32)}, block=64,
         )
         for mode in ("shfl", "shfl_up", "shfl_down", "shfl_xor")

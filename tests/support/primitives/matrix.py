@@ -15,41 +15,6 @@ ROUNDS = 4
 
 # ---- tiles: every lane gives the address of a row
 
-_FILL = """
-  ptx::U4* tile = ptx::smem<ptx::U4>();
-  for (int i = ptx::lane(); i < 64; i += 32) tile[i] = ptx::ld_v4(x + i * 8);
-  ptx::sync_warp();
-"""
-# The lanes beyond the last tile give an address that cannot be read.
-_LDMATRIX = (
-    _FILL
-    + """
-  for (int r = 0; r < 4; ++r) {
-    unsigned at = ptx::ld_u32(rows + r * 32 + ptx::lane());
-    const char* row = reinterpret_cast<const char*>(tile + at);
-    if (ptx::lane() >= 8 * %(n)d) row += 1;
-    auto v = ptx::%(f)s(row);
-    unsigned w[%(n)d];
-    memcpy(w, &v, sizeof w);
-    for (int i = 0; i < %(n)d; ++i) ptx::st_u32(y + (r * 32 + ptx::lane()) * %(n)d + i, w[i]);
-  }
-"""
-)
-_STMATRIX = (
-    _FILL
-    + """
-  %(type)s v;
-  unsigned w[%(n)d];
-  for (int i = 0; i < %(n)d; ++i) w[i] = ptx::ld_u32(v0 + ptx::lane() * %(n)d + i);
-  memcpy(&v, w, sizeof w);
-  char* row = reinterpret_cast<char*>(tile + ptx::ld_u32(rows + ptx::lane()));
-  if (ptx::lane() >= 8 * %(n)d) row += 1;
-  ptx::%(f)s(row, v);
-  ptx::sync_warp();
-  for (int i = ptx::lane(); i < 64; i += 32) ptx::st_v4(y + i * 8, tile[i]);
-"""
-)
-
 
 def _tiles(rng):
     return {
@@ -65,6 +30,8 @@ def _place(transposed):
 
 
 def _ldmatrix(n, transposed):
+    """The lanes beyond the last tile give an address that cannot be read."""
+
     def reference(given):
         y = np.empty((ROUNDS, 32, n), U32)
         for r in range(ROUNDS):
@@ -76,7 +43,7 @@ def _ldmatrix(n, transposed):
 
     name = f"ldmatrix_x{n}" + "_trans" * transposed
     return case(
-        name, name, _LDMATRIX % {"n": n, "f": name}, draw=_tiles, reference=reference,
+        name, name, draw=_tiles, reference=reference,
         outputs={"y": ((ROUNDS, 32, n), U32)}, smem=ROWS * 16,
     )  # fmt: skip
 
@@ -95,9 +62,8 @@ def _stmatrix(n, transposed):
         return {"y": y}
 
     name = f"stmatrix_x{n}" + "_trans" * transposed
-    text = _STMATRIX % {"n": n, "f": name, "type": {1: "unsigned", 2: "ptx::U2", 4: "ptx::U4"}[n]}
     return case(
-        name, name, text, draw=draw, reference=reference, outputs={"y": ((ROWS, 8), U16)},
+        name, name, draw=draw, reference=reference, outputs={"y": ((ROWS, 8), U16)},
         smem=ROWS * 16,
     )  # fmt: skip
 
@@ -114,24 +80,15 @@ def _movmatrix(given):
 
 @dataclass(frozen=True)
 class Shape:
-    """``per``: elements in a register, in consecutive k; ``storage``: what memory holds."""
+    """``storage``: what memory holds."""
 
     name: str
     k: int
     dtype: np.dtype
 
     @property
-    def per(self):
-        return 4 // self.storage.itemsize
-
-    @property
     def storage(self):
         return np.dtype(U32 if self.dtype == np.float32 else U16)
-
-    @property
-    def registers(self):
-        b = self.k // (4 * self.per)
-        return 2 * b, b
 
 
 SHAPES = tuple(
@@ -144,40 +101,9 @@ SHAPES = tuple(
 )  # fmt: skip
 
 
-def _mma_text(shape):
-    """Loads the fragments element by element: A[row][k], B[k][column], C[row][column]."""
-    n_a, n_b = shape.registers
-    per, k = shape.per, shape.k
-    element = "ld_u16" if per == 2 else "ld_u32"
-    lines = [
-        "  int g = ptx::lane() / 4, t = ptx::lane() % 4;",
-        f"  a += ptx::block_x() * {16 * k};",
-        f"  b += ptx::block_x() * {8 * k};",
-        "  c += ptx::block_x() * 128;",
-        "  d += ptx::block_x() * 128;",
-        "  float r[4];",
-        "  for (int i = 0; i < 4; ++i)",
-        "    r[i] = ptx::ld_f32(c + (g + i / 2 * 8) * 8 + 2 * t + i % 2);",
-    ]
-    for operand, count in (("a", n_a), ("b", n_b)):
-        for i in range(count):
-            group = i // 2 if operand == "a" else i
-            parts = []
-            for j in range(per):
-                at = f"({per} * t + {group * 4 * per + j})"
-                index = f"(g + {i % 2 * 8}) * {k} + {at}" if operand == "a" else f"{at} * 8 + g"
-                parts.append(f"static_cast<unsigned>(ptx::{element}({operand} + {index}))")
-            lines.append(f"  unsigned {operand}{i} = {' | 65536u * '.join(parts)};")
-    arguments = [f"a{i}" for i in range(n_a)] + [f"b{i}" for i in range(n_b)]
-    lines += [
-        f"  ptx::{shape.name}(r, {', '.join(arguments)});",
-        "  for (int i = 0; i < 4; ++i)",
-        "    ptx::st_f32(d + (g + i / 2 * 8) * 8 + 2 * t + i % 2, r[i]);",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def _mma(shape):
+    """Loads the fragments element by element: A[row][k], B[k][column], C[row][column]."""
+
     def draw(rng):
         parts = [data(rng, shape.dtype, shape.k) for data in tensor_core.DATA.values()]
         a, b, c = (np.concatenate(x) for x in zip(*parts, strict=True))
@@ -189,7 +115,7 @@ def _mma(shape):
 
     tiles = len(tensor_core.DATA) * tensor_core.TILES
     return case(
-        shape.name, shape.name, _mma_text(shape), draw=draw, reference=reference,
+        shape.name, shape.name, draw=draw, reference=reference,
         outputs={"d": ((tiles, 16, 8), F32)}, grid=(tiles, 1, 1),
     )  # fmt: skip
 
