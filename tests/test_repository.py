@@ -116,8 +116,7 @@ def test_golden_texts_are_used():
         for path in (ROOT / "tests").rglob("test_*.py")
         for test in re.findall(r"def (test_\w+)", path.read_text())
     ]
-    folders = (
-        "emulator exotic fragile goldens graphs primitives programs readme rewritten rules term"
-    )
+    folders = "emulator exotic fragile goldens graphs primitives programs readme rewritten rules "
+    folders += "saved term"
     tests += [f"{folder}/" for folder in folders.split()]
     assert [t for t in read_texts(GOLDEN) if not f"{t}_".startswith(tuple(tests))] == []

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from mirage_onnx.ir import DType, Program, Region, RegionTensor
 from mirage_onnx.verify.saved_draft import Draft, DraftKernel, DraftTensor, invalid, unsupported
 from mirage_onnx.verify.saved_factors import Dim, Factors
-from mirage_onnx.verify.saved_format import SavedBlock, SavedGraph, SavedOp, SavedTensor
+from mirage_onnx.verify.saved_format import SavedBlock, SavedGraph, SavedOp, SavedTensor, Shape
 from mirage_onnx.verify.saved_ops import BLOCK, COMMON, Rule
 
 GRID = ("x", "y", "z")
@@ -122,7 +122,7 @@ class _Reader:
         kernel.grid, kernel.loop, kernel.chunk = (x, y, z), new(block.loop), block.chunk
         loads = [o.tensor for o in block.ops if o.op == "input"]
         saves = [o.tensor for o in block.ops if o.op == "output"]
-        if _guids(loads) != _guids(op.inputs) or _guids(saves) != _guids(op.outputs):
+        if _named(loads) != _named(op.inputs) or _named(saves) != _named(op.outputs):
             raise invalid("a block graph reads or writes other tensors than its kernel")
         values: dict[int, int] = {}
         for inner in block.ops:
@@ -213,8 +213,8 @@ class _Reader:
         return tensor
 
 
-def _guids(tensors: Sequence[SavedTensor | None]) -> list[int]:
-    return sorted(t.guid for t in tensors if t is not None)
+def _named(tensors: Sequence[SavedTensor | None]) -> list[tuple[int, Shape, str]]:
+    return sorted((t.guid, t.shape, t.dtype) for t in tensors if t is not None)
 
 
 def _cut(block: SavedBlock, op: SavedOp) -> list[int]:

@@ -1,10 +1,10 @@
 """The text: goldens, the rules that it keeps, and a reason for every refusal."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from golden_texts import texts_of
 
 from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.codegen.compile import DEVICE_HEADERS
@@ -84,70 +84,15 @@ def test_few_stages_for_few_steps(graphs):
 # ---- refusals
 
 NUMBERS = KernelParams((16, 8), warps=2, stages=2)
-ROW = KernelParams((1,), warps=2)
 
 
 #: what, graph, text to replace and by what, numbers, code, words of the reason
-REFUSALS = [
-    ("tiles", "plain", "", "", replace(NUMBERS, tile=(16,)), "LAYOUT", "1 tile sizes"),
-    ("zero", "plain", "", "", replace(NUMBERS, stages=0), "LAYOUT", "below 1"),
-    ("warps", "plain", "", "", replace(NUMBERS, warps=33), "LAYOUT", "1 to 32 warps"),
-    ("cluster", "plain", "", "", replace(NUMBERS, cluster=16), "LAYOUT", "no clusters of 16"),
-    ("cluster axis", "plain", "cluster=a1", "cluster=-", replace(NUMBERS, cluster=2), "LAYOUT",
-     "the cluster splits None"),
-    ("no cluster reduction", "plain", "red_sum %3", "abs %3", replace(NUMBERS, cluster=2),
-     "EMIT_UNSUPPORTED", "without a reduction over the cluster"),
-    ("smem", "plain", "", "", KernelParams((1024, 8), warps=8), "SMEM", "bytes of shared memory"),
-    ("unmapped", "plain", "imap=-,a0", "imap=-,-", NUMBERS, "LAYOUT", "does not split it"),
-    ("whole rows", "plain", "omap=a2,a0", "omap=a2,-", NUMBERS, "LAYOUT", "does not split it"),
-    ("f32 operands", "plain:f32", "", "", NUMBERS, "EMIT_UNSUPPORTED", "matmul of f32 and f32"),
-    ("two types", "plain", "i1 f16[a2,a1] weight", "i1 bf16[a2,a1] weight", NUMBERS,
-     "EMIT_UNSUPPORTED", "i1 is bf16 and loaded as f16"),
-    ("16-bit sum", "plain", "acc_sum %2 : f32", "acc_sum %2 : f16", NUMBERS, "EMIT_UNSUPPORTED",
-     "an accumulator is f32"),
-    ("operand layouts", "plain", "loop A_frag", "loop B_frag", NUMBERS, "LAYOUT",
-     "one operand of layout A_frag"),
-    ("loop layout", "scaled", "square %0 : f32[a0,a1] loop B_frag",
-     "square %0 : f32[a0,a1] loop shared", NUMBERS, "LAYOUT", "layout"),
-    ("mixed", "layouts", "mul %0 %2 : f32[a0,a1]", "mul %0 %1 : f32[a0,a1]", NUMBERS, "LAYOUT",
-     "takes no value of A_frag"),
-    ("grid splits depth", "plain", "grid=a2,a0", "grid=a2,a1", NUMBERS, "LAYOUT", "split"),
-    ("loop op", "scaled", "square %0", "where %0", NUMBERS, "EMIT_UNSUPPORTED",
-     "no rule for 'where' in the loop"),
-    ("loop order", "scaled", "acc_sum %4", "acc_sum %0", NUMBERS, "EMIT_UNSUPPORTED",
-     "acc_sum of 'load'"),
-    ("post op", "scaled", "rsqrt %12", "where %12", NUMBERS, "EMIT_UNSUPPORTED",
-     "no rule for 'where' after the loop"),
-    ("cast before red", "plain", "red_sum %3", "red_max %3", NUMBERS, "EMIT_UNSUPPORTED",
-     "red_max of 'acc_sum'"),
-    ("depth after loop", "scaled", "load i3 imap=a2,a0 cmap=- fmap=- : f16[a0,a2]",
-     "load i0 imap=-,a0 cmap=- fmap=- : f16[a0,a1]", NUMBERS, "LAYOUT", "axis a1 is not an axis"),
-    ("reduction split", "over_columns", "grid=a0", "grid=a0,a2",
-     KernelParams((8, 16)), "LAYOUT", ""),
-    ("no loop", "plain", "loop=a1", "loop=-", NUMBERS, "EMIT_UNSUPPORTED", "without a loop"),
-    ("const", "scaled", "const[1/100000]", f"const[{10**40}]", NUMBERS, "EMIT_UNSUPPORTED",
-     "beyond fp32"),
-    ("named const", "scaled", "const[1/100000]", "const[tau]", NUMBERS, "EMIT_UNSUPPORTED",
-     "no number for the constant"),
-    ("type", "rows", "f32[a1,a0] output", "f64[a1,a0] output", ROW, "EMIT_UNSUPPORTED",
-     "elements of type f64"),
-    ("row tile", "rows", "", "", KernelParams((2,)), "LAYOUT", "do not share out 128 threads"),
-    ("rows missing", "rows", "", "", KernelParams((16,)), "LAYOUT", "do not share out"),
-    ("row cluster", "rows", "", "", replace(ROW, cluster=2), "LAYOUT", "does not use clusters"),
-    ("row op", "rows", "rsqrt %7", "where %7", ROW, "EMIT_UNSUPPORTED", "in a row kernel"),
-    ("row sum type", "rows", "%3 = sum[a1] %2 : f32", "%3 = sum[a1] %2 : f16", ROW,
-     "EMIT_UNSUPPORTED", "has type f32"),
-    ("row sum axis", "rows", "%3 = sum[a1]", "%3 = sum[a0]", ROW, "EMIT_UNSUPPORTED",
-     "reduces a1, not"),
-    ("boolean in the loop", "layouts", "f16[a1] ", "bool[a1] ", NUMBERS, "EMIT_UNSUPPORTED",
-     "i2 is read in the loop as bool"),
-    ("row length", "rows", "", "", replace(ROW, warps=1), "LAYOUT", "elements of a1 per thread"),
-]  # fmt: skip
+REFUSALS = [row.split(" | ") for row in texts_of("rules")["emit"].splitlines()]
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=[r[0] for r in REFUSALS])
 def test_refusal(graphs, refusal):
-    _, name, old, new, params, code, words = refusal
+    _, name, old, new, numbers, code, words = refusal
     text = graphs.text(name)
     assert not old or old in text
     graph = parse_ugraph(text.replace(old, new) if old else text)
@@ -155,7 +100,7 @@ def test_refusal(graphs, refusal):
     special = special_emitter(kernel)
     assert special is not None
     with pytest.raises(RejectionError) as info:
-        special(graph, kernel, params, SIZES, H200)
+        special(graph, kernel, KernelParams.from_text(numbers), SIZES, H200)
     assert info.value.rejection.code == code, info.value.rejection
     assert words in info.value.rejection.reason
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from golden_texts import texts_of
 
 import mirage_onnx.codegen.emit as emit_module
 from mirage_onnx.codegen import emit_kernel
@@ -12,50 +13,8 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.target import H200
 
-WRONG = {
-    "asm": 'asm volatile("bar.sync 0;");',
-    "static shared memory": "__shared__ float s[4];",
-    "device variable": "static int counter;",
-    "builtin index": "const int i = threadIdx.x;",
-    "builtin": "__syncthreads();",
-    "spin": "while (ptx::ld_acquire_u32(p) == 0) {\n}",
-    "poll in a for loop": "for (int i = 0; i < n; ++i) {\n  v = ptx::ld_acquire_u32(p);\n}",
-    "early return": "if (ptx::thread() > 3) return;",
-    "macro": "#define N 4",
-    "block barrier of some threads": "if (ptx::thread() < 32) ptx::sync_block();",
-    "block barrier of some warps": "if (ptx::warp() == 0) {\n  ptx::sync_block();\n}",
-    "cluster barrier of some blocks": "if (ptx::block_x() == 0) {\n  ptx::cluster_sync();\n}",
-    "shuffle of some lanes": "if (ptx::lane() < 4) {\n  v = ptx::shfl_xor(v, 1);\n}",
-    "trip count by thread": (
-        "for (int e = ptx::thread(); e < 100; e += 64) {\n  v = warp_reduce<Sum>(v);\n}"
-    ),
-    "condition by a derived value": (
-        "const int e = ptx::thread() / 32;\nconst int f = e + 1;\nif (f < 2) {\n"
-        "  v = block_reduce<Sum, 4>(v, smem);\n}"
-    ),
-    "condition by what memory holds": (
-        "const int n = load<F32, Path::kConst>(g_i0);\nif (n > 0) {\n  ptx::sync_block();\n}"
-    ),
-    "nested": (
-        "if (ptx::lane() == 0) {\n  for (int i = 0; i < 4; ++i) {\n"
-        "    mma_step(d, a, b, c);\n  }\n}"
-    ),
-    "short circuit": "const bool b = ptx::lane() > 1 && ptx::any(p);",
-    "matrix load of some lanes": "if (ptx::lane() < 8) ptx::ldmatrix_x4(r, p);",
-}
-RIGHT = {
-    "whole block": "ptx::sync_block();\nv = block_reduce<Sum, 4>(v, smem);",
-    "block-uniform condition": "if (ptx::block_x() == 0) {\n  ptx::sync_block();\n}",
-    "warps by turns": "for (int e = ptx::warp(); e < 9; e += 4) {\n  v = warp_reduce<Sum>(v);\n}",
-    "a counter's name used again": (
-        "for (int e = ptx::thread(); e < 9; e += 64) {\n  s[e] = 0;\n}\n"
-        "for (int e = ptx::warp(); e < 9; e += 4) {\n  v = warp_reduce<Sum>(v);\n}"
-    ),
-    "after a divergent block": "if (ptx::lane() == 0) {\n  s[0] = v;\n}\nptx::sync_block();",
-    "uniform loop": ("for (int r = 0; r < rounds; ++r, k += kRound) {\n  mma_step(d, a, b, c);\n}"),
-    "else": "if (first == 0) {\n  v = 1.0f;\n} else {\n  ptx::sync_warp();\n}",
-    "a word in a comment": "const int a = 1;  // while asm static return",
-}
+#: Statements, by what is wrong with them or why they are right.
+WRONG, RIGHT = texts_of("rules/wrong"), texts_of("rules/right")
 
 
 @pytest.mark.parametrize("name", WRONG)

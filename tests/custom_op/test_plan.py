@@ -1,6 +1,7 @@
 """Plans: one spelling, the same refusals in Python and C++, and no crash on anything."""
 
 import pytest
+from golden_texts import texts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,69 +80,11 @@ def test_text_is_canonical(native):
     assert native.plan(TEXT.encode()) == ""
 
 
-SPACING = "words of printable ASCII separated by single spaces are expected"
-MANY = "launch 1 k grid 1 1 1 block 1 cluster 1 smem 0 pdl 0 args\n" * 64
+#: TEXT with one replacement: old, new, line, reason.
 REFUSALS = [
-    # (old, new, line, reason): TEXT with one replacement
-    ("plan 1", "plan 2", 1, "expected 'plan 1'"),
-    ("input f16 *", "input f17 *", 2, "expected 'input <dtype> <dim>...'"),
-    ("input f16 *", "input f16 -1", 2, "a dim must be '*' or an integer >= 0"),
-    ("input f16 *", "input f16 01", 2, "a dim must be '*' or an integer >= 0"),
-    ("input i64", "input i64" + " 1" * 9, 3, "rank above 8"),
-    ("input f16", "input  f16", 2, SPACING),
-    ("input f16", "input\tf16", 2, SPACING),
-    ("input i64\n", "input i64 \n", 3, SPACING),
-    ("input i64\n", "\n", 3, SPACING),
-    ("input i64\n", "# note\n", 3, "statement '#' is unknown or out of place"),
-    ("equal d0.0,2,* 8", "equal 8", 4, "expected 'equal <expr> <expr>'"),
-    ("equal d0.0,2,* 8", "equal 8 8\ninput i64", 5, "statement 'input' is unknown or out of place"),
-    ("equal d0.0,2,*", "equal d0.0,2,+", 4, "only products can be compared"),
-    ("equal d0.0,2,*", "equal d2.0", 4, "'d2.0' is not a dim of an input"),
-    ("output f32\n", "equal 8 8\n", 6, "statement 'equal' is unknown or out of place"),
-    ("equal d0.0,2,* 8\n", "equal 8 8\n" * 257, 260, "more than 256 equalities"),
-    ("output f16 d0.0", "output f99 d0.0", 5, "expected 'output <dtype> <expr>...'"),
-    ("output f16 d0.0", "output f16 d1.0", 5, "'d1.0' is not a dim of an input"),
-    ("output f16 d0.0", "output f16 -1", 5, "negative constant"),
-    ("output f32\n", "output f32\ninput f32\n", 7, "statement 'input' is unknown or out of place"),
-    ("workspace d0.0,4096,*", "workspace", 7, "expected 'workspace <expr>'"),
-    ("workspace d0.0,4096,*", "workspace -1", 7, "negative constant"),
-    ("workspace d0.0,4096,*\n", "workspace 1\nworkspace 1\n", 8,
-     "statement 'workspace' is unknown or out of place"),
-    ("workspace d0.0,4096,*\n", "", 8, "workspace argument, but the plan has no workspace"),
-    ("variant d0.0,16,le\n", "", 8, "statement 'launch' is unknown or out of place"),
-    ("variant d0.0,16,le", "variant", 11, "a variant without a guard must be the last"),
-    ("variant\n", "variant 1\n", 13, "the last variant must have no guard"),
-    ("variant\n", "variant 1 2\n", 11, "expected 'variant' or 'variant <expr>'"),
-    ("variant d0.0,16,le", "variant d0.0,le", 8, "operator without two operands"),
-    ("launch 0", "launch 4096", 9, "cubin must be an integer in 0..4095"),
-    ("launch 0", "launch -1", 9, "cubin must be an integer in 0..4095"),
-    ("rms_linear", "1rms", 9, "the kernel name is not an identifier"),
-    ("rms_linear", "r" * 256, 9, "the kernel name is not an identifier"),
-    ("ceildiv 64 1", "ceildiv -64 1", 9, "negative constant"),
-    ("block 128", "block 0", 9, "block must be an integer in 1..1024"),
-    ("block 1024", "block 1025", 12, "block must be an integer in 1..1024"),
-    ("cluster 4", "cluster 0", 9, "cluster must be an integer in 1..16"),
-    ("cluster 16", "cluster 17", 12, "cluster must be an integer in 1..16"),
-    ("smem 65536", "smem -1", 9, "smem must be an integer in 0..232448"),
-    ("smem 232448", "smem 232449", 12, "smem must be an integer in 0..232448"),
-    ("pdl 1", "pdl 2", 9, "pdl must be an integer in 0..1"),
-    ("args i0", "args i2", 9, "'i2' is not one of the plan's tensors"),
-    ("w:16 o0", "w:16 o2", 9, "'o2' is not one of the plan's tensors"),
-    ("args i0", "args x0", 9, "bad argument 'x0'"),
-    ("args i0", "args i", 9, "bad argument 'i'"),
-    ("args i0", "args i-1", 9, "bad argument 'i-1'"),
-    ("args i0", "args f32:1", 9, "bad argument 'f32:1'"),
-    ("w:16", "w:-16", 9, "negative constant"),
-    ("i32:d0.0", "i32:", 12, "bad token ''"),
-    ("i32:d0.0", "i32:d0.9", 12, "'d0.9' is not a dim of an input"),
-    ("args i0", "args" + " i0" * 64, 9, "more than 64 arguments"),
-    ("input i64\n", "input i64\n" * 64, 66, "more than 64 inputs"),
-    ("output f32\n", "output f32\n" * 32, 37, "more than 32 outputs"),
-    ("variant\n", "variant 1\n" * 64, 74, "more than 64 variants"),
-    ("i64:-1 o1\n", "i64:-1 o1\n" + MANY,
-     76, "more than 64 launches in a variant"),
-    ("i64:-1 o1\n", "i64:-1 o1", 12, "the last line must end with a newline"),
-]  # fmt: skip
+    row.replace("\\n", "\n").replace("\\t", "\t").split(" | ")
+    for row in texts_of("rules")["plan"].splitlines()
+]
 
 
 @pytest.mark.parametrize(("old", "new", "line", "reason"), REFUSALS)

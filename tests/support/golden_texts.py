@@ -1,6 +1,7 @@
-"""Texts that tests expect, many in one compressed file (``xzcat`` shows it, ``xz -9e`` packs it).
+"""Texts of tests, many in one compressed file (``xzcat`` shows it, ``xz -9e`` packs it).
 
-A text of the file is a line ``=== NAME``, its own lines and a line feed more.
+A text of the file is a line ``=== NAME``, its own lines and a line feed more. Beside what tests
+expect: what they run (kernels, µGraphs, models, files) and tables, a row a line (``rules``).
 """
 
 import lzma

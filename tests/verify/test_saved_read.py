@@ -40,8 +40,13 @@ CONTRADICTIONS = {
         r"block tensor \d+ is \(8, 2\), its reader says \(8, 4\)",
     ),
     "a stale shape of a kernel's output": (
-        lambda g: op([g[2]], "output")["dtensor"].update(dim=[8, 4, 0, 0]),
+        lambda g: [
+            t.update(dim=[8, 4, 0, 0]) for t in (op([g[2]], "output")["dtensor"], tensor(g[2]))
+        ],
         r"the blocks write \(8, 8\), recorded is \(8, 4\)",
+    ),
+    "another shape of it in the kernel": (
+        lambda g: tensor(g[2]).update(dim=[8, 2, 0, 0]), "reads or writes other tensors than"
     ),
     "the wrong side of the loop": (
         lambda g: tensor(op(g, "matmul")).update(after_accum=True), "wrong side of the loop's end"
