@@ -54,7 +54,7 @@ SUBJECTS = (
 ALL, ONE_STAGE = "all as they are", "copies: not ahead (one stage)"
 VARIANTS = (ALL, *NAIVE, ONE_STAGE)
 FIGURES = ("barriers", "moves", "smem_bytes", "registers", "spilled")
-SAMPLES, POINTS, SEARCH_S = 9, 16, 40.0
+SAMPLES, POINTS, SEARCH_S = 9, 60, 40.0
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ from mirage_onnx.superopt.thread import Family, assign_layouts
 from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare
 
-#: Sets of numbers that are compiled for each that is timed: the model does not know what spills.
-SAMPLES, TRIED = 9, 4
+#: Sets of numbers that are compiled until enough do: the model does not know what spills.
+SAMPLES, TRIED = 9, 60
 
 
 def numbered(graph, region, target, most):
@@ -71,28 +71,37 @@ def usual_weights(region):
     return found
 
 
-def measure(name, region, graph, options):
-    """One program."""
-    gpu, target = options.gpu, options.gpu.target
-    result = {"program": name, "points": [], "refused": []}
+def _compiled(graph, region, target, sets, refused):
+    """A program with those of these numbers that compile; why the others do not, to ``refused``."""
     emitted = []
-    for predicted, params in numbered(graph, region, target, TRIED * options.points):
+    for predicted, params in sets:
         candidate = Candidate(graph, params, predicted)
         try:
             emitted.append((candidate, emit_candidate(candidate, region.extents, target, "g")))
         except RejectionError as error:
-            result["refused"].append(f"{error.rejection.code}: {error.rejection.reason}")
+            refused.append(f"{error.rejection.code}: {error.rejection.reason}")
     unique = {s.text: s for _, sources in emitted for s in sources}
     images = compile_many(list(unique.values()), target, os.cpu_count() or 1)
     image = dict(zip(unique, images, strict=True))
-    compiled = []
     for candidate, sources in emitted:
         cubins = [image[s.text] for s in sources]
         good = tuple(c for c in cubins if isinstance(c, Cubin))
-        if len(good) < len(cubins):
-            result["refused"] += [str(c) for c in cubins if not isinstance(c, Cubin)][:1]
-        elif len(compiled) < options.points:
-            compiled.append(Compiled(candidate, sources, good))
+        if len(good) == len(cubins):
+            yield Compiled(candidate, sources, good)
+        else:
+            refused += [str(c) for c in cubins if not isinstance(c, Cubin)][:1]
+
+
+def measure(name, region, graph, options):
+    """One program."""
+    gpu, target = options.gpu, options.gpu.target
+    result = {"program": name, "points": [], "refused": []}
+    compiled, step = [], options.points
+    sets = numbered(graph, region, target, TRIED)
+    for at in range(0, len(sets), step):
+        if len(compiled) < step:
+            compiled += _compiled(graph, region, target, sets[at : at + step], result["refused"])
+    compiled = compiled[:step]
     if not compiled:
         return result
     try:

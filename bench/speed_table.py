@@ -40,6 +40,12 @@ def time_of(result, arm):
     return float(next((a["us"] for a in right if a), math.nan))
 
 
+def both(result, arm):
+    """A session's times as its own CUDA graph / captured by us, as the arms of torch are."""
+    arms = (result["arms"].get(n) for n in (arm + GRAPH, arm))
+    return " / ".join(_us(a["us"]) for a in arms if _is_right(a)) or "-"
+
+
 def best_peer(result):
     """The fastest of what is neither ours, nor onnxruntime's plain session, nor a limit."""
     peers = {
@@ -100,7 +106,7 @@ def main_table(record):
         peer = "ORT's fused operators" if peer.startswith(FUSED) else peer.split(", (")[0]
         peer += earlier
         rows.append([
-            _title(case, r), _us(time_of(r, LIMIT)), _us(ours) + mark,
+            _title(case, r), _us(time_of(r, LIMIT)), both(r, MEASURED) + mark,
             _ratio(ours, time_of(r, LIMIT)), _us(time_of(r, ORT)),
             "-" if math.isnan(peer_us) else f"{peer_us:.1f} {peer}",
             _ratio(ours, peer_us), f"{ROWS[row].targets[size]:g}",
@@ -121,7 +127,8 @@ def _nearby(record, case, r):
     ours = time_of(r, MEASURED)
     spread = f"{min(ratios):.2f} - {max(ratios):.2f}" if len(ratios) > 1 else ""
     return [
-        _title(case, r), _us(time_of(r, LIMIT)), _us(ours), _ratio(ours, time_of(r, LIMIT)),
+        _title(case, r), _us(time_of(r, LIMIT)), both(r, MEASURED),
+        _ratio(ours, time_of(r, LIMIT)),
         spread or (f"{ratios[0]:.2f}" if ratios else "-"), _us(time_of(r, ORT)),
     ]  # fmt: skip
 
@@ -133,10 +140,7 @@ def all_table(record):
     rows, notes = [], []
     for case, r in (ordered(record, nearby=False) | ordered(record, nearby=True)).items():
         arms = r["arms"]
-        sessions = [
-            " / ".join(_us(arms[n]["us"]) for n in (name + GRAPH, name) if n in arms) or "-"
-            for name in (MEASURED, PREDICTED, ORT)
-        ]
+        sessions = [both(r, name) for name in (MEASURED, PREDICTED, ORT)]
         calls = "; ".join(
             f"{n.removeprefix('torch ')} {_us(a['us'])}" for n, a in arms.items()
             if n.startswith(("torch ", FUSED))

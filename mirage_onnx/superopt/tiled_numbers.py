@@ -237,7 +237,11 @@ def _tiles(work: TiledWork, axis: str, extent: int) -> list[int]:
     found = _powers(first, min(last, extent))
     if axis == work.kernel.loop:
         # Of powers of two alone, some lengths leave a third of the multiprocessors without a piece.
-        found = sorted({*found, *(3 * n // 2 for n in found if n >= 64 and 3 * n // 2 < extent)})
+        # Where those divide the axis and these do not, every load would have to look for its end
+        # (GQA decode over 8192 keys on an H200: 117 us in pieces of 384, 26 in pieces of 512).
+        thirds = [(n, 3 * n // 2) for n in found if n >= 64]
+        found += [m for n, m in thirds if m < extent and (extent % m == 0 or extent % n)]
+        found.sort()
     if extent <= last and extent not in found:
         found.append(extent)
     return found
