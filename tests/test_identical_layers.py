@@ -44,5 +44,5 @@ def test_every_layer_gets_the_same_kernels():
         assert len(searched) == len(set(searched))
     counts = [r["count"] for r in result.report["regions"] if r["status"] == "replaced"]
     print(f"1 layer: {seconds[1]:.1f} s, 32 layers: {seconds[32]:.1f} s, {counts}")
-    # What is not in every layer is at the ends.
-    assert sum(c for c in counts if c >= 30) >= 0.9 * sum(counts)
+    # What is not in every layer is at the ends, or spans two: then it is in every other one.
+    assert sum(c for c in counts if c >= 15) >= 0.95 * sum(counts)

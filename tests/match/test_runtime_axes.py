@@ -139,8 +139,10 @@ def check(region, values):
         want = values[o.tensor.name]
         flat = by_axes(o, want, region.extents)
         got = np.broadcast_to(value.aligned(o.axes)[0], flat.shape)
-        np.testing.assert_allclose(got, flat, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(steps[o.tensor.name], want, rtol=1e-4, atol=1e-4)
+        # Of large terms that cancel, fp32 keeps less.
+        near = {"rtol": 1e-4, "atol": 1e-4 + 1e-5 * np.abs(want).max()}
+        np.testing.assert_allclose(got, flat, **near)
+        np.testing.assert_allclose(steps[o.tensor.name], want, **near)
 
 
 def check_model(model):
