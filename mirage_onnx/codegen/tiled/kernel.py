@@ -1,9 +1,10 @@
 """A tiled kernel as a whole: thread graph, shared memory, prologue, loop, epilogue."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from math import prod
+from math import inf, prod
 
 from mirage_onnx.codegen.grid import Grid
 from mirage_onnx.codegen.header import header
@@ -108,16 +109,12 @@ def plan_tiled(
     return best
 
 
-def _best_held(make: Callable[[int], TiledPlan], threads: int) -> TiledPlan:
+def _best_held(make: Callable[[int, float], TiledPlan], threads: int) -> TiledPlan:
     """The plan with most computed values in registers that has room for them."""
     for held in HELD[:-1]:
-        try:
-            plan = make(held)
-        except RejectionError:
-            continue
-        if plan.live <= min(_MOST_LIVE, _BLOCK_HOLDS // threads):
-            return plan
-    return make(HELD[-1])
+        with suppress(RejectionError):
+            return make(held, min(_MOST_LIVE, _BLOCK_HOLDS // threads))
+    return make(HELD[-1], inf)
 
 
 def _plan(
@@ -129,6 +126,7 @@ def _plan(
     params: KernelParams,
     target: Target,
     held: int,
+    most_held: float,
 ) -> TiledPlan:
     smem_bytes = 0
     # As many stages as fit, of those that are wanted.
@@ -144,6 +142,8 @@ def _plan(
                 reason = f"%{index} takes {warps.registers(form)} registers of every thread"
                 raise RejectionError("LAYOUT", reason)
         live, pieces = most_live(lowering), assignment.pieces
+        if live > most_held:  # however many stages; said before the steps are put in order
+            raise RejectionError("LAYOUT", f"a lane holds {live} elements at once")
         memory = plan_memory(
             arranged(lowering, graph, _MOST_LIVE - live),
             {name: tile.size_bytes for name, tile in lowering.tiles.items()},
