@@ -25,9 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 from golden_graphs import NAMES, golden_graph
 from search_programs import PROGRAMS
 
-from mirage_onnx.codegen import compile_many
-from mirage_onnx.codegen.candidates import Compiled, emit_candidate
-from mirage_onnx.codegen.compile import Cubin
+from mirage_onnx.codegen.candidates import compile_candidates
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Candidate, part_axis
 from mirage_onnx.superopt.solved import solver
@@ -71,37 +69,16 @@ def usual_weights(region):
     return found
 
 
-def _compiled(graph, region, target, sets, refused):
-    """A program with those of these numbers that compile; why the others do not, to ``refused``."""
-    emitted = []
-    for predicted, params in sets:
-        candidate = Candidate(graph, params, predicted)
-        try:
-            emitted.append((candidate, emit_candidate(candidate, region.extents, target, "g")))
-        except RejectionError as error:
-            refused.append(f"{error.rejection.code}: {error.rejection.reason}")
-    unique = {s.text: s for _, sources in emitted for s in sources}
-    images = compile_many(list(unique.values()), target, os.cpu_count() or 1)
-    image = dict(zip(unique, images, strict=True))
-    for candidate, sources in emitted:
-        cubins = [image[s.text] for s in sources]
-        good = tuple(c for c in cubins if isinstance(c, Cubin))
-        if len(good) == len(cubins):
-            yield Compiled(candidate, sources, good)
-        else:
-            refused += [str(c) for c in cubins if not isinstance(c, Cubin)][:1]
-
-
 def measure(name, region, graph, options):
     """One program."""
     gpu, target = options.gpu, options.gpu.target
     result = {"program": name, "points": [], "refused": []}
-    compiled, step = [], options.points
     sets = numbered(graph, region, target, TRIED)
-    for at in range(0, len(sets), step):
-        if len(compiled) < step:
-            compiled += _compiled(graph, region, target, sets[at : at + step], result["refused"])
-    compiled = compiled[:step]
+    candidates = [Candidate(graph, params, predicted) for predicted, params in sets]
+    compiled, refused = compile_candidates(
+        region, candidates, target, keep=options.points, workers=os.cpu_count() or 1
+    )
+    result["refused"] = [f"{r.code}: {r.reason}" for r in refused]
     if not compiled:
         return result
     try:

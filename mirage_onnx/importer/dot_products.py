@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from mirage_onnx.importer.causal import LARGEST, causal_mask
 from mirage_onnx.importer.context import Context, const, shape_of
+from mirage_onnx.importer.reductions import exponentials
 from mirage_onnx.importer.slicing import beside, taken
 from mirage_onnx.ir import DType, Tensor
 
@@ -122,9 +123,8 @@ def attended(
         seen = c.elementwise("mul", seen, x, dtype=DType.BOOL) if seen else x
     if seen:
         scores = c.elementwise("select", seen, scores, LEAST, dtype=DType.F32)
-    most = c.reduce("rmax", scores, (rank - 1,))
-    e = c.elementwise("exp", c.elementwise("sub", scores, most))
-    p = c.elementwise("div", e, c.reduce("sum", e, (rank - 1,)))
+    most, _, e, total = exponentials(c, scores, (rank - 1,))
+    p = c.elementwise("div", e, total)
     y = c.matmul(c.cast(p, dtype), own.v)
     if seen and masks.blind:
         some = c.elementwise("less", LEAST, most, dtype=DType.BOOL)

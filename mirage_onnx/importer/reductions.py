@@ -74,24 +74,32 @@ def root(c: Context, x: Tensor) -> Tensor:
 
 def softmax(c: Context) -> None:
     """exp(x - max) / sum exp(x - max) along one axis."""
-    _, e, total = _exponentials(c)
+    *_, e, total = _exponentials(c)
     c.finish(c.elementwise("div", e, total))
 
 
 def log_softmax(c: Context) -> None:
     """(x - max) - log sum exp(x - max) along one axis."""
-    shifted, _, total = _exponentials(c)
+    _, shifted, _, total = _exponentials(c)
     c.finish(c.elementwise("sub", shifted, c.elementwise("log", total)))
 
 
-def _exponentials(c: Context) -> tuple[Tensor, Tensor, Tensor]:
+def _exponentials(c: Context) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     x = c.widen(c.tensor(0))
     if not shape_of(x):
         raise c.reject("a scalar has no axis")
     axes = normalized(c, (c.attribute("axis", -1),), len(shape_of(x)))
-    shifted = c.elementwise("sub", x, c.reduce("rmax", x, axes))
+    return exponentials(c, x, axes)
+
+
+def exponentials(
+    c: Context, x: Tensor, axes: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """max, x - max, exp(x - max), sum exp(x - max), along these axes."""
+    most = c.reduce("rmax", x, axes)
+    shifted = c.elementwise("sub", x, most)
     e = c.elementwise("exp", shifted)
-    return shifted, e, c.reduce("sum", e, axes)
+    return most, shifted, e, c.reduce("sum", e, axes)
 
 
 def mean_of_operands(c: Context) -> None:

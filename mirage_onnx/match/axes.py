@@ -19,6 +19,7 @@ from mirage_onnx.ir.ops import to_term
 from mirage_onnx.ir.program import Constant, Operand, Step
 from mirage_onnx.ir.term import Term
 from mirage_onnx.match.factors import Atom, Dimension, Factors, Regrouping, Union
+from mirage_onnx.match.partitions import matmul_depth
 
 Shape = tuple[int, ...]
 #: The axes of every dimension of a tensor, slowest first; none where its extent is 1.
@@ -101,7 +102,7 @@ def _tie_matmul(u: Union[Dimension], step: Step, shapes: Mapping[str, Shape]) ->
     a, b = (str(i) for i in step.inputs)
     out = step.output.name
     sa, sb, so = shapes[a], shapes[b], shapes[out]
-    ka, kb = len(sa) - 1, max(len(sb) - 2, 0)
+    ka, kb = matmul_depth(len(sa), len(sb))
     if sa[ka] > 1:
         u.join((a, ka), (b, kb))
     matrix_out = len(so)

@@ -112,7 +112,6 @@ class _Rewriter:
         self.outputs: list[str] = []
         self.workspaces: list[str] = []
         self.taken = _names(model)
-        self.read = {name for node in model.graph.node for name in reads(node)}
         for entry in (*model.functions, *model.graph.node):
             if entry.domain.startswith("ai.mirage."):
                 raise MirageError(
@@ -160,7 +159,7 @@ class _Rewriter:
         """The tensor that the custom node reads for an input of the region."""
         use = replacement.weight(value)
         if use is None:
-            mask = None if value in self.read else implied(value)
+            mask = None if value in self.readers.nodes else implied(value)
             if mask is None:
                 return value
             use = WeightUse(value, tuple(range(len(mask.dims))))
