@@ -25,60 +25,59 @@ from backend_runs import Emulated, Optimized, OptimizedLifted, Stock, StockLifte
 from facts import facts
 
 RUNS = {
-    "users": (Stock, Optimized),
-    "converted": (StockLifted, OptimizedLifted),
-    "verified": (Stock, Emulated),
+  "users": (Stock, Optimized),
+  "converted": (StockLifted, OptimizedLifted),
+  "verified": (Stock, Emulated),
 }
 _HEAD = (
-    f"{'run':12}{'cases':>7}{'pass':>7}{'fail':>7}{'refused':>9}{'equal':>7}"
-    f"{'tabled in':>11}{'replaced in':>13}{'nodes':>7}"
+  f"{'run':12}{'cases':>7}{'pass':>7}{'fail':>7}{'refused':>9}{'equal':>7}"
+  f"{'tabled in':>11}{'replaced in':>13}{'nodes':>7}"
 )
 
 
 def _line(name, row):
-    stock = row["stock"]
-    return (
-        f"{name:12}{row['cases']:7}{stock.get('passed', 0):7}{stock.get('failed', 0):7}"
-        f"{sum(row['refused'].values()):9}{row['equal']:7}"
-        f"{row['cases_with_lowered_nodes'] or '-':>11}{row['cases_with_replaced_nodes']:13}"
-        f"{row['nodes_replaced']:7}"
-    )
+  stock = row["stock"]
+  return (
+    f"{name:12}{row['cases']:7}{stock.get('passed', 0):7}{stock.get('failed', 0):7}"
+    f"{sum(row['refused'].values()):9}{row['equal']:7}"
+    f"{row['cases_with_lowered_nodes'] or '-':>11}{row['cases_with_replaced_nodes']:13}"
+    f"{row['nodes_replaced']:7}"
+  )
 
 
 def table(runs):
-    """The counts as text: pass and fail are those of ONNX Runtime alone."""
-    lines = [_HEAD, *(_line(name, row) for name, row in runs.items()), ""]
-    for name, row in runs.items():
-        versions = ", ".join(f"{k} {v}" for k, v in row["versions"].items())
-        lines.append(f"{name}: {row['command']}; {versions}; {row['date']}")
-        lines += [f"{name}: refused {code} {n}" for code, n in row["refused"].items()]
-        lines += [
-            f"{name}: {d['case']}: {d['stock']} alone, {d['other']} optimized: {d['why']}"
-            for d in row["differing"]
-        ]
-    return "\n".join(lines) + "\n"
+  """The counts as text: pass and fail are those of ONNX Runtime alone."""
+  lines = [_HEAD, *(_line(name, row) for name, row in runs.items()), ""]
+  for name, row in runs.items():
+    versions = ", ".join(f"{k} {v}" for k, v in row["versions"].items())
+    lines.append(f"{name}: {row['command']}; {versions}; {row['date']}")
+    lines += [f"{name}: refused {code} {n}" for code, n in row["refused"].items()]
+    lines += [
+      f"{name}: {d['case']}: {d['stock']} alone, {d['other']} optimized: {d['why']}" for d in row["differing"]
+    ]
+  return "\n".join(lines) + "\n"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--runs", nargs="+", choices=RUNS, default=["users", "converted"])
-    parser.add_argument("--every", type=int, default=1, help="take one case of so many")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
-    arguments = parser.parse_args()
-    record = arguments.out / "backend.json.xz"
-    rows = json.loads(lzma.decompress(record.read_bytes())) if record.exists() else {}
-    for name in arguments.runs:
-        start = time.monotonic()
-        cases = list(compare(*RUNS[name], chosen=lambda i: i % arguments.every == 0))
-        rows[name] = {
-            **facts(("onnx", "onnxruntime", "numpy")), "every": arguments.every, **summary(cases),
-            "seconds": round(time.monotonic() - start, 1),
-        }  # fmt: skip
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    record.write_bytes(lzma.compress((json.dumps(rows, indent=1) + "\n").encode()))
-    print(table(rows), end="")
-    return 0 if all(rows[name]["equal"] == rows[name]["cases"] for name in arguments.runs) else 1
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("--runs", nargs="+", choices=RUNS, default=["users", "converted"])
+  parser.add_argument("--every", type=int, default=1, help="take one case of so many")
+  parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
+  arguments = parser.parse_args()
+  record = arguments.out / "backend.json.xz"
+  rows = json.loads(lzma.decompress(record.read_bytes())) if record.exists() else {}
+  for name in arguments.runs:
+    start = time.monotonic()
+    cases = list(compare(*RUNS[name], chosen=lambda i: i % arguments.every == 0))
+    rows[name] = {
+      **facts(("onnx", "onnxruntime", "numpy")), "every": arguments.every, **summary(cases),
+      "seconds": round(time.monotonic() - start, 1),
+    }  # fmt: skip
+  arguments.out.mkdir(parents=True, exist_ok=True)
+  record.write_bytes(lzma.compress((json.dumps(rows, indent=1) + "\n").encode()))
+  print(table(rows), end="")
+  return 0 if all(rows[name]["equal"] == rows[name]["cases"] for name in arguments.runs) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+  sys.exit(main())

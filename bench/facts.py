@@ -14,23 +14,21 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def facts(packages):
-    """Date, command, commit, whether the tree had changes, cores and versions."""
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
-        "commit": _git("rev-parse", "HEAD") or "unknown",
-        "changed": bool(_git("status", "--porcelain", "--untracked-files=no")),
-        "cores": os.cpu_count(),
-        "versions": {
-            "mirage-onnx": mirage_onnx.__version__,
-            "python": platform.python_version(),
-            **{name: metadata.version(name) for name in packages},
-        },
-    }
+  """Date, command, commit, whether the tree had changes, cores and versions."""
+  return {
+    "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    "command": " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+    "commit": _git("rev-parse", "HEAD") or "unknown",
+    "changed": bool(_git("status", "--porcelain", "--untracked-files=no")),
+    "cores": os.cpu_count(),
+    "versions": {
+      "mirage-onnx": mirage_onnx.__version__,
+      "python": platform.python_version(),
+      **{name: metadata.version(name) for name in packages},
+    },
+  }
 
 
 def _git(*arguments):
-    done = subprocess.run(
-        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip()
+  done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+  return done.stdout.strip()

@@ -9,86 +9,86 @@ LORA_SCALE = 2.0
 
 
 def gated_mlp(batch, hidden, out):
-    """silu(gate x) * up x."""
-    g = Graph(batch)
-    x = g.input("x", batch, hidden)
-    gate, up = (g.weight(n, out, hidden, depth=hidden) for n in ("gate.weight", "up.weight"))
-    y = g.Mul(g.silu(g.linear(x, gate)), g.linear(x, up))
+  """silu(gate x) * up x."""
+  g = Graph(batch)
+  x = g.input("x", batch, hidden)
+  gate, up = (g.weight(n, out, hidden, depth=hidden) for n in ("gate.weight", "up.weight"))
+  y = g.Mul(g.silu(g.linear(x, gate)), g.linear(x, up))
 
-    def oracle(wide):
-        x = wide("x")
-        return {"y": exact_silu(x @ wide("gate.weight").T) * (x @ wide("up.weight").T)}
+  def oracle(wide):
+    x = wide("x")
+    return {"y": exact_silu(x @ wide("gate.weight").T) * (x @ wide("up.weight").T)}
 
-    name = f"gated_mlp {times(hidden, out)} twice b={batch}"
-    return g.case(name, {"y": (y, (batch, out))}, oracle)
+  name = f"gated_mlp {times(hidden, out)} twice b={batch}"
+  return g.case(name, {"y": (y, (batch, out))}, oracle)
 
 
 def llama_mlp(batch, hidden, inner):
-    """The MLP half of a LLaMA layer: norm, gate and up, down, residual."""
-    g = Graph(batch)
-    x = g.input("x", batch, 1, hidden)
-    y = mlp_half(g, x, hidden, inner)
+  """The MLP half of a LLaMA layer: norm, gate and up, down, residual."""
+  g = Graph(batch)
+  x = g.input("x", batch, 1, hidden)
+  y = mlp_half(g, x, hidden, inner)
 
-    def oracle(wide):
-        return {"y": exact_mlp_half(wide("x"), wide)}
+  def oracle(wide):
+    return {"y": exact_mlp_half(wide("x"), wide)}
 
-    name = f"llama_mlp {times(hidden, inner)} b={batch}"
-    return g.case(name, {"y": (y, (batch, 1, hidden))}, oracle)
+  name = f"llama_mlp {times(hidden, inner)} b={batch}"
+  return g.case(name, {"y": (y, (batch, 1, hidden))}, oracle)
 
 
 def mlp_half(g, x, hidden, inner):
-    """Behind three axes an exporter writes MatMul with (in, out) weights."""
-    normed = g.rms_norm(x, g.gain("mlp.norm", hidden))
-    gate, up = (g.weight(f"mlp.{n}", hidden, inner, depth=hidden) for n in ("gate", "up"))
-    inside = g.Mul(g.silu(g.MatMul(normed, gate)), g.MatMul(normed, up))
-    return g.Add(x, g.MatMul(inside, g.weight("mlp.down", inner, hidden, depth=inner)))
+  """Behind three axes an exporter writes MatMul with (in, out) weights."""
+  normed = g.rms_norm(x, g.gain("mlp.norm", hidden))
+  gate, up = (g.weight(f"mlp.{n}", hidden, inner, depth=hidden) for n in ("gate", "up"))
+  inside = g.Mul(g.silu(g.MatMul(normed, gate)), g.MatMul(normed, up))
+  return g.Add(x, g.MatMul(inside, g.weight("mlp.down", inner, hidden, depth=inner)))
 
 
 def exact_mlp_half(x, wide):
-    normed = exact_rms_norm(x, wide("mlp.norm"))
-    inside = exact_silu(normed @ wide("mlp.gate")) * (normed @ wide("mlp.up"))
-    return np.asarray(x + inside @ wide("mlp.down"))
+  normed = exact_rms_norm(x, wide("mlp.norm"))
+  inside = exact_silu(normed @ wide("mlp.gate")) * (normed @ wide("mlp.up"))
+  return np.asarray(x + inside @ wide("mlp.down"))
 
 
 def lora(batch, hidden, out, rank):
-    """A linear layer and its low-rank adapter, not merged, as PEFT computes them."""
-    g = Graph(batch)
-    x = g.input("x", batch, hidden)
-    base = g.linear(x, g.weight("weight", out, hidden, depth=hidden))
-    low = g.linear(x, g.weight("lora_A", rank, hidden, depth=hidden))
-    high = g.linear(low, g.weight("lora_B", out, rank, depth=rank))
-    y = g.Add(base, g.Mul(high, LORA_SCALE))
+  """A linear layer and its low-rank adapter, not merged, as PEFT computes them."""
+  g = Graph(batch)
+  x = g.input("x", batch, hidden)
+  base = g.linear(x, g.weight("weight", out, hidden, depth=hidden))
+  low = g.linear(x, g.weight("lora_A", rank, hidden, depth=hidden))
+  high = g.linear(low, g.weight("lora_B", out, rank, depth=rank))
+  y = g.Add(base, g.Mul(high, LORA_SCALE))
 
-    def oracle(wide):
-        x = wide("x")
-        adapter = x @ wide("lora_A").T @ wide("lora_B").T
-        return {"y": x @ wide("weight").T + LORA_SCALE * adapter}
+  def oracle(wide):
+    x = wide("x")
+    adapter = x @ wide("lora_A").T @ wide("lora_B").T
+    return {"y": x @ wide("weight").T + LORA_SCALE * adapter}
 
-    name = f"lora {times(hidden, out)} r={rank} b={batch}"
-    return g.case(name, {"y": (y, (batch, out))}, oracle)
+  name = f"lora {times(hidden, out)} r={rank} b={batch}"
+  return g.case(name, {"y": (y, (batch, out))}, oracle)
 
 
 def ngpt_step(batch, hidden, out):
-    """unit(x + alpha (unit(h W) - x)): the state x stays on the unit sphere."""
-    g = Graph(batch)
-    x = g.input("x", batch, out, scale=out**-0.5)
-    h = g.input("h", batch, hidden)
-    moved = _unit(g, g.linear(h, g.weight("weight", out, hidden, depth=hidden)))
-    y = _unit(g, g.Add(x, g.Mul(g.gain("alpha", out), g.Sub(moved, x))))
+  """unit(x + alpha (unit(h W) - x)): the state x stays on the unit sphere."""
+  g = Graph(batch)
+  x = g.input("x", batch, out, scale=out**-0.5)
+  h = g.input("h", batch, hidden)
+  moved = _unit(g, g.linear(h, g.weight("weight", out, hidden, depth=hidden)))
+  y = _unit(g, g.Add(x, g.Mul(g.gain("alpha", out), g.Sub(moved, x))))
 
-    def oracle(wide):
-        x = wide("x")
-        moved = _exact_unit(wide("h") @ wide("weight").T)
-        return {"y": _exact_unit(x + wide("alpha") * (moved - x))}
+  def oracle(wide):
+    x = wide("x")
+    moved = _exact_unit(wide("h") @ wide("weight").T)
+    return {"y": _exact_unit(x + wide("alpha") * (moved - x))}
 
-    name = f"ngpt_step {times(hidden, out)} b={batch}"
-    return g.case(name, {"y": (y, (batch, out))}, oracle)
+  name = f"ngpt_step {times(hidden, out)} b={batch}"
+  return g.case(name, {"y": (y, (batch, out))}, oracle)
 
 
 def _unit(g, x):
-    norm = g.ReduceL2(g.Cast(x, to=TensorProto.FLOAT), [-1], keepdims=1)
-    return g.Div(x, g.Cast(norm, to=TensorProto.FLOAT16))
+  norm = g.ReduceL2(g.Cast(x, to=TensorProto.FLOAT), [-1], keepdims=1)
+  return g.Div(x, g.Cast(norm, to=TensorProto.FLOAT16))
 
 
 def _exact_unit(x):
-    return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))
+  return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))

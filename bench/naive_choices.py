@@ -20,131 +20,123 @@ from mirage_onnx.superopt.min_sum import MinSum, minimise
 
 
 def first_feasible(problem: MinSum) -> tuple[int, ...]:
-    """The first form of every value, as far as the others allow it; nothing else counts."""
-    never = assign._NEVER
-    single = tuple(tuple(range(len(own))) for own in problem.single)
-    pairs = {
-        at: tuple(tuple(never if cost >= never else 0 for cost in row) for row in table)
-        for at, table in problem.pairs.items()
-    }
-    return minimise(MinSum(single, pairs))
+  """The first form of every value, as far as the others allow it; nothing else counts."""
+  never = assign._NEVER
+  single = tuple(tuple(range(len(own))) for own in problem.single)
+  pairs = {
+    at: tuple(tuple(never if cost >= never else 0 for cost in row) for row in table)
+    for at, table in problem.pairs.items()
+  }
+  return minimise(MinSum(single, pairs))
 
 
 def first_frame(*args: Any) -> Iterator[Form]:
-    """Of a kernel without contractions."""
-    yield next(iter(_FRAMES(*args)))
+  """Of a kernel without contractions."""
+  yield next(iter(_FRAMES(*args)))
 
 
 def first_split(assignment: Assignment, forms: Mapping[int, Form], split: Warps) -> int:
-    """Any split in which no warps do the same costs nothing; the first is taken."""
-    return split.spare - 1
+  """Any split in which no warps do the same costs nothing; the first is taken."""
+  return split.spare - 1
 
 
-def barriers_everywhere(
-    lowering: lower.Lowering, graph: do.ThreadGraph, room: int
-) -> do.ThreadGraph:
-    """One before every step that touches shared memory."""
+def barriers_everywhere(lowering: lower.Lowering, graph: do.ThreadGraph, room: int) -> do.ThreadGraph:
+  """One before every step that touches shared memory."""
 
-    def run(steps: tuple[do.Step, ...]) -> tuple[do.Step, ...]:
-        found = []
-        for step in arrange.merged(steps):
-            if not isinstance(step, do.Advance) and (step.reads or step.writes):
-                ranks = isinstance(step, do.GatherRanks)
-                found.append(do.Barrier(step.index, cluster=ranks, copies=True))
-            found.append(step)
-        return tuple(found)
+  def run(steps: tuple[do.Step, ...]) -> tuple[do.Step, ...]:
+    found = []
+    for step in arrange.merged(steps):
+      if not isinstance(step, do.Advance) and (step.reads or step.writes):
+        ranks = isinstance(step, do.GatherRanks)
+        found.append(do.Barrier(step.index, cluster=ranks, copies=True))
+      found.append(step)
+    return tuple(found)
 
-    return do.ThreadGraph(run(graph.before), run(graph.body), run(graph.after))
+  return do.ThreadGraph(run(graph.before), run(graph.body), run(graph.after))
 
 
 def as_written(lowering: lower.Lowering, graph: do.ThreadGraph, room: int) -> do.ThreadGraph:
-    """Steps in the order in which they came to be."""
-    return arrange.as_written(graph)
+  """Steps in the order in which they came to be."""
+  return arrange.as_written(graph)
 
 
-def one_behind_another(
-    graph: do.ThreadGraph, sizes: Mapping[str, int], *_: Any
-) -> smem_plan.MemoryPlan:
-    """Every tile has bytes of its own."""
-    ends = list(accumulate(sizes.values(), initial=0))
-    return smem_plan.MemoryPlan(graph, dict(zip(sizes, ends, strict=False)), ends[-1])
+def one_behind_another(graph: do.ThreadGraph, sizes: Mapping[str, int], *_: Any) -> smem_plan.MemoryPlan:
+  """Every tile has bytes of its own."""
+  ends = list(accumulate(sizes.values(), initial=0))
+  return smem_plan.MemoryPlan(graph, dict(zip(sizes, ends, strict=False)), ends[-1])
 
 
 class ProgramOrder(lower.Lowering):
-    """Copies where the program has its loads, not before everything else."""
+  """Copies where the program has its loads, not before everything else."""
 
-    def _load(self, index: int) -> None:
-        super()._load(index)
-        for steps in (self.before, self.body, self.after):
-            for step in [s for s in steps if isinstance(s, do.Copy) and s.index == index]:
-                steps.remove(step)
-                steps.append(step)
+  def _load(self, index: int) -> None:
+    super()._load(index)
+    for steps in (self.before, self.body, self.after):
+      for step in [s for s in steps if isinstance(s, do.Copy) and s.index == index]:
+        steps.remove(step)
+        steps.append(step)
 
 
 def _unpadded(tile: SharedTile) -> int:
-    """Rows behind one another, as they are in memory."""
-    if not tile.order:
-        return 1
-    chunk = 16 // tile.dtype.size_bytes
-    length = tile.order[-1].length
-    return length if len(tile.order) == 1 else -(-length // chunk) * chunk
+  """Rows behind one another, as they are in memory."""
+  if not tile.order:
+    return 1
+  chunk = 16 // tile.dtype.size_bytes
+  length = tile.order[-1].length
+  return length if len(tile.order) == 1 else -(-length // chunk) * chunk
 
 
 _FRAMES = share.vector_frames
 
 
 def _set(target: Any, name: str, value: Any) -> Callable[[], AbstractContextManager[Any]]:
-    return lambda: mock.patch.object(target, name, value)
+  return lambda: mock.patch.object(target, name, value)
 
 
 @contextmanager
 def _layouts() -> Iterator[None]:
-    with (
-        mock.patch.object(assign, "minimise", first_feasible),
-        mock.patch.object(share, "vector_frames", first_frame),
-    ):
-        yield
+  with (
+    mock.patch.object(assign, "minimise", first_feasible),
+    mock.patch.object(share, "vector_frames", first_frame),
+  ):
+    yield
 
 
 #: What is switched off -> the context in which it is.
 NAIVE = {
-    "layouts: the first that fit": _layouts,
-    "warps: the first split": _set(share, "split_cost", first_split),
-    "ways: only the best is tried": _set(kernel, "_MOST_WAYS", 1),
-    "shared rows: not padded": _set(SharedTile, "pitch", property(_unpadded)),
-    "wide loads: kept in registers": _set(lower, "MOST_COPIED", 0),
-    "order: of the program": _set(kernel, "Lowering", ProgramOrder),
-    "op order: as written": _set(kernel, "arranged", as_written),
-    "smem reuse: none": _set(kernel, "plan_memory", one_behind_another),
-    "barriers: at every shared step": _set(kernel, "arranged", barriers_everywhere),
-    "operands: packed in the loop": _set(demand, "MOST_RESIDENT", 0),
-    "values in place: all of many": _set(kernel, "HELD", (8,)),
+  "layouts: the first that fit": _layouts,
+  "warps: the first split": _set(share, "split_cost", first_split),
+  "ways: only the best is tried": _set(kernel, "_MOST_WAYS", 1),
+  "shared rows: not padded": _set(SharedTile, "pitch", property(_unpadded)),
+  "wide loads: kept in registers": _set(lower, "MOST_COPIED", 0),
+  "order: of the program": _set(kernel, "Lowering", ProgramOrder),
+  "op order: as written": _set(kernel, "arranged", as_written),
+  "smem reuse: none": _set(kernel, "plan_memory", one_behind_another),
+  "barriers: at every shared step": _set(kernel, "arranged", barriers_everywhere),
+  "operands: packed in the loop": _set(demand, "MOST_RESIDENT", 0),
+  "values in place: all of many": _set(kernel, "HELD", (8,)),
 }
 
 
 def barriers(plan: kernel.TiledPlan) -> int:
-    """Barriers that a block passes, those of its loop as often as it runs."""
+  """Barriers that a block passes, those of its loop as often as it runs."""
 
-    def count(steps: tuple[do.Step, ...]) -> int:
-        own = sum(isinstance(s, do.Barrier) for s in steps)
-        turns = 2 if plan.lowering.stages == 1 else 1
-        return own + turns * sum(isinstance(s, do.Advance) for s in steps)
+  def count(steps: tuple[do.Step, ...]) -> int:
+    own = sum(isinstance(s, do.Barrier) for s in steps)
+    turns = 2 if plan.lowering.stages == 1 else 1
+    return own + turns * sum(isinstance(s, do.Advance) for s in steps)
 
-    graph = plan.steps
-    return count(graph.before) + plan.pieces.most_steps * count(graph.body) + count(graph.after)
+  graph = plan.steps
+  return count(graph.before) + plan.pieces.most_steps * count(graph.body) + count(graph.after)
 
 
 def moves(plan: kernel.TiledPlan) -> int:
-    """Values that go through shared memory to lie otherwise; in the loop as often as it runs."""
-    graph = plan.steps
-    inside = sum(isinstance(s, do.Spill) for s in graph.body)
-    return plan.pieces.most_steps * inside + sum(
-        isinstance(s, do.Spill) for s in graph.before + graph.after
-    )
+  """Values that go through shared memory to lie otherwise; in the loop as often as it runs."""
+  graph = plan.steps
+  inside = sum(isinstance(s, do.Spill) for s in graph.body)
+  return plan.pieces.most_steps * inside + sum(isinstance(s, do.Spill) for s in graph.before + graph.after)
 
 
 def held(plan: kernel.TiledPlan) -> int:
-    """Register elements of a lane, summed over the values that have a form."""
-    return sum(
-        prod(plan.warps.shape(f)) for i, f in plan.forms.items() if not plan.lowering.in_place(i, f)
-    )
+  """Register elements of a lane, summed over the values that have a form."""
+  return sum(prod(plan.warps.shape(f)) for i, f in plan.forms.items() if not plan.lowering.in_place(i, f))

@@ -35,34 +35,34 @@ SHAPES = [(131072, 128), (8192, 1024), (8192, 256), (8192, 16), (4096, 128), (51
 
 
 def main(out):
-    graph, found = parse_ugraph(NORM), []
-    (kernel,), tensors = graph.kernels, {t.name: t for t in graph.tensors}
-    gpu = gpu_of(H200)
-    for rows, length in SHAPES:
-        extents = {"a0": rows, "a1": length}
-        points = list(row_numbers(features(kernel, tensors, extents), tensors))
-        sources = [emit_kernel(graph, kernel, p, extents, H200) for p in points]
-        with gpu.scope():
-            data = np.random.default_rng(0).standard_normal((rows, length)).astype(np.float16)
-            at = {t: gpu.put(data) for t in tensors}
-            compiled = zip(points, sources, compile_many(sources, H200, 16), strict=True)
-            for params, source, image in compiled:
-                if not isinstance(image, Cubin):
-                    continue
-                function = gpu.load(image, source.name, source.smem_bytes)
+  graph, found = parse_ugraph(NORM), []
+  (kernel,), tensors = graph.kernels, {t.name: t for t in graph.tensors}
+  gpu = gpu_of(H200)
+  for rows, length in SHAPES:
+    extents = {"a0": rows, "a1": length}
+    points = list(row_numbers(features(kernel, tensors, extents), tensors))
+    sources = [emit_kernel(graph, kernel, p, extents, H200) for p in points]
+    with gpu.scope():
+      data = np.random.default_rng(0).standard_normal((rows, length)).astype(np.float16)
+      at = {t: gpu.put(data) for t in tensors}
+      compiled = zip(points, sources, compile_many(sources, H200, 16), strict=True)
+      for params, source, image in compiled:
+        if not isinstance(image, Cubin):
+          continue
+        function = gpu.load(image, source.name, source.smem_bytes)
 
-                def launch(count, function=function, source=source, at=at):
-                    for _ in range(count):
-                        gpu.launch_source(function, source, at)
+        def launch(count, function=function, source=source, at=at):
+          for _ in range(count):
+            gpu.launch_source(function, source, at)
 
-                arms = [gpu.capture(lambda n=n: launch(n)) for n in (1, 11)]
-                one, many = np.median(gpu.time_us(arms, 9), axis=1)
-                row = [rows, length, params.to_text(), float(one), float(many - one) / 10]
-                found.append(row)
-                print(*row, flush=True)
-    columns = ["rows", "length", "numbers", "cold_us", "chained_us"]
-    Path(out).write_text(json.dumps({**facts(), "columns": columns, "kernels": found}))
+        arms = [gpu.capture(lambda n=n: launch(n)) for n in (1, 11)]
+        one, many = np.median(gpu.time_us(arms, 9), axis=1)
+        row = [rows, length, params.to_text(), float(one), float(many - one) / 10]
+        found.append(row)
+        print(*row, flush=True)
+  columns = ["rows", "length", "numbers", "cold_us", "chained_us"]
+  Path(out).write_text(json.dumps({**facts(), "columns": columns, "kernels": found}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+  main(sys.argv[1])

@@ -12,31 +12,31 @@ __version__ = "0.1.0"
 
 #: Public name -> the module that defines it.
 _PUBLIC = {
-    "InferenceSession": "mirage_onnx.custom_op",
-    "MirageError": "mirage_onnx.errors",
-    "OptimizedGraph": "mirage_onnx.graphs.optimized",
-    "Result": "mirage_onnx.api",
-    "bfloat16": "mirage_onnx.importer.kernel_graph",
-    "float16": "mirage_onnx.importer.kernel_graph",
-    "float32": "mirage_onnx.importer.kernel_graph",
-    "get_library_path": "mirage_onnx.custom_op",
-    "launches": "mirage_onnx.custom_op",
-    "new_graph": "mirage_onnx.graphs.kernel_graph",
-    "new_kernel_graph": "mirage_onnx.graphs.kernel_graph",
-    "optimize": "mirage_onnx.api",
-    "superoptimize": "mirage_onnx.graphs.kernel_graph",
+  "InferenceSession": "mirage_onnx.custom_op",
+  "MirageError": "mirage_onnx.errors",
+  "OptimizedGraph": "mirage_onnx.graphs.optimized",
+  "Result": "mirage_onnx.api",
+  "bfloat16": "mirage_onnx.importer.kernel_graph",
+  "float16": "mirage_onnx.importer.kernel_graph",
+  "float32": "mirage_onnx.importer.kernel_graph",
+  "get_library_path": "mirage_onnx.custom_op",
+  "launches": "mirage_onnx.custom_op",
+  "new_graph": "mirage_onnx.graphs.kernel_graph",
+  "new_kernel_graph": "mirage_onnx.graphs.kernel_graph",
+  "optimize": "mirage_onnx.api",
+  "superoptimize": "mirage_onnx.graphs.kernel_graph",
 }
 
 __all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'mirage_onnx' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_PUBLIC[name]), name)
-    globals()[name] = value
-    return value
+  if name not in _PUBLIC:
+    raise AttributeError(f"module 'mirage_onnx' has no attribute {name!r}")
+  value = getattr(importlib.import_module(_PUBLIC[name]), name)
+  globals()[name] = value
+  return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+  return sorted({*globals(), *_PUBLIC})

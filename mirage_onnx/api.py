@@ -34,246 +34,247 @@ from mirage_onnx.tune.outcome import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """``model``: the optimized model; ``report``: the object that ``--json`` prints."""
+  """``model``: the optimized model; ``report``: the object that ``--json`` prints."""
 
-    model: onnx.ModelProto
-    report: dict[str, Any]
+  model: onnx.ModelProto
+  report: dict[str, Any]
 
 
 def optimize(
-    model: str | Path | onnx.ModelProto,
-    output: str | Path | None = None,
-    *,
-    target: str | None = None,
-    budget_s: float | None = None,
-    margin: float = 0.2,
-    workers: int | None = None,
-    external: str | None = None,
-    emit: events.Emit | None = None,
-    journal: str | Path | None = None,
-    stop: Callable[[], bool] | None = None,
-    tiled: bool | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+  model: str | Path | onnx.ModelProto,
+  output: str | Path | None = None,
+  *,
+  target: str | None = None,
+  budget_s: float | None = None,
+  margin: float = 0.2,
+  workers: int | None = None,
+  external: str | None = None,
+  emit: events.Emit | None = None,
+  journal: str | Path | None = None,
+  stop: Callable[[], bool] | None = None,
+  tiled: bool | None = None,
+  shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Result:
-    """Replace regions of ``model`` by generated kernels, where that is faster.
+  """Replace regions of ``model`` by generated kernels, where that is faster.
 
-    ``target``: a device profile (``h200``) or ``local``, the present GPU; default: ``local`` where
-    there is a GPU, else ``h200``. With ``local`` kernels are timed against ONNX Runtime, otherwise
-    they must be predicted faster by ``margin``. ``output``: where to write the model, atomically.
-    ``external``: what to do with untouched weights outside the model file, ``keep`` (default beside
-    the input), ``copy`` into ``OUT.onnx.data`` (default elsewhere) or ``inline``. ``journal``: a
-    file that keeps what the search has found; a later call with it goes on from there, also after
-    a crash. ``stop``: polled by the search; when it returns true, the search ends with the best
-    found so far, and the model is written with that. ``tiled``: also search regions in which two
-    activations are contracted (attention), which may take minutes; default: where kernels are
-    timed, for their times are predicted only roughly. ``shapes``: the sizes
-    at which a dynamic dimension will be used, by its name in the model (default 1, 16 and 256):
-    kernels are right at every size, and a region is replaced if they are faster at all of these.
+  ``target``: a device profile (``h200``) or ``local``, the present GPU; default: ``local`` where
+  there is a GPU, else ``h200``. With ``local`` kernels are timed against ONNX Runtime, otherwise
+  they must be predicted faster by ``margin``. ``output``: where to write the model, atomically.
+  ``external``: what to do with untouched weights outside the model file, ``keep`` (default beside
+  the input), ``copy`` into ``OUT.onnx.data`` (default elsewhere) or ``inline``. ``journal``: a
+  file that keeps what the search has found; a later call with it goes on from there, also after
+  a crash. ``stop``: polled by the search; when it returns true, the search ends with the best
+  found so far, and the model is written with that. ``tiled``: also search regions in which two
+  activations are contracted (attention), which may take minutes; default: where kernels are
+  timed, for their times are predicted only roughly. ``shapes``: the sizes
+  at which a dynamic dimension will be used, by its name in the model (default 1, 16 and 256):
+  kernels are right at every size, and a region is replaced if they are faster at all of these.
 
-    Raises:
-        MirageError: with one of the codes of ``docs/errors.md``.
-    """
-    start = time.monotonic()
-    source = Path(model) if isinstance(model, (str, Path)) else None
-    target_path = Path(output) if output is not None else None
-    profile, measure = _target(target)
-    if external not in (None, *External):
-        raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
-    weights = External(external) if external else None
-    loaded = load_model(model)
-    if target_path is not None:
-        check_output(target_path, source, loaded.proto, external=weights)
-    options = Options(
-        profile, margin, 300.0 if budget_s is None else budget_s, workers, measure,
-        journal=Path(journal) if journal is not None else None,
-        stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
-        tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}),
-    )  # fmt: skip
-    run = pipeline.run(loaded, options, emit or events.silent)
-    if target_path is not None:
-        save_model(run.model, target_path, source, external=weights)
-    report = {
-        "schema": SCHEMA,
-        "input": str(source) if source is not None else None,
-        "output": str(output) if output is not None else None,
-        "target": profile.name,
-        "seconds": round(time.monotonic() - start, 3),
-        "regions": _regions(run),
-        "barriers": dict(sorted(Counter(r.code for r in run.matches.rejections).items())),
-        "constants": _constants(loaded, run),
-    }
-    return Result(run.model, report)
+  Raises:
+      MirageError: with one of the codes of ``docs/errors.md``.
+  """
+  start = time.monotonic()
+  source = Path(model) if isinstance(model, (str, Path)) else None
+  target_path = Path(output) if output is not None else None
+  profile, measure = _target(target)
+  if external not in (None, *External):
+    raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
+  weights = External(external) if external else None
+  loaded = load_model(model)
+  if target_path is not None:
+    check_output(target_path, source, loaded.proto, external=weights)
+  options = Options(
+    profile, margin, 300.0 if budget_s is None else budget_s, workers, measure,
+    journal=Path(journal) if journal is not None else None,
+    stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
+    tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}),
+  )  # fmt: skip
+  run = pipeline.run(loaded, options, emit or events.silent)
+  if target_path is not None:
+    save_model(run.model, target_path, source, external=weights)
+  report = {
+    "schema": SCHEMA,
+    "input": str(source) if source is not None else None,
+    "output": str(output) if output is not None else None,
+    "target": profile.name,
+    "seconds": round(time.monotonic() - start, 3),
+    "regions": _regions(run),
+    "barriers": dict(sorted(Counter(r.code for r in run.matches.rejections).items())),
+    "constants": _constants(loaded, run),
+  }
+  return Result(run.model, report)
 
 
 def _target(name: str | None) -> tuple[Target, bool]:
-    if name not in (None, "local"):
-        return get_target(name), False
-    present = present_target()
-    if present is not None:
-        return present, True
-    if name == "local":
-        raise MirageError("NO_GPU", "there is no GPU here that has a device profile")
-    return H200, False
+  if name not in (None, "local"):
+    return get_target(name), False
+  present = present_target()
+  if present is not None:
+    return present, True
+  if name == "local":
+    raise MirageError("NO_GPU", "there is no GPU here that has a device profile")
+  return H200, False
 
 
 def _constants(loaded: LoadedModel, run: Run) -> dict[str, str]:
-    found = atoms(loaded, run.program.constants)
-    return {str(a).split("'")[1]: str(a) for a in found}
+  found = atoms(loaded, run.program.constants)
+  return {str(a).split("'")[1]: str(a) for a in found}
 
 
 def _regions(run: Run) -> list[dict[str, Any]]:
-    """Replaced regions; the best one refused per reason; then the nodes that are in no region."""
-    counts = run.counts()
-    replaced = [run.outcomes[k] for k in counts]
-    rows = [_row(f"r{i}", o, counts[o.region.key]) for i, o in enumerate(replaced)]
-    covered = {n for c, _ in run.chosen for n in c.nodes}
-    refused: dict[str, Outcome] = {}
-    for o in run.outcomes.values():
-        if o.rejection is None or set(o.region.nodes) & covered:
-            continue
-        known = refused.get(o.rejection.code)
-        if known is None or len(o.region.nodes) > len(known.region.nodes):
-            refused[o.rejection.code] = o
-    for i, (_, o) in enumerate(sorted(refused.items())):
-        rows.append(_row(f"k{i}", o, len(o.instances)))
-    groups: dict[str, list[str]] = {}
-    text: dict[str, str] = {}
-    for r in run.matches.rejections:
-        groups.setdefault(r.code, []).extend(r.nodes)
-        text.setdefault(r.code, r.reason)
-    unknown = dict.fromkeys(
-        ("choice", "ugraph", "predicted_us", "measured_us", "baseline_us", "search", "proof")
-    )
-    for i, (code, nodes) in enumerate(sorted(groups.items())):
-        row = {"id": f"n{i}", "ops": nodes, "count": 1, "status": "kept", "reason": code}
-        rows.append({**row, **unknown, "reason_text": text[code]})
-    return rows
+  """Replaced regions; the best one refused per reason; then the nodes that are in no region."""
+  counts = run.counts()
+  replaced = [run.outcomes[k] for k in counts]
+  rows = [_row(f"r{i}", o, counts[o.region.key]) for i, o in enumerate(replaced)]
+  covered = {n for c, _ in run.chosen for n in c.nodes}
+  refused: dict[str, Outcome] = {}
+  for o in run.outcomes.values():
+    if o.rejection is None or set(o.region.nodes) & covered:
+      continue
+    known = refused.get(o.rejection.code)
+    if known is None or len(o.region.nodes) > len(known.region.nodes):
+      refused[o.rejection.code] = o
+  for i, (_, o) in enumerate(sorted(refused.items())):
+    rows.append(_row(f"k{i}", o, len(o.instances)))
+  groups: dict[str, list[str]] = {}
+  text: dict[str, str] = {}
+  for r in run.matches.rejections:
+    groups.setdefault(r.code, []).extend(r.nodes)
+    text.setdefault(r.code, r.reason)
+  unknown = dict.fromkeys(
+    ("choice", "ugraph", "predicted_us", "measured_us", "baseline_us", "search", "proof")
+  )
+  for i, (code, nodes) in enumerate(sorted(groups.items())):
+    row = {"id": f"n{i}", "ops": nodes, "count": 1, "status": "kept", "reason": code}
+    rows.append({**row, **unknown, "reason_text": text[code]})
+  return rows
 
 
 def _row(name: str, o: Outcome, count: int) -> dict[str, Any]:
-    report = o.result.report if o.result else None
-    first = o.result.candidates[0] if o.result and o.result.candidates else None
-    chosen = o.compiled.candidate if o.compiled else first.candidate if first else None
-    replaced = o.rejection is None and o.compiled is not None
-    measured = o.measured
-    search = None
-    if report is not None:
-        search = {
-            "seconds": round(report.seconds, 3),
-            "states": report.states,
-            "verified": report.verified,
-            "stop": str(report.stop),
-        }
-    proof = next((v.proof for v in o.result.candidates if v.candidate is chosen), None) if (
-        o.result and replaced
-    ) else None  # fmt: skip
-    return {
-        "id": name,
-        "ops": list(o.region.nodes),
-        "count": count,
-        "status": "replaced" if replaced else "kept",
-        "reason": o.rejection.code if o.rejection else None,
-        "choice": ("measured" if measured else "predicted") if replaced else None,
-        "ugraph": print_ugraph(chosen.ugraph) if chosen else None,
-        "predicted_us": round(chosen.predicted_us, 3) if chosen else None,
-        "measured_us": round(measured.kernel_us, 3) if measured else None,
-        "baseline_us": round(measured.ort_us if measured else o.baseline_us, 3),
-        "search": search,
-        "proof": {"draws": proof.draws, "bound": proof.bound} if proof else None,
-        "reason_text": o.rejection.reason if o.rejection else None,
-        "sizes": [
-            {
-                "sizes": p.sizes,
-                "baseline_us": round(p.baseline_us, 3),
-                "predicted_us": round(p.kernel_us, 3),
-            }
-            for p in o.points
-        ],
+  report = o.result.report if o.result else None
+  first = o.result.candidates[0] if o.result and o.result.candidates else None
+  chosen = o.compiled.candidate if o.compiled else first.candidate if first else None
+  replaced = o.rejection is None and o.compiled is not None
+  measured = o.measured
+  search = None
+  if report is not None:
+    search = {
+      "seconds": round(report.seconds, 3),
+      "states": report.states,
+      "verified": report.verified,
+      "stop": str(report.stop),
     }
+  proof = None
+  if o.result and chosen and replaced:  # the tuner's numbers may be others: a proof is for all of them
+    same = (v.proof for v in o.result.candidates if v.candidate.ugraph == chosen.ugraph)
+    proof = next(same, None)
+  return {
+    "id": name,
+    "ops": list(o.region.nodes),
+    "count": count,
+    "status": "replaced" if replaced else "kept",
+    "reason": o.rejection.code if o.rejection else None,
+    "choice": ("measured" if measured else "predicted") if replaced else None,
+    "ugraph": print_ugraph(chosen.ugraph) if chosen else None,
+    "predicted_us": round(chosen.predicted_us, 3) if chosen else None,
+    "measured_us": round(measured.kernel_us, 3) if measured else None,
+    "baseline_us": round(measured.ort_us if measured else o.baseline_us, 3),
+    "search": search,
+    "proof": {"draws": proof.draws, "bound": proof.bound} if proof else None,
+    "reason_text": o.rejection.reason if o.rejection else None,
+    "sizes": [
+      {
+        "sizes": p.sizes,
+        "baseline_us": round(p.baseline_us, 3),
+        "predicted_us": round(p.kernel_us, 3),
+      }
+      for p in o.points
+    ],
+  }
 
 
 def verify(
-    a: str | Path,
-    b: str | Path,
-    *,
-    seed: int = 0,
-    provider: str | None = None,
-    rtol: float | None = None,
-    emulate: bool | None = None,
-    inputs: Mapping[str, np.ndarray] | str | Path | None = None,
-    bisect: bool = False,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+  a: str | Path,
+  b: str | Path,
+  *,
+  seed: int = 0,
+  provider: str | None = None,
+  rtol: float | None = None,
+  emulate: bool | None = None,
+  inputs: Mapping[str, np.ndarray] | str | Path | None = None,
+  bisect: bool = False,
+  shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Comparison:
-    """Run the original ``a`` and the optimized ``b`` on the same inputs and compare.
+  """Run the original ``a`` and the optimized ``b`` on the same inputs and compare.
 
-    ``provider`` and ``emulate`` left out: the CUDA provider where there is a GPU for ``b``, else
-    the CPU provider with the kernels of ``b`` in the emulator where there is a C++ compiler.
-    ``inputs``: arrays by name, or an ``.npz`` file. ``bisect``: check every custom node by itself
-    on every input, not only on the first. ``shapes``: sizes of dynamic dimensions by name; all
-    combinations are run. The CUDA text of ``b`` is generated again and compared.
+  ``provider`` and ``emulate`` left out: the CUDA provider where there is a GPU for ``b``, else
+  the CPU provider with the kernels of ``b`` in the emulator where there is a C++ compiler.
+  ``inputs``: arrays by name, or an ``.npz`` file. ``bisect``: check every custom node by itself
+  on every input, not only on the first. ``shapes``: sizes of dynamic dimensions by name; all
+  combinations are run. The CUDA text of ``b`` is generated again and compared.
 
-    Raises:
-        MirageError: SOURCE_MISMATCH, those of ``compare_models`` and ``read_inputs``.
-    """
-    for path in (a, b):
-        if not Path(path).exists():
-            raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
-    provider, emulate, advice = choose_path(b, provider, emulate)
-    given = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
-    source = check_sources(b, strict=emulate)
-    found = compare_models(
-        a, b, seed=seed, provider=provider, rtol=rtol, emulate=emulate, inputs=given,
-        bisect=bisect, dims=checked_sizes(shapes or {}),
-    )  # fmt: skip
-    note = "; ".join(text for text in (found.note, advice) if text)
-    return replace(found, source=source, note=note)
+  Raises:
+      MirageError: SOURCE_MISMATCH, those of ``compare_models`` and ``read_inputs``.
+  """
+  for path in (a, b):
+    if not Path(path).exists():
+      raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
+  provider, emulate, advice = choose_path(b, provider, emulate)
+  given = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
+  source = check_sources(b, strict=emulate)
+  found = compare_models(
+    a, b, seed=seed, provider=provider, rtol=rtol, emulate=emulate, inputs=given,
+    bisect=bisect, dims=checked_sizes(shapes or {}),
+  )  # fmt: skip
+  note = "; ".join(text for text in (found.note, advice) if text)
+  return replace(found, source=source, note=note)
 
 
 def inspect(
-    model: str | Path | onnx.ModelProto, *, target: str | None = None, every: bool = False
+  model: str | Path | onnx.ModelProto, *, target: str | None = None, every: bool = False
 ) -> InspectReport:
-    """What could be fused in ``model``, and what that would bring at most: no search, no GPU.
+  """What could be fused in ``model``, and what that would bring at most: no search, no GPU.
 
-    ``target`` as in ``optimize``. ``every``: all regions that the model offers, not only those of
-    the partition with the most possible gain.
+  ``target`` as in ``optimize``. ``every``: all regions that the model offers, not only those of
+  the partition with the most possible gain.
 
-    Raises:
-        MirageError: with one of the codes of ``docs/errors.md``.
-    """
-    start = time.monotonic()
-    profile, _ = _target(target)
-    survey = survey_model(load_model(model), profile)
-    seconds = time.monotonic() - start
-    source = _source(model)
-    return inspect_report(survey, source=source, target=profile.name, seconds=seconds, every=every)
+  Raises:
+      MirageError: with one of the codes of ``docs/errors.md``.
+  """
+  start = time.monotonic()
+  profile, _ = _target(target)
+  survey = survey_model(load_model(model), profile)
+  seconds = time.monotonic() - start
+  source = _source(model)
+  return inspect_report(survey, source=source, target=profile.name, seconds=seconds, every=every)
 
 
 def explain(
-    model: str | Path | onnx.ModelProto,
-    region: str,
-    *,
-    target: str | None = None,
-    budget_s: float | None = None,
-    margin: float = 0.2,
+  model: str | Path | onnx.ModelProto,
+  region: str,
+  *,
+  target: str | None = None,
+  budget_s: float | None = None,
+  margin: float = 0.2,
 ) -> ExplainReport:
-    """Why ``region`` of ``model`` ends where it does, and what a search of it alone finds.
+  """Why ``region`` of ``model`` ends where it does, and what a search of it alone finds.
 
-    ``region``: a key that ``inspect`` shows (or its first letters), or the name of a node in it.
-    Nothing is timed, so the choice is that of ``optimize`` without a GPU.
+  ``region``: a key that ``inspect`` shows (or its first letters), or the name of a node in it.
+  Nothing is timed, so the choice is that of ``optimize`` without a GPU.
 
-    Raises:
-        MirageError: REGION_UNKNOWN, or another code of ``docs/errors.md``.
-    """
-    start = time.monotonic()
-    profile, _ = _target(target)
-    loaded = load_model(model)
-    survey = survey_model(loaded, profile, margin)
-    options = Options(profile, margin, 300.0 if budget_s is None else budget_s)
-    found = explain_region(loaded, survey, region, options)
-    seconds = time.monotonic() - start
-    source = _source(model)
-    return explain_report(survey, found, source=source, target=profile.name, seconds=seconds)
+  Raises:
+      MirageError: REGION_UNKNOWN, or another code of ``docs/errors.md``.
+  """
+  start = time.monotonic()
+  profile, _ = _target(target)
+  loaded = load_model(model)
+  survey = survey_model(loaded, profile, margin)
+  options = Options(profile, margin, 300.0 if budget_s is None else budget_s)
+  found = explain_region(loaded, survey, region, options)
+  seconds = time.monotonic() - start
+  source = _source(model)
+  return explain_report(survey, found, source=source, target=profile.name, seconds=seconds)
 
 
 def _source(model: str | Path | onnx.ModelProto) -> str | None:
-    return str(model) if isinstance(model, (str, Path)) else None
+  return str(model) if isinstance(model, (str, Path)) else None

@@ -19,74 +19,72 @@ from mirage_onnx.errors import ERRORS, Exit, MirageError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    as_json = "--json" in arguments
-    try:
-        return _run(arguments)
-    except MirageError as error:
-        return _fail(error, as_json, log=_write_log() if error.exit == Exit.INTERNAL else None)
-    except KeyboardInterrupt:
-        _say("interrupted")
-        return Exit.INTERRUPTED
-    except BrokenPipeError:  # the reader of our stdout went away: nobody is left to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.CHECK_FAILED
-    except Exception as error:  # the wall: whatever it is, it is a bug of ours
-        detail = f"{type(error).__name__}: {_first_line(error)}"
-        return _fail(MirageError("INTERNAL", detail), as_json, log=_write_log())
+  """Run one command and return its exit code."""
+  arguments = list(sys.argv[1:] if argv is None else argv)
+  as_json = "--json" in arguments
+  try:
+    return _run(arguments)
+  except MirageError as error:
+    return _fail(error, as_json, log=_write_log() if error.exit == Exit.INTERNAL else None)
+  except KeyboardInterrupt:
+    _say("interrupted")
+    return Exit.INTERRUPTED
+  except BrokenPipeError:  # the reader of our stdout went away: nobody is left to tell
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Exit.CHECK_FAILED
+  except Exception as error:  # the wall: whatever it is, it is a bug of ours
+    detail = f"{type(error).__name__}: {_first_line(error)}"
+    return _fail(MirageError("INTERNAL", detail), as_json, log=_write_log())
 
 
 def _run(arguments: list[str]) -> int:
-    from typer.exceptions import Abort, TyperException
+  from typer.exceptions import Abort, TyperException
 
-    from mirage_onnx.commands import app
+  from mirage_onnx.commands import app
 
-    try:
-        code = app(args=arguments, prog_name="mirage-onnx", standalone_mode=False)
-        sys.stdout.flush()
-    except TyperException as error:
-        raise MirageError(
-            "OPTION_INVALID", _first_line(error.format_message()).rstrip(".")
-        ) from error
-    except Abort:
-        code = Exit.INTERRUPTED
-    if code == Exit.INTERRUPTED:  # typer turns Ctrl-C into this code
-        raise KeyboardInterrupt
-    return int(code or 0)
+  try:
+    code = app(args=arguments, prog_name="mirage-onnx", standalone_mode=False)
+    sys.stdout.flush()
+  except TyperException as error:
+    raise MirageError("OPTION_INVALID", _first_line(error.format_message()).rstrip(".")) from error
+  except Abort:
+    code = Exit.INTERRUPTED
+  if code == Exit.INTERRUPTED:  # typer turns Ctrl-C into this code
+    raise KeyboardInterrupt
+  return int(code or 0)
 
 
 def _fail(error: MirageError, as_json: bool, log: str | None) -> int:
-    line = " ".join(error.line().split())
-    _say(f"error: {line}" + (f" ({log})" if log else ""))
-    if as_json:
-        advice = ERRORS[error.code].advice if error.code in ERRORS else None
-        found = {"code": error.code, "detail": error.detail, "advice": advice, "log": log}
-        print(json.dumps({"schema": 1, "error": found}))
-    return error.exit
+  line = " ".join(error.line().split())
+  _say(f"error: {line}" + (f" ({log})" if log else ""))
+  if as_json:
+    advice = ERRORS[error.code].advice if error.code in ERRORS else None
+    found = {"code": error.code, "detail": error.detail, "advice": advice, "log": log}
+    print(json.dumps({"schema": 1, "error": found}))
+  return error.exit
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+  print(line, file=sys.stderr)
 
 
 def _first_line(error: object) -> str:
-    return next(iter(str(error).strip().splitlines()), "no message")
+  return next(iter(str(error).strip().splitlines()), "no message")
 
 
 def _write_log() -> str:
-    """Write the current traceback to a file; return its path, or what to do where none can be."""
-    from mirage_onnx import __version__
-    from mirage_onnx.collect_env import log_folder
+  """Write the current traceback to a file; return its path, or what to do where none can be."""
+  from mirage_onnx import __version__
+  from mirage_onnx.collect_env import log_folder
 
-    text = f"mirage-onnx {__version__}\n{sys.argv!r}\n{traceback.format_exc()}"
-    name = f"error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-    for folder in (log_folder(), tempfile.gettempdir()):
-        try:
-            path = Path(folder, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        except OSError:
-            continue
-        return str(path)
-    return "no log: no folder can be written"
+  text = f"mirage-onnx {__version__}\n{sys.argv!r}\n{traceback.format_exc()}"
+  name = f"error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+  for folder in (log_folder(), tempfile.gettempdir()):
+    try:
+      path = Path(folder, name)
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_text(text)
+    except OSError:
+      continue
+    return str(path)
+  return "no log: no folder can be written"

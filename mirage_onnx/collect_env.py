@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 PACKAGES = (
-    "onnx", "onnx-graphsurgeon", "numpy", "scipy", "ml_dtypes", "msgspec", "typer", "rich",
-    "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "onnxruntime", "onnxruntime-gpu",
-    "cupy-cuda13x", "torch",
+  "onnx", "onnx-graphsurgeon", "numpy", "scipy", "ml_dtypes", "msgspec", "typer", "rich",
+  "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "onnxruntime", "onnxruntime-gpu",
+  "cupy-cuda13x", "torch",
 )  # fmt: skip
 
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
@@ -24,120 +24,120 @@ _MULTIPROCESSORS = 16
 
 
 def collect() -> dict[str, Any]:
-    """Gather every fact; a fact that cannot be had is a string that says why."""
-    facts: dict[str, Callable[[], Any]] = {
-        "mirage-onnx": _version,
-        "python": lambda: f"{platform.python_version()} ({sys.executable})",
-        "platform": platform.platform,
-        "cpus": os.cpu_count,
-        "packages": _packages,
-        "onnxruntime": _onnxruntime,
-        "ops library": _library,
-        "nvrtc": _nvrtc,
-        "gpus": gpus,
-        "cache folder": cache_folder,
-        "log folder": log_folder,
-    }
-    return {name: _guarded(fact) for name, fact in facts.items()}
+  """Gather every fact; a fact that cannot be had is a string that says why."""
+  facts: dict[str, Callable[[], Any]] = {
+    "mirage-onnx": _version,
+    "python": lambda: f"{platform.python_version()} ({sys.executable})",
+    "platform": platform.platform,
+    "cpus": os.cpu_count,
+    "packages": _packages,
+    "onnxruntime": _onnxruntime,
+    "ops library": _library,
+    "nvrtc": _nvrtc,
+    "gpus": gpus,
+    "cache folder": cache_folder,
+    "log folder": log_folder,
+  }
+  return {name: _guarded(fact) for name, fact in facts.items()}
 
 
 def to_text(facts: dict[str, Any]) -> str:
-    """One fact a line, the names in one column."""
-    lines: list[tuple[str, str]] = []
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            lines += [(key, str(found)) for key, found in value.items()]
-        elif isinstance(value, list):
-            lines += [(name, str(found)) for found in value] or [(name, "none")]
-        else:
-            lines.append((name, str(value)))
-    width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
+  """One fact a line, the names in one column."""
+  lines: list[tuple[str, str]] = []
+  for name, value in facts.items():
+    if isinstance(value, dict):
+      lines += [(key, str(found)) for key, found in value.items()]
+    elif isinstance(value, list):
+      lines += [(name, str(found)) for found in value] or [(name, "none")]
+    else:
+      lines.append((name, str(value)))
+  width = max(len(name) for name, _ in lines)
+  return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
 
 
 def gpus() -> list[str]:
-    """Name, architecture and driver of every GPU; raises OSError where there is no driver."""
-    driver = ctypes.CDLL("libcuda.so.1")
-    code = driver.cuInit(0)
-    if code:
-        raise OSError(f"cuInit failed with error {code}")
-    api, count = ctypes.c_int(), ctypes.c_int()
-    driver.cuDriverGetVersion(ctypes.byref(api))
-    driver.cuDeviceGetCount(ctypes.byref(count))
-    supports = f"CUDA {api.value // 1000}.{api.value % 1000 // 10}"
-    found = []
-    for device in range(count.value):
-        name, size = ctypes.create_string_buffer(256), ctypes.c_size_t()
-        driver.cuDeviceGetName(name, len(name), device)
-        driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
-        numbers = []
-        for attribute in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR, _MULTIPROCESSORS):
-            number = ctypes.c_int()
-            driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
-            numbers.append(number.value)
-        major, minor, processors = numbers
-        found.append(
-            f"{device}: {name.value.decode()}, sm_{major}{minor}, {processors} multiprocessors, "
-            f"{size.value >> 20} MiB, driver for {supports}"
-        )
-    return found
+  """Name, architecture and driver of every GPU; raises OSError where there is no driver."""
+  driver = ctypes.CDLL("libcuda.so.1")
+  code = driver.cuInit(0)
+  if code:
+    raise OSError(f"cuInit failed with error {code}")
+  api, count = ctypes.c_int(), ctypes.c_int()
+  driver.cuDriverGetVersion(ctypes.byref(api))
+  driver.cuDeviceGetCount(ctypes.byref(count))
+  supports = f"CUDA {api.value // 1000}.{api.value % 1000 // 10}"
+  found = []
+  for device in range(count.value):
+    name, size = ctypes.create_string_buffer(256), ctypes.c_size_t()
+    driver.cuDeviceGetName(name, len(name), device)
+    driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
+    numbers = []
+    for attribute in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR, _MULTIPROCESSORS):
+      number = ctypes.c_int()
+      driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+      numbers.append(number.value)
+    major, minor, processors = numbers
+    found.append(
+      f"{device}: {name.value.decode()}, sm_{major}{minor}, {processors} multiprocessors, "
+      f"{size.value >> 20} MiB, driver for {supports}"
+    )
+  return found
 
 
 def _guarded(fact: Callable[[], Any]) -> Any:
-    try:
-        return fact()
-    except Exception as error:  # run where something is broken: the failure is the fact
-        return f"none ({type(error).__name__}: {error})"
+  try:
+    return fact()
+  except Exception as error:  # run where something is broken: the failure is the fact
+    return f"none ({type(error).__name__}: {error})"
 
 
 def _version() -> str:
-    from mirage_onnx import __version__
+  from mirage_onnx import __version__
 
-    return f"{__version__} ({os.path.dirname(__file__)})"
+  return f"{__version__} ({os.path.dirname(__file__)})"
 
 
 def _packages() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+  found = {}
+  for name in PACKAGES:
+    try:
+      found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+      found[name] = "not installed"
+  return found
 
 
 def _onnxruntime() -> str:
-    import onnxruntime
+  import onnxruntime
 
-    text = f"{onnxruntime.__version__}, {', '.join(onnxruntime.get_available_providers())}"
-    both = [n for n in ("onnxruntime", "onnxruntime-gpu") if _packages()[n] != "not installed"]
-    return text + (" (ORT_CONFLICT: two onnxruntime packages)" if len(both) > 1 else "")
+  text = f"{onnxruntime.__version__}, {', '.join(onnxruntime.get_available_providers())}"
+  both = [n for n in ("onnxruntime", "onnxruntime-gpu") if _packages()[n] != "not installed"]
+  return text + (" (ORT_CONFLICT: two onnxruntime packages)" if len(both) > 1 else "")
 
 
 def _library() -> str:
-    from mirage_onnx.custom_op import get_library_path
+  from mirage_onnx.custom_op import get_library_path
 
-    return str(get_library_path())
+  return str(get_library_path())
 
 
 def _nvrtc() -> str:
-    from cuda.bindings import nvrtc
+  from cuda.bindings import nvrtc
 
-    code, major, minor = nvrtc.nvrtcVersion()
-    return f"{major}.{minor}" if not int(code) else f"none (error {int(code)})"
+  code, major, minor = nvrtc.nvrtcVersion()
+  return f"{major}.{minor}" if not int(code) else f"none (error {int(code)})"
 
 
 def cache_folder() -> str:
-    """Where compiled kernels are kept: ``$MIRAGE_CACHE_DIR`` or the user's cache folder."""
-    import platformdirs
+  """Where compiled kernels are kept: ``$MIRAGE_CACHE_DIR`` or the user's cache folder."""
+  import platformdirs
 
-    chosen = os.environ.get("MIRAGE_CACHE_DIR")
-    return chosen or platformdirs.user_cache_dir("mirage-onnx", appauthor=False)
+  chosen = os.environ.get("MIRAGE_CACHE_DIR")
+  return chosen or platformdirs.user_cache_dir("mirage-onnx", appauthor=False)
 
 
 def log_folder() -> str:
-    """Where logs of internal errors go: ``$MIRAGE_LOG_DIR`` or the user's log folder."""
-    import platformdirs
+  """Where logs of internal errors go: ``$MIRAGE_LOG_DIR`` or the user's log folder."""
+  import platformdirs
 
-    chosen = os.environ.get("MIRAGE_LOG_DIR")
-    return chosen or platformdirs.user_log_dir("mirage-onnx", appauthor=False)
+  chosen = os.environ.get("MIRAGE_LOG_DIR")
+  return chosen or platformdirs.user_log_dir("mirage-onnx", appauthor=False)

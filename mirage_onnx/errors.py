@@ -11,204 +11,192 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes of the command line."""
+  """Exit codes of the command line."""
 
-    DONE = 0
-    CHECK_FAILED = 1
-    INPUT = 2
-    INTERNAL = 3
-    INTERRUPTED = 130
+  DONE = 0
+  CHECK_FAILED = 1
+  INPUT = 2
+  INTERNAL = 3
+  INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a code means, what to do, and the exit code of a command that it ends."""
+  """What a code means, what to do, and the exit code of a command that it ends."""
 
-    meaning: str
-    advice: str
-    exit: Exit = Exit.INPUT
+  meaning: str
+  advice: str
+  exit: Exit = Exit.INPUT
 
 
 #: Codes that end a command.
 ERRORS: dict[str, Entry] = {
-    "FILE_MISSING": Entry("the input file does not exist", "check the path"),
-    "FILE_UNREADABLE": Entry("the input file cannot be read", "check its permissions"),
-    "NOT_ONNX": Entry(
-        "the file is not an ONNX model, or is truncated", "export or copy the model again"
-    ),
-    "MODEL_INVALID": Entry(
-        "the graph is cyclic, ill-typed or uses names it does not define",
-        "run onnx.checker on the model and fix the exporter",
-    ),
-    "OPSET_UNSUPPORTED": Entry(
-        "the model's opset is newer or older than this version understands",
-        "export with opset 13 to 26",
-    ),
-    "EXTERNAL_DATA_MISSING": Entry(
-        "a weight file that the model refers to is not there",
-        "copy the external data file beside the model",
-    ),
-    "OUTPUT_IS_INPUT": Entry("the output path is the input path", "choose another -o"),
-    "OUTPUT_UNWRITABLE": Entry("the output cannot be written", "choose a folder you can write to"),
-    "TARGET_UNKNOWN": Entry(
-        "there is no device profile of this name", "use --target h200 or local"
-    ),
-    "NO_GPU": Entry("--target local needs a usable GPU", "use --target h200 on this machine"),
-    "REGION_UNKNOWN": Entry(
-        "the model has no region of this key, or none that holds this node",
-        "see the keys that mirage-onnx inspect shows",
-    ),
-    "OPTION_INVALID": Entry("an option has a value it cannot take", "see --help"),
-    "SHAPES_DIFFER": Entry(
-        "the two models have different inputs or outputs", "compare models of one origin"
-    ),
-    "GRAPH_OPERAND": Entry(
-        "an operation of a kernel graph got operands that do not fit",
-        "give dimensions, types and attributes as the operation's docstring says",
-    ),
-    "NOT_SAVED_GRAPHS": Entry(
-        "the file is not a JSON list of saved kernel graphs", "check the path and the format"
-    ),
-    "INPUTS_INVALID": Entry(
-        "the file of inputs does not fit the model",
-        "save one array per input: numpy.savez('inputs.npz', name=array)",
-    ),
-    "JOURNAL": Entry(
-        "the journal of a search is damaged, in use, no journal, or cannot be opened",
-        "wait for the other run, delete the file, or give another --journal",
-    ),
-    "CHECKPOINT": Entry(
-        "a checkpoint is damaged, of another version, or of a region that computes something else",
-        "delete the file or give another path",
-    ),
-    "BUNDLE_INVALID": Entry("the kernel bundle is damaged", "optimize the model again"),
-    "PLAN_INVALID": Entry("a launch plan is malformed", "optimize the model again"),
-    "OPS_LIBRARY_MISSING": Entry(
-        "the custom-op library is not built", "run `make build` or `pip install .`"
-    ),
-    "ORT_MISSING": Entry("onnxruntime is not installed", "pip install 'mirage-onnx[cpu]'"),
-    "ORT_CONFLICT": Entry(
-        "onnxruntime and onnxruntime-gpu are both installed and overwrite each other",
-        "pip uninstall -y onnxruntime onnxruntime-gpu, then install one extra: [cpu] or [cu13]",
-    ),
-    "LAUNCHES_UNKNOWN": Entry(
-        "the session was not made by mirage_onnx.InferenceSession",
-        "make it with mirage_onnx.InferenceSession to count launches",
-    ),
-    "SESSION_FAILED": Entry(
-        "onnxruntime could not make or run a session of the model", "see the message it gave"
-    ),
-    "COMPILER_MISSING": Entry(
-        "NVRTC could not be loaded", "pip install 'nvidia-cuda-nvrtc>=13,<14'"
-    ),
-    "HOST_COMPILER_MISSING": Entry(
-        "the C++ compiler for emulation could not be run", "install g++ or set CXX"
-    ),
-    "SOURCE_MISMATCH": Entry(
-        "the CUDA text generated again from the bundle is not the one that its kernel was made of",
-        "the model was changed or another version made it: optimize the original again",
-        Exit.CHECK_FAILED,
-    ),
-    "NOT_EMULATED": Entry(
-        "a custom node cannot run in the emulator",
-        "optimize the original again with this version, or use --no-emulate",
-    ),
-    "EMULATION_FAILED": Entry(
-        "the emulator stopped a kernel that does what no device defines, or cannot compile it",
-        "optimize the original again; if it stays, report it with the message",
-        Exit.CHECK_FAILED,
-    ),
-    "INTERNAL": Entry("a bug in mirage-onnx", "report it with the log file", Exit.INTERNAL),
+  "FILE_MISSING": Entry("the input file does not exist", "check the path"),
+  "FILE_UNREADABLE": Entry("the input file cannot be read", "check its permissions"),
+  "NOT_ONNX": Entry("the file is not an ONNX model, or is truncated", "export or copy the model again"),
+  "MODEL_INVALID": Entry(
+    "the graph is cyclic, ill-typed or uses names it does not define",
+    "run onnx.checker on the model and fix the exporter",
+  ),
+  "OPSET_UNSUPPORTED": Entry(
+    "the model's opset is newer or older than this version understands",
+    "export with opset 13 to 26",
+  ),
+  "EXTERNAL_DATA_MISSING": Entry(
+    "a weight file that the model refers to is not there",
+    "copy the external data file beside the model",
+  ),
+  "OUTPUT_IS_INPUT": Entry("the output path is the input path", "choose another -o"),
+  "OUTPUT_UNWRITABLE": Entry("the output cannot be written", "choose a folder you can write to"),
+  "TARGET_UNKNOWN": Entry("there is no device profile of this name", "use --target h200 or local"),
+  "NO_GPU": Entry("--target local needs a usable GPU", "use --target h200 on this machine"),
+  "REGION_UNKNOWN": Entry(
+    "the model has no region of this key, or none that holds this node",
+    "see the keys that mirage-onnx inspect shows",
+  ),
+  "OPTION_INVALID": Entry("an option has a value it cannot take", "see --help"),
+  "SHAPES_DIFFER": Entry("the two models have different inputs or outputs", "compare models of one origin"),
+  "GRAPH_OPERAND": Entry(
+    "an operation of a kernel graph got operands that do not fit",
+    "give dimensions, types and attributes as the operation's docstring says",
+  ),
+  "NOT_SAVED_GRAPHS": Entry(
+    "the file is not a JSON list of saved kernel graphs", "check the path and the format"
+  ),
+  "INPUTS_INVALID": Entry(
+    "the file of inputs does not fit the model",
+    "save one array per input: numpy.savez('inputs.npz', name=array)",
+  ),
+  "JOURNAL": Entry(
+    "the journal of a search is damaged, in use, no journal, or cannot be opened",
+    "wait for the other run, delete the file, or give another --journal",
+  ),
+  "CHECKPOINT": Entry(
+    "a checkpoint is damaged, of another version, or of a region that computes something else",
+    "delete the file or give another path",
+  ),
+  "BUNDLE_INVALID": Entry("the kernel bundle is damaged", "optimize the model again"),
+  "PLAN_INVALID": Entry("a launch plan is malformed", "optimize the model again"),
+  "OPS_LIBRARY_MISSING": Entry("the custom-op library is not built", "run `make build` or `pip install .`"),
+  "ORT_MISSING": Entry("onnxruntime is not installed", "pip install 'mirage-onnx[cpu]'"),
+  "ORT_CONFLICT": Entry(
+    "onnxruntime and onnxruntime-gpu are both installed and overwrite each other",
+    "pip uninstall -y onnxruntime onnxruntime-gpu, then install one extra: [cpu] or [cu13]",
+  ),
+  "LAUNCHES_UNKNOWN": Entry(
+    "the session was not made by mirage_onnx.InferenceSession",
+    "make it with mirage_onnx.InferenceSession to count launches",
+  ),
+  "SESSION_FAILED": Entry(
+    "onnxruntime could not make or run a session of the model", "see the message it gave"
+  ),
+  "COMPILER_MISSING": Entry("NVRTC could not be loaded", "pip install 'nvidia-cuda-nvrtc>=13,<14'"),
+  "HOST_COMPILER_MISSING": Entry("the C++ compiler for emulation could not be run", "install g++ or set CXX"),
+  "SOURCE_MISMATCH": Entry(
+    "the CUDA text generated again from the bundle is not the one that its kernel was made of",
+    "the model was changed or another version made it: optimize the original again",
+    Exit.CHECK_FAILED,
+  ),
+  "NOT_EMULATED": Entry(
+    "a custom node cannot run in the emulator",
+    "optimize the original again with this version, or use --no-emulate",
+  ),
+  "EMULATION_FAILED": Entry(
+    "the emulator stopped a kernel that does what no device defines, or cannot compile it",
+    "optimize the original again; if it stays, report it with the message",
+    Exit.CHECK_FAILED,
+  ),
+  "INTERNAL": Entry("a bug in mirage-onnx", "report it with the log file", Exit.INTERNAL),
 }
 
 #: Codes of refusals: why a node, a region or a candidate was left as it is.
 REJECTIONS: dict[str, str] = {
-    # importer: why a node is a barrier
-    "OP_UNKNOWN": "the operator has no tabled semantics",
-    "OP_FORM": "an attribute or input form of the operator is not supported",
-    "DTYPE": "the element type is not supported",
-    "ZERO_SIZE": "a tensor of the node holds no elements",
-    "DYNAMIC_DIM": "what only a run counts is summed over or split, or may not be equal",
-    "RANK_UNKNOWN": "a shape is not known",
-    "SUBGRAPH": "the node holds or captures a subgraph",
-    "CUSTOM_DOMAIN": "the node belongs to a domain with no tabled semantics",
-    # match: why a set of nodes is no region
-    "AXES_CONFLICT": "one axis would have to be two axes at once",
-    "TOO_SMALL": "nothing to fuse: the region is a single library operator or a pure copy",
-    "WEIGHT_RUNTIME": "the matrix operand is not an initializer",
-    "NAME_POOL_FULL": "the model already has 128 distinct custom kernels",
-    # inspection: why a node beside a region is not in it
-    "GRAPH_BORDER": "the model ends here: one of its inputs or outputs",
-    "LARGER_OFFERED": "a region with this node is offered too, and regions are chosen together",
-    "CONE_LIMIT": "with this node, a region would hold more than one kernel can",
-    "CUT_PRUNED": "regions with less traffic per node were kept instead",
-    # superopt: why no candidate came out
-    "NO_CANDIDATE": "the search found no program within its bound",
-    "LAYOUT": "no thread layout holds these values",
-    "SMEM": "the tiles do not fit into shared memory",
-    # verify
-    "NOT_EQUIVALENT": "a random test found a different output",
-    "INCONCLUSIVE": "too few valid draws to decide",
-    "RANGE": "a value could overflow its element type where the original cannot",
-    "SHIFT_NOT_MAX": "an exponential is not shifted by the maximum of its row",
-    "NUMERICS": "the candidate rounds worse than the original",
-    "SAVED_INVALID": "a saved graph contradicts itself or the inputs and outputs of its reference",
-    "SAVED_UNSUPPORTED": "a saved graph does what named axes or the µGraph's operations cannot say",
-    # codegen
-    "EMIT_UNSUPPORTED": "the code generator has no rule for this operation at this place",
-    "EMIT_RULE": "the generated text breaks a rule that every kernel keeps (docs/emulator.md)",
-    "COMPILE_FAILED": "NVRTC refused the generated kernel",
-    "SPILLS": "the compiled kernel spills registers",
-    # tune
-    "NOT_FASTER": "no candidate is faster than ONNX Runtime by the required margin",
-    "KERNEL_WRONG": "the compiled kernel differs from the float64 reference",
-    "BUDGET": "the time budget ended before this region was searched",
-    "INTERRUPTED": "the run was stopped before a program for this region was verified",
+  # importer: why a node is a barrier
+  "OP_UNKNOWN": "the operator has no tabled semantics",
+  "OP_FORM": "an attribute or input form of the operator is not supported",
+  "DTYPE": "the element type is not supported",
+  "ZERO_SIZE": "a tensor of the node holds no elements",
+  "DYNAMIC_DIM": "what only a run counts is summed over or split, or may not be equal",
+  "RANK_UNKNOWN": "a shape is not known",
+  "SUBGRAPH": "the node holds or captures a subgraph",
+  "CUSTOM_DOMAIN": "the node belongs to a domain with no tabled semantics",
+  # match: why a set of nodes is no region
+  "AXES_CONFLICT": "one axis would have to be two axes at once",
+  "TOO_SMALL": "nothing to fuse: one operator that contracts no weight, or a pure copy",
+  "WEIGHT_RUNTIME": "the matrix operand is not an initializer",
+  "NAME_POOL_FULL": "the model already has 128 distinct custom kernels",
+  # inspection: why a node beside a region is not in it
+  "GRAPH_BORDER": "the model ends here: one of its inputs or outputs",
+  "LARGER_OFFERED": "a region with this node is offered too, and regions are chosen together",
+  "CONE_LIMIT": "with this node, a region would hold more than one kernel can",
+  "CUT_PRUNED": "regions with less traffic per node were kept instead",
+  # superopt: why no candidate came out
+  "NO_CANDIDATE": "the search found no program within its bound",
+  "LAYOUT": "no thread layout holds these values",
+  "SMEM": "the tiles do not fit into shared memory",
+  # verify
+  "NOT_EQUIVALENT": "a random test found a different output",
+  "INCONCLUSIVE": "too few valid draws to decide",
+  "RANGE": "a value could overflow its element type where the original cannot",
+  "SHIFT_NOT_MAX": "an exponential is not shifted by the maximum of its row",
+  "NUMERICS": "the candidate rounds worse than the original",
+  "SAVED_INVALID": "a saved graph contradicts itself or the inputs and outputs of its reference",
+  "SAVED_UNSUPPORTED": "a saved graph does what named axes or the µGraph's operations cannot say",
+  # codegen
+  "EMIT_UNSUPPORTED": "the code generator has no rule for this operation at this place",
+  "EMIT_RULE": "the generated text breaks a rule that every kernel keeps (docs/emulator.md)",
+  "COMPILE_FAILED": "NVRTC refused the generated kernel",
+  "SPILLS": "the compiled kernel spills registers",
+  # tune
+  "NOT_FASTER": "no candidate is faster than ONNX Runtime by the required margin",
+  "KERNEL_WRONG": "the compiled kernel differs from the float64 reference",
+  "BUDGET": "the time budget ended before this region was searched",
+  "INTERRUPTED": "the run was stopped before a program for this region was verified",
 }
 
 
 class MirageError(Exception):
-    """An error a user can act on; ``code`` is a key of ``ERRORS``."""
+  """An error a user can act on; ``code`` is a key of ``ERRORS``."""
 
-    def __init__(self, code: str, detail: str) -> None:
-        super().__init__(detail)
-        self.code = code
-        self.detail = detail
+  def __init__(self, code: str, detail: str) -> None:
+    super().__init__(detail)
+    self.code = code
+    self.detail = detail
 
-    @property
-    def exit(self) -> Exit:
-        entry = ERRORS.get(self.code)
-        return entry.exit if entry else Exit.INTERNAL
+  @property
+  def exit(self) -> Exit:
+    entry = ERRORS.get(self.code)
+    return entry.exit if entry else Exit.INTERNAL
 
-    def line(self) -> str:
-        """The one line a user sees: ``CODE: what was found; what to do``."""
-        entry = ERRORS.get(self.code)
-        return f"{self.code}: {self.detail}" + (f"; {entry.advice}" if entry else "")
+  def line(self) -> str:
+    """The one line a user sees: ``CODE: what was found; what to do``."""
+    entry = ERRORS.get(self.code)
+    return f"{self.code}: {self.detail}" + (f"; {entry.advice}" if entry else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A refusal with its reason: a value, not an exception.
+  """A refusal with its reason: a value, not an exception.
 
-    ``code`` is a key of ``REJECTIONS``; ``nodes`` names the ONNX nodes (or values) it is about.
-    """
+  ``code`` is a key of ``REJECTIONS``; ``nodes`` names the ONNX nodes (or values) it is about.
+  """
 
-    code: str
-    reason: str
-    nodes: tuple[str, ...] = ()
+  code: str
+  reason: str
+  nodes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if self.code not in REJECTIONS:
-            raise ValueError(f"unknown rejection code {self.code!r}")
+  def __post_init__(self) -> None:
+    if self.code not in REJECTIONS:
+      raise ValueError(f"unknown rejection code {self.code!r}")
 
-    def __str__(self) -> str:
-        where = f" ({', '.join(self.nodes)})" if self.nodes else ""
-        return f"{self.code}: {self.reason}{where}"
+  def __str__(self) -> str:
+    where = f" ({', '.join(self.nodes)})" if self.nodes else ""
+    return f"{self.code}: {self.reason}{where}"
 
 
 class RejectionError(Exception):
-    """Carries a Rejection out of a deep call; the stage that started the call returns the value."""
+  """Carries a Rejection out of a deep call; the stage that started the call returns the value."""
 
-    def __init__(self, code: str, reason: str, nodes: tuple[str, ...] = ()) -> None:
-        super().__init__(reason)
-        self.rejection = Rejection(code, reason, nodes)
+  def __init__(self, code: str, reason: str, nodes: tuple[str, ...] = ()) -> None:
+    super().__init__(reason)
+    self.rejection = Rejection(code, reason, nodes)

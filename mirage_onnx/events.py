@@ -9,66 +9,66 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Base of all events."""
+  """Base of all events."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageStarted(Event):
-    """A pipeline stage begins (``importer``, ``match``, ``superopt``, ...)."""
+  """A pipeline stage begins (``importer``, ``match``, ``superopt``, ...)."""
 
-    stage: str
+  stage: str
 
 
 @dataclass(frozen=True, slots=True)
 class StageEnded(Event):
-    """A pipeline stage ended after ``seconds``; ``detail`` is one human sentence."""
+  """A pipeline stage ended after ``seconds``; ``detail`` is one human sentence."""
 
-    stage: str
-    seconds: float
-    detail: str
+  stage: str
+  seconds: float
+  detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class SearchProgress(Event):
-    """How far the search of a region is, several times a second at most.
+  """How far the search of a region is, several times a second at most.
 
-    ``states_per_s``: of the last seconds. ``pruned``: (reason, states dropped for it). ``best_us``:
-    predicted time of the best program so far. ``units_known``: pieces of work found so far; a
-    search finds more of them as it goes, so this is no fraction to wait for.
-    """
+  ``states_per_s``: of the last seconds. ``pruned``: (reason, states dropped for it). ``best_us``:
+  predicted time of the best program so far. ``units_known``: pieces of work found so far; a
+  search finds more of them as it goes, so this is no fraction to wait for.
+  """
 
-    region: str
-    seconds: float
-    states: int
-    states_per_s: float
-    pruned: tuple[tuple[str, int], ...]
-    best_us: float | None
-    budget_left_s: float
-    units_done: int
-    units_known: int
+  region: str
+  seconds: float
+  states: int
+  states_per_s: float
+  pruned: tuple[tuple[str, int], ...]
+  best_us: float | None
+  budget_left_s: float
+  units_done: int
+  units_known: int
 
 
 @dataclass(frozen=True, slots=True)
 class RegionDone(Event):
-    """A region was searched, with its best predicted time or the reason why there is none."""
+  """A region was searched, with its best predicted time or the reason why there is none."""
 
-    region: str
-    ops: tuple[str, ...]
-    states: int
-    verified: int
-    best_us: float | None
-    reason: str | None
+  region: str
+  ops: tuple[str, ...]
+  states: int
+  verified: int
+  best_us: float | None
+  reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Warned(Event):
-    """Something the user should know that does not stop the run."""
+  """Something the user should know that does not stop the run."""
 
-    text: str
+  text: str
 
 
 Emit = Callable[[Event], None]
 
 
 def silent(event: Event) -> None:
-    """The consumer that ignores everything."""
+  """The consumer that ignores everything."""

@@ -22,7 +22,7 @@ from mirage_onnx.searching import Setting, open_journal, search_all
 from mirage_onnx.superopt.hooks import Hooks, never
 from mirage_onnx.superopt.result import Bound, SearchResult, Stop
 from mirage_onnx.target import Target
-from mirage_onnx.tune.baseline import load_table, node_times_us, with_floors
+from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us, with_floors
 from mirage_onnx.tune.declared_sizes import declared_sizes
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.outcome import Outcome
@@ -35,172 +35,168 @@ HOPELESS = -1.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run may be told. ``measure``: time candidates on the present GPU.
+  """What a run may be told. ``measure``: time candidates on the present GPU.
 
-    ``journal``: a file that keeps what the search has found, and from which it goes on. ``stop``:
-    polled by the search; a reason that it returns ends the search with what it has. ``tiled``: also
-    regions in which two activations are contracted. ``shapes``: the sizes at which a dimension that
-    only a run knows is declared to be used.
-    """
+  ``journal``: a file that keeps what the search has found, and from which it goes on. ``stop``:
+  polled by the search; a reason that it returns ends the search with what it has. ``tiled``: also
+  regions in which two activations are contracted. ``shapes``: the sizes at which a dimension that
+  only a run knows is declared to be used.
+  """
 
-    target: Target
-    margin: float = 0.2
-    budget_s: float = 300.0
-    workers: int | None = None
-    measure: bool = False
-    tries: int = 8
-    bound: Bound = field(default_factory=Bound)
-    pool: int = NAME_POOL
-    journal: Path | None = None
-    stop: Callable[[], Stop | None] = never
-    tiled: bool = False
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+  target: Target
+  margin: float = 0.2
+  budget_s: float = 300.0
+  workers: int | None = None
+  measure: bool = False
+  tries: int = 8
+  bound: Bound = field(default_factory=Bound)
+  pool: int = NAME_POOL
+  journal: Path | None = None
+  stop: Callable[[], Stop | None] = never
+  tiled: bool = False
+  shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Everything a report needs; ``outcomes`` by region key, ``chosen`` the replaced instances."""
+  """Everything a report needs; ``outcomes`` by region key, ``chosen`` the replaced instances."""
 
-    model: onnx.ModelProto
-    program: Program
-    matches: Matches
-    chosen: tuple[Chosen, ...]
-    outcomes: Mapping[str, Outcome]
+  model: onnx.ModelProto
+  program: Program
+  matches: Matches
+  chosen: tuple[Chosen, ...]
+  outcomes: Mapping[str, Outcome]
 
-    def counts(self) -> Counter[str]:
-        """Region key -> replaced instances."""
-        return Counter(o.region.key for _, o in self.chosen)
+  def counts(self) -> Counter[str]:
+    """Region key -> replaced instances."""
+    return Counter(o.region.key for _, o in self.chosen)
 
 
 def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent) -> Run:
-    """Optimize one loaded model."""
-    deadline = time.monotonic() + options.budget_s
-    with _stage(emit, "importer"):
-        program = import_model(loaded)
-    with _stage(emit, "match"):
-        declared = declared_sizes(program, options.shapes)
-        matches = find_candidates(program, TILED if options.tiled else None, declared.typical)
-        node_us = _node_us(program.sized(declared.typical), options)
-        outcomes = _group(matches, node_us)
-        dynamic = Dynamic(
-            program, declared, lambda s: _node_us(program.sized(s), options),
-            options.target, options.margin,
-        )  # fmt: skip
-    with _stage(emit, "superopt") as detail, _hooks(options, emit, detail) as hooks:
-        outcomes = _search(loaded, outcomes, dynamic, options, deadline, hooks)
-    with _stage(emit, "tune"):
-        chosen, outcomes = realise(
-            loaded, program, outcomes, node_us, options.target,
-            margin=0.0 if options.measure else options.margin,
-            measure=options.measure, tries=options.tries,
-            dynamic=dynamic,
-        )  # fmt: skip
-        outcomes = {k: dynamic.with_points(o) for k, o in outcomes.items()}
-    with _stage(emit, "rewrite"):
-        kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
-        model, used = apply(loaded, kernels, options.target, pool=options.pool)
-        replaced = tuple(chosen[i] for i in used)
-        outcomes = _without_names(outcomes, chosen, replaced)
-    return Run(model, program, matches, replaced, outcomes)
+  """Optimize one loaded model."""
+  deadline = time.monotonic() + options.budget_s
+  with _stage(emit, "importer"):
+    program = import_model(loaded)
+  with _stage(emit, "match"):
+    declared = declared_sizes(program, options.shapes)
+    matches = find_candidates(program, TILED if options.tiled else None, declared.typical)
+    node_us = _node_us(program.sized(declared.typical), options)
+    outcomes = _group(matches, node_us)
+    dynamic = Dynamic(
+      program, declared, lambda s: _node_us(program.sized(s), options),
+      options.target, options.margin,
+    )  # fmt: skip
+  with _stage(emit, "superopt") as detail, _hooks(options, emit, detail) as hooks:
+    outcomes = _search(loaded, outcomes, dynamic, options, deadline, hooks)
+  with _stage(emit, "tune"):
+    chosen, outcomes = realise(
+      loaded, program, outcomes, node_us, options.target,
+      margin=0.0 if options.measure else options.margin,
+      measure=options.measure, tries=options.tries, dynamic=dynamic,
+      alone=alone_us(program.sized(declared.typical), options.target),
+    )  # fmt: skip
+    outcomes = {k: dynamic.with_points(o) for k, o in outcomes.items()}
+  with _stage(emit, "rewrite"):
+    kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
+    model, used = apply(loaded, kernels, options.target, pool=options.pool)
+    replaced = tuple(chosen[i] for i in used)
+    outcomes = _without_names(outcomes, chosen, replaced)
+  return Run(model, program, matches, replaced, outcomes)
 
 
 def _node_us(program: Program, options: Options) -> dict[str, float]:
-    table = load_table(options.target)
-    node_us = node_times_us(program, table) if table else {}
-    return with_floors(node_us, program, options.target) if options.tiled else node_us
+  table = load_table(options.target)
+  node_us = node_times_us(program, table) if table else {}
+  return with_floors(node_us, program, options.target) if options.tiled else node_us
 
 
 def _without_names(
-    outcomes: dict[str, Outcome], chosen: tuple[Chosen, ...], replaced: tuple[Chosen, ...]
+  outcomes: dict[str, Outcome], chosen: tuple[Chosen, ...], replaced: tuple[Chosen, ...]
 ) -> dict[str, Outcome]:
-    """Regions that were chosen, but for which no custom-op name was left, say so."""
-    kept = {o.region.key for _, o in replaced}
-    for _, o in chosen:
-        if o.region.key not in kept:
-            reason = "all names of custom ops are taken by regions that save more"
-            refusal = Rejection("NAME_POOL_FULL", reason, o.region.nodes)
-            outcomes[o.region.key] = replace(o, rejection=refusal)
-    return outcomes
+  """Regions that were chosen, but for which no custom-op name was left, say so."""
+  kept = {o.region.key for _, o in replaced}
+  for _, o in chosen:
+    if o.region.key not in kept:
+      reason = "all names of custom ops are taken by regions that save more"
+      refusal = Rejection("NAME_POOL_FULL", reason, o.region.nodes)
+      outcomes[o.region.key] = replace(o, rejection=refusal)
+  return outcomes
 
 
 @contextmanager
 def _stage(emit: events.Emit, name: str) -> Iterator[list[str]]:
-    """A stage with what it has to say, in a list that it may fill."""
-    start, detail = time.monotonic(), list[str]()
-    emit(events.StageStarted(name))
-    yield detail
-    emit(events.StageEnded(name, time.monotonic() - start, "; ".join(detail)))
+  """A stage with what it has to say, in a list that it may fill."""
+  start, detail = time.monotonic(), list[str]()
+  emit(events.StageStarted(name))
+  yield detail
+  emit(events.StageEnded(name, time.monotonic() - start, "; ".join(detail)))
 
 
 @contextmanager
 def _hooks(options: Options, emit: events.Emit, detail: list[str]) -> Iterator[Hooks]:
-    """What the search is connected to; a journal that cannot be used, or written, is a warning."""
-    with ExitStack() as stack:
-        if options.journal is None:
-            yield Hooks(stop=options.stop, emit=emit)
-            return
-        journal = open_journal(options.journal, options.target, options.bound)
-        stack.enter_context(journal)
-        if journal.notice is not None:
-            emit(events.Warned(journal.notice))
-        if journal.known:
-            detail.append(f"goes on from {journal.known} finished steps in {options.journal}")
-        yield Hooks(journal, options.stop, emit)
-        if journal.failure is not None:
-            emit(events.Warned(journal.failure))
+  """What the search is connected to; a journal that cannot be used, or written, is a warning."""
+  with ExitStack() as stack:
+    if options.journal is None:
+      yield Hooks(stop=options.stop, emit=emit)
+      return
+    journal = open_journal(options.journal, options.target, options.bound)
+    stack.enter_context(journal)
+    if journal.notice is not None:
+      emit(events.Warned(journal.notice))
+    if journal.known:
+      detail.append(f"goes on from {journal.known} finished steps in {options.journal}")
+    yield Hooks(journal, options.stop, emit)
+    if journal.failure is not None:
+      emit(events.Warned(journal.failure))
 
 
 def _group(matches: Matches, node_us: Mapping[str, float]) -> dict[str, Outcome]:
-    """Identical regions are searched once."""
-    groups: dict[str, list[Candidate]] = {}
-    for c in matches.candidates:
-        groups.setdefault(c.region.key, []).append(c)
-    return {
-        key: Outcome(
-            same[0].region,
-            tuple(same),
-            max(sum(node_us.get(n, 0.0) for n in c.nodes) for c in same),
-        )
-        for key, same in groups.items()
-    }
+  """Identical regions are searched once."""
+  groups: dict[str, list[Candidate]] = {}
+  for c in matches.candidates:
+    groups.setdefault(c.region.key, []).append(c)
+  return {
+    key: Outcome(
+      same[0].region,
+      tuple(same),
+      max(sum(node_us.get(n, 0.0) for n in c.nodes) for c in same),
+    )
+    for key, same in groups.items()
+  }
 
 
 def _search(
-    loaded: LoadedModel,
-    outcomes: Mapping[str, Outcome],
-    dynamic: Dynamic,
-    options: Options,
-    deadline: float,
-    hooks: Hooks,
+  loaded: LoadedModel,
+  outcomes: Mapping[str, Outcome],
+  dynamic: Dynamic,
+  options: Options,
+  deadline: float,
+  hooks: Hooks,
 ) -> dict[str, Outcome]:
-    found = dict(outcomes)
-    # Where candidates will be timed, prediction only drops what is hopeless.
-    margin = HOPELESS if options.measure else options.margin
-    for key, o in found.items():
-        refusal = refuse_search(o.baseline_us, margin, o.region.nodes)
-        found[key] = replace(o, rejection=refusal)
-    todo = [key for key, o in found.items() if o.rejection is None]
+  found = dict(outcomes)
+  # Where candidates will be timed, prediction only drops what is hopeless.
+  margin = HOPELESS if options.measure else options.margin
+  for key, o in found.items():
+    refusal = refuse_search(o.baseline_us, margin, o.region.nodes)
+    found[key] = replace(o, rejection=refusal)
+  todo = [key for key, o in found.items() if o.rejection is None]
 
-    def done(i: int, r: SearchResult) -> None:
-        o = found[todo[i]]
-        if o.region.runtime:
-            found[todo[i]] = o = dynamic.judged(o, r)
-        else:
-            # What tiled kernels take is known so roughly that only a measurement can refuse them.
-            r = r if options.measure else as_expected(o.region, r, options.target)
-            refusal = refuse_result(r, o.baseline_us, margin, o.region.nodes)
-            found[todo[i]] = o = replace(o, result=r, rejection=refusal)
-        assert o.result is not None
-        best = o.result.candidates[0].candidate.predicted_us if o.result.candidates else None
-        code = o.rejection.code if o.rejection else None
-        report = o.result.report
-        hooks.emit(
-            events.RegionDone(
-                o.region.key, o.region.nodes, report.states, report.verified, best, code
-            )
-        )
+  def done(i: int, r: SearchResult) -> None:
+    o = found[todo[i]]
+    if o.region.runtime:
+      found[todo[i]] = o = dynamic.judged(o, r)
+    else:
+      # What tiled kernels take is known so roughly that only a measurement can refuse them.
+      r = r if options.measure else as_expected(o.region, r, options.target)
+      refusal = refuse_result(r, o.baseline_us, margin, o.region.nodes)
+      found[todo[i]] = o = replace(o, result=r, rejection=refusal)
+    assert o.result is not None
+    best = o.result.candidates[0].candidate.predicted_us if o.result.candidates else None
+    code = o.rejection.code if o.rejection else None
+    report = o.result.report
+    hooks.emit(events.RegionDone(o.region.key, o.region.nodes, report.states, report.verified, best, code))
 
-    setting = Setting(options.target, options.bound, deadline, hooks)
-    regions = [found[k].region for k in todo]
-    search_all(loaded, regions, setting, workers=options.workers, done=done)
-    return found
+  setting = Setting(options.target, options.bound, deadline, hooks)
+  regions = [found[k].region for k in todo]
+  search_all(loaded, regions, setting, workers=options.workers, done=done)
+  return found

@@ -50,198 +50,198 @@ MAX_COPIED_BYTES = 1 << 33
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all searches of a run share. ``structures``: of the cache folder unless given."""
+  """What all searches of a run share. ``structures``: of the cache folder unless given."""
 
-    target: Target
-    bound: Bound
-    deadline: float  # of time.monotonic
-    hooks: Hooks = field(default_factory=Hooks)
-    structures: StructureStore | None = None
+  target: Target
+  bound: Bound
+  deadline: float  # of time.monotonic
+  hooks: Hooks = field(default_factory=Hooks)
+  structures: StructureStore | None = None
 
-    @property
-    def seconds_left(self) -> float:
-        return max(0.0, self.deadline - time.monotonic())
+  @property
+  def seconds_left(self) -> float:
+    return max(0.0, self.deadline - time.monotonic())
 
 
 def open_journal(path: Path, target: Target, bound: Bound) -> Journal:
-    """The journal for searches of regions with this target and bound.
+  """The journal for searches of regions with this target and bound.
 
-    Raises:
-        MirageError: JOURNAL.
-    """
-    return Journal(path, _setting_text(target, bound))
+  Raises:
+      MirageError: JOURNAL.
+  """
+  return Journal(path, _setting_text(target, bound))
 
 
 def open_structures(folder: Path | None, target: Target, bound: Bound) -> StructureStore:
-    """What is known of families of regions for searches with this target and bound.
+  """What is known of families of regions for searches with this target and bound.
 
-    ``folder``: where it is kept; None: in memory only.
-    """
-    return StructureStore(folder, _setting_text(target, bound))
+  ``folder``: where it is kept; None: in memory only.
+  """
+  return StructureStore(folder, _setting_text(target, bound))
 
 
 def _setting_text(target: Target, bound: Bound) -> dict[str, str]:
-    return setting_text(target, [a.name for a in AXIOMS], bound=bound, space=(EMITTED, ALL))
+  return setting_text(target, [a.name for a in AXIOMS], bound=bound, space=(EMITTED, ALL))
 
 
 def search_region(
-    loaded: LoadedModel,
-    region: Region,
-    target: Target,
-    bound: Bound,
-    seconds: float,
-    hooks: Hooks | None = None,
-    structures: StructureStore | None = None,
+  loaded: LoadedModel,
+  region: Region,
+  target: Target,
+  bound: Bound,
+  seconds: float,
+  hooks: Hooks | None = None,
+  structures: StructureStore | None = None,
 ) -> SearchResult:
-    """Search one region; a candidate counts if it is proven equal and safe in floating point.
+  """Search one region; a candidate counts if it is proven equal and safe in floating point.
 
-    With ``structures`` a region of a known family is only given numbers.
-    """
-    verify = prover(region, sample_weights(loaded, region), derived=True)
-    scope = Scope.of(target, bound, region)
-    if structures is None:
-        return search(
-            region, target, verify, bound=scope.bound, space=scope.space, budget_s=seconds,
-            hooks=hooks,
-        )  # fmt: skip
-    return search_structure(region, scope, verify, structures, budget_s=seconds, hooks=hooks)
+  With ``structures`` a region of a known family is only given numbers.
+  """
+  verify = prover(region, sample_weights(loaded, region), derived=True)
+  scope = Scope.of(target, bound, region)
+  if structures is None:
+    return search(
+      region, target, verify, bound=scope.bound, space=scope.space, budget_s=seconds,
+      hooks=hooks,
+    )  # fmt: skip
+  return search_structure(region, scope, verify, structures, budget_s=seconds, hooks=hooks)
 
 
 def _verifier(weights: ModelWeights, job: Job) -> Verify:
-    """For probes without the checks of rounding: who uses a µGraph makes them at its own sizes."""
-    make = prover if job.proven is None else structure_prover
-    return make(job.region, weights.of(job.region))
+  """For probes without the checks of rounding: who uses a µGraph makes them at its own sizes."""
+  make = prover if job.proven is None else structure_prover
+  return make(job.region, weights.of(job.region))
 
 
 def search_all(
-    loaded: LoadedModel,
-    regions: Sequence[Region],
-    setting: Setting,
-    *,
-    workers: int | None = None,
-    done: Callable[[int, SearchResult], None],
+  loaded: LoadedModel,
+  regions: Sequence[Region],
+  setting: Setting,
+  *,
+  workers: int | None = None,
+  done: Callable[[int, SearchResult], None],
 ) -> None:
-    """Search every region; ``done`` is told each result, in order.
+  """Search every region; ``done`` is told each result, in order.
 
-    What later runs can use is found after the last result, in no more time than
-    the results took.
-    """
-    start = time.monotonic()
-    store = setting.structures or open_structures(cache_folder(), setting.target, setting.bound)
-    shared = SharedSearches(regions, store, lambda: setting.seconds_left)
-    weights = ModelWeights(loaded)
+  What later runs can use is found after the last result, in no more time than
+  the results took.
+  """
+  start = time.monotonic()
+  store = setting.structures or open_structures(cache_folder(), setting.target, setting.bound)
+  shared = SharedSearches(regions, store, lambda: setting.seconds_left)
+  weights = ModelWeights(loaded)
 
-    def unless_stopped(ask: Ask) -> Ask:
-        def asked(job: Job) -> Answer:
-            stop = setting.hooks.stop()
-            return Answer(_stopped(stop)) if stop else ask(job)
+  def unless_stopped(ask: Ask) -> Ask:
+    def asked(job: Job) -> Answer:
+      stop = setting.hooks.stop()
+      return Answer(_stopped(stop)) if stop else ask(job)
 
-        return asked
+    return asked
 
-    def until() -> Callable[[], float]:
-        end = min(setting.deadline, 2 * time.monotonic() - start)
-        return lambda: end - time.monotonic()
+  def until() -> Callable[[], float]:
+    end = min(setting.deadline, 2 * time.monotonic() - start)
+    return lambda: end - time.monotonic()
 
-    copies = MAX_COPIED_BYTES // max(1, loaded.proto.ByteSize())
-    count = min(workers or os.cpu_count() or 1, len(regions), copies)
-    if count <= 1 or len(regions) < MIN_REGIONS:
+  copies = MAX_COPIED_BYTES // max(1, loaded.proto.ByteSize())
+  count = min(workers or os.cpu_count() or 1, len(regions), copies)
+  if count <= 1 or len(regions) < MIN_REGIONS:
 
-        def alone(job: Job) -> Answer:
-            scope = Scope.of(setting.target, setting.bound, job.region)
-            return work(job, scope, _verifier(weights, job), setting.hooks)
+    def alone(job: Job) -> Answer:
+      scope = Scope.of(setting.target, setting.bound, job.region)
+      return work(job, scope, _verifier(weights, job), setting.hooks)
 
-        here = unless_stopped(alone)
-        for i, result in shared.results(here):
-            done(i, result)
-        seconds_left = until()
-        for i in shared.unlearned:
-            shared.learn(i, here, seconds_left())
-        return
-    model = loaded.path or loaded.proto.SerializeToString()
-    header = (model, loaded.base_dir, setting.target, setting.bound)
-    started: list[WorkerProcess] = []
-    local = threading.local()
+    here = unless_stopped(alone)
+    for i, result in shared.results(here):
+      done(i, result)
+    seconds_left = until()
+    for i in shared.unlearned:
+      shared.learn(i, here, seconds_left())
+    return
+  model = loaded.path or loaded.proto.SerializeToString()
+  header = (model, loaded.base_dir, setting.target, setting.bound)
+  started: list[WorkerProcess] = []
+  local = threading.local()
 
-    def start_worker() -> None:
-        local.worker = WorkerProcess("mirage_onnx.searching")
-        started.append(local.worker)
-        local.worker.send(header)
+  def start_worker() -> None:
+    local.worker = WorkerProcess("mirage_onnx.searching")
+    started.append(local.worker)
+    local.worker.send(header)
 
-    there = unless_stopped(lambda job: _ask(local.worker, hooks, weights, job))
-    one_at_a_time = threading.Lock()
+  there = unless_stopped(lambda job: _ask(local.worker, hooks, weights, job))
+  one_at_a_time = threading.Lock()
 
-    def emit(event: Event) -> None:
+  def emit(event: Event) -> None:
+    with one_at_a_time:
+      setting.hooks.emit(event)
+
+  hooks = Hooks(setting.hooks.store, setting.hooks.stop, emit)
+  with ThreadPoolExecutor(count, initializer=start_worker) as pool:
+    try:
+      results = {i: pool.submit(shared.result, i, there) for i in shared.order}
+      for i in range(len(regions)):
+        result = results[i].result()
         with one_at_a_time:
-            setting.hooks.emit(event)
-
-    hooks = Hooks(setting.hooks.store, setting.hooks.stop, emit)
-    with ThreadPoolExecutor(count, initializer=start_worker) as pool:
-        try:
-            results = {i: pool.submit(shared.result, i, there) for i in shared.order}
-            for i in range(len(regions)):
-                result = results[i].result()
-                with one_at_a_time:
-                    done(i, result)
-            seconds_left = until()
-            for _ in pool.map(lambda i: shared.learn(i, there, seconds_left()), shared.unlearned):
-                pass
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        finally:
-            for worker in started:
-                worker.kill()
-                worker.close()
+          done(i, result)
+      seconds_left = until()
+      for _ in pool.map(lambda i: shared.learn(i, there, seconds_left()), shared.unlearned):
+        pass
+    except BaseException:
+      pool.shutdown(wait=False, cancel_futures=True)
+      raise
+    finally:
+      for worker in started:
+        worker.kill()
+        worker.close()
 
 
 def _stopped(stop: Stop) -> SearchResult:
-    """What is known of a region whose search was not begun."""
-    return SearchResult((), SearchReport(0.0, 0, 0, 0, stop, (), ()))
+  """What is known of a region whose search was not begun."""
+  return SearchResult((), SearchReport(0.0, 0, 0, 0, stop, (), ()))
 
 
 def _ask(worker: WorkerProcess, hooks: Hooks, weights: ModelWeights, job: Job) -> Answer:
-    worker.send(job)
-    while True:
-        try:
-            name, arguments = worker.receive()
-        except EOFError:
-            raise RuntimeError("a search worker ended without an answer") from None
-        if name == "result":
-            found: Answer = arguments[0]
-            return found
-        if name == "failed":
-            raise RuntimeError(f"a search worker failed: {arguments[0]}")
-        measuring = name == "measure"
-        told = weights.extremes(*arguments) if measuring else answer(hooks, name, arguments)
-        if name in ANSWERED:
-            worker.send(told)
+  worker.send(job)
+  while True:
+    try:
+      name, arguments = worker.receive()
+    except EOFError:
+      raise RuntimeError("a search worker ended without an answer") from None
+    if name == "result":
+      found: Answer = arguments[0]
+      return found
+    if name == "failed":
+      raise RuntimeError(f"a search worker failed: {arguments[0]}")
+    measuring = name == "measure"
+    told = weights.extremes(*arguments) if measuring else answer(hooks, name, arguments)
+    if name in ANSWERED:
+      worker.send(told)
 
 
 def _serve() -> None:
-    """The worker: header, then job -> answer, until stdin ends."""
-    requests, answers = worker_streams()
-    model, base_dir, target, bound = pickle.load(requests)
-    named = isinstance(model, Path)
-    loaded = load_model(model if named else onnx.ModelProto.FromString(model), base_dir)
-    parent = Parent(requests, answers)
-    hooks = Hooks(parent, parent.stop, parent.emit)
-    weights = ModelWeights(loaded, lambda name, shape: parent.tell("measure", name, shape))
-    while True:
-        try:
-            job: Job = pickle.load(requests)
-        except EOFError:
-            return
-        try:
-            scope = Scope.of(target, bound, job.region)
-            result = work(job, scope, _verifier(weights, job), hooks)
-        except Exception as error:  # told to the parent, which raises it
-            parent.tell("failed", f"{type(error).__name__}: {error}")
-        else:
-            parent.tell("result", result)
+  """The worker: header, then job -> answer, until stdin ends."""
+  requests, answers = worker_streams()
+  model, base_dir, target, bound = pickle.load(requests)
+  named = isinstance(model, Path)
+  loaded = load_model(model if named else onnx.ModelProto.FromString(model), base_dir)
+  parent = Parent(requests, answers)
+  hooks = Hooks(parent, parent.stop, parent.emit)
+  weights = ModelWeights(loaded, lambda name, shape: parent.tell("measure", name, shape))
+  while True:
+    try:
+      job: Job = pickle.load(requests)
+    except EOFError:
+      return
+    try:
+      scope = Scope.of(target, bound, job.region)
+      result = work(job, scope, _verifier(weights, job), hooks)
+    except Exception as error:  # told to the parent, which raises it
+      parent.tell("failed", f"{type(error).__name__}: {error}")
+    else:
+      parent.tell("result", result)
 
 
 if __name__ == "__main__":
-    try:
-        _serve()
-    except (KeyboardInterrupt, BrokenPipeError):
-        sys.exit(130)
+  try:
+    _serve()
+  except (KeyboardInterrupt, BrokenPipeError):
+    sys.exit(130)

@@ -16,64 +16,64 @@ SM_THREADS, SM_BLOCKS, RESERVED_SMEM = 2048, 32, 1024
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One GPU model.
+  """One GPU model.
 
-    ``arch`` is NVRTC's name of it, ``suffix`` the last part of the custom-op domain.
-    ``smem_bytes``: the most dynamic shared memory of a block. ``launch_us``: one more empty
-    kernel in a CUDA graph. A kernel in a graph that reads B bytes from memory takes
-    launch_us + ramp_us + B / stream_tbps (a fit of measured times, >= 16 MB).
-    """
+  ``arch`` is NVRTC's name of it, ``suffix`` the last part of the custom-op domain.
+  ``smem_bytes``: the most dynamic shared memory of a block. ``launch_us``: one more empty
+  kernel in a CUDA graph. A kernel in a graph that reads B bytes from memory takes
+  launch_us + ramp_us + B / stream_tbps (a fit of measured times, >= 16 MB).
+  """
 
-    name: str
-    arch: str
-    suffix: str
-    capability: tuple[int, int]
-    multiprocessors: int
-    smem_bytes: int
-    smem_per_sm_bytes: int
-    registers_per_sm: int
-    l2_bytes: int
-    max_cluster: int
-    has_clusters: bool
-    launch_us: float
-    ramp_us: float
-    stream_tbps: float
-    mma_tflops: float
+  name: str
+  arch: str
+  suffix: str
+  capability: tuple[int, int]
+  multiprocessors: int
+  smem_bytes: int
+  smem_per_sm_bytes: int
+  registers_per_sm: int
+  l2_bytes: int
+  max_cluster: int
+  has_clusters: bool
+  launch_us: float
+  ramp_us: float
+  stream_tbps: float
+  mma_tflops: float
 
-    @property
-    def has_pdl(self) -> bool:
-        """Whether a kernel can start before the one that it depends on has ended."""
-        return self.capability >= (9, 0)
+  @property
+  def has_pdl(self) -> bool:
+    """Whether a kernel can start before the one that it depends on has ended."""
+    return self.capability >= (9, 0)
 
 
 H200 = Target(
-    name="h200",
-    arch="sm_90a",
-    suffix="sm90a",
-    capability=(9, 0),
-    multiprocessors=132,
-    smem_bytes=232448,
-    smem_per_sm_bytes=233472,
-    registers_per_sm=65536,
-    l2_bytes=60 * 2**20,
-    max_cluster=8,
-    has_clusters=True,
-    launch_us=0.95,
-    ramp_us=1.75,
-    stream_tbps=4.6,
-    mma_tflops=780.0,
+  name="h200",
+  arch="sm_90a",
+  suffix="sm90a",
+  capability=(9, 0),
+  multiprocessors=132,
+  smem_bytes=232448,
+  smem_per_sm_bytes=233472,
+  registers_per_sm=65536,
+  l2_bytes=60 * 2**20,
+  max_cluster=8,
+  has_clusters=True,
+  launch_us=0.95,
+  ramp_us=1.75,
+  stream_tbps=4.6,
+  mma_tflops=780.0,
 )
 
 TARGETS: dict[str, Target] = {t.name: t for t in (H200,)}
 
 
 def get_target(name: str) -> Target:
-    """The profile called ``name``.
+  """The profile called ``name``.
 
-    Raises:
-        MirageError: TARGET_UNKNOWN.
-    """
-    if name not in TARGETS:
-        known = ", ".join(sorted(TARGETS))
-        raise MirageError("TARGET_UNKNOWN", f"no target {name!r}; known: {known}, local")
-    return TARGETS[name]
+  Raises:
+      MirageError: TARGET_UNKNOWN.
+  """
+  if name not in TARGETS:
+    known = ", ".join(sorted(TARGETS))
+    raise MirageError("TARGET_UNKNOWN", f"no target {name!r}; known: {known}, local")
+  return TARGETS[name]

@@ -21,28 +21,28 @@ PREFIX = "models/"
 
 
 def names():
-    """The models that are packed."""
-    return weights.names(PREFIX)
+  """The models that are packed."""
+  return weights.names(PREFIX)
 
 
 def write(chosen=()):
-    """Write the models named (default: all) that have no file yet, or one older than the archive.
+  """Write the models named (default: all) that have no file yet, or one older than the archive.
 
-    Several processes may do so at once. Returns what was written.
-    """
-    written = []
-    for name in tuple(chosen) or names():
-        target = FOLDER / f"{name}.onnx"
-        if target.exists() and target.stat().st_mtime >= weights.ARCHIVE.stat().st_mtime:
-            continue
-        with tempfile.NamedTemporaryFile(dir=FOLDER, suffix=".part", delete=False) as file:
-            file.write(weights.load(PREFIX + name).SerializeToString(deterministic=True))
-        Path(file.name).chmod(0o644)
-        os.replace(file.name, target)
-        written.append(target)
-    return tuple(written)
+  Several processes may do so at once. Returns what was written.
+  """
+  written = []
+  for name in tuple(chosen) or names():
+    target = FOLDER / f"{name}.onnx"
+    if target.exists() and target.stat().st_mtime >= weights.ARCHIVE.stat().st_mtime:
+      continue
+    with tempfile.NamedTemporaryFile(dir=FOLDER, suffix=".part", delete=False) as file:
+      file.write(weights.load(PREFIX + name).SerializeToString(deterministic=True))
+    Path(file.name).chmod(0o644)
+    os.replace(file.name, target)
+    written.append(target)
+  return tuple(written)
 
 
 if __name__ == "__main__":
-    for path in write(sys.argv[1:]):
-        print(f"wrote {path.relative_to(FOLDER.parent)}")
+  for path in write(sys.argv[1:]):
+    print(f"wrote {path.relative_to(FOLDER.parent)}")

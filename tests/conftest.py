@@ -30,85 +30,83 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 def pytest_configure(config):
-    packed.write()
+  packed.write()
 
 
 def pytest_addoption(parser):
-    parser.addoption(
-        "--update-golden", action="store_true", help="write what golden tests get as expected"
-    )
+  parser.addoption("--update-golden", action="store_true", help="write what golden tests get as expected")
 
 
 def pytest_collection_modifyitems(items):
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked:
-        return
-    try:
-        missing = "" if gpus() else "the driver finds no GPU"
-    except OSError as error:
-        missing = str(error)
-    for item in marked:
-        if missing:
-            item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: {missing}"))
+  marked = [item for item in items if item.get_closest_marker("gpu")]
+  if not marked:
+    return
+  try:
+    missing = "" if gpus() else "the driver finds no GPU"
+  except OSError as error:
+    missing = str(error)
+  for item in marked:
+    if missing:
+      item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: {missing}"))
 
 
 @pytest.fixture
 def rng(request):
-    """A generator with a seed of its own for every test, the same in every run."""
-    return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+  """A generator with a seed of its own for every test, the same in every run."""
+  return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
 
 
 @pytest.fixture
 def net():
-    from small_models import Net
+  from small_models import Net
 
-    return Net()
+  return Net()
 
 
 class Golden:
-    """The expected text of a test in a file of such; ``assert text == golden`` compares with it."""
+  """The expected text of a test in a file of such; ``assert text == golden`` compares with it."""
 
-    __hash__ = None
+  __hash__ = None
 
-    def __init__(self, path, name, update):
-        self._path = path
-        self._name = name
-        self._update = update
+  def __init__(self, path, name, update):
+    self._path = path
+    self._name = name
+    self._update = update
 
-    def __eq__(self, text):
-        if not isinstance(text, str):
-            return NotImplemented
-        if self._update:
-            write_text(self._path, self._name, text)
-            return True
-        return text == self._read()
+  def __eq__(self, text):
+    if not isinstance(text, str):
+      return NotImplemented
+    if self._update:
+      write_text(self._path, self._name, text)
+      return True
+    return text == self._read()
 
-    def _read(self):
-        texts = read_texts(self._path)
-        if self._name not in texts:
-            where = f"{self._name} in {self._path}"
-            pytest.fail(f"there is no {where}: run pytest --update-golden", pytrace=False)
-        return texts[self._name]
+  def _read(self):
+    texts = read_texts(self._path)
+    if self._name not in texts:
+      where = f"{self._name} in {self._path}"
+      pytest.fail(f"there is no {where}: run pytest --update-golden", pytrace=False)
+    return texts[self._name]
 
-    def difference(self, text):
-        wanted = self._read().splitlines()
-        lines = difflib.unified_diff(wanted, text.splitlines(), "golden", "got", lineterm="")
-        where = f"{self._name} in {self._path}"
-        return [f"differs from {where} (--update-golden accepts it)", *lines]
+  def difference(self, text):
+    wanted = self._read().splitlines()
+    lines = difflib.unified_diff(wanted, text.splitlines(), "golden", "got", lineterm="")
+    where = f"{self._name} in {self._path}"
+    return [f"differs from {where} (--update-golden accepts it)", *lines]
 
 
 def pytest_assertrepr_compare(op, left, right):
-    if op != "==":
-        return None
-    match left, right:
-        case (str() as text, Golden() as golden) | (Golden() as golden, str() as text):
-            return golden.difference(text)
+  if op != "==":
     return None
+  match left, right:
+    case (str() as text, Golden() as golden) | (Golden() as golden, str() as text):
+      return golden.difference(text)
+  return None
 
 
 @pytest.fixture
 def golden(request):
-    """The text <test file>/<name of the test> in tests/golden.txt.xz."""
-    name = re.sub(r"[^\w.=-]+", "_", request.node.name).strip("_")
-    update = request.config.getoption("--update-golden")
-    return Golden(GOLDEN, f"{request.path.stem}/{name}", update)
+  """The text <test file>/<name of the test> in tests/golden.txt.xz."""
+  name = re.sub(r"[^\w.=-]+", "_", request.node.name).strip("_")
+  update = request.config.getoption("--update-golden")
+  return Golden(GOLDEN, f"{request.path.stem}/{name}", update)

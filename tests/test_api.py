@@ -24,212 +24,212 @@ from tests.support.rewritten import chain, tampered, with_record
 
 
 def model():
-    net = Net()
-    y = net.MatMul(net.rms(net.input(8, 512), net.weight(512)), net.weight(512, 256))
-    return net.model(net.Relu(y))
+  net = Net()
+  y = net.MatMul(net.rms(net.input(8, 512), net.weight(512)), net.weight(512, 256))
+  return net.model(net.Relu(y))
 
 
 @pytest.fixture
 def path(tmp_path):
-    found = tmp_path / "in.onnx"
-    onnx.save(model(), found)
-    return found
+  found = tmp_path / "in.onnx"
+  onnx.save(model(), found)
+  return found
 
 
 def domains(found):
-    return {n.domain for n in found.graph.node}
+  return {n.domain for n in found.graph.node}
 
 
 def test_model_in_memory():
-    result = mirage_onnx.optimize(model(), target="h200", workers=1)
-    check_report(result.report)
-    assert (result.report["input"], result.report["output"]) == (None, None)
-    assert result.report["target"] == "h200"
-    assert result.report["seconds"] > 0
-    assert domains(result.model) == {"ai.mirage.v1.sm90a"}
+  result = mirage_onnx.optimize(model(), target="h200", workers=1)
+  check_report(result.report)
+  assert (result.report["input"], result.report["output"]) == (None, None)
+  assert result.report["target"] == "h200"
+  assert result.report["seconds"] > 0
+  assert domains(result.model) == {"ai.mirage.v1.sm90a"}
 
 
 @pytest.mark.parametrize("kind", [str, Path])
 def test_path_to_path(path, kind, tmp_path):
-    before = path.read_bytes()
-    out = tmp_path / "out.onnx"
-    result = mirage_onnx.optimize(kind(path), kind(out), target="h200", workers=1)
-    assert (result.report["input"], result.report["output"]) == (str(path), str(out))
-    saved = onnx.load(out)
-    assert domains(saved) == domains(result.model)
-    values = feeds(model(), np.random.default_rng(0))
-    assert run_model(saved, values)[0].tobytes() == run_model(model(), values)[0].tobytes()
-    assert path.read_bytes() == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx", "out.onnx"]
+  before = path.read_bytes()
+  out = tmp_path / "out.onnx"
+  result = mirage_onnx.optimize(kind(path), kind(out), target="h200", workers=1)
+  assert (result.report["input"], result.report["output"]) == (str(path), str(out))
+  saved = onnx.load(out)
+  assert domains(saved) == domains(result.model)
+  values = feeds(model(), np.random.default_rng(0))
+  assert run_model(saved, values)[0].tobytes() == run_model(model(), values)[0].tobytes()
+  assert path.read_bytes() == before
+  assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx", "out.onnx"]
 
 
 def test_no_output_writes_nothing(path, tmp_path):
-    result = mirage_onnx.optimize(path, target="h200", workers=1)
-    assert result.report["output"] is None
-    assert [p.name for p in tmp_path.iterdir()] == ["in.onnx"]
+  result = mirage_onnx.optimize(path, target="h200", workers=1)
+  assert result.report["output"] is None
+  assert [p.name for p in tmp_path.iterdir()] == ["in.onnx"]
 
 
 def test_external_weights(tmp_path):
-    """Weights outside the model file are read where they are needed, and found again."""
-    source = tmp_path / "in.onnx"
-    onnx.save(model(), source, save_as_external_data=True, size_threshold=64, location="in.data")
-    out = tmp_path / "elsewhere" / "out.onnx"
-    out.parent.mkdir()
-    mirage_onnx.optimize(source, out, target="h200", workers=1)
-    for p in tmp_path.glob("in.*"):
-        p.unlink()
-    values = feeds(model(), np.random.default_rng(0))
-    assert run_model(onnx.load(out), values)[0].tobytes() == run_model(model(), values)[0].tobytes()
+  """Weights outside the model file are read where they are needed, and found again."""
+  source = tmp_path / "in.onnx"
+  onnx.save(model(), source, save_as_external_data=True, size_threshold=64, location="in.data")
+  out = tmp_path / "elsewhere" / "out.onnx"
+  out.parent.mkdir()
+  mirage_onnx.optimize(source, out, target="h200", workers=1)
+  for p in tmp_path.glob("in.*"):
+    p.unlink()
+  values = feeds(model(), np.random.default_rng(0))
+  assert run_model(onnx.load(out), values)[0].tobytes() == run_model(model(), values)[0].tobytes()
 
 
 def test_targets(monkeypatch):
-    monkeypatch.setattr(api, "present_target", lambda: None)
-    assert mirage_onnx.optimize(model(), workers=1).report["target"] == "h200"
-    for name, code in (("local", "NO_GPU"), ("h900", "TARGET_UNKNOWN")):
-        with refused(code):
-            mirage_onnx.optimize(model(), target=name)
-    monkeypatch.setattr(api, "present_target", lambda: H200)
-    assert api._target(None) == api._target("local") == (H200, True)
-    assert api._target("h200") == (H200, False)
+  monkeypatch.setattr(api, "present_target", lambda: None)
+  assert mirage_onnx.optimize(model(), workers=1).report["target"] == "h200"
+  for name, code in (("local", "NO_GPU"), ("h900", "TARGET_UNKNOWN")):
+    with refused(code):
+      mirage_onnx.optimize(model(), target=name)
+  monkeypatch.setattr(api, "present_target", lambda: H200)
+  assert api._target(None) == api._target("local") == (H200, True)
+  assert api._target("h200") == (H200, False)
 
 
 def test_refused_before_the_work(path, tmp_path, monkeypatch):
-    def forbidden(*_):
-        raise AssertionError("the search began")
+  def forbidden(*_):
+    raise AssertionError("the search began")
 
-    monkeypatch.setattr(api.pipeline, "run", forbidden)
-    cases = [
-        (path, path, "OUTPUT_IS_INPUT"),
-        (path, tmp_path / "no" / "out.onnx", "OUTPUT_UNWRITABLE"),
-        (tmp_path / "no.onnx", None, "FILE_MISSING"),
-    ]
-    for source, out, code in cases:
-        with refused(code):
-            mirage_onnx.optimize(source, out, target="h200")
+  monkeypatch.setattr(api.pipeline, "run", forbidden)
+  cases = [
+    (path, path, "OUTPUT_IS_INPUT"),
+    (path, tmp_path / "no" / "out.onnx", "OUTPUT_UNWRITABLE"),
+    (tmp_path / "no.onnx", None, "FILE_MISSING"),
+  ]
+  for source, out, code in cases:
+    with refused(code):
+      mirage_onnx.optimize(source, out, target="h200")
 
 
 def test_an_optimized_model_is_not_optimized_again():
-    """Where there still is a region left to replace."""
-    again = mirage_onnx.optimize(model(), target="h200", workers=1).model
-    name = again.graph.output[0].name
-    for op in ("Exp", "Tanh", "Abs", "Sigmoid", "Exp", "Tanh"):
-        again.graph.node.add(op_type=op, name=f"n_{name}", input=[name], output=[f"{name}_"])
-        name += "_"
-    again.graph.output[0].name = name
-    with refused("OPTION_INVALID", "already optimized"):
-        mirage_onnx.optimize(again, target="h200", workers=1)
+  """Where there still is a region left to replace."""
+  again = mirage_onnx.optimize(model(), target="h200", workers=1).model
+  name = again.graph.output[0].name
+  for op in ("Exp", "Tanh", "Abs", "Sigmoid", "Exp", "Tanh"):
+    again.graph.node.add(op_type=op, name=f"n_{name}", input=[name], output=[f"{name}_"])
+    name += "_"
+  again.graph.output[0].name = name
+  with refused("OPTION_INVALID", "already optimized"):
+    mirage_onnx.optimize(again, target="h200", workers=1)
 
 
 def test_verify(path, tmp_path):
-    out = tmp_path / "out.onnx"
-    mirage_onnx.optimize(path, out, target="h200", workers=1)
-    assert api.verify(path, out).passed
-    with refused("FILE_MISSING"):
-        api.verify(path, tmp_path / "no.onnx")
+  out = tmp_path / "out.onnx"
+  mirage_onnx.optimize(path, out, target="h200", workers=1)
+  assert api.verify(path, out).passed
+  with refused("FILE_MISSING"):
+    api.verify(path, tmp_path / "no.onnx")
 
 
 def test_verify_notices_a_difference(path, tmp_path):
-    changed = onnx.load(path)
-    changed.graph.node[-1].op_type = "Abs"
-    other = tmp_path / "other.onnx"
-    onnx.save(changed, other)
-    assert not api.verify(path, other).passed
+  changed = onnx.load(path)
+  changed.graph.node[-1].op_type = "Abs"
+  other = tmp_path / "other.onnx"
+  onnx.save(changed, other)
+  assert not api.verify(path, other).passed
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """A model of three regions and its rewritten form."""
-    made, folder = chain(), tmp_path_factory.mktemp("pair")
-    onnx.save(made.original, folder / "a.onnx")
-    onnx.save(made.model, folder / "b.onnx")
-    return made, folder / "a.onnx", folder / "b.onnx"
+  """A model of three regions and its rewritten form."""
+  made, folder = chain(), tmp_path_factory.mktemp("pair")
+  onnx.save(made.original, folder / "a.onnx")
+  onnx.save(made.model, folder / "b.onnx")
+  return made, folder / "a.onnx", folder / "b.onnx"
 
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-    monkeypatch.setattr("mirage_onnx.custom_op.choose_path.present_target", lambda: None)
+  monkeypatch.setattr("mirage_onnx.custom_op.choose_path.present_target", lambda: None)
 
 
 def test_verify_emulates_where_there_is_no_gpu(pair, no_gpu):
-    _, a, b = pair
-    found = api.verify(a, b)
-    assert found.passed and found.note == ""
-    assert {n.path for n in found.nodes} == {"emulated"}
-    assert found.source.endswith("byte for byte")
-    check_verify_report(found.to_dict())
-    bodies = api.verify(a, b, emulate=False)
-    assert {n.path for n in bodies.nodes} == {"body"} and bodies.note == NO_KERNEL
+  _, a, b = pair
+  found = api.verify(a, b)
+  assert found.passed and found.note == ""
+  assert {n.path for n in found.nodes} == {"emulated"}
+  assert found.source.endswith("byte for byte")
+  check_verify_report(found.to_dict())
+  bodies = api.verify(a, b, emulate=False)
+  assert {n.path for n in bodies.nodes} == {"body"} and bodies.note == NO_KERNEL
 
 
 def test_verify_given_inputs(pair, no_gpu, tmp_path):
-    made, a, b = pair
-    values = feeds(made.original, np.random.default_rng(0))
-    np.savez(tmp_path / "inputs.npz", **values)
-    for given in (tmp_path / "inputs.npz", str(tmp_path / "inputs.npz"), values):
-        found = api.verify(a, b, inputs=given)
-        assert found.passed and found.inputs == ("given",)
-        assert len(found.regions) == 3
-    with refused("INPUTS_INVALID"):
-        api.verify(a, b, inputs={})
+  made, a, b = pair
+  values = feeds(made.original, np.random.default_rng(0))
+  np.savez(tmp_path / "inputs.npz", **values)
+  for given in (tmp_path / "inputs.npz", str(tmp_path / "inputs.npz"), values):
+    found = api.verify(a, b, inputs=given)
+    assert found.passed and found.inputs == ("given",)
+    assert len(found.regions) == 3
+  with refused("INPUTS_INVALID"):
+    api.verify(a, b, inputs={})
 
 
 def test_verify_without_a_compiler(pair, no_gpu, monkeypatch):
-    _, a, b = pair
-    monkeypatch.setenv("CXX", "/nowhere/g++")
+  _, a, b = pair
+  monkeypatch.setenv("CXX", "/nowhere/g++")
+  toolchain.host_compiler.cache_clear()
+  driver.open_driver.cache_clear()
+  try:
+    found = api.verify(a, b)
+    with pytest.raises(MirageError) as caught:
+      api.verify(a, b, emulate=True)
+  finally:
     toolchain.host_compiler.cache_clear()
     driver.open_driver.cache_clear()
-    try:
-        found = api.verify(a, b)
-        with pytest.raises(MirageError) as caught:
-            api.verify(a, b, emulate=True)
-    finally:
-        toolchain.host_compiler.cache_clear()
-        driver.open_driver.cache_clear()
-    assert found.passed and found.note == f"{NO_KERNEL}; {NO_COMPILER}"
-    assert caught.value.code == "HOST_COMPILER_MISSING"
+  assert found.passed and found.note == f"{NO_KERNEL}; {NO_COMPILER}"
+  assert caught.value.code == "HOST_COMPILER_MISSING"
 
 
 def graph_token(record):
-    record["ugraph"] = record["ugraph"].replace("max %0 %15", "min %0 %15")
+  record["ugraph"] = record["ugraph"].replace("max %0 %15", "min %0 %15")
 
 
 def number(record):
-    record["params"][0] = record["params"][0].replace("warps=1", "warps=4")
+  record["params"][0] = record["params"][0].replace("warps=1", "warps=4")
 
 
 def digest(record):
-    record["kernels"][0]["sha256"] = record["kernels"][0]["sha256"][::-1]
+  record["kernels"][0]["sha256"] = record["kernels"][0]["sha256"][::-1]
 
 
 @pytest.mark.parametrize("corrupt", [graph_token, number, digest])
 @pytest.mark.parametrize("how", [[], ["--emulate", "--json"], ["--no-emulate"]])
 def test_one_corrupted_token_fails_the_command(pair, no_gpu, tmp_path, capsys, corrupt, how):
-    made, a, _ = pair
-    onnx.save(tampered(made.model, with_record(0, corrupt)), tmp_path / "b.onnx")
-    assert cli.main(["verify", str(a), str(tmp_path / "b.onnx"), *how]) == Exit.CHECK_FAILED
-    out, err = capsys.readouterr()
-    (line,) = err.splitlines()
-    assert line.startswith(f"error: SOURCE_MISMATCH: node '{made.nodes[0]}': ")
-    assert made.compiled[0].sources[0].name in line
-    assert json.loads(out)["error"]["code"] == "SOURCE_MISMATCH" if out else "--json" not in how
+  made, a, _ = pair
+  onnx.save(tampered(made.model, with_record(0, corrupt)), tmp_path / "b.onnx")
+  assert cli.main(["verify", str(a), str(tmp_path / "b.onnx"), *how]) == Exit.CHECK_FAILED
+  out, err = capsys.readouterr()
+  (line,) = err.splitlines()
+  assert line.startswith(f"error: SOURCE_MISMATCH: node '{made.nodes[0]}': ")
+  assert made.compiled[0].sources[0].name in line
+  assert json.loads(out)["error"]["code"] == "SOURCE_MISMATCH" if out else "--json" not in how
 
 
 def test_one_token_of_the_generator_fails_the_command(pair, no_gpu, capsys, monkeypatch):
-    made, a, b = pair
-    real = candidates.emit_kernel
+  made, a, b = pair
+  real = candidates.emit_kernel
 
-    def emit(*args):
-        source = real(*args)
-        return replace(source, text=source.text.replace("= expf(", "= exp2f(", 1))
+  def emit(*args):
+    source = real(*args)
+    return replace(source, text=source.text.replace("= expf(", "= exp2f(", 1))
 
-    monkeypatch.setattr(candidates, "emit_kernel", emit)
-    assert cli.main(["verify", str(a), str(b)]) == Exit.CHECK_FAILED
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: SOURCE_MISMATCH: node '{made.nodes[1]}': kernel ")
+  monkeypatch.setattr(candidates, "emit_kernel", emit)
+  assert cli.main(["verify", str(a), str(b)]) == Exit.CHECK_FAILED
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith(f"error: SOURCE_MISMATCH: node '{made.nodes[1]}': kernel ")
 
 
 def test_public_names():
-    """Also after the subpackages are imported, which could hide a function of the same name."""
-    for name in mirage_onnx.__all__:
-        value = getattr(mirage_onnx, name)
-        assert not isinstance(value, ModuleType), name
+  """Also after the subpackages are imported, which could hide a function of the same name."""
+  for name in mirage_onnx.__all__:
+    value = getattr(mirage_onnx, name)
+    assert not isinstance(value, ModuleType), name

@@ -15,92 +15,92 @@ LOWEST = float(np.finfo(np.float16).min)
 
 
 def mask(net, queries, keys, masked=LOWEST):
-    """0 where a constant mask and one that is fed allow it, else ``masked``."""
-    causal = net.constant(np.tri(queries, keys, keys - queries)[None, None], np.bool_)
-    padding = net.input(1, 1, queries, keys, dtype=np.bool_)
-    return net.Where(net.And(causal, padding), 0.0, masked)
+  """0 where a constant mask and one that is fed allow it, else ``masked``."""
+  causal = net.constant(np.tri(queries, keys, keys - queries)[None, None], np.bool_)
+  padding = net.input(1, 1, queries, keys, dtype=np.bool_)
+  return net.Where(net.And(causal, padding), 0.0, masked)
 
 
 def only_a_mask(net):
-    return mask(net, 1, 25)
+  return mask(net, 1, 25)
 
 
 def masked_softmax(net):
-    """What is masked is -inf, which is no number of the program."""
-    return net.Softmax(net.Add(net.input(1, 4, 8, 24), mask(net, 8, 24, -np.inf)))
+  """What is masked is -inf, which is no number of the program."""
+  return net.Softmax(net.Add(net.input(1, 4, 8, 24), mask(net, 8, 24, -np.inf)))
 
 
 def rows_without_keys(net):
-    """A softmax of nothing is NaN, and then 0: SDPA as torch exports it."""
-    p = net.Softmax(net.Add(net.input(1, 4, 8, 24), mask(net, 8, 24, -np.inf)))
-    return net.Where(net.IsNaN(p), 0.0, p)
+  """A softmax of nothing is NaN, and then 0: SDPA as torch exports it."""
+  p = net.Softmax(net.Add(net.input(1, 4, 8, 24), mask(net, 8, 24, -np.inf)))
+  return net.Where(net.IsNaN(p), 0.0, p)
 
 
 def tokens_that_count(net):
-    """A mask of integers, as models are fed it, and positions."""
-    x = net.Mul(net.input(1, 8, 48), net.cast(net.input(1, 8, 1, dtype=np.int32), np.float16))
-    counts = net.cast(net.Unsqueeze(net.input(1, 8, dtype=np.int64), [2]), np.bool_)
-    return net.Where(counts, net.Exp(x), x)
+  """A mask of integers, as models are fed it, and positions."""
+  x = net.Mul(net.input(1, 8, 48), net.cast(net.input(1, 8, 1, dtype=np.int32), np.float16))
+  counts = net.cast(net.Unsqueeze(net.input(1, 8, dtype=np.int64), [2]), np.bool_)
+  return net.Where(counts, net.Exp(x), x)
 
 
 def softplus(net):
-    """As Mamba has it: x where exp(x) would be too large."""
-    x = net.Add(net.input(8, 48), net.weight(48))
-    soft = net.Log(net.Add(net.Exp(x), 1.0))
-    return net.Where(net.Greater(x, 20.0), x, soft)
+  """As Mamba has it: x where exp(x) would be too large."""
+  x = net.Add(net.input(8, 48), net.weight(48))
+  soft = net.Log(net.Add(net.Exp(x), 1.0))
+  return net.Where(net.Greater(x, 20.0), x, soft)
 
 
 def beside_a_linear_layer(net):
-    """A chosen row of W x, and where it is negative another."""
-    x = net.input(8, 64)
-    y = net.MatMul(net.Where(net.input(8, 1, dtype=np.bool_), net.Neg(x), x), net.weight(64, 64))
-    return net.Where(net.Not(net.LessOrEqual(y, 0.0)), y, net.Mul(y, 0.25))
+  """A chosen row of W x, and where it is negative another."""
+  x = net.input(8, 64)
+  y = net.MatMul(net.Where(net.input(8, 1, dtype=np.bool_), net.Neg(x), x), net.weight(64, 64))
+  return net.Where(net.Not(net.LessOrEqual(y, 0.0)), y, net.Mul(y, 0.25))
 
 
 BUILDS = [
-    only_a_mask, masked_softmax, rows_without_keys, tokens_that_count, softplus,
-    beside_a_linear_layer,
+  only_a_mask, masked_softmax, rows_without_keys, tokens_that_count, softplus,
+  beside_a_linear_layer,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_regions_that_choose(build):
-    net = Net(seed=3, opset=18)
-    model = net.model(build(net))
-    result = mirage_onnx.optimize(model, target="h200", workers=1)
-    assert replaced_ops(result) == {n.name for n in model.graph.node}
-    values = feeds(model, np.random.default_rng(0))
-    for name, kind in ((i.name, i.type.tensor_type.elem_type) for i in model.graph.input):
-        if kind == 9:
-            values[name] = np.random.default_rng(1).random(values[name].shape) < 0.5
-            values[name][..., 3:4, :] = values[name].shape[-1] == 1
-    (want,) = check_kernels(model, result, values)
-    if build is rows_without_keys:
-        assert not want[:, :, 3].any() and want[:, :, 2].any()
+  net = Net(seed=3, opset=18)
+  model = net.model(build(net))
+  result = mirage_onnx.optimize(model, target="h200", workers=1)
+  assert replaced_ops(result) == {n.name for n in model.graph.node}
+  values = feeds(model, np.random.default_rng(0))
+  for name, kind in ((i.name, i.type.tensor_type.elem_type) for i in model.graph.input):
+    if kind == 9:
+      values[name] = np.random.default_rng(1).random(values[name].shape) < 0.5
+      values[name][..., 3:4, :] = values[name].shape[-1] == 1
+  (want,) = check_kernels(model, result, values)
+  if build is rows_without_keys:
+    assert not want[:, :, 3].any() and want[:, :, 2].any()
 
 
 def test_integers_keep_their_value(rng):
-    """Of 64 bits, and of fp32 the nearest."""
-    net = Net(np.float32, opset=18)
-    x = net.cast(net.input(9, 48, dtype=np.int64), np.float32)
-    model = net.model(net.Mul(net.Neg(net.Add(x, net.input(48))), 0.5))
-    result = mirage_onnx.optimize(model, target="h200", workers=1)
-    session = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
-    values = feeds(model, rng)
-    name = model.graph.input[0].name
-    values[name] = rng.integers(-(2**63), 2**63, (9, 48)) >> rng.integers(0, 63, (9, 48))
-    (got,), (want,) = session.run(None, values), run_model(model, values)
-    assert list(mirage_onnx.launches(session).values()) == [1]
-    np.testing.assert_allclose(got, want, rtol=1e-6)
+  """Of 64 bits, and of fp32 the nearest."""
+  net = Net(np.float32, opset=18)
+  x = net.cast(net.input(9, 48, dtype=np.int64), np.float32)
+  model = net.model(net.Mul(net.Neg(net.Add(x, net.input(48))), 0.5))
+  result = mirage_onnx.optimize(model, target="h200", workers=1)
+  session = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
+  values = feeds(model, rng)
+  name = model.graph.input[0].name
+  values[name] = rng.integers(-(2**63), 2**63, (9, 48)) >> rng.integers(0, 63, (9, 48))
+  (got,), (want,) = session.run(None, values), run_model(model, values)
+  assert list(mirage_onnx.launches(session).values()) == [1]
+  np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 def test_no_region_yields_a_boolean():
-    """Also where its value is 0 or 1 by arithmetic alone."""
-    net = Net(seed=3, opset=18)
-    x = net.input(8, 48)
-    model = net.model(net.Less(net.Mul(net.Exp(x), 2.0), net.Tanh(x)))
-    assert all(n.barrier is None for n in import_model(load_model(model)).nodes)
-    found = matches(model)
-    kinds = {o.dtype for c in found.candidates for o in c.region.outputs}
-    assert all(kind.is_float for kind in kinds)
-    assert "DTYPE" in {r.code for r in found.rejections}
+  """Also where its value is 0 or 1 by arithmetic alone."""
+  net = Net(seed=3, opset=18)
+  x = net.input(8, 48)
+  model = net.model(net.Less(net.Mul(net.Exp(x), 2.0), net.Tanh(x)))
+  assert all(n.barrier is None for n in import_model(load_model(model)).nodes)
+  found = matches(model)
+  kinds = {o.dtype for c in found.candidates for o in c.region.outputs}
+  assert all(kind.is_float for kind in kinds)
+  assert "DTYPE" in {r.code for r in found.rejections}

@@ -22,268 +22,268 @@ from mirage_onnx.events import StageEnded, Warned
 
 ROOT = Path(__file__).parents[1]
 REPORT = {
-    "schema": 1,
-    "input": "in.onnx",
-    "output": "out.onnx",
-    "target": "h200",
-    "seconds": 1.0,
-    "regions": [],
+  "schema": 1,
+  "input": "in.onnx",
+  "output": "out.onnx",
+  "target": "h200",
+  "seconds": 1.0,
+  "regions": [],
 }
 OUTPUT = {
-    "name": "y", "dtype": "float16", "passed": True, "identical": False, "max_abs": 0.5,
-    "needed_rtol": 0.25, "rtol": 0.3, "worst": "small", "reason": "", "least_atol": 0.5,
-    "least_rtol": None,
+  "name": "y", "dtype": "float16", "passed": True, "identical": False, "max_abs": 0.5,
+  "needed_rtol": 0.25, "rtol": 0.3, "worst": "small", "reason": "", "least_atol": 0.5,
+  "least_rtol": None,
 }  # fmt: skip
 VERIFIED = {
-    "schema": 1, "passed": True, "outputs": [OUTPUT], "regions": [{**OUTPUT, "node": "n"}],
-    "nodes": [{"name": "n", "path": "emulated", "launches": 1}], "inputs": ["small"],
-    "source": "1 kernel", "note": "", "first_difference": "y", "first_divergence": None,
-    "needed_rtol": 0.25,
+  "schema": 1, "passed": True, "outputs": [OUTPUT], "regions": [{**OUTPUT, "node": "n"}],
+  "nodes": [{"name": "n", "path": "emulated", "launches": 1}], "inputs": ["small"],
+  "source": "1 kernel", "note": "", "first_difference": "y", "first_divergence": None,
+  "needed_rtol": 0.25,
 }  # fmt: skip
 
 
 class Api(ModuleType):
-    def __init__(self):
-        super().__init__("mirage_onnx.api")
-        self.calls = []
-        self.error = None
-        self.passed = True
+  def __init__(self):
+    super().__init__("mirage_onnx.api")
+    self.calls = []
+    self.error = None
+    self.passed = True
 
-    def optimize(self, model, output=None, **options):
-        emit, stop = options.pop("emit"), options.pop("stop")
-        assert not stop()
-        self.calls.append((str(model), output and str(output), options))
-        if self.error:
-            raise self.error
-        print("a library's own print")
-        emit(Warned("odd"))
-        emit(StageEnded("importer", 0.5, "3 nodes"))
-        return SimpleNamespace(report=REPORT)
+  def optimize(self, model, output=None, **options):
+    emit, stop = options.pop("emit"), options.pop("stop")
+    assert not stop()
+    self.calls.append((str(model), output and str(output), options))
+    if self.error:
+      raise self.error
+    print("a library's own print")
+    emit(Warned("odd"))
+    emit(StageEnded("importer", 0.5, "3 nodes"))
+    return SimpleNamespace(report=REPORT)
 
-    def verify(self, a, b, **options):
-        self.calls.append((str(a), str(b), options))
-        if self.error:
-            raise self.error
-        found = {**VERIFIED, "passed": self.passed}
-        return SimpleNamespace(passed=self.passed, to_dict=lambda: found)
+  def verify(self, a, b, **options):
+    self.calls.append((str(a), str(b), options))
+    if self.error:
+      raise self.error
+    found = {**VERIFIED, "passed": self.passed}
+    return SimpleNamespace(passed=self.passed, to_dict=lambda: found)
 
-    def inspect(self, model, **options):
-        self.calls.append((str(model), options))
-        print("a library's own print")
-        return inspected(region("k0"))
+  def inspect(self, model, **options):
+    self.calls.append((str(model), options))
+    print("a library's own print")
+    return inspected(region("k0"))
 
-    def explain(self, model, region, **options):
-        self.calls.append((str(model), region, options))
-        if self.error:
-            raise self.error
-        return explained() if self.passed else explained(chosen=None, candidates=[])
+  def explain(self, model, region, **options):
+    self.calls.append((str(model), region, options))
+    if self.error:
+      raise self.error
+    return explained() if self.passed else explained(chosen=None, candidates=[])
 
 
 @pytest.fixture
 def api(monkeypatch, tmp_path):
-    stand_in = Api()
-    monkeypatch.setitem(sys.modules, "mirage_onnx.api", stand_in)
-    monkeypatch.setattr(mirage_onnx, "api", stand_in, raising=False)
-    monkeypatch.setenv("MIRAGE_LOG_DIR", str(tmp_path / "logs"))
-    return stand_in
+  stand_in = Api()
+  monkeypatch.setitem(sys.modules, "mirage_onnx.api", stand_in)
+  monkeypatch.setattr(mirage_onnx, "api", stand_in, raising=False)
+  monkeypatch.setenv("MIRAGE_LOG_DIR", str(tmp_path / "logs"))
+  return stand_in
 
 
 OPTIMIZE = ["optimize", "in.onnx", "-o", "out.onnx"]
 
 
 def test_optimize(api, capsys):
-    options = ["--target", "h200", "--budget", "9", "--margin", "0.1", "--external", "copy"]
-    shapes = ["--shapes", "batch=8,1 seq=2", "--shapes", "n=3"]
-    assert cli.main([*OPTIMIZE, *options, "--tiled", *shapes]) == Exit.DONE
-    wanted = {"target": "h200", "budget_s": 9.0, "margin": 0.1, "external": "copy", "tiled": True}
-    wanted["journal"] = Path("out.onnx.journal")
-    wanted["shapes"] = {"batch": (1, 8), "seq": (2,), "n": (3,)}
-    assert api.calls == [("in.onnx", "out.onnx", wanted)]
-    out, err = capsys.readouterr()
-    assert out == "a library's own print\n"
-    assert "warning: odd" in err and "3 nodes" in err and "replaced 0 of 0 regions" in err
+  options = ["--target", "h200", "--budget", "9", "--margin", "0.1", "--external", "copy"]
+  shapes = ["--shapes", "batch=8,1 seq=2", "--shapes", "n=3"]
+  assert cli.main([*OPTIMIZE, *options, "--tiled", *shapes]) == Exit.DONE
+  wanted = {"target": "h200", "budget_s": 9.0, "margin": 0.1, "external": "copy", "tiled": True}
+  wanted["journal"] = Path("out.onnx.journal")
+  wanted["shapes"] = {"batch": (1, 8), "seq": (2,), "n": (3,)}
+  assert api.calls == [("in.onnx", "out.onnx", wanted)]
+  out, err = capsys.readouterr()
+  assert out == "a library's own print\n"
+  assert "warning: odd" in err and "3 nodes" in err and "replaced 0 of 0 regions" in err
 
 
 def test_optimize_json_is_all_of_stdout(api, capsys):
-    assert cli.main([*OPTIMIZE, "--json"]) == Exit.DONE
-    out, err = capsys.readouterr()
-    assert json.loads(out) == REPORT
-    assert "a library's own print" in err
+  assert cli.main([*OPTIMIZE, "--json"]) == Exit.DONE
+  out, err = capsys.readouterr()
+  assert json.loads(out) == REPORT
+  assert "a library's own print" in err
 
 
 def test_quiet_and_verbose(api, capsys):
-    assert cli.main([*OPTIMIZE, "-q"]) == Exit.DONE
-    assert capsys.readouterr().err == "warning: odd\n"
-    assert cli.main([*OPTIMIZE, "-v"]) == Exit.DONE
-    assert cli.main([*OPTIMIZE, "-v", "-q"]) == Exit.INPUT
+  assert cli.main([*OPTIMIZE, "-q"]) == Exit.DONE
+  assert capsys.readouterr().err == "warning: odd\n"
+  assert cli.main([*OPTIMIZE, "-v"]) == Exit.DONE
+  assert cli.main([*OPTIMIZE, "-v", "-q"]) == Exit.INPUT
 
 
 def test_dry_run_writes_nothing(api):
-    assert cli.main(["optimize", "in.onnx", "--dry-run"]) == Exit.DONE
-    assert cli.main([*OPTIMIZE, "--dry-run"]) == Exit.DONE
-    assert [call[1] for call in api.calls] == [None, None]
+  assert cli.main(["optimize", "in.onnx", "--dry-run"]) == Exit.DONE
+  assert cli.main([*OPTIMIZE, "--dry-run"]) == Exit.DONE
+  assert [call[1] for call in api.calls] == [None, None]
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["frobnicate"],
-        ["optimize"],
-        ["optimize", "in.onnx"],
-        [*OPTIMIZE, "--budget", "0"],
-        [*OPTIMIZE, "--budget", "soon"],
-        [*OPTIMIZE, "--margin", "1"],
-        [*OPTIMIZE, "--margin", "-0.1"],
-        [*OPTIMIZE, "--nonsense"],
-        [*OPTIMIZE, "--shapes", "batch"],
-        ["verify", "a.onnx"],
-        ["inspect"],
-        ["explain", "in.onnx"],
-        ["explain", "in.onnx", "k0", "--budget", "-1"],
-        ["verify", "a.onnx", "b.onnx", "--rtol", "-1"],
-        ["verify", "a.onnx", "b.onnx", "--provider", "tpu"],
-    ],
+  "arguments",
+  [
+    [],
+    ["frobnicate"],
+    ["optimize"],
+    ["optimize", "in.onnx"],
+    [*OPTIMIZE, "--budget", "0"],
+    [*OPTIMIZE, "--budget", "soon"],
+    [*OPTIMIZE, "--margin", "1"],
+    [*OPTIMIZE, "--margin", "-0.1"],
+    [*OPTIMIZE, "--nonsense"],
+    [*OPTIMIZE, "--shapes", "batch"],
+    ["verify", "a.onnx"],
+    ["inspect"],
+    ["explain", "in.onnx"],
+    ["explain", "in.onnx", "k0", "--budget", "-1"],
+    ["verify", "a.onnx", "b.onnx", "--rtol", "-1"],
+    ["verify", "a.onnx", "b.onnx", "--provider", "tpu"],
+  ],
 )
 def test_usage_errors(api, capsys, arguments):
-    assert cli.main(arguments) == Exit.INPUT
-    out, err = capsys.readouterr()
-    assert out == "" and api.calls == []
-    if arguments:
-        assert err.startswith("error: OPTION_INVALID: ") and err.count("\n") == 1
-    else:
-        assert "optimize" in err
+  assert cli.main(arguments) == Exit.INPUT
+  out, err = capsys.readouterr()
+  assert out == "" and api.calls == []
+  if arguments:
+    assert err.startswith("error: OPTION_INVALID: ") and err.count("\n") == 1
+  else:
+    assert "optimize" in err
 
 
 @pytest.mark.parametrize("code", [code for code in ERRORS if code != "INTERNAL"])
 def test_an_error_is_one_line_with_its_code(api, capsys, code):
-    api.error = MirageError(code, "what was\nfound")
-    assert cli.main(OPTIMIZE) == ERRORS[code].exit
-    out, err = capsys.readouterr()
-    assert err == f"error: {code}: what was found; {ERRORS[code].advice}\n" and out == ""
+  api.error = MirageError(code, "what was\nfound")
+  assert cli.main(OPTIMIZE) == ERRORS[code].exit
+  out, err = capsys.readouterr()
+  assert err == f"error: {code}: what was found; {ERRORS[code].advice}\n" and out == ""
 
 
 def test_error_as_json(api, capsys):
-    code, entry = next(iter(ERRORS.items()))
-    api.error = MirageError(code, "bytes")
-    assert cli.main([*OPTIMIZE, "--json"]) == Exit.INPUT
-    found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == 1
-    assert found["error"] == {"code": code, "detail": "bytes", "advice": entry.advice, "log": None}
+  code, entry = next(iter(ERRORS.items()))
+  api.error = MirageError(code, "bytes")
+  assert cli.main([*OPTIMIZE, "--json"]) == Exit.INPUT
+  found = json.loads(capsys.readouterr().out)
+  assert found["schema"] == 1
+  assert found["error"] == {"code": code, "detail": "bytes", "advice": entry.advice, "log": None}
 
 
 @pytest.mark.parametrize("error", [ValueError("odd\nvalue"), MirageError("INTERNAL", "odd")])
 def test_internal_error_names_its_log(api, capsys, tmp_path, error):
-    api.error = error
-    assert cli.main(OPTIMIZE) == Exit.INTERNAL
-    err = capsys.readouterr().err
-    (log,) = (tmp_path / "logs").iterdir()
-    assert err.startswith("error: INTERNAL: ") and err.count("\n") == 1 and str(log) in err
-    assert "Traceback" not in err
-    assert "Traceback" in log.read_text() and "odd" in log.read_text()
+  api.error = error
+  assert cli.main(OPTIMIZE) == Exit.INTERNAL
+  err = capsys.readouterr().err
+  (log,) = (tmp_path / "logs").iterdir()
+  assert err.startswith("error: INTERNAL: ") and err.count("\n") == 1 and str(log) in err
+  assert "Traceback" not in err
+  assert "Traceback" in log.read_text() and "odd" in log.read_text()
 
 
 def test_log_goes_elsewhere_where_its_folder_cannot_be_made(api, capsys, tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("MIRAGE_LOG_DIR", str(tmp_path / "file" / "logs"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    api.error = ValueError("odd")
-    assert cli.main(OPTIMIZE) == Exit.INTERNAL
-    (log,) = tmp_path.glob("error-*.log")
-    assert str(log) in capsys.readouterr().err
+  (tmp_path / "file").touch()
+  monkeypatch.setenv("MIRAGE_LOG_DIR", str(tmp_path / "file" / "logs"))
+  monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+  api.error = ValueError("odd")
+  assert cli.main(OPTIMIZE) == Exit.INTERNAL
+  (log,) = tmp_path.glob("error-*.log")
+  assert str(log) in capsys.readouterr().err
 
 
 def test_interrupt(api, capsys):
-    api.error = KeyboardInterrupt()
-    assert cli.main(OPTIMIZE) == Exit.INTERRUPTED
-    assert capsys.readouterr().err == "interrupted\n"
+  api.error = KeyboardInterrupt()
+  assert cli.main(OPTIMIZE) == Exit.INTERRUPTED
+  assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_verify(api, capsys):
-    arguments = ["verify", "a.onnx", "b.onnx"]
-    assert cli.main([*arguments, "--rtol", "0.01", "--seed", "3"]) == Exit.DONE
-    default = {"provider": None, "emulate": None, "inputs": None, "bisect": False, "shapes": {}}
-    assert api.calls == [("a.onnx", "b.onnx", {"seed": 3, "rtol": 0.01, **default})]
-    out, err = capsys.readouterr()
-    assert out == "" and "least atol" in err and "emulated" in err and "passed" in err
-    api.passed = False
-    assert cli.main([*arguments, "--json", "--provider", "cuda"]) == Exit.CHECK_FAILED
-    out, err = capsys.readouterr()
-    assert json.loads(out)["passed"] is False and "FAILED" in err
-    options = ["--emulate", "--inputs", "in.npz", "--bisect", "--provider", "cpu"]
-    options += ["--shapes", "n=1..3:1"]
-    cli.main([*arguments, *options])
-    cli.main([*arguments, "--no-emulate"])
-    given = {"seed": 0, "provider": "cpu", "rtol": None, "emulate": True, "bisect": True}
-    assert api.calls[-2][2] == {**given, "inputs": Path("in.npz"), "shapes": {"n": (1, 2, 3)}}
-    assert api.calls[-1][2]["emulate"] is False
+  arguments = ["verify", "a.onnx", "b.onnx"]
+  assert cli.main([*arguments, "--rtol", "0.01", "--seed", "3"]) == Exit.DONE
+  default = {"provider": None, "emulate": None, "inputs": None, "bisect": False, "shapes": {}}
+  assert api.calls == [("a.onnx", "b.onnx", {"seed": 3, "rtol": 0.01, **default})]
+  out, err = capsys.readouterr()
+  assert out == "" and "least atol" in err and "emulated" in err and "passed" in err
+  api.passed = False
+  assert cli.main([*arguments, "--json", "--provider", "cuda"]) == Exit.CHECK_FAILED
+  out, err = capsys.readouterr()
+  assert json.loads(out)["passed"] is False and "FAILED" in err
+  options = ["--emulate", "--inputs", "in.npz", "--bisect", "--provider", "cpu"]
+  options += ["--shapes", "n=1..3:1"]
+  cli.main([*arguments, *options])
+  cli.main([*arguments, "--no-emulate"])
+  given = {"seed": 0, "provider": "cpu", "rtol": None, "emulate": True, "bisect": True}
+  assert api.calls[-2][2] == {**given, "inputs": Path("in.npz"), "shapes": {"n": (1, 2, 3)}}
+  assert api.calls[-1][2]["emulate"] is False
 
 
 def test_inspect(api, capsys):
-    assert cli.main(["inspect", "in.onnx"]) == Exit.DONE
-    out, err = capsys.readouterr()
-    assert "k0" in out and "gain" in out and err == ""
-    assert cli.main(["inspect", "in.onnx", "--all", "--target", "h200", "--json"]) == Exit.DONE
-    out, err = capsys.readouterr()
-    assert json.loads(out)["regions"][0]["key"] == "k0" and "library" in err
-    none = {"target": None, "every": False}
-    assert api.calls == [("in.onnx", none), ("in.onnx", {"target": "h200", "every": True})]
+  assert cli.main(["inspect", "in.onnx"]) == Exit.DONE
+  out, err = capsys.readouterr()
+  assert "k0" in out and "gain" in out and err == ""
+  assert cli.main(["inspect", "in.onnx", "--all", "--target", "h200", "--json"]) == Exit.DONE
+  out, err = capsys.readouterr()
+  assert json.loads(out)["regions"][0]["key"] == "k0" and "library" in err
+  none = {"target": None, "every": False}
+  assert api.calls == [("in.onnx", none), ("in.onnx", {"target": "h200", "every": True})]
 
 
 def test_explain(api, capsys, tmp_path):
-    dot, cuda = tmp_path / "x.dot", tmp_path / "x.cu"
-    files = ["--dot", str(dot), "--cuda", str(cuda)]
-    assert cli.main(["explain", "in.onnx", "k0", *files, "--budget", "9"]) == Exit.DONE
-    out, err = capsys.readouterr()
-    assert "where it stops" in out and err == ""
-    assert dot.read_text().startswith("digraph") and "PTX_KERNEL" in cuda.read_text()
-    assert api.calls == [("in.onnx", "k0", {"target": None, "budget_s": 9.0})]
-    assert cli.main(["explain", "in.onnx", "k0", "--json"]) == Exit.DONE
-    assert json.loads(capsys.readouterr().out)["chosen"]["proof"]["draws"] == 3
+  dot, cuda = tmp_path / "x.dot", tmp_path / "x.cu"
+  files = ["--dot", str(dot), "--cuda", str(cuda)]
+  assert cli.main(["explain", "in.onnx", "k0", *files, "--budget", "9"]) == Exit.DONE
+  out, err = capsys.readouterr()
+  assert "where it stops" in out and err == ""
+  assert dot.read_text().startswith("digraph") and "PTX_KERNEL" in cuda.read_text()
+  assert api.calls == [("in.onnx", "k0", {"target": None, "budget_s": 9.0})]
+  assert cli.main(["explain", "in.onnx", "k0", "--json"]) == Exit.DONE
+  assert json.loads(capsys.readouterr().out)["chosen"]["proof"]["draws"] == 3
 
 
 def test_explain_without_a_kernel_writes_no_file(api, capsys, tmp_path):
-    api.passed = False
-    dot = tmp_path / "x.dot"
-    assert cli.main(["explain", "in.onnx", "k0"]) == Exit.DONE
-    assert cli.main(["explain", "in.onnx", "k0", "--dot", str(dot)]) == Exit.CHECK_FAILED
-    assert capsys.readouterr().err == f"{dot} is not written: no kernel was found\n"
-    assert not dot.exists()
+  api.passed = False
+  dot = tmp_path / "x.dot"
+  assert cli.main(["explain", "in.onnx", "k0"]) == Exit.DONE
+  assert cli.main(["explain", "in.onnx", "k0", "--dot", str(dot)]) == Exit.CHECK_FAILED
+  assert capsys.readouterr().err == f"{dot} is not written: no kernel was found\n"
+  assert not dot.exists()
 
 
 def test_explain_into_a_folder_that_is_not_there(api, capsys, tmp_path):
-    path = tmp_path / "none" / "x.cu"
-    assert cli.main(["explain", "in.onnx", "k0", "--cuda", str(path)]) == Exit.INPUT
-    assert capsys.readouterr().err.startswith("error: OUTPUT_UNWRITABLE: ")
+  path = tmp_path / "none" / "x.cu"
+  assert cli.main(["explain", "in.onnx", "k0", "--cuda", str(path)]) == Exit.INPUT
+  assert capsys.readouterr().err.startswith("error: OUTPUT_UNWRITABLE: ")
 
 
 def test_version_schema_env(capsys):
-    assert cli.main(["version"]) == Exit.DONE
-    assert capsys.readouterr().out == f"mirage-onnx {mirage_onnx.__version__}\n"
-    assert cli.main(["schema"]) == Exit.DONE
-    assert json.loads(capsys.readouterr().out)["$ref"] == "#/$defs/Report"
-    assert cli.main(["schema", "verify"]) == Exit.DONE
-    assert json.loads(capsys.readouterr().out)["$ref"] == "#/$defs/VerifyReport"
-    assert cli.main(["schema", "explain"]) == Exit.DONE
-    assert json.loads(capsys.readouterr().out)["$ref"] == "#/$defs/ExplainReport"
-    assert cli.main(["env", "--json"]) == Exit.DONE
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["packages"]["onnxruntime"] and "gpus" in facts and "log folder" in facts
-    assert cli.main(["env"]) == Exit.DONE
-    assert "numpy" in capsys.readouterr().out
+  assert cli.main(["version"]) == Exit.DONE
+  assert capsys.readouterr().out == f"mirage-onnx {mirage_onnx.__version__}\n"
+  assert cli.main(["schema"]) == Exit.DONE
+  assert json.loads(capsys.readouterr().out)["$ref"] == "#/$defs/Report"
+  assert cli.main(["schema", "verify"]) == Exit.DONE
+  assert json.loads(capsys.readouterr().out)["$ref"] == "#/$defs/VerifyReport"
+  assert cli.main(["schema", "explain"]) == Exit.DONE
+  assert json.loads(capsys.readouterr().out)["$ref"] == "#/$defs/ExplainReport"
+  assert cli.main(["env", "--json"]) == Exit.DONE
+  facts = json.loads(capsys.readouterr().out)
+  assert facts["packages"]["onnxruntime"] and "gpus" in facts and "log folder" in facts
+  assert cli.main(["env"]) == Exit.DONE
+  assert "numpy" in capsys.readouterr().out
 
 
 def test_help(capsys):
-    assert cli.main(["optimize", "--help"]) == Exit.DONE
-    assert "--target" in capsys.readouterr().out
+  assert cli.main(["optimize", "--help"]) == Exit.DONE
+  assert "--target" in capsys.readouterr().out
 
 
 def test_public_names():
-    assert "optimize" in dir(mirage_onnx)
-    with pytest.raises(AttributeError, match="nothing_here"):
-        mirage_onnx.nothing_here  # noqa: B018
-    light = "import sys, mirage_onnx; sys.exit('numpy' in sys.modules or 'onnx' in sys.modules)"
-    subprocess.run([sys.executable, "-c", light], check=True, cwd=ROOT)
+  assert "optimize" in dir(mirage_onnx)
+  with pytest.raises(AttributeError, match="nothing_here"):
+    mirage_onnx.nothing_here  # noqa: B018
+  light = "import sys, mirage_onnx; sys.exit('numpy' in sys.modules or 'onnx' in sys.modules)"
+  subprocess.run([sys.executable, "-c", light], check=True, cwd=ROOT)
 
 
 SLEEPER = """
@@ -300,37 +300,33 @@ sys.exit(main(["optimize", "in.onnx", "--dry-run"]))
 
 
 def test_ctrl_c_in_a_real_process():
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLEEPER], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr.readline() == "ready\n"
-    time.sleep(0.1)
-    process.send_signal(signal.SIGINT)  # asks to stop and keep the best, which this one cannot
-    time.sleep(0.5)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    assert process.stderr.read() == "interrupted\n"
-    assert process.wait() == Exit.INTERRUPTED
+  process = subprocess.Popen([sys.executable, "-c", SLEEPER], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+  assert process.stderr.readline() == "ready\n"
+  time.sleep(0.1)
+  process.send_signal(signal.SIGINT)  # asks to stop and keep the best, which this one cannot
+  time.sleep(0.5)
+  assert process.poll() is None
+  process.send_signal(signal.SIGINT)
+  assert process.stderr.read() == "interrupted\n"
+  assert process.wait() == Exit.INTERRUPTED
 
 
 def test_reader_that_stops_early():
-    command = f"{sys.executable} -m mirage_onnx schema | head -c 1"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, env=os.environ, capture_output=True, text=True
-    )
-    assert (done.stdout, done.stderr) == ("{", "")
+  command = f"{sys.executable} -m mirage_onnx schema | head -c 1"
+  done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=os.environ, capture_output=True, text=True)
+  assert (done.stdout, done.stderr) == ("{", "")
 
 
 def test_public_api_takes_these_arguments():
-    """The stand-in above has the signatures of the real thing."""
-    import inspect
+  """The stand-in above has the signatures of the real thing."""
+  import inspect
 
-    api = pytest.importorskip("mirage_onnx.api")
-    inspect.signature(api.optimize).bind(
-        "in", None, target=None, budget_s=None, margin=0.2, emit=None, journal=None, stop=None
-    )
-    inspect.signature(api.verify).bind(
-        "a", "b", seed=0, provider="cpu", rtol=0.1, emulate=True, inputs=None, bisect=True
-    )
-    inspect.signature(api.inspect).bind("in", target=None, every=True)
-    inspect.signature(api.explain).bind("in", "k0", target=None, budget_s=None)
+  api = pytest.importorskip("mirage_onnx.api")
+  inspect.signature(api.optimize).bind(
+    "in", None, target=None, budget_s=None, margin=0.2, emit=None, journal=None, stop=None
+  )
+  inspect.signature(api.verify).bind(
+    "a", "b", seed=0, provider="cpu", rtol=0.1, emulate=True, inputs=None, bisect=True
+  )
+  inspect.signature(api.inspect).bind("in", target=None, every=True)
+  inspect.signature(api.explain).bind("in", "k0", target=None, budget_s=None)

@@ -6,26 +6,26 @@ from golden_texts import read_texts
 
 @pytest.fixture
 def make(golden):
-    return type(golden)
+  return type(golden)
 
 
 def test_missing_names_the_flag(make, tmp_path):
-    with pytest.raises(pytest.fail.Exception, match="--update-golden"):
-        assert make(tmp_path / "new.txt.xz", "name", update=False) == "text"
+  with pytest.raises(pytest.fail.Exception, match="--update-golden"):
+    assert make(tmp_path / "new.txt.xz", "name", update=False) == "text"
 
 
 def test_update_then_compare(make, tmp_path):
-    path = tmp_path / "file.txt.xz"
-    texts = {"name": "one\ntwo\n", "empty": "", "no line feed": "x"}
-    for name, text in texts.items():
-        assert make(path, name, update=True) == text
-    assert read_texts(path) == texts
-    golden = make(path, "name", update=False)
-    assert golden == "one\ntwo\n"
-    assert golden != "one\nTWO\n"
-    lines = golden.difference("one\nTWO\n")
-    assert "-two" in lines and "+TWO" in lines
+  path = tmp_path / "file.txt.xz"
+  texts = {"name": "one\ntwo\n", "empty": "", "no line feed": "x"}
+  for name, text in texts.items():
+    assert make(path, name, update=True) == text
+  assert read_texts(path) == texts
+  golden = make(path, "name", update=False)
+  assert golden == "one\ntwo\n"
+  assert golden != "one\nTWO\n"
+  lines = golden.difference("one\nTWO\n")
+  assert "-two" in lines and "+TWO" in lines
 
 
 def test_rng_is_seeded_by_the_test(rng):
-    assert rng.integers(1 << 30) == 4187276
+  assert rng.integers(1 << 30) == 4187276

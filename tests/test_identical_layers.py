@@ -13,36 +13,36 @@ TINY = Decoder(hidden=64, inner=128, heads=4, past=8, vocabulary=100)
 
 
 def keys(layers):
-    return {c.region.key for c in matches(llama_decode(layers, TINY)).candidates}
+  return {c.region.key for c in matches(llama_decode(layers, TINY)).candidates}
 
 
 def test_more_layers_have_the_same_regions():
-    """From three layers on: the first and the last one are special, and regions span two.
+  """From three layers on: the first and the last one are special, and regions span two.
 
-    A single layer has both ends in a few regions.
-    """
-    three = keys(3)
-    assert keys(4) == three
-    assert len(keys(1) - three) <= 4
+  A single layer has both ends in a few regions.
+  """
+  three = keys(3)
+  assert keys(4) == three
+  assert len(keys(1) - three) <= 4
 
 
 @pytest.mark.slow
 def test_every_layer_gets_the_same_kernels():
-    searched = []
+  searched = []
 
-    def emit(event):
-        if isinstance(event, events.RegionDone):
-            searched.append(event.region)
+  def emit(event):
+    if isinstance(event, events.RegionDone):
+      searched.append(event.region)
 
-    seconds = {}
-    for layers in (1, 32):
-        searched.clear()
-        model = llama_decode(layers)
-        start = time.monotonic()
-        result = mirage_onnx.optimize(model, target="h200", emit=emit)
-        seconds[layers] = time.monotonic() - start
-        assert len(searched) == len(set(searched))
-    counts = [r["count"] for r in result.report["regions"] if r["status"] == "replaced"]
-    print(f"1 layer: {seconds[1]:.1f} s, 32 layers: {seconds[32]:.1f} s, {counts}")
-    # What is not in every layer is at the ends, or spans two: then it is in every other one.
-    assert sum(c for c in counts if c >= 15) >= 0.95 * sum(counts)
+  seconds = {}
+  for layers in (1, 32):
+    searched.clear()
+    model = llama_decode(layers)
+    start = time.monotonic()
+    result = mirage_onnx.optimize(model, target="h200", emit=emit)
+    seconds[layers] = time.monotonic() - start
+    assert len(searched) == len(set(searched))
+  counts = [r["count"] for r in result.report["regions"] if r["status"] == "replaced"]
+  print(f"1 layer: {seconds[1]:.1f} s, 32 layers: {seconds[32]:.1f} s, {counts}")
+  # What is not in every layer is at the ends, or spans two: then it is in every other one.
+  assert sum(c for c in counts if c >= 15) >= 0.95 * sum(counts)

@@ -17,46 +17,46 @@ MODELS = Path(__file__).parents[1] / "models"
 
 @pytest.mark.slow
 def test_names_run_out():
-    loaded = load_model(MODELS / "bert.onnx")
-    run = pipeline.run(loaded, Options(H200, pool=2))
-    names = {n.op_type for n in run.model.graph.node if n.domain.startswith("ai.mirage")}
-    assert names == {"MuGraph_0", "MuGraph_1"}
-    refused = [o.rejection for o in run.outcomes.values() if o.rejection]
-    assert "NAME_POOL_FULL" in {r.code for r in refused}
-    ort.InferenceSession(run.model.SerializeToString(), providers=["CPUExecutionProvider"])
+  loaded = load_model(MODELS / "bert.onnx")
+  run = pipeline.run(loaded, Options(H200, pool=2))
+  names = {n.op_type for n in run.model.graph.node if n.domain.startswith("ai.mirage")}
+  assert names == {"MuGraph_0", "MuGraph_1"}
+  refused = [o.rejection for o in run.outcomes.values() if o.rejection]
+  assert "NAME_POOL_FULL" in {r.code for r in refused}
+  ort.InferenceSession(run.model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 def test_time_runs_out():
-    loaded = load_model(MODELS / "rmsnorm_linear.onnx")
-    run = pipeline.run(loaded, Options(H200, budget_s=0.0))
-    assert not run.chosen
-    assert {o.rejection.code for o in run.outcomes.values() if o.rejection} == {"BUDGET"}
-    assert run.model.SerializeToString() == loaded.proto.SerializeToString()
+  loaded = load_model(MODELS / "rmsnorm_linear.onnx")
+  run = pipeline.run(loaded, Options(H200, budget_s=0.0))
+  assert not run.chosen
+  assert {o.rejection.code for o in run.outcomes.values() if o.rejection} == {"BUDGET"}
+  assert run.model.SerializeToString() == loaded.proto.SerializeToString()
 
 
 def test_a_run_that_is_stopped_before_it_searches(tmp_path):
-    loaded = load_model(MODELS / "rmsnorm_linear.onnx")
-    journal = tmp_path / "journal"
-    run = pipeline.run(loaded, Options(H200, journal=journal, stop=lambda: Stop.INTERRUPTED))
-    codes = {o.rejection.code for o in run.outcomes.values() if o.rejection}
-    assert codes == {"INTERRUPTED"}
-    assert run.model.SerializeToString() == loaded.proto.SerializeToString()
-    assert not journal.exists()
+  loaded = load_model(MODELS / "rmsnorm_linear.onnx")
+  journal = tmp_path / "journal"
+  run = pipeline.run(loaded, Options(H200, journal=journal, stop=lambda: Stop.INTERRUPTED))
+  codes = {o.rejection.code for o in run.outcomes.values() if o.rejection}
+  assert codes == {"INTERRUPTED"}
+  assert run.model.SerializeToString() == loaded.proto.SerializeToString()
+  assert not journal.exists()
 
 
 def test_a_journal_gives_the_same_model_and_says_so(tmp_path):
-    loaded = load_model(MODELS / "rmsnorm_linear.onnx")
-    journal, models, said = tmp_path / "journal", [], []
-    for options in (Options(H200), *[Options(H200, journal=journal)] * 2):
-        found = []
-        run = pipeline.run(loaded, options, found.append)
-        models.append(run.model.SerializeToString(deterministic=True))
-        said.append([e.detail for e in found if isinstance(e, StageEnded) and e.detail])
-    assert models[0] == models[1] == models[2]
-    assert said[:2] == [[], []]
-    assert "finished steps" in said[2][0]
-    other = pipeline.Options(H200, journal=journal, bound=Bound(tried=1))
+  loaded = load_model(MODELS / "rmsnorm_linear.onnx")
+  journal, models, said = tmp_path / "journal", [], []
+  for options in (Options(H200), *[Options(H200, journal=journal)] * 2):
     found = []
-    pipeline.run(loaded, other, found.append)
-    (warning,) = [e.text for e in found if isinstance(e, Warned)]
-    assert "another setting (bound differs)" in warning
+    run = pipeline.run(loaded, options, found.append)
+    models.append(run.model.SerializeToString(deterministic=True))
+    said.append([e.detail for e in found if isinstance(e, StageEnded) and e.detail])
+  assert models[0] == models[1] == models[2]
+  assert said[:2] == [[], []]
+  assert "finished steps" in said[2][0]
+  other = pipeline.Options(H200, journal=journal, bound=Bound(tried=1))
+  found = []
+  pipeline.run(loaded, other, found.append)
+  (warning,) = [e.text for e in found if isinstance(e, Warned)]
+  assert "another setting (bound differs)" in warning

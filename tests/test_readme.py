@@ -15,44 +15,38 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-BLOCK = re.compile(
-    r"(?:<!-- not run: ([^>]*?) -->\n+)?```(console|python)\n(.*?)^```$", re.S | re.M
-)
+BLOCK = re.compile(r"(?:<!-- not run: ([^>]*?) -->\n+)?```(console|python)\n(.*?)^```$", re.S | re.M)
 
 
 def blocks(text):
-    """(language, script) of every block that is run."""
-    found = []
-    for reason, language, body in BLOCK.findall(text):
-        if reason:
-            continue
-        commands = re.findall(r"^\$ ((?:.*\\\n)*.*)$", body, re.M)
-        found.append((language, body if language == "python" else "\n".join(commands)))
-    return found
+  """(language, script) of every block that is run."""
+  found = []
+  for reason, language, body in BLOCK.findall(text):
+    if reason:
+      continue
+    commands = re.findall(r"^\$ ((?:.*\\\n)*.*)$", body, re.M)
+    found.append((language, body if language == "python" else "\n".join(commands)))
+  return found
 
 
 def test_blocks():
-    text = "```console\n$ echo a \\\n  b\noutput\n$ true\n```\n"
-    left_out = "<!-- not run: needs a GPU -->\n\n```console\n$ false\n```\n"
-    python = "```python\nprint(1)\n```\n```\n$ no\n```\n"
-    assert blocks(text + left_out + python) == [
-        ("console", "echo a \\\n  b\ntrue"),
-        ("python", "print(1)\n"),
-    ]
+  text = "```console\n$ echo a \\\n  b\noutput\n$ true\n```\n"
+  left_out = "<!-- not run: needs a GPU -->\n\n```console\n$ false\n```\n"
+  python = "```python\nprint(1)\n```\n```\n$ no\n```\n"
+  assert blocks(text + left_out + python) == [
+    ("console", "echo a \\\n  b\ntrue"),
+    ("python", "print(1)\n"),
+  ]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not README.exists(), reason="there is no README.md yet")
 def test_readme():
-    found = blocks(README.read_text())
-    assert found, "the README shows no command"
-    scripts = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
-    for language, script in found:
-        command = (
-            ["bash", "-euxc", script] if language == "console" else [sys.executable, "-c", script]
-        )
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{script}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+  found = blocks(README.read_text())
+  assert found, "the README shows no command"
+  scripts = Path(sys.executable).parent
+  environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+  for language, script in found:
+    command = ["bash", "-euxc", script] if language == "console" else [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{script}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"

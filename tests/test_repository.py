@@ -22,9 +22,9 @@ MACHINE_PATH = re.compile(rb"(?:^|[^A-Za-z0-9_.~-])/(?:work|root|home)/[A-Za-z0-
 #: Names of fused operators, however they are spelled. The search knows none of them. The short ones
 #: also occur inside other words ("exploration").
 FUSED = re.compile(
-    r"(?:rms|layer|batch|group)[_ -]?norm|swish|attention|soft[_ -]?max|rotary|gelu"
-    r"|(?<![a-z])(?:silu|mlp|lora|qkv)(?![a-z])",
-    re.I,
+  r"(?:rms|layer|batch|group)[_ -]?norm|swish|attention|soft[_ -]?max|rotary|gelu"
+  r"|(?<![a-z])(?:silu|mlp|lora|qkv)(?![a-z])",
+  re.I,
 )
 #: tune/tables holds measured times of ONNX Runtime's own kernels: data that must name them.
 PATTERN_FREE = ("superopt", "codegen", "tune")
@@ -32,91 +32,85 @@ DATA_SUFFIXES = {".json"}
 
 
 def repository_files():
-    if shutil.which("git") is None or not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout")
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout
-    paths = (ROOT / name.decode() for name in names.split(b"\0") if name)
-    return [path for path in paths if path.is_file()]
+  if shutil.which("git") is None or not (ROOT / ".git").exists():
+    pytest.skip("not a git checkout")
+  command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+  names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout
+  paths = (ROOT / name.decode() for name in names.split(b"\0") if name)
+  return [path for path in paths if path.is_file()]
 
 
 def name(path):
-    return path.relative_to(ROOT).as_posix()
+  return path.relative_to(ROOT).as_posix()
 
 
 def test_size():
-    sizes = {name(path): path.stat().st_size for path in repository_files()}
-    largest = sorted(sizes, key=sizes.__getitem__)[-5:]
-    assert sum(sizes.values()) < MAX_TOTAL_BYTES, f"the largest: {largest}"
-    models = {k: v for k, v in sizes.items() if k.endswith(".onnx")}
-    assert {k: v for k, v in models.items() if v >= MAX_MODEL_BYTES} == {}
+  sizes = {name(path): path.stat().st_size for path in repository_files()}
+  largest = sorted(sizes, key=sizes.__getitem__)[-5:]
+  assert sum(sizes.values()) < MAX_TOTAL_BYTES, f"the largest: {largest}"
+  models = {k: v for k, v in sizes.items() if k.endswith(".onnx")}
+  assert {k: v for k, v in models.items() if v >= MAX_MODEL_BYTES} == {}
 
 
 def test_no_machine_path():
-    found = {
-        name(p): m[0] for p in repository_files() if (m := MACHINE_PATH.search(p.read_bytes()))
-    }
-    assert found == {}
+  found = {name(p): m[0] for p in repository_files() if (m := MACHINE_PATH.search(p.read_bytes()))}
+  assert found == {}
 
 
 def test_short_files():
-    lengths = {
-        name(path): len(path.read_text().splitlines())
-        for path in repository_files()
-        if path.suffix == ".py"
-    }
-    assert {k: v for k, v in lengths.items() if v > MAX_LINES} == {}
+  lengths = {
+    name(path): len(path.read_text().splitlines()) for path in repository_files() if path.suffix == ".py"
+  }
+  assert {k: v for k, v in lengths.items() if v > MAX_LINES} == {}
 
 
 @pytest.mark.parametrize("text", ["RMSNorm", "rms_norm", "fused-silu", "LoRA", "a softmax", "MLP1"])
 def test_fused_names_are_recognised(text):
-    assert FUSED.search(text)
-    assert not FUSED.search("exploration of a normal form")
+  assert FUSED.search(text)
+  assert not FUSED.search("exploration of a normal form")
 
 
 def test_no_fused_operator_names():
-    found = []
-    for path in repository_files():
-        parts = path.relative_to(ROOT).parts
-        if parts[0] != "mirage_onnx" or parts[1] not in PATTERN_FREE:
-            continue
-        if path.suffix not in DATA_SUFFIXES:
-            lines = enumerate(path.read_text().splitlines(), 1)
-            found += [
-                f"{name(path)}:{n}: {line.strip()}" for n, line in lines if FUSED.search(line)
-            ]
-        found += [name(path)] if FUSED.search(path.name) else []
-    assert found == []
+  found = []
+  for path in repository_files():
+    parts = path.relative_to(ROOT).parts
+    if parts[0] != "mirage_onnx" or parts[1] not in PATTERN_FREE:
+      continue
+    if path.suffix not in DATA_SUFFIXES:
+      lines = enumerate(path.read_text().splitlines(), 1)
+      found += [f"{name(path)}:{n}: {line.strip()}" for n, line in lines if FUSED.search(line)]
+    found += [name(path)] if FUSED.search(path.name) else []
+  assert found == []
 
 
 def test_error_page_is_current():
-    text = write_error_docs.PAGE.read_text()
-    assert text == write_error_docs.page(), "run python scripts/write_error_docs.py"
-    missing = [code for code in (*ERRORS, *REJECTIONS) if f"`{code}`" not in text]
-    assert missing == []
-    assert set(write_error_docs.EXITS) == set(Exit)
+  text = write_error_docs.PAGE.read_text()
+  assert text == write_error_docs.page(), "run python scripts/write_error_docs.py"
+  missing = [code for code in (*ERRORS, *REJECTIONS) if f"`{code}`" not in text]
+  assert missing == []
+  assert set(write_error_docs.EXITS) == set(Exit)
 
 
 def test_every_code_is_provoked():
-    """Each code is quoted in a test, which is where the thing it stands for is made to happen.
+  """Each code is quoted in a test, which is where the thing it stands for is made to happen.
 
-    The tests of the report only show codes.
-    """
-    tests = (ROOT / "tests").rglob("*.py")
-    provoking = [p for p in tests if p != Path(__file__) and p.parent.name != "report"]
-    text = "\n".join(path.read_text() for path in provoking)
-    quoted = set(re.findall(r"""["']([A-Z][A-Z0-9_]+)\b""", text))
-    assert sorted({*ERRORS, *REJECTIONS} - quoted) == []
+  The tests of the report only show codes.
+  """
+  tests = (ROOT / "tests").rglob("*.py")
+  provoking = [p for p in tests if p != Path(__file__) and p.parent.name != "report"]
+  text = "\n".join(path.read_text() for path in provoking)
+  quoted = set(re.findall(r"""["']([A-Z][A-Z0-9_]+)\b""", text))
+  assert sorted({*ERRORS, *REJECTIONS} - quoted) == []
 
 
 def test_golden_texts_are_used():
-    """A golden text belongs to a test or, by its folder, to a helper."""
-    tests = [
-        f"{path.stem}/{test}_"
-        for path in (ROOT / "tests").rglob("test_*.py")
-        for test in re.findall(r"def (test_\w+)", path.read_text())
-    ]
-    folders = "emulator exotic fragile goldens graphs primitives programs readme rewritten rules "
-    folders += "saved term"
-    tests += [f"{folder}/" for folder in folders.split()]
-    assert [t for t in read_texts(GOLDEN) if not f"{t}_".startswith(tuple(tests))] == []
+  """A golden text belongs to a test or, by its folder, to a helper."""
+  tests = [
+    f"{path.stem}/{test}_"
+    for path in (ROOT / "tests").rglob("test_*.py")
+    for test in re.findall(r"def (test_\w+)", path.read_text())
+  ]
+  folders = "emulator exotic fragile goldens graphs primitives programs readme rewritten rules "
+  folders += "saved term"
+  tests += [f"{folder}/" for folder in folders.split()]
+  assert [t for t in read_texts(GOLDEN) if not f"{t}_".startswith(tuple(tests))] == []

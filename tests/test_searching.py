@@ -19,77 +19,77 @@ LOADED = load_model(Path(__file__).parents[1] / "models" / "bert.onnx")
 
 
 def regions(count):
-    found = {c.region.key: c.region for c in find_candidates(import_model(LOADED)).candidates}
-    return sorted(found.values(), key=lambda r: (len(r.nodes), r.key))[:count]
+  found = {c.region.key: c.region for c in find_candidates(import_model(LOADED)).candidates}
+  return sorted(found.values(), key=lambda r: (len(r.nodes), r.key))[:count]
 
 
 def summary(result):
-    r = result.report
-    texts = [
-        (print_ugraph(v.candidate.ugraph), [p.to_text() for p in v.candidate.params], v.proof)
-        for v in result.candidates
-    ]
-    return (texts, r.states, r.built, r.verified, r.stop, r.pruned, r.refused)
+  r = result.report
+  texts = [
+    (print_ugraph(v.candidate.ugraph), [p.to_text() for p in v.candidate.params], v.proof)
+    for v in result.candidates
+  ]
+  return (texts, r.states, r.built, r.verified, r.stop, r.pruned, r.refused)
 
 
 def run(count, workers, structures=None, model=LOADED):
-    setting = Setting(H200, Bound(), time.monotonic() + 300, structures=structures)
-    order = []
-    found = []
+  setting = Setting(H200, Bound(), time.monotonic() + 300, structures=structures)
+  order = []
+  found = []
 
-    def done(i, result):
-        order.append(i)
-        found.append(result)
+  def done(i, result):
+    order.append(i)
+    found.append(result)
 
-    search_all(model, regions(count), setting, workers=workers, done=done)
-    assert order == list(range(count))
-    return [summary(r) for r in found]
+  search_all(model, regions(count), setting, workers=workers, done=done)
+  assert order == list(range(count))
+  return [summary(r) for r in found]
 
 
 def test_any_number_of_workers_gives_the_same():
-    serial = run(10, 1)
-    assert serial == run(10, 2)
-    assert serial == run(10, 2, model=replace(LOADED, path=None))
-    assert any(texts for texts, *_ in serial)
+  serial = run(10, 1)
+  assert serial == run(10, 2)
+  assert serial == run(10, 2, model=replace(LOADED, path=None))
+  assert any(texts for texts, *_ in serial)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_later_run_only_solves_for_numbers(workers, tmp_path):
-    """And finds the same best programs; regions for which there is none are searched again."""
-    first = run(10, workers, open_structures(tmp_path, H200, Bound()))
-    again = run(10, workers, open_structures(tmp_path, H200, Bound()))
-    solved = 0
-    for (texts, *_), (others, states, *_) in zip(first, again, strict=True):
-        assert texts[:1] == others[:1]
-        solved += bool(texts) and states == 0
-        assert texts or states > 0
-    assert solved >= 8
+  """And finds the same best programs; regions for which there is none are searched again."""
+  first = run(10, workers, open_structures(tmp_path, H200, Bound()))
+  again = run(10, workers, open_structures(tmp_path, H200, Bound()))
+  solved = 0
+  for (texts, *_), (others, states, *_) in zip(first, again, strict=True):
+    assert texts[:1] == others[:1]
+    solved += bool(texts) and states == 0
+    assert texts or states > 0
+  assert solved >= 8
 
 
 def test_one_region_with_a_store():
-    (region,) = regions(1)
-    store = open_structures(None, H200, Bound())
-    first, again = (search_region(LOADED, region, H200, Bound(), 60, None, store) for _ in "ab")
-    assert first.report.states > again.report.states == 0
-    assert again.candidates[0].candidate == first.candidates[0].candidate
-    plain = search_region(LOADED, region, H200, Bound(), 60)
-    assert summary(plain) == summary(first)
+  (region,) = regions(1)
+  store = open_structures(None, H200, Bound())
+  first, again = (search_region(LOADED, region, H200, Bound(), 60, None, store) for _ in "ab")
+  assert first.report.states > again.report.states == 0
+  assert again.candidates[0].candidate == first.candidates[0].candidate
+  plain = search_region(LOADED, region, H200, Bound(), 60)
+  assert summary(plain) == summary(first)
 
 
 def test_an_error_in_a_worker_is_raised():
-    setting = Setting(H200, Bound(), time.monotonic() + 300)
-    wrong = [replace(r, steps=()) for r in regions(10)]
-    with pytest.raises(RuntimeError, match="a search worker failed: KeyError"):
-        search_all(LOADED, wrong, setting, workers=2, done=lambda i, r: None)
+  setting = Setting(H200, Bound(), time.monotonic() + 300)
+  wrong = [replace(r, steps=()) for r in regions(10)]
+  with pytest.raises(RuntimeError, match="a search worker failed: KeyError"):
+    search_all(LOADED, wrong, setting, workers=2, done=lambda i, r: None)
 
 
 def test_few_regions_start_no_worker(monkeypatch):
-    monkeypatch.setattr(searching, "WorkerProcess", None)
-    assert len(run(2, 2)) == 2
+  monkeypatch.setattr(searching, "WorkerProcess", None)
+  assert len(run(2, 2)) == 2
 
 
 def test_terms_stay_one_object_through_a_pickle():
-    (region,) = regions(1)
-    again = pickle.loads(pickle.dumps(region))
-    assert again.terms[0] is region.terms[0]
-    assert again.text == region.text
+  (region,) = regions(1)
+  again = pickle.loads(pickle.dumps(region))
+  assert again.terms[0] is region.terms[0]
+  assert again.text == region.text

@@ -7,20 +7,20 @@ KINDS = (DECODE, ENCODER, PREFILL, OTHER, EXPORT)
 
 #: Start of a name -> kind, where the name does not say it itself.
 _BY_START = {
-    "lora": DECODE,  # one token against a cache
-    "ngpt": DECODE,  # one token's hidden state
-    "mamba": PREFILL,
-    "t5_decoder": OTHER,
-    "whisper_decoder": OTHER,
+  "lora": DECODE,  # one token against a cache
+  "ngpt": DECODE,  # one token's hidden state
+  "mamba": PREFILL,
+  "t5_decoder": OTHER,
+  "whisper_decoder": OTHER,
 }
 
 
 def kind_of(name):
-    """One of ``KINDS``."""
-    if "." in name:
-        return EXPORT
-    if "_decode" in name and "_decoder" not in name:
-        return DECODE
-    if "_prefill" in name:
-        return PREFILL
-    return next((kind for start, kind in _BY_START.items() if name.startswith(start)), ENCODER)
+  """One of ``KINDS``."""
+  if "." in name:
+    return EXPORT
+  if "_decode" in name and "_decoder" not in name:
+    return DECODE
+  if "_prefill" in name:
+    return PREFILL
+  return next((kind for start, kind in _BY_START.items() if name.startswith(start)), ENCODER)

@@ -11,86 +11,82 @@ from coverage_table.row import Coverage, Kept
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """``error``: why there is no ``coverage``: a refusal, or the last line of a traceback.
+  """``error``: why there is no ``coverage``: a refusal, or the last line of a traceback.
 
-    ``seconds``: of ``optimize`` alone. ``stock``: the result in onnxruntime without the library.
-    """
+  ``seconds``: of ``optimize`` alone. ``stock``: the result in onnxruntime without the library.
+  """
 
-    name: str
-    kind: str
-    dtype: str
-    seconds: float
-    coverage: Coverage | None = None
-    error: str = ""
-    stock: Check | None = None
-    emulated: Check | None = None
+  name: str
+  kind: str
+  dtype: str
+  seconds: float
+  coverage: Coverage | None = None
+  error: str = ""
+  stock: Check | None = None
+  emulated: Check | None = None
 
-    @property
-    def is_wrong(self):
-        checks = (c for c in (self.stock, self.emulated) if c is not None)
-        return self.coverage is None or any(c.is_wrong for c in checks)
+  @property
+  def is_wrong(self):
+    checks = (c for c in (self.stock, self.emulated) if c is not None)
+    return self.coverage is None or any(c.is_wrong for c in checks)
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median, least and most of one share over the models of one kind."""
+  """Median, least and most of one share over the models of one kind."""
 
-    kind: str
-    models: int
-    median: float
-    low: float
-    high: float
+  kind: str
+  models: int
+  median: float
+  low: float
+  high: float
 
 
 def spreads(records, share):
-    """By kind; kinds of which no model has a line are left out."""
-    by_kind = defaultdict(list)
-    for r in records:
-        if r.coverage is not None:
-            by_kind[r.kind].append(share(r.coverage))
-    return [
-        Spread(kind, len(x), statistics.median(x), min(x), max(x))
-        for kind in KINDS
-        if (x := by_kind[kind])
-    ]
+  """By kind; kinds of which no model has a line are left out."""
+  by_kind = defaultdict(list)
+  for r in records:
+    if r.coverage is not None:
+      by_kind[r.kind].append(share(r.coverage))
+  return [
+    Spread(kind, len(x), statistics.median(x), min(x), max(x)) for kind in KINDS if (x := by_kind[kind])
+  ]
 
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """One reason over all models: ``kept`` summed, and how many models have it."""
+  """One reason over all models: ``kept`` summed, and how many models have it."""
 
-    kept: Kept
-    models: int
+  kept: Kept
+  models: int
 
 
 def all_reasons(records):
-    """Most bytes first."""
-    found = {}
-    for r in records:
-        for kept in r.coverage.kept if r.coverage else ():
-            known = found.get(kept.reason)
-            found[kept.reason] = (
-                Reasons(_added(known.kept, kept), known.models + 1) if known else Reasons(kept, 1)
-            )
-    return sorted(found.values(), key=lambda x: (-x.kept.bytes, -x.kept.nodes, x.kept.reason))
+  """Most bytes first."""
+  found = {}
+  for r in records:
+    for kept in r.coverage.kept if r.coverage else ():
+      known = found.get(kept.reason)
+      found[kept.reason] = Reasons(_added(known.kept, kept), known.models + 1) if known else Reasons(kept, 1)
+  return sorted(found.values(), key=lambda x: (-x.kept.bytes, -x.kept.nodes, x.kept.reason))
 
 
 def _added(a, b):
-    ops = Counter(a.ops) + Counter(b.ops)
-    return replace(
-        a,
-        nodes=a.nodes + b.nodes,
-        flops=a.flops + b.flops,
-        bytes=a.bytes + b.bytes,
-        ops=dict(ops.most_common()),
-    )
+  ops = Counter(a.ops) + Counter(b.ops)
+  return replace(
+    a,
+    nodes=a.nodes + b.nodes,
+    flops=a.flops + b.flops,
+    bytes=a.bytes + b.bytes,
+    ops=dict(ops.most_common()),
+  )
 
 
 def codes(reasons):
-    """(code, nodes, bytes), most bytes first."""
-    nodes = Counter()
-    moved = Counter()
-    for r in reasons:
-        nodes[r.kept.reason.code] += r.kept.nodes
-        moved[r.kept.reason.code] += r.kept.bytes
-    return [(code, nodes[code], count) for code, count in moved.most_common()]
+  """(code, nodes, bytes), most bytes first."""
+  nodes = Counter()
+  moved = Counter()
+  for r in reasons:
+    nodes[r.kept.reason.code] += r.kept.nodes
+    moved[r.kept.reason.code] += r.kept.bytes
+  return [(code, nodes[code], count) for code, count in moved.most_common()]

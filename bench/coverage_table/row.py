@@ -14,162 +14,154 @@ LIBRARY_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Parts of a model in replaced regions, each in [0, 1]."""
+  """Parts of a model in replaced regions, each in [0, 1]."""
 
-    nodes: float
-    flops: float
-    bytes: float
+  nodes: float
+  flops: float
+  bytes: float
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What one reason keeps with ONNX Runtime; ``ops``: operator -> nodes."""
+  """What one reason keeps with ONNX Runtime; ``ops``: operator -> nodes."""
 
-    reason: Reason
-    nodes: int
-    flops: int
-    bytes: int
-    ops: Mapping[str, int]
+  reason: Reason
+  nodes: int
+  flops: int
+  bytes: int
+  ops: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryNode:
-    """A MatMul, Gemm or Conv with a weight and at least ``LIBRARY_ROWS`` rows that is kept.
+  """A MatMul, Gemm or Conv with a weight and at least ``LIBRARY_ROWS`` rows that is kept.
 
-    ``by_choice``: a kernel could be had (or there is nothing to fuse); otherwise it was refused.
-    """
+  ``by_choice``: a kernel could be had (or there is nothing to fuse); otherwise it was refused.
+  """
 
-    node: str
-    op_type: str
-    rows: int
-    flops: int
-    bytes: int
-    code: str
-    by_choice: bool
+  node: str
+  op_type: str
+  rows: int
+  flops: int
+  bytes: int
+  code: str
+  by_choice: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Counts and shares of one model.
+  """Counts and shares of one model.
 
-    ``nodes`` run at every inference; ``folded`` depend on constants only, ONNX Runtime computes
-    them when it loads the model, and they are in no share. ``candidates``: instances offered,
-    ``regions``: distinct ones, ``replaced``: distinct ones in use, ``instances``: how often.
-    ``share_apart``: as ``share``, without the nodes of ``library`` that are there by choice.
-    Times: ORT's, and that of the result; ``unpriced``: nodes the table of times does not know, in
-    neither.
-    """
+  ``nodes`` run at every inference; ``folded`` depend on constants only, ONNX Runtime computes
+  them when it loads the model, and they are in no share. ``candidates``: instances offered,
+  ``regions``: distinct ones, ``replaced``: distinct ones in use, ``instances``: how often.
+  ``share_apart``: as ``share``, without the nodes of ``library`` that are there by choice.
+  Times: ORT's, and that of the result; ``unpriced``: nodes the table of times does not know, in
+  neither.
+  """
 
-    nodes: int
-    folded: int
-    unsized: int
-    candidates: int
-    regions: int
-    replaced: int
-    instances: int
-    replaced_nodes: int
-    flops: int
-    bytes: int
-    share: Share
-    share_apart: Share
-    before_us: float
-    after_us: float
-    unpriced: int
-    kept: tuple[Kept, ...]
-    library: tuple[LibraryNode, ...]
+  nodes: int
+  folded: int
+  unsized: int
+  candidates: int
+  regions: int
+  replaced: int
+  instances: int
+  replaced_nodes: int
+  flops: int
+  bytes: int
+  share: Share
+  share_apart: Share
+  before_us: float
+  after_us: float
+  unpriced: int
+  kept: tuple[Kept, ...]
+  library: tuple[LibraryNode, ...]
 
 
 def coverage(run, node_us):
-    """The line of a run; ``node_us``: what each node costs in ONNX Runtime, where that is known."""
-    program = run.program
-    folded = folded_nodes(program)
-    nodes = [n for n in program.nodes if n.name not in folded]
-    sized = {n.name: node_work(n, program) for n in nodes}
-    work = {name: w or Work() for name, w in sized.items()}
-    gone = vanished_nodes(program, run.model)
-    covered = frozenset().union(*(c.nodes for c, _ in run.chosen))
-    replaced = gone & covered & work.keys()
-    why = reasons(run, covered)
-    rest = [n for n in nodes if n.name not in replaced]
-    library = tuple(_library(rest, program, work, why))
-    apart = {x.node for x in library if x.by_choice}
-    whole = _sum(work, work)
-    before = sum(node_us.get(n, 0.0) for n in work)
-    saved = sum(node_us.get(n, 0.0) for n in work.keys() & gone)
-    return Coverage(
-        nodes=len(nodes),
-        folded=len(folded),
-        unsized=sum(w is None for w in sized.values()),
-        candidates=len(run.matches.candidates),
-        regions=len(run.outcomes),
-        replaced=len(run.counts()),
-        instances=len(run.chosen),
-        replaced_nodes=len(replaced),
-        flops=whole.flops,
-        bytes=whole.bytes,
-        share=_share(work, replaced),
-        share_apart=_share({n: w for n, w in work.items() if n not in apart}, replaced),
-        before_us=round(before, 2),
-        after_us=round(before - saved + sum(o.price_us(0.0) for _, o in run.chosen), 2),
-        unpriced=sum(n not in node_us for n in work),
-        kept=tuple(_kept(rest, work, why)),
-        library=library,
-    )
+  """The line of a run; ``node_us``: what each node costs in ONNX Runtime, where that is known."""
+  program = run.program
+  folded = folded_nodes(program)
+  nodes = [n for n in program.nodes if n.name not in folded]
+  sized = {n.name: node_work(n, program) for n in nodes}
+  work = {name: w or Work() for name, w in sized.items()}
+  gone = vanished_nodes(program, run.model)
+  covered = frozenset().union(*(c.nodes for c, _ in run.chosen))
+  replaced = gone & covered & work.keys()
+  why = reasons(run, covered)
+  rest = [n for n in nodes if n.name not in replaced]
+  library = tuple(_library(rest, program, work, why))
+  apart = {x.node for x in library if x.by_choice}
+  whole = _sum(work, work)
+  before = sum(node_us.get(n, 0.0) for n in work)
+  saved = sum(node_us.get(n, 0.0) for n in work.keys() & gone)
+  return Coverage(
+    nodes=len(nodes),
+    folded=len(folded),
+    unsized=sum(w is None for w in sized.values()),
+    candidates=len(run.matches.candidates),
+    regions=len(run.outcomes),
+    replaced=len(run.counts()),
+    instances=len(run.chosen),
+    replaced_nodes=len(replaced),
+    flops=whole.flops,
+    bytes=whole.bytes,
+    share=_share(work, replaced),
+    share_apart=_share({n: w for n, w in work.items() if n not in apart}, replaced),
+    before_us=round(before, 2),
+    after_us=round(before - saved + sum(o.price_us(0.0) for _, o in run.chosen), 2),
+    unpriced=sum(n not in node_us for n in work),
+    kept=tuple(_kept(rest, work, why)),
+    library=library,
+  )
 
 
 def folded_nodes(program):
-    """Nodes that read constants, and nothing else, however far back."""
-    values = set(program.weights)
-    found = []
-    for node in program.nodes:
-        if node.inputs and values.issuperset(node.inputs):
-            values.update(node.outputs)
-            found.append(node.name)
-    return frozenset(found)
+  """Nodes that read constants, and nothing else, however far back."""
+  values = set(program.weights)
+  found = []
+  for node in program.nodes:
+    if node.inputs and values.issuperset(node.inputs):
+      values.update(node.outputs)
+      found.append(node.name)
+  return frozenset(found)
 
 
 def vanished_nodes(program, result):
-    """Nodes of which ``result`` computes no output as the original did."""
-    kept = {
-        o
-        for n in result.graph.node
-        if not n.domain.startswith(DOMAIN_PREFIX)
-        for o in n.output
-        if o
-    }
-    return frozenset(n.name for n in program.nodes if kept.isdisjoint(n.outputs))
+  """Nodes of which ``result`` computes no output as the original did."""
+  kept = {o for n in result.graph.node if not n.domain.startswith(DOMAIN_PREFIX) for o in n.output if o}
+  return frozenset(n.name for n in program.nodes if kept.isdisjoint(n.outputs))
 
 
 def _sum(work, names):
-    return sum((work[n] for n in names), Work())
+  return sum((work[n] for n in names), Work())
 
 
 def _share(work, replaced):
-    part, whole = _sum(work, replaced), _sum(work, work)
-    pairs = ((len(replaced), len(work)), (part.flops, whole.flops), (part.bytes, whole.bytes))
-    return Share(*(round(a / b, 4) if b else 0.0 for a, b in pairs))
+  part, whole = _sum(work, replaced), _sum(work, work)
+  pairs = ((len(replaced), len(work)), (part.flops, whole.flops), (part.bytes, whole.bytes))
+  return Share(*(round(a / b, 4) if b else 0.0 for a, b in pairs))
 
 
 def _kept(rest, work, why):
-    """Most bytes first."""
-    groups = defaultdict(list)
-    for node in rest:
-        groups[why[node.name]].append(node)
-    found = []
-    for reason, nodes in groups.items():
-        all_of = _sum(work, {n.name for n in nodes})
-        ops = Counter(n.op_type for n in nodes)
-        found.append(Kept(reason, len(nodes), all_of.flops, all_of.bytes, dict(ops.most_common())))
-    return sorted(found, key=lambda k: (-k.bytes, -k.nodes, k.reason))
+  """Most bytes first."""
+  groups = defaultdict(list)
+  for node in rest:
+    groups[why[node.name]].append(node)
+  found = []
+  for reason, nodes in groups.items():
+    all_of = _sum(work, {n.name for n in nodes})
+    ops = Counter(n.op_type for n in nodes)
+    found.append(Kept(reason, len(nodes), all_of.flops, all_of.bytes, dict(ops.most_common())))
+  return sorted(found, key=lambda k: (-k.bytes, -k.nodes, k.reason))
 
 
 def _library(rest, program, work, why):
-    found = []
-    for node in rest:
-        m = rows(node, program)
-        if m is not None and m >= LIBRARY_ROWS:
-            w, code = work[node.name], why[node.name].code
-            found.append(
-                LibraryNode(node.name, node.op_type, m, w.flops, w.bytes, code, code in BY_CHOICE)
-            )
-    return found
+  found = []
+  for node in rest:
+    m = rows(node, program)
+    if m is not None and m >= LIBRARY_ROWS:
+      w, code = work[node.name], why[node.name].code
+      found.append(LibraryNode(node.name, node.op_type, m, w.flops, w.bytes, code, code in BY_CHOICE))
+  return found

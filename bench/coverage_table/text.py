@@ -20,141 +20,139 @@ without the library against the original, on the CPU, bit for bit; "in fp32": as
 CPU provider has no bf16 kernels, and keeps fp16 values in fp32 at places of its own choice)."""
 
 _HEAD = (
-    "model", "kind", "type", "nodes", "regions", "replaced", "nodes %", "FLOPs %", "bytes %",
-    "bytes apart %", "us before", "us after", "unpriced", "s", "stock", "emulated",
+  "model", "kind", "type", "nodes", "regions", "replaced", "nodes %", "FLOPs %", "bytes %",
+  "bytes apart %", "us before", "us after", "unpriced", "s", "stock", "emulated",
 )  # fmt: skip
 #: Operators named per reason.
 _OPS = 4
 
 
 def table(facts, records):
-    """All of it: facts, models, spreads, reasons, what is listed apart, what went wrong."""
-    return "\n".join(_lines(facts, records)) + "\n"
+  """All of it: facts, models, spreads, reasons, what is listed apart, what went wrong."""
+  return "\n".join(_lines(facts, records)) + "\n"
 
 
 def _lines(facts, records):
-    yield from (f"{key}: {_flat(value)}" for key, value in facts.items())
-    yield ""
-    yield NOTES
-    yield ""
-    yield from columns(_HEAD, [_model(r) for r in records])
-    yield from summary(records)
-    yield from _reasons(records)
-    yield from _library(records)
-    yield from _problems(records)
+  yield from (f"{key}: {_flat(value)}" for key, value in facts.items())
+  yield ""
+  yield NOTES
+  yield ""
+  yield from columns(_HEAD, [_model(r) for r in records])
+  yield from summary(records)
+  yield from _reasons(records)
+  yield from _library(records)
+  yield from _problems(records)
 
 
 def summary(records):
-    """Median and range of the shares by kind, then the checks."""
-    yield ""
-    yield "median (least - most) of the models' shares in replaced regions"
-    rows = []
-    for name, share in (
-        ("bytes", lambda c: c.share.bytes),
-        ("bytes apart", lambda c: c.share_apart.bytes),
-        ("FLOPs", lambda c: c.share.flops),
-        ("nodes", lambda c: c.share.nodes),
-    ):
-        for s in spreads(records, share):
-            spread = f"{_percent(s.median)} ({_percent(s.low)} - {_percent(s.high)})"
-            rows.append((s.kind, str(s.models), name, spread))
-    yield from columns(("kind", "models", "share of", "%"), rows)
-    yield ""
-    optimized = [r for r in records if r.coverage is not None]
-    yield f"optimized: {len(optimized)} of {len(records)} models"
-    for what, checks in (
-        ("stock onnxruntime", [r.stock for r in optimized if r.stock]),
-        ("emulated", [r.emulated for r in optimized if r.emulated]),
-    ):
-        counts = {c.result: sum(d.result == c.result for d in checks) for c in checks}
-        if counts:
-            yield f"{what}: " + ", ".join(f"{n} {result}" for result, n in sorted(counts.items()))
+  """Median and range of the shares by kind, then the checks."""
+  yield ""
+  yield "median (least - most) of the models' shares in replaced regions"
+  rows = []
+  for name, share in (
+    ("bytes", lambda c: c.share.bytes),
+    ("bytes apart", lambda c: c.share_apart.bytes),
+    ("FLOPs", lambda c: c.share.flops),
+    ("nodes", lambda c: c.share.nodes),
+  ):
+    for s in spreads(records, share):
+      spread = f"{_percent(s.median)} ({_percent(s.low)} - {_percent(s.high)})"
+      rows.append((s.kind, str(s.models), name, spread))
+  yield from columns(("kind", "models", "share of", "%"), rows)
+  yield ""
+  optimized = [r for r in records if r.coverage is not None]
+  yield f"optimized: {len(optimized)} of {len(records)} models"
+  for what, checks in (
+    ("stock onnxruntime", [r.stock for r in optimized if r.stock]),
+    ("emulated", [r.emulated for r in optimized if r.emulated]),
+  ):
+    counts = {c.result: sum(d.result == c.result for d in checks) for c in checks}
+    if counts:
+      yield f"{what}: " + ", ".join(f"{n} {result}" for result, n in sorted(counts.items()))
 
 
 def _model(r):
-    c = r.coverage
-    if c is None:
-        return (r.name, r.kind, r.dtype, *["-"] * 10, f"{r.seconds:.0f}", "-", "-")
-    shares = (c.share.nodes, c.share.flops, c.share.bytes, c.share_apart.bytes)
-    return (
-        r.name, r.kind, r.dtype,
-        f"{c.nodes}+{c.folded}" if c.folded else str(c.nodes),
-        str(c.regions),
-        f"{c.replaced}x{c.instances}",
-        *map(_percent, shares),
-        f"{c.before_us:.1f}", f"{c.after_us:.1f}", str(c.unpriced),
-        f"{r.seconds:.0f}",
-        _check(r.stock), _check(r.emulated),
-    )  # fmt: skip
+  c = r.coverage
+  if c is None:
+    return (r.name, r.kind, r.dtype, *["-"] * 10, f"{r.seconds:.0f}", "-", "-")
+  shares = (c.share.nodes, c.share.flops, c.share.bytes, c.share_apart.bytes)
+  return (
+    r.name, r.kind, r.dtype,
+    f"{c.nodes}+{c.folded}" if c.folded else str(c.nodes),
+    str(c.regions),
+    f"{c.replaced}x{c.instances}",
+    *map(_percent, shares),
+    f"{c.before_us:.1f}", f"{c.after_us:.1f}", str(c.unpriced),
+    f"{r.seconds:.0f}",
+    _check(r.stock), _check(r.emulated),
+  )  # fmt: skip
 
 
 def _reasons(records):
-    whole = sum(r.coverage.bytes for r in records if r.coverage) or 1
-    found = all_reasons(records)
-    yield ""
-    yield "why the rest stays, by code; % of the bytes of all models"
-    rows = [(code, str(n), _percent(size / whole)) for code, n, size in codes(found)]
-    yield from columns(("code", "nodes", "bytes %"), rows)
-    yield ""
-    yield "why the rest stays, by sentence; most bytes first"
-    details = []
-    for x in found:
-        ops = [f"{n} {op}" for op, n in list(x.kept.ops.items())[:_OPS]]
-        ops += ["..."] if len(x.kept.ops) > _OPS else []
-        share = _percent(x.kept.bytes / whole)
-        why = f"{x.kept.reason.code}: {x.kept.reason.sentence} [{', '.join(ops)}]"
-        details.append((share, str(x.kept.nodes), str(x.models), why))
-    yield from columns(
-        ("bytes %", "nodes", "models", "reason [operators]"), details, last_left=True
-    )
+  whole = sum(r.coverage.bytes for r in records if r.coverage) or 1
+  found = all_reasons(records)
+  yield ""
+  yield "why the rest stays, by code; % of the bytes of all models"
+  rows = [(code, str(n), _percent(size / whole)) for code, n, size in codes(found)]
+  yield from columns(("code", "nodes", "bytes %"), rows)
+  yield ""
+  yield "why the rest stays, by sentence; most bytes first"
+  details = []
+  for x in found:
+    ops = [f"{n} {op}" for op, n in list(x.kept.ops.items())[:_OPS]]
+    ops += ["..."] if len(x.kept.ops) > _OPS else []
+    share = _percent(x.kept.bytes / whole)
+    why = f"{x.kept.reason.code}: {x.kept.reason.sentence} [{', '.join(ops)}]"
+    details.append((share, str(x.kept.nodes), str(x.models), why))
+  yield from columns(("bytes %", "nodes", "models", "reason [operators]"), details, last_left=True)
 
 
 def _library(records):
-    rows = [
-        (r.name, x.node, x.op_type, str(x.rows), _percent(x.bytes / r.coverage.bytes), x.code,
-         "yes" if x.by_choice else "no")
-        for r in records if r.coverage
-        for x in r.coverage.library
-    ]  # fmt: skip
-    yield ""
-    yield f"listed apart: MatMul, Gemm and Conv with a weight and M >= {LIBRARY_ROWS} that stay"
-    head = ("model", "node", "operator", "M", "bytes %", "code", "by choice")
-    yield from columns(head, rows) if rows else ["none"]
+  rows = [
+    (r.name, x.node, x.op_type, str(x.rows), _percent(x.bytes / r.coverage.bytes), x.code,
+     "yes" if x.by_choice else "no")
+    for r in records if r.coverage
+    for x in r.coverage.library
+  ]  # fmt: skip
+  yield ""
+  yield f"listed apart: MatMul, Gemm and Conv with a weight and M >= {LIBRARY_ROWS} that stay"
+  head = ("model", "node", "operator", "M", "bytes %", "code", "by choice")
+  yield from columns(head, rows) if rows else ["none"]
 
 
 def _problems(records):
-    yield ""
-    yield "what was refused, failed or could not be run"
-    found = []
-    for r in records:
-        if r.error:
-            found.append(f"{r.name}: {r.error}")
-        for what, check in (("stock", r.stock), ("emulated", r.emulated)):
-            if check and check.result not in ("identical", "passed"):
-                found.append(f"{r.name}: {what}: {check.result}: {check.note}")
-    yield from found or ["nothing"]
+  yield ""
+  yield "what was refused, failed or could not be run"
+  found = []
+  for r in records:
+    if r.error:
+      found.append(f"{r.name}: {r.error}")
+    for what, check in (("stock", r.stock), ("emulated", r.emulated)):
+      if check and check.result not in ("identical", "passed"):
+        found.append(f"{r.name}: {what}: {check.result}: {check.note}")
+  yield from found or ["nothing"]
 
 
 def columns(head, rows, *, last_left=False):
-    """Aligned lines: the first column to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    for row in (head, *rows):
-        cells = [
-            cell.ljust(width) if i == 0 or (last_left and i == len(head) - 1) else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
+  """Aligned lines: the first column to the left, the others to the right."""
+  widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+  for row in (head, *rows):
+    cells = [
+      cell.ljust(width) if i == 0 or (last_left and i == len(head) - 1) else cell.rjust(width)
+      for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    yield "  ".join(cells).rstrip()
 
 
 def _percent(share):
-    return f"{100 * share:.1f}"
+  return f"{100 * share:.1f}"
 
 
 def _check(check):
-    return "-" if check is None else check.result
+  return "-" if check is None else check.result
 
 
 def _flat(value):
-    if isinstance(value, Mapping):
-        return ", ".join(f"{k} {v}" for k, v in value.items())
-    return str(value)
+  if isinstance(value, Mapping):
+    return ", ".join(f"{k} {v}" for k, v in value.items())
+  return str(value)

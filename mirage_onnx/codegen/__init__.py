@@ -6,10 +6,10 @@ from mirage_onnx.codegen.header import GENERATOR_VERSION
 from mirage_onnx.codegen.source import KernelSource
 
 __all__ = [
-    "GENERATOR_VERSION",
-    "Cubin",
-    "KernelSource",
-    "compile_cubin",
-    "compile_many",
-    "emit_kernel",
+  "GENERATOR_VERSION",
+  "Cubin",
+  "KernelSource",
+  "compile_cubin",
+  "compile_many",
+  "emit_kernel",
 ]

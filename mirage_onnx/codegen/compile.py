@@ -21,7 +21,7 @@ _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) b
 #: it spill. ptxas leaves registers for more blocks than one and may then spill what there is room
 #: for; at last it is told to spend few. Nothing helps where very much is spilled.
 _WAYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    ((), ()), (("PTX_BLOCKS=1",), ()), (("PTX_BLOCKS=1",), ("--register-usage-level=0",)),
+  ((), ()), (("PTX_BLOCKS=1",), ()), (("PTX_BLOCKS=1",), ("--register-usage-level=0",)),
 )  # fmt: skip
 _HOPELESS = 128
 _ERROR = re.compile(r"^.*\berror\b.*$", re.MULTILINE)
@@ -29,118 +29,116 @@ _ERROR = re.compile(r"^.*\berror\b.*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
-    """A compiled kernel; ``smem_bytes`` is static shared memory (dynamic: ``KernelSource``)."""
+  """A compiled kernel; ``smem_bytes`` is static shared memory (dynamic: ``KernelSource``)."""
 
-    image: bytes
-    registers: int
-    smem_bytes: int
-    stack_bytes: int
-    spill_bytes: int
-    log: str
-    seconds: float
+  image: bytes
+  registers: int
+  smem_bytes: int
+  stack_bytes: int
+  spill_bytes: int
+  log: str
+  seconds: float
 
 
 def compile_cubin(text: str, target: Target, *, name: str) -> Cubin:
-    """Compile one kernel.
+  """Compile one kernel.
 
-    Raises:
-        MirageError: COMPILER_MISSING.
-        RejectionError: COMPILE_FAILED with the first error line, or SPILLS.
-    """
-    started = time.perf_counter()
-    refused: RejectionError | None = None
-    for macros, ptxas in _WAYS:
-        image, log = _nvrtc(text, target, name, macros, ptxas)
-        stack, used, smem = _STACK.search(log), _USED.search(log), _SMEM.search(log)
-        if stack is None or used is None:
-            raise RejectionError("COMPILE_FAILED", f"{name}: no report of registers: {log!r}")
-        stack_bytes, spill_bytes = int(stack[1]), int(stack[2]) + int(stack[3])
-        if not (stack_bytes or spill_bytes):
-            return Cubin(
-                image=image,
-                registers=int(used[1]),
-                smem_bytes=int(smem[1]) if smem else 0,
-                stack_bytes=stack_bytes,
-                spill_bytes=spill_bytes,
-                log=log,
-                seconds=time.perf_counter() - started,
-            )
-        refused = refused or RejectionError(
-            "SPILLS", f"{name}: {stack_bytes} bytes of stack, {spill_bytes} bytes of spills"
-        )
-        if spill_bytes > _HOPELESS:
-            break
-    assert refused is not None
-    raise refused
+  Raises:
+      MirageError: COMPILER_MISSING.
+      RejectionError: COMPILE_FAILED with the first error line, or SPILLS.
+  """
+  started = time.perf_counter()
+  refused: RejectionError | None = None
+  for macros, ptxas in _WAYS:
+    image, log = _nvrtc(text, target, name, macros, ptxas)
+    stack, used, smem = _STACK.search(log), _USED.search(log), _SMEM.search(log)
+    if stack is None or used is None:
+      raise RejectionError("COMPILE_FAILED", f"{name}: no report of registers: {log!r}")
+    stack_bytes, spill_bytes = int(stack[1]), int(stack[2]) + int(stack[3])
+    if not (stack_bytes or spill_bytes):
+      return Cubin(
+        image=image,
+        registers=int(used[1]),
+        smem_bytes=int(smem[1]) if smem else 0,
+        stack_bytes=stack_bytes,
+        spill_bytes=spill_bytes,
+        log=log,
+        seconds=time.perf_counter() - started,
+      )
+    refused = refused or RejectionError(
+      "SPILLS", f"{name}: {stack_bytes} bytes of stack, {spill_bytes} bytes of spills"
+    )
+    if spill_bytes > _HOPELESS:
+      break
+  assert refused is not None
+  raise refused
 
 
 def _require_compiler() -> None:
-    try:
-        from cuda.bindings import nvrtc
+  try:
+    from cuda.bindings import nvrtc
 
-        nvrtc.nvrtcVersion()
-    except (ImportError, RuntimeError) as error:
-        raise MirageError("COMPILER_MISSING", str(error)) from error
+    nvrtc.nvrtcVersion()
+  except (ImportError, RuntimeError) as error:
+    raise MirageError("COMPILER_MISSING", str(error)) from error
 
 
 def _nvrtc(
-    text: str, target: Target, name: str, macros: Sequence[str] = (), ptxas: Sequence[str] = ()
+  text: str, target: Target, name: str, macros: Sequence[str] = (), ptxas: Sequence[str] = ()
 ) -> tuple[bytes, str]:
-    _require_compiler()
-    from cuda.core import Program, ProgramOptions
+  _require_compiler()
+  from cuda.core import Program, ProgramOptions
 
-    options = ProgramOptions(
-        name=f"{name}.cu",
-        arch=target.arch,
-        include_path=[str(DEVICE_HEADERS)],
-        define_macro=list(macros) or None,
-        ptxas_options=["-v", *ptxas],
-        no_cache=True,  # NVRTC's cache, in use where there is a driver, returns no ptxas report
-    )
-    log = _Log()
-    try:
-        program = Program(text, "c++", options)
-        code = program.compile("cubin", logs=log)
-    except Exception as error:  # cuda-core raises its own and the bindings' exception types
-        raise RejectionError("COMPILE_FAILED", f"{name}: {_first_error(str(error))}") from error
-    return bytes(code.code), log.text
+  options = ProgramOptions(
+    name=f"{name}.cu",
+    arch=target.arch,
+    include_path=[str(DEVICE_HEADERS)],
+    define_macro=list(macros) or None,
+    ptxas_options=["-v", *ptxas],
+    no_cache=True,  # NVRTC's cache, in use where there is a driver, returns no ptxas report
+  )
+  log = _Log()
+  try:
+    program = Program(text, "c++", options)
+    code = program.compile("cubin", logs=log)
+  except Exception as error:  # cuda-core raises its own and the bindings' exception types
+    raise RejectionError("COMPILE_FAILED", f"{name}: {_first_error(str(error))}") from error
+  return bytes(code.code), log.text
 
 
 def _first_error(message: str) -> str:
-    found = _ERROR.search(message)
-    return (found[0] if found else message.splitlines()[0]).strip()
+  found = _ERROR.search(message)
+  return (found[0] if found else message.splitlines()[0]).strip()
 
 
 class _Log:
-    """What cuda-core writes compiler output to."""
+  """What cuda-core writes compiler output to."""
 
-    def __init__(self) -> None:
-        self.text = ""
+  def __init__(self) -> None:
+    self.text = ""
 
-    def write(self, text: str) -> int:
-        self.text += text
-        return len(text)
+  def write(self, text: str) -> int:
+    self.text += text
+    return len(text)
 
 
 def _compile_one(text: str, name: str, target: Target) -> Cubin | Rejection:
-    try:
-        return compile_cubin(text, target, name=name)
-    except RejectionError as error:
-        return error.rejection
+  try:
+    return compile_cubin(text, target, name=name)
+  except RejectionError as error:
+    return error.rejection
 
 
-def compile_many(
-    sources: Sequence[KernelSource], target: Target, workers: int
-) -> list[Cubin | Rejection]:
-    """Compile in ``workers`` threads; results in the order of ``sources``, refusals as values.
+def compile_many(sources: Sequence[KernelSource], target: Target, workers: int) -> list[Cubin | Rejection]:
+  """Compile in ``workers`` threads; results in the order of ``sources``, refusals as values.
 
-    Equal texts are compiled once. 16 kernels took 1.34 s in one thread and 0.45 s in 16.
+  Equal texts are compiled once. 16 kernels took 1.34 s in one thread and 0.45 s in 16.
 
-    Raises:
-        MirageError: COMPILER_MISSING.
-    """
-    jobs = list(dict.fromkeys((s.text, s.name) for s in sources))
-    with ThreadPoolExecutor(workers) as pool:
-        done = pool.map(_compile_one, *zip(*jobs, strict=True), repeat(target)) if jobs else ()
-        found = dict(zip(jobs, done, strict=True))
-    return [found[s.text, s.name] for s in sources]
+  Raises:
+      MirageError: COMPILER_MISSING.
+  """
+  jobs = list(dict.fromkeys((s.text, s.name) for s in sources))
+  with ThreadPoolExecutor(workers) as pool:
+    done = pool.map(_compile_one, *zip(*jobs, strict=True), repeat(target)) if jobs else ()
+    found = dict(zip(jobs, done, strict=True))
+  return [found[s.text, s.name] for s in sources]

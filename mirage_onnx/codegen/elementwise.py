@@ -13,37 +13,37 @@ from mirage_onnx.ir.ugraph import BlockOp
 
 #: Names that stand for an operand (never evaluated twice) and literals need no parentheses.
 _EXPRESSIONS = {
-    "add": "{0} + {1}",
-    "sub": "{0} - {1}",
-    "mul": "{0} * {1}",
-    "div": "{0} / {1}",
-    "neg": "-{0}",
-    "recip": "ptx::rcp({0})",
-    "square": "square({0})",
-    "sqrt": "sqrtf({0})",
-    "rsqrt": "ptx::rsqrt({0})",
-    "sigmoid": "sigmoid({0})",
-    "relu": "ptx::max_nan({0}, 0.0f)",
-    "exp": "expf({0})",
-    "log": "logf({0})",
-    "erf": "erff({0})",
-    "tanh": "tanhf({0})",
-    "abs": "fabsf({0})",
-    "sin": "sine({0})",
-    "cos": "cosine({0})",
-    "max": "ptx::max_nan({0}, {1})",
-    "min": "ptx::min_nan({0}, {1})",
-    "less": "({0} < {1} ? 1.0f : 0.0f)",
-    "less_equal": "({0} <= {1} ? 1.0f : 0.0f)",
-    "equal": "({0} == {1} ? 1.0f : 0.0f)",
-    "select": "({0} != 0.0f ? {1} : {2})",
-    "cast": "{0}",
+  "add": "{0} + {1}",
+  "sub": "{0} - {1}",
+  "mul": "{0} * {1}",
+  "div": "{0} / {1}",
+  "neg": "-{0}",
+  "recip": "ptx::rcp({0})",
+  "square": "square({0})",
+  "sqrt": "sqrtf({0})",
+  "rsqrt": "ptx::rsqrt({0})",
+  "sigmoid": "sigmoid({0})",
+  "relu": "ptx::max_nan({0}, 0.0f)",
+  "exp": "expf({0})",
+  "log": "logf({0})",
+  "erf": "erff({0})",
+  "tanh": "tanhf({0})",
+  "abs": "fabsf({0})",
+  "sin": "sine({0})",
+  "cos": "cosine({0})",
+  "max": "ptx::max_nan({0}, {1})",
+  "min": "ptx::min_nan({0}, {1})",
+  "less": "({0} < {1} ? 1.0f : 0.0f)",
+  "less_equal": "({0} <= {1} ? 1.0f : 0.0f)",
+  "equal": "({0} == {1} ? 1.0f : 0.0f)",
+  "select": "({0} != 0.0f ? {1} : {2})",
+  "cast": "{0}",
 }
 
 #: Functions that send zeros to zero (of all arguments).
 KEEPS_ZERO = frozenset(
-    ("add", "sub", "mul", "neg", "square", "sqrt", "relu", "erf", "tanh", "abs", "sin", "max",
-     "min", "less", "select", "cast")
+  ("add", "sub", "mul", "neg", "square", "sqrt", "relu", "erf", "tanh", "abs", "sin", "max",
+   "min", "less", "select", "cast")
 )  # fmt: skip
 
 #: The largest integer exponent that becomes multiplications.
@@ -51,103 +51,99 @@ _LARGEST_POWER = 32
 
 
 def is_elementwise(op: str) -> bool:
-    return op in _EXPRESSIONS or op == "powr"
+  return op in _EXPRESSIONS or op == "powr"
 
 
 def literal(value: Fraction | str | int) -> str:
-    """A constant as an fp32 literal, rounded once.
+  """A constant as an fp32 literal, rounded once.
 
-    Raises:
-        RejectionError: EMIT_UNSUPPORTED, beyond fp32 or unknown.
-    """
-    if isinstance(value, str):
-        if value not in IRRATIONAL:
-            raise RejectionError("EMIT_UNSUPPORTED", f"no number for the constant {value!r}")
-        rounded = np.float32(IRRATIONAL[value])
-    else:
-        with np.errstate(over="ignore"):
-            rounded = np.float32(_as_float(value))
-    if not np.isfinite(rounded):
-        raise RejectionError("EMIT_UNSUPPORTED", f"the constant {value} is beyond fp32")
-    text = np.format_float_scientific(rounded, unique=True, trim="0")
-    if 1e-4 <= abs(rounded) < 1e7 or rounded == 0:
-        text = np.format_float_positional(rounded, unique=True, trim="0")
-    return f"({text}f)" if text.startswith("-") else f"{text}f"
+  Raises:
+      RejectionError: EMIT_UNSUPPORTED, beyond fp32 or unknown.
+  """
+  if isinstance(value, str):
+    if value not in IRRATIONAL:
+      raise RejectionError("EMIT_UNSUPPORTED", f"no number for the constant {value!r}")
+    rounded = np.float32(IRRATIONAL[value])
+  else:
+    with np.errstate(over="ignore"):
+      rounded = np.float32(_as_float(value))
+  if not np.isfinite(rounded):
+    raise RejectionError("EMIT_UNSUPPORTED", f"the constant {value} is beyond fp32")
+  text = np.format_float_scientific(rounded, unique=True, trim="0")
+  if 1e-4 <= abs(rounded) < 1e7 or rounded == 0:
+    text = np.format_float_positional(rounded, unique=True, trim="0")
+  return f"({text}f)" if text.startswith("-") else f"{text}f"
 
 
 def _as_float(value: Fraction | int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return float("inf")
+  try:
+    return float(value)
+  except OverflowError:
+    return float("inf")
 
 
 def expression(op: str, args: list[str], value: Fraction | str | None = None) -> str:
-    """``op`` applied to operands that are names, array elements or literals.
+  """``op`` applied to operands that are names, array elements or literals.
 
-    Raises:
-        RejectionError: EMIT_UNSUPPORTED, no rule for ``op``.
-    """
-    if op == "powr":
-        return _power(args[0], value)
-    if op not in _EXPRESSIONS:
-        raise RejectionError("EMIT_UNSUPPORTED", f"no expression for the operation {op!r}")
-    return _EXPRESSIONS[op].format(*args)
+  Raises:
+      RejectionError: EMIT_UNSUPPORTED, no rule for ``op``.
+  """
+  if op == "powr":
+    return _power(args[0], value)
+  if op not in _EXPRESSIONS:
+    raise RejectionError("EMIT_UNSUPPORTED", f"no expression for the operation {op!r}")
+  return _EXPRESSIONS[op].format(*args)
 
 
 def _power(x: str, exponent: Fraction | str | None) -> str:
-    if not isinstance(exponent, Fraction):
-        raise RejectionError("EMIT_UNSUPPORTED", f"{exponent!r} is not a rational exponent")
-    if exponent == Fraction(1, 2):
-        return f"sqrtf({x})"
-    if exponent == Fraction(-1, 2):
-        return f"ptx::rsqrt({x})"
-    if exponent == 0:
-        return "1.0f"
-    if exponent.denominator == 1 and abs(exponent) <= _LARGEST_POWER:
-        product = _product(x, abs(int(exponent)))
-        return product if exponent > 0 else f"ptx::rcp({product})"
-    return f"powf({x}, {literal(exponent)})"
+  if not isinstance(exponent, Fraction):
+    raise RejectionError("EMIT_UNSUPPORTED", f"{exponent!r} is not a rational exponent")
+  if exponent == Fraction(1, 2):
+    return f"sqrtf({x})"
+  if exponent == Fraction(-1, 2):
+    return f"ptx::rsqrt({x})"
+  if exponent == 0:
+    return "1.0f"
+  if exponent.denominator == 1 and abs(exponent) <= _LARGEST_POWER:
+    product = _product(x, abs(int(exponent)))
+    return product if exponent > 0 else f"ptx::rcp({product})"
+  return f"powf({x}, {literal(exponent)})"
 
 
 def _product(x: str, exponent: int) -> str:
-    """x^5 -> square(square(x)) * x."""
-    if exponent == 1:
-        return x
-    half = f"square({_product(x, exponent // 2)})"
-    return half if exponent % 2 == 0 else f"{half} * {x}"
+  """x^5 -> square(square(x)) * x."""
+  if exponent == 1:
+    return x
+  half = f"square({_product(x, exponent // 2)})"
+  return half if exponent % 2 == 0 else f"{half} * {x}"
 
 
 def constant(op: BlockOp, extents: Mapping[str, int]) -> Fraction | str | None:
-    """The number that a ``const`` or ``extent`` op is; None for other ops."""
-    if op.op == "const":
-        return op.value
-    if op.op == "extent":
-        return Fraction(math.prod(extents[a] for a in op.reduced))
-    return None
+  """The number that a ``const`` or ``extent`` op is; None for other ops."""
+  if op.op == "const":
+    return op.value
+  if op.op == "extent":
+    return Fraction(math.prod(extents[a] for a in op.reduced))
+  return None
 
 
 def evaluate(
-    ops: Sequence[BlockOp],
-    op: BlockOp,
-    operands: list[str],
-    extents: Mapping[str, int],
-    *,
-    narrow: bool = True,
+  ops: Sequence[BlockOp],
+  op: BlockOp,
+  operands: list[str],
+  extents: Mapping[str, int],
+  *,
+  narrow: bool = True,
 ) -> str:
-    """The value of an elementwise op, const or extent, rounded to its type (unless not ``narrow``).
+  """The value of an elementwise op, const or extent, rounded to its type (unless not ``narrow``).
 
-    A division by a constant is a multiplication by its reciprocal, rounded once: within 1 ulp.
-    """
-    number = constant(op, extents)
-    if number is not None:
-        text = literal(number)
-    elif (
-        op.op == "div"
-        and isinstance(divisor := constant(ops[op.args[1]], extents), Fraction)
-        and divisor
-    ):
-        text = f"{operands[0]} * {literal(1 / divisor)}"
-    else:
-        text = expression(op.op, operands, op.value)
-    return rounded(text, op.dtype) if narrow else text
+  A division by a constant is a multiplication by its reciprocal, rounded once: within 1 ulp.
+  """
+  number = constant(op, extents)
+  if number is not None:
+    text = literal(number)
+  elif op.op == "div" and isinstance(divisor := constant(ops[op.args[1]], extents), Fraction) and divisor:
+    text = f"{operands[0]} * {literal(1 / divisor)}"
+  else:
+    text = expression(op.op, operands, op.value)
+  return rounded(text, op.dtype) if narrow else text

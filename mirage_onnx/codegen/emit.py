@@ -9,7 +9,7 @@ from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.codegen.streaming import emit_streaming
 from mirage_onnx.codegen.tiled import emit_tiled
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Phase, UGraph
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
 from mirage_onnx.target import Target
 from mirage_onnx.verify.wellformed import check_ugraph
 
@@ -18,74 +18,69 @@ _OTHER_FORM = ("LAYOUT", "EMIT_UNSUPPORTED")
 
 
 def emit_kernel(
-    graph: UGraph,
-    kernel: Kernel,
-    params: KernelParams,
-    extents: Mapping[str, int],
-    target: Target,
-    runtime: frozenset[str] = frozenset(),
+  graph: UGraph,
+  kernel: Kernel,
+  params: KernelParams,
+  extents: Mapping[str, int],
+  target: Target,
+  runtime: frozenset[str] = frozenset(),
 ) -> KernelSource:
-    """The CUDA text and launch of one kernel with the given numbers.
+  """The CUDA text and launch of one kernel with the given numbers.
 
-    It is right for every size of the ``runtime`` axes, whatever their ``extents`` are.
+  It is right for every size of the ``runtime`` axes, whatever their ``extents`` are.
 
-    A contraction in the loop makes a streaming kernel, no loop and no contraction a row kernel,
-    where these two special forms hold the values; everything else is a tiled kernel.
+  A contraction in the loop makes a streaming kernel, no loop and no contraction a row kernel,
+  where these two special forms hold the values; everything else is a tiled kernel.
 
-    Raises:
-        RejectionError: EMIT_UNSUPPORTED (no rule for an operation at its place), LAYOUT (no
-            thread layout holds the values with these numbers), SMEM, DYNAMIC_DIM (the kernel needs
-            the size of a runtime axis), or EMIT_RULE (the text breaks a rule of
-            ``codegen/rules.py``: a bug here, but never in a model).
-    """
-    if axes := runtime & {a for t in _tensors(graph, kernel) for a in t.axes}:
-        _check_runtime(graph, kernel, axes)
-        extents = Sizes(extents, axes)
-    source = _emit(graph, kernel, params, extents, target)
-    if broken := broken_rules(source.text):
-        raise RejectionError("EMIT_RULE", f"{kernel.name}, {broken[0]}")
-    return source
-
-
-def _tensors(graph: UGraph, kernel: Kernel) -> list[KTensor]:
-    used = {o.tensor for o in kernel.loads} | {s.tensor for s in kernel.saves}
-    return [t for t in graph.tensors if t.name in used]
+  Raises:
+      RejectionError: EMIT_UNSUPPORTED (no rule for an operation at its place), LAYOUT (no
+          thread layout holds the values with these numbers), SMEM, DYNAMIC_DIM (the kernel needs
+          the size of a runtime axis), or EMIT_RULE (the text breaks a rule of
+          ``codegen/rules.py``: a bug here, but never in a model).
+  """
+  if axes := runtime & {a for t in graph.tensors_of(kernel) for a in t.axes}:
+    _check_runtime(graph, kernel, axes)
+    extents = Sizes(extents, axes)
+  source = _emit(graph, kernel, params, extents, target)
+  if broken := broken_rules(source.text):
+    raise RejectionError("EMIT_RULE", f"{kernel.name}, {broken[0]}")
+  return source
 
 
 def _check_runtime(graph: UGraph, kernel: Kernel, runtime: frozenset[str]) -> None:
-    """Runtime axes are axes of the grid and of all that is saved.
+  """Runtime axes are axes of the grid and of all that is saved.
 
-    Else a launch without blocks would leave a result unwritten that is not empty.
-    """
-    for axes in (kernel.grid, *(graph.tensor(s.tensor).axes for s in kernel.saves)):
-        if left := sorted(runtime.difference(axes)):
-            why = f"{left[0]}, whose size is known only at run time, is not in the grid"
-            what = why if axes == kernel.grid else f"a result does not vary over {left[0]}"
-            raise RejectionError("DYNAMIC_DIM", f"{kernel.name}: {what}")
+  Else a launch without blocks would leave a result unwritten that is not empty.
+  """
+  for axes in (kernel.grid, *(graph.tensor(s.tensor).axes for s in kernel.saves)):
+    if left := sorted(runtime.difference(axes)):
+      why = f"{left[0]}, whose size is known only at run time, is not in the grid"
+      what = why if axes == kernel.grid else f"a result does not vary over {left[0]}"
+      raise RejectionError("DYNAMIC_DIM", f"{kernel.name}: {what}")
 
 
 def _emit(
-    graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
+  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> KernelSource:
-    special = special_emitter(kernel)
-    if special is not None:
-        try:
-            return special(graph, kernel, params, extents, target)
-        except RejectionError as error:
-            # What is wrong with an ill-formed graph, the special form says best.
-            other = error.rejection.code in _OTHER_FORM and not isinstance(extents, Sizes)
-            if not other or check_ugraph(graph) is not None:
-                raise
-    if isinstance(extents, Sizes):
-        why = f"{kernel.name} is neither a streaming kernel nor a row kernel"
-        raise RejectionError("DYNAMIC_DIM", f"{why}, and has sizes known only at run time")
-    return emit_tiled(graph, kernel, params, extents, target)
+  special = special_emitter(kernel)
+  if special is not None:
+    try:
+      return special(graph, kernel, params, extents, target)
+    except RejectionError as error:
+      # What is wrong with an ill-formed graph, the special form says best.
+      other = error.rejection.code in _OTHER_FORM and not isinstance(extents, Sizes)
+      if not other or check_ugraph(graph) is not None:
+        raise
+  if isinstance(extents, Sizes):
+    why = f"{kernel.name} is neither a streaming kernel nor a row kernel"
+    raise RejectionError("DYNAMIC_DIM", f"{why}, and has sizes known only at run time")
+  return emit_tiled(graph, kernel, params, extents, target)
 
 
 def special_emitter(kernel: Kernel) -> Callable[..., KernelSource] | None:
-    """The form that such a kernel has if its layouts and numbers are those of the form."""
-    if any(op.op == "matmul" and op.phase is Phase.LOOP for op in kernel.ops):
-        return emit_streaming
-    if kernel.loop is None and not any(op.op == "matmul" for op in kernel.ops):
-        return emit_row
-    return None
+  """The form that such a kernel has if its layouts and numbers are those of the form."""
+  if any(op.op == "matmul" and op.phase is Phase.LOOP for op in kernel.ops):
+    return emit_streaming
+  if kernel.loop is None and not any(op.op == "matmul" for op in kernel.ops):
+    return emit_row
+  return None

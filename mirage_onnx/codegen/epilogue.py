@@ -30,251 +30,249 @@ _PIECE = 4
 
 
 class Epilogue:
-    """Writes everything after the loop; ``early`` what it can load before it.
+  """Writes everything after the loop; ``early`` what it can load before it.
 
-    ``floats``: the fp32 values of shared memory handed out so far.
+  ``floats``: the fp32 values of shared memory handed out so far.
+  """
+
+  def __init__(
+    self, graph: UGraph, plan: StreamPlan, accumulators: Sequence[Accumulator], writer: Writer
+  ) -> None:
+    self.graph, self.plan, self.accumulators, self.writer = graph, plan, accumulators, writer
+    self.kernel, self.ops = plan.kernel, plan.kernel.ops
+    self.cluster, self.warps = plan.grid.cluster, plan.params.warps
+    self.floats = 0
+    self.staged = self._staged()
+    self.spaces = self._spaces()
+    self.homes: dict[int, str] = {}
+    self.hoisted: dict[int, dict[int, str]] = {}
+    self.scalar = Scalar(graph, plan, writer, self._accumulator, self._staged_element)
+    small = all(s.per_thread <= _MOST_UNROLLED for s, _ in self.spaces)
+    #: Step 2 adds up the parts of the warps.
+    self.reduced = self.cluster > 1 or bool(self.staged) or not small
+
+  def _reserve(self, name: str, floats: int, comment: str = "") -> str:
+    """Declares ``name``, a pointer to floats of shared memory of its own."""
+    note = f"  // {comment}" if comment else ""
+    self.writer.line(f"float* {name} = {total('smem', str(self.floats))};{note}")
+    self.floats += -(-floats // _PIECE) * _PIECE
+    return name
+
+  # ---- what goes where
+
+  def _staged(self) -> list[int]:
+    """POST values kept in shared memory for other threads, in order."""
+    staged: set[int] = set()
+    for index in post_sources(self.ops, [s.arg for s in self.kernel.saves]):
+      op = self.ops[index]
+      if op.op == "matmul":
+        staged |= {a for a in op.args if self.ops[a].op != "load"}
+      elif op.op in ("sum", "rmax"):
+        staged.add(index)
+    return sorted(staged)
+
+  def _tile(self, axis: str) -> AxisTile:
+    return self.plan.grid.tile(axis, self.plan.extents)
+
+  def _spaces(self) -> list[tuple[Space, list[Save]]]:
+    """Saves grouped by the axes that they walk."""
+    groups: dict[frozenset[str], tuple[Space, list[Save]]] = {}
+    for save in self.kernel.saves:
+      tiles = [self._tile(a) for a in self.graph.tensor(save.tensor).axes]
+      space = Space.of(tiles, self.plan.threads, self.cluster)
+      key = frozenset(a.axis for a in space.axes)
+      groups.setdefault(key, (space, []))[1].append(save)
+    return list(groups.values())
+
+  def _span(self, index: int) -> Space:
+    """The tile of a staged value, as it lies in shared memory."""
+    return Space.of([self._tile(a) for a in self.ops[index].axes], self.plan.threads)
+
+  def _everywhere(self) -> list[Accumulator]:
+    """Accumulators of which every block needs the cluster's total, not its share of it."""
+    if self.cluster == 1:
+      return []
+    tiles = post_sources(self.ops, self.staged)
+    return [a for a in self.accumulators if a.form is not Form.MMA or a.index in tiles]
+
+  # ---- access
+
+  def _row(self, acc: Accumulator) -> AxisTile | None:
+    """The row axis, if the accumulator has it."""
+    row = self.plan.row
+    has = row is not None and acc.row_tiles > 0 and row.axis in self.ops[acc.index].axes
+    return row if has else None
+
+  def _accumulator(self, acc: Accumulator, at: Place) -> str:
+    """The finished value of an accumulator at a place of the tile."""
+    row = self._row(acc)
+    i = at.get(row.axis, "0") if row else "0"
+    column = at.get(acc.column, "0") if acc.column else "0"
+    place = total(times(i, acc.pitch) if acc.form is Form.MMA else i, column)
+    name = self.homes[acc.index]
+    if not self.reduced:
+      kind = f"{acc.rule}, {self.warps}, {acc.floats}"
+      return f"parts_reduce<{kind}>({total(name, place)})"
+    if self.cluster == 1 or acc in self._everywhere():
+      return f"{name}[{place}]"
+    return f"cluster_reduce<{acc.rule}, {self.cluster}>({total(name, place)})"
+
+  def _staged_element(self, index: int, at: Place) -> str | None:
+    """A staged value at a place of the tile; None if it is not there (yet)."""
+    if index not in self.staged or index not in self.homes:
+      return None
+    return f"{self.homes[index]}[{self._span(index).offset(at)}]"
+
+  # ---- before the loop
+
+  def early(self, *, ahead: bool) -> None:
+    """Operands of the output elements, so that their latency passes during the loop.
+
+    They stay as they lie in memory: a conversion here would wait for them. ``ahead``: the kernels
+    before may still write what is made in the graph.
     """
+    made = self.graph.saved if ahead else frozenset()
+    for number, (space, saves) in enumerate(self.spaces):
+      found = self.scalar.inline_loads([s.arg for s in saves], self.staged)
+      loads = [i for i in found if self.ops[i].tensor not in made]
+      if space.per_thread > _MOST_UNROLLED or not loads:
+        continue
+      names = {i: f"e{i}_{number}" for i in loads}
+      for index, name in names.items():
+        view = self.scalar.view(index)
+        dims = f"[{space.per_thread}]"
+        self.writer.line(f"{view.storage} {name}{dims};  // {view.tensor.name}")
+      with self.writer.loop("q", space.per_thread) as q, space.element(self.writer, q) as at:
+        for index, name in names.items():
+          view = self.scalar.view(index)
+          bits = view.load_bits(self.scalar.index(view.tensor.axes, at))
+          self.writer.line(f"{name}[{q}] = {bits};", index)
+      self.hoisted[number] = names
 
-    def __init__(
-        self, graph: UGraph, plan: StreamPlan, accumulators: Sequence[Accumulator], writer: Writer
-    ) -> None:
-        self.graph, self.plan, self.accumulators, self.writer = graph, plan, accumulators, writer
-        self.kernel, self.ops = plan.kernel, plan.kernel.ops
-        self.cluster, self.warps = plan.grid.cluster, plan.params.warps
-        self.floats = 0
-        self.staged = self._staged()
-        self.spaces = self._spaces()
-        self.homes: dict[int, str] = {}
-        self.hoisted: dict[int, dict[int, str]] = {}
-        self.scalar = Scalar(graph, plan, writer, self._accumulator, self._staged_element)
-        small = all(s.per_thread <= _MOST_UNROLLED for s, _ in self.spaces)
-        #: Step 2 adds up the parts of the warps.
-        self.reduced = self.cluster > 1 or bool(self.staged) or not small
+  # ---- steps 1 and 2
 
-    def _reserve(self, name: str, floats: int, comment: str = "") -> str:
-        """Declares ``name``, a pointer to floats of shared memory of its own."""
-        note = f"  // {comment}" if comment else ""
-        self.writer.line(f"float* {name} = {total('smem', str(self.floats))};{note}")
-        self.floats += -(-floats // _PIECE) * _PIECE
-        return name
+  def _publish(self) -> None:
+    """Accumulators of each warp to shared memory."""
+    writer = self.writer
+    writer.comment("Each warp's part of the accumulators, to shared memory.")
+    writer.line("float* smem = ptx::smem<float>();")
+    for acc in self.accumulators:
+      size = self.warps * acc.floats
+      shape = f"[{self.warps}][{acc.floats}]"
+      self.homes[acc.index] = self._reserve(f"part{acc.index}", size, shape)
+    for acc in self.accumulators:
+      warp = f"ptx::warp() * {acc.floats}" if self.warps > 1 else "0"
+      mine = total(self.homes[acc.index], warp)
+      with writer.loops(acc.tiles) as indices:
+        value = f"acc{acc.index}{subscript(indices)}"
+        match acc.form:
+          case Form.MMA:
+            to = total(mine, times(indices[0], ROWS * acc.pitch), times(indices[1], COLUMNS))
+            writer.line(f"store_accumulator<{acc.pitch}>({to}, {value});", acc.index)
+          case Form.ROW:
+            to = total(mine, times(indices[0], ROWS), "g")
+            writer.line(f"if (t == 0) *({to}) = {value};", acc.index)
+          case Form.COLUMN:
+            to = total(mine, times(indices[0], COLUMNS), times(indices[1], 8), "g")
+            writer.line(f"if (t == 0) *({to}) = {value};", acc.index)
+          case Form.UNIFORM:
+            writer.line(f"if (ptx::lane() == 0) *({mine}) = {value};", acc.index)
+    writer.line("ptx::sync_block();")
 
-    # ---- what goes where
+  @contextmanager
+  def _places(self, acc: Accumulator) -> Iterator[str]:
+    """A loop over the places of an accumulator's tile, shared out over the threads."""
+    row = self._row(acc)
+    rows = row.tile if row else 1
+    columns = self.plan.columns[acc.column].tile if acc.column else 1
+    count = rows * columns
+    head = f"for (int e = ptx::thread(); e < {count}; e += {self.plan.threads})"
+    with self.writer.block(head):
+      padded = acc.form is Form.MMA and rows > 1
+      yield f"e / {columns} * {acc.pitch} + e % {columns}" if padded else "e"
 
-    def _staged(self) -> list[int]:
-        """POST values kept in shared memory for other threads, in order."""
-        staged: set[int] = set()
-        for index in post_sources(self.ops, [s.arg for s in self.kernel.saves]):
-            op = self.ops[index]
-            if op.op == "matmul":
-                staged |= {a for a in op.args if self.ops[a].op != "load"}
-            elif op.op in ("sum", "rmax"):
-                staged.add(index)
-        return sorted(staged)
-
-    def _tile(self, axis: str) -> AxisTile:
-        return self.plan.grid.tile(axis, self.plan.extents)
-
-    def _spaces(self) -> list[tuple[Space, list[Save]]]:
-        """Saves grouped by the axes that they walk."""
-        groups: dict[frozenset[str], tuple[Space, list[Save]]] = {}
-        for save in self.kernel.saves:
-            tiles = [self._tile(a) for a in self.graph.tensor(save.tensor).axes]
-            space = Space.of(tiles, self.plan.threads, self.cluster)
-            key = frozenset(a.axis for a in space.axes)
-            groups.setdefault(key, (space, []))[1].append(save)
-        return list(groups.values())
-
-    def _span(self, index: int) -> Space:
-        """The tile of a staged value, as it lies in shared memory."""
-        return Space.of([self._tile(a) for a in self.ops[index].axes], self.plan.threads)
-
-    def _everywhere(self) -> list[Accumulator]:
-        """Accumulators of which every block needs the cluster's total, not its share of it."""
-        if self.cluster == 1:
-            return []
-        tiles = post_sources(self.ops, self.staged)
-        return [a for a in self.accumulators if a.form is not Form.MMA or a.index in tiles]
-
-    # ---- access
-
-    def _row(self, acc: Accumulator) -> AxisTile | None:
-        """The row axis, if the accumulator has it."""
-        row = self.plan.row
-        has = row is not None and acc.row_tiles > 0 and row.axis in self.ops[acc.index].axes
-        return row if has else None
-
-    def _accumulator(self, acc: Accumulator, at: Place) -> str:
-        """The finished value of an accumulator at a place of the tile."""
-        row = self._row(acc)
-        i = at.get(row.axis, "0") if row else "0"
-        column = at.get(acc.column, "0") if acc.column else "0"
-        place = total(times(i, acc.pitch) if acc.form is Form.MMA else i, column)
+  def _add_up(self) -> None:
+    """Sums over the warps, and over the cluster where they are wanted everywhere."""
+    writer = self.writer
+    if self.warps > 1:
+      writer.comment("Over the warps, in place.")
+      for acc in self.accumulators:
         name = self.homes[acc.index]
-        if not self.reduced:
-            kind = f"{acc.rule}, {self.warps}, {acc.floats}"
-            return f"parts_reduce<{kind}>({total(name, place)})"
-        if self.cluster == 1 or acc in self._everywhere():
-            return f"{name}[{place}]"
-        return f"cluster_reduce<{acc.rule}, {self.cluster}>({total(name, place)})"
-
-    def _staged_element(self, index: int, at: Place) -> str | None:
-        """A staged value at a place of the tile; None if it is not there (yet)."""
-        if index not in self.staged or index not in self.homes:
-            return None
-        return f"{self.homes[index]}[{self._span(index).offset(at)}]"
-
-    # ---- before the loop
-
-    def early(self) -> None:
-        """Operands of the output elements, so that their latency passes during the loop.
-
-        They stay as they lie in memory: a conversion here would wait for them.
-        """
-        for number, (space, saves) in enumerate(self.spaces):
-            loads = self.scalar.inline_loads([s.arg for s in saves], self.staged)
-            if space.per_thread > _MOST_UNROLLED or not loads:
-                continue
-            names = {i: f"e{i}_{number}" for i in loads}
-            for index, name in names.items():
-                view = self.scalar.view(index)
-                dims = f"[{space.per_thread}]"
-                self.writer.line(f"{view.storage} {name}{dims};  // {view.tensor.name}")
-            with self.writer.loop("q", space.per_thread) as q, space.element(self.writer, q) as at:
-                for index, name in names.items():
-                    view = self.scalar.view(index)
-                    bits = view.load_bits(self.scalar.index(view.tensor.axes, at))
-                    self.writer.line(f"{name}[{q}] = {bits};", index)
-            self.hoisted[number] = names
-
-    # ---- steps 1 and 2
-
-    def _publish(self) -> None:
-        """Accumulators of each warp to shared memory."""
-        writer = self.writer
-        writer.comment("Each warp's part of the accumulators, to shared memory.")
-        writer.line("float* smem = ptx::smem<float>();")
-        for acc in self.accumulators:
-            size = self.warps * acc.floats
-            shape = f"[{self.warps}][{acc.floats}]"
-            self.homes[acc.index] = self._reserve(f"part{acc.index}", size, shape)
-        for acc in self.accumulators:
-            warp = f"ptx::warp() * {acc.floats}" if self.warps > 1 else "0"
-            mine = total(self.homes[acc.index], warp)
-            with writer.loops(acc.tiles) as indices:
-                value = f"acc{acc.index}{subscript(indices)}"
-                match acc.form:
-                    case Form.MMA:
-                        to = total(
-                            mine, times(indices[0], ROWS * acc.pitch), times(indices[1], COLUMNS)
-                        )
-                        writer.line(f"store_accumulator<{acc.pitch}>({to}, {value});", acc.index)
-                    case Form.ROW:
-                        to = total(mine, times(indices[0], ROWS), "g")
-                        writer.line(f"if (t == 0) *({to}) = {value};", acc.index)
-                    case Form.COLUMN:
-                        to = total(mine, times(indices[0], COLUMNS), times(indices[1], 8), "g")
-                        writer.line(f"if (t == 0) *({to}) = {value};", acc.index)
-                    case Form.UNIFORM:
-                        writer.line(f"if (ptx::lane() == 0) *({mine}) = {value};", acc.index)
+        call = f"parts_reduce<{acc.rule}, {self.warps}, {acc.floats}>"
+        with self._places(acc) as e:
+          writer.line(f"{name}[{e}] = {call}({name} + {e});", acc.index)
+    if self.cluster == 1:
+      if self.warps > 1:
         writer.line("ptx::sync_block();")
+      return
+    writer.line("ptx::cluster_sync();")
+    if self._everywhere():
+      writer.comment("Over the cluster, what every block needs.")
+      for acc in self._everywhere():
+        part = self.homes[acc.index]
+        name = self._reserve(f"all{acc.index}", acc.floats)
+        with self._places(acc) as e:
+          call = f"cluster_reduce<{acc.rule}, {self.cluster}>"
+          writer.line(f"{name}[{e}] = {call}({part} + {e});", acc.index)
+        self.homes[acc.index] = name
+      writer.line("ptx::sync_block();")
 
-    @contextmanager
-    def _places(self, acc: Accumulator) -> Iterator[str]:
-        """A loop over the places of an accumulator's tile, shared out over the threads."""
-        row = self._row(acc)
-        rows = row.tile if row else 1
-        columns = self.plan.columns[acc.column].tile if acc.column else 1
-        count = rows * columns
-        head = f"for (int e = ptx::thread(); e < {count}; e += {self.plan.threads})"
-        with self.writer.block(head):
-            padded = acc.form is Form.MMA and rows > 1
-            yield f"e / {columns} * {acc.pitch} + e % {columns}" if padded else "e"
+  # ---- steps 3 and 4
 
-    def _add_up(self) -> None:
-        """Sums over the warps, and over the cluster where they are wanted everywhere."""
-        writer = self.writer
-        if self.warps > 1:
-            writer.comment("Over the warps, in place.")
-            for acc in self.accumulators:
-                name = self.homes[acc.index]
-                call = f"parts_reduce<{acc.rule}, {self.warps}, {acc.floats}>"
-                with self._places(acc) as e:
-                    writer.line(f"{name}[{e}] = {call}({name} + {e});", acc.index)
-        if self.cluster == 1:
-            if self.warps > 1:
-                writer.line("ptx::sync_block();")
-            return
-        writer.line("ptx::cluster_sync();")
-        if self._everywhere():
-            writer.comment("Over the cluster, what every block needs.")
-            for acc in self._everywhere():
-                part = self.homes[acc.index]
-                name = self._reserve(f"all{acc.index}", acc.floats)
-                with self._places(acc) as e:
-                    call = f"cluster_reduce<{acc.rule}, {self.cluster}>"
-                    writer.line(f"{name}[{e}] = {call}({part} + {e});", acc.index)
-                self.homes[acc.index] = name
-            writer.line("ptx::sync_block();")
+  def _stage(self, index: int) -> None:
+    op, writer, span = self.ops[index], self.writer, self._span(index)
+    writer.comment(f"%{index} ({op.op}), for all threads.")
+    name = self._reserve(f"tile{index}", span.elements)
+    if op.op in ("sum", "rmax"):
+      with span.walk(writer, "ptx::warp()", self.warps) as at:
+        value = self._warp_reduction(index, at)
+        writer.line(f"if (ptx::lane() == 0) {name}[{span.offset(at)}] = {value};", index)
+    else:
+      with span.walk(writer, "ptx::thread()", self.plan.threads) as at:
+        value = self.scalar.value(index, at, {})
+        writer.line(f"{name}[{span.offset(at)}] = {value};", index)
+    self.homes[index] = name
+    writer.line("ptx::sync_block();")
 
-    # ---- steps 3 and 4
+  def _warp_reduction(self, index: int, at: Place) -> str:
+    """Lanes stride over the reduced axis; the result is in every lane."""
+    op, writer = self.ops[index], self.writer
+    if len(op.reduced) != 1 or op.dtype is not DType.F32:
+      raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} over {op.reduced} to {op.dtype}")
+    tile = self._tile(op.reduced[0])
+    if tile.split or tile.axis == self.plan.depth:
+      raise RejectionError("LAYOUT", f"{op.op} over {tile.axis}, which is not in the block")
+    rule, name = ("Sum" if op.op == "sum" else "Max"), axis_variable(tile.axis)
+    writer.line(f"float p{index} = {rule}::neutral();")
+    with writer.block(f"for (int {name} = ptx::lane(); {name} < {tile.extent}; {name} += 32)"):
+      value = self.scalar.value(op.args[0], {**at, tile.axis: name}, {})
+      writer.line(f"p{index} = {rule}::combine(p{index}, {value});", index)
+    writer.line(f"const float v{index} = warp_reduce<{rule}>(p{index});", index)
+    return f"v{index}"
 
-    def _stage(self, index: int) -> None:
-        op, writer, span = self.ops[index], self.writer, self._span(index)
-        writer.comment(f"%{index} ({op.op}), for all threads.")
-        name = self._reserve(f"tile{index}", span.elements)
-        if op.op in ("sum", "rmax"):
-            with span.walk(writer, "ptx::warp()", self.warps) as at:
-                value = self._warp_reduction(index, at)
-                writer.line(f"if (ptx::lane() == 0) {name}[{span.offset(at)}] = {value};", index)
-        else:
-            with span.walk(writer, "ptx::thread()", self.plan.threads) as at:
-                value = self.scalar.value(index, at, {})
-                writer.line(f"{name}[{span.offset(at)}] = {value};", index)
-        self.homes[index] = name
-        writer.line("ptx::sync_block();")
+  def _store(self, number: int) -> None:
+    space, saves = self.spaces[number]
+    writer, count = self.writer, space.per_thread
+    writer.comment("Output elements: " + ", ".join(s.tensor for s in saves) + ".")
+    unrolled = count <= _MOST_UNROLLED
+    repeat = writer.loop("q", count) if unrolled else writer.counted("q", count)
+    with repeat as q, space.element(writer, q) as at:
+      names = {i: self.scalar.view(i).widened(f"{n}[{q}]") for i, n in self.hoisted.get(number, {}).items()}
+      for save in saves:
+        view = TensorView.of(self.graph.tensor(save.tensor), self.plan.extents)
+        value = self.scalar.value(save.arg, at, names)
+        line = view.store(self.scalar.index(view.tensor.axes, at), value)
+        once = self.plan.grid.replicas(view.tensor.axes)
+        writer.line(f"if ({once}) {line}" if once else line, save.arg)
 
-    def _warp_reduction(self, index: int, at: Place) -> str:
-        """Lanes stride over the reduced axis; the result is in every lane."""
-        op, writer = self.ops[index], self.writer
-        if len(op.reduced) != 1 or op.dtype is not DType.F32:
-            raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} over {op.reduced} to {op.dtype}")
-        tile = self._tile(op.reduced[0])
-        if tile.split or tile.axis == self.plan.depth:
-            raise RejectionError("LAYOUT", f"{op.op} over {tile.axis}, which is not in the block")
-        rule, name = ("Sum" if op.op == "sum" else "Max"), axis_variable(tile.axis)
-        writer.line(f"float p{index} = {rule}::neutral();")
-        with writer.block(f"for (int {name} = ptx::lane(); {name} < {tile.extent}; {name} += 32)"):
-            value = self.scalar.value(op.args[0], {**at, tile.axis: name}, {})
-            writer.line(f"p{index} = {rule}::combine(p{index}, {value});", index)
-        writer.line(f"const float v{index} = warp_reduce<{rule}>(p{index});", index)
-        return f"v{index}"
-
-    def _store(self, number: int) -> None:
-        space, saves = self.spaces[number]
-        writer, count = self.writer, space.per_thread
-        writer.comment("Output elements: " + ", ".join(s.tensor for s in saves) + ".")
-        unrolled = count <= _MOST_UNROLLED
-        repeat = writer.loop("q", count) if unrolled else writer.counted("q", count)
-        with repeat as q, space.element(writer, q) as at:
-            names = {
-                i: self.scalar.view(i).widened(f"{n}[{q}]")
-                for i, n in self.hoisted.get(number, {}).items()
-            }
-            for save in saves:
-                view = TensorView.of(self.graph.tensor(save.tensor), self.plan.extents)
-                value = self.scalar.value(save.arg, at, names)
-                line = view.store(self.scalar.index(view.tensor.axes, at), value)
-                once = self.plan.grid.replicas(view.tensor.axes)
-                writer.line(f"if ({once}) {line}" if once else line, save.arg)
-
-    def emit(self) -> None:
-        self._publish()
-        if self.reduced:
-            self._add_up()
-        for index in self.staged:
-            self._stage(index)
-        for number in range(len(self.spaces)):
-            self._store(number)
-        if self.cluster > 1:
-            self.writer.comment("Shared memory stays until every block of the cluster has read it.")
-            self.writer.line("ptx::cluster_sync();")
+  def emit(self) -> None:
+    self._publish()
+    if self.reduced:
+      self._add_up()
+    for index in self.staged:
+      self._stage(index)
+    for number in range(len(self.spaces)):
+      self._store(number)
+    if self.cluster > 1:
+      self.writer.comment("Shared memory stays until every block of the cluster has read it.")
+      self.writer.line("ptx::cluster_sync();")

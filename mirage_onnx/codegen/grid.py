@@ -18,166 +18,154 @@ _MOST_WARPS = 32
 
 @dataclass(frozen=True, slots=True)
 class AxisTile:
-    """Elements of an axis that one block has: ``tile`` of ``extent``, the last may be short.
+  """Elements of an axis that one block has: ``tile`` of ``extent``, the last may be short.
 
-    An axis whose size only a launch knows has its parameter as ``extent``.
-    """
+  An axis whose size only a launch knows has its parameter as ``extent``.
+  """
 
-    axis: str
-    extent: Count
-    tile: int
-    dim: int | None
+  axis: str
+  extent: Count
+  tile: int
+  dim: int | None
 
-    @property
-    def is_runtime(self) -> bool:
-        return isinstance(self.extent, str)
+  @property
+  def is_runtime(self) -> bool:
+    return isinstance(self.extent, str)
 
-    @property
-    def blocks(self) -> int:
-        """How many blocks split a static axis; 1 for others, of which a launch multiplies it."""
-        return -(-self.extent // self.tile) if isinstance(self.extent, int) else 1
+  @property
+  def blocks(self) -> int:
+    """How many blocks split a static axis; 1 for others, of which a launch multiplies it."""
+    return -(-self.extent // self.tile) if isinstance(self.extent, int) else 1
 
-    @property
-    def split(self) -> bool:
-        return self.is_runtime or self.blocks > 1
+  @property
+  def split(self) -> bool:
+    return self.is_runtime or self.blocks > 1
 
-    @property
-    def short(self) -> bool:
-        """Whether the last block may have fewer elements."""
-        return self.extent % self.tile != 0 if isinstance(self.extent, int) else self.tile != 1
+  @property
+  def short(self) -> bool:
+    """Whether the last block may have fewer elements."""
+    return self.extent % self.tile != 0 if isinstance(self.extent, int) else self.tile != 1
 
-    @property
-    def last(self) -> str:
-        """The index of the last element, as an expression."""
-        return str(self.extent - 1) if isinstance(self.extent, int) else f"{self.extent} - 1"
+  @property
+  def last(self) -> str:
+    """The index of the last element, as an expression."""
+    return str(self.extent - 1) if isinstance(self.extent, int) else f"{self.extent} - 1"
 
-    @property
-    def first(self) -> str:
-        """The block's first element of the axis, as an expression."""
-        return f"first_{axis_variable(self.axis)}" if self.split else "0"
+  @property
+  def first(self) -> str:
+    """The block's first element of the axis, as an expression."""
+    return f"first_{axis_variable(self.axis)}" if self.split else "0"
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Grid axes in dimension order, and the cluster.
+  """Grid axes in dimension order, and the cluster.
 
-    Axes whose sizes only a launch knows share x, which alone has room for any number of blocks;
-    the others have y and z then, so that no index is divided by more than the blocks of an axis.
+  Axes whose sizes only a launch knows share x, which alone has room for any number of blocks;
+  the others have y and z then, so that no index is divided by more than the blocks of an axis.
+  """
+
+  axes: tuple[AxisTile, ...]
+  cluster: int
+
+  @classmethod
+  def of(cls, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target) -> Grid:
+    """The grid that the numbers make.
+
+    Raises:
+        RejectionError: LAYOUT, numbers that do not make a launch.
     """
+    if len(params.tile) != len(kernel.grid) or len(kernel.grid) > 3:
+      raise RejectionError("LAYOUT", f"{len(params.tile)} tile sizes for a grid of {len(kernel.grid)} axes")
+    if min(params.tile, default=1) < 1 or params.stages < 1 or params.cluster < 1:
+      raise RejectionError("LAYOUT", f"a number is below 1: {params.to_text()}")
+    if not 1 <= params.warps <= _MOST_WARPS:
+      raise RejectionError("LAYOUT", f"a block has 1 to {_MOST_WARPS} warps: {params.warps}")
+    if params.cluster > 1 and not (target.has_clusters and params.cluster <= target.max_cluster):
+      raise RejectionError("LAYOUT", f"{target.name} has no clusters of {params.cluster}")
+    first = any(is_runtime(extents, a) for a in kernel.grid)  # x is theirs
+    static = [a for a in kernel.grid if not is_runtime(extents, a)]
+    axes = []
+    for axis, tile in zip(kernel.grid, params.tile, strict=True):
+      if is_runtime(extents, axis):
+        axes.append(AxisTile(axis, count(extents, axis), tile, 0))
+        continue
+      dim = static.index(axis) + first
+      axes.append(AxisTile(axis, extents[axis], min(tile, extents[axis]), dim))
+    grid = cls(tuple(axes), params.cluster)
+    for blocks, most in zip(grid.launch, _MOST_BLOCKS, strict=True):
+      if blocks > most:
+        raise RejectionError("LAYOUT", f"{blocks} blocks in a dimension of at most {most}")
+    return grid
 
-    axes: tuple[AxisTile, ...]
-    cluster: int
+  @property
+  def launch(self) -> tuple[int, int, int]:
+    """Blocks by dimension; of x, those of the axes ``tiles`` are left out."""
+    counts = [self.cluster, 1, 1]
+    for at in self.axes:
+      counts[at.dim or 0] *= at.blocks
+    return counts[0], counts[1], counts[2]
 
-    @classmethod
-    def of(
-        cls, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
-    ) -> Grid:
-        """The grid that the numbers make.
+  @property
+  def tiles(self) -> tuple[tuple[str, int], ...]:
+    """Axes whose sizes only a launch knows, with their tiles."""
+    return tuple((a.axis, a.tile) for a in self.axes if a.is_runtime)
 
-        Raises:
-            RejectionError: LAYOUT, numbers that do not make a launch.
-        """
-        if len(params.tile) != len(kernel.grid) or len(kernel.grid) > 3:
-            raise RejectionError(
-                "LAYOUT", f"{len(params.tile)} tile sizes for a grid of {len(kernel.grid)} axes"
-            )
-        if min(params.tile, default=1) < 1 or params.stages < 1 or params.cluster < 1:
-            raise RejectionError("LAYOUT", f"a number is below 1: {params.to_text()}")
-        if not 1 <= params.warps <= _MOST_WARPS:
-            raise RejectionError("LAYOUT", f"a block has 1 to {_MOST_WARPS} warps: {params.warps}")
-        if params.cluster > 1 and not (
-            target.has_clusters and params.cluster <= target.max_cluster
-        ):
-            raise RejectionError("LAYOUT", f"{target.name} has no clusters of {params.cluster}")
-        first = any(is_runtime(extents, a) for a in kernel.grid)  # x is theirs
-        static = [a for a in kernel.grid if not is_runtime(extents, a)]
-        axes = []
-        for axis, tile in zip(kernel.grid, params.tile, strict=True):
-            if is_runtime(extents, axis):
-                axes.append(AxisTile(axis, count(extents, axis), tile, 0))
-                continue
-            dim = static.index(axis) + first
-            axes.append(AxisTile(axis, extents[axis], min(tile, extents[axis]), dim))
-        grid = cls(tuple(axes), params.cluster)
-        for blocks, most in zip(grid.launch, _MOST_BLOCKS, strict=True):
-            if blocks > most:
-                raise RejectionError("LAYOUT", f"{blocks} blocks in a dimension of at most {most}")
-        return grid
+  def tile(self, axis: str, extents: Mapping[str, int]) -> AxisTile:
+    """The tile of any axis: one that the grid does not split is whole."""
+    for at in self.axes:
+      if at.axis == axis:
+        return at
+    return AxisTile(axis, extents[axis], extents[axis], None)
 
-    @property
-    def launch(self) -> tuple[int, int, int]:
-        """Blocks by dimension; of x, those of the axes ``tiles`` are left out."""
-        counts = [self.cluster, 1, 1]
-        for at in self.axes:
-            counts[at.dim or 0] *= at.blocks
-        return counts[0], counts[1], counts[2]
+  def block_index(self, dim: int) -> str:
+    index = f"ptx::block_{'xyz'[dim]}()"
+    return f"{index} / {self.cluster}" if dim == 0 and self.cluster > 1 else index
 
-    @property
-    def tiles(self) -> tuple[tuple[str, int], ...]:
-        """Axes whose sizes only a launch knows, with their tiles."""
-        return tuple((a.axis, a.tile) for a in self.axes if a.is_runtime)
+  def declare(self, writer: Writer) -> None:
+    """``const int first_a2 = ptx::block_x() * 16;`` for each axis that is split."""
+    for at in self.axes:
+      if at.split and at.dim is not None:
+        index = self._shared_x(at, writer) or self.block_index(at.dim)
+        scaled = index if at.tile == 1 else f"{index} * {at.tile}"
+        writer.line(f"const int {at.first} = {scaled};")
 
-    def tile(self, axis: str, extents: Mapping[str, int]) -> AxisTile:
-        """The tile of any axis: one that the grid does not split is whole."""
-        for at in self.axes:
-            if at.axis == axis:
-                return at
-        return AxisTile(axis, extents[axis], extents[axis], None)
+  def _shared_x(self, at: AxisTile, writer: Writer) -> str:
+    """The index of a block along one of several axes that share x; "" for other axes."""
+    along = [a for a in self.axes if a.is_runtime]
+    if len(along) < 2 or not at.is_runtime:
+      return ""
+    left = self.block_index(0)
+    if at is not along[0]:
+      left = f"left_{axis_variable(along[along.index(at) - 1].axis)}"
+    if at is along[-1]:
+      return left
+    name = axis_variable(at.axis)
+    writer.line(f"const int blocks_{name} = ({at.extent} + {at.tile - 1}) / {at.tile};")
+    writer.line(f"const int left_{name} = {left} / blocks_{name};")
+    return f"{left} % blocks_{name}"
 
-    def block_index(self, dim: int) -> str:
-        index = f"ptx::block_{'xyz'[dim]}()"
-        return f"{index} / {self.cluster}" if dim == 0 and self.cluster > 1 else index
+  def replicas(self, axes: tuple[str, ...]) -> str:
+    """The condition that picks one of the blocks that hold the same elements of a value.
 
-    def declare(self, writer: Writer) -> None:
-        """``const int first_a2 = ptx::block_x() * 16;`` for each axis that is split."""
-        for at in self.axes:
-            if at.split and at.dim is not None:
-                index = self._shared_x(at, writer) or self.block_index(at.dim)
-                scaled = index if at.tile == 1 else f"{index} * {at.tile}"
-                writer.line(f"const int {at.first} = {scaled};")
-
-    def _shared_x(self, at: AxisTile, writer: Writer) -> str:
-        """The index of a block along one of several axes that share x; "" for other axes."""
-        along = [a for a in self.axes if a.is_runtime]
-        if len(along) < 2 or not at.is_runtime:
-            return ""
-        left = self.block_index(0)
-        if at is not along[0]:
-            left = f"left_{axis_variable(along[along.index(at) - 1].axis)}"
-        if at is along[-1]:
-            return left
-        name = axis_variable(at.axis)
-        writer.line(f"const int blocks_{name} = ({at.extent} + {at.tile - 1}) / {at.tile};")
-        writer.line(f"const int left_{name} = {left} / blocks_{name};")
-        return f"{left} % blocks_{name}"
-
-    def replicas(self, axes: tuple[str, ...]) -> str:
-        """The condition that picks one of the blocks that hold the same elements of a value.
-
-        ``axes`` are those of the value; "" if there is one such block.
-        """
-        return " && ".join(f"{a.first} == 0" for a in self.axes if a.split and a.axis not in axes)
+    ``axes`` are those of the value; "" if there is one such block.
+    """
+    return " && ".join(f"{a.first} == 0" for a in self.axes if a.split and a.axis not in axes)
 
 
 def check_maps(graph: UGraph, kernel: Kernel) -> None:
-    """Every load and save is cut by the grid wherever its tensor has a grid axis.
+  """Every load and save is cut by the grid wherever its tensor has a grid axis.
 
-    Raises:
-        RejectionError: LAYOUT, an axis is whole in one operand and split by the grid in another;
-            EMIT_UNSUPPORTED, a load whose type is not its tensor's.
-    """
-    for load in kernel.loads:
-        stored = graph.tensor(load.tensor).dtype
-        if load.dtype is not stored:
-            raise RejectionError(
-                "EMIT_UNSUPPORTED", f"{load.tensor} is {stored} and loaded as {load.dtype}"
-            )
-    for name, maps in [(o.tensor, o.imap) for o in kernel.loads] + [
-        (s.tensor, s.omap) for s in kernel.saves
-    ]:
-        axes = graph.tensor(name).axes
-        for axis, mapped in zip(kernel.grid, maps, strict=False):
-            if mapped not in (None, axis) or (axis in axes and mapped is None):
-                raise RejectionError(
-                    "LAYOUT", f"{name} has the grid axis {axis} but the grid does not split it"
-                )
+  Raises:
+      RejectionError: LAYOUT, an axis is whole in one operand and split by the grid in another;
+          EMIT_UNSUPPORTED, a load whose type is not its tensor's.
+  """
+  for load in kernel.loads:
+    stored = graph.tensor(load.tensor).dtype
+    if load.dtype is not stored:
+      raise RejectionError("EMIT_UNSUPPORTED", f"{load.tensor} is {stored} and loaded as {load.dtype}")
+  for name, maps in [(o.tensor, o.imap) for o in kernel.loads] + [(s.tensor, s.omap) for s in kernel.saves]:
+    axes = graph.tensor(name).axes
+    for axis, mapped in zip(kernel.grid, maps, strict=False):
+      if mapped not in (None, axis) or (axis in axes and mapped is None):
+        raise RejectionError("LAYOUT", f"{name} has the grid axis {axis} but the grid does not split it")

@@ -14,194 +14,193 @@ from mirage_onnx.ir import DType, Kernel, KTensor, UGraph, Window
 
 #: The tags of device/vector.cuh.
 TAGS = {
-    DType.F16: "F16", DType.BF16: "BF16", DType.F32: "F32",
-    DType.BOOL: "Bool", DType.I32: "I32", DType.I64: "I64",
+  DType.F16: "F16", DType.BF16: "BF16", DType.F32: "F32",
+  DType.BOOL: "Bool", DType.I32: "I32", DType.I64: "I64",
 }  # fmt: skip
 _STORAGE = {
-    DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float",
-    DType.BOOL: "unsigned char", DType.I32: "int", DType.I64: "long long",
+  DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float",
+  DType.BOOL: "unsigned char", DType.I32: "int", DType.I64: "long long",
 }  # fmt: skip
 #: Index arithmetic is in int.
 _MOST_ELEMENTS = 2**31 - 2**16
 
 
 def identifier(name: str) -> str:
-    """A name from a model as the tail of a C identifier; always used behind a prefix."""
-    clean = re.sub(r"\W", "_", name, flags=re.ASCII)
-    return clean + "_" if keyword.iskeyword(clean) else clean
+  """A name from a model as the tail of a C identifier; always used behind a prefix."""
+  clean = re.sub(r"\W", "_", name, flags=re.ASCII)
+  return clean + "_" if keyword.iskeyword(clean) else clean
 
 
 def axis_variable(axis: str) -> str:
-    """The variable that holds an index into an axis."""
-    return axis if re.fullmatch(r"a\d+", axis) else f"x_{identifier(axis)}"
+  """The variable that holds an index into an axis."""
+  return axis if re.fullmatch(r"a\d+", axis) else f"x_{identifier(axis)}"
 
 
 def count(extents: Mapping[str, int], axis: str) -> Count:
-    """How many elements an axis has."""
-    return f"n_{axis_variable(axis)}" if is_runtime(extents, axis) else extents[axis]
+  """How many elements an axis has."""
+  return f"n_{axis_variable(axis)}" if is_runtime(extents, axis) else extents[axis]
 
 
 def tag(dtype: DType) -> str:
-    """The C++ tag of an element type.
+  """The C++ tag of an element type.
 
-    Raises:
-        RejectionError: EMIT_UNSUPPORTED, a type that kernels do not hold.
-    """
-    if dtype not in TAGS:
-        raise RejectionError("EMIT_UNSUPPORTED", f"kernels do not hold elements of type {dtype}")
-    return TAGS[dtype]
+  Raises:
+      RejectionError: EMIT_UNSUPPORTED, a type that kernels do not hold.
+  """
+  if dtype not in TAGS:
+    raise RejectionError("EMIT_UNSUPPORTED", f"kernels do not hold elements of type {dtype}")
+  return TAGS[dtype]
 
 
 def rounded(expression: str, dtype: DType) -> str:
-    """The fp32 expression rounded to ``dtype``."""
-    if dtype is DType.F32 or not dtype.is_float:
-        return expression
-    return f"round_to<{tag(dtype)}>({expression})"
+  """The fp32 expression rounded to ``dtype``."""
+  if dtype is DType.F32 or not dtype.is_float:
+    return expression
+  return f"round_to<{tag(dtype)}>({expression})"
 
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A tensor and how kernels reach it; ``counts`` and ``strides``: of its axes.
+  """A tensor and how kernels reach it; ``counts`` and ``strides``: of its axes.
 
-    ``starts``: the sum of these products is the element that all axes begin at. ``aligned``: a
-    number that divides the offset of every element with which the axis of stride 1 begins.
+  ``starts``: the sum of these products is the element that all axes begin at. ``aligned``: a
+  number that divides the offset of every element with which the axis of stride 1 begins.
+  """
+
+  tensor: KTensor
+  counts: tuple[Count, ...]
+  strides: tuple[Count, ...]
+  starts: tuple[tuple[int, Count], ...]
+  aligned: int
+
+  @classmethod
+  def of(cls, tensor: KTensor, extents: Mapping[str, int]) -> TensorView:
+    """The view of a tensor with these extents.
+
+    Raises:
+        RejectionError: EMIT_UNSUPPORTED, its type or its size; DYNAMIC_DIM, only a run
+            counts an axis of which it has a part.
     """
+    tag(tensor.dtype)
+    counts = {a: count(extents, a) for a in tensor.axes}
+    inside: list[Count] = []  # the dimensions inside the one at hand
+    strides: dict[str, Count] = {}
+    starts, steps = [], [0]
+    for w in reversed(tensor.windows or (Window(tensor.axes),)):
+      within = inside
+      for a in reversed(w.axes):
+        strides[a] = product(within)
+        steps.append(_number_in(within) if strides[a] != 1 else 0)
+        within = [counts[a], *within]
+      if w.full is None:
+        inside = within
+        continue
+      if any(isinstance(counts[a], str) for a in w.axes):
+        why = f"{tensor.name} is a part of a dimension that is counted at run time"
+        raise RejectionError("DYNAMIC_DIM", why)
+      if w.start:
+        starts.append((w.start, product(inside)))
+        steps.append(w.start * _number_in(inside))
+      inside = [w.full, *inside]
+    if _number_in(inside) > _MOST_ELEMENTS:
+      raise RejectionError("EMIT_UNSUPPORTED", f"{tensor.name} has 2^31 elements or more")
+    return cls(
+      tensor, tuple(counts.values()), tuple(strides[a] for a in tensor.axes),
+      tuple(starts[::-1]), gcd(*steps),
+    )  # fmt: skip
 
-    tensor: KTensor
-    counts: tuple[Count, ...]
-    strides: tuple[Count, ...]
-    starts: tuple[tuple[int, Count], ...]
-    aligned: int
+  @property
+  def pointer(self) -> str:
+    return f"g_{identifier(self.tensor.name)}"
 
-    @classmethod
-    def of(cls, tensor: KTensor, extents: Mapping[str, int]) -> TensorView:
-        """The view of a tensor with these extents.
+  @property
+  def tag(self) -> str:
+    return tag(self.tensor.dtype)
 
-        Raises:
-            RejectionError: EMIT_UNSUPPORTED, its type or its size; DYNAMIC_DIM, only a run
-                counts an axis of which it has a part.
-        """
-        tag(tensor.dtype)
-        counts = {a: count(extents, a) for a in tensor.axes}
-        inside: list[Count] = []  # the dimensions inside the one at hand
-        strides: dict[str, Count] = {}
-        starts, steps = [], [0]
-        for w in reversed(tensor.windows or (Window(tensor.axes),)):
-            within = inside
-            for a in reversed(w.axes):
-                strides[a] = product(within)
-                steps.append(_number_in(within) if strides[a] != 1 else 0)
-                within = [counts[a], *within]
-            if w.full is None:
-                inside = within
-                continue
-            if any(isinstance(counts[a], str) for a in w.axes):
-                why = f"{tensor.name} is a part of a dimension that is counted at run time"
-                raise RejectionError("DYNAMIC_DIM", why)
-            if w.start:
-                starts.append((w.start, product(inside)))
-                steps.append(w.start * _number_in(inside))
-            inside = [w.full, *inside]
-        if _number_in(inside) > _MOST_ELEMENTS:
-            raise RejectionError("EMIT_UNSUPPORTED", f"{tensor.name} has 2^31 elements or more")
-        return cls(
-            tensor, tuple(counts.values()), tuple(strides[a] for a in tensor.axes),
-            tuple(starts[::-1]), gcd(*steps),
-        )  # fmt: skip
+  @property
+  def storage(self) -> str:
+    return _STORAGE[self.tensor.dtype]
 
-    @property
-    def pointer(self) -> str:
-        return f"g_{identifier(self.tensor.name)}"
+  @property
+  def coherent(self) -> bool:
+    """A kernel may write it while this one waits (or, a temporary, before it)."""
+    return self.tensor.role != "weight"
 
-    @property
-    def tag(self) -> str:
-        return tag(self.tensor.dtype)
+  @property
+  def path(self) -> str:
+    return "Path::kCoherent" if self.coherent else "Path::kConst"
 
-    @property
-    def storage(self) -> str:
-        return _STORAGE[self.tensor.dtype]
+  def stride(self, axis: str) -> Count:
+    """Elements from one of ``axis`` to the next; 0 if the tensor does not have it."""
+    axes = self.tensor.axes
+    return self.strides[axes.index(axis)] if axis in axes else 0
 
-    @property
-    def coherent(self) -> bool:
-        """A kernel may write it while this one waits (or, a temporary, before it)."""
-        return self.tensor.role != "weight"
+  def together(self, axis: str, width: int) -> bool:
+    """Whether ``width`` neighbours along ``axis``, from a multiple of it on, are one vector.
 
-    @property
-    def path(self) -> str:
-        return "Path::kCoherent" if self.coherent else "Path::kConst"
+    A vector is aligned to its size, 16 bytes at most.
+    """
+    width = min(width, 16 // self.tensor.dtype.size_bytes)
+    return self.stride(axis) == 1 and self.aligned % width == 0
 
-    def stride(self, axis: str) -> Count:
-        """Elements from one of ``axis`` to the next; 0 if the tensor does not have it."""
-        axes = self.tensor.axes
-        return self.strides[axes.index(axis)] if axis in axes else 0
+  def offset(self, index: Mapping[str, str]) -> str:
+    """The element offset at ``index`` (an expression per axis), "0" terms left out."""
+    terms = []
+    for axis, counted in zip(self.tensor.axes, self.counts, strict=True):
+      stride, at = self.stride(axis), index[axis]
+      if at != "0":
+        # Only what is counted at run time may lead beyond 2^31 elements.
+        wide = stride != 1 and isinstance(counted, str)
+        cast = wide or isinstance(stride, str)
+        plain = cast or stride == 1 or re.fullmatch(r"\w+|at_most\([^()]*\)", at)
+        terms.append(scaled(at if plain else f"({at})", stride, wide=wide))
+    numbers = sum(n * step for n, step in self.starts if isinstance(step, int))
+    terms += [str(numbers)] if numbers else []
+    terms += [scaled(str(n), step) for n, step in self.starts if isinstance(step, str)]
+    return " + ".join(terms) or "0"
 
-    def together(self, axis: str, width: int) -> bool:
-        """Whether ``width`` neighbours along ``axis``, from a multiple of it on, are one vector.
+  def address(self, index: Mapping[str, str]) -> str:
+    offset = self.offset(index)
+    return self.pointer if offset == "0" else f"{self.pointer} + {offset}"
 
-        A vector is aligned to its size, 16 bytes at most.
-        """
-        width = min(width, 16 // self.tensor.dtype.size_bytes)
-        return self.stride(axis) == 1 and self.aligned % width == 0
+  def load(self, index: Mapping[str, str]) -> str:
+    return f"load<{self.tag}, {self.path}>({self.address(index)})"
 
-    def offset(self, index: Mapping[str, str]) -> str:
-        """The element offset at ``index`` (an expression per axis), "0" terms left out."""
-        terms = []
-        for axis, counted in zip(self.tensor.axes, self.counts, strict=True):
-            stride, at = self.stride(axis), index[axis]
-            if at != "0":
-                # Only what is counted at run time may lead beyond 2^31 elements.
-                wide = stride != 1 and isinstance(counted, str)
-                cast = wide or isinstance(stride, str)
-                plain = cast or stride == 1 or re.fullmatch(r"\w+|at_most\([^()]*\)", at)
-                terms.append(scaled(at if plain else f"({at})", stride, wide=wide))
-        numbers = sum(n * step for n, step in self.starts if isinstance(step, int))
-        terms += [str(numbers)] if numbers else []
-        terms += [scaled(str(n), step) for n, step in self.starts if isinstance(step, str)]
-        return " + ".join(terms) or "0"
+  def load_bits(self, index: Mapping[str, str]) -> str:
+    """As it lies in memory; ``widened`` makes it fp32."""
+    return f"load_bits<{self.tag}, {self.path}>({self.address(index)})"
 
-    def address(self, index: Mapping[str, str]) -> str:
-        offset = self.offset(index)
-        return self.pointer if offset == "0" else f"{self.pointer} + {offset}"
+  def widened(self, bits: str) -> str:
+    return bits if self.tensor.dtype is DType.F32 else f"{self.tag}::widen({bits})"
 
-    def load(self, index: Mapping[str, str]) -> str:
-        return f"load<{self.tag}, {self.path}>({self.address(index)})"
+  def store(self, index: Mapping[str, str], value: str) -> str:
+    return f"store<{self.tag}>({self.address(index)}, {value});"
 
-    def load_bits(self, index: Mapping[str, str]) -> str:
-        """As it lies in memory; ``widened`` makes it fp32."""
-        return f"load_bits<{self.tag}, {self.path}>({self.address(index)})"
-
-    def widened(self, bits: str) -> str:
-        return bits if self.tensor.dtype is DType.F32 else f"{self.tag}::widen({bits})"
-
-    def store(self, index: Mapping[str, str], value: str) -> str:
-        return f"store<{self.tag}>({self.address(index)}, {value});"
-
-    def parameter(self, written: bool) -> str:
-        return f"{'' if written else 'const '}{self.storage}* __restrict__ {self.pointer}"
+  def parameter(self, written: bool) -> str:
+    return f"{'' if written else 'const '}{self.storage}* __restrict__ {self.pointer}"
 
 
 def _number_in(counts: Sequence[Count]) -> int:
-    """The product of what is known of these."""
-    return prod(c for c in counts if isinstance(c, int))
+  """The product of what is known of these."""
+  return prod(c for c in counts if isinstance(c, int))
 
 
 def runtime_axes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> tuple[str, ...]:
-    """The axes of a kernel's tensors whose sizes only a launch knows."""
-    used = {o.tensor for o in kernel.loads} | {s.tensor for s in kernel.saves}
-    axes = {a for t in graph.tensors if t.name in used for a in t.axes}
-    return tuple(sorted(a for a in axes if is_runtime(extents, a)))
+  """The axes of a kernel's tensors whose sizes only a launch knows."""
+  axes = {a for t in graph.tensors_of(kernel) for a in t.axes}
+  return tuple(sorted(a for a in axes if is_runtime(extents, a)))
 
 
 def parameters(
-    graph: UGraph, kernel: Kernel, extents: Mapping[str, int]
+  graph: UGraph, kernel: Kernel, extents: Mapping[str, int]
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The tensors that a kernel is given, in order, and all its parameters.
+  """The tensors that a kernel is given, in order, and all its parameters.
 
-    After the tensors come the sizes that only a launch knows (``runtime_axes``).
-    """
-    written = [s.tensor for s in kernel.saves]
-    args = tuple(dict.fromkeys([o.tensor for o in kernel.loads] + written))
-    views = [TensorView.of(graph.tensor(a), extents) for a in args]
-    given = [v.parameter(v.tensor.name in written) for v in views]
-    sizes = runtime_axes(graph, kernel, extents)
-    return args, given + [f"const int {count(extents, a)}" for a in sizes]
+  After the tensors come the sizes that only a launch knows (``runtime_axes``).
+  """
+  written = [s.tensor for s in kernel.saves]
+  args = kernel.touched
+  views = [TensorView.of(graph.tensor(a), extents) for a in args]
+  given = [v.parameter(v.tensor.name in written) for v in views]
+  sizes = runtime_axes(graph, kernel, extents)
+  return args, given + [f"const int {count(extents, a)}" for a in sizes]

@@ -29,249 +29,241 @@ _ACCUMULATES = {"acc_sum": ("matmul", "sum"), "acc_max": ("rmax",)}
 
 
 class Form(StrEnum):
-    """What an accumulator is before the warps meet."""
+  """What an accumulator is before the warps meet."""
 
-    MMA = "mma"
-    ROW = "row"
-    COLUMN = "column"
-    UNIFORM = "uniform"
+  MMA = "mma"
+  ROW = "row"
+  COLUMN = "column"
+  UNIFORM = "uniform"
 
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """An ``acc_sum``/``acc_max``: ``source`` is the matmul, sum or rmax that it accumulates.
+  """An ``acc_sum``/``acc_max``: ``source`` is the matmul, sum or rmax that it accumulates.
 
-    ``tiles`` counts the row tiles and the column tiles that it spans, ``width`` the floats of one
-    row of its tile in shared memory (padded for an mma tile).
-    """
+  ``tiles`` counts the row tiles and the column tiles that it spans, ``width`` the floats of one
+  row of its tile in shared memory (padded for an mma tile).
+  """
 
-    index: int
-    source: int
-    form: Form
-    column: str | None
-    rule: str
-    row_tiles: int
-    column_tiles: int
+  index: int
+  source: int
+  form: Form
+  column: str | None
+  rule: str
+  row_tiles: int
+  column_tiles: int
 
-    @property
-    def tiles(self) -> tuple[tuple[str, int], ...]:
-        """The loops over one lane's accumulators: (index variable, count)."""
-        match self.form:
-            case Form.MMA:
-                return (("i", self.row_tiles), ("n", self.column_tiles))
-            case Form.ROW:
-                return (("i", self.row_tiles),)
-            case Form.COLUMN:
-                return (("n", self.column_tiles), ("h", 2))
-            case Form.UNIFORM:
-                return ()
+  @property
+  def tiles(self) -> tuple[tuple[str, int], ...]:
+    """The loops over one lane's accumulators: (index variable, count)."""
+    match self.form:
+      case Form.MMA:
+        return (("i", self.row_tiles), ("n", self.column_tiles))
+      case Form.ROW:
+        return (("i", self.row_tiles),)
+      case Form.COLUMN:
+        return (("n", self.column_tiles), ("h", 2))
+      case Form.UNIFORM:
+        return ()
 
-    @property
-    def pitch(self) -> int:
-        """Floats from a row to the next: % 16 == 4, so that fragment stores hit all banks."""
-        return COLUMNS * self.column_tiles + 4
+  @property
+  def pitch(self) -> int:
+    """Floats from a row to the next: % 16 == 4, so that fragment stores hit all banks."""
+    return COLUMNS * self.column_tiles + 4
 
-    @property
-    def floats(self) -> int:
-        """Of one warp's partial tile."""
-        match self.form:
-            case Form.MMA:
-                return ROWS * self.row_tiles * self.pitch
-            case Form.ROW:
-                return ROWS * self.row_tiles
-            case Form.COLUMN:
-                return COLUMNS * self.column_tiles
-            case Form.UNIFORM:
-                return 4
+  @property
+  def floats(self) -> int:
+    """Of one warp's partial tile."""
+    match self.form:
+      case Form.MMA:
+        return ROWS * self.row_tiles * self.pitch
+      case Form.ROW:
+        return ROWS * self.row_tiles
+      case Form.COLUMN:
+        return COLUMNS * self.column_tiles
+      case Form.UNIFORM:
+        return 4
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """Axis roles, tiles and loop counts of a streaming kernel."""
+  """Axis roles, tiles and loop counts of a streaming kernel."""
 
-    kernel: Kernel
-    params: KernelParams
-    extents: Mapping[str, int]
-    grid: Grid
-    depth: str
-    row: AxisTile | None
-    columns: Mapping[str, AxisTile]
-    accumulators: tuple[Accumulator, ...]
+  kernel: Kernel
+  params: KernelParams
+  extents: Mapping[str, int]
+  grid: Grid
+  depth: str
+  row: AxisTile | None
+  columns: Mapping[str, AxisTile]
+  accumulators: tuple[Accumulator, ...]
 
-    @property
-    def depth_extent(self) -> int:
-        return self.extents[self.depth]
+  @property
+  def depth_extent(self) -> int:
+    return self.extents[self.depth]
 
-    @property
-    def steps(self) -> int:
-        """Depth steps of one cluster rank; the last rank may have fewer."""
-        return -(-self.depth_extent // (STEP * self.grid.cluster))
+  @property
+  def steps(self) -> int:
+    """Depth steps of one cluster rank; the last rank may have fewer."""
+    return -(-self.depth_extent // (STEP * self.grid.cluster))
 
-    @property
-    def stages(self) -> int:
-        return min(self.params.stages, -(-self.steps // self.params.warps))
+  @property
+  def stages(self) -> int:
+    return min(self.params.stages, -(-self.steps // self.params.warps))
 
-    @property
-    def rounds(self) -> int:
-        """Passes of a warp over its ring."""
-        return -(-self.steps // (self.params.warps * self.stages))
+  @property
+  def rounds(self) -> int:
+    """Passes of a warp over its ring."""
+    return -(-self.steps // (self.params.warps * self.stages))
 
-    @property
-    def even(self) -> bool:
-        """Every rank and warp has exactly ``rounds * stages`` whole steps: nothing is masked."""
-        each = STEP * self.params.warps * self.stages * self.rounds
-        return self.depth_extent == each * self.grid.cluster
+  @property
+  def even(self) -> bool:
+    """Every rank and warp has exactly ``rounds * stages`` whole steps: nothing is masked."""
+    each = STEP * self.params.warps * self.stages * self.rounds
+    return self.depth_extent == each * self.grid.cluster
 
-    @property
-    def threads(self) -> int:
-        return 32 * self.params.warps
+  @property
+  def threads(self) -> int:
+    return 32 * self.params.warps
 
-    @property
-    def row_tiles(self) -> int:
-        return -(-self.row.tile // ROWS) if self.row else 1
+  @property
+  def row_tiles(self) -> int:
+    return -(-self.row.tile // ROWS) if self.row else 1
 
-    def column_tiles(self, axis: str) -> int:
-        return -(-self.columns[axis].tile // COLUMNS)
+  def column_tiles(self, axis: str) -> int:
+    return -(-self.columns[axis].tile // COLUMNS)
 
-    def column_of(self, op: BlockOp) -> str:
-        """The column axis of a value.
+  def column_of(self, op: BlockOp) -> str:
+    """The column axis of a value.
 
-        Raises:
-            RejectionError: LAYOUT, it has none or two.
-        """
-        found = [a for a in op.axes if a in self.columns]
-        if len(found) != 1:
-            raise RejectionError("LAYOUT", f"a column value has column axes {found}, not one")
-        return found[0]
+    Raises:
+        RejectionError: LAYOUT, it has none or two.
+    """
+    found = [a for a in op.axes if a in self.columns]
+    if len(found) != 1:
+      raise RejectionError("LAYOUT", f"a column value has column axes {found}, not one")
+    return found[0]
 
-    def tiles(self, op: BlockOp) -> tuple[tuple[str, int], ...]:
-        """The loops over one lane's fragments of a LOOP value: (index variable, count)."""
-        match op.layout:
-            case Layout.B_FRAG | Layout.ROW:
-                return (("i", self.row_tiles if self.row and self.row.axis in op.axes else 1),)
-            case Layout.A_FRAG | Layout.COLUMN:
-                return (("n", self.column_tiles(self.column_of(op))), ("h", 2))
-            case Layout.DEPTH | Layout.UNIFORM:
-                return ()
-            case _:
-                raise RejectionError(
-                    "LAYOUT", f"the loop holds no value of layout {op.layout} ({op.op})"
-                )
+  def tiles(self, op: BlockOp) -> tuple[tuple[str, int], ...]:
+    """The loops over one lane's fragments of a LOOP value: (index variable, count)."""
+    match op.layout:
+      case Layout.B_FRAG | Layout.ROW:
+        return (("i", self.row_tiles if self.row and self.row.axis in op.axes else 1),)
+      case Layout.A_FRAG | Layout.COLUMN:
+        return (("n", self.column_tiles(self.column_of(op))), ("h", 2))
+      case Layout.DEPTH | Layout.UNIFORM:
+        return ()
+      case _:
+        raise RejectionError("LAYOUT", f"the loop holds no value of layout {op.layout} ({op.op})")
 
-    @classmethod
-    def of(
-        cls, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
-    ) -> StreamPlan:
-        """The plan of a block graph with these numbers.
+  @classmethod
+  def of(cls, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target) -> StreamPlan:
+    """The plan of a block graph with these numbers.
 
-        Raises:
-            RejectionError: LAYOUT or EMIT_UNSUPPORTED, no streaming kernel has these values.
-        """
-        grid = Grid.of(kernel, params, extents, target)
-        if kernel.loop is None:
-            raise RejectionError("EMIT_UNSUPPORTED", "a matmul in the loop phase without a loop")
-        depth = kernel.loop
-        if depth in kernel.grid:
-            raise RejectionError("LAYOUT", f"the grid splits the loop axis {depth}")
-        if params.cluster > 1 and kernel.cluster != depth:
-            raise RejectionError("LAYOUT", f"the cluster splits {kernel.cluster}, not {depth}")
-        row, columns = _roles(kernel, depth, grid, extents)
-        partial = cls(kernel, params, extents, grid, depth, row, columns, ())
-        accumulators = tuple(
-            _accumulator(partial, index, op)
-            for index, op in enumerate(kernel.ops)
-            if op.op in _ACCUMULATES
-        )
-        return cls(kernel, params, extents, grid, depth, row, columns, accumulators)
+    Raises:
+        RejectionError: LAYOUT or EMIT_UNSUPPORTED, no streaming kernel has these values.
+    """
+    grid = Grid.of(kernel, params, extents, target)
+    if kernel.loop is None:
+      raise RejectionError("EMIT_UNSUPPORTED", "a matmul in the loop phase without a loop")
+    depth = kernel.loop
+    if depth in kernel.grid:
+      raise RejectionError("LAYOUT", f"the grid splits the loop axis {depth}")
+    if params.cluster > 1 and kernel.cluster != depth:
+      raise RejectionError("LAYOUT", f"the cluster splits {kernel.cluster}, not {depth}")
+    row, columns = _roles(kernel, depth, grid, extents)
+    partial = cls(kernel, params, extents, grid, depth, row, columns, ())
+    accumulators = tuple(
+      _accumulator(partial, index, op) for index, op in enumerate(kernel.ops) if op.op in _ACCUMULATES
+    )
+    return cls(kernel, params, extents, grid, depth, row, columns, accumulators)
 
 
 def operands(kernel: Kernel, op: BlockOp) -> tuple[int, int]:
-    """(columns, rows) operands of a matmul in the loop.
+  """(columns, rows) operands of a matmul in the loop.
 
-    Raises:
-        RejectionError: LAYOUT or EMIT_UNSUPPORTED.
-    """
-    by_layout = {kernel.ops[a].layout: a for a in op.args}
-    if set(by_layout) != {Layout.A_FRAG, Layout.B_FRAG}:
-        raise RejectionError(
-            "LAYOUT", "a matmul in the loop takes one operand of layout A_frag and one of B_frag"
-        )
-    a, b = by_layout[Layout.A_FRAG], by_layout[Layout.B_FRAG]
-    types = (kernel.ops[a].dtype, kernel.ops[b].dtype)
-    if types[0] is not types[1] or not types[0].is_half or op.dtype is not DType.F32:
-        raise RejectionError(
-            "EMIT_UNSUPPORTED", f"a matmul of {types[0]} and {types[1]} to {op.dtype}"
-        )
-    return a, b
+  Raises:
+      RejectionError: LAYOUT or EMIT_UNSUPPORTED.
+  """
+  by_layout = {kernel.ops[a].layout: a for a in op.args}
+  if set(by_layout) != {Layout.A_FRAG, Layout.B_FRAG}:
+    raise RejectionError(
+      "LAYOUT", "a matmul in the loop takes one operand of layout A_frag and one of B_frag"
+    )
+  a, b = by_layout[Layout.A_FRAG], by_layout[Layout.B_FRAG]
+  types = (kernel.ops[a].dtype, kernel.ops[b].dtype)
+  if types[0] is not types[1] or not types[0].is_half or op.dtype is not DType.F32:
+    raise RejectionError("EMIT_UNSUPPORTED", f"a matmul of {types[0]} and {types[1]} to {op.dtype}")
+  return a, b
 
 
 def _roles(
-    kernel: Kernel, depth: str, grid: Grid, extents: Mapping[str, int]
+  kernel: Kernel, depth: str, grid: Grid, extents: Mapping[str, int]
 ) -> tuple[AxisTile | None, dict[str, AxisTile]]:
-    row_axis: str | None = None
-    columns: dict[str, AxisTile] = {}
-    single = {a.axis for a in grid.axes if a.tile == 1}
-    for op in kernel.ops:
-        if op.op != "matmul" or op.phase is not Phase.LOOP:
-            continue
-        if op.reduced != (depth,):
-            raise RejectionError("LAYOUT", f"a matmul in the loop contracts {op.reduced}")
-        a, b = (kernel.ops[i] for i in operands(kernel, op))
-        if any(x not in single for x in a.axes if x in b.axes and x != depth):
-            raise RejectionError("LAYOUT", "an axis of both operands needs grid tiles of 1")
-        column = _one([x for x in a.axes if x != depth and x not in b.axes], single)
-        if column is None:
-            raise RejectionError("EMIT_UNSUPPORTED", "the A operand of a matmul has no columns")
-        columns[column] = grid.tile(column, extents)
-        found = _one([x for x in b.axes if x != depth and x not in a.axes], single)
-        if found and row_axis and found != row_axis:
-            raise RejectionError("LAYOUT", f"two row axes, {row_axis} and {found}")
-        row_axis = found or row_axis
-    row = grid.tile(row_axis, extents) if row_axis else None
-    if row_axis in columns:
-        raise RejectionError("LAYOUT", f"{row_axis} is a row axis and a column axis")
-    roles = {depth, row_axis, *columns}
-    for op in kernel.ops:
-        if op.phase is Phase.LOOP:
-            for axis in op.axes:
-                if axis not in roles and axis not in single:
-                    raise RejectionError("LAYOUT", f"{axis} is no row, column or depth axis")
-    return row, columns
+  row_axis: str | None = None
+  columns: dict[str, AxisTile] = {}
+  single = {a.axis for a in grid.axes if a.tile == 1}
+  for op in kernel.ops:
+    if op.op != "matmul" or op.phase is not Phase.LOOP:
+      continue
+    if op.reduced != (depth,):
+      raise RejectionError("LAYOUT", f"a matmul in the loop contracts {op.reduced}")
+    a, b = (kernel.ops[i] for i in operands(kernel, op))
+    if any(x not in single for x in a.axes if x in b.axes and x != depth):
+      raise RejectionError("LAYOUT", "an axis of both operands needs grid tiles of 1")
+    column = _one([x for x in a.axes if x != depth and x not in b.axes], single)
+    if column is None:
+      raise RejectionError("EMIT_UNSUPPORTED", "the A operand of a matmul has no columns")
+    columns[column] = grid.tile(column, extents)
+    found = _one([x for x in b.axes if x != depth and x not in a.axes], single)
+    if found and row_axis and found != row_axis:
+      raise RejectionError("LAYOUT", f"two row axes, {row_axis} and {found}")
+    row_axis = found or row_axis
+  row = grid.tile(row_axis, extents) if row_axis else None
+  if row_axis in columns:
+    raise RejectionError("LAYOUT", f"{row_axis} is a row axis and a column axis")
+  roles = {depth, row_axis, *columns}
+  for op in kernel.ops:
+    if op.phase is Phase.LOOP:
+      for axis in op.axes:
+        if axis not in roles and axis not in single:
+          raise RejectionError("LAYOUT", f"{axis} is no row, column or depth axis")
+  return row, columns
 
 
 def _one(axes: list[str], single: set[str]) -> str | None:
-    """The axis of ``axes`` that is no batch axis: the last, if the grid has them all in ones."""
-    wide = [a for a in axes if a not in single]
-    if len(wide) > 1:
-        raise RejectionError("LAYOUT", f"an operand has the axes {wide} inside the block")
-    return wide[0] if wide else (axes[-1] if axes else None)
+  """The axis of ``axes`` that is no batch axis: the last, if the grid has them all in ones."""
+  wide = [a for a in axes if a not in single]
+  if len(wide) > 1:
+    raise RejectionError("LAYOUT", f"an operand has the axes {wide} inside the block")
+  return wide[0] if wide else (axes[-1] if axes else None)
 
 
 def _accumulator(plan: StreamPlan, index: int, op: BlockOp) -> Accumulator:
-    ops = plan.kernel.ops
-    source = ops[op.args[0]]
-    if source.op not in _ACCUMULATES[op.op] or source.phase is not Phase.LOOP:
-        raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} of {source.op!r}")
-    if op.dtype is not DType.F32 or source.dtype is not DType.F32:
-        raise RejectionError("EMIT_UNSUPPORTED", f"an accumulator is f32, not {op.dtype}")
-    rule = "Max" if op.op == "acc_max" else "Sum"
-    if source.op == "matmul":
-        a, b = operands(plan.kernel, source)
-        column = plan.column_of(ops[a])
-        tiles = (plan.tiles(ops[b])[0][1], plan.column_tiles(column))
-        return Accumulator(index, op.args[0], Form.MMA, column, rule, *tiles)
-    value = ops[source.args[0]]
-    if source.reduced != (plan.depth,):
-        raise RejectionError("EMIT_UNSUPPORTED", f"the loop reduces {source.reduced}")
-    match value.layout:
-        case Layout.B_FRAG:
-            tiles = (plan.tiles(value)[0][1], 0)
-            return Accumulator(index, op.args[0], Form.ROW, None, rule, *tiles)
-        case Layout.A_FRAG:
-            column = plan.column_of(value)
-            tiles = (0, plan.column_tiles(column))
-            return Accumulator(index, op.args[0], Form.COLUMN, column, rule, *tiles)
-        case Layout.DEPTH:
-            return Accumulator(index, op.args[0], Form.UNIFORM, None, rule, 0, 0)
-        case _:
-            raise RejectionError("LAYOUT", f"the loop reduces a value of layout {value.layout}")
+  ops = plan.kernel.ops
+  source = ops[op.args[0]]
+  if source.op not in _ACCUMULATES[op.op] or source.phase is not Phase.LOOP:
+    raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} of {source.op!r}")
+  if op.dtype is not DType.F32 or source.dtype is not DType.F32:
+    raise RejectionError("EMIT_UNSUPPORTED", f"an accumulator is f32, not {op.dtype}")
+  rule = "Max" if op.op == "acc_max" else "Sum"
+  if source.op == "matmul":
+    a, b = operands(plan.kernel, source)
+    column = plan.column_of(ops[a])
+    tiles = (plan.tiles(ops[b])[0][1], plan.column_tiles(column))
+    return Accumulator(index, op.args[0], Form.MMA, column, rule, *tiles)
+  value = ops[source.args[0]]
+  if source.reduced != (plan.depth,):
+    raise RejectionError("EMIT_UNSUPPORTED", f"the loop reduces {source.reduced}")
+  match value.layout:
+    case Layout.B_FRAG:
+      tiles = (plan.tiles(value)[0][1], 0)
+      return Accumulator(index, op.args[0], Form.ROW, None, rule, *tiles)
+    case Layout.A_FRAG:
+      column = plan.column_of(value)
+      tiles = (0, plan.column_tiles(column))
+      return Accumulator(index, op.args[0], Form.COLUMN, column, rule, *tiles)
+    case Layout.DEPTH:
+      return Accumulator(index, op.args[0], Form.UNIFORM, None, rule, 0, 0)
+    case _:
+      raise RejectionError("LAYOUT", f"the loop reduces a value of layout {value.layout}")

@@ -18,155 +18,153 @@ from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
 
 
 def subscript(indices: Sequence[str]) -> str:
-    return "".join(f"[{i}]" for i in indices)
+  return "".join(f"[{i}]" for i in indices)
 
 
 def total(*terms: str) -> str:
-    """A sum without its zero terms."""
-    return " + ".join(t for t in terms if t != "0") or "0"
+  """A sum without its zero terms."""
+  return " + ".join(t for t in terms if t != "0") or "0"
 
 
 def times(index: str, factor: int) -> str:
-    return "0" if index == "0" or factor == 0 else index if factor == 1 else f"{index} * {factor}"
+  return "0" if index == "0" or factor == 0 else index if factor == 1 else f"{index} * {factor}"
 
 
 def parts_of(flat: str, sizes: Sequence[int]) -> list[str]:
-    """The indices that a flat index stands for, the last fastest: ``e / 4``, ``e % 4``."""
-    found, whole = [], prod(sizes)
-    step = whole
-    for size in sizes:
-        outermost = step == whole
-        step //= size
-        text = flat if step == 1 else f"{flat} / {step}"
-        found.append(text if outermost else f"{text} % {size}")
-    return found
+  """The indices that a flat index stands for, the last fastest: ``e / 4``, ``e % 4``."""
+  found, whole = [], prod(sizes)
+  step = whole
+  for size in sizes:
+    outermost = step == whole
+    step //= size
+    text = flat if step == 1 else f"{flat} / {step}"
+    found.append(text if outermost else f"{text} % {size}")
+  return found
 
 
 def _number(stride: Count) -> int:
-    if isinstance(stride, str):
-        raise RejectionError("DYNAMIC_DIM", f"steps of {stride} elements through an operand")
-    return stride
+  if isinstance(stride, str):
+    raise RejectionError("DYNAMIC_DIM", f"steps of {stride} elements through an operand")
+  return stride
 
 
 class Ring:
-    """Writes declarations and loads of the LOOP operands ``loads`` (indices of load ops)."""
+  """Writes declarations and loads of the LOOP operands ``loads`` (indices of load ops)."""
 
-    def __init__(
-        self, graph: UGraph, plan: StreamPlan, loads: Sequence[int], writer: Writer
-    ) -> None:
-        self.graph, self.plan, self.loads, self.writer = graph, plan, loads, writer
+  def __init__(self, graph: UGraph, plan: StreamPlan, loads: Sequence[int], writer: Writer) -> None:
+    self.graph, self.plan, self.loads, self.writer = graph, plan, loads, writer
 
-    def view(self, index: int) -> TensorView:
-        return TensorView.of(self.graph.tensor(self._op(index).tensor), self.plan.extents)
+  def view(self, index: int) -> TensorView:
+    return TensorView.of(self.graph.tensor(self._op(index).tensor), self.plan.extents)
 
-    def _op(self, index: int) -> BlockOp:
-        return self.plan.kernel.ops[index]
+  def _op(self, index: int) -> BlockOp:
+    return self.plan.kernel.ops[index]
 
-    def _clamped(self, op: BlockOp) -> bool:
-        """Some tile of the operand may lie beyond its tensor."""
-        plan = self.plan
-        if op.layout in (Layout.B_FRAG, Layout.ROW):
-            row = plan.row if plan.row and plan.row.axis in op.axes else None
-            return row is not None and (row.short or row.tile % ROWS != 0)
-        if op.layout in (Layout.A_FRAG, Layout.COLUMN):
-            column = plan.columns[plan.column_of(op)]
-            return column.short or column.tile % COLUMNS != 0
-        return False
+  def _clamped(self, op: BlockOp) -> bool:
+    """Some tile of the operand may lie beyond its tensor."""
+    plan = self.plan
+    if op.layout in (Layout.B_FRAG, Layout.ROW):
+      row = plan.row if plan.row and plan.row.axis in op.axes else None
+      return row is not None and (row.short or row.tile % ROWS != 0)
+    if op.layout in (Layout.A_FRAG, Layout.COLUMN):
+      column = plan.columns[plan.column_of(op)]
+      return column.short or column.tile % COLUMNS != 0
+    return False
 
-    def _apart(self, op: BlockOp) -> bool:
-        """Every tile has a pointer of its own: no constant leads from one to the next."""
-        lane = {*self.plan.columns, self.plan.row.axis if self.plan.row else ""}
-        view = TensorView.of(self.graph.tensor(op.tensor), self.plan.extents)
-        far = any(isinstance(view.stride(a), str) for a in lane & set(op.axes))
-        return far or self._clamped(op)
+  def _apart(self, op: BlockOp) -> bool:
+    """Every tile has a pointer of its own: no constant leads from one to the next."""
+    lane = {*self.plan.columns, self.plan.row.axis if self.plan.row else ""}
+    view = TensorView.of(self.graph.tensor(op.tensor), self.plan.extents)
+    far = any(isinstance(view.stride(a), str) for a in lane & set(op.axes))
+    return far or self._clamped(op)
 
-    def _tile_offset(self, op: BlockOp, indices: Sequence[str]) -> str:
-        """Rows or columns from the lane's first tile to this one."""
-        if len(indices) == 1:
-            return times(indices[0], ROWS)
-        return total(times(indices[0], COLUMNS), times(indices[1], 8)) if indices else "0"
+  def _tile_offset(self, op: BlockOp, indices: Sequence[str]) -> str:
+    """Rows or columns from the lane's first tile to this one."""
+    if len(indices) == 1:
+      return times(indices[0], ROWS)
+    return total(times(indices[0], COLUMNS), times(indices[1], 8)) if indices else "0"
 
-    def index(self, op: BlockOp, view: TensorView, indices: Sequence[str]) -> dict[str, str]:
-        """Where the lane's part of a tile is, at depth 0: an index for every axis."""
-        plan = self.plan
-        lane_axes = {*plan.columns, plan.row.axis if plan.row else ""}
-        at = {}
-        for axis in view.tensor.axes:
-            tile = plan.grid.tile(axis, plan.extents)
-            at[axis] = "0" if axis == plan.depth else tile.first
-            if axis in lane_axes:
-                inside = total("g", self._tile_offset(op, indices))
-                if self._clamped(op) and not tile.short:
-                    inside = f"at_most({inside}, {tile.tile - 1})"
-                at[axis] = total(tile.first, inside)
-                if tile.short:
-                    at[axis] = f"at_most({at[axis]}, {tile.last})"
-        return at
+  def index(self, op: BlockOp, view: TensorView, indices: Sequence[str]) -> dict[str, str]:
+    """Where the lane's part of a tile is, at depth 0: an index for every axis."""
+    plan = self.plan
+    lane_axes = {*plan.columns, plan.row.axis if plan.row else ""}
+    at = {}
+    for axis in view.tensor.axes:
+      tile = plan.grid.tile(axis, plan.extents)
+      at[axis] = "0" if axis == plan.depth else tile.first
+      if axis in lane_axes:
+        inside = total("g", self._tile_offset(op, indices))
+        if self._clamped(op) and not tile.short:
+          inside = f"at_most({inside}, {tile.tile - 1})"
+        at[axis] = total(tile.first, inside)
+        if tile.short:
+          at[axis] = f"at_most({at[axis]}, {tile.last})"
+    return at
 
-    def pointers(self) -> None:
-        """``at``: the lane's fragments at depth 0; one pointer where tiles lie evenly apart."""
-        for index in self.loads:
-            op, view = self._op(index), self.view(index)
-            if not self._apart(op):
-                first = view.address(self.index(op, view, ()))
-                self.writer.line(f"const {view.storage}* at{index} = {first};")
-                continue
-            tiles = self.plan.tiles(op)
-            dims = subscript([str(count) for _, count in tiles])
-            self.writer.line(f"const {view.storage}* at{index}{dims};")
-            with self.writer.loops(tiles) as indices:
-                address = view.address(self.index(op, view, indices))
-                self.writer.line(f"at{index}{subscript(indices)} = {address};")
+  def pointers(self) -> None:
+    """``at``: the lane's fragments at depth 0; one pointer where tiles lie evenly apart."""
+    for index in self.loads:
+      op, view = self._op(index), self.view(index)
+      if not self._apart(op):
+        first = view.address(self.index(op, view, ()))
+        self.writer.line(f"const {view.storage}* at{index} = {first};")
+        continue
+      tiles = self.plan.tiles(op)
+      dims = subscript([str(count) for _, count in tiles])
+      self.writer.line(f"const {view.storage}* at{index}{dims};")
+      with self.writer.loops(tiles) as indices:
+        address = view.address(self.index(op, view, indices))
+        self.writer.line(f"at{index}{subscript(indices)} = {address};")
 
-    def _tile_address(self, index: int, indices: Sequence[str]) -> str:
-        op, view = self._op(index), self.view(index)
-        if self._apart(op):
-            return f"at{index}{subscript(indices)}"
-        row = self.plan.row.axis if self.plan.row else ""
-        if op.layout is Layout.A_FRAG:
-            stride = _number(view.stride(self.plan.column_of(op)))
-            n, h = indices
-            return total(f"at{index}", times(n, COLUMNS * stride), times(h, 8 * stride))
-        if op.layout is Layout.B_FRAG and row in op.axes:
-            return total(f"at{index}", times(indices[0], ROWS * _number(view.stride(row))))
-        return f"at{index}"
+  def _tile_address(self, index: int, indices: Sequence[str]) -> str:
+    op, view = self._op(index), self.view(index)
+    if self._apart(op):
+      return f"at{index}{subscript(indices)}"
+    row = self.plan.row.axis if self.plan.row else ""
+    if op.layout is Layout.A_FRAG:
+      stride = _number(view.stride(self.plan.column_of(op)))
+      n, h = indices
+      return total(f"at{index}", times(n, COLUMNS * stride), times(h, 8 * stride))
+    if op.layout is Layout.B_FRAG and row in op.axes:
+      return total(f"at{index}", times(indices[0], ROWS * _number(view.stride(row))))
+    return f"at{index}"
 
-    def _types(self, op: BlockOp, view: TensorView) -> str:
-        """Columns that one block reads once go around L1."""
-        once = op.layout is Layout.A_FRAG and self.plan.columns[self.plan.column_of(op)].split
-        path = "Path::kStream" if once and not view.coherent else view.path
-        return f"{view.tag}, {path}"
+  def _types(self, op: BlockOp, view: TensorView) -> str:
+    """Columns that one block reads once go around L1."""
+    once = op.layout is Layout.A_FRAG and self.plan.columns[self.plan.column_of(op)].split
+    path = "Path::kStream" if once and not view.coherent else view.path
+    return f"{view.tag}, {path}"
 
-    def declare(self) -> None:
-        for index in self.loads:
-            op = self._op(index)
-            dims = subscript([str(count) for _, count in self.plan.tiles(op)])
-            if not op.dtype.is_float:
-                reason = f"{op.tensor} is read in the loop as {op.dtype}"
-                raise RejectionError("EMIT_UNSUPPORTED", reason)
-            name = tag(op.dtype)
-            self.writer.line(f"Eight<{name}> x{index}[{self.plan.stages}]{dims};  // {op.tensor}")
+  def declare(self) -> None:
+    for index in self.loads:
+      op = self._op(index)
+      dims = subscript([str(count) for _, count in self.plan.tiles(op)])
+      if not op.dtype.is_float:
+        reason = f"{op.tensor} is read in the loop as {op.dtype}"
+        raise RejectionError("EMIT_UNSUPPORTED", reason)
+      name = tag(op.dtype)
+      self.writer.line(f"Eight<{name}> x{index}[{self.plan.stages}]{dims};  // {op.tensor}")
 
-    def fetch(self, stage: str, loads: Sequence[int], *, ahead: bool) -> None:
-        """Load a stage of the operands, of this round or the next one (``ahead``)."""
-        plan, writer = self.plan, self.writer
-        within = "0" if stage == "0" else f"{stage} * kStride"
-        depth = total("k", "kRound" if ahead else "0", within)
-        for index in loads:
-            op, view = self._op(index), self.view(index)
-            types, stride = self._types(op, view), _number(view.stride(plan.depth))
-            with writer.loops(plan.tiles(op)) as indices:
-                apart = depth if stride == 1 else f"({depth}) * {stride}"
-                address = f"{self._tile_address(index, indices)} + {apart}"
-                slot = f"x{index}[{stage}]{subscript(indices)}"
-                if not view.together(plan.depth, 8) or plan.depth_extent % 8 != 0:
-                    end = str(plan.depth_extent) if plan.even else "k_end"
-                    count = f"{end} - ({depth})"
-                    writer.line(f"{slot} = gather8<{types}>({address}, {stride}, {count});", index)
-                elif not plan.even:
-                    writer.line(f"{slot} = {{}};")
-                    writer.line(f"load8_if<{types}>({slot}, {address}, {depth} < k_end);", index)
-                elif ahead:
-                    writer.line(f"load8_if<{types}>({slot}, {address}, more);", index)
-                else:
-                    writer.line(f"{slot} = load8<{types}>({address});", index)
+  def fetch(self, stage: str, loads: Sequence[int], *, ahead: bool) -> None:
+    """Load a stage of the operands, of this round or the next one (``ahead``)."""
+    plan, writer = self.plan, self.writer
+    within = "0" if stage == "0" else f"{stage} * kStride"
+    depth = total("k", "kRound" if ahead else "0", within)
+    for index in loads:
+      op, view = self._op(index), self.view(index)
+      types, stride = self._types(op, view), _number(view.stride(plan.depth))
+      with writer.loops(plan.tiles(op)) as indices:
+        apart = depth if stride == 1 else f"({depth}) * {stride}"
+        address = f"{self._tile_address(index, indices)} + {apart}"
+        slot = f"x{index}[{stage}]{subscript(indices)}"
+        if not view.together(plan.depth, 8) or plan.depth_extent % 8 != 0:
+          end = str(plan.depth_extent) if plan.even else "k_end"
+          count = f"{end} - ({depth})"
+          writer.line(f"{slot} = gather8<{types}>({address}, {stride}, {count});", index)
+        elif not plan.even:
+          writer.line(f"{slot} = {{}};")
+          writer.line(f"load8_if<{types}>({slot}, {address}, {depth} < k_end);", index)
+        elif ahead:
+          writer.line(f"load8_if<{types}>({slot}, {address}, more);", index)
+        else:
+          writer.line(f"{slot} = load8<{types}>({address});", index)

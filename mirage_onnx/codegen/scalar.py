@@ -16,173 +16,173 @@ Place = dict[str, str]
 
 
 def post_sources(ops: Sequence[BlockOp], roots: Sequence[int]) -> list[int]:
-    """The values that ``roots`` are computed from after the loop, accumulators included."""
-    found: set[int] = set()
-    stack = list(roots)
-    while stack:
-        index = stack.pop()
-        if index not in found:
-            found.add(index)
-            if ops[index].op not in _ACCUMULATIONS:
-                stack += ops[index].args
-    return sorted(found)
+  """The values that ``roots`` are computed from after the loop, accumulators included."""
+  found: set[int] = set()
+  stack = list(roots)
+  while stack:
+    index = stack.pop()
+    if index not in found:
+      found.add(index)
+      if ops[index].op not in _ACCUMULATIONS:
+        stack += ops[index].args
+  return sorted(found)
 
 
 class Scalar:
-    """Evaluates values at a place of the block's tile.
+  """Evaluates values at a place of the block's tile.
 
-    A place gives the position in the tile of every axis that is wider than one element there; a
-    variable named after the axis holds the index in the whole axis. ``accumulator`` and ``staged``
-    say what an accumulator and a value in shared memory are at a place.
+  A place gives the position in the tile of every axis that is wider than one element there; a
+  variable named after the axis holds the index in the whole axis. ``accumulator`` and ``staged``
+  say what an accumulator and a value in shared memory are at a place.
+  """
+
+  def __init__(
+    self,
+    graph: UGraph,
+    plan: StreamPlan,
+    writer: Writer,
+    accumulator: Callable[[Accumulator, Place], str],
+    staged: Callable[[int, Place], str | None],
+  ) -> None:
+    self.graph, self.plan, self.writer = graph, plan, writer
+    self.ops = plan.kernel.ops
+    self.by_index = {a.index: a for a in plan.accumulators}
+    self.accumulator, self.staged = accumulator, staged
+
+  def index(self, axes: Sequence[str], at: Place) -> dict[str, str]:
+    """An index for every axis.
+
+    Raises:
+        RejectionError: LAYOUT, an axis that the place does not know.
     """
+    found = {}
+    for axis in axes:
+      tile = self.plan.grid.tile(axis, self.plan.extents)
+      if axis not in at and tile.tile > 1:
+        raise RejectionError("LAYOUT", f"axis {axis} is not an axis of this output")
+      found[axis] = axis_variable(axis) if axis in at else tile.first
+    return found
 
-    def __init__(
-        self,
-        graph: UGraph,
-        plan: StreamPlan,
-        writer: Writer,
-        accumulator: Callable[[Accumulator, Place], str],
-        staged: Callable[[int, Place], str | None],
-    ) -> None:
-        self.graph, self.plan, self.writer = graph, plan, writer
-        self.ops = plan.kernel.ops
-        self.by_index = {a.index: a for a in plan.accumulators}
-        self.accumulator, self.staged = accumulator, staged
+  def view(self, index: int) -> TensorView:
+    """The tensor that load ``index`` reads."""
+    return TensorView.of(self.graph.tensor(self.ops[index].tensor), self.plan.extents)
 
-    def index(self, axes: Sequence[str], at: Place) -> dict[str, str]:
-        """An index for every axis.
+  def load(self, index: int, at: Place) -> str:
+    view = self.view(index)
+    return view.load(self.index(view.tensor.axes, at))
 
-        Raises:
-            RejectionError: LAYOUT, an axis that the place does not know.
-        """
-        found = {}
-        for axis in axes:
-            tile = self.plan.grid.tile(axis, self.plan.extents)
-            if axis not in at and tile.tile > 1:
-                raise RejectionError("LAYOUT", f"axis {axis} is not an axis of this output")
-            found[axis] = axis_variable(axis) if axis in at else tile.first
-        return found
+  def inline_loads(self, roots: Sequence[int], staged: Sequence[int]) -> list[int]:
+    """Loads that the formulas of ``roots`` read at their own place."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    stack = list(roots)
+    while stack:
+      index = stack.pop()
+      op = self.ops[index]
+      if index in staged or index in seen or op.op in (*_ACCUMULATIONS, "matmul"):
+        continue
+      seen.add(index)
+      if op.op == "load":
+        found.add(index)
+      stack += op.args
+    return sorted(found)
 
-    def view(self, index: int) -> TensorView:
-        """The tensor that load ``index`` reads."""
-        return TensorView.of(self.graph.tensor(self.ops[index].tensor), self.plan.extents)
+  def value(self, index: int, at: Place, names: dict[int, str]) -> str:
+    """Writes what is needed for value ``index`` at a place; returns its name.
 
-    def load(self, index: int, at: Place) -> str:
-        view = self.view(index)
-        return view.load(self.index(view.tensor.axes, at))
+    ``names`` holds the values that the scope has already, and gets the new ones.
+    """
+    for number in self._order(index, at, names):
+      op = self.ops[number]
+      text = self._formula(number, op, at, names)
+      literals = constant(op, self.plan.extents) is not None
+      if literals or text.isidentifier() or op.op in _CLUSTER_REDUCTIONS:
+        names[number] = text
+        continue
+      self.writer.line(f"const float v{number} = {text};", number)
+      names[number] = f"v{number}"
+    return names[index]
 
-    def inline_loads(self, roots: Sequence[int], staged: Sequence[int]) -> list[int]:
-        """Loads that the formulas of ``roots`` read at their own place."""
-        found: set[int] = set()
-        seen: set[int] = set()
-        stack = list(roots)
-        while stack:
-            index = stack.pop()
-            op = self.ops[index]
-            if index in staged or index in seen or op.op in (*_ACCUMULATIONS, "matmul"):
-                continue
-            seen.add(index)
-            if op.op == "load":
-                found.add(index)
-            stack += op.args
-        return sorted(found)
+  def _order(self, root: int, at: Place, names: Mapping[int, str]) -> list[int]:
+    """Values to write, arguments first; staged values and accumulators end the walk."""
+    found: set[int] = set()
+    stack = [root]
+    while stack:
+      index = stack.pop()
+      if index in found or index in names:
+        continue
+      found.add(index)
+      op = self.ops[index]
+      ends = op.op in (*_ACCUMULATIONS, "matmul") or self.staged(index, at) is not None
+      stack += () if ends else op.args
+    return sorted(found)
 
-    def value(self, index: int, at: Place, names: dict[int, str]) -> str:
-        """Writes what is needed for value ``index`` at a place; returns its name.
+  def _formula(self, index: int, op: BlockOp, at: Place, names: Mapping[int, str]) -> str:
+    number = constant(op, self.plan.extents)
+    if number is not None:
+      return literal(number)
+    staged = self.staged(index, at)
+    if staged is not None:
+      return staged
+    if op.op in _ACCUMULATIONS:
+      if self.plan.grid.cluster > 1 and not self._reduced(index):
+        raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} is used without a reduction "
+                             "over the cluster")  # fmt: skip
+      return self.accumulator(self.by_index[index], at)
+    if op.op in _CLUSTER_REDUCTIONS:
+      if self.ops[op.args[0]].op != _CLUSTER_REDUCTIONS[op.op]:
+        raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} of {self.ops[op.args[0]].op!r}")
+      return rounded(names[op.args[0]], op.dtype)
+    if self.plan.depth in op.axes:
+      raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} over the depth after the loop")
+    if op.op == "load":
+      return self.load(index, at)
+    if op.op == "matmul" and op.phase is Phase.POST:
+      return self._contraction(index, op, at)
+    if is_elementwise(op.op):
+      return evaluate(self.ops, op, [names[a] for a in op.args], self.plan.extents)
+    raise RejectionError("EMIT_UNSUPPORTED", f"no rule for {op.op!r} after the loop")
 
-        ``names`` holds the values that the scope has already, and gets the new ones.
-        """
-        for number in self._order(index, at, names):
-            op = self.ops[number]
-            text = self._formula(number, op, at, names)
-            literals = constant(op, self.plan.extents) is not None
-            if literals or text.isidentifier() or op.op in _CLUSTER_REDUCTIONS:
-                names[number] = text
-                continue
-            self.writer.line(f"const float v{number} = {text};", number)
-            names[number] = f"v{number}"
-        return names[index]
+  def _reduced(self, index: int) -> bool:
+    """Every use of an accumulator after the loop is a reduction over the cluster."""
+    saved = any(s.arg == index for s in self.plan.kernel.saves)
+    uses = [o for o in self.ops if index in o.args]
+    return not saved and all(o.op in _CLUSTER_REDUCTIONS for o in uses)
 
-    def _order(self, root: int, at: Place, names: Mapping[int, str]) -> list[int]:
-        """Values to write, arguments first; staged values and accumulators end the walk."""
-        found: set[int] = set()
-        stack = [root]
-        while stack:
-            index = stack.pop()
-            if index in found or index in names:
-                continue
-            found.add(index)
-            op = self.ops[index]
-            ends = op.op in (*_ACCUMULATIONS, "matmul") or self.staged(index, at) is not None
-            stack += () if ends else op.args
-        return sorted(found)
+  def _contraction(self, index: int, op: BlockOp, at: Place) -> str:
+    """A matmul over an axis that is whole in the tile: fp32 multiply-adds by one thread."""
+    if len(op.reduced) != 1 or op.dtype is not DType.F32:
+      raise RejectionError("EMIT_UNSUPPORTED", f"matmul over {op.reduced} to {op.dtype}")
+    tile, writer = self.plan.grid.tile(op.reduced[0], self.plan.extents), self.writer
+    if tile.split or tile.axis == self.plan.depth:
+      raise RejectionError("LAYOUT", f"matmul over {tile.axis}, which is not in the block")
+    name = axis_variable(tile.axis)
+    writer.line(f"float v{index} = 0.0f;")
+    vectors = [
+      a for a in op.args
+      if self.ops[a].op == "load" and self.view(a).together(tile.axis, 8)
+    ]  # fmt: skip
+    inside = {**at, tile.axis: name}
+    if vectors and tile.extent % 8 == 0:
+      writer.line("#pragma unroll")
+      with writer.block(f"for (int {name}_8 = 0; {name}_8 < {tile.extent}; {name}_8 += 8)"):
+        known = {}
+        for a in vectors:
+          view = self.view(a)
+          where = {**self.index(view.tensor.axes, inside), tile.axis: f"{name}_8"}
+          writer.line(f"float w{a}[8];")
+          load = f"load8<{view.tag}, {view.path}>({view.address(where)})"
+          writer.line(f"unpack8<{view.tag}>({load}, w{a});", a)
+          known[a] = f"w{a}[j]"
+        with writer.loop("j", 8):
+          writer.line(f"const int {name} = {name}_8 + j;")
+          self._multiply(index, op, inside, known)
+    else:
+      with writer.block(f"for (int {name} = 0; {name} < {tile.extent}; ++{name})"):
+        self._multiply(index, op, inside, {})
+    return f"v{index}"
 
-    def _formula(self, index: int, op: BlockOp, at: Place, names: Mapping[int, str]) -> str:
-        number = constant(op, self.plan.extents)
-        if number is not None:
-            return literal(number)
-        staged = self.staged(index, at)
-        if staged is not None:
-            return staged
-        if op.op in _ACCUMULATIONS:
-            if self.plan.grid.cluster > 1 and not self._reduced(index):
-                raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} is used without a reduction "
-                                     "over the cluster")  # fmt: skip
-            return self.accumulator(self.by_index[index], at)
-        if op.op in _CLUSTER_REDUCTIONS:
-            if self.ops[op.args[0]].op != _CLUSTER_REDUCTIONS[op.op]:
-                raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} of {self.ops[op.args[0]].op!r}")
-            return rounded(names[op.args[0]], op.dtype)
-        if self.plan.depth in op.axes:
-            raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} over the depth after the loop")
-        if op.op == "load":
-            return self.load(index, at)
-        if op.op == "matmul" and op.phase is Phase.POST:
-            return self._contraction(index, op, at)
-        if is_elementwise(op.op):
-            return evaluate(self.ops, op, [names[a] for a in op.args], self.plan.extents)
-        raise RejectionError("EMIT_UNSUPPORTED", f"no rule for {op.op!r} after the loop")
-
-    def _reduced(self, index: int) -> bool:
-        """Every use of an accumulator after the loop is a reduction over the cluster."""
-        saved = any(s.arg == index for s in self.plan.kernel.saves)
-        uses = [o for o in self.ops if index in o.args]
-        return not saved and all(o.op in _CLUSTER_REDUCTIONS for o in uses)
-
-    def _contraction(self, index: int, op: BlockOp, at: Place) -> str:
-        """A matmul over an axis that is whole in the tile: fp32 multiply-adds by one thread."""
-        if len(op.reduced) != 1 or op.dtype is not DType.F32:
-            raise RejectionError("EMIT_UNSUPPORTED", f"matmul over {op.reduced} to {op.dtype}")
-        tile, writer = self.plan.grid.tile(op.reduced[0], self.plan.extents), self.writer
-        if tile.split or tile.axis == self.plan.depth:
-            raise RejectionError("LAYOUT", f"matmul over {tile.axis}, which is not in the block")
-        name = axis_variable(tile.axis)
-        writer.line(f"float v{index} = 0.0f;")
-        vectors = [
-            a for a in op.args
-            if self.ops[a].op == "load" and self.view(a).together(tile.axis, 8)
-        ]  # fmt: skip
-        inside = {**at, tile.axis: name}
-        if vectors and tile.extent % 8 == 0:
-            writer.line("#pragma unroll")
-            with writer.block(f"for (int {name}_8 = 0; {name}_8 < {tile.extent}; {name}_8 += 8)"):
-                known = {}
-                for a in vectors:
-                    view = self.view(a)
-                    where = {**self.index(view.tensor.axes, inside), tile.axis: f"{name}_8"}
-                    writer.line(f"float w{a}[8];")
-                    load = f"load8<{view.tag}, {view.path}>({view.address(where)})"
-                    writer.line(f"unpack8<{view.tag}>({load}, w{a});", a)
-                    known[a] = f"w{a}[j]"
-                with writer.loop("j", 8):
-                    writer.line(f"const int {name} = {name}_8 + j;")
-                    self._multiply(index, op, inside, known)
-        else:
-            with writer.block(f"for (int {name} = 0; {name} < {tile.extent}; ++{name})"):
-                self._multiply(index, op, inside, {})
-        return f"v{index}"
-
-    def _multiply(self, index: int, op: BlockOp, at: Place, known: Mapping[int, str]) -> None:
-        names = dict(known)
-        a, b = (self.value(x, at, names) for x in op.args)
-        self.writer.line(f"v{index} += {a} * {b};", index)
+  def _multiply(self, index: int, op: BlockOp, at: Place, known: Mapping[int, str]) -> None:
+    names = dict(known)
+    a, b = (self.value(x, at, names) for x in op.args)
+    self.writer.line(f"v{index} += {a} * {b};", index)

@@ -13,32 +13,32 @@ from mirage_onnx.target import Target
 
 
 class BundleBuilder:
-    """Collects cubins and plans; equal ones are stored once."""
+  """Collects cubins and plans; equal ones are stored once."""
 
-    def __init__(self, target: Target, limit: int | None = None) -> None:
-        self._target = target
-        self._limit = limit
-        self._cubins: dict[bytes, int] = {}
-        self._plans: dict[tuple[str, str], int] = {}
-        self._provenance: list[dict[str, object]] = []
+  def __init__(self, target: Target, limit: int | None = None) -> None:
+    self._target = target
+    self._limit = limit
+    self._cubins: dict[bytes, int] = {}
+    self._plans: dict[tuple[str, str], int] = {}
+    self._provenance: list[dict[str, object]] = []
 
-    def add(self, region: Region, compiled: Compiled, body_key: str) -> tuple[int, Planned] | None:
-        """The number of the plan of this region instance, and the plan.
+  def add(self, region: Region, compiled: Compiled, body_key: str) -> tuple[int, Planned] | None:
+    """The number of the plan of this region instance, and the plan.
 
-        None, and nothing is stored, where it would be one plan more than ``limit``.
-        """
-        cubins = dict(self._cubins)
-        ids = [cubins.setdefault(c.image, len(cubins)) for c in compiled.cubins]
-        planned = plan_candidate(region, compiled.candidate, compiled.sources, ids)
-        key = (planned.plan.to_text(), body_key)
-        if key not in self._plans:
-            if self._limit is not None and len(self._plans) >= self._limit:
-                return None
-            self._cubins = cubins
-            self._plans[key] = len(self._plans)
-            self._provenance.append(record(region, compiled, self._target))
-        return self._plans[key], planned
+    None, and nothing is stored, where it would be one plan more than ``limit``.
+    """
+    cubins = dict(self._cubins)
+    ids = [cubins.setdefault(c.image, len(cubins)) for c in compiled.cubins]
+    planned = plan_candidate(region, compiled.candidate, compiled.sources, ids)
+    key = (planned.plan.to_text(), body_key)
+    if key not in self._plans:
+      if self._limit is not None and len(self._plans) >= self._limit:
+        return None
+      self._cubins = cubins
+      self._plans[key] = len(self._plans)
+      self._provenance.append(record(region, compiled, self._target))
+    return self._plans[key], planned
 
-    def bundle(self) -> Bundle:
-        plans = sorted(self._plans.items(), key=lambda p: p[1])
-        return Bundle(tuple(self._cubins), tuple(t for (t, _), _ in plans), tuple(self._provenance))
+  def bundle(self) -> Bundle:
+    plans = sorted(self._plans.items(), key=lambda p: p[1])
+    return Bundle(tuple(self._cubins), tuple(t for (t, _), _ in plans), tuple(self._provenance))

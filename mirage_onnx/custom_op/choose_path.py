@@ -11,32 +11,32 @@ NO_COMPILER = "install g++ (or set CXX) to run the kernels in the CPU emulator"
 
 
 def choose_path(model: Model, provider: str | None, emulate: bool | None) -> tuple[str, bool, str]:
-    """(provider, whether to emulate, what would let the kernels run if neither does).
+  """(provider, whether to emulate, what would let the kernels run if neither does).
 
-    ``provider``: ``cpu``, ``cuda`` or None, which is cuda where onnxruntime has it and the GPU is
-    the one that the model's kernels are for. ``emulate`` None: wherever the provider is cpu, there
-    are kernels, and there is a C++ compiler.
+  ``provider``: ``cpu``, ``cuda`` or None, which is cuda where onnxruntime has it and the GPU is
+  the one that the model's kernels are for. ``emulate`` None: wherever the provider is cpu, there
+  are kernels, and there is a C++ compiler.
 
-    Raises:
-        MirageError: OPTION_INVALID for emulation in the CUDA provider, and those of
-            ``ModelFile.read``.
-    """
-    if provider == "cuda" and emulate:
-        raise MirageError("OPTION_INVALID", "the emulator runs in the CPU provider")
-    if provider == "cuda":
-        return "cuda", False, ""
-    domains = {node.domain for node in ModelFile.read(model).custom_nodes()}
-    if provider is None and emulate is None and _has_gpu_for(domains):
-        return "cuda", False, ""
-    if emulate is not None:
-        return "cpu", emulate, ""
-    if not domains or has_host_compiler():
-        return "cpu", bool(domains), ""
-    return "cpu", False, NO_COMPILER
+  Raises:
+      MirageError: OPTION_INVALID for emulation in the CUDA provider, and those of
+          ``ModelFile.read``.
+  """
+  if provider == "cuda" and emulate:
+    raise MirageError("OPTION_INVALID", "the emulator runs in the CPU provider")
+  if provider == "cuda":
+    return "cuda", False, ""
+  domains = {node.domain for node in ModelFile.read(model).custom_nodes()}
+  if provider is None and emulate is None and _has_gpu_for(domains):
+    return "cuda", False, ""
+  if emulate is not None:
+    return "cpu", emulate, ""
+  if not domains or has_host_compiler():
+    return "cpu", bool(domains), ""
+  return "cpu", False, NO_COMPILER
 
 
 def _has_gpu_for(domains: set[str]) -> bool:
-    if CUDA_PROVIDER not in import_onnxruntime().get_available_providers():
-        return False
-    present = present_target()
-    return present is not None and all(d.endswith(f".{present.suffix}") for d in domains)
+  if CUDA_PROVIDER not in import_onnxruntime().get_available_providers():
+    return False
+  present = present_target()
+  return present is not None and all(d.endswith(f".{present.suffix}") for d in domains)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -20,234 +21,243 @@ from google.protobuf.message import DecodeError
 from mirage_onnx.custom_op.boundary import boundaries
 from mirage_onnx.custom_op.compare_inputs import check_inputs, draw_inputs
 from mirage_onnx.custom_op.difference import (
-    FLOOR,
-    RTOL,
-    OutputDifference,
-    difference,
-    typical_row,
-    worse,
+  FLOOR,
+  RTOL,
+  InFp32,
+  OutputDifference,
+  difference,
+  excused,
+  typical_row,
+  worse,
 )
 from mirage_onnx.custom_op.model_check import RegionCheck, RegionDifference
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.model_run import How, check_signatures, open_session, run_session
 from mirage_onnx.custom_op.session import launches
+from mirage_onnx.custom_op.widen import HALF, run_widened
 from mirage_onnx.errors import MirageError
 
 if TYPE_CHECKING:
-    import onnxruntime as ort
+  import onnxruntime as ort
 
 NO_KERNEL = "no kernel ran: this compares the function bodies, it says nothing about kernels"
 ERRORS_ADD_UP = (
-    "every custom node agrees with the region it replaced, on the original's values: "
-    "small errors add up, or the models differ outside of the regions"
+  "every custom node agrees with the region it replaced, on the original's values: "
+  "small errors add up, or the models differ outside of the regions"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class NodePath:
-    """A custom node of the second model; ``path`` is ``kernel``, ``emulated`` or ``body``."""
+  """A custom node of the second model; ``path`` is ``kernel``, ``emulated`` or ``body``."""
 
-    name: str
-    path: str
-    launches: int
+  name: str
+  path: str
+  launches: int
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What ``compare_models`` found; ``inputs`` are the kinds that were tried.
+  """What ``compare_models`` found; ``inputs`` are the kinds that were tried.
 
-    ``regions``: each custom node that ran kernels, fed with the original's values, against the
-    region it replaced, in topological order. ``source``: how the kernels are tied to their text.
-    """
+  ``regions``: each custom node that ran kernels, fed with the original's values, against the
+  region it replaced, in topological order. ``source``: how the kernels are tied to their text.
+  """
 
-    passed: bool
-    outputs: tuple[OutputDifference, ...]
-    nodes: tuple[NodePath, ...]
-    inputs: tuple[str, ...]
-    note: str = ""
-    regions: tuple[RegionDifference, ...] = ()
-    source: str = ""
+  passed: bool
+  outputs: tuple[OutputDifference, ...]
+  nodes: tuple[NodePath, ...]
+  inputs: tuple[str, ...]
+  note: str = ""
+  regions: tuple[RegionDifference, ...] = ()
+  source: str = ""
 
-    @property
-    def first_difference(self) -> OutputDifference | None:
-        """The first output that is not bit-identical."""
-        return next((o for o in self.outputs if not o.identical), None)
+  @property
+  def first_difference(self) -> OutputDifference | None:
+    """The first output that is not bit-identical."""
+    return next((o for o in self.outputs if not o.identical), None)
 
-    @property
-    def first_divergence(self) -> str | None:
-        """The first custom node, in topological order, that is beyond its tolerance by itself."""
-        return next((r.node for r in self.regions if not r.output.passed), None)
+  @property
+  def first_divergence(self) -> str | None:
+    """The first custom node, in topological order, that is beyond its tolerance by itself."""
+    return next((r.node for r in self.regions if not r.output.passed), None)
 
-    @property
-    def needed_rtol(self) -> float | None:
-        """The least tolerance at which every output passes; None where there is none."""
-        needed = [o.needed_rtol for o in self.outputs]
-        return None if None in needed else max((n for n in needed if n is not None), default=0.0)
+  @property
+  def needed_rtol(self) -> float | None:
+    """The least tolerance at which every output passes; None where there is none."""
+    needed = [o.needed_rtol for o in self.outputs]
+    return None if None in needed else max((n for n in needed if n is not None), default=0.0)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON report (``report.schema.VerifyReport``)."""
-        first = self.first_difference
-        return {
-            "schema": 1,
-            "passed": self.passed,
-            "outputs": [_row(o) for o in self.outputs],
-            "nodes": [asdict(n) for n in self.nodes],
-            "regions": [{"node": r.node, **_row(r.output)} for r in self.regions],
-            "inputs": list(self.inputs),
-            "source": self.source,
-            "note": self.note,
-            "first_difference": first.name if first else None,
-            "first_divergence": self.first_divergence,
-            "needed_rtol": self.needed_rtol,
-        }
+  def to_dict(self) -> dict[str, Any]:
+    """The JSON report (``report.schema.VerifyReport``)."""
+    first = self.first_difference
+    return {
+      "schema": 1,
+      "passed": self.passed,
+      "outputs": [_row(o) for o in self.outputs],
+      "nodes": [asdict(n) for n in self.nodes],
+      "regions": [{"node": r.node, **_row(r.output)} for r in self.regions],
+      "inputs": list(self.inputs),
+      "source": self.source,
+      "note": self.note,
+      "first_difference": first.name if first else None,
+      "first_divergence": self.first_divergence,
+      "needed_rtol": self.needed_rtol,
+    }
 
 
 def _row(found: OutputDifference) -> dict[str, Any]:
-    """JSON has no infinity: what cannot be compared at all has no largest error."""
-    return {**asdict(found), "max_abs": found.max_abs if isfinite(found.max_abs) else None}
+  """JSON has no infinity: what cannot be compared at all has no largest error."""
+  return {**asdict(found), "max_abs": found.max_abs if isfinite(found.max_abs) else None}
 
 
 def compare_models(
-    a: Model,
-    b: Model,
-    *,
-    seed: int = 0,
-    provider: str = "cpu",
-    draws: int = 4,
-    dims: Mapping[str, int | Sequence[int]] | None = None,
-    int_limits: Mapping[str, int] | None = None,
-    rtol: float | None = None,
-    ep: str | None = None,
-    driver: str | None = None,
-    emulate: bool = False,
-    inputs: Mapping[str, np.ndarray] | None = None,
-    bisect: bool = False,
+  a: Model,
+  b: Model,
+  *,
+  seed: int = 0,
+  provider: str = "cpu",
+  draws: int = 4,
+  dims: Mapping[str, int | Sequence[int]] | None = None,
+  int_limits: Mapping[str, int] | None = None,
+  rtol: float | None = None,
+  ep: str | None = None,
+  driver: str | None = None,
+  emulate: bool = False,
+  inputs: Mapping[str, np.ndarray] | None = None,
+  bisect: bool = False,
 ) -> Comparison:
-    """Run ``a`` (the reference) and ``b`` on the same inputs.
+  """Run ``a`` (the reference) and ``b`` on the same inputs.
 
-    Args:
-        a: the original model, a path or bytes.
-        b: the optimized model.
-        seed: of the inputs.
-        provider: ``cpu`` or ``cuda``, for both.
-        draws: how many standard normal inputs.
-        dims: sizes of dynamic dimensions by name (default: ``compare_inputs.DEFAULT_DIM``); of
-            several, all combinations.
-        int_limits: exclusive upper ends of integer inputs by name (``DEFAULT_INT_LIMIT``).
-        rtol: tolerance of every float output, instead of the default of its type.
-        ep: for ``b``, as in ``mirage_onnx.InferenceSession``.
-        driver: likewise; with ``ep="host"`` a stand-in.
-        emulate: run the kernels of ``b`` in the CPU emulator.
-        inputs: arrays by name, the only input then.
-        bisect: check the custom nodes on every input, not only on the first.
+  Args:
+      a: the original model, a path or bytes.
+      b: the optimized model.
+      seed: of the inputs.
+      provider: ``cpu`` or ``cuda``, for both.
+      draws: how many standard normal inputs.
+      dims: sizes of dynamic dimensions by name (default: ``compare_inputs.DEFAULT_DIM``); of
+          several, all combinations.
+      int_limits: exclusive upper ends of integer inputs by name (``DEFAULT_INT_LIMIT``).
+      rtol: tolerance of every float output, instead of the default of its type.
+      ep: for ``b``, as in ``mirage_onnx.InferenceSession``.
+      driver: likewise; with ``ep="host"`` a stand-in.
+      emulate: run the kernels of ``b`` in the CPU emulator.
+      inputs: arrays by name, the only input then.
+      bisect: check the custom nodes on every input, not only on the first.
 
-    Raises:
-        MirageError: FILE_MISSING, SHAPES_DIFFER, INPUTS_INVALID, SESSION_FAILED,
-            EMULATION_FAILED, OPTION_INVALID, and those of ``InferenceSession``.
-    """
-    if provider not in ("cpu", "cuda") or draws < 1 or (emulate and provider != "cpu"):
-        wrong = f"provider={provider!r}, draws={draws}, emulate={emulate}"
-        raise MirageError("OPTION_INVALID", wrong)
-    reference, candidate = How(provider, ep="none"), How(provider, emulate, ep, driver)
-    left, right = open_session(a, reference), open_session(b, candidate)
-    check_signatures(left, right)
-    measure = _Measure(max(_precision(a), _precision(b)), rtol)
-    feeds_of: Iterable[tuple[str, dict[str, np.ndarray]]]
-    if inputs is not None:
-        feeds_of = [("given", check_inputs(left.get_inputs(), inputs))]
-    else:
-        feeds_of = draw_inputs(left.get_inputs(), seed, draws, dims or {}, int_limits or {})
-    worst: dict[str, OutputDifference] = {}
-    kinds: list[str] = []
-    regions: RegionCheck | None = None
-    for kind, feeds in feeds_of:
-        wanted, found = run_session(left, feeds), run_session(right, feeds)
-        for name, want in wanted.items():
-            one = measure(name, want, found[name], kind)
-            worst[name] = worse(worst[name], one) if name in worst else one
-        if not kinds:
-            regions = _region_check(a, b, right, reference, candidate)
-        if regions and (bisect or not kinds):
-            regions.run(feeds, kind, measure)
-        kinds.append(kind)
-    return _result(tuple(worst.values()), _paths(right, provider), tuple(kinds), regions)
+  Raises:
+      MirageError: FILE_MISSING, SHAPES_DIFFER, INPUTS_INVALID, SESSION_FAILED,
+          EMULATION_FAILED, OPTION_INVALID, and those of ``InferenceSession``.
+  """
+  if provider not in ("cpu", "cuda") or draws < 1 or (emulate and provider != "cpu"):
+    wrong = f"provider={provider!r}, draws={draws}, emulate={emulate}"
+    raise MirageError("OPTION_INVALID", wrong)
+  reference, candidate = How(provider, ep="none"), How(provider, emulate, ep, driver)
+  left, right = open_session(a, reference), open_session(b, candidate)
+  check_signatures(left, right)
+  measure = _Measure(max(_precision(a), _precision(b)), rtol)
+  feeds_of: Iterable[tuple[str, dict[str, np.ndarray]]]
+  if inputs is not None:
+    feeds_of = [("given", check_inputs(left.get_inputs(), inputs))]
+  else:
+    feeds_of = draw_inputs(left.get_inputs(), seed, draws, dims or {}, int_limits or {})
+  worst: dict[str, OutputDifference] = {}
+  kinds: list[str] = []
+  regions: RegionCheck | None = None
+  for kind, feeds in feeds_of:
+    wanted, found = run_session(left, feeds), run_session(right, feeds)
+    in_fp32 = cache(partial(_in_fp32, a, feeds))
+    for name, want in wanted.items():
+      one = measure(name, want, found[name], kind, in_fp32)
+      worst[name] = worse(worst[name], one) if name in worst else one
+    if not kinds:
+      regions = _region_check(a, b, right, reference, candidate)
+    if regions and (bisect or not kinds):
+      regions.run(feeds, kind, measure)
+    kinds.append(kind)
+  return _result(tuple(worst.values()), _paths(right, provider), tuple(kinds), regions)
+
+
+def _in_fp32(model: Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  file = ModelFile.read(model)
+  return run_widened(file.proto, file.folder, feeds)
 
 
 class _Measure:
-    """``difference`` with the tolerances of two models; rows are sized by the first input."""
+  """``difference`` with the tolerances of two models; rows are sized by the first input."""
 
-    def __init__(self, precision: float, rtol: float | None) -> None:
-        self._precision, self._rtol = precision, rtol
-        self._floors: dict[str, float] = {}
+  def __init__(self, precision: float, rtol: float | None) -> None:
+    self._precision, self._rtol = precision, rtol
+    self._floors: dict[str, float] = {}
 
-    def __call__(self, name: str, want: np.ndarray, got: np.ndarray, kind: str) -> OutputDifference:
-        floor = self._floors.setdefault(name, FLOOR * typical_row(want))
-        limit = self._rtol
-        if limit is None:
-            limit = max(self._precision, RTOL.get(want.dtype.name, 0.0))
-        return difference(name, want, got, limit, floor, kind)
+  def __call__(
+    self, name: str, want: np.ndarray, got: np.ndarray, kind: str, in_fp32: InFp32
+  ) -> OutputDifference:
+    floor = self._floors.setdefault(name, FLOOR * typical_row(want))
+    limit = max(self._precision, RTOL.get(want.dtype.name, 0.0)) if self._rtol is None else self._rtol
+    found = difference(name, want, got, limit, floor, kind)
+    if found.passed or self._rtol is not None or want.dtype not in HALF or found.dtype != got.dtype.name:
+      return found
+    exact = in_fp32().get(name)
+    return found if exact is None else excused(found, want, got, exact, floor)
 
 
 def _region_check(
-    a: Model, b: Model, right: ort.InferenceSession, reference: How, candidate: How
+  a: Model, b: Model, right: ort.InferenceSession, reference: How, candidate: How
 ) -> RegionCheck | None:
-    """None where no kernel ran.
+  """None where no kernel ran.
 
-    The reference is the CPU provider, which computes fp16 in fp32: the CUDA provider rounds every
-    intermediate, and on hard inputs its error would be laid to a better kernel. Where the CPU
-    provider lacks an operator (bfloat16), it is the CUDA provider after all.
-    """
-    ran = {name for name, count in launches(right).items() if count}
-    if not ran:
-        return None
-    rewritten = ModelFile.read(b)
-    cuts = tuple(c for c in boundaries(rewritten) if c.node in ran)
-    if not cuts:
-        return None
-    original = ModelFile.read(a)
-    try:
-        exact = replace(reference, provider="cpu")
-        return RegionCheck(original, rewritten, cuts, exact, candidate)
-    except MirageError as error:
-        if error.code != "SESSION_FAILED" or reference.provider == "cpu":
-            raise
-        return RegionCheck(original, rewritten, cuts, reference, candidate)
+  The reference is the CPU provider, which computes fp16 in fp32: the CUDA provider rounds every
+  intermediate, and on hard inputs its error would be laid to a better kernel. Where the CPU
+  provider lacks an operator (bfloat16), it is the CUDA provider after all.
+  """
+  ran = {name for name, count in launches(right).items() if count}
+  if not ran:
+    return None
+  rewritten = ModelFile.read(b)
+  cuts = tuple(c for c in boundaries(rewritten) if c.node in ran)
+  if not cuts:
+    return None
+  original = ModelFile.read(a)
+  try:
+    exact = replace(reference, provider="cpu")
+    return RegionCheck(original, rewritten, cuts, exact, candidate)
+  except MirageError as error:
+    if error.code != "SESSION_FAILED" or reference.provider == "cpu":
+      raise
+    return RegionCheck(original, rewritten, cuts, reference, candidate)
 
 
 def _paths(right: ort.InferenceSession, provider: str) -> tuple[NodePath, ...]:
-    ran = "kernel" if provider == "cuda" else "emulated"
-    return tuple(
-        NodePath(name, ran if count else "body", count) for name, count in launches(right).items()
-    )
+  ran = "kernel" if provider == "cuda" else "emulated"
+  return tuple(NodePath(name, ran if count else "body", count) for name, count in launches(right).items())
 
 
 def _result(
-    outputs: tuple[OutputDifference, ...],
-    nodes: tuple[NodePath, ...],
-    kinds: tuple[str, ...],
-    check: RegionCheck | None,
+  outputs: tuple[OutputDifference, ...],
+  nodes: tuple[NodePath, ...],
+  kinds: tuple[str, ...],
+  check: RegionCheck | None,
 ) -> Comparison:
-    regions = check.differences if check else ()
-    good, alone = all(o.passed for o in outputs), all(r.output.passed for r in regions)
-    note = "" if any(node.launches for node in nodes) else NO_KERNEL
-    if regions and alone and not good:
-        note = ERRORS_ADD_UP
-    return Comparison(good and alone, outputs, nodes, kinds, note, regions)
+  regions = check.differences if check else ()
+  good, alone = all(o.passed for o in outputs), all(r.output.passed for r in regions)
+  note = "" if any(node.launches for node in nodes) else NO_KERNEL
+  if regions and alone and not good:
+    note = ERRORS_ADD_UP
+  return Comparison(good and alone, outputs, nodes, kinds, note, regions)
 
 
 def _precision(model: Model) -> float:
-    """The default tolerance of the least precise float type of a model."""
-    try:
-        if isinstance(model, bytes):
-            graph = onnx.load_from_string(model).graph
-        else:
-            graph = onnx.load(os.fspath(model), load_external_data=False).graph
-    except DecodeError:  # ORT's own format: known by its outputs only
-        return 0.0
-    kinds = {t.data_type for t in graph.initializer}
-    kinds |= {
-        v.type.tensor_type.elem_type for v in (*graph.input, *graph.output, *graph.value_info)
-    }
-    found = {onnx.TensorProto.DataType.Name(kind).lower() for kind in kinds}
-    names = {"float": "float32", "double": "float64"}
-    return max((RTOL.get(names.get(name, name), 0.0) for name in found), default=0.0)
+  """The default tolerance of the least precise float type of a model."""
+  try:
+    if isinstance(model, bytes):
+      graph = onnx.load_from_string(model).graph
+    else:
+      graph = onnx.load(os.fspath(model), load_external_data=False).graph
+  except DecodeError:  # ORT's own format: known by its outputs only
+    return 0.0
+  kinds = {t.data_type for t in graph.initializer}
+  kinds |= {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output, *graph.value_info)}
+  found = {onnx.TensorProto.DataType.Name(kind).lower() for kind in kinds}
+  names = {"float": "float32", "double": "float64"}
+  return max((RTOL.get(names.get(name, name), 0.0) for name in found), default=0.0)

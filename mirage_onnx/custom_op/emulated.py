@@ -26,113 +26,109 @@ from mirage_onnx.target import TARGETS, Target
 
 
 class EmulatedModel:
-    """The kernels of a model's custom nodes, compiled for the host."""
+  """The kernels of a model's custom nodes, compiled for the host."""
 
-    def __init__(self, nodes: tuple[CustomNode, ...], bundle: Bundle) -> None:
-        """Generates and checks every text, then compiles them as one unit.
+  def __init__(self, nodes: tuple[CustomNode, ...], bundle: Bundle) -> None:
+    """Generates and checks every text, then compiles them as one unit.
 
-        Raises:
-            MirageError: SOURCE_MISMATCH, PLAN_INVALID, NOT_EMULATED, EMULATION_FAILED,
-                HOST_COMPILER_MISSING.
-        """
-        self.driver: Driver = open_driver(_target(nodes))
-        self.plans = read_sources(nodes, bundle)
-        rows = [row for p in self.plans.values() for row in p.kernels]
-        sources = dict.fromkeys(k.source for row in rows for k in row)
-        self._index = {source: i for i, source in enumerate(sources)}
-        self._lock = threading.Lock()
-        self._modules: dict[tuple[object, ...], Module] = {}
-        self._module = _compile(tuple(self._index))
+    Raises:
+        MirageError: SOURCE_MISMATCH, PLAN_INVALID, NOT_EMULATED, EMULATION_FAILED,
+            HOST_COMPILER_MISSING.
+    """
+    self.driver: Driver = open_driver(_target(nodes))
+    self.plans = read_sources(nodes, bundle)
+    rows = [row for p in self.plans.values() for row in p.kernels]
+    sources = dict.fromkeys(k.source for row in rows for k in row)
+    self._index = {source: i for i, source in enumerate(sources)}
+    self._lock = threading.Lock()
+    self._modules: dict[tuple[object, ...], Module] = {}
+    self._module = _compile(tuple(self._index))
 
-    def run(self, launch: DriverLaunch) -> None:
-        """One launch, on the memory it names.
+  def run(self, launch: DriverLaunch) -> None:
+    """One launch, on the memory it names.
 
-        Raises:
-            EmulationError: what the device would refuse or leave undefined.
-        """
-        sources = self.plans[launch.plan]
-        kernel = sources.kernels[launch.variant][launch.launch]
-        planned = sources.plan.variants[launch.variant].launches[launch.launch]
-        sizes = _sizes(kernel.source, launch, planned)
-        module = self._launched_as(kernel.source, launch, sizes)
-        tensors = _tensors(kernel, launch, planned, sizes)
-        # Nothing has been written yet where the first kernel of a plan writes.
-        empty = [n for n, x in tensors.items() if x.flags.writeable and launch.launch == 0]
-        index = self._index[kernel.source]
-        module.run(tensors, kernels=[index], uninitialised=empty, sizes=sizes)
+    Raises:
+        EmulationError: what the device would refuse or leave undefined.
+    """
+    sources = self.plans[launch.plan]
+    kernel = sources.kernels[launch.variant][launch.launch]
+    planned = sources.plan.variants[launch.variant].launches[launch.launch]
+    sizes = _sizes(kernel.source, launch, planned)
+    module = self._launched_as(kernel.source, launch, sizes)
+    tensors = _tensors(kernel, launch, planned, sizes)
+    # Nothing has been written yet where the first kernel of a plan writes.
+    empty = [n for n, x in tensors.items() if x.flags.writeable and launch.launch == 0]
+    index = self._index[kernel.source]
+    module.run(tensors, kernels=[index], uninitialised=empty, sizes=sizes)
 
-    def _launched_as(
-        self, source: KernelSource, launch: DriverLaunch, sizes: Mapping[str, int]
-    ) -> Module:
-        """The module with this launch's configuration: the text's own, unless the plan is wrong."""
-        asked = replace(
-            source,
-            grid=launch.grid,
-            block=launch.block[0] * launch.block[1] * launch.block[2],
-            cluster=launch.cluster,
-            smem_bytes=launch.smem_bytes,
-            tiles=(),
-        )
-        if asked == replace(source, grid=source.grid_at(sizes), tiles=()):
-            return self._module
-        key = (source.name, asked.grid, asked.block, asked.cluster, asked.smem_bytes)
-        with self._lock:
-            if key not in self._modules:
-                others = [asked if s == source else s for s in self._index]
-                self._modules[key] = compile_kernels(others)
-            return self._modules[key]
+  def _launched_as(self, source: KernelSource, launch: DriverLaunch, sizes: Mapping[str, int]) -> Module:
+    """The module with this launch's configuration: the text's own, unless the plan is wrong."""
+    asked = replace(
+      source,
+      grid=launch.grid,
+      block=launch.block[0] * launch.block[1] * launch.block[2],
+      cluster=launch.cluster,
+      smem_bytes=launch.smem_bytes,
+      tiles=(),
+    )
+    if asked == replace(source, grid=source.grid_at(sizes), tiles=()):
+      return self._module
+    key = (source.name, asked.grid, asked.block, asked.cluster, asked.smem_bytes)
+    with self._lock:
+      if key not in self._modules:
+        others = [asked if s == source else s for s in self._index]
+        self._modules[key] = compile_kernels(others)
+      return self._modules[key]
 
 
 def _sizes(source: KernelSource, launch: DriverLaunch, planned: Launch) -> dict[str, int]:
-    """The sizes that a launch gives its kernel; every argument is what its parameter is."""
-    names = (*source.args, *source.sizes)
-    if len(launch.args) != len(names):
-        raise EmulationError(
-            f"kernel {launch.kernel}: {len(launch.args)} arguments for {len(names)} parameters"
-        )
-    found = {}
-    for i, (name, (value, _), arg) in enumerate(zip(names, launch.args, planned.args, strict=True)):
-        count = i >= len(source.args)
-        if count != isinstance(arg, Int32) or isinstance(arg, Int64):
-            wanted = "i32" if count else "pointer"
-            raise EmulationError(f"kernel {launch.kernel}: argument '{name}' is no {wanted}")
-        if count:
-            found[name] = value
-    return found
+  """The sizes that a launch gives its kernel; every argument is what its parameter is."""
+  names = (*source.args, *source.sizes)
+  if len(launch.args) != len(names):
+    raise EmulationError(f"kernel {launch.kernel}: {len(launch.args)} arguments for {len(names)} parameters")
+  found = {}
+  for i, (name, (value, _), arg) in enumerate(zip(names, launch.args, planned.args, strict=True)):
+    count = i >= len(source.args)
+    if count != isinstance(arg, Int32) or isinstance(arg, Int64):
+      wanted = "i32" if count else "pointer"
+      raise EmulationError(f"kernel {launch.kernel}: argument '{name}' is no {wanted}")
+    if count:
+      found[name] = value
+  return found
 
 
 def _tensors(
-    kernel: Kernel, launch: DriverLaunch, planned: Launch, sizes: Mapping[str, int]
+  kernel: Kernel, launch: DriverLaunch, planned: Launch, sizes: Mapping[str, int]
 ) -> Mapping[str, np.ndarray]:
-    """The memory of a launch by the names of the kernel's arguments."""
-    arrays = {}
-    given = zip(kernel.source.args, launch.args, planned.args, strict=False)
-    for (name, (address, available), arg), size in zip(given, kernel.bytes_at(sizes), strict=False):
-        # A short buffer stays short: the emulator reports what reads beyond it.
-        memory = (ctypes.c_uint8 * min(size, available)).from_address(address)
-        array = np.ctypeslib.as_array(memory)
-        array.flags.writeable = not isinstance(arg, InputPtr)
-        arrays[name] = array
-    return arrays
+  """The memory of a launch by the names of the kernel's arguments."""
+  arrays = {}
+  given = zip(kernel.source.args, launch.args, planned.args, strict=False)
+  for (name, (address, available), arg), size in zip(given, kernel.bytes_at(sizes), strict=False):
+    # A short buffer stays short: the emulator reports what reads beyond it.
+    memory = (ctypes.c_uint8 * min(size, available)).from_address(address)
+    array = np.ctypeslib.as_array(memory)
+    array.flags.writeable = not isinstance(arg, InputPtr)
+    arrays[name] = array
+  return arrays
 
 
 def _target(nodes: tuple[CustomNode, ...]) -> Target:
-    by_suffix = {t.suffix: t for t in TARGETS.values()}
-    found: dict[str, Target] = {}
-    for node in nodes:
-        version, _, suffix = node.domain.rpartition(".")
-        if version != "ai.mirage.v1" or suffix not in by_suffix:
-            why = f"node '{node.name}': there is no emulator of {node.domain}"
-            raise MirageError("NOT_EMULATED", why)
-        found[suffix] = by_suffix[suffix]
-    if len(found) != 1:
-        why = f"one session cannot emulate nodes for {', '.join(sorted(found)) or 'no target'}"
-        raise MirageError("NOT_EMULATED", why)
-    return next(iter(found.values()))
+  by_suffix = {t.suffix: t for t in TARGETS.values()}
+  found: dict[str, Target] = {}
+  for node in nodes:
+    version, _, suffix = node.domain.rpartition(".")
+    if version != "ai.mirage.v1" or suffix not in by_suffix:
+      why = f"node '{node.name}': there is no emulator of {node.domain}"
+      raise MirageError("NOT_EMULATED", why)
+    found[suffix] = by_suffix[suffix]
+  if len(found) != 1:
+    why = f"one session cannot emulate nodes for {', '.join(sorted(found)) or 'no target'}"
+    raise MirageError("NOT_EMULATED", why)
+  return next(iter(found.values()))
 
 
 def _compile(sources: tuple[KernelSource, ...]) -> Module:
-    try:
-        return compile_kernels(sources)
-    except EmulationError as error:
-        raise MirageError("EMULATION_FAILED", " ".join(str(error).split())) from error
+  try:
+    return compile_kernels(sources)
+  except EmulationError as error:
+    raise MirageError("EMULATION_FAILED", " ".join(str(error).split())) from error

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.custom_op.expr import Expr, const
 from mirage_onnx.custom_op.plan import (
-    Equal,
-    InputPtr,
-    InputSpec,
-    Launch,
-    OutputPtr,
-    OutputSpec,
-    Plan,
-    Variant,
-    WorkspacePtr,
+  Equal,
+  InputPtr,
+  InputSpec,
+  Launch,
+  OutputPtr,
+  OutputSpec,
+  Plan,
+  Variant,
+  WorkspacePtr,
 )  # fmt: skip
 from mirage_onnx.custom_op.runtime_sizes import RuntimeSizes, total
 from mirage_onnx.ir import Candidate, Monomial, Region, ugraph_extents
@@ -30,108 +30,108 @@ from mirage_onnx.ir.memory_order import stored_orders
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan and the tensors of the model that its inputs and outputs are.
+  """A plan and the tensors of the model that its inputs and outputs are.
 
-    ``permutations``: per input of the plan, the order of dims in which the model has to store it.
-    """
+  ``permutations``: per input of the plan, the order of dims in which the model has to store it.
+  """
 
-    plan: Plan
-    inputs: tuple[str, ...]
-    permutations: tuple[tuple[int, ...], ...]
-    outputs: tuple[str, ...]
+  plan: Plan
+  inputs: tuple[str, ...]
+  permutations: tuple[tuple[int, ...], ...]
+  outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the plan has what is of a region: the names of its inputs and outputs, each once."""
+  """Where the plan has what is of a region: the names of its inputs and outputs, each once."""
 
-    region: Region
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+  region: Region
+  inputs: tuple[str, ...]
+  outputs: tuple[str, ...]
 
-    @classmethod
-    def of(cls, region: Region) -> Places:
-        sides = region.inputs, region.outputs
-        inputs, outputs = (tuple(dict.fromkeys(x.source.name for x in side)) for side in sides)
-        return cls(region, inputs, outputs)
+  @classmethod
+  def of(cls, region: Region) -> Places:
+    sides = region.inputs, region.outputs
+    inputs, outputs = (tuple(dict.fromkeys(x.source.name for x in side)) for side in sides)
+    return cls(region, inputs, outputs)
 
-    def dim(self, i: int, d: int) -> tuple[int, int]:
-        """(input of the plan, dimension) that has dimension ``d`` of input ``i`` of the region."""
-        x = self.region.inputs[i]
-        return self.inputs.index(x.source.name), x.view.source_dim(d) if x.view else d
+  def dim(self, i: int, d: int) -> tuple[int, int]:
+    """(input of the plan, dimension) that has dimension ``d`` of input ``i`` of the region."""
+    x = self.region.inputs[i]
+    return self.inputs.index(x.source.name), x.view.source_dim(d) if x.view else d
 
-    def size(self, m: Monomial) -> Monomial:
-        """A size as the plan counts inputs."""
-        return replace(m, dims=tuple(self.dim(i, d) for i, d in m.dims))
+  def size(self, m: Monomial) -> Monomial:
+    """A size as the plan counts inputs."""
+    return replace(m, dims=tuple(self.dim(i, d) for i, d in m.dims))
 
-    def made(self, k: int) -> tuple[Monomial, ...]:
-        """The dimensions of what output ``k`` of the region is a part of."""
-        o = self.region.outputs[k]
-        dims = self.region.output_dims[k] if self.region.output_dims else ()
-        if o.view is None or not dims:
-            return dims or tuple(Monomial(int(d)) for d in o.source.shape or ())
-        found: dict[int, Monomial] = {}
-        for d, full in enumerate(o.view.fulls):
-            own = Monomial(full) if isinstance(full, int) else dims[d]
-            at = o.view.source_dim(d)
-            had = found.get(at, Monomial(1))
-            found[at] = Monomial(had.coefficient * own.coefficient, (*had.dims, *own.dims))
-        return tuple(found.values())
+  def made(self, k: int) -> tuple[Monomial, ...]:
+    """The dimensions of what output ``k`` of the region is a part of."""
+    o = self.region.outputs[k]
+    dims = self.region.output_dims[k] if self.region.output_dims else ()
+    if o.view is None or not dims:
+      return dims or tuple(Monomial(int(d)) for d in o.source.shape or ())
+    found: dict[int, Monomial] = {}
+    for d, full in enumerate(o.view.fulls):
+      own = Monomial(full) if isinstance(full, int) else dims[d]
+      at = o.view.source_dim(d)
+      had = found.get(at, Monomial(1))
+      found[at] = Monomial(had.coefficient * own.coefficient, (*had.dims, *own.dims))
+    return tuple(found.values())
 
 
 def plan_candidate(
-    region: Region, candidate: Candidate, sources: Sequence[KernelSource], cubins: Sequence[int]
+  region: Region, candidate: Candidate, sources: Sequence[KernelSource], cubins: Sequence[int]
 ) -> Planned:
-    """The plan that launches ``sources`` (one per kernel, image ids ``cubins``).
+  """The plan that launches ``sources`` (one per kernel, image ids ``cubins``).
 
-    Raises:
-        MirageError: INTERNAL, the kernels are of another region.
-    """
-    graph = candidate.ugraph
-    extents = ugraph_extents(graph, candidate.params, region.extents)
-    places, orders = Places.of(region), stored_orders(region, graph)
-    inputs = {}
-    for i in region.inputs:
-        dims, order = i.source.shape or (), orders[i.source.name]
-        static = tuple(d if isinstance(d, int) else None for d in (dims[p] for p in order))
-        inputs[i.source.name] = InputSpec(i.dtype.value, static)
-    permutations = tuple(orders[name] for name in places.inputs)
-    known = RuntimeSizes(extents, region.runtime, permutations, places.dim)
-    offsets: dict[str, Expr] = {}
-    size = const(0)
-    for t in graph.tensors:
-        if t.role == "temp":
-            offsets[t.name] = size
-            size = total(size, known.aligned_bytes(t))
-    pointers: dict[str, InputPtr | OutputPtr | WorkspacePtr] = {}
-    for i in region.inputs:
-        pointers[i.name] = InputPtr(places.inputs.index(i.source.name))
-    for o in region.outputs:
-        pointers[o.name] = OutputPtr(places.outputs.index(o.source.name))
-    for name, offset in offsets.items():
-        pointers[name] = WorkspacePtr(offset)
-    launches = tuple(
-        Launch(
-            cubin=cubin,
-            kernel=s.name,
-            grid=(known.blocks(s), const(s.grid[1]), const(s.grid[2])),
-            block=s.block,
-            args=(*(pointers[a] for a in s.args), *(known.argument(a) for a in s.sizes)),
-            cluster=s.cluster,
-            smem_bytes=s.smem_bytes,
-            pdl=s.pdl,
-        )
-        for s, cubin in zip(sources, cubins, strict=True)
+  Raises:
+      MirageError: INTERNAL, the kernels are of another region.
+  """
+  graph = candidate.ugraph
+  extents = ugraph_extents(graph, candidate.params, region.extents)
+  places, orders = Places.of(region), stored_orders(region, graph)
+  inputs = {}
+  for i in region.inputs:
+    dims, order = i.source.shape or (), orders[i.source.name]
+    static = tuple(d if isinstance(d, int) else None for d in (dims[p] for p in order))
+    inputs[i.source.name] = InputSpec(i.dtype.value, static)
+  permutations = tuple(orders[name] for name in places.inputs)
+  known = RuntimeSizes(extents, region.runtime, permutations, places.dim)
+  offsets: dict[str, Expr] = {}
+  size = const(0)
+  for t in graph.tensors:
+    if t.role == "temp":
+      offsets[t.name] = size
+      size = total(size, known.aligned_bytes(t))
+  pointers: dict[str, InputPtr | OutputPtr | WorkspacePtr] = {}
+  for i in region.inputs:
+    pointers[i.name] = InputPtr(places.inputs.index(i.source.name))
+  for o in region.outputs:
+    pointers[o.name] = OutputPtr(places.outputs.index(o.source.name))
+  for name, offset in offsets.items():
+    pointers[name] = WorkspacePtr(offset)
+  launches = tuple(
+    Launch(
+      cubin=cubin,
+      kernel=s.name,
+      grid=(known.blocks(s), const(s.grid[1]), const(s.grid[2])),
+      block=s.block,
+      args=(*(pointers[a] for a in s.args), *(known.argument(a) for a in s.sizes)),
+      cluster=s.cluster,
+      smem_bytes=s.smem_bytes,
+      pdl=s.pdl,
     )
-    outputs = {
-        o.source.name: OutputSpec(o.dtype.value, tuple(map(known.of, places.made(k))))
-        for k, o in enumerate(region.outputs)
-    }
-    plan = Plan(
-        inputs=tuple(inputs.values()),
-        outputs=tuple(outputs.values()),
-        variants=(Variant(launches),),
-        workspace=size if offsets else None,
-        equal=tuple(Equal(known.of(a), known.of(b)) for a, b in region.equal_dims),
-    )
-    return Planned(plan, places.inputs, permutations, places.outputs)
+    for s, cubin in zip(sources, cubins, strict=True)
+  )
+  outputs = {
+    o.source.name: OutputSpec(o.dtype.value, tuple(map(known.of, places.made(k))))
+    for k, o in enumerate(region.outputs)
+  }
+  plan = Plan(
+    inputs=tuple(inputs.values()),
+    outputs=tuple(outputs.values()),
+    variants=(Variant(launches),),
+    workspace=size if offsets else None,
+    equal=tuple(Equal(known.of(a), known.of(b)) for a, b in region.equal_dims),
+  )
+  return Planned(plan, places.inputs, permutations, places.outputs)

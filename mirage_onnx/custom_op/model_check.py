@@ -11,80 +11,87 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 
 from mirage_onnx.custom_op.boundary import FED, Boundary, detached_nodes, detached_original, exposed
-from mirage_onnx.custom_op.difference import OutputDifference, worse
+from mirage_onnx.custom_op.difference import InFp32, OutputDifference, worse
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
+from mirage_onnx.custom_op.widen import run_widened
 
 if TYPE_CHECKING:
-    import onnxruntime as ort
+  import onnxruntime as ort
 
-#: (name, reference, result, kind of input) -> how they differ.
-Measure = Callable[[str, np.ndarray, np.ndarray, str], OutputDifference]
+#: (name, reference, result, kind of input, the reference in fp32) -> how they differ.
+Measure = Callable[[str, np.ndarray, np.ndarray, str, InFp32], OutputDifference]
 
 
 @dataclass(frozen=True, slots=True)
 class RegionDifference:
-    """One output of one custom node: the worst over the inputs on which it was checked."""
+  """One output of one custom node: the worst over the inputs on which it was checked."""
 
-    node: str
-    output: OutputDifference
+  node: str
+  output: OutputDifference
 
 
 class RegionCheck:
-    """The two models cut at their boundaries, ready to be run on any number of inputs."""
+  """The two models cut at their boundaries, ready to be run on any number of inputs."""
 
-    def __init__(
-        self,
-        original: ModelFile,
-        rewritten: ModelFile,
-        cuts: tuple[Boundary, ...],
-        reference: How,
-        candidate: How,
-    ) -> None:
-        """``cuts``: the nodes to check, in topological order.
+  def __init__(
+    self,
+    original: ModelFile,
+    rewritten: ModelFile,
+    cuts: tuple[Boundary, ...],
+    reference: How,
+    candidate: How,
+  ) -> None:
+    """``cuts``: the nodes to check, in topological order.
 
-        Raises:
-            MirageError: SHAPES_DIFFER when ``rewritten`` was not made from ``original``.
-        """
-        self._cuts, self._rewritten, self._candidate = cuts, rewritten, candidate
-        self._original, self._reference = original, reference
-        self._whole = open_session(exposed(original, cuts), reference, original.external_folder)
-        self._pair: tuple[ort.InferenceSession, ort.InferenceSession] | None = None
-        self._worst: dict[tuple[str, str], OutputDifference] = {}
+    Raises:
+        MirageError: SHAPES_DIFFER when ``rewritten`` was not made from ``original``.
+    """
+    self._cuts, self._rewritten, self._candidate = cuts, rewritten, candidate
+    self._original, self._reference = original, reference
+    self._whole = open_session(exposed(original, cuts), reference, original.external_folder)
+    self._pair: tuple[ort.InferenceSession, ort.InferenceSession] | None = None
+    self._worst: dict[tuple[str, str], OutputDifference] = {}
 
-    def run(self, feeds: Mapping[str, np.ndarray], kind: str, measure: Measure) -> None:
-        """Check every node on one input of the model."""
-        values = {**feeds, **run_session(self._whole, feeds)}
-        if self._pair is None:
-            self._pair = self._detach(values)
-        want, got = (run_session(s, _fed(s, values)) for s in self._pair)
-        for cut in self._cuts:
-            for name in cut.makes:
-                found = measure(name, want[name], got[name], kind)
-                key = cut.node, name
-                self._worst[key] = worse(self._worst[key], found) if key in self._worst else found
+  def run(self, feeds: Mapping[str, np.ndarray], kind: str, measure: Measure) -> None:
+    """Check every node on one input of the model."""
+    values = {**feeds, **run_session(self._whole, feeds)}
+    if self._pair is None:
+      self._pair = self._detach(values)
+    want, got = (run_session(s, _fed(s, values)) for s in self._pair)
+    for cut in self._cuts:
+      for name in cut.makes:
+        found = measure(name, want[name], got[name], kind, partial(self._in_fp32, cut, values))
+        key = cut.node, name
+        self._worst[key] = worse(self._worst[key], found) if key in self._worst else found
 
-    def _detach(
-        self, values: Mapping[str, np.ndarray]
-    ) -> tuple[ort.InferenceSession, ort.InferenceSession]:
-        first, second = self._original, self._rewritten
-        regions = detached_original(first, self._cuts, values)
-        nodes = detached_nodes(second, self._cuts, values)
-        return (
-            open_session(regions, self._reference, first.external_folder),
-            open_session(nodes, self._candidate, second.external_folder),
-        )
+  def _detach(self, values: Mapping[str, np.ndarray]) -> tuple[ort.InferenceSession, ort.InferenceSession]:
+    first, second = self._original, self._rewritten
+    regions = detached_original(first, self._cuts, values)
+    nodes = detached_nodes(second, self._cuts, values)
+    return (
+      open_session(regions, self._reference, first.external_folder),
+      open_session(nodes, self._candidate, second.external_folder),
+    )
 
-    @property
-    def differences(self) -> tuple[RegionDifference, ...]:
-        """In topological order of the nodes."""
-        return tuple(RegionDifference(node, found) for (node, _), found in self._worst.items())
+  def _in_fp32(self, cut: Boundary, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What a region of the original computes from the same bits in fp32."""
+    region = onnx.load_from_string(detached_original(self._original, (cut,), values))
+    fed = {i.name: values[i.name.removeprefix(FED)] for i in region.graph.input}
+    return run_widened(region, self._original.folder, fed)
+
+  @property
+  def differences(self) -> tuple[RegionDifference, ...]:
+    """In topological order of the nodes."""
+    return tuple(RegionDifference(node, found) for (node, _), found in self._worst.items())
 
 
 def _fed(session: ort.InferenceSession, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {i.name: values[i.name.removeprefix(FED)] for i in session.get_inputs()}
+  return {i.name: values[i.name.removeprefix(FED)] for i in session.get_inputs()}

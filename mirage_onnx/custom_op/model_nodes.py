@@ -22,84 +22,84 @@ Model = str | os.PathLike[str] | bytes
 
 @dataclass(frozen=True, slots=True)
 class CustomNode:
-    """One ``MuGraph_<plan>`` node; ``inputs`` without the bundle.
+  """One ``MuGraph_<plan>`` node; ``inputs`` without the bundle.
 
-    ``graph`` holds it; ``is_nested``: a subgraph, not the main graph.
-    """
+  ``graph`` holds it; ``is_nested``: a subgraph, not the main graph.
+  """
 
-    name: str
-    plan: int
-    domain: str
-    bundle: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    graph: onnx.GraphProto
-    is_nested: bool
+  name: str
+  plan: int
+  domain: str
+  bundle: str
+  inputs: tuple[str, ...]
+  outputs: tuple[str, ...]
+  graph: onnx.GraphProto
+  is_nested: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A model without its external data, and the folder of that (None: a model in memory)."""
+  """A model without its external data, and the folder of that (None: a model in memory)."""
 
-    proto: onnx.ModelProto
-    folder: Path | None
+  proto: onnx.ModelProto
+  folder: Path | None
 
-    @classmethod
-    def read(cls, model: Model, folder: str | None = None) -> ModelFile:
-        """From a path or bytes; ``folder``: where the external data of bytes is.
+  @classmethod
+  def read(cls, model: Model, folder: str | None = None) -> ModelFile:
+    """From a path or bytes; ``folder``: where the external data of bytes is.
 
-        Raises:
-            MirageError: FILE_MISSING, NOT_ONNX.
-        """
-        try:
-            if isinstance(model, bytes):
-                return cls(onnx.load_from_string(model), Path(folder) if folder else None)
-            path = Path(model)
-            if not path.is_file():
-                raise MirageError("FILE_MISSING", f"{os.fspath(model)!r} does not exist")
-            proto = onnx.load(os.fspath(model), load_external_data=False)
-            return cls(proto, path.resolve().parent)
-        except DecodeError as error:
-            raise MirageError("NOT_ONNX", "the model is not ONNX protobuf") from error
+    Raises:
+        MirageError: FILE_MISSING, NOT_ONNX.
+    """
+    try:
+      if isinstance(model, bytes):
+        return cls(onnx.load_from_string(model), Path(folder) if folder else None)
+      path = Path(model)
+      if not path.is_file():
+        raise MirageError("FILE_MISSING", f"{os.fspath(model)!r} does not exist")
+      proto = onnx.load(os.fspath(model), load_external_data=False)
+      return cls(proto, path.resolve().parent)
+    except DecodeError as error:
+      raise MirageError("NOT_ONNX", "the model is not ONNX protobuf") from error
 
-    @property
-    def external_folder(self) -> str | None:
-        """The folder that onnxruntime has to know when it gets the model as bytes."""
-        if self.folder and any(map(uses_external_data, stored_tensors(self.proto.graph))):
-            return str(self.folder)
-        return None
+  @property
+  def external_folder(self) -> str | None:
+    """The folder that onnxruntime has to know when it gets the model as bytes."""
+    if self.folder and any(map(uses_external_data, stored_tensors(self.proto.graph))):
+      return str(self.folder)
+    return None
 
-    def custom_nodes(self) -> tuple[CustomNode, ...]:
-        """In the model's order, those of subgraphs after the node that holds them."""
-        return tuple(_custom_nodes(self.proto.graph))
+  def custom_nodes(self) -> tuple[CustomNode, ...]:
+    """In the model's order, those of subgraphs after the node that holds them."""
+    return tuple(_custom_nodes(self.proto.graph))
 
-    def bundle(self) -> Bundle:
-        """The bundle of the custom nodes.
+  def bundle(self) -> Bundle:
+    """The bundle of the custom nodes.
 
-        Raises:
-            MirageError: BUNDLE_INVALID, EXTERNAL_DATA_MISSING.
-        """
-        names = {node.bundle for node in self.custom_nodes()}
-        found = [t for t in self.proto.graph.initializer if t.name in names]
-        if len(names) != 1 or len(found) != 1:
-            raise MirageError("BUNDLE_INVALID", "the custom nodes do not share one bundle")
-        check_stored(found[0], self.folder)
-        return read_bundle(read_tensor(found[0], self.folder).tobytes())
+    Raises:
+        MirageError: BUNDLE_INVALID, EXTERNAL_DATA_MISSING.
+    """
+    names = {node.bundle for node in self.custom_nodes()}
+    found = [t for t in self.proto.graph.initializer if t.name in names]
+    if len(names) != 1 or len(found) != 1:
+      raise MirageError("BUNDLE_INVALID", "the custom nodes do not share one bundle")
+    check_stored(found[0], self.folder)
+    return read_bundle(read_tensor(found[0], self.folder).tobytes())
 
 
 def _custom_nodes(graph: onnx.GraphProto, is_nested: bool = False) -> Iterator[CustomNode]:
-    for node in graph.node:
-        number = node.op_type.removeprefix(OP_PREFIX)
-        if node.domain.startswith(DOMAIN_PREFIX) and number != node.op_type and number.isdigit():
-            yield CustomNode(
-                node.name or node.op_type,
-                int(number),
-                node.domain,
-                node.input[0] if node.input else "",
-                tuple(node.input[1:]),
-                tuple(node.output),
-                graph,
-                is_nested,
-            )
-        for inner in subgraphs(node):
-            yield from _custom_nodes(inner, is_nested=True)
+  for node in graph.node:
+    number = node.op_type.removeprefix(OP_PREFIX)
+    if node.domain.startswith(DOMAIN_PREFIX) and number != node.op_type and number.isdigit():
+      yield CustomNode(
+        node.name or node.op_type,
+        int(number),
+        node.domain,
+        node.input[0] if node.input else "",
+        tuple(node.input[1:]),
+        tuple(node.output),
+        graph,
+        is_nested,
+      )
+    for inner in subgraphs(node):
+      yield from _custom_nodes(inner, is_nested=True)

@@ -22,7 +22,7 @@ from mirage_onnx.custom_op.session import CPU_PROVIDER, CUDA_PROVIDER, Inference
 from mirage_onnx.errors import MirageError
 
 if TYPE_CHECKING:
-    import onnxruntime as ort
+  import onnxruntime as ort
 
 _BFLOAT16 = "tensor(bfloat16)"
 _EMULATION_FAULT = "EmulationError"  # emulator.driver puts the name of the exception first
@@ -30,119 +30,111 @@ _EMULATION_FAULT = "EmulationError"  # emulator.driver puts the name of the exce
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How a model is run: the arguments of ``InferenceSession``. ``provider``: cpu or cuda."""
+  """How a model is run: the arguments of ``InferenceSession``. ``provider``: cpu or cuda."""
 
-    provider: str = "cpu"
-    emulate: bool = False
-    ep: str | None = None
-    driver: str | None = None
+  provider: str = "cpu"
+  emulate: bool = False
+  ep: str | None = None
+  driver: str | None = None
 
 
-def open_session(
-    model: Model, how: How, external_folder: str | None = None
-) -> ort.InferenceSession:
-    """A session; ``external_folder`` is where the weights of a model given as bytes are.
+def open_session(model: Model, how: How, external_folder: str | None = None) -> ort.InferenceSession:
+  """A session; ``external_folder`` is where the weights of a model given as bytes are.
 
-    Raises:
-        MirageError: FILE_MISSING, SESSION_FAILED, and those of ``InferenceSession``.
-    """
-    if not isinstance(model, bytes) and not Path(model).is_file():
-        raise MirageError("FILE_MISSING", f"{os.fspath(model)!r} does not exist")
-    ort = import_onnxruntime()
-    options = ort.SessionOptions()
-    options.log_severity_level = 4  # what fails is raised; a line of ours is enough
-    if external_folder:
-        options.add_session_config_entry(EXTERNAL_FOLDER_KEY, external_folder)
-    wanted = CUDA_PROVIDER if how.provider == "cuda" else CPU_PROVIDER
-    if wanted not in ort.get_available_providers():
-        raise MirageError("SESSION_FAILED", f"this onnxruntime has no {wanted}")
-    providers = list(dict.fromkeys((wanted, CPU_PROVIDER)))
-    try:
-        session = InferenceSession(
-            model, options, providers, ep=how.ep, driver=how.driver, emulate=how.emulate
-        )
-    except MirageError:
-        raise
-    except Exception as error:  # onnxruntime has a class per status code and no common base
-        raise _failure(error) from error
-    if session.get_providers()[0] != wanted:
-        raise MirageError("SESSION_FAILED", f"onnxruntime could not use {wanted}")
-    return session
+  Raises:
+      MirageError: FILE_MISSING, SESSION_FAILED, and those of ``InferenceSession``.
+  """
+  if not isinstance(model, bytes) and not Path(model).is_file():
+    raise MirageError("FILE_MISSING", f"{os.fspath(model)!r} does not exist")
+  ort = import_onnxruntime()
+  options = ort.SessionOptions()
+  options.log_severity_level = 4  # what fails is raised; a line of ours is enough
+  if external_folder:
+    options.add_session_config_entry(EXTERNAL_FOLDER_KEY, external_folder)
+  wanted = CUDA_PROVIDER if how.provider == "cuda" else CPU_PROVIDER
+  if wanted not in ort.get_available_providers():
+    raise MirageError("SESSION_FAILED", f"this onnxruntime has no {wanted}")
+  providers = list(dict.fromkeys((wanted, CPU_PROVIDER)))
+  try:
+    session = InferenceSession(model, options, providers, ep=how.ep, driver=how.driver, emulate=how.emulate)
+  except MirageError:
+    raise
+  except Exception as error:  # onnxruntime has a class per status code and no common base
+    raise _failure(error) from error
+  if session.get_providers()[0] != wanted:
+    raise MirageError("SESSION_FAILED", f"onnxruntime could not use {wanted}")
+  return session
 
 
 def check_signatures(left: ort.InferenceSession, right: ort.InferenceSession) -> None:
-    """Inputs and outputs have the same names and types, and no known dimensions that differ.
+  """Inputs and outputs have the same names and types, and no known dimensions that differ.
 
-    Raises:
-        MirageError: SHAPES_DIFFER.
-    """
-    for what in ("inputs", "outputs"):
-        ours, theirs = (getattr(session, f"get_{what}")() for session in (left, right))
-        for x, y in zip(ours, theirs, strict=False):
-            if x.name != y.name or x.type != y.type or not may_be_equal(x.shape, y.shape):
-                raise MirageError(
-                    "SHAPES_DIFFER",
-                    f"{what}: {x.name} {x.type}{x.shape} against {y.name} {y.type}{y.shape}",
-                )
-        if len(ours) != len(theirs):
-            raise MirageError("SHAPES_DIFFER", f"{len(ours)} {what} against {len(theirs)}")
+  Raises:
+      MirageError: SHAPES_DIFFER.
+  """
+  for what in ("inputs", "outputs"):
+    ours, theirs = (getattr(session, f"get_{what}")() for session in (left, right))
+    for x, y in zip(ours, theirs, strict=False):
+      if x.name != y.name or x.type != y.type or not may_be_equal(x.shape, y.shape):
+        raise MirageError(
+          "SHAPES_DIFFER",
+          f"{what}: {x.name} {x.type}{x.shape} against {y.name} {y.type}{y.shape}",
+        )
+    if len(ours) != len(theirs):
+      raise MirageError("SHAPES_DIFFER", f"{len(ours)} {what} against {len(theirs)}")
 
 
 def may_be_equal(a: list[int | str | None], b: list[int | str | None]) -> bool:
-    """Whether no pair of known dimensions differs. An unknown rank reads as ``[]``."""
-    known = [(x, y) for x, y in zip(a, b, strict=False) if isinstance(x, int) & isinstance(y, int)]
-    return (len(a) == len(b) or not a or not b) and all(x == y for x, y in known)
+  """Whether no pair of known dimensions differs. An unknown rank reads as ``[]``."""
+  known = [(x, y) for x, y in zip(a, b, strict=False) if isinstance(x, int) & isinstance(y, int)]
+  return (len(a) == len(b) or not a or not b) and all(x == y for x, y in known)
 
 
-def run_session(
-    session: ort.InferenceSession, feeds: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """All outputs by name.
+def run_session(session: ort.InferenceSession, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """All outputs by name.
 
-    Raises:
-        MirageError: EMULATION_FAILED where the emulator stopped a kernel, else SESSION_FAILED.
-    """
-    outputs = session.get_outputs()
-    try:
-        if not any(value.type == _BFLOAT16 for value in (*session.get_inputs(), *outputs)):
-            results = session.run(None, dict(feeds))
-        else:
-            results = _run_bfloat16(session, feeds)
-    except MirageError:
-        raise
-    except Exception as error:  # as in open_session
-        raise _failure(error) from error
-    return {o.name: np.asarray(r) for o, r in zip(outputs, results, strict=True)}
+  Raises:
+      MirageError: EMULATION_FAILED where the emulator stopped a kernel, else SESSION_FAILED.
+  """
+  outputs = session.get_outputs()
+  try:
+    if not any(value.type == _BFLOAT16 for value in (*session.get_inputs(), *outputs)):
+      results = session.run(None, dict(feeds))
+    else:
+      results = _run_bfloat16(session, feeds)
+  except MirageError:
+    raise
+  except Exception as error:  # as in open_session
+    raise _failure(error) from error
+  return {o.name: np.asarray(r) for o, r in zip(outputs, results, strict=True)}
 
 
 def _run_bfloat16(session: ort.InferenceSession, feeds: Mapping[str, np.ndarray]) -> list[Any]:
-    """onnxruntime's numpy interface has no bfloat16; its OrtValue has, as raw memory."""
-    ort = import_onnxruntime()
-    given = {
-        name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
-            x.view(np.uint16), onnx.TensorProto.BFLOAT16
-        )
-        if x.dtype == ml_dtypes.bfloat16
-        else ort.OrtValue.ortvalue_from_numpy(x)
-        for name, x in feeds.items()
-    }
-    results = []
-    for value in session.run_with_ort_values(None, given):
-        if value.data_type() != _BFLOAT16:
-            results.append(value.numpy())
-        elif value.device_name() != "cpu":
-            raise MirageError("SESSION_FAILED", "a bfloat16 output is not in host memory")
-        else:
-            shape = value.shape()
-            count = int(np.prod(shape, dtype=np.int64))
-            memory = (ctypes.c_uint16 * count).from_address(value.data_ptr())
-            copy = np.array(memory, np.uint16)
-            results.append(copy.view(ml_dtypes.bfloat16).reshape(shape))
-    return results
+  """onnxruntime's numpy interface has no bfloat16; its OrtValue has, as raw memory."""
+  ort = import_onnxruntime()
+  given = {
+    name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(x.view(np.uint16), onnx.TensorProto.BFLOAT16)
+    if x.dtype == ml_dtypes.bfloat16
+    else ort.OrtValue.ortvalue_from_numpy(x)
+    for name, x in feeds.items()
+  }
+  results = []
+  for value in session.run_with_ort_values(None, given):
+    if value.data_type() != _BFLOAT16:
+      results.append(value.numpy())
+    elif value.device_name() != "cpu":
+      raise MirageError("SESSION_FAILED", "a bfloat16 output is not in host memory")
+    else:
+      shape = value.shape()
+      count = int(np.prod(shape, dtype=np.int64))
+      memory = (ctypes.c_uint16 * count).from_address(value.data_ptr())
+      copy = np.array(memory, np.uint16)
+      results.append(copy.view(ml_dtypes.bfloat16).reshape(shape))
+  return results
 
 
 def _failure(error: Exception) -> MirageError:
-    line = next(iter(str(error).splitlines()), type(error).__name__)
-    if _EMULATION_FAULT in line:
-        return MirageError("EMULATION_FAILED", line.partition("mirage-onnx: ")[2] or line)
-    return MirageError("SESSION_FAILED", line)
+  line = next(iter(str(error).splitlines()), type(error).__name__)
+  if _EMULATION_FAULT in line:
+    return MirageError("EMULATION_FAILED", line.partition("mirage-onnx: ")[2] or line)
+  return MirageError("SESSION_FAILED", line)

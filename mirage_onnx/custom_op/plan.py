@@ -38,88 +38,88 @@ MAX_SMEM_BYTES = 232448  # 227 KiB: the most any supported GPU gives a block
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 _LAUNCH_FORM = (
-    "expected 'launch <cubin> <kernel> grid <expr> <expr> <expr> block <n> cluster <n> "
-    "smem <n> pdl <0|1> args <arg>...'"
+  "expected 'launch <cubin> <kernel> grid <expr> <expr> <expr> block <n> cluster <n> "
+  "smem <n> pdl <0|1> args <arg>...'"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """An input tensor the plan accepts; a dim of None may have any size."""
+  """An input tensor the plan accepts; a dim of None may have any size."""
 
-    dtype: str
-    dims: tuple[int | None, ...]
+  dtype: str
+  dims: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """An output tensor and how its shape follows from the inputs."""
+  """An output tensor and how its shape follows from the inputs."""
 
-    dtype: str
-    dims: tuple[Expr, ...]
+  dtype: str
+  dims: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Equal:
-    """Two products of input dims (and numbers); a run where they differ fails with its sizes."""
+  """Two products of input dims (and numbers); a run where they differ fails with its sizes."""
 
-    left: Expr
-    right: Expr
+  left: Expr
+  right: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class InputPtr:
-    """Kernel argument: the pointer of input ``index``."""
+  """Kernel argument: the pointer of input ``index``."""
 
-    index: int
+  index: int
 
-    def word(self) -> str:
-        """The argument as it stands in the text."""
-        return f"i{self.index}"
+  def word(self) -> str:
+    """The argument as it stands in the text."""
+    return f"i{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
 class OutputPtr:
-    """Kernel argument: the pointer of output ``index``."""
+  """Kernel argument: the pointer of output ``index``."""
 
-    index: int
+  index: int
 
-    def word(self) -> str:
-        """The argument as it stands in the text."""
-        return f"o{self.index}"
+  def word(self) -> str:
+    """The argument as it stands in the text."""
+    return f"o{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspacePtr:
-    """Kernel argument: the workspace plus ``offset`` bytes."""
+  """Kernel argument: the workspace plus ``offset`` bytes."""
 
-    offset: Expr
+  offset: Expr
 
-    def word(self) -> str:
-        """The argument as it stands in the text."""
-        return f"w:{self.offset.text}"
+  def word(self) -> str:
+    """The argument as it stands in the text."""
+    return f"w:{self.offset.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class Int32:
-    """Kernel argument: a 32-bit integer; a value beyond its range is an error of the run."""
+  """Kernel argument: a 32-bit integer; a value beyond its range is an error of the run."""
 
-    value: Expr
+  value: Expr
 
-    def word(self) -> str:
-        """The argument as it stands in the text."""
-        return f"i32:{self.value.text}"
+  def word(self) -> str:
+    """The argument as it stands in the text."""
+    return f"i32:{self.value.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class Int64:
-    """Kernel argument: a 64-bit integer."""
+  """Kernel argument: a 64-bit integer."""
 
-    value: Expr
+  value: Expr
 
-    def word(self) -> str:
-        """The argument as it stands in the text."""
-        return f"i64:{self.value.text}"
+  def word(self) -> str:
+    """The argument as it stands in the text."""
+    return f"i64:{self.value.text}"
 
 
 Arg = InputPtr | OutputPtr | WorkspacePtr | Int32 | Int64
@@ -127,265 +127,265 @@ Arg = InputPtr | OutputPtr | WorkspacePtr | Int32 | Int64
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch. A grid with a zero extent is skipped at run time."""
+  """One kernel launch. A grid with a zero extent is skipped at run time."""
 
-    cubin: int
-    kernel: str
-    grid: tuple[Expr, Expr, Expr]
-    block: int
-    args: tuple[Arg, ...]
-    cluster: int = 1
-    smem_bytes: int = 0
-    pdl: bool = False
+  cubin: int
+  kernel: str
+  grid: tuple[Expr, Expr, Expr]
+  block: int
+  args: tuple[Arg, ...]
+  cluster: int = 1
+  smem_bytes: int = 0
+  pdl: bool = False
 
-    def line(self) -> str:
-        """The statement of this launch."""
-        grid = " ".join(extent.text for extent in self.grid)
-        head = f"launch {self.cubin} {self.kernel} grid {grid} block {self.block}"
-        tail = f"cluster {self.cluster} smem {self.smem_bytes} pdl {int(self.pdl)} args"
-        return " ".join((head, tail, *(arg.word() for arg in self.args)))
+  def line(self) -> str:
+    """The statement of this launch."""
+    grid = " ".join(extent.text for extent in self.grid)
+    head = f"launch {self.cubin} {self.kernel} grid {grid} block {self.block}"
+    tail = f"cluster {self.cluster} smem {self.smem_bytes} pdl {int(self.pdl)} args"
+    return " ".join((head, tail, *(arg.word() for arg in self.args)))
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The launches for the shapes that ``guard`` accepts (None: all that are left)."""
+  """The launches for the shapes that ``guard`` accepts (None: all that are left)."""
 
-    launches: tuple[Launch, ...]
-    guard: Expr | None = None
+  launches: tuple[Launch, ...]
+  guard: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole plan."""
+  """A whole plan."""
 
-    inputs: tuple[InputSpec, ...]
-    outputs: tuple[OutputSpec, ...]
-    variants: tuple[Variant, ...]
-    workspace: Expr | None = None
-    equal: tuple[Equal, ...] = ()
+  inputs: tuple[InputSpec, ...]
+  outputs: tuple[OutputSpec, ...]
+  variants: tuple[Variant, ...]
+  workspace: Expr | None = None
+  equal: tuple[Equal, ...] = ()
 
-    def to_text(self) -> str:
-        """The canonical text.
+  def to_text(self) -> str:
+    """The canonical text.
 
-        Raises:
-            MirageError: PLAN_INVALID when this object breaks a rule of the language.
-        """
-        text = self._text()
-        if parse_plan(text) != self:
-            raise MirageError("PLAN_INVALID", "the plan does not read back as it was written")
-        return text
+    Raises:
+        MirageError: PLAN_INVALID when this object breaks a rule of the language.
+    """
+    text = self._text()
+    if parse_plan(text) != self:
+      raise MirageError("PLAN_INVALID", "the plan does not read back as it was written")
+    return text
 
-    def _text(self) -> str:
-        lines = ["plan 1"]
-        for spec in self.inputs:
-            dims = ("*" if d is None else str(d) for d in spec.dims)
-            lines.append(" ".join(("input", spec.dtype, *dims)))
-        lines += [f"equal {e.left.text} {e.right.text}" for e in self.equal]
-        lines += [" ".join(("output", o.dtype, *(d.text for d in o.dims))) for o in self.outputs]
-        if self.workspace is not None:
-            lines.append(f"workspace {self.workspace.text}")
-        for variant in self.variants:
-            lines.append("variant" if variant.guard is None else f"variant {variant.guard.text}")
-            lines += [launch.line() for launch in variant.launches]
-        return "".join(f"{line}\n" for line in lines)
+  def _text(self) -> str:
+    lines = ["plan 1"]
+    for spec in self.inputs:
+      dims = ("*" if d is None else str(d) for d in spec.dims)
+      lines.append(" ".join(("input", spec.dtype, *dims)))
+    lines += [f"equal {e.left.text} {e.right.text}" for e in self.equal]
+    lines += [" ".join(("output", o.dtype, *(d.text for d in o.dims))) for o in self.outputs]
+    if self.workspace is not None:
+      lines.append(f"workspace {self.workspace.text}")
+    for variant in self.variants:
+      lines.append("variant" if variant.guard is None else f"variant {variant.guard.text}")
+      lines += [launch.line() for launch in variant.launches]
+    return "".join(f"{line}\n" for line in lines)
 
-    def choose(self, shapes: Sequence[Sequence[int]]) -> Variant:
-        """The variant that runs at these input shapes.
+  def choose(self, shapes: Sequence[Sequence[int]]) -> Variant:
+    """The variant that runs at these input shapes.
 
-        Raises:
-            ExprError: a guard cannot be evaluated.
-        """
-        for variant in self.variants:
-            if variant.guard is None or variant.guard.eval(shapes) != 0:
-                return variant
-        raise MirageError("PLAN_INVALID", "the last variant must have no guard")
+    Raises:
+        ExprError: a guard cannot be evaluated.
+    """
+    for variant in self.variants:
+      if variant.guard is None or variant.guard.eval(shapes) != 0:
+        return variant
+    raise MirageError("PLAN_INVALID", "the last variant must have no guard")
 
 
 def parse_plan(text: str) -> Plan:
-    """Reads the text of a plan; only canonical text is accepted, so writing it back is identity.
+  """Reads the text of a plan; only canonical text is accepted, so writing it back is identity.
 
-    Raises:
-        MirageError: PLAN_INVALID with ``plan line N: reason``.
-    """
-    parser = _Parser()
-    number = 1
-    try:
-        if len(text) > MAX_PLAN_BYTES:
-            raise ExprError("the text is longer than 1 MiB")
-        *lines, rest = text.split("\n")
-        for line in lines:
-            parser.statement(_split(line))
-            number += 1
-        if rest:
-            raise ExprError("the last line must end with a newline")
-        return parser.finish()
-    except ExprError as error:
-        raise MirageError("PLAN_INVALID", f"plan line {number}: {error}") from None
+  Raises:
+      MirageError: PLAN_INVALID with ``plan line N: reason``.
+  """
+  parser = _Parser()
+  number = 1
+  try:
+    if len(text) > MAX_PLAN_BYTES:
+      raise ExprError("the text is longer than 1 MiB")
+    *lines, rest = text.split("\n")
+    for line in lines:
+      parser.statement(_split(line))
+      number += 1
+    if rest:
+      raise ExprError("the last line must end with a newline")
+    return parser.finish()
+  except ExprError as error:
+    raise MirageError("PLAN_INVALID", f"plan line {number}: {error}") from None
 
 
 def _split(line: str) -> list[str]:
-    words = line.split(" ")
-    if not all(words) or not all(" " <= c <= "~" for c in line):
-        raise ExprError("words of printable ASCII separated by single spaces are expected")
-    return words
+  words = line.split(" ")
+  if not all(words) or not all(" " <= c <= "~" for c in line):
+    raise ExprError("words of printable ASCII separated by single spaces are expected")
+  return words
 
 
 def _number(text: str, low: int, high: int, what: str) -> int:
-    try:
-        if low <= (value := parse_int(text)) <= high:
-            return value
-    except ExprError:
-        pass
-    raise ExprError(f"{what} must be an integer in {low}..{high}")
+  try:
+    if low <= (value := parse_int(text)) <= high:
+      return value
+  except ExprError:
+    pass
+  raise ExprError(f"{what} must be an integer in {low}..{high}")
 
 
 class _Parser:
-    """Takes statements in their fixed order; every refusal is an ExprError with its reason."""
+  """Takes statements in their fixed order; every refusal is an ExprError with its reason."""
 
-    def __init__(self) -> None:
-        self._section = 0  # 0 header, 1 inputs, 2 equal, 3 outputs, 4 workspace, 5 variants
-        self._inputs: list[InputSpec] = []
-        self._equal: list[Equal] = []
-        self._outputs: list[OutputSpec] = []
-        self._workspace: Expr | None = None
-        self._variants: list[tuple[Expr | None, list[Launch]]] = []
+  def __init__(self) -> None:
+    self._section = 0  # 0 header, 1 inputs, 2 equal, 3 outputs, 4 workspace, 5 variants
+    self._inputs: list[InputSpec] = []
+    self._equal: list[Equal] = []
+    self._outputs: list[OutputSpec] = []
+    self._workspace: Expr | None = None
+    self._variants: list[tuple[Expr | None, list[Launch]]] = []
 
-    def statement(self, words: list[str]) -> None:
-        head, section = words[0], self._section
-        if section == 0:
-            if words != ["plan", "1"]:
-                raise ExprError("expected 'plan 1'")
-            self._section = 1
-        elif head == "input" and section == 1:
-            self._input(words)
-        elif head == "equal" and section <= 2:
-            self._same(words)
-        elif head == "output" and section <= 3:
-            self._output(words)
-        elif head == "workspace" and section == 3:
-            self._section = 4
-            if len(words) != 2:
-                raise ExprError("expected 'workspace <expr>'")
-            self._workspace = self._extent(words[1])
-        elif head == "variant" and section >= 3:
-            self._variant(words)
-        elif head == "launch" and section == 5:
-            self._launch(words)
-        else:
-            raise ExprError(f"statement '{head[:32]}' is unknown or out of place")
+  def statement(self, words: list[str]) -> None:
+    head, section = words[0], self._section
+    if section == 0:
+      if words != ["plan", "1"]:
+        raise ExprError("expected 'plan 1'")
+      self._section = 1
+    elif head == "input" and section == 1:
+      self._input(words)
+    elif head == "equal" and section <= 2:
+      self._same(words)
+    elif head == "output" and section <= 3:
+      self._output(words)
+    elif head == "workspace" and section == 3:
+      self._section = 4
+      if len(words) != 2:
+        raise ExprError("expected 'workspace <expr>'")
+      self._workspace = self._extent(words[1])
+    elif head == "variant" and section >= 3:
+      self._variant(words)
+    elif head == "launch" and section == 5:
+      self._launch(words)
+    else:
+      raise ExprError(f"statement '{head[:32]}' is unknown or out of place")
 
-    def finish(self) -> Plan:
-        if not self._variants:
-            raise ExprError("the plan has no variant")
-        if self._variants[-1][0] is not None:
-            raise ExprError("the last variant must have no guard")
-        return Plan(
-            tuple(self._inputs),
-            tuple(self._outputs),
-            tuple(Variant(tuple(launches), guard) for guard, launches in self._variants),
-            self._workspace,
-            tuple(self._equal),
-        )
+  def finish(self) -> Plan:
+    if not self._variants:
+      raise ExprError("the plan has no variant")
+    if self._variants[-1][0] is not None:
+      raise ExprError("the last variant must have no guard")
+    return Plan(
+      tuple(self._inputs),
+      tuple(self._outputs),
+      tuple(Variant(tuple(launches), guard) for guard, launches in self._variants),
+      self._workspace,
+      tuple(self._equal),
+    )
 
-    def _expr(self, text: str) -> Expr:
-        expr = Expr(text)
-        expr.check([len(spec.dims) for spec in self._inputs])
-        return expr
+  def _expr(self, text: str) -> Expr:
+    expr = Expr(text)
+    expr.check([len(spec.dims) for spec in self._inputs])
+    return expr
 
-    def _extent(self, text: str) -> Expr:
-        expr = self._expr(text)
-        if expr.constant is not None and expr.constant < 0:
-            raise ExprError("negative constant")
-        return expr
+  def _extent(self, text: str) -> Expr:
+    expr = self._expr(text)
+    if expr.constant is not None and expr.constant < 0:
+      raise ExprError("negative constant")
+    return expr
 
-    def _input(self, words: list[str]) -> None:
-        if len(self._inputs) == MAX_INPUTS:
-            raise ExprError("more than 64 inputs")
-        if len(words) < 2 or words[1] not in DTYPES:
-            raise ExprError("expected 'input <dtype> <dim>...'")
-        if len(words) - 2 > MAX_RANK:
-            raise ExprError("rank above 8")
-        dims: list[int | None] = []
-        for word in words[2:]:
-            try:
-                size = None if word == "*" else parse_int(word)
-            except ExprError:
-                size = -1
-            if size is not None and size < 0:
-                raise ExprError("a dim must be '*' or an integer >= 0")
-            dims.append(size)
-        self._inputs.append(InputSpec(words[1], tuple(dims)))
+  def _input(self, words: list[str]) -> None:
+    if len(self._inputs) == MAX_INPUTS:
+      raise ExprError("more than 64 inputs")
+    if len(words) < 2 or words[1] not in DTYPES:
+      raise ExprError("expected 'input <dtype> <dim>...'")
+    if len(words) - 2 > MAX_RANK:
+      raise ExprError("rank above 8")
+    dims: list[int | None] = []
+    for word in words[2:]:
+      try:
+        size = None if word == "*" else parse_int(word)
+      except ExprError:
+        size = -1
+      if size is not None and size < 0:
+        raise ExprError("a dim must be '*' or an integer >= 0")
+      dims.append(size)
+    self._inputs.append(InputSpec(words[1], tuple(dims)))
 
-    def _same(self, words: list[str]) -> None:
-        self._section = 2
-        if len(self._equal) == MAX_EQUAL:
-            raise ExprError("more than 256 equalities")
-        if len(words) != 3:
-            raise ExprError("expected 'equal <expr> <expr>'")
-        left, right = (self._expr(w) for w in words[1:])
-        if any(t in OPERATORS and t != "*" for e in (left, right) for t in e.tokens):
-            raise ExprError("only products can be compared")
-        self._equal.append(Equal(left, right))
+  def _same(self, words: list[str]) -> None:
+    self._section = 2
+    if len(self._equal) == MAX_EQUAL:
+      raise ExprError("more than 256 equalities")
+    if len(words) != 3:
+      raise ExprError("expected 'equal <expr> <expr>'")
+    left, right = (self._expr(w) for w in words[1:])
+    if any(t in OPERATORS and t != "*" for e in (left, right) for t in e.tokens):
+      raise ExprError("only products can be compared")
+    self._equal.append(Equal(left, right))
 
-    def _output(self, words: list[str]) -> None:
-        self._section = 3
-        if len(self._outputs) == MAX_OUTPUTS:
-            raise ExprError("more than 32 outputs")
-        if len(words) < 2 or words[1] not in DTYPES:
-            raise ExprError("expected 'output <dtype> <expr>...'")
-        if len(words) - 2 > MAX_RANK:
-            raise ExprError("rank above 8")
-        self._outputs.append(OutputSpec(words[1], tuple(self._extent(w) for w in words[2:])))
+  def _output(self, words: list[str]) -> None:
+    self._section = 3
+    if len(self._outputs) == MAX_OUTPUTS:
+      raise ExprError("more than 32 outputs")
+    if len(words) < 2 or words[1] not in DTYPES:
+      raise ExprError("expected 'output <dtype> <expr>...'")
+    if len(words) - 2 > MAX_RANK:
+      raise ExprError("rank above 8")
+    self._outputs.append(OutputSpec(words[1], tuple(self._extent(w) for w in words[2:])))
 
-    def _variant(self, words: list[str]) -> None:
-        self._section = 5
-        if len(words) > 2:
-            raise ExprError("expected 'variant' or 'variant <expr>'")
-        if len(self._variants) == MAX_VARIANTS:
-            raise ExprError("more than 64 variants")
-        if self._variants and self._variants[-1][0] is None:
-            raise ExprError("a variant without a guard must be the last")
-        self._variants.append((self._expr(words[1]) if len(words) == 2 else None, []))
+  def _variant(self, words: list[str]) -> None:
+    self._section = 5
+    if len(words) > 2:
+      raise ExprError("expected 'variant' or 'variant <expr>'")
+    if len(self._variants) == MAX_VARIANTS:
+      raise ExprError("more than 64 variants")
+    if self._variants and self._variants[-1][0] is None:
+      raise ExprError("a variant without a guard must be the last")
+    self._variants.append((self._expr(words[1]) if len(words) == 2 else None, []))
 
-    def _launch(self, words: list[str]) -> None:
-        fixed = 16
-        keywords = (words[3:4], words[7:8], words[9:10], words[11:12], words[13:14], words[15:16])
-        if keywords != (["grid"], ["block"], ["cluster"], ["smem"], ["pdl"], ["args"]):
-            raise ExprError(_LAUNCH_FORM)
-        launches = self._variants[-1][1]
-        if len(launches) == MAX_LAUNCHES:
-            raise ExprError("more than 64 launches in a variant")
-        if len(words) - fixed > MAX_ARGS:
-            raise ExprError("more than 64 arguments")
-        cubin = _number(words[1], 0, MAX_CUBIN_ID, "cubin")
-        if not _IDENTIFIER.match(words[2]):
-            raise ExprError("the kernel name is not an identifier")
-        x, y, z = (self._extent(word) for word in words[4:7])
-        block = _number(words[8], 1, 1024, "block")
-        cluster = _number(words[10], 1, 16, "cluster")
-        smem_bytes = _number(words[12], 0, MAX_SMEM_BYTES, "smem")
-        pdl = _number(words[14], 0, 1, "pdl") == 1
-        args = tuple(self._arg(word) for word in words[fixed:])
-        launches.append(Launch(cubin, words[2], (x, y, z), block, args, cluster, smem_bytes, pdl))
+  def _launch(self, words: list[str]) -> None:
+    fixed = 16
+    keywords = (words[3:4], words[7:8], words[9:10], words[11:12], words[13:14], words[15:16])
+    if keywords != (["grid"], ["block"], ["cluster"], ["smem"], ["pdl"], ["args"]):
+      raise ExprError(_LAUNCH_FORM)
+    launches = self._variants[-1][1]
+    if len(launches) == MAX_LAUNCHES:
+      raise ExprError("more than 64 launches in a variant")
+    if len(words) - fixed > MAX_ARGS:
+      raise ExprError("more than 64 arguments")
+    cubin = _number(words[1], 0, MAX_CUBIN_ID, "cubin")
+    if not _IDENTIFIER.match(words[2]):
+      raise ExprError("the kernel name is not an identifier")
+    x, y, z = (self._extent(word) for word in words[4:7])
+    block = _number(words[8], 1, 1024, "block")
+    cluster = _number(words[10], 1, 16, "cluster")
+    smem_bytes = _number(words[12], 0, MAX_SMEM_BYTES, "smem")
+    pdl = _number(words[14], 0, 1, "pdl") == 1
+    args = tuple(self._arg(word) for word in words[fixed:])
+    launches.append(Launch(cubin, words[2], (x, y, z), block, args, cluster, smem_bytes, pdl))
 
-    def _arg(self, word: str) -> Arg:
-        kind, colon, value = word.partition(":")
-        if colon:
-            if kind == "i32":
-                return Int32(self._expr(value))
-            if kind == "i64":
-                return Int64(self._expr(value))
-            if kind == "w":
-                if self._workspace is None:
-                    raise ExprError("workspace argument, but the plan has no workspace")
-                return WorkspacePtr(self._extent(value))
-        elif word[0] in "io":
-            try:
-                index = parse_int(word[1:])
-            except ExprError:
-                index = -1
-            if index >= 0:
-                if index >= len(self._inputs if word[0] == "i" else self._outputs):
-                    raise ExprError(f"'{word[:32]}' is not one of the plan's tensors")
-                return InputPtr(index) if word[0] == "i" else OutputPtr(index)
-        raise ExprError(f"bad argument '{word[:32]}'")
+  def _arg(self, word: str) -> Arg:
+    kind, colon, value = word.partition(":")
+    if colon:
+      if kind == "i32":
+        return Int32(self._expr(value))
+      if kind == "i64":
+        return Int64(self._expr(value))
+      if kind == "w":
+        if self._workspace is None:
+          raise ExprError("workspace argument, but the plan has no workspace")
+        return WorkspacePtr(self._extent(value))
+    elif word[0] in "io":
+      try:
+        index = parse_int(word[1:])
+      except ExprError:
+        index = -1
+      if index >= 0:
+        if index >= len(self._inputs if word[0] == "i" else self._outputs):
+          raise ExprError(f"'{word[:32]}' is not one of the plan's tensors")
+        return InputPtr(index) if word[0] == "i" else OutputPtr(index)
+    raise ExprError(f"bad argument '{word[:32]}'")

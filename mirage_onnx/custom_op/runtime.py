@@ -16,65 +16,64 @@ EXTERNAL_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 
 
 def import_onnxruntime() -> ModuleType:
-    """Imports onnxruntime, refusing installations that are known not to work.
+  """Imports onnxruntime, refusing installations that are known not to work.
 
-    Raises:
-        MirageError: ORT_MISSING, or ORT_CONFLICT when two of its packages overwrite each other.
-    """
-    installed = [name for name in ("onnxruntime", "onnxruntime-gpu") if _is_installed(name)]
-    if len(installed) > 1:
-        raise MirageError(
-            "ORT_CONFLICT",
-            "onnxruntime and onnxruntime-gpu share their files; run: "
-            "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu",
-        )
-    try:
-        import onnxruntime  # here: most of this program works without it
-    except ImportError as error:
-        raise MirageError(
-            "ORT_MISSING",
-            f"import onnxruntime failed ({error}); run: pip install onnxruntime-gpu "
-            "(or onnxruntime, for CPU only)",
-        ) from error
-    return onnxruntime
+  Raises:
+      MirageError: ORT_MISSING, or ORT_CONFLICT when two of its packages overwrite each other.
+  """
+  installed = [name for name in ("onnxruntime", "onnxruntime-gpu") if _is_installed(name)]
+  if len(installed) > 1:
+    raise MirageError(
+      "ORT_CONFLICT",
+      "onnxruntime and onnxruntime-gpu share their files; run: "
+      "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu",
+    )
+  try:
+    import onnxruntime  # here: most of this program works without it
+  except ImportError as error:
+    raise MirageError(
+      "ORT_MISSING",
+      f"import onnxruntime failed ({error}); run: pip install onnxruntime-gpu (or onnxruntime, for CPU only)",
+    ) from error
+  return onnxruntime
 
 
 def _is_installed(name: str) -> bool:
-    try:
-        metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+  try:
+    metadata.distribution(name)
+  except metadata.PackageNotFoundError:
+    return False
+  return True
 
 
 def custom_nodes(model: str | bytes | os.PathLike[str]) -> tuple[str, ...] | None:
-    """Names of the model's MuGraph nodes, subgraphs included, without reading external data.
+  """Names of the model's MuGraph nodes, subgraphs included, without reading external data.
 
-    Returns None for a model that is not ONNX protobuf (ORT's own format): nothing is known of it.
-    A node without a name is listed under its op type.
-    """
-    import onnx  # here, as above: registering needs neither
-    from google.protobuf.message import DecodeError
+  Returns None for a model that is not ONNX protobuf (ORT's own format): nothing is known of it.
+  A node without a name is listed under its op type.
+  """
+  import onnx  # here, as above: registering needs neither
+  from google.protobuf.message import DecodeError
 
-    try:
-        if isinstance(model, bytes):
-            proto = onnx.load_from_string(model)
-        elif not Path(model).is_file():
-            return None  # ORT says what is wrong with the path
-        else:
-            proto = onnx.load(os.fspath(model), load_external_data=False)
-    except DecodeError:
-        return None
-    return tuple(
-        node.name or node.op_type
-        for node in _walk(proto.graph)
-        if node.domain.startswith(DOMAIN_PREFIX) and node.op_type.startswith(OP_PREFIX)
-    )
+  try:
+    if isinstance(model, bytes):
+      proto = onnx.load_from_string(model)
+    elif not Path(model).is_file():
+      return None  # ORT says what is wrong with the path
+    else:
+      proto = onnx.load(os.fspath(model), load_external_data=False)
+  except DecodeError:
+    return None
+  return tuple(
+    node.name or node.op_type
+    for node in _walk(proto.graph)
+    if node.domain.startswith(DOMAIN_PREFIX) and node.op_type.startswith(OP_PREFIX)
+  )
 
 
 def _walk(graph: Any) -> Iterator[Any]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _walk(inner)
+  for node in graph.node:
+    yield node
+    for attribute in node.attribute:
+      for inner in (attribute.g, *attribute.graphs):
+        yield from _walk(inner)

@@ -15,67 +15,66 @@ ALIGNMENT = 256
 
 
 def product(factors: Iterable[Expr | int]) -> Expr:
-    """The product, numbers last and as one."""
-    every = list(factors)
-    numbers = [f if isinstance(f, int) else f.constant for f in every]
-    number = prod(n for n in numbers if n is not None)
-    names = [f for f, n in zip(every, numbers, strict=True) if n is None and isinstance(f, Expr)]
-    if not names:
-        return const(number)
-    found = names[0]
-    for name in names[1:]:
-        found *= name
-    return found if number == 1 else found * number
+  """The product, numbers last and as one."""
+  every = list(factors)
+  numbers = [f if isinstance(f, int) else f.constant for f in every]
+  number = prod(n for n in numbers if n is not None)
+  names = [f for f, n in zip(every, numbers, strict=True) if n is None and isinstance(f, Expr)]
+  if not names:
+    return const(number)
+  found = names[0]
+  for name in names[1:]:
+    found *= name
+  return found if number == 1 else found * number
 
 
 def total(a: Expr, b: Expr) -> Expr:
-    """The sum; 0 is left out, and numbers are added."""
-    if a.constant is not None and b.constant is not None:
-        return const(a.constant + b.constant)
-    return b if a.constant == 0 else a + b
+  """The sum; 0 is left out, and numbers are added."""
+  if a.constant is not None and b.constant is not None:
+    return const(a.constant + b.constant)
+  return b if a.constant == 0 else a + b
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSizes:
-    """The extents of a region's axes: numbers, or of ``runtime`` axes how a run finds them.
+  """The extents of a region's axes: numbers, or of ``runtime`` axes how a run finds them.
 
-    ``orders``: per input of the plan, its dims in their order there. ``place``: where the plan has
-    a dimension of an input of the region, as (input, dimension as the model has it).
+  ``orders``: per input of the plan, its dims in their order there. ``place``: where the plan has
+  a dimension of an input of the region, as (input, dimension as the model has it).
+  """
+
+  extents: Mapping[str, int]
+  runtime: Mapping[str, Monomial]
+  orders: Sequence[Sequence[int]]
+  place: Callable[[int, int], tuple[int, int]] = lambda i, d: (i, d)
+
+  def of(self, size: Monomial) -> Expr:
+    """A product of dims of the region's inputs."""
+    places = (self.place(i, d) for i, d in size.dims)
+    dims = [dim(i, tuple(self.orders[i]).index(d)) for i, d in places]
+    return product([*dims, size.coefficient])
+
+  def _extent(self, axis: str) -> Expr:
+    return self.of(self.runtime[axis]) if axis in self.runtime else const(self.extents[axis])
+
+  def aligned_bytes(self, tensor: KTensor) -> Expr:
+    """What a tensor takes of the workspace."""
+    size = product([*map(self._extent, tensor.axes), tensor.dtype.size_bytes])
+    if size.constant is not None:
+      return const(-(-size.constant // ALIGNMENT) * ALIGNMENT)
+    return size.ceildiv(ALIGNMENT) * ALIGNMENT
+
+  def blocks(self, source: KernelSource) -> Expr:
+    """x of the grid, cluster ranks counted."""
+    blocks = [
+      self._extent(axis) if tile == 1 else self._extent(axis).ceildiv(tile) for axis, tile in source.tiles
+    ]
+    return product([*blocks, source.grid[0]])
+
+  def argument(self, axis: str) -> Int32:
+    """The size of an axis, for a kernel.
+
+    More than it can count make a divisor of 0: the run fails there and computes nothing wrong.
     """
-
-    extents: Mapping[str, int]
-    runtime: Mapping[str, Monomial]
-    orders: Sequence[Sequence[int]]
-    place: Callable[[int, int], tuple[int, int]] = lambda i, d: (i, d)
-
-    def of(self, size: Monomial) -> Expr:
-        """A product of dims of the region's inputs."""
-        places = (self.place(i, d) for i, d in size.dims)
-        dims = [dim(i, tuple(self.orders[i]).index(d)) for i, d in places]
-        return product([*dims, size.coefficient])
-
-    def _extent(self, axis: str) -> Expr:
-        return self.of(self.runtime[axis]) if axis in self.runtime else const(self.extents[axis])
-
-    def aligned_bytes(self, tensor: KTensor) -> Expr:
-        """What a tensor takes of the workspace."""
-        size = product([*map(self._extent, tensor.axes), tensor.dtype.size_bytes])
-        if size.constant is not None:
-            return const(-(-size.constant // ALIGNMENT) * ALIGNMENT)
-        return size.ceildiv(ALIGNMENT) * ALIGNMENT
-
-    def blocks(self, source: KernelSource) -> Expr:
-        """x of the grid, cluster ranks counted."""
-        blocks = [
-            self._extent(axis) if tile == 1 else self._extent(axis).ceildiv(tile)
-            for axis, tile in source.tiles
-        ]
-        return product([*blocks, source.grid[0]])
-
-    def argument(self, axis: str) -> Int32:
-        """The size of an axis, for a kernel.
-
-        More than it can count make a divisor of 0: the run fails there and computes nothing wrong.
-        """
-        size = self._extent(axis)
-        return Int32(size.ceildiv(size.le(MOST_AT_RUNTIME)))
+    size = self._extent(axis)
+    return Int32(size.ceildiv(size.le(MOST_AT_RUNTIME)))

@@ -13,79 +13,79 @@ from mirage_onnx.errors import MirageError
 
 @dataclass(frozen=True, slots=True)
 class PlanSources:
-    """A plan with the kernel of every launch, ``kernels[variant][launch]``; ``where``: its node."""
+  """A plan with the kernel of every launch, ``kernels[variant][launch]``; ``where``: its node."""
 
-    where: str
-    plan: Plan
-    kernels: tuple[tuple[Kernel, ...], ...]
-    regenerated: Regenerated
+  where: str
+  plan: Plan
+  kernels: tuple[tuple[Kernel, ...], ...]
+  regenerated: Regenerated
 
 
 def read_sources(nodes: Sequence[CustomNode], bundle: Bundle) -> dict[int, PlanSources]:
-    """By number of the plan, those that ``nodes`` run.
+  """By number of the plan, those that ``nodes`` run.
 
-    Raises:
-        MirageError: SOURCE_MISMATCH, naming node and kernel; PLAN_INVALID.
-    """
-    found: dict[int, PlanSources] = {}
-    for node in nodes:
-        if node.plan not in found:
-            found[node.plan] = _read(node, bundle)
-    return found
+  Raises:
+      MirageError: SOURCE_MISMATCH, naming node and kernel; PLAN_INVALID.
+  """
+  found: dict[int, PlanSources] = {}
+  for node in nodes:
+    if node.plan not in found:
+      found[node.plan] = _read(node, bundle)
+  return found
 
 
 def check_sources(model: Model, *, strict: bool) -> str:
-    """One sentence on how the images of a model are tied to their text.
+  """One sentence on how the images of a model are tied to their text.
 
-    ``strict``: kernels of another generator version are an error, not a remark.
+  ``strict``: kernels of another generator version are an error, not a remark.
 
-    Raises:
-        MirageError: SOURCE_MISMATCH, PLAN_INVALID, BUNDLE_INVALID.
-    """
-    file = ModelFile.read(model)
-    nodes = file.custom_nodes()
-    if not nodes:
-        return ""
-    bundle = file.bundle()
-    made = {r.get("generator") for r in bundle.provenance}
-    if not strict and made - {GENERATOR_VERSION}:
-        return f"not checked: made by generator {made}, this is {GENERATOR_VERSION}"
-    plans = read_sources(nodes, bundle).values()
-    kernels = {k.image_sha256 for p in plans for row in p.kernels for k in row}
-    count = f"{len(kernels)} kernel{'s' * (len(kernels) != 1)}"
-    head = f"{count} generated again, with the recorded text"
-    try:
-        left = check_images([(p.where, p.regenerated) for p in plans], bundle.cubins)
-    except MirageError as error:
-        if error.code != "COMPILER_MISSING":
-            raise
-        left = (f"images not compiled again: {error.detail}",)
-    return f"{head}; {'; '.join(left) or 'the text compiles to the same images, byte for byte'}"
+  Raises:
+      MirageError: SOURCE_MISMATCH, PLAN_INVALID, BUNDLE_INVALID.
+  """
+  file = ModelFile.read(model)
+  nodes = file.custom_nodes()
+  if not nodes:
+    return ""
+  bundle = file.bundle()
+  made = {r.get("generator") for r in bundle.provenance}
+  if not strict and made - {GENERATOR_VERSION}:
+    return f"not checked: made by generator {made}, this is {GENERATOR_VERSION}"
+  plans = read_sources(nodes, bundle).values()
+  kernels = {k.image_sha256 for p in plans for row in p.kernels for k in row}
+  count = f"{len(kernels)} kernel{'s' * (len(kernels) != 1)}"
+  head = f"{count} generated again, with the recorded text"
+  try:
+    left = check_images([(p.where, p.regenerated) for p in plans], bundle.cubins)
+  except MirageError as error:
+    if error.code != "COMPILER_MISSING":
+      raise
+    left = (f"images not compiled again: {error.detail}",)
+  return f"{head}; {'; '.join(left) or 'the text compiles to the same images, byte for byte'}"
 
 
 def _read(node: CustomNode, bundle: Bundle) -> PlanSources:
-    where = f"node '{node.name}'"
-    if node.plan >= min(len(bundle.plans), len(bundle.provenance)):
-        raise MirageError("SOURCE_MISMATCH", f"{where}: the bundle has no plan {node.plan}")
-    plan = parse_plan(bundle.plans[node.plan])
-    made = regenerate(bundle.provenance[node.plan], where)
-    suffix = node.domain.rpartition(".")[2]
-    if made.target.suffix != suffix:
-        why = f"its kernels are for {made.target.name}, its domain is {node.domain}"
+  where = f"node '{node.name}'"
+  if node.plan >= min(len(bundle.plans), len(bundle.provenance)):
+    raise MirageError("SOURCE_MISMATCH", f"{where}: the bundle has no plan {node.plan}")
+  plan = parse_plan(bundle.plans[node.plan])
+  made = regenerate(bundle.provenance[node.plan], where)
+  suffix = node.domain.rpartition(".")[2]
+  if made.target.suffix != suffix:
+    why = f"its kernels are for {made.target.name}, its domain is {node.domain}"
+    raise MirageError("SOURCE_MISMATCH", f"{where}: {why}")
+  known = {k.source.name: k for k in made.kernels}
+  table: list[tuple[Kernel, ...]] = []
+  for variant in plan.variants:
+    row: list[Kernel] = []
+    for launch in variant.launches:
+      kernel = known.get(launch.kernel)
+      if kernel is None:
+        why = f"its plan launches kernel {launch.kernel}, which its provenance lacks"
         raise MirageError("SOURCE_MISMATCH", f"{where}: {why}")
-    known = {k.source.name: k for k in made.kernels}
-    table: list[tuple[Kernel, ...]] = []
-    for variant in plan.variants:
-        row: list[Kernel] = []
-        for launch in variant.launches:
-            kernel = known.get(launch.kernel)
-            if kernel is None:
-                why = f"its plan launches kernel {launch.kernel}, which its provenance lacks"
-                raise MirageError("SOURCE_MISMATCH", f"{where}: {why}")
-            image = bundle.cubins[launch.cubin] if launch.cubin < len(bundle.cubins) else b""
-            if sha256(image) != kernel.image_sha256:
-                why = f"kernel {launch.kernel}: the image is not the one its text compiled to"
-                raise MirageError("SOURCE_MISMATCH", f"{where}: {why}")
-            row.append(kernel)
-        table.append(tuple(row))
-    return PlanSources(where, plan, tuple(table), made)
+      image = bundle.cubins[launch.cubin] if launch.cubin < len(bundle.cubins) else b""
+      if sha256(image) != kernel.image_sha256:
+        why = f"kernel {launch.kernel}: the image is not the one its text compiled to"
+        raise MirageError("SOURCE_MISMATCH", f"{where}: {why}")
+      row.append(kernel)
+    table.append(tuple(row))
+  return PlanSources(where, plan, tuple(table), made)

@@ -15,72 +15,72 @@ from mirage_onnx.errors import MirageError
 
 
 class BuildError(Exception):
-    """The compiler refused the source; the message is what it printed."""
+  """The compiler refused the source; the message is what it printed."""
 
 
 @functools.cache
 def host_compiler() -> tuple[str, str]:
-    """The command (``CXX``, else ``g++``) and the first line of what it says about itself.
+  """The command (``CXX``, else ``g++``) and the first line of what it says about itself.
 
-    Raises:
-        MirageError: HOST_COMPILER_MISSING.
-    """
-    command = os.environ.get("CXX", "g++")
-    try:
-        done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise MirageError(
-            "HOST_COMPILER_MISSING", f"{command} could not be run, which emulation needs: {error}"
-        ) from error
-    return command, done.stdout.splitlines()[0]
+  Raises:
+      MirageError: HOST_COMPILER_MISSING.
+  """
+  command = os.environ.get("CXX", "g++")
+  try:
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+  except (OSError, subprocess.CalledProcessError) as error:
+    raise MirageError(
+      "HOST_COMPILER_MISSING", f"{command} could not be run, which emulation needs: {error}"
+    ) from error
+  return command, done.stdout.splitlines()[0]
 
 
 def has_host_compiler() -> bool:
-    """Whether emulation is possible on this machine."""
-    try:
-        host_compiler()
-    except MirageError:
-        return False
-    return True
+  """Whether emulation is possible on this machine."""
+  try:
+    host_compiler()
+  except MirageError:
+    return False
+  return True
 
 
 def cache_folder() -> Path:
-    """Where built libraries are kept."""
-    return Path(platformdirs.user_cache_dir("mirage-onnx")) / "emulator"
+  """Where built libraries are kept."""
+  return Path(platformdirs.user_cache_dir("mirage-onnx")) / "emulator"
 
 
 def build_library(
-    source: str, flags: Sequence[str], headers: Sequence[bytes] = (), *, suffix: str = ".so"
+  source: str, flags: Sequence[str], headers: Sequence[bytes] = (), *, suffix: str = ".so"
 ) -> Path:
-    """What the compiler makes of one translation unit: a shared library, unless ``flags`` say else.
+  """What the compiler makes of one translation unit: a shared library, unless ``flags`` say else.
 
-    It is compiled only if it was not before. ``headers``: contents of what ``source`` includes, as
-    far as they can change: they are part of the key. Several processes may build the same library
-    at once; each sees all of it or nothing.
+  It is compiled only if it was not before. ``headers``: contents of what ``source`` includes, as
+  far as they can change: they are part of the key. Several processes may build the same library
+  at once; each sees all of it or nothing.
 
-    Raises:
-        BuildError: the source does not compile.
-        MirageError: HOST_COMPILER_MISSING.
-    """
-    command, version = host_compiler()
-    digest = hashlib.sha256()
-    for part in (source.encode(), version.encode(), platform.machine().encode(), *headers):
-        digest.update(hashlib.sha256(part).digest())
-    digest.update("\0".join(flags).encode())
-    library = cache_folder() / f"{digest.hexdigest()}{suffix}"
-    if library.exists():
-        return library
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        built = Path(folder) / f"built{suffix}"
-        done = subprocess.run(
-            [command, *flags, "-x", "c++", "-", "-o", str(built)],
-            input=source,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise BuildError(done.stderr)
-        os.replace(built, library)
+  Raises:
+      BuildError: the source does not compile.
+      MirageError: HOST_COMPILER_MISSING.
+  """
+  command, version = host_compiler()
+  digest = hashlib.sha256()
+  for part in (source.encode(), version.encode(), platform.machine().encode(), *headers):
+    digest.update(hashlib.sha256(part).digest())
+  digest.update("\0".join(flags).encode())
+  library = cache_folder() / f"{digest.hexdigest()}{suffix}"
+  if library.exists():
     return library
+  library.parent.mkdir(parents=True, exist_ok=True)
+  with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+    built = Path(folder) / f"built{suffix}"
+    done = subprocess.run(
+      [command, *flags, "-x", "c++", "-", "-o", str(built)],
+      input=source,
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    if done.returncode:
+      raise BuildError(done.stderr)
+    os.replace(built, library)
+  return library

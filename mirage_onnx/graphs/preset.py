@@ -12,28 +12,28 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.graphs.restriction import Restriction
 
 PRESETS: dict[str, Restriction] = {
-    "attention": Restriction(
-        imaps=((0, -1, -1), (0, 1, -1), (0, 2, -1), (0, -1, 1)),
-        omaps=((0, -1, -1), (0, 1, -1), (0, 2, -1), (0, 2, 1)),
-        fmaps=(-1, 1, 2),
-    ),
-    "mlp": Restriction(),
-    "lora": Restriction(),
+  "attention": Restriction(
+    imaps=((0, -1, -1), (0, 1, -1), (0, 2, -1), (0, -1, 1)),
+    omaps=((0, -1, -1), (0, 1, -1), (0, 2, -1), (0, 2, 1)),
+    fmaps=(-1, 1, 2),
+  ),
+  "mlp": Restriction(),
+  "lora": Restriction(),
 }
 
 
 def with_preset(config: str | None, given: Restriction) -> Restriction:
-    """``given`` with what the preset says where it says nothing itself.
+  """``given`` with what the preset says where it says nothing itself.
 
-    Raises:
-        MirageError: OPTION_INVALID, there is no preset of this name.
-    """
-    if config is None:
-        return given
-    if config not in PRESETS:
-        known = ", ".join(sorted(PRESETS))
-        raise MirageError("OPTION_INVALID", f"config={config!r}: known are {known}")
-    preset = PRESETS[config]
-    names = ("griddims", "blockdims", "imaps", "omaps", "fmaps", "franges")
-    missing = {n: getattr(preset, n) for n in names if getattr(given, n) is None}
-    return replace(given, **missing)
+  Raises:
+      MirageError: OPTION_INVALID, there is no preset of this name.
+  """
+  if config is None:
+    return given
+  if config not in PRESETS:
+    known = ", ".join(sorted(PRESETS))
+    raise MirageError("OPTION_INVALID", f"config={config!r}: known are {known}")
+  preset = PRESETS[config]
+  names = ("griddims", "blockdims", "imaps", "omaps", "fmaps", "franges")
+  missing = {n: getattr(preset, n) for n in names if getattr(given, n) is None}
+  return replace(given, **missing)

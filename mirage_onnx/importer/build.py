@@ -11,62 +11,60 @@ from mirage_onnx.ir.program import Node, Program, Tensor
 
 
 def import_model(loaded: LoadedModel) -> Program:
-    """Lower every node that has a meaning.
+  """Lower every node that has a meaning.
 
-    Constant nodes are values, not operations: they appear in ``weights`` and ``constants`` and
-    not in ``nodes``.
-    """
-    graph = loaded.proto.graph
-    constants = read_constants(loaded)
-    values = constant_values(loaded)
-    named = dict(loaded.tensors)
-    symbols = Symbols(named.values())
-    outputs = {o for n in graph.node for o in n.output}
-    tensors = {k: symbols.numbered(t) for k, t in named.items() if k not in outputs}
-    functions = frozenset((f.domain, f.name) for f in loaded.proto.functions)
-    used = frozenset((*(o.name for o in graph.output), *(r for n in graph.node for r in reads(n))))
-    nodes, implied = [], dict[str, Tensor]()
-    for index in loaded.order:
-        proto = graph.node[index]
-        made = [o for o in proto.output if o]
-        if proto.op_type == "Constant" and proto.output[0] in values:
-            tensors |= {o: named[o] for o in made}
-            continue
-        tensors |= {o: symbols.known(named[o]) for o in made}
-        context = Context(
-            proto, loaded.node_names[index], loaded.opset, tensors, constants, used, symbols
-        )
-        node = _lower(context, functions)
-        for s in node.steps:
-            if s.output.name in made:
-                named[s.output.name] = symbols.named(s.output, named[s.output.name])
-        tensors |= {o: symbols.numbered(named[o]) for o in made}
-        nodes.append(node)
-        implied |= context.beyond
-    return Program(
-        inputs=tuple(i.name for i in graph.input),
-        outputs=tuple(o.name for o in graph.output),
-        nodes=tuple(nodes),
-        tensors=named | implied,
-        weights=frozenset((*values, *implied)),
-        constants=constants.scalars,
-        symbols=symbols.numbers,
-        primes=symbols.names,
-    )
+  Constant nodes are values, not operations: they appear in ``weights`` and ``constants`` and
+  not in ``nodes``.
+  """
+  graph = loaded.proto.graph
+  constants = read_constants(loaded)
+  values = constant_values(loaded)
+  named = dict(loaded.tensors)
+  symbols = Symbols(named.values())
+  outputs = {o for n in graph.node for o in n.output}
+  tensors = {k: symbols.numbered(t) for k, t in named.items() if k not in outputs}
+  functions = frozenset((f.domain, f.name) for f in loaded.proto.functions)
+  used = frozenset((*(o.name for o in graph.output), *(r for n in graph.node for r in reads(n))))
+  nodes, implied = [], dict[str, Tensor]()
+  for index in loaded.order:
+    proto = graph.node[index]
+    made = [o for o in proto.output if o]
+    if proto.op_type == "Constant" and proto.output[0] in values:
+      tensors |= {o: named[o] for o in made}
+      continue
+    tensors |= {o: symbols.known(named[o]) for o in made}
+    context = Context(proto, loaded.node_names[index], loaded.opset, tensors, constants, used, symbols)
+    node = _lower(context, functions)
+    for s in node.steps:
+      if s.output.name in made:
+        named[s.output.name] = symbols.named(s.output, named[s.output.name])
+    tensors |= {o: symbols.numbered(named[o]) for o in made}
+    nodes.append(node)
+    implied |= context.beyond
+  return Program(
+    inputs=tuple(i.name for i in graph.input),
+    outputs=tuple(o.name for o in graph.output),
+    nodes=tuple(nodes),
+    tensors=named | implied,
+    weights=frozenset((*values, *implied)),
+    constants=constants.scalars,
+    symbols=symbols.numbers,
+    primes=symbols.names,
+  )
 
 
 def _lower(context: Context, functions: frozenset[tuple[str, str]]) -> Node:
-    """Lower a node; one that contradicts itself where onnx does not look is a barrier.
+  """Lower a node; one that contradicts itself where onnx does not look is a barrier.
 
-    onnx has no schemas for com.microsoft, and checks few shapes of scales and biases; numpy
-    broadcasts no more than 32 dimensions.
-    """
-    try:
-        return lower_node(context, functions)
-    except (LookupError, RuntimeError, TypeError, ValueError) as error:
-        node = context.node
-        said = next(iter(str(error).splitlines()), "")
-        reason = f"{node.op_type}: its attributes or shapes do not fit: {said}"
-        outputs = tuple(o for o in node.output if o)
-        refusal = Rejection("OP_FORM", reason, (context.name,))
-        return Node(context.name, node.op_type, reads(node), outputs, (), refusal)
+  onnx has no schemas for com.microsoft, and checks few shapes of scales and biases; numpy
+  broadcasts no more than 32 dimensions.
+  """
+  try:
+    return lower_node(context, functions)
+  except (LookupError, RuntimeError, TypeError, ValueError) as error:
+    node = context.node
+    said = next(iter(str(error).splitlines()), "")
+    reason = f"{node.op_type}: its attributes or shapes do not fit: {said}"
+    outputs = tuple(o for o in node.output if o)
+    refusal = Rejection("OP_FORM", reason, (context.name,))
+    return Node(context.name, node.op_type, reads(node), outputs, (), refusal)

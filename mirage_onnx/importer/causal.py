@@ -17,14 +17,14 @@ _NAME = re.compile(r"mirage\.causal\.(\d+)x(\d+)\+(\d+)")
 
 
 def causal_mask(queries: int, keys: int, past: int) -> Tensor:
-    """Whether query i sees key j: j <= i + past."""
-    return Tensor(f"mirage.causal.{queries}x{keys}+{past}", DType.BOOL, (queries, keys))
+  """Whether query i sees key j: j <= i + past."""
+  return Tensor(f"mirage.causal.{queries}x{keys}+{past}", DType.BOOL, (queries, keys))
 
 
 def implied(name: str) -> TensorProto | None:
-    """What the mask of this name holds."""
-    if not (said := _NAME.fullmatch(name)):
-        return None
-    queries, keys, past = map(int, said.groups())
-    seen = np.arange(keys) <= np.arange(past, past + queries)[:, None]
-    return numpy_helper.from_array(seen, name)
+  """What the mask of this name holds."""
+  if not (said := _NAME.fullmatch(name)):
+    return None
+  queries, keys, past = map(int, said.groups())
+  seen = np.arange(keys) <= np.arange(past, past + queries)[:, None]
+  return numpy_helper.from_array(seen, name)

@@ -17,47 +17,47 @@ _NEW = "unk__"
 
 
 def without_names(values: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
-    """Copies whose dimensions have sizes, but no names."""
-    found = []
-    for value in values:
-        copy = ValueInfoProto()
-        copy.CopyFrom(value)
-        for d in copy.type.tensor_type.shape.dim:
-            if d.HasField("dim_param"):
-                d.ClearField("dim_param")
-        found.append(copy)
-    return found
+  """Copies whose dimensions have sizes, but no names."""
+  found = []
+  for value in values:
+    copy = ValueInfoProto()
+    copy.CopyFrom(value)
+    for d in copy.type.tensor_type.shape.dim:
+      if d.HasField("dim_param"):
+        d.ClearField("dim_param")
+    found.append(copy)
+  return found
 
 
 def with_names(
-    tensors: Mapping[str, Tensor], declared: Iterable[ValueInfoProto], kept: frozenset[str]
+  tensors: Mapping[str, Tensor], declared: Iterable[ValueInfoProto], kept: frozenset[str]
 ) -> dict[str, Tensor]:
-    """``tensors`` with the names of ``declared`` for new ones; those in ``kept`` are not new."""
-    names: dict[str, str] = {}
-    every: set[str] = set(kept)
-    for value in declared:
-        t = tensors.get(value.name)
-        given = value.type.tensor_type.shape.dim
-        every |= {d.dim_param for d in given}
-        if t is None or t.shape is None or len(t.shape) != len(given):
-            continue
-        for axis, (have, want) in enumerate(zip(t.shape, given, strict=True)):
-            if want.dim_param and isinstance(have, str) and _is_new(t, axis, have, kept):
-                names.setdefault(have, want.dim_param)
+  """``tensors`` with the names of ``declared`` for new ones; those in ``kept`` are not new."""
+  names: dict[str, str] = {}
+  every: set[str] = set(kept)
+  for value in declared:
+    t = tensors.get(value.name)
+    given = value.type.tensor_type.shape.dim
+    every |= {d.dim_param for d in given}
+    if t is None or t.shape is None or len(t.shape) != len(given):
+      continue
+    for axis, (have, want) in enumerate(zip(t.shape, given, strict=True)):
+      if want.dim_param and isinstance(have, str) and _is_new(t, axis, have, kept):
+        names.setdefault(have, want.dim_param)
 
-    def renamed(t: Tensor, axis: int, d: Dim) -> Dim:
-        if isinstance(d, int) or not _is_new(t, axis, d, kept):
-            return d
-        # Never by chance the name that the file gives to something else.
-        return names.get(d, f"{d}'" if d in every else d)
+  def renamed(t: Tensor, axis: int, d: Dim) -> Dim:
+    if isinstance(d, int) or not _is_new(t, axis, d, kept):
+      return d
+    # Never by chance the name that the file gives to something else.
+    return names.get(d, f"{d}'" if d in every else d)
 
-    return {
-        name: t
-        if t.shape is None or t.is_static
-        else replace(t, shape=tuple(renamed(t, axis, d) for axis, d in enumerate(t.shape)))
-        for name, t in tensors.items()
-    }
+  return {
+    name: t
+    if t.shape is None or t.is_static
+    else replace(t, shape=tuple(renamed(t, axis, d) for axis, d in enumerate(t.shape)))
+    for name, t in tensors.items()
+  }
 
 
 def _is_new(t: Tensor, axis: int, name: str, kept: frozenset[str]) -> bool:
-    return name not in kept and (name.startswith(_NEW) or name == f"{t.name}:{axis}")
+  return name not in kept and (name.startswith(_NEW) or name == f"{t.name}:{axis}")

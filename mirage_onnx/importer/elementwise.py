@@ -7,87 +7,87 @@ from mirage_onnx.ir.program import Constant, Tensor
 
 #: ONNX operator -> function of ``ir.ops``.
 FUNCTIONS = {
-    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div",
-    "Neg": "neg", "Reciprocal": "recip", "Sqrt": "sqrt", "Abs": "abs",
-    "Exp": "exp", "Log": "log", "Erf": "erf", "Tanh": "tanh", "Sigmoid": "sigmoid",
-    "Sin": "sin", "Cos": "cos", "Relu": "relu",
+  "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div",
+  "Neg": "neg", "Reciprocal": "recip", "Sqrt": "sqrt", "Abs": "abs",
+  "Exp": "exp", "Log": "log", "Erf": "erf", "Tanh": "tanh", "Sigmoid": "sigmoid",
+  "Sin": "sin", "Cos": "cos", "Relu": "relu",
 }  # fmt: skip
 #: Variadic ONNX operator -> function that chains its operands.
 CHAINS = {"Max": "max", "Min": "min", "Sum": "add"}
 
 
 def operands(c: Context) -> list[Value]:
-    """All operands; where every one is a constant the first stays a tensor."""
-    values = [c.operand(i) for i in range(len(c.node.input))]
-    return values if any(isinstance(v, Tensor) for v in values) else [c.tensor(0), *values[1:]]
+  """All operands; where every one is a constant the first stays a tensor."""
+  values = [c.operand(i) for i in range(len(c.node.input))]
+  return values if any(isinstance(v, Tensor) for v in values) else [c.tensor(0), *values[1:]]
 
 
 def function(op: str) -> Callable[[Context], None]:
-    def lower(c: Context) -> None:
-        c.finish(c.elementwise(op, *operands(c)))
+  def lower(c: Context) -> None:
+    c.finish(c.elementwise(op, *operands(c)))
 
-    return lower
+  return lower
 
 
 def chain(op: str) -> Callable[[Context], None]:
-    """op(a, b, c) = op(op(a, b), c)."""
+  """op(a, b, c) = op(op(a, b), c)."""
 
-    def lower(c: Context) -> None:
-        # A function of two constants has no step: begin with a tensor.
-        values = sorted(operands(c), key=lambda v: isinstance(v, Constant))
-        total = values[0]
-        assert isinstance(total, Tensor)
-        for v in values[1:]:
-            total = c.elementwise(op, total, v)
-        c.finish(total)
+  def lower(c: Context) -> None:
+    # A function of two constants has no step: begin with a tensor.
+    values = sorted(operands(c), key=lambda v: isinstance(v, Constant))
+    total = values[0]
+    assert isinstance(total, Tensor)
+    for v in values[1:]:
+      total = c.elementwise(op, total, v)
+    c.finish(total)
 
-    return lower
+  return lower
 
 
 def power(c: Context) -> None:
-    """The result has the type of the base; the exponent is taken as stored, never as an atom."""
-    name = c.node.input[1]
-    exponent = Constant(c.number(1, "the exponent"), source=name)
-    c.finish(c.power(c.tensor(0), exponent))
+  """The result has the type of the base; the exponent is taken as stored, never as an atom."""
+  name = c.node.input[1]
+  exponent = Constant(c.number(1, "the exponent"), source=name)
+  c.finish(c.power(c.tensor(0), exponent))
 
 
 def clip(c: Context) -> None:
-    """min(max(x, low), high): the upper bound wins where the bounds cross."""
-    x = c.tensor(0)
-    for position, op, what in ((1, "max", "the lower bound"), (2, "min", "the upper bound")):
-        if c.has(position):
-            c.number(position, what)
-            x = c.elementwise(op, x, c.operand(position))
-    c.finish(x)
+  """min(max(x, low), high): the upper bound wins where the bounds cross."""
+  x = c.tensor(0)
+  for position, op, what in ((1, "max", "the lower bound"), (2, "min", "the upper bound")):
+    if c.has(position):
+      c.number(position, what)
+      x = c.elementwise(op, x, c.operand(position))
+  c.finish(x)
 
 
 def identity(c: Context) -> None:
-    c.finish(c.tensor(0))
+  c.finish(c.tensor(0))
 
 
 def dropout(c: Context) -> None:
-    """The identity outside training."""
-    if c.has(2) and c.flag(2) is not False:
-        raise c.reject("training_mode is not the constant false")
-    if c.uses(1):
-        raise c.reject("the mask output is used")
-    c.finish(c.tensor(0))
+  """The identity outside training."""
+  if c.has(2) and c.flag(2) is not False:
+    raise c.reject("training_mode is not the constant false")
+  if c.uses(1):
+    raise c.reject("the mask output is used")
+  c.finish(c.tensor(0))
 
 
 def leaky_relu(c: Context) -> None:
-    """max(x, a x) for 0 <= a <= 1, else max(x, 0) + a min(x, 0)."""
-    x, alpha = c.widen(c.tensor(0)), Constant(c.fraction("alpha", 0.01))
-    if 0 <= alpha.base <= 1:  # type: ignore[operator]
-        c.finish(c.elementwise("max", x, c.elementwise("mul", x, alpha)))
-    else:
-        c.finish(_two_sided(c, x, alpha))
+  """max(x, a x) for 0 <= a <= 1, else max(x, 0) + a min(x, 0)."""
+  x, alpha = c.widen(c.tensor(0)), Constant(c.fraction("alpha", 0.01))
+  if 0 <= alpha.base <= 1:  # type: ignore[operator]
+    c.finish(c.elementwise("max", x, c.elementwise("mul", x, alpha)))
+  else:
+    c.finish(_two_sided(c, x, alpha))
 
 
 def prelu(c: Context) -> None:
-    """max(x, 0) + slope min(x, 0)."""
-    c.finish(_two_sided(c, c.widen(c.tensor(0)), c.widened(1)))
+  """max(x, 0) + slope min(x, 0)."""
+  c.finish(_two_sided(c, c.widen(c.tensor(0)), c.widened(1)))
 
 
 def _two_sided(c: Context, x: Tensor, slope: Value) -> Tensor:
-    below = c.elementwise("min", x, const(0))
-    return c.elementwise("add", c.elementwise("relu", x), c.elementwise("mul", below, slope))
+  below = c.elementwise("min", x, const(0))
+  return c.elementwise("add", c.elementwise("relu", x), c.elementwise("mul", below, slope))

@@ -16,140 +16,136 @@ from mirage_onnx.importer.graph import subgraphs
 MAX_RANK = 64
 #: Bits of the types that pack several elements into a byte; onnx gains more with time.
 _PACKED_BITS: dict[int, int] = {
-    TensorProto.DataType.Value(name): 2 if name.endswith("INT2") else 4
-    for name in TensorProto.DataType.keys()  # noqa: SIM118 (no mapping)
-    if name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
+  TensorProto.DataType.Value(name): 2 if name.endswith("INT2") else 4
+  for name in TensorProto.DataType.keys()  # noqa: SIM118 (no mapping)
+  if name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
 }
 #: Typed fields, and how many entries one element takes.
 _TYPED_FIELDS: dict[int, tuple[str, int]] = {
-    TensorProto.FLOAT: ("float_data", 1), TensorProto.DOUBLE: ("double_data", 1),
-    TensorProto.INT64: ("int64_data", 1), TensorProto.UINT64: ("uint64_data", 1),
-    TensorProto.UINT32: ("uint64_data", 1), TensorProto.STRING: ("string_data", 1),
-    TensorProto.COMPLEX64: ("float_data", 2), TensorProto.COMPLEX128: ("double_data", 2),
+  TensorProto.FLOAT: ("float_data", 1), TensorProto.DOUBLE: ("double_data", 1),
+  TensorProto.INT64: ("int64_data", 1), TensorProto.UINT64: ("uint64_data", 1),
+  TensorProto.UINT32: ("uint64_data", 1), TensorProto.STRING: ("string_data", 1),
+  TensorProto.COMPLEX64: ("float_data", 2), TensorProto.COMPLEX128: ("double_data", 2),
 }  # fmt: skip
 
 
 def stored_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Every tensor of a graph: initializers, attribute tensors, and those of its subgraphs."""
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    for node in graph.node:
-        for a in node.attribute:
-            if a.HasField("t"):
-                yield a.t
-            yield from a.tensors
-        for inner in subgraphs(node):
-            yield from stored_tensors(inner)
+  """Every tensor of a graph: initializers, attribute tensors, and those of its subgraphs."""
+  yield from graph.initializer
+  for sparse in graph.sparse_initializer:
+    yield from (sparse.values, sparse.indices)
+  for node in graph.node:
+    for a in node.attribute:
+      if a.HasField("t"):
+        yield a.t
+      yield from a.tensors
+    for inner in subgraphs(node):
+      yield from stored_tensors(inner)
 
 
 def size_bytes(tensor: TensorProto) -> int | None:
-    """Bytes that the elements take in raw form; None for strings and unknown types."""
-    count = math.prod(tensor.dims)
-    if bits := _PACKED_BITS.get(tensor.data_type):
-        return (count * bits + 7) // 8
-    if tensor.data_type == TensorProto.STRING:
-        return None
-    try:
-        return count * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    except KeyError:
-        return None
+  """Bytes that the elements take in raw form; None for strings and unknown types."""
+  count = math.prod(tensor.dims)
+  if bits := _PACKED_BITS.get(tensor.data_type):
+    return (count * bits + 7) // 8
+  if tensor.data_type == TensorProto.STRING:
+    return None
+  try:
+    return count * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+  except KeyError:
+    return None
 
 
 def check_stored(tensor: TensorProto, base_dir: Path | None) -> None:
-    """The data of a tensor is there and has the size of its shape.
+  """The data of a tensor is there and has the size of its shape.
 
-    Raises:
-        MirageError: EXTERNAL_DATA_MISSING or MODEL_INVALID.
-    """
-    if any(d < 0 for d in tensor.dims):
-        raise MirageError("MODEL_INVALID", f"the tensor {tensor.name!r} has a negative dimension")
-    if len(tensor.dims) > MAX_RANK:
-        raise MirageError(
-            "MODEL_INVALID",
-            f"the tensor {tensor.name!r} has {len(tensor.dims)} dimensions, more than {MAX_RANK}",
-        )
-    if tensor.data_location == TensorProto.EXTERNAL:
-        _check_external(tensor, base_dir)
-        return
-    need = size_bytes(tensor)
-    if tensor.HasField("raw_data"):
-        if need is not None and len(tensor.raw_data) != need:
-            raise MirageError(
-                "MODEL_INVALID",
-                f"the tensor {tensor.name!r} of shape {list(tensor.dims)} holds "
-                f"{len(tensor.raw_data)} bytes instead of {need}",
-            )
-        return
-    field, per_element = _TYPED_FIELDS.get(tensor.data_type, ("int32_data", 1))
-    if tensor.data_type in _PACKED_BITS:
-        return
-    found, count = len(getattr(tensor, field)), math.prod(tensor.dims) * per_element
-    if found != count:
-        raise MirageError(
-            "MODEL_INVALID",
-            f"the tensor {tensor.name!r} of shape {list(tensor.dims)} holds "
-            f"{found // per_element} elements instead of {count // per_element}",
-        )
+  Raises:
+      MirageError: EXTERNAL_DATA_MISSING or MODEL_INVALID.
+  """
+  if any(d < 0 for d in tensor.dims):
+    raise MirageError("MODEL_INVALID", f"the tensor {tensor.name!r} has a negative dimension")
+  if len(tensor.dims) > MAX_RANK:
+    raise MirageError(
+      "MODEL_INVALID",
+      f"the tensor {tensor.name!r} has {len(tensor.dims)} dimensions, more than {MAX_RANK}",
+    )
+  if tensor.data_location == TensorProto.EXTERNAL:
+    _check_external(tensor, base_dir)
+    return
+  need = size_bytes(tensor)
+  if tensor.HasField("raw_data"):
+    if need is not None and len(tensor.raw_data) != need:
+      raise MirageError(
+        "MODEL_INVALID",
+        f"the tensor {tensor.name!r} of shape {list(tensor.dims)} holds "
+        f"{len(tensor.raw_data)} bytes instead of {need}",
+      )
+    return
+  field, per_element = _TYPED_FIELDS.get(tensor.data_type, ("int32_data", 1))
+  if tensor.data_type in _PACKED_BITS:
+    return
+  found, count = len(getattr(tensor, field)), math.prod(tensor.dims) * per_element
+  if found != count:
+    raise MirageError(
+      "MODEL_INVALID",
+      f"the tensor {tensor.name!r} of shape {list(tensor.dims)} holds "
+      f"{found // per_element} elements instead of {count // per_element}",
+    )
 
 
 def _check_external(tensor: TensorProto, base_dir: Path | None) -> None:
-    info = {e.key: e.value for e in tensor.external_data}
-    location = info.get("location", "")
-    who = f"the tensor {tensor.name!r}"
-    if not location:
-        raise MirageError("EXTERNAL_DATA_MISSING", f"{who} is external but names no file")
-    # Lexically: weight folders of model hubs are links to a store elsewhere.
-    parts = PureWindowsPath(location).parts
-    normal = os.path.normpath(location)
-    if PureWindowsPath(location).anchor or ".." in (normal.split(os.sep)[0], *parts[:1]):
-        raise MirageError(
-            "EXTERNAL_DATA_MISSING", f"{who} refers to {location!r}, outside the model's folder"
-        )
-    if base_dir is None:
-        raise MirageError(
-            "EXTERNAL_DATA_MISSING",
-            f"{who} is in the file {location!r}, and a model in memory has no folder",
-        )
-    size = _file_bytes(base_dir / normal)
-    if size is None:
-        raise MirageError("EXTERNAL_DATA_MISSING", f"{who} is in the file {location!r}")
-    try:
-        offset = int(info.get("offset", 0))
-        length = int(info["length"]) if "length" in info else None
-    except ValueError:
-        raise MirageError(
-            "MODEL_INVALID", f"{who} has an external offset or length that is not a number"
-        ) from None
-    need = size_bytes(tensor)
-    if offset < 0 or (length is not None and need is not None and length < need):
-        raise MirageError(
-            "MODEL_INVALID", f"{who} needs {need} bytes, its external entry has {length}"
-        )
-    end = offset + (need or length or 0)
-    if size < end:
-        raise MirageError(
-            "EXTERNAL_DATA_MISSING",
-            f"{who} ends at byte {end} of {location!r}, which has {size} bytes",
-        )
+  info = {e.key: e.value for e in tensor.external_data}
+  location = info.get("location", "")
+  who = f"the tensor {tensor.name!r}"
+  if not location:
+    raise MirageError("EXTERNAL_DATA_MISSING", f"{who} is external but names no file")
+  # Lexically: weight folders of model hubs are links to a store elsewhere.
+  parts = PureWindowsPath(location).parts
+  normal = os.path.normpath(location)
+  if PureWindowsPath(location).anchor or ".." in (normal.split(os.sep)[0], *parts[:1]):
+    raise MirageError("EXTERNAL_DATA_MISSING", f"{who} refers to {location!r}, outside the model's folder")
+  if base_dir is None:
+    raise MirageError(
+      "EXTERNAL_DATA_MISSING",
+      f"{who} is in the file {location!r}, and a model in memory has no folder",
+    )
+  size = _file_bytes(base_dir / normal)
+  if size is None:
+    raise MirageError("EXTERNAL_DATA_MISSING", f"{who} is in the file {location!r}")
+  try:
+    offset = int(info.get("offset", 0))
+    length = int(info["length"]) if "length" in info else None
+  except ValueError:
+    raise MirageError(
+      "MODEL_INVALID", f"{who} has an external offset or length that is not a number"
+    ) from None
+  need = size_bytes(tensor)
+  if offset < 0 or (length is not None and need is not None and length < need):
+    raise MirageError("MODEL_INVALID", f"{who} needs {need} bytes, its external entry has {length}")
+  end = offset + (need or length or 0)
+  if size < end:
+    raise MirageError(
+      "EXTERNAL_DATA_MISSING",
+      f"{who} ends at byte {end} of {location!r}, which has {size} bytes",
+    )
 
 
 def _file_bytes(path: Path) -> int | None:
-    """The size of a file; None where there is none, or where no file can have that name."""
-    try:
-        return path.stat().st_size if path.is_file() else None
-    except OSError:
-        return None
+  """The size of a file; None where there is none, or where no file can have that name."""
+  try:
+    return path.stat().st_size if path.is_file() else None
+  except OSError:
+    return None
 
 
 def read_tensor(tensor: TensorProto, base_dir: Path | None) -> np.ndarray:
-    """The values of a tensor that ``check_stored`` has passed."""
-    if tensor.data_location != TensorProto.EXTERNAL:
-        return numpy_helper.to_array(tensor)
-    info = ExternalDataInfo(tensor)
-    inline = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    assert base_dir is not None
-    with (base_dir / info.location).open("rb") as file:
-        file.seek(info.offset or 0)
-        inline.raw_data = file.read(size_bytes(tensor) or 0)
-    return numpy_helper.to_array(inline)
+  """The values of a tensor that ``check_stored`` has passed."""
+  if tensor.data_location != TensorProto.EXTERNAL:
+    return numpy_helper.to_array(tensor)
+  info = ExternalDataInfo(tensor)
+  inline = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+  assert base_dir is not None
+  with (base_dir / info.location).open("rb") as file:
+    file.seek(info.offset or 0)
+    inline.raw_data = file.read(size_bytes(tensor) or 0)
+  return numpy_helper.to_array(inline)

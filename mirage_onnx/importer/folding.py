@@ -20,106 +20,106 @@ _TYPES = frozenset({DType.I64, DType.I32, DType.BOOL})
 
 
 def fold(
-    model: ModelProto,
-    order: Sequence[int],
-    opset: int,
-    tensors: Mapping[str, Tensor],
-    read: Callable[[TensorProto], np.ndarray],
+  model: ModelProto,
+  order: Sequence[int],
+  opset: int,
+  tensors: Mapping[str, Tensor],
+  read: Callable[[TensorProto], np.ndarray],
 ) -> dict[str, TensorProto]:
-    """The results of nodes that are the same in every run, of at most ``LARGEST`` bytes.
+  """The results of nodes that are the same in every run, of at most ``LARGEST`` bytes.
 
-    ``tensors``: the shapes known so far. A node that would fail is left to the run.
-    """
-    found: dict[str, TensorProto] = {}
-    values: dict[str, Any] = {"": None}
-    inputs = {i.name for i in model.graph.input}
-    for t in model.graph.initializer:
-        if DTYPES.get(t.data_type) in _TYPES and prod(t.dims) <= SMALL and t.name not in inputs:
-            values[t.name] = read(t)
-    local = {f.name for f in model.functions}
-    for node in (model.graph.node[i] for i in order):
-        rule = _RULES.get(node.op_type)
-        if rule is None or node.op_type in local or not has_schema(node, opset):
-            continue
-        given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        try:
-            if rule is _shape:
-                result = _shape(given, tensors[node.input[0]])
-            else:
-                result = rule(given, *(values[i] for i in node.input))
-            if np.size(result) > SMALL:
-                continue
-            tensor = numpy_helper.from_array(np.array(result), node.output[0])
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            continue
-        if tensor.name and DTYPES.get(tensor.data_type) in _TYPES:
-            values[tensor.name] = numpy_helper.to_array(tensor)
-            if node.op_type != "Constant" and len(tensor.raw_data) <= LARGEST:
-                found[tensor.name] = tensor
-    return found
+  ``tensors``: the shapes known so far. A node that would fail is left to the run.
+  """
+  found: dict[str, TensorProto] = {}
+  values: dict[str, Any] = {"": None}
+  inputs = {i.name for i in model.graph.input}
+  for t in model.graph.initializer:
+    if DTYPES.get(t.data_type) in _TYPES and prod(t.dims) <= SMALL and t.name not in inputs:
+      values[t.name] = read(t)
+  local = {f.name for f in model.functions}
+  for node in (model.graph.node[i] for i in order):
+    rule = _RULES.get(node.op_type)
+    if rule is None or node.op_type in local or not has_schema(node, opset):
+      continue
+    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    try:
+      if rule is _shape:
+        result = _shape(given, tensors[node.input[0]])
+      else:
+        result = rule(given, *(values[i] for i in node.input))
+      if np.size(result) > SMALL:
+        continue
+      tensor = numpy_helper.from_array(np.array(result), node.output[0])
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+      continue
+    if tensor.name and DTYPES.get(tensor.data_type) in _TYPES:
+      values[tensor.name] = numpy_helper.to_array(tensor)
+      if node.op_type != "Constant" and len(tensor.raw_data) <= LARGEST:
+        found[tensor.name] = tensor
+  return found
 
 
 def _shape(given: Mapping[str, Any], x: Tensor) -> np.ndarray:
-    if not x.is_static:
-        raise ValueError(x.name)
-    return np.array(x.shape, np.int64)[given.get("start") : given.get("end")]
+  if not x.is_static:
+    raise ValueError(x.name)
+  return np.array(x.shape, np.int64)[given.get("start") : given.get("end")]
 
 
 def _slice(_: Any, x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
-    parts = [slice(None)] * x.ndim
-    axes = np.arange(len(starts)) if axes is None else axes
-    steps = np.ones_like(starts) if steps is None else steps
-    for axis, *part in zip(axes, starts, ends, steps, strict=True):
-        parts[axis] = slice(*part)
-    return x[tuple(parts)]
+  parts = [slice(None)] * x.ndim
+  axes = np.arange(len(starts)) if axes is None else axes
+  steps = np.ones_like(starts) if steps is None else steps
+  for axis, *part in zip(axes, starts, ends, steps, strict=True):
+    parts[axis] = slice(*part)
+  return x[tuple(parts)]
 
 
 def _reshape(given: Mapping[str, Any], x: Any, shape: Any) -> Any:
-    if not given.get("allowzero"):
-        shape = [x.shape[i] if d == 0 else d for i, d in enumerate(shape)]
-    return x.reshape(shape)
+  if not given.get("allowzero"):
+    shape = [x.shape[i] if d == 0 else d for i, d in enumerate(shape)]
+  return x.reshape(shape)
 
 
 def _range(_: Any, start: Any, limit: Any, delta: Any) -> Any:
-    values = range(int(start), int(limit), int(delta))
-    if len(values) > SMALL:
-        raise ValueError("a long range")
-    return np.array(values, start.dtype)
+  values = range(int(start), int(limit), int(delta))
+  if len(values) > SMALL:
+    raise ValueError("a long range")
+  return np.array(values, start.dtype)
 
 
 def _filled(given: Mapping[str, Any], shape: Any) -> Any:
-    if "value" not in given:
-        raise ValueError("of floats")
-    return np.broadcast_to(numpy_helper.to_array(given["value"]).reshape(()), shape)
+  if "value" not in given:
+    raise ValueError("of floats")
+  return np.broadcast_to(numpy_helper.to_array(given["value"]).reshape(()), shape)
 
 
 def _divide(_: Any, a: Any, b: Any) -> Any:
-    if (a < 0).any() or (b <= 0).any():
-        raise ValueError("rounded in another direction, or none")
-    return a // b
+  if (a < 0).any() or (b <= 0).any():
+    raise ValueError("rounded in another direction, or none")
+  return a // b
 
 
 def _stored(given: Mapping[str, Any]) -> Any:
-    ((name, value),) = given.items()
-    return numpy_helper.to_array(value) if name == "value" else np.array(value)
+  ((name, value),) = given.items()
+  return numpy_helper.to_array(value) if name == "value" else np.array(value)
 
 
 _PLAIN: dict[str, Callable[..., Any]] = {
-    "Identity": np.array, "Where": np.where, "Not": np.logical_not,
-    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply,
-    "And": np.logical_and, "Or": np.logical_or, "Equal": np.equal,
-    "Less": np.less, "LessOrEqual": np.less_equal,
-    "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
+  "Identity": np.array, "Where": np.where, "Not": np.logical_not,
+  "Add": np.add, "Sub": np.subtract, "Mul": np.multiply,
+  "And": np.logical_and, "Or": np.logical_or, "Equal": np.equal,
+  "Less": np.less, "LessOrEqual": np.less_equal,
+  "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
 }  # fmt: skip
 _RULES: dict[str, Callable[..., Any]] = {
-    "Shape": _shape, "Slice": _slice, "Reshape": _reshape, "Range": _range, "Div": _divide,
-    "Constant": _stored, "ConstantOfShape": _filled,
-    "Cast": lambda a, x: x.astype(helper.tensor_dtype_to_np_dtype(a["to"])),
-    "Concat": lambda a, *x: np.concatenate(x, a["axis"]),
-    "Expand": lambda _, x, s: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(s))),
-    "Gather": lambda a, x, i: np.take(x, i, a.get("axis", 0)),
-    "Squeeze": lambda _, x, axes=None: np.squeeze(x, None if axes is None else tuple(axes)),
-    "Unsqueeze": lambda _, x, axes: np.expand_dims(x, tuple(axes)),
-    "Transpose": lambda a, x: np.transpose(x, a.get("perm")),
-    **{name: lambda _, *x, f=f: f(*x) for name, f in _PLAIN.items()},
+  "Shape": _shape, "Slice": _slice, "Reshape": _reshape, "Range": _range, "Div": _divide,
+  "Constant": _stored, "ConstantOfShape": _filled,
+  "Cast": lambda a, x: x.astype(helper.tensor_dtype_to_np_dtype(a["to"])),
+  "Concat": lambda a, *x: np.concatenate(x, a["axis"]),
+  "Expand": lambda _, x, s: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(s))),
+  "Gather": lambda a, x, i: np.take(x, i, a.get("axis", 0)),
+  "Squeeze": lambda _, x, axes=None: np.squeeze(x, None if axes is None else tuple(axes)),
+  "Unsqueeze": lambda _, x, axes: np.expand_dims(x, tuple(axes)),
+  "Transpose": lambda a, x: np.transpose(x, a.get("perm")),
+  **{name: lambda _, *x, f=f: f(*x) for name, f in _PLAIN.items()},
 }  # fmt: skip

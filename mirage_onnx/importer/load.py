@@ -14,11 +14,11 @@ from mirage_onnx.importer import shapes
 from mirage_onnx.importer.external import check_stored, read_tensor, stored_tensors
 from mirage_onnx.importer.folding import fold
 from mirage_onnx.importer.graph import (
-    check_names,
-    check_text,
-    label,
-    topological_order,
-    unique_names,
+  check_names,
+  check_text,
+  label,
+  topological_order,
+  unique_names,
 )
 from mirage_onnx.ir.program import Tensor
 
@@ -30,131 +30,125 @@ PROTOBUF_LIMIT = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model that passed every check. ``proto`` is as in the file, without external data.
+  """A model that passed every check. ``proto`` is as in the file, without external data.
 
-    ``order`` are indices of ``graph.node``, producers first; ``node_names`` are unique, one per
-    node in the order of the file; ``tensors`` has every named value of the top-level graph;
-    ``folded``: what nodes make of constants and shapes.
-    """
+  ``order`` are indices of ``graph.node``, producers first; ``node_names`` are unique, one per
+  node in the order of the file; ``tensors`` has every named value of the top-level graph;
+  ``folded``: what nodes make of constants and shapes.
+  """
 
-    proto: ModelProto
-    path: Path | None
-    base_dir: Path | None
-    opset: int
-    order: tuple[int, ...]
-    node_names: tuple[str, ...]
-    tensors: Mapping[str, Tensor] = field(repr=False)
-    folded: Mapping[str, TensorProto] = field(repr=False, default_factory=dict)
+  proto: ModelProto
+  path: Path | None
+  base_dir: Path | None
+  opset: int
+  order: tuple[int, ...]
+  node_names: tuple[str, ...]
+  tensors: Mapping[str, Tensor] = field(repr=False)
+  folded: Mapping[str, TensorProto] = field(repr=False, default_factory=dict)
 
-    @cached_property
-    def node_index(self) -> dict[str, int]:
-        """Node name -> its place in ``proto.graph.node``."""
-        return {name: i for i, name in enumerate(self.node_names)}
+  @cached_property
+  def node_index(self) -> dict[str, int]:
+    """Node name -> its place in ``proto.graph.node``."""
+    return {name: i for i, name in enumerate(self.node_names)}
 
-    def node(self, name: str) -> NodeProto:
-        return self.proto.graph.node[self.node_index[name]]
+  def node(self, name: str) -> NodeProto:
+    return self.proto.graph.node[self.node_index[name]]
 
-    @cached_property
-    def initializers(self) -> dict[str, TensorProto]:
-        """Initializers that are not graph inputs: no run can change them."""
-        inputs = {i.name for i in self.proto.graph.input}
-        return {t.name: t for t in self.proto.graph.initializer if t.name not in inputs}
+  @cached_property
+  def initializers(self) -> dict[str, TensorProto]:
+    """Initializers that are not graph inputs: no run can change them."""
+    inputs = {i.name for i in self.proto.graph.input}
+    return {t.name: t for t in self.proto.graph.initializer if t.name not in inputs}
 
-    def read(self, tensor: TensorProto) -> np.ndarray:
-        """The values of a tensor of this model, from its external file if it has one."""
-        return read_tensor(tensor, self.base_dir)
+  def read(self, tensor: TensorProto) -> np.ndarray:
+    """The values of a tensor of this model, from its external file if it has one."""
+    return read_tensor(tensor, self.base_dir)
 
 
 def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = None) -> LoadedModel:
-    """Load a model file, or take a model in memory, and check it.
+  """Load a model file, or take a model in memory, and check it.
 
-    ``base_dir`` is where the external data of a model in memory is.
+  ``base_dir`` is where the external data of a model in memory is.
 
-    Raises:
-        MirageError: FILE_MISSING, FILE_UNREADABLE, NOT_ONNX, MODEL_INVALID, OPSET_UNSUPPORTED
-            or EXTERNAL_DATA_MISSING.
-    """
-    if isinstance(source, ModelProto):
-        path, proto, what = None, source, "the model in memory"
-        folder = Path(base_dir) if base_dir is not None else None
-    else:
-        path = Path(source)
-        proto, what, folder = _parse(path), f"{str(path)!r}", path.parent
-    graph = proto.graph
-    if not proto.HasField("graph") or not (graph.node or graph.output):
-        raise MirageError("NOT_ONNX", f"{what} has no graph")
-    check_text(graph)
-    opset = _opset(proto)
-    check_names(graph)
-    order = topological_order(graph)
-    for tensor in stored_tensors(graph):
-        check_stored(tensor, folder)
-    shapes.check_nodes(proto, opset)
+  Raises:
+      MirageError: FILE_MISSING, FILE_UNREADABLE, NOT_ONNX, MODEL_INVALID, OPSET_UNSUPPORTED
+          or EXTERNAL_DATA_MISSING.
+  """
+  if isinstance(source, ModelProto):
+    path, proto, what = None, source, "the model in memory"
+    folder = Path(base_dir) if base_dir is not None else None
+  else:
+    path = Path(source)
+    proto, what, folder = _parse(path), f"{str(path)!r}", path.parent
+  graph = proto.graph
+  if not proto.HasField("graph") or not (graph.node or graph.output):
+    raise MirageError("NOT_ONNX", f"{what} has no graph")
+  check_text(graph)
+  opset = _opset(proto)
+  check_names(graph)
+  order = topological_order(graph)
+  for tensor in stored_tensors(graph):
+    check_stored(tensor, folder)
+  shapes.check_nodes(proto, opset)
 
-    def read(tensor: TensorProto) -> np.ndarray:
-        return read_tensor(tensor, folder)
+  def read(tensor: TensorProto) -> np.ndarray:
+    return read_tensor(tensor, folder)
 
-    folded = dict[str, TensorProto]()
-    tensors = shapes.infer(proto, order, opset, read, folded)
-    while len(found := fold(proto, order, opset, tensors, read)) > len(folded):
-        try:
-            tensors = shapes.infer(proto, order, opset, read, found)
-        except MirageError:  # a branch of an If that will not be taken
-            break
-        folded = found
-    names = unique_names(graph)
-    return LoadedModel(proto, path, folder, opset, order, names, tensors, folded)
+  folded = dict[str, TensorProto]()
+  tensors = shapes.infer(proto, order, opset, read, folded)
+  while len(found := fold(proto, order, opset, tensors, read)) > len(folded):
+    try:
+      tensors = shapes.infer(proto, order, opset, read, found)
+    except MirageError:  # a branch of an If that will not be taken
+      break
+    folded = found
+  names = unique_names(graph)
+  return LoadedModel(proto, path, folder, opset, order, names, tensors, folded)
 
 
 def _parse(path: Path) -> ModelProto:
-    if not path.exists():
-        raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
-    if not path.is_file():
-        raise MirageError("FILE_UNREADABLE", f"{str(path)!r} is not a file")
-    try:
-        if path.stat().st_size > PROTOBUF_LIMIT:
-            raise MirageError("NOT_ONNX", f"{str(path)!r} is larger than 2 GiB in one file")
-        data = path.read_bytes()
-    except OSError as e:
-        raise MirageError(
-            "FILE_UNREADABLE", f"{str(path)!r}: {e.strerror or 'cannot be read'}"
-        ) from None
-    if not data:
-        raise MirageError("NOT_ONNX", f"{str(path)!r} is empty")
-    try:
-        return ModelProto.FromString(data)
-    except DecodeError:
-        raise MirageError(
-            "NOT_ONNX", f"{str(path)!r} is not a protobuf message, or is cut off"
-        ) from None
+  if not path.exists():
+    raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
+  if not path.is_file():
+    raise MirageError("FILE_UNREADABLE", f"{str(path)!r} is not a file")
+  try:
+    if path.stat().st_size > PROTOBUF_LIMIT:
+      raise MirageError("NOT_ONNX", f"{str(path)!r} is larger than 2 GiB in one file")
+    data = path.read_bytes()
+  except OSError as e:
+    raise MirageError("FILE_UNREADABLE", f"{str(path)!r}: {e.strerror or 'cannot be read'}") from None
+  if not data:
+    raise MirageError("NOT_ONNX", f"{str(path)!r} is empty")
+  try:
+    return ModelProto.FromString(data)
+  except DecodeError:
+    raise MirageError("NOT_ONNX", f"{str(path)!r} is not a protobuf message, or is cut off") from None
 
 
 def _opset(proto: ModelProto) -> int:
-    """The version of the default domain; the newest known where no node uses that domain."""
-    versions: dict[str, int] = {}
-    for entry in proto.opset_import:
-        domain = "" if entry.domain == "ai.onnx" else entry.domain
-        if versions.setdefault(domain, entry.version) != entry.version:
-            name = domain or "the default domain"
-            raise MirageError("MODEL_INVALID", f"two opset versions are imported for {name}")
-    found = versions.get("")
-    lowest, highest = OPSETS.start, OPSETS.stop - 1
-    for index, node in enumerate(proto.graph.node):
-        domain = shapes.domain_of(node)
-        if domain not in versions:
-            if domain == "":
-                raise MirageError(
-                    "OPSET_UNSUPPORTED",
-                    "the model imports no opset of the default domain, "
-                    f"which node {label(node, index)} needs",
-                )
-            raise MirageError(
-                "MODEL_INVALID",
-                f"node {label(node, index)} is of domain {domain!r}, "
-                "which the model does not import",
-            )
-    if found is not None and found not in OPSETS:
+  """The version of the default domain; the newest known where no node uses that domain."""
+  versions: dict[str, int] = {}
+  for entry in proto.opset_import:
+    domain = "" if entry.domain == "ai.onnx" else entry.domain
+    if versions.setdefault(domain, entry.version) != entry.version:
+      name = domain or "the default domain"
+      raise MirageError("MODEL_INVALID", f"two opset versions are imported for {name}")
+  found = versions.get("")
+  lowest, highest = OPSETS.start, OPSETS.stop - 1
+  for index, node in enumerate(proto.graph.node):
+    domain = shapes.domain_of(node)
+    if domain not in versions:
+      if domain == "":
         raise MirageError(
-            "OPSET_UNSUPPORTED", f"the model has opset {found}, supported are {lowest} to {highest}"
+          "OPSET_UNSUPPORTED",
+          f"the model imports no opset of the default domain, which node {label(node, index)} needs",
         )
-    return highest if found is None else found
+      raise MirageError(
+        "MODEL_INVALID",
+        f"node {label(node, index)} is of domain {domain!r}, which the model does not import",
+      )
+  if found is not None and found not in OPSETS:
+    raise MirageError(
+      "OPSET_UNSUPPORTED", f"the model has opset {found}, supported are {lowest} to {highest}"
+    )
+  return highest if found is None else found

@@ -11,76 +11,76 @@ from mirage_onnx.ir import DType, Node, Tensor
 
 
 def lower_node(context: Context, functions: frozenset[tuple[str, str]]) -> Node:
-    """Lower the node of a context; ``functions`` are the model's own, which shadow operators."""
-    node = context.node
-    barrier = None
-    try:
-        rule = find_rule(context, functions)
-        for tensor in _data(context, rule):
-            check_tensor(context, tensor, rule)
-        rule.lower(context)
-    except RejectionError as e:
-        barrier = e.rejection
-    outputs = tuple(o for o in node.output if o)
-    steps = () if barrier else tuple(context.steps)
-    inputs = (*reads(node), *(() if barrier else context.beyond))
-    return Node(context.name, node.op_type, inputs, outputs, steps, barrier)
+  """Lower the node of a context; ``functions`` are the model's own, which shadow operators."""
+  node = context.node
+  barrier = None
+  try:
+    rule = find_rule(context, functions)
+    for tensor in _data(context, rule):
+      check_tensor(context, tensor, rule)
+    rule.lower(context)
+  except RejectionError as e:
+    barrier = e.rejection
+  outputs = tuple(o for o in node.output if o)
+  steps = () if barrier else tuple(context.steps)
+  inputs = (*reads(node), *(() if barrier else context.beyond))
+  return Node(context.name, node.op_type, inputs, outputs, steps, barrier)
 
 
 def find_rule(c: Context, functions: frozenset[tuple[str, str]]) -> Rule:
-    """The rule of a node.
+  """The rule of a node.
 
-    Raises:
-        RejectionError: SUBGRAPH, CUSTOM_DOMAIN or OP_UNKNOWN.
-    """
-    node, domain = c.node, domain_of(c.node)
-    if subgraphs(node):
-        raise c.reject("holds a subgraph", "SUBGRAPH")
-    if (node.domain, node.op_type) in functions:
-        raise c.reject("is a function of the model", "CUSTOM_DOMAIN")
-    if domain not in DOMAINS:
-        raise c.reject(f"belongs to domain {domain!r}", "CUSTOM_DOMAIN")
-    rule = SEMANTICS.get((domain, node.op_type))
-    if rule is None:
-        raise c.reject("has no tabled semantics", "OP_UNKNOWN")
-    if domain == "" and node.op_type not in NOT_IN_ONNX and not has_schema(node, c.opset):
-        raise c.reject(f"does not exist in opset {c.opset}", "OP_UNKNOWN")
-    return rule
+  Raises:
+      RejectionError: SUBGRAPH, CUSTOM_DOMAIN or OP_UNKNOWN.
+  """
+  node, domain = c.node, domain_of(c.node)
+  if subgraphs(node):
+    raise c.reject("holds a subgraph", "SUBGRAPH")
+  if (node.domain, node.op_type) in functions:
+    raise c.reject("is a function of the model", "CUSTOM_DOMAIN")
+  if domain not in DOMAINS:
+    raise c.reject(f"belongs to domain {domain!r}", "CUSTOM_DOMAIN")
+  rule = SEMANTICS.get((domain, node.op_type))
+  if rule is None:
+    raise c.reject("has no tabled semantics", "OP_UNKNOWN")
+  if domain == "" and node.op_type not in NOT_IN_ONNX and not has_schema(node, c.opset):
+    raise c.reject(f"does not exist in opset {c.opset}", "OP_UNKNOWN")
+  return rule
 
 
 def _data(c: Context, rule: Rule) -> list[Tensor]:
-    """The tensors of the node's math: inputs that are no parameters, and used outputs."""
-    node: NodeProto = c.node
-    if not node.output or not node.output[0]:
-        raise c.reject("has no first output")
-    inputs = [c.tensor(i) for i in range(len(node.input)) if c.has(i) and i not in rule.parameters]
-    return [*inputs, c.output()]
+  """The tensors of the node's math: inputs that are no parameters, and used outputs."""
+  node: NodeProto = c.node
+  if not node.output or not node.output[0]:
+    raise c.reject("has no first output")
+  inputs = [c.tensor(i) for i in range(len(node.input)) if c.has(i) and i not in rule.parameters]
+  return [*inputs, c.output()]
 
 
 def check_tensor(c: Context, t: Tensor, rule: Rule) -> None:
-    """A tensor of the math is of a type that the rule takes, static, and holds something.
+  """A tensor of the math is of a type that the rule takes, static, and holds something.
 
-    Raises:
-        RejectionError: DTYPE, RANK_UNKNOWN, DYNAMIC_DIM or ZERO_SIZE.
-    """
-    if t.dtype is None and t.shape is None:
-        raise c.reject(f"the type of {t.name!r} is not known", "RANK_UNKNOWN")
-    if t.dtype is None or not _takes(rule, t.dtype):
-        what = t.dtype or "of a type that is not supported"
-        raise c.reject(f"{t.name!r} is {what}", "DTYPE")
-    if t.shape is None:
-        raise c.reject(f"the shape of {t.name!r} is not known", "RANK_UNKNOWN")
-    for axis, d in enumerate(t.shape):
-        # A new name of an output will stand for what its rule computes.
-        if isinstance(d, str) and not (c.symbols.usable and t.name in c.node.output):
-            where = f"dimension {axis} of {t.name!r}"
-            name = "" if d == f"{t.name}:{axis}" or d.startswith("unk__") else f" ({d!r})"
-            raise c.reject(f"{where}{name} is known only at run time", "DYNAMIC_DIM")
-        if d == 0:
-            raise c.reject(f"{t.name!r} holds no elements", "ZERO_SIZE")
+  Raises:
+      RejectionError: DTYPE, RANK_UNKNOWN, DYNAMIC_DIM or ZERO_SIZE.
+  """
+  if t.dtype is None and t.shape is None:
+    raise c.reject(f"the type of {t.name!r} is not known", "RANK_UNKNOWN")
+  if t.dtype is None or not _takes(rule, t.dtype):
+    what = t.dtype or "of a type that is not supported"
+    raise c.reject(f"{t.name!r} is {what}", "DTYPE")
+  if t.shape is None:
+    raise c.reject(f"the shape of {t.name!r} is not known", "RANK_UNKNOWN")
+  for axis, d in enumerate(t.shape):
+    # A new name of an output will stand for what its rule computes.
+    if isinstance(d, str) and not (c.symbols.usable and t.name in c.node.output):
+      where = f"dimension {axis} of {t.name!r}"
+      name = "" if d == f"{t.name}:{axis}" or d.startswith("unk__") else f" ({d!r})"
+      raise c.reject(f"{where}{name} is known only at run time", "DYNAMIC_DIM")
+    if d == 0:
+      raise c.reject(f"{t.name!r} holds no elements", "ZERO_SIZE")
 
 
 def _takes(rule: Rule, dtype: DType) -> bool:
-    if dtype is DType.BOOL:
-        return rule.truth
-    return dtype.is_float or (rule.integers and dtype.is_computed)
+  if dtype is DType.BOOL:
+    return rule.truth
+  return dtype.is_float or (rule.integers and dtype.is_computed)

@@ -5,18 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from onnx import (
-    IR_VERSION,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    TypeProto,
-    ValueInfoProto,
-    checker,
-    defs,
-    helper,
-    numpy_helper,
-    shape_inference,
+  IR_VERSION,
+  GraphProto,
+  ModelProto,
+  NodeProto,
+  TensorProto,
+  TypeProto,
+  ValueInfoProto,
+  checker,
+  defs,
+  helper,
+  numpy_helper,
+  shape_inference,
 )
 
 from mirage_onnx.errors import MirageError
@@ -26,10 +26,10 @@ from mirage_onnx.importer.stand_ins import stand_ins
 from mirage_onnx.ir import Dim, DType, Tensor
 
 DTYPES: dict[int, DType] = {
-    TensorProto.FLOAT16: DType.F16, TensorProto.BFLOAT16: DType.BF16,
-    TensorProto.FLOAT: DType.F32, TensorProto.DOUBLE: DType.F64,
-    TensorProto.INT32: DType.I32, TensorProto.INT64: DType.I64,
-    TensorProto.BOOL: DType.BOOL, TensorProto.UINT8: DType.U8,
+  TensorProto.FLOAT16: DType.F16, TensorProto.BFLOAT16: DType.BF16,
+  TensorProto.FLOAT: DType.F32, TensorProto.DOUBLE: DType.F64,
+  TensorProto.INT32: DType.I32, TensorProto.INT64: DType.I64,
+  TensorProto.BOOL: DType.BOOL, TensorProto.UINT8: DType.U8,
 }  # fmt: skip
 
 #: Integer tensors up to this size stay in the copy: they may be shapes or axes.
@@ -45,209 +45,198 @@ _CRASHING = frozenset({"RegexFullMatch"})
 
 
 def domain_of(node: NodeProto) -> str:
-    """The node's domain, with the default one always spelled as the empty string."""
-    return "" if node.domain == "ai.onnx" else node.domain
+  """The node's domain, with the default one always spelled as the empty string."""
+  return "" if node.domain == "ai.onnx" else node.domain
 
 
 def has_schema(node: NodeProto, opset: int) -> bool:
-    return domain_of(node) == "" and defs.has(node.op_type, opset, "")
+  return domain_of(node) == "" and defs.has(node.op_type, opset, "")
 
 
 def check_nodes(model: ModelProto, opset: int) -> None:
-    """Arity and attributes of every node that onnx knows.
+  """Arity and attributes of every node that onnx knows.
 
-    Raises:
-        MirageError: MODEL_INVALID.
-    """
-    context = checker.C.CheckerContext()
-    context.ir_version = min(max(model.ir_version, 3), IR_VERSION)
-    context.opset_imports = {"": opset}
-    for index, node in enumerate(model.graph.node):
-        if node.op_type == "Constant" or subgraphs(node) or not has_schema(node, opset):
-            continue
-        plain = NodeProto()
-        plain.CopyFrom(node)
-        plain.domain = ""
-        try:
-            checker.check_node(plain, context)
-        except (checker.ValidationError, ValueError) as e:
-            raise MirageError(
-                "MODEL_INVALID", f"node {label(node, index)}: {_sentence(str(e))}"
-            ) from None
+  Raises:
+      MirageError: MODEL_INVALID.
+  """
+  context = checker.C.CheckerContext()
+  context.ir_version = min(max(model.ir_version, 3), IR_VERSION)
+  context.opset_imports = {"": opset}
+  for index, node in enumerate(model.graph.node):
+    if node.op_type == "Constant" or subgraphs(node) or not has_schema(node, opset):
+      continue
+    plain = NodeProto()
+    plain.CopyFrom(node)
+    plain.domain = ""
+    try:
+      checker.check_node(plain, context)
+    except (checker.ValidationError, ValueError) as e:
+      raise MirageError("MODEL_INVALID", f"node {label(node, index)}: {_sentence(str(e))}") from None
 
 
 def infer(
-    model: ModelProto,
-    order: Sequence[int],
-    opset: int,
-    read: Callable[[TensorProto], np.ndarray],
-    folded: Mapping[str, TensorProto],
+  model: ModelProto,
+  order: Sequence[int],
+  opset: int,
+  read: Callable[[TensorProto], np.ndarray],
+  folded: Mapping[str, TensorProto],
 ) -> dict[str, Tensor]:
-    """A Tensor for every named value of the graph; ``folded``: results that are known.
+  """A Tensor for every named value of the graph; ``folded``: results that are known.
 
-    Declared shapes that contradict the operators are ignored, as ONNX Runtime does; declared
-    element types and operators that contradict each other are errors.
+  Declared shapes that contradict the operators are ignored, as ONNX Runtime does; declared
+  element types and operators that contradict each other are errors.
 
-    Raises:
-        MirageError: MODEL_INVALID.
-    """
-    light = _weight_free(model, order, opset, read, folded)
+  Raises:
+      MirageError: MODEL_INVALID.
+  """
+  light = _weight_free(model, order, opset, read, folded)
+  inferred, problem = _attempt(light)
+  if inferred is None:
+    _forget_declared(light, opset)
     inferred, problem = _attempt(light)
-    if inferred is None:
-        _forget_declared(light, opset)
-        inferred, problem = _attempt(light)
-    if inferred is None and light.functions:
-        del light.functions[:]
-        inferred, problem = _attempt(light)
-    if inferred is None:
-        inferred, _ = _attempt(_weight_free(model, order, opset, read, folded, known=False))
-    if inferred is None:
-        raise MirageError("MODEL_INVALID", _sentence(problem))
-    graph = inferred.graph
-    tensors = {o: Tensor(o, None, None) for n in model.graph.node for o in n.output if o}
-    for value in (*graph.value_info, *graph.output, *graph.input):
-        tensors[value.name] = _tensor(value.name, value.type)
-    named = frozenset(
-        d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim if d.dim_param
-    )
-    tensors = with_names(tensors, (*model.graph.value_info, *model.graph.output), named)
-    for t in (*model.graph.initializer, *folded.values()):
-        tensors[t.name] = Tensor(t.name, DTYPES.get(t.data_type), tuple(t.dims))
-    for tensor in tensors.values():
-        if math.prod(d for d in tensor.shape or () if isinstance(d, int)) > MAX_ELEMENTS:
-            raise MirageError(
-                "MODEL_INVALID",
-                f"the value {tensor.name!r} of shape {_shown(tensor)} fits into no memory",
-            )
-    return tensors
+  if inferred is None and light.functions:
+    del light.functions[:]
+    inferred, problem = _attempt(light)
+  if inferred is None:
+    inferred, _ = _attempt(_weight_free(model, order, opset, read, folded, known=False))
+  if inferred is None:
+    raise MirageError("MODEL_INVALID", _sentence(problem))
+  graph = inferred.graph
+  tensors = {o: Tensor(o, None, None) for n in model.graph.node for o in n.output if o}
+  for value in (*graph.value_info, *graph.output, *graph.input):
+    tensors[value.name] = _tensor(value.name, value.type)
+  named = frozenset(
+    d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim if d.dim_param
+  )
+  tensors = with_names(tensors, (*model.graph.value_info, *model.graph.output), named)
+  for t in (*model.graph.initializer, *folded.values()):
+    tensors[t.name] = Tensor(t.name, DTYPES.get(t.data_type), tuple(t.dims))
+  for tensor in tensors.values():
+    if math.prod(d for d in tensor.shape or () if isinstance(d, int)) > MAX_ELEMENTS:
+      raise MirageError(
+        "MODEL_INVALID",
+        f"the value {tensor.name!r} of shape {_shown(tensor)} fits into no memory",
+      )
+  return tensors
 
 
 def _shown(tensor: Tensor) -> str:
-    dims = [str(d) for d in tensor.shape or ()]
-    return "x".join([*dims[:8], *(["..."] if len(dims) > 8 else [])])
+  dims = [str(d) for d in tensor.shape or ()]
+  return "x".join([*dims[:8], *(["..."] if len(dims) > 8 else [])])
 
 
 def _attempt(light: ModelProto) -> tuple[ModelProto | None, str]:
-    """Inference, with the values of shapes followed through the graph where that is cheap."""
-    inferred, problem = _infer(light, follow=False)
-    if inferred is None or _has_long_vector(inferred.graph):
-        return inferred, problem
-    return _infer(light, follow=True)
+  """Inference, with the values of shapes followed through the graph where that is cheap."""
+  inferred, problem = _infer(light, follow=False)
+  if inferred is None or _has_long_vector(inferred.graph):
+    return inferred, problem
+  return _infer(light, follow=True)
 
 
 def _has_long_vector(graph: GraphProto) -> bool:
-    """onnx follows any vector as if it were a shape: 200 bytes and 300 ns for every element."""
-    values = (*graph.input, *graph.output, *graph.value_info)
-    shapes = (v.type.tensor_type.shape.dim for v in values if v.type.HasField("tensor_type"))
-    return any(len(s) == 1 and s[0].dim_value > LONG_VECTOR for s in shapes)
+  """onnx follows any vector as if it were a shape: 200 bytes and 300 ns for every element."""
+  values = (*graph.input, *graph.output, *graph.value_info)
+  shapes = (v.type.tensor_type.shape.dim for v in values if v.type.HasField("tensor_type"))
+  return any(len(s) == 1 and s[0].dim_value > LONG_VECTOR for s in shapes)
 
 
 def _infer(light: ModelProto, *, follow: bool) -> tuple[ModelProto | None, str]:
-    try:
-        inferred = shape_inference.infer_shapes(
-            light, check_type=True, strict_mode=True, data_prop=follow
-        )
-    except checker.ValidationError as e:  # what a model says of itself, e.g. a recursive function
-        raise MirageError("MODEL_INVALID", _sentence(str(e))) from None
-    except (shape_inference.InferenceError, ValueError) as e:
-        return None, str(e)
-    return inferred, ""
+  try:
+    inferred = shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=follow)
+  except checker.ValidationError as e:  # what a model says of itself, e.g. a recursive function
+    raise MirageError("MODEL_INVALID", _sentence(str(e))) from None
+  except (shape_inference.InferenceError, ValueError) as e:
+    return None, str(e)
+  return inferred, ""
 
 
 def _sentence(problem: str) -> str:
-    """The first line of a message of onnx, without its tags."""
-    line = next((s for s in problem.splitlines() if s.strip()), "ill-typed graph")
-    for tag in ("[ShapeInferenceError]", "[TypeInferenceError]", "Inference error(s):"):
-        line = line.replace(tag, "")
-    return " ".join(line.split()).rstrip(".")
+  """The first line of a message of onnx, without its tags."""
+  line = next((s for s in problem.splitlines() if s.strip()), "ill-typed graph")
+  for tag in ("[ShapeInferenceError]", "[TypeInferenceError]", "Inference error(s):"):
+    line = line.replace(tag, "")
+  return " ".join(line.split()).rstrip(".")
 
 
 def _weight_free(
-    model: ModelProto,
-    order: Sequence[int],
-    opset: int,
-    read: Callable[[TensorProto], np.ndarray],
-    folded: Mapping[str, TensorProto],
-    *,
-    known: bool = True,
+  model: ModelProto,
+  order: Sequence[int],
+  opset: int,
+  read: Callable[[TensorProto], np.ndarray],
+  folded: Mapping[str, TensorProto],
+  *,
+  known: bool = True,
 ) -> ModelProto:
-    """The copy; ``known``: with nodes of ONNX for what onnx does not know."""
-    light = ModelProto(ir_version=min(max(model.ir_version, 4), IR_VERSION))
-    domains = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
-    domains |= {"": opset, _UNCHECKED: 1}
-    light.opset_import.extend(helper.make_opsetid(d, v) for d, v in domains.items())
-    light.functions.extend(model.functions)
-    source, graph = model.graph, light.graph
-    graph.name = source.name or "graph"
-    graph.input.extend(source.input)
-    graph.output.extend(without_names(source.output))
-    graph.value_info.extend(without_names(source.value_info))
-    inputs = {i.name for i in source.input}
-    for sparse in source.sparse_initializer:  # dense to every reader, as ONNX Runtime has it
-        if sparse.values.name not in inputs:
-            graph.input.append(
-                helper.make_tensor_value_info(
-                    sparse.values.name, sparse.values.data_type, list(sparse.dims)
-                )
-            )
-    for t in source.initializer:
-        if t.name not in inputs:
-            _add_value(light, t.name, t, read)
-    local = {(f.domain, f.name) for f in model.functions}
-    for i in order:
-        node = source.node[i]
-        value = next((a.t for a in node.attribute if a.name == "value"), None)
-        if node.op_type == "Constant" and value is not None and math.prod(value.dims) > SMALL:
-            _add_value(light, node.output[0], value, read)
-        elif node.output and (result := folded.get(node.output[0])) is not None:
-            _add_value(light, node.output[0], result, read)
-        elif known and (nodes := stand_ins(domain_of(node), node)) is not None:
-            graph.node.extend(nodes)
-        else:
-            copy = graph.node.add()
-            copy.CopyFrom(node)
-            checked = has_schema(node, opset) and node.op_type not in _CRASHING
-            checked = checked or (node.domain, node.op_type) in local
-            copy.domain = domain_of(node) if checked else _UNCHECKED
-    return light
+  """The copy; ``known``: with nodes of ONNX for what onnx does not know."""
+  light = ModelProto(ir_version=min(max(model.ir_version, 4), IR_VERSION))
+  domains = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
+  domains |= {"": opset, _UNCHECKED: 1}
+  light.opset_import.extend(helper.make_opsetid(d, v) for d, v in domains.items())
+  light.functions.extend(model.functions)
+  source, graph = model.graph, light.graph
+  graph.name = source.name or "graph"
+  graph.input.extend(source.input)
+  graph.output.extend(without_names(source.output))
+  graph.value_info.extend(without_names(source.value_info))
+  inputs = {i.name for i in source.input}
+  for sparse in source.sparse_initializer:  # dense to every reader, as ONNX Runtime has it
+    if sparse.values.name not in inputs:
+      graph.input.append(
+        helper.make_tensor_value_info(sparse.values.name, sparse.values.data_type, list(sparse.dims))
+      )
+  for t in source.initializer:
+    if t.name not in inputs:
+      _add_value(light, t.name, t, read)
+  local = {(f.domain, f.name) for f in model.functions}
+  for i in order:
+    node = source.node[i]
+    value = next((a.t for a in node.attribute if a.name == "value"), None)
+    if node.op_type == "Constant" and value is not None and math.prod(value.dims) > SMALL:
+      _add_value(light, node.output[0], value, read)
+    elif node.output and (result := folded.get(node.output[0])) is not None:
+      _add_value(light, node.output[0], result, read)
+    elif known and (nodes := stand_ins(domain_of(node), node)) is not None:
+      graph.node.extend(nodes)
+    else:
+      copy = graph.node.add()
+      copy.CopyFrom(node)
+      checked = has_schema(node, opset) and node.op_type not in _CRASHING
+      checked = checked or (node.domain, node.op_type) in local
+      copy.domain = domain_of(node) if checked else _UNCHECKED
+  return light
 
 
 def _add_value(
-    light: ModelProto, name: str, tensor: TensorProto, read: Callable[[TensorProto], np.ndarray]
+  light: ModelProto, name: str, tensor: TensorProto, read: Callable[[TensorProto], np.ndarray]
 ) -> None:
-    """A small integer tensor by value, any other as an input of its type."""
-    if (
-        tensor.data_type in (TensorProto.INT64, TensorProto.INT32)
-        and math.prod(tensor.dims) <= SMALL
-    ):
-        light.graph.initializer.append(numpy_helper.from_array(read(tensor), name))
-    else:
-        light.graph.input.append(
-            helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims))
-        )
+  """A small integer tensor by value, any other as an input of its type."""
+  if tensor.data_type in (TensorProto.INT64, TensorProto.INT32) and math.prod(tensor.dims) <= SMALL:
+    light.graph.initializer.append(numpy_helper.from_array(read(tensor), name))
+  else:
+    light.graph.input.append(helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
 
 
 def _forget_declared(light: ModelProto, opset: int) -> None:
-    """Drop what the file says about values that inference can find out itself."""
-    known = {o for n in light.graph.node if has_schema(n, opset) for o in n.output}
-    kept: list[ValueInfoProto] = [v for v in light.graph.value_info if v.name not in known]
-    del light.graph.value_info[:]
-    light.graph.value_info.extend(kept)
-    for output in light.graph.output:
-        if output.name in known and output.type.HasField("tensor_type"):
-            output.type.tensor_type.ClearField("shape")
+  """Drop what the file says about values that inference can find out itself."""
+  known = {o for n in light.graph.node if has_schema(n, opset) for o in n.output}
+  kept: list[ValueInfoProto] = [v for v in light.graph.value_info if v.name not in known]
+  del light.graph.value_info[:]
+  light.graph.value_info.extend(kept)
+  for output in light.graph.output:
+    if output.name in known and output.type.HasField("tensor_type"):
+      output.type.tensor_type.ClearField("shape")
 
 
 def _tensor(name: str, type_: TypeProto) -> Tensor:
-    if not type_.HasField("tensor_type"):
-        return Tensor(name, None, None)
-    dtype = DTYPES.get(type_.tensor_type.elem_type)
-    if not type_.tensor_type.HasField("shape"):
-        return Tensor(name, dtype, None)
-    dims: list[Dim] = []
-    for axis, d in enumerate(type_.tensor_type.shape.dim):
-        if d.HasField("dim_value") and d.dim_value >= 0:
-            dims.append(d.dim_value)
-        else:
-            dims.append(d.dim_param or f"{name}:{axis}")
-    return Tensor(name, dtype, tuple(dims))
+  if not type_.HasField("tensor_type"):
+    return Tensor(name, None, None)
+  dtype = DTYPES.get(type_.tensor_type.elem_type)
+  if not type_.tensor_type.HasField("shape"):
+    return Tensor(name, dtype, None)
+  dims: list[Dim] = []
+  for axis, d in enumerate(type_.tensor_type.shape.dim):
+    if d.HasField("dim_value") and d.dim_value >= 0:
+      dims.append(d.dim_value)
+    else:
+      dims.append(d.dim_param or f"{name}:{axis}")
+  return Tensor(name, dtype, tuple(dims))

@@ -13,95 +13,95 @@ TO_THE_END = (1 << 31) - 1
 
 
 def slice_(c: Context) -> None:
-    """The constant ranges of the dimensions in ``axes``; strides are reshapes and slices."""
-    x = c.tensor(0)
-    starts, ends = c.integers(1, "the starts"), c.integers(2, "the ends")
-    rank = len(shape_of(x))
-    given = c.integers(3, "the axes") if c.has(3) else tuple(range(len(starts)))
-    steps = c.integers(4, "the steps") if c.has(4) else (1,) * len(starts)
-    if not len(starts) == len(ends) == len(given) == len(steps):
-        raise c.reject("starts, ends, axes and steps are not as many")
-    for axis, *bounds in zip(given, starts, ends, steps, strict=True):
-        (axis,) = normalized(c, (axis,), rank)
-        n = shape_of(x)[axis]
-        if c.symbols.is_symbolic(n):
-            if bounds[0] == 0 and bounds[2] == 1 and bounds[1] >= TO_THE_END:
-                continue
-            raise c.reject(f"takes a part of {c.symbols.text(n)} elements", "DYNAMIC_DIM")
-        x = taken(c, x, axis, range(n)[slice(*bounds)])
-    c.finish(x)
+  """The constant ranges of the dimensions in ``axes``; strides are reshapes and slices."""
+  x = c.tensor(0)
+  starts, ends = c.integers(1, "the starts"), c.integers(2, "the ends")
+  rank = len(shape_of(x))
+  given = c.integers(3, "the axes") if c.has(3) else tuple(range(len(starts)))
+  steps = c.integers(4, "the steps") if c.has(4) else (1,) * len(starts)
+  if not len(starts) == len(ends) == len(given) == len(steps):
+    raise c.reject("starts, ends, axes and steps are not as many")
+  for axis, *bounds in zip(given, starts, ends, steps, strict=True):
+    (axis,) = normalized(c, (axis,), rank)
+    n = shape_of(x)[axis]
+    if c.symbols.is_symbolic(n):
+      if bounds[0] == 0 and bounds[2] == 1 and bounds[1] >= TO_THE_END:
+        continue
+      raise c.reject(f"takes a part of {c.symbols.text(n)} elements", "DYNAMIC_DIM")
+    x = taken(c, x, axis, range(n)[slice(*bounds)])
+  c.finish(x)
 
 
 def taken(c: Context, x: Tensor, axis: int, places: range) -> Tensor:
-    """The elements of one static dimension at ``places``."""
-    shape = shape_of(x)
-    n, count, step = shape[axis], len(places), places.step
-    if count == n and step == 1:
-        return x
-    if not count or not all(0 <= p < n for p in (places[0], places[-1])):
-        raise c.reject(f"takes {places.start}:{places.stop} of {n} elements")
-    if count == 1 or step == 1:
-        return c.slice(x, axis, places.start, places.start + count)
-    if step < 0 or n % step:
-        raise c.reject(f"takes every {step}th of {n} elements")
-    before, after = shape[:axis], shape[axis + 1 :]
-    row, place = divmod(places.start, step)
-    y = c.reshape(x, (*before, n // step, step, *after))
-    y = c.slice(taken(c, y, axis, range(row, row + count)), axis + 1, place, place + 1)
-    return c.reshape(y, (*before, count, *after))
+  """The elements of one static dimension at ``places``."""
+  shape = shape_of(x)
+  n, count, step = shape[axis], len(places), places.step
+  if count == n and step == 1:
+    return x
+  if not count or not all(0 <= p < n for p in (places[0], places[-1])):
+    raise c.reject(f"takes {places.start}:{places.stop} of {n} elements")
+  if count == 1 or step == 1:
+    return c.slice(x, axis, places.start, places.start + count)
+  if step < 0 or n % step:
+    raise c.reject(f"takes every {step}th of {n} elements")
+  before, after = shape[:axis], shape[axis + 1 :]
+  row, place = divmod(places.start, step)
+  y = c.reshape(x, (*before, n // step, step, *after))
+  y = c.slice(taken(c, y, axis, range(row, row + count)), axis + 1, place, place + 1)
+  return c.reshape(y, (*before, count, *after))
 
 
 def split(c: Context) -> None:
-    """Parts of the sizes of the outputs, which are those of an input or equal ones."""
-    x = c.tensor(0)
-    (axis,) = normalized(c, (c.attribute("axis", 0),), len(shape_of(x)))
-    n, count = shape_of(x)[axis], len(c.node.output)
-    if c.symbols.is_symbolic(n):
-        raise c.reject(f"splits {c.symbols.text(n)} elements", "DYNAMIC_DIM")
-    sizes = c.integers(1, "the sizes") if c.has(1) else (-(-n // count),) * count
-    start = 0
-    for position, size in enumerate(sizes[:count]):
-        stop = min(start + size, n)
-        if c.node.output[position]:
-            if start >= stop:
-                raise c.reject(f"{c.node.output[position]!r} holds no elements", "ZERO_SIZE")
-            c.finish(taken(c, x, axis, range(start, stop)), position)
-        start = stop
-    if start != n or len(sizes) != count:
-        raise c.reject(f"splits {n} elements into {list(sizes)}")
+  """Parts of the sizes of the outputs, which are those of an input or equal ones."""
+  x = c.tensor(0)
+  (axis,) = normalized(c, (c.attribute("axis", 0),), len(shape_of(x)))
+  n, count = shape_of(x)[axis], len(c.node.output)
+  if c.symbols.is_symbolic(n):
+    raise c.reject(f"splits {c.symbols.text(n)} elements", "DYNAMIC_DIM")
+  sizes = c.integers(1, "the sizes") if c.has(1) else (-(-n // count),) * count
+  start = 0
+  for position, size in enumerate(sizes[:count]):
+    stop = min(start + size, n)
+    if c.node.output[position]:
+      if start >= stop:
+        raise c.reject(f"{c.node.output[position]!r} holds no elements", "ZERO_SIZE")
+      c.finish(taken(c, x, axis, range(start, stop)), position)
+    start = stop
+  if start != n or len(sizes) != count:
+    raise c.reject(f"splits {n} elements into {list(sizes)}")
 
 
 def concat(c: Context) -> None:
-    parts = [c.tensor(i) for i in range(len(c.node.input))]
-    (axis,) = normalized(c, (c.attribute("axis"),), len(shape_of(parts[0])))
-    c.finish(beside(c, parts, axis))
+  parts = [c.tensor(i) for i in range(len(c.node.input))]
+  (axis,) = normalized(c, (c.attribute("axis"),), len(shape_of(parts[0])))
+  c.finish(beside(c, parts, axis))
 
 
 def beside(c: Context, parts: list[Tensor], axis: int) -> Tensor:
-    """The parts one after the other along a dimension of which no run counts any part."""
-    if any(c.symbols.is_symbolic(shape_of(p)[axis]) for p in parts):
-        reason = f"dimension {axis}, along which it concatenates, is known only at run time"
-        raise c.reject(reason, "DYNAMIC_DIM")
-    return c.concat(parts, axis) if len(parts) > 1 else parts[0]
+  """The parts one after the other along a dimension of which no run counts any part."""
+  if any(c.symbols.is_symbolic(shape_of(p)[axis]) for p in parts):
+    reason = f"dimension {axis}, along which it concatenates, is known only at run time"
+    raise c.reject(reason, "DYNAMIC_DIM")
+  return c.concat(parts, axis) if len(parts) > 1 else parts[0]
 
 
 def gather(c: Context) -> None:
-    """A slice, where the indices are constant and ascend in equal steps."""
-    x, shape = c.tensor(0), shape_of(c.tensor(0))
-    (axis,) = normalized(c, (c.attribute("axis", 0),), len(shape))
-    if c.symbols.is_symbolic(shape[axis]):
-        raise c.reject("what it picks shows only a run", "DYNAMIC_DIM")
-    indices = c.array(1, "the indices")
-    y = taken(c, x, axis, equal_steps(c, indices, shape[axis]))
-    c.finish(c.reshape(y, (*shape[:axis], *indices.shape, *shape[axis + 1 :])))
+  """A slice, where the indices are constant and ascend in equal steps."""
+  x, shape = c.tensor(0), shape_of(c.tensor(0))
+  (axis,) = normalized(c, (c.attribute("axis", 0),), len(shape))
+  if c.symbols.is_symbolic(shape[axis]):
+    raise c.reject("what it picks shows only a run", "DYNAMIC_DIM")
+  indices = c.array(1, "the indices")
+  y = taken(c, x, axis, equal_steps(c, indices, shape[axis]))
+  c.finish(c.reshape(y, (*shape[:axis], *indices.shape, *shape[axis + 1 :])))
 
 
 def equal_steps(c: Context, indices: np.ndarray, n: int) -> range:
-    """Constant indices of ``n`` elements, in order, as a range."""
-    places = np.where(indices < 0, indices + n, indices).reshape(-1).tolist()
-    step = places[1] - places[0] if len(places) > 1 else 1
-    if not places or any(not 0 <= p < n for p in places):
-        raise c.reject("picks elements that are not there")
-    if step < 1 or any(b - a != step for a, b in pairwise(places)):
-        raise c.reject("picks elements that do not ascend in equal steps")
-    return range(places[0], places[-1] + 1, step)
+  """Constant indices of ``n`` elements, in order, as a range."""
+  places = np.where(indices < 0, indices + n, indices).reshape(-1).tolist()
+  step = places[1] - places[0] if len(places) > 1 else 1
+  if not places or any(not 0 <= p < n for p in places):
+    raise c.reject("picks elements that are not there")
+  if step < 1 or any(b - a != step for a, b in pairwise(places)):
+    raise c.reject("picks elements that do not ascend in equal steps")
+  return range(places[0], places[-1] + 1, step)

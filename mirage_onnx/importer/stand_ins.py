@@ -12,111 +12,104 @@ MICROSOFT = "com.microsoft"
 #: Operators onnx does not know or cannot infer, with the outputs that are of the type and shape of
 #: input 0.
 _LIKE_INPUT: dict[tuple[str, str], tuple[int, ...]] = {
-    ("", "SimplifiedLayerNormalization"): (0,),
-    ("", "MeanVarianceNormalization"): (0,),  # onnx 1.23 fails at the function of its schema
-    (MICROSOFT, "SkipLayerNormalization"): (0, 3),
-    (MICROSOFT, "SkipSimplifiedLayerNormalization"): (0, 3),
-    **{
-        (MICROSOFT, name): (0,)
-        for name in ("Gelu", "BiasGelu", "FastGelu", "QuickGelu", "RotaryEmbedding")
-    },
+  ("", "SimplifiedLayerNormalization"): (0,),
+  ("", "MeanVarianceNormalization"): (0,),  # onnx 1.23 fails at the function of its schema
+  (MICROSOFT, "SkipLayerNormalization"): (0, 3),
+  (MICROSOFT, "SkipSimplifiedLayerNormalization"): (0, 3),
+  **{(MICROSOFT, name): (0,) for name in ("Gelu", "BiasGelu", "FastGelu", "QuickGelu", "RotaryEmbedding")},
 }
 
 
 def stand_ins(domain: str, node: NodeProto) -> list[NodeProto] | None:
-    """Nodes with the results of ``node``, or None where nothing is known of them."""
-    if (like := _LIKE_INPUT.get((domain, node.op_type))) is not None:
-        outputs = [node.output[k] for k in like if k < len(node.output) and node.output[k]]
-        return [helper.make_node("Identity", node.input[:1], [o]) for o in outputs]
-    rule = _RULES.get(node.op_type) if domain == MICROSOFT else None
-    if rule is None or not (node.output and node.output[0]):
-        return None
-    inputs = [*node.input, *[""] * (8 - len(node.input))]
-    try:
-        given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        return rule(_Nodes(node.output[0]), given, inputs, list(node.output))
-    except (LookupError, TypeError, ValueError):  # attributes that are missing, or of another type
-        return None
+  """Nodes with the results of ``node``, or None where nothing is known of them."""
+  if (like := _LIKE_INPUT.get((domain, node.op_type))) is not None:
+    outputs = [node.output[k] for k in like if k < len(node.output) and node.output[k]]
+    return [helper.make_node("Identity", node.input[:1], [o]) for o in outputs]
+  rule = _RULES.get(node.op_type) if domain == MICROSOFT else None
+  if rule is None or not (node.output and node.output[0]):
+    return None
+  inputs = [*node.input, *[""] * (8 - len(node.input))]
+  try:
+    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    return rule(_Nodes(node.output[0]), given, inputs, list(node.output))
+  except (LookupError, TypeError, ValueError):  # attributes that are missing, or of another type
+    return None
 
 
 class _Nodes(list[NodeProto]):
-    """Nodes that are being written; inner values are named after ``prefix``."""
+  """Nodes that are being written; inner values are named after ``prefix``."""
 
-    def __init__(self, prefix: str) -> None:
-        super().__init__()
-        self.prefix = prefix
+  def __init__(self, prefix: str) -> None:
+    super().__init__()
+    self.prefix = prefix
 
-    def add(self, op: str, *inputs: str, to: str = "", **attributes: Any) -> str:
-        name = to or f"{self.prefix}/shape{len(self)}"
-        self.append(helper.make_node(op, inputs, [name], **attributes))
-        return name
+  def add(self, op: str, *inputs: str, to: str = "", **attributes: Any) -> str:
+    name = to or f"{self.prefix}/shape{len(self)}"
+    self.append(helper.make_node(op, inputs, [name], **attributes))
+    return name
 
-    def ints(self, *values: int) -> str:
-        value = helper.make_tensor("", TensorProto.INT64, [len(values)], values)
-        return self.add("Constant", value=value)
+  def ints(self, *values: int) -> str:
+    value = helper.make_tensor("", TensorProto.INT64, [len(values)], values)
+    return self.add("Constant", value=value)
 
-    def reshaped(self, x: str, *shape: int, to: str = "") -> str:
-        return self.add("Reshape", x, self.ints(*shape), to=to)
+  def reshaped(self, x: str, *shape: int, to: str = "") -> str:
+    return self.add("Reshape", x, self.ints(*shape), to=to)
 
-    def first(self, x: str, count: int, axis: int, to: str = "") -> str:
-        return self.add("Slice", x, self.ints(0), self.ints(count), self.ints(axis), to=to)
+  def first(self, x: str, count: int, axis: int, to: str = "") -> str:
+    return self.add("Slice", x, self.ints(0), self.ints(count), self.ints(axis), to=to)
 
 
 def _fused_matmul(
-    made: _Nodes, given: Mapping[str, Any], inputs: list[str], outputs: list[str]
+  made: _Nodes, given: Mapping[str, Any], inputs: list[str], outputs: list[str]
 ) -> _Nodes | None:
-    if given.get("transBatchA") or given.get("transBatchB"):
-        return None
-    operands = [i for i in inputs if i]
-    if not (given.get("transA") or given.get("transB")):
-        made.add("MatMul", *operands, to=outputs[0])
-    else:
-        a = "...ji" if given.get("transA") else "...ij"
-        b = "...kj" if given.get("transB") else "...jk"
-        made.add("Einsum", *operands, to=outputs[0], equation=f"{a},{b}->...ik")
-    return made
+  if given.get("transBatchA") or given.get("transBatchB"):
+    return None
+  operands = [i for i in inputs if i]
+  if not (given.get("transA") or given.get("transB")):
+    made.add("MatMul", *operands, to=outputs[0])
+  else:
+    a = "...ji" if given.get("transA") else "...ij"
+    b = "...kj" if given.get("transB") else "...jk"
+    made.add("Einsum", *operands, to=outputs[0], equation=f"{a},{b}->...ik")
+  return made
 
 
 def _heads(made: _Nodes, given: Mapping[str, Any], inputs: list[str], outputs: list[str]) -> _Nodes:
-    """MultiHeadAttention: as many elements of V as of Q, which may be beside K and V."""
-    if inputs[1]:
-        made.add("Identity", inputs[0], to=outputs[0])
-    else:
-        made.reshaped(made.first(inputs[0], 1, 3), 0, 0, -1, to=outputs[0])
+  """MultiHeadAttention: as many elements of V as of Q, which may be beside K and V."""
+  if inputs[1]:
+    made.add("Identity", inputs[0], to=outputs[0])
+  else:
+    made.reshaped(made.first(inputs[0], 1, 3), 0, 0, -1, to=outputs[0])
+  return made
+
+
+def _grouped(made: _Nodes, given: Mapping[str, Any], inputs: list[str], outputs: list[str]) -> _Nodes:
+  """GroupQueryAttention: like Q, which may be beside K and V."""
+  if inputs[1]:
+    made.add("Identity", inputs[0], to=outputs[0])
+  else:
+    heads = given["num_heads"]
+    apart = made.reshaped(inputs[0], 0, 0, heads + 2 * given["kv_num_heads"], -1)
+    made.reshaped(made.first(apart, heads, 2), 0, 0, -1, to=outputs[0])
+  return made
+
+
+def _projecting(made: _Nodes, given: Mapping[str, Any], inputs: list[str], outputs: list[str]) -> _Nodes:
+  """Attention: Q, K and V of a product; ``present`` is the past with K and V behind it."""
+  wide = made.add("MatMul", *inputs[:2])
+  if "qkv_hidden_sizes" in given:
+    made.first(wide, given["qkv_hidden_sizes"][2], 2, to=outputs[0])
     return made
-
-
-def _grouped(
-    made: _Nodes, given: Mapping[str, Any], inputs: list[str], outputs: list[str]
-) -> _Nodes:
-    """GroupQueryAttention: like Q, which may be beside K and V."""
-    if inputs[1]:
-        made.add("Identity", inputs[0], to=outputs[0])
-    else:
-        heads = given["num_heads"]
-        apart = made.reshaped(inputs[0], 0, 0, heads + 2 * given["kv_num_heads"], -1)
-        made.reshaped(made.first(apart, heads, 2), 0, 0, -1, to=outputs[0])
-    return made
-
-
-def _projecting(
-    made: _Nodes, given: Mapping[str, Any], inputs: list[str], outputs: list[str]
-) -> _Nodes:
-    """Attention: Q, K and V of a product; ``present`` is the past with K and V behind it."""
-    wide = made.add("MatMul", *inputs[:2])
-    if "qkv_hidden_sizes" in given:
-        made.first(wide, given["qkv_hidden_sizes"][2], 2, to=outputs[0])
-        return made
-    made.reshaped(made.first(made.reshaped(wide, 0, 0, 3, -1), 1, 2), 0, 0, -1, to=outputs[0])
-    if len(outputs) > 1 and outputs[1] and not given.get("past_present_share_buffer"):
-        apart = made.reshaped(wide, 0, 0, 3, given["num_heads"], -1)
-        new = made.add("Transpose", made.first(apart, 2, 2), perm=(2, 0, 3, 1, 4))
-        past = [inputs[4]] if inputs[4] else []
-        made.add("Concat", *past, new, to=outputs[1], axis=3)
-    return made
+  made.reshaped(made.first(made.reshaped(wide, 0, 0, 3, -1), 1, 2), 0, 0, -1, to=outputs[0])
+  if len(outputs) > 1 and outputs[1] and not given.get("past_present_share_buffer"):
+    apart = made.reshaped(wide, 0, 0, 3, given["num_heads"], -1)
+    new = made.add("Transpose", made.first(apart, 2, 2), perm=(2, 0, 3, 1, 4))
+    past = [inputs[4]] if inputs[4] else []
+    made.add("Concat", *past, new, to=outputs[1], axis=3)
+  return made
 
 
 _RULES = {
-    "FusedMatMul": _fused_matmul, "MultiHeadAttention": _heads,
-    "GroupQueryAttention": _grouped, "Attention": _projecting,
+  "FusedMatMul": _fused_matmul, "MultiHeadAttention": _heads,
+  "GroupQueryAttention": _grouped, "Attention": _projecting,
 }  # fmt: skip

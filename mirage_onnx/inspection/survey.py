@@ -16,159 +16,154 @@ from mirage_onnx.match.cuts import Candidate, Matches, find_candidates
 from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.partition import choose
 from mirage_onnx.target import Target
-from mirage_onnx.tune.baseline import load_table, node_times_us
+from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us
 from mirage_onnx.tune.declared_sizes import Sizes, declared_sizes
 from mirage_onnx.tune.dynamic import Dynamic
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One distinct region that the matcher offers.
+  """One distinct region that the matcher offers.
 
-    ``instances``: all cones of the model with this canonical form; ``chosen``: those in the
-    partition. ``ort_us``: what the nodes of one instance cost in ONNX Runtime. ``saved_us``: what
-    of that goes if all of the partition is replaced, for the chosen instances together; the time of
-    a node that several regions compute is shared out among them.
-    """
+  ``instances``: all cones of the model with this canonical form; ``chosen``: those in the
+  partition. ``ort_us``: what the nodes of one instance cost in ONNX Runtime. ``saved_us``: what
+  of that goes if all of the partition is replaced, for the chosen instances together; the time of
+  a node that several regions compute is shared out among them.
+  """
 
-    instances: tuple[Candidate, ...]
-    chosen: tuple[Candidate, ...]
-    work: Work
-    floor_us: float
-    ort_us: float
-    saved_us: float
+  instances: tuple[Candidate, ...]
+  chosen: tuple[Candidate, ...]
+  work: Work
+  floor_us: float
+  ort_us: float
+  saved_us: float
 
-    @property
-    def region(self) -> Region:
-        """Of the first chosen instance, or of the first one."""
-        return (self.chosen or self.instances)[0].region
+  @property
+  def region(self) -> Region:
+    """Of the first chosen instance, or of the first one."""
+    return (self.chosen or self.instances)[0].region
 
-    @property
-    def gain_us(self) -> float:
-        """The most that one instance can save by itself."""
-        return self.ort_us - self.floor_us
+  @property
+  def gain_us(self) -> float:
+    """The most that one instance can save by itself."""
+    return self.ort_us - self.floor_us
 
-    @property
-    def total_gain_us(self) -> float:
-        """The most that the chosen instances save together, beside the rest of the partition."""
-        return self.saved_us - len(self.chosen) * self.floor_us
+  @property
+  def total_gain_us(self) -> float:
+    """The most that the chosen instances save together, beside the rest of the partition."""
+    return self.saved_us - len(self.chosen) * self.floor_us
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Nodes that no region can hold for one reason: by operator, with the first one's sentence."""
+  """Nodes that no region can hold for one reason: by operator, with the first one's sentence."""
 
-    code: str
-    ops: Mapping[str, int]
-    reason: str
-    nodes: tuple[str, ...]
+  code: str
+  ops: Mapping[str, int]
+  reason: str
+  nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Survey:
-    """``offers`` by region key, those with the most gain in the partition first.
+  """``offers`` by region key, those with the most gain in the partition first.
 
-    ``program``: at typical sizes; ``dynamic`` knows of others.
-    """
+  ``program``: at typical sizes; ``dynamic`` knows of others.
+  """
 
-    program: Program
-    matches: Matches
-    node_us: Mapping[str, float]
-    offers: Mapping[str, Offer]
-    dynamic: Dynamic | None = None
+  program: Program
+  matches: Matches
+  node_us: Mapping[str, float]
+  offers: Mapping[str, Offer]
+  dynamic: Dynamic | None = None
 
-    @cached_property
-    def op_type(self) -> dict[str, str]:
-        return {n.name: n.op_type for n in self.program.nodes}
+  @cached_property
+  def op_type(self) -> dict[str, str]:
+    return {n.name: n.op_type for n in self.program.nodes}
 
-    @cached_property
-    def chosen(self) -> tuple[Candidate, ...]:
-        return tuple(c for o in self.offers.values() for c in o.chosen)
+  @cached_property
+  def chosen(self) -> tuple[Candidate, ...]:
+    return tuple(c for o in self.offers.values() for c in o.chosen)
 
-    @cached_property
-    def covered(self) -> frozenset[str]:
-        """Nodes in regions of the partition."""
-        return frozenset(n for c in self.chosen for n in c.nodes)
+  @cached_property
+  def covered(self) -> frozenset[str]:
+    """Nodes in regions of the partition."""
+    return frozenset(n for c in self.chosen for n in c.nodes)
 
-    @cached_property
-    def offered(self) -> frozenset[str]:
-        """Nodes in any candidate."""
-        return frozenset(n for c in self.matches.candidates for n in c.nodes)
+  @cached_property
+  def offered(self) -> frozenset[str]:
+    """Nodes in any candidate."""
+    return frozenset(n for c in self.matches.candidates for n in c.nodes)
 
-    @cached_property
-    def saved_us(self) -> float:
-        """What the nodes cost in ONNX Runtime that nobody would need any more."""
-        return sum(o.saved_us for o in self.offers.values())
+  @cached_property
+  def saved_us(self) -> float:
+    """What the nodes cost in ONNX Runtime that nobody would need any more."""
+    return sum(o.saved_us for o in self.offers.values())
 
-    @cached_property
-    def floor_us(self) -> float:
-        return sum(len(o.chosen) * o.floor_us for o in self.offers.values())
+  @cached_property
+  def floor_us(self) -> float:
+    return sum(len(o.chosen) * o.floor_us for o in self.offers.values())
 
-    @cached_property
-    def barriers(self) -> tuple[Barrier, ...]:
-        """By code, the most frequent first."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for r in self.matches.rejections:
-            groups.setdefault(r.code, []).extend((n, r.reason) for n in r.nodes)
-        found = [
-            Barrier(
-                code, Counter(self.op_type[n] for n, _ in same), same[0][1],
-                tuple(n for n, _ in same),
-            )
-            for code, same in groups.items()
-        ]  # fmt: skip
-        return tuple(sorted(found, key=lambda b: (-len(b.nodes), b.code)))
+  @cached_property
+  def barriers(self) -> tuple[Barrier, ...]:
+    """By code, the most frequent first."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for r in self.matches.rejections:
+      groups.setdefault(r.code, []).extend((n, r.reason) for n in r.nodes)
+    found = [
+      Barrier(
+        code, Counter(self.op_type[n] for n, _ in same), same[0][1],
+        tuple(n for n, _ in same),
+      )
+      for code, same in groups.items()
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda b: (-len(b.nodes), b.code)))
 
-    def time_us(self, nodes: Iterable[str]) -> float:
-        """What ``nodes`` cost in ONNX Runtime; one whose time nobody knows costs 0."""
-        return sum(self.node_us.get(n, 0.0) for n in nodes)
+  def time_us(self, nodes: Iterable[str]) -> float:
+    """What ``nodes`` cost in ONNX Runtime; one whose time nobody knows costs 0."""
+    return sum(self.node_us.get(n, 0.0) for n in nodes)
 
-    def flops(self, nodes: Iterable[str] | None = None) -> Flops:
-        """Operations of ``nodes`` (default: all that were lowered), each node once."""
-        wanted = None if nodes is None else set(nodes)
-        total = Flops()
-        for node in self.program.nodes:
-            if wanted is None or node.name in wanted:
-                total += count_flops(node.steps, self.program.tensors)
-        return total
+  def flops(self, nodes: Iterable[str] | None = None) -> Flops:
+    """Operations of ``nodes`` (default: all that were lowered), each node once."""
+    wanted = None if nodes is None else set(nodes)
+    total = Flops()
+    for node in self.program.nodes:
+      if wanted is None or node.name in wanted:
+        total += count_flops(node.steps, self.program.tensors)
+    return total
 
-    def weight_bytes(self, nodes: Iterable[str] | None = None) -> int:
-        """Bytes of the weights that ``nodes`` (default: all) read, each tensor once."""
-        wanted = None if nodes is None else set(nodes)
-        read = {
-            i
-            for node in self.program.nodes
-            if wanted is None or node.name in wanted
-            for i in node.inputs
-        }
-        return sum(tensor_bytes(self.program.tensors[i]) for i in read & self.program.weights)
+  def weight_bytes(self, nodes: Iterable[str] | None = None) -> int:
+    """Bytes of the weights that ``nodes`` (default: all) read, each tensor once."""
+    wanted = None if nodes is None else set(nodes)
+    read = {i for node in self.program.nodes if wanted is None or node.name in wanted for i in node.inputs}
+    return sum(tensor_bytes(self.program.tensors[i]) for i in read & self.program.weights)
 
 
 def survey_model(loaded: LoadedModel, target: Target, margin: float = 0.2) -> Survey:
-    """What can be fused in ``loaded`` on ``target``, at typical sizes; takes seconds."""
-    named = import_model(loaded)
-    declared, table = declared_sizes(named, {}), load_table(target)
-    matches = find_candidates(named, sizes=declared.typical)
+  """What can be fused in ``loaded`` on ``target``, at typical sizes; takes seconds."""
+  named = import_model(loaded)
+  declared, table = declared_sizes(named, {}), load_table(target)
+  matches = find_candidates(named, sizes=declared.typical)
 
-    def times(sizes: Sizes) -> dict[str, float]:
-        return node_times_us(named.sized(sizes), table) if table else {}
+  def times(sizes: Sizes) -> dict[str, float]:
+    return node_times_us(named.sized(sizes), table) if table else {}
 
-    dynamic, node_us = Dynamic(named, declared, times, target, margin), times(declared.typical)
-    program = named.sized(declared.typical)
-    groups: dict[str, list[int]] = {}
-    for i, c in enumerate(matches.candidates):
-        groups.setdefault(c.region.key, []).append(i)
-    work = {k: region_work(matches.candidates[same[0]].region) for k, same in groups.items()}
-    floor = {k: w.floor_us(target) for k, w in work.items()}
-    prices = [floor[c.region.key] for c in matches.candidates]
-    picked = set(choose(program, matches.candidates, prices, node_us))
-    share_us = shares(program, [matches.candidates[i] for i in picked], node_us)
-    offers = []
-    for key, same in groups.items():
-        instances = tuple(matches.candidates[i] for i in same)
-        chosen = tuple(matches.candidates[i] for i in same if i in picked)
-        ort_us = max(sum(node_us.get(n, 0.0) for n in c.nodes) for c in instances)
-        saved_us = sum(share_us.get(n, 0.0) for c in chosen for n in c.nodes)
-        offers.append(Offer(instances, chosen, work[key], floor[key], ort_us, saved_us))
-    offers.sort(key=lambda o: (not o.chosen, -o.total_gain_us, -o.gain_us, o.region.key))
-    return Survey(program, matches, node_us, {o.region.key: o for o in offers}, dynamic)
+  dynamic, node_us = Dynamic(named, declared, times, target, margin), times(declared.typical)
+  program = named.sized(declared.typical)
+  groups: dict[str, list[int]] = {}
+  for i, c in enumerate(matches.candidates):
+    groups.setdefault(c.region.key, []).append(i)
+  work = {k: region_work(matches.candidates[same[0]].region) for k, same in groups.items()}
+  floor = {k: w.floor_us(target) for k, w in work.items()}
+  prices = [floor[c.region.key] for c in matches.candidates]
+  picked = set(choose(program, matches.candidates, prices, node_us, alone_us(program, target)))
+  share_us = shares(program, [matches.candidates[i] for i in picked], node_us)
+  offers = []
+  for key, same in groups.items():
+    instances = tuple(matches.candidates[i] for i in same)
+    chosen = tuple(matches.candidates[i] for i in same if i in picked)
+    ort_us = max(sum(node_us.get(n, 0.0) for n in c.nodes) for c in instances)
+    saved_us = sum(share_us.get(n, 0.0) for c in chosen for n in c.nodes)
+    offers.append(Offer(instances, chosen, work[key], floor[key], ort_us, saved_us))
+  offers.sort(key=lambda o: (not o.chosen, -o.total_gain_us, -o.gain_us, o.region.key))
+  return Survey(program, matches, node_us, {o.region.key: o for o in offers}, dynamic)

@@ -14,47 +14,47 @@ Group = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def groups(before: Sequence[int], after: Sequence[int]) -> tuple[Group, ...]:
-    """The shortest runs of dimensions with equal products; dimensions of extent 1 are in none.
+  """The shortest runs of dimensions with equal products; dimensions of extent 1 are in none.
 
-    Raises:
-        ValueError: the shapes have different numbers of elements, or none.
-    """
-    if prod(before) != prod(after) or not prod(before):
-        raise ValueError(f"a reshape from {tuple(before)} to {tuple(after)}")
-    left = [i for i, n in enumerate(before) if n > 1]
-    right = [j for j, n in enumerate(after) if n > 1]
-    found: list[Group] = []
-    i = j = 0
-    while i < len(left):
-        start, a, b = (i, j), before[left[i]], after[right[j]]
-        i, j = i + 1, j + 1
-        while a != b:
-            if a < b:
-                a, i = a * before[left[i]], i + 1
-            else:
-                b, j = b * after[right[j]], j + 1
-        found.append((tuple(left[start[0] : i]), tuple(right[start[1] : j])))
-    return tuple(found)
+  Raises:
+      ValueError: the shapes have different numbers of elements, or none.
+  """
+  if prod(before) != prod(after) or not prod(before):
+    raise ValueError(f"a reshape from {tuple(before)} to {tuple(after)}")
+  left = [i for i, n in enumerate(before) if n > 1]
+  right = [j for j, n in enumerate(after) if n > 1]
+  found: list[Group] = []
+  i = j = 0
+  while i < len(left):
+    start, a, b = (i, j), before[left[i]], after[right[j]]
+    i, j = i + 1, j + 1
+    while a != b:
+      if a < b:
+        a, i = a * before[left[i]], i + 1
+      else:
+        b, j = b * after[right[j]], j + 1
+    found.append((tuple(left[start[0] : i]), tuple(right[start[1] : j])))
+  return tuple(found)
 
 
 def cut_points(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Products of the last sizes, ascending: of 2, 3, 4 they are 1, 4, 12 and 24."""
-    return tuple(prod(sizes[k:]) for k in range(len(sizes), -1, -1))
+  """Products of the last sizes, ascending: of 2, 3, 4 they are 1, 4, 12 and 24."""
+  return tuple(prod(sizes[k:]) for k in range(len(sizes), -1, -1))
 
 
 def are_nested(points: Iterable[int]) -> bool:
-    """Whether each cut point divides the next larger one."""
-    ordered = sorted(points)
-    return all(b % a == 0 for a, b in pairwise(ordered))
+  """Whether each cut point divides the next larger one."""
+  ordered = sorted(points)
+  return all(b % a == 0 for a, b in pairwise(ordered))
 
 
 def have_common_factors(before: Sequence[int], after: Sequence[int]) -> bool:
-    """Whether both shapes are products of the same factors in the same order."""
-    if prod(before) != prod(after):
-        return False
-    if not prod(before):  # no elements: only where dimensions of extent 1 come and go
-        return [n for n in before if n != 1] == [n for n in after if n != 1]
-    return all(
-        are_nested({*cut_points([before[i] for i in a]), *cut_points([after[j] for j in b])})
-        for a, b in groups(before, after)
-    )
+  """Whether both shapes are products of the same factors in the same order."""
+  if prod(before) != prod(after):
+    return False
+  if not prod(before):  # no elements: only where dimensions of extent 1 come and go
+    return [n for n in before if n != 1] == [n for n in after if n != 1]
+  return all(
+    are_nested({*cut_points([before[i] for i in a]), *cut_points([after[j] for j in b])})
+    for a, b in groups(before, after)
+  )

@@ -21,28 +21,28 @@ Dim = int | str
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named tensor. ``shape`` is None where the model does not tell the rank."""
+  """A named tensor. ``shape`` is None where the model does not tell the rank."""
 
-    name: str
-    dtype: DType | None
-    shape: tuple[Dim, ...] | None
+  name: str
+  dtype: DType | None
+  shape: tuple[Dim, ...] | None
 
-    @property
-    def is_static(self) -> bool:
-        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+  @property
+  def is_static(self) -> bool:
+    return self.shape is not None and all(isinstance(d, int) for d in self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """An exact scalar operand: a rational, optionally raised to a power, or a named irrational.
+  """An exact scalar operand: a rational, optionally raised to a power, or a named irrational.
 
-    ``1/sqrt(2)`` is ``Constant(Fraction(1, 2), Fraction(1, 2))``, i.e. (1/2) ** (1/2). ``source``
-    is the tensor it was read from; ``text`` says what the model wrote where that differs.
-    """
+  ``1/sqrt(2)`` is ``Constant(Fraction(1, 2), Fraction(1, 2))``, i.e. (1/2) ** (1/2). ``source``
+  is the tensor it was read from; ``text`` says what the model wrote where that differs.
+  """
 
-    base: Fraction | str
-    exponent: Fraction = Fraction(1)
-    source: str = ""
+  base: Fraction | str
+  exponent: Fraction = Fraction(1)
+  source: str = ""
 
 
 Operand = str | Constant
@@ -51,129 +51,128 @@ StepAttr = tuple[int, ...] | DType | None
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One primitive operation on positional tensors; ``inputs`` are tensor names or constants.
+  """One primitive operation on positional tensors; ``inputs`` are tensor names or constants.
 
-    op                      attr                 meaning (numpy broadcasting where elementwise)
-    an ``ir.ops`` name      None                 elementwise
-    ``pow``                 -                    inputs (x, Constant exponent)
-    ``cast``                target DType         rounding, the identity of the algebra
-    ``matmul``              None                 numpy matmul
-    ``sum``/``rmax``/``mean``  axes (keepdims)   reduction that keeps the reduced dims as 1
-    ``transpose``           permutation          numpy transpose
-    ``reshape``             new shape            both shapes have common factors (``factors.py``)
-    ``expand``              new shape            numpy broadcast_to
-    ``slice``               axis, start, stop    elements of one dimension, static
-    ``concat``              axis                 inputs beside each other, of static extents
+  op                      attr                 meaning (numpy broadcasting where elementwise)
+  an ``ir.ops`` name      None                 elementwise
+  ``pow``                 -                    inputs (x, Constant exponent)
+  ``cast``                target DType         rounding, the identity of the algebra
+  ``matmul``              None                 numpy matmul
+  ``sum``/``rmax``/``mean``  axes (keepdims)   reduction that keeps the reduced dims as 1
+  ``transpose``           permutation          numpy transpose
+  ``reshape``             new shape            both shapes have common factors (``factors.py``)
+  ``expand``              new shape            numpy broadcast_to
+  ``slice``               axis, start, stop    elements of one dimension, static
+  ``concat``              axis                 inputs beside each other, of static extents
 
-    No step of a region is one of the last two (``match/views.py``).
-    """
+  No step of a region is one of the last two (``match/views.py``).
+  """
 
-    op: str
-    inputs: tuple[Operand, ...]
-    output: Tensor
-    attr: StepAttr = None
+  op: str
+  inputs: tuple[Operand, ...]
+  output: Tensor
+  attr: StepAttr = None
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An ONNX node: its names, and its lowering or the reason why it has none."""
+  """An ONNX node: its names, and its lowering or the reason why it has none."""
 
-    name: str
-    op_type: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    steps: tuple[Step, ...] = ()
-    barrier: Rejection | None = None
+  name: str
+  op_type: str
+  inputs: tuple[str, ...]
+  outputs: tuple[str, ...]
+  steps: tuple[Step, ...] = ()
+  barrier: Rejection | None = None
 
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """The inputs that it computes with: not the axes or the shape that it is told."""
-        read = {i for s in self.steps for i in s.inputs if isinstance(i, str)}
-        return tuple(dict.fromkeys(i for i in self.inputs if i in read))
+  @property
+  def operands(self) -> tuple[str, ...]:
+    """The inputs that it computes with: not the axes or the shape that it is told."""
+    read = {i for s in self.steps for i in s.inputs if isinstance(i, str)}
+    return tuple(dict.fromkeys(i for i in self.inputs if i in read))
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A whole model. ``nodes`` are in topological order; ``tensors`` covers every ONNX name.
+  """A whole model. ``nodes`` are in topological order; ``tensors`` covers every ONNX name.
 
-    ``weights``: initializers that are not graph inputs (their values never change);
-    ``constants``: the scalar ones among them, and Constant nodes, by exact value.
-    ``symbols``: the number that stands for a name of a dimension in the shapes of steps, a prime of
-    its own (``primes``) or a product of those.
-    """
+  ``weights``: initializers that are not graph inputs (their values never change);
+  ``constants``: the scalar ones among them, and Constant nodes, by exact value.
+  ``symbols``: the number that stands for a name of a dimension in the shapes of steps, a prime of
+  its own (``primes``) or a product of those.
+  """
 
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    nodes: tuple[Node, ...]
-    tensors: Mapping[str, Tensor]
-    weights: frozenset[str]
-    constants: Mapping[str, Constant]
-    symbols: Mapping[str, int] = field(default_factory=dict)
-    primes: Mapping[int, str] = field(default_factory=dict)
+  inputs: tuple[str, ...]
+  outputs: tuple[str, ...]
+  nodes: tuple[Node, ...]
+  tensors: Mapping[str, Tensor]
+  weights: frozenset[str]
+  constants: Mapping[str, Constant]
+  symbols: Mapping[str, int] = field(default_factory=dict)
+  primes: Mapping[int, str] = field(default_factory=dict)
 
-    def numbers(self, name: str) -> tuple[int, ...] | None:
-        """The shape of a tensor as steps have it; None where it is not known."""
-        tensor = self.tensors.get(name)
-        return self.shape(tensor) if tensor else None
+  def numbers(self, name: str) -> tuple[int, ...] | None:
+    """The shape of a tensor as steps have it; None where it is not known."""
+    tensor = self.tensors.get(name)
+    return self.shape(tensor) if tensor else None
 
-    def shape(self, tensor: Tensor) -> tuple[int, ...] | None:
-        """As ``numbers``, of a tensor with names of this program."""
-        if tensor.shape is None:
-            return None
-        found = tuple(self.symbols.get(d, -1) if isinstance(d, str) else d for d in tensor.shape)
-        return None if -1 in found else found
+  def shape(self, tensor: Tensor) -> tuple[int, ...] | None:
+    """As ``numbers``, of a tensor with names of this program."""
+    if tensor.shape is None:
+      return None
+    found = tuple(self.symbols.get(d, -1) if isinstance(d, str) else d for d in tensor.shape)
+    return None if -1 in found else found
 
-    def is_symbolic(self, number: int) -> bool:
-        """Whether a dimension with this number is known only at run time."""
-        return bool(self.primes) and bool(symbols_of(number, self.primes)[1])
+  def is_symbolic(self, number: int) -> bool:
+    """Whether a dimension with this number is known only at run time."""
+    return bool(self.primes) and bool(symbols_of(number, self.primes)[1])
 
-    def size(self, number: int, sizes: Mapping[str, int]) -> int:
-        """What a number of ``numbers`` stands for where the names of ``primes`` have ``sizes``."""
-        if not self.primes:
-            return number
-        rest, found = symbols_of(number, self.primes)
-        return rest * prod(sizes[self.primes[p]] for p in found)
+  def size(self, number: int, sizes: Mapping[str, int]) -> int:
+    """What a number of ``numbers`` stands for where the names of ``primes`` have ``sizes``."""
+    if not self.primes:
+      return number
+    rest, found = symbols_of(number, self.primes)
+    return rest * prod(sizes[self.primes[p]] for p in found)
 
-    def sized(self, sizes: Mapping[str, int]) -> Program:
-        """The program of fixed shapes that has these sizes in place of names."""
-        if not self.primes:
-            return self
-        tensors = dict(self.tensors)
-        for name, t in tensors.items():
-            if not t.is_static and (numbers := self.numbers(name)) is not None:
-                shape = tuple(self.size(n, sizes) for n in numbers)
-                tensors[name] = Tensor(name, t.dtype, shape)
-        nodes = tuple(
-            replace(n, steps=tuple(resized(s, lambda d: self.size(d, sizes)) for s in n.steps))
-            for n in self.nodes
-        )
-        return replace(self, tensors=tensors, nodes=nodes, symbols={}, primes={})
+  def sized(self, sizes: Mapping[str, int]) -> Program:
+    """The program of fixed shapes that has these sizes in place of names."""
+    if not self.primes:
+      return self
+    tensors = dict(self.tensors)
+    for name, t in tensors.items():
+      if not t.is_static and (numbers := self.numbers(name)) is not None:
+        shape = tuple(self.size(n, sizes) for n in numbers)
+        tensors[name] = Tensor(name, t.dtype, shape)
+    nodes = tuple(
+      replace(n, steps=tuple(resized(s, lambda d: self.size(d, sizes)) for s in n.steps)) for n in self.nodes
+    )
+    return replace(self, tensors=tensors, nodes=nodes, symbols={}, primes={})
 
-    def consumers(self) -> dict[str, tuple[str, ...]]:
-        """Tensor name -> names of the nodes that read it."""
-        found: dict[str, list[str]] = {}
-        for node in self.nodes:
-            for name in dict.fromkeys(node.inputs):
-                found.setdefault(name, []).append(node.name)
-        return {k: tuple(v) for k, v in found.items()}
+  def consumers(self) -> dict[str, tuple[str, ...]]:
+    """Tensor name -> names of the nodes that read it."""
+    found: dict[str, list[str]] = {}
+    for node in self.nodes:
+      for name in dict.fromkeys(node.inputs):
+        found.setdefault(name, []).append(node.name)
+    return {k: tuple(v) for k, v in found.items()}
 
 
 def resized(step: Step, size: Callable[[int], int]) -> Step:
-    """``step`` with ``size`` of every dimension in its shapes."""
-    shape = tuple(size(int(n)) for n in step.output.shape or ())
-    attr = step.attr
-    if step.op in ("reshape", "expand") and isinstance(attr, tuple):
-        attr = tuple(map(size, attr))
-    return replace(step, output=replace(step.output, shape=shape), attr=attr)
+  """``step`` with ``size`` of every dimension in its shapes."""
+  shape = tuple(size(int(n)) for n in step.output.shape or ())
+  attr = step.attr
+  if step.op in ("reshape", "expand") and isinstance(attr, tuple):
+    attr = tuple(map(size, attr))
+  return replace(step, output=replace(step.output, shape=shape), attr=attr)
 
 
 def symbols_of(number: int, primes: Iterable[int]) -> tuple[int, tuple[int, ...]]:
-    """``number`` as a factor and the ``primes`` (ascending), as often as each divides it."""
-    found = []
-    for p in primes:
-        if number < p:
-            break
-        while number % p == 0:
-            number //= p
-            found.append(p)
-    return number, tuple(found)
+  """``number`` as a factor and the ``primes`` (ascending), as often as each divides it."""
+  found = []
+  for p in primes:
+    if number < p:
+      break
+    while number % p == 0:
+      number //= p
+      found.append(p)
+  return number, tuple(found)

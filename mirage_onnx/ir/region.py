@@ -23,144 +23,142 @@ from mirage_onnx.ir.view import View, Window
 
 @dataclass(frozen=True, slots=True)
 class RegionTensor:
-    """An input or output: canonical name, element type, axes in memory order.
+  """An input or output: canonical name, element type, axes in memory order.
 
-    ``axes`` leave out dims of extent 1. ``tensor`` is the ONNX tensor of this instance,
-    or with ``view`` a box of one, named after it.
-    ``is_weight``: an initializer that no run can change. ``dims`` has one entry per dimension of
-    ``tensor``: the axes of which it holds all or a part, slowest first. A dimension that a reshape
-    splits holds several; adjacent dimensions that always go together are one axis, which all of
-    them hold. An array of this tensor over other extents has all of an axis in the last of them.
-    """
+  ``axes`` leave out dims of extent 1. ``tensor`` is the ONNX tensor of this instance,
+  or with ``view`` a box of one, named after it.
+  ``is_weight``: an initializer that no run can change. ``dims`` has one entry per dimension of
+  ``tensor``: the axes of which it holds all or a part, slowest first. A dimension that a reshape
+  splits holds several; adjacent dimensions that always go together are one axis, which all of
+  them hold. An array of this tensor over other extents has all of an axis in the last of them.
+  """
 
-    name: str
-    dtype: DType
-    axes: tuple[str, ...]
-    tensor: Tensor
-    is_weight: bool = False
-    dims: tuple[tuple[str, ...], ...] = ()
-    view: View | None = None
+  name: str
+  dtype: DType
+  axes: tuple[str, ...]
+  tensor: Tensor
+  is_weight: bool = False
+  dims: tuple[tuple[str, ...], ...] = ()
+  view: View | None = None
 
-    @property
-    def source(self) -> Tensor:
-        """The tensor of the model that holds this one's elements."""
-        return self.view.source if self.view else self.tensor
+  @property
+  def source(self) -> Tensor:
+    """The tensor of the model that holds this one's elements."""
+    return self.view.source if self.view else self.tensor
 
-    @property
-    def windows(self) -> tuple[Window, ...]:
-        """The dimensions of memory, slowest first; none where the tensor is all that lies there."""
-        if self.view is None:
-            return ()
-        found: list[Window] = []
-        parts = zip(self.tensor.shape or (), self.view.starts, self.view.fulls, strict=True)
-        for own, (n, start, full) in zip(self.dims, parts, strict=True):
-            if n != full and isinstance(full, int):
-                found.append(Window(own, start, full))
-            elif own and (not found or found[-1] != Window(own)):  # many dimensions may be one axis
-                found.append(Window(own))
-        return tuple(found) if any(w.full is not None for w in found) else ()
+  @property
+  def windows(self) -> tuple[Window, ...]:
+    """The dimensions of memory, slowest first; none where the tensor is all that lies there."""
+    if self.view is None:
+      return ()
+    found: list[Window] = []
+    parts = zip(self.tensor.shape or (), self.view.starts, self.view.fulls, strict=True)
+    for own, (n, start, full) in zip(self.dims, parts, strict=True):
+      if n != full and isinstance(full, int):
+        found.append(Window(own, start, full))
+      elif own and (not found or found[-1] != Window(own)):  # many dimensions may be one axis
+        found.append(Window(own))
+    return tuple(found) if any(w.full is not None for w in found) else ()
 
-    @property
-    def splits_dims(self) -> bool:
-        """Whether an axis begins or ends inside a dimension: no order of dims reorders the axes."""
-        regrouped = self.view is not None and len(self.view.fulls) != len(self.source.shape or ())
-        return regrouped or any(len(d) > 1 for d in self.dims)
+  @property
+  def splits_dims(self) -> bool:
+    """Whether an axis begins or ends inside a dimension: no order of dims reorders the axes."""
+    regrouped = self.view is not None and len(self.view.fulls) != len(self.source.shape or ())
+    return regrouped or any(len(d) > 1 for d in self.dims)
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One instance of a region of a model.
+  """One instance of a region of a model.
 
-    ``runtime``: the axes whose extents follow from the shapes of the inputs in a run, and how.
-    ``equal_dims``: sizes that must agree in a run; ``output_dims``: those of every output's
-    dimensions, where an axis is counted at run time, and ``inner_dims`` those of what a step moves
-    to other dimensions (by its name in the model). ``symbols``: what the extents, and the shapes
-    in ``steps``, assume of the names in the shapes of ``inputs`` and ``outputs``.
-    """
+  ``runtime``: the axes whose extents follow from the shapes of the inputs in a run, and how.
+  ``equal_dims``: sizes that must agree in a run; ``output_dims``: those of every output's
+  dimensions, where an axis is counted at run time, and ``inner_dims`` those of what a step moves
+  to other dimensions (by its name in the model). ``symbols``: what the extents, and the shapes
+  in ``steps``, assume of the names in the shapes of ``inputs`` and ``outputs``.
+  """
 
-    nodes: tuple[str, ...]
-    steps: tuple[Step, ...]
-    constants: Mapping[str, Constant]
-    inputs: tuple[RegionTensor, ...]
-    outputs: tuple[RegionTensor, ...]
-    terms: tuple[Term, ...]
-    extents: Mapping[str, int]
-    runtime: Mapping[str, Monomial] = field(default_factory=dict)
-    equal_dims: tuple[tuple[Monomial, Monomial], ...] = ()
-    output_dims: tuple[tuple[Monomial, ...], ...] = ()
-    inner_dims: Mapping[str, tuple[Monomial, ...]] = field(default_factory=dict)
-    symbols: Mapping[str, int] = field(default_factory=dict)
+  nodes: tuple[str, ...]
+  steps: tuple[Step, ...]
+  constants: Mapping[str, Constant]
+  inputs: tuple[RegionTensor, ...]
+  outputs: tuple[RegionTensor, ...]
+  terms: tuple[Term, ...]
+  extents: Mapping[str, int]
+  runtime: Mapping[str, Monomial] = field(default_factory=dict)
+  equal_dims: tuple[tuple[Monomial, Monomial], ...] = ()
+  output_dims: tuple[tuple[Monomial, ...], ...] = ()
+  inner_dims: Mapping[str, tuple[Monomial, ...]] = field(default_factory=dict)
+  symbols: Mapping[str, int] = field(default_factory=dict)
 
-    def shape(self, tensor: Tensor) -> tuple[int, ...]:
-        """The shape of an input or output that the search assumes."""
-        return tuple(d if isinstance(d, int) else self.symbols[d] for d in tensor.shape or ())
+  def shape(self, tensor: Tensor) -> tuple[int, ...]:
+    """The shape of an input or output that the search assumes."""
+    return tuple(d if isinstance(d, int) else self.symbols[d] for d in tensor.shape or ())
 
-    def part(self, x: RegionTensor, data: Any) -> Any:
-        """What an input or output has of an array of its source, at the sizes that are assumed."""
-        if x.view is None:
-            return data
-        shape, fulls = (self.shape(Tensor("", None, s)) for s in (x.tensor.shape, x.view.fulls))
-        box = zip(x.view.starts, shape, strict=True)
-        return data.reshape(fulls)[tuple(slice(start, start + n) for start, n in box)]
+  def part(self, x: RegionTensor, data: Any) -> Any:
+    """What an input or output has of an array of its source, at the sizes that are assumed."""
+    if x.view is None:
+      return data
+    shape, fulls = (self.shape(Tensor("", None, s)) for s in (x.tensor.shape, x.view.fulls))
+    box = zip(x.view.starts, shape, strict=True)
+    return data.reshape(fulls)[tuple(slice(start, start + n) for start, n in box)]
 
-    @property
-    def structure(self) -> str:
-        """Canonical text without sizes: one line per input, value and output."""
-        sources = tuple(
-            dict.fromkeys(x.source.name for x in (*self.inputs, *self.outputs) if x.view)
-        )
+  @property
+  def structure(self) -> str:
+    """Canonical text without sizes: one line per input, value and output."""
+    sources = tuple(dict.fromkeys(x.source.name for x in (*self.inputs, *self.outputs) if x.view))
 
-        def place(x: RegionTensor) -> str:
-            of = f" of s{sources.index(x.source.name)}" if x.source.name in sources else ""
-            return f"{_notes(x)}{of}{_windows(x)}"
+    def place(x: RegionTensor) -> str:
+      of = f" of s{sources.index(x.source.name)}" if x.source.name in sources else ""
+      return f"{_notes(x)}{of}{_windows(x)}"
 
-        lines = [f"in {i.name} {i.dtype}[{','.join(i.axes)}]{place(i)}" for i in self.inputs]
-        names: dict[Term, str] = {}
-        for t in walk(self.terms):
-            if t.op == "input" or t.op == "const":
-                names[t] = str(t.attr)
-            elif t.op == "extent":
-                names[t] = f"|{','.join(t.attr)}|"  # type: ignore[arg-type]
-            else:
-                names[t] = f"%{sum(n.startswith('%') for n in names.values())}"
-                attr = "" if t.attr is None else f"[{_attr(t.attr)}]"
-                args = ", ".join(names[a] for a in t.args)
-                lines.append(f"{names[t]} = {t.op}{attr}({args}) : [{','.join(t.axes)}]")
-        lines += [
-            f"out {o.name} {o.dtype}[{','.join(o.axes)}]{place(o)} = {names[t]}"
-            for o, t in zip(self.outputs, self.terms, strict=True)
-        ]
-        if self.runtime:
-            lines.append(f"runtime {','.join(sorted(self.runtime))}")
-        return "\n".join(lines) + "\n"
+    lines = [f"in {i.name} {i.dtype}[{','.join(i.axes)}]{place(i)}" for i in self.inputs]
+    names: dict[Term, str] = {}
+    for t in walk(self.terms):
+      if t.op == "input" or t.op == "const":
+        names[t] = str(t.attr)
+      elif t.op == "extent":
+        names[t] = f"|{','.join(t.attr)}|"  # type: ignore[arg-type]
+      else:
+        names[t] = f"%{sum(n.startswith('%') for n in names.values())}"
+        attr = "" if t.attr is None else f"[{_attr(t.attr)}]"
+        args = ", ".join(names[a] for a in t.args)
+        lines.append(f"{names[t]} = {t.op}{attr}({args}) : [{','.join(t.axes)}]")
+    lines += [
+      f"out {o.name} {o.dtype}[{','.join(o.axes)}]{place(o)} = {names[t]}"
+      for o, t in zip(self.outputs, self.terms, strict=True)
+    ]
+    if self.runtime:
+      lines.append(f"runtime {','.join(sorted(self.runtime))}")
+    return "\n".join(lines) + "\n"
 
-    @property
-    def text(self) -> str:
-        """``structure`` with the extents of the axes: the input of every cache key."""
-        sizes = " ".join(f"{a}={n}" for a, n in sorted(self.extents.items()))
-        windows = "".join(
-            f"{x.name} {' '.join(f'{w.start}/{w.full}' for w in x.windows if w.full)}\n"
-            for x in (*self.inputs, *self.outputs)
-            if x.windows
-        )
-        return f"region\naxes {sizes}\n{self.structure}{windows}"
+  @property
+  def text(self) -> str:
+    """``structure`` with the extents of the axes: the input of every cache key."""
+    sizes = " ".join(f"{a}={n}" for a, n in sorted(self.extents.items()))
+    windows = "".join(
+      f"{x.name} {' '.join(f'{w.start}/{w.full}' for w in x.windows if w.full)}\n"
+      for x in (*self.inputs, *self.outputs)
+      if x.windows
+    )
+    return f"region\naxes {sizes}\n{self.structure}{windows}"
 
-    @property
-    def key(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+  @property
+  def key(self) -> str:
+    return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
 def _notes(i: RegionTensor) -> str:
-    """What two inputs over equal axes may still differ in, as words."""
-    split = " split" if i.is_weight and i.splits_dims else ""
-    return f"{' weight' if i.is_weight else ''}{split}"
+  """What two inputs over equal axes may still differ in, as words."""
+  split = " split" if i.is_weight and i.splits_dims else ""
+  return f"{' weight' if i.is_weight else ''}{split}"
 
 
 def _windows(x: RegionTensor) -> str:
-    """The dimensions of a view; a dot is behind those of which it is a part."""
-    dims = (f"{','.join(w.axes)}{'.' if w.full is not None else ''}" for w in x.windows)
-    return f"({' '.join(dims)})" if x.windows else ""
+  """The dimensions of a view; a dot is behind those of which it is a part."""
+  dims = (f"{','.join(w.axes)}{'.' if w.full is not None else ''}" for w in x.windows)
+  return f"({' '.join(dims)})" if x.windows else ""
 
 
 def _attr(attr: object) -> str:
-    return ",".join(attr) if isinstance(attr, tuple) else str(attr)
+  return ",".join(attr) if isinstance(attr, tuple) else str(attr)

@@ -7,20 +7,20 @@ from math import prod
 
 @dataclass(frozen=True, slots=True)
 class Monomial:
-    """``coefficient`` times the product of ``dims``, each (index of an input, its dimension).
+  """``coefficient`` times the product of ``dims``, each (index of an input, its dimension).
 
-    The indices count ``Region.inputs``; without dims it is the number ``coefficient``.
-    """
+  The indices count ``Region.inputs``; without dims it is the number ``coefficient``.
+  """
 
-    coefficient: int
-    dims: tuple[tuple[int, int], ...] = ()
+  coefficient: int
+  dims: tuple[tuple[int, int], ...] = ()
 
-    def value(self, shapes: Sequence[Sequence[int]]) -> int:
-        """Its value for inputs of these shapes."""
-        return self.coefficient * prod(shapes[i][d] for i, d in self.dims)
+  def value(self, shapes: Sequence[Sequence[int]]) -> int:
+    """Its value for inputs of these shapes."""
+    return self.coefficient * prod(shapes[i][d] for i, d in self.dims)
 
-    @property
-    def text(self) -> str:
-        """As ``2*i0[0]*i1[2]``."""
-        factor = [] if self.coefficient == 1 and self.dims else [str(self.coefficient)]
-        return "*".join([*factor, *(f"i{i}[{d}]" for i, d in self.dims)])
+  @property
+  def text(self) -> str:
+    """As ``2*i0[0]*i1[2]``."""
+    factor = [] if self.coefficient == 1 and self.dims else [str(self.coefficient)]
+    return "*".join([*factor, *(f"i{i}[{d}]" for i, d in self.dims)])

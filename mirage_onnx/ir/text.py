@@ -28,52 +28,50 @@ VERSION = 1
 
 
 def _names(names: tuple[str | None, ...]) -> str:
-    return ",".join(n or "-" for n in names)
+  return ",".join(n or "-" for n in names)
 
 
 def _read_names(text: str) -> tuple[str | None, ...]:
-    return tuple(None if n == "-" else n for n in text.split(",")) if text else ()
+  return tuple(None if n == "-" else n for n in text.split(",")) if text else ()
 
 
 def _print_op(index: int, op: BlockOp) -> str:
-    head = op.op
-    if op.reduced:
-        head += f"[{','.join(op.reduced)}]"
-    if op.value is not None:
-        head += f"[{op.value}]"
-    parts = [head]
-    if op.tensor:
-        parts.append(op.tensor)
-        parts.append(f"imap={_names(op.imap)}")
-        parts.append(f"cmap={op.cmap or '-'}")
-        parts.append(f"fmap={op.fmap or '-'}")
-    parts += [f"%{a}" for a in op.args]
-    return (
-        f"  %{index} = {' '.join(parts)} : {op.dtype}[{','.join(op.axes)}] {op.phase} {op.layout}"
-    )
+  head = op.op
+  if op.reduced:
+    head += f"[{','.join(op.reduced)}]"
+  if op.value is not None:
+    head += f"[{op.value}]"
+  parts = [head]
+  if op.tensor:
+    parts.append(op.tensor)
+    parts.append(f"imap={_names(op.imap)}")
+    parts.append(f"cmap={op.cmap or '-'}")
+    parts.append(f"fmap={op.fmap or '-'}")
+  parts += [f"%{a}" for a in op.args]
+  return f"  %{index} = {' '.join(parts)} : {op.dtype}[{','.join(op.axes)}] {op.phase} {op.layout}"
 
 
 def print_kernel(kernel: Kernel) -> str:
-    lines = [
-        f"kernel {kernel.name} grid={','.join(kernel.grid)} "
-        f"cluster={kernel.cluster or '-'} loop={kernel.loop or '-'}"
-    ]
-    lines += [_print_op(i, op) for i, op in enumerate(kernel.ops)]
-    lines += [f"  save {s.tensor} = %{s.arg} omap={_names(s.omap)}" for s in kernel.saves]
-    return "\n".join(lines) + "\n"
+  lines = [
+    f"kernel {kernel.name} grid={','.join(kernel.grid)} "
+    f"cluster={kernel.cluster or '-'} loop={kernel.loop or '-'}"
+  ]
+  lines += [_print_op(i, op) for i, op in enumerate(kernel.ops)]
+  lines += [f"  save {s.tensor} = %{s.arg} omap={_names(s.omap)}" for s in kernel.saves]
+  return "\n".join(lines) + "\n"
 
 
 def print_tensor(t: KTensor) -> str:
-    words = [f"tensor {t.name} {t.dtype}[{','.join(t.axes)}] {t.role}", *["in"] * bool(t.windows)]
-    for w in t.windows:
-        part = "" if w.full is None else f"@{w.start}/{w.full}"
-        words.append(f"{','.join(w.axes)}{part}")
-    return " ".join(words)
+  words = [f"tensor {t.name} {t.dtype}[{','.join(t.axes)}] {t.role}", *["in"] * bool(t.windows)]
+  for w in t.windows:
+    part = "" if w.full is None else f"@{w.start}/{w.full}"
+    words.append(f"{','.join(w.axes)}{part}")
+  return " ".join(words)
 
 
 def print_ugraph(graph: UGraph) -> str:
-    lines = [f"ugraph {VERSION}", *map(print_tensor, graph.tensors)]
-    return "\n".join(lines) + "\n" + "".join(map(print_kernel, graph.kernels))
+  lines = [f"ugraph {VERSION}", *map(print_tensor, graph.tensors)]
+  return "\n".join(lines) + "\n" + "".join(map(print_kernel, graph.kernels))
 
 
 _TENSOR = re.compile(r"tensor (\S+) (\w+)\[([^\]]*)\] (\w+)(?: in (.+))?")
@@ -84,85 +82,85 @@ _SAVE = re.compile(r"  save (\S+) = %(\d+) omap=(\S*)")
 
 
 def _split(text: str) -> tuple[str, ...]:
-    return tuple(text.split(",")) if text else ()
+  return tuple(text.split(",")) if text else ()
 
 
 def _parse_tensor(match: re.Match[str]) -> KTensor:
-    name, dtype, axes, role, places = match.groups()
-    windows = []
-    for word in places.split(" ") if places else ():
-        if (m := _WINDOW.fullmatch(word)) is None or not word:
-            raise ValueError(f"not a dimension of memory: {word!r}")
-        windows.append(Window(_split(m[1]), int(m[2] or 0), int(m[3]) if m[3] else None))
-    return KTensor(name, DType(dtype), _split(axes), role, tuple(windows))
+  name, dtype, axes, role, places = match.groups()
+  windows = []
+  for word in places.split(" ") if places else ():
+    if (m := _WINDOW.fullmatch(word)) is None or not word:
+      raise ValueError(f"not a dimension of memory: {word!r}")
+    windows.append(Window(_split(m[1]), int(m[2] or 0), int(m[3]) if m[3] else None))
+  return KTensor(name, DType(dtype), _split(axes), role, tuple(windows))
 
 
 def _parse_op(match: re.Match[str]) -> BlockOp:
-    _, op, bracket, operands, dtype, axes, phase, layout = match.groups()
-    fields = dict(f.split("=") for f in operands.split() if "=" in f)
-    words = [w for w in operands.split() if "=" not in w]
-    args = tuple(int(w[1:]) for w in words if w.startswith("%"))
-    tensor = next((w for w in words if not w.startswith("%")), "")
-    reduced: tuple[str, ...] = ()
-    value: Fraction | str | None = None
-    if bracket is not None:
-        if op in ("const", "powr"):
-            value = Fraction(bracket) if bracket[0] in "-0123456789" else bracket
-        else:
-            reduced = _split(bracket)
-    return BlockOp(
-        op=op,
-        args=args,
-        axes=_split(axes),
-        dtype=DType(dtype),
-        phase=Phase(phase),
-        layout=Layout(layout),
-        tensor=tensor,
-        value=value,
-        reduced=reduced,
-        imap=_read_names(fields.get("imap", "")),
-        cmap=None if fields.get("cmap", "-") == "-" else fields["cmap"],
-        fmap=None if fields.get("fmap", "-") == "-" else fields["fmap"],
-    )
+  _, op, bracket, operands, dtype, axes, phase, layout = match.groups()
+  fields = dict(f.split("=") for f in operands.split() if "=" in f)
+  words = [w for w in operands.split() if "=" not in w]
+  args = tuple(int(w[1:]) for w in words if w.startswith("%"))
+  tensor = next((w for w in words if not w.startswith("%")), "")
+  reduced: tuple[str, ...] = ()
+  value: Fraction | str | None = None
+  if bracket is not None:
+    if op in ("const", "powr"):
+      value = Fraction(bracket) if bracket[0] in "-0123456789" else bracket
+    else:
+      reduced = _split(bracket)
+  return BlockOp(
+    op=op,
+    args=args,
+    axes=_split(axes),
+    dtype=DType(dtype),
+    phase=Phase(phase),
+    layout=Layout(layout),
+    tensor=tensor,
+    value=value,
+    reduced=reduced,
+    imap=_read_names(fields.get("imap", "")),
+    cmap=None if fields.get("cmap", "-") == "-" else fields["cmap"],
+    fmap=None if fields.get("fmap", "-") == "-" else fields["fmap"],
+  )
 
 
 def parse_ugraph(text: str) -> UGraph:
-    """The inverse of ``print_ugraph``.
+  """The inverse of ``print_ugraph``.
 
-    Raises:
-        ValueError: a line is not of the grammar above; the message holds the line.
-    """
-    lines = text.splitlines()
-    if not lines or lines[0] != f"ugraph {VERSION}":
-        raise ValueError(f"not a ugraph of version {VERSION}: {lines[:1]}")
-    tensors: list[KTensor] = []
-    kernels: list[Kernel] = []
-    head: tuple[str, str, str, str] | None = None
-    ops: list[BlockOp] = []
-    saves: list[Save] = []
+  Raises:
+      ValueError: a line is not of the grammar above; the message holds the line.
+  """
+  lines = text.splitlines()
+  if not lines or lines[0] != f"ugraph {VERSION}":
+    raise ValueError(f"not a ugraph of version {VERSION}: {lines[:1]}")
+  tensors: list[KTensor] = []
+  kernels: list[Kernel] = []
+  head: tuple[str, str, str, str] | None = None
+  ops: list[BlockOp] = []
+  saves: list[Save] = []
 
-    def close() -> None:
-        if head is not None:
-            name, grid, cluster, loop = head
-            none = {"-": None}
-            kernels.append(
-                Kernel(
-                    name, _split(grid), none.get(cluster, cluster), none.get(loop, loop),
-                    tuple(ops), tuple(saves),
-                )
-            )  # fmt: skip
+  def close() -> None:
+    if head is not None:
+      name, grid, cluster, loop = head
+      none = {"-": None}
+      kernels.append(
+        Kernel(
+          name, _split(grid), none.get(cluster, cluster), none.get(loop, loop),
+          tuple(ops), tuple(saves),
+        )
+      )  # fmt: skip
 
-    for line in lines[1:]:
-        if m := _TENSOR.fullmatch(line):
-            tensors.append(_parse_tensor(m))
-        elif m := _KERNEL.fullmatch(line):
-            close()
-            head, ops, saves = (m[1], m[2], m[3], m[4]), [], []
-        elif (m := _OP.fullmatch(line)) and int(m[1]) == len(ops):
-            ops.append(_parse_op(m))
-        elif m := _SAVE.fullmatch(line):
-            saves.append(Save(m[1], int(m[2]), _read_names(m[3])))
-        else:
-            raise ValueError(f"not a ugraph statement: {line!r}")
-    close()
-    return UGraph(tuple(tensors), tuple(kernels))
+  for line in lines[1:]:
+    if m := _TENSOR.fullmatch(line):
+      tensors.append(_parse_tensor(m))
+    elif m := _KERNEL.fullmatch(line):
+      close()
+      head, ops, saves = (m[1], m[2], m[3], m[4]), [], []
+    elif (m := _OP.fullmatch(line)) and int(m[1]) == len(ops):
+      ops.append(_parse_op(m))
+    elif m := _SAVE.fullmatch(line):
+      saves.append(Save(m[1], int(m[2]), _read_names(m[3])))
+    else:
+      raise ValueError(f"not a ugraph statement: {line!r}")
+  close()
+  return UGraph(tuple(tensors), tuple(kernels))

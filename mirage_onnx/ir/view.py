@@ -11,58 +11,58 @@ from mirage_onnx.ir.program import Dim, Tensor
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Elements ``starts[d] <= i < starts[d] + shape[d]`` of ``source`` reshaped to ``fulls``.
+  """Elements ``starts[d] <= i < starts[d] + shape[d]`` of ``source`` reshaped to ``fulls``.
 
-    ``fulls`` has a number per dimension of the view, whose own shape is its tensor's; it splits
-    dimensions of ``source`` and never reorders them. One that a run counts is whole, by its name.
-    """
+  ``fulls`` has a number per dimension of the view, whose own shape is its tensor's; it splits
+  dimensions of ``source`` and never reorders them. One that a run counts is whole, by its name.
+  """
 
-    source: Tensor
-    starts: tuple[int, ...]
-    fulls: tuple[Dim, ...]
+  source: Tensor
+  starts: tuple[int, ...]
+  fulls: tuple[Dim, ...]
 
-    def source_dim(self, d: int) -> int:
-        """The dimension of ``source`` that dimension ``d`` of the view is, or is a part of."""
-        at, size = 0, self.fulls[0]
-        for n in self.fulls[1 : d + 1]:
-            if size == (self.source.shape or ())[at]:
-                at, size = at + 1, n
-            else:
-                size = int(size) * int(n)
-        return at
+  def source_dim(self, d: int) -> int:
+    """The dimension of ``source`` that dimension ``d`` of the view is, or is a part of."""
+    at, size = 0, self.fulls[0]
+    for n in self.fulls[1 : d + 1]:
+      if size == (self.source.shape or ())[at]:
+        at, size = at + 1, n
+      else:
+        size = int(size) * int(n)
+    return at
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One dimension of memory, of ``full`` elements (None: as many as ``axes`` have).
+  """One dimension of memory, of ``full`` elements (None: as many as ``axes`` have).
 
-    ``axes``, slowest first, hold the elements from ``start`` on; none where it is one element.
-    """
+  ``axes``, slowest first, hold the elements from ``start`` on; none where it is one element.
+  """
 
-    axes: tuple[str, ...]
-    start: int = 0
-    full: int | None = None
+  axes: tuple[str, ...]
+  start: int = 0
+  full: int | None = None
 
 
 def in_order(windows: tuple[Window, ...], axes: tuple[str, ...]) -> tuple[Window, ...]:
-    """The windows of a tensor that is stored with its axes in this order.
+  """The windows of a tensor that is stored with its axes in this order.
 
-    Dimensions that hold axes trade places; those of which there is one element stay.
+  Dimensions that hold axes trade places; those of which there is one element stay.
 
-    Raises:
-        ValueError: a dimension holds several axes, and not one after the other in this order.
-    """
-    if not windows:
-        return ()
-    rest = iter(axes)
-    starting = {w.axes[0]: w for w in windows if w.axes}
-    found = []
-    for w in windows:
-        if w.axes:
-            w = starting.get(next(rest, ""), w)
-            if any(next(rest, "") != a for a in w.axes[1:]):
-                raise ValueError(f"no order of {windows} gives {axes}")
-        found.append(w)
-    if tuple(a for w in found for a in w.axes) != axes:
+  Raises:
+      ValueError: a dimension holds several axes, and not one after the other in this order.
+  """
+  if not windows:
+    return ()
+  rest = iter(axes)
+  starting = {w.axes[0]: w for w in windows if w.axes}
+  found = []
+  for w in windows:
+    if w.axes:
+      w = starting.get(next(rest, ""), w)
+      if any(next(rest, "") != a for a in w.axes[1:]):
         raise ValueError(f"no order of {windows} gives {axes}")
-    return tuple(found)
+    found.append(w)
+  if tuple(a for w in found for a in w.axes) != axes:
+    raise ValueError(f"no order of {windows} gives {axes}")
+  return tuple(found)

@@ -20,280 +20,279 @@ from mirage_onnx.match.views import Viewed, viewed
 
 
 def make_region(
-    program: Program,
-    nodes: tuple[str, ...],
-    inputs: tuple[str, ...],
-    outputs: tuple[str, ...],
-    sizes: Mapping[str, int] | None = None,
+  program: Program,
+  nodes: tuple[str, ...],
+  inputs: tuple[str, ...],
+  outputs: tuple[str, ...],
+  sizes: Mapping[str, int] | None = None,
 ) -> Region:
-    """The canonical region of ``nodes`` (in order) that reads ``inputs`` and yields ``outputs``.
+  """The canonical region of ``nodes`` (in order) that reads ``inputs`` and yields ``outputs``.
 
-    ``sizes``: what it assumes of names of dimensions.
+  ``sizes``: what it assumes of names of dimensions.
 
-    Raises:
-        RejectionError: AXES_CONFLICT, OP_FORM, DTYPE or DYNAMIC_DIM.
-    """
-    live = tuple(i for i in inputs if i not in program.constants)
-    for name in (*live, *outputs):
-        x = program.tensors[name]
-        # No kernel writes booleans.
-        allowed = x.dtype is not None and (
-            x.dtype.is_computed if name in live else x.dtype.is_float
-        )
-        if not allowed:
-            raise RejectionError("DTYPE", f"{name} is {x.dtype}, not a float", (name,))
-        if program.shape(x) is None:
-            raise RejectionError("DYNAMIC_DIM", f"{name} has a dynamic shape", (name,))
-    by_name = {n.name: n for n in program.nodes}
-    steps = tuple(s for n in nodes for s in by_name[n].steps)
-    found = viewed(program, list(steps), live, outputs)
-    steps, live, outputs = tuple(found.steps), tuple(found.inputs), tuple(found.outputs)
-    constants = {k: v for k, v in program.constants.items() if _uses(steps, k)}
-    shapes = {i: program.shape(x) or () for i, x in found.inputs.items()}
-    shapes |= {i: program.numbers(i) or () for i in constants}
-    named = name_axes(steps, shapes, constants)
-    if any(s.op == "expand" for s in steps):
-        _check_repeated(program, named, live, outputs)
-    parts = {(found.source(o).name, named.terms[o]): o for o in outputs}
-    if more := set(outputs) - {*parts.values()}:
-        reason = "parts of an output are equal, and no kernel writes elements twice"
-        raise RejectionError("OP_FORM", reason, tuple(sorted(more)))
-    runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
-    places = {x: _places(x, found) for x in (*live, *outputs)}
-    named = _merge(named, places, runtime)
-    region = _rename(program, nodes, found, constants, named)
-    return with_runtime_axes(region, program, sizes or {})
+  Raises:
+      RejectionError: AXES_CONFLICT, OP_FORM, DTYPE or DYNAMIC_DIM.
+  """
+  live = tuple(i for i in inputs if i not in program.constants)
+  for name in (*live, *outputs):
+    x = program.tensors[name]
+    # No kernel writes booleans.
+    allowed = x.dtype is not None and (x.dtype.is_computed if name in live else x.dtype.is_float)
+    if not allowed:
+      raise RejectionError("DTYPE", f"{name} is {x.dtype}, not a float", (name,))
+    if program.shape(x) is None:
+      raise RejectionError("DYNAMIC_DIM", f"{name} has a dynamic shape", (name,))
+  by_name = {n.name: n for n in program.nodes}
+  steps = tuple(s for n in nodes for s in by_name[n].steps)
+  found = viewed(program, list(steps), live, outputs)
+  steps, live, outputs = tuple(found.steps), tuple(found.inputs), tuple(found.outputs)
+  constants = {k: v for k, v in program.constants.items() if _uses(steps, k)}
+  shapes = {i: program.shape(x) or () for i, x in found.inputs.items()}
+  shapes |= {i: program.numbers(i) or () for i in constants}
+  named = name_axes(steps, shapes, constants)
+  if any(s.op == "expand" for s in steps):
+    _check_repeated(program, named, live, outputs)
+  parts = {(found.source(o).name, named.terms[o]): o for o in outputs}
+  if more := set(outputs) - {*parts.values()}:
+    reason = "parts of an output are equal, and no kernel writes elements twice"
+    raise RejectionError("OP_FORM", reason, tuple(sorted(more)))
+  runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
+  places = {x: _places(x, found) for x in (*live, *outputs)}
+  named = _merge(named, places, runtime)
+  region = _rename(program, nodes, found, constants, named)
+  return with_runtime_axes(region, program, sizes or {})
 
 
 def _places(name: str, found: Viewed) -> tuple[int, ...]:
-    """For every dimension a number that it shares with those that memory has beside it.
+  """For every dimension a number that it shares with those that memory has beside it.
 
-    A part of a dimension shares it with none: what lies behind it in memory is not in the view.
-    """
-    shape = found.tensor(name).shape or ()
-    fulls = found.views[name].fulls if name in found.views else shape
-    parts = [n != full for n, full in zip(shape, fulls, strict=True)]
-    return tuple(2 * sum(parts[:d]) + parts[d] for d in range(len(parts)))
+  A part of a dimension shares it with none: what lies behind it in memory is not in the view.
+  """
+  shape = found.tensor(name).shape or ()
+  fulls = found.views[name].fulls if name in found.views else shape
+  parts = [n != full for n, full in zip(shape, fulls, strict=True)]
+  return tuple(2 * sum(parts[:d]) + parts[d] for d in range(len(parts)))
 
 
 def _row(dims: Dims, places: tuple[int, ...]) -> tuple[str, ...]:
-    """The axes in memory order, with nothing between those that have other elements between."""
-    found: list[str] = []
-    for i, own in enumerate(dims):
-        found += [""] if i and places[i] != places[i - 1] else []
-        found += [a for a in own if a not in found]
-    return tuple(found)
+  """The axes in memory order, with nothing between those that have other elements between."""
+  found: list[str] = []
+  for i, own in enumerate(dims):
+    found += [""] if i and places[i] != places[i - 1] else []
+    found += [a for a in own if a not in found]
+  return tuple(found)
 
 
 def _check_repeated(
-    program: Program, named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...]
+  program: Program, named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...]
 ) -> None:
-    """Refuse what an ``expand`` repeats unless another tensor varies over it: no kernel copies.
+  """Refuse what an ``expand`` repeats unless another tensor varies over it: no kernel copies.
 
-    Raises:
-        RejectionError: OP_FORM.
-    """
-    for o in outputs:
-        if more := set(named.memory(o)) - set(named.terms[o].axes):
-            count = prod(named.extents[a] for a in more)
-            often = "in a run" if program.is_symbolic(count) else f"{count} times"
-            raise RejectionError("OP_FORM", f"{o} repeats its elements {often}", (o,))
-    seen = {a for x in (*inputs, *outputs) for a in named.memory(x)}
-    if hidden := set(named.extents) - seen:
-        sizes = sorted(named.extents[a] for a in hidden)
-        often = "in a run" if any(map(program.is_symbolic, sizes)) else f"{sizes} times"
-        reason = f"elements are repeated {often} inside, where no input or output varies"
-        raise RejectionError("OP_FORM", reason, outputs)
+  Raises:
+      RejectionError: OP_FORM.
+  """
+  for o in outputs:
+    if more := set(named.memory(o)) - set(named.terms[o].axes):
+      count = prod(named.extents[a] for a in more)
+      often = "in a run" if program.is_symbolic(count) else f"{count} times"
+      raise RejectionError("OP_FORM", f"{o} repeats its elements {often}", (o,))
+  seen = {a for x in (*inputs, *outputs) for a in named.memory(x)}
+  if hidden := set(named.extents) - seen:
+    sizes = sorted(named.extents[a] for a in hidden)
+    often = "in a run" if any(map(program.is_symbolic, sizes)) else f"{sizes} times"
+    reason = f"elements are repeated {often} inside, where no input or output varies"
+    raise RejectionError("OP_FORM", reason, outputs)
 
 
 def _uses(steps: tuple[Step, ...], name: str) -> bool:
-    return any(name in s.inputs for s in steps)
+  return any(name in s.inputs for s in steps)
 
 
 def _merge(named: Named, places: Mapping[str, tuple[int, ...]], runtime: Set[str]) -> Named:
-    """Join axes that every input, output and reduction has side by side, in this order.
+  """Join axes that every input, output and reduction has side by side, in this order.
 
-    One that is joined with one in ``runtime``, which a run counts, is counted by it too.
-    ``places``: of the inputs and outputs (``_places``).
-    """
-    while True:
-        pair = _mergeable(named, places, runtime)
-        if pair is None:
-            return named
-        first, second = pair
-        axes = {
-            k: tuple(tuple(dict.fromkeys(second if a == first else a for a in d)) for d in v)
-            for k, v in named.axes.items()
-        }
-        extents = {k: v for k, v in named.extents.items() if k != first}
-        extents[second] = named.extents[first] * named.extents[second]
-        fresh = {i: t.input_(i, (a for d in axes[i] for a in d)) for i in places}
-        names = list(named.terms)
-        terms = substitute(named.terms.values(), fresh, {first: second})
-        named = Named(axes, extents, dict(zip(names, terms, strict=True)))
-        runtime = runtime - {first} | ({second} if runtime & set(pair) else set())
+  One that is joined with one in ``runtime``, which a run counts, is counted by it too.
+  ``places``: of the inputs and outputs (``_places``).
+  """
+  while True:
+    pair = _mergeable(named, places, runtime)
+    if pair is None:
+      return named
+    first, second = pair
+    axes = {
+      k: tuple(tuple(dict.fromkeys(second if a == first else a for a in d)) for d in v)
+      for k, v in named.axes.items()
+    }
+    extents = {k: v for k, v in named.extents.items() if k != first}
+    extents[second] = named.extents[first] * named.extents[second]
+    fresh = {i: t.input_(i, (a for d in axes[i] for a in d)) for i in places}
+    names = list(named.terms)
+    terms = substitute(named.terms.values(), fresh, {first: second})
+    named = Named(axes, extents, dict(zip(names, terms, strict=True)))
+    runtime = runtime - {first} | ({second} if runtime & set(pair) else set())
 
 
 def _mergeable(
-    named: Named, places: Mapping[str, tuple[int, ...]], runtime: Set[str]
+  named: Named, places: Mapping[str, tuple[int, ...]], runtime: Set[str]
 ) -> tuple[str, str] | None:
-    rows = [_row(named.axes[x], own) for x, own in places.items()]
-    reduced = [
-        set(u.attr)  # type: ignore[arg-type]
-        for u in walk(named.terms[x] for x in places)
-        if u.op in (*REDUCTIONS, EXTENT)
-    ]
-    if len(named.extents) <= 2:
-        return None  # one axis for the grid and one for the threads
-    fixed = sum(a not in runtime for a in named.extents)  # threads share out one of these
-    candidates = {pair for r in rows for pair in pairwise(r) if all(pair)}
-    # First what a reshape split: without it, the region would be the same.
-    split = {pair for x in places for d in named.axes[x] for pair in pairwise(d)}
-    for first, second in sorted(candidates, key=lambda pair: (pair not in split, pair)):
-        mixed = (first in runtime) != (second in runtime)
-        together = (not mixed or fixed > 1) and all(
-            (first in r) == (second in r)
-            and (first not in r or r.index(second) == r.index(first) + 1)
-            for r in rows
-        )
-        if together and all((first in s) == (second in s) for s in reduced):
-            return first, second
-    return None
+  rows = [_row(named.axes[x], own) for x, own in places.items()]
+  reduced = [
+    set(u.attr)  # type: ignore[arg-type]
+    for u in walk(named.terms[x] for x in places)
+    if u.op in (*REDUCTIONS, EXTENT)
+  ]
+  if len(named.extents) <= 2:
+    return None  # one axis for the grid and one for the threads
+  fixed = sum(a not in runtime for a in named.extents)  # threads share out one of these
+  candidates = {pair for r in rows for pair in pairwise(r) if all(pair)}
+  # First what a reshape split: without it, the region would be the same.
+  split = {pair for x in places for d in named.axes[x] for pair in pairwise(d)}
+  for first, second in sorted(candidates, key=lambda pair: (pair not in split, pair)):
+    mixed = (first in runtime) != (second in runtime)
+    together = (not mixed or fixed > 1) and all(
+      (first in r) == (second in r) and (first not in r or r.index(second) == r.index(first) + 1)
+      for r in rows
+    )
+    if together and all((first in s) == (second in s) for s in reduced):
+      return first, second
+  return None
 
 
 def _digest(*parts: object) -> str:
-    return hashlib.blake2b("|".join(map(str, parts)).encode(), digest_size=10).hexdigest()
+  return hashlib.blake2b("|".join(map(str, parts)).encode(), digest_size=10).hexdigest()
 
 
 def _colours(
-    terms: tuple[Term, ...],
-    start: Mapping[str, str],
-    axes: Mapping[str, tuple[str, ...]],
-    runtime: Set[str],
+  terms: tuple[Term, ...],
+  start: Mapping[str, str],
+  axes: Mapping[str, tuple[str, ...]],
+  runtime: Set[str],
 ) -> tuple[dict[Term, str], dict[str, str]]:
-    """Colours of all terms and axes after refinement: equal colours mean equal use."""
-    nodes = walk(terms)
-    inputs = dict(start)
-    names = sorted({a for u in nodes for a in u.axes} | {a for x in axes.values() for a in x})
-    axis = {a: "runtime" if a in runtime else "" for a in names}
-    down: dict[Term, str] = {}
-    for _ in range(4):
-        up: dict[Term, str] = {}
-        for u in nodes:
-            args = [up[a] for a in u.args]
-            if u.op in COMMUTATIVE:
-                args.sort()
-            own = inputs[str(u.attr)] if u.op == INPUT else _attr_colour(u, axis)
-            up[u] = _digest(u.op, own, *args, *sorted(axis[a] for a in u.axes))
-        context: dict[Term, list[str]] = {u: [] for u in nodes}
-        for r in terms:
-            context[r].append("root")
-        for u in reversed(nodes):
-            seen = _digest(up[u], *sorted(context[u]))
-            for i, a in enumerate(u.args):
-                place = "" if u.op in COMMUTATIVE else str(i)
-                context[a].append(_digest(seen, place))
-        down = {u: _digest(up[u], *sorted(context[u])) for u in nodes}
-        for u in nodes:
-            if u.op == INPUT:
-                inputs[str(u.attr)] = down[u]
-        use: dict[str, list[str]] = {a: [] for a in names}
-        for u in nodes:
-            for x in u.axes:
-                at = axes[str(u.attr)].index(x) if u.op == INPUT else ""
-                use[x].append(_digest("has", down[u], at))
-            for x in _bound(u):
-                use[x].append(_digest("reduces", down[u]))
-        axis = {a: _digest(axis[a], *sorted(use[a])) for a in names}
-    return down, axis
+  """Colours of all terms and axes after refinement: equal colours mean equal use."""
+  nodes = walk(terms)
+  inputs = dict(start)
+  names = sorted({a for u in nodes for a in u.axes} | {a for x in axes.values() for a in x})
+  axis = {a: "runtime" if a in runtime else "" for a in names}
+  down: dict[Term, str] = {}
+  for _ in range(4):
+    up: dict[Term, str] = {}
+    for u in nodes:
+      args = [up[a] for a in u.args]
+      if u.op in COMMUTATIVE:
+        args.sort()
+      own = inputs[str(u.attr)] if u.op == INPUT else _attr_colour(u, axis)
+      up[u] = _digest(u.op, own, *args, *sorted(axis[a] for a in u.axes))
+    context: dict[Term, list[str]] = {u: [] for u in nodes}
+    for r in terms:
+      context[r].append("root")
+    for u in reversed(nodes):
+      seen = _digest(up[u], *sorted(context[u]))
+      for i, a in enumerate(u.args):
+        place = "" if u.op in COMMUTATIVE else str(i)
+        context[a].append(_digest(seen, place))
+    down = {u: _digest(up[u], *sorted(context[u])) for u in nodes}
+    for u in nodes:
+      if u.op == INPUT:
+        inputs[str(u.attr)] = down[u]
+    use: dict[str, list[str]] = {a: [] for a in names}
+    for u in nodes:
+      for x in u.axes:
+        at = axes[str(u.attr)].index(x) if u.op == INPUT else ""
+        use[x].append(_digest("has", down[u], at))
+      for x in _bound(u):
+        use[x].append(_digest("reduces", down[u]))
+    axis = {a: _digest(axis[a], *sorted(use[a])) for a in names}
+  return down, axis
 
 
 def _bound(u: Term) -> tuple[str, ...]:
-    """The axes that a reduction or an extent names."""
-    return u.attr if u.op in (*REDUCTIONS, EXTENT) and isinstance(u.attr, tuple) else ()
+  """The axes that a reduction or an extent names."""
+  return u.attr if u.op in (*REDUCTIONS, EXTENT) and isinstance(u.attr, tuple) else ()
 
 
 def _attr_colour(u: Term, axis: Mapping[str, str]) -> str:
-    return _digest(*sorted(axis[a] for a in _bound(u))) if _bound(u) else str(u.attr)
+  return _digest(*sorted(axis[a] for a in _bound(u))) if _bound(u) else str(u.attr)
 
 
 def _seen(name: str, found: Viewed, memory: Mapping[str, tuple[str, ...]]) -> tuple[object, ...]:
-    """What an input is like: its axes, and of views their place among those of one source."""
-    view = found.views.get(name)
-    if view is None:
-        return (len(memory[name]),)
-    same = {v.starts for v in found.views.values() if v.source == view.source}
-    return len(memory[name]), _places(name, found), sorted(same).index(view.starts)
+  """What an input is like: its axes, and of views their place among those of one source."""
+  view = found.views.get(name)
+  if view is None:
+    return (len(memory[name]),)
+  same = {v.starts for v in found.views.values() if v.source == view.source}
+  return len(memory[name]), _places(name, found), sorted(same).index(view.starts)
 
 
 def _rename(
-    program: Program,
-    nodes: tuple[str, ...],
-    found: Viewed,
-    constants: Mapping[str, Constant],
-    named: Named,
+  program: Program,
+  nodes: tuple[str, ...],
+  found: Viewed,
+  constants: Mapping[str, Constant],
+  named: Named,
 ) -> Region:
-    inputs, outputs = tuple(found.inputs), tuple(found.outputs)
-    tensors = {**found.inputs, **found.outputs}
-    weights = {i for i in inputs if found.source(i).name in program.weights}
-    memory = {x: named.memory(x) for x in (*inputs, *outputs)}
-    roots = tuple(named.terms[o] for o in outputs)
-    runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
-    start = {i: _digest(tensors[i].dtype, i in weights, *_seen(i, found, memory)) for i in inputs}
-    colour, axis_colour = _colours(roots, start, memory, runtime)
-    ranked = sorted(
-        range(len(outputs)), key=lambda i: (colour[roots[i]], str(tensors[outputs[i]].dtype), i)
-    )
-    input_order: dict[str, None] = {}
-    axis_order: dict[str, None] = {}
-    visited: set[Term] = set()
+  inputs, outputs = tuple(found.inputs), tuple(found.outputs)
+  tensors = {**found.inputs, **found.outputs}
+  weights = {i for i in inputs if found.source(i).name in program.weights}
+  memory = {x: named.memory(x) for x in (*inputs, *outputs)}
+  roots = tuple(named.terms[o] for o in outputs)
+  runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
+  start = {i: _digest(tensors[i].dtype, i in weights, *_seen(i, found, memory)) for i in inputs}
+  colour, axis_colour = _colours(roots, start, memory, runtime)
+  ranked = sorted(range(len(outputs)), key=lambda i: (colour[roots[i]], str(tensors[outputs[i]].dtype), i))
+  input_order: dict[str, None] = {}
+  axis_order: dict[str, None] = {}
+  visited: set[Term] = set()
 
-    def visit(u: Term) -> None:
-        if u in visited:
-            return
-        visited.add(u)
-        args = u.args
-        if u.op in COMMUTATIVE:
-            args = tuple(sorted(args, key=lambda a: (colour[a], a)))
-        for a in args:
-            visit(a)
-        if u.op == INPUT:
-            input_order.setdefault(str(u.attr))
-            for x in memory[str(u.attr)]:
-                axis_order.setdefault(x)
-        for x in sorted(_bound(u), key=lambda x: axis_colour[x]):
-            axis_order.setdefault(x)
+  def visit(u: Term) -> None:
+    if u in visited:
+      return
+    visited.add(u)
+    args = u.args
+    if u.op in COMMUTATIVE:
+      args = tuple(sorted(args, key=lambda a: (colour[a], a)))
+    for a in args:
+      visit(a)
+    if u.op == INPUT:
+      input_order.setdefault(str(u.attr))
+      for x in memory[str(u.attr)]:
+        axis_order.setdefault(x)
+    for x in sorted(_bound(u), key=lambda x: axis_colour[x]):
+      axis_order.setdefault(x)
 
-    for i in ranked:
-        visit(roots[i])
-        for a in memory[outputs[i]]:
-            axis_order.setdefault(a)
-    sizes = {x: [named.extents[a] for a in memory[x]] for x in inputs}
-    # Read by the nodes, but no output depends on them (x - x).
-    for x in sorted(set(inputs) - set(input_order), key=lambda x: (start[x], sizes[x], x)):
-        input_order[x] = None
-        for a in memory[x]:
-            axis_order.setdefault(a)
-    names = {x: f"i{k}" for k, x in enumerate(input_order)}
-    axes = {a: f"a{k}" for k, a in enumerate(axis_order)}
-    fresh = {x: t.input_(names[x], (axes[a] for a in memory[x])) for x in input_order}
-    terms = substitute((roots[i] for i in ranked), fresh, axes)
+  for i in ranked:
+    visit(roots[i])
+    for a in memory[outputs[i]]:
+      axis_order.setdefault(a)
+  sizes = {x: [named.extents[a] for a in memory[x]] for x in inputs}
+  # Read by the nodes, but no output depends on them (x - x).
+  for x in sorted(set(inputs) - set(input_order), key=lambda x: (start[x], sizes[x], x)):
+    input_order[x] = None
+    for a in memory[x]:
+      axis_order.setdefault(a)
+  names = {x: f"i{k}" for k, x in enumerate(input_order)}
+  axes = {a: f"a{k}" for k, a in enumerate(axis_order)}
+  fresh = {x: t.input_(names[x], (axes[a] for a in memory[x])) for x in input_order}
+  terms = substitute((roots[i] for i in ranked), fresh, axes)
 
-    def tensor(x: str, name: str) -> RegionTensor:
-        dtype = tensors[x].dtype
-        assert dtype is not None
-        dims = tuple(tuple(axes[a] for a in d) for d in named.axes[x])
-        return RegionTensor(
-            name, dtype, tuple(axes[a] for a in memory[x]), tensors[x], x in weights, dims,
-            found.views.get(x),
-        )  # fmt: skip
+  def tensor(x: str, name: str) -> RegionTensor:
+    dtype = tensors[x].dtype
+    assert dtype is not None
+    dims = tuple(tuple(axes[a] for a in d) for d in named.axes[x])
+    made = RegionTensor(
+      name, dtype, tuple(axes[a] for a in memory[x]), tensors[x], x in weights, dims,
+      found.views.get(x),
+    )  # fmt: skip
+    held = [a for w in made.windows for a in w.axes]
+    if len(held) != len(set(held)):
+      raise RejectionError("OP_FORM", f"an axis of {x!r} begins inside a dimension of the part that is read")
+    return made
 
-    return Region(
-        nodes=nodes,
-        steps=tuple(found.steps),
-        constants=constants,
-        inputs=tuple(tensor(x, names[x]) for x in input_order),
-        outputs=tuple(tensor(outputs[i], f"o{k}") for k, i in enumerate(ranked)),
-        terms=terms,
-        extents={axes[a]: named.extents[a] for a in axis_order},
-    )
+  return Region(
+    nodes=nodes,
+    steps=tuple(found.steps),
+    constants=constants,
+    inputs=tuple(tensor(x, names[x]) for x in input_order),
+    outputs=tuple(tensor(outputs[i], f"o{k}") for k, i in enumerate(ranked)),
+    terms=terms,
+    extents={axes[a]: named.extents[a] for a in axis_order},
+  )

@@ -19,24 +19,24 @@ from mirage_onnx.match.views import SLICING
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one cone and of how many cuts of a tensor are kept."""
+  """Bounds of one cone and of how many cuts of a tensor are kept."""
 
-    contractions: int = 6
-    #: Reductions and contractions one after the other on a path: what one kernel can hold.
-    depth: int = 3
-    nodes: int = 32
-    leaves: int = 5
-    kept: int = 24
-    kept_per_contractions: int = 8
-    outputs: int = 3
-    #: A contraction with a weight feeds another one of its region only if its result has at most
-    #: this many columns: every block of the second would compute it again.
-    inner_columns: int = 32
-    #: Values that others read, too, and that a region computes again one from the other: of a chain
-    #: of residual sums through many layers it reads one.
-    again: int = 2
-    #: Whether contractions of two activations are in regions.
-    runtime: bool = False
+  contractions: int = 6
+  #: Reductions and contractions one after the other on a path: what one kernel can hold.
+  depth: int = 3
+  nodes: int = 32
+  leaves: int = 5
+  kept: int = 24
+  kept_per_contractions: int = 8
+  outputs: int = 3
+  #: A contraction with a weight feeds another one of its region only if its result has at most
+  #: this many columns: every block of the second would compute it again.
+  inner_columns: int = 32
+  #: Values that others read, too, and that a region computes again one from the other: of a chain
+  #: of residual sums through many layers it reads one.
+  again: int = 2
+  #: Whether contractions of two activations are in regions.
+  runtime: bool = False
 
 
 #: What a kernel of ``superopt.space.ALL`` can hold: a softmax between two contractions.
@@ -45,249 +45,240 @@ TILED = Limits(depth=4, runtime=True)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Leaves (activations only) and the nodes between them and the tensor."""
+  """Leaves (activations only) and the nodes between them and the tensor."""
 
-    leaves: frozenset[str]
-    nodes: frozenset[str]
-    contractions: int
-    depth: int
+  leaves: frozenset[str]
+  nodes: frozenset[str]
+  contractions: int
+  depth: int
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A possible region: canonical form and what of the program it covers."""
+  """A possible region: canonical form and what of the program it covers."""
 
-    region: Region
-    nodes: frozenset[str]
-    outputs: frozenset[str]
+  region: Region
+  nodes: frozenset[str]
+  outputs: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """All candidates, and for every node that is in none the reason."""
+  """All candidates, and for every node that is in none the reason."""
 
-    candidates: tuple[Candidate, ...]
-    rejections: tuple[Rejection, ...]
+  candidates: tuple[Candidate, ...]
+  rejections: tuple[Rejection, ...]
 
 
 def _cuts(graph: Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
-    """The kept cuts of every tensor that a region may compute, in topological order."""
-    found: dict[str, tuple[Cut, ...]] = {}
-    for node in graph.program.nodes:
-        if graph.reasons[node.name] is not None:
-            continue
-        own = graph.contractions(node.name)
-        choices: list[list[Cut]] = []
-        for tensor in graph.activations(node):
-            options = list(found.get(tensor, ()))
-            if own and graph.regrouped(tensor):
-                options = []  # a µGraph contracts one axis, not several that lie apart
-            elif own:
-                options = [c for c in options if _feeds(graph, c, limits, tensor)]
-            moved = graph.is_moved_weight(tensor)  # no kernel reads it as an activation
-            if graph.inside(tensor) is None or (graph.is_natural(tensor) and not moved):
-                options.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
-            choices.append(options)
-        cuts: dict[Cut, None] = {}
-        for part in _unions(choices, limits):
-            nodes = part.nodes | {node.name}
-            inner = {o for n in nodes for o in graph.node[n].outputs}
-            if part.leaves & inner or len(nodes) > limits.nodes:
-                continue
-            if limits.runtime and _mixed(graph, nodes):
-                continue  # a projection and the attention behind it are searched apart
-            count = own + sum(graph.contractions(n) for n in nodes if n != node.name)
-            depth = graph.depth(node.name) + part.depth
-            if count <= limits.contractions and depth <= limits.depth:
-                cuts[Cut(part.leaves, nodes, count, depth)] = None
-        found |= dict.fromkeys(node.outputs, _best(graph, tuple(cuts), limits))
-    return found
+  """The kept cuts of every tensor that a region may compute, in topological order."""
+  found: dict[str, tuple[Cut, ...]] = {}
+  for node in graph.program.nodes:
+    if graph.reasons[node.name] is not None:
+      continue
+    own = graph.contractions(node.name)
+    choices: list[list[Cut]] = []
+    for tensor in graph.activations(node):
+      options = [] if graph.is_put_together(tensor) else list(found.get(tensor, ()))
+      if own:
+        options = [c for c in options if _feeds(graph, c, limits, tensor)]
+      if own and graph.regrouped(tensor):
+        options = [c for c in options if graph.may_contract(node.name, c.nodes)]
+      moved = graph.is_moved_weight(tensor)  # no kernel reads it as an activation
+      if graph.inside(tensor) is None or (graph.is_natural(tensor) and not moved):
+        options.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
+      choices.append(options)
+    cuts: dict[Cut, None] = {}
+    for part in _unions(choices, limits):
+      nodes = part.nodes | {node.name}
+      inner = {o for n in nodes for o in graph.node[n].outputs}
+      if part.leaves & inner or len(nodes) > limits.nodes:
+        continue
+      if limits.runtime and _mixed(graph, nodes):
+        continue  # a projection and the attention behind it are searched apart
+      count = own + sum(graph.contractions(n) for n in nodes if n != node.name)
+      depth = graph.depth(node.name) + part.depth
+      if count <= limits.contractions and depth <= limits.depth:
+        cuts[Cut(part.leaves, nodes, count, depth)] = None
+    found |= dict.fromkeys(node.outputs, _best(graph, tuple(cuts), limits))
+  return found
 
 
 def _unions(choices: Sequence[Sequence[Cut]], limits: Limits) -> list[Cut]:
-    """A cut of every operand, joined, within the limits; not how many contractions they have."""
-    found = [Cut(frozenset(), frozenset(), 0, 0)]
-    for options in choices:
-        joined = (
-            Cut(a.leaves | b.leaves, a.nodes | b.nodes, 0, max(a.depth, b.depth))
-            for a in found
-            for b in options
-        )
-        inside = (c for c in joined if len(c.leaves) <= limits.leaves)
-        found = list(dict.fromkeys(c for c in inside if len(c.nodes) < limits.nodes))
-    return found
+  """A cut of every operand, joined, within the limits; not how many contractions they have."""
+  found = [Cut(frozenset(), frozenset(), 0, 0)]
+  for options in choices:
+    joined = (
+      Cut(a.leaves | b.leaves, a.nodes | b.nodes, 0, max(a.depth, b.depth)) for a in found for b in options
+    )
+    inside = (c for c in joined if len(c.leaves) <= limits.leaves)
+    found = list(dict.fromkeys(c for c in inside if len(c.nodes) < limits.nodes))
+  return found
 
 
 def _mixed(graph: Graph, nodes: frozenset[str]) -> bool:
-    """Whether both weights and activations alone are contracted."""
-    return len({graph.contracts_weight(n) for n in nodes if graph.contractions(n)}) > 1
+  """Whether both weights and activations alone are contracted."""
+  return len({graph.contracts_weight(n) for n in nodes if graph.contractions(n)}) > 1
 
 
 def _meets(graph: Graph, nodes: frozenset[str]) -> bool:
-    """Whether two activations are contracted."""
-    return any(graph.contractions(n) and not graph.contracts_weight(n) for n in nodes)
+  """Whether two activations are contracted."""
+  return any(graph.contractions(n) and not graph.contracts_weight(n) for n in nodes)
 
 
 def _feeds(graph: Graph, cut: Cut, limits: Limits, tensor: str) -> bool:
-    """Whether every contraction of the cone is small enough to be computed in front of another.
+  """Whether every contraction of the cone is small enough to be computed in front of another.
 
-    One of two activations may be: blocks share out the axes (heads, rows) that both have. What
-    ``tensor``, which the other one reads, has no part of is not computed.
-    """
-    sliced = any(s.op in SLICING for n in cut.nodes for s in graph.node[n].steps)
-    least = (graph.program.numbers(tensor) or (1,))[-1:] if sliced else ()
-    for name in cut.nodes:
-        if graph.contractions(name) and graph.contracts_weight(name):
-            shape = graph.program.numbers(graph.node[name].outputs[0]) or (1,)
-            if min((shape[-1], *least)) > limits.inner_columns:
-                return False
-    return True
+  One of two activations may be: blocks share out the axes (heads, rows) that both have. What
+  ``tensor``, which the other one reads, has no part of is not computed.
+  """
+  sliced = any(s.op in SLICING for n in cut.nodes for s in graph.node[n].steps)
+  least = (graph.program.numbers(tensor) or (1,))[-1:] if sliced else ()
+  for name in cut.nodes:
+    if graph.contractions(name) and graph.contracts_weight(name):
+      shape = graph.program.numbers(graph.node[name].outputs[0]) or (1,)
+      if min((shape[-1], *least)) > limits.inner_columns:
+        return False
+  return True
 
 
 def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...]:
-    """Priority cuts: per number of contractions those with the fewest leaf elements per node.
+  """Priority cuts: per number of contractions those with the fewest leaf elements per node.
 
-    Of those that differ by views only, the one with most of them stays: it is the same kernel.
-    Where activations are contracted, half of those with the fewest nodes that compute: cones that
-    took all that feeds a softmax leave no room for what reads it.
-    """
+  The one with the fewest nodes is kept, too: it is the only way to some others. Of those that
+  differ by views only, the one with most of them stays: it is the same kernel. Where activations
+  are contracted, half of those with the fewest nodes that compute: cones that took all that feeds
+  a softmax leave no room for what reads it.
+  """
 
-    def rank(cut: Cut) -> tuple[float, int, tuple[str, ...]]:
-        border = sum(graph.elements(x) for x in cut.leaves)
-        size = sum(not graph.moves(n) for n in cut.nodes)
-        return (border / max(size, 1), -size, tuple(sorted(cut.leaves)))
+  def rank(cut: Cut) -> tuple[float, int, tuple[str, ...]]:
+    border = sum(graph.elements(x) for x in cut.leaves)
+    size = sum(not graph.moves(n) for n in cut.nodes)
+    return (border / max(size, 1), -size, tuple(sorted(cut.leaves)))
 
-    kept: list[Cut] = []
-    for count in sorted({c.contractions for c in cuts}):
-        largest: dict[frozenset[str], Cut] = {}
-        for cut in sorted((c for c in cuts if c.contractions == count), key=rank):
-            work = frozenset(n for n in cut.nodes if not graph.is_view(n))
-            if work not in largest or len(cut.nodes) > len(largest[work].nodes):
-                largest[work] = cut
-        ranked, most = list(largest.items()), limits.kept_per_contractions
-        if limits.runtime and len(ranked) > most and _meets(graph, ranked[0][0]):
-            few = sorted(ranked[most // 2 :], key=lambda own: len(own[0]))
-            ranked[most // 2 :] = few
-        kept += [cut for _, cut in ranked[:most]]
-    return tuple(kept[: limits.kept])
+  kept: list[Cut] = []
+  for count in sorted({c.contractions for c in cuts}):
+    largest: dict[frozenset[str], Cut] = {}
+    for cut in sorted((c for c in cuts if c.contractions == count), key=rank):
+      work = frozenset(n for n in cut.nodes if not graph.is_view(n))
+      if work not in largest or len(cut.nodes) > len(largest[work].nodes):
+        largest[work] = cut
+    ranked, most = list(largest.items()), limits.kept_per_contractions
+    if limits.runtime and len(ranked) > most and _meets(graph, ranked[0][0]):
+      few = sorted(ranked[most // 2 :], key=lambda own: len(own[0]))
+      ranked[most // 2 :] = few
+    kept += [cut for _, cut in ranked[:most]]
+    least = min(ranked, key=lambda own: len(own[0]))
+    if least not in ranked[:most]:
+      kept.append(least[1])
+  return tuple(kept[: limits.kept])
 
 
 def _variants(graph: Graph, tensor: str, cut: Cut, limits: Limits) -> Iterator[frozenset[str]]:
-    """Output sets of a cone: the tensor alone (the rest recomputed), or all that others read."""
-    yield frozenset({tensor})
-    escaping = {
-        o
-        for n in cut.nodes
-        for o in graph.node[n].outputs
-        if graph.is_natural(o)
-        and (
-            o in graph.program.outputs
-            or any(r not in cut.nodes for r in graph.consumers.get(o, ()))
-        )
-    } | {tensor}
-    # One kernel computes several outputs only over equal axes; others are regions of their own.
-    shapes = {graph.program.numbers(o) for o in escaping}
-    if (
-        1 < len(escaping) <= limits.outputs
-        and len(shapes) == 1
-        and _is_convex(graph, cut, escaping)
-    ):
-        yield frozenset(escaping)
+  """Output sets of a cone: the tensor alone (the rest recomputed), or all that others read."""
+  yield frozenset({tensor})
+  escaping = {
+    o
+    for n in cut.nodes
+    for o in graph.node[n].outputs
+    if graph.is_natural(o)
+    and (o in graph.program.outputs or any(r not in cut.nodes for r in graph.consumers.get(o, ())))
+  } | {tensor}
+  # One kernel computes several outputs only over equal axes; others are regions of their own.
+  shapes = {graph.program.numbers(o) for o in escaping}
+  if 1 < len(escaping) <= limits.outputs and len(shapes) == 1 and _is_convex(graph, cut, escaping):
+    yield frozenset(escaping)
 
 
 def _is_convex(graph: Graph, cut: Cut, outputs: set[str]) -> bool:
-    """Whether no leaf depends on an output through nodes outside the cone."""
-    seen: set[str] = set()
-    # Nothing before the first node that yields an output depends on one.
-    first = min(graph.order[graph.producer[o].name] for o in outputs)
-    todo = list(cut.leaves)
-    while todo:
-        producer = graph.producer.get(todo.pop())
-        if producer is None or producer.name in seen or graph.order[producer.name] < first:
-            continue
-        seen.add(producer.name)
-        if outputs & set(producer.outputs):
-            return False
-        todo += producer.inputs
-    return True
+  """Whether no leaf depends on an output through nodes outside the cone."""
+  seen: set[str] = set()
+  # Nothing before the first node that yields an output depends on one.
+  first = min(graph.order[graph.producer[o].name] for o in outputs)
+  todo = list(cut.leaves)
+  while todo:
+    producer = graph.producer.get(todo.pop())
+    if producer is None or producer.name in seen or graph.order[producer.name] < first:
+      continue
+    seen.add(producer.name)
+    if outputs & set(producer.outputs):
+      return False
+    todo += producer.inputs
+  return True
 
 
 def find_candidates(
-    program: Program, limits: Limits | None = None, sizes: Mapping[str, int] | None = None
+  program: Program, limits: Limits | None = None, sizes: Mapping[str, int] | None = None
 ) -> Matches:
-    """All candidate regions of ``program``, and why nodes are in none.
+  """All candidate regions of ``program``, and why nodes are in none.
 
-    ``sizes``: what regions assume of the names of dimensions, at least 2 (else ``ASSUMED``).
-    """
-    bounds = limits or Limits()
-    graph = Graph(program, runtime=bounds.runtime)
-    cuts, maker = _cuts(graph, bounds), RegionMaker(program, sizes)
-    candidates: dict[tuple[frozenset[str], frozenset[str]], Candidate] = {}
-    failures: dict[str, Rejection] = {}
-    leaves = {x for options in cuts.values() for cut in options for x in cut.leaves}
-    for tensor, options in cuts.items():
-        if not graph.is_natural(tensor):
-            continue
-        # Unless what reads it has the views inside.
-        only_viewed = graph.is_only_viewed(tensor) and tensor not in leaves
-        for cut in options:
-            for outputs in _variants(graph, tensor, cut, bounds):
-                key = (cut.nodes, outputs)
-                if key in candidates or _is_trivial(graph, cut):
-                    continue
-                if only_viewed and len(outputs) == 1:
-                    continue
-                if _again(graph, cut, outputs) > bounds.again:
-                    continue
-                made = _candidate(graph, maker, cut, outputs)
-                if isinstance(made, Candidate):
-                    candidates[key] = made
-                else:
-                    failures.setdefault(tensor, made)
-    covered = {n for c in candidates.values() for n in c.nodes}
-    rejections = []
-    for node in program.nodes:
-        reason = graph.reasons[node.name]
-        if reason is not None:
-            rejections.append(Rejection(reason.code, reason.reason, (node.name,)))
-        elif node.name not in covered:
-            failed = next((failures[o] for o in node.outputs if o in failures), None)
-            rejections.append(
-                Rejection(failed.code, failed.reason, (node.name,))
-                if failed
-                else Rejection("TOO_SMALL", "nothing beside it to fuse with", (node.name,))
-            )
-    return Matches(tuple(candidates.values()), tuple(rejections))
+  ``sizes``: what regions assume of the names of dimensions, at least 2 (else ``ASSUMED``).
+  """
+  bounds = limits or Limits()
+  graph = Graph(program, runtime=bounds.runtime)
+  cuts, maker = _cuts(graph, bounds), RegionMaker(program, sizes)
+  candidates: dict[tuple[frozenset[str], frozenset[str]], Candidate] = {}
+  failures: dict[str, Rejection] = {}
+  leaves = {x for options in cuts.values() for cut in options for x in cut.leaves}
+  for tensor, options in cuts.items():
+    if not graph.is_natural(tensor):
+      continue
+    # Unless what reads it has the views inside.
+    only_viewed = graph.is_only_viewed(tensor) and tensor not in leaves
+    for cut in options:
+      for outputs in _variants(graph, tensor, cut, bounds):
+        key = (cut.nodes, outputs)
+        if key in candidates or _is_trivial(graph, cut):
+          continue
+        if only_viewed and len(outputs) == 1:
+          continue
+        if _again(graph, cut, outputs) > bounds.again:
+          continue
+        made = candidate(maker, cut.nodes, outputs)
+        if isinstance(made, Candidate):
+          candidates[key] = made
+        else:
+          failures.setdefault(tensor, made)
+  covered = {n for c in candidates.values() for n in c.nodes}
+  rejections = []
+  for node in program.nodes:
+    reason = graph.reasons[node.name]
+    if reason is not None:
+      rejections.append(Rejection(reason.code, reason.reason, (node.name,)))
+    elif node.name not in covered:
+      failed = next((failures[o] for o in node.outputs if o in failures), None)
+      rejections.append(
+        Rejection(failed.code, failed.reason, (node.name,))
+        if failed
+        else Rejection("TOO_SMALL", "nothing beside it to fuse with", (node.name,))
+      )
+  return Matches(tuple(candidates.values()), tuple(rejections))
 
 
 def _is_trivial(graph: Graph, cut: Cut) -> bool:
-    """Nothing but casts and moves, or one operator, which is no attention: nothing to fuse."""
-    steps = [s for n in cut.nodes for s in graph.node[n].steps]
-    computing = [s for s in steps if s.op not in ("cast", *LAYOUT)]
-    return len(computing) < 2 or (len(cut.nodes) < 2 and cut.contractions < 2)
+  """Nothing but casts and moves, or one operator that neither streams a weight nor is attention."""
+  if any(map(graph.streams, cut.nodes)):
+    return False
+  steps = [s for n in cut.nodes for s in graph.node[n].steps]
+  computing = [s for s in steps if s.op not in ("cast", *LAYOUT)]
+  return len(computing) < 2 or (len(cut.nodes) < 2 and cut.contractions < 2)
 
 
 def _again(graph: Graph, cut: Cut, outputs: frozenset[str]) -> int:
-    """Most values on a path that are computed here, and for others who read them."""
-    found: dict[str, int] = {}
-    for name in sorted(cut.nodes, key=graph.order.__getitem__):
-        before = max((found.get(i, 0) for i in graph.reads[name]), default=0)
-        for o in graph.node[name].outputs:
-            readers = graph.consumers.get(o, ())
-            shared = o in graph.program.outputs or not cut.nodes.issuperset(readers)
-            found[o] = before + (shared and o not in outputs)
-    return max(found[o] for o in outputs)
+  """Most values on a path that are computed here, and for others who read them."""
+  found: dict[str, int] = {}
+  for name in sorted(cut.nodes, key=graph.order.__getitem__):
+    before = max((found.get(i, 0) for i in graph.reads[name]), default=0)
+    for o in graph.node[name].outputs:
+      readers = graph.consumers.get(o, ())
+      shared = o in graph.program.outputs or not cut.nodes.issuperset(readers)
+      found[o] = before + (shared and o not in outputs)
+  return max(found[o] for o in outputs)
 
 
-def _candidate(
-    graph: Graph, maker: RegionMaker, cut: Cut, outputs: frozenset[str]
-) -> Candidate | Rejection:
-    nodes = tuple(sorted(cut.nodes, key=graph.order.__getitem__))
-    made = {o for n in nodes for o in graph.node[n].outputs}
-    inputs = tuple(dict.fromkeys(i for n in nodes for i in graph.reads[n] if i not in made))
-    ordered = tuple(sorted(outputs, key=lambda o: graph.order[graph.producer[o].name]))
-    try:
-        region = maker.make(nodes, inputs, ordered)
-    except RejectionError as error:
-        return error.rejection
-    return Candidate(region, cut.nodes, outputs)
+def candidate(maker: RegionMaker, nodes: frozenset[str], outputs: frozenset[str]) -> Candidate | Rejection:
+  """The region of these nodes that yields these of their outputs, or why there is none."""
+  try:
+    return Candidate(maker.make(nodes, outputs), nodes, outputs)
+  except RejectionError as error:
+    return error.rejection

@@ -8,253 +8,289 @@ from math import prod
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.program import Node, Program, Step
+from mirage_onnx.match.contracted import contracts_apart
 from mirage_onnx.match.views import SLICING
 
 #: Steps that compute nothing: no cut is better for having more of them.
 LAYOUT = ("transpose", "reshape", "expand", *SLICING)
 #: Size of a dimension that only a run knows, where cuts are compared.
 ASSUMED = 16
+#: Most parts that a region beside their concatenation reads.
+MANY_PARTS = 4
+#: From so many rows on a product with a weight is limited by arithmetic, where libraries are good.
+FEW_ROWS = 64
 
 
 class Graph:
-    """A program with its edges and reasons, computed once.
+  """A program with its edges and reasons, computed once.
 
-    ``runtime``: whether contractions of two activations may be in regions.
+  ``runtime``: whether contractions of two activations may be in regions.
+  """
+
+  def __init__(self, program: Program, *, runtime: bool = False) -> None:
+    self.program = program
+    self._runtime = runtime
+    self.consumers = program.consumers()
+    self.reads = {n.name: n.operands for n in program.nodes}
+    self.node = {n.name: n for n in program.nodes}
+    self.order = {n.name: i for i, n in enumerate(program.nodes)}
+    self.producer = {o: n for n in program.nodes for o in n.outputs if o}
+    self._moves = {n.name for n in program.nodes if n.steps and all(s.op in LAYOUT for s in n.steps)}
+    self.reasons = {n.name: self._reason(n) for n in program.nodes}
+    self._contractions = {n.name: sum(s.op == "matmul" for s in n.steps) for n in program.nodes}
+    self._views = {n.name for n in program.nodes if n.steps and all(map(_is_view, n.steps))}
+    self._natural: dict[str, bool] = {}
+    self._assumed = dict.fromkeys(program.primes.values(), ASSUMED)
+
+  def _reason(self, node: Node) -> Rejection | None:
+    """Why the node can be in no region, or None."""
+    if node.barrier is not None:
+      return node.barrier
+    if not self._runtime and not self._contracts_weights(node):
+      return Rejection("WEIGHT_RUNTIME", "no operand is an initializer", (node.name,))
+    for name in (*self.reads[node.name], *node.outputs):
+      tensor = self.program.tensors.get(name)
+      if not name or name in self.program.constants:
+        continue
+      if tensor is None or tensor.dtype is None or not tensor.dtype.is_computed:
+        return Rejection("DTYPE", f"{name} is not a float tensor", (node.name,))
+      if self.program.numbers(name) is None:
+        return Rejection("DYNAMIC_DIM", f"{name} has a dynamic shape", (node.name,))
+    return self._sums_at_run_time(node)
+
+  def _sums_at_run_time(self, node: Node) -> Rejection | None:
+    """Why no kernel sums over what the node sums over, or None."""
+    program = self.program
+    if not program.primes:
+      return None
+    shapes = {s.output.name: s.output.shape or () for s in node.steps}
+    shapes |= {n: program.numbers(n) or () for n in self.reads[node.name]}
+    for s in node.steps:
+      read = [shapes.get(i, ()) for i in s.inputs if isinstance(i, str)]
+      if s.op == "matmul":
+        depths = read[0][-1:]
+        if not self._contracts_weights(node):
+          depths = (*read[0], *read[1])
+      elif s.op in ("sum", "mean", "rmax"):
+        assert isinstance(s.attr, tuple)
+        depths = tuple(read[0][i] for i in s.attr)
+      else:
+        continue
+      if any(program.is_symbolic(int(d)) for d in depths):
+        reason = f"{node.op_type}: contracts or reduces what is counted only in a run"
+        return Rejection("DYNAMIC_DIM", reason, (node.name,))
+    return None
+
+  def _contracts_weights(self, node: Node) -> bool:
+    """Whether every contraction of the node has an operand that no run changes."""
+    return all(
+      any(isinstance(i, str) and self._is_constant(node, i) for i in s.inputs)
+      for s in node.steps
+      if s.op == "matmul"
+    )
+
+  def contracts_weight(self, name: str) -> bool:
+    return self._contracts_weights(self.node[name])
+
+  def streams(self, name: str) -> bool:
+    """Whether all that takes time is to read a weight: few rows are multiplied by it."""
+    if not self._contractions[name] or not self.contracts_weight(name):
+      return False
+    out = self.node[name].outputs[0]
+    columns = (self.program.numbers(out) or (1,))[-1]
+    return self.elements(out) // self.program.size(columns, self._assumed) < FEW_ROWS
+
+  def _is_constant(self, node: Node, name: str) -> bool:
+    """A weight, or computed from one inside the node (a transpose)."""
+    if name in self.program.weights:
+      return True
+    made = next((s for s in node.steps if s.output.name == name), None)
+    if made is None and name in self.producer and name not in node.outputs:
+      return self.is_moved_weight(name)
+    return made is not None and all(isinstance(i, str) and self._is_constant(node, i) for i in made.inputs)
+
+  def is_moved_weight(self, name: str) -> bool:
+    """Whether nothing but weights is here, in another order or beside each other."""
+    node = self.producer.get(name)
+    return (
+      node is not None
+      and node.barrier is None
+      and node.name in self._moves
+      and all(self._is_constant(node, i) for i in node.operands)
+    )
+
+  def contractions(self, name: str) -> int:
+    return self._contractions[name]
+
+  def depth(self, name: str) -> int:
+    """Most reductions and contractions of a node that feed each other."""
+    found: dict[object, int] = {}
+    for s in self.node[name].steps:
+      own = s.op in ("matmul", "sum", "mean", "rmax")
+      found[s.output.name] = own + max((found.get(i, 0) for i in s.inputs), default=0)
+    return max(found.values(), default=0)
+
+  def reduces(self, name: str) -> bool:
+    return any(s.op in ("sum", "mean", "rmax") for s in self.node[name].steps)
+
+  def activations(self, node: Node) -> tuple[str, ...]:
+    program = self.program
+    return tuple(
+      dict.fromkeys(
+        i for i in self.reads[node.name]
+        if i not in program.weights and i not in program.constants
+      )
+    )  # fmt: skip
+
+  def inside(self, tensor: str) -> Node | None:
+    """The node that computes ``tensor``, if a region may contain it."""
+    node = self.producer.get(tensor)
+    return node if node is not None and self.reasons[node.name] is None else None
+
+  def is_natural(self, tensor: str) -> bool:
+    """Whether a region border may lie here: others read the value, or a new stage begins."""
+    if tensor not in self._natural:
+      self._natural[tensor] = self._is_natural(tensor)
+    return self._natural[tensor]
+
+  def _is_natural(self, tensor: str) -> bool:
+    node = self.producer.get(tensor)
+    readers = self.consumers.get(tensor, ())
+    if node is None or tensor in self.program.outputs:
+      return True
+    if any(self.reasons[r] is not None or self.contractions(r) for r in readers):
+      return True
+    if self._borders_regrouping(node, readers) or self._borders_concatenation(node, readers):
+      return True
+    if all(s.op == "cast" for s in node.steps):
+      return False
+    if self.contractions(node.name) or len(readers) > 1:
+      return True
+    return any(self.reduces(r) or self._casts_to_reduction(r) for r in readers)
+
+  def moves(self, name: str) -> bool:
+    """Whether the node computes nothing, but moves or repeats elements."""
+    return name in self._moves
+
+  def is_view(self, name: str) -> bool:
+    """Whether the node moves nothing in memory: only its shape is new."""
+    return name in self._views
+
+  def is_put_together(self, tensor: str) -> bool:
+    """Whether the model yields the tensor, and it is parts beside each other: a cache.
+
+    It is in memory anyway, and no kernel is faster for reading the parts.
     """
+    node = self.producer.get(tensor)
+    concat = node is not None and any(s.op == "concat" for s in node.steps)
+    return concat and tensor in self.program.outputs
 
-    def __init__(self, program: Program, *, runtime: bool = False) -> None:
-        self.program = program
-        self._runtime = runtime
-        self.consumers = program.consumers()
-        self.reads = {n.name: n.operands for n in program.nodes}
-        self.node = {n.name: n for n in program.nodes}
-        self.order = {n.name: i for i, n in enumerate(program.nodes)}
-        self.producer = {o: n for n in program.nodes for o in n.outputs if o}
-        self._moves = {
-            n.name for n in program.nodes if n.steps and all(s.op in LAYOUT for s in n.steps)
-        }
-        self.reasons = {n.name: self._reason(n) for n in program.nodes}
-        self._contractions = {n.name: sum(s.op == "matmul" for s in n.steps) for n in program.nodes}
-        self._views = {n.name for n in program.nodes if n.steps and all(map(_is_view, n.steps))}
-        self._natural: dict[str, bool] = {}
+  def is_only_viewed(self, tensor: str) -> bool:
+    """Whether regions that yield views of the tensor stand for those that yield it."""
+    readers = self.consumers.get(tensor, ())
+    if tensor in self.program.outputs or not readers:
+      return False
+    return all(
+      self.reasons[r] is None
+      and self.is_view(r)
+      and all(self.is_natural(o) or self.is_only_viewed(o) for o in self.node[r].outputs)
+      for r in readers
+    )
 
-    def _reason(self, node: Node) -> Rejection | None:
-        """Why the node can be in no region, or None."""
-        if node.barrier is not None:
-            return node.barrier
-        if not self._runtime and not self._contracts_weights(node):
-            return Rejection("WEIGHT_RUNTIME", "no operand is an initializer", (node.name,))
-        for name in (*self.reads[node.name], *node.outputs):
-            tensor = self.program.tensors.get(name)
-            if not name or name in self.program.constants:
-                continue
-            if tensor is None or tensor.dtype is None or not tensor.dtype.is_computed:
-                return Rejection("DTYPE", f"{name} is not a float tensor", (node.name,))
-            if self.program.numbers(name) is None:
-                return Rejection("DYNAMIC_DIM", f"{name} has a dynamic shape", (node.name,))
-        return self._sums_at_run_time(node)
+  def _borders_regrouping(self, node: Node, readers: tuple[str, ...]) -> bool:
+    """Whether here begins or ends a chain of moves that regroups dimensions in another order.
 
-    def _sums_at_run_time(self, node: Node) -> Rejection | None:
-        """Why no kernel sums over what the node sums over, or None."""
-        program = self.program
-        if not program.primes:
-            return None
-        shapes = {s.output.name: s.output.shape or () for s in node.steps}
-        shapes |= {n: program.numbers(n) or () for n in self.reads[node.name]}
-        for s in node.steps:
-            read = [shapes.get(i, ()) for i in s.inputs if isinstance(i, str)]
-            if s.op == "matmul":
-                depths = read[0][-1:]
-                if not self._contracts_weights(node):
-                    depths = (*read[0], *read[1])
-            elif s.op in ("sum", "mean", "rmax"):
-                assert isinstance(s.attr, tuple)
-                depths = tuple(read[0][i] for i in s.attr)
-            else:
-                continue
-            if any(program.is_symbolic(int(d)) for d in depths):
-                reason = f"{node.op_type}: contracts or reduces what is counted only in a run"
-                return Rejection("DYNAMIC_DIM", reason, (node.name,))
-        return None
+    No kernel may be found across it, so what is before and after is offered by itself too.
+    None yields repeated elements: what is repeated is always offered.
+    """
+    if any(s.op == "expand" for r in readers for s in self.node[r].steps):
+      return True
+    if not self.moves(node.name):
+      return any(self._regroups(self._chain(r, down=True)) for r in readers)
+    ends = not all(map(self.moves, readers))
+    return ends and self._regroups(self._chain(node.name, down=False))
 
-    def _contracts_weights(self, node: Node) -> bool:
-        """Whether every contraction of the node has an operand that no run changes."""
-        return all(
-            any(isinstance(i, str) and self._is_constant(node, i) for i in s.inputs)
-            for s in node.steps
-            if s.op == "matmul"
-        )
+  def _borders_concatenation(self, node: Node, readers: tuple[str, ...]) -> bool:
+    """Whether parts are put beside each other here, and not for one function of elements.
 
-    def contracts_weight(self, name: str) -> bool:
-        return self._contracts_weights(self.node[name])
+    A kernel may not copy or regroup them: what is before and after is offered by itself too.
+    """
+    if any(s.op == "concat" and len(s.inputs) > MANY_PARTS for s in node.steps):
+      return True  # more than a region reads
+    for name in (node.name, *readers):
+      if any(s.op == "concat" for s in self.node[name].steps):
+        ends = self.consumers.get(self.node[name].outputs[0], ())
+        if len(ends) != 1 or self.reasons[ends[0]] or self.contractions(ends[0]):
+          return True
+        if self.moves(ends[0]) or self.reduces(ends[0]):
+          return True
+    return False
 
-    def _is_constant(self, node: Node, name: str) -> bool:
-        """A weight, or computed from one inside the node (a transpose)."""
-        if name in self.program.weights:
-            return True
-        made = next((s for s in node.steps if s.output.name == name), None)
-        if made is None and name in self.producer and name not in node.outputs:
-            return self.is_moved_weight(name)
-        return made is not None and all(
-            isinstance(i, str) and self._is_constant(node, i) for i in made.inputs
-        )
+  def regrouped(self, tensor: str) -> bool:
+    """Whether a chain of moves ends here that regroups dimensions in another order."""
+    node = self.inside(tensor)
+    return node is not None and self._regroups(self._chain(node.name, down=False))
 
-    def is_moved_weight(self, name: str) -> bool:
-        """Whether nothing but weights is here, in another order or beside each other."""
-        node = self.producer.get(name)
-        return (
-            node is not None
-            and node.barrier is None
-            and node.name in self._moves
-            and all(self._is_constant(node, i) for i in node.operands)
-        )
+  def may_contract(self, name: str, before: frozenset[str]) -> bool:
+    """Whether products of a node read in place what the nodes ``before`` it regroup and repeat.
 
-    def contractions(self, name: str) -> int:
-        return self._contractions[name]
+    What is regrouped and not repeated is written in that order by whoever yields it.
+    """
+    moves = [n for n in before if n in self._moves]
+    steps = [s for n in (*moves, name) for s in self.node[n].steps]
+    if not any(s.op == "expand" for s in steps):
+      return False
+    makers = {s.output.name: s for s in steps}
 
-    def depth(self, name: str) -> int:
-        """Most reductions and contractions of a node that feed each other."""
-        found: dict[object, int] = {}
-        for s in self.node[name].steps:
-            own = s.op in ("matmul", "sum", "mean", "rmax")
-            found[s.output.name] = own + max((found.get(i, 0) for i in s.inputs), default=0)
-        return max(found.values(), default=0)
+    def shape(x: str) -> tuple[int, ...]:
+      own = makers[x].output.shape if x in makers else self.program.numbers(x)
+      return tuple(int(d) for d in own or ())
 
-    def reduces(self, name: str) -> bool:
-        return any(s.op in ("sum", "mean", "rmax") for s in self.node[name].steps)
+    products = (s for s in self.node[name].steps if s.op == "matmul")
+    return not any(contracts_apart(s, makers, shape) for s in products)
 
-    def activations(self, node: Node) -> tuple[str, ...]:
-        program = self.program
-        return tuple(
-            dict.fromkeys(
-                i for i in self.reads[node.name]
-                if i not in program.weights and i not in program.constants
-            )
-        )  # fmt: skip
+  def _chain(self, name: str, *, down: bool) -> tuple[str, ...]:
+    """The moves from here on, to the inputs or (while each has one reader) to the outputs."""
+    found = []
+    node = self.node.get(name)
+    while node and self.reasons[node.name] is None and self.moves(node.name):
+      found.append(node.name)
+      if down:
+        readers = self.consumers.get(node.outputs[0], ())
+        node = self.node[readers[0]] if len(readers) == 1 else None
+      else:
+        node = self.producer.get(self.reads[node.name][0])
+    return tuple(found)
 
-    def inside(self, tensor: str) -> Node | None:
-        """The node that computes ``tensor``, if a region may contain it."""
-        node = self.producer.get(tensor)
-        return node if node is not None and self.reasons[node.name] is None else None
+  def _regroups(self, chain: tuple[str, ...]) -> bool:
+    steps = [s for n in chain for s in self.node[n].steps]
+    splits = any(s.op == "reshape" and self._splits(s) for s in steps)
+    return splits and any(s.op == "transpose" and _permutes(s) for s in steps)
 
-    def is_natural(self, tensor: str) -> bool:
-        """Whether a region border may lie here: others read the value, or a new stage begins."""
-        if tensor not in self._natural:
-            self._natural[tensor] = self._is_natural(tensor)
-        return self._natural[tensor]
+  def _splits(self, step: Step) -> bool:
+    before = self.program.numbers(str(step.inputs[0]))
+    if before is None:  # inside a node, reshapes only move dimensions of extent 1
+      return False
+    sides = ([d for d in x or () if d != 1] for x in (before, step.output.shape))
+    return next(sides) != next(sides)
 
-    def _is_natural(self, tensor: str) -> bool:
-        node = self.producer.get(tensor)
-        readers = self.consumers.get(tensor, ())
-        if node is None or tensor in self.program.outputs:
-            return True
-        if any(self.reasons[r] is not None or self.contractions(r) for r in readers):
-            return True
-        if self._borders_regrouping(node, readers) or self._borders_concatenation(node, readers):
-            return True
-        if all(s.op == "cast" for s in node.steps):
-            return False
-        if self.contractions(node.name) or len(readers) > 1:
-            return True
-        return any(self.reduces(r) or self._casts_to_reduction(r) for r in readers)
+  def _casts_to_reduction(self, name: str) -> bool:
+    node = self.node[name]
+    if not node.steps or any(s.op != "cast" for s in node.steps):
+      return False
+    return any(len(self.consumers.get(o, ())) > 1 for o in node.outputs)
 
-    def moves(self, name: str) -> bool:
-        """Whether the node computes nothing, but moves or repeats elements."""
-        return name in self._moves
-
-    def is_view(self, name: str) -> bool:
-        """Whether the node moves nothing in memory: only its shape is new."""
-        return name in self._views
-
-    def is_only_viewed(self, tensor: str) -> bool:
-        """Whether regions that yield views of the tensor stand for those that yield it."""
-        readers = self.consumers.get(tensor, ())
-        if tensor in self.program.outputs or not readers:
-            return False
-        return all(
-            self.reasons[r] is None
-            and self.is_view(r)
-            and all(self.is_natural(o) or self.is_only_viewed(o) for o in self.node[r].outputs)
-            for r in readers
-        )
-
-    def _borders_regrouping(self, node: Node, readers: tuple[str, ...]) -> bool:
-        """Whether here begins or ends a chain of moves that regroups dimensions in another order.
-
-        No kernel may be found across it, so what is before and after is offered by itself too.
-        None yields repeated elements: what is repeated is always offered.
-        """
-        if any(s.op == "expand" for r in readers for s in self.node[r].steps):
-            return True
-        if not self.moves(node.name):
-            return any(self._regroups(self._chain(r, down=True)) for r in readers)
-        ends = not all(map(self.moves, readers))
-        return ends and self._regroups(self._chain(node.name, down=False))
-
-    def _borders_concatenation(self, node: Node, readers: tuple[str, ...]) -> bool:
-        """Whether parts are put beside each other here, and not for one function of elements.
-
-        A kernel may not copy or regroup them: what is before and after is offered by itself too.
-        """
-        for name in (node.name, *readers):
-            if any(s.op == "concat" for s in self.node[name].steps):
-                ends = self.consumers.get(self.node[name].outputs[0], ())
-                if len(ends) != 1 or self.reasons[ends[0]] or self.contractions(ends[0]):
-                    return True
-                if self.moves(ends[0]) or self.reduces(ends[0]):
-                    return True
-        return False
-
-    def regrouped(self, tensor: str) -> bool:
-        """Whether a chain of moves ends here that regroups dimensions in another order."""
-        node = self.inside(tensor)
-        return node is not None and self._regroups(self._chain(node.name, down=False))
-
-    def _chain(self, name: str, *, down: bool) -> tuple[str, ...]:
-        """The moves from here on, to the inputs or (while each has one reader) to the outputs."""
-        found = []
-        node = self.node.get(name)
-        while node and self.reasons[node.name] is None and self.moves(node.name):
-            found.append(node.name)
-            if down:
-                readers = self.consumers.get(node.outputs[0], ())
-                node = self.node[readers[0]] if len(readers) == 1 else None
-            else:
-                node = self.producer.get(self.reads[node.name][0])
-        return tuple(found)
-
-    def _regroups(self, chain: tuple[str, ...]) -> bool:
-        steps = [s for n in chain for s in self.node[n].steps]
-        splits = any(s.op == "reshape" and self._splits(s) for s in steps)
-        return splits and any(s.op == "transpose" and _permutes(s) for s in steps)
-
-    def _splits(self, step: Step) -> bool:
-        before = self.program.numbers(str(step.inputs[0]))
-        if before is None:  # inside a node, reshapes only move dimensions of extent 1
-            return False
-        sides = ([d for d in x or () if d != 1] for x in (before, step.output.shape))
-        return next(sides) != next(sides)
-
-    def _casts_to_reduction(self, name: str) -> bool:
-        node = self.node[name]
-        if not node.steps or any(s.op != "cast" for s in node.steps):
-            return False
-        return any(len(self.consumers.get(o, ())) > 1 for o in node.outputs)
-
-    def elements(self, tensor: str) -> int:
-        """As if all that only a run knows were ``ASSUMED``."""
-        program = self.program
-        shape = program.numbers(tensor) or ()
-        assumed = dict.fromkeys(program.primes.values(), ASSUMED)
-        return prod(program.size(n, assumed) for n in shape)
+  def elements(self, tensor: str) -> int:
+    """As if all that only a run knows were ``ASSUMED``."""
+    return prod(self.program.size(n, self._assumed) for n in self.program.numbers(tensor) or ())
 
 
 def _is_view(step: Step) -> bool:
-    return step.op == "reshape" or (step.op == "transpose" and not _permutes(step))
+  return step.op == "reshape" or (step.op == "transpose" and not _permutes(step))
 
 
 def _permutes(step: Step) -> bool:
-    """Whether a transposition moves more than dimensions of extent 1."""
-    assert isinstance(step.attr, tuple)
-    kept = [i for i, n in zip(step.attr, step.output.shape or (), strict=True) if n != 1]
-    return kept != sorted(kept)
+  """Whether a transposition moves more than dimensions of extent 1."""
+  assert isinstance(step.attr, tuple)
+  kept = [i for i, n in zip(step.attr, step.output.shape or (), strict=True) if n != 1]
+  return kept != sorted(kept)

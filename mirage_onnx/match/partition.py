@@ -8,6 +8,9 @@ at most one candidate.
 
     maximise  sum_n e_n * time(n) - sum_i r_i * time(i)
 
+A node that ONNX Runtime computes in the kernel of another one costs nothing, until only that other
+one disappears: then it is alone, which a third kind of variables counts.
+
 Up to ``EXACT`` candidates this is solved to the optimum. Larger programs are chains of layers, and
 the relaxation of their whole integer program is loose; there a window of candidates moves down the
 topological order, each solved to the optimum beside what is already chosen near it, and what it
@@ -24,214 +27,217 @@ from scipy.sparse import coo_array
 from mirage_onnx.ir.program import Program
 from mirage_onnx.match.cuts import Candidate
 
-#: Cost added per used candidate, so that of two equal choices the one with fewer nodes wins.
-TIE_US = 1e-3
+#: Cost added per used candidate, so that of two equal choices the one with fewer nodes wins, and
+#: gained by every node that disappears, so that it is left with fewer.
+TIE_US, GONE_US = 1e-3, 1e-4
 #: Most candidates of one integer program, and of a window of a larger one.
 EXACT, WINDOW = 500, 200
 
 
 def choose(
+  program: Program,
+  candidates: Sequence[Candidate],
+  times_us: Sequence[float],
+  node_us: Mapping[str, float],
+  alone: Mapping[str, tuple[str, float]] | None = None,
+) -> tuple[int, ...]:
+  """Indices of the chosen candidates.
+
+  ``times_us``: the cost of each candidate (already divided by the margin it must win by),
+  ``node_us``: what each node costs in ONNX Runtime. ``alone``: node -> the one whose kernel also
+  computes it, and what it costs where only that one disappears.
+  """
+  problem = _Problem(program, candidates, times_us, node_us, alone or {})
+  count = len(candidates)
+  if count <= EXACT:
+    return problem.best(range(count), 0, 0)
+  last = problem.last
+  order = sorted(range(count), key=lambda i: (last[i], i))
+  kept: list[int] = []
+  start = 0
+  while start < count:
+    end = start + WINDOW
+    middle = problem.border(order, start) if end < count else count
+    end = max(end, middle)
+    fixed, since = problem.near(kept, order[start:end])
+    picked = set(problem.best([*fixed, *order[start:end]], len(fixed), since))
+    kept += [i for i in order[start:middle] if i in picked]
+    start = middle
+  return tuple(sorted(kept))
+
+
+class _Problem:
+  """The candidates of a program, and what every window asks of them.
+
+  ``first``, ``last``: the places of a candidate's first and last node in the program.
+  """
+
+  def __init__(
+    self,
     program: Program,
     candidates: Sequence[Candidate],
     times_us: Sequence[float],
     node_us: Mapping[str, float],
-) -> tuple[int, ...]:
-    """Indices of the chosen candidates.
+    alone: Mapping[str, tuple[str, float]],
+  ) -> None:
+    self.program, self.candidates = program, candidates
+    self.times_us, self.node_us, self.alone = times_us, node_us, alone
+    self.readers = program.consumers()
+    self.by_name = {n.name: n for n in program.nodes}
+    self.maker = {o: n.name for n in program.nodes for o in n.outputs if o}
+    self.reads = [tuple({t.source.name: 0 for t in c.region.inputs}) for c in candidates]
+    place = {n.name: i for i, n in enumerate(program.nodes)}
+    self.place = place
+    self.first = [min(place[n] for n in c.nodes) for c in candidates]
+    self.last = [max(place[n] for n in c.nodes) for c in candidates]
+    # Place -> how many candidates begin there or before and end behind it.
+    begun, ended = (np.bincount(x, minlength=len(place)) for x in (self.first, self.last))
+    self.spanning = np.cumsum(begun - ended)
+    self._solved: dict[tuple[int, bytes], frozenset[int]] = {}
 
-    ``times_us``: the cost of each candidate (already divided by the margin it must win by),
-    ``node_us``: what each node costs in ONNX Runtime.
+  def border(self, order: Sequence[int], start: int) -> int:
+    """How many in ``order`` are decided with the window from ``start`` on.
+
+    Candidates that end with the same node are decided together. The place that fewest
+    candidates span is taken: equal layers are then cut alike, and are the same problem again.
     """
-    problem = _Problem(program, candidates, times_us, node_us)
-    count = len(candidates)
-    if count <= EXACT:
-        return problem.best(range(count), 0, 0)
-    last = problem.last
-    order = sorted(range(count), key=lambda i: (last[i], i))
-    kept: list[int] = []
-    start = 0
-    while start < count:
-        end = start + WINDOW
-        middle = problem.border(order, start) if end < count else count
-        end = max(end, middle)
-        fixed, since = problem.near(kept, order[start:end])
-        picked = set(problem.best([*fixed, *order[start:end]], len(fixed), since))
-        kept += [i for i in order[start:middle] if i in picked]
-        start = middle
-    return tuple(sorted(kept))
+    ends = [self.last[i] for i in order]
+    low, high = start + max(1, WINDOW // 4), start + 3 * WINDOW // 4
+    borders = [b for b in range(low, high) if ends[b] != ends[b - 1]]
+    if borders:
+      return min(borders, key=lambda b: (self.spanning[ends[b - 1]], -b))
+    return next((b for b in range(high, len(ends)) if ends[b] != ends[b - 1]), len(ends))
 
+  def near(self, kept: Sequence[int], free: Sequence[int]) -> tuple[list[int], int]:
+    """Which of ``kept`` a choice among ``free`` has to do with, and where in the program.
 
-class _Problem:
-    """The candidates of a program, and what every window asks of them.
-
-    ``first``, ``last``: the places of a candidate's first and last node in the program.
+    A circle of dependence goes back only inside a candidate, so one that has to do with what is
+    free lies behind the first node that the free candidates, or kept ones that overlap these,
+    have. Nodes before it can still disappear with one that reads them.
     """
+    since = min(self.first[i] for i in free)
+    for i in sorted(kept, key=lambda i: -self.last[i]):
+      if self.last[i] >= since:
+        since = min(since, self.first[i])
+    nodes = self.program.nodes
+    end = max(self.last[i] for i in free)
+    feeding = {self.maker.get(x) for n in nodes[since : end + 1] for x in n.inputs}
+    near = [i for i in kept if self.last[i] >= since or not feeding.isdisjoint(self.candidates[i].nodes)]
+    return near, since
 
-    def __init__(
-        self,
-        program: Program,
-        candidates: Sequence[Candidate],
-        times_us: Sequence[float],
-        node_us: Mapping[str, float],
-    ) -> None:
-        self.program, self.candidates = program, candidates
-        self.times_us, self.node_us = times_us, node_us
-        self.readers = program.consumers()
-        self.by_name = {n.name: n for n in program.nodes}
-        self.maker = {o: n.name for n in program.nodes for o in n.outputs if o}
-        self.reads = [tuple({t.source.name: 0 for t in c.region.inputs}) for c in candidates]
-        place = {n.name: i for i, n in enumerate(program.nodes)}
-        self.place = place
-        self.first = [min(place[n] for n in c.nodes) for c in candidates]
-        self.last = [max(place[n] for n in c.nodes) for c in candidates]
-        # Place -> how many candidates begin there or before and end behind it.
-        begun, ended = (np.bincount(x, minlength=len(place)) for x in (self.first, self.last))
-        self.spanning = np.cumsum(begun - ended)
-        self._solved: dict[tuple[int, bytes], frozenset[int]] = {}
+  def best(self, some: Sequence[int], fixed: int, since: int) -> tuple[int, ...]:
+    """The best choice of ``some`` that has the first ``fixed`` of them in it.
 
-    def border(self, order: Sequence[int], start: int) -> int:
-        """How many in ``order`` are decided with the window from ``start`` on.
+    ``since``: no circle of dependence goes through nodes of the program before this one.
+    """
+    if not some:
+      return ()
+    candidates = [self.candidates[i] for i in some]
+    # In the order of the program, so that what repeats itself is the same matrix again.
+    nodes = sorted({n for c in candidates for n in c.nodes}, key=self.place.__getitem__)
+    count = len(some)
+    index = {n: count + i for i, n in enumerate(nodes)}
+    rows: list[tuple[dict[int, float], float]] = []
+    covers = _indices(c.nodes for c in candidates)
+    yields = _indices(c.outputs for c in candidates)
+    for n in nodes:
+      # e_n <= sum of the candidates that cover n
+      rows.append(({index[n]: 1.0, **dict.fromkeys(covers[n], -1.0)}, 0.0))
+      for o in self.by_name[n].outputs:
+        yielding = yields.get(o, [])
+        free = dict.fromkeys(yielding, -1.0)
+        if o in self.program.outputs:
+          # a graph output must be yielded
+          rows.append(({index[n]: 1.0, **free}, 0.0))
+        for r in self.readers.get(o, ()):
+          # e_n <= yielded(o) + e_reader
+          row = {index[n]: 1.0, **free}
+          if r in index:
+            row[index[r]] = row.get(index[r], 0.0) - 1.0
+          rows.append((row, 0.0))
+        if len(yielding) > 1:
+          rows.append((dict.fromkeys(yielding, 1.0), 1.0))
+    for k, i in enumerate(some):
+      for leaf in self.reads[i]:
+        if (producer := self.maker.get(leaf)) in index:
+          # what a used candidate reads is made by its node or yielded by another one
+          row = {index[producer]: 1.0, k: 1.0}
+          for j in yields.get(leaf, []):
+            row[j] = row.get(j, 0.0) - 1.0
+          rows.append((row, 1.0))
+    left = [(n, p, us) for n, (p, us) in self.alone.items() if p in index]
+    for k, (n, p, _) in enumerate(left, count + len(nodes)):
+      # e_p <= e_n + (n is alone)
+      rows.append(({index[p]: 1.0, **({index[n]: -1.0} if n in index else {}), k: -1.0}, 0.0))
+    cost = np.zeros(count + len(nodes) + len(left))
+    cost[count + len(nodes) :] = [us for *_, us in left]
+    for k, i in enumerate(some):
+      cost[k] = self.times_us[i] + TIE_US * (1 + 1e-2 * len(candidates[k].nodes))
+    for n in nodes:
+      cost[index[n]] = -self.node_us.get(n, 0.0) - GONE_US
+    while True:
+      taken = self._solve(cost, rows, fixed)
+      chosen = tuple(some[k] for k in range(count) if k in taken)
+      cycle = self._cycle(chosen, {n for n in nodes if index[n] in taken}, since)
+      if not cycle:
+        return chosen
+      # Regions that each may be replaced, but that would need each other's results: not all
+      # of them, unless a node between disappears or another candidate yields what it makes.
+      at = {i: k for k, i in enumerate(some)}
+      broken = dict.fromkeys((at[i] for i in cycle if isinstance(i, int)), 1.0)
+      limit = len(broken) - 1.0
+      for between in (self.by_name[x] for x in cycle if isinstance(x, str)):
+        outs = [j for o in between.outputs for j in yields.get(o, []) if j not in broken]
+        outs += [index[between.name]] if between.name in index else []
+        broken |= dict.fromkeys(outs, -1.0)
+      rows.append((broken, limit))
 
-        Candidates that end with the same node are decided together. The place that fewest
-        candidates span is taken: equal layers are then cut alike, and are the same problem again.
-        """
-        ends = [self.last[i] for i in order]
-        low, high = start + max(1, WINDOW // 4), start + 3 * WINDOW // 4
-        borders = [b for b in range(low, high) if ends[b] != ends[b - 1]]
-        if borders:
-            return min(borders, key=lambda b: (self.spanning[ends[b - 1]], -b))
-        return next((b for b in range(high, len(ends)) if ends[b] != ends[b - 1]), len(ends))
+  def _solve(
+    self, cost: np.ndarray, rows: list[tuple[dict[int, float], float]], fixed: int
+  ) -> frozenset[int]:
+    """The variables that are 1."""
+    size = len(cost)
+    r = np.repeat(np.arange(len(rows)), [len(row) for row, _ in rows])
+    c = np.array([j for row, _ in rows for j in row])
+    v = np.array([x for row, _ in rows for x in row.values()])
+    limits = np.array([limit for _, limit in rows])
+    key = (fixed, b"".join(x.tobytes() for x in (cost, r, c, v, limits)))
+    if key not in self._solved:
+      matrix = coo_array((v, (r, c)), shape=(len(rows), size)).tocsc()
+      found = milp(
+        cost,
+        constraints=LinearConstraint(matrix, -np.inf, limits),
+        bounds=Bounds(np.arange(size) < fixed, 1),
+        integrality=np.ones(size),
+        options={"time_limit": 20.0, "mip_rel_gap": 0.0},
+      )
+      ones = range(fixed) if found.x is None else np.flatnonzero(found.x > 0.5).tolist()
+      self._solved[key] = frozenset(ones)
+    return self._solved[key]
 
-    def near(self, kept: Sequence[int], free: Sequence[int]) -> tuple[list[int], int]:
-        """Which of ``kept`` a choice among ``free`` has to do with, and where in the program.
+  def _cycle(self, chosen: Sequence[int], gone: set[str], since: int) -> tuple[int | str, ...]:
+    """Chosen candidates, and nodes between, that need each other in a circle; () for none.
 
-        A circle of dependence goes back only inside a candidate, so one that has to do with what is
-        free lies behind the first node that the free candidates, or kept ones that overlap these,
-        have. Nodes before it can still disappear with one that reads them.
-        """
-        since = min(self.first[i] for i in free)
-        for i in sorted(kept, key=lambda i: -self.last[i]):
-            if self.last[i] >= since:
-                since = min(since, self.first[i])
-        nodes = self.program.nodes
-        end = max(self.last[i] for i in free)
-        feeding = {self.maker.get(x) for n in nodes[since : end + 1] for x in n.inputs}
-        near = [
-            i
-            for i in kept
-            if self.last[i] >= since or not feeding.isdisjoint(self.candidates[i].nodes)
-        ]
-        return near, since
-
-    def best(self, some: Sequence[int], fixed: int, since: int) -> tuple[int, ...]:
-        """The best choice of ``some`` that has the first ``fixed`` of them in it.
-
-        ``since``: no circle of dependence goes through nodes of the program before this one.
-        """
-        if not some:
-            return ()
-        candidates = [self.candidates[i] for i in some]
-        # In the order of the program, so that what repeats itself is the same matrix again.
-        nodes = sorted({n for c in candidates for n in c.nodes}, key=self.place.__getitem__)
-        count = len(some)
-        index = {n: count + i for i, n in enumerate(nodes)}
-        rows: list[tuple[dict[int, float], float]] = []
-        covers = _indices(c.nodes for c in candidates)
-        yields = _indices(c.outputs for c in candidates)
-        for n in nodes:
-            # e_n <= sum of the candidates that cover n
-            rows.append(({index[n]: 1.0, **dict.fromkeys(covers[n], -1.0)}, 0.0))
-            for o in self.by_name[n].outputs:
-                yielding = yields.get(o, [])
-                free = dict.fromkeys(yielding, -1.0)
-                if o in self.program.outputs:
-                    # a graph output must be yielded
-                    rows.append(({index[n]: 1.0, **free}, 0.0))
-                for r in self.readers.get(o, ()):
-                    # e_n <= yielded(o) + e_reader
-                    row = {index[n]: 1.0, **free}
-                    if r in index:
-                        row[index[r]] = row.get(index[r], 0.0) - 1.0
-                    rows.append((row, 0.0))
-                if len(yielding) > 1:
-                    rows.append((dict.fromkeys(yielding, 1.0), 1.0))
-        for k, i in enumerate(some):
-            for leaf in self.reads[i]:
-                if (producer := self.maker.get(leaf)) in index:
-                    # what a used candidate reads is made by its node or yielded by another one
-                    row = {index[producer]: 1.0, k: 1.0}
-                    for j in yields.get(leaf, []):
-                        row[j] = row.get(j, 0.0) - 1.0
-                    rows.append((row, 1.0))
-        cost = np.zeros(count + len(nodes))
-        for k, i in enumerate(some):
-            cost[k] = self.times_us[i] + TIE_US * (1 + 1e-2 * len(candidates[k].nodes))
-        for n in nodes:
-            cost[index[n]] = -self.node_us.get(n, 0.0)
-        while True:
-            taken = self._solve(cost, rows, fixed)
-            chosen = tuple(some[k] for k in range(count) if k in taken)
-            cycle = self._cycle(chosen, {n for n in nodes if index[n] in taken}, since)
-            if not cycle:
-                return chosen
-            # Regions that each may be replaced, but that would need each other's results: not all
-            # of them, unless a node between disappears or another candidate yields what it makes.
-            at = {i: k for k, i in enumerate(some)}
-            broken = dict.fromkeys((at[i] for i in cycle if isinstance(i, int)), 1.0)
-            limit = len(broken) - 1.0
-            for between in (self.by_name[x] for x in cycle if isinstance(x, str)):
-                outs = [j for o in between.outputs for j in yields.get(o, []) if j not in broken]
-                outs += [index[between.name]] if between.name in index else []
-                broken |= dict.fromkeys(outs, -1.0)
-            rows.append((broken, limit))
-
-    def _solve(
-        self, cost: np.ndarray, rows: list[tuple[dict[int, float], float]], fixed: int
-    ) -> frozenset[int]:
-        """The variables that are 1."""
-        size = len(cost)
-        r = np.repeat(np.arange(len(rows)), [len(row) for row, _ in rows])
-        c = np.array([j for row, _ in rows for j in row])
-        v = np.array([x for row, _ in rows for x in row.values()])
-        limits = np.array([limit for _, limit in rows])
-        key = (fixed, b"".join(x.tobytes() for x in (cost, r, c, v, limits)))
-        if key not in self._solved:
-            matrix = coo_array((v, (r, c)), shape=(len(rows), size)).tocsc()
-            found = milp(
-                cost,
-                constraints=LinearConstraint(matrix, -np.inf, limits),
-                bounds=Bounds(np.arange(size) < fixed, 1),
-                integrality=np.ones(size),
-                options={"time_limit": 20.0, "mip_rel_gap": 0.0},
-            )
-            ones = range(fixed) if found.x is None else np.flatnonzero(found.x > 0.5).tolist()
-            self._solved[key] = frozenset(ones)
-        return self._solved[key]
-
-    def _cycle(self, chosen: Sequence[int], gone: set[str], since: int) -> tuple[int | str, ...]:
-        """Chosen candidates, and nodes between, that need each other in a circle; () for none.
-
-        ``gone``: nodes that disappear, through which nothing depends on anything.
-        """
-        end = max((self.last[i] for i in chosen), default=0) + 1
-        left = [n for n in self.program.nodes[since:end] if n.name not in gone]
-        makers: dict[str, str | int] = {o: n.name for n in left for o in n.outputs if o}
-        makers |= {o: i for i in chosen for o in self.candidates[i].outputs}
-        inputs: dict[str | int, tuple[str, ...]] = {n.name: n.inputs for n in left}
-        inputs |= {i: self.reads[i] for i in chosen}
-        graph = TopologicalSorter(
-            {i: [makers[t] for t in read if t in makers] for i, read in inputs.items()}
-        )
-        try:
-            graph.prepare()
-        except CycleError as error:
-            return tuple(dict.fromkeys(error.args[1]))
-        return ()
+    ``gone``: nodes that disappear, through which nothing depends on anything.
+    """
+    end = max((self.last[i] for i in chosen), default=0) + 1
+    left = [n for n in self.program.nodes[since:end] if n.name not in gone]
+    makers: dict[str, str | int] = {o: n.name for n in left for o in n.outputs if o}
+    makers |= {o: i for i in chosen for o in self.candidates[i].outputs}
+    inputs: dict[str | int, tuple[str, ...]] = {n.name: n.inputs for n in left}
+    inputs |= {i: self.reads[i] for i in chosen}
+    graph = TopologicalSorter({i: [makers[t] for t in read if t in makers] for i, read in inputs.items()})
+    try:
+      graph.prepare()
+    except CycleError as error:
+      return tuple(dict.fromkeys(error.args[1]))
+    return ()
 
 
 def _indices(names: Iterable[frozenset[str]]) -> dict[str, list[int]]:
-    """Name -> the places of the sets that hold it, ascending."""
-    found: dict[str, list[int]] = {}
-    for i, some in enumerate(names):
-        for name in some:
-            found.setdefault(name, []).append(i)
-    return found
+  """Name -> the places of the sets that hold it, ascending."""
+  found: dict[str, list[int]] = {}
+  for i, some in enumerate(names):
+    for name in some:
+      found.setdefault(name, []).append(i)
+  return found

@@ -18,117 +18,118 @@ Form = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A node: its tensors in the order of their first use, and the number of what it does."""
+  """A node: its tensors in the order of their first use, and the number of what it does."""
 
-    names: tuple[str, ...]
-    number: int
+  names: tuple[str, ...]
+  number: int
 
 
 class RegionMaker:
-    """``make_region`` of one program, which does not do the same work twice."""
+  """``make_region`` of one program, which does not do the same work twice."""
 
-    def __init__(self, program: Program, sizes: Mapping[str, int] | None = None) -> None:
-        self._program, self._sizes = program, sizes
-        self._numbers: dict[Form, int] = {}
-        self._nodes = {n.name: n for n in program.nodes}
-        self._parts: dict[str, _Part] = {}
-        self._made: dict[Form, tuple[Region, dict[str, int], list[int | None]]] = {}
+  def __init__(self, program: Program, sizes: Mapping[str, int] | None = None) -> None:
+    self._program, self._sizes = program, sizes
+    self._numbers: dict[Form, int] = {}
+    self._nodes = {n.name: n for n in program.nodes}
+    self._order = {n.name: i for i, n in enumerate(program.nodes)}
+    self._reads = {n.name: n.operands for n in program.nodes}
+    self._parts: dict[str, _Part] = {}
+    self._made: dict[Form, tuple[Region, dict[str, int], list[int | None]]] = {}
 
-    def make(
-        self, nodes: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]
-    ) -> Region:
-        """The canonical region of ``nodes`` (in order) with these inputs and outputs.
+  def make(self, covered: frozenset[str], yielded: frozenset[str]) -> Region:
+    """The canonical region of the nodes ``covered`` that yields these of what they make.
 
-        Raises:
-            RejectionError: as ``make_region``.
-        """
-        place: dict[str, int] = {}
-        form: list[object] = []
-        for name in nodes:
-            part = self._part(name)
-            form += [part.number, *(place.setdefault(x, len(place)) for x in part.names)]
-        ends = ([place.get(x, x) for x in group] for group in (inputs, outputs))
-        key = (*form, *map(tuple, ends))
-        own = [s for n in nodes for s in self._nodes[n].steps]
-        if key not in self._made:
-            region = make_region(self._program, nodes, inputs, outputs, self._sizes)
-            at = {s: i for i, s in enumerate(own)}
-            kept = [at.get(s) for s in region.steps]
-            self._made[key] = region, self._numbered(nodes, region.steps), kept
-            return region
-        first, place, kept = self._made[key]
-        if None in kept:  # steps of parts of tensors, whose names are new
-            own = viewed(self._program, own, inputs, outputs).steps
-            kept = list(range(len(own)))
-        return self._copy(first, place, nodes, tuple(own[i] for i in kept if i is not None))
+    It reads what they do not make themselves. Nodes, inputs and outputs are in the program's order.
 
-    def _numbered(self, nodes: tuple[str, ...], steps: tuple[Step, ...]) -> dict[str, int]:
-        """The numbers of a region's tensors and of those of the model: its form decides them."""
-        own = (x for n in nodes for x in self._part(n).names)
-        read = (i for s in steps for i in s.inputs if isinstance(i, str))
-        order = dict.fromkeys((*own, *read, *(s.output.name for s in steps)))
-        return {x: i for i, x in enumerate(order)}
+    Raises:
+        RejectionError: as ``make_region``.
+    """
+    nodes = tuple(sorted(covered, key=self._order.__getitem__))
+    made = dict.fromkeys(o for n in nodes for o in self._nodes[n].outputs)
+    inputs = tuple(dict.fromkeys(i for n in nodes for i in self._reads[n] if i not in made))
+    outputs = tuple(o for o in made if o in yielded)
+    place: dict[str, int] = {}
+    form: list[object] = []
+    for name in nodes:
+      part = self._part(name)
+      form += [part.number, *(place.setdefault(x, len(place)) for x in part.names)]
+    ends = ([place.get(x, x) for x in group] for group in (inputs, outputs))
+    key = (*form, *map(tuple, ends))
+    own = [s for n in nodes for s in self._nodes[n].steps]
+    if key not in self._made:
+      region = make_region(self._program, nodes, inputs, outputs, self._sizes)
+      at = {s: i for i, s in enumerate(own)}
+      kept = [at.get(s) for s in region.steps]
+      self._made[key] = region, self._numbered(nodes, region.steps), kept
+      return region
+    first, place, kept = self._made[key]
+    if None in kept:  # steps of parts of tensors, whose names are new
+      own = viewed(self._program, own, inputs, outputs).steps
+      kept = list(range(len(own)))
+    return self._copy(first, place, nodes, tuple(own[i] for i in kept if i is not None))
 
-    def _part(self, name: str) -> _Part:
-        if name not in self._parts:
-            node = self._nodes[name]
-            place: dict[str, int] = {}
-            form: list[object] = []
-            for s in node.steps:
-                read = [
-                    place.setdefault(x, len(place)) if isinstance(x, str) else _value(x)
-                    for x in s.inputs
-                ]
-                out = place.setdefault(s.output.name, len(place))
-                form.append((s.op, s.attr, *read, out, s.output.dtype, s.output.shape))
-            key = (*form, *map(self._kind, place))
-            self._parts[name] = _Part(
-                tuple(place), self._numbers.setdefault(key, len(self._numbers))
-            )
-        return self._parts[name]
+  def _numbered(self, nodes: tuple[str, ...], steps: tuple[Step, ...]) -> dict[str, int]:
+    """The numbers of a region's tensors and of those of the model: its form decides them."""
+    own = (x for n in nodes for x in self._part(n).names)
+    read = (i for s in steps for i in s.inputs if isinstance(i, str))
+    order = dict.fromkeys((*own, *read, *(s.output.name for s in steps)))
+    return {x: i for i, x in enumerate(order)}
 
-    def _kind(self, name: str) -> Form:
-        """What ``make_region`` can know of a tensor besides its name."""
-        program = self._program
-        tensor, constant = program.tensors.get(name), program.constants.get(name)
-        shown = (tensor.dtype, tensor.shape) if tensor else None
-        return shown, name in program.weights, constant and _value(constant)
+  def _part(self, name: str) -> _Part:
+    if name not in self._parts:
+      node = self._nodes[name]
+      place: dict[str, int] = {}
+      form: list[object] = []
+      for s in node.steps:
+        read = [place.setdefault(x, len(place)) if isinstance(x, str) else _value(x) for x in s.inputs]
+        out = place.setdefault(s.output.name, len(place))
+        form.append((s.op, s.attr, *read, out, s.output.dtype, s.output.shape))
+      key = (*form, *map(self._kind, place))
+      self._parts[name] = _Part(tuple(place), self._numbers.setdefault(key, len(self._numbers)))
+    return self._parts[name]
 
-    def _copy(
-        self,
-        first: Region,
-        place: dict[str, int],
-        nodes: tuple[str, ...],
-        steps: tuple[Step, ...],
-    ) -> Region:
-        """``first``, in which tensors have the numbers ``place``, with these names instead."""
-        constants, names = self._program.constants, tuple(self._numbered(nodes, steps))
+  def _kind(self, name: str) -> Form:
+    """What ``make_region`` can know of a tensor besides its name."""
+    program = self._program
+    tensor, constant = program.tensors.get(name), program.constants.get(name)
+    shown = (tensor.dtype, tensor.shape) if tensor else None
+    return shown, name in program.weights, constant and _value(constant)
 
-        def own(name: str) -> str:
-            return names[place[name]]
+  def _copy(
+    self,
+    first: Region,
+    place: dict[str, int],
+    nodes: tuple[str, ...],
+    steps: tuple[Step, ...],
+  ) -> Region:
+    """``first``, in which tensors have the numbers ``place``, with these names instead."""
+    constants, names = self._program.constants, tuple(self._numbered(nodes, steps))
 
-        def renamed(x: RegionTensor) -> RegionTensor:
-            source = x.view and replace(x.view.source, name=own(x.view.source.name))
-            view = replace(x.view, source=source) if x.view and source else None
-            return replace(x, tensor=replace(x.tensor, name=own(x.tensor.name)), view=view)
+    def own(name: str) -> str:
+      return names[place[name]]
 
-        return replace(
-            first,
-            nodes=nodes,
-            steps=tuple(_named(s, like) for s, like in zip(steps, first.steps, strict=True)),
-            constants={own(k): constants[own(k)] for k in first.constants},
-            inputs=tuple(map(renamed, first.inputs)),
-            outputs=tuple(map(renamed, first.outputs)),
-            inner_dims={own(k): v for k, v in first.inner_dims.items()},
-        )
+    def renamed(x: RegionTensor) -> RegionTensor:
+      source = x.view and replace(x.view.source, name=own(x.view.source.name))
+      view = replace(x.view, source=source) if x.view and source else None
+      return replace(x, tensor=replace(x.tensor, name=own(x.tensor.name)), view=view)
+
+    return replace(
+      first,
+      nodes=nodes,
+      steps=tuple(_named(s, like) for s, like in zip(steps, first.steps, strict=True)),
+      constants={own(k): constants[own(k)] for k in first.constants},
+      inputs=tuple(map(renamed, first.inputs)),
+      outputs=tuple(map(renamed, first.outputs)),
+      inner_dims={own(k): v for k, v in first.inner_dims.items()},
+    )
 
 
 def _value(x: Constant) -> Form:
-    return x.base, x.exponent
+  return x.base, x.exponent
 
 
 def _named(step: Step, like: Step) -> Step:
-    """``step``, over the shapes of ``like``, which may be others where sizes are not known."""
-    if like.output.shape == step.output.shape and like.attr == step.attr:
-        return step
-    return replace(like, inputs=step.inputs, output=replace(like.output, name=step.output.name))
+  """``step``, over the shapes of ``like``, which may be others where sizes are not known."""
+  if like.output.shape == step.output.shape and like.attr == step.attr:
+    return step
+  return replace(like, inputs=step.inputs, output=replace(like.output, name=step.output.name))

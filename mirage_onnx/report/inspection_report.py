@@ -8,176 +8,176 @@ from mirage_onnx.inspection.dot import to_dot
 from mirage_onnx.ir import Candidate, RegionTensor, print_ugraph
 from mirage_onnx.match.cuts import Candidate as Instance
 from mirage_onnx.report.inspection import (
-    BarrierReport,
-    BorderReport,
-    CandidateReport,
-    ChosenReport,
-    ExplainReport,
-    InspectReport,
-    KernelReport,
-    NumericReport,
-    OfferReport,
-    ProofReport,
-    RefusalReport,
-    SearchedReport,
-    TensorReport,
-    TotalsReport,
+  BarrierReport,
+  BorderReport,
+  CandidateReport,
+  ChosenReport,
+  ExplainReport,
+  InspectReport,
+  KernelReport,
+  NumericReport,
+  OfferReport,
+  ProofReport,
+  RefusalReport,
+  SearchedReport,
+  TensorReport,
+  TotalsReport,
 )
 from mirage_onnx.report.struct import SCHEMA
 
 
 def inspect_report(
-    survey: Survey, *, source: str | None, target: str, seconds: float, every: bool
+  survey: Survey, *, source: str | None, target: str, seconds: float, every: bool
 ) -> InspectReport:
-    """The report of a survey; ``every``: regions outside the partition too."""
-    shown = (o for o in survey.offers.values() if every or o.chosen)
-    return InspectReport(
-        schema=SCHEMA,
-        input=source,
-        target=target,
-        seconds=round(seconds, 3),
-        regions=[_offer(survey, o, (o.chosen or o.instances)[0]) for o in shown],
-        barriers=[
-            BarrierReport(
-                code=b.code, count=len(b.nodes), ops=dict(sorted(b.ops.items())),
-                reason_text=b.reason, nodes=list(b.nodes),
-            )
-            for b in survey.barriers
-        ],
-        totals=_totals(survey),
-    )  # fmt: skip
+  """The report of a survey; ``every``: regions outside the partition too."""
+  shown = (o for o in survey.offers.values() if every or o.chosen)
+  return InspectReport(
+    schema=SCHEMA,
+    input=source,
+    target=target,
+    seconds=round(seconds, 3),
+    regions=[_offer(survey, o, (o.chosen or o.instances)[0]) for o in shown],
+    barriers=[
+      BarrierReport(
+        code=b.code, count=len(b.nodes), ops=dict(sorted(b.ops.items())),
+        reason_text=b.reason, nodes=list(b.nodes),
+      )
+      for b in survey.barriers
+    ],
+    totals=_totals(survey),
+  )  # fmt: skip
 
 
 def _totals(survey: Survey) -> TotalsReport:
-    nodes = [n.name for n in survey.program.nodes]
-    return TotalsReport(
-        nodes=len(nodes),
-        nodes_in_regions=len(survey.covered),
-        nodes_offered=len(survey.offered),
-        nodes_untimed=sum(n not in survey.node_us for n in nodes),
-        flops=survey.flops().total,
-        flops_in_regions=survey.flops(survey.covered).total,
-        weight_bytes=survey.weight_bytes(),
-        weight_bytes_in_regions=survey.weight_bytes(survey.covered),
-        ort_us=_us(survey.time_us(nodes)),
-        ort_us_in_regions=_us(survey.saved_us),
-        floor_us=_us(survey.floor_us),
-        gain_us=_us(survey.saved_us - survey.floor_us),
-    )
+  nodes = [n.name for n in survey.program.nodes]
+  return TotalsReport(
+    nodes=len(nodes),
+    nodes_in_regions=len(survey.covered),
+    nodes_offered=len(survey.offered),
+    nodes_untimed=sum(n not in survey.node_us for n in nodes),
+    flops=survey.flops().total,
+    flops_in_regions=survey.flops(survey.covered).total,
+    weight_bytes=survey.weight_bytes(),
+    weight_bytes_in_regions=survey.weight_bytes(survey.covered),
+    ort_us=_us(survey.time_us(nodes)),
+    ort_us_in_regions=_us(survey.saved_us),
+    floor_us=_us(survey.floor_us),
+    gain_us=_us(survey.saved_us - survey.floor_us),
+  )
 
 
 def _offer(survey: Survey, o: Offer, instance: Instance) -> OfferReport:
-    nodes = instance.region.nodes
-    return OfferReport(
-        key=instance.region.key,
-        nodes=list(nodes),
-        ops=[survey.op_type[n] for n in nodes],
-        chosen=len(o.chosen),
-        offered=len(o.instances),
-        inputs=_tensors(instance.region.inputs),
-        outputs=_tensors(instance.region.outputs),
-        flops=o.work.flops.total,
-        mma_flops=o.work.flops.contraction,
-        weight_bytes=o.work.weight_bytes,
-        activation_bytes=o.work.activation_bytes,
-        floor_us=_us(o.floor_us),
-        ort_us=_us(o.ort_us),
-        gain_us=_us(o.gain_us),
-        total_gain_us=_us(o.total_gain_us),
-    )
+  nodes = instance.region.nodes
+  return OfferReport(
+    key=instance.region.key,
+    nodes=list(nodes),
+    ops=[survey.op_type[n] for n in nodes],
+    chosen=len(o.chosen),
+    offered=len(o.instances),
+    inputs=_tensors(instance.region.inputs),
+    outputs=_tensors(instance.region.outputs),
+    flops=o.work.flops.total,
+    mma_flops=o.work.flops.contraction,
+    weight_bytes=o.work.weight_bytes,
+    activation_bytes=o.work.activation_bytes,
+    floor_us=_us(o.floor_us),
+    ort_us=_us(o.ort_us),
+    gain_us=_us(o.gain_us),
+    total_gain_us=_us(o.total_gain_us),
+  )
 
 
 def _tensors(tensors: Iterable[RegionTensor]) -> list[TensorReport]:
-    return [
-        TensorReport(
-            name=x.tensor.name, dtype=str(x.dtype), shape=list(x.tensor.shape or ()),
-            weight=x.is_weight,
-        )
-        for x in tensors
-    ]  # fmt: skip
+  return [
+    TensorReport(
+      name=x.tensor.name, dtype=str(x.dtype), shape=list(x.tensor.shape or ()),
+      weight=x.is_weight,
+    )
+    for x in tensors
+  ]  # fmt: skip
 
 
 def explain_report(
-    survey: Survey, found: Explanation, *, source: str | None, target: str, seconds: float
+  survey: Survey, found: Explanation, *, source: str | None, target: str, seconds: float
 ) -> ExplainReport:
-    """The report of an explanation."""
-    report = found.result.report
-    return ExplainReport(
-        schema=SCHEMA,
-        input=source,
-        target=target,
-        seconds=round(seconds, 3),
-        region=_offer(survey, found.offer, found.instance),
-        borders=[
-            BorderReport(
-                tensor=b.tensor, side="input" if b.is_input else "output", node=b.node,
-                op=survey.op_type[b.node] if b.node else None,
-                reason=b.rejection.code, reason_text=b.rejection.reason,
-            )
-            for b in found.borders
-        ],
-        search=SearchedReport(
-            seconds=round(report.seconds, 3), states=report.states, built=report.built,
-            verified=report.verified, stop=str(report.stop), pruned=dict(report.pruned),
-        ),
-        candidates=_candidates(found),
-        refused=[
-            RefusalReport(reason=code, reason_text=text, count=count)
-            for (code, text), count in found.refusals.items()
-        ],
-        chosen=_chosen(found),
-        reason=found.rejection.code if found.rejection else None,
-        reason_text=found.rejection.reason if found.rejection else None,
-    )  # fmt: skip
+  """The report of an explanation."""
+  report = found.result.report
+  return ExplainReport(
+    schema=SCHEMA,
+    input=source,
+    target=target,
+    seconds=round(seconds, 3),
+    region=_offer(survey, found.offer, found.instance),
+    borders=[
+      BorderReport(
+        tensor=b.tensor, side="input" if b.is_input else "output", node=b.node,
+        op=survey.op_type[b.node] if b.node else None,
+        reason=b.rejection.code, reason_text=b.rejection.reason,
+      )
+      for b in found.borders
+    ],
+    search=SearchedReport(
+      seconds=round(report.seconds, 3), states=report.states, built=report.built,
+      verified=report.verified, stop=str(report.stop), pruned=dict(report.pruned),
+    ),
+    candidates=_candidates(found),
+    refused=[
+      RefusalReport(reason=code, reason_text=text, count=count)
+      for (code, text), count in found.refusals.items()
+    ],
+    chosen=_chosen(found),
+    reason=found.rejection.code if found.rejection else None,
+    reason_text=found.rejection.reason if found.rejection else None,
+  )  # fmt: skip
 
 
 def _candidates(found: Explanation) -> list[CandidateReport]:
-    rows = []
-    for i, v in enumerate(found.result.candidates):
-        refusal = found.refused[i] if i < len(found.refused) else None
-        rows.append(_candidate(v.candidate, refusal, is_chosen=i == found.chosen))
-    return rows
+  rows = []
+  for i, v in enumerate(found.result.candidates):
+    refusal = found.refused[i] if i < len(found.refused) else None
+    rows.append(_candidate(v.candidate, refusal, is_chosen=i == found.chosen))
+  return rows
 
 
 def _candidate(c: Candidate, refusal: Rejection | None, *, is_chosen: bool) -> CandidateReport:
-    return CandidateReport(
-        predicted_us=_us(c.predicted_us),
-        kernels=len(c.ugraph.kernels),
-        params=[p.to_text() for p in c.params],
-        status="refused" if refusal else "chosen" if is_chosen else "slower",
-        reason=refusal.code if refusal else None,
-        reason_text=refusal.reason if refusal else None,
-    )
+  return CandidateReport(
+    predicted_us=_us(c.predicted_us),
+    kernels=len(c.ugraph.kernels),
+    params=[p.to_text() for p in c.params],
+    status="refused" if refusal else "chosen" if is_chosen else "slower",
+    reason=refusal.code if refusal else None,
+    reason_text=refusal.reason if refusal else None,
+  )
 
 
 def _chosen(found: Explanation) -> ChosenReport | None:
-    proof, compiled = found.proof, found.compiled
-    if proof is None or compiled is None:
-        return None
-    candidate, extents = compiled.candidate, found.instance.region.extents
-    numeric = found.safety.numeric if found.safety else None
-    return ChosenReport(
-        predicted_us=_us(candidate.predicted_us),
-        ugraph=print_ugraph(candidate.ugraph),
-        dot=to_dot(candidate.ugraph, candidate.params),
-        cuda="\n".join(s.text for s in compiled.sources),
-        kernels=[
-            KernelReport(
-                name=s.name, grid=list(s.grid_at(extents)), threads=s.block, cluster=s.cluster,
-                registers=c.registers, smem_bytes=s.smem_bytes + c.smem_bytes,
-            )
-            for s, c in zip(compiled.sources, compiled.cubins, strict=True)
-        ],
-        proof=ProofReport(
-            tier=str(proof.tier), draws=proof.draws, bound=proof.bound,
-            instantiation=proof.instantiation.splitlines(),
-        ),
-        numeric=NumericReport(
-            candidate=numeric.candidate, original=numeric.original, case=numeric.case,
-            rows=numeric.rows,
-        ) if numeric else None,
-    )  # fmt: skip
+  proof, compiled = found.proof, found.compiled
+  if proof is None or compiled is None:
+    return None
+  candidate, extents = compiled.candidate, found.instance.region.extents
+  numeric = found.safety.numeric if found.safety else None
+  return ChosenReport(
+    predicted_us=_us(candidate.predicted_us),
+    ugraph=print_ugraph(candidate.ugraph),
+    dot=to_dot(candidate.ugraph, candidate.params),
+    cuda="\n".join(s.text for s in compiled.sources),
+    kernels=[
+      KernelReport(
+        name=s.name, grid=list(s.grid_at(extents)), threads=s.block, cluster=s.cluster,
+        registers=c.registers, smem_bytes=s.smem_bytes + c.smem_bytes,
+      )
+      for s, c in zip(compiled.sources, compiled.cubins, strict=True)
+    ],
+    proof=ProofReport(
+      tier=str(proof.tier), draws=proof.draws, bound=proof.bound,
+      instantiation=proof.instantiation.splitlines(),
+    ),
+    numeric=NumericReport(
+      candidate=numeric.candidate, original=numeric.original, case=numeric.case,
+      rows=numeric.rows,
+    ) if numeric else None,
+  )  # fmt: skip
 
 
 def _us(value: float) -> float:
-    return round(value, 3)
+  return round(value, 3)

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from rich.table import Table
 
 from mirage_onnx.report.inspection import (
-    ChosenReport,
-    ExplainReport,
-    InspectReport,
-    OfferReport,
-    TensorReport,
-    TotalsReport,
+  ChosenReport,
+  ExplainReport,
+  InspectReport,
+  OfferReport,
+  TensorReport,
+  TotalsReport,
 )
 
 #: Refusals of a search that are shown, most frequent first; the JSON has all.
@@ -19,158 +19,155 @@ SHOWN_REFUSALS = 8
 
 
 def inspect_tables(report: InspectReport) -> Iterator[Table | str]:
-    """Regions, then the reasons of all other nodes, then the sums."""
-    source = report.input or "the model"
-    if not report.regions:
-        yield f"no region of {source} can be faster on {report.target} than in ONNX Runtime"
-    else:
-        table = _table(f"what could be fused in {source} for {report.target}")
-        _columns(table, "region", "ops")
-        _columns(table, "×", "MFLOP", "weights", "activations", right=True)
-        _columns(table, "ORT µs", "floor µs", "gain µs", "in all µs", right=True)
-        for r in report.regions:
-            table.add_row(
-                r.key, _ops(r.ops), str(r.chosen or f"({r.offered})"), f"{r.flops / 1e6:.2f}",
-                _bytes(r.weight_bytes), _bytes(r.activation_bytes),
-                *(f"{x:.2f}" for x in (r.ort_us, r.floor_us, r.gain_us, r.total_gain_us)),
-            )  # fmt: skip
-        yield table
-    if report.barriers:
-        table = _table("nodes that no region can hold")
-        _columns(table, "reason")
-        _columns(table, "nodes", right=True)
-        _columns(table, "ops", "for example")
-        for b in report.barriers:
-            ops = sorted(b.ops.items(), key=lambda kv: (-kv[1], kv[0]))
-            table.add_row(
-                b.code, str(b.count), ", ".join(_times(op, n) for op, n in ops),
-                f"{b.nodes[0]}: {b.reason_text}",
-            )  # fmt: skip
-        yield table
-    yield _totals(report.totals)
-    yield f"{report.seconds:.1f} s; no kernel was searched, so no gain is promised"
+  """Regions, then the reasons of all other nodes, then the sums."""
+  source = report.input or "the model"
+  if not report.regions:
+    yield f"no region of {source} can be faster on {report.target} than in ONNX Runtime"
+  else:
+    table = _table(f"what could be fused in {source} for {report.target}")
+    _columns(table, "region", "ops")
+    _columns(table, "×", "MFLOP", "weights", "activations", right=True)
+    _columns(table, "ORT µs", "floor µs", "gain µs", "in all µs", right=True)
+    for r in report.regions:
+      table.add_row(
+        r.key, _ops(r.ops), str(r.chosen or f"({r.offered})"), f"{r.flops / 1e6:.2f}",
+        _bytes(r.weight_bytes), _bytes(r.activation_bytes),
+        *(f"{x:.2f}" for x in (r.ort_us, r.floor_us, r.gain_us, r.total_gain_us)),
+      )  # fmt: skip
+    yield table
+  if report.barriers:
+    table = _table("nodes that no region can hold")
+    _columns(table, "reason")
+    _columns(table, "nodes", right=True)
+    _columns(table, "ops", "for example")
+    for b in report.barriers:
+      ops = sorted(b.ops.items(), key=lambda kv: (-kv[1], kv[0]))
+      table.add_row(
+        b.code, str(b.count), ", ".join(_times(op, n) for op, n in ops),
+        f"{b.nodes[0]}: {b.reason_text}",
+      )  # fmt: skip
+    yield table
+  yield _totals(report.totals)
+  yield f"{report.seconds:.1f} s; no kernel was searched, so no gain is promised"
 
 
 def _totals(t: TotalsReport) -> str:
-    text = (
-        f"in regions: {t.nodes_in_regions} of {t.nodes} nodes ({t.nodes_offered} could be in one), "
-        f"{_share(t.flops_in_regions, t.flops)} of the known FLOPs, "
-        f"{_share(t.weight_bytes_in_regions, t.weight_bytes)} of {_bytes(t.weight_bytes)} of "
-        f"weights\nORT: {t.ort_us:.1f} µs predicted for the model, {t.ort_us_in_regions:.1f} µs of "
-        f"it in regions; their floor is {t.floor_us:.1f} µs, so at most {t.gain_us:.1f} µs can go"
-    )
-    return text + (f"; nodes without a known time: {t.nodes_untimed}" if t.nodes_untimed else "")
+  text = (
+    f"in regions: {t.nodes_in_regions} of {t.nodes} nodes ({t.nodes_offered} could be in one), "
+    f"{_share(t.flops_in_regions, t.flops)} of the known FLOPs, "
+    f"{_share(t.weight_bytes_in_regions, t.weight_bytes)} of {_bytes(t.weight_bytes)} of "
+    f"weights\nORT: {t.ort_us:.1f} µs predicted for the model, {t.ort_us_in_regions:.1f} µs of "
+    f"it in regions; their floor is {t.floor_us:.1f} µs, so at most {t.gain_us:.1f} µs can go"
+  )
+  return text + (f"; nodes without a known time: {t.nodes_untimed}" if t.nodes_untimed else "")
 
 
 def explain_tables(report: ExplainReport) -> Iterator[Table | str]:
-    """The region, its borders, its search, and the µGraph that came out."""
-    yield from _region(report.region)
-    table = _table("where it stops")
-    _columns(table, "side", "tensor", "node", "reason", "why")
-    for b in report.borders:
-        node = f"{b.node} ({b.op})" if b.node else "-"
-        table.add_row(b.side, b.tensor, node, b.reason, b.reason_text)
+  """The region, its borders, its search, and the µGraph that came out."""
+  yield from _region(report.region)
+  table = _table("where it stops")
+  _columns(table, "side", "tensor", "node", "reason", "why")
+  for b in report.borders:
+    node = f"{b.node} ({b.op})" if b.node else "-"
+    table.add_row(b.side, b.tensor, node, b.reason, b.reason_text)
+  yield table
+  s = report.search
+  pruned = ", ".join(f"{n} {rule}" for rule, n in s.pruned.items())
+  yield (
+    f"search: {s.states} states, {s.built} kernel graphs, {s.verified} µGraphs verified, "
+    f"{s.stop} after {s.seconds:.1f} s" + (f"; pruned: {pruned}" if pruned else "")
+  )
+  if report.candidates:
+    table = _table("candidates")
+    _columns(table, "predicted µs", "kernels", right=True)
+    _columns(table, "numbers", "result")
+    for c in report.candidates:
+      why = f": {c.reason}, {c.reason_text}" if c.reason else ""
+      table.add_row(f"{c.predicted_us:.2f}", str(c.kernels), "; ".join(c.params), c.status + why)
     yield table
-    s = report.search
-    pruned = ", ".join(f"{n} {rule}" for rule, n in s.pruned.items())
-    yield (
-        f"search: {s.states} states, {s.built} kernel graphs, {s.verified} µGraphs verified, "
-        f"{s.stop} after {s.seconds:.1f} s" + (f"; pruned: {pruned}" if pruned else "")
-    )
-    if report.candidates:
-        table = _table("candidates")
-        _columns(table, "predicted µs", "kernels", right=True)
-        _columns(table, "numbers", "result")
-        for c in report.candidates:
-            why = f": {c.reason}, {c.reason_text}" if c.reason else ""
-            table.add_row(
-                f"{c.predicted_us:.2f}", str(c.kernels), "; ".join(c.params), c.status + why
-            )
-        yield table
-    if report.refused:
-        table = _table("refused by the search")
-        _columns(table, "×", right=True)
-        _columns(table, "reason", "why")
-        ranked = sorted(report.refused, key=lambda r: (-r.count, r.reason, r.reason_text))
-        for r in ranked[:SHOWN_REFUSALS]:
-            table.add_row(str(r.count), r.reason, r.reason_text)
-        yield table
-    if report.chosen is not None:
-        yield from _chosen(report.chosen)
-    yield _verdict(report)
+  if report.refused:
+    table = _table("refused by the search")
+    _columns(table, "×", right=True)
+    _columns(table, "reason", "why")
+    ranked = sorted(report.refused, key=lambda r: (-r.count, r.reason, r.reason_text))
+    for r in ranked[:SHOWN_REFUSALS]:
+      table.add_row(str(r.count), r.reason, r.reason_text)
+    yield table
+  if report.chosen is not None:
+    yield from _chosen(report.chosen)
+  yield _verdict(report)
 
 
 def _region(r: OfferReport) -> Iterator[str]:
-    yield f"region {r.key}: {r.chosen} chosen of {r.offered} offered"
-    yield f"nodes: {', '.join(f'{n} ({op})' for n, op in zip(r.nodes, r.ops, strict=True))}"
-    yield f"reads {_tensors(r.inputs)}"
-    yield f"yields {_tensors(r.outputs)}"
-    yield (
-        f"{r.flops / 1e6:.2f} MFLOP ({r.mma_flops / 1e6:.2f} in contractions), "
-        f"{_bytes(r.weight_bytes)} of weights, {_bytes(r.activation_bytes)} of activations; "
-        f"ORT {r.ort_us:.2f} µs, floor {r.floor_us:.2f} µs, gain at most {r.gain_us:.2f} µs"
-    )
+  yield f"region {r.key}: {r.chosen} chosen of {r.offered} offered"
+  yield f"nodes: {', '.join(f'{n} ({op})' for n, op in zip(r.nodes, r.ops, strict=True))}"
+  yield f"reads {_tensors(r.inputs)}"
+  yield f"yields {_tensors(r.outputs)}"
+  yield (
+    f"{r.flops / 1e6:.2f} MFLOP ({r.mma_flops / 1e6:.2f} in contractions), "
+    f"{_bytes(r.weight_bytes)} of weights, {_bytes(r.activation_bytes)} of activations; "
+    f"ORT {r.ort_us:.2f} µs, floor {r.floor_us:.2f} µs, gain at most {r.gain_us:.2f} µs"
+  )
 
 
 def _chosen(chosen: ChosenReport) -> Iterator[Table | str]:
-    yield chosen.ugraph
-    table = _table("kernels")
-    _columns(table, "kernel", "grid")
-    _columns(table, "threads", "cluster", "registers", "shared bytes", right=True)
-    for k in chosen.kernels:
-        sizes = (k.threads, k.cluster, k.registers, k.smem_bytes)
-        table.add_row(k.name, "×".join(map(str, k.grid)), *map(str, sizes))
-    yield table
-    proof = chosen.proof
-    yield f"proof: {proof.tier}, {proof.draws} draws, false accept ≤ {proof.bound:.0e}, at"
-    yield from (f"  {line}" for line in proof.instantiation)
-    if (n := chosen.numeric) is not None:
-        yield (
-            f"rounding: relative L2 error {n.candidate:.2e} at worst, of the original "
-            f"{n.original:.2e}, of {n.rows} rows on {n.case} inputs"
-        )
+  yield chosen.ugraph
+  table = _table("kernels")
+  _columns(table, "kernel", "grid")
+  _columns(table, "threads", "cluster", "registers", "shared bytes", right=True)
+  for k in chosen.kernels:
+    sizes = (k.threads, k.cluster, k.registers, k.smem_bytes)
+    table.add_row(k.name, "×".join(map(str, k.grid)), *map(str, sizes))
+  yield table
+  proof = chosen.proof
+  yield f"proof: {proof.tier}, {proof.draws} draws, false accept ≤ {proof.bound:.0e}, at"
+  yield from (f"  {line}" for line in proof.instantiation)
+  if (n := chosen.numeric) is not None:
+    yield (
+      f"rounding: relative L2 error {n.candidate:.2e} at worst, of the original "
+      f"{n.original:.2e}, of {n.rows} rows on {n.case} inputs"
+    )
 
 
 def _verdict(report: ExplainReport) -> str:
-    if report.reason is not None:
-        return f"kept: {report.reason}: {report.reason_text}"
-    assert report.chosen is not None
-    return (
-        f"a kernel wins: {report.chosen.predicted_us:.2f} µs predicted against "
-        f"{report.region.ort_us:.2f} µs in ONNX Runtime"
-    )
+  if report.reason is not None:
+    return f"kept: {report.reason}: {report.reason_text}"
+  assert report.chosen is not None
+  return (
+    f"a kernel wins: {report.chosen.predicted_us:.2f} µs predicted against "
+    f"{report.region.ort_us:.2f} µs in ONNX Runtime"
+  )
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left")
+  return Table(title=title, title_justify="left")
 
 
 def _columns(table: Table, *names: str, right: bool = False) -> None:
-    for name in names:
-        table.add_column(name, justify="right" if right else "left", no_wrap=right, overflow="fold")
+  for name in names:
+    table.add_column(name, justify="right" if right else "left", no_wrap=right, overflow="fold")
 
 
 def _tensors(tensors: Iterable[TensorReport]) -> str:
-    return ", ".join(
-        f"{t.name} {t.dtype}[{','.join(map(str, t.shape))}]{' (weight)' if t.weight else ''}"
-        for t in tensors
-    )
+  return ", ".join(
+    f"{t.name} {t.dtype}[{','.join(map(str, t.shape))}]{' (weight)' if t.weight else ''}" for t in tensors
+  )
 
 
 def _ops(ops: Iterable[str]) -> str:
-    return ", ".join(_times(op, n) for op, n in Counter(ops).items())
+  return ", ".join(_times(op, n) for op, n in Counter(ops).items())
 
 
 def _times(op: str, count: int) -> str:
-    return op if count == 1 else f"{op}×{count}"
+  return op if count == 1 else f"{op}×{count}"
 
 
 def _bytes(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"
+  for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    if count >= size:
+      return f"{count / size:.1f} {unit}"
+  return f"{count} B"
 
 
 def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.0%}" if whole else "none"
+  return f"{part / whole:.0%}" if whole else "none"

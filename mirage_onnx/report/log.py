@@ -13,70 +13,69 @@ QUIET, NORMAL, VERBOSE = 0, 1, 2
 
 
 def stderr_console() -> Console:
-    """A console on stderr that never wraps a line where stderr is a file."""
-    return _console(stderr=True)
+  """A console on stderr that never wraps a line where stderr is a file."""
+  return _console(stderr=True)
 
 
 def stdout_console() -> Console:
-    """The same on stdout; what it prints is text, not markup."""
-    return _console(stderr=False)
+  """The same on stdout; what it prints is text, not markup."""
+  return _console(stderr=False)
 
 
 def _console(*, stderr: bool) -> Console:
-    console = Console(stderr=stderr, highlight=False, markup=stderr)
-    if not console.is_terminal:
-        width = max(console.width, 160)
-        console = Console(stderr=stderr, highlight=False, markup=stderr, width=width)
-    return console
+  console = Console(stderr=stderr, highlight=False, markup=stderr)
+  if not console.is_terminal:
+    width = max(console.width, 160)
+    console = Console(stderr=stderr, highlight=False, markup=stderr, width=width)
+  return console
 
 
 class EventLog:
-    """An ``Emit`` that prints: warnings always, stages from NORMAL, every region from VERBOSE."""
+  """An ``Emit`` that prints: warnings always, stages from NORMAL, every region from VERBOSE."""
 
-    def __init__(self, console: Console, verbosity: int = NORMAL) -> None:
-        self._console = console
-        self._verbosity = verbosity
-        self._status: Status | None = None
-        if console.is_terminal and verbosity > QUIET:
-            self._status = Status("starting", console=console)
+  def __init__(self, console: Console, verbosity: int = NORMAL) -> None:
+    self._console = console
+    self._verbosity = verbosity
+    self._status: Status | None = None
+    if console.is_terminal and verbosity > QUIET:
+      self._status = Status("starting", console=console)
 
-    def __enter__(self) -> Self:
+  def __enter__(self) -> Self:
+    if self._status:
+      self._status.start()
+    return self
+
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+  ) -> None:
+    if self._status:
+      self._status.stop()
+
+  def __call__(self, event: Event) -> None:
+    match event:
+      case Warned(text):
+        self._print(f"[yellow]warning:[/] {escape(text)}", at=QUIET)
+      case StageStarted(stage):
         if self._status:
-            self._status.start()
-        return self
+          self._status.update(escape(stage))
+        self._print(f"[dim]{escape(stage)} ...[/]", at=VERBOSE)
+      case StageEnded(stage, seconds, detail):
+        self._print(f"{escape(stage):<10} {seconds:6.1f} s  {escape(detail)}", at=NORMAL)
+      case RegionDone():
+        self._print(f"  {escape(_region(event))}", at=VERBOSE)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._status:
-            self._status.stop()
-
-    def __call__(self, event: Event) -> None:
-        match event:
-            case Warned(text):
-                self._print(f"[yellow]warning:[/] {escape(text)}", at=QUIET)
-            case StageStarted(stage):
-                if self._status:
-                    self._status.update(escape(stage))
-                self._print(f"[dim]{escape(stage)} ...[/]", at=VERBOSE)
-            case StageEnded(stage, seconds, detail):
-                self._print(f"{escape(stage):<10} {seconds:6.1f} s  {escape(detail)}", at=NORMAL)
-            case RegionDone():
-                self._print(f"  {escape(_region(event))}", at=VERBOSE)
-
-    def _print(self, line: str, at: int) -> None:
-        if self._verbosity >= at:
-            self._console.print(line, soft_wrap=True)
+  def _print(self, line: str, at: int) -> None:
+    if self._verbosity >= at:
+      self._console.print(line, soft_wrap=True)
 
 
 def _region(event: RegionDone) -> str:
-    outcome = f"{event.best_us:.1f} µs" if event.best_us is not None else "no candidate"
-    if event.reason:
-        outcome += f" ({event.reason})"
-    return (
-        f"{event.region}: {len(event.ops)} nodes, {event.states} states, "
-        f"{event.verified} verified, {outcome}"
-    )
+  outcome = f"{event.best_us:.1f} µs" if event.best_us is not None else "no candidate"
+  if event.reason:
+    outcome += f" ({event.reason})"
+  return (
+    f"{event.region}: {len(event.ops)} nodes, {event.states} states, {event.verified} verified, {outcome}"
+  )

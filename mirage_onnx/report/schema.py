@@ -17,163 +17,163 @@ __all__ = ["SCHEMA", "Report", "VerifyReport", "check_report", "check_verify_rep
 
 
 class Search(Struct, frozen=True):
-    """How the candidates of a region were found.
+  """How the candidates of a region were found.
 
-    ``verified``: candidates that passed the proof. ``stop``: EXHAUSTED, BUDGET, STATE_LIMIT or
-    INTERRUPTED.
-    """
+  ``verified``: candidates that passed the proof. ``stop``: EXHAUSTED, BUDGET, STATE_LIMIT or
+  INTERRUPTED.
+  """
 
-    seconds: float | None
-    states: int | None
-    verified: int | None
-    stop: str | None
+  seconds: float | None
+  states: int | None
+  verified: int | None
+  stop: str | None
 
 
 class Proof(Struct, frozen=True):
-    """Random tests in finite fields: number of draws, bound of the false-accept probability."""
+  """Random tests in finite fields: number of draws, bound of the false-accept probability."""
 
-    draws: int | None
-    bound: float | None
+  draws: int | None
+  bound: float | None
 
 
 class SizeReport(Struct, frozen=True):
-    """Predicted times of an instance where dynamic dimensions have these sizes."""
+  """Predicted times of an instance where dynamic dimensions have these sizes."""
 
-    sizes: str
-    baseline_us: float
-    predicted_us: float
+  sizes: str
+  baseline_us: float
+  predicted_us: float
 
 
 class RegionReport(Struct, frozen=True):
-    """One distinct region; ``count`` instances of the model are identical to it.
+  """One distinct region; ``count`` instances of the model are identical to it.
 
-    ``ops``: names of the ONNX nodes of its first instance. ``reason``: a code of docs/errors.md,
-    ``reason_text`` its sentence. Times are of one instance, with dynamic dimensions of a
-    typical size; ``sizes``: at all declared sizes.
-    """
+  ``ops``: names of the ONNX nodes of its first instance. ``reason``: a code of docs/errors.md,
+  ``reason_text`` its sentence. Times are of one instance, with dynamic dimensions of a
+  typical size; ``sizes``: at all declared sizes.
+  """
 
-    id: str
-    ops: list[str]
-    count: int
-    status: Literal["replaced", "kept"]
-    reason: str | None
-    choice: Literal["measured", "predicted"] | None
-    ugraph: str | None
-    predicted_us: float | None
-    measured_us: float | None
-    baseline_us: float | None
-    search: Search | None
-    proof: Proof | None
-    reason_text: str | None = None
-    sizes: list[SizeReport] = msgspec.field(default_factory=list)
+  id: str
+  ops: list[str]
+  count: int
+  status: Literal["replaced", "kept"]
+  reason: str | None
+  choice: Literal["measured", "predicted"] | None
+  ugraph: str | None
+  predicted_us: float | None
+  measured_us: float | None
+  baseline_us: float | None
+  search: Search | None
+  proof: Proof | None
+  reason_text: str | None = None
+  sizes: list[SizeReport] = msgspec.field(default_factory=list)
 
 
 class Report(Struct, frozen=True):
-    """One run of ``optimize``.
+  """One run of ``optimize``.
 
-    ``barriers``: refusal code -> number of nodes that no region can hold. ``constants``: tensor
-    name -> exact value that it was read as.
-    """
+  ``barriers``: refusal code -> number of nodes that no region can hold. ``constants``: tensor
+  name -> exact value that it was read as.
+  """
 
-    schema: Literal[1]
-    input: str | None
-    output: str | None
-    target: str | None
-    seconds: float | None
-    regions: list[RegionReport]
-    barriers: dict[str, int] = msgspec.field(default_factory=dict)
-    constants: dict[str, str] = msgspec.field(default_factory=dict)
+  schema: Literal[1]
+  input: str | None
+  output: str | None
+  target: str | None
+  seconds: float | None
+  regions: list[RegionReport]
+  barriers: dict[str, int] = msgspec.field(default_factory=dict)
+  constants: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class OutputReport(Struct, frozen=True):
-    """How one output differs from its reference, at worst over the inputs (``worst``: which).
+  """How one output differs from its reference, at worst over the inputs (``worst``: which).
 
-    ``needed_rtol``: the least relative L2 error per row that would pass, ``rtol``: what passes.
-    ``least_atol``, ``least_rtol``: of numpy.allclose, each with the other at 0. ``reason``: why
-    nothing would pass, where ``needed_rtol`` is null.
-    """
+  ``needed_rtol``: the least relative L2 error per row that would pass, ``rtol``: what passes.
+  ``least_atol``, ``least_rtol``: of numpy.allclose, each with the other at 0. ``reason``: why
+  nothing would pass, where ``needed_rtol`` is null.
+  """
 
-    name: str
-    dtype: str
-    passed: bool
-    identical: bool
-    max_abs: float | None
-    needed_rtol: float | None
-    rtol: float
-    worst: str
-    reason: str
-    least_atol: float | None
-    least_rtol: float | None
+  name: str
+  dtype: str
+  passed: bool
+  identical: bool
+  max_abs: float | None
+  needed_rtol: float | None
+  rtol: float
+  worst: str
+  reason: str
+  least_atol: float | None
+  least_rtol: float | None
 
 
 class RegionCheckReport(OutputReport, frozen=True):
-    """One output of the custom node ``node``, run by itself, against the region it replaced.
+  """One output of the custom node ``node``, run by itself, against the region it replaced.
 
-    Both get the original model's values at the region's inputs.
-    """
+  Both get the original model's values at the region's inputs.
+  """
 
-    node: str
+  node: str
 
 
 class NodeReport(Struct, frozen=True):
-    """A custom node and what ran: its kernel on a GPU, in the emulator, or the function body."""
+  """A custom node and what ran: its kernel on a GPU, in the emulator, or the function body."""
 
-    name: str
-    path: Literal["kernel", "emulated", "body"]
-    launches: int
+  name: str
+  path: Literal["kernel", "emulated", "body"]
+  launches: int
 
 
 class VerifyReport(Struct, frozen=True):
-    """One run of ``verify``.
+  """One run of ``verify``.
 
-    ``regions``: in topological order; ``first_divergence``: the first node beyond its tolerance.
-    ``inputs``: the kinds that were tried. ``source``: how the kernels are tied to their CUDA text.
-    ``first_difference``: the first output that is not bit-identical.
-    """
+  ``regions``: in topological order; ``first_divergence``: the first node beyond its tolerance.
+  ``inputs``: the kinds that were tried. ``source``: how the kernels are tied to their CUDA text.
+  ``first_difference``: the first output that is not bit-identical.
+  """
 
-    schema: Literal[1]
-    passed: bool
-    outputs: list[OutputReport]
-    nodes: list[NodeReport]
-    regions: list[RegionCheckReport]
-    inputs: list[str]
-    source: str
-    note: str
-    first_difference: str | None
-    first_divergence: str | None
-    needed_rtol: float | None
+  schema: Literal[1]
+  passed: bool
+  outputs: list[OutputReport]
+  nodes: list[NodeReport]
+  regions: list[RegionCheckReport]
+  inputs: list[str]
+  source: str
+  note: str
+  first_difference: str | None
+  first_divergence: str | None
+  needed_rtol: float | None
 
 
 def check_report(report: dict[str, Any]) -> Report:
-    """Read a report, strictly.
+  """Read a report, strictly.
 
-    Raises:
-        msgspec.ValidationError: a field is missing, unknown or of another type.
-    """
-    return msgspec.convert(report, Report, strict=True)
+  Raises:
+      msgspec.ValidationError: a field is missing, unknown or of another type.
+  """
+  return msgspec.convert(report, Report, strict=True)
 
 
 def check_verify_report(report: dict[str, Any]) -> VerifyReport:
-    """Read a report of ``verify``, strictly.
+  """Read a report of ``verify``, strictly.
 
-    Raises:
-        msgspec.ValidationError: as ``check_report``.
-    """
-    return msgspec.convert(report, VerifyReport, strict=True)
+  Raises:
+      msgspec.ValidationError: as ``check_report``.
+  """
+  return msgspec.convert(report, VerifyReport, strict=True)
 
 
 #: Command -> its report.
 REPORTS: dict[str, type[Struct]] = {
-    "optimize": Report,
-    "verify": VerifyReport,
-    "inspect": InspectReport,
-    "explain": ExplainReport,
+  "optimize": Report,
+  "verify": VerifyReport,
+  "inspect": InspectReport,
+  "explain": ExplainReport,
 }
 
 
 def json_schema(command: str = "optimize") -> dict[str, Any]:
-    """The JSON Schema (2020-12) of the report of a command."""
-    found = msgspec.json.schema(REPORTS[command])
-    for definition in found["$defs"].values():
-        definition["description"] = inspect.cleandoc(definition["description"])
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
+  """The JSON Schema (2020-12) of the report of a command."""
+  found = msgspec.json.schema(REPORTS[command])
+  for definition in found["$defs"].values():
+    definition["description"] = inspect.cleandoc(definition["description"])
+  return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

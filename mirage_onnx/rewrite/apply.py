@@ -21,63 +21,58 @@ NAME_POOL = 128
 
 
 def apply(
-    loaded: LoadedModel,
-    chosen: Sequence[tuple[Region, Compiled]],
-    target: Target,
-    *,
-    pool: int = NAME_POOL,
+  loaded: LoadedModel,
+  chosen: Sequence[tuple[Region, Compiled]],
+  target: Target,
+  *,
+  pool: int = NAME_POOL,
 ) -> tuple[onnx.ModelProto, tuple[int, ...]]:
-    """The model with one custom node per region instance, and the indices of those replaced.
+  """The model with one custom node per region instance, and the indices of those replaced.
 
-    ``loaded`` stays as it is. Instances whose plan would be number ``pool`` or more are left.
-    """
-    if not chosen:
-        return loaded.proto, ()
-    # A plan is shared by instances with equal kernels and equal bodies; the digest of the body
-    # needs the replacement, so a draft of each comes first, with no number yet.
-    drafts = [
-        _replacement(r, plan_candidate(r, c.candidate, c.sources, range(len(c.sources))), 0)
-        for r, c in chosen
-    ]
-    shapes = {
-        name: tuple(int(d) for d in t.shape or ())
-        for name, t in loaded.tensors.items()
-        if t.is_static
-    }
-    half = {name for name, t in loaded.tensors.items() if t.dtype is DType.F16}
-    keys = function_keys(loaded.proto, drafts, loaded.base_dir, shapes, loaded.folded, half)
-    builder = BundleBuilder(target, limit=pool)
-    numbered: dict[int, Replacement] = {}
-    for i, ((region, compiled), draft, key) in enumerate(zip(chosen, drafts, keys, strict=True)):
-        if added := builder.add(region, compiled, key):
-            numbered[i] = replace(draft, plan=added[0])
-    model = rewrite_model(
-        loaded.proto,
-        tuple(numbered.values()),
-        write_bundle(builder.bundle()),
-        target_suffix=target.suffix,
-        base_dir=loaded.base_dir,
-        shapes=shapes,
-        folded=loaded.folded,
-        half=half,
-    )
-    return model, tuple(numbered)
+  ``loaded`` stays as it is. Instances whose plan would be number ``pool`` or more are left.
+  """
+  if not chosen:
+    return loaded.proto, ()
+  # A plan is shared by instances with equal kernels and equal bodies; the digest of the body
+  # needs the replacement, so a draft of each comes first, with no number yet.
+  drafts = [
+    _replacement(r, plan_candidate(r, c.candidate, c.sources, range(len(c.sources))), 0) for r, c in chosen
+  ]
+  shapes = {name: tuple(int(d) for d in t.shape or ()) for name, t in loaded.tensors.items() if t.is_static}
+  half = {name for name, t in loaded.tensors.items() if t.dtype is DType.F16}
+  keys = function_keys(loaded.proto, drafts, loaded.base_dir, shapes, loaded.folded, half)
+  builder = BundleBuilder(target, limit=pool)
+  numbered: dict[int, Replacement] = {}
+  for i, ((region, compiled), draft, key) in enumerate(zip(chosen, drafts, keys, strict=True)):
+    if added := builder.add(region, compiled, key):
+      numbered[i] = replace(draft, plan=added[0])
+  model = rewrite_model(
+    loaded.proto,
+    tuple(numbered.values()),
+    write_bundle(builder.bundle()),
+    target_suffix=target.suffix,
+    base_dir=loaded.base_dir,
+    shapes=shapes,
+    folded=loaded.folded,
+    half=half,
+  )
+  return model, tuple(numbered)
 
 
 def _replacement(region: Region, planned: Planned, plan: int) -> Replacement:
-    weights = tuple(
-        WeightUse(name, perm)
-        for name, perm in zip(planned.inputs, planned.permutations, strict=True)
-        if perm != tuple(range(len(perm)))
-    )
-    size = Places.of(region).size
-    shapes = {name: tuple(map(size, dims)) for name, dims in region.inner_dims.items()}
-    return Replacement(
-        nodes=region.nodes,
-        inputs=planned.inputs,
-        weights=weights,
-        outputs=planned.outputs,
-        workspace=planned.plan.workspace is not None,
-        plan=plan,
-        shapes=shapes,
-    )
+  weights = tuple(
+    WeightUse(name, perm)
+    for name, perm in zip(planned.inputs, planned.permutations, strict=True)
+    if perm != tuple(range(len(perm)))
+  )
+  size = Places.of(region).size
+  shapes = {name: tuple(map(size, dims)) for name, dims in region.inner_dims.items()}
+  return Replacement(
+    nodes=region.nodes,
+    inputs=planned.inputs,
+    weights=weights,
+    outputs=planned.outputs,
+    workspace=planned.plan.workspace is not None,
+    plan=plan,
+    shapes=shapes,
+  )

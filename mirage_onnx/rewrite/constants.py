@@ -18,41 +18,39 @@ NOTHING: Folded = MappingProxyType({})
 
 
 class Constants:
-    """Values of the main graph that no run can change: initializers, Constant nodes, ``folded``.
+  """Values of the main graph that no run can change: initializers, Constant nodes, ``folded``.
 
-    An initializer that is also a graph input can be fed, so it is none. ``base_dir`` is the folder
-    of the model file, for data that is stored outside it; a tensor is loaded only when asked for.
+  An initializer that is also a graph input can be fed, so it is none. ``base_dir`` is the folder
+  of the model file, for data that is stored outside it; a tensor is loaded only when asked for.
+  """
+
+  def __init__(self, model: onnx.ModelProto, base_dir: Path | None = None, folded: Folded = NOTHING) -> None:
+    self.base_dir = base_dir
+    fed = {value.name for value in model.graph.input}
+    self.tensors: dict[str, onnx.TensorProto] = {
+      t.name: t for t in model.graph.initializer if t.name not in fed
+    } | dict(folded)
+    for node in model.graph.node:
+      if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+        value = constant_node(node)
+        if value is not None:
+          self.tensors[node.output[0]] = value
+
+  def array(self, name: str) -> np.ndarray:
+    """The data of a constant.
+
+    Raises:
+        MirageError: INTERNAL, EXTERNAL_DATA_MISSING, MODEL_INVALID.
     """
+    tensor = self.tensors.get(name) or implied(name)
+    if tensor is None:
+      raise internal(f"{name!r} is not a constant of the model")
+    check_stored(tensor, self.base_dir)
+    return read_tensor(tensor, self.base_dir)
 
-    def __init__(
-        self, model: onnx.ModelProto, base_dir: Path | None = None, folded: Folded = NOTHING
-    ) -> None:
-        self.base_dir = base_dir
-        fed = {value.name for value in model.graph.input}
-        self.tensors: dict[str, onnx.TensorProto] = {
-            t.name: t for t in model.graph.initializer if t.name not in fed
-        } | dict(folded)
-        for node in model.graph.node:
-            if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-                value = constant_node(node)
-                if value is not None:
-                    self.tensors[node.output[0]] = value
-
-    def array(self, name: str) -> np.ndarray:
-        """The data of a constant.
-
-        Raises:
-            MirageError: INTERNAL, EXTERNAL_DATA_MISSING, MODEL_INVALID.
-        """
-        tensor = self.tensors.get(name) or implied(name)
-        if tensor is None:
-            raise internal(f"{name!r} is not a constant of the model")
-        check_stored(tensor, self.base_dir)
-        return read_tensor(tensor, self.base_dir)
-
-    def permuted(self, use: WeightUse, name: str) -> onnx.TensorProto:
-        """``numpy.transpose(tensor, perm)`` as an initializer called ``name``."""
-        array = self.array(use.tensor)
-        if array.ndim != len(use.perm):
-            raise internal(f"{use} does not fit shape {array.shape}")
-        return numpy_helper.from_array(np.ascontiguousarray(array.transpose(use.perm)), name)
+  def permuted(self, use: WeightUse, name: str) -> onnx.TensorProto:
+    """``numpy.transpose(tensor, perm)`` as an initializer called ``name``."""
+    array = self.array(use.tensor)
+    if array.ndim != len(use.perm):
+      raise internal(f"{use} does not fit shape {array.shape}")
+    return numpy_helper.from_array(np.ascontiguousarray(array.transpose(use.perm)), name)

@@ -21,151 +21,151 @@ _NOT_IN_KERNEL = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNO
 
 
 def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor of a model: initializers and attributes, in subgraphs and functions too."""
-    yield from _graph_tensors(model.graph)
-    for function in model.functions:
-        yield from _node_tensors(function.node)
+  """Every tensor of a model: initializers and attributes, in subgraphs and functions too."""
+  yield from _graph_tensors(model.graph)
+  for function in model.functions:
+    yield from _node_tensors(function.node)
 
 
 def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from _node_tensors(graph.node)
+  yield from graph.initializer
+  for sparse in graph.sparse_initializer:
+    yield from (sparse.values, sparse.indices)
+  yield from _node_tensors(graph.node)
 
 
 def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            if attribute.HasField("g"):
-                yield from _graph_tensors(attribute.g)
-            for graph in attribute.graphs:
-                yield from _graph_tensors(graph)
+  for node in nodes:
+    for attribute in node.attribute:
+      if attribute.HasField("t"):
+        yield attribute.t
+      yield from attribute.tensors
+      if attribute.HasField("g"):
+        yield from _graph_tensors(attribute.g)
+      for graph in attribute.graphs:
+        yield from _graph_tensors(graph)
 
 
 def inline_bytes(tensor: onnx.TensorProto) -> int:
-    """How much of the model file a tensor takes."""
-    return len(tensor.raw_data) or tensor.ByteSize()
+  """How much of the model file a tensor takes."""
+  return len(tensor.raw_data) or tensor.ByteSize()
 
 
 def data_files(model: onnx.ModelProto, folder: Path) -> set[Path]:
-    """The files that a model in ``folder`` keeps its weights in."""
-    locations = {ExternalDataInfo(t).location for t in all_tensors(model) if uses_external_data(t)}
-    return {Path(os.path.realpath(folder / location)) for location in locations}
+  """The files that a model in ``folder`` keeps its weights in."""
+  locations = {ExternalDataInfo(t).location for t in all_tensors(model) if uses_external_data(t)}
+  return {Path(os.path.realpath(folder / location)) for location in locations}
 
 
 def copy_external(model: onnx.ModelProto, location: str, stream: BinaryIO, folder: Path) -> None:
-    """Append all external data of a model from ``folder`` to ``stream`` and refer to that.
+  """Append all external data of a model from ``folder`` to ``stream`` and refer to that.
 
-    Raises:
-        MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
-    """
-    written: dict[tuple[Path, int, int], int] = {}
-    for tensor in all_tensors(model):
-        if uses_external_data(tensor):
-            place = source, start, length = _place(tensor, folder)
-            if place not in written:
-                written[place] = _align(stream)
-                _stream(source, start, length, stream)
-            _refer(tensor, location, written[place], length)
+  Raises:
+      MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
+  """
+  written: dict[tuple[Path, int, int], int] = {}
+  for tensor in all_tensors(model):
+    if uses_external_data(tensor):
+      place = source, start, length = _place(tensor, folder)
+      if place not in written:
+        written[place] = _align(stream)
+        _stream(source, start, length, stream)
+      _refer(tensor, location, written[place], length)
 
 
 def load_external(model: onnx.ModelProto, folder: Path) -> None:
-    """Take all external data of a model into it.
+  """Take all external data of a model into it.
 
-    Raises:
-        MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
-    """
-    for tensor in all_tensors(model):
-        if uses_external_data(tensor):
-            source, start, length = _place(tensor, folder)
-            with source.open("rb") as file:
-                file.seek(start)
-                tensor.raw_data = file.read(length)
-            del tensor.external_data[:]
-            tensor.ClearField("data_location")
+  Raises:
+      MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
+  """
+  for tensor in all_tensors(model):
+    if uses_external_data(tensor):
+      source, start, length = _place(tensor, folder)
+      with source.open("rb") as file:
+        file.seek(start)
+        tensor.raw_data = file.read(length)
+      del tensor.external_data[:]
+      tensor.ClearField("data_location")
 
 
 def move_inline(tensors: Iterable[onnx.TensorProto], location: str, stream: BinaryIO) -> None:
-    """Append the data of tensors to ``stream`` and refer to that; text stays."""
-    for tensor in tensors:
-        if tensor.data_type == onnx.TensorProto.STRING:
-            continue
-        if not tensor.HasField("raw_data"):
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
-        offset = _align(stream)
-        length = stream.write(tensor.raw_data)
-        tensor.ClearField("raw_data")
-        _refer(tensor, location, offset, length)
+  """Append the data of tensors to ``stream`` and refer to that; text stays."""
+  for tensor in tensors:
+    if tensor.data_type == onnx.TensorProto.STRING:
+      continue
+    if not tensor.HasField("raw_data"):
+      tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+    offset = _align(stream)
+    length = stream.write(tensor.raw_data)
+    tensor.ClearField("raw_data")
+    _refer(tensor, location, offset, length)
 
 
 def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
-    del tensor.external_data[:]
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", offset), ("length", length)):
-        tensor.external_data.add(key=key, value=str(value))
+  del tensor.external_data[:]
+  tensor.data_location = onnx.TensorProto.EXTERNAL
+  for key, value in (("location", location), ("offset", offset), ("length", length)):
+    tensor.external_data.add(key=key, value=str(value))
 
 
 def _place(tensor: onnx.TensorProto, folder: Path) -> tuple[Path, int, int]:
-    """File, offset and length of external data."""
-    check_stored(tensor, folder)
-    info = ExternalDataInfo(tensor)
-    path = folder / os.path.normpath(info.location)
-    start = info.offset or 0
-    length = path.stat().st_size - start if info.length is None else info.length
-    return path, start, length
+  """File, offset and length of external data."""
+  check_stored(tensor, folder)
+  info = ExternalDataInfo(tensor)
+  path = folder / os.path.normpath(info.location)
+  start = info.offset or 0
+  length = path.stat().st_size - start if info.length is None else info.length
+  return path, start, length
 
 
 def _stream(source: Path, start: int, length: int, stream: BinaryIO) -> None:
-    """Append bytes of a file in the kernel: shared where the file system can, holes stay holes."""
-    stream.flush()
-    out, at = stream.fileno(), stream.tell()
-    with source.open("rb", buffering=0) as file:
-        if os.fstat(file.fileno()).st_size < start + length:
-            raise MirageError("EXTERNAL_DATA_MISSING", f"{source} was cut off while read")
-        for begin, end in _written(file.fileno(), start, start + length):
-            while begin < end:
-                done = _copy(file.fileno(), begin, out, at + begin - start, end - begin)
-                if not done:
-                    raise MirageError("EXTERNAL_DATA_MISSING", f"{source} was cut off while read")
-                begin += done
-    os.ftruncate(out, at + length)
-    stream.seek(at + length)
+  """Append bytes of a file in the kernel: shared where the file system can, holes stay holes."""
+  stream.flush()
+  out, at = stream.fileno(), stream.tell()
+  with source.open("rb", buffering=0) as file:
+    if os.fstat(file.fileno()).st_size < start + length:
+      raise MirageError("EXTERNAL_DATA_MISSING", f"{source} was cut off while read")
+    for begin, end in _written(file.fileno(), start, start + length):
+      while begin < end:
+        done = _copy(file.fileno(), begin, out, at + begin - start, end - begin)
+        if not done:
+          raise MirageError("EXTERNAL_DATA_MISSING", f"{source} was cut off while read")
+        begin += done
+  os.ftruncate(out, at + length)
+  stream.seek(at + length)
 
 
 def _written(file: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of ``start .. end`` of a file that are no holes."""
-    while start < end:
-        try:
-            begin = os.lseek(file, start, os.SEEK_DATA)
-            hole = os.lseek(file, begin, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno == errno.EINVAL:  # a file system that knows no holes
-                yield start, end
-            elif error.errno != errno.ENXIO:  # else: no data up to the end of the file
-                raise
-            return
-        if begin < end:
-            yield begin, min(hole, end)
-        start = hole
+  """The parts of ``start .. end`` of a file that are no holes."""
+  while start < end:
+    try:
+      begin = os.lseek(file, start, os.SEEK_DATA)
+      hole = os.lseek(file, begin, os.SEEK_HOLE)
+    except OSError as error:
+      if error.errno == errno.EINVAL:  # a file system that knows no holes
+        yield start, end
+      elif error.errno != errno.ENXIO:  # else: no data up to the end of the file
+        raise
+      return
+    if begin < end:
+      yield begin, min(hole, end)
+    start = hole
 
 
 def _copy(source: int, begin: int, target: int, at: int, count: int) -> int:
-    """Copy up to ``count`` bytes between two open files; returns how many, 0 at the end."""
-    count = min(count, _CHUNK_BYTES)
-    try:
-        return os.copy_file_range(source, target, count, begin, at)
-    except OSError as error:
-        if error.errno not in _NOT_IN_KERNEL:
-            raise
-    return os.pwrite(target, os.pread(source, count, begin), at)
+  """Copy up to ``count`` bytes between two open files; returns how many, 0 at the end."""
+  count = min(count, _CHUNK_BYTES)
+  try:
+    return os.copy_file_range(source, target, count, begin, at)
+  except OSError as error:
+    if error.errno not in _NOT_IN_KERNEL:
+      raise
+  return os.pwrite(target, os.pread(source, count, begin), at)
 
 
 def _align(stream: BinaryIO) -> int:
-    offset = stream.tell()
-    padding = -offset % ALIGN_BYTES
-    stream.write(bytes(padding))
-    return offset + padding
+  offset = stream.tell()
+  padding = -offset % ALIGN_BYTES
+  stream.write(bytes(padding))
+  return offset + padding

@@ -32,211 +32,208 @@ MIN_IR_VERSION = 8
 
 
 def function_keys(
-    model: onnx.ModelProto,
-    replacements: Sequence[Replacement],
-    base_dir: Path | None = None,
-    shapes: Shapes = NO_SHAPES,
-    folded: Folded = NOTHING,
-    half: Set[str] = frozenset(),
+  model: onnx.ModelProto,
+  replacements: Sequence[Replacement],
+  base_dir: Path | None = None,
+  shapes: Shapes = NO_SHAPES,
+  folded: Folded = NOTHING,
+  half: Set[str] = frozenset(),
 ) -> tuple[str, ...]:
-    """A digest of the function body of each region instance.
+  """A digest of the function body of each region instance.
 
-    Instances of one plan must agree in it. Equal kernels may serve bodies that differ, e.g.
-    ``Mul(a, b)`` and ``Mul(b, a)``: number plans by (kernel, function key).
+  Instances of one plan must agree in it. Equal kernels may serve bodies that differ, e.g.
+  ``Mul(a, b)`` and ``Mul(b, a)``: number plans by (kernel, function key).
 
-    Raises:
-        MirageError: INTERNAL.
-    """
-    wiring, opsets = Wiring(model), _opsets(model)
-    constants, readers = Constants(model, base_dir, folded), Readers(model, half)
-    keys = []
-    for replacement in replacements:
-        nodes = [wiring.proto(node) for node in wiring.find(replacement.nodes)]
-        missing = readers.missing(nodes, replacement.outputs)
-        body = build_body(nodes, replacement, constants, opsets, shapes, missing)
-        keys.append(hashlib.sha256(body.SerializeToString(deterministic=True)).hexdigest()[:16])
-    return tuple(keys)
+  Raises:
+      MirageError: INTERNAL.
+  """
+  wiring, opsets = Wiring(model), _opsets(model)
+  constants, readers = Constants(model, base_dir, folded), Readers(model, half)
+  keys = []
+  for replacement in replacements:
+    nodes = [wiring.proto(node) for node in wiring.find(replacement.nodes)]
+    missing = readers.missing(nodes, replacement.outputs)
+    body = build_body(nodes, replacement, constants, opsets, shapes, missing)
+    keys.append(hashlib.sha256(body.SerializeToString(deterministic=True)).hexdigest()[:16])
+  return tuple(keys)
 
 
 def rewrite_model(
-    model: onnx.ModelProto,
-    replacements: Sequence[Replacement],
-    bundle: bytes,
-    *,
-    target_suffix: str = "sm90a",
-    base_dir: Path | None = None,
-    shapes: Shapes = NO_SHAPES,
-    folded: Folded = NOTHING,
-    half: Set[str] = frozenset(),
+  model: onnx.ModelProto,
+  replacements: Sequence[Replacement],
+  bundle: bytes,
+  *,
+  target_suffix: str = "sm90a",
+  base_dir: Path | None = None,
+  shapes: Shapes = NO_SHAPES,
+  folded: Folded = NOTHING,
+  half: Set[str] = frozenset(),
 ) -> onnx.ModelProto:
-    """A new model with every region replaced; ``model`` is not modified.
+  """A new model with every region replaced; ``model`` is not modified.
 
-    ``base_dir``: the folder of the model file, needed to read external data. ``shapes``: the static
-    shapes of values, for ``build_body``; ``folded``: that of the ``LoadedModel``; ``half``: the
-    fp16 values. References of untouched weights stay as they are.
+  ``base_dir``: the folder of the model file, needed to read external data. ``shapes``: the static
+  shapes of values, for ``build_body``; ``folded``: that of the ``LoadedModel``; ``half``: the
+  fp16 values. References of untouched weights stay as they are.
 
-    Raises:
-        MirageError: INTERNAL for a region that is not convex; EXTERNAL_DATA_MISSING;
-            OPTION_INVALID for a model rewritten before.
-    """
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    if replacements:
-        constants = Constants(model, base_dir, folded)
-        domain = f"{DOMAIN_PREFIX}.{target_suffix}"
-        rewriter = _Rewriter(model, result, domain, constants, shapes, half)
-        for replacement in replacements:
-            rewriter.replace(replacement)
-        rewriter.finish(bundle)
-    return result
+  Raises:
+      MirageError: INTERNAL for a region that is not convex; EXTERNAL_DATA_MISSING;
+          OPTION_INVALID for a model rewritten before.
+  """
+  result = onnx.ModelProto()
+  result.CopyFrom(model)
+  if replacements:
+    constants = Constants(model, base_dir, folded)
+    domain = f"{DOMAIN_PREFIX}.{target_suffix}"
+    rewriter = _Rewriter(model, result, domain, constants, shapes, half)
+    for replacement in replacements:
+      rewriter.replace(replacement)
+    rewriter.finish(bundle)
+  return result
 
 
 class _Rewriter:
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        result: onnx.ModelProto,
-        domain: str,
-        constants: Constants,
-        shapes: Shapes,
-        half: Set[str],
-    ) -> None:
-        self.model, self.result, self.domain = model, result, domain
-        self.wiring = Wiring(model)
-        self.constants = constants
-        self.opsets = _opsets(model)
-        self.shapes = shapes
-        self.readers = Readers(model, half)
-        self.functions: dict[int, onnx.FunctionProto] = {}
-        self.stored: dict[WeightUse, onnx.TensorProto] = {}
-        self.outputs: list[str] = []
-        self.workspaces: list[str] = []
-        self.taken = _names(model)
-        for entry in (*model.functions, *model.graph.node):
-            if entry.domain.startswith("ai.mirage."):
-                raise MirageError(
-                    "OPTION_INVALID",
-                    "the model was already optimized by mirage-onnx; optimize the original model",
-                )
-        if BUNDLE_NAME in self.taken:
-            raise internal(f"the model already has a value {BUNDLE_NAME!r}")
-
-    def replace(self, replacement: Replacement) -> None:
-        nodes = self.wiring.find(replacement.nodes)
-        protos = [self.wiring.proto(node) for node in nodes]
-        missing = self.readers.missing(protos, replacement.outputs)
-        body = build_body(protos, replacement, self.constants, self.opsets, self.shapes, missing)
-        self._share(replacement, body)
-
-        first = replacement.nodes[0]
-        node = onnx.NodeProto(
-            op_type=replacement.op_type,
-            domain=self.domain,
-            name=self._fresh(f"mirage/{replacement.plan}/{first}"),
-            input=[BUNDLE_NAME, *(self._stored(replacement, i) for i in replacement.inputs)],
-            output=replacement.outputs,
+  def __init__(
+    self,
+    model: onnx.ModelProto,
+    result: onnx.ModelProto,
+    domain: str,
+    constants: Constants,
+    shapes: Shapes,
+    half: Set[str],
+  ) -> None:
+    self.model, self.result, self.domain = model, result, domain
+    self.wiring = Wiring(model)
+    self.constants = constants
+    self.opsets = _opsets(model)
+    self.shapes = shapes
+    self.readers = Readers(model, half)
+    self.functions: dict[int, onnx.FunctionProto] = {}
+    self.stored: dict[WeightUse, onnx.TensorProto] = {}
+    self.outputs: list[str] = []
+    self.workspaces: list[str] = []
+    self.taken = _names(model)
+    for entry in (*model.functions, *model.graph.node):
+      if entry.domain.startswith("ai.mirage."):
+        raise MirageError(
+          "OPTION_INVALID",
+          "the model was already optimized by mirage-onnx; optimize the original model",
         )
-        self.outputs += replacement.outputs
-        if replacement.workspace:
-            self.workspaces.append(self._fresh(f"{node.name}/workspace"))
-            node.output.append(self.workspaces[-1])
-        node.metadata_props.add(key="pkg.mirage_onnx.region", value=",".join(replacement.nodes))
-        self.wiring.replace(nodes, node)
+    if BUNDLE_NAME in self.taken:
+      raise internal(f"the model already has a value {BUNDLE_NAME!r}")
 
-    def _share(self, replacement: Replacement, body: onnx.FunctionProto) -> None:
-        body.name, body.domain = replacement.op_type, self.domain
-        body.doc_string = "The original nodes; they run where the kernel cannot."
-        first = self.functions.setdefault(replacement.plan, body)
-        if first.SerializeToString(deterministic=True) != body.SerializeToString(
-            deterministic=True
-        ):
-            raise internal(
-                f"{replacement.op_type} would stand for two different bodies "
-                f"(at node {replacement.nodes[0]!r})"
-            )
+  def replace(self, replacement: Replacement) -> None:
+    nodes = self.wiring.find(replacement.nodes)
+    protos = [self.wiring.proto(node) for node in nodes]
+    missing = self.readers.missing(protos, replacement.outputs)
+    body = build_body(protos, replacement, self.constants, self.opsets, self.shapes, missing)
+    self._share(replacement, body)
 
-    def _stored(self, replacement: Replacement, value: str) -> str:
-        """The tensor that the custom node reads for an input of the region."""
-        use = replacement.weight(value)
-        if use is None:
-            mask = None if value in self.readers.nodes else implied(value)
-            if mask is None:
-                return value
-            use = WeightUse(value, tuple(range(len(mask.dims))))
-        if use not in self.stored:
-            swapped = (*range(len(use.perm) - 2), len(use.perm) - 1, len(use.perm) - 2)
-            suffix = ".kmajor" if use.perm == swapped else ".perm" + "_".join(map(str, use.perm))
-            name = self._fresh(value + ("" if use.is_identity else suffix))
-            self.stored[use] = self.constants.permuted(use, name)
-        return self.stored[use].name
+    first = replacement.nodes[0]
+    node = onnx.NodeProto(
+      op_type=replacement.op_type,
+      domain=self.domain,
+      name=self._fresh(f"mirage/{replacement.plan}/{first}"),
+      input=[BUNDLE_NAME, *(self._stored(replacement, i) for i in replacement.inputs)],
+      output=replacement.outputs,
+    )
+    self.outputs += replacement.outputs
+    if replacement.workspace:
+      self.workspaces.append(self._fresh(f"{node.name}/workspace"))
+      node.output.append(self.workspaces[-1])
+    node.metadata_props.add(key="pkg.mirage_onnx.region", value=",".join(replacement.nodes))
+    self.wiring.replace(nodes, node)
 
-    def _fresh(self, name: str) -> str:
-        candidate, count = name, 1
-        while candidate in self.taken:
-            candidate, count = f"{name}.{count}", count + 1
-        self.taken.add(candidate)
-        return candidate
+  def _share(self, replacement: Replacement, body: onnx.FunctionProto) -> None:
+    body.name, body.domain = replacement.op_type, self.domain
+    body.doc_string = "The original nodes; they run where the kernel cannot."
+    first = self.functions.setdefault(replacement.plan, body)
+    if first.SerializeToString(deterministic=True) != body.SerializeToString(deterministic=True):
+      raise internal(
+        f"{replacement.op_type} would stand for two different bodies (at node {replacement.nodes[0]!r})"
+      )
 
-    def finish(self, bundle: bytes) -> None:
-        graph = self.result.graph
-        before = {name for node in graph.node for name in reads(node)}
-        nodes = self.wiring.ordered()
-        types = types_of(self.model, self.outputs)
-        del graph.node[:]
-        graph.node.extend(nodes)
-        after = {name for node in nodes for name in reads(node)}
-        kept = after | {value.name for value in (*graph.output, *graph.input)}
-        made = {name for node in nodes for name in node.output}
+  def _stored(self, replacement: Replacement, value: str) -> str:
+    """The tensor that the custom node reads for an input of the region."""
+    use = replacement.weight(value)
+    if use is None:
+      mask = None if value in self.readers.nodes else implied(value)
+      if mask is None:
+        return value
+      use = WeightUse(value, tuple(range(len(mask.dims))))
+    if use not in self.stored:
+      swapped = (*range(len(use.perm) - 2), len(use.perm) - 1, len(use.perm) - 2)
+      suffix = ".kmajor" if use.perm == swapped else ".perm" + "_".join(map(str, use.perm))
+      name = self._fresh(value + ("" if use.is_identity else suffix))
+      self.stored[use] = self.constants.permuted(use, name)
+    return self.stored[use].name
 
-        unused = before - kept
-        _filter(graph.initializer, lambda t: t.name not in unused)
-        _filter(graph.sparse_initializer, lambda t: t.values.name not in unused)
-        gone = {name for node in self.model.graph.node for name in node.output} - made
-        gone |= unused
-        _filter(graph.value_info, lambda v: v.name not in gone)
-        _filter(graph.quantization_annotation, lambda a: a.tensor_name not in gone)
+  def _fresh(self, name: str) -> str:
+    candidate, count = name, 1
+    while candidate in self.taken:
+      candidate, count = f"{name}.{count}", count + 1
+    self.taken.add(candidate)
+    return candidate
 
-        graph.initializer.extend(self.stored.values())
-        kernels = numpy_helper.from_array(np.frombuffer(bundle, np.uint8), BUNDLE_NAME)
-        graph.initializer.append(kernels)
-        self._add_types(types)
-        self.result.functions.extend(self.functions[plan] for plan in sorted(self.functions))
-        if self.domain not in self.opsets:
-            self.result.opset_import.add(domain=self.domain, version=1)
-        self.result.ir_version = max(self.result.ir_version, MIN_IR_VERSION)
-        self.result.metadata_props.add(key="mirage_onnx.version", value=__version__)
+  def finish(self, bundle: bytes) -> None:
+    graph = self.result.graph
+    before = {name for node in graph.node for name in reads(node)}
+    nodes = self.wiring.ordered()
+    types = types_of(self.model, self.outputs)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    after = {name for node in nodes for name in reads(node)}
+    kept = after | {value.name for value in (*graph.output, *graph.input)}
+    made = {name for node in nodes for name in node.output}
 
-    def _add_types(self, types: dict[str, onnx.TypeProto]) -> None:
-        """ONNX Runtime asks for the element type of every output of a custom node."""
-        graph = self.result.graph
-        stated = {v.name: v for v in (*graph.value_info, *graph.output)}
-        for name in self.outputs:
-            value = stated.get(name)
-            if value is None:
-                graph.value_info.add(name=name).type.CopyFrom(types[name])
-            elif not value.type.tensor_type.elem_type:
-                value.type.CopyFrom(types[name])
-        for name in self.workspaces:
-            value = graph.value_info.add(name=name)
-            value.type.tensor_type.elem_type = onnx.TensorProto.UINT8
-            value.type.tensor_type.shape.dim.add()
+    unused = before - kept
+    _filter(graph.initializer, lambda t: t.name not in unused)
+    _filter(graph.sparse_initializer, lambda t: t.values.name not in unused)
+    gone = {name for node in self.model.graph.node for name in node.output} - made
+    gone |= unused
+    _filter(graph.value_info, lambda v: v.name not in gone)
+    _filter(graph.quantization_annotation, lambda a: a.tensor_name not in gone)
+
+    graph.initializer.extend(self.stored.values())
+    kernels = numpy_helper.from_array(np.frombuffer(bundle, np.uint8), BUNDLE_NAME)
+    graph.initializer.append(kernels)
+    self._add_types(types)
+    self.result.functions.extend(self.functions[plan] for plan in sorted(self.functions))
+    if self.domain not in self.opsets:
+      self.result.opset_import.add(domain=self.domain, version=1)
+    self.result.ir_version = max(self.result.ir_version, MIN_IR_VERSION)
+    self.result.metadata_props.add(key="mirage_onnx.version", value=__version__)
+
+  def _add_types(self, types: dict[str, onnx.TypeProto]) -> None:
+    """ONNX Runtime asks for the element type of every output of a custom node."""
+    graph = self.result.graph
+    stated = {v.name: v for v in (*graph.value_info, *graph.output)}
+    for name in self.outputs:
+      value = stated.get(name)
+      if value is None:
+        graph.value_info.add(name=name).type.CopyFrom(types[name])
+      elif not value.type.tensor_type.elem_type:
+        value.type.CopyFrom(types[name])
+    for name in self.workspaces:
+      value = graph.value_info.add(name=name)
+      value.type.tensor_type.elem_type = onnx.TensorProto.UINT8
+      value.type.tensor_type.shape.dim.add()
 
 
 def _filter(field, keep) -> None:  # type: ignore[no-untyped-def]
-    """Drop the messages of a repeated field that ``keep`` refuses."""
-    for i in range(len(field) - 1, -1, -1):
-        if not keep(field[i]):
-            del field[i]
+  """Drop the messages of a repeated field that ``keep`` refuses."""
+  for i in range(len(field) - 1, -1, -1):
+    if not keep(field[i]):
+      del field[i]
 
 
 def _opsets(model: onnx.ModelProto) -> dict[str, int]:
-    return {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
+  return {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
 
 
 def _names(model: onnx.ModelProto) -> set[str]:
-    graph = model.graph
-    names = {v.name for v in (*graph.input, *graph.output, *graph.initializer)}
-    names |= {t.values.name for t in graph.sparse_initializer}
-    for node in graph.node:
-        names |= {node.name, *node.output, *reads(node)}
-    return names
+  graph = model.graph
+  names = {v.name for v in (*graph.input, *graph.output, *graph.initializer)}
+  names |= {t.values.name for t in graph.sparse_initializer}
+  for node in graph.node:
+    names |= {node.name, *node.output, *reads(node)}
+  return names

@@ -8,74 +8,74 @@ from mirage_onnx.ir.runtime_extent import Monomial
 
 
 def internal(detail: str) -> MirageError:
-    """An inconsistent request of the caller: a bug in mirage-onnx, never the user's fault."""
-    return MirageError("INTERNAL", f"rewrite: {detail}")
+  """An inconsistent request of the caller: a bug in mirage-onnx, never the user's fault."""
+  return MirageError("INTERNAL", f"rewrite: {detail}")
 
 
 @dataclass(frozen=True, slots=True)
 class WeightUse:
-    """A constant tensor that the kernel reads as ``numpy.transpose(tensor, perm)``.
+  """A constant tensor that the kernel reads as ``numpy.transpose(tensor, perm)``.
 
-    The custom node gets a new initializer in that order; the function body undoes it.
-    """
+  The custom node gets a new initializer in that order; the function body undoes it.
+  """
 
-    tensor: str
-    perm: tuple[int, ...]
+  tensor: str
+  perm: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        if sorted(self.perm) != list(range(len(self.perm))):
-            raise internal(f"{self.perm} is no permutation (weight {self.tensor!r})")
+  def __post_init__(self) -> None:
+    if sorted(self.perm) != list(range(len(self.perm))):
+      raise internal(f"{self.perm} is no permutation (weight {self.tensor!r})")
 
-    @property
-    def is_identity(self) -> bool:
-        return self.perm == tuple(range(len(self.perm)))
+  @property
+  def is_identity(self) -> bool:
+    return self.perm == tuple(range(len(self.perm)))
 
-    @property
-    def inverse(self) -> tuple[int, ...]:
-        return tuple(self.perm.index(i) for i in range(len(self.perm)))
+  @property
+  def inverse(self) -> tuple[int, ...]:
+    return tuple(self.perm.index(i) for i in range(len(self.perm)))
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """One instance of a region, to become one node of op ``MuGraph_<plan>``.
+  """One instance of a region, to become one node of op ``MuGraph_<plan>``.
 
-    ``nodes``: the ONNX nodes it replaces, as ``LoadedModel.node_names`` calls them. ``inputs`` and
-    ``outputs``: ONNX tensors in the order of the plan. ``weights``: the inputs that are stored in
-    another order of dims. ``workspace``: the plan has one more output, a uint8 scratch tensor,
-    after ``outputs``. ``shapes``: of values whose shape is computed elsewhere in the model, over
-    the shapes of ``inputs``, where only a run knows it.
-    """
+  ``nodes``: the ONNX nodes it replaces, as ``LoadedModel.node_names`` calls them. ``inputs`` and
+  ``outputs``: ONNX tensors in the order of the plan. ``weights``: the inputs that are stored in
+  another order of dims. ``workspace``: the plan has one more output, a uint8 scratch tensor,
+  after ``outputs``. ``shapes``: of values whose shape is computed elsewhere in the model, over
+  the shapes of ``inputs``, where only a run knows it.
+  """
 
-    nodes: tuple[str, ...]
-    inputs: tuple[str, ...]
-    weights: tuple[WeightUse, ...]
-    outputs: tuple[str, ...]
-    workspace: bool
-    plan: int
-    shapes: Mapping[str, tuple[Monomial, ...]] = field(default_factory=dict)
+  nodes: tuple[str, ...]
+  inputs: tuple[str, ...]
+  weights: tuple[WeightUse, ...]
+  outputs: tuple[str, ...]
+  workspace: bool
+  plan: int
+  shapes: Mapping[str, tuple[Monomial, ...]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        for what, names in (
-            ("nodes", self.nodes),
-            ("inputs", self.inputs),
-            ("outputs", self.outputs),
-            ("weights", tuple(w.tensor for w in self.weights)),
-        ):
-            if len(set(names)) != len(names) or "" in names:
-                raise internal(f"{what} of {self.op_type} are empty or repeated: {names}")
-        if not self.nodes or not self.outputs:
-            raise internal(f"{self.op_type} has no nodes or no outputs")
-        for weight in self.weights:
-            if weight.tensor not in self.inputs:
-                raise internal(f"weight {weight.tensor!r} is not an input of {self.op_type}")
+  def __post_init__(self) -> None:
+    for what, names in (
+      ("nodes", self.nodes),
+      ("inputs", self.inputs),
+      ("outputs", self.outputs),
+      ("weights", tuple(w.tensor for w in self.weights)),
+    ):
+      if len(set(names)) != len(names) or "" in names:
+        raise internal(f"{what} of {self.op_type} are empty or repeated: {names}")
+    if not self.nodes or not self.outputs:
+      raise internal(f"{self.op_type} has no nodes or no outputs")
+    for weight in self.weights:
+      if weight.tensor not in self.inputs:
+        raise internal(f"weight {weight.tensor!r} is not an input of {self.op_type}")
 
-    @property
-    def op_type(self) -> str:
-        return f"MuGraph_{self.plan}"
+  @property
+  def op_type(self) -> str:
+    return f"MuGraph_{self.plan}"
 
-    def weight(self, tensor: str) -> WeightUse | None:
-        """How the input ``tensor`` is stored, or None where it stays as it is."""
-        for use in self.weights:
-            if use.tensor == tensor and not use.is_identity:
-                return use
-        return None
+  def weight(self, tensor: str) -> WeightUse | None:
+    """How the input ``tensor`` is stored, or None where it stays as it is."""
+    for use in self.weights:
+      if use.tensor == tensor and not use.is_identity:
+        return use
+    return None

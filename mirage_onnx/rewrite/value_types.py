@@ -8,49 +8,49 @@ from mirage_onnx.rewrite.replacement import internal
 
 
 def types_of(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, onnx.TypeProto]:
-    """The types of ``names``: as the model states them, else by ONNX shape inference.
+  """The types of ``names``: as the model states them, else by ONNX shape inference.
 
-    Raises:
-        MirageError: INTERNAL where an element type cannot be found: ONNX Runtime refuses a custom
-            node whose outputs have none.
-    """
-    wanted = dict.fromkeys(names)
-    known = _stated(model.graph)
-    if any(name not in known for name in wanted):
-        inferred = onnx.shape_inference.infer_shapes(_weightless(model))
-        known = _stated(inferred.graph) | known
-    missing = [name for name in wanted if name not in known]
-    if missing:
-        raise internal(f"the element type of {missing[0]!r} is unknown")
-    return {name: known[name] for name in wanted}
+  Raises:
+      MirageError: INTERNAL where an element type cannot be found: ONNX Runtime refuses a custom
+          node whose outputs have none.
+  """
+  wanted = dict.fromkeys(names)
+  known = _stated(model.graph)
+  if any(name not in known for name in wanted):
+    inferred = onnx.shape_inference.infer_shapes(_weightless(model))
+    known = _stated(inferred.graph) | known
+  missing = [name for name in wanted if name not in known]
+  if missing:
+    raise internal(f"the element type of {missing[0]!r} is unknown")
+  return {name: known[name] for name in wanted}
 
 
 def _stated(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
-    values = (*graph.input, *graph.value_info, *graph.output)
-    return {v.name: v.type for v in values if v.type.tensor_type.elem_type}
+  values = (*graph.input, *graph.value_info, *graph.output)
+  return {v.name: v.type for v in values if v.type.tensor_type.elem_type}
 
 
 def _weightless(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the data of its larger initializers declared as external.
+  """The model with the data of its larger initializers declared as external.
 
-    Shape inference reads only small integer tensors (shapes, axes); a proto with the weights in it
-    may be too large to be handed over at all (2 GB).
-    """
-    bare = onnx.ModelProto(ir_version=model.ir_version)
-    bare.opset_import.extend(model.opset_import)
-    bare.functions.extend(model.functions)
-    for field in ("node", "input", "output", "value_info"):
-        getattr(bare.graph, field).extend(getattr(model.graph, field))
-    bare.graph.name = model.graph.name
-    for tensor in model.graph.initializer:
-        small = tensor.ByteSize() <= 4096
-        if small and tensor.data_location != onnx.TensorProto.EXTERNAL:
-            bare.graph.initializer.add().CopyFrom(tensor)
-        else:
-            bare.graph.initializer.add(
-                name=tensor.name,
-                dims=tensor.dims,
-                data_type=tensor.data_type,
-                data_location=onnx.TensorProto.EXTERNAL,
-            )
-    return bare
+  Shape inference reads only small integer tensors (shapes, axes); a proto with the weights in it
+  may be too large to be handed over at all (2 GB).
+  """
+  bare = onnx.ModelProto(ir_version=model.ir_version)
+  bare.opset_import.extend(model.opset_import)
+  bare.functions.extend(model.functions)
+  for field in ("node", "input", "output", "value_info"):
+    getattr(bare.graph, field).extend(getattr(model.graph, field))
+  bare.graph.name = model.graph.name
+  for tensor in model.graph.initializer:
+    small = tensor.ByteSize() <= 4096
+    if small and tensor.data_location != onnx.TensorProto.EXTERNAL:
+      bare.graph.initializer.add().CopyFrom(tensor)
+    else:
+      bare.graph.initializer.add(
+        name=tensor.name,
+        dims=tensor.dims,
+        data_type=tensor.data_type,
+        data_location=onnx.TensorProto.EXTERNAL,
+      )
+  return bare

@@ -54,201 +54,193 @@ SECTOR_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Predicted time of one kernel and what it is made of (bytes from DRAM, all bytes loaded)."""
+  """Predicted time of one kernel and what it is made of (bytes from DRAM, all bytes loaded)."""
 
-    time_us: float
-    dram_bytes: int
-    l2_bytes: int
-    flops: int
-    blocks: int
-    in_flight_bytes: int
-    registers: int
-    smem_bytes: int
+  time_us: float
+  dram_bytes: int
+  l2_bytes: int
+  flops: int
+  blocks: int
+  in_flight_bytes: int
+  registers: int
+  smem_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the cost depends on, read off a kernel once: element counts by axes, not by tile.
+  """What the cost depends on, read off a kernel once: element counts by axes, not by tile.
 
-    ``row``: elements of the axis that a row kernel spreads over threads; 1 if there is none.
-    """
+  ``row``: elements of the axis that a row kernel spreads over threads; 1 if there is none.
+  """
 
-    kernel: Kernel
-    extents: Mapping[str, int]
-    dram_bytes: int
-    loads: tuple[tuple[tuple[str, ...], int], ...]
-    matmuls: tuple[tuple[tuple[str, ...], int, bool], ...]
-    work: tuple[tuple[tuple[str, ...], int], ...]
-    a_loads: tuple[str | None, ...]
-    b_loads: tuple[str | None, ...]
-    vectors: int
-    barriers: int
-    after: tuple[tuple[tuple[str, ...], int], ...]
-    row: int
+  kernel: Kernel
+  extents: Mapping[str, int]
+  dram_bytes: int
+  loads: tuple[tuple[tuple[str, ...], int], ...]
+  matmuls: tuple[tuple[tuple[str, ...], int, bool], ...]
+  work: tuple[tuple[tuple[str, ...], int], ...]
+  a_loads: tuple[str | None, ...]
+  b_loads: tuple[str | None, ...]
+  vectors: int
+  barriers: int
+  after: tuple[tuple[tuple[str, ...], int], ...]
+  row: int
 
 
-def features(
-    kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int]
-) -> Features:
-    """The features of ``kernel``."""
+def features(kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int]) -> Features:
+  """The features of ``kernel``."""
 
-    def size(axes: tuple[str, ...]) -> int:
-        return prod(extents[a] for a in axes)
+  def size(axes: tuple[str, ...]) -> int:
+    return prod(extents[a] for a in axes)
 
-    def free(op: BlockOp) -> str | None:
-        return next((a for a in op.axes if a != kernel.loop), None)
+  def free(op: BlockOp) -> str | None:
+    return next((a for a in op.axes if a != kernel.loop), None)
 
-    ops = kernel.ops
-    touched = {o.tensor for o in kernel.loads} | {s.tensor for s in kernel.saves}
-    work: dict[tuple[str, ...], int] = {}
+  ops = kernel.ops
+  work: dict[tuple[str, ...], int] = {}
+  for o in ops:
+    if o.op not in ("load", "const", "extent", "matmul"):
+      axes = tuple(sorted({*o.axes, *o.reduced})) if o.op == "sum" else o.axes
+      work[axes] = work.get(axes, 0) + 1
+  after: dict[tuple[str, ...], int] = {}
+  if kernel.loop is not None:
     for o in ops:
-        if o.op not in ("load", "const", "extent", "matmul"):
-            axes = tuple(sorted({*o.axes, *o.reduced})) if o.op == "sum" else o.axes
-            work[axes] = work.get(axes, 0) + 1
-    after: dict[tuple[str, ...], int] = {}
-    if kernel.loop is not None:
-        for o in ops:
-            if o.phase is Phase.POST and len(o.axes) > 1 and not o.op.startswith(("acc", "red")):
-                after[o.axes] = after.get(o.axes, 0) + 1
-    loops = [o for o in ops if o.phase is Phase.LOOP]
-    barriers = sum(1 for o in ops if o.op in ("sum", "rmax") and o.phase is Phase.POST)
-    return Features(
-        kernel=kernel,
-        extents=extents,
-        dram_bytes=sum(size(tensors[t].axes) * moved_bytes(kernel, tensors[t]) for t in touched),
-        loads=tuple((o.axes, o.dtype.size_bytes) for o in kernel.loads),
-        matmuls=tuple(
-            (o.axes, size(o.reduced), o.phase is Phase.LOOP) for o in ops if o.op == "matmul"
-        ),
-        work=tuple(work.items()),
-        a_loads=tuple(free(o) for o in loops if o.op == "load" and o.layout is Layout.A_FRAG),
-        b_loads=tuple(free(o) for o in loops if o.op == "load" and o.layout is Layout.B_FRAG),
-        vectors=sum(1 for o in ops if o.layout is Layout.VECTOR),
-        after=tuple(after.items()),
-        row=max((extents[a] for o in ops for a in o.axes if a not in kernel.grid), default=1),
-        barriers=barriers + 2 * any(o.layout is Layout.SHARED for o in ops),
-    )
+      if o.phase is Phase.POST and len(o.axes) > 1 and not o.op.startswith(("acc", "red")):
+        after[o.axes] = after.get(o.axes, 0) + 1
+  loops = [o for o in ops if o.phase is Phase.LOOP]
+  barriers = sum(1 for o in ops if o.op in ("sum", "rmax") and o.phase is Phase.POST)
+  return Features(
+    kernel=kernel,
+    extents=extents,
+    dram_bytes=sum(size(tensors[t].axes) * moved_bytes(kernel, tensors[t]) for t in kernel.touched),
+    loads=tuple((o.axes, o.dtype.size_bytes) for o in kernel.loads),
+    matmuls=tuple((o.axes, size(o.reduced), o.phase is Phase.LOOP) for o in ops if o.op == "matmul"),
+    work=tuple(work.items()),
+    a_loads=tuple(free(o) for o in loops if o.op == "load" and o.layout is Layout.A_FRAG),
+    b_loads=tuple(free(o) for o in loops if o.op == "load" and o.layout is Layout.B_FRAG),
+    vectors=sum(1 for o in ops if o.layout is Layout.VECTOR),
+    after=tuple(after.items()),
+    row=max((extents[a] for o in ops for a in o.axes if a not in kernel.grid), default=1),
+    barriers=barriers + 2 * any(o.layout is Layout.SHARED for o in ops),
+  )
 
 
 def element_bytes(tensor: KTensor) -> int:
-    """What an element takes of memory traffic: alone of its row, that row, a sector at most."""
-    size = tensor.dtype.size_bytes
-    for w in reversed(tensor.windows):
-        if w.axes or w.full is None:
-            break
-        size *= w.full
-    return max(min(size, SECTOR_BYTES), tensor.dtype.size_bytes)
+  """What an element takes of memory traffic: alone of its row, that row, a sector at most."""
+  size = tensor.dtype.size_bytes
+  for w in reversed(tensor.windows):
+    if w.axes or w.full is None:
+      break
+    size *= w.full
+  return max(min(size, SECTOR_BYTES), tensor.dtype.size_bytes)
 
 
 def moved_bytes(kernel: Kernel, tensor: KTensor) -> int:
-    """What an element of a tensor costs in memory traffic, in bytes.
+  """What an element of a tensor costs in memory traffic, in bytes.
 
-    A row kernel spreads one axis over its threads. Where another is the last in memory, neighbours
-    belong to other blocks: each element is a sector of its own, and a store of a part of one is a
-    load and a store. (With such a kernel, a normalisation of 32 x 4096 x 128 with
-    a transposed result, a model took 288 us on an H200 instead of 123:
-    bench/results/h200/speed.json.xz, qknorm.)
-    """
-    width = element_bytes(tensor)
-    spread = [a for a in tensor.axes if a not in kernel.grid]
-    if kernel.loop is not None or not spread or tensor.axes[-1] in spread:
-        return width
-    return SECTOR_BYTES * (2 if any(s.tensor == tensor.name for s in kernel.saves) else 1)
+  A row kernel spreads one axis over its threads. Where another is the last in memory, neighbours
+  belong to other blocks: each element is a sector of its own, and a store of a part of one is a
+  load and a store. (With such a kernel, a normalisation of 32 x 4096 x 128 with
+  a transposed result, a model took 288 us on an H200 instead of 123:
+  bench/results/h200/speed.json.xz, qknorm.)
+  """
+  width = element_bytes(tensor)
+  spread = [a for a in tensor.axes if a not in kernel.grid]
+  if kernel.loop is not None or not spread or tensor.axes[-1] in spread:
+    return width
+  return SECTOR_BYTES * (2 if any(s.tensor == tensor.name for s in kernel.saves) else 1)
 
 
-def kernel_cost(
-    f: Features, params: KernelParams, target: Target, runtime: Container[str] = ()
-) -> Cost:
-    """Cost of a kernel with ``params``.
+def kernel_cost(f: Features, params: KernelParams, target: Target, runtime: Container[str] = ()) -> Cost:
+  """Cost of a kernel with ``params``.
 
-    Of a ``runtime`` axis a block computes its whole tile, however few elements there are.
-    """
-    kernel, extents = f.kernel, f.extents
-    tiles = dict(zip(kernel.grid, params.tile, strict=True))
-    local = {
-        a: tiles[a] if a in tiles and a in runtime else min(tiles.get(a, n), n)
-        for a, n in extents.items()
-    }
+  Of a ``runtime`` axis a block computes its whole tile, however few elements there are.
+  """
+  kernel, extents = f.kernel, f.extents
+  tiles = dict(zip(kernel.grid, params.tile, strict=True))
+  local = {
+    a: tiles[a] if a in tiles and a in runtime else min(tiles.get(a, n), n) for a, n in extents.items()
+  }
 
-    def tile(axes: tuple[str, ...]) -> int:
-        n = 1
-        for a in axes:
-            n *= local[a]
-        return n
+  def tile(axes: tuple[str, ...]) -> int:
+    n = 1
+    for a in axes:
+      n *= local[a]
+    return n
 
-    blocks = prod(ceil(extents[a] / t) for a, t in tiles.items())
-    l2 = blocks * sum(tile(axes) * size for axes, size in f.loads)
-    flops = blocks * sum(2 * tile(axes) * depth for axes, depth, _ in f.matmuls)
-    alu = blocks * sum(tile(axes) * count for axes, count in f.work)
-    columns = sum(ceil(local[a] / 16) for a in f.a_loads if a)
-    rows = sum(ceil(local[a] / 8) if a else 1 for a in f.b_loads)
-    registers, smem = _resources(f, params, local, columns, rows)
-    fragments = smem // (512 * params.warps) if kernel.loop is not None else 0
-    resident = _resident_blocks(params, registers, smem, target)
-    ctas = blocks * params.cluster
-    sms = target.multiprocessors
-    active = min(ctas / sms, resident)
-    # Clusters leave multiprocessors of a GPC over, so fewer blocks are resident at once.
-    capacity = sms * resident * CLUSTER_FILL.get(params.cluster, LARGE_CLUSTER_FILL)
-    waves = max(1, ceil(ctas / capacity - 0.05))
-    fixed = f.barriers * BARRIER_US + (CLUSTER_US if params.cluster > 1 else 0.0)
-    fixed += COMBINE_US * fragments
-    threads = 32 * params.warps
-    fixed += ELEMENT_US * sum(count * ceil(tile(axes) / threads) for axes, count in f.after)
-    if kernel.loop is not None:
-        fixed += BLOCK_US * max(0.0, min(ctas / sms, 8.0) - FREE_BLOCKS) + WAVE_US * (waves - 1)
-    busy = min(1.0, ctas / sms)
-    in_flight = 0.0
-    steps = 1
-    rate = target.stream_tbps * 1e6 * busy
-    if kernel.loop is not None:
-        steps = ceil(extents[kernel.loop] / (32 * params.warps * params.cluster))
-        in_flight = active * params.warps * min(params.stages, steps) * columns * 1024
-        limit = in_flight * sms / LOADED_LATENCY_US
-        rate = (rate**-3 + limit**-3) ** (-1 / 3)
-    dram_us = f.dram_bytes / rate
-    l2_us = max(0.0, L2_SHARE * (l2 - f.dram_bytes)) / (L2_TBPS * 1e6 * busy)
-    mma_us = flops / (target.mma_tflops * MMA_SHARE * 1e6 * busy)
-    alu_us = alu / ALU_OPS_PER_US
-    rounds = ceil(steps / params.stages)
-    serial_us = LATENCY_US * (1 + 0.25 * rounds)
-    work = max(dram_us + l2_us, mma_us)
-    ramp = min(target.ramp_us, 0.25 * work)
-    start_us = 0.0
-    if kernel.loop is None:  # of others, waves say it
-        start_us = ctas * max(BLOCK_START_US, params.warps * WARP_START_US)
-    time_us = target.launch_us + max(work + ramp, serial_us, start_us) + fixed + alu_us
-    return Cost(time_us, f.dram_bytes, l2, flops, blocks, int(in_flight), registers, smem)
+  blocks = prod(ceil(extents[a] / t) for a, t in tiles.items())
+  l2 = blocks * sum(tile(axes) * size for axes, size in f.loads)
+  flops = blocks * sum(2 * tile(axes) * depth for axes, depth, _ in f.matmuls)
+  alu = blocks * sum(tile(axes) * count for axes, count in f.work)
+  columns = sum(ceil(local[a] / 16) for a in f.a_loads if a)
+  rows = sum(ceil(local[a] / 8) if a else 1 for a in f.b_loads)
+  registers, smem = _resources(f, params, local, columns, rows)
+  fragments = smem // (512 * params.warps) if kernel.loop is not None else 0
+  resident = _resident_blocks(params, registers, smem, target)
+  ctas = blocks * params.cluster
+  sms = target.multiprocessors
+  active = min(ctas / sms, resident)
+  # Clusters leave multiprocessors of a GPC over, so fewer blocks are resident at once.
+  capacity = sms * resident * CLUSTER_FILL.get(params.cluster, LARGE_CLUSTER_FILL)
+  waves = max(1, ceil(ctas / capacity - 0.05))
+  fixed = f.barriers * BARRIER_US + (CLUSTER_US if params.cluster > 1 else 0.0)
+  fixed += COMBINE_US * fragments
+  threads = 32 * params.warps
+  fixed += ELEMENT_US * sum(count * ceil(tile(axes) / threads) for axes, count in f.after)
+  if kernel.loop is not None:
+    fixed += BLOCK_US * max(0.0, min(ctas / sms, 8.0) - FREE_BLOCKS) + WAVE_US * (waves - 1)
+  busy = min(1.0, ctas / sms)
+  in_flight = 0.0
+  steps = 1
+  rate = target.stream_tbps * 1e6 * busy
+  if kernel.loop is not None:
+    steps = ceil(extents[kernel.loop] / (32 * params.warps * params.cluster))
+    in_flight = active * params.warps * min(params.stages, steps) * columns * 1024
+    limit = in_flight * sms / LOADED_LATENCY_US
+    rate = (rate**-3 + limit**-3) ** (-1 / 3)
+  dram_us = f.dram_bytes / rate
+  l2_us = max(0.0, L2_SHARE * (l2 - f.dram_bytes)) / (L2_TBPS * 1e6 * busy)
+  mma_us = flops / (target.mma_tflops * MMA_SHARE * 1e6 * busy)
+  alu_us = alu / ALU_OPS_PER_US
+  rounds = ceil(steps / params.stages)
+  serial_us = LATENCY_US * (1 + 0.25 * rounds)
+  work = max(dram_us + l2_us, mma_us)
+  ramp = min(target.ramp_us, 0.25 * work)
+  start_us = 0.0
+  if kernel.loop is None:  # of others, waves say it
+    start_us = ctas * max(BLOCK_START_US, params.warps * WARP_START_US)
+  time_us = target.launch_us + max(work + ramp, serial_us, start_us) + fixed + alu_us
+  return Cost(time_us, f.dram_bytes, l2, flops, blocks, int(in_flight), registers, smem)
 
 
 def _resources(
-    f: Features, params: KernelParams, local: Mapping[str, int], columns: int, rows: int
+  f: Features, params: KernelParams, local: Mapping[str, int], columns: int, rows: int
 ) -> tuple[int, int]:
-    """Registers per thread and shared bytes (estimates)."""
-    kernel = f.kernel
-    if kernel.loop is None:
-        return 24 + elements_per_thread(f, params) * min(f.vectors, 4), 128
-    row_axes = set(f.b_loads)
-    fragments = 0
-    for axes, _, in_loop in f.matmuls:
-        if in_loop:
-            tiles = 1
-            for a in axes:
-                tiles *= ceil(local[a] / (8 if a in row_axes else 16))
-            fragments += tiles
-    # Compiled kernels (sm_90a): 8 registers per step and column tile, 10 per row tile.
-    ring = params.stages * (8 * columns + 10 * rows)
-    return 26 + ring + 4 * fragments, params.warps * 512 * fragments
+  """Registers per thread and shared bytes (estimates)."""
+  kernel = f.kernel
+  if kernel.loop is None:
+    return 24 + elements_per_thread(f, params) * min(f.vectors, 4), 128
+  row_axes = set(f.b_loads)
+  fragments = 0
+  for axes, _, in_loop in f.matmuls:
+    if in_loop:
+      tiles = 1
+      for a in axes:
+        tiles *= ceil(local[a] / (8 if a in row_axes else 16))
+      fragments += tiles
+  # Compiled kernels (sm_90a): 8 registers per step and column tile, 10 per row tile.
+  ring = params.stages * (8 * columns + 10 * rows)
+  return 26 + ring + 4 * fragments, params.warps * 512 * fragments
 
 
 def elements_per_thread(f: Features, params: KernelParams) -> int:
-    """Of a row kernel with these numbers, whose tile is the rows of a block."""
-    return ceil(f.row * prod(params.tile) / (32 * params.warps))
+  """Of a row kernel with these numbers, whose tile is the rows of a block."""
+  return ceil(f.row * prod(params.tile) / (32 * params.warps))
 
 
 def _resident_blocks(params: KernelParams, registers: int, smem: int, target: Target) -> int:
-    """Blocks that fit on one multiprocessor at once (at least one)."""
-    threads = 32 * params.warps
-    by_registers = target.registers_per_sm // (threads * max(-(-registers // 8) * 8, 24))
-    by_smem = target.smem_per_sm_bytes // (smem + RESERVED_SMEM)
-    return max(1, min(by_registers, by_smem, SM_THREADS // threads, SM_BLOCKS))
+  """Blocks that fit on one multiprocessor at once (at least one)."""
+  threads = 32 * params.warps
+  by_registers = target.registers_per_sm // (threads * max(-(-registers // 8) * 8, 24))
+  by_smem = target.smem_per_sm_bytes // (smem + RESERVED_SMEM)
+  return max(1, min(by_registers, by_smem, SM_THREADS // threads, SM_BLOCKS))

@@ -37,216 +37,208 @@ REDUCTIONS = ("sum", "rmax")
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The axes over the groups and inside the quads, sorted; several axes of one side lie flat."""
+  """The axes over the groups and inside the quads, sorted; several axes of one side lie flat."""
 
-    g: tuple[str, ...] = ()
-    t: tuple[str, ...] = ()
+  g: tuple[str, ...] = ()
+  t: tuple[str, ...] = ()
 
-    def of(self, axes: tuple[str, ...]) -> Lanes:
-        """How a value over ``axes`` lies beside a value with these lanes."""
-        return _lanes_of(self.g, self.t, axes)
+  def of(self, axes: tuple[str, ...]) -> Lanes:
+    """How a value over ``axes`` lies beside a value with these lanes."""
+    return _lanes_of(self.g, self.t, axes)
 
-    @property
-    def transposed(self) -> Lanes:
-        """Groups and quads swapped."""
-        return Lanes(self.t, self.g)
+  @property
+  def transposed(self) -> Lanes:
+    """Groups and quads swapped."""
+    return Lanes(self.t, self.g)
 
-    def move(self, wanted: Lanes) -> str:
-        """The kind of the conversion to ``wanted``."""
-        if self == wanted:
-            return "free"
-        return "movmatrix" if self == wanted.transposed else "shared"
+  def move(self, wanted: Lanes) -> str:
+    """The kind of the conversion to ``wanted``."""
+    if self == wanted:
+      return "free"
+    return "movmatrix" if self == wanted.transposed else "shared"
 
 
 @lru_cache(maxsize=4096)
 def _lanes_of(g: tuple[str, ...], t: tuple[str, ...], axes: tuple[str, ...]) -> Lanes:
-    return Lanes(tuple(a for a in g if a in axes), tuple(a for a in t if a in axes))
+  return Lanes(tuple(a for a in g if a in axes), tuple(a for a in t if a in axes))
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """The sides of a ``matmul``: axes of only its first argument, of only its second, summed."""
+  """The sides of a ``matmul``: axes of only its first argument, of only its second, summed."""
 
-    first: tuple[str, ...]
-    second: tuple[str, ...]
-    depth: tuple[str, ...]
+  first: tuple[str, ...]
+  second: tuple[str, ...]
+  depth: tuple[str, ...]
 
-    @classmethod
-    def of(cls, kernel: Kernel, op: BlockOp) -> Contraction:
-        """The sides of this ``matmul`` of the kernel."""
-        a, b = (set(kernel.ops[i].axes) for i in op.args)
-        depth = set(op.reduced)
-        first, second = a - b - depth, b - a - depth
-        return cls(tuple(sorted(first)), tuple(sorted(second)), tuple(sorted(depth)))
+  @classmethod
+  def of(cls, kernel: Kernel, op: BlockOp) -> Contraction:
+    """The sides of this ``matmul`` of the kernel."""
+    a, b = (set(kernel.ops[i].axes) for i in op.args)
+    depth = set(op.reduced)
+    first, second = a - b - depth, b - a - depth
+    return cls(tuple(sorted(first)), tuple(sorted(second)), tuple(sorted(depth)))
 
-    @property
-    def operands(self) -> tuple[Lanes, Lanes]:
-        """How the two arguments have to lie, whichever of them is operand A."""
-        return Lanes(self.first, self.depth), Lanes(self.second, self.depth)
+  @property
+  def operands(self) -> tuple[Lanes, Lanes]:
+    """How the two arguments have to lie, whichever of them is operand A."""
+    return Lanes(self.first, self.depth), Lanes(self.second, self.depth)
 
-    @property
-    def results(self) -> tuple[Lanes, Lanes]:
-        """How the result lies: with the first argument as operand A, with the second."""
-        result = Lanes(self.first, self.second)
-        return result, result.transposed
+  @property
+  def results(self) -> tuple[Lanes, Lanes]:
+    """How the result lies: with the first argument as operand A, with the second."""
+    result = Lanes(self.first, self.second)
+    return result, result.transposed
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Value ``user`` takes value ``value`` with lanes ``wanted``."""
+  """Value ``user`` takes value ``value`` with lanes ``wanted``."""
 
-    value: int
-    user: int
-    wanted: Lanes
+  value: int
+  user: int
+  wanted: Lanes
 
 
 def is_free_to_read(op: BlockOp) -> bool:
-    """Whether the value is there however it is needed: it is loaded, or a scalar."""
-    return op.op == "load" or (not op.axes and op.op != "matmul")
+  """Whether the value is there however it is needed: it is loaded, or a scalar."""
+  return op.op == "load" or (not op.axes and op.op != "matmul")
 
 
 def choose_lanes(
-    kernel: Kernel, tensors: Mapping[str, KTensor] | None = None
+  kernel: Kernel, tensors: Mapping[str, KTensor] | None = None
 ) -> tuple[tuple[Lanes, ...], tuple[Use, ...]]:
-    """The lanes of every value, and every use of one; of a loaded value, how it is first used.
+  """The lanes of every value, and every use of one; of a loaded value, how it is first used.
 
-    Without ``tensors`` nothing is known to be a weight: right for a kernel whose contractions have
-    their arguments in order already.
-    """
-    problem, domains, place = lane_problem(kernel, tensors)
-    chosen = minimise(problem)
-    lanes = [Lanes()] * len(kernel.ops)
-    for i, v in place.items():
-        lanes[i] = domains[v][chosen[v]].of(kernel.ops[i].axes)
-    uses: list[Use] = []
-    for user, op in enumerate(kernel.ops):
-        wanted = Contraction.of(kernel, op).operands if op.op == "matmul" else (lanes[user],) * 2
-        for arg, want in zip(op.args, wanted, strict=False):
-            uses.append(Use(arg, user, _wanted(want, kernel.ops[arg], lanes[arg], op)))
-    for use in reversed(uses):
-        if kernel.ops[use.value].op == "load":
-            lanes[use.value] = use.wanted
-    return tuple(lanes), tuple(uses)
+  Without ``tensors`` nothing is known to be a weight: right for a kernel whose contractions have
+  their arguments in order already.
+  """
+  problem, domains, place = lane_problem(kernel, tensors)
+  chosen = minimise(problem)
+  lanes = [Lanes()] * len(kernel.ops)
+  for i, v in place.items():
+    lanes[i] = domains[v][chosen[v]].of(kernel.ops[i].axes)
+  uses: list[Use] = []
+  for user, op in enumerate(kernel.ops):
+    wanted = Contraction.of(kernel, op).operands if op.op == "matmul" else (lanes[user],) * 2
+    for arg, want in zip(op.args, wanted, strict=False):
+      uses.append(Use(arg, user, _wanted(want, kernel.ops[arg], lanes[arg], op)))
+  for use in reversed(uses):
+    if kernel.ops[use.value].op == "load":
+      lanes[use.value] = use.wanted
+  return tuple(lanes), tuple(uses)
 
 
 def _wanted(want: Lanes, arg: BlockOp, have: Lanes, user: BlockOp) -> Lanes:
-    """What ``user`` wants of an argument; the axes that it reduces are where the argument has them.
+  """What ``user`` wants of an argument; the axes that it reduces are where the argument has them.
 
-    A reduced axis of a loaded argument is wanted inside the quads, if nothing else is there.
-    """
-    want = want.of(arg.axes)
-    if user.op not in REDUCTIONS:
-        return want
-    if arg.op != "load":
-        return have
-    return want if want.t else Lanes(want.g, tuple(sorted(set(user.reduced) & set(arg.axes))))
+  A reduced axis of a loaded argument is wanted inside the quads, if nothing else is there.
+  """
+  want = want.of(arg.axes)
+  if user.op not in REDUCTIONS:
+    return want
+  if arg.op != "load":
+    return have
+  return want if want.t else Lanes(want.g, tuple(sorted(set(user.reduced) & set(arg.axes))))
 
 
 def lane_problem(
-    kernel: Kernel, tensors: Mapping[str, KTensor] | None
+  kernel: Kernel, tensors: Mapping[str, KTensor] | None
 ) -> tuple[MinSum, list[tuple[Lanes, ...]], dict[int, int]]:
-    """The choice of lanes as a ``MinSum``, the choices of its variables, and value -> variable."""
-    ops = kernel.ops
-    contractions = {i: Contraction.of(kernel, op) for i, op in enumerate(ops) if op.op == "matmul"}
-    frames = tuple(
-        dict.fromkeys(f for c in contractions.values() for f in (*c.results, *c.operands))
-    )
-    from_weights = _only_weights(kernel, tensors or {})
-    joined = _joined(kernel)
-    place: dict[int, int] = {}
-    domains: list[tuple[Lanes, ...]] = []
-    single: list[tuple[int, ...]] = []
-    pairs: dict[tuple[int, int], list[list[int]]] = {}
-    for i, op in enumerate(ops):
-        if not is_free_to_read(op) and i not in joined:
-            place[i] = len(domains)
-            if i in contractions:
-                first, second = contractions[i].results
-                weights = [from_weights[a] for a in op.args]
-                wrong = second if weights[0] >= weights[1] else first
-                domains.append(tuple(sorted({first, second}, key=lambda c: (c.g, c.t))))
-                single.append(tuple(int(c == wrong) for c in domains[-1]))
-            else:
-                domains.append(_choices(frames, op.axes))
-                inside = [a for a in op.axes if a not in kernel.grid]
-                single.append(
-                    tuple(_OUTSIDE * sum(a not in c.g + c.t for a in inside) for c in domains[-1])
-                )
-    for i in sorted(joined, reverse=True):
-        place[i] = place[joined[i]]
-    for i, op in enumerate(ops):
-        operands = contractions[i].operands if i in contractions else None
-        for n, arg in enumerate(op.args):
-            if arg not in place or i not in place or place[arg] == place[i]:
-                continue
-            u, v = place[arg], place[i]
-            weight = _MOVE * (LOOP_WEIGHT if ops[arg].phase is Phase.LOOP else 1)
-            if op.op in REDUCTIONS:
-                weight = _FIXED
-            shared = tuple(a for a in ops[arg].axes if operands or a in op.axes)
-            want = (operands[n],) * len(domains[v]) if operands else domains[v]
-            costs = _move_weights(domains[u], want, shared)
-            if u > v:
-                u, v, costs = v, u, tuple(zip(*costs, strict=True))
-            table = pairs.setdefault((u, v), [[0] * len(domains[v]) for _ in domains[u]])
-            for row, added in zip(table, costs, strict=True):
-                for y, cost in enumerate(added):
-                    row[y] += weight * cost
-    fixed = {at: tuple(map(tuple, table)) for at, table in pairs.items()}
-    return MinSum(tuple(single), fixed), domains, place
+  """The choice of lanes as a ``MinSum``, the choices of its variables, and value -> variable."""
+  ops = kernel.ops
+  contractions = {i: Contraction.of(kernel, op) for i, op in enumerate(ops) if op.op == "matmul"}
+  frames = tuple(dict.fromkeys(f for c in contractions.values() for f in (*c.results, *c.operands)))
+  from_weights = _only_weights(kernel, tensors or {})
+  joined = _joined(kernel)
+  place: dict[int, int] = {}
+  domains: list[tuple[Lanes, ...]] = []
+  single: list[tuple[int, ...]] = []
+  pairs: dict[tuple[int, int], list[list[int]]] = {}
+  for i, op in enumerate(ops):
+    if not is_free_to_read(op) and i not in joined:
+      place[i] = len(domains)
+      if i in contractions:
+        first, second = contractions[i].results
+        weights = [from_weights[a] for a in op.args]
+        wrong = second if weights[0] >= weights[1] else first
+        domains.append(tuple(sorted({first, second}, key=lambda c: (c.g, c.t))))
+        single.append(tuple(int(c == wrong) for c in domains[-1]))
+      else:
+        domains.append(_choices(frames, op.axes))
+        inside = [a for a in op.axes if a not in kernel.grid]
+        single.append(tuple(_OUTSIDE * sum(a not in c.g + c.t for a in inside) for c in domains[-1]))
+  for i in sorted(joined, reverse=True):
+    place[i] = place[joined[i]]
+  for i, op in enumerate(ops):
+    operands = contractions[i].operands if i in contractions else None
+    for n, arg in enumerate(op.args):
+      if arg not in place or i not in place or place[arg] == place[i]:
+        continue
+      u, v = place[arg], place[i]
+      weight = _MOVE * (LOOP_WEIGHT if ops[arg].phase is Phase.LOOP else 1)
+      if op.op in REDUCTIONS:
+        weight = _FIXED
+      shared = tuple(a for a in ops[arg].axes if operands or a in op.axes)
+      want = (operands[n],) * len(domains[v]) if operands else domains[v]
+      costs = _move_weights(domains[u], want, shared)
+      if u > v:
+        u, v, costs = v, u, tuple(zip(*costs, strict=True))
+      table = pairs.setdefault((u, v), [[0] * len(domains[v]) for _ in domains[u]])
+      for row, added in zip(table, costs, strict=True):
+        for y, cost in enumerate(added):
+          row[y] += weight * cost
+  fixed = {at: tuple(map(tuple, table)) for at, table in pairs.items()}
+  return MinSum(tuple(single), fixed), domains, place
 
 
 @lru_cache(maxsize=4096)
 def _move_weights(
-    have: tuple[Lanes, ...], want: tuple[Lanes, ...], axes: tuple[str, ...]
+  have: tuple[Lanes, ...], want: tuple[Lanes, ...], axes: tuple[str, ...]
 ) -> tuple[tuple[int, ...], ...]:
-    """The weight of moving a value over ``axes`` from each of ``have`` to each of ``want``."""
-    wanted = [w.of(axes) for w in want]
-    return tuple(tuple(WEIGHTS[h.of(axes).move(w)] for w in wanted) for h in have)
+  """The weight of moving a value over ``axes`` from each of ``have`` to each of ``want``."""
+  wanted = [w.of(axes) for w in want]
+  return tuple(tuple(WEIGHTS[h.of(axes).move(w)] for w in wanted) for h in have)
 
 
 @lru_cache(maxsize=4096)
 def _choices(frames: tuple[Lanes, ...], axes: tuple[str, ...]) -> tuple[Lanes, ...]:
-    """The ways that a value can lie beside a contraction; over groups and quads, if any does."""
-    found = tuple(dict.fromkeys(f.of(axes) for f in frames))
-    sides = max(bool(f.g) + bool(f.t) for f in found)
-    found = tuple(f for f in found if bool(f.g) + bool(f.t) == sides)
-    most = [
-        c
-        for c in found
-        if not any(set(c.g) <= set(d.g) and set(c.t) <= set(d.t) for d in found if d != c)
-    ]
-    # The first of equals is taken, whatever the order of the arguments is: that with more rows.
-    return tuple(sorted(most, key=lambda c: (-len(c.g), c.g, c.t)))
+  """The ways that a value can lie beside a contraction; over groups and quads, if any does."""
+  found = tuple(dict.fromkeys(f.of(axes) for f in frames))
+  sides = max(bool(f.g) + bool(f.t) for f in found)
+  found = tuple(f for f in found if bool(f.g) + bool(f.t) == sides)
+  most = [c for c in found if not any(set(c.g) <= set(d.g) and set(c.t) <= set(d.t) for d in found if d != c)]
+  # The first of equals is taken, whatever the order of the arguments is: that with more rows.
+  return tuple(sorted(most, key=lambda c: (-len(c.g), c.g, c.t)))
 
 
 def _joined(kernel: Kernel) -> dict[int, int]:
-    """Values that lie as their only user does, because it costs as much to move what they take."""
-    ops = kernel.ops
-    users: list[list[int]] = [[] for _ in ops]
-    for i, op in enumerate(ops):
-        for a in op.args:
-            users[a].append(i)
-    found: dict[int, int] = {}
-    for i, op in enumerate(ops):
-        taken = [a for a in op.args if not is_free_to_read(ops[a])]
-        fixed = op.op == "matmul" or op.op in REDUCTIONS
-        if not fixed and len(users[i]) == 1 and len(taken) <= 1:
-            (user,) = users[i]
-            same_phase = all(ops[a].phase is op.phase for a in taken)
-            together = ops[user].op != "matmul" and ops[user].axes == op.axes
-            if together and same_phase and not is_free_to_read(op):
-                found[i] = user
-    return found
+  """Values that lie as their only user does, because it costs as much to move what they take."""
+  ops = kernel.ops
+  users: list[list[int]] = [[] for _ in ops]
+  for i, op in enumerate(ops):
+    for a in op.args:
+      users[a].append(i)
+  found: dict[int, int] = {}
+  for i, op in enumerate(ops):
+    taken = [a for a in op.args if not is_free_to_read(ops[a])]
+    fixed = op.op == "matmul" or op.op in REDUCTIONS
+    if not fixed and len(users[i]) == 1 and len(taken) <= 1:
+      (user,) = users[i]
+      same_phase = all(ops[a].phase is op.phase for a in taken)
+      together = ops[user].op != "matmul" and ops[user].axes == op.axes
+      if together and same_phase and not is_free_to_read(op):
+        found[i] = user
+  return found
 
 
 def _only_weights(kernel: Kernel, tensors: Mapping[str, KTensor]) -> list[bool]:
-    """For each value, whether it is computed from tensors, all of them weights."""
-    found: list[bool] = []
-    for op in kernel.ops:
-        if op.op == "load":
-            found.append(op.tensor in tensors and tensors[op.tensor].role == "weight")
-        else:
-            tensors_of = [found[a] for a in op.args if kernel.ops[a].axes]
-            found.append(bool(tensors_of) and all(tensors_of))
-    return found
+  """For each value, whether it is computed from tensors, all of them weights."""
+  found: list[bool] = []
+  for op in kernel.ops:
+    if op.op == "load":
+      found.append(op.tensor in tensors and tensors[op.tensor].role == "weight")
+    else:
+      tensors_of = [found[a] for a in op.args if kernel.ops[a].axes]
+      found.append(bool(tensors_of) and all(tensors_of))
+  return found

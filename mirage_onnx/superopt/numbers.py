@@ -13,11 +13,11 @@ import numpy as np
 
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Layout
 from mirage_onnx.superopt.cost import (
-    Cost,
-    Features,
-    elements_per_thread,
-    features,
-    kernel_cost,
+  Cost,
+  Features,
+  elements_per_thread,
+  features,
+  kernel_cost,
 )
 from mirage_onnx.superopt.point_times import ROUNDING, Array, point_times
 from mirage_onnx.target import Target
@@ -31,131 +31,129 @@ MAX_PACKED = 256
 
 
 def solve(
-    kernel: Kernel,
-    tensors: Mapping[str, KTensor],
-    extents: Mapping[str, int],
-    target: Target,
-    *,
-    keep: int = 8,
-    pruned: Counter[str] | None = None,
-    allow: Callable[[KernelParams], bool] | None = None,
+  kernel: Kernel,
+  tensors: Mapping[str, KTensor],
+  extents: Mapping[str, int],
+  target: Target,
+  *,
+  keep: int = 8,
+  pruned: Counter[str] | None = None,
+  allow: Callable[[KernelParams], bool] | None = None,
 ) -> tuple[tuple[Cost, KernelParams], ...]:
-    """The ``keep`` cheapest parameter points, cheapest first (ties: canonical order).
+  """The ``keep`` cheapest parameter points, cheapest first (ties: canonical order).
 
-    ``allow`` is asked about the cheapest ones that fit, until it has allowed ``keep`` points.
-    """
-    dropped = pruned if pruned is not None else Counter()
-    read = features(kernel, tensors, extents)
-    found: Iterable[tuple[Cost, KernelParams]]
-    if kernel.loop is None:
-        found = _row_points(read, tensors, target, dropped)
-    else:
-        found = _streaming_points(read, extents, target, keep, dropped)
-    return tuple(islice((f for f in found if allow is None or allow(f[1])), keep))
+  ``allow`` is asked about the cheapest ones that fit, until it has allowed ``keep`` points.
+  """
+  dropped = pruned if pruned is not None else Counter()
+  read = features(kernel, tensors, extents)
+  found: Iterable[tuple[Cost, KernelParams]]
+  if kernel.loop is None:
+    found = _row_points(read, tensors, target, dropped)
+  else:
+    found = _streaming_points(read, extents, target, keep, dropped)
+  return tuple(islice((f for f in found if allow is None or allow(f[1])), keep))
 
 
 def _in_order(found: list[tuple[Cost, KernelParams]]) -> list[tuple[Cost, KernelParams]]:
-    return sorted(found, key=lambda f: (f[0].time_us, f[1].to_text()))
+  return sorted(found, key=lambda f: (f[0].time_us, f[1].to_text()))
 
 
 def _row_points(
-    read: Features, tensors: Mapping[str, KTensor], target: Target, dropped: Counter[str]
+  read: Features, tensors: Mapping[str, KTensor], target: Target, dropped: Counter[str]
 ) -> list[tuple[Cost, KernelParams]]:
-    """All points of a row kernel that fit, cheapest first."""
-    found: list[tuple[Cost, KernelParams]] = []
-    for params in row_numbers(read, tensors):
-        cost = kernel_cost(read, params, target)
-        if cost.registers > MAX_REGISTERS:
-            dropped["registers"] += 1
-        elif cost.smem_bytes > target.smem_bytes:
-            dropped["shared memory"] += 1
-        elif elements_per_thread(read, params) > MAX_PER_THREAD:
-            dropped["row too long for the registers of a block"] += 1
-        else:
-            found.append((cost, params))
-    return _in_order(found)
+  """All points of a row kernel that fit, cheapest first."""
+  found: list[tuple[Cost, KernelParams]] = []
+  for params in row_numbers(read, tensors):
+    cost = kernel_cost(read, params, target)
+    if cost.registers > MAX_REGISTERS:
+      dropped["registers"] += 1
+    elif cost.smem_bytes > target.smem_bytes:
+      dropped["shared memory"] += 1
+    elif elements_per_thread(read, params) > MAX_PER_THREAD:
+      dropped["row too long for the registers of a block"] += 1
+    else:
+      found.append((cost, params))
+  return _in_order(found)
 
 
 def row_numbers(read: Features, tensors: Mapping[str, KTensor]) -> Iterator[KernelParams]:
-    """A row for each block; where rows are short, some for each warp too.
+  """A row for each block; where rows are short, some for each warp too.
 
-    Those lie along the innermost grid axis of the first result, so that their results adjoin.
-    """
-    kernel, extents = read.kernel, read.extents
-    alone = tuple(1 for _ in kernel.grid)
-    for warps in (1, 2, 4, 8, 16):
-        yield KernelParams(alone, warps=warps)
-    row, axes = read.row, tensors[kernel.saves[0].tensor].axes
-    axis = next((a for a in reversed(axes) if a in kernel.grid), None)
-    if axis is None or row > MAX_PACKED:
-        return
-    at = kernel.grid.index(axis)
-    for warps, lanes in product((1, 2, 4, 8), (1, 2, 4, 8, 16, 32)):
-        rows = 32 * warps // lanes
-        if 1 < rows <= extents[axis] and lanes <= row <= 16 * lanes:
-            yield KernelParams((*alone[:at], rows, *alone[at + 1 :]), warps=warps)
+  Those lie along the innermost grid axis of the first result, so that their results adjoin.
+  """
+  kernel, extents = read.kernel, read.extents
+  alone = tuple(1 for _ in kernel.grid)
+  for warps in (1, 2, 4, 8, 16):
+    yield KernelParams(alone, warps=warps)
+  row, axes = read.row, tensors[kernel.saves[0].tensor].axes
+  axis = next((a for a in reversed(axes) if a in kernel.grid), None)
+  if axis is None or row > MAX_PACKED:
+    return
+  at = kernel.grid.index(axis)
+  for warps, lanes in product((1, 2, 4, 8), (1, 2, 4, 8, 16, 32)):
+    rows = 32 * warps // lanes
+    if 1 < rows <= extents[axis] and lanes <= row <= 16 * lanes:
+      yield KernelParams((*alone[:at], rows, *alone[at + 1 :]), warps=warps)
 
 
 def _streaming_points(
-    read: Features, extents: Mapping[str, int], target: Target, first: int, dropped: Counter[str]
+  read: Features, extents: Mapping[str, int], target: Target, first: int, dropped: Counter[str]
 ) -> Iterator[tuple[Cost, KernelParams]]:
-    """All points of a streaming kernel that fit, cheapest first; ``first`` are likely wanted."""
-    tile, cluster, warps, stages = _enumerate(read.kernel, extents, target)
-    times = point_times(read, tile, cluster, warps, stages, target)
-    spills = times.registers > MAX_REGISTERS
-    too_large = ~spills & (times.smem_bytes > target.smem_bytes)
-    for reason, where in (("registers", spills), ("shared memory", too_large)):
-        if where.any():
-            dropped[reason] += int(np.count_nonzero(where))
+  """All points of a streaming kernel that fit, cheapest first; ``first`` are likely wanted."""
+  tile, cluster, warps, stages = _enumerate(read.kernel, extents, target)
+  times = point_times(read, tile, cluster, warps, stages, target)
+  spills = times.registers > MAX_REGISTERS
+  too_large = ~spills & (times.smem_bytes > target.smem_bytes)
+  for reason, where in (("registers", spills), ("shared memory", too_large)):
+    if where.any():
+      dropped[reason] += int(np.count_nonzero(where))
 
-    def cost(i: int) -> tuple[Cost, KernelParams]:
-        numbers = int(cluster[i]), 32 * int(warps[i]), int(warps[i]), int(stages[i])
-        params = KernelParams(tuple(int(t[i]) for t in tile), *numbers)
-        return kernel_cost(read, params, target), params
+  def cost(i: int) -> tuple[Cost, KernelParams]:
+    numbers = int(cluster[i]), 32 * int(warps[i]), int(warps[i]), int(stages[i])
+    params = KernelParams(tuple(int(t[i]) for t in tile), *numbers)
+    return kernel_cost(read, params, target), params
 
-    left = np.flatnonzero(~(spills | too_large))
-    while left.size:
-        time_us = times.time_us[left]
-        count = min(first, left.size)
-        # Times that rounding alone may part are put in order by the exact ones.
-        limit = np.partition(time_us, count - 1)[count - 1] * (1 + ROUNDING)
-        while np.any((time_us > limit) & (time_us <= limit * (1 + ROUNDING))):
-            limit *= 1 + ROUNDING
-        near = time_us <= limit
-        yield from _in_order([cost(int(i)) for i in left[near]])
-        left = left[~near]
+  left = np.flatnonzero(~(spills | too_large))
+  while left.size:
+    time_us = times.time_us[left]
+    count = min(first, left.size)
+    # Times that rounding alone may part are put in order by the exact ones.
+    limit = np.partition(time_us, count - 1)[count - 1] * (1 + ROUNDING)
+    while np.any((time_us > limit) & (time_us <= limit * (1 + ROUNDING))):
+      limit *= 1 + ROUNDING
+    near = time_us <= limit
+    yield from _in_order([cost(int(i)) for i in left[near]])
+    left = left[~near]
 
 
 def _enumerate(
-    kernel: Kernel, extents: Mapping[str, int], target: Target
+  kernel: Kernel, extents: Mapping[str, int], target: Target
 ) -> tuple[tuple[Array, ...], Array, Array, Array]:
-    """Tiles by grid axis, cluster sizes, warps and stages of all points."""
-    assert kernel.loop is not None
-    choices, clusters = tile_choices(kernel, extents, target)
-    axes = np.meshgrid(*choices, clusters, (2, 4, 8), (1, 2, 4, 8), indexing="ij")
-    *tile, cluster, warps, stages = (a.ravel() for a in axes)
-    steps = -(-extents[kernel.loop] // (32 * cluster))
-    useful = (warps <= np.maximum(2, steps)) & (stages <= np.maximum(1, -(-steps // warps)))
-    return tuple(t[useful] for t in tile), cluster[useful], warps[useful], stages[useful]
+  """Tiles by grid axis, cluster sizes, warps and stages of all points."""
+  assert kernel.loop is not None
+  choices, clusters = tile_choices(kernel, extents, target)
+  axes = np.meshgrid(*choices, clusters, (2, 4, 8), (1, 2, 4, 8), indexing="ij")
+  *tile, cluster, warps, stages = (a.ravel() for a in axes)
+  steps = -(-extents[kernel.loop] // (32 * cluster))
+  useful = (warps <= np.maximum(2, steps)) & (stages <= np.maximum(1, -(-steps // warps)))
+  return tuple(t[useful] for t in tile), cluster[useful], warps[useful], stages[useful]
 
 
 def tile_choices(
-    kernel: Kernel, extents: Mapping[str, int], target: Target
+  kernel: Kernel, extents: Mapping[str, int], target: Target
 ) -> tuple[list[list[int]], list[int]]:
-    """Of a streaming kernel: tiles of every grid axis, and sizes of clusters."""
-    assert kernel.loop is not None
-    row_axes = {
-        a for o in kernel.ops if o.layout is Layout.B_FRAG for a in o.axes if a != kernel.loop
-    }
-    choices = []
-    for axis in kernel.grid:
-        extent = extents[axis]
-        if axis in row_axes:
-            choices.append([t for t in (8, 16, 32) if t < 2 * max(extent, 8)])
-        else:
-            choices.append([t for t in (16, 32, 64) if t == 16 or t <= extent])
-    depth = extents[kernel.loop]
-    clusters = [1]
-    if kernel.cluster and target.has_clusters:
-        clusters += [c for c in (2, 4) if depth % (32 * c) == 0 and depth // c >= 256]
-    return choices, clusters
+  """Of a streaming kernel: tiles of every grid axis, and sizes of clusters."""
+  assert kernel.loop is not None
+  row_axes = {a for o in kernel.ops if o.layout is Layout.B_FRAG for a in o.axes if a != kernel.loop}
+  choices = []
+  for axis in kernel.grid:
+    extent = extents[axis]
+    if axis in row_axes:
+      choices.append([t for t in (8, 16, 32) if t < 2 * max(extent, 8)])
+    else:
+      choices.append([t for t in (16, 32, 64) if t == 16 or t <= extent])
+  depth = extents[kernel.loop]
+  clusters = [1]
+  if kernel.cluster and target.has_clusters:
+    clusters += [c for c in (2, 4) if depth % (32 * c) == 0 and depth // c >= 256]
+  return choices, clusters

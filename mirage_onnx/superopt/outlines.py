@@ -23,47 +23,47 @@ DEEPER = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The derivations of some classes by what they read.
+  """The derivations of some classes by what they read.
 
-    No kernel of them costs less than ``floor_us``. ``complete``: within the bound none is missing,
-    except those that are put off because no plan with them costs less than ``beyond_us``.
-    """
+  No kernel of them costs less than ``floor_us``. ``complete``: within the bound none is missing,
+  except those that are put off because no plan with them costs less than ``beyond_us``.
+  """
 
-    derivations: dict[Reads, Derivations]
-    floor_us: dict[Reads, float]
-    counts: Counts
-    complete: bool
+  derivations: dict[Reads, Derivations]
+  floor_us: dict[Reads, float]
+  counts: Counts
+  complete: bool
 
-    @property
-    def beyond_us(self) -> float:
-        """No plan that reads other values costs less."""
-        return self.counts.put_off_us
+  @property
+  def beyond_us(self) -> float:
+    """No plan that reads other values costs less."""
+    return self.counts.put_off_us
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Depth:
-    """A part of an outline: derivations under ``roles`` by what is made and read in ``most_us``."""
+  """A part of an outline: derivations under ``roles`` by what is made and read in ``most_us``."""
 
-    roles: Roles
-    most_us: float = inf
+  roles: Roles
+  most_us: float = inf
 
 
 def reads_of(derivation: Derivation) -> Reads:
-    """The classes of earlier kernels that a derivation reads, in ascending order."""
-    return tuple(sorted({p[0] for p, c in derivation.items() if c.kind == "read"}))
+  """The classes of earlier kernels that a derivation reads, in ascending order."""
+  return tuple(sorted({p[0] for p, c in derivation.items() if c.kind == "read"}))
 
 
 def merged(parts: Iterable[Outline]) -> Outline:
-    """The outline of the same classes under all roles, from its parts in the order of these."""
-    derivations: dict[Reads, Derivations] = {}
-    floor_us: dict[Reads, float] = {}
-    counts, complete = Counts(), True
-    for part in parts:
-        for reads, own in part.derivations.items():
-            derivations[reads] = (*derivations.get(reads, ()), *own)
-            floor_us[reads] = min(floor_us.get(reads, inf), part.floor_us[reads])
-        counts.states += part.counts.states
-        counts.pruned.update(part.counts.pruned)
-        counts.put_off_us = min(counts.put_off_us, part.counts.put_off_us)
-        complete = complete and part.complete
-    return Outline(derivations, floor_us, counts, complete)
+  """The outline of the same classes under all roles, from its parts in the order of these."""
+  derivations: dict[Reads, Derivations] = {}
+  floor_us: dict[Reads, float] = {}
+  counts, complete = Counts(), True
+  for part in parts:
+    for reads, own in part.derivations.items():
+      derivations[reads] = (*derivations.get(reads, ()), *own)
+      floor_us[reads] = min(floor_us.get(reads, inf), part.floor_us[reads])
+    counts.states += part.counts.states
+    counts.pruned.update(part.counts.pruned)
+    counts.put_off_us = min(counts.put_off_us, part.counts.put_off_us)
+    complete = complete and part.complete
+  return Outline(derivations, floor_us, counts, complete)

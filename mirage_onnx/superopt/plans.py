@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from math import inf
 
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Save, UGraph
+from mirage_onnx.ir.ugraph import KernelParams, KTensor, UGraph
+from mirage_onnx.superopt.blame import Blame
 from mirage_onnx.superopt.choices import Counts
 from mirage_onnx.superopt.egraph import is_part
 from mirage_onnx.superopt.solved import together
@@ -37,232 +38,213 @@ ROLES = ("input", "weight", "temp", "output")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Kernels, the last one first, with the classes each one computes."""
+  """Kernels, the last one first, with the classes each one computes."""
 
-    cost_us: float
-    kernels: tuple[tuple[tuple[int, ...], Built], ...] = ()
+  cost_us: float
+  kernels: tuple[tuple[tuple[int, ...], Built], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A plan with values still ``missing``, and how far the choice of its next kernel is.
+  """A plan with values still ``missing``, and how far the choice of its next kernel is.
 
-    Nothing is chosen, or the ``group`` of values that it computes (and its outline is looked at to
-    this ``depth``), or also what it ``reads``.
-    """
+  Nothing is chosen, or the ``group`` of values that it computes (and its outline is looked at to
+  this ``depth``), or also what it ``reads``.
+  """
 
-    plan: Plan
-    missing: frozenset[int]
-    group: tuple[int, ...] = ()
-    depth: int = 0
-    reads: tuple[int, ...] | None = None
+  plan: Plan
+  missing: frozenset[int]
+  group: tuple[int, ...] = ()
+  depth: int = 0
+  reads: tuple[int, ...] | None = None
 
 
 class _Walk:
-    """A frontier of plans: the cheapest first, or where it is ``hasty`` the most kernels first."""
+  """A frontier of plans: the cheapest first, or where it is ``hasty`` the most kernels first."""
 
-    def __init__(self, offer: Callable[[float, _Open], None] | None, *, hasty: bool) -> None:
-        self._offer, self._hasty = offer, hasty
-        self.heap: list[tuple[int, float, int, _Open]] = []
-        self._pushed = 0
-        #: What the kernels of a group read, of those groups and reads that have kernels.
-        self.opened: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+  def __init__(self, offer: Callable[[float, _Open], None] | None, *, hasty: bool) -> None:
+    self._offer, self._hasty = offer, hasty
+    self.heap: list[tuple[int, float, int, _Open]] = []
+    self._pushed = 0
+    #: What the kernels of a group read, of those groups and reads that have kernels.
+    self.opened: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
 
-    def push(self, floor_us: float, node: _Open) -> None:
-        if self._offer and node.group:
-            self._offer(floor_us, node)
-        left = -len(node.plan.kernels) if self._hasty else 0
-        heapq.heappush(self.heap, (left, floor_us, self._pushed, node))
-        self._pushed += 1
+  def push(self, floor_us: float, node: _Open) -> None:
+    if self._offer and node.group:
+      self._offer(floor_us, node)
+    left = -len(node.plan.kernels) if self._hasty else 0
+    heapq.heappush(self.heap, (left, floor_us, self._pushed, node))
+    self._pushed += 1
 
 
 class Plans:
-    """The plans of the units of one search. ``found``: one was verified."""
+  """The plans of the units of one search. ``found``: one was verified.
 
-    def __init__(self, units: Units, run: Run, counts: Counts, offer: Offer | None = None) -> None:
-        self.units, self.run, self.counts, self._offer = units, run, counts, offer
-        # One kernel does not compute outputs over different axes, parts of a concatenation.
-        kinds = {units.graph.axes(c) for c in units.outputs}
-        self._most = units.bound.kernels + len(kinds) - 1
-        self._ran, self.found = 0, False
+  What ``blame`` learns of plans that were refused ends those that have the same in them.
+  """
 
-    def cheapest_first(self) -> Iterator[tuple[Plan, bool]]:
-        """All plans within the bound of kernels, in the order of their cost.
+  def __init__(self, units: Units, run: Run, counts: Counts, offer: Offer | None = None) -> None:
+    self.units, self.run, self.counts, self._offer = units, run, counts, offer
+    # One kernel does not compute outputs over different axes, parts of a concatenation.
+    kinds = {units.graph.axes(c) for c in units.outputs}
+    self._most = units.bound.kernels + len(kinds) - 1
+    self._ran, self.found = 0, False
+    self.blame = Blame(units.original, units.exponentials)
 
-        The second: whether it comes before its turn; such a plan comes again.
-        """
-        start = frozenset(self.units.outputs)
-        if start & set(self.units.inputs):
-            self.counts.prune("an output that is a copy of an input")
-            return
-        offer = self._offer_jobs if self._offer else None
-        waiting = True
-        for plan in self._walk(_Walk(offer, hasty=False), start):
-            if plan is not None:
-                waiting = False
-                yield plan, False
-            elif waiting and self._ran >= PATIENCE:
-                waiting = False
-                early = filter(None, self._walk(_Walk(None, hasty=True), start))
-                for plan in islice(early, HASTY):
-                    yield plan, True
-                    if self.found:
-                        break
+  def cheapest_first(self) -> Iterator[tuple[Plan, bool]]:
+    """All plans within the bound of kernels, in the order of their cost.
 
-    def _walk(self, walk: _Walk, start: frozenset[int]) -> Iterator[Plan | None]:
-        """The plans, and None after every other step."""
-        walk.push(0.0, _Open(Plan(0.0), start))
-        while walk.heap:
-            *_, node = heapq.heappop(walk.heap)
-            if not node.missing:
-                yield node.plan
-                continue
-            if not node.group:
-                self._open_groups(node, walk)
-            elif node.reads is None:
-                self._open_reads(node, walk)
-            else:
-                self._open_kernels(node, walk)
-            yield None
+    The second: whether it comes before its turn; such a plan comes again.
+    """
+    start = frozenset(self.units.outputs)
+    if start & set(self.units.inputs):
+      self.counts.prune("an output that is a copy of an input")
+      return
+    offer = self._offer_jobs if self._offer else None
+    waiting = True
+    for plan in self._walk(_Walk(offer, hasty=False), start):
+      if plan is not None:
+        waiting = False
+        yield plan, False
+      elif waiting and self._ran >= PATIENCE:
+        waiting = False
+        early = filter(None, self._walk(_Walk(None, hasty=True), start))
+        for plan in islice(early, HASTY):
+          yield plan, True
+          if self.found:
+            break
 
-    def _offer_jobs(self, floor_us: float, node: _Open) -> None:
-        assert self._offer is not None
-        for job in self._jobs(node):
-            self._offer(floor_us, job)
+  def _walk(self, walk: _Walk, start: frozenset[int]) -> Iterator[Plan | None]:
+    """The plans, and None after every other step."""
+    walk.push(0.0, _Open(Plan(0.0), start))
+    while walk.heap:
+      *_, node = heapq.heappop(walk.heap)
+      if reason := self.blame.reason(b for _, b in node.plan.kernels):
+        self.counts.prune(reason)
+        continue
+      if not node.missing:
+        yield node.plan
+        continue
+      if not node.group:
+        self._open_groups(node, walk)
+      elif node.reads is None:
+        self._open_reads(node, walk)
+      else:
+        self._open_kernels(node, walk)
+      yield None
 
-    def _jobs(self, node: _Open) -> tuple[Job, ...]:
-        """What the walk needs when it comes to a node with a group."""
-        if node.reads is not None:
-            return ((node.group, node.reads),)
-        return self.units.jobs(node.group, self._depth(node))
+  def _offer_jobs(self, floor_us: float, node: _Open) -> None:
+    assert self._offer is not None
+    for job in self._jobs(node):
+      self._offer(floor_us, job)
 
-    def _open_groups(self, node: _Open, walk: _Walk) -> None:
-        if len(node.plan.kernels) == self._most:
-            self.counts.prune("more kernels than the bound")
-            return
-        floor_us, slack = self.units.floors.rest_us, self.units.bound.slack
-        for group in self._groups(node.missing):
-            rest = node.missing - set(group)
-            least = floor_us(frozenset(group)) + floor_us(rest)
-            walk.push(node.plan.cost_us + slack * least, _Open(node.plan, node.missing, group))
+  def _jobs(self, node: _Open) -> tuple[Job, ...]:
+    """What the walk needs when it comes to a node with a group."""
+    if node.reads is not None:
+      return ((node.group, node.reads),)
+    return self.units.jobs(node.group, self._depth(node))
 
-    def _open_reads(self, node: _Open, walk: _Walk) -> None:
-        made = {c for g, _ in node.plan.kernels for c in g} | set(node.group)
-        slack = self.units.bound.slack
-        if node.depth and self._has_enough(node.group, walk):
-            return
-        depth = self._depth(node)
-        outline = self.units.outline(node.group, depth)
-        is_last = len(node.plan.kernels) + 1 >= self._most
-        # What reads nothing has the least floor.
-        if depth is not None and outline.beyond_us < inf and not is_last:
-            deeper = replace(node, depth=depth + 1)
-            walk.push(node.plan.cost_us + slack * outline.beyond_us, deeper)
-        for reads in outline.derivations:
-            if made & set(reads):
-                self.counts.prune("a value that is needed before it is made")
-                continue
-            rest = (node.missing - set(node.group)) | set(reads)
-            if rest and is_last:
-                self.counts.prune("more kernels than the bound")
-                continue
-            least = outline.floor_us[reads] + self.units.floors.rest_us(rest)
-            opened = replace(node, reads=reads)
-            walk.push(node.plan.cost_us + slack * least, opened)
+  def _open_groups(self, node: _Open, walk: _Walk) -> None:
+    if len(node.plan.kernels) == self._most:
+      self.counts.prune("more kernels than the bound")
+      return
+    floor_us, slack = self.units.floors.rest_us, self.units.bound.slack
+    for group in self._groups(node.missing):
+      rest = node.missing - set(group)
+      least = floor_us(frozenset(group)) + floor_us(rest)
+      walk.push(node.plan.cost_us + slack * least, _Open(node.plan, node.missing, group))
 
-    def _depth(self, node: _Open) -> int | None:
-        """How deep the outline is wanted; at once, if there is no limit of the sets of values."""
-        return None if self.units.bound.units is None else node.depth
+  def _open_reads(self, node: _Open, walk: _Walk) -> None:
+    made = {c for g, _ in node.plan.kernels for c in g} | set(node.group)
+    slack = self.units.bound.slack
+    if node.depth and self._has_enough(node.group, walk):
+      return
+    depth = self._depth(node)
+    outline = self.units.outline(node.group, depth)
+    is_last = len(node.plan.kernels) + 1 >= self._most
+    # What reads nothing has the least floor.
+    if depth is not None and outline.beyond_us < inf and not is_last:
+      deeper = replace(node, depth=depth + 1)
+      walk.push(node.plan.cost_us + slack * outline.beyond_us, deeper)
+    for reads in outline.derivations:
+      if made & set(reads):
+        self.counts.prune("a value that is needed before it is made")
+        continue
+      rest = (node.missing - set(node.group)) | set(reads)
+      if rest and is_last:
+        self.counts.prune("more kernels than the bound")
+        continue
+      least = outline.floor_us[reads] + self.units.floors.rest_us(rest)
+      opened = replace(node, reads=reads)
+      walk.push(node.plan.cost_us + slack * least, opened)
 
-    def _open_kernels(self, node: _Open, walk: _Walk) -> None:
-        assert node.reads is not None
-        opened = walk.opened.setdefault(node.group, set())
-        if node.reads not in opened and self._has_enough(node.group, walk):
-            return
-        kernels = self.run(node.group, node.reads)
-        self._ran += 1
-        if kernels:
-            opened.add(node.reads)
-        rest = (node.missing - set(node.group)) | set(node.reads)
-        for b in kernels:
-            plan = Plan(node.plan.cost_us + b.cost_us, (*node.plan.kernels, (node.group, b)))
-            floor_us = self.units.bound.slack * self.units.floors.rest_us(rest)
-            walk.push(plan.cost_us + floor_us, _Open(plan, rest))
+  def _depth(self, node: _Open) -> int | None:
+    """How deep the outline is wanted; at once, if there is no limit of the sets of values."""
+    return None if self.units.bound.units is None else node.depth
 
-    def _has_enough(self, group: tuple[int, ...], walk: _Walk) -> bool:
-        most = self.units.bound.units
-        if most is None or len(walk.opened.get(group, ())) < most:
-            return False
-        self.counts.prune("more sets of values to read than the bound")
-        return True
+  def _open_kernels(self, node: _Open, walk: _Walk) -> None:
+    assert node.reads is not None
+    opened = walk.opened.setdefault(node.group, set())
+    if node.reads not in opened and self._has_enough(node.group, walk):
+      return
+    kernels = self.run(node.group, node.reads)
+    self._ran += 1
+    if kernels:
+      opened.add(node.reads)
+    rest = (node.missing - set(node.group)) | set(node.reads)
+    for b in kernels:
+      plan = Plan(node.plan.cost_us + b.cost_us, (*node.plan.kernels, (node.group, b)))
+      floor_us = self.units.bound.slack * self.units.floors.rest_us(rest)
+      walk.push(plan.cost_us + floor_us, _Open(plan, rest))
 
-    def _groups(self, missing: frozenset[int]) -> Iterator[tuple[int, ...]]:
-        """The sets of missing values that one kernel may compute, with the deepest among them.
+  def _has_enough(self, group: tuple[int, ...], walk: _Walk) -> bool:
+    most = self.units.bound.units
+    if most is None or len(walk.opened.get(group, ())) < most:
+      return False
+    self.counts.prune("more sets of values to read than the bound")
+    return True
 
-        Parts of one axis come from one kernel: their number is a number of its grid.
-        """
-        g, depth = self.units.graph, self.units.depth
-        ordered = sorted(missing, key=lambda c: (-depth[c], c))
-        first, others = ordered[0], ordered[1:]
-        for count in range(len(others), -1, -1):
-            for more in combinations(others, count):
-                group = (first, *more)
-                inside = {a for c in group for a in g.axes(c) if is_part(a)}
-                outside = {a for c in missing - set(group) for a in g.axes(c) if is_part(a)}
-                if not inside & outside:
-                    yield tuple(sorted(group))
+  def _groups(self, missing: frozenset[int]) -> Iterator[tuple[int, ...]]:
+    """The sets of missing values that one kernel may compute, with the deepest among them.
 
-    # -- as µGraphs
+    Parts of one axis come from one kernel: their number is a number of its grid.
+    """
+    g, depth = self.units.graph, self.units.depth
+    ordered = sorted(missing, key=lambda c: (-depth[c], c))
+    first, others = ordered[0], ordered[1:]
+    for count in range(len(others), -1, -1):
+      for more in combinations(others, count):
+        group = (first, *more)
+        inside = {a for c in group for a in g.axes(c) if is_part(a)}
+        outside = {a for c in missing - set(group) for a in g.axes(c) if is_part(a)}
+        if not inside & outside:
+          yield tuple(sorted(group))
 
-    def ugraph(self, plan: Plan) -> UGraph:
-        """The µGraph of a plan: kernels k0, k1, ... in launch order, tensors by what they are."""
-        order = list(reversed(plan.kernels))
-        names: dict[str, str] = {}
-        for i, (group, _) in enumerate(order):
-            for c in group:
-                names.update({a: f"{a}k{i}" for a in self.units.graph.axes(c) if is_part(a)})
-        temps: dict[str, str] = {}
-        tensors: dict[str, KTensor] = {t.name: t for t in self.units.inputs.values()}
-        for group, _ in order:
-            for c in group:
-                t = self.units.tensor(c)
-                if t.role == "temp":
-                    temps[t.name] = f"t{len(temps)}"
-                axes = tuple(names.get(a, a) for a in t.axes)
-                tensors[t.name] = replace(t, name=temps.get(t.name, t.name), axes=axes)
-        kernels = tuple(_named(b.kernel, f"k{i}", names, temps) for i, (_, b) in enumerate(order))
-        used = {o.tensor for k in kernels for o in k.loads}
-        used |= {s.tensor for k in kernels for s in k.saves}
-        kept = sorted(
-            (t for t in tensors.values() if t.name in used),
-            key=lambda t: (ROLES.index(t.role), t.name),
-        )
-        return UGraph(tuple(kept), kernels)
+  # -- as µGraphs
 
-    def numbers(self, plan: Plan) -> Iterator[tuple[float, tuple[KernelParams, ...]]]:
-        """The numbers of all kernels together, with their cost, best first."""
-        return together([(b.cost_us, b.params) for _, b in reversed(plan.kernels)])
-
-
-def _named(kernel: Kernel, name: str, axes: dict[str, str], temps: dict[str, str]) -> Kernel:
-    """The kernel with its name and the program's names of part axes and temporaries."""
-
-    def rename(own: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(axes.get(a, a) for a in own)
-
-    ops = tuple(
-        replace(
-            o, axes=tuple(sorted(rename(o.axes))) if o.op != "load" else rename(o.axes),
-            reduced=rename(o.reduced), tensor=temps.get(o.tensor, o.tensor),
-        )
-        for o in kernel.ops
-    )  # fmt: skip
-    saves = tuple(
-        Save(
-            temps.get(s.tensor, s.tensor),
-            s.arg,
-            tuple(a if a is None else axes.get(a, a) for a in s.omap),
-        )
-        for s in kernel.saves
+  def ugraph(self, plan: Plan) -> UGraph:
+    """The µGraph of a plan: kernels k0, k1, ... in launch order, tensors by what they are."""
+    order = list(reversed(plan.kernels))
+    names: dict[str, str] = {}
+    for i, (group, _) in enumerate(order):
+      for c in group:
+        names.update({a: f"{a}k{i}" for a in self.units.graph.axes(c) if is_part(a)})
+    temps: dict[str, str] = {}
+    tensors: dict[str, KTensor] = {t.name: t for t in self.units.inputs.values()}
+    for group, _ in order:
+      for c in group:
+        t = self.units.tensor(c)
+        if t.role == "temp":
+          temps[t.name] = f"t{len(temps)}"
+        tensors[t.name] = t.renamed(temps.get(t.name, t.name), names)
+    kernels = tuple(b.kernel.renamed(f"k{i}", names, temps) for i, (_, b) in enumerate(order))
+    used = {name for k in kernels for name in k.touched}
+    kept = sorted(
+      (t for t in tensors.values() if t.name in used),
+      key=lambda t: (ROLES.index(t.role), t.name),
     )
-    return replace(kernel, name=name, ops=ops, saves=saves)
+    return UGraph(tuple(kept), kernels)
+
+  def numbers(self, plan: Plan) -> Iterator[tuple[float, tuple[KernelParams, ...]]]:
+    """The numbers of all kernels together, with their cost, best first."""
+    return together([(b.cost_us, b.params) for _, b in reversed(plan.kernels)])

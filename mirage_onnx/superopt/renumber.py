@@ -8,94 +8,99 @@ of one region: a kernel that several of them share is solved once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import (
-    Candidate,
-    Kernel,
-    KTensor,
-    UGraph,
-    is_part_axis,
-    parse_ugraph,
-    print_kernel,
-    print_ugraph,
+  Candidate,
+  Kernel,
+  KTensor,
+  UGraph,
+  is_part_axis,
+  parse_ugraph,
+  print_kernel,
+  print_ugraph,
 )
 from mirage_onnx.superopt.cost import PARTS_ASSUMED
 from mirage_onnx.superopt.result import Bound
 from mirage_onnx.superopt.solved import Solved, solved, together
 from mirage_onnx.superopt.thread import Family, assign_layouts
+from mirage_onnx.superopt.tiled_work import TiledWork
 from mirage_onnx.target import Target
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A µGraph without numbers, with the family of every kernel."""
+  """A µGraph without numbers, with the family of every kernel, and a tiled one taken apart."""
 
-    text: str
-    graph: UGraph
-    families: tuple[Family, ...]
+  text: str
+  graph: UGraph
+  families: tuple[Family, ...]
+  works: tuple[TiledWork | None, ...] = field(compare=False, repr=False)
 
-    @classmethod
-    def of(cls, text: str) -> Known:
-        """The µGraph of its canonical text.
+  @classmethod
+  def of(cls, text: str) -> Known:
+    """The µGraph of its canonical text.
 
-        Raises:
-            ValueError: it is not the text of a µGraph whose kernels have layouts.
-        """
-        try:
-            graph = parse_ugraph(text)
-            tensors = {t.name: t for t in graph.tensors}
-            families = tuple(assign_layouts(k, tensors, tiled=True)[0] for k in graph.kernels)
-        except (KeyError, IndexError, TypeError, RejectionError) as error:
-            raise ValueError(f"not a µGraph: {error}") from error
-        if print_ugraph(graph) != text:
-            raise ValueError("a µGraph in another spelling")
-        return cls(text, graph, families)
+    Raises:
+        ValueError: it is not the text of a µGraph whose kernels have layouts.
+    """
+    try:
+      graph = parse_ugraph(text)
+      tensors = {t.name: t for t in graph.tensors}
+      families = tuple(assign_layouts(k, tensors, tiled=True)[0] for k in graph.kernels)
+      works = tuple(
+        TiledWork.of(k, tensors) if f is Family.TILED else None
+        for k, f in zip(graph.kernels, families, strict=True)
+      )
+    except (KeyError, IndexError, TypeError, RejectionError) as error:
+      raise ValueError(f"not a µGraph: {error}") from error
+    if print_ugraph(graph) != text:
+      raise ValueError("a µGraph in another spelling")
+    return cls(text, graph, families, works)
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A known µGraph with its best numbers at some extents, as candidates, cheapest first."""
+  """A known µGraph with its best numbers at some extents, as candidates, cheapest first."""
 
-    known: Known
-    candidates: tuple[Candidate, ...]
+  known: Known
+  candidates: tuple[Candidate, ...]
 
-    @property
-    def predicted_us(self) -> float:
-        """Of the best numbers."""
-        return self.candidates[0].predicted_us
+  @property
+  def predicted_us(self) -> float:
+    """Of the best numbers."""
+    return self.candidates[0].predicted_us
 
 
 def renumber(
-    graphs: Sequence[Known], extents: Mapping[str, int], target: Target, bound: Bound
+  graphs: Sequence[Known], extents: Mapping[str, int], target: Target, bound: Bound
 ) -> tuple[Ranked, ...]:
-    """The µGraphs that fit ``target`` at these extents, cheapest predicted first, ties as given.
+  """The µGraphs that fit ``target`` at these extents, cheapest predicted first, ties as given.
 
-    Each has ``bound.points`` candidates at most. Predictions are those of the search: the sum over
-    the kernels, where a part axis has ``PARTS_ASSUMED`` elements.
-    """
-    memo: dict[tuple[str, tuple[KTensor, ...]], Solved | None] = {}
-    found: list[Ranked] = []
-    for known in graphs:
-        graph = known.graph
-        tensors = {t.name: t for t in graph.tensors}
-        parts = {a: PARTS_ASSUMED for t in graph.tensors for a in t.axes if is_part_axis(a)}
-        sizes = {**extents, **parts}
-        each: list[Solved | None] = []
-        for kernel, family in zip(graph.kernels, known.families, strict=True):
-            key = _content(kernel, tensors)
-            if key not in memo:
-                memo[key] = solved(family, kernel, tensors, sizes, target, keep=bound.points)
-            each.append(memo[key])
-        fit = [numbers for numbers in each if numbers is not None]
-        if len(fit) == len(each):
-            candidates = tuple(Candidate(graph, p, cost_us) for cost_us, p in together(fit))
-            found.append(Ranked(known, candidates))
-    return tuple(sorted(found, key=lambda r: r.predicted_us))
+  Each has ``bound.points`` candidates at most. Predictions are those of the search: the sum over
+  the kernels, where a part axis has ``PARTS_ASSUMED`` elements.
+  """
+  memo: dict[tuple[str, tuple[KTensor, ...]], Solved | None] = {}
+  found: list[Ranked] = []
+  for known in graphs:
+    graph = known.graph
+    tensors = {t.name: t for t in graph.tensors}
+    parts = {a: PARTS_ASSUMED for t in graph.tensors for a in t.axes if is_part_axis(a)}
+    sizes = {**extents, **parts}
+    each: list[Solved | None] = []
+    for kernel, family, work in zip(graph.kernels, known.families, known.works, strict=True):
+      key = _content(kernel, tensors)
+      if key not in memo:
+        memo[key] = solved(family, kernel, tensors, sizes, target, keep=bound.points, work=work)
+      each.append(memo[key])
+    fit = [numbers for numbers in each if numbers is not None]
+    if len(fit) == len(each):
+      candidates = tuple(Candidate(graph, p, cost_us) for cost_us, p in together(fit))
+      found.append(Ranked(known, candidates))
+  return tuple(sorted(found, key=lambda r: r.predicted_us))
 
 
 def _content(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[str, tuple[KTensor, ...]]:
-    """What the numbers of a kernel depend on, extents apart: all but its name."""
-    used = dict.fromkeys([o.tensor for o in kernel.loads] + [s.tensor for s in kernel.saves])
-    return print_kernel(replace(kernel, name="k")), tuple(tensors[name] for name in used)
+  """What the numbers of a kernel depend on, extents apart: all but its name."""
+  return print_kernel(replace(kernel, name="k")), tuple(tensors[name] for name in kernel.touched)

@@ -19,107 +19,105 @@ SMALL = 8
 
 @dataclass(frozen=True, slots=True, order=True)
 class Roles:
-    """What a kernel does with the dimensions; ``parts`` are grid axes whose reduction is split."""
+  """What a kernel does with the dimensions; ``parts`` are grid axes whose reduction is split."""
 
-    loop: str | None
-    grid: tuple[str, ...]
-    parts: tuple[str, ...] = ()
+  loop: str | None
+  grid: tuple[str, ...]
+  parts: tuple[str, ...] = ()
 
-    def axes_in_block(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """The axes of a value inside a block: one that this kernel parts is a place of the grid."""
-        if not self.parts:
-            return tuple(axes)
-        return tuple(a for a in axes if not (is_part(a) and a[:-1] in self.parts))
+  def axes_in_block(self, axes: Iterable[str]) -> tuple[str, ...]:
+    """The axes of a value inside a block: one that this kernel parts is a place of the grid."""
+    if not self.parts:
+      return tuple(axes)
+    return tuple(a for a in axes if not (is_part(a) and a[:-1] in self.parts))
 
 
 def enumerate_roles(
-    g: EGraph,
-    targets: tuple[int, ...],
-    extents: Mapping[str, int],
-    space: Space,
-    runtime: Iterable[str] = (),
+  g: EGraph,
+  targets: tuple[int, ...],
+  extents: Mapping[str, int],
+  space: Space,
+  runtime: Iterable[str] = (),
 ) -> Iterator[Roles]:
-    """All roles of a kernel that computes ``targets``, in a canonical order.
+  """All roles of a kernel that computes ``targets``, in a canonical order.
 
-    An axis that nothing below the targets reduces is always split: a tile of its whole extent is
-    a number, not a role. So is a ``runtime`` axis of any target, and every target has it: else its
-    blocks would not cover whatever size it has, or leave a target unwritten where it has none.
-    """
-    parts = tuple(sorted({a[:-1] for t in targets for a in g.axes(t) if _is_parted(g, t, a)}))
-    common: set[str] | None = None
-    for t in targets:
-        own = {a[:-1] if is_part(a) and a[:-1] in parts else a for a in g.axes(t)}
-        common = own if common is None else common & own
-    axes = sorted(common or (), key=lambda a: (-extents.get(a, 1), a))
-    if not set(parts) <= set(axes):
-        return
-    reduced = reduced_axes(g, targets)
-    split = {a for t in targets for a in g.axes(t)}.intersection(runtime)
-    if not split <= set(axes) - reduced:
-        return
-    if not space.tiled:
-        yield from _emitted_roles(axes, reduced, extents, split)
-        return
-    loops = sorted(a for a in reduced if not is_part(a))
-    must = [a for a in axes if a not in reduced]
-    may = [a for a in axes if a in reduced and a not in parts]
-    for loop in (None, *loops):
-        fixed = [*parts, *(a for a in must if a != loop)]
-        free = [a for a in may if a != loop]
-        for count in range(len(free), -1, -1):
-            for more in combinations(free, count):
-                chosen = [a for a in axes if a in fixed or a in more]
-                for grid in _three_of(chosen, (*parts, *split)):
-                    yield Roles(loop, grid, parts)
+  An axis that nothing below the targets reduces is always split: a tile of its whole extent is
+  a number, not a role. So is a ``runtime`` axis of any target, and every target has it: else its
+  blocks would not cover whatever size it has, or leave a target unwritten where it has none.
+  """
+  parts = tuple(sorted({a[:-1] for t in targets for a in g.axes(t) if _is_parted(g, t, a)}))
+  common: set[str] | None = None
+  for t in targets:
+    own = {a[:-1] if is_part(a) and a[:-1] in parts else a for a in g.axes(t)}
+    common = own if common is None else common & own
+  axes = sorted(common or (), key=lambda a: (-extents.get(a, 1), a))
+  if not set(parts) <= set(axes):
+    return
+  reduced = reduced_axes(g, targets)
+  split = {a for t in targets for a in g.axes(t)}.intersection(runtime)
+  if not split <= set(axes) - reduced:
+    return
+  if not space.tiled:
+    yield from _emitted_roles(axes, reduced, extents, split)
+    return
+  loops = sorted(a for a in reduced if not is_part(a))
+  must = [a for a in axes if a not in reduced]
+  may = [a for a in axes if a in reduced and a not in parts]
+  for loop in (None, *loops):
+    fixed = [*parts, *(a for a in must if a != loop)]
+    free = [a for a in may if a != loop]
+    for count in range(len(free), -1, -1):
+      for more in combinations(free, count):
+        chosen = [a for a in axes if a in fixed or a in more]
+        for grid in _three_of(chosen, (*parts, *split)):
+          yield Roles(loop, grid, parts)
 
 
 def _is_parted(g: EGraph, c: int, axis: str) -> bool:
-    """Whether a part reduction of this class makes its part axis."""
-    return is_part(axis) and any(n.op in PARTS and part_of(n.over[0]) == axis for n in g.nodes(c))
+  """Whether a part reduction of this class makes its part axis."""
+  return is_part(axis) and any(n.op in PARTS and part_of(n.over[0]) == axis for n in g.nodes(c))
 
 
 def _three_of(axes: list[str], parts: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """A grid has three dimensions; of more axes, every choice that keeps the parted ones."""
-    if len(axes) <= 3:
-        yield tuple(axes)
-        return
-    for grid in combinations(axes, 3):
-        if set(parts) <= set(grid):
-            yield grid
+  """A grid has three dimensions; of more axes, every choice that keeps the parted ones."""
+  if len(axes) <= 3:
+    yield tuple(axes)
+    return
+  for grid in combinations(axes, 3):
+    if set(parts) <= set(grid):
+      yield grid
 
 
 def _emitted_roles(
-    axes: list[str], reduced: set[str], extents: Mapping[str, int], split: set[str]
+  axes: list[str], reduced: set[str], extents: Mapping[str, int], split: set[str]
 ) -> Iterator[Roles]:
-    for loop in (None, *sorted(reduced)):
-        free = [a for a in axes if a != loop]
-        if loop is not None:
-            free = [a for a in free if extents[a] > SMALL or a in split]
-        for count in range(min(3, len(free)), -1, -1):
-            for grid in combinations(free, count):
-                if split <= set(grid):
-                    yield Roles(loop, grid)
+  for loop in (None, *sorted(reduced)):
+    free = [a for a in axes if a != loop]
+    if loop is not None:
+      free = [a for a in free if extents[a] > SMALL or a in split]
+    for count in range(min(3, len(free)), -1, -1):
+      for grid in combinations(free, count):
+        if split <= set(grid):
+          yield Roles(loop, grid)
 
 
 def unplaceable(g: EGraph, c: int, phase: Phase, roles: Roles, space: Space) -> str | None:
-    """Why no value of this class can be at this phase of a kernel, or None if one can.
+  """Why no value of this class can be at this phase of a kernel, or None if one can.
 
-    Outside of ``tiled`` spaces: a streaming kernel keeps tiles over the loop's axis and one other
-    in the loop, and over two axes after it; a row kernel spreads one axis over the threads.
-    """
-    axes = roles.axes_in_block(g.axes(c))
-    if phase is Phase.POST and roles.loop in axes:
-        return "a value that varies over the loop is needed after it"
-    if phase is Phase.POST and any(n.op == RUN for n in g.nodes(c)):
-        return "a running maximum is needed after its loop"
-    if space.tiled:
-        return None
-    if roles.loop is None:
-        free = sum(a not in roles.grid for a in axes)
-        return (
-            "a row kernel's value over two axes that the grid does not split" if free > 1 else None
-        )
-    if phase is Phase.POST:
-        return "a value over three axes after the loop" if len(axes) > 2 else None
-    limit = 2 if roles.loop in axes else 1
-    return "a value in the loop over rows and columns" if len(axes) > limit else None
+  Outside of ``tiled`` spaces: a streaming kernel keeps tiles over the loop's axis and one other
+  in the loop, and over two axes after it; a row kernel spreads one axis over the threads.
+  """
+  axes = roles.axes_in_block(g.axes(c))
+  if phase is Phase.POST and roles.loop in axes:
+    return "a value that varies over the loop is needed after it"
+  if phase is Phase.POST and any(n.op == RUN for n in g.nodes(c)):
+    return "a running maximum is needed after its loop"
+  if space.tiled:
+    return None
+  if roles.loop is None:
+    free = sum(a not in roles.grid for a in axes)
+    return "a row kernel's value over two axes that the grid does not split" if free > 1 else None
+  if phase is Phase.POST:
+    return "a value over three axes after the loop" if len(axes) > 2 else None
+  limit = 2 if roles.loop in axes else 1
+  return "a value in the loop over rows and columns" if len(axes) > limit else None

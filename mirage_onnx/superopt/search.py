@@ -13,22 +13,23 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate, Region, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.choices import Counts
+from mirage_onnx.superopt.garbage import young_only
 from mirage_onnx.superopt.hooks import Hooks, NoStore
 from mirage_onnx.superopt.kept_units import KeptUnits
 from mirage_onnx.superopt.outlines import Depth, Reads
-from mirage_onnx.superopt.plans import Plan, Plans
+from mirage_onnx.superopt.plans import Plans
 from mirage_onnx.superopt.progress import ProgressMeter
 from mirage_onnx.superopt.result import (
-    Allow,
-    Bound,
-    ProofLike,
-    SearchReport,
-    SearchResult,
-    Stop,
-    Verified,
-    Verify,
-    default_bound,
-    varied,
+  Allow,
+  Bound,
+  ProofLike,
+  SearchReport,
+  SearchResult,
+  Stop,
+  Verified,
+  Verify,
+  default_bound,
+  varied,
 )
 from mirage_onnx.superopt.shared_units import SharedUnits
 from mirage_onnx.superopt.space import EMITTED, Space
@@ -40,163 +41,128 @@ __all__ = ["Bound", "SearchReport", "SearchResult", "Stop", "Verified", "Verify"
 
 
 class StoppedError(Exception):
-    """The search ends here, with what it has."""
+  """The search ends here, with what it has."""
 
-    def __init__(self, stop: Stop) -> None:
-        super().__init__(stop)
-        self.stop = stop
+  def __init__(self, stop: Stop) -> None:
+    super().__init__(stop)
+    self.stop = stop
 
 
+@young_only()
 def search(
-    region: Region,
-    target: Target,
-    verify: Verify,
-    *,
-    bound: Bound | None = None,
-    space: Space = EMITTED,
-    budget_s: float = 60.0,
-    axioms: tuple[Axiom, ...] = AXIOMS,
-    allow: Allow | None = None,
-    hooks: Hooks | None = None,
-    workers: int = 1,
+  region: Region,
+  target: Target,
+  verify: Verify,
+  *,
+  bound: Bound | None = None,
+  space: Space = EMITTED,
+  budget_s: float = 60.0,
+  axioms: tuple[Axiom, ...] = AXIOMS,
+  allow: Allow | None = None,
+  hooks: Hooks | None = None,
+  workers: int = 1,
 ) -> SearchResult:
-    """Search µGraphs for ``region`` on ``target`` and verify the cheapest ones.
+  """Search µGraphs for ``region`` on ``target`` and verify the cheapest ones.
 
-    The store of ``hooks`` is not used where there is ``allow``, which no key can hold.
-    ``workers``: processes, this one among them; the others start when a search takes long.
-    """
-    limits, ends = bound or default_bound(space), hooks or Hooks()
-    start = time.monotonic()
-    meter = ProgressMeter(region.key, budget_s, ends.emit)
-    units = SharedUnits(region, target, limits, axioms, space, allow, workers=workers)
-    kept = KeptUnits(units, ends.store if allow is None else NoStore())
-    total = Counts()
-    out: list[Verified] = []
+  The store of ``hooks`` is not used where there is ``allow``, which no key can hold.
+  ``workers``: processes, this one among them; the others start when a search takes long.
+  """
+  limits, ends = bound or default_bound(space), hooks or Hooks()
+  start = time.monotonic()
+  meter = ProgressMeter(region.key, budget_s, ends.emit)
+  units = SharedUnits(region, target, limits, axioms, space, allow, workers=workers)
+  kept = KeptUnits(units, ends.store if allow is None else NoStore())
+  total = Counts()
+  out: list[Verified] = []
 
-    def poll(running: Counts | None = None) -> None:
-        """Called between pieces of work; ``running`` are the counts of a unit that is not done."""
-        stop = Stop.BUDGET if time.monotonic() > start + budget_s else ends.stop()
-        if stop is not None:
-            raise StoppedError(stop)
-        if meter.is_due:
-            meter.tick(
-                units.states + (running.states if running else 0),
-                total.pruned,
-                min(
-                    (v.candidate.predicted_us for v in (*out, *chain(*early.values()))),
-                    default=None,
-                ),
-                units_done=len(results),
-                units_known=units.known,
-            )
+  def poll(running: Counts | None = None) -> None:
+    """Called between pieces of work; ``running`` are the counts of a unit that is not done."""
+    stop = Stop.BUDGET if time.monotonic() > start + budget_s else ends.stop()
+    if stop is not None:
+      raise StoppedError(stop)
+    if meter.is_due:
+      meter.tick(
+        units.states + (running.states if running else 0),
+        total.pruned,
+        min(
+          (v.candidate.predicted_us for v in (*out, *chain(*early.values()))),
+          default=None,
+        ),
+        units_done=len(results),
+        units_known=units.known,
+      )
 
-    units.poll = poll
-    counts, results = Counts(), list[UnitResult]()
-    known: dict[tuple[tuple[int, ...], Reads], tuple[Built, ...]] = {}
+  units.poll = poll
+  counts, results = Counts(), list[UnitResult]()
+  known: dict[tuple[tuple[int, ...], Reads], tuple[Built, ...]] = {}
 
-    def run(classes: tuple[int, ...], reads: Reads) -> tuple[Built, ...]:
-        if (classes, reads) not in known:
-            poll()
-            results.append(unit := kept.run(classes, reads))
-            total.pruned.update(unit.counts.pruned)
-            known[classes, reads] = unit.kernels
-        return known[classes, reads]
+  def run(classes: tuple[int, ...], reads: Reads) -> tuple[Built, ...]:
+    if (classes, reads) not in known:
+      poll()
+      results.append(unit := kept.run(classes, reads))
+      total.pruned.update(unit.counts.pruned)
+      known[classes, reads] = unit.kernels
+    return known[classes, reads]
 
-    def offer(floor_us: float, job: Job) -> None:
-        """Let a worker begin what no earlier search has kept."""
-        classes, what = job
-        if isinstance(what, Depth) or not kept.holds(classes, what):
-            units.offer(floor_us, job)
+  def offer(floor_us: float, job: Job) -> None:
+    """Let a worker begin what no earlier search has kept."""
+    classes, what = job
+    if isinstance(what, Depth) or not kept.holds(classes, what):
+      units.offer(floor_us, job)
 
-    plans = Plans(units, run, counts, offer if units.is_shared else None)
-    accepted: dict[str, ProofLike | Rejection] = {}
-    refused: list[Rejection] = []
-    overflowing, unsafe = list[frozenset[int]](), set[str | tuple[int, ...]]()
-    early = dict[str, list[Verified]]()
-    good, stop = 0, Stop.EXHAUSTED
-    try:
-        for plan, is_early in plans.cheapest_first():
-            if good >= limits.verified or len(accepted) >= limits.tried:
-                break
-            poll()
-            graph = plans.ugraph(plan)
-            text = print_ugraph(graph)
-            if text in accepted:
-                if text in early and not is_early:  # Now it is its turn.
-                    out += early.pop(text)
-                    good += 1
-                else:
-                    counts.prune("the same program twice")
-                continue
-            powers = frozenset(c for _, b in plan.kernels for c in b.exponentials)
-            if any(own <= powers for own in overflowing):
-                counts.prune("an exponential that has overflowed in another program")
-                continue
-            if any(b.text in unsafe for _, b in plan.kernels):
-                counts.prune("a kernel that has overflowed in another program")
-                continue
-            if any(r[1:] in unsafe for _, b in plan.kernels for r in b.rounded):
-                counts.prune("a value that has overflowed in another program")
-                continue
-            numbers = list(plans.numbers(plan))
-            verdict = accepted[text] = verify(region, graph, numbers[0][1])
-            if isinstance(verdict, Rejection):
-                refused.append(verdict)
-                unsafe.update(_blamed(verdict, plan))
-                overflowing += _blamed_powers(verdict, plan, powers - units.exponentials)
-                continue
-            plans.found = True
-            proven = [Verified(Candidate(graph, p, us), verdict) for us, p in numbers]
-            if is_early:
-                early[text] = proven
-            else:
-                good += 1
-                out += proven
-    except StoppedError as error:
-        stop = error.stop
-    finally:
-        units.close()
-    if stop in (Stop.BUDGET, Stop.INTERRUPTED) or not out:
-        good += len(early)
-        out += chain(*early.values())
-    if stop is Stop.EXHAUSTED and not units.complete:
-        stop = Stop.STATE_LIMIT
-    counts.pruned.update(total.pruned)
-    counts.pruned.update(units.pruned)
-    for u in results:
-        refused += u.reasons
-    report = SearchReport(
-        seconds=time.monotonic() - start,
-        states=units.states,
-        built=sum(u.built for u in results),
-        verified=good,
-        stop=stop,
-        pruned=tuple(sorted(counts.pruned.items())),
-        refused=tuple(refused),
-    )
-    ranked = sorted(out, key=lambda v: v.candidate.predicted_us)
-    return SearchResult(varied(ranked, limits.candidates), report)
-
-
-def _blamed(verdict: Rejection, plan: Plan) -> set[str | tuple[int, ...]]:
-    """The kernel that a value out of range is in: what it reads is the same in every program.
-
-    Also that value, if it is rounded to 16 bits: its class and what is under it.
-    """
-    if verdict.code != "RANGE":
-        return set()
-    found = set[str | tuple[int, ...]]()
-    for i, (_, b) in enumerate(reversed(plan.kernels)):
-        if f"k{i}" in verdict.nodes:
-            found.add(b.text)
-            found.update(r[1:] for r in b.rounded if f"%{r[0]} of kernel k{i}" in verdict.nodes)
-    return found
-
-
-def _blamed_powers(
-    verdict: Rejection, plan: Plan, own: frozenset[int]
-) -> tuple[frozenset[int], ...]:
-    """``own``, the exponentials of a plan that the region has not, if they are to blame."""
-    bare = not any(b.maxima for _, b in plan.kernels)
-    blamed = verdict.code == "SHIFT_NOT_MAX" or (verdict.code == "RANGE" and bare)
-    return (own,) if own and blamed else ()
+  plans = Plans(units, run, counts, offer if units.is_shared else None)
+  accepted: dict[str, ProofLike | Rejection] = {}
+  refused: list[Rejection] = []
+  early = dict[str, list[Verified]]()
+  good, stop = 0, Stop.EXHAUSTED
+  try:
+    for plan, is_early in plans.cheapest_first():
+      if good >= limits.verified or len(accepted) >= limits.tried:
+        break
+      poll()
+      graph = plans.ugraph(plan)
+      text = print_ugraph(graph)
+      if text in accepted:
+        if text in early and not is_early:  # Now it is its turn.
+          out += early.pop(text)
+          good += 1
+        else:
+          counts.prune("the same program twice")
+        continue
+      numbers = list(plans.numbers(plan))
+      verdict = accepted[text] = verify(region, graph, numbers[0][1])
+      if isinstance(verdict, Rejection):
+        refused.append(verdict)
+        plans.blame.learn(verdict, tuple(b for _, b in plan.kernels))
+        continue
+      plans.found = True
+      proven = [Verified(Candidate(graph, p, us), verdict) for us, p in numbers]
+      if is_early:
+        early[text] = proven
+      else:
+        good += 1
+        out += proven
+  except StoppedError as error:
+    stop = error.stop
+  finally:
+    units.close()
+  if stop in (Stop.BUDGET, Stop.INTERRUPTED) or not out:
+    good += len(early)
+    out += chain(*early.values())
+  if stop is Stop.EXHAUSTED and not units.complete:
+    stop = Stop.STATE_LIMIT
+  counts.pruned.update(total.pruned)
+  counts.pruned.update(units.pruned)
+  for u in results:
+    refused += u.reasons
+  report = SearchReport(
+    seconds=time.monotonic() - start,
+    states=units.states,
+    built=sum(u.built for u in results),
+    verified=good,
+    stop=stop,
+    pruned=tuple(sorted(counts.pruned.items())),
+    refused=tuple(refused),
+  )
+  ranked = sorted(out, key=lambda v: v.candidate.predicted_us)
+  return SearchResult(varied(ranked, limits.candidates), report)

@@ -28,27 +28,27 @@ from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.renumber import Known, renumber
 from mirage_onnx.superopt.result import (
-    Bound,
-    ProofLike,
-    SearchReport,
-    SearchResult,
-    Stop,
-    Verified,
-    Verify,
-    varied,
-    widened,
+  Bound,
+  ProofLike,
+  SearchReport,
+  SearchResult,
+  Stop,
+  Verified,
+  Verify,
+  varied,
+  widened,
 )
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import EMITTED, Space, space_of
 from mirage_onnx.superopt.structures import (
-    NEAR,
-    Entry,
-    StructureStore,
-    dominant,
-    family,
-    fixed_axes,
-    part_axes,
-    weight_axes,
+  NEAR,
+  Entry,
+  StructureStore,
+  dominant,
+  family,
+  fixed_axes,
+  part_axes,
+  weight_axes,
 )
 from mirage_onnx.target import Target
 
@@ -59,180 +59,176 @@ FINISHED = (Stop.EXHAUSTED, Stop.STATE_LIMIT)
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is searched, without a region: the setting of all searches of a family."""
+  """What is searched, without a region: the setting of all searches of a family."""
 
-    target: Target
-    bound: Bound = field(default_factory=Bound)
-    space: Space = EMITTED
-    axioms: tuple[Axiom, ...] = AXIOMS
+  target: Target
+  bound: Bound = field(default_factory=Bound)
+  space: Space = EMITTED
+  axioms: tuple[Axiom, ...] = AXIOMS
 
-    @classmethod
-    def of(cls, target: Target, bound: Bound, region: Region) -> Scope:
-        """What the pipeline searches for ``region``."""
-        space = space_of(region)
-        return cls(target, widened(bound, space), space)
+  @classmethod
+  def of(cls, target: Target, bound: Bound, region: Region) -> Scope:
+    """What the pipeline searches for ``region``."""
+    space = space_of(region)
+    return cls(target, widened(bound, space), space)
 
 
 def search_structure(
-    region: Region,
-    scope: Scope,
-    verify: Verify,
-    store: StructureStore,
-    *,
-    probes: Sequence[int] = PROBES,
-    budget_s: float = 60.0,
-    hooks: Hooks | None = None,
+  region: Region,
+  scope: Scope,
+  verify: Verify,
+  store: StructureStore,
+  *,
+  probes: Sequence[int] = PROBES,
+  budget_s: float = 60.0,
+  hooks: Hooks | None = None,
 ) -> SearchResult:
-    """Candidates from what ``store`` knows of the family; else from a search, which it learns.
+  """Candidates from what ``store`` knows of the family; else from a search, which it learns.
 
-    Only a search that has come to its end is kept; what it found serves other extents if those at
-    all probes have too. The setting of ``store`` must be that of ``scope``.
-    """
-    start, ends = time.monotonic(), hooks or Hooks()
-    entry = store.get(family(region))
-    if entry is not None and entry.serves(region):
-        known = from_known(region, scope, verify, entry, budget_s=budget_s, hooks=ends)
-        if known.candidates or known.report.stop not in FINISHED:
-            return known
-    result, graphs = search_proven(region, scope, verify, budget_s=budget_s, hooks=ends)
-    if result.report.stop in FINISHED:
-        left = budget_s - (time.monotonic() - start)
-        learned = probe(region, scope, verify, graphs, entry, probes, budget_s=left, hooks=ends)
-        if learned is not None:
-            store.put(family(region), learned)
-    return result
+  Only a search that has come to its end is kept; what it found serves other extents if those at
+  all probes have too. The setting of ``store`` must be that of ``scope``.
+  """
+  start, ends = time.monotonic(), hooks or Hooks()
+  entry = store.get(family(region))
+  if entry is not None and entry.serves(region):
+    known = from_known(region, scope, verify, entry, budget_s=budget_s, hooks=ends)
+    if known.candidates or known.report.stop not in FINISHED:
+      return known
+  result, graphs = search_proven(region, scope, verify, budget_s=budget_s, hooks=ends)
+  if result.report.stop in FINISHED:
+    left = budget_s - (time.monotonic() - start)
+    learned = probe(region, scope, verify, graphs, entry, probes, budget_s=left, hooks=ends)
+    if learned is not None:
+      store.put(family(region), learned)
+  return result
 
 
 def search_proven(
-    region: Region, scope: Scope, verify: Verify, *, budget_s: float, hooks: Hooks
+  region: Region, scope: Scope, verify: Verify, *, budget_s: float, hooks: Hooks
 ) -> tuple[SearchResult, tuple[str, ...]]:
-    """The search, and the texts of all µGraphs that it has proven, in the order of their cost."""
-    asked = _Asked(region, verify, {})
-    return _search(region, scope, asked, budget_s, hooks), asked.proven
+  """The search, and the texts of all µGraphs that it has proven, in the order of their cost."""
+  asked = _Asked(region, verify, {})
+  return _search(region, scope, asked, budget_s, hooks), asked.proven
 
 
 def probe(
-    region: Region,
-    scope: Scope,
-    verify: Verify,
-    graphs: Sequence[str],
-    entry: Entry | None,
-    probes: Sequence[int],
-    *,
-    budget_s: float,
-    hooks: Hooks,
+  region: Region,
+  scope: Scope,
+  verify: Verify,
+  graphs: Sequence[str],
+  entry: Entry | None,
+  probes: Sequence[int],
+  *,
+  budget_s: float,
+  hooks: Hooks,
 ) -> Entry | None:
-    """What is known after a search of ``region`` that has proven ``graphs``, and of its probes.
+  """What is known after a search of ``region`` that has proven ``graphs``, and of its probes.
 
-    ``entry`` was known before. None where nothing is; probes that were cut short are left out.
-    """
-    deadline = time.monotonic() + budget_s
-    before = [g.text for g in entry.graphs] if entry else []
-    asked = _Asked(region, verify, dict.fromkeys(graphs, _Known()))
-    quiet = Hooks(hooks.store, hooks.stop)  # the progress of a probe is none of the region
-    shapes = probe_shapes(region, probes)
+  ``entry`` was known before. None where nothing is; probes that were cut short are left out.
+  """
+  deadline = time.monotonic() + budget_s
+  before = [g.text for g in entry.graphs] if entry else []
+  asked = _Asked(region, verify, dict.fromkeys(graphs, _Known()))
+  quiet = Hooks(hooks.store, hooks.stop)  # the progress of a probe is none of the region
+  shapes = probe_shapes(region, probes)
 
-    def finishes(extents: Mapping[str, int]) -> bool:
-        sized = replace(region, extents=extents)
-        result = _search(sized, scope, asked, deadline - time.monotonic(), quiet)
-        return result.report.stop in FINISHED
+  def finishes(extents: Mapping[str, int]) -> bool:
+    sized = replace(region, extents=extents)
+    result = _search(sized, scope, asked, deadline - time.monotonic(), quiet)
+    return result.report.stop in FINISHED
 
-    probed = all(map(finishes, shapes))
-    found = tuple(map(Known.of, dict.fromkeys((*before, *(asked.proven if probed else graphs)))))
-    own = (region.extents, *(shapes if probed else ()))
-    every = list[Mapping[str, int]](entry.shapes if entry else ())
-    every += [s for s in map(dict, own) if s not in every]
-    best = dominant(found, every, scope.target, scope.bound)
-    centres = list[Mapping[str, int]](entry.probed if entry else ())
-    centres += [region.extents] if probed and region.extents not in centres else []
-    return Entry(best, tuple(every), tuple(centres)) if found else None
+  probed = all(map(finishes, shapes))
+  found = tuple(map(Known.of, dict.fromkeys((*before, *(asked.proven if probed else graphs)))))
+  own = (region.extents, *(shapes if probed else ()))
+  every = list[Mapping[str, int]](entry.shapes if entry else ())
+  every += [s for s in map(dict, own) if s not in every]
+  best = dominant(found, every, scope.target, scope.bound)
+  centres = list[Mapping[str, int]](entry.probed if entry else ())
+  centres += [region.extents] if probed and region.extents not in centres else []
+  return Entry(best, tuple(every), tuple(centres)) if found else None
 
 
 def probe_shapes(region: Region, probes: Sequence[int]) -> tuple[Mapping[str, int], ...]:
-    """The extents of ``region`` with one axis that is not fixed set to each of ``probes``.
+  """The extents of ``region`` with one axis that is not fixed set to each of ``probes``.
 
-    At last all of these set to the least, and the axes of weights to the least that is near.
-    """
-    sizes, extents = sorted({max(2, n) for n in probes}), region.extents
-    free = sorted(set(extents) - fixed_axes(region))
-    weights = weight_axes(region) - part_axes(region)
-    found = [{**extents, a: size} for a in free for size in sizes if size != extents[a]]
-    if weights:
-        least = {a: max(2, extents[a] // NEAR) for a in weights}
-        found.append({**extents, **dict.fromkeys(free, sizes[0]), **least})
-    return tuple(found)
+  At last all of these set to the least, and the axes of weights to the least that is near.
+  """
+  sizes, extents = sorted({max(2, n) for n in probes}), region.extents
+  free = sorted(set(extents) - fixed_axes(region))
+  weights = weight_axes(region) - part_axes(region)
+  found = [{**extents, a: size} for a in free for size in sizes if size != extents[a]]
+  if weights:
+    least = {a: max(2, extents[a] // NEAR) for a in weights}
+    found.append({**extents, **dict.fromkeys(free, sizes[0]), **least})
+  return tuple(found)
 
 
 def from_known(
-    region: Region,
-    scope: Scope,
-    verify: Verify,
-    entry: Entry,
-    *,
-    budget_s: float,
-    hooks: Hooks,
-    wanted: int | None = None,
+  region: Region,
+  scope: Scope,
+  verify: Verify,
+  entry: Entry,
+  *,
+  budget_s: float,
+  hooks: Hooks,
+  wanted: int | None = None,
 ) -> SearchResult:
-    """Candidates for ``region`` among the µGraphs of its family; none if none fits or is safe.
+  """Candidates for ``region`` among the µGraphs of its family; none if none fits or is safe.
 
-    ``wanted``: µGraphs to verify, as many as a search (``bound.verified``) unless said. The report
-    counts no states: nothing was enumerated.
-    """
-    start, bound = time.monotonic(), scope.bound
-    good, refused = list[Verified](), list[Rejection]()
-    count, stop = 0, Stop.EXHAUSTED
-    for ranked in renumber(entry.graphs, region.extents, scope.target, bound):
-        if count >= (bound.verified if wanted is None else wanted):
-            break
-        cut = Stop.BUDGET if time.monotonic() > start + budget_s else hooks.stop()
-        if cut is not None:
-            stop = cut
-            break
-        verdict = verify(region, ranked.known.graph, ranked.candidates[0].params)
-        if isinstance(verdict, Rejection):
-            refused.append(verdict)
-            continue
-        count += 1
-        good += [Verified(c, verdict) for c in ranked.candidates]
-    good.sort(key=lambda v: v.candidate.predicted_us)
-    seconds = time.monotonic() - start
-    report = SearchReport(seconds, 0, 0, count, stop, (), tuple(refused))
-    return SearchResult(varied(good, bound.candidates), report)
+  ``wanted``: µGraphs to verify, as many as a search (``bound.verified``) unless said. The report
+  counts no states: nothing was enumerated.
+  """
+  start, bound = time.monotonic(), scope.bound
+  good, refused = list[Verified](), list[Rejection]()
+  count, stop = 0, Stop.EXHAUSTED
+  for ranked in renumber(entry.graphs, region.extents, scope.target, bound):
+    if count >= (bound.verified if wanted is None else wanted):
+      break
+    cut = Stop.BUDGET if time.monotonic() > start + budget_s else hooks.stop()
+    if cut is not None:
+      stop = cut
+      break
+    verdict = verify(region, ranked.known.graph, ranked.candidates[0].params)
+    if isinstance(verdict, Rejection):
+      refused.append(verdict)
+      continue
+    count += 1
+    good += [Verified(c, verdict) for c in ranked.candidates]
+  good.sort(key=lambda v: v.candidate.predicted_us)
+  seconds = time.monotonic() - start
+  report = SearchReport(seconds, 0, 0, count, stop, (), tuple(refused))
+  return SearchResult(varied(good, bound.candidates), report)
 
 
-def _search(
-    region: Region, scope: Scope, verify: Verify, budget_s: float, hooks: Hooks
-) -> SearchResult:
-    return search(
-        region, scope.target, verify, bound=scope.bound, space=scope.space,
-        budget_s=budget_s, axioms=scope.axioms, hooks=hooks,
-    )  # fmt: skip
+def _search(region: Region, scope: Scope, verify: Verify, budget_s: float, hooks: Hooks) -> SearchResult:
+  return search(
+    region, scope.target, verify, bound=scope.bound, space=scope.space,
+    budget_s=budget_s, axioms=scope.axioms, hooks=hooks,
+  )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """In place of the proof of a µGraph that was proven before."""
+  """In place of the proof of a µGraph that was proven before."""
 
-    draws: int = 0
-    bound: float = 0.0
+  draws: int = 0
+  bound: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """``verify`` about ``region``, whatever its extents in the search, once for every µGraph."""
+  """``verify`` about ``region``, whatever its extents in the search, once for every µGraph."""
 
-    region: Region
-    verify: Verify
-    verdicts: dict[str, ProofLike | Rejection]
+  region: Region
+  verify: Verify
+  verdicts: dict[str, ProofLike | Rejection]
 
-    def __call__(
-        self, sized: Region, graph: UGraph, params: tuple[KernelParams, ...]
-    ) -> ProofLike | Rejection:
-        text = print_ugraph(graph)
-        if text not in self.verdicts:
-            self.verdicts[text] = self.verify(self.region, graph, params)
-        return self.verdicts[text]
+  def __call__(self, sized: Region, graph: UGraph, params: tuple[KernelParams, ...]) -> ProofLike | Rejection:
+    text = print_ugraph(graph)
+    if text not in self.verdicts:
+      self.verdicts[text] = self.verify(self.region, graph, params)
+    return self.verdicts[text]
 
-    @property
-    def proven(self) -> tuple[str, ...]:
-        return tuple(t for t, v in self.verdicts.items() if not isinstance(v, Rejection))
+  @property
+  def proven(self) -> tuple[str, ...]:
+    return tuple(t for t, v in self.verdicts.items() if not isinstance(v, Rejection))

@@ -17,12 +17,12 @@ from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.result import SearchResult, Verify
 from mirage_onnx.superopt.search_structure import (
-    FINISHED,
-    PROBES,
-    Scope,
-    from_known,
-    probe,
-    search_proven,
+  FINISHED,
+  PROBES,
+  Scope,
+  from_known,
+  probe,
+  search_proven,
 )
 from mirage_onnx.superopt.structures import Entry, StructureStore, family
 
@@ -32,25 +32,25 @@ FAIR, LEAST_S = 4.0, 10.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be done for one region, in any process.
+  """What is to be done for one region, in any process.
 
-    ``entry``: what is known of its family. ``proven``: what its search has proven; then only the
-    probes are missing.
-    """
+  ``entry``: what is known of its family. ``proven``: what its search has proven; then only the
+  probes are missing.
+  """
 
-    region: Region
-    seconds: float
-    entry: Entry | None = None
-    proven: tuple[str, ...] | None = None
+  region: Region
+  seconds: float
+  entry: Entry | None = None
+  proven: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a search and all it has proven, or the entry after the probes."""
+  """The result of a search and all it has proven, or the entry after the probes."""
 
-    result: SearchResult | None = None
-    proven: tuple[str, ...] = ()
-    entry: Entry | None = None
+  result: SearchResult | None = None
+  proven: tuple[str, ...] = ()
+  entry: Entry | None = None
 
 
 #: Does a job, here or elsewhere.
@@ -58,85 +58,85 @@ Ask = Callable[[Job], Answer]
 
 
 def work(job: Job, scope: Scope, verify: Verify, hooks: Hooks) -> Answer:
-    """Do one job. Nothing is proven anew where known µGraphs were enough, so that is empty then."""
-    if job.proven is not None:
-        learned = probe(
-            job.region, scope, verify, job.proven, job.entry, PROBES,
-            budget_s=job.seconds, hooks=hooks,
-        )  # fmt: skip
-        return Answer(entry=learned)
-    if job.entry is not None and job.entry.serves(job.region):
-        known = from_known(job.region, scope, verify, job.entry, budget_s=job.seconds, hooks=hooks)
-        if known.candidates or known.report.stop not in FINISHED:
-            return Answer(known)
-    result, proven = search_proven(job.region, scope, verify, budget_s=job.seconds, hooks=hooks)
-    return Answer(result, proven)
+  """Do one job. Nothing is proven anew where known µGraphs were enough, so that is empty then."""
+  if job.proven is not None:
+    learned = probe(
+      job.region, scope, verify, job.proven, job.entry, PROBES,
+      budget_s=job.seconds, hooks=hooks,
+    )  # fmt: skip
+    return Answer(entry=learned)
+  if job.entry is not None and job.entry.serves(job.region):
+    known = from_known(job.region, scope, verify, job.entry, budget_s=job.seconds, hooks=hooks)
+    if known.candidates or known.report.stop not in FINISHED:
+      return Answer(known)
+  result, proven = search_proven(job.region, scope, verify, budget_s=job.seconds, hooks=hooks)
+  return Answer(result, proven)
 
 
 class SharedSearches:
-    """The searches of ``regions`` with what ``store`` knows; it learns what they find."""
+  """The searches of ``regions`` with what ``store`` knows; it learns what they find."""
 
-    def __init__(
-        self, regions: Sequence[Region], store: StructureStore, seconds_left: Callable[[], float]
-    ) -> None:
-        self.regions, self.store, self._seconds_left = regions, store, seconds_left
-        self._families = [family(r) for r in regions]
-        self._count = Counter(self._families)
-        self._first = {s: i for i, s in reversed(list(enumerate(self._families)))}
-        self._searched = {s: threading.Event() for s in self._first}
-        self._unlearned: dict[int, tuple[str, ...]] = {}
-        self._done: set[int] = set()
+  def __init__(
+    self, regions: Sequence[Region], store: StructureStore, seconds_left: Callable[[], float]
+  ) -> None:
+    self.regions, self.store, self._seconds_left = regions, store, seconds_left
+    self._families = [family(r) for r in regions]
+    self._count = Counter(self._families)
+    self._first = {s: i for i, s in reversed(list(enumerate(self._families)))}
+    self._searched = {s: threading.Event() for s in self._first}
+    self._unlearned: dict[int, tuple[str, ...]] = {}
+    self._done: set[int] = set()
 
-    def _share_s(self) -> float:
-        """The seconds that a search may take now."""
-        left = self._seconds_left()
-        waiting = max(1, len(self.regions) - len(self._done))
-        return min(left, max(LEAST_S, FAIR * left / waiting))
+  def _share_s(self) -> float:
+    """The seconds that a search may take now."""
+    left = self._seconds_left()
+    waiting = max(1, len(self.regions) - len(self._done))
+    return min(left, max(LEAST_S, FAIR * left / waiting))
 
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The order in which ``result`` is to be called: nobody waits for one that comes later."""
-        firsts = sorted(self._first.values())
-        known = set(firsts)
-        return (*firsts, *(i for i in range(len(self.regions)) if i not in known))
+  @property
+  def order(self) -> tuple[int, ...]:
+    """The order in which ``result`` is to be called: nobody waits for one that comes later."""
+    firsts = sorted(self._first.values())
+    known = set(firsts)
+    return (*firsts, *(i for i in range(len(self.regions)) if i not in known))
 
-    def results(self, ask: Ask) -> Iterator[tuple[int, SearchResult]]:
-        """All results in the order of the regions, one after the other."""
-        found: dict[int, SearchResult] = {}
-        told = 0
-        for i in self.order:
-            found[i] = self.result(i, ask)
-            while told in found:
-                yield told, found.pop(told)
-                told += 1
+  def results(self, ask: Ask) -> Iterator[tuple[int, SearchResult]]:
+    """All results in the order of the regions, one after the other."""
+    found: dict[int, SearchResult] = {}
+    told = 0
+    for i in self.order:
+      found[i] = self.result(i, ask)
+      while told in found:
+        yield told, found.pop(told)
+        told += 1
 
-    def result(self, i: int, ask: Ask) -> SearchResult:
-        """The result of region ``i``; may be called from a thread for each."""
-        kin = self._families[i]
-        ready, first = self._searched[kin], i == self._first[kin]
-        if not first:
-            ready.wait()
-        try:
-            region, entry = self.regions[i], self.store.get(kin)
-            answer = ask(Job(region, self._share_s(), entry))
-            assert answer.result is not None
-            if answer.proven and answer.result.report.stop in FINISHED:
-                self._unlearned[i] = answer.proven
-                if first and self._count[kin] > 1:
-                    self.learn(i, ask, self._share_s())
-            return answer.result
-        finally:
-            self._done.add(i)
-            ready.set()
+  def result(self, i: int, ask: Ask) -> SearchResult:
+    """The result of region ``i``; may be called from a thread for each."""
+    kin = self._families[i]
+    ready, first = self._searched[kin], i == self._first[kin]
+    if not first:
+      ready.wait()
+    try:
+      region, entry = self.regions[i], self.store.get(kin)
+      answer = ask(Job(region, self._share_s(), entry))
+      assert answer.result is not None
+      if answer.proven and answer.result.report.stop in FINISHED:
+        self._unlearned[i] = answer.proven
+        if first and self._count[kin] > 1:
+          self.learn(i, ask, self._share_s())
+      return answer.result
+    finally:
+      self._done.add(i)
+      ready.set()
 
-    @property
-    def unlearned(self) -> tuple[int, ...]:
-        """The regions whose probes are missing; none where no later run could use them."""
-        return () if self.store.folder is None else tuple(sorted(self._unlearned))
+  @property
+  def unlearned(self) -> tuple[int, ...]:
+    """The regions whose probes are missing; none where no later run could use them."""
+    return () if self.store.folder is None else tuple(sorted(self._unlearned))
 
-    def learn(self, i: int, ask: Ask, seconds: float) -> None:
-        """Search the probes of region ``i``; without time for all, keep what its search found."""
-        proven, kin = self._unlearned.pop(i), self._families[i]
-        job = Job(self.regions[i], seconds, self.store.get(kin), proven)
-        if learned := ask(job).entry:
-            self.store.put(kin, learned)
+  def learn(self, i: int, ask: Ask, seconds: float) -> None:
+    """Search the probes of region ``i``; without time for all, keep what its search found."""
+    proven, kin = self._unlearned.pop(i), self._families[i]
+    job = Job(self.regions[i], seconds, self.store.get(kin), proven)
+    if learned := ask(job).entry:
+      self.store.put(kin, learned)

@@ -22,84 +22,84 @@ WAIT_S = 0.05
 
 
 class SharedUnits(Units):
-    """Units for ``workers`` processes, of which the caller's is one.
+  """Units for ``workers`` processes, of which the caller's is one.
 
-    A setting that another process cannot have (an axiom that is in no table, a restriction without
-    a pickle) is searched by this process alone. To be closed.
-    """
+  A setting that another process cannot have (an axiom that is in no table, a restriction without
+  a pickle) is searched by this process alone. To be closed.
+  """
 
-    def __init__(
-        self,
-        region: Region,
-        target: Target,
-        bound: Bound,
-        axioms: tuple[Axiom, ...],
-        space: Space,
-        allow: Allow | None = None,
-        *,
-        workers: int = 1,
-    ) -> None:
-        super().__init__(region, target, bound, axioms, space, allow)
-        self._own: dict[Job, Found] = {}
-        self._pool: UnitPool | None = None
-        if workers > 1:
-            setting = portable_setting(region, target, bound, axioms, space, allow)
-            if setting is not None:
-                self._pool = UnitPool(setting, workers - 1, self._derivations)
+  def __init__(
+    self,
+    region: Region,
+    target: Target,
+    bound: Bound,
+    axioms: tuple[Axiom, ...],
+    space: Space,
+    allow: Allow | None = None,
+    *,
+    workers: int = 1,
+  ) -> None:
+    super().__init__(region, target, bound, axioms, space, allow)
+    self._own: dict[Job, Found] = {}
+    self._pool: UnitPool | None = None
+    if workers > 1:
+      setting = portable_setting(region, target, bound, axioms, space, allow)
+      if setting is not None:
+        self._pool = UnitPool(setting, workers - 1, self._derivations)
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether jobs may be offered."""
-        return self._pool is not None
+  @property
+  def is_shared(self) -> bool:
+    """Whether jobs may be offered."""
+    return self._pool is not None
 
-    @property
-    def worker_pids(self) -> tuple[int, ...]:
-        """The worker processes that were started so far."""
-        return self._pool.pids if self._pool else ()
+  @property
+  def worker_pids(self) -> tuple[int, ...]:
+    """The worker processes that were started so far."""
+    return self._pool.pids if self._pool else ()
 
-    def offer(self, floor_us: float, job: Job) -> None:
-        """Say what the search may come to; a unit only when its classes are outlined."""
-        if self._pool:
-            self._pool.offer(floor_us, job)
+  def offer(self, floor_us: float, job: Job) -> None:
+    """Say what the search may come to; a unit only when its classes are outlined."""
+    if self._pool:
+      self._pool.offer(floor_us, job)
 
-    def _parts(self, jobs: tuple[tuple[tuple[int, ...], Depth], ...]) -> list[Outline]:
-        for job in jobs:
-            self.offer(NOW_US, job)
-        return [cast(Outline, self._found(job)) for job in jobs]
+  def _parts(self, jobs: tuple[tuple[tuple[int, ...], Depth], ...]) -> list[Outline]:
+    for job in jobs:
+      self.offer(NOW_US, job)
+    return [cast(Outline, self._found(job)) for job in jobs]
 
-    def run(self, classes: tuple[int, ...], reads: Reads) -> UnitResult:
-        """As of ``Units``, whoever runs it."""
-        return cast(UnitResult, self._found((classes, reads)))
+  def run(self, classes: tuple[int, ...], reads: Reads) -> UnitResult:
+    """As of ``Units``, whoever runs it."""
+    return cast(UnitResult, self._found((classes, reads)))
 
-    def close(self) -> None:
-        """End the workers."""
-        if self._pool:
-            self._pool.close()
+  def close(self) -> None:
+    """End the workers."""
+    if self._pool:
+      self._pool.close()
 
-    def _search(self, job: Job) -> Found:
-        classes, what = job
-        if isinstance(what, Depth):
-            return self.outline_part(classes, what)
-        return super().run(classes, what)
+  def _search(self, job: Job) -> Found:
+    classes, what = job
+    if isinstance(what, Depth):
+      return self.outline_part(classes, what)
+    return super().run(classes, what)
 
-    def _found(self, job: Job) -> Found:
-        """What a job finds; while a worker has it, another needed one is done here."""
-        if self._pool is None:
-            return self._search(job)
-        while job not in self._own:
-            found = self._pool.result(job, 0.0)
-            if found is not None:
-                return found
-            mine = self._pool.claim(job)
-            if mine is not None:
-                self._own[mine] = self._search(mine)
-                continue
-            self.poll(Counts())
-            found = self._pool.result(job, WAIT_S)
-            if found is not None:
-                return found
-        return self._own.pop(job)
+  def _found(self, job: Job) -> Found:
+    """What a job finds; while a worker has it, another needed one is done here."""
+    if self._pool is None:
+      return self._search(job)
+    while job not in self._own:
+      found = self._pool.result(job, 0.0)
+      if found is not None:
+        return found
+      mine = self._pool.claim(job)
+      if mine is not None:
+        self._own[mine] = self._search(mine)
+        continue
+      self.poll(Counts())
+      found = self._pool.result(job, WAIT_S)
+      if found is not None:
+        return found
+    return self._own.pop(job)
 
-    def _derivations(self, job: Job) -> Derivations:
-        classes, what = job
-        return () if isinstance(what, Depth) else self.derivations_of(classes, what)
+  def _derivations(self, job: Job) -> Derivations:
+    classes, what = job
+    return () if isinstance(what, Depth) else self.derivations_of(classes, what)

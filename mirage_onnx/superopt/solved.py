@@ -8,6 +8,7 @@ from mirage_onnx.superopt.cost import Cost, features, kernel_cost
 from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.thread import Family, assign_layouts
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
+from mirage_onnx.superopt.tiled_work import TiledWork
 from mirage_onnx.target import Target
 
 #: The cost of the best numbers of a kernel in microseconds, and its numbers, best first.
@@ -15,61 +16,64 @@ Solved = tuple[float, tuple[KernelParams, ...]]
 
 
 def solver(family: Family) -> Callable[..., tuple[tuple[Cost, KernelParams], ...]]:
-    """What finds the cheapest points of kernels of a family."""
-    return solve_tiled if family is Family.TILED else solve
+  """What finds the cheapest points of kernels of a family."""
+  return solve_tiled if family is Family.TILED else solve
 
 
 def kernel_times(
-    candidate: Candidate,
-    extents: Mapping[str, int],
-    target: Target,
-    tiled_us: Callable[..., float | None],
-    runtime: Container[str] = (),
+  candidate: Candidate,
+  extents: Mapping[str, int],
+  target: Target,
+  tiled_us: Callable[..., float | None],
+  runtime: Container[str] = (),
 ) -> tuple[tuple[Family, float | None], ...]:
-    """The kernels' families and microseconds at ``extents``.
+  """The kernels' families and microseconds at ``extents``.
 
-    Of a tiled one ``tiled_us`` says it, by kernel, tensors, extents, numbers and target; of others
-    the model of ``cost.py``, which is fitted to measurements.
-    """
-    graph, found = candidate.ugraph, list[tuple[Family, float | None]]()
-    tensors = {t.name: t for t in graph.tensors}
-    every = ugraph_extents(graph, candidate.params, extents)
-    for kernel, params in zip(graph.kernels, candidate.params, strict=True):
-        family = assign_layouts(kernel, tensors, tiled=True)[0]
-        if family is Family.TILED:
-            time_us = tiled_us(kernel, tensors, every, params, target)
-        else:
-            cost = kernel_cost(features(kernel, tensors, every), params, target, runtime)
-            time_us = cost.time_us
-        found.append((family, time_us))
-    return tuple(found)
+  Of a tiled one ``tiled_us`` says it, by kernel, tensors, extents, numbers and target; of others
+  the model of ``cost.py``, which is fitted to measurements.
+  """
+  graph, found = candidate.ugraph, list[tuple[Family, float | None]]()
+  tensors = {t.name: t for t in graph.tensors}
+  every = ugraph_extents(graph, candidate.params, extents)
+  for kernel, params in zip(graph.kernels, candidate.params, strict=True):
+    family = assign_layouts(kernel, tensors, tiled=True)[0]
+    if family is Family.TILED:
+      time_us = tiled_us(kernel, tensors, every, params, target)
+    else:
+      cost = kernel_cost(features(kernel, tensors, every), params, target, runtime)
+      time_us = cost.time_us
+    found.append((family, time_us))
+  return tuple(found)
 
 
 def solved(
-    family: Family,
-    kernel: Kernel,
-    tensors: Mapping[str, KTensor],
-    extents: Mapping[str, int],
-    target: Target,
-    *,
-    keep: int,
-    pruned: Counter[str] | None = None,
-    allow: Callable[[KernelParams], bool] | None = None,
+  family: Family,
+  kernel: Kernel,
+  tensors: Mapping[str, KTensor],
+  extents: Mapping[str, int],
+  target: Target,
+  *,
+  keep: int,
+  pruned: Counter[str] | None = None,
+  allow: Callable[[KernelParams], bool] | None = None,
+  work: TiledWork | None = None,
 ) -> Solved | None:
-    """The ``keep`` cheapest points of a kernel by the cost model of its family; None if none fits.
+  """The ``keep`` cheapest points of a kernel by the cost model of its family; None if none fits.
 
-    ``pruned`` counts what does not fit, by reason; points that ``allow`` refuses are passed over.
-    """
-    points = solver(family)(kernel, tensors, extents, target, keep=keep, pruned=pruned, allow=allow)
-    return (points[0][0].time_us, tuple(p for _, p in points)) if points else None
+  ``pruned`` counts what does not fit, by reason; points that ``allow`` refuses are passed over.
+  ``work``: of a tiled kernel, if it is known.
+  """
+  more = {"work": work} if work else {}
+  points = solver(family)(kernel, tensors, extents, target, keep=keep, pruned=pruned, allow=allow, **more)
+  return (points[0][0].time_us, tuple(p for _, p in points)) if points else None
 
 
 def together(kernels: Sequence[Solved]) -> Iterator[tuple[float, tuple[KernelParams, ...]]]:
-    """The numbers of all kernels, in launch order: the best of each, then the second best, ...
+  """The numbers of all kernels, in launch order: the best of each, then the second best, ...
 
-    Each with a cost in microseconds: that of the best, and a little more for each that follows.
-    """
-    # Added up from the last kernel on, as plans are, so that equal times stay equal.
-    cost_us = sum(cost for cost, _ in reversed(kernels))
-    for i in range(max(len(params) for _, params in kernels)):
-        yield cost_us + 0.01 * i, tuple(params[min(i, len(params) - 1)] for _, params in kernels)
+  Each with a cost in microseconds: that of the best, and a little more for each that follows.
+  """
+  # Added up from the last kernel on, as plans are, so that equal times stay equal.
+  cost_us = sum(cost for cost, _ in reversed(kernels))
+  for i in range(max(len(params) for _, params in kernels)):
+    yield cost_us + 0.01 * i, tuple(params[min(i, len(params) - 1)] for _, params in kernels)

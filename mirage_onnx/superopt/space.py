@@ -14,15 +14,15 @@ from mirage_onnx.ir.region import Region
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """``tiled``: contractions over axes of a tile and over several axes, and loops without one.
+  """``tiled``: contractions over axes of a tile and over several axes, and loops without one.
 
-    ``shifted``: running maxima in a loop, and maxima of parts. ``split``: a reduction shared out
-    over the blocks of a grid, whose partial results a later kernel combines.
-    """
+  ``shifted``: running maxima in a loop, and maxima of parts. ``split``: a reduction shared out
+  over the blocks of a grid, whose partial results a later kernel combines.
+  """
 
-    tiled: bool = True
-    shifted: bool = True
-    split: bool = True
+  tiled: bool = True
+  shifted: bool = True
+  split: bool = True
 
 
 ALL = Space()
@@ -30,12 +30,12 @@ EMITTED = Space(tiled=False, shifted=False, split=False)
 
 
 def space_of(region: Region) -> Space:
-    """The space that the pipeline searches for a region."""
-    constant = {i.tensor.name for i in region.inputs if i.is_weight} | set(region.constants)
-    for step in region.steps:
-        names = [x for x in step.inputs if isinstance(x, str)]
-        if all(n in constant for n in names):
-            constant.add(step.output.name)
-        elif step.op == "matmul" and not any(n in constant for n in names):
-            return ALL
-    return EMITTED
+  """The space that the pipeline searches for a region."""
+  constant = {i.tensor.name for i in region.inputs if i.is_weight} | set(region.constants)
+  for step in region.steps:
+    names = [x for x in step.inputs if isinstance(x, str)]
+    if all(n in constant for n in names):
+      constant.add(step.output.name)
+    elif step.op == "matmul" and not any(n in constant for n in names):
+      return ALL
+  return EMITTED

@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -31,164 +31,176 @@ from mirage_onnx.superopt.search_setting import SettingText, entry_key
 from mirage_onnx.target import Target
 
 #: Most µGraphs of an entry: all are given numbers within 50 ms.
-MAX_GRAPHS = 20
+MAX_GRAPHS = 14
+#: Predicted times that differ by less are alike.
+ALIKE = 0.01
 #: Sizes of weights that differ by no more than this factor have their best program among the same,
 #: if there are so many bytes of weights; of fewer, launches decide, and programs differ more.
 NEAR, MANY_BYTES = 4, 4 << 20
 
 
 def weight_axes(region: Region) -> frozenset[str]:
-    """The axes of weights."""
-    return frozenset(a for i in region.inputs if i.is_weight for a in i.axes)
+  """The axes of weights."""
+  return frozenset(a for i in region.inputs if i.is_weight for a in i.axes)
 
 
 def part_axes(region: Region) -> frozenset[str]:
-    """The axes of parts of dimensions, whose sizes all regions of a family share."""
-    windows = (w for x in (*region.inputs, *region.outputs) for w in x.windows)
-    return frozenset(a for w in windows if w.full is not None for a in w.axes)
+  """The axes of parts of dimensions, whose sizes all regions of a family share."""
+  windows = (w for x in (*region.inputs, *region.outputs) for w in x.windows)
+  return frozenset(a for w in windows if w.full is not None for a in w.axes)
 
 
 def fixed_axes(region: Region) -> frozenset[str]:
-    """The axes that no probe changes."""
-    return weight_axes(region) | part_axes(region)
+  """The axes that no probe changes."""
+  return weight_axes(region) | part_axes(region)
 
 
 def family(region: Region) -> str:
-    """What all regions that share µGraphs have in common: the structure, and sizes of parts."""
-    boxes = [x.windows for x in (*region.inputs, *region.outputs)]
-    if not any(boxes):
-        return region.structure
-    fixed = " ".join(f"{a}={region.extents[a]}" for a in sorted(part_axes(region)))
-    return f"{region.structure}parts {fixed}\nboxes {boxes}\n"
+  """What all regions that share µGraphs have in common: the structure, and sizes of parts."""
+  boxes = [x.windows for x in (*region.inputs, *region.outputs)]
+  if not any(boxes):
+    return region.structure
+  fixed = " ".join(f"{a}={region.extents[a]}" for a in sorted(part_axes(region)))
+  return f"{region.structure}parts {fixed}\nboxes {boxes}\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """µGraphs of a family in the order in which they were found, and where they were searched.
+  """µGraphs of a family in the order in which they were found, and where they were searched.
 
-    ``shapes``: the extents at which the search was run. ``probed``: those of them at whose probe
-    shapes it was run too; far from these nothing is said about other extents.
-    """
+  ``shapes``: the extents at which the search was run. ``probed``: those of them at whose probe
+  shapes it was run too; far from these nothing is said about other extents.
+  """
 
-    graphs: tuple[Known, ...]
-    shapes: tuple[Mapping[str, int], ...]
-    probed: tuple[Mapping[str, int], ...]
+  graphs: tuple[Known, ...]
+  shapes: tuple[Mapping[str, int], ...]
+  probed: tuple[Mapping[str, int], ...]
 
-    def serves(self, region: Region) -> bool:
-        """Whether the best for ``region`` is among the µGraphs."""
-        axes, extents = weight_axes(region), region.extents
-        weights = [i for i in region.inputs if i.is_weight]
-        held = sum(prod(extents[a] for a in i.axes) * i.dtype.size_bytes for i in weights)
-        near = NEAR if held >= MANY_BYTES else 1
+  def serves(self, region: Region) -> bool:
+    """Whether the best for ``region`` is among the µGraphs."""
+    axes, extents = weight_axes(region), region.extents
+    weights = [i for i in region.inputs if i.is_weight]
+    held = sum(prod(extents[a] for a in i.axes) * i.dtype.size_bytes for i in weights)
+    near = NEAR if held >= MANY_BYTES else 1
 
-        def is_near(shape: Mapping[str, int]) -> bool:
-            return all(extents[a] <= near * shape[a] <= near**2 * extents[a] for a in axes)
+    def is_near(shape: Mapping[str, int]) -> bool:
+      return all(extents[a] <= near * shape[a] <= near**2 * extents[a] for a in axes)
 
-        return dict(extents) in self.shapes or any(map(is_near, self.probed))
+    return dict(extents) in self.shapes or any(map(is_near, self.probed))
 
 
 class StructureStore:
-    """Entries by ``family``, kept in ``folder``, or in memory only where that is None.
+  """Entries by ``family``, kept in ``folder``, or in memory only where that is None.
 
-    ``setting``: what all entries have in common (``search_setting.py``). All methods may be called
-    from any thread. A folder or file that cannot be read or written is as if it were not there.
-    """
+  ``setting``: what all entries have in common (``search_setting.py``). All methods may be called
+  from any thread. A folder or file that cannot be read or written is as if it were not there.
+  """
 
-    def __init__(self, folder: Path | None, setting: SettingText) -> None:
-        self.folder, self._setting = folder, dict(setting)
-        self._entries: dict[str, Entry | None] = {}
-        self._guard = threading.Lock()
+  def __init__(self, folder: Path | None, setting: SettingText) -> None:
+    self.folder, self._setting = folder, dict(setting)
+    self._entries: dict[str, Entry | None] = {}
+    self._guard = threading.Lock()
 
-    def path(self, family: str) -> Path | None:
-        """The file of a family."""
-        name = f"{entry_key(self._setting, family, 'structure')}.json"
-        return None if self.folder is None else self.folder / name
+  def path(self, family: str) -> Path | None:
+    """The file of a family."""
+    name = f"{entry_key(self._setting, family, 'structure')}.json"
+    return None if self.folder is None else self.folder / name
 
-    def get(self, family: str) -> Entry | None:
-        """What is known of a family, or None."""
-        with self._guard:
-            if family not in self._entries:
-                self._entries[family] = self._read(family)
-            return self._entries[family]
+  def get(self, family: str) -> Entry | None:
+    """What is known of a family, or None."""
+    with self._guard:
+      if family not in self._entries:
+        self._entries[family] = self._read(family)
+      return self._entries[family]
 
-    def put(self, family: str, entry: Entry) -> None:
-        """Make ``entry`` what is known of ``family``, here and for later processes."""
-        with self._guard:
-            self._entries[family] = entry
-            path = self.path(family)
-            if path is None:
-                return
-            key = path.stem
-            data = header_line(self._setting) + entry_line(key, _encode(family, entry))
-            with contextlib.suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(path, data)
+  def put(self, family: str, entry: Entry) -> None:
+    """Make ``entry`` what is known of ``family``, here and for later processes."""
+    with self._guard:
+      self._entries[family] = entry
+      path = self.path(family)
+      if path is None:
+        return
+      key = path.stem
+      data = header_line(self._setting) + entry_line(key, _encode(family, entry))
+      with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, data)
 
-    def _read(self, family: str) -> Entry | None:
-        path = self.path(family)
-        if path is None:
-            return None
-        try:
-            contents = read_lines(path.read_bytes(), self._setting, str(path))
-            line = contents.entries.get(path.stem)
-            return None if line is None else _decode(family, entry_value(line))
-        except (OSError, MirageError, ValueError):
-            return None  # a cache is no document: it is found again, and replaces the damage
+  def _read(self, family: str) -> Entry | None:
+    path = self.path(family)
+    if path is None:
+      return None
+    try:
+      contents = read_lines(path.read_bytes(), self._setting, str(path))
+      line = contents.entries.get(path.stem)
+      return None if line is None else _decode(family, entry_value(line))
+    except (OSError, MirageError, ValueError):
+      return None  # a cache is no document: it is found again, and replaces the damage
 
 
 def cache_folder() -> Path | None:
-    """Where entries are kept from run to run; None with ``MIRAGE_ONNX_CACHE=off``.
+  """Where entries are kept from run to run; None with ``MIRAGE_ONNX_CACHE=off``.
 
-    A folder of ``$MIRAGE_CACHE_DIR``, or of the user's cache folder.
-    """
-    if os.environ.get("MIRAGE_ONNX_CACHE") == "off":
-        return None
-    chosen = os.environ.get("MIRAGE_CACHE_DIR")
-    own = chosen or platformdirs.user_cache_dir("mirage-onnx", appauthor=False)
-    return Path(own) / "structures"
+  A folder of ``$MIRAGE_CACHE_DIR``, or of the user's cache folder.
+  """
+  if os.environ.get("MIRAGE_ONNX_CACHE") == "off":
+    return None
+  chosen = os.environ.get("MIRAGE_CACHE_DIR")
+  own = chosen or platformdirs.user_cache_dir("mirage-onnx", appauthor=False)
+  return Path(own) / "structures"
 
 
 def dominant(
-    graphs: Sequence[Known], shapes: Sequence[Mapping[str, int]], target: Target, bound: Bound
+  graphs: Sequence[Known], shapes: Sequence[Mapping[str, int]], target: Target, bound: Bound
 ) -> tuple[Known, ...]:
-    """The ``MAX_GRAPHS`` of ``graphs`` that do best at their best shape, in the given order."""
-    if len(graphs) <= MAX_GRAPHS:
-        return tuple(graphs)
-    place = {g.text: len(graphs) for g in graphs}
-    for extents in shapes:
-        for n, ranked in enumerate(renumber(graphs, extents, target, bound)):
-            text = ranked.known.text
-            place[text] = min(place[text], n)
-    best = {g.text for g in sorted(graphs, key=lambda g: place[g.text])[:MAX_GRAPHS]}
-    return tuple(g for g in graphs if g.text in best)
+  """The ``MAX_GRAPHS`` of ``graphs`` that do best at their best shape, in the given order.
+
+  Those that are alike one of them at all shapes come last: they are never better.
+  """
+  if len(graphs) <= MAX_GRAPHS:
+    return tuple(graphs)
+  place = {g.text: len(graphs) for g in graphs}
+  times = {g.text: [inf] * len(shapes) for g in graphs}
+  for at, extents in enumerate(shapes):
+    for n, ranked in enumerate(renumber(graphs, extents, target, bound)):
+      text = ranked.known.text
+      place[text] = min(place[text], n)
+      times[text][at] = ranked.predicted_us
+  first, alike = list[str](), list[str]()
+  for text in sorted(place, key=lambda t: place[t]):
+    (alike if any(_alike(times[text], times[t]) for t in first) else first).append(text)
+  best = {*(first + alike)[:MAX_GRAPHS]}
+  return tuple(g for g in graphs if g.text in best)
+
+
+def _alike(a: Sequence[float], b: Sequence[float]) -> bool:
+  return all(max(x, y) <= (1 + ALIKE) * min(x, y) for x, y in zip(a, b, strict=True))
 
 
 def _encode(family: str, entry: Entry) -> dict[str, Any]:
-    return {
-        "family": family,
-        "graphs": [g.text for g in entry.graphs],
-        "shapes": [dict(sorted(s.items())) for s in entry.shapes],
-        "probed": [dict(sorted(s.items())) for s in entry.probed],
-    }
+  return {
+    "family": family,
+    "graphs": [g.text for g in entry.graphs],
+    "shapes": [dict(sorted(s.items())) for s in entry.shapes],
+    "probed": [dict(sorted(s.items())) for s in entry.probed],
+  }
 
 
 def _decode(family: str, value: Mapping[str, Any]) -> Entry:
-    """The inverse of ``_encode``.
+  """The inverse of ``_encode``.
 
-    Raises:
-        ValueError: it is no entry of this family.
-    """
-    graphs, shapes, probed = (value.get(n) for n in ("graphs", "shapes", "probed"))
-    if value.get("family") != family or not isinstance(graphs, list):
-        raise ValueError("not an entry of this family")
-    if not all(isinstance(g, str) for g in graphs) or not (
-        _are_shapes(shapes) and _are_shapes(probed)
-    ):
-        raise ValueError("an entry without texts and extents")
-    return Entry(tuple(map(Known.of, graphs)), tuple(shapes or ()), tuple(probed or ()))
+  Raises:
+      ValueError: it is no entry of this family.
+  """
+  graphs, shapes, probed = (value.get(n) for n in ("graphs", "shapes", "probed"))
+  if value.get("family") != family or not isinstance(graphs, list):
+    raise ValueError("not an entry of this family")
+  if not all(isinstance(g, str) for g in graphs) or not (_are_shapes(shapes) and _are_shapes(probed)):
+    raise ValueError("an entry without texts and extents")
+  return Entry(tuple(map(Known.of, graphs)), tuple(shapes or ()), tuple(probed or ()))
 
 
 def _are_shapes(value: object) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(s, dict) and all(type(n) is int and n > 0 for n in s.values()) for s in value
-    )
+  return isinstance(value, list) and all(
+    isinstance(s, dict) and all(type(n) is int and n > 0 for n in s.values()) for s in value
+  )

@@ -13,228 +13,251 @@ from mirage_onnx.ir.ugraph import BlockOp, Layout, Phase
 from mirage_onnx.superopt.cost import BARRIER_US
 from mirage_onnx.superopt.lanes import REDUCTIONS
 from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, Sizes, Warps, up
-from mirage_onnx.superopt.tiled_work import Cut, TiledWork, Value
+from mirage_onnx.superopt.tiled_work import Cut, Product, TiledWork, Value
 
 #: Functions that go through the special function unit.
 SPECIAL = frozenset(
-    ("exp", "log", "tanh", "sqrt", "rsqrt", "recip", "div", "erf", "sigmoid", "sin", "cos", "powr")
+  ("exp", "log", "tanh", "sqrt", "rsqrt", "recip", "div", "erf", "sigmoid", "sin", "cos", "powr")
 )
 _NO_WORK = ("load", "const", "extent", "matmul", "prev", "red_sum", "red_max")
 #: One iteration: waiting for its tile; a dependent contraction; a reduction inside the warp.
 STEP_US, MMA_US, REDUCE_US, MOVE_US = 0.05, 0.02, 0.02, 0.01
 #: Lane operations of a movmatrix or shuffle, and of a reduction, per element of the value.
 MOVE_OPERATIONS, REDUCE_OPERATIONS = 4, 2
+#: Of fp32 contractions: operations per element of the result and depth (two loads, a multiply-add),
+#: and what a lane waits per element of the depth.
+MULTIPLY_OPERATIONS, MULTIPLY_US = 3, 0.004
 #: Registers of a thread for addresses, loop counters and fragments on their way.
 BASE_REGISTERS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class BlockWork:
-    """Of one block: ``mma`` counts padded floating-point operations, ``flops`` those asked for."""
+  """Of one block: ``mma`` counts padded floating-point operations, ``flops`` those asked for."""
 
-    mma: Array
-    flops: Array
-    lanes: Array
-    special: Array
-    smem_bytes: Array
-    latency_us: Array
+  mma: Array
+  flops: Array
+  lanes: Array
+  special: Array
+  smem_bytes: Array
+  latency_us: Array
 
 
 def block_work(work: TiledWork, sizes: Sizes, warps: Warps, iterations: Array) -> BlockWork:
-    """The work of one block."""
-    zero = ONE * 0.0
-    mma, flops, latency = zero, zero, zero
-    lanes, special, smem = zero, zero, zero
-    if work.kernel.loop is not None:
-        latency = latency + STEP_US * iterations
-    for p in work.products:
-        times = iterations if p.repeats else ONE
-        rows, columns, depth = sizes.of(p.rows), sizes.of(p.columns), sizes.of(p.depth)
-        batch = sizes.of(p.batch) * times
-        mma = mma + 2 * up(rows, 16) * up(columns, 8) * up(depth, 16) * batch
-        flops = flops + 2 * rows * columns * depth * batch
-        latency = latency + MMA_US * times
-        for arg in p.chained:
-            # Warps with other columns of the one contraction have other depth of the next.
-            across = warps.columns > 1
-            bytes_moved = 4 * sizes.of(work.values[arg].extent.axes) * times
-            smem = smem + np.where(across, bytes_moved, 0.0)
-            latency = latency + np.where(across, 2 * BARRIER_US, 0.0) * times
-    for v, repeats, is_special, count in _operations(work):
-        n = count * sizes.padded(v) * warps.having(v.share) * (iterations if repeats else ONE)
-        if is_special:
-            special = special + n
-        else:
-            lanes = lanes + n
-    smem = smem + _operand_bytes(work, sizes, warps, iterations)
-    moved_smem, moved_lanes, moved_us = _moves(work, sizes, warps, iterations)
-    waits = _reduction_waits(work, warps, iterations)
-    combined = _combined_bytes(work, sizes)
-    across = warps.depth > 1
-    smem = smem + np.where(across, 2 * combined * warps.depth, 0.0)
-    latency = latency + np.where(across, 2 * BARRIER_US, 0.0) + waits + moved_us
-    return BlockWork(mma, flops, lanes + moved_lanes, special, smem + moved_smem, latency)
+  """The work of one block."""
+  zero = ONE * 0.0
+  mma, flops, latency = zero, zero, zero
+  lanes, special, smem = zero, zero, zero
+  if work.kernel.loop is not None:
+    latency = latency + STEP_US * iterations
+  for p in work.products:
+    times = iterations if p.repeats else ONE
+    rows, columns, depth = sizes.of(p.rows), sizes.of(p.columns), sizes.of(p.depth)
+    batch = sizes.of(p.batch) * times
+    if p.wide:
+      result = work.values[p.index]
+      each = sizes.padded(result) * depth * warps.having(result.share) * times
+      lanes = lanes + MULTIPLY_OPERATIONS * each
+      smem = smem + 8 * each
+      latency = latency + MULTIPLY_US * depth * times
+      for v in _spilled(work, p):
+        smem = smem + 4 * sizes.of(v.extent.axes) * times
+        latency = latency + 2 * BARRIER_US * times
+    mma = mma + 2 * up(rows, 16) * up(columns, 8) * up(depth, 16) * batch
+    flops = flops + 2 * rows * columns * depth * batch
+    latency = latency + MMA_US * times
+    for arg in p.chained:
+      # Warps with other columns of the one contraction have other depth of the next.
+      across = warps.columns > 1
+      bytes_moved = 4 * sizes.of(work.values[arg].extent.axes) * times
+      smem = smem + np.where(across, bytes_moved, 0.0)
+      latency = latency + np.where(across, 2 * BARRIER_US, 0.0) * times
+  for v, repeats, is_special, count in _operations(work):
+    n = count * sizes.padded(v) * warps.having(v.share) * (iterations if repeats else ONE)
+    if is_special:
+      special = special + n
+    else:
+      lanes = lanes + n
+  smem = smem + _operand_bytes(work, sizes, warps, iterations)
+  moved_smem, moved_lanes, moved_us = _moves(work, sizes, warps, iterations)
+  waits = _reduction_waits(work, warps, iterations)
+  combined = _combined_bytes(work, sizes)
+  across = warps.depth > 1
+  smem = smem + np.where(across, 2 * combined * warps.depth, 0.0)
+  latency = latency + np.where(across, 2 * BARRIER_US, 0.0) + waits + moved_us
+  return BlockWork(mma, flops, lanes + moved_lanes, special, smem + moved_smem, latency)
+
+
+def _spilled(work: TiledWork, product: Product) -> list[Value]:
+  """The computed operands of an fp32 contraction: lanes read all of it from shared memory."""
+  if not product.wide:
+    return []
+  operands = (work.values[a] for a in work.kernel.ops[product.index].args)
+  return [v for v in operands if v.op.layout is not Layout.SHARED]
 
 
 def _operations(work: TiledWork) -> list[tuple[Value, bool, bool, int]]:
-    """Lane operations: (a value of that size, in every iteration, special functions, how often)."""
-    found: dict[tuple[object, ...], tuple[Value, bool, bool, int]] = {}
-    for v in work.values:
-        op = v.op
-        if op.op in _NO_WORK:
-            continue
-        of, count = v, 1
-        if op.op in REDUCTIONS:
-            of, count = work.values[op.args[0]], REDUCE_OPERATIONS
-        special = op.op in SPECIAL
-        key = (of.extent, of.op.layout, of.share, v.repeats, special)
-        first, _, _, before = found.get(key, (of, False, False, 0))
-        found[key] = (first, v.repeats, special, before + count)
-    return list(found.values())
+  """Lane operations: (a value of that size, in every iteration, special functions, how often)."""
+  found: dict[tuple[object, ...], tuple[Value, bool, bool, int]] = {}
+  for v in work.values:
+    op = v.op
+    if op.op in _NO_WORK:
+      continue
+    of, count = v, 1
+    if op.op in REDUCTIONS:
+      of, count = work.values[op.args[0]], REDUCE_OPERATIONS
+    special = op.op in SPECIAL
+    key = (of.extent, of.op.layout, of.share, v.repeats, special)
+    first, _, _, before = found.get(key, (of, False, False, 0))
+    found[key] = (first, v.repeats, special, before + count)
+  return list(found.values())
 
 
 def _operand_bytes(work: TiledWork, sizes: Sizes, warps: Warps, iterations: Array) -> Array:
-    """Bytes that loads write to shared memory and that warps read from there."""
-    total = ONE * 0.0
-    for v in work.values:
-        if v.op.layout is not Layout.SHARED or v.op.op != "load":
-            continue
-        readers = ONE
-        for user in work.kernel.ops:
-            if v.index in user.args:
-                readers = readers + times_read(user, v, warps)
-        size = sizes.of(v.extent.axes) * v.op.dtype.size_bytes
-        total = total + size * readers * (iterations if v.repeats else 1.0)
-    return total
+  """Bytes that loads write to shared memory and that warps read from there."""
+  total = ONE * 0.0
+  for v in work.values:
+    if v.op.layout is not Layout.SHARED or v.op.op != "load":
+      continue
+    readers = ONE
+    for user in work.kernel.ops:
+      if v.index in user.args:
+        readers = readers + times_read(user, v, warps)
+    size = sizes.of(v.extent.axes) * v.op.dtype.size_bytes
+    total = total + size * readers * (iterations if v.repeats else 1.0)
+  return total
 
 
 def times_read(user: BlockOp, v: Value, warps: Warps) -> Array:
-    """How often the warps together read a shared value for one use."""
-    as_a = user.args[0] == v.index if user.op == "matmul" else user.layout is Layout.A_FRAG
-    as_b = user.op == "matmul" or user.layout is Layout.B_FRAG
-    return warps.columns if as_a else (warps.rows if as_b else ONE)
+  """How often the warps together read a shared value for one use."""
+  as_a = user.args[0] == v.index if user.op == "matmul" else user.layout is Layout.A_FRAG
+  as_b = user.op == "matmul" or user.layout is Layout.B_FRAG
+  return warps.columns if as_a else (warps.rows if as_b else ONE)
 
 
-def _moves(
-    work: TiledWork, sizes: Sizes, warps: Warps, iterations: Array
-) -> tuple[Array, Array, Array]:
-    """Of the conversions inside a block: bytes of shared memory, lane operations, latency."""
-    smem, lanes, latency = ONE * 0.0, ONE * 0.0, ONE * 0.0
-    for move in work.moves:
-        v = work.values[move.value]
-        times = iterations if v.repeats else ONE
-        if move.kind == "shared":
-            smem = smem + 2 * sizes.of(v.extent.axes) * v.op.dtype.size_bytes * times
-            latency = latency + 2 * BARRIER_US * times
-        elif move.kind == "movmatrix":
-            lanes = lanes + MOVE_OPERATIONS * sizes.padded(v) * warps.having(v.share) * times
-            latency = latency + MOVE_US * times
-    return smem, lanes, latency
+def _moves(work: TiledWork, sizes: Sizes, warps: Warps, iterations: Array) -> tuple[Array, Array, Array]:
+  """Of the conversions inside a block: bytes of shared memory, lane operations, latency."""
+  smem, lanes, latency = ONE * 0.0, ONE * 0.0, ONE * 0.0
+  for move in work.moves:
+    v = work.values[move.value]
+    times = iterations if v.repeats else ONE
+    if move.kind == "shared":
+      smem = smem + 2 * sizes.of(v.extent.axes) * v.op.dtype.size_bytes * times
+      latency = latency + 2 * BARRIER_US * times
+    elif move.kind == "movmatrix":
+      lanes = lanes + MOVE_OPERATIONS * sizes.padded(v) * warps.having(v.share) * times
+      latency = latency + MOVE_US * times
+  return smem, lanes, latency
 
 
 def _reduction_waits(work: TiledWork, warps: Warps, iterations: Array) -> Array:
-    """Reductions inside a warp, and where warps have parts of one: a barrier.
+  """Reductions inside a warp, and where warps have parts of one: a barrier.
 
-    A partial sum that only accumulates is added up behind the loop, with the accumulators.
-    """
-    total = ONE * 0.0
-    ops = work.kernel.ops
-    for v in work.values:
-        if v.op.op not in REDUCTIONS:
-            continue
-        users = [op for op in ops if v.index in op.args]
-        only_accumulates = all(op.op.startswith("acc_") for op in users)
-        of = work.values[v.op.args[0]]
-        gone = of.share & ~v.share
-        cut = of.op.layout is Layout.VECTOR and v.op.layout is not Layout.VECTOR
-        parts = warps.rows if cut else warps.dividing(gone)
-        each = REDUCE_US + np.where(parts > 1, 0.0 if only_accumulates else 2 * BARRIER_US, 0.0)
-        total = total + each * (iterations if v.repeats else 1.0)
-    return total
+  A partial sum that only accumulates is added up behind the loop, with the accumulators.
+  """
+  total = ONE * 0.0
+  ops = work.kernel.ops
+  for v in work.values:
+    if v.op.op not in REDUCTIONS:
+      continue
+    users = [op for op in ops if v.index in op.args]
+    only_accumulates = all(op.op.startswith("acc_") for op in users)
+    of = work.values[v.op.args[0]]
+    gone = of.share & ~v.share
+    cut = of.op.layout is Layout.VECTOR and v.op.layout is not Layout.VECTOR
+    parts = warps.rows if cut else warps.dividing(gone)
+    each = REDUCE_US + np.where(parts > 1, 0.0 if only_accumulates else 2 * BARRIER_US, 0.0)
+    total = total + each * (iterations if v.repeats else 1.0)
+  return total
 
 
 def _combined_bytes(work: TiledWork, sizes: Sizes) -> Array:
-    """Bytes of one copy of all accumulators."""
-    total = ONE * 0.0
-    for v in work.values:
-        if v.op.op.startswith("acc_"):
-            total = total + 4 * sizes.of(v.extent.axes)
-    return total
+  """Bytes of one copy of all accumulators."""
+  total = ONE * 0.0
+  for v in work.values:
+    if v.op.op.startswith("acc_"):
+      total = total + 4 * sizes.of(v.extent.axes)
+  return total
 
 
 def block_registers(work: TiledWork, sizes: Sizes, warps: Warps, points: Points) -> Array:
-    """Registers per thread: the largest set of values that are held at once."""
-    most = ONE * 0.0
-    for together in work.live:
-        total = ONE * 0.0
-        for index, count in together:
-            v = work.values[index]
-            words = 0.5 if v.op.dtype.size_bytes == 2 else 1.0
-            ahead = points.stages if v.op.op == "load" and v.op.fmap is not None else 1.0
-            slots = sizes.padded(v) / (32 * warps.dividing(v.share))
-            total = total + count * words * ahead * slots
-        most = np.maximum(most, total)
-    registers: Array = BASE_REGISTERS + np.ceil(most)
-    return registers
+  """Registers per thread: the largest set of values that are held at once."""
+  most = ONE * 0.0
+  for together in work.live:
+    # Those that the same warps divide are added up first: all are multiples of powers of two.
+    pieces: dict[tuple[int, bool], Array] = {}
+    for index, count in together:
+      v = work.values[index]
+      words = 0.5 if v.op.dtype.size_bytes == 2 else 1.0
+      key = v.share, v.op.op == "load" and v.op.fmap is not None
+      pieces[key] = pieces.get(key, 0.0) + count * words * sizes.padded(v)
+    total = ONE * 0.0
+    for (share, ahead), slots in pieces.items():
+      total = total + (points.stages if ahead else 1.0) * (slots / (32 * warps.dividing(share)))
+    most = np.maximum(most, total)
+  registers: Array = BASE_REGISTERS + np.ceil(most)
+  return registers
 
 
 def block_shared_memory(work: TiledWork, sizes: Sizes, warps: Warps, points: Points) -> Array:
-    """Bytes of shared memory."""
-    ring, kept, moved = ONE * 0.0, ONE * 0.0, ONE * 0.0
-    for v in work.values:
-        if v.op.layout is Layout.SHARED:
-            size = sizes.of(v.extent.axes) * v.op.dtype.size_bytes
-            if v.op.op == "load" and v.op.fmap is not None:
-                ring = ring + size
-            else:
-                kept = kept + size
-    for p in work.products:
-        for arg in p.chained:
-            moved = moved + 2 * sizes.of(work.values[arg].extent.axes) * (warps.columns > 1)
-    for move in work.moves:
-        if move.kind == "shared":
-            v = work.values[move.value]
-            moved = moved + sizes.of(v.extent.axes) * v.op.dtype.size_bytes
-    combined = _combined_bytes(work, sizes)
-    behind = np.where(warps.depth > 1, combined * warps.depth, 0.0)
-    behind = np.maximum(behind, np.where(points.cluster > 1, combined, 0.0))
-    # What is behind the loop takes the place of the tiles.
-    smem: Array = np.maximum(ring * points.stages, behind) + kept + moved + 128
-    return smem
+  """Bytes of shared memory."""
+  ring, kept, moved = ONE * 0.0, ONE * 0.0, ONE * 0.0
+  for v in work.values:
+    if v.op.layout is Layout.SHARED:
+      size = sizes.of(v.extent.axes) * v.op.dtype.size_bytes
+      if v.op.op == "load" and v.op.fmap is not None:
+        ring = ring + size
+      else:
+        kept = kept + size
+  for move in work.moves:
+    if move.kind == "shared":
+      v = work.values[move.value]
+      moved = moved + sizes.of(v.extent.axes) * v.op.dtype.size_bytes
+  for p in work.products:
+    moved = moved + sum((4 * sizes.of(v.extent.axes) for v in _spilled(work, p)), ONE * 0.0)
+  chained = [2 * sizes.of(work.values[arg].extent.axes) for p in work.products for arg in p.chained]
+  if chained:
+    moved = moved + sum(chained) * (warps.columns > 1)
+  combined = _combined_bytes(work, sizes)
+  behind = np.where(warps.depth > 1, combined * warps.depth, 0.0)
+  behind = np.maximum(behind, np.where(points.cluster > 1, combined, 0.0))
+  # What is behind the loop takes the place of the tiles.
+  smem: Array = np.maximum(ring * points.stages, behind) + kept + moved + 128
+  return smem
 
 
 def block_loads(work: TiledWork, sizes: Sizes, iterations: Array) -> tuple[Array, Array, Array]:
-    """Bytes that one block loads in all, those of one iteration, and those loaded once."""
-    total, step, once = ONE * 0.0, ONE * 0.0, ONE * 0.0
-    for v in work.values:
-        if v.op.op == "load":
-            size = sizes.of(v.extent.axes) * v.op.dtype.size_bytes
-            if v.op.fmap is not None and v.op.phase is Phase.LOOP:
-                step, total = step + size, total + size * iterations
-            else:
-                once, total = once + size, total + size
-    return total, step, once
+  """Bytes that one block loads in all, those of one iteration, and those loaded once."""
+  total, step, once = ONE * 0.0, ONE * 0.0, ONE * 0.0
+  for v in work.values:
+    if v.op.op == "load":
+      size = sizes.of(v.extent.axes) * v.op.dtype.size_bytes
+      if v.op.fmap is not None and v.op.phase is Phase.LOOP:
+        step, total = step + size, total + size * iterations
+      else:
+        once, total = once + size, total + size
+  return total, step, once
 
 
 def loop_piece(work: TiledWork, sizes: Sizes) -> Array:
-    """Elements of the loop's axis that one block walks."""
-    loop = work.kernel.loop
-    assert loop is not None
-    return _piece(work, sizes, loop, Cut.LOOP)
+  """Elements of the loop's axis that one block walks."""
+  loop = work.kernel.loop
+  assert loop is not None
+  return _piece(work, sizes, loop, Cut.LOOP)
 
 
 def cluster_piece(work: TiledWork, sizes: Sizes) -> Array:
-    """Elements of the cluster's axis that its ranks share out."""
-    cluster = work.kernel.cluster
-    assert cluster is not None
-    return _piece(work, sizes, cluster, Cut.CLUSTER)
+  """Elements of the cluster's axis that its ranks share out."""
+  cluster = work.kernel.cluster
+  assert cluster is not None
+  return _piece(work, sizes, cluster, Cut.CLUSTER)
 
 
-def _piece(work: TiledWork, sizes: Sizes, axis: str, level: Cut) -> Array:
-    """Elements of an axis before that level cuts it."""
-    for v in work.values:
-        cut = dict(v.extent.axes).get(axis, Cut.NONE)
-        if level in cut:
-            before = Cut.GRID if level is Cut.CLUSTER else Cut.GRID | Cut.CLUSTER
-            return sizes.axis(axis, cut & before)
-    raise AssertionError("no value is cut by a level that the kernel has")
+def _piece(work: TiledWork, sizes: Sizes, axis: str, level: int) -> Array:
+  """Elements of an axis before that level cuts it."""
+  for v in work.values:
+    cut = dict(v.extent.axes).get(axis, Cut.NONE)
+    if level & cut:
+      before = Cut.GRID if level == Cut.CLUSTER else Cut.GRID | Cut.CLUSTER
+      return sizes.axis(axis, cut & before)
+  raise AssertionError("no value is cut by a level that the kernel has")

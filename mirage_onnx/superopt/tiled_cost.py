@@ -16,23 +16,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_onnx.superopt.cost import (
-    CLUSTER_US,
-    L2_SHARE,
-    L2_TBPS,
-    LATENCY_US,
-    LOADED_LATENCY_US,
-    MMA_SHARE,
-    PARTS_ASSUMED,
-    WAVE_US,
+  CLUSTER_US,
+  L2_SHARE,
+  L2_TBPS,
+  LATENCY_US,
+  LOADED_LATENCY_US,
+  MMA_SHARE,
+  PARTS_ASSUMED,
+  WAVE_US,
 )
 from mirage_onnx.superopt.point_times import FILL
 from mirage_onnx.superopt.tiled_block import (
-    BlockWork,
-    block_loads,
-    block_registers,
-    block_shared_memory,
-    block_work,
-    loop_piece,
+  BlockWork,
+  block_loads,
+  block_registers,
+  block_shared_memory,
+  block_work,
+  loop_piece,
 )
 from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, Sizes, Warps, up
 from mirage_onnx.superopt.tiled_work import TiledWork
@@ -51,203 +51,198 @@ MAX_REGISTERS = 255
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Arrays of the fields of ``cost.Cost``, and why a point cannot be: reason -> where."""
+  """Arrays of the fields of ``cost.Cost``, and why a point cannot be: reason -> where."""
 
-    time_us: Array
-    dram_bytes: Array
-    l2_bytes: Array
-    flops: Array
-    blocks: Array
-    in_flight_bytes: Array
-    registers: Array
-    smem_bytes: Array
-    refused: Mapping[str, Array]
+  time_us: Array
+  dram_bytes: Array
+  l2_bytes: Array
+  flops: Array
+  blocks: Array
+  in_flight_bytes: Array
+  registers: Array
+  smem_bytes: Array
+  refused: Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """How blocks fill the chip.
+  """How blocks fill the chip.
 
-    ``active``: blocks of one multiprocessor at a time (a share, if there are fewer blocks than
-    multiprocessors), ``rounds``: blocks that the fullest one has in all, ``waves`` of them.
-    """
+  ``active``: blocks of one multiprocessor at a time (a share, if there are fewer blocks than
+  multiprocessors), ``rounds``: blocks that the fullest one has in all, ``waves`` of them.
+  """
 
-    busy: Array
-    active: Array
-    rounds: Array
-    waves: Array
+  busy: Array
+  active: Array
+  rounds: Array
+  waves: Array
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What blocks have and move: ``ctas`` of them with the ranks of clusters, ``l2`` all loads.
+  """What blocks have and move: ``ctas`` of them with the ranks of clusters, ``l2`` all loads.
 
-    ``refused``: why a point cannot be -> where. ``in_flight``: bytes of a multiprocessor.
-    """
+  ``refused``: why a point cannot be -> where. ``in_flight``: bytes of a multiprocessor.
+  """
 
-    sizes: Sizes
-    warps: Warps
-    registers: Array
-    smem: Array
-    refused: Mapping[str, Array]
-    ctas: Array
-    iterations: Array
-    fill: Fill
-    dram: Array
-    l2: Array
-    in_flight: Array
-    memory_us: Array
+  sizes: Sizes
+  warps: Warps
+  registers: Array
+  smem: Array
+  refused: Mapping[str, Array]
+  ctas: Array
+  iterations: Array
+  fill: Fill
+  dram: Array
+  l2: Array
+  in_flight: Array
+  memory_us: Array
 
-    @classmethod
-    def of(
-        cls, work: TiledWork, extents: Mapping[str, int], points: Points, target: Target
-    ) -> "Traffic":
-        kernel = work.kernel
-        sizes = Sizes(work, extents, points)
-        warps, registers, smem, refused = resources(work, sizes, points, target)
-        ctas, iterations = ONE * points.cluster, ONE
-        for axis, tile in zip(kernel.grid, points.tile, strict=True):
-            n = extents.get(axis, PARTS_ASSUMED)
-            ctas = ctas * np.ceil(n / np.minimum(tile, n))
-        if kernel.loop is not None:
-            piece = loop_piece(work, sizes)
-            iterations = np.ceil(piece / np.minimum(points.loop_tile, piece))
-        fill = fill_of(ctas, registers, smem, points, target)
-        loaded, step, once = block_loads(work, sizes, iterations)
-        touched = sorted({o.tensor for o in kernel.loads} | {s.tensor for s in kernel.saves})
-        dram = sum((sizes.tensor(t) for t in touched), ONE * 0.0)
-        ahead = step * np.minimum(points.stages, iterations) + once / iterations
-        l2, in_flight = loaded * ctas, fill.active * ahead
-        memory_us = memory_time_us(dram, l2, in_flight, fill, target)
-        return cls(
-            sizes, warps, registers, smem, refused, ctas, iterations, fill, dram, l2, in_flight,
-            memory_us,
-        )  # fmt: skip
+  @classmethod
+  def of(cls, work: TiledWork, extents: Mapping[str, int], points: Points, target: Target) -> "Traffic":
+    kernel = work.kernel
+    sizes = Sizes(work, extents, points)
+    warps, registers, smem, refused = resources(work, sizes, points, target)
+    ctas, iterations = ONE * points.cluster, ONE
+    for axis, tile in zip(kernel.grid, points.tile, strict=True):
+      n = extents.get(axis, PARTS_ASSUMED)
+      ctas = ctas * np.ceil(n / np.minimum(tile, n))
+    if kernel.loop is not None:
+      piece = loop_piece(work, sizes)
+      iterations = np.ceil(piece / np.minimum(points.loop_tile, piece))
+    fill = fill_of(ctas, registers, smem, points, target)
+    loaded, step, once = block_loads(work, sizes, iterations)
+    dram = sum((sizes.tensor(t) for t in sorted(kernel.touched)), ONE * 0.0)
+    ahead = step * np.minimum(points.stages, iterations) + once / iterations
+    l2, in_flight = loaded * ctas, fill.active * ahead
+    memory_us = memory_time_us(dram, l2, in_flight, fill, target)
+    return cls(
+      sizes, warps, registers, smem, refused, ctas, iterations, fill, dram, l2, in_flight,
+      memory_us,
+    )  # fmt: skip
 
 
-def tiled_costs(
-    work: TiledWork, extents: Mapping[str, int], points: Points, target: Target
-) -> Costs:
-    """The costs of a kernel at all points."""
-    t = Traffic.of(work, extents, points, target)
-    sizes, fill, memory_us = t.sizes, t.fill, t.memory_us
-    block = block_work(work, sizes, t.warps, t.iterations)
-    compute_us = _compute_us(block, fill, points, target)
-    # Memory and arithmetic of nearly the same time do not quite hide one another: the fourth root
-    # of fourth powers adds 2 % where one is half of the other, 19 % where they are equal.
-    body = np.sqrt(np.sqrt(np.square(np.square(memory_us)) + np.square(np.square(compute_us))))
-    # One stage: a block waits for its tile, then computes; only other blocks fill the gap.
-    waiting = np.minimum(memory_us, compute_us) / np.maximum(1.0, fill.active)
-    body = body + np.where((points.stages == 1) & (t.iterations > 1), waiting, 0.0)
-    fixed = cluster_time_us(work, sizes, points) + _parts_us(work, sizes, target)
-    if work.kernel.loop is not None:
-        fixed = fixed + WAVE_US * (fill.waves - 1)
-    ramp = np.minimum(target.ramp_us, 0.25 * body)
-    return Costs(
-        time_us=target.launch_us + body + ramp + fixed,
-        dram_bytes=t.dram,
-        l2_bytes=t.l2,
-        flops=block.flops * t.ctas,
-        blocks=t.ctas / points.cluster,
-        in_flight_bytes=t.in_flight,
-        registers=t.registers,
-        smem_bytes=t.smem,
-        refused=t.refused,
-    )
+def tiled_costs(work: TiledWork, extents: Mapping[str, int], points: Points, target: Target) -> Costs:
+  """The costs of a kernel at all points."""
+  t = Traffic.of(work, extents, points, target)
+  sizes, fill, memory_us = t.sizes, t.fill, t.memory_us
+  block = block_work(work, sizes, t.warps, t.iterations)
+  compute_us = _compute_us(block, fill, points, target)
+  # Memory and arithmetic of nearly the same time do not quite hide one another: the fourth root
+  # of fourth powers adds 2 % where one is half of the other, 19 % where they are equal.
+  body = np.sqrt(np.sqrt(np.square(np.square(memory_us)) + np.square(np.square(compute_us))))
+  # One stage: a block waits for its tile, then computes; only other blocks fill the gap.
+  waiting = np.minimum(memory_us, compute_us) / np.maximum(1.0, fill.active)
+  body = body + np.where((points.stages == 1) & (t.iterations > 1), waiting, 0.0)
+  fixed = cluster_time_us(work, sizes, points) + _parts_us(work, sizes, target)
+  if work.kernel.loop is not None:
+    fixed = fixed + WAVE_US * (fill.waves - 1)
+  ramp = np.minimum(target.ramp_us, 0.25 * body)
+  return Costs(
+    time_us=target.launch_us + body + ramp + fixed,
+    dram_bytes=t.dram,
+    l2_bytes=t.l2,
+    flops=block.flops * t.ctas,
+    blocks=t.ctas / points.cluster,
+    in_flight_bytes=t.in_flight,
+    registers=t.registers,
+    smem_bytes=t.smem,
+    refused=t.refused,
+  )
 
 
 def fitting(time_us: Array, refused: Mapping[str, Array]) -> Array:
-    """``time_us``, infinite where a point is refused."""
-    return np.where(np.logical_or.reduce(np.broadcast_arrays(*refused.values())), np.inf, time_us)
+  """``time_us``, infinite where a point is refused."""
+  return np.where(np.logical_or.reduce(np.broadcast_arrays(*refused.values())), np.inf, time_us)
 
 
 def resources(
-    work: TiledWork, sizes: Sizes, points: Points, target: Target
+  work: TiledWork, sizes: Sizes, points: Points, target: Target
 ) -> tuple[Warps, Array, Array, dict[str, Array]]:
-    """The split of the warps, registers, shared memory, and why points cannot be: reason -> where.
+  """The split of the warps, registers, shared memory, and why points cannot be: reason -> where.
 
-    With more stages nothing fits that does not with fewer.
-    """
-    warps, idle = Warps.of(work, sizes, points)
-    registers = block_registers(work, sizes, warps, points)
-    smem = block_shared_memory(work, sizes, warps, points)
-    too_many = up(registers, 8) * 32 * points.warps > target.registers_per_sm
-    return (
-        warps,
-        registers,
-        smem,
-        {
-            "registers": (registers > MAX_REGISTERS) | too_many,
-            "shared memory": smem > target.smem_bytes,
-            "idle warps": idle,
-        },
-    )
+  With more stages nothing fits that does not with fewer.
+  """
+  warps, idle = Warps.of(work, sizes, points)
+  registers = block_registers(work, sizes, warps, points)
+  smem = block_shared_memory(work, sizes, warps, points)
+  too_many = up(registers, 8) * 32 * points.warps > target.registers_per_sm
+  return (
+    warps,
+    registers,
+    smem,
+    {
+      "registers": (registers > MAX_REGISTERS) | too_many,
+      "shared memory": smem > target.smem_bytes,
+      "idle warps": idle,
+    },
+  )
 
 
 def _parts_us(work: TiledWork, sizes: Sizes, target: Target) -> Array:
-    """What a later kernel takes to read more parts than it is taken to read."""
-    total = ONE * 0.0
-    for save in work.kernel.saves:
-        for axis in work.parted(save.tensor).values():
-            more = np.maximum(0.0, 1 - PARTS_ASSUMED / sizes.parts(axis))
-            total = total + sizes.tensor(save.tensor) * more
-    return total / (target.stream_tbps * 1e6)
+  """What a later kernel takes to read more parts than it is taken to read."""
+  total = ONE * 0.0
+  for save in work.kernel.saves:
+    for axis in work.parted(save.tensor).values():
+      more = np.maximum(0.0, 1 - PARTS_ASSUMED / sizes.parts(axis))
+      total = total + sizes.tensor(save.tensor) * more
+  return total / (target.stream_tbps * 1e6)
 
 
 def fill_of(ctas: Array, registers: Array, smem: Array, points: Points, target: Target) -> Fill:
-    threads = 32 * points.warps
-    by_registers = np.floor(target.registers_per_sm / (threads * np.maximum(up(registers, 8), 24)))
-    by_smem = np.floor(target.smem_per_sm_bytes / (smem + RESERVED_SMEM))
-    by_threads = np.minimum(SM_THREADS / threads, SM_BLOCKS)
-    resident = np.maximum(1.0, np.minimum(np.minimum(by_registers, by_smem), by_threads))
-    # Clusters leave multiprocessors of a GPC over.
-    sms = target.multiprocessors * FILL[points.cluster.astype(int)]
-    each = ctas / target.multiprocessors
-    return Fill(
-        busy=np.minimum(1.0, each),
-        active=np.minimum(each, resident),
-        rounds=np.maximum(1.0, np.ceil(ctas / sms - 0.05)),
-        waves=np.maximum(1.0, np.ceil(ctas / (sms * resident) - 0.05)),
-    )
+  threads = 32 * points.warps
+  by_registers = np.floor(target.registers_per_sm / (threads * np.maximum(up(registers, 8), 24)))
+  by_smem = np.floor(target.smem_per_sm_bytes / (smem + RESERVED_SMEM))
+  by_threads = np.minimum(SM_THREADS / threads, SM_BLOCKS)
+  resident = np.maximum(1.0, np.minimum(np.minimum(by_registers, by_smem), by_threads))
+  # Clusters leave multiprocessors of a GPC over.
+  sms = target.multiprocessors * FILL[points.cluster.astype(int)]
+  each = ctas / target.multiprocessors
+  return Fill(
+    busy=np.minimum(1.0, each),
+    active=np.minimum(each, resident),
+    rounds=np.maximum(1.0, np.ceil(ctas / sms - 0.05)),
+    waves=np.maximum(1.0, np.ceil(ctas / (sms * resident) - 0.05)),
+  )
 
 
 def memory_time_us(dram: Array, l2: Array, in_flight: Array, fill: Fill, target: Target) -> Array:
-    """Time that the bytes take, as for a streaming kernel; L2 also has a rate of its own."""
-    peak = target.stream_tbps * 1e6 * fill.busy
-    limit = np.maximum(in_flight, 128.0) * target.multiprocessors / LOADED_LATENCY_US
-    slow = peak / limit
-    rate = peak / np.cbrt(1 + slow * slow * slow)
-    l2_rate = L2_TBPS * 1e6 * fill.busy
-    again = np.maximum(0.0, l2 - dram)
-    time_us: Array = np.maximum(dram / rate + L2_SHARE * again / l2_rate, l2 / l2_rate)
-    return time_us
+  """Time that the bytes take, as for a streaming kernel; L2 also has a rate of its own."""
+  peak = target.stream_tbps * 1e6 * fill.busy
+  limit = np.maximum(in_flight, 128.0) * target.multiprocessors / LOADED_LATENCY_US
+  slow = peak / limit
+  rate = peak / np.cbrt(1 + slow * slow * slow)
+  l2_rate = L2_TBPS * 1e6 * fill.busy
+  again = np.maximum(0.0, l2 - dram)
+  time_us: Array = np.maximum(dram / rate + L2_SHARE * again / l2_rate, l2 / l2_rate)
+  return time_us
 
 
 def _compute_us(block: BlockWork, fill: Fill, points: Points, target: Target) -> Array:
-    """Time of the busiest multiprocessor: of its fullest unit, or of its blocks in a row."""
-    mma_rate = target.mma_tflops * MMA_SHARE * 1e6 / target.multiprocessors
-    mma_us = block.mma / mma_rate
-    lanes_us = block.lanes / (LANES * CYCLES_PER_US) + block.special / (SPECIALS * CYCLES_PER_US)
-    smem_us = block.smem_bytes / (SMEM_BYTES * CYCLES_PER_US)
-    at_once = points.warps * np.maximum(1.0, fill.active)
-    share = np.minimum(1.0, at_once / QUARTERS)
-    unit_us = np.maximum(np.maximum(mma_us, lanes_us) / share, smem_us) * fill.rounds
-    # Inside one block the units wait for one another.
-    slow = np.maximum(1.0, QUARTERS / points.warps)
-    alone_us = block.latency_us + (mma_us + lanes_us) * slow
-    shown_us = SHOWN * block.latency_us * fill.waves
-    return np.maximum(unit_us + shown_us, LATENCY_US + alone_us * fill.waves)
+  """Time of the busiest multiprocessor: of its fullest unit, or of its blocks in a row."""
+  mma_rate = target.mma_tflops * MMA_SHARE * 1e6 / target.multiprocessors
+  mma_us = block.mma / mma_rate
+  lanes_us = block.lanes / (LANES * CYCLES_PER_US) + block.special / (SPECIALS * CYCLES_PER_US)
+  smem_us = block.smem_bytes / (SMEM_BYTES * CYCLES_PER_US)
+  at_once = points.warps * np.maximum(1.0, fill.active)
+  share = np.minimum(1.0, at_once / QUARTERS)
+  unit_us = np.maximum(np.maximum(mma_us, lanes_us) / share, smem_us) * fill.rounds
+  # Inside one block the units wait for one another.
+  slow = np.maximum(1.0, QUARTERS / points.warps)
+  alone_us = block.latency_us + (mma_us + lanes_us) * slow
+  shown_us = SHOWN * block.latency_us * fill.waves
+  return np.maximum(unit_us + shown_us, LATENCY_US + alone_us * fill.waves)
 
 
 def cluster_time_us(work: TiledWork, sizes: Sizes, points: Points) -> Array:
-    """The exchange of a cluster: every rank reads what the others have."""
-    total = ONE * 0.0
-    count = 0
-    for move in work.moves:
-        if move.kind == "dsmem":
-            size = 4 * sizes.of(work.values[move.value].extent.axes)
-            others = points.cluster - 1
-            total = total + size * others / (DSMEM_BYTES * CYCLES_PER_US)
-            count += 1
-    exchange = CLUSTER_US * (1 + 0.25 * max(0, count - 1))
-    return total + np.where(points.cluster > 1, exchange, 0.0)
+  """The exchange of a cluster: every rank reads what the others have."""
+  total = ONE * 0.0
+  count = 0
+  for move in work.moves:
+    if move.kind == "dsmem":
+      size = 4 * sizes.of(work.values[move.value].extent.axes)
+      others = points.cluster - 1
+      total = total + size * others / (DSMEM_BYTES * CYCLES_PER_US)
+      count += 1
+  exchange = CLUSTER_US * (1 + 0.25 * max(0, count - 1))
+  return total + np.where(points.cluster > 1, exchange, 0.0)

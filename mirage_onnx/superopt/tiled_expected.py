@@ -16,14 +16,14 @@ from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor
 from mirage_onnx.superopt.cost import LATENCY_US, MMA_SHARE, WAVE_US
 from mirage_onnx.superopt.tiled_block import block_work, times_read
 from mirage_onnx.superopt.tiled_cost import (
-    CYCLES_PER_US,
-    LANES,
-    QUARTERS,
-    SMEM_BYTES,
-    SPECIALS,
-    Traffic,
-    cluster_time_us,
-    fitting,
+  CYCLES_PER_US,
+  LANES,
+  QUARTERS,
+  SMEM_BYTES,
+  SPECIALS,
+  Traffic,
+  cluster_time_us,
+  fitting,
 )
 from mirage_onnx.superopt.tiled_numbers import one_point
 from mirage_onnx.superopt.tiled_sizes import ONE
@@ -44,56 +44,52 @@ BUSY_WARPS = 2
 
 
 def expected_tiled_us(
-    kernel: Kernel,
-    tensors: Mapping[str, KTensor],
-    extents: Mapping[str, int],
-    params: KernelParams,
-    target: Target,
+  kernel: Kernel,
+  tensors: Mapping[str, KTensor],
+  extents: Mapping[str, int],
+  params: KernelParams,
+  target: Target,
 ) -> float:
-    """The time of a tiled kernel in a replayed graph, in us; infinite if its numbers do not fit."""
-    work, points = TiledWork.of(kernel, tensors), one_point(params)
-    t = Traffic.of(work, extents, points, target)
-    sizes, fill, warps, iterations = t.sizes, t.fill, t.warps, t.iterations
-    memory_us = MEMORY * t.memory_us
+  """The time of a tiled kernel in a replayed graph, in us; infinite if its numbers do not fit."""
+  work, points = TiledWork.of(kernel, tensors), one_point(params)
+  t = Traffic.of(work, extents, points, target)
+  sizes, fill, warps, iterations = t.sizes, t.fill, t.warps, t.iterations
+  memory_us = MEMORY * t.memory_us
 
-    block = block_work(work, sizes, warps, iterations)
-    per_us = LANES * CYCLES_PER_US
-    lanes_us, special_us = block.lanes / per_us, block.special / (SPECIALS * CYCLES_PER_US)
-    operands, elements = ONE * 0.0, ONE * 0.0
-    for v in work.values:
-        size = sizes.of(v.extent.axes) * (iterations if v.repeats else ONE)
-        if v.op.op == "load":
-            elements = elements + size
-        for user in kernel.ops:
-            if (
-                user.op == "matmul"
-                and v.index in user.args
-                and _streams(kernel, tensors, v.op, user)
-            ):
-                operands = operands + size * times_read(user, v, warps)
-    mma_us = block.mma * target.multiprocessors / (target.mma_tflops * MMA_SHARE * 1e6)
-    units_us = mma_us + LANE_OPERATIONS * lanes_us + special_us + LOADED * elements / per_us
-    share = np.minimum(1.0, points.warps * np.maximum(1.0, fill.active) / BUSY_WARPS)
-    smem_us = block.smem_bytes / (SMEM_BYTES * CYCLES_PER_US)
-    unit_us = np.maximum(units_us / share, smem_us) * fill.rounds
-    moved_us = (OPERAND_ALONE * operands + LOADED_ALONE * elements) / per_us
-    waits_us = block.latency_us + STEP_US * iterations
-    own_us = (moved_us + lanes_us + special_us) * QUARTERS / points.warps
-    alone_us = LATENCY_US + (waits_us + own_us) * fill.waves
-    compute_us = np.maximum(unit_us + SHOWN * waits_us * fill.waves, alone_us)
+  block = block_work(work, sizes, warps, iterations)
+  per_us = LANES * CYCLES_PER_US
+  lanes_us, special_us = block.lanes / per_us, block.special / (SPECIALS * CYCLES_PER_US)
+  operands, elements = ONE * 0.0, ONE * 0.0
+  for v in work.values:
+    size = sizes.of(v.extent.axes) * (iterations if v.repeats else ONE)
+    if v.op.op == "load":
+      elements = elements + size
+    for user in kernel.ops:
+      if user.op == "matmul" and v.index in user.args and _streams(kernel, tensors, v.op, user):
+        operands = operands + size * times_read(user, v, warps)
+  mma_us = block.mma * target.multiprocessors / (target.mma_tflops * MMA_SHARE * 1e6)
+  units_us = mma_us + LANE_OPERATIONS * lanes_us + special_us + LOADED * elements / per_us
+  share = np.minimum(1.0, points.warps * np.maximum(1.0, fill.active) / BUSY_WARPS)
+  smem_us = block.smem_bytes / (SMEM_BYTES * CYCLES_PER_US)
+  unit_us = np.maximum(units_us / share, smem_us) * fill.rounds
+  moved_us = (OPERAND_ALONE * operands + LOADED_ALONE * elements) / per_us
+  waits_us = block.latency_us + STEP_US * iterations
+  own_us = (moved_us + lanes_us + special_us) * QUARTERS / points.warps
+  alone_us = LATENCY_US + (waits_us + own_us) * fill.waves
+  compute_us = np.maximum(unit_us + SHOWN * waits_us * fill.waves, alone_us)
 
-    body = (memory_us**4 + compute_us**4) ** 0.25
-    one_stage = np.where(points.stages == 1, 1 / np.maximum(1.0, fill.active), 0.0)
-    serial = np.where(iterations == 1, SERIAL, one_stage)
-    body = body + serial * np.minimum(memory_us, compute_us)
-    waves_us = WAVE_US * (fill.waves - 1) if kernel.loop is not None else 0.0
-    fixed = target.launch_us + cluster_time_us(work, sizes, points) + waves_us
-    time_us = fixed + body + np.minimum(target.ramp_us, 0.25 * body)
-    return float(np.min(fitting(time_us, t.refused)))  # of the better split of the warps
+  body = (memory_us**4 + compute_us**4) ** 0.25
+  one_stage = np.where(points.stages == 1, 1 / np.maximum(1.0, fill.active), 0.0)
+  serial = np.where(iterations == 1, SERIAL, one_stage)
+  body = body + serial * np.minimum(memory_us, compute_us)
+  waves_us = WAVE_US * (fill.waves - 1) if kernel.loop is not None else 0.0
+  fixed = target.launch_us + cluster_time_us(work, sizes, points) + waves_us
+  time_us = fixed + body + np.minimum(target.ramp_us, 0.25 * body)
+  return float(np.min(fitting(time_us, t.refused)))  # of the better split of the warps
 
 
 def _streams(kernel: Kernel, tensors: Mapping[str, KTensor], op: BlockOp, product: BlockOp) -> bool:
-    """Whether an operand is made of a tensor that is contiguous along the contracted axis."""
-    while op.op not in ("load", "matmul") and op.args:
-        op = kernel.ops[op.args[0]]
-    return op.op == "load" and tensors[op.tensor].inner in product.reduced
+  """Whether an operand is made of a tensor that is contiguous along the contracted axis."""
+  while op.op not in ("load", "matmul") and op.args:
+    op = kernel.ops[op.args[0]]
+  return op.op == "load" and tensors[op.tensor].inner in product.reduced

@@ -27,128 +27,132 @@ ONE: Array = np.ones((1, 1, 1))
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Parameter points as arrays that broadcast: (n, 1, 1), (1, w, 1) and (1, 1, s).
+  """Parameter points as arrays that broadcast: (n, 1, 1), (1, w, 1) and (1, 1, s).
 
-    ``by_depth``: whether the warps beyond the rows share out the depth, not the columns.
-    """
+  ``by_depth``: whether the warps beyond the rows share out the depth, not the columns.
+  """
 
-    tile: tuple[Array, ...]
-    cluster: Array
-    loop_tile: Array
-    warps: Array
-    by_depth: Array
-    stages: Array
+  tile: tuple[Array, ...]
+  cluster: Array
+  loop_tile: Array
+  warps: Array
+  by_depth: Array
+  stages: Array
 
 
 def up(n: Array, to: int) -> Array:
-    """``n`` rounded up to a multiple."""
-    return n if to == 1 else np.ceil(n * (1 / to)) * to
+  """``n`` rounded up to a multiple."""
+  return n if to == 1 else np.ceil(n * (1 / to)) * to
 
 
 def power_of_two(n: Array) -> Array:
-    """The largest power of two that is not above ``n`` (at least 1)."""
-    return 2.0 ** np.floor(np.log2(np.maximum(n, 1)))
+  """The largest power of two that is not above ``n`` (at least 1)."""
+  return 2.0 ** np.floor(np.log2(np.maximum(n, 1)))
 
 
 @dataclass(slots=True)
 class Sizes:
-    """Sizes of tiles at all points, each computed once."""
+  """Sizes of tiles at all points, each computed once."""
 
-    work: TiledWork
-    extents: Mapping[str, int]
-    points: Points
-    known: dict[CutAxes, Array] = field(default_factory=dict)
-    slots: dict[tuple[Extent, tuple[int, int], int], Array] = field(default_factory=dict)
+  work: TiledWork
+  extents: Mapping[str, int]
+  points: Points
+  known: dict[CutAxes, Array] = field(default_factory=dict)
+  slots: dict[tuple[Extent, tuple[int, int], int], Array] = field(default_factory=dict)
 
-    def axis(self, name: str, cut: Cut) -> Array:
-        """Elements that a tile has of an axis which these levels cut."""
-        kernel = self.work.kernel
-        if name not in self.extents and is_part_axis(name):
-            return np.full((1, 1, 1), float(PARTS_ASSUMED))
-        n: Array = np.full((1, 1, 1), float(self.extents[name]))
-        if Cut.GRID in cut:
-            n = np.minimum(n, self.points.tile[kernel.grid.index(name)])
-        if Cut.CLUSTER in cut:
-            n = np.ceil(n / self.points.cluster)
-        if Cut.LOOP in cut:
-            n = np.minimum(n, self.points.loop_tile)
-        return n
+  def axis(self, name: str, cut: int) -> Array:
+    """Elements that a tile has of an axis which these levels cut."""
+    kernel = self.work.kernel
+    if name not in self.extents and is_part_axis(name):
+      return np.full((1, 1, 1), float(PARTS_ASSUMED))
+    n: Array = np.full((1, 1, 1), float(self.extents[name]))
+    if cut & Cut.GRID:
+      n = np.minimum(n, self.points.tile[kernel.grid.index(name)])
+    if cut & Cut.CLUSTER:
+      n = np.ceil(n / self.points.cluster)
+    if cut & Cut.LOOP:
+      n = np.minimum(n, self.points.loop_tile)
+    return n
 
-    def of(self, axes: CutAxes) -> Array:
-        """Elements of a tile over ``axes``."""
-        if axes not in self.known:
-            n: Array = ONE
-            for name, cut in axes:
-                n = n * self.axis(name, cut)
-            self.known[axes] = n
-        return self.known[axes]
+  def of(self, axes: CutAxes) -> Array:
+    """Elements of a tile over ``axes``."""
+    if axes not in self.known:
+      n: Array = ONE
+      for name, cut in axes:
+        n = n * self.axis(name, cut)
+      self.known[axes] = n
+    return self.known[axes]
 
-    def padded(self, v: Value) -> Array:
-        """Lane slots of a value: its elements, padded to fragments, copies counted."""
-        key = (v.extent, v.pad, v.copies)
-        if key not in self.slots:
-            rows, columns = v.pad
-            g, t = up(self.of(v.extent.g), rows), up(self.of(v.extent.t), columns)
-            self.slots[key] = g * t * self.of(v.extent.rest) * v.copies
-        return self.slots[key]
+  def padded(self, v: Value) -> Array:
+    """Lane slots of a value: its elements, padded to fragments, copies counted."""
+    key = (v.extent, v.pad, v.copies)
+    if key not in self.slots:
+      rows, columns = v.pad
+      g, t = up(self.of(v.extent.g), rows), up(self.of(v.extent.t), columns)
+      self.slots[key] = g * t * self.of(v.extent.rest) * v.copies
+    return self.slots[key]
 
-    def tensor(self, name: str) -> Array:
-        """Bytes of a whole tensor."""
-        tensor, parts = self.work.tensors[name], self.work.parted(name)
-        n: Array = np.full((1, 1, 1), float(element_bytes(tensor)))
-        for axis in tensor.axes:
-            if axis in parts:
-                n = n * self.parts(parts[axis])
-            elif axis in self.extents:
-                n = n * self.extents[axis]
-            else:
-                n = n * PARTS_ASSUMED
-        return n
+  def tensor(self, name: str) -> Array:
+    """Bytes of a whole tensor."""
+    tensor, parts = self.work.tensors[name], self.work.parted(name)
+    n: Array = np.full((1, 1, 1), float(element_bytes(tensor)))
+    for axis in tensor.axes:
+      if axis in parts:
+        n = n * self.parts(parts[axis])
+      elif axis in self.extents:
+        n = n * self.extents[axis]
+      else:
+        n = n * PARTS_ASSUMED
+    return n
 
-    def parts(self, axis: str) -> Array:
-        """Tiles along an axis of the grid."""
-        n: Array = np.ceil(self.extents[axis] / self.points.tile[self.work.kernel.grid.index(axis)])
-        return n
+  def parts(self, axis: str) -> Array:
+    """Tiles along an axis of the grid."""
+    n: Array = np.ceil(self.extents[axis] / self.points.tile[self.work.kernel.grid.index(axis)])
+    return n
 
 
 @dataclass(frozen=True, slots=True)
 class Warps:
-    """How many warps have other rows, other columns, other depth."""
+  """How many warps have other rows, other columns, other depth."""
 
-    rows: Array
-    columns: Array
-    depth: Array
+  rows: Array
+  columns: Array
+  depth: Array
+  _divided: dict[int, Array] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, work: TiledWork, sizes: Sizes, points: Points) -> tuple[Warps, Array]:
-        """The split, and where it leaves warps idle."""
-        last = work.last
-        if last is None:
-            widest = ONE
-            for v in work.values:
-                if v.op.layout is Layout.VECTOR:
-                    widest = np.maximum(widest, sizes.of(v.extent.axes))
-            return cls(points.warps, ONE, ONE), (widest < 32 * points.warps) & (points.warps > 1)
-        rows = np.ceil(sizes.of(last.rows) / 16) * sizes.of(last.batch)
-        by_rows = np.minimum(points.warps, power_of_two(rows))
-        rest = points.warps / by_rows
-        split = cls(by_rows, np.where(points.by_depth, 1, rest), np.where(points.by_depth, rest, 1))
-        columns, depth = np.ceil(sizes.of(last.columns) / 8), sizes.of(last.depth) / 16
-        idle = (np.where(points.by_depth, depth, columns) < rest) & (rest > 1)
-        return split, idle
+  @classmethod
+  def of(cls, work: TiledWork, sizes: Sizes, points: Points) -> tuple[Warps, Array]:
+    """The split, and where it leaves warps idle."""
+    last = work.last
+    if last is None:
+      widest = ONE
+      for v in work.values:
+        if v.op.layout is Layout.VECTOR:
+          widest = np.maximum(widest, sizes.of(v.extent.axes))
+      return cls(points.warps, ONE, ONE), (widest < 32 * points.warps) & (points.warps > 1)
+    rows = np.ceil(sizes.of(last.rows) / 16) * sizes.of(last.batch)
+    by_rows = np.minimum(points.warps, power_of_two(rows))
+    rest = points.warps / by_rows
+    split = cls(by_rows, np.where(points.by_depth, 1, rest), np.where(points.by_depth, rest, 1))
+    columns, depth = np.ceil(sizes.of(last.columns) / 8), sizes.of(last.depth) / 16
+    idle = (np.where(points.by_depth, depth, columns) < rest) & (rest > 1)
+    return split, idle
 
-    def dividing(self, share: Share) -> Array:
-        """Into how many pieces the warps of these sides divide a value."""
-        n: Array = ONE
-        for part, warps in (
-            (Share.ROWS, self.rows),
-            (Share.COLUMNS, self.columns),
-            (Share.DEPTH, self.depth),
-        ):
-            if part in share:
-                n = n * warps
-        return n
+  def dividing(self, share: int) -> Array:
+    """Into how many pieces the warps of these sides divide a value."""
+    if share in self._divided:
+      return self._divided[share]
+    n: Array = ONE
+    for part, warps in (
+      (Share.ROWS, self.rows),
+      (Share.COLUMNS, self.columns),
+      (Share.DEPTH, self.depth),
+    ):
+      if part & share:
+        n = n * warps
+    self._divided[share] = n
+    return n
 
-    def having(self, share: Share) -> Array:
-        """Warps that have a copy of what is divided so."""
-        return self.rows * self.columns * self.depth / self.dividing(share)
+  def having(self, share: int) -> Array:
+    """Warps that have a copy of what is divided so."""
+    return self.rows * self.columns * self.depth / self.dividing(share)

@@ -11,245 +11,236 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Flag, auto
 
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
 from mirage_onnx.superopt.lanes import REDUCTIONS, Contraction, Lanes
-from mirage_onnx.superopt.tiled_layouts import Conversion, conversions, lanes_of
+from mirage_onnx.superopt.tiled_layouts import Conversion, conversions, is_wide, lanes_of
 
 
-class Cut(Flag):
-    """The levels that cut an axis of a value."""
+class Cut:
+  """Bits of the levels that cut an axis of a value (an ``enum.Flag`` takes ten times as long)."""
 
-    NONE = 0
-    GRID = auto()
-    CLUSTER = auto()
-    LOOP = auto()
+  NONE, GRID, CLUSTER, LOOP = 0, 1, 2, 4
 
 
-class Share(Flag):
-    """The warps that divide a value: those with other rows, other columns, other depth."""
+class Share:
+  """Bits of the warps that divide a value: those with other rows, other columns, other depth."""
 
-    NONE = 0
-    ROWS = auto()
-    COLUMNS = auto()
-    DEPTH = auto()
+  NONE, ROWS, COLUMNS, DEPTH = 0, 1, 2, 4
 
 
-CutAxes = tuple[tuple[str, Cut], ...]
+CutAxes = tuple[tuple[str, int], ...]
 #: Layout: rows, columns or depth of one fragment, lanes with the same element, warps that share.
-_FRAGMENT: dict[Layout, tuple[int, int, int, Share]] = {
-    Layout.C_FRAG: (16, 8, 1, Share.ROWS | Share.COLUMNS),
-    Layout.A_FRAG: (16, 16, 1, Share.ROWS),
-    Layout.B_FRAG: (8, 16, 1, Share.COLUMNS),
-    Layout.ROW: (16, 1, 4, Share.ROWS),
-    Layout.COLUMN: (1, 8, 8, Share.COLUMNS),
-    Layout.DEPTH: (1, 16, 8, Share.NONE),
-    Layout.UNIFORM: (1, 1, 32, Share.NONE),
-    Layout.VECTOR: (1, 1, 1, Share.ROWS),
-    Layout.SHARED: (1, 1, 1, Share.ROWS | Share.COLUMNS),
-    Layout.ELEMENT: (1, 1, 1, Share.ROWS | Share.COLUMNS),
+_FRAGMENT: dict[Layout, tuple[int, int, int, int]] = {
+  Layout.C_FRAG: (16, 8, 1, Share.ROWS | Share.COLUMNS),
+  Layout.A_FRAG: (16, 16, 1, Share.ROWS),
+  Layout.B_FRAG: (8, 16, 1, Share.COLUMNS),
+  Layout.ROW: (16, 1, 4, Share.ROWS),
+  Layout.COLUMN: (1, 8, 8, Share.COLUMNS),
+  Layout.DEPTH: (1, 16, 8, Share.NONE),
+  Layout.UNIFORM: (1, 1, 32, Share.NONE),
+  Layout.VECTOR: (1, 1, 1, Share.ROWS),
+  Layout.SHARED: (1, 1, 1, Share.ROWS | Share.COLUMNS),
+  Layout.ELEMENT: (1, 1, 1, Share.ROWS | Share.COLUMNS),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The size of a value: axes over the groups, inside the quads, and repeated ones."""
+  """The size of a value: axes over the groups, inside the quads, and repeated ones."""
 
-    g: CutAxes
-    t: CutAxes
-    rest: CutAxes
+  g: CutAxes
+  t: CutAxes
+  rest: CutAxes
 
-    @property
-    def axes(self) -> CutAxes:
-        """All axes of the value."""
-        return self.g + self.t + self.rest
+  @property
+  def axes(self) -> CutAxes:
+    """All axes of the value."""
+    return self.g + self.t + self.rest
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A block value as the cost sees it; ``repeats``: computed in every iteration."""
+  """A block value as the cost sees it; ``repeats``: computed in every iteration."""
 
-    index: int
-    op: BlockOp
-    extent: Extent
-    pad: tuple[int, int]
-    copies: int
-    share: Share
-    repeats: bool
-    after_matmul: bool
+  index: int
+  op: BlockOp
+  extent: Extent
+  pad: tuple[int, int]
+  copies: int
+  share: int
+  repeats: bool
+  after_matmul: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A contraction: its sides with their cuts."""
+  """A contraction, value ``index``: its sides with their cuts; ``wide``: in fp32."""
 
-    rows: CutAxes
-    columns: CutAxes
-    depth: CutAxes
-    batch: CutAxes
-    repeats: bool
-    chained: tuple[int, ...]
+  index: int
+  wide: bool
+  rows: CutAxes
+  columns: CutAxes
+  depth: CutAxes
+  batch: CutAxes
+  repeats: bool
+  chained: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TiledWork:
-    """A kernel with tiled layouts, taken apart."""
+  """A kernel with tiled layouts, taken apart."""
 
-    kernel: Kernel
-    tensors: Mapping[str, KTensor]
-    values: tuple[Value, ...]
-    products: tuple[Product, ...]
-    moves: tuple[Conversion, ...]
-    live: tuple[tuple[tuple[int, int], ...], ...]
-    """Sets of (value, count) in registers at once; none is part of another."""
+  kernel: Kernel
+  tensors: Mapping[str, KTensor]
+  values: tuple[Value, ...]
+  products: tuple[Product, ...]
+  moves: tuple[Conversion, ...]
+  live: tuple[tuple[tuple[int, int], ...], ...]
+  """Sets of (value, count) in registers at once; none is part of another."""
 
-    @property
-    def last(self) -> Product | None:
-        """The contraction whose rows and columns the warps share out."""
-        inside = [p for p in self.products if p.repeats] or self.products
-        return inside[-1] if inside else None
+  @property
+  def last(self) -> Product | None:
+    """The contraction whose rows and columns the warps share out."""
+    inside = [p for p in self.products if p.repeats] or self.products
+    return inside[-1] if inside else None
 
-    def parted(self, tensor: str) -> dict[str, str]:
-        """The part axes that the kernel makes of a tensor, and the axes of its grid they are of."""
-        kernel = self.kernel
-        omaps = [zip(s.omap, kernel.grid, strict=True) for s in kernel.saves if s.tensor == tensor]
-        return {p: a for omap in omaps for p, a in omap if p is not None and p != a}
+  def parted(self, tensor: str) -> dict[str, str]:
+    """The part axes that the kernel makes of a tensor, and the axes of its grid they are of."""
+    kernel = self.kernel
+    omaps = [zip(s.omap, kernel.grid, strict=True) for s in kernel.saves if s.tensor == tensor]
+    return {p: a for omap in omaps for p, a in omap if p is not None and p != a}
 
-    @classmethod
-    def of(cls, kernel: Kernel, tensors: Mapping[str, KTensor]) -> TiledWork:
-        """The work of a kernel whose layouts ``tiled_layouts`` chose."""
-        ops = kernel.ops
-        with_mma = any(op.op == "matmul" for op in ops)
-        lanes, uses = lanes_of(kernel) if with_mma else ((Lanes(),) * len(ops), ())
-        cuts = _cuts(kernel)
-        repeats = _repeats(kernel)
-        after: list[bool] = []
-        products: list[Product] = []
-        for i, op in enumerate(ops):
-            after.append(op.op == "matmul" or any(after[a] for a in op.args))
-            if op.op == "matmul":
-                products.append(_product(kernel, op, cuts, repeats[i], after))
-        deep = set(products[-1].depth) if products else set()
-        deep |= {(a, c) for own in cuts for a, c in own.items() if Cut.LOOP in c}
-        values = tuple(
-            _value(i, op, cuts[i], lanes[i], repeats[i], after[i], deep, with_mma)
-            for i, op in enumerate(ops)
-        )
-        moves = conversions(kernel, lanes, uses)
-        return cls(kernel, tensors, values, tuple(products), moves, _live(kernel, values))
+  @classmethod
+  def of(cls, kernel: Kernel, tensors: Mapping[str, KTensor]) -> TiledWork:
+    """The work of a kernel whose layouts ``tiled_layouts`` chose."""
+    ops = kernel.ops
+    with_mma = any(op.op == "matmul" for op in ops)
+    lanes, uses = lanes_of(kernel) if with_mma else ((Lanes(),) * len(ops), ())
+    cuts = _cuts(kernel)
+    repeats = _repeats(kernel)
+    after: list[bool] = []
+    products: list[Product] = []
+    for i, op in enumerate(ops):
+      after.append(op.op == "matmul" or any(after[a] for a in op.args))
+      if op.op == "matmul":
+        products.append(_product(kernel, i, cuts, repeats[i], after))
+    deep = set(products[-1].depth) if products else set()
+    deep |= {(a, c) for own in cuts for a, c in own.items() if c & Cut.LOOP}
+    values = tuple(
+      _value(i, op, cuts[i], lanes[i], repeats[i], after[i], deep, with_mma) for i, op in enumerate(ops)
+    )
+    moves = conversions(kernel, lanes, uses)
+    return cls(kernel, tensors, values, tuple(products), moves, _live(kernel, values))
 
 
-def _cuts(kernel: Kernel) -> list[dict[str, Cut]]:
-    """For each value, the levels that cut each of its axes."""
-    found: list[dict[str, Cut]] = []
-    for op in kernel.ops:
-        own = dict.fromkeys(op.axes, Cut.NONE)
-        if op.op == "load":
-            for axis in op.imap:
-                if axis is not None:
-                    own[axis] |= Cut.GRID
-            if op.cmap is not None:
-                own[op.cmap] |= Cut.CLUSTER
-            if op.fmap is not None:
-                own[op.fmap] |= Cut.LOOP
-        for a in op.args:
-            for axis, cut in found[a].items():
-                if axis in own:
-                    own[axis] |= cut
-        found.append(own)
-    return found
+def _cuts(kernel: Kernel) -> list[dict[str, int]]:
+  """For each value, the levels that cut each of its axes."""
+  found: list[dict[str, int]] = []
+  for op in kernel.ops:
+    own = dict.fromkeys(op.axes, Cut.NONE)
+    if op.op == "load":
+      for axis in op.imap:
+        if axis is not None:
+          own[axis] |= Cut.GRID
+      if op.cmap is not None:
+        own[op.cmap] |= Cut.CLUSTER
+      if op.fmap is not None:
+        own[op.fmap] |= Cut.LOOP
+    for a in op.args:
+      for axis, cut in found[a].items():
+        if axis in own:
+          own[axis] |= cut
+    found.append(own)
+  return found
 
 
 def _repeats(kernel: Kernel) -> list[bool]:
-    """For each value, whether it is another one in every iteration."""
-    found: list[bool] = []
-    for op in kernel.ops:
-        again = op.fmap is not None or op.op in ("run_max", "prev")
-        again = again or any(found[a] for a in op.args)
-        found.append(again and op.phase is Phase.LOOP)
-    return found
+  """For each value, whether it is another one in every iteration."""
+  found: list[bool] = []
+  for op in kernel.ops:
+    again = op.fmap is not None or op.op in ("run_max", "prev")
+    again = again or any(found[a] for a in op.args)
+    found.append(again and op.phase is Phase.LOOP)
+  return found
 
 
 def _product(
-    kernel: Kernel, op: BlockOp, cuts: list[dict[str, Cut]], repeats: bool, after: list[bool]
+  kernel: Kernel, index: int, cuts: list[dict[str, int]], repeats: bool, after: list[bool]
 ) -> Product:
-    sides = Contraction.of(kernel, op)
-    both = {**cuts[op.args[0]], **cuts[op.args[1]]}
+  op = kernel.ops[index]
+  sides = Contraction.of(kernel, op)
+  both = {**cuts[op.args[0]], **cuts[op.args[1]]}
 
-    def cut(axes: tuple[str, ...]) -> CutAxes:
-        return tuple((a, both[a]) for a in axes)
+  def cut(axes: tuple[str, ...]) -> CutAxes:
+    return tuple((a, both[a]) for a in axes)
 
-    batch = tuple(a for a in op.axes if a not in sides.first + sides.second)
-    chained = tuple(a for a in op.args if after[a])
-    return Product(
-        cut(sides.first), cut(sides.second), cut(sides.depth), cut(batch), repeats, chained
-    )
+  batch = tuple(a for a in op.axes if a not in sides.first + sides.second)
+  chained = tuple(a for a in op.args if after[a])
+  wide = is_wide(kernel, op)
+  sizes = cut(sides.first), cut(sides.second), cut(sides.depth), cut(batch)
+  return Product(index, wide, *sizes, repeats, chained)
 
 
 def _value(
-    i: int,
-    op: BlockOp,
-    cuts: Mapping[str, Cut],
-    lanes: Lanes,
-    repeats: bool,
-    after: bool,
-    deep: set[tuple[str, Cut]],
-    with_mma: bool,
+  i: int,
+  op: BlockOp,
+  cuts: Mapping[str, int],
+  lanes: Lanes,
+  repeats: bool,
+  after: bool,
+  deep: set[tuple[str, int]],
+  with_mma: bool,
 ) -> Value:
-    g = tuple((a, cuts[a]) for a in lanes.g)
-    t = tuple((a, cuts[a]) for a in lanes.t)
-    rest = tuple((a, cuts[a]) for a in op.axes if a not in lanes.g + lanes.t)
-    rows, columns, copies, share = _FRAGMENT[op.layout]
-    if not with_mma and op.layout is Layout.ROW:
-        copies = 32
-    if deep & set(g + t + rest):
-        share |= Share.DEPTH
-    return Value(i, op, Extent(g, t, rest), (rows, columns), copies, share, repeats, after)
+  g = tuple((a, cuts[a]) for a in lanes.g)
+  t = tuple((a, cuts[a]) for a in lanes.t)
+  rest = tuple((a, cuts[a]) for a in op.axes if a not in lanes.g + lanes.t)
+  rows, columns, copies, share = _FRAGMENT[op.layout]
+  if not with_mma and op.layout is Layout.ROW:
+    copies = 32
+  if deep & set(g + t + rest):
+    share |= Share.DEPTH
+  return Value(i, op, Extent(g, t, rest), (rows, columns), copies, share, repeats, after)
 
 
 def _live(kernel: Kernel, values: tuple[Value, ...]) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """The sets of values that registers hold at once, as counts of values of equal size.
+  """The sets of values that registers hold at once, as counts of values of equal size.
 
-    What lies beside an operand is made fragment by fragment, and without contractions everything
-    is, except what has to wait for a reduction; a result that only accumulates does so in place.
-    """
-    ops = kernel.ops
-    end = len(ops)
-    users: list[list[int]] = [[] for _ in ops]
-    for i, op in enumerate(ops):
-        for a in op.args:
-            users[a].append(i)
-    saved = {s.arg for s in kernel.saves}
-    with_mma = any(op.op == "matmul" for op in ops)
-    held: dict[int, tuple[int, int]] = {}
-    for v in values:
-        op = v.op
-        if op.layout in (Layout.SHARED, Layout.ELEMENT, Layout.UNIFORM):
-            continue
-        accumulates = op.op.startswith("acc_") or op.op == "run_max"
-        steady_load = op.op == "load" and op.phase is Phase.LOOP and with_mma
-        if with_mma and not (v.after_matmul or accumulates or steady_load):
-            continue
-        if users[v.index] and all(ops[u].op.startswith("acc_") for u in users[v.index]):
-            continue
-        last = end if v.index in saved else max(users[v.index], default=v.index)
-        first = v.index
-        if op.op == "load":
-            first = min(users[v.index], default=first)
-        if accumulates or steady_load:
-            first = -1
-        held[v.index] = (first, end if op.op == "run_max" else last)
-    same: dict[tuple[object, ...], int] = {}
-    kind = {
-        v.index: same.setdefault((v.extent, v.op.layout, v.op.dtype, v.repeats), v.index)
-        for v in values
-    }
-    points = [i for i, op in enumerate(ops) if with_mma or op.op in REDUCTIONS]
-    sets = [
-        Counter(kind[i] for i, (first, last) in held.items() if first <= p < last)
-        for p in points or [end - 1]
-    ]
-    distinct = list({tuple(sorted(s.items())): s for s in sets}.values())
-    largest = [s for s in distinct if not any(s < other for other in distinct)]
-    return tuple(tuple(sorted(s.items())) for s in largest)
+  What lies beside an operand is made fragment by fragment, and without contractions everything
+  is, except what has to wait for a reduction; a result that only accumulates does so in place.
+  """
+  ops = kernel.ops
+  end = len(ops)
+  users: list[list[int]] = [[] for _ in ops]
+  for i, op in enumerate(ops):
+    for a in op.args:
+      users[a].append(i)
+  saved = {s.arg for s in kernel.saves}
+  with_mma = any(op.op == "matmul" for op in ops)
+  held: dict[int, tuple[int, int]] = {}
+  for v in values:
+    op = v.op
+    if op.layout in (Layout.SHARED, Layout.ELEMENT, Layout.UNIFORM):
+      continue
+    accumulates = op.op.startswith("acc_") or op.op == "run_max"
+    steady_load = op.op == "load" and op.phase is Phase.LOOP and with_mma
+    if with_mma and not (v.after_matmul or accumulates or steady_load):
+      continue
+    if users[v.index] and all(ops[u].op.startswith("acc_") for u in users[v.index]):
+      continue
+    last = end if v.index in saved else max(users[v.index], default=v.index)
+    first = v.index
+    if op.op == "load":
+      first = min(users[v.index], default=first)
+    if accumulates or steady_load:
+      first = -1
+    held[v.index] = (first, end if op.op == "run_max" else last)
+  same: dict[tuple[object, ...], int] = {}
+  kind = {v.index: same.setdefault((v.extent, v.op.layout, v.op.dtype, v.repeats), v.index) for v in values}
+  points = [i for i, op in enumerate(ops) if with_mma or op.op in REDUCTIONS]
+  sets = [
+    Counter(kind[i] for i, (first, last) in held.items() if first <= p < last) for p in points or [end - 1]
+  ]
+  distinct = list({tuple(sorted(s.items())): s for s in sets}.values())
+  largest = [s for s in distinct if not any(s < other for other in distinct)]
+  return tuple(tuple(sorted(s.items())) for s in largest)

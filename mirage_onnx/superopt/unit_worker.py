@@ -15,6 +15,7 @@ from typing import IO
 
 from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
+from mirage_onnx.superopt.garbage import young_only
 from mirage_onnx.superopt.outlines import Depth, Derivations, Outline, Reads
 from mirage_onnx.superopt.remote_hooks import send
 from mirage_onnx.superopt.result import Allow, Bound
@@ -31,83 +32,84 @@ Found = Outline | UnitResult
 
 
 class WorkerUnits(Units):
-    """Units that are given their derivations."""
+  """Units that are given their derivations."""
 
-    _given: Derivations = ()
+  _given: Derivations = ()
 
-    def derivations_of(self, classes: tuple[int, ...], reads: Reads) -> Derivations:
-        """Of the unit that runs."""
-        return self._given
+  def derivations_of(self, classes: tuple[int, ...], reads: Reads) -> Derivations:
+    """Of the unit that runs."""
+    return self._given
 
-    def find(self, job: Job, derivations: Derivations) -> Found:
-        """What the job finds; ``derivations``: of the unit, if it is one."""
-        classes, what = job
-        if isinstance(what, Depth):
-            return self.outline_part(classes, what)
-        self._given = derivations
-        return self.run(classes, what)
+  def find(self, job: Job, derivations: Derivations) -> Found:
+    """What the job finds; ``derivations``: of the unit, if it is one."""
+    classes, what = job
+    if isinstance(what, Depth):
+      return self.outline_part(classes, what)
+    self._given = derivations
+    return self.run(classes, what)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetting:
-    """What ``Units`` is made of; axioms by their names, which stand for the same in the worker."""
+  """What ``Units`` is made of; axioms by their names, which stand for the same in the worker."""
 
-    region: Region
-    target: Target
-    bound: Bound
-    axioms: tuple[str, ...]
-    space: Space
-    allow: Allow | None
+  region: Region
+  target: Target
+  bound: Bound
+  axioms: tuple[str, ...]
+  space: Space
+  allow: Allow | None
 
-    def units(self) -> WorkerUnits:
-        """The units of the search in this process."""
-        named: dict[str, Axiom] = {a.name: a for a in AXIOMS}
-        axioms = tuple(named[name] for name in self.axioms)
-        return WorkerUnits(self.region, self.target, self.bound, axioms, self.space, self.allow)
+  def units(self) -> WorkerUnits:
+    """The units of the search in this process."""
+    named: dict[str, Axiom] = {a.name: a for a in AXIOMS}
+    axioms = tuple(named[name] for name in self.axioms)
+    return WorkerUnits(self.region, self.target, self.bound, axioms, self.space, self.allow)
 
 
 def portable_setting(
-    region: Region,
-    target: Target,
-    bound: Bound,
-    axioms: tuple[Axiom, ...],
-    space: Space,
-    allow: Allow | None,
+  region: Region,
+  target: Target,
+  bound: Bound,
+  axioms: tuple[Axiom, ...],
+  space: Space,
+  allow: Allow | None,
 ) -> bytes | None:
-    """The pickle of a ``WorkerSetting``; None if another process cannot have these."""
-    if not all(a in AXIOMS for a in axioms):
-        return None
-    names = tuple(a.name for a in axioms)
-    try:
-        return pickle.dumps(WorkerSetting(region, target, bound, names, space, allow))
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return None
+  """The pickle of a ``WorkerSetting``; None if another process cannot have these."""
+  if not all(a in AXIOMS for a in axioms):
+    return None
+  names = tuple(a.name for a in axioms)
+  try:
+    return pickle.dumps(WorkerSetting(region, target, bound, names, space, allow))
+  except (pickle.PicklingError, AttributeError, TypeError):
+    return None
 
 
+@young_only()
 def _serve() -> None:
-    requests, answers = worker_streams()
-    units = pickle.loads(pickle.load(requests)).units()
-    jobs: SimpleQueue[tuple[Job, Derivations]] = SimpleQueue()
-    threading.Thread(target=_read, args=(requests, jobs), daemon=True).start()
-    send(answers, ("ready", generator_digest()))
-    while True:
-        send(answers, ("found", pickle.dumps(units.find(*jobs.get()))))
+  requests, answers = worker_streams()
+  units = pickle.loads(pickle.load(requests)).units()
+  jobs: SimpleQueue[tuple[Job, Derivations]] = SimpleQueue()
+  threading.Thread(target=_read, args=(requests, jobs), daemon=True).start()
+  send(answers, ("ready", generator_digest()))
+  while True:
+    send(answers, ("found", pickle.dumps(units.find(*jobs.get()))))
 
 
 def _read(requests: IO[bytes], jobs: SimpleQueue[tuple[Job, Derivations]]) -> None:
-    """Take requests also during a job, so that the end of the parent is the end of this process."""
-    while True:
-        try:
-            jobs.put(pickle.load(requests))
-        except (EOFError, pickle.UnpicklingError):
-            os._exit(0)
+  """Take requests also during a job, so that the end of the parent is the end of this process."""
+  while True:
+    try:
+      jobs.put(pickle.load(requests))
+    except (EOFError, pickle.UnpicklingError):
+      os._exit(0)
 
 
 if __name__ == "__main__":
-    try:
-        _serve()
-    except (KeyboardInterrupt, BrokenPipeError, EOFError):
-        os._exit(130)
-    except BaseException:  # The thread that reads would disturb an orderly end.
-        traceback.print_exc()
-        os._exit(1)
+  try:
+    _serve()
+  except (KeyboardInterrupt, BrokenPipeError, EOFError):
+    os._exit(130)
+  except BaseException:  # The thread that reads would disturb an orderly end.
+    traceback.print_exc()
+    os._exit(1)

@@ -27,13 +27,13 @@ from mirage_onnx.superopt.derive import Derivation, derivations
 from mirage_onnx.superopt.egraph import PMAX
 from mirage_onnx.superopt.floors import Floors
 from mirage_onnx.superopt.outlines import (
-    DEEPER,
-    Depth,
-    Derivations,
-    Outline,
-    Reads,
-    merged,
-    reads_of,
+  DEEPER,
+  Depth,
+  Derivations,
+  Outline,
+  Reads,
+  merged,
+  reads_of,
 )
 from mirage_onnx.superopt.result import Allow, Bound
 from mirage_onnx.superopt.roles import Roles, enumerate_roles
@@ -48,241 +48,238 @@ MAXIMA = frozenset({"rmax", "run_max"})
 
 
 def _maxima(derivation: Derivation) -> frozenset[str]:
-    """The kinds of maxima that its kernel takes: ``Built.maxima``."""
-    choices = derivation.values()
-    if any(c.kind == "run" for c in choices):
-        return MAXIMA
-    return MAXIMA & {"rmax" for c in choices if c.weight and c.node.op in (MAXR, PMAX)}
+  """The kinds of maxima that its kernel takes: ``Built.maxima``."""
+  choices = derivation.values()
+  if any(c.kind == "run" for c in choices):
+    return MAXIMA
+  return MAXIMA & {"rmax" for c in choices if c.weight and c.node.op in (MAXR, PMAX)}
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A kernel of a unit: its cost with the first of its numbers.
+  """A kernel of a unit: its cost with the first of its numbers.
 
-    ``reads``: the classes of earlier kernels that it reads. ``exponentials``: the classes of its
-    values that are one. ``rounded``: of what it rounds to 16 bits the number of the block value,
-    its class, and in order the classes of all heavy values under it, of what these take, and reads.
-    """
+  ``reads``: the classes of earlier kernels that it reads. ``exponentials``: the classes of its
+  values that are one. ``rounded``: of what it rounds to 16 bits the number of the block value,
+  its class, and in order the classes of all heavy values under it, of what these take, and reads.
+  """
 
-    cost_us: float
-    text: str
-    kernel: Kernel
-    params: tuple[KernelParams, ...]
-    reads: Reads
-    exponentials: frozenset[int]
-    rounded: tuple[tuple[int, ...], ...] = ()
+  cost_us: float
+  text: str
+  kernel: Kernel
+  params: tuple[KernelParams, ...]
+  reads: Reads
+  exponentials: frozenset[int]
+  rounded: tuple[tuple[int, ...], ...] = ()
 
-    @property
-    def maxima(self) -> frozenset[str]:
-        """The kinds of maxima that it takes."""
-        return frozenset(o.op for o in self.kernel.ops) & MAXIMA
+  @property
+  def maxima(self) -> frozenset[str]:
+    """The kinds of maxima that it takes."""
+    return frozenset(o.op for o in self.kernel.ops) & MAXIMA
 
 
 def _rounded(
-    kernel: Kernel, places: Mapping[int, Place], derivation: Derivation
+  kernel: Kernel, places: Mapping[int, Place], derivation: Derivation
 ) -> Iterator[tuple[int, ...]]:
-    """``Built.rounded``."""
-    for i, op in enumerate(kernel.ops):
-        if op.op != "cast" or not op.dtype.is_half or op.args[0] not in places:
-            continue
-        todo, seen, under = [places[op.args[0]]], set[Place](), set[int]()
-        while todo:
-            if (place := todo.pop()) in seen:
-                continue
-            seen.add(place)
-            choice = derivation[place]
-            todo += choice.needs
-            if choice.weight:
-                under.update(c for c, _ in (place, *choice.needs))
-            elif choice.kind == "read":
-                under.add(place[0])
-        yield (i, places[op.args[0]][0], *sorted(under))
+  """``Built.rounded``."""
+  for i, op in enumerate(kernel.ops):
+    if op.op != "cast" or not op.dtype.is_half or op.args[0] not in places:
+      continue
+    todo, seen, under = [places[op.args[0]]], set[Place](), set[int]()
+    while todo:
+      if (place := todo.pop()) in seen:
+        continue
+      seen.add(place)
+      choice = derivation[place]
+      todo += choice.needs
+      if choice.weight:
+        under.update(c for c, _ in (place, *choice.needs))
+      elif choice.kind == "read":
+        under.add(place[0])
+    yield (i, places[op.args[0]][0], *sorted(under))
 
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """What building the kernels of one unit found."""
+  """What building the kernels of one unit found."""
 
-    kernels: tuple[Built, ...]
-    counts: Counts
-    built: int
-    reasons: tuple[Rejection, ...]
+  kernels: tuple[Built, ...]
+  counts: Counts
+  built: int
+  reasons: tuple[Rejection, ...]
 
 
 class Units(Saturated):
-    """The saturated region and the units of one search."""
+  """The saturated region and the units of one search."""
 
-    def __init__(
-        self,
-        region: Region,
-        target: Target,
-        bound: Bound,
-        axioms: tuple[Axiom, ...],
-        space: Space,
-        allow: Allow | None = None,
-    ) -> None:
-        super().__init__(region, axioms, space, nodes=bound.nodes)
-        self.target, self.bound, self.space, self.allow = target, bound, space, allow
-        self.floors = Floors(self, target)
-        narrowest = min((t.dtype.size_bytes for t in self.inputs.values()), default=2)
-        self._held = max(target.smem_bytes, REGISTER_BYTES) / min(2, narrowest)
-        #: Called between pieces of work; it may raise, and then the unit has no result.
-        self.poll: Callable[[Counts], None] = lambda counts: None
-        self._outlines: dict[tuple[tuple[int, ...], int | None], Outline] = {}
-        self._made_of: dict[tuple[tuple[int, ...], Reads], Derivations] = {}
+  def __init__(
+    self,
+    region: Region,
+    target: Target,
+    bound: Bound,
+    axioms: tuple[Axiom, ...],
+    space: Space,
+    allow: Allow | None = None,
+  ) -> None:
+    super().__init__(region, axioms, space, nodes=bound.nodes)
+    self.target, self.bound, self.space, self.allow = target, bound, space, allow
+    self.floors = Floors(self, target)
+    narrowest = min((t.dtype.size_bytes for t in self.inputs.values()), default=2)
+    self._held = max(target.smem_bytes, REGISTER_BYTES) / min(2, narrowest)
+    #: Called between pieces of work; it may raise, and then the unit has no result.
+    self.poll: Callable[[Counts], None] = lambda counts: None
+    self._outlines: dict[tuple[tuple[int, ...], int | None], Outline] = {}
+    self._made_of: dict[tuple[tuple[int, ...], Reads], Derivations] = {}
 
-    def roles(self, classes: tuple[int, ...]) -> tuple[Roles, ...]:
-        region = self.region
-        roles = enumerate_roles(self.graph, classes, region.extents, self.space, region.runtime)
-        return tuple(roles)
+  def roles(self, classes: tuple[int, ...]) -> tuple[Roles, ...]:
+    region = self.region
+    roles = enumerate_roles(self.graph, classes, region.extents, self.space, region.runtime)
+    return tuple(roles)
 
-    def outline(self, classes: tuple[int, ...], depth: int | None = None) -> Outline:
-        """The derivations of ``classes`` under all roles: those that this depth adds, or all."""
-        if (classes, depth) not in self._outlines:
-            found = merged(self._parts(self.jobs(classes, depth)))
-            for i in range(depth or 0):
-                for reads in self.outline(classes, i).derivations:
-                    found.derivations.pop(reads, None)
-            self._outlines[classes, depth] = found
-            for reads, own in found.derivations.items():
-                self._made_of.setdefault((classes, reads), own)
-        return self._outlines[classes, depth]
+  def outline(self, classes: tuple[int, ...], depth: int | None = None) -> Outline:
+    """The derivations of ``classes`` under all roles: those that this depth adds, or all."""
+    if (classes, depth) not in self._outlines:
+      found = merged(self._parts(self.jobs(classes, depth)))
+      for i in range(depth or 0):
+        for reads in self.outline(classes, i).derivations:
+          found.derivations.pop(reads, None)
+      self._outlines[classes, depth] = found
+      for reads, own in found.derivations.items():
+        self._made_of.setdefault((classes, reads), own)
+    return self._outlines[classes, depth]
 
-    def jobs(
-        self, classes: tuple[int, ...], depth: int | None
-    ) -> tuple[tuple[tuple[int, ...], Depth], ...]:
-        """The parts of an outline whose shallower ones are known."""
-        most_us = inf
-        if depth is not None:
-            before_us = self.floors.program_us(classes, frozenset(), frozenset())
-            if depth > 0:
-                before_us = self.outline(classes, depth - 1).beyond_us
-            most_us = (1 + DEEPER * 2**depth) * before_us
-        return tuple((classes, Depth(r, most_us)) for r in self.roles(classes))
+  def jobs(self, classes: tuple[int, ...], depth: int | None) -> tuple[tuple[tuple[int, ...], Depth], ...]:
+    """The parts of an outline whose shallower ones are known."""
+    most_us = inf
+    if depth is not None:
+      before_us = self.floors.program_us(classes, frozenset(), frozenset())
+      if depth > 0:
+        before_us = self.outline(classes, depth - 1).beyond_us
+      most_us = (1 + DEEPER * 2**depth) * before_us
+    return tuple((classes, Depth(r, most_us)) for r in self.roles(classes))
 
-    def _parts(self, jobs: tuple[tuple[tuple[int, ...], Depth], ...]) -> list[Outline]:
-        return [self.outline_part(*job) for job in jobs]
+  def _parts(self, jobs: tuple[tuple[tuple[int, ...], Depth], ...]) -> list[Outline]:
+    return [self.outline_part(*job) for job in jobs]
 
-    def derivations_of(self, classes: tuple[int, ...], reads: Reads) -> Derivations:
-        """What the unit of these classes and reads is built of."""
-        if not any(known == classes for known, _ in self._outlines):
-            self.outline(classes)
-        return self._made_of.get((classes, reads), ())
+  def derivations_of(self, classes: tuple[int, ...], reads: Reads) -> Derivations:
+    """What the unit of these classes and reads is built of."""
+    if not any(known == classes for known, _ in self._outlines):
+      self.outline(classes)
+    return self._made_of.get((classes, reads), ())
 
-    @property
-    def states(self) -> int:
-        """States visited by the outlines so far."""
-        return sum(o.counts.states for o in self._outlines.values())
+  @property
+  def states(self) -> int:
+    """States visited by the outlines so far."""
+    return sum(o.counts.states for o in self._outlines.values())
 
-    @property
-    def known(self) -> int:
-        """Units outlined so far."""
-        return len(self._made_of)
+  @property
+  def known(self) -> int:
+    """Units outlined so far."""
+    return len(self._made_of)
 
-    @property
-    def complete(self) -> bool:
-        """Whether no outline has met the limit of its states."""
-        return all(o.complete for o in self._outlines.values())
+  @property
+  def complete(self) -> bool:
+    """Whether no outline has met the limit of its states."""
+    return all(o.complete for o in self._outlines.values())
 
-    @property
-    def pruned(self) -> Counter[str]:
-        """What the outlines pruned, by reason; the deepest one of some classes has it all."""
-        deepest = {classes: o for (classes, _), o in self._outlines.items()}
-        return sum((o.counts.pruned for o in deepest.values()), Counter[str]())
+  @property
+  def pruned(self) -> Counter[str]:
+    """What the outlines pruned, by reason; the deepest one of some classes has it all."""
+    deepest = {classes: o for (classes, _), o in self._outlines.items()}
+    return sum((o.counts.pruned for o in deepest.values()), Counter[str]())
 
-    def outline_part(self, classes: tuple[int, ...], depth: Depth) -> Outline:
-        """The derivations of ``classes`` under these roles only."""
-        roles = depth.roles
-        counts, complete = Counts(limit=self.bound.states), True
-        setting = Setting(
-            self.graph, roles, self.space, frozenset(self.inputs), self.readable, self.original,
-            self.region.extents, counts, self._held,
+  def outline_part(self, classes: tuple[int, ...], depth: Depth) -> Outline:
+    """The derivations of ``classes`` under these roles only."""
+    roles = depth.roles
+    counts, complete = Counts(limit=self.bound.states), True
+    setting = Setting(
+      self.graph, roles, self.space, frozenset(self.inputs), self.readable, self.original,
+      self.region.extents, counts, self._held,
+    )  # fmt: skip
+    spellings = Spellings(setting, self.bound)
+    try:
+      floor_us = cache(partial(self.floors.program_us, classes))
+      for d in derivations(setting, classes, self.bound, floor_us, depth.most_us):
+        self.poll(counts)
+        spellings.add(d)
+    except StateLimitError:
+      complete = False
+    found: dict[Reads, Derivations] = {}
+    for d in spellings.cheapest():
+      found[reads_of(d)] = (*found.get(reads_of(d), ()), (roles, d))
+    floors = {r: min(self._floor_us(classes, *rd) for rd in ds) for r, ds in found.items()}
+    return Outline(found, floors, counts, complete)
+
+  def run(self, classes: tuple[int, ...], reads: Reads) -> UnitResult:
+    """The kernels that compute ``classes`` from inputs and exactly ``reads``, best first."""
+    counts = Counts()
+    targets = tuple((c, self.tensor(c)) for c in classes)
+    tensors = {**self.inputs, **{c: self.tensor(c) for c in reads}}
+    named = {t.name: t for t in (*tensors.values(), *(t for _, t in targets))}
+    found: dict[str, Built] = {}
+    reasons: dict[str, Rejection] = {}
+    built = 0
+    for floor_us, roles, d in self._by_floor(classes, reads):
+      self.poll(counts)
+      if self._is_beaten(floor_us, _maxima(d), found.values()):
+        counts.prune("kernels of the same reads that cost no more")
+        continue
+      try:
+        family, kernel, places = build_kernel(
+          self.graph, "k", targets, roles, d, tensors,
+          clusters=self.target.has_clusters, space=self.space,
         )  # fmt: skip
-        spellings = Spellings(setting, self.bound)
-        try:
-            floor_us = cache(partial(self.floors.program_us, classes))
-            for d in derivations(setting, classes, self.bound, floor_us, depth.most_us):
-                self.poll(counts)
-                spellings.add(d)
-        except StateLimitError:
-            complete = False
-        found: dict[Reads, Derivations] = {}
-        for d in spellings.cheapest():
-            found[reads_of(d)] = (*found.get(reads_of(d), ()), (roles, d))
-        floors = {
-            r: min(self.floors.kernel_us(classes, *rd) for rd in ds) for r, ds in found.items()
-        }
-        return Outline(found, floors, counts, complete)
+      except RejectionError as error:
+        reasons.setdefault(error.rejection.reason, error.rejection)
+        continue
+      built += 1
+      text = print_kernel(kernel)
+      if text in found:
+        counts.prune("the same kernel twice")
+        continue
+      best = solved(
+        family, kernel, named, self.extents, self.target,
+        keep=self.bound.points, pruned=counts.pruned, allow=self._allowed(kernel),
+      )  # fmt: skip
+      if best:
+        cost_us, params = best
+        powers = frozenset(p[0] for p, c in d.items() if c.node.op == "exp")
+        rounded = tuple(_rounded(kernel, places, d))
+        found[text] = Built(cost_us, text, kernel, params, reads, powers, rounded)
+    kernels = self.best(found.values(), counts)
+    return UnitResult(kernels, counts, built, tuple(reasons.values()))
 
-    def run(self, classes: tuple[int, ...], reads: Reads) -> UnitResult:
-        """The kernels that compute ``classes`` from inputs and exactly ``reads``, best first."""
-        counts = Counts()
-        targets = tuple((c, self.tensor(c)) for c in classes)
-        tensors = {**self.inputs, **{c: self.tensor(c) for c in reads}}
-        named = {t.name: t for t in (*tensors.values(), *(t for _, t in targets))}
-        found: dict[str, Built] = {}
-        reasons: dict[str, Rejection] = {}
-        built = 0
-        for floor_us, roles, d in self._by_floor(classes, reads):
-            self.poll(counts)
-            if self._is_beaten(floor_us, _maxima(d), found.values()):
-                counts.prune("kernels of the same reads that cost no more")
-                continue
-            try:
-                family, kernel, places = build_kernel(
-                    self.graph, "k", targets, roles, d, tensors,
-                    clusters=self.target.has_clusters, space=self.space,
-                )  # fmt: skip
-            except RejectionError as error:
-                reasons.setdefault(error.rejection.reason, error.rejection)
-                continue
-            built += 1
-            text = print_kernel(kernel)
-            if text in found:
-                counts.prune("the same kernel twice")
-                continue
-            best = solved(
-                family, kernel, named, self.extents, self.target,
-                keep=self.bound.points, pruned=counts.pruned, allow=self._allowed(kernel),
-            )  # fmt: skip
-            if best:
-                cost_us, params = best
-                powers = frozenset(p[0] for p, c in d.items() if c.node.op == "exp")
-                rounded = tuple(_rounded(kernel, places, d))
-                found[text] = Built(cost_us, text, kernel, params, reads, powers, rounded)
-        kernels = self.best(found.values(), counts)
-        return UnitResult(kernels, counts, built, tuple(reasons.values()))
+  def _by_floor(self, classes: tuple[int, ...], reads: Reads) -> list[tuple[float, Roles, Derivation]]:
+    """The derivations of a unit, those first that may be the cheapest."""
+    found = [
+      (self._floor_us(classes, roles, d), roles, d) for roles, d in self.derivations_of(classes, reads)
+    ]
+    return sorted(found, key=lambda f: f[0])
 
-    def _by_floor(
-        self, classes: tuple[int, ...], reads: Reads
-    ) -> list[tuple[float, Roles, Derivation]]:
-        """The derivations of a unit, those first that may be the cheapest."""
-        floors = self.floors
-        found = [
-            (max(floors.kernel_us(classes, roles, d), floors.lane_us(roles, d)), roles, d)
-            for roles, d in self.derivations_of(classes, reads)
-        ]
-        return sorted(found, key=lambda f: f[0])
+  def _floor_us(self, classes: tuple[int, ...], roles: Roles, derivation: Derivation) -> float:
+    """No kernel of this derivation costs less."""
+    floors = self.floors
+    return max(floors.kernel_us(classes, roles, derivation), floors.lane_us(roles, derivation))
 
-    def _is_beaten(self, floor_us: float, maxima: frozenset[str], found: Iterable[Built]) -> bool:
-        """Whether ``best`` leaves out every kernel that costs at least ``floor_us``."""
-        cheaper = sum(b.cost_us < floor_us and b.maxima >= maxima for b in found)
-        return cheaper >= self.bound.kept
+  def _is_beaten(self, floor_us: float, maxima: frozenset[str], found: Iterable[Built]) -> bool:
+    """Whether ``best`` leaves out every kernel that costs at least ``floor_us``."""
+    cheaper = sum(b.cost_us < floor_us and b.maxima >= maxima for b in found)
+    return cheaper >= self.bound.kept
 
-    def _allowed(self, kernel: Kernel) -> Callable[[KernelParams], bool] | None:
-        allow = self.allow
-        return None if allow is None else lambda p: allow(kernel, p)
+  def _allowed(self, kernel: Kernel) -> Callable[[KernelParams], bool] | None:
+    allow = self.allow
+    return None if allow is None else lambda p: allow(kernel, p)
 
-    def best(self, found: Iterable[Built], counts: Counts) -> tuple[Built, ...]:
-        """Cheapest first; a kernel dies where ``kept`` others cost no more.
+  def best(self, found: Iterable[Built], counts: Counts) -> tuple[Built, ...]:
+    """Cheapest first; a kernel dies where ``kept`` others cost no more.
 
-        Maxima keep exponentials in range, so a kernel with fewer of them is no better to every
-        user: the numeric check may refuse it.
-        """
-        kept: list[Built] = []
-        for b in sorted(found, key=lambda b: (b.cost_us, b.text)):
-            if sum(k.maxima >= b.maxima for k in kept) >= self.bound.kept:
-                counts.prune("kernels of the same reads that cost no more")
-                continue
-            kept.append(b)
-        return tuple(kept)
+    Maxima keep exponentials in range, so a kernel with fewer of them is no better to every
+    user: the numeric check may refuse it.
+    """
+    kept: list[Built] = []
+    for b in sorted(found, key=lambda b: (b.cost_us, b.text)):
+      if sum(k.maxima >= b.maxima for k in kept) >= self.bound.kept:
+        counts.prune("kernels of the same reads that cost no more")
+        continue
+      kept.append(b)
+    return tuple(kept)

@@ -22,153 +22,160 @@ from mirage_onnx.target import Target
 #: Operators that move no data in ORT (or are folded away), whatever their size.
 FREE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})
 #: Operators that copy what they yield: as long as the cheapest function of one operand at least,
-#: which reads as much as it writes. What repeats its elements (Expand) reads fewer.
+#: which reads as much as it writes. What repeats its elements (Expand) reads fewer; parts of unequal
+#: sizes put together are measured.
 COPIES, COPY = frozenset({"Slice", "Split", "Concat", "Gather", "Expand"}), "Relu"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``ops``: operator -> points (elements, us); ``matmul``: points (m, k, n, us)."""
+  """``ops``: operator -> points (elements, us); ``matmul``: points (m, k, n, us)."""
 
-    source: str
-    ops: Mapping[str, tuple[tuple[float, float], ...]]
-    matmul: tuple[tuple[int, int, int, float], ...]
+  source: str
+  ops: Mapping[str, tuple[tuple[float, float], ...]]
+  matmul: tuple[tuple[int, int, int, float], ...]
 
-    def op_us(self, op: str, elements: int) -> float | None:
-        """Time of an operator over ``elements``: linear between points, proportional beyond."""
-        points = self.ops.get(op)
-        if not points:
-            return None
-        xs, ys = zip(*points, strict=True)
-        if elements > xs[-1]:
-            return float(ys[-1] * elements / xs[-1])
-        return float(np.interp(elements, xs, ys))
+  def op_us(self, op: str, elements: int) -> float | None:
+    """Time of an operator over ``elements``: linear between points, proportional beyond."""
+    points = self.ops.get(op)
+    if not points:
+      return None
+    xs, ys = zip(*points, strict=True)
+    if elements > xs[-1]:
+      return float(ys[-1] * elements / xs[-1])
+    return float(np.interp(elements, xs, ys))
 
-    def matmul_us(self, m: int, k: int, n: int) -> float:
-        """Time of a contraction with an m-row operand: by the bytes of the other one."""
-        rows = sorted({p[0] for p in self.matmul})
-        row = next((r for r in rows if r >= m), rows[-1])
-        points = sorted((p[1] * p[2], p[3]) for p in self.matmul if p[0] == row)
-        xs, ys = zip(*points, strict=True)
-        size = k * n
-        time_us = float(np.interp(size, xs, ys))
-        if size > xs[-1]:
-            time_us *= size / xs[-1]
-        return time_us * max(1.0, m / row)
+  def matmul_us(self, m: int, k: int, n: int) -> float:
+    """Time of a contraction with an m-row operand: by the bytes of the other one."""
+    rows = sorted({p[0] for p in self.matmul})
+    row = next((r for r in rows if r >= m), rows[-1])
+    points = sorted((p[1] * p[2], p[3]) for p in self.matmul if p[0] == row)
+    xs, ys = zip(*points, strict=True)
+    size = k * n
+    time_us = float(np.interp(size, xs, ys))
+    if size > xs[-1]:
+      time_us *= size / xs[-1]
+    return time_us * max(1.0, m / row)
 
 
 @cache
 def load_table(target: Target) -> Table | None:
-    """The table of ``target``, or None where nobody has measured it."""
-    path = resources.files("mirage_onnx.tune").joinpath("tables", f"{target.name}.json")
-    if not path.is_file():
-        return None
-    data = json.loads(path.read_text())
-    ops = {k: tuple(sorted((float(e), float(t)) for e, t in v)) for k, v in data["ops"].items()}
-    matmul = tuple((int(m), int(k), int(n), float(t)) for m, k, n, t in data["matmul"])
-    return Table(f"onnxruntime {data['ort']} on {data['gpu']}", ops, matmul)
+  """The table of ``target``, or None where nobody has measured it."""
+  path = resources.files("mirage_onnx.tune").joinpath("tables", f"{target.name}.json")
+  if not path.is_file():
+    return None
+  data = json.loads(path.read_text())
+  ops = {k: tuple(sorted((float(e), float(t)) for e, t in v)) for k, v in data["ops"].items()}
+  matmul = tuple((int(m), int(k), int(n), float(t)) for m, k, n, t in data["matmul"])
+  return Table(f"onnxruntime {data['ort']} on {data['gpu']}", ops, matmul)
 
 
 @cache
 def _fusions() -> dict[tuple[str, str], str]:
-    """(producer, consumer) -> which of them ORT computes inside the other."""
-    path = resources.files("mirage_onnx.tune").joinpath("tables", "ort_fusions.json")
-    return {(a, b): which for a, b, which in json.loads(path.read_text())["pairs"]}
+  """(producer, consumer) -> which of them ORT computes inside the other."""
+  path = resources.files("mirage_onnx.tune").joinpath("tables", "ort_fusions.json")
+  return {(a, b): which for a, b, which in json.loads(path.read_text())["pairs"]}
 
 
 def _kind(node: Node, program: Program) -> str:
-    """The operator's name in the fusion table: an Add of a one-dimensional weight is a bias."""
-    if node.op_type == "Add":
-        for i in node.inputs:
-            shape = program.tensors[i].shape if i in program.weights else None
-            if shape is not None and sum(d != 1 for d in shape) <= 1:
-                return "bias"
-    return node.op_type
+  """The operator's name in the fusion table: an Add of a one-dimensional weight is a bias."""
+  if node.op_type == "Add":
+    for i in node.inputs:
+      shape = program.tensors[i].shape if i in program.weights else None
+      if shape is not None and sum(d != 1 for d in shape) <= 1:
+        return "bias"
+  return node.op_type
 
 
-def _fused_away(program: Program) -> frozenset[str]:
-    """Nodes that ORT computes inside the kernel of the node that feeds them or that they feed."""
-    producer = {o: n for n in program.nodes for o in n.outputs if o}
-    readers = program.consumers()
-    gone: set[str] = set()
-    for node in program.nodes:
-        for i in node.inputs:
-            source = producer.get(i)
-            if source is None or source.name in gone or node.name in gone:
-                continue
-            which = _fusions().get((_kind(source, program), _kind(node, program)))
-            if which == "producer":
-                gone.add(source.name)
-            elif which == "consumer" and len(readers.get(i, ())) == 1 and i not in program.outputs:
-                gone.add(node.name)
-    return frozenset(gone)
+def _fused_away(program: Program) -> dict[str, str]:
+  """Nodes that ORT computes inside the kernel of the node that feeds them or that they feed."""
+  producer = {o: n for n in program.nodes for o in n.outputs if o}
+  readers = program.consumers()
+  gone: dict[str, str] = {}
+  for node in program.nodes:
+    for i in node.inputs:
+      source = producer.get(i)
+      if source is None or source.name in gone or node.name in gone:
+        continue
+      which = _fusions().get((_kind(source, program), _kind(node, program)))
+      if which == "producer":
+        gone[source.name] = node.name
+      elif which == "consumer" and len(readers.get(i, ())) == 1 and i not in program.outputs:
+        gone[node.name] = source.name
+  return gone
 
 
 def node_times_us(program: Program, table: Table) -> dict[str, float]:
-    """Predicted time of every node that the table knows; unknown ones are left out (cost 0).
+  """Predicted time of every node that the table knows; unknown ones are left out (cost 0).
 
-    Leaving a node out can only make a region look less worth replacing.
-    """
-    gone = _fused_away(program)
-    found: dict[str, float] = {}
-    for node in program.nodes:
-        if node.name in gone or node.op_type in FREE:
-            found[node.name] = 0.0
-            continue
-        time_us = _node_us(node, program, table)
-        if time_us is not None:
-            found[node.name] = time_us
-    return found
+  Leaving a node out can only make a region look less worth replacing.
+  """
+  gone = _fused_away(program)
+  found: dict[str, float] = {}
+  for node in program.nodes:
+    if node.name in gone or node.op_type in FREE:
+      found[node.name] = 0.0
+      continue
+    time_us = _node_us(node, program, table)
+    if time_us is not None:
+      found[node.name] = time_us
+  return found
+
+
+def alone_us(program: Program, target: Target) -> dict[str, tuple[str, float]]:
+  """Of every node that ORT computes in the kernel of another one: which, and its time without."""
+  table = load_table(target)
+  nodes = {n.name: n for n in program.nodes}
+  found = {n: (p, table and _node_us(nodes[n], program, table)) for n, p in _fused_away(program).items()}
+  return {n: (p, us) for n, (p, us) in found.items() if us}
 
 
 def _node_us(node: Node, program: Program, table: Table) -> float | None:
-    contractions = sum(s.op == "matmul" for s in node.steps)
-    out = program.tensors[node.outputs[0]] if node.outputs else None
-    if out is None or not out.is_static or contractions > 1:
-        return None
-    elements = prod(int(d) for d in out.shape or ())
-    if node.op_type in COPIES and node.barrier is None:
-        if program.weights.issuperset(node.inputs):
-            return 0.0  # folded when the session is made
-        made = sum(prod(program.numbers(o) or ()) for o in node.outputs)
-        return table.op_us(COPY, made // 2 if node.op_type == "Expand" else made)
-    if contractions:
-        weight = [i for i in node.inputs if i in program.weights]
-        if not weight:
-            return None
-        shape = program.tensors[weight[0]].shape
-        if shape is None or len(shape) < 2:
-            return None
-        k, n = sorted((int(shape[-2]), int(shape[-1])))
-        columns = int((out.shape or (1,))[-1])
-        return table.matmul_us(max(1, elements // columns), k, n)
-    reads = [program.tensors[i] for i in node.inputs if i in program.tensors]
-    largest = max(
-        (prod(int(d) for d in t.shape or ()) for t in reads if t.is_static), default=elements
-    )
-    size = max(elements, largest)
-    time_us = table.op_us(node.op_type, size)
-    if time_us is None and node.steps and node.barrier is None and len(node.steps) == 1:
-        binary = len(node.inputs) == 2
-        time_us = table.op_us("Mul" if binary else "Exp", size)
-    return time_us
+  contractions = sum(s.op == "matmul" for s in node.steps)
+  out = program.tensors[node.outputs[0]] if node.outputs else None
+  if out is None or not out.is_static or contractions > 1:
+    return None
+  elements = prod(int(d) for d in out.shape or ())
+  if node.op_type in COPIES and node.barrier is None:
+    if program.weights.issuperset(node.inputs):
+      return 0.0  # folded when the session is made
+    made = sum(prod(program.numbers(o) or ()) for o in node.outputs)
+    if node.op_type == "Concat" and len({program.numbers(i) for i in node.inputs}) > 1:
+      return table.op_us("Concat", made) or table.op_us(COPY, made)
+    return table.op_us(COPY, made // 2 if node.op_type == "Expand" else made)
+  if contractions:
+    weight = [i for i in node.inputs if i in program.weights]
+    if not weight:
+      return None
+    shape = program.tensors[weight[0]].shape
+    if shape is None or len(shape) < 2:
+      return None
+    k, n = sorted((int(shape[-2]), int(shape[-1])))
+    columns = int((out.shape or (1,))[-1])
+    return table.matmul_us(max(1, elements // columns), k, n)
+  reads = [program.tensors[i] for i in node.inputs if i in program.tensors]
+  largest = max((prod(int(d) for d in t.shape or ()) for t in reads if t.is_static), default=elements)
+  size = max(elements, largest)
+  time_us = table.op_us(node.op_type, size)
+  if time_us is None and node.steps and node.barrier is None and len(node.steps) == 1:
+    binary = len(node.inputs) == 2
+    time_us = table.op_us("Mul" if binary else "Exp", size)
+  return time_us
 
 
 def with_floors(times: Mapping[str, float], program: Program, target: Target) -> dict[str, float]:
-    """``times``, and for contractions of two activations what reading and writing them takes.
+  """``times``, and for contractions of two activations what reading and writing them takes.
 
-    The table has no times of these; no kernel is faster than the memory, so a region still never
-    looks more worth replacing than it is.
-    """
-    found = dict(times)
-    for node in program.nodes:
-        if node.name in found or not any(s.op == "matmul" for s in node.steps):
-            continue
-        names = (n for n in (*node.inputs, *node.outputs) if n and not implied(n))
-        tensors = [program.tensors[n] for n in names]
-        if all(t.is_static and t.dtype is not None for t in tensors):
-            moved = sum(
-                prod(int(d) for d in t.shape or ()) * t.dtype.size_bytes for t in tensors if t.dtype
-            )
-            found[node.name] = target.launch_us + moved / (target.stream_tbps * 1e6)
-    return found
+  The table has no times of these; no kernel is faster than the memory, so a region still never
+  looks more worth replacing than it is.
+  """
+  found = dict(times)
+  for node in program.nodes:
+    if node.name in found or not any(s.op == "matmul" for s in node.steps):
+      continue
+    names = (n for n in (*node.inputs, *node.outputs) if n and not implied(n))
+    tensors = [program.tensors[n] for n in names]
+    if all(t.is_static and t.dtype is not None for t in tensors):
+      moved = sum(prod(int(d) for d in t.shape or ()) * t.dtype.size_bytes for t in tensors if t.dtype)
+      found[node.name] = target.launch_us + moved / (target.stream_tbps * 1e6)
+  return found

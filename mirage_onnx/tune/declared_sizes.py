@@ -22,39 +22,39 @@ Sizes = Mapping[str, int]
 
 
 def parse_sizes(words: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Name -> sizes, ascending, from words such as ``batch=1,8`` and ``seq=1,128..2048:128``.
+  """Name -> sizes, ascending, from words such as ``batch=1,8`` and ``seq=1,128..2048:128``.
 
-    Raises:
-        MirageError: OPTION_INVALID.
-    """
-    found: dict[str, tuple[int, ...]] = {}
-    for word in " ".join(words).split():
-        name, _, text = word.rpartition("=")
-        values: set[int] = set()
-        for part in text.split(","):
-            match = _PART.fullmatch(part)
-            low, high, step = map(int, match.groups("0")) if match else (0, 0, 0)
-            high = high if match and match[2] else low
-            step = step if match and match[3] else max(1, high - low)
-            if not name or not 0 < low <= high <= _LARGEST or high - low > _MOST_SIZES * step:
-                raise MirageError("OPTION_INVALID", f"{word!r} is not of the form {_EXAMPLE}")
-            values |= {*range(low, high + 1, step)}
-        if name in found:
-            raise MirageError("OPTION_INVALID", f"the sizes of {name!r} are given twice")
-        found[name] = tuple(sorted(values))
-    return found
+  Raises:
+      MirageError: OPTION_INVALID.
+  """
+  found: dict[str, tuple[int, ...]] = {}
+  for word in " ".join(words).split():
+    name, _, text = word.rpartition("=")
+    values: set[int] = set()
+    for part in text.split(","):
+      match = _PART.fullmatch(part)
+      low, high, step = map(int, match.groups("0")) if match else (0, 0, 0)
+      high = high if match and match[2] else low
+      step = step if match and match[3] else max(1, high - low)
+      if not name or not 0 < low <= high <= _LARGEST or high - low > _MOST_SIZES * step:
+        raise MirageError("OPTION_INVALID", f"{word!r} is not of the form {_EXAMPLE}")
+      values |= {*range(low, high + 1, step)}
+    if name in found:
+      raise MirageError("OPTION_INVALID", f"the sizes of {name!r} are given twice")
+    found[name] = tuple(sorted(values))
+  return found
 
 
 def checked_sizes(given: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    """``given`` in order.
+  """``given`` in order.
 
-    Raises:
-        MirageError: OPTION_INVALID for a name without sizes, or one that is no positive number.
-    """
-    for name, sizes in given.items():
-        if not sizes or not all(type(n) is int and 0 < n <= _LARGEST for n in sizes):
-            raise MirageError("OPTION_INVALID", f"the sizes of {name!r} are {list(sizes)}")
-    return {name: tuple(sorted(set(sizes))) for name, sizes in given.items()}
+  Raises:
+      MirageError: OPTION_INVALID for a name without sizes, or one that is no positive number.
+  """
+  for name, sizes in given.items():
+    if not sizes or not all(type(n) is int and 0 < n <= _LARGEST for n in sizes):
+      raise MirageError("OPTION_INVALID", f"the sizes of {name!r} are {list(sizes)}")
+  return {name: tuple(sorted(set(sizes))) for name, sizes in given.items()}
 
 
 _EXAMPLE = "name=1,8,128..2048:128 (numbers, and ranges with a step)"
@@ -62,61 +62,61 @@ _EXAMPLE = "name=1,8,128..2048:128 (numbers, and ranges with a step)"
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """``points``: the sizes of all names, each together; ``typical``: one of them."""
+  """``points``: the sizes of all names, each together; ``typical``: one of them."""
 
-    points: tuple[Sizes, ...]
-    typical: Sizes
+  points: tuple[Sizes, ...]
+  typical: Sizes
 
 
 def declared_sizes(program: Program, given: Mapping[str, Sequence[int]]) -> Declared:
-    """Every combination of sizes, or of fewer of each where these are too many.
+  """Every combination of sizes, or of fewer of each where these are too many.
 
-    Names that no input has vary together.
+  Names that no input has vary together.
 
-    Raises:
-        MirageError: OPTION_INVALID for a name that the program does not have.
-    """
-    names = tuple(program.primes.values())
-    if unknown := sorted(set(given) - set(names)):
-        have = ", ".join(names) or "none"
-        reason = f"no dynamic dimension is called {unknown[0]!r}; there are: {have}"
-        raise MirageError("OPTION_INVALID", reason)
-    outer = {d for i in program.inputs for d in program.tensors[i].shape or ()}
-    free = [n for n in names if n in outer or n in given]
-    sizes = {n: sorted(given.get(n, DEFAULT)) for n in names}
-    counts = {n: len(sizes[n]) for n in free}
-    while _total(counts.values()) > MOST_POINTS and max(counts.values()) > 2:
-        counts[max(counts, key=lambda n: counts[n])] -= 1
-    if _total(counts.values()) > MOST_POINTS:
-        free = []  # all together
-    axes = [[(n, v) for v in _spread(sizes[n], counts[n])] for n in free]
-    rest = [n for n in names if n not in free]
-    steps = max((len(sizes[n]) for n in rest), default=1)
-    points = [
-        {**dict(some), **{n: sizes[n][k * (len(sizes[n]) - 1) // max(1, steps - 1)] for n in rest}}
-        for some in product(*axes)
-        for k in range(steps)
-    ]
-    typical = {n: sizes[n][len(sizes[n]) // 2] for n in names}
-    if typical not in points:
-        points.insert(1, typical)
-    return Declared(tuple(points), typical)
+  Raises:
+      MirageError: OPTION_INVALID for a name that the program does not have.
+  """
+  names = tuple(program.primes.values())
+  if unknown := sorted(set(given) - set(names)):
+    have = ", ".join(names) or "none"
+    reason = f"no dynamic dimension is called {unknown[0]!r}; there are: {have}"
+    raise MirageError("OPTION_INVALID", reason)
+  outer = {d for i in program.inputs for d in program.tensors[i].shape or ()}
+  free = [n for n in names if n in outer or n in given]
+  sizes = {n: sorted(given.get(n, DEFAULT)) for n in names}
+  counts = {n: len(sizes[n]) for n in free}
+  while _total(counts.values()) > MOST_POINTS and max(counts.values()) > 2:
+    counts[max(counts, key=lambda n: counts[n])] -= 1
+  if _total(counts.values()) > MOST_POINTS:
+    free = []  # all together
+  axes = [[(n, v) for v in _spread(sizes[n], counts[n])] for n in free]
+  rest = [n for n in names if n not in free]
+  steps = max((len(sizes[n]) for n in rest), default=1)
+  points = [
+    {**dict(some), **{n: sizes[n][k * (len(sizes[n]) - 1) // max(1, steps - 1)] for n in rest}}
+    for some in product(*axes)
+    for k in range(steps)
+  ]
+  typical = {n: sizes[n][len(sizes[n]) // 2] for n in names}
+  if typical not in points:
+    points.insert(1, typical)
+  return Declared(tuple(points), typical)
 
 
 def _total(counts: Iterable[int]) -> int:
-    total = 1
-    for n in counts:
-        total *= n
-    return total
+  total = 1
+  for n in counts:
+    total *= n
+  return total
 
 
 def _spread(values: Sequence[int], count: int) -> list[int]:
-    """``count`` of the values, the first and the last among them."""
-    if count >= len(values):
-        return list(values)
-    return [values[k * (len(values) - 1) // (count - 1)] for k in range(count)]
+  """``count`` of the values, the first and the last among them."""
+  if count >= len(values):
+    return list(values)
+  return [values[k * (len(values) - 1) // (count - 1)] for k in range(count)]
 
 
 def sizes_text(sizes: Sizes, names: Iterable[str]) -> str:
-    """As ``batch=1 seq=128``, for the names that matter."""
-    return " ".join(f"{n}={sizes[n]}" for n in names)
+  """As ``batch=1 seq=128``, for the names that matter."""
+  return " ".join(f"{n}={sizes[n]}" for n in names)

@@ -35,205 +35,203 @@ extern "C" __global__ void read_all(const uint4* data, unsigned long long count,
 
 
 def _driver() -> Any:
-    from cuda.bindings import driver
+  from cuda.bindings import driver
 
-    return driver
+  return driver
 
 
 def _ok(result: tuple[Any, ...]) -> Any:
-    code, *values = result
-    if int(code) != 0:
-        raise MirageError("NO_GPU", f"the CUDA driver says {code!r}")
-    return values[0] if len(values) == 1 else tuple(values)
+  code, *values = result
+  if int(code) != 0:
+    raise MirageError("NO_GPU", f"the CUDA driver says {code!r}")
+  return values[0] if len(values) == 1 else tuple(values)
 
 
 def present_target() -> Target | None:
-    """The profile of device 0, or None without a usable GPU (or without a profile for it)."""
-    try:
-        d = _driver()
-        if int(d.cuInit(0)[0]) != 0:
-            return None
-        device = _ok(d.cuDeviceGet(0))
-        attribute = d.CUdevice_attribute
-        major, minor = (
-            int(_ok(d.cuDeviceGetAttribute(a, device)))
-            for a in (
-                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-            )
-        )
-    except Exception:  # no libcuda: cuda-bindings raises its own kinds
-        return None
-    return next((t for t in TARGETS.values() if t.capability == (major, minor)), None)
+  """The profile of device 0, or None without a usable GPU (or without a profile for it)."""
+  try:
+    d = _driver()
+    if int(d.cuInit(0)[0]) != 0:
+      return None
+    device = _ok(d.cuDeviceGet(0))
+    attribute = d.CUdevice_attribute
+    major, minor = (
+      int(_ok(d.cuDeviceGetAttribute(a, device)))
+      for a in (
+        attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+        attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+      )
+    )
+  except Exception:  # no libcuda: cuda-bindings raises its own kinds
+    return None
+  return next((t for t in TARGETS.values() if t.capability == (major, minor)), None)
 
 
 class Gpu:
-    """Device 0 with one stream."""
+  """Device 0 with one stream."""
 
-    def __init__(self, target: Target) -> None:
-        d = self.d = _driver()
-        self.target = target
-        _ok(d.cuInit(0))
-        device = _ok(d.cuDeviceGet(0))
-        _ok(d.cuCtxSetCurrent(_ok(d.cuDevicePrimaryCtxRetain(device))))
-        self.stream = _ok(d.cuStreamCreate(1))  # 1: not ordered with the legacy default stream
-        self._undo: list[Callable[[], object]] = []
-        self._flush_data = self.empty(FLUSH_BYTES)
-        _ok(d.cuMemsetD8Async(self._flush_data, 1, FLUSH_BYTES, self.stream))
-        self._flush_out = self.empty(4)
-        self._flush = self.load(compile_cubin(_FLUSH, target, name="read_all"), "read_all")
-        self._flushed = self.capture(self._flush_twice)
-        self._undo.clear()  # the flush lives as long as the process
+  def __init__(self, target: Target) -> None:
+    d = self.d = _driver()
+    self.target = target
+    _ok(d.cuInit(0))
+    device = _ok(d.cuDeviceGet(0))
+    _ok(d.cuCtxSetCurrent(_ok(d.cuDevicePrimaryCtxRetain(device))))
+    self.stream = _ok(d.cuStreamCreate(1))  # 1: not ordered with the legacy default stream
+    self._undo: list[Callable[[], object]] = []
+    self._flush_data = self.empty(FLUSH_BYTES)
+    _ok(d.cuMemsetD8Async(self._flush_data, 1, FLUSH_BYTES, self.stream))
+    self._flush_out = self.empty(4)
+    self._flush = self.load(compile_cubin(_FLUSH, target, name="read_all"), "read_all")
+    self._flushed = self.capture(self._flush_twice)
+    self._undo.clear()  # the flush lives as long as the process
 
-    @property
-    def stream_address(self) -> int:
-        return int(self.stream)
+  @property
+  def stream_address(self) -> int:
+    return int(self.stream)
 
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        """Buffers, kernels and graphs made inside are gone afterwards."""
-        mark = len(self._undo)
-        try:
-            yield
-        finally:
-            self.d.cuStreamSynchronize(self.stream)  # its error, if any, is the one being raised
-            while len(self._undo) > mark:
-                self._undo.pop()()
+  @contextmanager
+  def scope(self) -> Iterator[None]:
+    """Buffers, kernels and graphs made inside are gone afterwards."""
+    mark = len(self._undo)
+    try:
+      yield
+    finally:
+      self.d.cuStreamSynchronize(self.stream)  # its error, if any, is the one being raised
+      while len(self._undo) > mark:
+        self._undo.pop()()
 
-    def empty(self, size: int) -> int:
-        at = int(_ok(self.d.cuMemAlloc(max(size, 16))))
-        self._undo.append(lambda: self.d.cuMemFree(at))
-        return at
+  def empty(self, size: int) -> int:
+    at = int(_ok(self.d.cuMemAlloc(max(size, 16))))
+    self._undo.append(lambda: self.d.cuMemFree(at))
+    return at
 
-    def put(self, x: np.ndarray) -> int:
-        x = np.ascontiguousarray(x)
-        at = self.empty(x.nbytes)
-        # On the stream: a copy outside it may still be on its way when the stream's work begins.
-        _ok(self.d.cuMemcpyHtoDAsync(at, x.ctypes.data, x.nbytes, self.stream))
-        self.wait()
-        return at
+  def put(self, x: np.ndarray) -> int:
+    x = np.ascontiguousarray(x)
+    at = self.empty(x.nbytes)
+    # On the stream: a copy outside it may still be on its way when the stream's work begins.
+    _ok(self.d.cuMemcpyHtoDAsync(at, x.ctypes.data, x.nbytes, self.stream))
+    self.wait()
+    return at
 
-    def poison(self, at: int, size: int) -> None:
-        """Fill with bytes that are NaN in every float type."""
-        _ok(self.d.cuMemsetD8Async(at, 0xFF, size, self.stream))
+  def poison(self, at: int, size: int) -> None:
+    """Fill with bytes that are NaN in every float type."""
+    _ok(self.d.cuMemsetD8Async(at, 0xFF, size, self.stream))
 
-    def get(self, at: int, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        x = np.empty(shape, dtype)
-        _ok(self.d.cuMemcpyDtoHAsync(x.ctypes.data, at, x.nbytes, self.stream))
-        self.wait()
-        return x
+  def get(self, at: int, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    x = np.empty(shape, dtype)
+    _ok(self.d.cuMemcpyDtoHAsync(x.ctypes.data, at, x.nbytes, self.stream))
+    self.wait()
+    return x
 
-    def load(self, cubin: Cubin, name: str, smem_bytes: int = 0) -> Any:
-        library = _ok(self.d.cuLibraryLoadData(cubin.image, [], [], 0, [], [], 0))
-        self._undo.append(lambda: self.d.cuLibraryUnload(library))
-        kernel = _ok(self.d.cuLibraryGetKernel(library, name.encode()))
-        function = _ok(self.d.cuKernelGetFunction(kernel))
-        if smem_bytes > 48 * 1024:
-            limit = self.d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            _ok(self.d.cuFuncSetAttribute(function, limit, smem_bytes))
-        return function
+  def load(self, cubin: Cubin, name: str, smem_bytes: int = 0) -> Any:
+    library = _ok(self.d.cuLibraryLoadData(cubin.image, [], [], 0, [], [], 0))
+    self._undo.append(lambda: self.d.cuLibraryUnload(library))
+    kernel = _ok(self.d.cuLibraryGetKernel(library, name.encode()))
+    function = _ok(self.d.cuKernelGetFunction(kernel))
+    if smem_bytes > 48 * 1024:
+      limit = self.d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+      _ok(self.d.cuFuncSetAttribute(function, limit, smem_bytes))
+    return function
 
-    def launch(
-        self,
-        function: Any,
-        grid: tuple[int, int, int],
-        block: int,
-        arguments: Sequence[int],
-        *,
-        cluster: int = 1,
-        smem_bytes: int = 0,
-        pdl: bool = False,
-    ) -> None:
-        d = self.d
-        config = d.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
-        config.sharedMemBytes = smem_bytes
-        config.hStream = self.stream
-        attributes = []
-        if cluster > 1:
-            a = d.CUlaunchAttribute()
-            a.id = d.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            a.value.clusterDim.x, a.value.clusterDim.y, a.value.clusterDim.z = cluster, 1, 1
-            attributes.append(a)
-        if pdl:
-            a = d.CUlaunchAttribute()
-            a.id = d.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            a.value.programmaticStreamSerializationAllowed = 1
-            attributes.append(a)
-        if attributes:
-            config.attrs = attributes
-            config.numAttrs = len(attributes)
-        values = (ctypes.c_uint64 * len(arguments))(*arguments)
-        pointers = np.array(
-            [ctypes.addressof(values) + 8 * i for i in range(len(arguments))], dtype=np.uint64
-        )
-        _ok(d.cuLaunchKernelEx(config, function, pointers.ctypes.data, 0))
+  def launch(
+    self,
+    function: Any,
+    grid: tuple[int, int, int],
+    block: int,
+    arguments: Sequence[int],
+    *,
+    cluster: int = 1,
+    smem_bytes: int = 0,
+    pdl: bool = False,
+  ) -> None:
+    d = self.d
+    config = d.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+    config.sharedMemBytes = smem_bytes
+    config.hStream = self.stream
+    attributes = []
+    if cluster > 1:
+      a = d.CUlaunchAttribute()
+      a.id = d.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+      a.value.clusterDim.x, a.value.clusterDim.y, a.value.clusterDim.z = cluster, 1, 1
+      attributes.append(a)
+    if pdl:
+      a = d.CUlaunchAttribute()
+      a.id = d.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+      a.value.programmaticStreamSerializationAllowed = 1
+      attributes.append(a)
+    if attributes:
+      config.attrs = attributes
+      config.numAttrs = len(attributes)
+    values = (ctypes.c_uint64 * len(arguments))(*arguments)
+    pointers = np.array([ctypes.addressof(values) + 8 * i for i in range(len(arguments))], dtype=np.uint64)
+    _ok(d.cuLaunchKernelEx(config, function, pointers.ctypes.data, 0))
 
-    def launch_source(self, function: Any, source: KernelSource, at: Mapping[str, int]) -> None:
-        """``at``: the addresses of tensors, and the sizes of axes that only a launch knows."""
-        arguments = [at[a] for a in (*source.args, *source.sizes)]
-        self.launch(
-            function, source.grid_at(at), source.block, arguments,
-            cluster=source.cluster, smem_bytes=source.smem_bytes, pdl=source.pdl,
-        )  # fmt: skip
+  def launch_source(self, function: Any, source: KernelSource, at: Mapping[str, int]) -> None:
+    """``at``: the addresses of tensors, and the sizes of axes that only a launch knows."""
+    arguments = [at[a] for a in (*source.args, *source.sizes)]
+    self.launch(
+      function, source.grid_at(at), source.block, arguments,
+      cluster=source.cluster, smem_bytes=source.smem_bytes, pdl=source.pdl,
+    )  # fmt: skip
 
-    def capture(self, work: Callable[[], object]) -> Callable[[], None]:
-        """Record what ``work`` puts on the stream into a graph; calling the result replays it."""
-        d = self.d
-        mode = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        _ok(d.cuStreamBeginCapture(self.stream, mode))
-        try:
-            work()
-        except BaseException:
-            d.cuStreamEndCapture(self.stream)  # or nothing else could run on the stream
-            raise
-        graph = _ok(d.cuStreamEndCapture(self.stream))
-        executable = _ok(d.cuGraphInstantiate(graph, 0))
-        _ok(d.cuGraphDestroy(graph))
-        self._undo.append(lambda: d.cuGraphExecDestroy(executable))
+  def capture(self, work: Callable[[], object]) -> Callable[[], None]:
+    """Record what ``work`` puts on the stream into a graph; calling the result replays it."""
+    d = self.d
+    mode = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    _ok(d.cuStreamBeginCapture(self.stream, mode))
+    try:
+      work()
+    except BaseException:
+      d.cuStreamEndCapture(self.stream)  # or nothing else could run on the stream
+      raise
+    graph = _ok(d.cuStreamEndCapture(self.stream))
+    executable = _ok(d.cuGraphInstantiate(graph, 0))
+    _ok(d.cuGraphDestroy(graph))
+    self._undo.append(lambda: d.cuGraphExecDestroy(executable))
 
-        def replay() -> None:
-            _ok(d.cuGraphLaunch(executable, self.stream))
+    def replay() -> None:
+      _ok(d.cuGraphLaunch(executable, self.stream))
 
-        return replay
+    return replay
 
-    def _flush_twice(self) -> None:
-        count = FLUSH_BYTES // 16
-        grid = (8 * self.target.multiprocessors, 1, 1)
-        for _ in range(2):
-            self.launch(self._flush, grid, 256, [self._flush_data, count, self._flush_out])
+  def _flush_twice(self) -> None:
+    count = FLUSH_BYTES // 16
+    grid = (8 * self.target.multiprocessors, 1, 1)
+    for _ in range(2):
+      self.launch(self._flush, grid, 256, [self._flush_data, count, self._flush_out])
 
-    def wait(self) -> None:
-        _ok(self.d.cuStreamSynchronize(self.stream))
+  def wait(self) -> None:
+    _ok(self.d.cuStreamSynchronize(self.stream))
 
-    def time_us(self, arms: Sequence[Callable[[], object]], samples: int) -> np.ndarray:
-        """Cold-L2 times, (arms, samples): T(flush + arm) - T(flush), each over ``CALLS`` calls.
+  def time_us(self, arms: Sequence[Callable[[], object]], samples: int) -> np.ndarray:
+    """Cold-L2 times, (arms, samples): T(flush + arm) - T(flush), each over ``CALLS`` calls.
 
-        A sample of every arm and one of the flush alone make a round, run forth and back in turn,
-        so that a drift of the clocks hits all of them.
-        """
-        d = self.d
-        start, end = _ok(d.cuEventCreate(0)), _ok(d.cuEventCreate(0))
-        both: list[Callable[[], object] | None] = [None, *arms]
+    A sample of every arm and one of the flush alone make a round, run forth and back in turn,
+    so that a drift of the clocks hits all of them.
+    """
+    d = self.d
+    start, end = _ok(d.cuEventCreate(0)), _ok(d.cuEventCreate(0))
+    both: list[Callable[[], object] | None] = [None, *arms]
 
-        def sample(arm: Callable[[], object] | None) -> float:
-            _ok(d.cuEventRecord(start, self.stream))
-            for _ in range(CALLS):
-                self._flushed()
-                if arm is not None:
-                    arm()
-            _ok(d.cuEventRecord(end, self.stream))
-            self.wait()
-            return 1e3 * float(_ok(d.cuEventElapsedTime(start, end))) / CALLS
+    def sample(arm: Callable[[], object] | None) -> float:
+      _ok(d.cuEventRecord(start, self.stream))
+      for _ in range(CALLS):
+        self._flushed()
+        if arm is not None:
+          arm()
+      _ok(d.cuEventRecord(end, self.stream))
+      self.wait()
+      return 1e3 * float(_ok(d.cuEventElapsedTime(start, end))) / CALLS
 
-        for arm in both:  # clocks up, code loaded
-            sample(arm)
-        found = np.empty((len(both), samples))
-        for s in range(samples):
-            order = range(len(both)) if s % 2 == 0 else range(len(both) - 1, -1, -1)
-            for i in order:
-                found[i, s] = sample(both[i])
-        for event in (start, end):
-            _ok(d.cuEventDestroy(event))
-        return found[1:] - np.median(found[0])
+    for arm in both:  # clocks up, code loaded
+      sample(arm)
+    found = np.empty((len(both), samples))
+    for s in range(samples):
+      order = range(len(both)) if s % 2 == 0 else range(len(both) - 1, -1, -1)
+      for i in order:
+        found[i, s] = sample(both[i])
+    for event in (start, end):
+      _ok(d.cuEventDestroy(event))
+    return found[1:] - np.median(found[0])

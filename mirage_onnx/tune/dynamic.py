@@ -13,12 +13,12 @@ from mirage_onnx.superopt.renumber import Known, renumber
 from mirage_onnx.superopt.result import Bound, SearchResult, Verified
 from mirage_onnx.target import Target
 from mirage_onnx.tune.at_sizes import (
-    Sized,
-    at_point,
-    best_at_sizes,
-    point_times,
-    predicted_us,
-    sized_instance,
+  Sized,
+  at_point,
+  best_at_sizes,
+  point_times,
+  predicted_us,
+  sized_instance,
 )
 from mirage_onnx.tune.declared_sizes import Declared, Sizes
 from mirage_onnx.tune.outcome import Outcome
@@ -26,109 +26,105 @@ from mirage_onnx.tune.predict import refuse_result
 
 
 class Dynamic:
-    """``node_us``: what ONNX Runtime takes for every node at some sizes."""
+  """``node_us``: what ONNX Runtime takes for every node at some sizes."""
 
-    def __init__(
-        self,
-        program: Program,
-        declared: Declared,
-        node_us: Callable[[Sizes], Mapping[str, float]],
-        target: Target,
-        margin: float,
-    ) -> None:
-        self._program, self._declared = program, declared
-        self._node_us, self._target, self._margin = node_us, target, margin
+  def __init__(
+    self,
+    program: Program,
+    declared: Declared,
+    node_us: Callable[[Sizes], Mapping[str, float]],
+    target: Target,
+    margin: float,
+  ) -> None:
+    self._program, self._declared = program, declared
+    self._node_us, self._target, self._margin = node_us, target, margin
 
-    @cached_property
-    def _times(self) -> tuple[Mapping[str, float], ...]:
-        return tuple(map(self._node_us, self._declared.points))
+  @cached_property
+  def _times(self) -> tuple[Mapping[str, float], ...]:
+    return tuple(map(self._node_us, self._declared.points))
 
-    def sized(self, region: Region) -> tuple[Region, ...]:
-        """The region at its own sizes, and at the smallest and largest that are declared."""
-        found = {region.key: region}
-        for sizes in (self._declared.points[0], self._declared.points[-1]):
-            try:
-                other = at_sizes(region, self._program, sizes)
-            except RejectionError:
-                continue  # these sizes mix up its reshapes
-            found.setdefault(other.key, other)
-        return tuple(found.values())
+  def sized(self, region: Region) -> tuple[Region, ...]:
+    """The region at its own sizes, and at the smallest and largest that are declared."""
+    found = {region.key: region}
+    for sizes in (self._declared.points[0], self._declared.points[-1]):
+      try:
+        other = at_sizes(region, self._program, sizes)
+      except RejectionError:
+        continue  # these sizes mix up its reshapes
+      found.setdefault(other.key, other)
+    return tuple(found.values())
 
-    def judged(self, o: Outcome, result: SearchResult) -> Outcome:
-        """``o`` with what was found for it: kernels that win at all declared points.
+  def judged(self, o: Outcome, result: SearchResult) -> Outcome:
+    """``o`` with what was found for it: kernels that win at all declared points.
 
-        The programs that were found are given the numbers that are best at other sizes, too.
-        Instances in which the best of all does not win are left out.
-        """
-        nodes, margin = o.region.nodes, self._margin
-        every = [self._points(i) for i in o.instances]
-        result, refusal, wins = best_at_sizes(
-            result.report, self._renumbered(o.region, result), every, o.region, self._target, margin
-        )
-        if not result.candidates:
-            refusal = refuse_result(result, o.baseline_us, margin, nodes)
-        if wins:
-            o = replace(o, instances=tuple(o.instances[i] for i in wins))
-        o = replace(o, result=result, rejection=refusal)
-        return self.with_points(o)
+    The programs that were found are given the numbers that are best at other sizes, too.
+    Instances in which the best of all does not win are left out.
+    """
+    nodes, margin = o.region.nodes, self._margin
+    every = [self._points(i) for i in o.instances]
+    result, refusal, wins = best_at_sizes(
+      result.report, self._renumbered(o.region, result), every, o.region, self._target, margin
+    )
+    if not result.candidates:
+      refusal = refuse_result(result, o.baseline_us, margin, nodes)
+    if wins:
+      o = replace(o, instances=tuple(o.instances[i] for i in wins))
+    o = replace(o, result=result, rejection=refusal)
+    return self.with_points(o)
 
-    def _renumbered(self, region: Region, result: SearchResult) -> tuple[Verified, ...]:
-        """The candidates, and their programs with the numbers for other sizes."""
-        pool = {v.candidate: v for v in result.candidates}
-        proofs = {print_ugraph(v.candidate.ugraph): v.proof for v in result.candidates}
-        known = tuple(map(Known.of, proofs))
-        for other in self.sized(region):
-            for ranked in renumber(known, other.extents, self._target, Bound()):
-                for c in ranked.candidates:
-                    pool.setdefault(c, Verified(c, proofs[ranked.known.text]))
-        return tuple(pool.values())
+  def _renumbered(self, region: Region, result: SearchResult) -> tuple[Verified, ...]:
+    """The candidates, and their programs with the numbers for other sizes."""
+    pool = {v.candidate: v for v in result.candidates}
+    proofs = {print_ugraph(v.candidate.ugraph): v.proof for v in result.candidates}
+    known = tuple(map(Known.of, proofs))
+    for other in self.sized(region):
+      for ranked in renumber(known, other.extents, self._target, Bound()):
+        for c in ranked.candidates:
+          pool.setdefault(c, Verified(c, proofs[ranked.known.text]))
+    return tuple(pool.values())
 
-    def with_points(self, o: Outcome) -> Outcome:
-        """``o`` with the times of what is chosen for its first instance."""
-        if not o.region.runtime or not o.result or not o.result.candidates:
-            return o
-        chosen = o.compiled.candidate if o.compiled else o.result.candidates[0].candidate
-        return replace(
-            o,
-            points=point_times(
-                chosen, self._points(o.instances[0]), self._target, o.region.runtime
-            ),
-        )
+  def with_points(self, o: Outcome) -> Outcome:
+    """``o`` with the times of what is chosen for its first instance."""
+    if not o.region.runtime or not o.result or not o.result.candidates:
+      return o
+    chosen = o.compiled.candidate if o.compiled else o.result.candidates[0].candidate
+    return replace(
+      o,
+      points=point_times(chosen, self._points(o.instances[0]), self._target, o.region.runtime),
+    )
 
-    def losers(self, chosen: Sequence[tuple[Candidate, Outcome]]) -> dict[str, Outcome]:
-        """Those of ``chosen`` of which an instance loses at some size, without such instances.
+  def losers(self, chosen: Sequence[tuple[Candidate, Outcome]]) -> dict[str, Outcome]:
+    """Those of ``chosen`` of which an instance loses at some size, without such instances.
 
-        A node that several regions compute disappears only once: each has its share of the time, so
-        of those that share one the clearest loser goes first, alone.
-        """
-        found: list[tuple[float, Candidate, str]] = []
-        candidates = [c for c, _ in chosen]
-        dynamic = [(c, o.compiled.candidate) for c, o in chosen if o.region.runtime and o.compiled]
-        for sizes, times in zip(
-            self._declared.points, self._times if dynamic else (), strict=False
-        ):
-            share = shares(self._program, candidates, times)
-            for c, best in dynamic:
-                have = sum(share.get(n, 0.0) for n in c.nodes)
-                at = at_point(c, self._program, sizes, have)
-                us = predicted_us(best, at.extents, self._target, c.region.runtime) or 0.0
-                if us > have * (1 - self._margin):
-                    reason = (
-                        f"beside other regions it would not win by {self._margin:.0%} at "
-                        f"{at.sizes}: {us:.2f} us predicted against {have:.2f} us"
-                    )
-                    found.append((have - us, c, reason))
-        result, gone = dict[str, Outcome](), set[str]()
-        outcomes = {o.region.key: o for _, o in chosen}
-        for _, c, reason in sorted(found, key=lambda f: f[0]):
-            if gone & c.nodes:
-                continue
-            gone |= c.nodes
-            o = result.get(c.region.key, outcomes[c.region.key])
-            rest = tuple(i for i in o.instances if i is not c)
-            refusal = None if rest else Rejection("NOT_FASTER", reason, c.region.nodes)
-            result[c.region.key] = replace(o, instances=rest or (c,), rejection=refusal)
-        return result
+    A node that several regions compute disappears only once: each has its share of the time, so
+    of those that share one the clearest loser goes first, alone.
+    """
+    found: list[tuple[float, Candidate, str]] = []
+    candidates = [c for c, _ in chosen]
+    dynamic = [(c, o.compiled.candidate) for c, o in chosen if o.region.runtime and o.compiled]
+    for sizes, times in zip(self._declared.points, self._times if dynamic else (), strict=False):
+      share = shares(self._program, candidates, times)
+      for c, best in dynamic:
+        have = sum(share.get(n, 0.0) for n in c.nodes)
+        at = at_point(c, self._program, sizes, have)
+        us = predicted_us(best, at.extents, self._target, c.region.runtime) or 0.0
+        if us > have * (1 - self._margin):
+          reason = (
+            f"beside other regions it would not win by {self._margin:.0%} at "
+            f"{at.sizes}: {us:.2f} us predicted against {have:.2f} us"
+          )
+          found.append((have - us, c, reason))
+    result, gone = dict[str, Outcome](), set[str]()
+    outcomes = {o.region.key: o for _, o in chosen}
+    for _, c, reason in sorted(found, key=lambda f: f[0]):
+      if gone & c.nodes:
+        continue
+      gone |= c.nodes
+      o = result.get(c.region.key, outcomes[c.region.key])
+      rest = tuple(i for i in o.instances if i is not c)
+      refusal = None if rest else Rejection("NOT_FASTER", reason, c.region.nodes)
+      result[c.region.key] = replace(o, instances=rest or (c,), rejection=refusal)
+    return result
 
-    def _points(self, instance: Candidate) -> tuple[Sized, ...]:
-        return sized_instance(instance, self._program, self._declared.points, self._times)
+  def _points(self, instance: Candidate) -> tuple[Sized, ...]:
+    return sized_instance(instance, self._program, self._declared.points, self._times)

@@ -35,231 +35,236 @@ SLACK = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Medians in microseconds (cold L2); ``spread_us`` is the kernel's interquartile range."""
+  """Medians in microseconds (cold L2); ``spread_us`` is the kernel's interquartile range."""
 
-    kernel_us: float
-    ort_us: float
-    spread_us: float
-    tried: int
+  kernel_us: float
+  ort_us: float
+  spread_us: float
+  tried: int
 
 
 _gpu: Gpu | None = None
 
 
 def gpu_of(target: Target) -> Gpu:
-    """The process's one owner of the GPU."""
-    global _gpu
-    if _gpu is None:
-        _gpu = Gpu(target)
-    return _gpu
+  """The process's one owner of the GPU."""
+  global _gpu
+  if _gpu is None:
+    _gpu = Gpu(target)
+  return _gpu
 
 
 def measure_region(
-    loaded: LoadedModel,
-    region: Region,
-    compiled: Sequence[Compiled],
-    target: Target,
-    more: Callable[[Compiled, Sequence[Compiled]], Sequence[Compiled]] = lambda best, tried: (),
+  loaded: LoadedModel,
+  region: Region,
+  compiled: Sequence[Compiled],
+  target: Target,
+  more: Callable[[Compiled, Sequence[Compiled]], Sequence[Compiled]] = lambda best, tried: (),
 ) -> tuple[Compiled | None, Measured | Rejection]:
-    """The fastest right candidate with its time, or why ONNX Runtime's kernels stay.
+  """The fastest right candidate with its time, or why ONNX Runtime's kernels stay.
 
-    ``more``: what else is worth a try, by the fastest so far and all that were tried; asked again
-    until there is none. The fastest are then timed once more, side by side with ONNX Runtime.
-    """
-    gpu = gpu_of(target)
-    try:
-        data, oracle = draw(region, sample_weights(loaded, region), np.random.default_rng(0))
-    except RejectionError as refused:
-        return None, refused.rejection
-    with gpu.scope():
-        inputs = Inputs(gpu, region, data)
-        tried: list[Compiled] = []
-        wrong: list[str] = []
-        arms: list[tuple[Compiled, Callable[[], None]]] = []
-        others = compiled
-        while others:
-            tried += others
-            for c in others:
-                replay, outputs = prepare(gpu, region, c, inputs)
-                if error := oracle.complaint(gpu, replay, outputs):
-                    wrong.append(error)
-                else:
-                    arms.append((c, replay))
-            if not arms:
-                return None, Rejection("KERNEL_WRONG", wrong[0], region.nodes)
-            took = np.median(gpu.time_us([replay for _, replay in arms], SAMPLES), axis=1)
-            arms = [arms[i] for i in np.argsort(took, kind="stable")[:FINALISTS]]
-            others = more(arms[0][0], tried)
-        ort = ort_replay(gpu, loaded, region, data)
-        times = gpu.time_us([ort, *(replay for _, replay in arms)], SAMPLES)
-    medians = [float(t) for t in np.median(times, axis=1)]
-    ort_us, ours = medians[0], medians[1:]
-    best = int(np.argmin(ours))
-    if ours[best] > ort_us * (1 - MIN_GAIN):
-        reason = f"{ours[best]:.2f} us measured against {ort_us:.2f} us of onnxruntime"
-        return None, Rejection("NOT_FASTER", reason, region.nodes)
-    low, high = np.percentile(times[1 + best], [25, 75])
-    return arms[best][0], Measured(ours[best], ort_us, float(high - low), len(tried) - len(wrong))
+  ``more``: what else is worth a try, by the fastest so far and all that were tried; asked again
+  until there is none. The fastest are then timed once more, side by side with ONNX Runtime.
+  """
+  gpu = gpu_of(target)
+  try:
+    data, oracle = draw(region, sample_weights(loaded, region), np.random.default_rng(0))
+  except RejectionError as refused:
+    return None, refused.rejection
+  with gpu.scope():
+    inputs = Inputs(gpu, region, data)
+    tried: list[Compiled] = []
+    wrong: list[str] = []
+    arms: list[tuple[Compiled, Callable[[], None]]] = []
+    others = compiled
+    while others:
+      tried += others
+      for c in others:
+        replay, outputs = prepare(gpu, region, c, inputs)
+        if error := oracle.complaint(gpu, replay, outputs):
+          wrong.append(error)
+        else:
+          arms.append((c, replay))
+      if not arms:
+        return None, Rejection("KERNEL_WRONG", wrong[0], region.nodes)
+      took = np.median(gpu.time_us([replay for _, replay in arms], SAMPLES), axis=1)
+      arms = [arms[i] for i in np.argsort(took, kind="stable")[:FINALISTS]]
+      others = more(arms[0][0], tried)
+    ort = ort_replay(gpu, loaded, region, data)
+    times = gpu.time_us([ort, *(replay for _, replay in arms)], SAMPLES)
+  medians = [float(t) for t in np.median(times, axis=1)]
+  ort_us, ours = medians[0], medians[1:]
+  best = int(np.argmin(ours))
+  if ours[best] > ort_us * (1 - MIN_GAIN):
+    reason = f"{ours[best]:.2f} us measured against {ort_us:.2f} us of onnxruntime"
+    return None, Rejection("NOT_FASTER", reason, region.nodes)
+  low, high = np.percentile(times[1 + best], [25, 75])
+  return arms[best][0], Measured(ours[best], ort_us, float(high - low), len(tried) - len(wrong))
 
 
 def ort_replay(
-    gpu: Gpu, loaded: LoadedModel, region: Region, data: Mapping[str, np.ndarray]
+  gpu: Gpu, loaded: LoadedModel, region: Region, data: Mapping[str, np.ndarray]
 ) -> Callable[[], None]:
-    """ONNX Runtime's kernels for the region, captured on the GPU's stream."""
-    feeds = {i.source.name: data[i.source.name] for i in region.inputs if not i.is_weight}
-    run = OrtRun(gpu, region_model(loaded, region).SerializeToString(), feeds)
-    return run.captured()
+  """ONNX Runtime's kernels for the region, captured on the GPU's stream."""
+  feeds = {i.source.name: data[i.source.name] for i in region.inputs if not i.is_weight}
+  run = OrtRun(gpu, region_model(loaded, region).SerializeToString(), feeds)
+  return run.captured()
 
 
 def draw(
-    region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator
+  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator
 ) -> tuple[dict[str, np.ndarray], Oracle]:
-    """Inputs (ONNX name -> values in their type and shape) where the region is finite, its values.
+  """Inputs (ONNX name -> values in their type and shape) where the region is finite, its values.
 
-    They are the tensors that the region's inputs are parts of.
+  They are the tensors that the region's inputs are parts of.
 
-    Weights are the real ones; the rest is normal, or positive where that leaves the region's domain
-    (a root of a value that comes from outside).
+  Weights are the real ones; the rest is normal, or positive where that leaves the region's domain
+  (a root of a value that comes from outside).
 
-    Raises:
-        RejectionError: INCONCLUSIVE, neither is in the domain.
-    """
-    for positive in (False, True):
-        data = {}
-        for i in region.inputs:
-            name, shape = i.source.name, region.shape(i.source)
-            x = rng.standard_normal(shape)
-            drawn = np.abs(x) + 0.5 if positive and i.dtype.is_float else x
-            x = weights.get(name, as_input(drawn, i.dtype))
-            data[name] = np.asarray(x).astype(i.dtype.numpy).reshape(shape)
-        oracle = Oracle.of(region, data)
-        if oracle.finite:
-            return data, oracle
-    raise RejectionError("INCONCLUSIVE", "no random input gives finite values", region.nodes)
+  Raises:
+      RejectionError: INCONCLUSIVE, neither is in the domain.
+  """
+  for positive in (False, True):
+    data = {}
+    for i in region.inputs:
+      name, shape = i.source.name, region.shape(i.source)
+      x = rng.standard_normal(shape)
+      drawn = np.abs(x) + 0.5 if positive and i.dtype.is_float else x
+      x = weights.get(name, as_input(drawn, i.dtype))
+      data[name] = np.asarray(x).astype(i.dtype.numpy).reshape(shape)
+    oracle = Oracle.of(region, data)
+    if oracle.finite:
+      return data, oracle
+  raise RejectionError("INCONCLUSIVE", "no random input gives finite values", region.nodes)
 
 
 def stored(
-    source: RegionTensor, axes: tuple[str, ...], x: np.ndarray, extents: Mapping[str, int]
+  source: RegionTensor, axes: tuple[str, ...], x: np.ndarray, extents: Mapping[str, int]
 ) -> np.ndarray:
-    """What a region input is a part of, in the memory order that the kernels read."""
-    if source.view is not None:
-        return np.ascontiguousarray(x.transpose(dim_permutation(source, axes)))
-    order = [source.axes.index(a) for a in axes]
-    return np.ascontiguousarray(by_axes(source, x, extents).transpose(order))
+  """What a region input is a part of, in the memory order that the kernels read."""
+  if source.view is not None:
+    return np.ascontiguousarray(x.transpose(dim_permutation(source, axes)))
+  order = [source.axes.index(a) for a in axes]
+  return np.ascontiguousarray(by_axes(source, x, extents).transpose(order))
 
 
 class Inputs:
-    """What region inputs are parts of, on the GPU, once per memory order that kernels want it in.
+  """What region inputs are parts of, on the GPU, once per memory order that kernels want it in.
 
-    One belongs to the ``Gpu.scope`` in which it is asked for first.
-    """
+  One belongs to the ``Gpu.scope`` in which it is asked for first.
+  """
 
-    def __init__(self, gpu: Gpu, region: Region, data: Mapping[str, np.ndarray]) -> None:
-        self._gpu, self._data = gpu, data
-        self._sources = {i.name: i for i in region.inputs}
-        self._extents = region.extents
-        self._at: dict[tuple[str, tuple[str, ...] | tuple[int, ...]], int] = {}
+  def __init__(self, gpu: Gpu, region: Region, data: Mapping[str, np.ndarray]) -> None:
+    self._gpu, self._data = gpu, data
+    self._sources = {i.name: i for i in region.inputs}
+    self._extents = region.extents
+    self._at: dict[tuple[str, tuple[str, ...] | tuple[int, ...]], int] = {}
 
-    def address(self, name: str, axes: tuple[str, ...]) -> int | None:
-        """Where the input of this canonical name is; None for what is no input."""
-        source = self._sources.get(name)
-        if source is None:
-            return None
-        whole = source.source.name
-        key = whole, dim_permutation(source, axes) if source.view is not None else axes
-        if key not in self._at:
-            self._at[key] = self._gpu.put(stored(source, axes, self._data[whole], self._extents))
-        return self._at[key]
+  def address(self, name: str, axes: tuple[str, ...]) -> int | None:
+    """Where the input of this canonical name is; None for what is no input."""
+    source = self._sources.get(name)
+    if source is None:
+      return None
+    whole = source.source.name
+    key = whole, dim_permutation(source, axes) if source.view is not None else axes
+    if key not in self._at:
+      self._at[key] = self._gpu.put(stored(source, axes, self._data[whole], self._extents))
+    return self._at[key]
 
 
 def prepare(
-    gpu: Gpu, region: Region, compiled: Compiled, inputs: Inputs
+  gpu: Gpu, region: Region, compiled: Compiled, inputs: Inputs
 ) -> tuple[Callable[[], None], dict[str, int]]:
-    """A graph replay of the candidate's kernels, and where what its outputs are parts of is."""
-    at = {axis: region.extents[axis] for axis in region.runtime}
-    outputs: dict[str, int] = {}
-    made: dict[str, int] = {}
-    whole = {o.name: o.source.name for o in region.outputs}
-    candidate = compiled.candidate
-    extents = ugraph_extents(candidate.ugraph, candidate.params, region.extents)
-    for t in candidate.ugraph.tensors:
-        source = inputs.address(t.name, t.axes)
-        if source is not None:
-            at[t.name] = source
-            continue
-        name = whole.get(t.name, t.name)
-        if name not in made:
-            size = t.elements(extents) * t.dtype.size_bytes
-            made[name] = gpu.empty(size)
-            gpu.poison(made[name], size)
-        at[t.name] = made[name]
-        if t.role == "output":
-            outputs[t.name] = at[t.name]
-    kernels = [
-        (gpu.load(c, s.name, s.smem_bytes), s)
-        for s, c in zip(compiled.sources, compiled.cubins, strict=True)
-    ]
+  """A graph replay of the candidate's kernels, and where what its outputs are parts of is."""
+  at = {axis: region.extents[axis] for axis in region.runtime}
+  outputs: dict[str, int] = {}
+  made: dict[str, int] = {}
+  whole = {o.name: o.source.name for o in region.outputs}
+  candidate = compiled.candidate
+  extents = ugraph_extents(candidate.ugraph, candidate.params, region.extents)
+  for t in candidate.ugraph.tensors:
+    source = inputs.address(t.name, t.axes)
+    if source is not None:
+      at[t.name] = source
+      continue
+    name = whole.get(t.name, t.name)
+    if name not in made:
+      size = t.elements(extents) * t.dtype.size_bytes
+      made[name] = gpu.empty(size)
+      gpu.poison(made[name], size)
+    at[t.name] = made[name]
+    if t.role == "output":
+      outputs[t.name] = at[t.name]
+  kernels = [
+    (gpu.load(c, s.name, s.smem_bytes), s) for s, c in zip(compiled.sources, compiled.cubins, strict=True)
+  ]
 
-    def work() -> None:
-        for function, source in kernels:
-            gpu.launch_source(function, source, at)
+  def work() -> None:
+    for function, source in kernels:
+      gpu.launch_source(function, source, at)
 
-    work()
-    gpu.wait()
-    return gpu.capture(work), outputs
+  work()
+  gpu.wait()
+  return gpu.capture(work), outputs
 
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """A region's values on some inputs: in float64, and with ONNX's rounding after every step."""
+  """A region's values on some inputs: in float64, and with ONNX's rounding after every step."""
 
-    region: Region
-    exact: Mapping[str, np.ndarray]
-    rounded: Mapping[str, np.ndarray]
+  region: Region
+  exact: Mapping[str, np.ndarray]
+  rounded: Mapping[str, np.ndarray]
 
-    @classmethod
-    def of(cls, region: Region, data: Mapping[str, np.ndarray]) -> Oracle:
-        wide = {
-            i.tensor.name: region.part(i, data[i.source.name]).astype(np.float64)
-            for i in region.inputs
-        }
-        exact = interpret_steps(region, wide, rounded=False)
-        return cls(region, exact, interpret_steps(region, wide, rounded=True))
+  @classmethod
+  def of(cls, region: Region, data: Mapping[str, np.ndarray]) -> Oracle:
+    wide = {i.tensor.name: region.part(i, data[i.source.name]).astype(np.float64) for i in region.inputs}
+    exact = interpret_steps(region, wide, rounded=False)
+    return cls(region, exact, interpret_steps(region, wide, rounded=True))
 
-    @property
-    def finite(self) -> bool:
-        names = [o.tensor.name for o in self.region.outputs]
-        return all(np.isfinite(x[n]).all() for x in (self.exact, self.rounded) for n in names)
+  @property
+  def finite(self) -> bool:
+    names = [o.tensor.name for o in self.region.outputs]
+    return all(np.isfinite(x[n]).all() for x in (self.exact, self.rounded) for n in names)
 
-    def errors(
-        self, gpu: Gpu, replay: Callable[[], object], outputs: Mapping[str, int]
-    ) -> dict[str, tuple[float, float]]:
-        """Output -> (relative L2 error of the worst row, what is allowed there).
+  def errors(
+    self, gpu: Gpu, replay: Callable[[], object], outputs: Mapping[str, int]
+  ) -> dict[str, tuple[float, float]]:
+    """Output -> (relative L2 error of the worst row, what is allowed there).
 
-        The outputs are poisoned before the replay, so an element that is not written is NaN; an
-        error that is NaN is reported as infinite.
-        """
-        for o in self.region.outputs:
-            shape = self.region.shape(o.source)
-            gpu.poison(outputs[o.name], prod(shape) * o.dtype.size_bytes)
-        replay()
-        found = {}
-        for o in self.region.outputs:
-            memory = gpu.get(outputs[o.name], self.region.shape(o.source), o.dtype.numpy)
-            got = self.region.part(o, memory).astype(np.float64)
-            want, baseline = self.exact[o.tensor.name], self.rounded[o.tensor.name]
-            norm = np.maximum(np.linalg.norm(want, axis=-1), 1e-30)
-            error = np.nan_to_num(np.linalg.norm(got - want, axis=-1) / norm, nan=np.inf).ravel()
-            allowed = (2 * np.linalg.norm(baseline - want, axis=-1) / norm + SLACK).ravel()
-            worst = int(np.argmax(error - allowed))
-            found[o.tensor.name] = float(error[worst]), float(allowed[worst])
-        return found
+    The outputs are poisoned before the replay, so an element that is not written is NaN; an
+    error that is NaN is reported as infinite.
+    """
+    for o in self.region.outputs:
+      shape = self.region.shape(o.source)
+      gpu.poison(outputs[o.name], prod(shape) * o.dtype.size_bytes)
+    replay()
+    found = {}
+    for o in self.region.outputs:
+      memory = gpu.get(outputs[o.name], self.region.shape(o.source), o.dtype.numpy)
+      got = self.region.part(o, memory).astype(np.float64)
+      want, baseline = self.exact[o.tensor.name], self.rounded[o.tensor.name]
+      norm = np.maximum(self._norms(o), 1e-30)
+      error = np.nan_to_num(np.linalg.norm(got - want, axis=-1) / norm, nan=np.inf).ravel()
+      allowed = (2 * np.linalg.norm(baseline - want, axis=-1) / norm + SLACK).ravel()
+      worst = int(np.argmax(error - allowed))
+      found[o.tensor.name] = float(error[worst]), float(allowed[worst])
+    return found
 
-    def complaint(
-        self, gpu: Gpu, replay: Callable[[], object], outputs: Mapping[str, int]
-    ) -> str | None:
-        """What is wrong with the kernels' outputs, or None."""
-        for name, (error, allowed) in self.errors(gpu, replay, outputs).items():
-            if not error <= allowed:
-                return f"{name} is off by {error:.2e}, {allowed:.2e} allowed (float64 oracle)"
-        return None
+  def _norms(self, output: RegionTensor) -> np.ndarray:
+    """The norms of an output's rows: of a part of a row, what it has to be by the rms of all its parts.
+
+    One score beside 4095 others may be as good as zero, which is no reason to ask more of it.
+    """
+    own = self.exact[output.tensor.name]
+    rows = (self.exact[o.tensor.name] for o in self.region.outputs if o.source == output.source)
+    parts = [x for x in rows if x.shape[:-1] == own.shape[:-1]]
+    squares = sum((x * x).sum(-1) for x in parts) / sum(x.shape[-1] for x in parts)
+    return np.asarray(np.sqrt(squares * own.shape[-1]))
+
+  def complaint(self, gpu: Gpu, replay: Callable[[], object], outputs: Mapping[str, int]) -> str | None:
+    """What is wrong with the kernels' outputs, or None."""
+    for name, (error, allowed) in self.errors(gpu, replay, outputs).items():
+      if not error <= allowed:
+        return f"{name} is off by {error:.2e}, {allowed:.2e} allowed (float64 oracle)"
+    return None

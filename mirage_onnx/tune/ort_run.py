@@ -14,100 +14,100 @@ from mirage_onnx.tune.device import Gpu
 
 
 def region_model(loaded: LoadedModel, region: Region) -> onnx.ModelProto:
-    """The region's own ONNX nodes as a model of its sizes: activations in, outputs out."""
-    values = known_values(loaded)
-    inputs = {i.source.name: i for i in region.inputs if not i.is_weight}
-    outputs = {o.source.name: o for o in region.outputs}
-    nodes = [loaded.node(n) for n in region.nodes]
-    made = {o for n in nodes for o in n.output}
-    shapes = {s.output.name: s.output.shape for s in region.steps}
-    initializers = {}
-    for k, node in enumerate(nodes):
-        for place, name in enumerate(node.input):
-            if not name or name in made | set(inputs):
-                continue
-            if name in values:
-                initializers[name] = numpy_helper.from_array(loaded.read(values[name]), name)
-            else:  # a shape, or axes, that the model computes elsewhere: the result's shape says it
-                assert place == 1
-                shape = np.array(shapes[node.output[0]], np.int64)
-                op = "Expand" if node.op_type == "Expand" else "Reshape"
-                given = [node.input[0], f"{node.output[0]}/shape"]
-                nodes[k] = helper.make_node(op, given, node.output)
-                initializers[given[1]] = numpy_helper.from_array(shape, given[1])
+  """The region's own ONNX nodes as a model of its sizes: activations in, outputs out."""
+  values = known_values(loaded)
+  inputs = {i.source.name: i for i in region.inputs if not i.is_weight}
+  outputs = {o.source.name: o for o in region.outputs}
+  nodes = [loaded.node(n) for n in region.nodes]
+  made = {o for n in nodes for o in n.output}
+  shapes = {s.output.name: s.output.shape for s in region.steps}
+  initializers = {}
+  for k, node in enumerate(nodes):
+    for place, name in enumerate(node.input):
+      if not name or name in made | set(inputs):
+        continue
+      if name in values:
+        initializers[name] = numpy_helper.from_array(loaded.read(values[name]), name)
+      else:  # a shape, or axes, that the model computes elsewhere: the result's shape says it
+        assert place == 1
+        shape = np.array(shapes[node.output[0]], np.int64)
+        op = "Expand" if node.op_type == "Expand" else "Reshape"
+        given = [node.input[0], f"{node.output[0]}/shape"]
+        nodes[k] = helper.make_node(op, given, node.output)
+        initializers[given[1]] = numpy_helper.from_array(shape, given[1])
 
-    def info(t: RegionTensor) -> onnx.ValueInfoProto:
-        dtype = helper.np_dtype_to_tensor_dtype(t.dtype.numpy)
-        return helper.make_tensor_value_info(t.source.name, dtype, region.shape(t.source))
+  def info(t: RegionTensor) -> onnx.ValueInfoProto:
+    dtype = helper.np_dtype_to_tensor_dtype(t.dtype.numpy)
+    return helper.make_tensor_value_info(t.source.name, dtype, region.shape(t.source))
 
-    graph = helper.make_graph(
-        nodes, "region",
-        list(map(info, inputs.values())), list(map(info, outputs.values())),
-        list(initializers.values()),
-    )  # fmt: skip
-    return helper.make_model(
-        graph, opset_imports=loaded.proto.opset_import, ir_version=min(loaded.proto.ir_version, 10)
-    )
+  graph = helper.make_graph(
+    nodes, "region",
+    list(map(info, inputs.values())), list(map(info, outputs.values())),
+    list(initializers.values()),
+  )  # fmt: skip
+  return helper.make_model(
+    graph, opset_imports=loaded.proto.opset_import, ir_version=min(loaded.proto.ir_version, 10)
+  )
 
 
 class OrtRun:
-    """A run of a model of static shapes by the CUDA provider, on the GPU's stream.
+  """A run of a model of static shapes by the CUDA provider, on the GPU's stream.
 
-    ``make`` makes the session (default: onnxruntime's own). The call returns when the work is on
-    the stream, not when it is done.
-    """
+  ``make`` makes the session (default: onnxruntime's own). The call returns when the work is on
+  the stream, not when it is done.
+  """
 
-    def __init__(
-        self,
-        gpu: Gpu,
-        model: str | bytes,
-        feeds: Mapping[str, np.ndarray],
-        *,
-        make: Callable[..., Any] | None = None,
-        cuda_graph: bool = False,
-    ) -> None:
-        import onnxruntime as ort
+  def __init__(
+    self,
+    gpu: Gpu,
+    model: str | bytes,
+    feeds: Mapping[str, np.ndarray],
+    *,
+    make: Callable[..., Any] | None = None,
+    cuda_graph: bool = False,
+  ) -> None:
+    import onnxruntime as ort
 
-        self._gpu = gpu
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        provider = {"user_compute_stream": str(gpu.stream_address)}
-        if cuda_graph:
-            provider["enable_cuda_graph"] = "1"
-        self.session = (make or ort.InferenceSession)(
-            model, options, providers=[("CUDAExecutionProvider", provider)]
-        )
-        if self.session.get_providers()[0] != "CUDAExecutionProvider":
-            raise RuntimeError("onnxruntime fell back to the CPU")
-        self._binding = self.session.io_binding()
-        self.inputs = {n: ort.OrtValue.ortvalue_from_numpy(x, "cuda", 0) for n, x in feeds.items()}
-        for name, value in self.inputs.items():
-            self._binding.bind_ortvalue_input(name, value)
-        self.outputs = {}
-        for o in self.session.get_outputs():
-            dtype = {"tensor(float16)": np.float16, "tensor(float)": np.float32}[o.type]
-            value = ort.OrtValue.ortvalue_from_shape_and_type(list(o.shape), dtype, "cuda", 0)
-            self.outputs[o.name] = value
-            self._binding.bind_ortvalue_output(o.name, value)
-        self._options = ort.RunOptions()
-        self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        for _ in range(4):  # allocations, and with cuda_graph its capture
-            self()
-        gpu.wait()
+    self._gpu = gpu
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    provider = {"user_compute_stream": str(gpu.stream_address)}
+    if cuda_graph:
+      provider["enable_cuda_graph"] = "1"
+    self.session = (make or ort.InferenceSession)(
+      model, options, providers=[("CUDAExecutionProvider", provider)]
+    )
+    if self.session.get_providers()[0] != "CUDAExecutionProvider":
+      raise RuntimeError("onnxruntime fell back to the CPU")
+    self._binding = self.session.io_binding()
+    self.inputs = {n: ort.OrtValue.ortvalue_from_numpy(x, "cuda", 0) for n, x in feeds.items()}
+    for name, value in self.inputs.items():
+      self._binding.bind_ortvalue_input(name, value)
+    self.outputs = {}
+    for o in self.session.get_outputs():
+      dtype = {"tensor(float16)": np.float16, "tensor(float)": np.float32}[o.type]
+      value = ort.OrtValue.ortvalue_from_shape_and_type(list(o.shape), dtype, "cuda", 0)
+      self.outputs[o.name] = value
+      self._binding.bind_ortvalue_output(o.name, value)
+    self._options = ort.RunOptions()
+    self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    for _ in range(4):  # allocations, and with cuda_graph its capture
+      self()
+    gpu.wait()
 
-    def __call__(self) -> None:
-        self.session.run_with_iobinding(self._binding, self._options)
+  def __call__(self) -> None:
+    self.session.run_with_iobinding(self._binding, self._options)
 
-    def captured(self) -> Callable[[], None]:
-        """A replay of what the run puts on the stream."""
-        replay = self._gpu.capture(self)
+  def captured(self) -> Callable[[], None]:
+    """A replay of what the run puts on the stream."""
+    replay = self._gpu.capture(self)
 
-        def call(keep: OrtRun = self) -> None:  # the graph uses the session's memory
-            replay()
+    def call(keep: OrtRun = self) -> None:  # the graph uses the session's memory
+      replay()
 
-        return call
+    return call
 
-    def results(self) -> dict[str, np.ndarray]:
-        """The outputs after all that is on the stream."""
-        self._gpu.wait()
-        return {name: value.numpy() for name, value in self.outputs.items()}
+  def results(self) -> dict[str, np.ndarray]:
+    """The outputs after all that is on the stream."""
+    self._gpu.wait()
+    return {name: value.numpy() for name, value in self.outputs.items()}

@@ -13,29 +13,29 @@ from mirage_onnx.tune.measure import Measured
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``instances``: cones of the model with this canonical form. ``baseline_us``: ORT's time.
+  """``instances``: cones of the model with this canonical form. ``baseline_us``: ORT's time.
 
-    ``points``: the predicted times at the declared sizes, where a run knows some only.
+  ``points``: the predicted times at the declared sizes, where a run knows some only.
+  """
+
+  region: Region
+  instances: tuple[Candidate, ...]
+  baseline_us: float
+  result: SearchResult | None = None
+  compiled: Compiled | None = None
+  measured: Measured | None = None
+  rejection: Rejection | None = None
+  points: tuple[PointTime, ...] = ()
+
+  def price_us(self, margin: float) -> float:
+    """What the choice counts for it: a predicted time with its margin.
+
+    A measurement counts as the share of ONNX Runtime's time that it is, of the predicted one:
+    other regions and nodes are compared by that, and cold times are longer than both.
     """
-
-    region: Region
-    instances: tuple[Candidate, ...]
-    baseline_us: float
-    result: SearchResult | None = None
-    compiled: Compiled | None = None
-    measured: Measured | None = None
-    rejection: Rejection | None = None
-    points: tuple[PointTime, ...] = ()
-
-    def price_us(self, margin: float) -> float:
-        """What the choice counts for it: a predicted time with its margin.
-
-        A measurement counts as the share of ONNX Runtime's time that it is, of the predicted one:
-        other regions and nodes are compared by that, and cold times are longer than both.
-        """
-        if self.measured is not None:
-            return self.baseline_us * self.measured.kernel_us / self.measured.ort_us
-        if self.compiled is not None:
-            return self.compiled.candidate.predicted_us / (1 - margin)
-        assert self.result is not None
-        return self.result.candidates[0].candidate.predicted_us / (1 - margin)
+    if self.measured is not None:
+      return self.baseline_us * self.measured.kernel_us / self.measured.ort_us
+    if self.compiled is not None:
+      return self.compiled.candidate.predicted_us / (1 - margin)
+    assert self.result is not None
+    return self.result.candidates[0].candidate.predicted_us / (1 - margin)

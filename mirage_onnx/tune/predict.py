@@ -20,52 +20,50 @@ FLOOR_US = 1.0
 
 
 def expected_us(region: Region, candidate: Candidate, target: Target) -> float:
-    """The time that generated kernels take, as far as it is known."""
-    times = kernel_times(candidate, region.extents, target, expected_tiled_us)
-    if all(family is not Family.TILED for family, _ in times):
-        return candidate.predicted_us
-    return sum(time_us or 0.0 for _, time_us in times)
+  """The time that generated kernels take, as far as it is known."""
+  times = kernel_times(candidate, region.extents, target, expected_tiled_us)
+  if all(family is not Family.TILED for family, _ in times):
+    return candidate.predicted_us
+  return sum(time_us or 0.0 for _, time_us in times)
 
 
 def as_expected(region: Region, result: SearchResult, target: Target) -> SearchResult:
-    """The result with expected times, in their order."""
-    found = [
-        replace(
-            v,
-            candidate=replace(v.candidate, predicted_us=expected_us(region, v.candidate, target)),
-        )
-        for v in result.candidates
-    ]
-    found.sort(key=lambda v: v.candidate.predicted_us)
-    return replace(result, candidates=tuple(found))
+  """The result with expected times, in their order."""
+  found = [
+    replace(
+      v,
+      candidate=replace(v.candidate, predicted_us=expected_us(region, v.candidate, target)),
+    )
+    for v in result.candidates
+  ]
+  found.sort(key=lambda v: v.candidate.predicted_us)
+  return replace(result, candidates=tuple(found))
 
 
 def refuse_search(baseline_us: float, margin: float, nodes: tuple[str, ...]) -> Rejection | None:
-    """Why a region is not worth searching: its nodes cost too little for any kernel to win."""
-    if baseline_us * (1 - margin) <= FLOOR_US:
-        reason = f"its nodes take {baseline_us:.2f} us together, no kernel is that much faster"
-        return Rejection("NOT_FASTER", reason, nodes)
-    return None
+  """Why a region is not worth searching: its nodes cost too little for any kernel to win."""
+  if baseline_us * (1 - margin) <= FLOOR_US:
+    reason = f"its nodes take {baseline_us:.2f} us together, no kernel is that much faster"
+    return Rejection("NOT_FASTER", reason, nodes)
+  return None
 
 
 def refuse_result(
-    result: SearchResult, baseline_us: float, margin: float, nodes: tuple[str, ...]
+  result: SearchResult, baseline_us: float, margin: float, nodes: tuple[str, ...]
 ) -> Rejection | None:
-    """Why a searched region is kept, or None if its best candidate wins by the margin."""
-    if not result.candidates:
-        if result.report.stop is Stop.BUDGET:
-            return Rejection("BUDGET", "the time ended before a program was verified", nodes)
-        if result.report.stop is Stop.INTERRUPTED:
-            return Rejection(
-                "INTERRUPTED", "the run was stopped before a program was verified", nodes
-            )
-        first = next(iter(result.report.refused), None)
-        reason = f"no verified program (search: {result.report.stop})"
-        if first is not None:
-            reason += f"; {first.code}: {first.reason}"
-        return Rejection("NO_CANDIDATE", reason, nodes)
-    best = result.candidates[0].candidate.predicted_us
-    if best > baseline_us * (1 - margin):
-        reason = f"{best:.2f} us predicted against {baseline_us:.2f} us, margin {margin:.0%}"
-        return Rejection("NOT_FASTER", reason, nodes)
-    return None
+  """Why a searched region is kept, or None if its best candidate wins by the margin."""
+  if not result.candidates:
+    if result.report.stop is Stop.BUDGET:
+      return Rejection("BUDGET", "the time ended before a program was verified", nodes)
+    if result.report.stop is Stop.INTERRUPTED:
+      return Rejection("INTERRUPTED", "the run was stopped before a program was verified", nodes)
+    first = next(iter(result.report.refused), None)
+    reason = f"no verified program (search: {result.report.stop})"
+    if first is not None:
+      reason += f"; {first.code}: {first.reason}"
+    return Rejection("NO_CANDIDATE", reason, nodes)
+  best = result.candidates[0].candidate.predicted_us
+  if best > baseline_us * (1 - margin):
+    reason = f"{best:.2f} us predicted against {baseline_us:.2f} us, margin {margin:.0%}"
+    return Rejection("NOT_FASTER", reason, nodes)
+  return None

@@ -13,6 +13,7 @@ from mirage_onnx.match.cuts import Candidate
 from mirage_onnx.match.partition import choose
 from mirage_onnx.superopt.result import varied
 from mirage_onnx.target import Target
+from mirage_onnx.tune.beside import with_siblings
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.measure import measure_region
 from mirage_onnx.tune.outcome import Outcome
@@ -28,93 +29,96 @@ Chosen = tuple[Candidate, Outcome]
 
 
 def realise(
-    loaded: LoadedModel,
-    program: Program,
-    outcomes: Mapping[str, Outcome],
-    node_us: Mapping[str, float],
-    target: Target,
-    *,
-    margin: float,
-    measure: bool,
-    tries: int,
-    dynamic: Dynamic | None = None,
+  loaded: LoadedModel,
+  program: Program,
+  outcomes: Mapping[str, Outcome],
+  node_us: Mapping[str, float],
+  target: Target,
+  *,
+  margin: float,
+  measure: bool,
+  tries: int,
+  dynamic: Dynamic | None = None,
+  alone: Mapping[str, tuple[str, float]] | None = None,
 ) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
-    """The chosen instances, each with compiled kernels, and all outcomes by region key.
+  """The chosen instances, each with compiled kernels, and all outcomes by region key.
 
-    ``tries``: candidates that are compiled (and timed) per region at most. ``dynamic``: what
-    is known of other sizes.
-    """
-    found = dict(outcomes)
-    picked, prices = tuple[int, ...](), list[float]()
-    while True:
-        live = [(c, o) for o in found.values() if o.rejection is None for c in o.instances]
-        before, prices = prices, [o.price_us(margin) for _, o in live]
-        if prices != before:  # else they are the same candidates: nothing was refused
-            picked = choose(program, [c for c, _ in live], prices, node_us)
-        chosen = tuple(live[i] for i in picked)
-        todo = sorted({o.region.key for _, o in chosen if o.compiled is None})
-        if not todo and dynamic and (less := dynamic.losers(chosen)):
-            found |= less
-        elif not todo:
-            # Most gain first: where names run out, the least is left as it was.
-            gain = [
-                o.price_us(margin) - sum(node_us.get(n, 0.0) for n in c.nodes) for c, o in chosen
-            ]
-            order = sorted(range(len(chosen)), key=lambda i: (gain[i], i))
-            return tuple(chosen[i] for i in order), found
-        for key in todo:
-            o = found[key] = _compile(loaded, found[key], target, measure=measure, tries=tries)
-            if dynamic and o.measured and o.compiled:
-                found[key] = _elsewhere(loaded, o, o.compiled, dynamic, target)
+  Where it measures, those that do not need each other may be one (``beside.py``).
+
+  ``tries``: candidates that are compiled (and timed) per region at most. ``dynamic``: what
+  is known of other sizes. ``alone``: as ``choose``.
+  """
+  found = dict(outcomes)
+  picked, prices = tuple[int, ...](), list[float]()
+  while True:
+    live = [(c, o) for o in found.values() if o.rejection is None for c in o.instances]
+    before, prices = prices, [o.price_us(margin) for _, o in live]
+    if prices != before:  # else they are the same candidates: nothing was refused
+      picked = choose(program, [c for c, _ in live], prices, node_us, alone)
+    chosen = tuple(live[i] for i in picked)
+    todo = sorted({o.region.key for _, o in chosen if o.compiled is None})
+    if not todo and dynamic and (less := dynamic.losers(chosen)):
+      found |= less
+    elif not todo:
+      # Most gain first: where names run out, the least is left as it was.
+      gain = [o.price_us(margin) - sum(node_us.get(n, 0.0) for n in c.nodes) for c, o in chosen]
+      order = sorted(range(len(chosen)), key=lambda i: (gain[i], i))
+      chosen = tuple(chosen[i] for i in order)
+      if measure:
+        chosen, together = with_siblings(loaded, program, chosen, target)
+        found |= together
+      return chosen, found
+    for key in todo:
+      o = found[key] = _compile(loaded, found[key], target, measure=measure, tries=tries)
+      if dynamic and o.measured and o.compiled:
+        found[key] = _elsewhere(loaded, o, o.compiled, dynamic, target)
 
 
-def _compile(
-    loaded: LoadedModel, outcome: Outcome, target: Target, *, measure: bool, tries: int
-) -> Outcome:
-    region, result = outcome.region, outcome.result
-    assert result is not None
-    candidates = [v.candidate for v in varied(result.candidates, tries)]
-    keep, workers = (tries, os.cpu_count() or 1) if measure else (1, 1)
-    compiled, refused = compile_candidates(region, candidates, target, keep=keep, workers=workers)
-    if not compiled:
-        return replace(outcome, rejection=refused[0])
-    if not measure:
-        return replace(outcome, compiled=compiled[0])
+def _compile(loaded: LoadedModel, outcome: Outcome, target: Target, *, measure: bool, tries: int) -> Outcome:
+  region, result = outcome.region, outcome.result
+  assert result is not None
+  candidates = [v.candidate for v in varied(result.candidates, tries)]
+  keep, workers = (tries, os.cpu_count() or 1) if measure else (1, 1)
+  compiled, refused = compile_candidates(region, candidates, target, keep=keep, workers=workers)
+  if not compiled:
+    return replace(outcome, rejection=refused[0])
+  if not measure:
+    return replace(outcome, compiled=compiled[0])
 
-    looked, asked = set[tuple[KernelParams, ...]](), [c.candidate for c in compiled]
+  looked, asked = set[tuple[KernelParams, ...]](), [c.candidate for c in compiled]
 
-    def more(best: Compiled, tried: Sequence[Compiled]) -> Sequence[Compiled]:
-        # First numbers of every kind, then the neighbours of each that turns out the fastest.
-        near = len(tried) > len(compiled)
-        at, left = best.candidate.params, MOST * tries - len(tried)
-        if left <= 0 or at in looked:
-            return ()
-        looked.update([at] if near else [])
-        count = min(left, 2 * tries if near else MORE * tries)
-        # What the compiler refused is not asked again either.
-        known = {c.params for c in asked if c.ugraph == best.candidate.ugraph} if near else None
-        others = other_numbers(region, best.candidate, target, count, known)
-        asked.extend(others)
-        return compile_candidates(region, others, target, keep=count, workers=workers)[0]
+  def more(best: Compiled, tried: Sequence[Compiled]) -> Sequence[Compiled]:
+    # First numbers of every kind, then the neighbours of each that turns out the fastest.
+    near = len(tried) > len(compiled)
+    at, left = best.candidate.params, MOST * tries - len(tried)
+    if left <= 0 or at in looked:
+      return ()
+    looked.update([at] if near else [])
+    count = min(left, 2 * tries if near else MORE * tries)
+    # What the compiler refused is not asked again either.
+    known = {c.params for c in asked if c.ugraph == best.candidate.ugraph} if near else None
+    others = other_numbers(region, best.candidate, target, count, known)
+    asked.extend(others)
+    return compile_candidates(region, others, target, keep=count, workers=workers)[0]
 
-    best, measured = measure_region(loaded, region, compiled, target, more)
-    if isinstance(measured, Rejection):
-        return replace(outcome, rejection=measured)
-    return replace(outcome, compiled=best, measured=measured)
+  best, measured = measure_region(loaded, region, compiled, target, more)
+  if isinstance(measured, Rejection):
+    return replace(outcome, rejection=measured)
+  return replace(outcome, compiled=best, measured=measured)
 
 
 def _elsewhere(
-    loaded: LoadedModel, outcome: Outcome, best: Compiled, dynamic: Dynamic, target: Target
+  loaded: LoadedModel, outcome: Outcome, best: Compiled, dynamic: Dynamic, target: Target
 ) -> Outcome:
-    """``outcome``, refused where its kernels are wrong or slower at other sizes of a run."""
-    for region in dynamic.sized(outcome.region)[1:]:
-        shapes = [region.shape(t.source) for t in (*region.inputs, *region.outputs)]
-        if max(map(prod, shapes)) > MOST_MEASURED:
-            continue
-        _, measured = measure_region(loaded, region, [best], target)
-        if isinstance(measured, Rejection):
-            at = " ".join(f"{name}={size}" for name, size in region.symbols.items())
-            reason = f"at {at}: {measured.reason}"
-            refusal = Rejection(measured.code, reason, measured.nodes)
-            return replace(outcome, compiled=None, measured=None, rejection=refusal)
-    return outcome
+  """``outcome``, refused where its kernels are wrong or slower at other sizes of a run."""
+  for region in dynamic.sized(outcome.region)[1:]:
+    shapes = [region.shape(t.source) for t in (*region.inputs, *region.outputs)]
+    if max(map(prod, shapes)) > MOST_MEASURED:
+      continue
+    _, measured = measure_region(loaded, region, [best], target)
+    if isinstance(measured, Rejection):
+      at = " ".join(f"{name}={size}" for name, size in region.symbols.items())
+      reason = f"at {at}: {measured.reason}"
+      refusal = Rejection(measured.code, reason, measured.nodes)
+      return replace(outcome, compiled=None, measured=None, rejection=refusal)
+  return outcome

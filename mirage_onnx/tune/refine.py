@@ -29,72 +29,66 @@ Point = tuple[float, KernelParams]
 
 
 def other_numbers(
-    region: Region,
-    candidate: Candidate,
-    target: Target,
-    count: int,
-    tried: Container[tuple[KernelParams, ...]] | None = None,
+  region: Region,
+  candidate: Candidate,
+  target: Target,
+  count: int,
+  tried: Container[tuple[KernelParams, ...]] | None = None,
 ) -> tuple[Candidate, ...]:
-    """At most ``count`` candidates of the same µGraph; none where no kernel is worth it.
+  """At most ``count`` candidates of the same µGraph; none where no kernel is worth it.
 
-    None of a short streaming or row kernel either: their costs are fitted to measurements.
+  None of a short streaming or row kernel either: their costs are fitted to measurements.
 
-    ``tried``: neighbours of ``candidate`` that are not among these; else numbers of every kind.
-    A µGraph is proven for all numbers, so these need no proof of their own.
-    """
-    graph = candidate.ugraph
-    tensors = {t.name: t for t in graph.tensors}
-    extents = ugraph_extents(graph, candidate.params, region.extents)
-    times = kernel_times(
-        candidate, region.extents, target,
-        lambda *kernel: cost.time_us if (cost := tiled_cost(*kernel)) else None,
-    )  # fmt: skip
-    costs_us = {
-        n: us or 0.0
-        for n, (family, us) in enumerate(times)
-        if family is Family.TILED or (us or 0.0) >= WORTH_US
-    }
-    if not costs_us:
-        return ()
-    at = max(costs_us, key=lambda n: (costs_us[n], -n))
-    own = candidate.params[at]
-    points = solver(times[at][0])(graph.kernels[at], tensors, extents, target, keep=LOOKED_AT)
-    near = [
-        (c.time_us, p) for c, p in points if c.time_us <= FAR * points[0][0].time_us and p != own
-    ]
+  ``tried``: neighbours of ``candidate`` that are not among these; else numbers of every kind.
+  A µGraph is proven for all numbers, so these need no proof of their own.
+  """
+  graph = candidate.ugraph
+  tensors = {t.name: t for t in graph.tensors}
+  extents = ugraph_extents(graph, candidate.params, region.extents)
+  times = kernel_times(
+    candidate, region.extents, target,
+    lambda *kernel: cost.time_us if (cost := tiled_cost(*kernel)) else None,
+  )  # fmt: skip
+  costs_us = {
+    n: us or 0.0 for n, (family, us) in enumerate(times) if family is Family.TILED or (us or 0.0) >= WORTH_US
+  }
+  if not costs_us:
+    return ()
+  at = max(costs_us, key=lambda n: (costs_us[n], -n))
+  own = candidate.params[at]
+  points = solver(times[at][0])(graph.kernels[at], tensors, extents, target, keep=LOOKED_AT)
+  near = [(c.time_us, p) for c, p in points if c.time_us <= FAR * points[0][0].time_us and p != own]
 
-    def with_numbers(params: KernelParams) -> tuple[KernelParams, ...]:
-        return (*candidate.params[:at], params, *candidate.params[at + 1 :])
+  def with_numbers(params: KernelParams) -> tuple[KernelParams, ...]:
+    return (*candidate.params[:at], params, *candidate.params[at + 1 :])
 
-    if tried is None:
-        wanted = _kinds(near)
-    else:
-        wanted = [
-            (us, p) for us, p in near if _steps(own, p) <= NEAR and with_numbers(p) not in tried
-        ]
-    return tuple(
-        replace(
-            candidate,
-            params=with_numbers(params),
-            predicted_us=candidate.predicted_us - costs_us[at] + time_us,
-        )
-        for time_us, params in wanted[:count]
+  if tried is None:
+    wanted = _kinds(near)
+  else:
+    wanted = [(us, p) for us, p in near if _steps(own, p) <= NEAR and with_numbers(p) not in tried]
+  return tuple(
+    replace(
+      candidate,
+      params=with_numbers(params),
+      predicted_us=candidate.predicted_us - costs_us[at] + time_us,
     )
+    for time_us, params in wanted[:count]
+  )
 
 
 def _kinds(points: Sequence[Point]) -> list[Point]:
-    """The first for each number of warps and length of a step, then the others."""
-    seen = set[tuple[int, int]]()
-    firsts, others = list[Point](), list[Point]()
-    for time_us, params in points:
-        kind = (params.warps, params.loop_tile)
-        (others if kind in seen else firsts).append((time_us, params))
-        seen.add(kind)
-    return [*firsts, *others]
+  """The first for each number of warps and length of a step, then the others."""
+  seen = set[tuple[int, int]]()
+  firsts, others = list[Point](), list[Point]()
+  for time_us, params in points:
+    kind = (params.warps, params.loop_tile)
+    (others if kind in seen else firsts).append((time_us, params))
+    seen.add(kind)
+  return [*firsts, *others]
 
 
 def _steps(a: KernelParams, b: KernelParams) -> float:
-    """The distance of two points: doublings of every number, and stages."""
-    sizes = [(*p.tile, p.cluster, max(p.loop_tile, 1), p.warps) for p in (a, b)]
-    doublings = sum(abs(log2(x / y)) for x, y in zip(*sizes, strict=True))
-    return doublings + abs(a.stages - b.stages)
+  """The distance of two points: doublings of every number, and stages."""
+  sizes = [(*p.tile, p.cluster, max(p.loop_tile, 1), p.warps) for p in (a, b)]
+  doublings = sum(abs(log2(x / y)) for x, y in zip(*sizes, strict=True))
+  return doublings + abs(a.stages - b.stages)

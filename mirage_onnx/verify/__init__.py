@@ -9,8 +9,8 @@ __all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'mirage_onnx.verify' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_PUBLIC[name]), name)
-    globals()[name] = value
-    return value
+  if name not in _PUBLIC:
+    raise AttributeError(f"module 'mirage_onnx.verify' has no attribute {name!r}")
+  value = getattr(importlib.import_module(_PUBLIC[name]), name)
+  globals()[name] = value
+  return value

@@ -13,32 +13,32 @@ BLOCK = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Extremes:
-    """The range of an array, and its largest 2-norm over each of its dimensions."""
+  """The range of an array, and its largest 2-norm over each of its dimensions."""
 
-    range: Interval
-    norms: tuple[float, ...]
+  range: Interval
+  norms: tuple[float, ...]
 
 
 def extremes(data: np.ndarray) -> Extremes:
-    """What is measured of an array, a block of rows after the other; a NaN anywhere stays one.
+  """What is measured of an array, a block of rows after the other; a NaN anywhere stays one.
 
-    Raises:
-        ValueError: it is empty.
-    """
-    if not data.size:
-        raise ValueError("an empty array has no range")
-    data, rank = np.asarray(data), np.ndim(data)
-    low, high, most = np.float64(inf), np.float64(-inf), [np.float64(0.0)] * rank
-    column = np.zeros(data.shape[1:])
-    rows = max(1, BLOCK // max(1, prod(data.shape[1:])))
-    for start in range(0, data.shape[0] if rank else 1, rows):
-        wide = np.array(data[start : start + rows] if rank else data, np.float64)
-        low, high = np.minimum(low, wide.min()), np.maximum(high, wide.max())
-        np.square(wide, out=wide)
-        if rank:
-            column += wide.sum(axis=0)
-        for n in range(1, rank):
-            most[n] = np.maximum(most[n], wide.sum(axis=n).max())
+  Raises:
+      ValueError: it is empty.
+  """
+  if not data.size:
+    raise ValueError("an empty array has no range")
+  data, rank = np.asarray(data), np.ndim(data)
+  low, high, most = np.float64(inf), np.float64(-inf), [np.float64(0.0)] * rank
+  column = np.zeros(data.shape[1:])
+  rows = max(1, BLOCK // max(1, prod(data.shape[1:])))
+  for start in range(0, data.shape[0] if rank else 1, rows):
+    wide = np.array(data[start : start + rows] if rank else data, np.float64)
+    low, high = np.minimum(low, wide.min()), np.maximum(high, wide.max())
+    np.square(wide, out=wide)
     if rank:
-        most[0] = column.max()
-    return Extremes(Interval(float(low), float(high)), tuple(float(np.sqrt(x)) for x in most))
+      column += wide.sum(axis=0)
+    for n in range(1, rank):
+      most[n] = np.maximum(most[n], wide.sum(axis=n).max())
+  if rank:
+    most[0] = column.max()
+  return Extremes(Interval(float(low), float(high)), tuple(float(np.sqrt(x)) for x in most))

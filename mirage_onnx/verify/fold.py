@@ -18,185 +18,177 @@ V = TypeVar("V")
 
 
 class Algebra(Protocol[V]):
-    """What to make of each kind of node."""
+  """What to make of each kind of node."""
 
-    def input(self, name: str, axes: tuple[str, ...]) -> V: ...
+  def input(self, name: str, axes: tuple[str, ...]) -> V: ...
 
-    def constant(self, value: Fraction | str) -> V: ...
+  def constant(self, value: Fraction | str) -> V: ...
 
-    def extent(self, axes: tuple[str, ...]) -> V: ...
+  def extent(self, axes: tuple[str, ...]) -> V: ...
 
-    def elementwise(self, op: str, args: Sequence[V]) -> V: ...
+  def elementwise(self, op: str, args: Sequence[V]) -> V: ...
 
-    def power(self, x: V, e: Fraction) -> V: ...
+  def power(self, x: V, e: Fraction) -> V: ...
 
-    def total(self, x: V, axes: Mapping[str, int]) -> V:
-        """The sum over ``axes``, each with its number of elements."""
-        ...
+  def total(self, x: V, axes: Mapping[str, int]) -> V:
+    """The sum over ``axes``, each with its number of elements."""
+    ...
 
-    def highest(self, x: V, axes: Mapping[str, int]) -> V:
-        """The maximum over ``axes``."""
-        ...
+  def highest(self, x: V, axes: Mapping[str, int]) -> V:
+    """The maximum over ``axes``."""
+    ...
 
-    def repeated(self, op: str, x: V, times: int) -> V:
-        """An accumulator or cluster reduction (``ir/ugraph.py``) of ``times`` different x."""
-        ...
+  def repeated(self, op: str, x: V, times: int) -> V:
+    """An accumulator or cluster reduction (``ir/ugraph.py``) of ``times`` different x."""
+    ...
 
-    def rescaled(self, x: V, f: V, times: int) -> V:
-        """``acc_scaled``."""
-        ...
+  def rescaled(self, x: V, f: V, times: int) -> V:
+    """``acc_scaled``."""
+    ...
 
 
-def fold_terms(
-    algebra: Algebra[V], roots: Sequence[Term], extents: Mapping[str, int]
-) -> dict[Term, V]:
-    """The value of every node under ``roots``."""
-    values: dict[Term, V] = {}
-    for node in t.walk(roots):
-        values[node] = _node(algebra, node, [values[a] for a in node.args], extents)
-    return values
+def fold_terms(algebra: Algebra[V], roots: Sequence[Term], extents: Mapping[str, int]) -> dict[Term, V]:
+  """The value of every node under ``roots``."""
+  values: dict[Term, V] = {}
+  for node in t.walk(roots):
+    values[node] = _node(algebra, node, [values[a] for a in node.args], extents)
+  return values
 
 
 def _node(algebra: Algebra[V], node: Term, args: list[V], extents: Mapping[str, int]) -> V:
-    attr = node.attr
-    if node.op == t.INPUT:
-        return algebra.input(str(attr), node.axes)
-    if node.op == t.CONST:
-        assert isinstance(attr, Fraction | str)
-        return algebra.constant(attr)
-    if node.op == t.POW:
-        assert isinstance(attr, Fraction)
-        return algebra.power(args[0], attr)
-    if node.op in (t.ADD, t.MUL):
-        result = args[0]
-        for a in args[1:]:
-            result = algebra.elementwise(node.op, (result, a))
-        return result
-    if node.op == t.EXTENT or node.op in t.REDUCTIONS:
-        assert isinstance(attr, tuple)
-        if node.op == t.EXTENT:
-            return algebra.extent(attr)
-        counts = {a: extents[a] for a in attr}
-        return (algebra.total if node.op == t.SUM else algebra.highest)(args[0], counts)
-    return algebra.elementwise(node.op, args)
+  attr = node.attr
+  if node.op == t.INPUT:
+    return algebra.input(str(attr), node.axes)
+  if node.op == t.CONST:
+    assert isinstance(attr, Fraction | str)
+    return algebra.constant(attr)
+  if node.op == t.POW:
+    assert isinstance(attr, Fraction)
+    return algebra.power(args[0], attr)
+  if node.op in (t.ADD, t.MUL):
+    result = args[0]
+    for a in args[1:]:
+      result = algebra.elementwise(node.op, (result, a))
+    return result
+  if node.op == t.EXTENT or node.op in t.REDUCTIONS:
+    assert isinstance(attr, tuple)
+    if node.op == t.EXTENT:
+      return algebra.extent(attr)
+    counts = {a: extents[a] for a in attr}
+    return (algebra.total if node.op == t.SUM else algebra.highest)(args[0], counts)
+  return algebra.elementwise(node.op, args)
 
 
 @dataclass(frozen=True)
 class KernelFold(Generic[V]):
-    """The block values of one kernel, and how often its loop and its cluster repeat them."""
+  """The block values of one kernel, and how often its loop and its cluster repeat them."""
 
-    kernel: Kernel
-    values: tuple[V, ...]
-    iterations: int
-    ranks: int
+  kernel: Kernel
+  values: tuple[V, ...]
+  iterations: int
+  ranks: int
 
 
 def fold_ugraph(
-    algebra: Algebra[V], graph: UGraph, params: Sequence[KernelParams], extents: Mapping[str, int]
+  algebra: Algebra[V], graph: UGraph, params: Sequence[KernelParams], extents: Mapping[str, int]
 ) -> tuple[dict[str, V], tuple[KernelFold[V], ...]]:
-    """The value of every tensor, by name, and those of the kernels."""
-    extents = ugraph_extents(graph, params, extents)
-    tensors = {
-        x.name: algebra.input(x.name, x.axes)
-        for x in graph.tensors
-        if x.role in ("input", "weight")
-    }
-    kernels = []
-    for kernel, numbers in zip(graph.kernels, params, strict=True):
-        folded = _kernel(algebra, kernel, numbers, extents, tensors)
-        kernels.append(folded)
-        for save in kernel.saves:
-            tensors[save.tensor] = folded.values[save.arg]
-    return tensors, tuple(kernels)
+  """The value of every tensor, by name, and those of the kernels."""
+  extents = ugraph_extents(graph, params, extents)
+  tensors = {x.name: algebra.input(x.name, x.axes) for x in graph.tensors if x.role in ("input", "weight")}
+  kernels = []
+  for kernel, numbers in zip(graph.kernels, params, strict=True):
+    folded = _kernel(algebra, kernel, numbers, extents, tensors)
+    kernels.append(folded)
+    for save in kernel.saves:
+      tensors[save.tensor] = folded.values[save.arg]
+  return tensors, tuple(kernels)
 
 
 def _kernel(
-    algebra: Algebra[V],
-    kernel: Kernel,
-    numbers: KernelParams,
-    extents: Mapping[str, int],
-    tensors: Mapping[str, V],
+  algebra: Algebra[V],
+  kernel: Kernel,
+  numbers: KernelParams,
+  extents: Mapping[str, int],
+  tensors: Mapping[str, V],
 ) -> KernelFold[V]:
-    ranks = numbers.cluster if kernel.cluster else 1
-    iterations = 1
-    if kernel.loop is not None:
-        whole = {kernel.loop: extents[kernel.loop]}
-        piece = _tile(kernel, numbers, whole, kernel.grid, kernel.cluster, None)[kernel.loop]
-        iterations = -(-piece // numbers.loop_tile)
-    values: list[V] = []
-    sizes: list[dict[str, int]] = []
-    for op in kernel.ops:
-        args = [values[a] for a in op.args]
-        size = {a: n for i in op.args for a, n in sizes[i].items() if a not in op.reduced}
-        counts = {a: n for i in op.args for a, n in sizes[i].items() if a in op.reduced}
-        match op.op:
-            case "load":
-                whole = {a: extents[a] for a in op.axes}
-                size = _tile(kernel, numbers, whole, op.imap, op.cmap, op.fmap)
-                value = tensors[op.tensor]
-            case "acc_sum" | "acc_max":
-                value = algebra.repeated(op.op, args[0], iterations)
-            case "run_max":
-                value = algebra.repeated(op.op, args[0], iterations + 1)
-            case "red_sum" | "red_max":
-                value = algebra.repeated(op.op, args[0], ranks)
-            case "acc_scaled":
-                value = algebra.rescaled(args[0], args[1], iterations)
-            case _:
-                value = _block_value(algebra, op, args, counts)
-        values.append(value)
-        sizes.append(size)
-    return KernelFold(kernel, tuple(values), iterations, ranks)
+  ranks = numbers.cluster if kernel.cluster else 1
+  iterations = 1
+  if kernel.loop is not None:
+    whole = {kernel.loop: extents[kernel.loop]}
+    piece = _tile(kernel, numbers, whole, kernel.grid, kernel.cluster, None)[kernel.loop]
+    iterations = -(-piece // numbers.loop_tile)
+  values: list[V] = []
+  sizes: list[dict[str, int]] = []
+  for op in kernel.ops:
+    args = [values[a] for a in op.args]
+    size = {a: n for i in op.args for a, n in sizes[i].items() if a not in op.reduced}
+    counts = {a: n for i in op.args for a, n in sizes[i].items() if a in op.reduced}
+    match op.op:
+      case "load":
+        whole = {a: extents[a] for a in op.axes}
+        size = _tile(kernel, numbers, whole, op.imap, op.cmap, op.fmap)
+        value = tensors[op.tensor]
+      case "acc_sum" | "acc_max":
+        value = algebra.repeated(op.op, args[0], iterations)
+      case "run_max":
+        value = algebra.repeated(op.op, args[0], iterations + 1)
+      case "red_sum" | "red_max":
+        value = algebra.repeated(op.op, args[0], ranks)
+      case "acc_scaled":
+        value = algebra.rescaled(args[0], args[1], iterations)
+      case _:
+        value = _block_value(algebra, op, args, counts)
+    values.append(value)
+    sizes.append(size)
+  return KernelFold(kernel, tuple(values), iterations, ranks)
 
 
 def _tile(
-    kernel: Kernel,
-    numbers: KernelParams,
-    whole: Mapping[str, int],
-    imap: Sequence[str | None],
-    cmap: str | None,
-    fmap: str | None,
+  kernel: Kernel,
+  numbers: KernelParams,
+  whole: Mapping[str, int],
+  imap: Sequence[str | None],
+  cmap: str | None,
+  fmap: str | None,
 ) -> dict[str, int]:
-    """Axis -> the most elements that a block, rank and iteration has of it."""
-    size = dict(whole)
-    for axis, tile in zip(imap, numbers.tile, strict=True):
-        if axis in size:
-            size[axis] = min(size[axis], tile)
-    if cmap in size:
-        size[cmap] = -(-size[cmap] // numbers.cluster)
-    if fmap in size:
-        size[fmap] = min(size[fmap], numbers.loop_tile)
-    return size
+  """Axis -> the most elements that a block, rank and iteration has of it."""
+  size = dict(whole)
+  for axis, tile in zip(imap, numbers.tile, strict=True):
+    if axis in size:
+      size[axis] = min(size[axis], tile)
+  if cmap in size:
+    size[cmap] = -(-size[cmap] // numbers.cluster)
+  if fmap in size:
+    size[fmap] = min(size[fmap], numbers.loop_tile)
+  return size
 
 
-def _block_value(
-    algebra: Algebra[V], op: BlockOp, args: Sequence[V], counts: Mapping[str, int]
-) -> V:
-    match op.op:
-        case "const":
-            assert op.value is not None
-            return algebra.constant(op.value)
-        case "extent":
-            return algebra.extent(op.reduced)
-        case "cast" | "prev":
-            return args[0]
-        case "powr":
-            assert isinstance(op.value, Fraction)
-            return algebra.power(args[0], op.value)
-        case "matmul":
-            return algebra.total(algebra.elementwise("mul", args), counts)
-        case "sum":
-            return algebra.total(args[0], counts)
-        case "rmax":
-            return algebra.highest(args[0], counts)
-    return algebra.elementwise(op.op, args)
+def _block_value(algebra: Algebra[V], op: BlockOp, args: Sequence[V], counts: Mapping[str, int]) -> V:
+  match op.op:
+    case "const":
+      assert op.value is not None
+      return algebra.constant(op.value)
+    case "extent":
+      return algebra.extent(op.reduced)
+    case "cast" | "prev":
+      return args[0]
+    case "powr":
+      assert isinstance(op.value, Fraction)
+      return algebra.power(args[0], op.value)
+    case "matmul":
+      return algebra.total(algebra.elementwise("mul", args), counts)
+    case "sum":
+      return algebra.total(args[0], counts)
+    case "rmax":
+      return algebra.highest(args[0], counts)
+  return algebra.elementwise(op.op, args)
 
 
 def repeats(folded: KernelFold[V], index: int) -> int:
-    """How many values one element of a block value stands for, over iterations and ranks."""
-    kernel = folded.kernel
-    op = kernel.ops[index]
-    # A value over the loop axis has each element in one iteration, any other in all of them.
-    looped = op.phase is Phase.LOOP and kernel.loop not in op.axes
-    ranked = kernel.cluster is not None and kernel.cluster not in op.axes
-    return (folded.iterations if looped else 1) * (folded.ranks if ranked else 1)
+  """How many values one element of a block value stands for, over iterations and ranks."""
+  kernel = folded.kernel
+  op = kernel.ops[index]
+  # A value over the loop axis has each element in one iteration, any other in all of them.
+  looped = op.phase is Phase.LOOP and kernel.loop not in op.axes
+  ranked = kernel.cluster is not None and kernel.cluster not in op.axes
+  return (folded.iterations if looped else 1) * (folded.ranks if ranked else 1)

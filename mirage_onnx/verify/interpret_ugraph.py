@@ -11,15 +11,15 @@ from fractions import Fraction
 from math import prod
 
 from mirage_onnx.ir.ugraph import (
-    BlockOp,
-    Kernel,
-    KernelParams,
-    KTensor,
-    Phase,
-    Save,
-    UGraph,
-    part_axis,
-    ugraph_extents,
+  BlockOp,
+  Kernel,
+  KernelParams,
+  KTensor,
+  Phase,
+  Save,
+  UGraph,
+  part_axis,
+  ugraph_extents,
 )
 from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Domain
@@ -31,176 +31,176 @@ ACCUMULATORS = {"acc_sum": ("add", "sum"), "acc_max": ("max", "max"), "acc_scale
 
 
 def interpret_ugraph(
-    domain: Domain,
-    graph: UGraph,
-    params: Sequence[KernelParams],
-    extents: Mapping[str, int],
-    inputs: Mapping[str, Named],
+  domain: Domain,
+  graph: UGraph,
+  params: Sequence[KernelParams],
+  extents: Mapping[str, int],
+  inputs: Mapping[str, Named],
 ) -> dict[str, Named]:
-    """Tensor name -> value, for all tensors.
+  """Tensor name -> value, for all tensors.
 
-    ``graph`` is well-formed (``wellformed``); of other graphs some are found out here too.
+  ``graph`` is well-formed (``wellformed``); of other graphs some are found out here too.
 
-    Raises:
-        ValueError: tiles do not fit together, or blocks or ranks write one element differently.
-    """
-    extents = ugraph_extents(graph, params, extents)
-    items = tuple(sorted(extents.items()))
-    tensors = {t.name: t for t in graph.tensors}
-    env: dict[str, Named] = {}
-    for t in graph.tensors:
-        if t.role in ("input", "weight"):
-            env[t.name] = Named(inputs[t.name].aligned(t.axes), t.axes)
-    for kernel, numbers in zip(graph.kernels, params, strict=True):
-        tiles = tiling(kernel, numbers, items, domain.xp)
-        _Launch(domain, kernel, tiles, tensors, env).run()
-    return env
+  Raises:
+      ValueError: tiles do not fit together, or blocks or ranks write one element differently.
+  """
+  extents = ugraph_extents(graph, params, extents)
+  items = tuple(sorted(extents.items()))
+  tensors = {t.name: t for t in graph.tensors}
+  env: dict[str, Named] = {}
+  for t in graph.tensors:
+    if t.role in ("input", "weight"):
+      env[t.name] = Named(inputs[t.name].aligned(t.axes), t.axes)
+  for kernel, numbers in zip(graph.kernels, params, strict=True):
+    tiles = tiling(kernel, numbers, items, domain.xp)
+    _Launch(domain, kernel, tiles, tensors, env).run()
+  return env
 
 
 @dataclass(frozen=True)
 class _Launch:
-    """One kernel: ``values`` holds what every block value is now, by index."""
+  """One kernel: ``values`` holds what every block value is now, by index."""
 
-    domain: Domain
-    kernel: Kernel
-    tiles: Tiling
-    tensors: Mapping[str, KTensor]
-    env: dict[str, Named]
-    values: dict[int, Named] = field(default_factory=dict)
-    running: dict[int, Named] = field(default_factory=dict)
-    sums: dict[int, Named] = field(default_factory=dict)
+  domain: Domain
+  kernel: Kernel
+  tiles: Tiling
+  tensors: Mapping[str, KTensor]
+  env: dict[str, Named]
+  values: dict[int, Named] = field(default_factory=dict)
+  running: dict[int, Named] = field(default_factory=dict)
+  sums: dict[int, Named] = field(default_factory=dict)
 
-    def run(self) -> None:
-        for iteration in range(self.tiles.iterations):
-            self._iterate(iteration)
-        for index, op in enumerate(self.kernel.ops):
-            if op.op in ACCUMULATORS:
-                self.values[index] = self.sums[index]
-            elif op.phase is Phase.POST:
-                self.values[index] = self._value(index, op, 0)
-        saved = {s.tensor: self._save(s) for s in self.kernel.saves}
-        self.env.update(saved)
+  def run(self) -> None:
+    for iteration in range(self.tiles.iterations):
+      self._iterate(iteration)
+    for index, op in enumerate(self.kernel.ops):
+      if op.op in ACCUMULATORS:
+        self.values[index] = self.sums[index]
+      elif op.phase is Phase.POST:
+        self.values[index] = self._value(index, op, 0)
+    saved = {s.tensor: self._save(s) for s in self.kernel.saves}
+    self.env.update(saved)
 
-    def _iterate(self, iteration: int) -> None:
-        active = self.tiles.active(iteration)
-        before = dict(self.running)
-        for index, op in enumerate(self.kernel.ops):
-            if op.op in ACCUMULATORS:
-                self._accumulate(index, op, active)
-            elif op.phase is Phase.POST or (iteration and not self.tiles.varies[index]):
-                continue
-            elif op.op == "run_max":
-                x = self.values[op.args[0]]
-                if index not in before:
-                    lowest = self._round(op, Named(self.domain.lowest(), ()))
-                    before[index] = named.expand(self.domain, lowest, named.sizes([x]))
-                new = named.elementwise(self.domain, "max", before[index], x)
-                new = self.values[index] = self._round(op, new)
-                self.running[index] = self._keep(active, new, before[index])
-            elif op.op == "prev":
-                self.values[index] = before[op.args[0]]
-            else:
-                self.values[index] = self._value(index, op, iteration)
+  def _iterate(self, iteration: int) -> None:
+    active = self.tiles.active(iteration)
+    before = dict(self.running)
+    for index, op in enumerate(self.kernel.ops):
+      if op.op in ACCUMULATORS:
+        self._accumulate(index, op, active)
+      elif op.phase is Phase.POST or (iteration and not self.tiles.varies[index]):
+        continue
+      elif op.op == "run_max":
+        x = self.values[op.args[0]]
+        if index not in before:
+          lowest = self._round(op, Named(self.domain.lowest(), ()))
+          before[index] = named.expand(self.domain, lowest, named.sizes([x]))
+        new = named.elementwise(self.domain, "max", before[index], x)
+        new = self.values[index] = self._round(op, new)
+        self.running[index] = self._keep(active, new, before[index])
+      elif op.op == "prev":
+        self.values[index] = before[op.args[0]]
+      else:
+        self.values[index] = self._value(index, op, iteration)
 
-    def _accumulate(self, index: int, op: BlockOp, active: Named | None) -> None:
-        fold, kind = ACCUMULATORS[op.op]
-        old = self.sums.get(index, Named(self.domain.neutral(kind), ()))
-        new = self.values[op.args[0]]
-        if op.op == "acc_scaled":
-            scaled = named.elementwise(self.domain, "mul", old, self.values[op.args[1]])
-            new = named.elementwise(self.domain, fold, scaled, new)
-        elif index in self.sums:
-            new = named.elementwise(self.domain, fold, old, new)
-        self.sums[index] = self._keep(active, self._round(op, new), old)
+  def _accumulate(self, index: int, op: BlockOp, active: Named | None) -> None:
+    fold, kind = ACCUMULATORS[op.op]
+    old = self.sums.get(index, Named(self.domain.neutral(kind), ()))
+    new = self.values[op.args[0]]
+    if op.op == "acc_scaled":
+      scaled = named.elementwise(self.domain, "mul", old, self.values[op.args[1]])
+      new = named.elementwise(self.domain, fold, scaled, new)
+    elif index in self.sums:
+      new = named.elementwise(self.domain, fold, old, new)
+    self.sums[index] = self._keep(active, self._round(op, new), old)
 
-    def _keep(self, active: Named | None, new: Named, old: Named) -> Named:
-        """``new`` for the ranks that make this iteration."""
-        return new if active is None else named.where(self.domain, active, new, old)
+  def _keep(self, active: Named | None, new: Named, old: Named) -> Named:
+    """``new`` for the ranks that make this iteration."""
+    return new if active is None else named.where(self.domain, active, new, old)
 
-    def _value(self, index: int, op: BlockOp, iteration: int) -> Named:
-        args = [self.values[a] for a in op.args]
-        match op.op:
-            case "load":
-                result = self._load(index, op, iteration)
-            case "const":
-                assert op.value is not None
-                result = Named(self.domain.constant(op.value), ())
-            case "extent":
-                sizes = {a: self.tiles.extents[a] for a in op.reduced}
-                result = Named(self.domain.extent(sizes), ())
-            case "cast":
-                result = args[0]
-            case "powr":
-                assert isinstance(op.value, Fraction)
-                result = named.power(self.domain, args[0], op.value)
-            case "matmul":
-                x, y = (self._masked(op, at, "sum", iteration) for at in (0, 1))
-                result = named.matmul(self.domain, x, y, op.reduced[0])
-            case "sum" | "rmax":
-                x = self._masked(op, 0, "sum" if op.op == "sum" else "max", iteration)
-                result = named.reduce_(self.domain, op.op, op.reduced, x)
-            case "red_sum" | "red_max":
-                kind = "sum" if op.op == "red_sum" else "rmax"
-                x = named.expand(self.domain, args[0], {RANK_AXIS: self.tiles.ranks})
-                result = named.reduce_(self.domain, kind, (RANK_AXIS,), x)
-            case _:
-                result = named.elementwise(self.domain, op.op, *args)
-        return self._round(op, result)
+  def _value(self, index: int, op: BlockOp, iteration: int) -> Named:
+    args = [self.values[a] for a in op.args]
+    match op.op:
+      case "load":
+        result = self._load(index, op, iteration)
+      case "const":
+        assert op.value is not None
+        result = Named(self.domain.constant(op.value), ())
+      case "extent":
+        sizes = {a: self.tiles.extents[a] for a in op.reduced}
+        result = Named(self.domain.extent(sizes), ())
+      case "cast":
+        result = args[0]
+      case "powr":
+        assert isinstance(op.value, Fraction)
+        result = named.power(self.domain, args[0], op.value)
+      case "matmul":
+        x, y = (self._masked(op, at, "sum", iteration) for at in (0, 1))
+        result = named.matmul(self.domain, x, y, op.reduced[0])
+      case "sum" | "rmax":
+        x = self._masked(op, 0, "sum" if op.op == "sum" else "max", iteration)
+        result = named.reduce_(self.domain, op.op, op.reduced, x)
+      case "red_sum" | "red_max":
+        kind = "sum" if op.op == "red_sum" else "rmax"
+        x = named.expand(self.domain, args[0], {RANK_AXIS: self.tiles.ranks})
+        result = named.reduce_(self.domain, kind, (RANK_AXIS,), x)
+      case _:
+        result = named.elementwise(self.domain, op.op, *args)
+    return self._round(op, result)
 
-    def _load(self, index: int, op: BlockOp, iteration: int) -> Named:
-        result = self.env[op.tensor]
-        for axis, cut in self.tiles.cuts[index].items():
-            if cut != Cut(axis):
-                at = self.tiles.tile(cut, iteration).index
-                result = named.take(result, axis, at, cut.block_axes)
-        return result
+  def _load(self, index: int, op: BlockOp, iteration: int) -> Named:
+    result = self.env[op.tensor]
+    for axis, cut in self.tiles.cuts[index].items():
+      if cut != Cut(axis):
+        at = self.tiles.tile(cut, iteration).index
+        result = named.take(result, axis, at, cut.block_axes)
+    return result
 
-    def _masked(self, op: BlockOp, position: int, kind: str, iteration: int) -> Named:
-        """An argument of a reduction, with what the reduction ignores where nothing is."""
-        arg = op.args[position]
-        result = self.values[arg]
-        for axis in op.reduced:
-            cut = self.tiles.cuts[arg].get(axis, Cut(axis))
-            valid = self.tiles.tile(cut, iteration).valid
-            if valid is not None:
-                ignored = Named(self.domain.neutral(kind), ())
-                result = named.where(self.domain, valid, result, ignored)
-        return result
+  def _masked(self, op: BlockOp, position: int, kind: str, iteration: int) -> Named:
+    """An argument of a reduction, with what the reduction ignores where nothing is."""
+    arg = op.args[position]
+    result = self.values[arg]
+    for axis in op.reduced:
+      cut = self.tiles.cuts[arg].get(axis, Cut(axis))
+      valid = self.tiles.tile(cut, iteration).valid
+      if valid is not None:
+        ignored = Named(self.domain.neutral(kind), ())
+        result = named.where(self.domain, valid, result, ignored)
+    return result
 
-    def _round(self, op: BlockOp, x: Named) -> Named:
-        data = self.domain.round(x.data, op.dtype)
-        return x if data is x.data else Named(data, x.axes)
+  def _round(self, op: BlockOp, x: Named) -> Named:
+    data = self.domain.round(x.data, op.dtype)
+    return x if data is x.data else Named(data, x.axes)
 
-    def _save(self, save: Save) -> Named:
-        """The whole tensor: tiles of a grid dimension are joined to the axis that it splits."""
-        tensor, value = self.tensors[save.tensor], self.values[save.arg]
-        cuts, blocks = self.tiles.cuts[save.arg], self.tiles.blocks
-        parts: list[tuple[str, ...]] = []
-        for axis in tensor.axes:
-            dim = save.omap.index(axis) if axis in save.omap else None
-            partial = dim is not None and axis == part_axis(self.kernel.grid[dim], self.kernel.name)
-            wanted = None if partial else Cut(axis, dim)
-            if cuts.get(axis) != wanted:
-                found = cuts.get(axis, f"no {axis}")
-                raise ValueError(f"%{save.arg} has {found}; {tensor.name} takes {wanted}")
-            block = () if dim is None else (BLOCK_AXES[dim],)
-            parts.append(block if partial else (*block, axis))
-        split = {BLOCK_AXES[i]: n for i, n in enumerate(blocks) if save.omap[i] in tensor.axes}
-        value = named.expand(self.domain, value, split)
-        joined = [a for part in parts for a in part]
-        # Blocks and ranks that write the same elements.
-        writers = [a for a in value.axes if a not in joined]
-        if not set(writers) <= {RANK_AXIS, *BLOCK_AXES}:
-            raise ValueError(f"%{save.arg} is over {value.axes}, {tensor.name} over {tensor.axes}")
-        size = named.sizes([value])
-        shape = [size[a] for a in writers] + [prod(size[a] for a in part) for part in parts]
-        data = value.aligned([*writers, *joined]).reshape(-1, *shape)
-        whole = [slice(None)] * len(writers) + [slice(self.tiles.extents[a]) for a in tensor.axes]
-        data = self.domain.round(data[(slice(None), *whole)], tensor.dtype)
-        for _ in writers:
-            first = data[:, :1]
-            # NaN, the only value that is not itself, equals NaN here.
-            if bool(((data != first) & ((data == data) | (first == first))).any()):
-                raise ValueError(f"two blocks or ranks write different values to {save.tensor}")
-            data = data[:, 0]
-        return Named(data, tensor.axes)
+  def _save(self, save: Save) -> Named:
+    """The whole tensor: tiles of a grid dimension are joined to the axis that it splits."""
+    tensor, value = self.tensors[save.tensor], self.values[save.arg]
+    cuts, blocks = self.tiles.cuts[save.arg], self.tiles.blocks
+    parts: list[tuple[str, ...]] = []
+    for axis in tensor.axes:
+      dim = save.omap.index(axis) if axis in save.omap else None
+      partial = dim is not None and axis == part_axis(self.kernel.grid[dim], self.kernel.name)
+      wanted = None if partial else Cut(axis, dim)
+      if cuts.get(axis) != wanted:
+        found = cuts.get(axis, f"no {axis}")
+        raise ValueError(f"%{save.arg} has {found}; {tensor.name} takes {wanted}")
+      block = () if dim is None else (BLOCK_AXES[dim],)
+      parts.append(block if partial else (*block, axis))
+    split = {BLOCK_AXES[i]: n for i, n in enumerate(blocks) if save.omap[i] in tensor.axes}
+    value = named.expand(self.domain, value, split)
+    joined = [a for part in parts for a in part]
+    # Blocks and ranks that write the same elements.
+    writers = [a for a in value.axes if a not in joined]
+    if not set(writers) <= {RANK_AXIS, *BLOCK_AXES}:
+      raise ValueError(f"%{save.arg} is over {value.axes}, {tensor.name} over {tensor.axes}")
+    size = named.sizes([value])
+    shape = [size[a] for a in writers] + [prod(size[a] for a in part) for part in parts]
+    data = value.aligned([*writers, *joined]).reshape(-1, *shape)
+    whole = [slice(None)] * len(writers) + [slice(self.tiles.extents[a]) for a in tensor.axes]
+    data = self.domain.round(data[(slice(None), *whole)], tensor.dtype)
+    for _ in writers:
+      first = data[:, :1]
+      # NaN, the only value that is not itself, equals NaN here.
+      if bool(((data != first) & ((data == data) | (first == first))).any()):
+        raise ValueError(f"two blocks or ranks write different values to {save.tensor}")
+      data = data[:, 0]
+    return Named(data, tensor.axes)

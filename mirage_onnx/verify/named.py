@@ -12,103 +12,103 @@ from mirage_onnx.verify.domain import Domain
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """``data`` is [run, *axes]."""
+  """``data`` is [run, *axes]."""
 
-    data: np.ndarray
-    axes: tuple[str, ...]
+  data: np.ndarray
+  axes: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        if self.data.ndim != 1 + len(self.axes) or len(set(self.axes)) != len(self.axes):
-            raise ValueError(f"array of shape {self.data.shape} for axes {self.axes}")
+  def __post_init__(self) -> None:
+    if self.data.ndim != 1 + len(self.axes) or len(set(self.axes)) != len(self.axes):
+      raise ValueError(f"array of shape {self.data.shape} for axes {self.axes}")
 
-    def aligned(self, axes: Sequence[str]) -> np.ndarray:
-        """[run, *axes], with extent 1 where the value does not vary over an axis."""
-        if tuple(axes) == self.axes:
-            return self.data
-        order = [1 + self.axes.index(a) for a in axes if a in self.axes]
-        if len(order) != len(self.axes):
-            raise ValueError(f"a value over {self.axes} does not fit into {tuple(axes)}")
-        slot = tuple(slice(None) if a in self.axes else None for a in axes)
-        return self.data.transpose(0, *order)[(slice(None), *slot)]
+  def aligned(self, axes: Sequence[str]) -> np.ndarray:
+    """[run, *axes], with extent 1 where the value does not vary over an axis."""
+    if tuple(axes) == self.axes:
+      return self.data
+    order = [1 + self.axes.index(a) for a in axes if a in self.axes]
+    if len(order) != len(self.axes):
+      raise ValueError(f"a value over {self.axes} does not fit into {tuple(axes)}")
+    slot = tuple(slice(None) if a in self.axes else None for a in axes)
+    return self.data.transpose(0, *order)[(slice(None), *slot)]
 
 
 def sizes(values: Iterable[Named]) -> dict[str, int]:
-    """Axis -> extent.
+  """Axis -> extent.
 
-    Raises:
-        ValueError: two values disagree.
-    """
-    found: dict[str, int] = {}
-    for v in values:
-        for axis, n in zip(v.axes, v.data.shape[1:], strict=True):
-            if found.setdefault(axis, n) != n:
-                raise ValueError(f"axis {axis} has {found[axis]} elements here and {n} there")
-    return found
+  Raises:
+      ValueError: two values disagree.
+  """
+  found: dict[str, int] = {}
+  for v in values:
+    for axis, n in zip(v.axes, v.data.shape[1:], strict=True):
+      if found.setdefault(axis, n) != n:
+        raise ValueError(f"axis {axis} has {found[axis]} elements here and {n} there")
+  return found
 
 
 def elementwise(domain: Domain, op: str, *args: Named) -> Named:
-    """``op`` over the union of the arguments' axes."""
-    axes = tuple(sorted(sizes(args)))
-    return Named(domain.elementwise(op, *(a.aligned(axes) for a in args)), axes)
+  """``op`` over the union of the arguments' axes."""
+  axes = tuple(sorted(sizes(args)))
+  return Named(domain.elementwise(op, *(a.aligned(axes) for a in args)), axes)
 
 
 def where(domain: Domain, mask: Named, x: Named, y: Named) -> Named:
-    """``x`` where ``mask`` holds, else ``y``, over the union of their axes."""
-    axes = tuple(sorted(sizes((mask, x, y))))
-    return Named(domain.xp.where(*(v.aligned(axes) for v in (mask, x, y))), axes)
+  """``x`` where ``mask`` holds, else ``y``, over the union of their axes."""
+  axes = tuple(sorted(sizes((mask, x, y))))
+  return Named(domain.xp.where(*(v.aligned(axes) for v in (mask, x, y))), axes)
 
 
 def expand(domain: Domain, x: Named, extents: Mapping[str, int]) -> Named:
-    """``x`` over further axes, along which it is constant."""
-    new = {a: n for a, n in extents.items() if a not in x.axes}
-    if not new:
-        return x
-    axes = (*new, *x.axes)
-    shape = (x.data.shape[0], *new.values(), *x.data.shape[1:])
-    return Named(domain.xp.broadcast_to(x.aligned(axes), shape), axes)
+  """``x`` over further axes, along which it is constant."""
+  new = {a: n for a, n in extents.items() if a not in x.axes}
+  if not new:
+    return x
+  axes = (*new, *x.axes)
+  shape = (x.data.shape[0], *new.values(), *x.data.shape[1:])
+  return Named(domain.xp.broadcast_to(x.aligned(axes), shape), axes)
 
 
 def take(x: Named, axis: str, index: np.ndarray, block_axes: Sequence[str]) -> Named:
-    """Elements ``index`` [*block_axes, element] of ``axis``: one tile per block and rank."""
-    at = x.axes.index(axis)
-    data = x.data.take(index, axis=1 + at)
-    return Named(data, (*x.axes[:at], *block_axes, *x.axes[at:]))
+  """Elements ``index`` [*block_axes, element] of ``axis``: one tile per block and rank."""
+  at = x.axes.index(axis)
+  data = x.data.take(index, axis=1 + at)
+  return Named(data, (*x.axes[:at], *block_axes, *x.axes[at:]))
 
 
 def fold(domain: Domain, op: str, args: Sequence[Named]) -> Named:
-    """``op(op(a, b), c) ...``."""
-    result = args[0]
-    for a in args[1:]:
-        result = elementwise(domain, op, result, a)
-    return result
+  """``op(op(a, b), c) ...``."""
+  result = args[0]
+  for a in args[1:]:
+    result = elementwise(domain, op, result, a)
+  return result
 
 
 def power(domain: Domain, x: Named, e: Fraction) -> Named:
-    return Named(domain.power(x.data, e), x.axes)
+  return Named(domain.power(x.data, e), x.axes)
 
 
 def reduce_(domain: Domain, op: str, axes: Iterable[str], x: Named) -> Named:
-    """``sum`` or ``rmax`` over ``axes``, all of which x must have."""
-    gone = tuple(axes)
-    if not set(gone) <= set(x.axes):
-        raise ValueError(f"{op} over {gone} of a value over {x.axes}")
-    positions = tuple(1 + x.axes.index(a) for a in gone)
-    fn = domain.total if op == "sum" else domain.highest
-    return Named(fn(x.data, positions), tuple(a for a in x.axes if a not in gone))
+  """``sum`` or ``rmax`` over ``axes``, all of which x must have."""
+  gone = tuple(axes)
+  if not set(gone) <= set(x.axes):
+    raise ValueError(f"{op} over {gone} of a value over {x.axes}")
+  positions = tuple(1 + x.axes.index(a) for a in gone)
+  fn = domain.total if op == "sum" else domain.highest
+  return Named(fn(x.data, positions), tuple(a for a in x.axes if a not in gone))
 
 
 def matmul(domain: Domain, x: Named, y: Named, axis: str) -> Named:
-    """Sum over ``axis`` of x * y; other axes that both have are batch axes."""
-    if axis not in x.axes or axis not in y.axes:
-        raise ValueError(f"matmul over {axis} of values over {x.axes} and {y.axes}")
-    extent = sizes((x, y))
-    batch = [a for a in x.axes if a in y.axes and a != axis]
-    rows = [a for a in x.axes if a not in y.axes]
-    columns = [a for a in y.axes if a not in x.axes]
-    b, m, n = (prod(extent[a] for a in group) for group in (batch, rows, columns))
-    k = extent[axis]
-    left = x.aligned([*batch, *rows, axis]).reshape(x.data.shape[0], b, m, k)
-    right = y.aligned([*batch, axis, *columns]).reshape(y.data.shape[0], b, k, n)
-    axes = (*batch, *rows, *columns)
-    product = domain.matmul(left, right)
-    return Named(product.reshape(product.shape[0], *(extent[a] for a in axes)), axes)
+  """Sum over ``axis`` of x * y; other axes that both have are batch axes."""
+  if axis not in x.axes or axis not in y.axes:
+    raise ValueError(f"matmul over {axis} of values over {x.axes} and {y.axes}")
+  extent = sizes((x, y))
+  batch = [a for a in x.axes if a in y.axes and a != axis]
+  rows = [a for a in x.axes if a not in y.axes]
+  columns = [a for a in y.axes if a not in x.axes]
+  b, m, n = (prod(extent[a] for a in group) for group in (batch, rows, columns))
+  k = extent[axis]
+  left = x.aligned([*batch, *rows, axis]).reshape(x.data.shape[0], b, m, k)
+  right = y.aligned([*batch, axis, *columns]).reshape(y.data.shape[0], b, k, n)
+  axes = (*batch, *rows, *columns)
+  product = domain.matmul(left, right)
+  return Named(product.reshape(product.shape[0], *(extent[a] for a in axes)), axes)

@@ -14,16 +14,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import KernelParams, Region, UGraph, round_to
+from mirage_onnx.verify.adversarial import additive_inputs
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
-from mirage_onnx.verify.samples import CASES, sample_extents, sample_inputs, sample_params
+from mirage_onnx.verify.ranges import finfo
+from mirage_onnx.verify.samples import (
+  CASES,
+  MASKED,
+  sample_extents,
+  sample_inputs,
+  sample_params,
+)
 from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
 #: The candidate's relative error may be ``FACTOR`` times the original's, plus a slack, which is
@@ -39,222 +48,224 @@ SMALL_ROW = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class NumericRecord:
-    """The worst relative L2 error of an output row, and the original's at that row."""
+  """The worst relative L2 error of an output row, and the original's at that row."""
 
-    candidate: float
-    original: float
-    case: str
-    rows: int
+  candidate: float
+  original: float
+  case: str
+  rows: int
 
 
 def check_numerics(
-    region: Region,
-    graph: UGraph,
-    params: Sequence[KernelParams] | None,
-    weights: Mapping[str, np.ndarray] | None = None,
-    seed: int = 0,
+  region: Region,
+  graph: UGraph,
+  params: Sequence[KernelParams] | None,
+  weights: Mapping[str, np.ndarray] | None = None,
+  seed: int = 0,
 ) -> NumericRecord | Rejection:
-    """The record of a candidate that rounds no worse than the original, or a rejection.
+  """The record of a candidate that rounds no worse than the original, or a rejection.
 
-    ``weights``: ONNX tensor name -> its real values; weights that are not given are drawn.
-    """
-    return NumericCheck(region, weights, seed).check(graph, params)
+  ``weights``: ONNX tensor name -> its real values; weights that are not given are drawn.
+  """
+  return NumericCheck(region, weights, seed).check(graph, params)
 
 
 class NumericCheck:
-    """The check of one region; inputs are drawn, and the original run on them, once."""
+  """The check of one region; inputs are drawn, and the original run on them, once."""
 
-    def __init__(
-        self, region: Region, weights: Mapping[str, np.ndarray] | None = None, seed: int = 0
-    ) -> None:
-        self.region, self._weights, self._seed = region, weights or {}, seed
-        self._extents = sample_extents(region)
-        halves = [d for s in region.steps if (d := s.output.dtype) is not None and d.is_half]
-        self._slack = SLACK if halves else SLACK_WIDE
+  def __init__(self, region: Region, weights: Mapping[str, np.ndarray] | None = None, seed: int = 0) -> None:
+    self.region, self._weights, self._seed = region, weights or {}, seed
+    self._extents = sample_extents(region)
+    self._cases = CASES + (MASKED if additive_inputs(region) else ())
+    self._known: dict[tuple[int, ...], tuple[list[_Draws], np.random.Generator]] = {}
+    halves = [d for s in region.steps if (d := s.output.dtype) is not None and d.is_half]
+    self._slack = SLACK if halves else SLACK_WIDE
 
-    @cached_property
-    def _drawn(self) -> tuple[dict[str, np.ndarray], np.random.Generator]:
-        """The inputs of all cases, and the generator as it is after them."""
-        rng = np.random.default_rng(self._seed)
-        return sample_inputs(self.region, self._extents, self._weights, rng), rng
+  @cached_property
+  def _drawn(self) -> tuple[dict[str, np.ndarray], np.random.Generator]:
+    """The inputs of all cases, and the generator as it is after them."""
+    rng = np.random.default_rng(self._seed)
+    return sample_inputs(self.region, self._extents, self._weights, rng, self._cases), rng
 
-    @cached_property
-    def _originals(self) -> list[_Original]:
-        inputs, _ = self._drawn
-        return [_original(self.region, self._extents, inputs, n) for n in range(len(CASES))]
+  @cached_property
+  def _originals(self) -> list[_Original]:
+    inputs, _ = self._drawn
+    return [_original(self.region, self._extents, inputs, n) for n in range(len(self._cases))]
 
-    def check(
-        self, graph: UGraph, params: Sequence[KernelParams] | None
-    ) -> NumericRecord | Rejection:
-        """The record of a candidate that rounds no worse than the original, or a rejection."""
-        refused = check_ugraph(graph) or check_interface(self.region, graph)
-        if refused:
-            return refused
-        try:
-            return self._check(graph, params)
-        except RejectionError as e:
-            return e.rejection
-        except (ValueError, KeyError) as e:
-            return Rejection("NOT_EQUIVALENT", f"ill-formed: {e}")
+  def _redrawn(self, cases: tuple[int, ...]) -> list[_Draws]:
+    """``DRAWS`` draws of the inputs of the last of these cases, after those of the others."""
+    if cases not in self._known:
+      inputs, rng = self._drawn
+      rng = deepcopy(self._known[cases[:-1]][1] if cases[:-1] else rng)
+      alone = {name: x[cases[-1]] for name, x in inputs.items()}
+      found = list[_Draws]()
+      for _ in range(0, DRAWS, BATCH):
+        some = redrawn(self.region, alone, BATCH, rng)
+        every = [_original(self.region, self._extents, some, n) for n in range(BATCH)]
+        found.append((some, every))
+      self._known[cases] = found, rng
+    return self._known[cases][0]
 
-    def _check(
-        self, graph: UGraph, params: Sequence[KernelParams] | None
-    ) -> NumericRecord | Rejection:
-        given = params or tuple(KernelParams() for _ in graph.kernels)
-        pairs = zip(graph.kernels, given, strict=True)
-        numbers = tuple(sample_params(k, p, self._extents) for k, p in pairs)
-        pair = _Pair(self.region, graph, numbers, self._extents)
-        inputs, rng = self._drawn
-        rng = deepcopy(rng)
-        worst = NumericRecord(0.0, 0.0, CASES[0], 0)
-        every = pair.errors(inputs, CASES, self._originals)
-        for number, (case, found) in enumerate(zip(CASES, every, strict=True)):
-            if any(rows.excess(self._slack).max() > 0 for rows in found.values()):
-                alone = {name: x[number] for name, x in inputs.items()}
-                found = _root_mean_squares(pair.many_errors(alone, case, rng))
-            for output, rows in found.items():
-                if (excess := rows.excess(self._slack)).max() > 0:
-                    row = int(excess.argmax())
-                    reason = (
-                        f"{case}: row {row} of {output} has relative error "
-                        f"{rows.candidate[row]:.2e}, the original {rows.original[row]:.2e}"
-                    )
-                    return Rejection("NUMERICS", reason)
-                worst = _worse(worst, rows, case)
-        if worst.rows == 0:
-            reason = "the original is not finite on any input of the check"
-            return Rejection("INCONCLUSIVE", reason)
-        return worst
+  def check(self, graph: UGraph, params: Sequence[KernelParams] | None) -> NumericRecord | Rejection:
+    """The record of a candidate that rounds no worse than the original, or a rejection."""
+    refused = check_ugraph(graph) or check_interface(self.region, graph)
+    if refused:
+      return refused
+    try:
+      return self._check(graph, params)
+    except RejectionError as e:
+      return e.rejection
+    except (ValueError, KeyError) as e:
+      return Rejection("NOT_EQUIVALENT", f"ill-formed: {e}")
+
+  def _check(self, graph: UGraph, params: Sequence[KernelParams] | None) -> NumericRecord | Rejection:
+    given = params or tuple(KernelParams() for _ in graph.kernels)
+    pairs = zip(graph.kernels, given, strict=True)
+    numbers = tuple(sample_params(k, p, self._extents) for k, p in pairs)
+    pair = _Pair(self.region, graph, numbers, self._extents)
+    inputs, _ = self._drawn
+    cases = self._cases
+    worst, again = NumericRecord(0.0, 0.0, cases[0], 0), tuple[int, ...]()
+    every = pair.errors(inputs, cases, self._originals)
+    for number, (case, found) in enumerate(zip(cases, every, strict=True)):
+      if any(rows.excess(self._slack).max() > 0 for rows in found.values()):
+        again = (*again, number)
+        draws = (pair.errors(x, [case] * BATCH, o) for x, o in self._redrawn(again))
+        found = _root_mean_squares(chain.from_iterable(draws))
+      for output, rows in found.items():
+        if (excess := rows.excess(self._slack)).max() > 0:
+          row = int(excess.argmax())
+          reason = (
+            f"{case}: row {row} of {output} has relative error "
+            f"{rows.candidate[row]:.2e}, the original {rows.original[row]:.2e}"
+          )
+          return Rejection("NUMERICS", reason)
+        worst = _worse(worst, rows, case)
+    if worst.rows == 0:
+      reason = "the original is not finite on any input of the check"
+      return Rejection("INCONCLUSIVE", reason)
+    return worst
 
 
 #: Region output -> what it is exactly, and what the original makes of it, over its axes.
 _Original = dict[str, tuple[np.ndarray, np.ndarray]]
+#: ``BATCH`` draws of the inputs, and what the original makes of each.
+_Draws = tuple[dict[str, np.ndarray], list[_Original]]
 
 
 def _original(
-    region: Region, extents: Mapping[str, int], inputs: Mapping[str, np.ndarray], number: int
+  region: Region, extents: Mapping[str, int], inputs: Mapping[str, np.ndarray], number: int
 ) -> _Original:
-    """The outputs on the inputs of one case."""
-    feed = {i.tensor.name: positional(i, inputs[i.name][number]) for i in region.inputs}
-    exact, rounded = (
-        interpret_steps(region, feed, rounded=r, extents=extents) for r in (False, True)
-    )
-    found = {}
-    for o in region.outputs:
-        name = o.tensor.name
-        found[o.name] = by_axes(o, exact[name], extents), by_axes(o, rounded[name], extents)
-    return found
+  """The outputs on the inputs of one case."""
+  feed = {i.tensor.name: positional(i, inputs[i.name][number]) for i in region.inputs}
+  exact, rounded = (interpret_steps(region, feed, rounded=r, extents=extents) for r in (False, True))
+  found = {}
+  for o in region.outputs:
+    name = o.tensor.name
+    found[o.name] = by_axes(o, exact[name], extents), by_axes(o, rounded[name], extents)
+  return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Relative L2 errors of the rows of an output, and which of them have a measured element."""
+  """Relative L2 errors of the rows of an output, and which of them have a measured element."""
 
-    candidate: np.ndarray
-    original: np.ndarray
-    measured: np.ndarray
+  candidate: np.ndarray
+  original: np.ndarray
+  measured: np.ndarray
 
-    def excess(self, slack: float) -> np.ndarray:
-        return self.candidate - (FACTOR * self.original + slack)
+  def excess(self, slack: float) -> np.ndarray:
+    return self.candidate - (FACTOR * self.original + slack)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A candidate and its original at the extents of the check."""
+  """A candidate and its original at the extents of the check."""
 
-    region: Region
-    graph: UGraph
-    numbers: tuple[KernelParams, ...]
-    extents: Mapping[str, int]
+  region: Region
+  graph: UGraph
+  numbers: tuple[KernelParams, ...]
+  extents: Mapping[str, int]
 
-    def errors(
-        self,
-        inputs: Mapping[str, np.ndarray],
-        cases: Sequence[str],
-        originals: Sequence[_Original] | None = None,
-    ) -> Iterator[dict[str, _Rows]]:
-        """Region output -> the errors of its rows, for each of ``cases`` of the inputs.
+  def errors(
+    self,
+    inputs: Mapping[str, np.ndarray],
+    cases: Sequence[str],
+    originals: Sequence[_Original],
+  ) -> Iterator[dict[str, _Rows]]:
+    """Region output -> the errors of its rows, for each of ``cases`` of the inputs.
 
-        ``originals``: those of these cases, where they are known.
+    ``originals``: those of these cases.
 
-        Raises:
-            RejectionError: RANGE.
-        """
-        region, extents = self.region, self.extents
-        named = {i.name: Named(inputs[i.name], i.axes) for i in region.inputs}
-        got = interpret_ugraph(Rounded(len(cases)), self.graph, self.numbers, extents, named)
-        for number, case in enumerate(cases):
-            original = (
-                originals[number] if originals else _original(region, extents, inputs, number)
-            )
-            found = {}
-            for output in region.outputs:
-                x, b = original[output.name]
-                y = got[output.name].aligned(output.axes)[number]
-                measured = np.isfinite(round_to(x, output.dtype)) & np.isfinite(b)
-                if (bad := measured & ~np.isfinite(y)).any():
-                    at = tuple(int(i) for i in np.argwhere(bad)[0])
-                    what = f"{output.name}{list(at)} is {y[at]}, exactly it is {x[at]:.4g}"
-                    raise RejectionError("RANGE", f"{case}: {what}")
-                width = x.shape[-1] if x.ndim else 1
-                mine, theirs = _errors(x, y, measured, width), _errors(x, b, measured, width)
-                seen = np.asarray(measured.reshape(-1, width).any(axis=-1))
-                found[output.name] = _Rows(mine, theirs, seen)
-            yield found
-
-    def many_errors(
-        self, inputs: Mapping[str, np.ndarray], case: str, rng: np.random.Generator
-    ) -> Iterator[dict[str, _Rows]]:
-        """Those of ``DRAWS`` draws of the inputs of one case, of which few are in memory."""
-        for _ in range(0, DRAWS, BATCH):
-            yield from self.errors(redrawn(self.region, inputs, BATCH, rng), [case] * BATCH)
+    Raises:
+        RejectionError: RANGE.
+    """
+    region, extents = self.region, self.extents
+    named = {i.name: Named(inputs[i.name], i.axes) for i in region.inputs}
+    got = interpret_ugraph(Rounded(len(cases)), self.graph, self.numbers, extents, named)
+    for number, case in enumerate(cases):
+      original, found = originals[number], {}
+      for output in region.outputs:
+        x, b = original[output.name]
+        y = got[output.name].aligned(output.axes)[number]
+        measured = np.isfinite(round_to(x, output.dtype)) & np.isfinite(b)
+        if (bad := measured & ~np.isfinite(y)).any():
+          at = tuple(int(i) for i in np.argwhere(bad)[0])
+          what = f"{output.name}{list(at)} is {y[at]}, exactly it is {x[at]:.4g}"
+          raise RejectionError("RANGE", f"{case}: {what}")
+        width = x.shape[-1] if x.ndim else 1
+        mine, theirs = _errors(x, y, measured, width), _errors(x, b, measured, width)
+        seen = np.asarray(measured.reshape(-1, width).any(axis=-1))
+        found[output.name] = _Rows(mine, theirs, seen)
+      yield found
 
 
 def redrawn(
-    region: Region, inputs: Mapping[str, np.ndarray], count: int, rng: np.random.Generator
+  region: Region, inputs: Mapping[str, np.ndarray], count: int, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """The inputs of one case ``count`` times, with activations scaled by up to ``SPREAD``.
+  """The inputs of one case ``count`` times, with activations scaled by up to ``SPREAD``.
 
-    That draws roundings anew, but those of what does not depend on the scale, and leaves zeros,
-    constant rows and offsets what they are.
-    """
-    found = {}
-    for i in region.inputs:
-        x = np.repeat(inputs[i.name][None], count, axis=0)
-        if not i.is_weight and i.dtype.is_float:
-            scale = 1 + SPREAD * rng.random(count).reshape(-1, *[1] * (x.ndim - 1))
-            x = round_to(x * scale, i.dtype)
-        found[i.name] = x
-    return found
+  That draws roundings anew, but those of what does not depend on the scale, and leaves zeros,
+  constant rows, offsets and masks what they are.
+  """
+  found = {}
+  for i in region.inputs:
+    x = np.repeat(inputs[i.name][None], count, axis=0)
+    if not i.is_weight and i.dtype.is_float:
+      scale = 1 + SPREAD * rng.random(count).reshape(-1, *[1] * (x.ndim - 1))
+      least = float(finfo(i.dtype).min)
+      x = np.where(x <= least, x, round_to(x * scale, i.dtype))
+    found[i.name] = x
+  return found
 
 
 def _root_mean_squares(draws: Iterable[dict[str, _Rows]]) -> dict[str, _Rows]:
-    """The errors of each row over the draws in which it is measured (0 in the others)."""
-    every, found = list(draws), {}
-    for output in every[0]:
-        rows = [d[output] for d in every]
-        measured = np.array([r.measured for r in rows])
-        count = np.maximum(measured.sum(axis=0), 1)
-        mine = np.sqrt(sum(np.square(r.candidate) for r in rows) / count)
-        theirs = np.sqrt(sum(np.square(r.original) for r in rows) / count)
-        found[output] = _Rows(mine, theirs, np.asarray(measured.any(axis=0)))
-    return found
+  """The errors of each row over the draws in which it is measured (0 in the others)."""
+  every, found = list(draws), {}
+  for output in every[0]:
+    rows = [d[output] for d in every]
+    measured = np.array([r.measured for r in rows])
+    count = np.maximum(measured.sum(axis=0), 1)
+    mine = np.sqrt(sum(np.square(r.candidate) for r in rows) / count)
+    theirs = np.sqrt(sum(np.square(r.original) for r in rows) / count)
+    found[output] = _Rows(mine, theirs, np.asarray(measured.any(axis=0)))
+  return found
 
 
 def _worse(worst: NumericRecord, rows: _Rows, case: str) -> NumericRecord:
-    count = worst.rows + int(rows.measured.sum())
-    if rows.measured.any() and rows.candidate.max() >= worst.candidate:
-        row = int(rows.candidate.argmax())
-        return NumericRecord(float(rows.candidate[row]), float(rows.original[row]), case, count)
-    return NumericRecord(worst.candidate, worst.original, worst.case, count)
+  count = worst.rows + int(rows.measured.sum())
+  if rows.measured.any() and rows.candidate.max() >= worst.candidate:
+    row = int(rows.candidate.argmax())
+    return NumericRecord(float(rows.candidate[row]), float(rows.original[row]), case, count)
+  return NumericRecord(worst.candidate, worst.original, worst.case, count)
 
 
 def _errors(x: np.ndarray, y: np.ndarray, measured: np.ndarray, width: int) -> np.ndarray:
-    """Relative L2 error of the measured elements of every row of ``width`` elements."""
-    mask = measured.reshape(-1, width)
-    clean = np.where(mask, x.reshape(-1, width), 0.0)
-    difference = np.where(mask, y.reshape(-1, width), 0.0) - clean
-    norms = np.linalg.norm(clean, axis=-1)
-    floor = max(SMALL_ROW * float(norms.max(initial=0.0)), 1e-30)
-    errors: np.ndarray = np.linalg.norm(difference, axis=-1) / np.maximum(norms, floor)
-    return errors
+  """Relative L2 error of the measured elements of every row of ``width`` elements."""
+  mask = measured.reshape(-1, width)
+  clean = np.where(mask, x.reshape(-1, width), 0.0)
+  difference = np.where(mask, y.reshape(-1, width), 0.0) - clean
+  norms = np.linalg.norm(clean, axis=-1)
+  floor = max(SMALL_ROW * float(norms.max(initial=0.0)), 1e-30)
+  errors: np.ndarray = np.linalg.norm(difference, axis=-1) / np.maximum(norms, floor)
+  return errors

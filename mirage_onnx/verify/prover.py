@@ -15,32 +15,32 @@ Check = Callable[[UGraph, tuple[KernelParams, ...]], object]
 
 
 def prover(
-    region: Region, weights: Mapping[str, np.ndarray] | None = None, *, derived: bool = False
+  region: Region, weights: Mapping[str, np.ndarray] | None = None, *, derived: bool = False
 ) -> Prove:
-    """The full check of candidates for ``region``; what is known of it is worked out once.
+  """The full check of candidates for ``region``; what is known of it is worked out once.
 
-    ``weights``: ONNX tensor name -> its real values. ``derived``: axioms made the candidates, so
-    that many of them are unsafe and none is wrong: the cheap checks come before the proof.
-    """
-    safety = SafetyCheck(region, weights)
-    return _prover(safety.check, safety.check_any_numbers if derived else None)
+  ``weights``: ONNX tensor name -> its real values. ``derived``: axioms made the candidates, so
+  that many of them are unsafe and none is wrong: the cheap checks come before the proof.
+  """
+  safety = SafetyCheck(region, weights)
+  return _prover(safety.check, safety.check_any_numbers if derived else None)
 
 
 def structure_prover(region: Region, weights: Mapping[str, np.ndarray] | None = None) -> Prove:
-    """The check without rounding, which depends on the sizes: for candidates of a structure."""
-    safety = SafetyCheck(region, weights)
-    return _prover(lambda graph, _: safety.check_any_numbers(graph))
+  """The check without rounding, which depends on the sizes: for candidates of a structure."""
+  safety = SafetyCheck(region, weights)
+  return _prover(lambda graph, _: safety.check_any_numbers(graph))
 
 
 def _prover(check: Check, first: Callable[[UGraph], Rejection | None] | None = None) -> Prove:
-    def prove(r: Region, g: UGraph, p: tuple[KernelParams, ...]) -> Proof | Rejection:
-        with suppress(RejectionError, ValueError):  # of what is ill-formed the proof says it
-            if first and (refused := first(g)):
-                return refused
-        proof = verify(r, g)
-        if isinstance(proof, Rejection):
-            return proof
-        found = check(g, p)
-        return found if isinstance(found, Rejection) else proof
+  def prove(r: Region, g: UGraph, p: tuple[KernelParams, ...]) -> Proof | Rejection:
+    with suppress(RejectionError, ValueError):  # of what is ill-formed the proof says it
+      if first and (refused := first(g)):
+        return refused
+    proof = verify(r, g)
+    if isinstance(proof, Rejection):
+      return proof
+    found = check(g, p)
+    return found if isinstance(found, Rejection) else proof
 
-    return prove
+  return prove

@@ -34,181 +34,179 @@ SMALLEST = float(np.finfo(np.float32).tiny)
 
 @dataclass(frozen=True, slots=True)
 class RangeRecord:
-    """``magnitude``: inputs up to which region and candidate are safe (None: the region never is).
+  """``magnitude``: inputs up to which region and candidate are safe (None: the region never is).
 
-    ``halves``: 16-bit block value -> its interval; ``exponents``: exp -> that of its argument.
-    """
+  ``halves``: 16-bit block value -> its interval; ``exponents``: exp -> that of its argument.
+  """
 
-    magnitude: float | None
-    halves: Mapping[str, Interval]
-    exponents: Mapping[str, Interval]
+  magnitude: float | None
+  halves: Mapping[str, Interval]
+  exponents: Mapping[str, Interval]
 
 
 class RangeCheck:
-    """The check of one region; its facts are gathered once for all candidates."""
+  """The check of one region; its facts are gathered once for all candidates."""
 
-    def __init__(self, region: Region, weights: Mapping[str, np.ndarray] | None = None) -> None:
-        self.region = region
-        given = weights or {}
-        original = region_graph(region)
-        self._lines = ugraph_lines(original.ugraph)
-        self._step_extents = sizes = original.extents_at(region.extents)
-        held = [i for i in region.inputs if i.is_weight]
-        axes = {i.name: original.ugraph.tensor(i.name).axes for i in held}
-        self._weights = {i.name: _weight(region.extents, i, i.axes, given) for i in held}
-        self._step_weights = {i.name: _weight(sizes, i, axes[i.name], given) for i in held}
-        self.magnitude = self._largest_safe()
+  def __init__(self, region: Region, weights: Mapping[str, np.ndarray] | None = None) -> None:
+    self.region = region
+    given = weights or {}
+    original = region_graph(region)
+    self._lines = ugraph_lines(original.ugraph)
+    self._step_extents = sizes = original.extents_at(region.extents)
+    held = [i for i in region.inputs if i.is_weight]
+    axes = {i.name: original.ugraph.tensor(i.name).axes for i in held}
+    self._weights = {i.name: _weight(region.extents, i, i.axes, given) for i in held}
+    self._step_weights = {i.name: _weight(sizes, i, axes[i.name], given) for i in held}
+    self.magnitude = self._largest_safe()
 
-    def _activations(self, magnitude: float) -> dict[str, Fact]:
-        return {
-            i.name: Fact(_range(i, iv.symmetric(min(magnitude, largest(i.dtype)))))
-            for i in self.region.inputs
-            if not i.is_weight
-        }
+  def _activations(self, magnitude: float) -> dict[str, Fact]:
+    return {
+      i.name: Fact(_range(i, iv.symmetric(min(magnitude, largest(i.dtype)))))
+      for i in self.region.inputs
+      if not i.is_weight
+    }
 
-    def _largest_safe(self) -> float | None:
-        """By bisection: a program that is safe at a magnitude is safe below it."""
+  def _largest_safe(self) -> float | None:
+    """By bisection: a program that is safe at a magnitude is safe below it."""
 
-        def safe(exponent: int) -> bool:
-            facts = {**self._activations(2.0**exponent), **self._step_weights}
-            reach = follow(self._lines, Bounds(self._step_extents, facts))
-            return all(reach[o.name].finite for o in self.region.outputs)
+    def safe(exponent: int) -> bool:
+      facts = {**self._activations(2.0**exponent), **self._step_weights}
+      reach = follow(self._lines, Bounds(self._step_extents, facts))
+      return all(reach[o.name].finite for o in self.region.outputs)
 
-        low, high = LEAST_EXPONENT, MOST_EXPONENT
-        if safe(high):
-            return 2.0**high
-        if not safe(low):
-            return None
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if safe(middle) else (low, middle)
-        return 2.0**low
+    low, high = LEAST_EXPONENT, MOST_EXPONENT
+    if safe(high):
+      return 2.0**high
+    if not safe(low):
+      return None
+    while high - low > 1:
+      middle = (low + high) // 2
+      low, high = (middle, high) if safe(middle) else (low, middle)
+    return 2.0**low
 
-    def any_inputs(self) -> Bounds:
-        """What holds of the region's terms whatever its activations are."""
-        inputs = [i for i in self.region.inputs if not i.is_weight]
-        free = {i.name: Fact(_range(i, iv.REALS)) for i in inputs}
-        return Bounds(self.region.extents, {**free, **self._weights})
+  def any_inputs(self) -> Bounds:
+    """What holds of the region's terms whatever its activations are."""
+    inputs = [i for i in self.region.inputs if not i.is_weight]
+    free = {i.name: Fact(_range(i, iv.REALS)) for i in inputs}
+    return Bounds(self.region.extents, {**free, **self._weights})
 
-    def check(self, graph: UGraph) -> RangeRecord | Rejection:
-        """The record of a candidate that is safe where the region is.
+  def check(self, graph: UGraph) -> RangeRecord | Rejection:
+    """The record of a candidate that is safe where the region is.
 
-        Else RANGE with the names of the kernel and of the value in it that begins to be unsafe.
-        """
-        lines = ugraph_lines(graph)
-        facts = {**self._activations(self.magnitude or MAGNITUDE), **self._weights}
-        reach = follow(lines, Bounds(self.region.extents, facts))
-        for output in self.region.outputs:
-            at = reach[output.name]
-            if self.magnitude is not None and not at.finite:
-                line = next((x for x in lines if x.name == at.origin), lines[-1])
-                reason = self._reason(output.name, line, reach)
-                return Rejection("RANGE", reason, (line.kernel, line.name))
-        names = {line.name: line for line in lines}
-        stored = {n: x for n, x in names.items() if x.dtype.is_half and x.op != "load"}
-        return RangeRecord(
-            self.magnitude,
-            {n: reach[n].interval for n in stored},
-            {n: reach[x.args[0]].interval for n, x in names.items() if x.op == "exp"},
-        )
+    Else RANGE with the names of the kernel and of the value in it that begins to be unsafe.
+    """
+    lines = ugraph_lines(graph)
+    facts = {**self._activations(self.magnitude or MAGNITUDE), **self._weights}
+    reach = follow(lines, Bounds(self.region.extents, facts))
+    for output in self.region.outputs:
+      at = reach[output.name]
+      if self.magnitude is not None and not at.finite:
+        line = next((x for x in lines if x.name == at.origin), lines[-1])
+        reason = self._reason(output.name, line, reach)
+        return Rejection("RANGE", reason, (line.kernel, line.name))
+    names = {line.name: line for line in lines}
+    stored = {n: x for n, x in names.items() if x.dtype.is_half and x.op != "load"}
+    return RangeRecord(
+      self.magnitude,
+      {n: reach[n].interval for n in stored},
+      {n: reach[x.args[0]].interval for n, x in names.items() if x.op == "exp"},
+    )
 
-    def _reason(self, output: str, line: Line, reach: Mapping[str, Reach]) -> str:
-        args = ", ".join(f"{a} in {_text(reach[a].interval)}" for a in line.args)
-        return (
-            f"{line.name} ({line.op} of {args or 'inputs'}) can exceed the largest {line.dtype}, "
-            f"{largest(line.dtype):.4g}, and makes {output} infinite or NaN on inputs up to "
-            f"{self.magnitude:g}, on which the region is safe"
-        )
+  def _reason(self, output: str, line: Line, reach: Mapping[str, Reach]) -> str:
+    args = ", ".join(f"{a} in {_text(reach[a].interval)}" for a in line.args)
+    return (
+      f"{line.name} ({line.op} of {args or 'inputs'}) can exceed the largest {line.dtype}, "
+      f"{largest(line.dtype):.4g}, and makes {output} infinite or NaN on inputs up to "
+      f"{self.magnitude:g}, on which the region is safe"
+    )
 
 
 def _range(i: RegionTensor, numbers: Interval) -> Interval:
-    return iv.UNIT if i.dtype is DType.BOOL else numbers
+  return iv.UNIT if i.dtype is DType.BOOL else numbers
 
 
 def _text(x: Interval) -> str:
-    return f"[{x.lo:.3g}, {x.hi:.3g}]"
+  return f"[{x.lo:.3g}, {x.hi:.3g}]"
 
 
 def _weight(
-    extents: Mapping[str, int],
-    i: RegionTensor,
-    axes: tuple[str, ...],
-    given: Mapping[str, np.ndarray],
+  extents: Mapping[str, int],
+  i: RegionTensor,
+  axes: tuple[str, ...],
+  given: Mapping[str, np.ndarray],
 ) -> Fact:
-    """The measured fact of a weight over ``axes``; one that is not given is taken to be normalised.
+  """The measured fact of a weight over ``axes``; one that is not given is taken to be normalised.
 
-    That is: the scales of channels are at most 1, the rows and columns of a matrix have norm 1.
-    """
-    name, shape = i.tensor.name, tuple(extents[a] for a in axes)
-    if name not in given:
-        return Fact(iv.SIGNED_UNIT, dict.fromkeys(axes, 1.0) if len(axes) > 1 else {})
-    if isinstance(given, Weights):
-        return fact_of(given.extremes(name, shape), axes)
-    return measured(given[name].reshape(shape), axes)
+  That is: the scales of channels are at most 1, the rows and columns of a matrix have norm 1.
+  """
+  name, shape = i.tensor.name, tuple(extents[a] for a in axes)
+  if name not in given:
+    return Fact(iv.SIGNED_UNIT, dict.fromkeys(axes, 1.0) if len(axes) > 1 else {})
+  if isinstance(given, Weights):
+    return fact_of(given.extremes(name, shape), axes)
+  return measured(given[name].reshape(shape), axes)
 
 
 @dataclass(frozen=True, slots=True)
 class Maximum:
-    """A softmax of the region: the interval of what its maximum is taken of, on any inputs.
+  """A softmax of the region: the interval of what its maximum is taken of, on any inputs.
 
-    ``droppable``: exp of it, and the sum over the row, fit fp32, so that the maximum may be left
-    out; ``fits_half``: exp of it fits the 16-bit type of the region's inputs as well.
-    """
+  ``droppable``: exp of it, and the sum over the row, fit fp32, so that the maximum may be left
+  out; ``fits_half``: exp of it fits the 16-bit type of the region's inputs as well.
+  """
 
-    logits: Interval
-    count: int
-    droppable: bool
-    fits_half: bool
+  logits: Interval
+  count: int
+  droppable: bool
+  fits_half: bool
 
-    @property
-    def reason(self) -> str:
-        """The verdict in words."""
-        span = f"the logits lie in {_text(self.logits)} whatever the inputs are"
-        if not self.droppable:
-            return (
-                f"the maximum is needed: {span}, so their exponentials can overflow fp32 or vanish"
-            )
-        half = "fits" if self.fits_half else "does not fit"
-        return (
-            f"the maximum may be dropped: {span}, the sum of {self.count} exponentials fits fp32; "
-            f"one of them {half} 16 bits"
-        )
+  @property
+  def reason(self) -> str:
+    """The verdict in words."""
+    span = f"the logits lie in {_text(self.logits)} whatever the inputs are"
+    if not self.droppable:
+      return f"the maximum is needed: {span}, so their exponentials can overflow fp32 or vanish"
+    half = "fits" if self.fits_half else "does not fit"
+    return (
+      f"the maximum may be dropped: {span}, the sum of {self.count} exponentials fits fp32; "
+      f"one of them {half} 16 bits"
+    )
 
 
 def softmax_maxima(check: RangeCheck) -> tuple[Maximum, ...]:
-    """What the interval analysis says of every maximum that shifts an exp of the region."""
-    region, bounds = check.region, check.any_inputs()
-    halves = [largest(i.dtype) for i in region.inputs if i.dtype.is_half]
-    found = []
-    for node in t.walk(region.terms):
-        shift = find_shift(node.args[0], frozenset()) if node.op == "exp" else None
-        if shift is None:
-            continue
-        maximum = next(n for n in t.walk(node.args) if n.op == t.MAXR and n.attr == shift.axes)
-        logits = bounds.interval(maximum.args[0])
-        count = prod(region.extents[a] for a in shift.axes)
-        top = iv.exponential(logits)
-        found.append(
-            Maximum(
-                logits,
-                count,
-                top.hi * count <= largest(DType.F32) and top.lo >= SMALLEST,
-                top.hi <= min(halves, default=inf),
-            )
-        )
-    return tuple(found)
+  """What the interval analysis says of every maximum that shifts an exp of the region."""
+  region, bounds = check.region, check.any_inputs()
+  halves = [largest(i.dtype) for i in region.inputs if i.dtype.is_half]
+  found = []
+  for node in t.walk(region.terms):
+    shift = find_shift(node.args[0], frozenset()) if node.op == "exp" else None
+    if shift is None:
+      continue
+    maximum = next(n for n in t.walk(node.args) if n.op == t.MAXR and n.attr == shift.axes)
+    logits = bounds.interval(maximum.args[0])
+    count = prod(region.extents[a] for a in shift.axes)
+    top = iv.exponential(logits)
+    found.append(
+      Maximum(
+        logits,
+        count,
+        top.hi * count <= largest(DType.F32) and top.lo >= SMALLEST,
+        top.hi <= min(halves, default=inf),
+      )
+    )
+  return tuple(found)
 
 
 def proven_exponents(
-    graph: UGraph, extents: Mapping[str, int], facts: Mapping[str, Fact]
+  graph: UGraph, extents: Mapping[str, int], facts: Mapping[str, Fact]
 ) -> dict[tuple[str, int], float]:
-    """exp op (kernel, index) -> the upper bound of its argument, where there is one."""
-    values = block_values(graph)
-    bounds = Bounds(extents, facts)
-    found = {}
-    for kernel in graph.kernels:
-        for n, op in enumerate(kernel.ops):
-            value = values[kernel.name, op.args[0]] if op.op == "exp" else None
-            if value is not None and value.term is not None:
-                found[kernel.name, n] = bounds.within(value.marks).interval(value.term).hi
-    return found
+  """exp op (kernel, index) -> the upper bound of its argument, where there is one."""
+  values = block_values(graph)
+  bounds = Bounds(extents, facts)
+  found = {}
+  for kernel in graph.kernels:
+    for n, op in enumerate(kernel.ops):
+      value = values[kernel.name, op.args[0]] if op.op == "exp" else None
+      if value is not None and value.term is not None:
+        found[kernel.name, n] = bounds.within(value.marks).interval(value.term).hi
+  return found

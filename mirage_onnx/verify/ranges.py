@@ -37,136 +37,134 @@ _DIVISOR = frozenset(("div", "recip", "rsqrt"))
 
 
 def finfo(dtype: DType) -> Any:
-    """The limits of a float type, as ``numpy.finfo``; of other types those of fp32."""
-    if not dtype.is_float:
-        dtype = DType.F32
-    return ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
+  """The limits of a float type, as ``numpy.finfo``; of other types those of fp32."""
+  if not dtype.is_float:
+    dtype = DType.F32
+  return ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
 
 
 def largest(dtype: DType) -> float:
-    """The largest finite number of a float type."""
-    return float(finfo(dtype).max)
+  """The largest finite number of a float type."""
+  return float(finfo(dtype).max)
 
 
 def least(dtype: DType) -> float:
-    """The smallest positive number that is surely kept: of fp16, subnormal ones are."""
-    limits = finfo(dtype)
-    return float(limits.smallest_subnormal if dtype is DType.F16 else limits.tiny)
+  """The smallest positive number that is surely kept: of fp16, subnormal ones are."""
+  limits = finfo(dtype)
+  return float(limits.smallest_subnormal if dtype is DType.F16 else limits.tiny)
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a value can be: its interval, whether it may be lost, and the line where that began.
+  """What a value can be: its interval, whether it may be lost, and the line where that began.
 
-    ``vanishes``: it is never 0, but may be rounded to 0.
-    """
+  ``vanishes``: it is never 0, but may be rounded to 0.
+  """
 
-    interval: Interval
-    dtype: DType
-    vanishes: bool = False
-    lost: bool = False
-    origin: str = ""
+  interval: Interval
+  dtype: DType
+  vanishes: bool = False
+  lost: bool = False
+  origin: str = ""
 
-    @property
-    def finite(self) -> bool:
-        return self.interval.bounded and not self.lost
+  @property
+  def finite(self) -> bool:
+    return self.interval.bounded and not self.lost
 
 
 def follow(lines: Sequence[Line], bounds: Bounds) -> dict[str, Reach]:
-    """Line -> what it can be."""
-    reach: dict[str, Reach] = {}
-    for line in lines:
-        args = [reach[a] for a in line.args]
-        if line.op == "load" and not args:
-            exact, lost = bounds.facts[line.source].range, False
-        else:
-            exact, lost = _apply(line, args, bounds)
-        most = largest(line.dtype)
-        kept = Interval(
-            exact.lo if exact.lo >= -most else -inf, exact.hi if exact.hi <= most else inf
-        )
-        origin = next((a.origin for a in args if a.origin), "")
-        lost = lost or (not kept.bounded and most < _RECIPROCAL_IS_0)
-        if not origin and (lost or not kept.bounded):
-            origin = line.name
-        vanishes = 0 < exact.lo < least(line.dtype) or -least(line.dtype) < exact.hi < 0
-        kept = iv.REALS if lost else kept | iv.ZERO if vanishes else kept
-        reach[line.name] = Reach(kept, line.dtype, vanishes, lost, origin)
-    return reach
+  """Line -> what it can be."""
+  reach: dict[str, Reach] = {}
+  for line in lines:
+    args = [reach[a] for a in line.args]
+    if line.op == "load" and not args:
+      exact, lost = bounds.facts[line.source].range, False
+    else:
+      exact, lost = _apply(line, args, bounds)
+    most = largest(line.dtype)
+    kept = Interval(exact.lo if exact.lo >= -most else -inf, exact.hi if exact.hi <= most else inf)
+    origin = next((a.origin for a in args if a.origin), "")
+    lost = lost or (not kept.bounded and most < _RECIPROCAL_IS_0)
+    if not origin and (lost or not kept.bounded):
+      origin = line.name
+    vanishes = 0 < exact.lo < least(line.dtype) or -least(line.dtype) < exact.hi < 0
+    kept = iv.REALS if lost else kept | iv.ZERO if vanishes else kept
+    reach[line.name] = Reach(kept, line.dtype, vanishes, lost, origin)
+  return reach
 
 
 def _apply(line: Line, args: Sequence[Reach], bounds: Bounds) -> tuple[Interval, bool]:
-    """The interval before rounding, and whether the value may be lost."""
-    x = [a.interval for a in args]
-    divides = line.op in _DIVISOR or (line.exponent is not None and line.exponent < 0)
-    if divides and args[-1].finite and not args[-1].vanishes:
-        x[-1] = _normal(x[-1], args[-1].dtype)
-    plain = _interval(line, x, bounds)
-    lost = any(a.lost for a in args) or any(v != v for v in (plain.lo, plain.hi))
-    if all(a.finite for a in args):
-        if line.term is not None:
-            plain = plain & bounds.within(line.marks).interval(line.term)
-    else:
-        lost = lost or _loses(line, x)
-    return plain, lost
+  """The interval before rounding, and whether the value may be lost."""
+  x = [a.interval for a in args]
+  divides = line.op in _DIVISOR or (line.exponent is not None and line.exponent < 0)
+  if divides and args[-1].finite and not args[-1].vanishes:
+    x[-1] = _normal(x[-1], args[-1].dtype)
+  plain = _interval(line, x, bounds)
+  lost = any(a.lost for a in args) or any(v != v for v in (plain.lo, plain.hi))
+  if all(a.finite for a in args):
+    if line.term is not None:
+      plain = plain & bounds.within(line.marks).interval(line.term)
+  else:
+    lost = lost or _loses(line, x)
+  return plain, lost
 
 
 def _normal(x: Interval, dtype: DType) -> Interval:
-    """A divisor that is not 0; one of either sign is left as it is."""
-    small = least(dtype)
-    if x.lo >= 0:
-        return Interval(max(x.lo, small), max(x.hi, small))
-    return Interval(min(x.lo, -small), min(x.hi, -small)) if x.hi <= 0 else x
+  """A divisor that is not 0; one of either sign is left as it is."""
+  small = least(dtype)
+  if x.lo >= 0:
+    return Interval(max(x.lo, small), max(x.hi, small))
+  return Interval(min(x.lo, -small), min(x.hi, -small)) if x.hi <= 0 else x
 
 
 def _interval(line: Line, x: Sequence[Interval], bounds: Bounds) -> Interval:
-    match line.op:
-        case name if name in _SAME:
-            return x[0]
-        case "const" | "extent":
-            assert line.term is not None
-            return bounds.interval(line.term)
-        case "powr":
-            assert line.exponent is not None
-            return iv.power(x[0], line.exponent)
-        case "prev":
-            return x[0] | Interval(LOWEST, LOWEST)
-        case "matmul":
-            return (x[0] * x[1]).scaled(line.count(bounds.extents))
-        case "sum" | "acc_sum" | "red_sum":
-            return x[0].scaled(line.count(bounds.extents))
-        case "acc_scaled":
-            shrinks = x[1].lo >= 0.0 and x[1].hi <= 1.0
-            return x[0].scaled(line.count(bounds.extents)) if shrinks else iv.REALS
-    return iv.ELEMENTWISE[line.op](*x)
+  match line.op:
+    case name if name in _SAME:
+      return x[0]
+    case "const" | "extent":
+      assert line.term is not None
+      return bounds.interval(line.term)
+    case "powr":
+      assert line.exponent is not None
+      return iv.power(x[0], line.exponent)
+    case "prev":
+      return x[0] | Interval(LOWEST, LOWEST)
+    case "matmul":
+      return (x[0] * x[1]).scaled(line.count(bounds.extents))
+    case "sum" | "acc_sum" | "red_sum":
+      return x[0].scaled(line.count(bounds.extents))
+    case "acc_scaled":
+      shrinks = x[1].lo >= 0.0 and x[1].hi <= 1.0
+      return x[0].scaled(line.count(bounds.extents)) if shrinks else iv.REALS
+  return iv.ELEMENTWISE[line.op](*x)
 
 
 def _loses(line: Line, x: Sequence[Interval]) -> bool:
-    """Can the result be NaN or far from the truth, where an argument may be infinite?"""
-    above, below = [v.hi == inf for v in x], [v.lo == -inf for v in x]
-    either = [a or b for a, b in zip(above, below, strict=True)]
-    zero = [v.contains(0.0) for v in x]
-    match line.op:
-        case "add":
-            return (above[0] and below[1]) or (below[0] and above[1])
-        case "sub":
-            return (above[0] and above[1]) or (below[0] and below[1])
-        case "mul":
-            return (either[0] and zero[1]) or (either[1] and zero[0])
-        case "div":
-            return (either[0] and either[1]) or zero[1]
-        case "recip":
-            return zero[0]
-        case "sum" | "acc_sum" | "red_sum":
-            return above[0] and below[0]
-        case "powr":
-            assert line.exponent is not None
-            return line.exponent.denominator != 1 or (line.exponent < 0 and zero[0])
-        case "less" | "less_equal" | "equal":
-            # Two numbers beyond the type are equal there.
-            return (above[0] and above[1]) or (below[0] and below[1])
-        case "exp" | "neg" | "abs" | "square" | "relu" | "max" | "min" | "select":
-            return False
-        case "sigmoid" | "tanh" | "erf" | "prev":
-            return False
-    return line.op not in _SAME
+  """Can the result be NaN or far from the truth, where an argument may be infinite?"""
+  above, below = [v.hi == inf for v in x], [v.lo == -inf for v in x]
+  either = [a or b for a, b in zip(above, below, strict=True)]
+  zero = [v.contains(0.0) for v in x]
+  match line.op:
+    case "add":
+      return (above[0] and below[1]) or (below[0] and above[1])
+    case "sub":
+      return (above[0] and above[1]) or (below[0] and below[1])
+    case "mul":
+      return (either[0] and zero[1]) or (either[1] and zero[0])
+    case "div":
+      return (either[0] and either[1]) or zero[1]
+    case "recip":
+      return zero[0]
+    case "sum" | "acc_sum" | "red_sum":
+      return above[0] and below[0]
+    case "powr":
+      assert line.exponent is not None
+      return line.exponent.denominator != 1 or (line.exponent < 0 and zero[0])
+    case "less" | "less_equal" | "equal":
+      # Two numbers beyond the type are equal there.
+      return (above[0] and above[1]) or (below[0] and below[1])
+    case "exp" | "neg" | "abs" | "square" | "relu" | "max" | "min" | "select":
+      return False
+    case "sigmoid" | "tanh" | "erf" | "prev":
+      return False
+  return line.op not in _SAME

@@ -46,17 +46,17 @@ DIRECTIONS = 16
 
 
 def deviation(dtype: DType) -> float:
-    """The standard deviation of a relative rounding error that is uniform in +-u (u = eps / 2)."""
-    return float(finfo(dtype).eps) / 2 / float(np.sqrt(3))
+  """The standard deviation of a relative rounding error that is uniform in +-u (u = eps / 2)."""
+  return float(finfo(dtype).eps) / 2 / float(np.sqrt(3))
 
 
 def _same(*_: np.ndarray) -> float:
-    return 1.0
+  return 1.0
 
 
 def _none(*_: np.ndarray) -> float:
-    """A comparison that rounding turns is seen by the empirical checks, not to first order."""
-    return 0.0
+  """A comparison that rounding turns is seen by the empirical checks, not to first order."""
+  return 0.0
 
 
 Partials = tuple[Callable[..., np.ndarray | float], ...]
@@ -64,150 +64,150 @@ _ROOT_PI = float(np.sqrt(np.pi))
 
 #: Function -> its partial derivatives, each of (result, *arguments).
 PARTIALS: dict[str, Partials] = {
-    "add":     (_same, _same),
-    "sub":     (_same, lambda v, a, b: -1.0),
-    "mul":     (lambda v, a, b: b, lambda v, a, b: a),
-    "div":     (lambda v, a, b: 1 / b, lambda v, a, b: -v / b),
-    "neg":     (lambda v, a: -1.0,),
-    "recip":   (lambda v, a: -v * v,),
-    "square":  (lambda v, a: 2 * a,),
-    "sqrt":    (lambda v, a: 0.5 / v,),
-    "rsqrt":   (lambda v, a: -0.5 * v / a,),
-    "sigmoid": (lambda v, a: v * (1 - v),),
-    "relu":    (lambda v, a: (a > 0) * 1.0,),
-    "exp":     (lambda v, a: v,),
-    "log":     (lambda v, a: 1 / a,),
-    "erf":     (lambda v, a: 2 / _ROOT_PI * np.exp(-a * a),),
-    "tanh":    (lambda v, a: 1 - v * v,),
-    "abs":     (lambda v, a: np.sign(a),),
-    "sin":     (lambda v, a: np.cos(a),),
-    "cos":     (lambda v, a: -np.sin(a),),
-    "max":     (lambda v, a, b: (a >= b) * 1.0, lambda v, a, b: (a < b) * 1.0),
-    "min":     (lambda v, a, b: (a <= b) * 1.0, lambda v, a, b: (a > b) * 1.0),
-    "less":       (_none, _none),
-    "less_equal": (_none, _none),
-    "equal":      (_none, _none),
-    "select":  (_none, lambda v, c, a, b: (c != 0) * 1.0, lambda v, c, a, b: (c == 0) * 1.0),
+  "add":     (_same, _same),
+  "sub":     (_same, lambda v, a, b: -1.0),
+  "mul":     (lambda v, a, b: b, lambda v, a, b: a),
+  "div":     (lambda v, a, b: 1 / b, lambda v, a, b: -v / b),
+  "neg":     (lambda v, a: -1.0,),
+  "recip":   (lambda v, a: -v * v,),
+  "square":  (lambda v, a: 2 * a,),
+  "sqrt":    (lambda v, a: 0.5 / v,),
+  "rsqrt":   (lambda v, a: -0.5 * v / a,),
+  "sigmoid": (lambda v, a: v * (1 - v),),
+  "relu":    (lambda v, a: (a > 0) * 1.0,),
+  "exp":     (lambda v, a: v,),
+  "log":     (lambda v, a: 1 / a,),
+  "erf":     (lambda v, a: 2 / _ROOT_PI * np.exp(-a * a),),
+  "tanh":    (lambda v, a: 1 - v * v,),
+  "abs":     (lambda v, a: np.sign(a),),
+  "sin":     (lambda v, a: np.cos(a),),
+  "cos":     (lambda v, a: -np.sin(a),),
+  "max":     (lambda v, a, b: (a >= b) * 1.0, lambda v, a, b: (a < b) * 1.0),
+  "min":     (lambda v, a, b: (a <= b) * 1.0, lambda v, a, b: (a > b) * 1.0),
+  "less":       (_none, _none),
+  "less_equal": (_none, _none),
+  "equal":      (_none, _none),
+  "select":  (_none, lambda v, c, a, b: (c != 0) * 1.0, lambda v, c, a, b: (c == 0) * 1.0),
 }  # fmt: skip
 
 
 class RunningError(Float64):
-    """Computed values and, in further rows, their first-order errors.
+  """Computed values and, in further rows, their first-order errors.
 
-    Axis 0 is [values of all cases, then errors of all cases per direction]. Values are rounded, so
-    one that its type holds already (a load, a cast of a cast) adds no error a second time.
-    """
+  Axis 0 is [values of all cases, then errors of all cases per direction]. Values are rounded, so
+  one that its type holds already (a load, a cast of a cast) adds no error a second time.
+  """
 
-    def __init__(self, cases: int, rng: np.random.Generator) -> None:
-        super().__init__(cases * (1 + DIRECTIONS))
-        self._cases = cases
-        self._rng = rng
+  def __init__(self, cases: int, rng: np.random.Generator) -> None:
+    super().__init__(cases * (1 + DIRECTIONS))
+    self._cases = cases
+    self._rng = rng
 
-    def exact(self, data: np.ndarray) -> np.ndarray:
-        """An input [case, ...] without error."""
-        return np.concatenate([data, *[np.zeros_like(data)] * DIRECTIONS])
+  def exact(self, data: np.ndarray) -> np.ndarray:
+    """An input [case, ...] without error."""
+    return np.concatenate([data, *[np.zeros_like(data)] * DIRECTIONS])
 
-    def values(self, x: np.ndarray) -> np.ndarray:
-        return x[: self._cases]
+  def values(self, x: np.ndarray) -> np.ndarray:
+    return x[: self._cases]
 
-    def errors(self, x: np.ndarray) -> np.ndarray:
-        """[direction, case, ...]."""
-        return x[self._cases :].reshape(DIRECTIONS, self._cases, *x.shape[1:])
+  def errors(self, x: np.ndarray) -> np.ndarray:
+    """[direction, case, ...]."""
+    return x[self._cases :].reshape(DIRECTIONS, self._cases, *x.shape[1:])
 
-    def _join(self, value: np.ndarray, errors: np.ndarray) -> np.ndarray:
-        errors = np.broadcast_to(errors, (DIRECTIONS, *value.shape))
-        return np.concatenate([value, errors.reshape(-1, *value.shape[1:])])
+  def _join(self, value: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    errors = np.broadcast_to(errors, (DIRECTIONS, *value.shape))
+    return np.concatenate([value, errors.reshape(-1, *value.shape[1:])])
 
-    def _constant(self, x: np.ndarray) -> np.ndarray:
-        x[self._cases :] = 0.0
-        return x
+  def _constant(self, x: np.ndarray) -> np.ndarray:
+    x[self._cases :] = 0.0
+    return x
 
-    def neutral(self, kind: str) -> np.ndarray:
-        return self._constant(super().neutral(kind))
+  def neutral(self, kind: str) -> np.ndarray:
+    return self._constant(super().neutral(kind))
 
-    def lowest(self) -> np.ndarray:
-        return self._constant(super().lowest())
+  def lowest(self) -> np.ndarray:
+    return self._constant(super().lowest())
 
-    def constant(self, value: Fraction | str) -> np.ndarray:
-        return self._constant(super().constant(value))
+  def constant(self, value: Fraction | str) -> np.ndarray:
+    return self._constant(super().constant(value))
 
-    def elementwise(self, op: str, *args: np.ndarray) -> np.ndarray:
-        given = [self.values(a) for a in args]
-        value = super().elementwise(op, *given)
-        with np.errstate(all="ignore"):
-            errors = np.zeros((1,) * (1 + value.ndim))
-            for partial, a in zip(PARTIALS[op], args, strict=True):
-                errors = errors + _carried(partial(value, *given), self.errors(a))
-        return self._join(value, errors)
+  def elementwise(self, op: str, *args: np.ndarray) -> np.ndarray:
+    given = [self.values(a) for a in args]
+    value = super().elementwise(op, *given)
+    with np.errstate(all="ignore"):
+      errors = np.zeros((1,) * (1 + value.ndim))
+      for partial, a in zip(PARTIALS[op], args, strict=True):
+        errors = errors + _carried(partial(value, *given), self.errors(a))
+    return self._join(value, errors)
 
-    def power(self, x: np.ndarray, e: Fraction) -> np.ndarray:
-        base = self.values(x)
-        with np.errstate(all="ignore"):
-            slope = float(e) * real_power(base, e - 1)
-            return self._join(real_power(base, e), _carried(slope, self.errors(x)))
+  def power(self, x: np.ndarray, e: Fraction) -> np.ndarray:
+    base = self.values(x)
+    with np.errstate(all="ignore"):
+      slope = float(e) * real_power(base, e - 1)
+      return self._join(real_power(base, e), _carried(slope, self.errors(x)))
 
-    def total(self, x: np.ndarray, axis: Axes) -> np.ndarray:
-        value, terms = super().total(self.values(x), axis), self.values(x)
-        n = prod(x.shape[a] for a in axis)
-        with np.errstate(all="ignore"):
-            length = np.sqrt(super().total(np.square(terms), axis))
-            errors = self.errors(x).sum(axis=tuple(a + 1 for a in axis))
-            return self._join(value, errors + self._summation(n, length, value))
+  def total(self, x: np.ndarray, axis: Axes) -> np.ndarray:
+    value, terms = super().total(self.values(x), axis), self.values(x)
+    n = prod(x.shape[a] for a in axis)
+    with np.errstate(all="ignore"):
+      length = np.sqrt(super().total(np.square(terms), axis))
+      errors = self.errors(x).sum(axis=tuple(a + 1 for a in axis))
+      return self._join(value, errors + self._summation(n, length, value))
 
-    def matmul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        a, b = self.values(x), self.values(y)
-        value = super().matmul(a, b)
-        with np.errstate(all="ignore"):
-            length = np.sqrt(super().matmul(np.square(a), np.square(b)))
-            errors = np.matmul(a, self.errors(y)) + np.matmul(self.errors(x), b)
-            return self._join(value, errors + self._summation(x.shape[-1], length, value))
+  def matmul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    a, b = self.values(x), self.values(y)
+    value = super().matmul(a, b)
+    with np.errstate(all="ignore"):
+      length = np.sqrt(super().matmul(np.square(a), np.square(b)))
+      errors = np.matmul(a, self.errors(y)) + np.matmul(self.errors(x), b)
+      return self._join(value, errors + self._summation(x.shape[-1], length, value))
 
-    def highest(self, x: np.ndarray, axis: Axes) -> np.ndarray:
-        value = super().highest(self.values(x), axis)
-        top = np.expand_dims(value, axis)
-        attained = self.values(x) == top
-        share = attained / np.maximum(attained.sum(axis=axis, keepdims=True), 1)
-        errors = _carried(share, self.errors(x)).sum(axis=tuple(a + 1 for a in axis))
-        return self._join(value, errors)
+  def highest(self, x: np.ndarray, axis: Axes) -> np.ndarray:
+    value = super().highest(self.values(x), axis)
+    top = np.expand_dims(value, axis)
+    attained = self.values(x) == top
+    share = attained / np.maximum(attained.sum(axis=axis, keepdims=True), 1)
+    errors = _carried(share, self.errors(x)).sum(axis=tuple(a + 1 for a in axis))
+    return self._join(value, errors)
 
-    def round(self, x: np.ndarray, dtype: DType) -> np.ndarray:
-        value = self.values(x)
-        # Drawn for every value: so programs that differ in a type differ in nothing else.
-        signs = self._signs(value)
-        if dtype is DType.F64 or not dtype.is_float:
-            return x
-        kept = round_to(value, dtype)
-        least = float(finfo(dtype).tiny)
-        size = np.where(kept == value, 0.0, np.maximum(np.abs(value), least))
-        return self._join(kept, self.errors(x) + signs * deviation(dtype) * size)
+  def round(self, x: np.ndarray, dtype: DType) -> np.ndarray:
+    value = self.values(x)
+    # Drawn for every value: so programs that differ in a type differ in nothing else.
+    signs = self._signs(value)
+    if dtype is DType.F64 or not dtype.is_float:
+      return x
+    kept = round_to(value, dtype)
+    least = float(finfo(dtype).tiny)
+    size = np.where(kept == value, 0.0, np.maximum(np.abs(value), least))
+    return self._join(kept, self.errors(x) + signs * deviation(dtype) * size)
 
-    def _summation(self, n: int, length: np.ndarray, value: np.ndarray) -> np.ndarray:
-        size = n**0.25 * deviation(DType.F32) * (length + np.abs(value))
-        return self._signs(value) * (size if n > 1 else 0.0)
+  def _summation(self, n: int, length: np.ndarray, value: np.ndarray) -> np.ndarray:
+    size = n**0.25 * deviation(DType.F32) * (length + np.abs(value))
+    return self._signs(value) * (size if n > 1 else 0.0)
 
-    def _signs(self, like: np.ndarray) -> np.ndarray:
-        bits = self._rng.integers(0, 2, size=(DIRECTIONS, *like.shape), dtype=np.int8)
-        return 2.0 * bits - 1.0
+  def _signs(self, like: np.ndarray) -> np.ndarray:
+    bits = self._rng.integers(0, 2, size=(DIRECTIONS, *like.shape), dtype=np.int8)
+    return 2.0 * bits - 1.0
 
 
 def _carried(slope: np.ndarray | float, errors: np.ndarray) -> np.ndarray:
-    """Where there is no error, none is carried, however steep the function is."""
-    return np.where(errors == 0, 0.0, slope * errors)
+  """Where there is no error, none is carried, however steep the function is."""
+  return np.where(errors == 0, 0.0, slope * errors)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundingRecord:
-    """First-order relative errors of the output row of a candidate that comes nearest its limit.
+  """First-order relative errors of the output row of a candidate that comes nearest its limit.
 
-    ``original``: the region's error in that row; ``allowed``: the limit.
-    """
+  ``original``: the region's error in that row; ``allowed``: the limit.
+  """
 
-    candidate: float
-    original: float
-    allowed: float
-    case: str
-    output: str
-    row: int
+  candidate: float
+  original: float
+  allowed: float
+  case: str
+  output: str
+  row: int
 
 
 #: Region output -> [case, row]: relative errors.
@@ -215,119 +215,107 @@ Errors = dict[str, np.ndarray]
 
 
 class RoundingCheck:
-    """The check of one region; its own errors are measured once for all candidates."""
+  """The check of one region; its own errors are measured once for all candidates."""
 
-    def __init__(
-        self, region: Region, weights: Mapping[str, np.ndarray] | None = None, seed: int = 0
-    ) -> None:
-        self.region = region
-        self._seed = seed
-        rng = np.random.default_rng([seed, 0x726E64])
-        self._extents = sample_extents(region, DEEP, FLAT, ELEMENTS)
-        self._inputs = sample_inputs(region, self._extents, weights or {}, rng, CASES)
-        original = region_graph(region)
-        named = {i.name: original.named(i, self._inputs[i.name]) for i in region.inputs}
-        extents = original.extents_at(self._extents)
-        outputs = {o.name: original.ugraph.tensor(o.name).axes for o in region.outputs}
-        self._original = self._measure(original.ugraph, (KernelParams(),), extents, named, outputs)
-        halves = [d for s in region.steps if (d := s.output.dtype) is not None and d.is_half]
-        self._slack = SLACK if halves else SLACK_WIDE
+  def __init__(self, region: Region, weights: Mapping[str, np.ndarray] | None = None, seed: int = 0) -> None:
+    self.region = region
+    self._seed = seed
+    rng = np.random.default_rng([seed, 0x726E64])
+    self._extents = sample_extents(region, DEEP, FLAT, ELEMENTS)
+    self._inputs = sample_inputs(region, self._extents, weights or {}, rng, CASES)
+    original = region_graph(region)
+    named = {i.name: original.named(i, self._inputs[i.name]) for i in region.inputs}
+    extents = original.extents_at(self._extents)
+    outputs = {o.name: original.ugraph.tensor(o.name).axes for o in region.outputs}
+    self._original = self._measure(original.ugraph, (KernelParams(),), extents, named, outputs)
+    halves = [d for s in region.steps if (d := s.output.dtype) is not None and d.is_half]
+    self._slack = SLACK if halves else SLACK_WIDE
 
-    def check(
-        self, graph: UGraph, params: Sequence[KernelParams] | None = None
-    ) -> RoundingRecord | Rejection:
-        """The record of a well-formed candidate that rounds as well as the region, or NUMERICS."""
-        try:
-            worst = self.measure(graph, params)
-        except RejectionError as e:
-            return e.rejection
-        except ValueError as e:
-            return Rejection("NOT_EQUIVALENT", f"ill-formed: {e}")
-        if worst.candidate <= worst.allowed:
-            return worst
-        reason = (
-            f"{worst.case}: row {worst.row} of {worst.output} has a first-order error of "
-            f"{worst.candidate:.1e}, the original {worst.original:.1e}; most of it comes from "
-            f"{self._culprit(graph, params, worst)}"
+  def check(self, graph: UGraph, params: Sequence[KernelParams] | None = None) -> RoundingRecord | Rejection:
+    """The record of a well-formed candidate that rounds as well as the region, or NUMERICS."""
+    try:
+      worst = self.measure(graph, params)
+    except RejectionError as e:
+      return e.rejection
+    except ValueError as e:
+      return Rejection("NOT_EQUIVALENT", f"ill-formed: {e}")
+    if worst.candidate <= worst.allowed:
+      return worst
+    reason = (
+      f"{worst.case}: row {worst.row} of {worst.output} has a first-order error of "
+      f"{worst.candidate:.1e}, the original {worst.original:.1e}; most of it comes from "
+      f"{self._culprit(graph, params, worst)}"
+    )
+    return Rejection("NUMERICS", reason)
+
+  def measure(self, graph: UGraph, params: Sequence[KernelParams] | None = None) -> RoundingRecord:
+    """The errors of a candidate, whether it is refused for them or not.
+
+    Raises:
+        ValueError: it is ill-formed.
+    """
+    found = []
+    for name, mine in self._candidate(graph, params).items():
+      theirs = self._original[name]
+      both = np.isfinite(mine) & np.isfinite(theirs)
+      mine, theirs = np.where(both, mine, 0.0), np.where(both, theirs, 0.0)
+      usual = np.median(theirs, axis=-1, keepdims=True)
+      allowed = FACTOR * np.maximum(theirs, usual) + self._slack
+      at = np.unravel_index(int((mine / allowed).argmax()), mine.shape)
+      found.append(
+        RoundingRecord(
+          float(mine[at]), float(theirs[at]), float(allowed[at]),
+          CASES[int(at[0])], name, int(at[1]),
         )
-        return Rejection("NUMERICS", reason)
+      )  # fmt: skip
+    return max(found, key=lambda r: r.candidate / r.allowed)
 
-    def measure(
-        self, graph: UGraph, params: Sequence[KernelParams] | None = None
-    ) -> RoundingRecord:
-        """The errors of a candidate, whether it is refused for them or not.
+  def _candidate(
+    self, graph: UGraph, params: Sequence[KernelParams] | None, cases: slice = slice(None)
+  ) -> Errors:
+    given = params or tuple(KernelParams() for _ in graph.kernels)
+    numbers = [sample_params(k, p, self._extents) for k, p in zip(graph.kernels, given, strict=True)]
+    named = {i.name: Named(self._inputs[i.name][cases], i.axes) for i in self.region.inputs}
+    outputs = {o.name: o.axes for o in self.region.outputs}
+    return self._measure(graph, numbers, self._extents, named, outputs)
 
-        Raises:
-            ValueError: it is ill-formed.
-        """
-        found = []
-        for name, mine in self._candidate(graph, params).items():
-            theirs = self._original[name]
-            both = np.isfinite(mine) & np.isfinite(theirs)
-            mine, theirs = np.where(both, mine, 0.0), np.where(both, theirs, 0.0)
-            usual = np.median(theirs, axis=-1, keepdims=True)
-            allowed = FACTOR * np.maximum(theirs, usual) + self._slack
-            at = np.unravel_index(int((mine / allowed).argmax()), mine.shape)
-            found.append(
-                RoundingRecord(
-                    float(mine[at]), float(theirs[at]), float(allowed[at]),
-                    CASES[int(at[0])], name, int(at[1]),
-                )
-            )  # fmt: skip
-        return max(found, key=lambda r: r.candidate / r.allowed)
+  def _measure(
+    self,
+    graph: UGraph,
+    params: Sequence[KernelParams],
+    extents: Mapping[str, int],
+    inputs: Mapping[str, Named],
+    outputs: Mapping[str, tuple[str, ...]],
+  ) -> Errors:
+    cases = len(next(iter(inputs.values())).data)
+    domain = RunningError(cases, np.random.default_rng([self._seed, 1]))
+    exact = {n: Named(domain.exact(x.data), x.axes) for n, x in inputs.items()}
+    got = interpret_ugraph(domain, graph, params, extents, exact)
+    result = {}
+    for name, axes in outputs.items():
+      data = got[name].aligned(axes)
+      width = data.shape[-1] if axes else 1
+      value = domain.values(data).reshape(cases, -1, width)
+      errors = domain.errors(data).reshape(DIRECTIONS, cases, -1, width)
+      with np.errstate(all="ignore"):
+        norms = np.linalg.norm(value, axis=-1)
+        floor = SMALL_ROW * np.nanmax(np.where(np.isfinite(norms), norms, 0.0), axis=-1, keepdims=True)
+        size = np.sqrt(np.square(errors).sum(axis=-1).mean(axis=0))
+        result[name] = size / np.maximum(np.maximum(norms, floor), 1e-30)
+    return result
 
-    def _candidate(
-        self, graph: UGraph, params: Sequence[KernelParams] | None, cases: slice = slice(None)
-    ) -> Errors:
-        given = params or tuple(KernelParams() for _ in graph.kernels)
-        numbers = [
-            sample_params(k, p, self._extents) for k, p in zip(graph.kernels, given, strict=True)
-        ]
-        named = {i.name: Named(self._inputs[i.name][cases], i.axes) for i in self.region.inputs}
-        outputs = {o.name: o.axes for o in self.region.outputs}
-        return self._measure(graph, numbers, self._extents, named, outputs)
-
-    def _measure(
-        self,
-        graph: UGraph,
-        params: Sequence[KernelParams],
-        extents: Mapping[str, int],
-        inputs: Mapping[str, Named],
-        outputs: Mapping[str, tuple[str, ...]],
-    ) -> Errors:
-        cases = len(next(iter(inputs.values())).data)
-        domain = RunningError(cases, np.random.default_rng([self._seed, 1]))
-        exact = {n: Named(domain.exact(x.data), x.axes) for n, x in inputs.items()}
-        got = interpret_ugraph(domain, graph, params, extents, exact)
-        result = {}
-        for name, axes in outputs.items():
-            data = got[name].aligned(axes)
-            width = data.shape[-1] if axes else 1
-            value = domain.values(data).reshape(cases, -1, width)
-            errors = domain.errors(data).reshape(DIRECTIONS, cases, -1, width)
-            with np.errstate(all="ignore"):
-                norms = np.linalg.norm(value, axis=-1)
-                floor = SMALL_ROW * np.nanmax(
-                    np.where(np.isfinite(norms), norms, 0.0), axis=-1, keepdims=True
-                )
-                size = np.sqrt(np.square(errors).sum(axis=-1).mean(axis=0))
-                result[name] = size / np.maximum(np.maximum(norms, floor), 1e-30)
-        return result
-
-    def _culprit(
-        self, graph: UGraph, params: Sequence[KernelParams] | None, worst: RoundingRecord
-    ) -> str:
-        """The block value whose rounding, taken away, lowers the error most."""
-        case = CASES.index(worst.case)
-        left = {}
-        for k, kernel in enumerate(graph.kernels):
-            for n, op in enumerate(kernel.ops):
-                if op.op in ("load", "const", "extent"):
-                    continue
-                ops = (*kernel.ops[:n], replace(op, dtype=DType.F64), *kernel.ops[n + 1 :])
-                kernels = (*graph.kernels[:k], replace(kernel, ops=ops), *graph.kernels[k + 1 :])
-                exact = replace(graph, kernels=kernels)
-                errors = self._candidate(exact, params, slice(case, case + 1))[worst.output]
-                what = f"{block_name(n, kernel.name)} ({op.op} in {op.dtype})"
-                left[what] = float(np.nan_to_num(errors[0, worst.row], nan=np.inf))
-        return min(left, key=lambda what: left[what])
+  def _culprit(self, graph: UGraph, params: Sequence[KernelParams] | None, worst: RoundingRecord) -> str:
+    """The block value whose rounding, taken away, lowers the error most."""
+    case = CASES.index(worst.case)
+    left = {}
+    for k, kernel in enumerate(graph.kernels):
+      for n, op in enumerate(kernel.ops):
+        if op.op in ("load", "const", "extent"):
+          continue
+        ops = (*kernel.ops[:n], replace(op, dtype=DType.F64), *kernel.ops[n + 1 :])
+        kernels = (*graph.kernels[:k], replace(kernel, ops=ops), *graph.kernels[k + 1 :])
+        exact = replace(graph, kernels=kernels)
+        errors = self._candidate(exact, params, slice(case, case + 1))[worst.output]
+        what = f"{block_name(n, kernel.name)} ({op.op} in {op.dtype})"
+        left[what] = float(np.nan_to_num(errors[0, worst.row], nan=np.inf))
+    return min(left, key=lambda what: left[what])

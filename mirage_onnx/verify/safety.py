@@ -24,95 +24,100 @@ from mirage_onnx.verify.shift import ShiftRecord, check_shift
 
 @dataclass(frozen=True, slots=True)
 class SafetyRecord:
-    """What the checks found of a candidate that passes them."""
+  """What the checks found of a candidate that passes them."""
 
-    shift: ShiftRecord
-    range: RangeRecord
-    rounding: RoundingRecord
-    numeric: NumericRecord
+  shift: ShiftRecord
+  range: RangeRecord
+  rounding: RoundingRecord
+  numeric: NumericRecord
 
 
 class SafetyCheck:
-    """The checks of one region; what is known of the region is worked out once.
+  """The checks of one region; what is known of the region is worked out once.
 
-    ``weights``: ONNX tensor name -> its real values.
+  ``weights``: ONNX tensor name -> its real values.
+  """
+
+  def __init__(self, region: Region, weights: Mapping[str, np.ndarray] | None = None) -> None:
+    self.region = region
+    self.weights = weights or {}
+    self._last: tuple[UGraph, Rejection | tuple[ShiftRecord, RangeRecord]] | None = None
+
+  @cached_property
+  def ranges(self) -> RangeCheck:
+    return RangeCheck(self.region, self.weights)
+
+  @cached_property
+  def rounding(self) -> RoundingCheck:
+    return RoundingCheck(self.region, self.weights)
+
+  @cached_property
+  def numerics(self) -> NumericCheck:
+    return NumericCheck(self.region, self.weights)
+
+  def check_any_numbers(self, graph: UGraph) -> Rejection | None:
+    """Why a candidate that ``verify`` accepts can overflow or vanish, or None.
+
+    Holds for any numbers of the kernels, and for rounding says nothing.
     """
+    found = self._of_any_numbers(graph)
+    return found if isinstance(found, Rejection) else None
 
-    def __init__(self, region: Region, weights: Mapping[str, np.ndarray] | None = None) -> None:
-        self.region = region
-        self.weights = weights or {}
+  def _of_any_numbers(self, graph: UGraph) -> Rejection | tuple[ShiftRecord, RangeRecord]:
+    """What holds for any numbers; known of the graph that was asked about last."""
+    if self._last is None or self._last[0] is not graph:
+      found = check_shift(self.region, graph)
+      if isinstance(found, Rejection):
+        self._last = graph, found
+      else:
+        ranges = self.ranges.check(graph)
+        self._last = graph, (ranges if isinstance(ranges, Rejection) else (found, ranges))
+    return self._last[1]
 
-    @cached_property
-    def ranges(self) -> RangeCheck:
-        return RangeCheck(self.region, self.weights)
-
-    @cached_property
-    def rounding(self) -> RoundingCheck:
-        return RoundingCheck(self.region, self.weights)
-
-    @cached_property
-    def numerics(self) -> NumericCheck:
-        return NumericCheck(self.region, self.weights)
-
-    def check_any_numbers(self, graph: UGraph) -> Rejection | None:
-        """Why a candidate that ``verify`` accepts can overflow or vanish, or None.
-
-        Holds for any numbers of the kernels, and for rounding says nothing.
-        """
-        shift = check_shift(self.region, graph)
-        if isinstance(shift, Rejection):
-            return shift
-        found = self.ranges.check(graph)
-        return found if isinstance(found, Rejection) else None
-
-    def check(
-        self, graph: UGraph, params: Sequence[KernelParams] | None = None
-    ) -> SafetyRecord | Rejection:
-        """The record of a candidate that ``verify`` accepted, or why it is unsafe."""
-        shift = check_shift(self.region, graph)
-        if isinstance(shift, Rejection):
-            return shift
-        try:
-            found = self.ranges.check(graph)
-            if isinstance(found, Rejection):
-                return found
-            rounding = self.rounding.check(graph, params)
-        except RejectionError as e:
-            return e.rejection
-        except ValueError as e:
-            return Rejection("INCONCLUSIVE", f"the original cannot be run block by block: {e}")
-        if isinstance(rounding, Rejection):
-            return rounding
-        numeric = self.numerics.check(graph, params)
-        if isinstance(numeric, Rejection):
-            return numeric
-        return SafetyRecord(shift, found, rounding, numeric)
+  def check(self, graph: UGraph, params: Sequence[KernelParams] | None = None) -> SafetyRecord | Rejection:
+    """The record of a candidate that ``verify`` accepted, or why it is unsafe."""
+    try:
+      known = self._of_any_numbers(graph)
+      if isinstance(known, Rejection):
+        return known
+      shift, found = known
+      rounding = self.rounding.check(graph, params)
+    except RejectionError as e:
+      return e.rejection
+    except ValueError as e:
+      return Rejection("INCONCLUSIVE", f"the original cannot be run block by block: {e}")
+    if isinstance(rounding, Rejection):
+      return rounding
+    numeric = self.numerics.check(graph, params)
+    if isinstance(numeric, Rejection):
+      return numeric
+    return SafetyRecord(shift, found, rounding, numeric)
 
 
 @dataclass(frozen=True, slots=True)
 class SafetyRow:
-    """A line of the table of ``bench/verify.py``: what the numerics say of one candidate."""
+  """A line of the table of ``bench/verify.py``: what the numerics say of one candidate."""
 
-    name: str
-    maximum: str
-    largest_half: str
-    candidate_error: float
-    original_error: float
-    verdict: str
+  name: str
+  maximum: str
+  largest_half: str
+  candidate_error: float
+  original_error: float
+  verdict: str
 
 
 def safety_row(
-    name: str, region: Region, graph: UGraph, params: Sequence[KernelParams] | None = None
+  name: str, region: Region, graph: UGraph, params: Sequence[KernelParams] | None = None
 ) -> SafetyRow:
-    """The row of one candidate; ``verdict`` is ``ok`` or the refusal."""
-    check = SafetyCheck(region)
-    maxima = softmax_maxima(check.ranges)
-    maximum = "; ".join("may be dropped" if m.droppable else "needed" for m in maxima) or "none"
-    ranges, rounding = check.ranges.check(graph), check.rounding.measure(graph, params)
-    half = "none"
-    if isinstance(ranges, RangeRecord) and ranges.halves:
-        value, interval = max(ranges.halves.items(), key=lambda item: item[1].magnitude)
-        half = f"{value}: [{interval.lo:.4g}, {interval.hi:.4g}]"
-    result = check.check(graph, params)
-    verdict = str(result) if isinstance(result, Rejection) else "ok"
-    return SafetyRow(name, maximum, half, rounding.candidate, rounding.original, verdict)
+  """The row of one candidate; ``verdict`` is ``ok`` or the refusal."""
+  check = SafetyCheck(region)
+  maxima = softmax_maxima(check.ranges)
+  maximum = "; ".join("may be dropped" if m.droppable else "needed" for m in maxima) or "none"
+  ranges, rounding = check.ranges.check(graph), check.rounding.measure(graph, params)
+  half = "none"
+  if isinstance(ranges, RangeRecord) and ranges.halves:
+    value, interval = max(ranges.halves.items(), key=lambda item: item[1].magnitude)
+    half = f"{value}: [{interval.lo:.4g}, {interval.hi:.4g}]"
+  result = check.check(graph, params)
+  verdict = str(result) if isinstance(result, Rejection) else "ok"
+  return SafetyRow(name, maximum, half, rounding.candidate, rounding.original, verdict)

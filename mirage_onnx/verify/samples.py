@@ -1,4 +1,4 @@
-"""Inputs on which rounding shows: scales, outlier channels, offsets, constant rows, real weights.
+"""Inputs on which rounding shows: scales, outliers, offsets, constant rows, masks, real weights.
 
 Reduced axes keep up to ``DEEP`` elements, so that sums and loops are real ones; other axes keep a
 few. Real weights are sampled with their largest channels.
@@ -11,7 +11,9 @@ import numpy as np
 
 from mirage_onnx.ir import Kernel, KernelParams, Region, RegionTensor, as_input, round_to
 from mirage_onnx.ir import term as t
+from mirage_onnx.verify.adversarial import additive_inputs
 from mirage_onnx.verify.interpret_steps import by_axes
+from mirage_onnx.verify.ranges import finfo
 
 DEEP, FLAT = 192, 10
 MOST_TILES, MOST_ITERATIONS = 3, 8
@@ -19,116 +21,126 @@ MOST_TILES, MOST_ITERATIONS = 3, 8
 MOST_ELEMENTS = 1 << 28
 
 CASES = (
-    "normal", "scale 2^-8", "scale 2^-4", "scale 2^4", "scale 2^8",
-    "outlier channels", "constant rows", "large offset", "positive",
+  "normal", "scale 2^-8", "scale 2^-4", "scale 2^4", "scale 2^8",
+  "outlier channels", "constant rows", "large offset", "positive",
 )  # fmt: skip
+#: Further cases of regions with additive masks, whose masked elements are the type's least value, as
+#: exporters write them. Added to it a finite logit is lost: a row that is masked throughout is
+#: uniform, whatever its logits are, and (mask - max(mask + logit)) + logit is another program.
+MASKED = ("masked", "masked throughout")
 
 
 def sample_extents(
-    region: Region, deep: int = DEEP, flat: int = FLAT, elements: int = 1 << 20
+  region: Region, deep: int = DEEP, flat: int = FLAT, elements: int = 1 << 20
 ) -> dict[str, int]:
-    """Axis -> at most ``deep`` elements where it is reduced, else at most ``flat``.
+  """Axis -> at most ``deep`` elements where it is reduced, else at most ``flat``.
 
-    The longest axes are halved until no input has more than ``elements``, and no value of any
-    program, which may be over all axes, more than ``MOST_ELEMENTS``.
-    """
-    reduced = {
-        a
-        for node in t.walk(region.terms)
-        if node.op in t.REDUCTIONS
-        for a in node.attr  # type: ignore[union-attr]
-    }
-    extents = {a: min(n, deep if a in reduced else flat) for a, n in region.extents.items()}
-    while (
-        max(prod(extents[a] for a in i.axes) for i in region.inputs) > elements
-        or prod(extents.values()) > MOST_ELEMENTS
-    ):
-        longest = max(extents, key=lambda a: extents[a])
-        extents[longest] //= 2
-    return extents
+  The longest axes are halved until no input has more than ``elements``, and no value of any
+  program, which may be over all axes, more than ``MOST_ELEMENTS``.
+  """
+  reduced = {
+    a
+    for node in t.walk(region.terms)
+    if node.op in t.REDUCTIONS
+    for a in node.attr  # type: ignore[union-attr]
+  }
+  extents = {a: min(n, deep if a in reduced else flat) for a, n in region.extents.items()}
+  while (
+    max(prod(extents[a] for a in i.axes) for i in region.inputs) > elements
+    or prod(extents.values()) > MOST_ELEMENTS
+  ):
+    longest = max(extents, key=lambda a: extents[a])
+    extents[longest] //= 2
+  return extents
 
 
 def sample_params(kernel: Kernel, given: KernelParams, extents: Mapping[str, int]) -> KernelParams:
-    """Tiles and ranks as given, but few tiles and iterations: the grid does not round."""
-    tiles = given.tile or tuple(extents[a] for a in kernel.grid)
-    tile = tuple(
-        max(1, min(n, extents[a]), ceil(extents[a] / MOST_TILES))
-        for n, a in zip(tiles, kernel.grid, strict=True)
-    )
-    if kernel.loop is None:
-        return KernelParams(tile=tile, cluster=given.cluster)
-    size = extents[kernel.loop]
-    step = max(1, min(given.loop_tile or size, size), ceil(size / MOST_ITERATIONS))
-    return KernelParams(tile=tile, cluster=given.cluster, loop_tile=step)
+  """Tiles and ranks as given, but few tiles and iterations: the grid does not round."""
+  tiles = given.tile or tuple(extents[a] for a in kernel.grid)
+  tile = tuple(
+    max(1, min(n, extents[a]), ceil(extents[a] / MOST_TILES)) for n, a in zip(tiles, kernel.grid, strict=True)
+  )
+  if kernel.loop is None:
+    return KernelParams(tile=tile, cluster=given.cluster)
+  size = extents[kernel.loop]
+  step = max(1, min(given.loop_tile or size, size), ceil(size / MOST_ITERATIONS))
+  return KernelParams(tile=tile, cluster=given.cluster, loop_tile=step)
 
 
 def sample_inputs(
-    region: Region,
-    extents: Mapping[str, int],
-    weights: Mapping[str, np.ndarray],
-    rng: np.random.Generator,
-    cases: Sequence[str] = CASES,
+  region: Region,
+  extents: Mapping[str, int],
+  weights: Mapping[str, np.ndarray],
+  rng: np.random.Generator,
+  cases: Sequence[str] = CASES,
 ) -> dict[str, np.ndarray]:
-    """Region input -> [case, *axes], exact in the input's element type."""
-    picked = _pick(region, extents, weights, rng)
-    result = {}
-    for i in region.inputs:
-        shape = tuple(extents[a] for a in i.axes)
-        if i.is_weight and i.tensor.name in weights:
-            real = by_axes(i, weights[i.tensor.name], region.extents)
-            one = real[np.ix_(*(picked[a] for a in i.axes))].astype(np.float64)
-            data = np.broadcast_to(one, (len(cases), *shape))
-        elif i.is_weight:
-            deep = max(shape, default=1) if len(shape) > 1 else 1
-            one = rng.standard_normal(shape) / np.sqrt(deep) + (len(shape) <= 1)
-            data = np.broadcast_to(as_input(one, i.dtype), (len(cases), *shape))
-        else:
-            data = as_input(np.stack([hard_case(case, shape, rng) for case in cases]), i.dtype)
-        result[i.name] = round_to(np.ascontiguousarray(data), i.dtype)
-    return result
+  """Region input -> [case, *axes], exact in the input's element type."""
+  picked = _pick(region, extents, weights, rng)
+  masks, result = additive_inputs(region), {}
+  for i in region.inputs:
+    shape = tuple(extents[a] for a in i.axes)
+    if i.is_weight and i.tensor.name in weights:
+      real = by_axes(i, weights[i.tensor.name], region.extents)
+      one = real[np.ix_(*(picked[a] for a in i.axes))].astype(np.float64)
+      data = np.broadcast_to(one, (len(cases), *shape))
+    elif i.is_weight:
+      deep = max(shape, default=1) if len(shape) > 1 else 1
+      one = rng.standard_normal(shape) / np.sqrt(deep) + (len(shape) <= 1)
+      data = np.broadcast_to(as_input(one, i.dtype), (len(cases), *shape))
+    else:
+      drawn = [hard_case(case, shape, rng) for case in cases]
+      data = as_input(np.stack(drawn), i.dtype)
+      if i.name in masks:
+        least = float(finfo(i.dtype).min)
+        for number, case in enumerate(cases):
+          if case in MASKED:
+            hidden = (drawn[number] < 0) | (case == MASKED[1])
+            data[number] = np.where(hidden, least, 0.0)
+    result[i.name] = round_to(np.ascontiguousarray(data), i.dtype)
+  return result
 
 
 def hard_case(case: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    x = rng.standard_normal(shape)
-    if case.startswith("scale"):
-        return np.asarray(x * 2.0 ** int(case.split("^")[1]))
-    if case == "positive":
-        return np.asarray(abs(x) + 0.5)
-    if case == "large offset":
-        return np.asarray(x + 64.0)
-    if not shape:
-        return np.asarray(x)
-    if case == "outlier channels":
-        x[..., rng.integers(shape[-1], size=1 + shape[-1] // 100)] *= 100.0
-    if case == "constant rows":
-        rows = x.reshape(-1, shape[-1])
-        rows[0], rows[-1] = 0.0, 1.5
-    return x
+  x = rng.standard_normal(shape)
+  if case.startswith("scale"):
+    return np.asarray(x * 2.0 ** int(case.split("^")[1]))
+  if case == "positive":
+    return np.asarray(abs(x) + 0.5)
+  if case == "large offset":
+    return np.asarray(x + 64.0)
+  if not shape:
+    return np.asarray(x)
+  if case == "outlier channels":
+    x[..., rng.integers(shape[-1], size=1 + shape[-1] // 100)] *= 100.0
+  if case == "constant rows":
+    rows = x.reshape(-1, shape[-1])
+    rows[0], rows[-1] = 0.0, 1.5
+  return x
 
 
 def _pick(
-    region: Region,
-    extents: Mapping[str, int],
-    weights: Mapping[str, np.ndarray],
-    rng: np.random.Generator,
+  region: Region,
+  extents: Mapping[str, int],
+  weights: Mapping[str, np.ndarray],
+  rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
-    """Axis -> the indices of real weights to use: a quarter has the largest of a sample."""
-    picked = {}
-    for axis, size in extents.items():
-        pool = rng.permutation(region.extents[axis])[: 4 * size]
-        peak = np.zeros(len(pool))
-        for i in region.inputs:
-            if i.is_weight and axis in i.axes and i.tensor.name in weights:
-                real = by_axes(i, weights[i.tensor.name], region.extents)
-                peak = np.maximum(peak, _peaks(i, real, axis, pool))
-        order = np.argsort(-peak, kind="stable")
-        large = order[: size // 4]
-        rest = rng.permutation(order[size // 4 :])[: size - large.size]
-        picked[axis] = np.sort(pool[np.concatenate([large, rest])])
-    return picked
+  """Axis -> the indices of real weights to use: a quarter has the largest of a sample."""
+  picked = {}
+  for axis, size in extents.items():
+    pool = rng.permutation(region.extents[axis])[: 4 * size]
+    peak = np.zeros(len(pool))
+    for i in region.inputs:
+      if i.is_weight and axis in i.axes and i.tensor.name in weights:
+        real = by_axes(i, weights[i.tensor.name], region.extents)
+        peak = np.maximum(peak, _peaks(i, real, axis, pool))
+    order = np.argsort(-peak, kind="stable")
+    large = order[: size // 4]
+    rest = rng.permutation(order[size // 4 :])[: size - large.size]
+    picked[axis] = np.sort(pool[np.concatenate([large, rest])])
+  return picked
 
 
 def _peaks(i: RegionTensor, data: np.ndarray, axis: str, pool: np.ndarray) -> np.ndarray:
-    part = data.take(pool, axis=i.axes.index(axis)).astype(np.float32)
-    others = tuple(n for n, a in enumerate(i.axes) if a != axis)
-    return np.asarray(np.abs(part).max(axis=others).astype(np.float64))
+  part = data.take(pool, axis=i.axes.index(axis)).astype(np.float32)
+  others = tuple(n for n, a in enumerate(i.axes) if a != axis)
+  return np.asarray(np.abs(part).max(axis=others).astype(np.float64))

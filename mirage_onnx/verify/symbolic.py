@@ -33,168 +33,166 @@ Cuts = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A block value: its term, and how the axes it still has are cut."""
+  """A block value: its term, and how the axes it still has are cut."""
 
-    term: Term | None
-    cuts: Cuts
+  term: Term | None
+  cuts: Cuts
 
-    @property
-    def marks(self) -> frozenset[str]:
-        """The parts that its elements are in."""
-        return frozenset(m for by in self.cuts.values() for m in by)
+  @property
+  def marks(self) -> frozenset[str]:
+    """The parts that its elements are in."""
+    return frozenset(m for by in self.cuts.values() for m in by)
 
 
 def block_values(graph: UGraph) -> dict[tuple[str, int], Value]:
-    """(kernel, index) -> its reading; inputs of terms have the names of the graph's tensors."""
-    tensors: dict[str, Term | None] = {
-        x.name: t.input_(x.name, x.axes) for x in graph.tensors if x.role in ("input", "weight")
-    }
-    result = {}
-    for kernel in graph.kernels:
-        values: list[Value] = []
-        for index, op in enumerate(kernel.ops):
-            values.append(_value(kernel, op, [values[a] for a in op.args], tensors))
-            result[kernel.name, index] = values[-1]
-        for save in kernel.saves:
-            tensors[save.tensor] = values[save.arg].term
-    return result
+  """(kernel, index) -> its reading; inputs of terms have the names of the graph's tensors."""
+  tensors: dict[str, Term | None] = {
+    x.name: t.input_(x.name, x.axes) for x in graph.tensors if x.role in ("input", "weight")
+  }
+  result = {}
+  for kernel in graph.kernels:
+    values: list[Value] = []
+    for index, op in enumerate(kernel.ops):
+      values.append(_value(kernel, op, [values[a] for a in op.args], tensors))
+      result[kernel.name, index] = values[-1]
+    for save in kernel.saves:
+      tensors[save.tensor] = values[save.arg].term
+  return result
 
 
-def _value(
-    kernel: Kernel, op: BlockOp, args: list[Value], tensors: Mapping[str, Term | None]
-) -> Value:
-    if op.op == "load":
-        return Value(tensors[op.tensor], _load_cuts(kernel, op))
-    cuts = {a: by for x in args for a, by in x.cuts.items()}
-    terms = [a.term for a in args]
-    known = [x for x in terms if x is not None]
-    if len(known) < len(terms):
-        return Value(None, {a: by for a, by in cuts.items() if a not in op.reduced})
-    if op.op in ("matmul", "sum", "rmax"):
-        left = {a: by for a, by in cuts.items() if a not in op.reduced}
-        return Value(_reduce(op, known, cuts), left)
-    return Value(_inner(kernel, op, known), cuts)
+def _value(kernel: Kernel, op: BlockOp, args: list[Value], tensors: Mapping[str, Term | None]) -> Value:
+  if op.op == "load":
+    return Value(tensors[op.tensor], _load_cuts(kernel, op))
+  cuts = {a: by for x in args for a, by in x.cuts.items()}
+  terms = [a.term for a in args]
+  known = [x for x in terms if x is not None]
+  if len(known) < len(terms):
+    return Value(None, {a: by for a, by in cuts.items() if a not in op.reduced})
+  if op.op in ("matmul", "sum", "rmax"):
+    left = {a: by for a, by in cuts.items() if a not in op.reduced}
+    return Value(_reduce(op, known, cuts), left)
+  return Value(_inner(kernel, op, known), cuts)
 
 
 def _load_cuts(kernel: Kernel, op: BlockOp) -> Cuts:
-    """The grid's mark first: it is undone after the rank's, and that after the loop's."""
-    found: dict[str, tuple[str, ...]] = {}
-    for axis in op.imap:
-        if axis is not None:
-            found[axis] = (f"{PART}{part_axis(axis, kernel.name)}",)
-    for axis, level in ((op.cmap, "rank"), (op.fmap, "loop")):
-        if axis is not None:
-            found[axis] = (*found.get(axis, ()), f"{PART}{level}/{kernel.name}")
-    return found
+  """The grid's mark first: it is undone after the rank's, and that after the loop's."""
+  found: dict[str, tuple[str, ...]] = {}
+  for axis in op.imap:
+    if axis is not None:
+      found[axis] = (f"{PART}{part_axis(axis, kernel.name)}",)
+  for axis, level in ((op.cmap, "rank"), (op.fmap, "loop")):
+    if axis is not None:
+      found[axis] = (*found.get(axis, ()), f"{PART}{level}/{kernel.name}")
+  return found
 
 
 def _reduce(op: BlockOp, args: list[Term], cuts: Cuts) -> Term | None:
-    result: Term | None = t.mul(*args)
-    kind = t.MAXR if op.op == "rmax" else t.SUM
-    for axis in op.reduced:
-        if is_part_axis(axis):
-            result = _undo(f"{PART}{axis}", result, kind)
-    axes = [a for a in op.reduced if not is_part_axis(a)]
-    if result is None or not axes:
-        return result
-    result = t.reduce_(kind, axes, result)
-    for mark in _order(m for a in axes for m in cuts.get(a, ())):
-        result = t.apply(mark, result)
+  result: Term | None = t.mul(*args)
+  kind = t.MAXR if op.op == "rmax" else t.SUM
+  for axis in op.reduced:
+    if is_part_axis(axis):
+      result = _undo(f"{PART}{axis}", result, kind)
+  axes = [a for a in op.reduced if not is_part_axis(a)]
+  if result is None or not axes:
     return result
+  result = t.reduce_(kind, axes, result)
+  for mark in _order(m for a in axes for m in cuts.get(a, ())):
+    result = t.apply(mark, result)
+  return result
 
 
 def _order(marks: Iterable[str]) -> list[str]:
-    """Loop outermost, then rank, then the grid."""
-    level = {f"{PART}loop": 2, f"{PART}rank": 1}
-    return sorted(dict.fromkeys(marks), key=lambda m: (level.get(m.split("/")[0], 0), m))
+  """Loop outermost, then rank, then the grid."""
+  level = {f"{PART}loop": 2, f"{PART}rank": 1}
+  return sorted(dict.fromkeys(marks), key=lambda m: (level.get(m.split("/")[0], 0), m))
 
 
 def _inner(kernel: Kernel, op: BlockOp, args: list[Term]) -> Term | None:
-    loop, rank = f"{PART}loop/{kernel.name}", f"{PART}rank/{kernel.name}"
-    match op.op:
-        case "const":
-            assert op.value is not None
-            return t.const(op.value)
-        case "extent":
-            return t.extent(op.reduced)
-        case "cast":
-            return args[0]
-        case "powr":
-            assert isinstance(op.value, Fraction)
-            return t.power(args[0], op.value)
-        case "acc_sum":
-            return _undo(loop, args[0], t.SUM)
-        case "acc_max":
-            return _undo(loop, args[0], t.MAXR)
-        case "red_sum":
-            return _undo(rank, args[0], t.SUM)
-        case "red_max":
-            return _undo(rank, args[0], t.MAXR)
-        case "run_max":
-            return t.apply(RUN, args[0])
-        case "prev":
-            return t.apply(PREV, args[0])
-        case "acc_scaled":
-            return _undo_rescaled(loop, *args)
-        case name if name in ELEMENTWISE:
-            return to_term(name, *args)
-    return None
+  loop, rank = f"{PART}loop/{kernel.name}", f"{PART}rank/{kernel.name}"
+  match op.op:
+    case "const":
+      assert op.value is not None
+      return t.const(op.value)
+    case "extent":
+      return t.extent(op.reduced)
+    case "cast":
+      return args[0]
+    case "powr":
+      assert isinstance(op.value, Fraction)
+      return t.power(args[0], op.value)
+    case "acc_sum":
+      return _undo(loop, args[0], t.SUM)
+    case "acc_max":
+      return _undo(loop, args[0], t.MAXR)
+    case "red_sum":
+      return _undo(rank, args[0], t.SUM)
+    case "red_max":
+      return _undo(rank, args[0], t.MAXR)
+    case "run_max":
+      return t.apply(RUN, args[0])
+    case "prev":
+      return t.apply(PREV, args[0])
+    case "acc_scaled":
+      return _undo_rescaled(loop, *args)
+    case name if name in ELEMENTWISE:
+      return to_term(name, *args)
+  return None
 
 
 def _undo(mark: str, x: Term | None, kind: str) -> Term | None:
-    """The sum or maximum over all parts of a value, or None if it is not a whole one then."""
-    if x is None:
-        return None
-    factors = x.args if x.op == t.MUL else (x,)
-    marked = [f for f in factors if f.op == mark]
-    if len(marked) != 1 or (kind == t.MAXR and len(factors) > 1):
-        return None
-    if _under_marks(marked[0]).op != kind:
-        return None
-    others = [f for f in factors if f is not marked[0]]
-    whole = _with_factors(marked[0].args[0], others)
-    return whole if whole is not None and not _holds(whole, mark) else None
+  """The sum or maximum over all parts of a value, or None if it is not a whole one then."""
+  if x is None:
+    return None
+  factors = x.args if x.op == t.MUL else (x,)
+  marked = [f for f in factors if f.op == mark]
+  if len(marked) != 1 or (kind == t.MAXR and len(factors) > 1):
+    return None
+  if _under_marks(marked[0]).op != kind:
+    return None
+  others = [f for f in factors if f is not marked[0]]
+  whole = _with_factors(marked[0].args[0], others)
+  return whole if whole is not None and not _holds(whole, mark) else None
 
 
 def _undo_rescaled(loop: str, x: Term, f: Term) -> Term | None:
-    """acc_scaled(part(sum(g exp(s - m))), exp(prev(m) - m)) = sum(g exp(s - m_last))."""
-    runs = [n for n in t.walk([f]) if n.op == RUN]
-    if x.op != loop or len(runs) != 1:
-        return None
-    running = runs[0]
-    last = _undo(loop, running.args[0], t.MAXR)
-    minus = t.mul(t.const(-1), running)
-    if last is None or f is not t.apply("exp", t.add(t.apply(PREV, running), minus)):
-        return None
-    to_last = t.apply("exp", t.add(running, t.mul(t.const(-1), last)))
-    whole = _with_factors(x.args[0], [to_last])
-    return whole if whole is not None and not _holds(whole, RUN, loop) else None
+  """acc_scaled(part(sum(g exp(s - m))), exp(prev(m) - m)) = sum(g exp(s - m_last))."""
+  runs = [n for n in t.walk([f]) if n.op == RUN]
+  if x.op != loop or len(runs) != 1:
+    return None
+  running = runs[0]
+  last = _undo(loop, running.args[0], t.MAXR)
+  minus = t.mul(t.const(-1), running)
+  if last is None or f is not t.apply("exp", t.add(t.apply(PREV, running), minus)):
+    return None
+  to_last = t.apply("exp", t.add(running, t.mul(t.const(-1), last)))
+  whole = _with_factors(x.args[0], [to_last])
+  return whole if whole is not None and not _holds(whole, RUN, loop) else None
 
 
 def _with_factors(x: Term, others: list[Term]) -> Term | None:
-    """``x * others`` with the factors inside the sum under x's marks, exponentials merged."""
-    if not others:
-        return x
-    if x.op.startswith(PART):
-        inner = _with_factors(x.args[0], others)
-        return None if inner is None else t.apply(x.op, inner)
-    if x.op != t.SUM or not isinstance(x.attr, tuple):
-        return None
-    if any(a in x.attr for f in others for a in f.axes):
-        return None
-    body = x.args[0]
-    factors = [*(body.args if body.op == t.MUL else (body,)), *others]
-    exponents = [f.args[0] for f in factors if f.op == "exp"]
-    rest = [f for f in factors if f.op != "exp"]
-    merged = [t.apply("exp", t.add(*exponents))] if exponents else []
-    return t.reduce_(t.SUM, x.attr, t.mul(*rest, *merged))
+  """``x * others`` with the factors inside the sum under x's marks, exponentials merged."""
+  if not others:
+    return x
+  if x.op.startswith(PART):
+    inner = _with_factors(x.args[0], others)
+    return None if inner is None else t.apply(x.op, inner)
+  if x.op != t.SUM or not isinstance(x.attr, tuple):
+    return None
+  if any(a in x.attr for f in others for a in f.axes):
+    return None
+  body = x.args[0]
+  factors = [*(body.args if body.op == t.MUL else (body,)), *others]
+  exponents = [f.args[0] for f in factors if f.op == "exp"]
+  rest = [f for f in factors if f.op != "exp"]
+  merged = [t.apply("exp", t.add(*exponents))] if exponents else []
+  return t.reduce_(t.SUM, x.attr, t.mul(*rest, *merged))
 
 
 def _under_marks(x: Term) -> Term:
-    while x.op.startswith(PART):
-        x = x.args[0]
-    return x
+  while x.op.startswith(PART):
+    x = x.args[0]
+  return x
 
 
 def _holds(x: Term, *heads: str) -> bool:
-    return any(n.op in heads for n in t.walk([x]))
+  return any(n.op in heads for n in t.walk([x]))

@@ -22,89 +22,89 @@ Measure = Callable[[str, tuple[int, ...]], Extremes]
 
 
 class Weights(Mapping[str, np.ndarray]):
-    """ONNX tensor name -> values, of the weights of one region; each is read once.
+  """ONNX tensor name -> values, of the weights of one region; each is read once.
 
-    ``parts``: names of parts of weights -> the weight, and how to take the part of it.
-    """
+  ``parts``: names of parts of weights -> the weight, and how to take the part of it.
+  """
 
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        read: Callable[[str], np.ndarray],
-        measure: Measure,
-        parts: Mapping[str, tuple[str, Callable[[np.ndarray], np.ndarray]]],
-    ) -> None:
-        self._names, self._read, self._measure = dict.fromkeys((*names, *parts)), read, measure
-        self._parts = parts
-        self._arrays: dict[str, np.ndarray] = {}
+  def __init__(
+    self,
+    names: tuple[str, ...],
+    read: Callable[[str], np.ndarray],
+    measure: Measure,
+    parts: Mapping[str, tuple[str, Callable[[np.ndarray], np.ndarray]]],
+  ) -> None:
+    self._names, self._read, self._measure = dict.fromkeys((*names, *parts)), read, measure
+    self._parts = parts
+    self._arrays: dict[str, np.ndarray] = {}
 
-    def extremes(self, name: str, shape: tuple[int, ...]) -> Extremes:
-        """What is measured of a weight, or here of a part of one."""
-        if name in self._parts:
-            return extremes(self[name].reshape(shape))
-        return self._measure(name, shape)
+  def extremes(self, name: str, shape: tuple[int, ...]) -> Extremes:
+    """What is measured of a weight, or here of a part of one."""
+    if name in self._parts:
+      return extremes(self[name].reshape(shape))
+    return self._measure(name, shape)
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._names:
-            raise KeyError(name)
-        if name not in self._arrays:
-            if name in self._parts:
-                whole, part = self._parts[name]
-                self._arrays[name] = part(self[whole])
-            else:
-                self._arrays[name] = self._read(name)
-        return self._arrays[name]
+  def __getitem__(self, name: str) -> np.ndarray:
+    if name not in self._names:
+      raise KeyError(name)
+    if name not in self._arrays:
+      if name in self._parts:
+        whole, part = self._parts[name]
+        self._arrays[name] = part(self[whole])
+      else:
+        self._arrays[name] = self._read(name)
+    return self._arrays[name]
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
+  def __contains__(self, name: object) -> bool:
+    return name in self._names
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+  def __iter__(self) -> Iterator[str]:
+    return iter(self._names)
 
-    def __len__(self) -> int:
-        return len(self._names)
+  def __len__(self) -> int:
+    return len(self._names)
 
 
 class ModelWeights:
-    """The weights of one model. ``measure``: asked instead of measuring here, in a worker.
+  """The weights of one model. ``measure``: asked instead of measuring here, in a worker.
 
-    ``extremes`` may be called from any thread; the others wait for one that measures the same.
-    """
+  ``extremes`` may be called from any thread; the others wait for one that measures the same.
+  """
 
-    def __init__(self, loaded: LoadedModel, measure: Measure | None = None) -> None:
-        self._loaded, self._measure = loaded, measure or self._measured
-        self._known: dict[tuple[str, tuple[int, ...]], Extremes] = {}
-        self._locks: dict[tuple[str, tuple[int, ...]], threading.Lock] = {}
+  def __init__(self, loaded: LoadedModel, measure: Measure | None = None) -> None:
+    self._loaded, self._measure = loaded, measure or self._measured
+    self._known: dict[tuple[str, tuple[int, ...]], Extremes] = {}
+    self._locks: dict[tuple[str, tuple[int, ...]], threading.Lock] = {}
 
-    @cached_property
-    def _values(self) -> dict[str, TensorProto]:
-        return constant_values(self._loaded)
+  @cached_property
+  def _values(self) -> dict[str, TensorProto]:
+    return constant_values(self._loaded)
 
-    def of(self, region: Region) -> Weights:
-        """Those that ``region`` reads."""
-        held = [i for i in region.inputs if i.is_weight and self._stored(i.source.name)]
-        parts = {i.tensor.name: (i.source.name, partial(region.part, i)) for i in held if i.view}
-        return Weights(tuple(i.source.name for i in held), self._array, self.extremes, parts)
+  def of(self, region: Region) -> Weights:
+    """Those that ``region`` reads."""
+    held = [i for i in region.inputs if i.is_weight and self._stored(i.source.name)]
+    parts = {i.tensor.name: (i.source.name, partial(region.part, i)) for i in held if i.view}
+    return Weights(tuple(i.source.name for i in held), self._array, self.extremes, parts)
 
-    def extremes(self, name: str, shape: tuple[int, ...]) -> Extremes:
-        """What is measured of a weight whose elements, in their order, have ``shape``."""
-        with self._locks.setdefault((name, shape), threading.Lock()):
-            if (name, shape) not in self._known:
-                self._known[name, shape] = self._measure(name, shape)
-        return self._known[name, shape]
+  def extremes(self, name: str, shape: tuple[int, ...]) -> Extremes:
+    """What is measured of a weight whose elements, in their order, have ``shape``."""
+    with self._locks.setdefault((name, shape), threading.Lock()):
+      if (name, shape) not in self._known:
+        self._known[name, shape] = self._measure(name, shape)
+    return self._known[name, shape]
 
-    def _stored(self, name: str) -> TensorProto | None:
-        return self._values.get(name) or implied(name)
+  def _stored(self, name: str) -> TensorProto | None:
+    return self._values.get(name) or implied(name)
 
-    def _array(self, name: str) -> np.ndarray:
-        stored = self._stored(name)
-        assert stored is not None
-        return self._loaded.read(stored)
+  def _array(self, name: str) -> np.ndarray:
+    stored = self._stored(name)
+    assert stored is not None
+    return self._loaded.read(stored)
 
-    def _measured(self, name: str, shape: tuple[int, ...]) -> Extremes:
-        return extremes(self._array(name).reshape(shape))
+  def _measured(self, name: str, shape: tuple[int, ...]) -> Extremes:
+    return extremes(self._array(name).reshape(shape))
 
 
 def sample_weights(loaded: LoadedModel, region: Region) -> Mapping[str, np.ndarray]:
-    """ONNX tensor name -> values, for every weight that ``region`` reads."""
-    return ModelWeights(loaded).of(region)
+  """ONNX tensor name -> values, for every weight that ``region`` reads."""
+  return ModelWeights(loaded).of(region)

@@ -30,126 +30,126 @@ ARCHIVE = FOLDER / "graphs.tar.xz"
 LEFT_OUT_BYTES = 32
 LINEAR_STD, EMBEDDING_STD, VECTOR_STD = 0.08, 0.5, 0.1
 _FOLDS = {
-    "T": np.transpose,
-    "vector": np.asarray,  # one dimension, stored with more
-    "float32": lambda a: a.astype(np.float32),  # a half before
-    "+1": lambda a: a + 1,
-    "-exp": lambda a: -np.exp(a.astype(np.float64)).astype(np.float32),
+  "T": np.transpose,
+  "vector": np.asarray,  # one dimension, stored with more
+  "float32": lambda a: a.astype(np.float32),  # a half before
+  "+1": lambda a: a + 1,
+  "-exp": lambda a: -np.exp(a.astype(np.float64)).astype(np.float32),
 }
 #: How parameters become weights. The first rows of a parameter are drawn first, so that its name
 #: alone also stands for those.
 SPELLINGS = (
-    "", "^T", "^vector", "^float32", "^vector^float32", "^vector^float32^+1", "^float32^-exp",
+  "", "^T", "^vector", "^float32", "^vector^float32", "^vector^float32^+1", "^float32^-exp",
 )  # fmt: skip
 _NUMPY = {
-    onnx.TensorProto.FLOAT16: np.dtype(np.float16),
-    onnx.TensorProto.FLOAT: np.dtype(np.float32),
-    onnx.TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+  onnx.TensorProto.FLOAT16: np.dtype(np.float16),
+  onnx.TensorProto.FLOAT: np.dtype(np.float32),
+  onnx.TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
 }
 
 
 def names(folder=""):
-    """The architectures that were exported, or the models of another folder, ``models/``."""
-    found = (n.removeprefix(folder) for n in _graphs() if n.startswith(folder))
-    return tuple(sorted(n for n in found if "/" not in n))
+  """The architectures that were exported, or the models of another folder, ``models/``."""
+  found = (n.removeprefix(folder) for n in _graphs() if n.startswith(folder))
+  return tuple(sorted(n for n in found if "/" not in n))
 
 
 @functools.cache
 def _graphs():
-    """Each graph without its weights, by name."""
-    found = {}
-    with tarfile.open(ARCHIVE) as archive:
-        for entry in archive:
-            file = archive.extractfile(entry)
-            assert file is not None
-            found[entry.name.removesuffix(".onnx")] = file.read()
-    return found
+  """Each graph without its weights, by name."""
+  found = {}
+  with tarfile.open(ARCHIVE) as archive:
+    for entry in archive:
+      file = archive.extractfile(entry)
+      assert file is not None
+      found[entry.name.removesuffix(".onnx")] = file.read()
+  return found
 
 
 def store(name, graph):
-    """Put a graph without its weights into the archive; the same graphs give the same bytes."""
-    graphs = {**(_graphs() if ARCHIVE.exists() else {}), name: graph}
-    plain = io.BytesIO()
-    with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for member, data in sorted(graphs.items()):
-            entry = tarfile.TarInfo(f"{member}.onnx")
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
-    ARCHIVE.write_bytes(lzma.compress(plain.getvalue(), preset=9 | lzma.PRESET_EXTREME))
-    _graphs.cache_clear()
+  """Put a graph without its weights into the archive; the same graphs give the same bytes."""
+  graphs = {**(_graphs() if ARCHIVE.exists() else {}), name: graph}
+  plain = io.BytesIO()
+  with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+    for member, data in sorted(graphs.items()):
+      entry = tarfile.TarInfo(f"{member}.onnx")
+      entry.size = len(data)
+      archive.addfile(entry, io.BytesIO(data))
+  ARCHIVE.write_bytes(lzma.compress(plain.getvalue(), preset=9 | lzma.PRESET_EXTREME))
+  _graphs.cache_clear()
 
 
 def values(name, shape, data_type):
-    """The weight ``name``: the same on every machine.
+  """The weight ``name``: the same on every machine.
 
-    A vector is about 1 (a bias about 0), so that no term of a norm vanishes; a matrix keeps
-    activations of the order of one.
-    """
-    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-    noise = np.random.default_rng(seed).standard_normal(shape)
-    if len(shape) == 1:
-        drawn = VECTOR_STD * noise + (0.0 if name.endswith("bias") else 1.0)
-    else:
-        drawn = (EMBEDDING_STD if "embed" in name or "wte" in name else LINEAR_STD) * noise
-    return drawn.astype(_NUMPY[data_type])
+  A vector is about 1 (a bias about 0), so that no term of a norm vanishes; a matrix keeps
+  activations of the order of one.
+  """
+  seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+  noise = np.random.default_rng(seed).standard_normal(shape)
+  if len(shape) == 1:
+    drawn = VECTOR_STD * noise + (0.0 if name.endswith("bias") else 1.0)
+  else:
+    drawn = (EMBEDDING_STD if "embed" in name or "wte" in name else LINEAR_STD) * noise
+  return drawn.astype(_NUMPY[data_type])
 
 
 def load(name):
-    """The model with its weights."""
-    return filled(_graphs()[name])
+  """The model with its weights."""
+  return filled(_graphs()[name])
 
 
 def filled(graph):
-    """The model of a graph without its weights."""
-    model = onnx.load_from_string(graph)
-    short_names.put_in(model.graph)
-    for tensor in model.graph.initializer:
-        if tensor.doc_string:
-            array = _made(tensor.doc_string, tuple(tensor.dims), tensor.data_type)
-            tensor.raw_data = np.ascontiguousarray(array).tobytes()
-            tensor.ClearField("doc_string")
-    implied.put_in(model)
-    return model
+  """The model of a graph without its weights."""
+  model = onnx.load_from_string(graph)
+  short_names.put_in(model.graph)
+  for tensor in model.graph.initializer:
+    if tensor.doc_string:
+      array = _made(tensor.doc_string, tuple(tensor.dims), tensor.data_type)
+      tensor.raw_data = np.ascontiguousarray(array).tobytes()
+      tensor.ClearField("doc_string")
+  implied.put_in(model)
+  return model
 
 
 def bare(model, parameters):
-    """The graph that ``filled`` makes the model of, whose ``parameters`` have ``values``.
+  """The graph that ``filled`` makes the model of, whose ``parameters`` have ``values``.
 
-    Raises:
-        ValueError: the graph says something that ``implied`` does not.
-    """
-    parameters = tuple(parameters)
-    implied.leave_out(model)
-    for tensor in model.graph.initializer:
-        if len(tensor.raw_data) >= LEFT_OUT_BYTES and (source := _source(tensor, parameters)):
-            tensor.ClearField("raw_data")
-            tensor.doc_string = source
-    short_names.leave_out(model.graph)
-    return model.SerializeToString(deterministic=True)
+  Raises:
+      ValueError: the graph says something that ``implied`` does not.
+  """
+  parameters = tuple(parameters)
+  implied.leave_out(model)
+  for tensor in model.graph.initializer:
+    if len(tensor.raw_data) >= LEFT_OUT_BYTES and (source := _source(tensor, parameters)):
+      tensor.ClearField("raw_data")
+      tensor.doc_string = source
+  short_names.leave_out(model.graph)
+  return model.SerializeToString(deterministic=True)
 
 
 def _made(source, shape, data_type):
-    """The weight of this shape that an exporter folds out of a parameter."""
-    name, *folds = source.split("^")
-    shape = shape[::-1] if "T" in folds else (math.prod(shape),) if "vector" in folds else shape
-    array = values(name, shape, onnx.TensorProto.FLOAT16 if "float32" in folds else data_type)
-    for fold in folds:
-        array = _FOLDS[fold](array)
-    return array
+  """The weight of this shape that an exporter folds out of a parameter."""
+  name, *folds = source.split("^")
+  shape = shape[::-1] if "T" in folds else (math.prod(shape),) if "vector" in folds else shape
+  array = values(name, shape, onnx.TensorProto.FLOAT16 if "float32" in folds else data_type)
+  for fold in folds:
+    array = _FOLDS[fold](array)
+  return array
 
 
 def _source(tensor, parameters):
-    """The source that the weight is made of; empty if there is none.
+  """The source that the weight is made of; empty if there is none.
 
-    torch's exp may differ from ours in the last two bits.
-    """
-    if (dtype := _NUMPY.get(tensor.data_type)) is None:
-        return ""
-    stored = np.frombuffer(tensor.raw_data, dtype)
-    for parameter in parameters:
-        for spelling in SPELLINGS:
-            array = _made(parameter + spelling, tuple(tensor.dims), tensor.data_type).ravel()
-            close = "exp" in spelling and np.allclose(array, stored, rtol=2.0**-22, atol=0)
-            if close or array.astype(dtype).tobytes() == tensor.raw_data:
-                return parameter + spelling
+  torch's exp may differ from ours in the last two bits.
+  """
+  if (dtype := _NUMPY.get(tensor.data_type)) is None:
     return ""
+  stored = np.frombuffer(tensor.raw_data, dtype)
+  for parameter in parameters:
+    for spelling in SPELLINGS:
+      array = _made(parameter + spelling, tuple(tensor.dims), tensor.data_type).ravel()
+      close = "exp" in spelling and np.allclose(array, stored, rtol=2.0**-22, atol=0)
+      if close or array.astype(dtype).tobytes() == tensor.raw_data:
+        return parameter + spelling
+  return ""

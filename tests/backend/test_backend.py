@@ -3,19 +3,19 @@
 import onnx
 import pytest
 from backend_runs import (
-    Case,
-    Emulated,
-    Ended,
-    Optimized,
-    OptimizedLifted,
-    Prepared,
-    Stock,
-    StockLifted,
-    compare,
-    load_tests,
-    run_test,
-    stock_session,
-    summary,
+  Case,
+  Emulated,
+  Ended,
+  Optimized,
+  OptimizedLifted,
+  Prepared,
+  Stock,
+  StockLifted,
+  compare,
+  load_tests,
+  run_test,
+  stock_session,
+  summary,
 )
 from onnx import TensorProto, helper
 from protos import new_node, typed
@@ -26,76 +26,76 @@ SAMPLES = {"users": 13, "converted": 11, "verified": 67}
 
 @pytest.fixture(autouse=True)
 def models_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("ONNX_MODELS", str(tmp_path))
+  monkeypatch.setenv("ONNX_MODELS", str(tmp_path))
 
 
 def check(stock, other, every):
-    cases = list(compare(stock, other, lambda i: i % every == 5))
-    assert summary(cases)["differing"] == []
-    assert sum(c.stock.status == "passed" for c in cases) > len(cases) / 2
-    return cases
+  cases = list(compare(stock, other, lambda i: i % every == 5))
+  assert summary(cases)["differing"] == []
+  assert sum(c.stock.status == "passed" for c in cases) > len(cases) / 2
+  return cases
 
 
 @pytest.mark.slow
 def test_as_users_run_it():
-    cases = check(Stock, Optimized, SAMPLES["users"])
-    assert len(cases) > 150
-    assert sum(c.other.replaced > 0 for c in cases) >= 5
+  cases = check(Stock, Optimized, SAMPLES["users"])
+  assert len(cases) > 150
+  assert sum(c.other.replaced > 0 for c in cases) >= 5
 
 
 @pytest.mark.slow
 def test_older_models_converted():
-    cases = check(StockLifted, OptimizedLifted, SAMPLES["converted"])
-    assert len(cases) > 15 and not any(c.other.refused for c in cases)
+  cases = check(StockLifted, OptimizedLifted, SAMPLES["converted"])
+  assert len(cases) > 15 and not any(c.other.refused for c in cases)
 
 
 @pytest.mark.slow
 def test_everything_that_verifies_emulated():
-    cases = check(Stock, Emulated, SAMPLES["verified"])
-    assert any(c.other.replaced > 0 for c in cases)
+  cases = check(Stock, Emulated, SAMPLES["verified"])
+  assert any(c.other.replaced > 0 for c in cases)
 
 
 def test_every_suite_is_there():
-    found = [category for category, _ in load_tests((Stock,))]
-    assert {c: found.count(c) > 0 for c in found} == dict.fromkeys(
-        ("NodeModel", "SimpleModel", "PyTorchConvertedModel", "PyTorchOperatorModel", "RealModel"),
-        True,
-    )
-    assert found.count("NodeModel") > 1500
+  found = [category for category, _ in load_tests((Stock,))]
+  assert {c: found.count(c) > 0 for c in found} == dict.fromkeys(
+    ("NodeModel", "SimpleModel", "PyTorchConvertedModel", "PyTorchOperatorModel", "RealModel"),
+    True,
+  )
+  assert found.count("NodeModel") > 1500
 
 
 class Wrong(Stock):
-    @classmethod
-    def prepare(cls, model, device="CPU", **kwargs):
-        changed = onnx.ModelProto()
-        changed.CopyFrom(model)
-        name = changed.graph.output[0].name
-        for node in changed.graph.node:
-            node.output[:] = ["inner" if o == name else o for o in node.output]
-        changed.graph.node.append(helper.make_node("Neg", ["inner"], [name]))
-        return Prepared(stock_session(changed.SerializeToString()))
+  @classmethod
+  def prepare(cls, model, device="CPU", **kwargs):
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    name = changed.graph.output[0].name
+    for node in changed.graph.node:
+      node.output[:] = ["inner" if o == name else o for o in node.output]
+    changed.graph.node.append(helper.make_node("Neg", ["inner"], [name]))
+    return Prepared(stock_session(changed.SerializeToString()))
 
 
 def test_a_wrong_backend_is_seen():
-    tests = load_tests((Stock, Wrong))
-    pair = tests["NodeModel", "test_cos_cpu"]
-    case = Case("NodeModel", "cos", run_test(pair[Stock]), run_test(pair[Wrong]))
-    assert (case.stock.status, case.other.status) == ("passed", "failed")
-    assert "Mismatch" in case.other.why or "tolerance" in case.other.why or case.other.why
-    assert summary([case])["differing"][0]["case"] == "cos"
+  tests = load_tests((Stock, Wrong))
+  pair = tests["NodeModel", "test_cos_cpu"]
+  case = Case("NodeModel", "cos", run_test(pair[Stock]), run_test(pair[Wrong]))
+  assert (case.stock.status, case.other.status) == ("passed", "failed")
+  assert "Mismatch" in case.other.why or "tolerance" in case.other.why or case.other.why
+  assert summary([case])["differing"][0]["case"] == "cos"
 
 
 def test_an_undocumented_refusal_is_a_difference():
-    tests = load_tests((Optimized,))
-    assert run_test(tests["NodeModel", "test_relu_cpu"][Optimized]) == Ended("passed")
-    model = helper.make_model(
-        helper.make_graph(
-            [new_node("Add", "x", "y")], "g",
-            [typed("x", TensorProto.FLOAT, [1])],
-            [typed("y", TensorProto.FLOAT, [1])],
-        ),
-        opset_imports=[helper.make_opsetid("", 20)],
-    )  # fmt: skip
-    with pytest.raises(Exception, match="schema"):
-        Optimized.prepare(model)
-    assert Optimized.refused == "MODEL_INVALID"
+  tests = load_tests((Optimized,))
+  assert run_test(tests["NodeModel", "test_relu_cpu"][Optimized]) == Ended("passed")
+  model = helper.make_model(
+    helper.make_graph(
+      [new_node("Add", "x", "y")], "g",
+      [typed("x", TensorProto.FLOAT, [1])],
+      [typed("y", TensorProto.FLOAT, [1])],
+    ),
+    opset_imports=[helper.make_opsetid("", 20)],
+  )  # fmt: skip
+  with pytest.raises(Exception, match="schema"):
+    Optimized.prepare(model)
+  assert Optimized.refused == "MODEL_INVALID"

@@ -20,77 +20,77 @@ from mirage_onnx.target import H200
 #: A tile of shared memory that is wanted after something has been computed.
 LATE = PROGRAMS["late_tile"]
 KERNELS = {
-    "attention": case(ATTENTION, 8, 1, cluster=2, loop_tile=16, warps=2, stages=2,
-                      a0=2, a1=64, a2=16, a3=8, a4=16),
-    "norm": case(NORM_LINEAR, 16, 8, warps=4, a0=8, a1=288, a2=32),
-    "registers": case(NORM_LINEAR.replace("post shared", "post A_frag"), 16, 8, warps=1,
-                      a0=8, a1=544, a2=32),
-    "turned": case(CENTRED.replace("i0 f32[a0,a1]", "i0 f32[a1,a0]", 1), 8, warps=2, a0=8, a1=64),
-    "late": case(LATE, 4, warps=2, a0=4, a1=64),
-    "product": case(product(), 16, 16, loop_tile=32, warps=4, stages=3, a0=16, a1=128, a2=16),
+  "attention": case(ATTENTION, 8, 1, cluster=2, loop_tile=16, warps=2, stages=2,
+                    a0=2, a1=64, a2=16, a3=8, a4=16),
+  "norm": case(NORM_LINEAR, 16, 8, warps=4, a0=8, a1=288, a2=32),
+  "registers": case(NORM_LINEAR.replace("post shared", "post A_frag"), 16, 8, warps=1,
+                    a0=8, a1=544, a2=32),
+  "turned": case(CENTRED.replace("i0 f32[a0,a1]", "i0 f32[a1,a0]", 1), 8, warps=2, a0=8, a1=64),
+  "late": case(LATE, 4, warps=2, a0=4, a1=64),
+  "product": case(product(), 16, 16, loop_tile=32, warps=4, stages=3, a0=16, a1=128, a2=16),
 }  # fmt: skip
 
 
 def text_of(c):
-    graph = c.graph
-    return emit_tiled(graph, graph.kernels[0], c.params[0], c.all_extents(), H200).text
+  graph = c.graph
+  return emit_tiled(graph, graph.kernels[0], c.params[0], c.all_extents(), H200).text
 
 
 @pytest.mark.slow
 def test_naive_choices_are_right():
-    """In the emulator, with all its checks; each changes at least one of these kernels."""
-    plain = {name: text_of(c) for name, c in KERNELS.items()}
-    for off, context in NAIVE.items():
-        changed = []
-        with context():
-            for name, c in KERNELS.items():
-                try:
-                    changed += [c] * (text_of(c) != plain[name])
-                except RejectionError:
-                    continue
-            assert changed or off == "ways: only the best is tried", off
-            assert all(e < 4e-3 for e in errors(changed, 3)), off
-    assert {name: text_of(c) for name, c in KERNELS.items()} == plain
+  """In the emulator, with all its checks; each changes at least one of these kernels."""
+  plain = {name: text_of(c) for name, c in KERNELS.items()}
+  for off, context in NAIVE.items():
+    changed = []
+    with context():
+      for name, c in KERNELS.items():
+        try:
+          changed += [c] * (text_of(c) != plain[name])
+        except RejectionError:
+          continue
+      assert changed or off == "ways: only the best is tried", off
+      assert all(e < 4e-3 for e in errors(changed, 3)), off
+  assert {name: text_of(c) for name, c in KERNELS.items()} == plain
 
 
 def test_barriers_of_a_block():
-    """One in each of four iterations, two of them with one stage, and one where warps meet."""
-    c = KERNELS["product"]
-    assert barriers(c.plan()) == 4 + 1
-    one = replace(c, params=(replace(c.params[0], stages=1),))
-    assert barriers(one.plan()) == 8 + 1
-    with NAIVE["barriers: at every shared step"]():
-        assert barriers(c.plan()) > 4
+  """One in each of four iterations, two of them with one stage, and one where warps meet."""
+  c = KERNELS["product"]
+  assert barriers(c.plan()) == 4 + 1
+  one = replace(c, params=(replace(c.params[0], stages=1),))
+  assert barriers(one.plan()) == 8 + 1
+  with NAIVE["barriers: at every shared step"]():
+    assert barriers(c.plan()) > 4
 
 
 def test_program(monkeypatch):
-    def compiled(sources, *_):
-        image = Cubin(b"", 64, 0, 0, 0, "", 0.1)
-        lost = Rejection("COMPILE_FAILED", "made up")
-        return [*[image] * (len(sources) - 1), lost if len(sources) > 2 else image]
+  def compiled(sources, *_):
+    image = Cubin(b"", 64, 0, 0, 0, "", 0.1)
+    lost = Rejection("COMPILE_FAILED", "made up")
+    return [*[image] * (len(sources) - 1), lost if len(sources) > 2 else image]
 
-    monkeypatch.setattr(ablation, "compile_many", compiled)
-    result = ablation.measure("multi_query", H200, None)
-    assert [v["variant"] for v in result["variants"]] == list(VARIANTS)
-    by = {v["variant"]: v for v in result["variants"]}
-    assert by["barriers: at every shared step"]["barriers"] > by[ALL]["barriers"] > 0
-    assert by[ONE_STAGE]["refused"] == "COMPILE_FAILED: made up"
-    record = {"programs": [result], "date": "d", "command": "c", "commit": "a", "versions": {}}
-    head, _, line, *_ = ablation_table(record)
-    assert "refused COMPILE_FAILED |" in line
-    assert line.startswith("| multi_query | - us, ")
-    assert head.count("|") == line.count("|") == len(VARIANTS) + 2
+  monkeypatch.setattr(ablation, "compile_many", compiled)
+  result = ablation.measure("decode", H200, None)
+  assert [v["variant"] for v in result["variants"]] == list(VARIANTS)
+  by = {v["variant"]: v for v in result["variants"]}
+  assert by["barriers: at every shared step"]["barriers"] > by[ALL]["barriers"] > 0
+  assert by[ONE_STAGE]["refused"] == "COMPILE_FAILED: made up"
+  record = {"programs": [result], "date": "d", "command": "c", "commit": "a", "versions": {}}
+  head, _, line, *_ = ablation_table(record)
+  assert "refused COMPILE_FAILED |" in line
+  assert line.startswith("| decode | - us, ")
+  assert head.count("|") == line.count("|") == len(VARIANTS) + 2
 
 
 def test_records(monkeypatch, tmp_path, capsys):
-    records = tmp_path / "h200"
-    shutil.copytree(kernel_records.RECORDS, records)
-    monkeypatch.setattr(kernel_records, "RECORDS", records)
-    given = tmp_path / "ablation.json"
-    about = '"date": "today", "command": "", "commit": "", "versions": {}'
-    given.write_text(f'{{"programs": [], {about}}}')
-    for files, new in (([], False), ([str(given)], True), ([], True)):
-        monkeypatch.setattr("sys.argv", ["kernel_records.py", *files])
-        kernel_records.main()
-        told = capsys.readouterr().out
-        assert ("Run of today" in told) == new and "gated_mlp/b1 a plain read | " in told
+  records = tmp_path / "h200"
+  shutil.copytree(kernel_records.RECORDS, records)
+  monkeypatch.setattr(kernel_records, "RECORDS", records)
+  given = tmp_path / "ablation.json"
+  about = '"date": "today", "command": "", "commit": "", "versions": {}'
+  given.write_text(f'{{"programs": [], {about}}}')
+  for files, new in (([], False), ([str(given)], True), ([], True)):
+    monkeypatch.setattr("sys.argv", ["kernel_records.py", *files])
+    kernel_records.main()
+    told = capsys.readouterr().out
+    assert ("Run of today" in told) == new and "gated_mlp/b1 a plain read | " in told

@@ -11,7 +11,7 @@ from mirage_onnx.verify.named import Named
 
 
 def numbers(*tile, c=1, w=2, s=2):
-    return KernelParams(tile, cluster=c, loop_tile=32 * w, warps=w, stages=s)
+  return KernelParams(tile, cluster=c, loop_tile=32 * w, warps=w, stages=s)
 
 
 #: What a text ``graphs`` of tests/golden.txt.xz computes:
@@ -34,50 +34,48 @@ TOLERANCE = {DType.F16: 2e-3, DType.BF16: 1.6e-2, DType.F32: 1e-4}
 
 
 class Graphs:
-    """``graphs["plain"]``; ``graphs["plain:bf16"]`` has bf16 for f16."""
+  """``graphs["plain"]``; ``graphs["plain:bf16"]`` has bf16 for f16."""
 
-    def text(self, name):
-        base, _, dtype = name.partition(":")
-        return TEXTS[base].replace("f16", dtype) if dtype else TEXTS[base]
+  def text(self, name):
+    base, _, dtype = name.partition(":")
+    return TEXTS[base].replace("f16", dtype) if dtype else TEXTS[base]
 
-    def __getitem__(self, name):
-        return parse_ugraph(self.text(name))
+  def __getitem__(self, name):
+    return parse_ugraph(self.text(name))
 
-    def inputs(self, graph, extents, rng):
-        tensors = {}
-        for tensor in graph.tensors:
-            shape = tuple(extents[a] for a in tensor.axes)
-            values = np.full(shape, np.nan)
-            if tensor.role in ("input", "weight"):
-                values = rng.standard_normal(shape)
-            tensors[tensor.name] = values.astype(tensor.dtype.numpy)
-        return tensors
+  def inputs(self, graph, extents, rng):
+    tensors = {}
+    for tensor in graph.tensors:
+      shape = tuple(extents[a] for a in tensor.axes)
+      values = np.full(shape, np.nan)
+      if tensor.role in ("input", "weight"):
+        values = rng.standard_normal(shape)
+      tensors[tensor.name] = values.astype(tensor.dtype.numpy)
+    return tensors
 
-    def expected(self, graph, extents, tensors):
-        """The outputs in float64, casts rounded, each kernel one block."""
-        inputs = {
-            t.name: Named(tensors[t.name].astype(np.float64)[None], t.axes)
-            for t in graph.tensors
-            if t.role in ("input", "weight")
-        }
-        numbers = [
-            KernelParams(
-                tuple(extents[a] for a in k.grid), loop_tile=extents[k.loop] if k.loop else 0
-            )
-            for k in graph.kernels
-        ]
-        values = interpret_ugraph(Rounded(), graph, numbers, extents, inputs)
-        return {t.name: values[t.name].data[0] for t in graph.tensors if t.role == "output"}
+  def expected(self, graph, extents, tensors):
+    """The outputs in float64, casts rounded, each kernel one block."""
+    inputs = {
+      t.name: Named(tensors[t.name].astype(np.float64)[None], t.axes)
+      for t in graph.tensors
+      if t.role in ("input", "weight")
+    }
+    numbers = [
+      KernelParams(tuple(extents[a] for a in k.grid), loop_tile=extents[k.loop] if k.loop else 0)
+      for k in graph.kernels
+    ]
+    values = interpret_ugraph(Rounded(), graph, numbers, extents, inputs)
+    return {t.name: values[t.name].data[0] for t in graph.tensors if t.role == "output"}
 
-    def check(self, graph, got, want):
-        for t in graph.tensors:
-            if t.role == "output":
-                exact, off = want[t.name], TOLERANCE[t.dtype]
-                scale = np.abs(exact).max()
-                values = got[t.name].astype(np.float64)
-                np.testing.assert_allclose(values, exact, rtol=off, atol=off * scale)
+  def check(self, graph, got, want):
+    for t in graph.tensors:
+      if t.role == "output":
+        exact, off = want[t.name], TOLERANCE[t.dtype]
+        scale = np.abs(exact).max()
+        values = got[t.name].astype(np.float64)
+        np.testing.assert_allclose(values, exact, rtol=off, atol=off * scale)
 
 
 @pytest.fixture(scope="session")
 def graphs():
-    return Graphs()
+  return Graphs()

@@ -10,75 +10,73 @@ from mirage_onnx.target import H200
 
 #: graph, a0 a1 a2 a3, numbers, most registers
 FAMILY = [
-    ("scaled", (8, 4096, 4096, 0), KernelParams((16, 8), warps=8, stages=8), 128),
-    ("scaled", (1, 4096, 4096, 0), KernelParams((16, 1), warps=4, stages=8), 128),
-    ("scaled", (16, 4096, 4096, 0), KernelParams((16, 16), warps=8, stages=4), 128),
-    ("scaled", (16, 4096, 4096, 0), KernelParams((32, 16), cluster=2, warps=8, stages=4), 168),
-    # one round: the whole ring must be in flight, which takes its registers
-    ("scaled", (8, 4096, 4096, 0), KernelParams((16, 8), cluster=2, warps=8, stages=8), 128),
-    ("pair", (8, 4096, 4096, 0), KernelParams((16, 8), warps=8, stages=4), 128),
-    ("small_third", (8, 4096, 4096, 16), KernelParams((16, 8), warps=8, stages=4), 128),
-    ("layouts", (11, 1000, 40, 0), KernelParams((32, 8), cluster=4, warps=4, stages=2), 224),
-    ("scaled:bf16", (8, 4095, 4096, 0), KernelParams((16, 8), warps=8, stages=2), 168),
-    ("over_columns", (8, 512, 64, 0), KernelParams((8,), warps=8, stages=2), 168),
-    ("rows", (8, 4096, 0, 0), KernelParams((1,), warps=8), 64),
-    ("rows", (8, 8192, 0, 0), KernelParams((1,), warps=4), 224),
+  ("scaled", (8, 4096, 4096, 0), KernelParams((16, 8), warps=8, stages=8), 128),
+  ("scaled", (1, 4096, 4096, 0), KernelParams((16, 1), warps=4, stages=8), 128),
+  ("scaled", (16, 4096, 4096, 0), KernelParams((16, 16), warps=8, stages=4), 128),
+  ("scaled", (16, 4096, 4096, 0), KernelParams((32, 16), cluster=2, warps=8, stages=4), 168),
+  # one round: the whole ring must be in flight, which takes its registers
+  ("scaled", (8, 4096, 4096, 0), KernelParams((16, 8), cluster=2, warps=8, stages=8), 128),
+  ("pair", (8, 4096, 4096, 0), KernelParams((16, 8), warps=8, stages=4), 128),
+  ("small_third", (8, 4096, 4096, 16), KernelParams((16, 8), warps=8, stages=4), 128),
+  ("layouts", (11, 1000, 40, 0), KernelParams((32, 8), cluster=4, warps=4, stages=2), 224),
+  ("scaled:bf16", (8, 4095, 4096, 0), KernelParams((16, 8), warps=8, stages=2), 168),
+  ("over_columns", (8, 512, 64, 0), KernelParams((8,), warps=8, stages=2), 168),
+  ("rows", (8, 4096, 0, 0), KernelParams((1,), warps=8), 64),
+  ("rows", (8, 8192, 0, 0), KernelParams((1,), warps=4), 224),
 ]
 
 
 def sources(graphs):
-    found = []
-    for name, sizes, params, _ in FAMILY:
-        graph = graphs[name]
-        extents = {f"a{i}": n for i, n in enumerate(sizes)}
-        found.append(emit_kernel(graph, graph.kernels[0], params, extents, H200))
-    return found
+  found = []
+  for name, sizes, params, _ in FAMILY:
+    graph = graphs[name]
+    extents = {f"a{i}": n for i, n in enumerate(sizes)}
+    found.append(emit_kernel(graph, graph.kernels[0], params, extents, H200))
+  return found
 
 
 def test_family_compiles_without_spills(graphs):
-    results = compile_many(sources(graphs), H200, workers=2)
-    for result, (name, sizes, params, most) in zip(results, FAMILY, strict=True):
-        assert not isinstance(result, Rejection), result
-        assert result.image.startswith(b"\x7fELF")
-        assert (result.stack_bytes, result.spill_bytes, result.smem_bytes) == (0, 0, 0)
-        assert 16 <= result.registers <= most, (name, sizes, params, result.registers)
+  results = compile_many(sources(graphs), H200, workers=2)
+  for result, (name, sizes, params, most) in zip(results, FAMILY, strict=True):
+    assert not isinstance(result, Rejection), result
+    assert result.image.startswith(b"\x7fELF")
+    assert (result.stack_bytes, result.spill_bytes, result.smem_bytes) == (0, 0, 0)
+    assert 16 <= result.registers <= most, (name, sizes, params, result.registers)
 
 
 def test_the_ring_is_in_flight_also_if_there_is_one_round(graphs):
-    """24 loads of 16 bytes are 96 registers; fewer mean that loads sank to their uses."""
-    graph = graphs["scaled"]
-    params = KernelParams((16, 8), cluster=2, warps=8, stages=8)
-    sizes = {"a0": 8, "a1": 4096, "a2": 4096}
-    source = emit_kernel(graph, graph.kernels[0], params, sizes, H200)
-    assert compile_cubin(source.text, H200, name=source.name).registers > 96
+  """24 loads of 16 bytes are 96 registers; fewer mean that loads sank to their uses."""
+  graph = graphs["scaled"]
+  params = KernelParams((16, 8), cluster=2, warps=8, stages=8)
+  sizes = {"a0": 8, "a1": 4096, "a2": 4096}
+  source = emit_kernel(graph, graph.kernels[0], params, sizes, H200)
+  assert compile_cubin(source.text, H200, name=source.name).registers > 96
 
 
 def test_the_same_text_gives_the_same_bytes(graphs):
-    source = sources(graphs)[-2]
-    one, two = (compile_cubin(source.text, H200, name=source.name) for _ in range(2))
-    assert one.image == two.image
+  source = sources(graphs)[-2]
+  one, two = (compile_cubin(source.text, H200, name=source.name) for _ in range(2))
+  assert one.image == two.image
 
 
 def test_every_function_compiles_without_a_stack(graphs):
-    """Sin and cos of the CUDA library would put a table on the stack."""
-    text = graphs.text("rows_mixed")
-    for op in ("sin", "cos", "exp", "log", "erf", "sigmoid", "powr[7/3]", "powr[-5]", "rsqrt"):
-        graph = parse_ugraph(text.replace("tanh", op))
-        source = emit_kernel(
-            graph, graph.kernels[0], KernelParams((1, 1)), {"a0": 4, "a1": 512, "a2": 4}, H200
-        )
-        assert compile_cubin(source.text, H200, name=source.name).registers > 0
+  """Sin and cos of the CUDA library would put a table on the stack."""
+  text = graphs.text("rows_mixed")
+  for op in ("sin", "cos", "exp", "log", "erf", "sigmoid", "powr[7/3]", "powr[-5]", "rsqrt"):
+    graph = parse_ugraph(text.replace("tanh", op))
+    source = emit_kernel(graph, graph.kernels[0], KernelParams((1, 1)), {"a0": 4, "a1": 512, "a2": 4}, H200)
+    assert compile_cubin(source.text, H200, name=source.name).registers > 0
 
 
 def test_refusal_of_text_that_is_not_cuda():
-    with pytest.raises(RejectionError) as info:
-        compile_cubin('#include "ptx.cuh"\nPTX_KERNEL(32) k() { nonsense; }', H200, name="k")
-    assert info.value.rejection.code == "COMPILE_FAILED"
-    assert 'k.cu(2): error: identifier "nonsense" is undefined' in info.value.rejection.reason
+  with pytest.raises(RejectionError) as info:
+    compile_cubin('#include "ptx.cuh"\nPTX_KERNEL(32) k() { nonsense; }', H200, name="k")
+  assert info.value.rejection.code == "COMPILE_FAILED"
+  assert 'k.cu(2): error: identifier "nonsense" is undefined' in info.value.rejection.reason
 
 
 def test_refusal_of_spills():
-    text = """#include "ptx.cuh"
+  text = """#include "ptx.cuh"
 PTX_KERNEL(1024) k(float* out) {  // so that a thread has 64 registers
   float v[128];
   for (int i = 0; i < 128; ++i) v[i] = ptx::ld_f32(out + i);
@@ -86,57 +84,55 @@ PTX_KERNEL(1024) k(float* out) {  // so that a thread has 64 registers
     for (int i = 0; i < 128; ++i) v[i] += v[(i * 7 + 3) % 128] * 0.5f;
   for (int i = 0; i < 128; ++i) ptx::st_f32(out + i, v[i]);
 }"""
-    with pytest.raises(RejectionError, match="bytes of stack") as info:
-        compile_cubin(text, H200, name="k")
-    assert info.value.rejection.code == "SPILLS"
+  with pytest.raises(RejectionError, match="bytes of stack") as info:
+    compile_cubin(text, H200, name="k")
+  assert info.value.rejection.code == "SPILLS"
 
 
 LOG = "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads\nUsed 64 registers"
 
 
 @pytest.mark.parametrize(
-    ("spills", "used"), [((0,), 1), ((8, 0), 2), ((60, 8, 0), 3), ((8, 8, 8), 3), ((90,), 1)]
+  ("spills", "used"), [((0,), 1), ((8, 0), 2), ((60, 8, 0), 3), ((8, 8, 8), 3), ((90,), 1)]
 )
 def test_ways_to_compile_what_spills(monkeypatch, spills, used):
-    """With one block a multiprocessor, then with few registers; where much spills, no more."""
-    asked = []
+  """With one block a multiprocessor, then with few registers; where much spills, no more."""
+  asked = []
 
-    def nvrtc(text, target, name, *way):
-        asked.append(way)
-        return b"%d" % len(asked), LOG % ((spills[len(asked) - 1],) * 3)
+  def nvrtc(text, target, name, *way):
+    asked.append(way)
+    return b"%d" % len(asked), LOG % ((spills[len(asked) - 1],) * 3)
 
-    monkeypatch.setattr(compiler, "_nvrtc", nvrtc)
-    if spills[-1]:
-        with pytest.raises(RejectionError, match=f"{spills[0]} bytes of stack"):
-            compile_cubin("", H200, name="k")
-    else:
-        assert compile_cubin("", H200, name="k").image == b"%d" % used
-    assert asked == list(compiler._WAYS[:used])
+  monkeypatch.setattr(compiler, "_nvrtc", nvrtc)
+  if spills[-1]:
+    with pytest.raises(RejectionError, match=f"{spills[0]} bytes of stack"):
+      compile_cubin("", H200, name="k")
+  else:
+    assert compile_cubin("", H200, name="k").image == b"%d" % used
+  assert asked == list(compiler._WAYS[:used])
 
 
 def test_every_way_compiles():
-    text = '#include "ptx.cuh"\nPTX_%s k(float* out) { ptx::st_f32(out, 1.0f); }'
-    for kernel in ("KERNEL(64)", "CLUSTER_KERNEL(64, 2)"):
-        for way in compiler._WAYS:
-            assert "Used" in compiler._nvrtc(text % kernel, H200, "k", *way)[1]
+  text = '#include "ptx.cuh"\nPTX_%s k(float* out) { ptx::st_f32(out, 1.0f); }'
+  for kernel in ("KERNEL(64)", "CLUSTER_KERNEL(64, 2)"):
+    for way in compiler._WAYS:
+      assert "Used" in compiler._nvrtc(text % kernel, H200, "k", *way)[1]
 
 
 def test_refusals_of_many_are_values():
-    bad = KernelSource("k", "nonsense", (1, 1, 1), 32, 1, 0, (), pdl=False)
-    good = KernelSource(
-        "k", '#include "ptx.cuh"\nPTX_KERNEL(32) k() {}', (1, 1, 1), 32, 1, 0, (), pdl=False
-    )
-    first, second = compile_many([bad, good], H200, workers=2)
-    assert isinstance(first, Rejection)
-    assert first.code == "COMPILE_FAILED"
-    assert not isinstance(second, Rejection)
+  bad = KernelSource("k", "nonsense", (1, 1, 1), 32, 1, 0, (), pdl=False)
+  good = KernelSource("k", '#include "ptx.cuh"\nPTX_KERNEL(32) k() {}', (1, 1, 1), 32, 1, 0, (), pdl=False)
+  first, second = compile_many([bad, good], H200, workers=2)
+  assert isinstance(first, Rejection)
+  assert first.code == "COMPILE_FAILED"
+  assert not isinstance(second, Rejection)
 
 
 def test_missing_compiler(monkeypatch):
-    def missing():
-        raise RuntimeError("no libnvrtc.so")
+  def missing():
+    raise RuntimeError("no libnvrtc.so")
 
-    monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcVersion", missing)
-    with pytest.raises(MirageError) as info:
-        compiler.compile_cubin("", H200, name="k")
-    assert info.value.code == "COMPILER_MISSING"
+  monkeypatch.setattr("cuda.bindings.nvrtc.nvrtcVersion", missing)
+  with pytest.raises(MirageError) as info:
+    compiler.compile_cubin("", H200, name="k")
+  assert info.value.code == "COMPILER_MISSING"

@@ -9,22 +9,22 @@ from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 
 
 def check(seeds):
-    plain = [emitted(random_kernel(seed)) for seed in seeds]
-    subjects = [emitted(windowed(s.case)) for s in plain]
-    texts = [print_ugraph(s.case.graph) for s in subjects]
-    assert [print_ugraph(parse_ugraph(text)) for text in texts] == texts
-    for subject, module, at in compiled([s for s in subjects if s.outcome is None]):
-        emulate(subject, module, at)
-    for before, after in zip(plain, subjects, strict=True):
-        kind = before.outcome.kind if before.outcome else "ok"
-        assert after.outcome.kind == kind, f"{after.outcome}\n{after.case.text}"
+  plain = [emitted(random_kernel(seed)) for seed in seeds]
+  subjects = [emitted(windowed(s.case)) for s in plain]
+  texts = [print_ugraph(s.case.graph) for s in subjects]
+  assert [print_ugraph(parse_ugraph(text)) for text in texts] == texts
+  for subject, module, at in compiled([s for s in subjects if s.outcome is None]):
+    emulate(subject, module, at)
+  for before, after in zip(plain, subjects, strict=True):
+    kind = before.outcome.kind if before.outcome else "ok"
+    assert after.outcome.kind == kind, f"{after.outcome}\n{after.case.text}"
 
 
 def test_boxes():
-    check(range(24))
+  check(range(24))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(24, 264, 48))
 def test_more_boxes(first):
-    check(range(first, first + 48))
+  check(range(first, first + 48))

@@ -6,18 +6,18 @@ CPU = ["CPUExecutionProvider"]
 
 
 def run(session, feeds):
-    return session.run(None, feeds)[0]
+  return session.run(None, feeds)[0]
 
 
 def hosted(model, driver):
-    return InferenceSession(model, providers=CPU, ep="host", driver=driver)
+  return InferenceSession(model, providers=CPU, ep="host", driver=driver)
 
 
 def host_session(models, driver, plan, **kwargs):
-    return hosted(models.add(models.bundle(plan), **kwargs), driver)
+  return hosted(models.add(models.bundle(plan), **kwargs), driver)
 
 
 def replace_launch(models, **fields):
-    base = models.add_plan().variants[0].launches[0]
-    merged = {name: getattr(base, name) for name in base.__slots__} | fields
-    return models.add_plan(variants=(Variant((Launch(**merged),)),))
+  base = models.add_plan().variants[0].launches[0]
+  merged = {name: getattr(base, name) for name in base.__slots__} | fields
+  return models.add_plan(variants=(Variant((Launch(**merged),)),))

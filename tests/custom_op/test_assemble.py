@@ -12,75 +12,75 @@ from mirage_onnx.target import H200
 
 
 def compiled(*widths):
-    found = []
-    for n in widths:
-        net = Net()
-        region = region_of(net.model(net.Relu(net.MatMul(net.input(8, 64), net.weight(64, n)))))
-        candidates = [v.candidate for v in search_region(region).candidates]
-        done, refused = compile_candidates(region, candidates, H200, keep=1)
-        assert not refused
-        found.append((region, done[0]))
-    return found
+  found = []
+  for n in widths:
+    net = Net()
+    region = region_of(net.model(net.Relu(net.MatMul(net.input(8, 64), net.weight(64, n)))))
+    candidates = [v.candidate for v in search_region(region).candidates]
+    done, refused = compile_candidates(region, candidates, H200, keep=1)
+    assert not refused
+    found.append((region, done[0]))
+  return found
 
 
 @pytest.fixture(scope="module")
 def pair():
-    return compiled(32, 48)
+  return compiled(32, 48)
 
 
 def test_equal_regions_share_everything(pair):
-    builder = BundleBuilder(H200)
-    region, kernels = pair[0]
-    assert [builder.add(region, kernels, "body")[0] for _ in range(3)] == [0, 0, 0]
-    bundle = builder.bundle()
-    assert (len(bundle.cubins), len(bundle.plans)) == (1, 1)
+  builder = BundleBuilder(H200)
+  region, kernels = pair[0]
+  assert [builder.add(region, kernels, "body")[0] for _ in range(3)] == [0, 0, 0]
+  bundle = builder.bundle()
+  assert (len(bundle.cubins), len(bundle.plans)) == (1, 1)
 
 
 def test_another_body_is_another_plan_over_the_same_image(pair):
-    builder = BundleBuilder(H200)
-    region, kernels = pair[0]
-    assert [builder.add(region, kernels, key)[0] for key in ("a", "b", "a")] == [0, 1, 0]
-    bundle = builder.bundle()
-    assert (len(bundle.cubins), len(bundle.plans)) == (1, 2)
-    assert bundle.plans[0] == bundle.plans[1]
+  builder = BundleBuilder(H200)
+  region, kernels = pair[0]
+  assert [builder.add(region, kernels, key)[0] for key in ("a", "b", "a")] == [0, 1, 0]
+  bundle = builder.bundle()
+  assert (len(bundle.cubins), len(bundle.plans)) == (1, 2)
+  assert bundle.plans[0] == bundle.plans[1]
 
 
 def test_another_region_is_another_image(pair):
-    builder = BundleBuilder(H200)
-    numbers = [builder.add(region, kernels, "")[0] for region, kernels in pair]
-    assert numbers == [0, 1]
-    bundle = builder.bundle()
-    assert len(bundle.cubins) == len(bundle.plans) == 2
-    assert all(c[:4] == b"\x7fELF" for c in bundle.cubins)
+  builder = BundleBuilder(H200)
+  numbers = [builder.add(region, kernels, "")[0] for region, kernels in pair]
+  assert numbers == [0, 1]
+  bundle = builder.bundle()
+  assert len(bundle.cubins) == len(bundle.plans) == 2
+  assert all(c[:4] == b"\x7fELF" for c in bundle.cubins)
 
 
 def test_provenance_rebuilds_the_kernels(pair):
-    builder = BundleBuilder(H200)
-    region, kernels = pair[1]
-    builder.add(region, kernels, "")
-    (record,) = builder.bundle().provenance
-    assert record["region"] == region.text
-    assert record["target"] == "h200"
-    assert parse_ugraph(str(record["ugraph"])) == kernels.candidate.ugraph
-    assert record["params"] == [p.to_text() for p in kernels.candidate.params]
-    assert [k["name"] for k in record["kernels"]] == [s.name for s in kernels.sources]
+  builder = BundleBuilder(H200)
+  region, kernels = pair[1]
+  builder.add(region, kernels, "")
+  (record,) = builder.bundle().provenance
+  assert record["region"] == region.text
+  assert record["target"] == "h200"
+  assert parse_ugraph(str(record["ugraph"])) == kernels.candidate.ugraph
+  assert record["params"] == [p.to_text() for p in kernels.candidate.params]
+  assert [k["name"] for k in record["kernels"]] == [s.name for s in kernels.sources]
 
 
 def test_kernels_are_named_by_their_region(pair):
-    names = [s.name for region, k in pair for s in k.sources]
-    assert names == [f"mugraph_{region.key}_k0" for region, _ in pair]
+  names = [s.name for region, k in pair for s in k.sources]
+  assert names == [f"mugraph_{region.key}_k0" for region, _ in pair]
 
 
 def test_compiling_again_gives_the_same_bytes(pair):
-    (_, again), (_, first) = compiled(32)[0], pair[0]
-    assert [c.image for c in again.cubins] == [c.image for c in first.cubins]
+  (_, again), (_, first) = compiled(32)[0], pair[0]
+  assert [c.image for c in again.cubins] == [c.image for c in first.cubins]
 
 
 def test_refused_candidates_are_passed_over(pair):
-    region, kernels = pair[0]
-    good = kernels.candidate
-    bad = replace(good, params=tuple(replace(p, warps=64) for p in good.params))
-    done, refused = compile_candidates(region, [bad, good, good], H200, keep=1)
-    assert [d.candidate for d in done] == [good]
-    assert [r.code for r in refused] in (["EMIT_UNSUPPORTED"], ["SMEM"], ["LAYOUT"], ["SPILLS"])
-    assert compile_candidates(region, [], H200, keep=1) == ([], [])
+  region, kernels = pair[0]
+  good = kernels.candidate
+  bad = replace(good, params=tuple(replace(p, warps=64) for p in good.params))
+  done, refused = compile_candidates(region, [bad, good, good], H200, keep=1)
+  assert [d.candidate for d in done] == [good]
+  assert [r.code for r in refused] in (["EMIT_UNSUPPORTED"], ["SMEM"], ["LAYOUT"], ["SPILLS"])
+  assert compile_candidates(region, [], H200, keep=1) == ([], [])

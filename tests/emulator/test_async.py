@@ -9,65 +9,65 @@ BLOCK = {"block": 64, "smem": 2048}
 PAIR = {"block": 32, "grid": (2, 1, 1), "cluster": 2, "smem": 1024}
 
 WRONG = [
-    wrong("in_flight", "no_wait",
-        "use of an asynchronous result before its wait: read of 4 bytes at byte (0|1008) ",
-        **BLOCK),
-    wrong("in_flight", "no_commit", **BLOCK),
-    wrong("in_flight", "one_group_too_few", **BLOCK),
-    wrong("in_flight", "overwritten", "write of 4 bytes", **BLOCK),
-    wrong("in_flight", "left_behind", "exits with a cp_async that was not waited for", **BLOCK),
-    wrong("race", "no_barrier_after_wait", **BLOCK),
-    wrong("race", "copy_over_what_is_read", **BLOCK),
-    wrong("out_of_bounds", "copy_past_the_end", "byte 1024 of tensor 'x', which has 1024", **BLOCK),
-    wrong("misaligned", "odd_source", "global read of 16 bytes", block=1, smem=64),
-    wrong("misaligned", "odd_target", "shared write of 8 bytes", block=1, smem=64),
-    wrong("misuse", "too_many_bytes", "16 bytes, 17 from memory", block=1, smem=64),
-    wrong("misaligned", "odd_size", "24 bytes: a multiple of 16", block=1, smem=2048),
-    wrong("in_flight", "bulk_no_wait", **BLOCK),
-    wrong("in_flight", "bulk_nothing_expected", **BLOCK),
-    wrong("in_flight", "waits_for_another", **BLOCK),
-    wrong("in_flight", "no_wait_in_its_second_life", "thread 0", **BLOCK),
-    wrong("proxy", "unfenced_init", "may not see the mbarrier at byte 512", **BLOCK),
-    wrong("proxy", "unfenced_store", "no fence_proxy_async follows its write by", **BLOCK),
-    wrong("in_flight", "source_written_early", "may not have read yet", **BLOCK),
-    wrong("in_flight", "target_read_early", "before its wait", **BLOCK),
-    wrong("exit", "store_left_behind", "bulk_wait_read come", **BLOCK),
-    wrong("exit", "load_left_behind", "exits while this copy may still use its shared memory",
-        **BLOCK),
-    wrong("exit", "target_block_exits",
-        "block 1 of the cluster exits while this copy|block 1 of the cluster, which has exited",
-        **PAIR),
-    wrong("race", "source_changes", parameters="float* t", **BLOCK),
+  wrong("in_flight", "no_wait",
+    "use of an asynchronous result before its wait: read of 4 bytes at byte (0|1008) ",
+    **BLOCK),
+  wrong("in_flight", "no_commit", **BLOCK),
+  wrong("in_flight", "one_group_too_few", **BLOCK),
+  wrong("in_flight", "overwritten", "write of 4 bytes", **BLOCK),
+  wrong("in_flight", "left_behind", "exits with a cp_async that was not waited for", **BLOCK),
+  wrong("race", "no_barrier_after_wait", **BLOCK),
+  wrong("race", "copy_over_what_is_read", **BLOCK),
+  wrong("out_of_bounds", "copy_past_the_end", "byte 1024 of tensor 'x', which has 1024", **BLOCK),
+  wrong("misaligned", "odd_source", "global read of 16 bytes", block=1, smem=64),
+  wrong("misaligned", "odd_target", "shared write of 8 bytes", block=1, smem=64),
+  wrong("misuse", "too_many_bytes", "16 bytes, 17 from memory", block=1, smem=64),
+  wrong("misaligned", "odd_size", "24 bytes: a multiple of 16", block=1, smem=2048),
+  wrong("in_flight", "bulk_no_wait", **BLOCK),
+  wrong("in_flight", "bulk_nothing_expected", **BLOCK),
+  wrong("in_flight", "waits_for_another", **BLOCK),
+  wrong("in_flight", "no_wait_in_its_second_life", "thread 0", **BLOCK),
+  wrong("proxy", "unfenced_init", "may not see the mbarrier at byte 512", **BLOCK),
+  wrong("proxy", "unfenced_store", "no fence_proxy_async follows its write by", **BLOCK),
+  wrong("in_flight", "source_written_early", "may not have read yet", **BLOCK),
+  wrong("in_flight", "target_read_early", "before its wait", **BLOCK),
+  wrong("exit", "store_left_behind", "bulk_wait_read come", **BLOCK),
+  wrong("exit", "load_left_behind", "exits while this copy may still use its shared memory",
+    **BLOCK),
+  wrong("exit", "target_block_exits",
+    "block 1 of the cluster exits while this copy|block 1 of the cluster, which has exited",
+    **PAIR),
+  wrong("race", "source_changes", parameters="float* t", **BLOCK),
 ]  # fmt: skip
 
 CORRECT = [
-    body("ring", **BLOCK),
-    body("bulk_ring", **BLOCK),
+  body("ring", **BLOCK),
+  body("bulk_ring", **BLOCK),
 ]  # fmt: skip
 KERNELS = [case.source for case in WRONG] + CORRECT
 
 
 def tensors():
-    return {"x": normal(256), "y": np.zeros(512, np.float32), "t": np.ones(4, np.float32)}
+  return {"x": normal(256), "y": np.zeros(512, np.float32), "t": np.ones(4, np.float32)}
 
 
 @pytest.mark.parametrize("name", [case.source.name for case in WRONG])
 def test_found(run, name):
-    assert_wrong(run, WRONG, name, **tensors())
+  assert_wrong(run, WRONG, name, **tensors())
 
 
 def results(run, name):
-    given = tensors()
-    run(name, x=given["x"], y=given["y"])
-    return given["x"], given["y"]
+  given = tensors()
+  run(name, x=given["x"], y=given["y"])
+  return given["x"], given["y"]
 
 
 def test_stages_of_a_ring(run):
-    x, y = results(run, "ring")
-    want = np.stack([x[n * 32 : n * 32 + 64][::-1] for n in range(6)])
-    np.testing.assert_array_equal(y[:384].reshape(6, 64), want)
+  x, y = results(run, "ring")
+  want = np.stack([x[n * 32 : n * 32 + 64][::-1] for n in range(6)])
+  np.testing.assert_array_equal(y[:384].reshape(6, 64), want)
 
 
 def test_bulk_stages_of_a_ring(run):
-    x, y = results(run, "bulk_ring")
-    np.testing.assert_array_equal(y[:160].reshape(5, 32), x[:160].reshape(5, 32)[:, ::-1])
+  x, y = results(run, "bulk_ring")
+  np.testing.assert_array_equal(y[:160].reshape(5, 32), x[:160].reshape(5, 32)[:, ::-1])

@@ -24,42 +24,42 @@ LEAST_CAUGHT = 0.95
 
 
 def known_survivors():
-    lines = lzma.decompress(SURVIVORS.read_bytes()).decode().splitlines()
-    return {line.rpartition(" | ")[0] for line in lines if line and not line.startswith("#")}
+  lines = lzma.decompress(SURVIVORS.read_bytes()).decode().splitlines()
+  return {line.rpartition(" | ")[0] for line in lines if line and not line.startswith("#")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("corpus", [generated, handwritten])
 def test_mutants_are_noticed(corpus):
-    tried, survivors = 0, []
-    for subject in corpus():
-        module = compile_kernels(subject.kernels)
-        assert subject.run(module, range(len(subject.kernels))) == "", f"{subject.name} is correct"
-        sample = [
-            (i, m)
-            for i, m in subject.mutants()
-            if zlib.crc32(f"{subject.name} {m.line} {m.change}".encode()) % SHARE == 0
-        ]
-        for mutant, noticed in subject.noticed(sample):
-            tried += 1
-            if not noticed:
-                survivors.append(f"{subject.name} | {mutant.change}")
-    print(f"{tried} mutants, {len(survivors)} survive")
-    assert tried >= 100
-    assert set(survivors) <= known_survivors()
+  tried, survivors = 0, []
+  for subject in corpus():
+    module = compile_kernels(subject.kernels)
+    assert subject.run(module, range(len(subject.kernels))) == "", f"{subject.name} is correct"
+    sample = [
+      (i, m)
+      for i, m in subject.mutants()
+      if zlib.crc32(f"{subject.name} {m.line} {m.change}".encode()) % SHARE == 0
+    ]
+    for mutant, noticed in subject.noticed(sample):
+      tried += 1
+      if not noticed:
+        survivors.append(f"{subject.name} | {mutant.change}")
+  print(f"{tried} mutants, {len(survivors)} survive")
+  assert tried >= 100
+  assert set(survivors) <= known_survivors()
 
 
 def test_the_recorded_run_of_the_whole_corpus():
-    record = json.loads(lzma.decompress(RECORD.read_bytes()))
-    assert record["mutants"] >= 1000
-    assert record["caught"] >= LEAST_CAUGHT * record["mutants"]
-    assert not record["false_alarms"]
-    known = "\n".join(sorted(known_survivors()))
-    assert record["distinct_survivors_sha256"] == hashlib.sha256(known.encode()).hexdigest()
+  record = json.loads(lzma.decompress(RECORD.read_bytes()))
+  assert record["mutants"] >= 1000
+  assert record["caught"] >= LEAST_CAUGHT * record["mutants"]
+  assert not record["false_alarms"]
+  known = "\n".join(sorted(known_survivors()))
+  assert record["distinct_survivors_sha256"] == hashlib.sha256(known.encode()).hexdigest()
 
 
 def test_every_survivor_has_a_reason():
-    for line in lzma.decompress(SURVIVORS.read_bytes()).decode().splitlines():
-        if line and not line.startswith("#"):
-            subject, kind, change, reason = line.split(" | ")
-            assert subject and kind and " -> " in change and len(reason) > 10, line
+  for line in lzma.decompress(SURVIVORS.read_bytes()).decode().splitlines():
+    if line and not line.startswith("#"):
+      subject, kind, change, reason = line.split(" | ")
+      assert subject and kind and " -> " in change and len(reason) > 10, line

@@ -16,52 +16,49 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(scope="module")
 def gpu(h200):
-    return Gpu(H200)
+  return Gpu(H200)
 
 
 def test_every_size(gpu):
-    graphs = Graphs()
-    sources = [emitted(graphs, i, 8) for i in range(len(CASES))]
-    images = compile_many(sources, H200, 4)
-    for (name, axes, extents, _), source, image in zip(CASES, sources, images, strict=True):
-        assert isinstance(image, Cubin), image
-        for size in (1, 2, 7, 8, 9, 17, 100, 1000, 66_000):
-            sizes = dict(zip(axes.split(), (size, 3), strict=False))
-            graph, every = graphs[name], {**extents, **sizes}
-            given = graphs.inputs(graph, every, np.random.default_rng(size))
-            with gpu.scope():
-                at = {n: gpu.put(x) for n, x in given.items()} | sizes
-                gpu.launch_source(gpu.load(image, source.name, source.smem_bytes), source, at)
-                got = {n: gpu.get(at[n], x.shape, x.dtype) for n, x in given.items()}
-            graphs.check(graph, got, graphs.expected(graph, every, given))
+  graphs = Graphs()
+  sources = [emitted(graphs, i, 8) for i in range(len(CASES))]
+  images = compile_many(sources, H200, 4)
+  for (name, axes, extents, _), source, image in zip(CASES, sources, images, strict=True):
+    assert isinstance(image, Cubin), image
+    for size in (1, 2, 7, 8, 9, 17, 100, 1000, 66_000):
+      sizes = dict(zip(axes.split(), (size, 3), strict=False))
+      graph, every = graphs[name], {**extents, **sizes}
+      given = graphs.inputs(graph, every, np.random.default_rng(size))
+      with gpu.scope():
+        at = {n: gpu.put(x) for n, x in given.items()} | sizes
+        gpu.launch_source(gpu.load(image, source.name, source.smem_bytes), source, at)
+        got = {n: gpu.get(at[n], x.shape, x.dtype) for n, x in given.items()}
+      graphs.check(graph, got, graphs.expected(graph, every, given))
 
 
 def test_more_than_2_to_31_elements(gpu):
-    """The last row of a tensor of 4 GiB and more."""
-    graphs, columns, rows = Graphs(), 4096, 2**19 + 5
-    graph = graphs["rows"]
-    source = emit_kernel(
-        graph, graph.kernels[0], KernelParams((1,), warps=8), {"a0": 2, "a1": columns}, H200,
-        frozenset({"a0"}),
-    )  # fmt: skip
-    (image,) = compile_many([source], H200, 1)
-    assert isinstance(image, Cubin), image
-    one = {"a0": 1, "a1": columns}
-    given = graphs.inputs(graph, one, np.random.default_rng(0))
-    with gpu.scope():
-        at = {"a0": rows, "i1": gpu.put(given["i1"])}
-        at |= {n: gpu.empty(rows * given[n].nbytes) for n in ("i0", "o0", "o1", "o2")}
-        last = {n: at[n] + (rows - 1) * given[n].nbytes for n in ("i0", "o0", "o1")}
-        gpu.poison(at["i0"], rows * given["i0"].nbytes)
-        row = gpu.put(given["i0"])
-        gpu.d.cuMemcpyDtoDAsync(last["i0"], row, given["i0"].nbytes, gpu.stream)
-        gpu.launch_source(gpu.load(image, source.name, source.smem_bytes), source, at)
-        got = {n: gpu.get(last[n], given[n].shape, given[n].dtype) for n in ("o0", "o1")}
-        # o2 is transposed: the last row is its last column.
-        got["o2"] = np.stack(
-            [
-                gpu.get(at["o2"] + 4 * (j * rows + rows - 1), (1,), given["o2"].dtype)
-                for j in range(columns)
-            ]
-        )
-    graphs.check(graph, got, graphs.expected(graph, one, given))
+  """The last row of a tensor of 4 GiB and more."""
+  graphs, columns, rows = Graphs(), 4096, 2**19 + 5
+  graph = graphs["rows"]
+  source = emit_kernel(
+    graph, graph.kernels[0], KernelParams((1,), warps=8), {"a0": 2, "a1": columns}, H200,
+    frozenset({"a0"}),
+  )  # fmt: skip
+  (image,) = compile_many([source], H200, 1)
+  assert isinstance(image, Cubin), image
+  one = {"a0": 1, "a1": columns}
+  given = graphs.inputs(graph, one, np.random.default_rng(0))
+  with gpu.scope():
+    at = {"a0": rows, "i1": gpu.put(given["i1"])}
+    at |= {n: gpu.empty(rows * given[n].nbytes) for n in ("i0", "o0", "o1", "o2")}
+    last = {n: at[n] + (rows - 1) * given[n].nbytes for n in ("i0", "o0", "o1")}
+    gpu.poison(at["i0"], rows * given["i0"].nbytes)
+    row = gpu.put(given["i0"])
+    gpu.d.cuMemcpyDtoDAsync(last["i0"], row, given["i0"].nbytes, gpu.stream)
+    gpu.launch_source(gpu.load(image, source.name, source.smem_bytes), source, at)
+    got = {n: gpu.get(last[n], given[n].shape, given[n].dtype) for n in ("o0", "o1")}
+    # o2 is transposed: the last row is its last column.
+    got["o2"] = np.stack(
+      [gpu.get(at["o2"] + 4 * (j * rows + rows - 1), (1,), given["o2"].dtype) for j in range(columns)]
+    )
+  graphs.check(graph, got, graphs.expected(graph, one, given))

@@ -11,12 +11,12 @@ F32 = np.float32
 
 
 def refusal(source, **kwargs):
-    with pytest.raises(MirageError) as e:
-        load_model(source, **kwargs)
-    assert e.value.__cause__ is None
-    assert "\n" not in e.value.detail and "Traceback" not in e.value.detail
-    return f"{e.value.code}: {e.value.detail}"
+  with pytest.raises(MirageError) as e:
+    load_model(source, **kwargs)
+  assert e.value.__cause__ is None
+  assert "\n" not in e.value.detail and "Traceback" not in e.value.detail
+  return f"{e.value.code}: {e.value.detail}"
 
 
 def relu(bench, **kwargs):
-    return bench.model(new_node("Relu", "x", "y"), {"x": (F32, [2, 3])}, ["y"], **kwargs)
+  return bench.model(new_node("Relu", "x", "y"), {"x": (F32, [2, 3])}, ["y"], **kwargs)

@@ -8,18 +8,18 @@ FAST = range(100_000, 100_200)
 
 
 def check(seeds):
-    found = list(answers(seeds))
-    assert [a for a in found if a["faults"]] == []
-    outcomes = counts(found)
-    assert sum(outcomes.values()) == len(seeds)
-    # The mutations must reach behind the parser, and some must be harmless.
-    assert {"DONE", "MODEL_INVALID", "NOT_ONNX", "OPSET_UNSUPPORTED"} <= outcomes.keys()
+  found = list(answers(seeds))
+  assert [a for a in found if a["faults"]] == []
+  outcomes = counts(found)
+  assert sum(outcomes.values()) == len(seeds)
+  # The mutations must reach behind the parser, and some must be harmless.
+  assert {"DONE", "MODEL_INVALID", "NOT_ONNX", "OPSET_UNSUPPORTED"} <= outcomes.keys()
 
 
 def test_two_hundred_files():
-    check(FAST)
+  check(FAST)
 
 
 @pytest.mark.slow
 def test_a_thousand_files():
-    check(range(1000))
+  check(range(1000))

@@ -12,111 +12,107 @@ from tests.importer.refusals import F32, refusal, relu
 
 
 def test_a_function_that_calls_itself(bench):
-    node = new_node("F", "x", "y", domain="local")
-    model = bench.model(node, {"x": (F32, [2])}, ["y"], domains=["local"])
-    call = new_node("F", "a", "b", domain="local")
-    opsets = list(model.opset_import)
-    model.functions.append(helper.make_function("local", "F", ["a"], ["b"], [call], opsets))
-    assert refusal(model).startswith("MODEL_INVALID: Cycle detected in model-local function")
+  node = new_node("F", "x", "y", domain="local")
+  model = bench.model(node, {"x": (F32, [2])}, ["y"], domains=["local"])
+  call = new_node("F", "a", "b", domain="local")
+  opsets = list(model.opset_import)
+  model.functions.append(helper.make_function("local", "F", ["a"], ["b"], [call], opsets))
+  assert refusal(model).startswith("MODEL_INVALID: Cycle detected in model-local function")
 
 
 @pytest.mark.parametrize("version", [-1, 1 << 40])
 def test_ir_version_that_no_one_has(bench, version):
-    model = relu(bench)
-    model.ir_version = version
-    assert load_model(model).proto.ir_version == version
+  model = relu(bench)
+  model.ir_version = version
+  assert load_model(model).proto.ir_version == version
 
 
 def test_a_file_name_that_is_too_long(bench, tmp_path):
-    model = relu(bench, weights={"w": np.ones(3, F32)})
-    tensor = model.graph.initializer[0]
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    for location in ("w" * 300, "a\0b"):
-        del tensor.external_data[:]
-        tensor.external_data.add(key="location", value=location)
-        assert refusal(model, base_dir=tmp_path) == (
-            f"EXTERNAL_DATA_MISSING: the tensor 'w' is in the file {location!r}"
-        )
+  model = relu(bench, weights={"w": np.ones(3, F32)})
+  tensor = model.graph.initializer[0]
+  tensor.ClearField("raw_data")
+  tensor.data_location = TensorProto.EXTERNAL
+  for location in ("w" * 300, "a\0b"):
+    del tensor.external_data[:]
+    tensor.external_data.add(key="location", value=location)
+    assert refusal(model, base_dir=tmp_path) == (
+      f"EXTERNAL_DATA_MISSING: the tensor 'w' is in the file {location!r}"
+    )
 
 
 def test_too_many_dimensions(bench):
-    model = relu(bench, weights={"w": np.ones(1, F32)})
-    model.graph.initializer[0].dims.extend([1] * 68)
-    assert refusal(model) == "MODEL_INVALID: the tensor 'w' has 69 dimensions, more than 64"
+  model = relu(bench, weights={"w": np.ones(1, F32)})
+  model.graph.initializer[0].dims.extend([1] * 68)
+  assert refusal(model) == "MODEL_INVALID: the tensor 'w' has 69 dimensions, more than 64"
 
 
 def test_a_value_that_fits_into_no_memory(bench):
-    node = new_node("Add", "x w", "y")
-    model = bench.model(node, {"x": (F32, [1 << 30, 1]), "w": (F32, [1 << 30])}, ["y"])
-    assert refusal(model) == (
-        "MODEL_INVALID: the value 'y' of shape 1073741824x1073741824 fits into no memory"
-    )
+  node = new_node("Add", "x w", "y")
+  model = bench.model(node, {"x": (F32, [1 << 30, 1]), "w": (F32, [1 << 30])}, ["y"])
+  assert refusal(model) == ("MODEL_INVALID: the value 'y' of shape 1073741824x1073741824 fits into no memory")
 
 
 def test_long_vectors_are_not_followed_as_shapes(bench):
-    """onnx takes 5 s and 2 GB to follow a vector of 10^7 elements through one Add."""
-    node = new_node("Add", "x w", "y")
-    model = bench.model(node, {"x": (F32, [1 << 40]), "w": (F32, [1 << 40])}, ["y"])
-    start = time.process_time()
-    assert load_model(model).tensors["y"].shape == (1 << 40,)
-    assert time.process_time() - start < 1
+  """onnx takes 5 s and 2 GB to follow a vector of 10^7 elements through one Add."""
+  node = new_node("Add", "x w", "y")
+  model = bench.model(node, {"x": (F32, [1 << 40]), "w": (F32, [1 << 40])}, ["y"])
+  start = time.process_time()
+  assert load_model(model).tensors["y"].shape == (1 << 40,)
+  assert time.process_time() - start < 1
 
 
 def test_shapes_beside_short_vectors_are_followed(bench):
-    nodes = [
-        new_node("Shape", "x", "s"),
-        new_node("Mul", "s two", "ss"),
-        new_node("Expand", "one ss", "y"),
-    ]
-    weights = {"two": np.array([2, 2]), "one": np.ones((1, 1), F32)}
-    model = bench.model(nodes, {"x": (F32, [2, 3])}, ["y"], weights)
-    assert load_model(model).tensors["y"].shape == (4, 6)
+  nodes = [
+    new_node("Shape", "x", "s"),
+    new_node("Mul", "s two", "ss"),
+    new_node("Expand", "one ss", "y"),
+  ]
+  weights = {"two": np.array([2, 2]), "one": np.ones((1, 1), F32)}
+  model = bench.model(nodes, {"x": (F32, [2, 3])}, ["y"], weights)
+  assert load_model(model).tensors["y"].shape == (4, 6)
 
 
 def test_sparse_initializers_are_dense_to_their_readers(bench):
-    model = bench.model(new_node("Add", "x w", "y"), {"x": (F32, [2, 3])}, ["y"])
-    sparse = model.graph.sparse_initializer.add(dims=[3])
-    sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, F32), "w"))
-    sparse.indices.CopyFrom(numpy_helper.from_array(np.array([2]), "places"))
-    assert load_model(model).tensors["w"].shape == (3,)
-    sparse.values.raw_data = b"12"
-    assert refusal(model) == (
-        "MODEL_INVALID: the tensor 'w' of shape [1] holds 2 bytes instead of 4"
-    )
+  model = bench.model(new_node("Add", "x w", "y"), {"x": (F32, [2, 3])}, ["y"])
+  sparse = model.graph.sparse_initializer.add(dims=[3])
+  sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, F32), "w"))
+  sparse.indices.CopyFrom(numpy_helper.from_array(np.array([2]), "places"))
+  assert load_model(model).tensors["w"].shape == (3,)
+  sparse.values.raw_data = b"12"
+  assert refusal(model) == ("MODEL_INVALID: the tensor 'w' of shape [1] holds 2 bytes instead of 4")
 
 
 @pytest.mark.parametrize(
-    ("node", "w", "reason"),
-    [
-        # ReduceSum's way to say all axes, where they come at run time
-        (new_node("ReduceSum", "x w", "y"), (np.int64, [0]), "RANK_UNKNOWN: ReduceSum"),
-        # more dimensions than numpy broadcasts
-        (new_node("Add", "x w", "y"), (F32, [1] * 40),
-         "OP_FORM: Add: its attributes or shapes do not fit"),
-    ],
+  ("node", "w", "reason"),
+  [
+    # ReduceSum's way to say all axes, where they come at run time
+    (new_node("ReduceSum", "x w", "y"), (np.int64, [0]), "RANK_UNKNOWN: ReduceSum"),
+    # more dimensions than numpy broadcasts
+    (new_node("Add", "x w", "y"), (F32, [1] * 40),
+     "OP_FORM: Add: its attributes or shapes do not fit"),
+  ],
 )  # fmt: skip
 def test_barriers(bench, node, w, reason):
-    model = bench.model(node, {"x": (F32, [1] * 40), "w": w}, ["y"])
-    assert bench.barrier(model).startswith(reason)
+  model = bench.model(node, {"x": (F32, [1] * 40), "w": w}, ["y"])
+  assert bench.barrier(model).startswith(reason)
 
 
 def test_mean_variance_normalization(bench):
-    """onnx 1.23 fails at its own function for it."""
-    node = new_node("MeanVarianceNormalization", "x", "y", axes=[0, 1])
-    model = bench.model(node, {"x": (F32, [2, 3])}, ["y"])
-    assert load_model(model).tensors["y"].shape == (2, 3)
+  """onnx 1.23 fails at its own function for it."""
+  node = new_node("MeanVarianceNormalization", "x", "y", axes=[0, 1])
+  model = bench.model(node, {"x": (F32, [2, 3])}, ["y"])
+  assert load_model(model).tensors["y"].shape == (2, 3)
 
 
 @pytest.mark.parametrize(
-    "node",
-    [
-        new_node("QuickGelu", "x", "y", domain="com.microsoft", alpha=[1.0, 2.0]),
-        new_node("LayerNormalization", "x w", "y"),
-    ],
-    ids=lambda n: n.op_type,
+  "node",
+  [
+    new_node("QuickGelu", "x", "y", domain="com.microsoft", alpha=[1.0, 2.0]),
+    new_node("LayerNormalization", "x w", "y"),
+  ],
+  ids=lambda n: n.op_type,
 )
 def test_what_onnx_does_not_check_is_a_barrier(bench, node):
-    inputs = {"x": (F32, [4, 64]), "w": (F32, [2])}
-    model = bench.model(node, inputs, ["y"], domains=["com.microsoft"])
-    assert bench.barrier(model).startswith(f"OP_FORM: {node.op_type}: its attributes or shapes")
+  inputs = {"x": (F32, [4, 64]), "w": (F32, [2])}
+  model = bench.model(node, inputs, ["y"], domains=["com.microsoft"])
+  assert bench.barrier(model).startswith(f"OP_FORM: {node.op_type}: its attributes or shapes")

@@ -12,131 +12,131 @@ F32 = np.float32
 
 
 def test_every_name_has_a_tensor(bench):
-    nodes = [
-        new_node("Shape", "x", "s"),
-        new_node("Gather", "s i", "d"),
-        new_node("MatMul", "x w", "a"),
-        new_node("TopK", "a k", "top at"),
-    ]
-    model = bench.model(
-        nodes, {"x": (np.float16, [2, 4])}, ["top", "d"],
-        {"w": np.ones((4, 8), np.float16), "k": np.array([3]), "i": np.array(0)},
-    )  # fmt: skip
-    tensors = load_model(model).tensors
-    assert set(tensors) == {"x", "s", "d", "a", "top", "at", "w", "k", "i"}
-    assert tensors["a"] == Tensor("a", DType.F16, (2, 8))
-    assert tensors["s"] == Tensor("s", DType.I64, (2,))
-    assert tensors["d"] == Tensor("d", DType.I64, ())
-    assert tensors["top"] == Tensor("top", DType.F16, (2, 3))
+  nodes = [
+    new_node("Shape", "x", "s"),
+    new_node("Gather", "s i", "d"),
+    new_node("MatMul", "x w", "a"),
+    new_node("TopK", "a k", "top at"),
+  ]
+  model = bench.model(
+    nodes, {"x": (np.float16, [2, 4])}, ["top", "d"],
+    {"w": np.ones((4, 8), np.float16), "k": np.array([3]), "i": np.array(0)},
+  )  # fmt: skip
+  tensors = load_model(model).tensors
+  assert set(tensors) == {"x", "s", "d", "a", "top", "at", "w", "k", "i"}
+  assert tensors["a"] == Tensor("a", DType.F16, (2, 8))
+  assert tensors["s"] == Tensor("s", DType.I64, (2,))
+  assert tensors["d"] == Tensor("d", DType.I64, ())
+  assert tensors["top"] == Tensor("top", DType.F16, (2, 3))
 
 
 def test_symbolic_dimensions_keep_their_names(bench):
-    node = new_node("MatMul", "x w", "y")
-    model = bench.model(node, {"x": (F32, ["batch", None, 4])}, ["y"], {"w": np.ones((4, 8), F32)})
-    tensors = load_model(model).tensors
-    assert tensors["y"].shape[0] == tensors["x"].shape[0] == "batch"
-    assert isinstance(tensors["y"].shape[1], str)
-    assert tensors["y"].shape[2] == 8
+  node = new_node("MatMul", "x w", "y")
+  model = bench.model(node, {"x": (F32, ["batch", None, 4])}, ["y"], {"w": np.ones((4, 8), F32)})
+  tensors = load_model(model).tensors
+  assert tensors["y"].shape[0] == tensors["x"].shape[0] == "batch"
+  assert isinstance(tensors["y"].shape[1], str)
+  assert tensors["y"].shape[2] == 8
 
 
 def test_shapes_computed_in_the_graph(bench):
-    """Inference follows Shape -> Slice -> Concat -> Reshape by value."""
-    nodes = [
-        new_node("Shape", "x", "s"),
-        new_node("Slice", "s zero one", "head"),
-        new_node("Concat", "head tail", "target", axis=0),
-        new_node("Reshape", "x target", "y"),
-    ]
-    model = bench.model(
-        nodes, {"x": (F32, [2, 12])}, ["y"],
-        {"zero": np.array([0]), "one": np.array([1]), "tail": np.array([3, -1])},
-    )  # fmt: skip
-    assert load_model(model).tensors["y"].shape == (2, 3, 4)
+  """Inference follows Shape -> Slice -> Concat -> Reshape by value."""
+  nodes = [
+    new_node("Shape", "x", "s"),
+    new_node("Slice", "s zero one", "head"),
+    new_node("Concat", "head tail", "target", axis=0),
+    new_node("Reshape", "x target", "y"),
+  ]
+  model = bench.model(
+    nodes, {"x": (F32, [2, 12])}, ["y"],
+    {"zero": np.array([0]), "one": np.array([1]), "tail": np.array([3, -1])},
+  )  # fmt: skip
+  assert load_model(model).tensors["y"].shape == (2, 3, 4)
 
 
 @pytest.mark.parametrize(
-    ("onnx_type", "dtype"),
-    [(TensorProto.BFLOAT16, DType.BF16), (TensorProto.DOUBLE, DType.F64), (TensorProto.INT8, None),
-     (TensorProto.STRING, None), (TensorProto.BOOL, DType.BOOL)],
+  ("onnx_type", "dtype"),
+  [(TensorProto.BFLOAT16, DType.BF16), (TensorProto.DOUBLE, DType.F64), (TensorProto.INT8, None),
+   (TensorProto.STRING, None), (TensorProto.BOOL, DType.BOOL)],
 )  # fmt: skip
 def test_types(bench, onnx_type, dtype):
-    node = new_node("Identity", "x", "y")
-    tensors = load_model(bench.model(node, {"x": (onnx_type, [2])}, ["y"])).tensors
-    assert tensors["y"] == Tensor("y", dtype, (2,))
+  node = new_node("Identity", "x", "y")
+  tensors = load_model(bench.model(node, {"x": (onnx_type, [2])}, ["y"])).tensors
+  assert tensors["y"] == Tensor("y", dtype, (2,))
 
 
 def test_sequences_have_no_shape(bench):
-    node = new_node("SequenceConstruct", "x", "y")
-    tensors = load_model(bench.model(node, {"x": (F32, [2])}, ["y"])).tensors
-    assert tensors["y"] == Tensor("y", None, None)
+  node = new_node("SequenceConstruct", "x", "y")
+  tensors = load_model(bench.model(node, {"x": (F32, [2])}, ["y"])).tensors
+  assert tensors["y"] == Tensor("y", None, None)
 
 
 def test_names_of_dimensions(bench):
-    """Those that inference finds go before those of the file, and these before new ones."""
-    nodes = [
-        new_node("Relu", "x", "a"),
-        new_node("NonZero", "x", "b"),
-        new_node("Cast", "b", "c", to=TensorProto.FLOAT),
-        new_node("Foo", "x", "d", domain="my.domain"),
-        new_node("NonZero", "d", "e"),
-    ]
-    model = bench.model(nodes, {"x": (F32, ["n", 4])}, ["e"], domains=["my.domain"])
-    for name, shape in (("a", ["unk__0", 4]), ("b", [2, "found"]), ("d", ["n", "unk__1"])):
-        kind = TensorProto.INT64 if name == "b" else TensorProto.FLOAT
-        model.graph.value_info.append(typed(name, kind, shape))
-    tensors = load_model(model).tensors
-    assert [tensors[k].shape for k in "abcd"] == [
-        ("n", 4),
-        (2, "found"),
-        (2, "found"),
-        ("n", "unk__1"),
-    ]
-    assert tensors["e"].shape[1] not in ("n", "found", "unk__1", "unk__0")
+  """Those that inference finds go before those of the file, and these before new ones."""
+  nodes = [
+    new_node("Relu", "x", "a"),
+    new_node("NonZero", "x", "b"),
+    new_node("Cast", "b", "c", to=TensorProto.FLOAT),
+    new_node("Foo", "x", "d", domain="my.domain"),
+    new_node("NonZero", "d", "e"),
+  ]
+  model = bench.model(nodes, {"x": (F32, ["n", 4])}, ["e"], domains=["my.domain"])
+  for name, shape in (("a", ["unk__0", 4]), ("b", [2, "found"]), ("d", ["n", "unk__1"])):
+    kind = TensorProto.INT64 if name == "b" else TensorProto.FLOAT
+    model.graph.value_info.append(typed(name, kind, shape))
+  tensors = load_model(model).tensors
+  assert [tensors[k].shape for k in "abcd"] == [
+    ("n", 4),
+    (2, "found"),
+    (2, "found"),
+    ("n", "unk__1"),
+  ]
+  assert tensors["e"].shape[1] not in ("n", "found", "unk__1", "unk__0")
 
 
 def test_unknown_rank(bench):
-    node = new_node("Relu", "x", "y")
-    model = bench.model(node, {"x": (F32, [2])}, ["y"])
-    model.graph.input[0].type.tensor_type.ClearField("shape")
-    assert load_model(model).tensors["x"] == Tensor("x", DType.F32, None)
-    assert bench.barrier(model) == "RANK_UNKNOWN: Relu: the shape of 'x' is not known"
+  node = new_node("Relu", "x", "y")
+  model = bench.model(node, {"x": (F32, [2])}, ["y"])
+  model.graph.input[0].type.tensor_type.ClearField("shape")
+  assert load_model(model).tensors["x"] == Tensor("x", DType.F32, None)
+  assert bench.barrier(model) == "RANK_UNKNOWN: Relu: the shape of 'x' is not known"
 
 
 def test_operator_whose_inference_crashes(bench):
-    nodes = [
-        new_node("Foo", "x", "u", domain="my.domain"),
-        new_node("RegexFullMatch", "u", "y", pattern="a"),
-    ]
-    model = bench.model(nodes, {"x": (F32, [2])}, ["y"], opset=20, domains=["my.domain"])
-    assert load_model(model).tensors["y"] == Tensor("y", None, None)
+  nodes = [
+    new_node("Foo", "x", "u", domain="my.domain"),
+    new_node("RegexFullMatch", "u", "y", pattern="a"),
+  ]
+  model = bench.model(nodes, {"x": (F32, [2])}, ["y"], opset=20, domains=["my.domain"])
+  assert load_model(model).tensors["y"] == Tensor("y", None, None)
 
 
 def test_functions_that_onnx_cannot_look_into(bench):
-    """A body may hold what only ONNX Runtime knows; outside it types go on where declared."""
-    body = [
-        new_node("SimplifiedLayerNormalization", "a a", "u"),
-        new_node("Relu", "u", "b"),
-    ]
-    nodes = [
-        new_node("F", "x", "u", domain="my.domain"),
-        new_node("Relu", "x", "y"),
-    ]
-    model = bench.model(nodes, {"x": (F32, [2])}, ["u", "y"], domains=["my.domain"])
-    opsets = [helper.make_opsetid("", 20)]
-    model.functions.append(helper.make_function("my.domain", "F", ["a"], ["b"], body, opsets))
-    program = bench.program(model)
-    assert [n.barrier and n.barrier.code for n in program.nodes] == ["CUSTOM_DOMAIN", None]
+  """A body may hold what only ONNX Runtime knows; outside it types go on where declared."""
+  body = [
+    new_node("SimplifiedLayerNormalization", "a a", "u"),
+    new_node("Relu", "u", "b"),
+  ]
+  nodes = [
+    new_node("F", "x", "u", domain="my.domain"),
+    new_node("Relu", "x", "y"),
+  ]
+  model = bench.model(nodes, {"x": (F32, [2])}, ["u", "y"], domains=["my.domain"])
+  opsets = [helper.make_opsetid("", 20)]
+  model.functions.append(helper.make_function("my.domain", "F", ["a"], ["b"], body, opsets))
+  program = bench.program(model)
+  assert [n.barrier and n.barrier.code for n in program.nodes] == ["CUSTOM_DOMAIN", None]
 
 
 def test_functions_that_onnx_can_look_into(bench):
-    body = [new_node("Transpose", "a", "b")]
-    node = new_node("F", "x", "y", domain="my.domain")
-    model = bench.model(node, {"x": (F32, [2, 3])}, ["y"], domains=["my.domain"])
-    opsets = [helper.make_opsetid("", 20)]
-    model.functions.append(helper.make_function("my.domain", "F", ["a"], ["b"], body, opsets))
-    assert load_model(model).tensors["y"].shape == (3, 2)
+  body = [new_node("Transpose", "a", "b")]
+  node = new_node("F", "x", "y", domain="my.domain")
+  model = bench.model(node, {"x": (F32, [2, 3])}, ["y"], domains=["my.domain"])
+  opsets = [helper.make_opsetid("", 20)]
+  model.functions.append(helper.make_function("my.domain", "F", ["a"], ["b"], body, opsets))
+  assert load_model(model).tensors["y"].shape == (3, 2)
 
 
 def test_negative_dimensions_are_unknown(bench):
-    model = bench.model(new_node("Relu", "x", "y"), {"x": (F32, [-1, 3])}, ["y"])
-    assert load_model(model).tensors["x"].shape == ("x:0", 3)
+  model = bench.model(new_node("Relu", "x", "y"), {"x": (F32, [-1, 3])}, ["y"])
+  assert load_model(model).tensors["x"].shape == ("x:0", 3)

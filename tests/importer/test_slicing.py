@@ -11,95 +11,93 @@ F32, MS = np.float32, "com.microsoft"
 
 
 def ramp(shape, dtype=F32):
-    return np.arange(np.prod(shape, dtype=int), dtype=dtype).reshape(shape)
+  return np.arange(np.prod(shape, dtype=int), dtype=dtype).reshape(shape)
 
 
 def lowered(bench, model, feeds):
-    barrier = bench.program(model).nodes[0].barrier
-    if barrier is None:
-        bench.agrees(model, feeds)
-    return barrier is None
+  barrier = bench.program(model).nodes[0].barrier
+  if barrier is None:
+    bench.agrees(model, feeds)
+  return barrier is None
 
 
 @few
 @given(shape=SHAPES, data=st.data())
 def test_slice(bench, shape, data):
-    """Any bounds; strides that divide a dimension, from either of its elements."""
-    axes = data.draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, unique=True))
-    steps = [data.draw(st.sampled_from((1, 1, 2, 3))) for _ in axes]
-    bounds = [[data.draw(st.integers(-7, 7)) for _ in axes] for _ in range(2)]
-    signed = [a - len(shape) if data.draw(st.booleans()) else a for a in axes]
-    arrays = [ramp(shape), *(np.array(x, np.int64) for x in (*bounds, signed, steps))]
-    model, feeds = bench.one("Slice", arrays, weights=(1, 2, 3, 4))
-    taken = [range(shape[a])[slice(*b)] for a, *b in zip(axes, *bounds, steps, strict=True)]
-    if lowered(bench, model, feeds):
-        assert all(taken)
-    else:
-        assert not all(taken) or any(
-            shape[a] % s and len(t) > 1 for a, s, t in zip(axes, steps, taken, strict=True)
-        )
+  """Any bounds; strides that divide a dimension, from either of its elements."""
+  axes = data.draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, unique=True))
+  steps = [data.draw(st.sampled_from((1, 1, 2, 3))) for _ in axes]
+  bounds = [[data.draw(st.integers(-7, 7)) for _ in axes] for _ in range(2)]
+  signed = [a - len(shape) if data.draw(st.booleans()) else a for a in axes]
+  arrays = [ramp(shape), *(np.array(x, np.int64) for x in (*bounds, signed, steps))]
+  model, feeds = bench.one("Slice", arrays, weights=(1, 2, 3, 4))
+  taken = [range(shape[a])[slice(*b)] for a, *b in zip(axes, *bounds, steps, strict=True)]
+  if lowered(bench, model, feeds):
+    assert all(taken)
+  else:
+    assert not all(taken) or any(
+      shape[a] % s and len(t) > 1 for a, s, t in zip(axes, steps, taken, strict=True)
+    )
 
 
 @few
 @given(shape=SHAPES, data=st.data(), opset=st.sampled_from([13, 18, 26]))
 def test_split(bench, shape, data, opset):
-    axis = data.draw(st.integers(0, len(shape) - 1))
-    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, shape[axis] - 1)), max_size=2)))
-    cuts = [c for c in cuts if c < shape[axis]]
-    sizes = np.diff([0, *cuts, shape[axis]])
-    if data.draw(st.booleans()) and len(set(sizes)) == 1:
-        more = {"num_outputs": len(sizes)} if opset > 13 else {}
-        arrays, weights = [ramp(shape)], ()
-    else:
-        more, arrays, weights = {}, [ramp(shape), sizes.astype(np.int64)], (1,)
-    model, feeds = bench.one(
-        "Split", arrays, weights, outputs=len(sizes), opset=opset, axis=axis, **more
-    )
-    bench.agrees(model, feeds)
+  axis = data.draw(st.integers(0, len(shape) - 1))
+  cuts = sorted(data.draw(st.sets(st.integers(1, max(1, shape[axis] - 1)), max_size=2)))
+  cuts = [c for c in cuts if c < shape[axis]]
+  sizes = np.diff([0, *cuts, shape[axis]])
+  if data.draw(st.booleans()) and len(set(sizes)) == 1:
+    more = {"num_outputs": len(sizes)} if opset > 13 else {}
+    arrays, weights = [ramp(shape)], ()
+  else:
+    more, arrays, weights = {}, [ramp(shape), sizes.astype(np.int64)], (1,)
+  model, feeds = bench.one("Split", arrays, weights, outputs=len(sizes), opset=opset, axis=axis, **more)
+  bench.agrees(model, feeds)
 
 
 @few
 @given(shape=SHAPES, data=st.data(), dtype=st.sampled_from([F32, np.float16, np.int64]))
 def test_concat(bench, shape, data, dtype):
-    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
-    sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
-    arrays = []
-    for n in sizes:
-        own = list(shape)
-        own[axis] = n
-        arrays.append(ramp(own, dtype))
-    bench.agrees(*bench.one("Concat", arrays, axis=axis))
+  axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+  sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+  arrays = []
+  for n in sizes:
+    own = list(shape)
+    own[axis] = n
+    arrays.append(ramp(own, dtype))
+  bench.agrees(*bench.one("Concat", arrays, axis=axis))
 
 
 @pytest.mark.parametrize(
-    ("indices", "is_range"),
-    [(2, True), (-1, True), ([1], True), ([1, 2, 3], True), ([-3, -2], True), ([1, 3, 5], True),
-     ([[1, 2], [3, 4]], True), ([2, 1], False), ([1, 1], False), ([0, 1, 3], False)],
+  ("indices", "is_range"),
+  [(2, True), (-1, True), ([1], True), ([1, 2, 3], True), ([-3, -2], True), ([1, 3, 5], True),
+   ([[1, 2], [3, 4]], True), ([2, 1], False), ([1, 1], False), ([0, 1, 3], False)],
 )  # fmt: skip
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_gather_of_a_range(bench, indices, is_range, axis):
-    arrays = [ramp((6, 6, 6)), np.array(indices)]
-    assert lowered(bench, *bench.one("Gather", arrays, weights=(1,), axis=axis)) == is_range
-    model, _ = bench.one("Gather", arrays, axis=axis)
-    assert bench.barrier(model) == "OP_FORM: Gather: the indices 'x1' are not constant"
+  arrays = [ramp((6, 6, 6)), np.array(indices)]
+  assert lowered(bench, *bench.one("Gather", arrays, weights=(1,), axis=axis)) == is_range
+  model, _ = bench.one("Gather", arrays, axis=axis)
+  assert bench.barrier(model) == "OP_FORM: Gather: the indices 'x1' are not constant"
 
 
 @pytest.mark.parametrize(
-    ("op", "arrays", "more", "reason"),
-    [
-        ("Slice", [[5], [0], [0], [-1]], {}, "takes every -1th of 5 elements"),
-        ("Slice", [[5], [3], [0], [2]], {}, "takes every 2th of 5 elements"),
-        ("Gather", [[2, 0]], {}, "picks elements that do not ascend in equal steps"),
-    ],
+  ("op", "arrays", "more", "reason"),
+  [
+    ("Slice", [[5], [0], [0], [-1]], {}, "takes every -1th of 5 elements"),
+    ("Slice", [[5], [3], [0], [2]], {}, "takes every 2th of 5 elements"),
+    ("Gather", [[2, 0]], {}, "picks elements that do not ascend in equal steps"),
+  ],
 )
 def test_refusals(bench, op, arrays, more, reason):
-    held = [np.array(a) for a in arrays]
-    if op == "Slice":
-        ends, starts, axes, steps = held
-        starts, ends = (np.array([4]), np.array([-9])) if steps[0] < 0 else (axes, ends)
-        held = [starts, ends, axes, steps]
-    model, _ = bench.one(op, [ramp((5,)), *held], weights=range(1, 1 + len(held)), **more)
-    assert bench.barrier(model) == f"OP_FORM: {op}: {reason}"
+  held = [np.array(a) for a in arrays]
+  if op == "Slice":
+    ends, starts, axes, steps = held
+    starts, ends = (np.array([4]), np.array([-9])) if steps[0] < 0 else (axes, ends)
+    held = [starts, ends, axes, steps]
+  model, _ = bench.one(op, [ramp((5,)), *held], weights=range(1, 1 + len(held)), **more)
+  assert bench.barrier(model) == f"OP_FORM: {op}: {reason}"
 
 
 @pytest.mark.parametrize("interleaved", [0, 1])
@@ -107,20 +105,20 @@ def test_refusals(bench, op, arrays, more, reason):
 @pytest.mark.parametrize("rank", [3, 4])
 @pytest.mark.parametrize("domain", ["", MS])
 def test_rotary_embedding(bench, rng, domain, rank, turned, interleaved):
-    batch, heads, length, size = 2, 3, 5, 8
-    shape = (batch, heads, length, size) if rank == 4 else (batch, length, heads * size)
-    x, half = rng.standard_normal(shape).astype(F32), (turned or size) // 2
-    more = {"interleaved": interleaved, "num_heads": heads, "rotary_embedding_dim": turned}
-    tables = rng.standard_normal((2, 9, half)).astype(F32)
-    rows = np.tile(np.arange(2, 2 + length), (batch, 1))
-    order = (lambda t, p: [x, p, *t]) if domain else (lambda t, p: [x, *t, p])
-    at = 1 if domain else 3
-    for given_rows in (rows, np.array([2])) if domain else (rows,):
-        model, feeds = bench.one("RotaryEmbedding", order(tables, given_rows), weights=(at,),
-                                 opset=23, domain=domain, **more)  # fmt: skip
-        bench.agrees(model, feeds)
-    if not domain:
-        tables = rng.standard_normal((2, batch, length, half)).astype(F32)
-        bench.agrees(*bench.one("RotaryEmbedding", [x, *tables], opset=23, **more))
-    model, _ = bench.one("RotaryEmbedding", order(tables, rows), opset=23, domain=domain, **more)
-    assert bench.barrier(model).startswith("OP_FORM: RotaryEmbedding: the positions")
+  batch, heads, length, size = 2, 3, 5, 8
+  shape = (batch, heads, length, size) if rank == 4 else (batch, length, heads * size)
+  x, half = rng.standard_normal(shape).astype(F32), (turned or size) // 2
+  more = {"interleaved": interleaved, "num_heads": heads, "rotary_embedding_dim": turned}
+  tables = rng.standard_normal((2, 9, half)).astype(F32)
+  rows = np.tile(np.arange(2, 2 + length), (batch, 1))
+  order = (lambda t, p: [x, p, *t]) if domain else (lambda t, p: [x, *t, p])
+  at = 1 if domain else 3
+  for given_rows in (rows, np.array([2])) if domain else (rows,):
+    model, feeds = bench.one("RotaryEmbedding", order(tables, given_rows), weights=(at,),
+                             opset=23, domain=domain, **more)  # fmt: skip
+    bench.agrees(model, feeds)
+  if not domain:
+    tables = rng.standard_normal((2, batch, length, half)).astype(F32)
+    bench.agrees(*bench.one("RotaryEmbedding", [x, *tables], opset=23, **more))
+  model, _ = bench.one("RotaryEmbedding", order(tables, rows), opset=23, domain=domain, **more)
+  assert bench.barrier(model).startswith("OP_FORM: RotaryEmbedding: the positions")

@@ -16,16 +16,16 @@ VALUES = np.array([-np.inf, -1, -0.0, 0, 1, np.inf, np.nan], np.float32)
 
 
 def shapes(count):
-    return hnp.mutually_broadcastable_shapes(num_shapes=count, max_dims=4, max_side=4)
+  return hnp.mutually_broadcastable_shapes(num_shapes=count, max_dims=4, max_side=4)
 
 
 def draw(seed, shape, dtype):
-    rng = np.random.default_rng(seed)
-    if dtype is np.bool_:
-        return np.asarray(rng.integers(0, 2, shape), np.bool_)
-    if np.issubdtype(dtype, np.integer):
-        return np.asarray(rng.integers(-1, 2, shape) * 2**24 + rng.integers(0, 2), dtype)
-    return np.asarray(rng.choice(VALUES, shape), dtype)
+  rng = np.random.default_rng(seed)
+  if dtype is np.bool_:
+    return np.asarray(rng.integers(0, 2, shape), np.bool_)
+  if np.issubdtype(dtype, np.integer):
+    return np.asarray(rng.integers(-1, 2, shape) * 2**24 + rng.integers(0, 2), dtype)
+  return np.asarray(rng.choice(VALUES, shape), dtype)
 
 
 @pytest.mark.parametrize("op", ["Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"])
@@ -33,38 +33,35 @@ def draw(seed, shape, dtype):
 @given(shapes=shapes(2), weight=st.sampled_from([(), (0,), (1,), (0, 1)]), seed=SEEDS,
        dtype=st.sampled_from([np.float32, np.float64]))  # fmt: skip
 def test_comparisons(bench, op, shapes, weight, seed, dtype):
-    arrays = [draw(seed + i, s, dtype) for i, s in enumerate(shapes.input_shapes)]
-    program = bench.agrees(*bench.one(op, arrays, weights=weight, opset=18), rtol=0, atol=0)
-    assert program.tensors["y0"].dtype is DType.BOOL
+  arrays = [draw(seed + i, s, dtype) for i, s in enumerate(shapes.input_shapes)]
+  program = bench.agrees(*bench.one(op, arrays, weights=weight, opset=18), rtol=0, atol=0)
+  assert program.tensors["y0"].dtype is DType.BOOL
 
 
 @few
 @given(shape=hnp.array_shapes(min_dims=0, max_dims=3, max_side=4), seed=SEEDS,
        dtype=st.sampled_from([np.float32, np.float16]))  # fmt: skip
 def test_is_nan(bench, shape, seed, dtype):
-    bench.agrees(*bench.one("IsNaN", [draw(seed, shape, dtype)]), rtol=0, atol=0)
+  bench.agrees(*bench.one("IsNaN", [draw(seed, shape, dtype)]), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("op", ["And", "Or", "Not", "Equal"])
 @few
 @given(shapes=shapes(2), weight=st.sampled_from([(), (0,)]), seed=SEEDS)
 def test_logic(bench, op, shapes, weight, seed):
-    arrays = [draw(seed + i, s, np.bool_) for i, s in enumerate(shapes.input_shapes)]
-    arrays = arrays[: 1 if op == "Not" else 2]
-    bench.agrees(*bench.one(op, arrays, weights=weight, opset=18), rtol=0, atol=0)
+  arrays = [draw(seed + i, s, np.bool_) for i, s in enumerate(shapes.input_shapes)]
+  arrays = arrays[: 1 if op == "Not" else 2]
+  bench.agrees(*bench.one(op, arrays, weights=weight, opset=18), rtol=0, atol=0)
 
 
 @few
 @given(shapes=shapes(3), weight=st.sampled_from([(), (0,), (1,), (1, 2)]), seed=SEEDS,
        dtype=st.sampled_from([np.float32, np.float16, np.float64]))  # fmt: skip
 def test_where(bench, shapes, weight, seed, dtype):
-    """What is not chosen does not matter, be it infinite or NaN."""
-    kinds = (np.bool_, dtype, dtype)
-    arrays = [
-        draw(seed + i, s, k)
-        for i, (s, k) in enumerate(zip(shapes.input_shapes, kinds, strict=True))
-    ]
-    bench.agrees(*bench.one("Where", arrays, weights=weight), rtol=0, atol=0)
+  """What is not chosen does not matter, be it infinite or NaN."""
+  kinds = (np.bool_, dtype, dtype)
+  arrays = [draw(seed + i, s, k) for i, (s, k) in enumerate(zip(shapes.input_shapes, kinds, strict=True))]
+  bench.agrees(*bench.one("Where", arrays, weights=weight), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("op", ["Cast", "CastLike"])
@@ -74,38 +71,36 @@ def test_where(bench, shapes, weight, seed, dtype):
                               (np.bool_, np.bool_), (np.float64, np.bool_),
                               (np.int64, np.bool_), (np.int32, np.float32)]))  # fmt: skip
 def test_casts(bench, op, shape, seed, types):
-    """A number is true unless it is 0; NaN is true."""
-    have, want = types
-    x = draw(seed, shape, have)
-    if op == "Cast":
-        to = TensorProto.BOOL if want is np.bool_ else TensorProto.FLOAT
-        model = bench.one(op, [x], to=to)
-    else:
-        model = bench.one(op, [x, np.zeros(3, want)])
-    bench.agrees(*model, rtol=0, atol=0)
+  """A number is true unless it is 0; NaN is true."""
+  have, want = types
+  x = draw(seed, shape, have)
+  if op == "Cast":
+    to = TensorProto.BOOL if want is np.bool_ else TensorProto.FLOAT
+    model = bench.one(op, [x], to=to)
+  else:
+    model = bench.one(op, [x, np.zeros(3, want)])
+  bench.agrees(*model, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("op", ["Transpose", "Unsqueeze", "Expand", "Identity"])
 @pytest.mark.parametrize("dtype", [np.bool_, np.int32, np.int64])
 def test_layout(bench, op, dtype):
-    more = {"Unsqueeze": [np.array([1])], "Expand": [np.array([2, 3, 2])]}.get(op, [])
-    arrays = [draw(0, (3, 2), dtype), *more]
-    bench.agrees(*bench.one(op, arrays, weights=tuple(range(1, len(arrays)))), rtol=0, atol=0)
+  more = {"Unsqueeze": [np.array([1])], "Expand": [np.array([2, 3, 2])]}.get(op, [])
+  arrays = [draw(0, (3, 2), dtype), *more]
+  bench.agrees(*bench.one(op, arrays, weights=tuple(range(1, len(arrays)))), rtol=0, atol=0)
 
 
 def test_two_constants_to_choose_from(bench):
-    """A mask as exporters write it: constants of the program, not tensors of it."""
-    arrays = [draw(1, (2, 1, 3), np.bool_), np.float16(0), np.array([-65504], np.float16)]
-    program = bench.agrees(*bench.one("Where", arrays, weights=(1, 2)), rtol=0, atol=0)
-    assert set(program.constants) == {"x1", "x2"}
+  """A mask as exporters write it: constants of the program, not tensors of it."""
+  arrays = [draw(1, (2, 1, 3), np.bool_), np.float16(0), np.array([-65504], np.float16)]
+  program = bench.agrees(*bench.one("Where", arrays, weights=(1, 2)), rtol=0, atol=0)
+  assert set(program.constants) == {"x1", "x2"}
 
 
 def test_refusals(bench):
-    three = [np.ones(3, np.bool_), np.arange(3), np.arange(3)]
-    assert bench.barrier(bench.one("Where", three)[0]) == "DTYPE: Where: 'x1' is i64"
-    two = [np.arange(3), np.arange(3)]
-    assert bench.barrier(bench.one("Equal", two)[0]) == "DTYPE: Equal: 'x0' is i64"
-    true = [np.ones(3, np.bool_)]
-    assert bench.barrier(bench.one("Cast", true, to=TensorProto.INT64)[0]) == (
-        "DTYPE: Cast: 'y0' is i64"
-    )
+  three = [np.ones(3, np.bool_), np.arange(3), np.arange(3)]
+  assert bench.barrier(bench.one("Where", three)[0]) == "DTYPE: Where: 'x1' is i64"
+  two = [np.arange(3), np.arange(3)]
+  assert bench.barrier(bench.one("Equal", two)[0]) == "DTYPE: Equal: 'x0' is i64"
+  true = [np.ones(3, np.bool_)]
+  assert bench.barrier(bench.one("Cast", true, to=TensorProto.INT64)[0]) == ("DTYPE: Cast: 'y0' is i64")

@@ -15,56 +15,54 @@ each_golden = pytest.mark.parametrize("given", GOLDENS, ids=lambda g: g.name)
 
 
 def boxes(text):
-    found = []
-    for e in ElementTree.fromstring(text).iter(f"{SVG}rect"):
-        if e.get("rx"):
-            x, y = float(e.get("x", 0)), float(e.get("y", 0))
-            found.append((x, y, x + float(e.get("width", 0)), y + float(e.get("height", 0))))
-    return found
+  found = []
+  for e in ElementTree.fromstring(text).iter(f"{SVG}rect"):
+    if e.get("rx"):
+      x, y = float(e.get("x", 0)), float(e.get("y", 0))
+      found.append((x, y, x + float(e.get("width", 0)), y + float(e.get("height", 0))))
+  return found
 
 
 @each_golden
 def test_every_line_of_the_canonical_text_is_a_box(given):
-    graph = given.ugraph
-    drawing = to_svg(graph, given.params)
-    lines = [
-        line for k in graph.kernels for line in canonical_kernel(k, graph.tensors).splitlines()[1:]
-    ]
-    assert len(boxes(drawing)) == len(lines)
-    words = "".join(e.text or "" for e in ElementTree.fromstring(drawing).iter(f"{SVG}text"))
-    for name in re.findall(r"%\d+", "".join(lines)):
-        assert name in words
-    for kernel, params in zip(graph.kernels, given.params, strict=True):
-        assert f"{kernel.name} grid=" in words and params.to_text() in words
+  graph = given.ugraph
+  drawing = to_svg(graph, given.params)
+  lines = [line for k in graph.kernels for line in canonical_kernel(k, graph.tensors).splitlines()[1:]]
+  assert len(boxes(drawing)) == len(lines)
+  words = "".join(e.text or "" for e in ElementTree.fromstring(drawing).iter(f"{SVG}text"))
+  for name in re.findall(r"%\d+", "".join(lines)):
+    assert name in words
+  for kernel, params in zip(graph.kernels, given.params, strict=True):
+    assert f"{kernel.name} grid=" in words and params.to_text() in words
 
 
 @each_golden
 def test_boxes_do_not_overlap_and_are_inside(given):
-    drawing = to_svg(given.ugraph, given.params)
-    root = ElementTree.fromstring(drawing)
-    width, height = float(root.get("width", 0)), float(root.get("height", 0))
-    found = boxes(drawing)
-    for left, top, right, bottom in found:
-        assert left >= 0 and top >= 0 and right <= width and bottom <= height
-    for a, b in combinations(found, 2):
-        apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
-        assert apart, (a, b)
+  drawing = to_svg(given.ugraph, given.params)
+  root = ElementTree.fromstring(drawing)
+  width, height = float(root.get("width", 0)), float(root.get("height", 0))
+  found = boxes(drawing)
+  for left, top, right, bottom in found:
+    assert left >= 0 and top >= 0 and right <= width and bottom <= height
+  for a, b in combinations(found, 2):
+    apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+    assert apart, (a, b)
 
 
 @each_golden
 def test_edges_go_down(given):
-    """Everything is below what it is computed from."""
-    paths = re.findall(r'd="M(-?\d+) (-?\d+)C.* (-?\d+)"', to_svg(given.ugraph, given.params))
-    for _, start, end in paths:
-        assert int(start) < int(end)
+  """Everything is below what it is computed from."""
+  paths = re.findall(r'd="M(-?\d+) (-?\d+)C.* (-?\d+)"', to_svg(given.ugraph, given.params))
+  for _, start, end in paths:
+    assert int(start) < int(end)
 
 
 def test_it_is_the_same_every_time():
-    given = golden("attention_cluster")
-    assert to_svg(given.ugraph, given.params) == to_svg(given.ugraph, given.params)
-    assert "red_max" in to_svg(given.ugraph)
+  given = golden("attention_cluster")
+  assert to_svg(given.ugraph, given.params) == to_svg(given.ugraph, given.params)
+  assert "red_max" in to_svg(given.ugraph)
 
 
 def test_without_numbers_there_is_one_title_line():
-    graph = golden("norm_linear").ugraph
-    assert "warps=" not in to_svg(graph)
+  graph = golden("norm_linear").ugraph
+  assert "warps=" not in to_svg(graph)

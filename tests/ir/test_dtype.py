@@ -9,11 +9,11 @@ HARD = [np.nan, np.inf, -np.inf, 0.0, -0.0, 3.4e38, 1e39, -1e-45, 1 + 2**-8, 1 +
 
 
 def test_bf16_by_bits(rng):
-    x = np.concatenate([rng.standard_normal(20000) * 2.0 ** rng.integers(-140, 130, 20000), HARD])
-    # A NaN whose payload the carry would clear.
-    x = np.concatenate([x, np.array([0x7FF0000020000000], dtype=np.uint64).view(np.float64)])
-    with np.errstate(all="ignore"):
-        got = _round_to_bf16(x)
-    want = round_to(x, DType.BF16)
-    assert np.array_equal(got, want, equal_nan=True)
-    assert np.array_equal(np.signbit(got), np.signbit(want))
+  x = np.concatenate([rng.standard_normal(20000) * 2.0 ** rng.integers(-140, 130, 20000), HARD])
+  # A NaN whose payload the carry would clear.
+  x = np.concatenate([x, np.array([0x7FF0000020000000], dtype=np.uint64).view(np.float64)])
+  with np.errstate(all="ignore"):
+    got = _round_to_bf16(x)
+  want = round_to(x, DType.BF16)
+  assert np.array_equal(got, want, equal_nan=True)
+  assert np.array_equal(np.signbit(got), np.signbit(want))

@@ -16,243 +16,253 @@ from mirage_onnx.match.partition import choose
 
 
 def gone(program, used):
-    """Nodes that nobody needs when ``used`` are replaced (the greatest such set)."""
-    yielded = {o for c in used for o in c.outputs}
-    read = {i.tensor.name for c in used for i in c.region.inputs}
-    readers = program.consumers()
-    found = {n for c in used for n in c.nodes}
-    while True:
-        needed = {
-            n.name
-            for n in program.nodes
-            if n.name in found
-            for o in n.outputs
-            if o not in yielded
-            and (o in program.outputs or o in read or set(readers.get(o, ())) - found)
-        }
-        if not needed:
-            return found
-        found -= needed
+  """Nodes that nobody needs when ``used`` are replaced (the greatest such set)."""
+  yielded = {o for c in used for o in c.outputs}
+  read = {i.tensor.name for c in used for i in c.region.inputs}
+  readers = program.consumers()
+  found = {n for c in used for n in c.nodes}
+  while True:
+    needed = {
+      n.name
+      for n in program.nodes
+      if n.name in found
+      for o in n.outputs
+      if o not in yielded and (o in program.outputs or o in read or set(readers.get(o, ())) - found)
+    }
+    if not needed:
+      return found
+    found -= needed
 
 
 def gain(
-    program, used, all_, times,
-    node_us,
+  program, used, all_, times,
+  node_us,
 ):  # fmt: skip
-    """Microseconds saved, or None for a choice that yields a tensor twice."""
-    picked = [all_[i] for i in used]
-    outputs = [o for c in picked for o in c.outputs]
-    if len(outputs) != len(set(outputs)):
-        return None
-    saved = sum(node_us[n] for n in gone(program, picked))
-    return saved - sum(times[i] for i in used)
+  """Microseconds saved, or None for a choice that yields a tensor twice."""
+  picked = [all_[i] for i in used]
+  outputs = [o for c in picked for o in c.outputs]
+  if len(outputs) != len(set(outputs)):
+    return None
+  saved = sum(node_us[n] for n in gone(program, picked))
+  return saved - sum(times[i] for i in used)
 
 
 def is_acyclic(program, used):
-    """Whether the rewritten graph has an order: by running it, one node or region at a time."""
-    replaced = {o for c in used for o in c.outputs}
-    dead = gone(program, used)
-    todo = [({i.tensor.name for i in c.region.inputs}, set(c.outputs)) for c in used]
-    todo += [
-        (set(n.inputs), set(n.outputs) - replaced) for n in program.nodes if n.name not in dead
-    ]
-    made = {o for _, outputs in todo for o in outputs}
-    while todo:
-        ready = [x for x in todo if not x[0] & made]
-        if not ready:
-            return False
-        for inputs, outputs in ready:
-            todo.remove((inputs, outputs))
-            made -= outputs
-    return True
+  """Whether the rewritten graph has an order: by running it, one node or region at a time."""
+  replaced = {o for c in used for o in c.outputs}
+  dead = gone(program, used)
+  todo = [({i.tensor.name for i in c.region.inputs}, set(c.outputs)) for c in used]
+  todo += [(set(n.inputs), set(n.outputs) - replaced) for n in program.nodes if n.name not in dead]
+  made = {o for _, outputs in todo for o in outputs}
+  while todo:
+    ready = [x for x in todo if not x[0] & made]
+    if not ready:
+      return False
+    for inputs, outputs in ready:
+      todo.remove((inputs, outputs))
+      made -= outputs
+  return True
 
 
 def best_gain(
-    program, some, times,
-    node_us,
+  program, some, times,
+  node_us,
 ):  # fmt: skip
-    best = 0.0
-    for count in range(1, len(some) + 1):
-        for used in combinations(range(len(some)), count):
-            g = gain(program, used, some, times, node_us)
-            if g is not None and g > best and is_acyclic(program, [some[i] for i in used]):
-                best = g
-    return best
+  best = 0.0
+  for count in range(1, len(some) + 1):
+    for used in combinations(range(len(some)), count):
+      g = gain(program, used, some, times, node_us)
+      if g is not None and g > best and is_acyclic(program, [some[i] for i in used]):
+        best = g
+  return best
 
 
 def random_program(pick):
-    """A DAG of elementwise functions, reductions, contractions and barriers, with shared values."""
-    net = Net()
-    values = [net.input(8, 64), net.input(8, 64)]
-    kinds = ["Add", "Mul", "Sub", "Exp", "Tanh", "Abs", "mean", "linear", "barrier"]
-    for kind in pick.choices(kinds, [3, 3, 2, 3, 2, 2, 2, 1, 1], k=pick.randint(4, 9)):
-        x, y = pick.choice(values[-4:]), pick.choice(values)
-        if kind == "mean":
-            values.append(net.Sub(x, net.ReduceMean(x, [-1])))
-        elif kind == "linear":
-            values.append(net.MatMul(x, net.weight(64, 64)))
-        elif kind == "barrier":
-            values.append(net.CumSum(x, net.constant(1, np.int64)))
-        else:
-            values.append(getattr(net, kind)(*(x, y)[: 2 if kind in ("Add", "Mul", "Sub") else 1]))
-    read = {i for n in net.nodes for i in n.input}
-    outputs = [n.output[0] for n in net.nodes if n.output[0] not in read]
-    outputs += [pick.choice([n.output[0] for n in net.nodes])]
-    return import_model(load_model(net.model(*dict.fromkeys(outputs))))
+  """A DAG of elementwise functions, reductions, contractions and barriers, with shared values."""
+  net = Net()
+  values = [net.input(8, 64), net.input(8, 64)]
+  kinds = ["Add", "Mul", "Sub", "Exp", "Tanh", "Abs", "mean", "linear", "barrier"]
+  for kind in pick.choices(kinds, [3, 3, 2, 3, 2, 2, 2, 1, 1], k=pick.randint(4, 9)):
+    x, y = pick.choice(values[-4:]), pick.choice(values)
+    if kind == "mean":
+      values.append(net.Sub(x, net.ReduceMean(x, [-1])))
+    elif kind == "linear":
+      values.append(net.MatMul(x, net.weight(64, 64)))
+    elif kind == "barrier":
+      values.append(net.CumSum(x, net.constant(1, np.int64)))
+    else:
+      values.append(getattr(net, kind)(*(x, y)[: 2 if kind in ("Add", "Mul", "Sub") else 1]))
+  read = {i for n in net.nodes for i in n.input}
+  outputs = [n.output[0] for n in net.nodes if n.output[0] not in read]
+  outputs += [pick.choice([n.output[0] for n in net.nodes])]
+  return import_model(load_model(net.model(*dict.fromkeys(outputs))))
 
 
 def check_choice(seed, most):
-    """The gain of what is chosen, of at most ``most`` candidates, is that of the best subset."""
-    pick = random.Random(seed)
-    program = random_program(pick)
-    found = list(find_candidates(program).candidates)
-    some = pick.sample(found, min(len(found), most))
-    times = [pick.randint(1, 60) / 4 for _ in some]
-    node_us = {n.name: pick.randint(0, 20) / 2 for n in program.nodes}
-    chosen = choose(program, some, times, node_us)
-    got = gain(program, chosen, some, times, node_us)
-    assert is_acyclic(program, [some[i] for i in chosen])
-    assert got == pytest.approx(best_gain(program, some, times, node_us), abs=0.05)
+  """The gain of what is chosen, of at most ``most`` candidates, is that of the best subset."""
+  pick = random.Random(seed)
+  program = random_program(pick)
+  found = list(find_candidates(program).candidates)
+  some = pick.sample(found, min(len(found), most))
+  times = [pick.randint(1, 60) / 4 for _ in some]
+  node_us = {n.name: pick.randint(0, 20) / 2 for n in program.nodes}
+  chosen = choose(program, some, times, node_us)
+  got = gain(program, chosen, some, times, node_us)
+  assert is_acyclic(program, [some[i] for i in chosen])
+  assert got == pytest.approx(best_gain(program, some, times, node_us), abs=0.05)
 
 
 @settings(max_examples=30)
 @example(10525)  # a circle through a node that a third region may take away
 @given(st.integers(0, 10**6))
 def test_best_of_all_choices(seed):
-    check_choice(seed, 12)
+  check_choice(seed, 12)
 
 
 @pytest.mark.slow
 @settings(max_examples=1000)
 @given(st.integers(0, 10**9))
 def test_best_of_all_choices_many_times(seed):
-    check_choice(seed, 12)
+  check_choice(seed, 12)
 
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_windows_lose_next_to_nothing(net, layers, monkeypatch):
-    """A stack of norms and gated projections: by windows, and as one integer program."""
-    x = net.input(1, 64)
-    for _ in range(layers):
-        y = net.rms(x, net.weight(64))
-        gate, up = (net.MatMul(y, net.weight(64, 64)) for _ in range(2))
-        x = net.Add(
-            x, net.MatMul(net.Mul(net.Mul(gate, net.Sigmoid(gate)), up), net.weight(64, 64))
-        )
-    program = import_model(load_model(net.model(x)))
-    found = find_candidates(program).candidates
-    times = [1.0 + 0.1 * len(c.nodes) for c in found]
-    node_us = {n.name: 2.0 for n in program.nodes}
-    gains = []
-    for exact in (len(found), 1):
-        monkeypatch.setattr(partition, "EXACT", exact)
-        monkeypatch.setattr(partition, "WINDOW", 60)
-        used = choose(program, found, times, node_us)
-        assert is_acyclic(program, [found[i] for i in used])
-        gains.append(gain(program, used, found, times, node_us))
-    assert len(found) > 60 or layers == 1
-    assert gains[0] is not None and gains[1] is not None
-    assert 0.98 * gains[0] <= gains[1] <= gains[0] + 0.05
+  """A stack of norms and gated projections: by windows, and as one integer program."""
+  x = net.input(1, 64)
+  for _ in range(layers):
+    y = net.rms(x, net.weight(64))
+    gate, up = (net.MatMul(y, net.weight(64, 64)) for _ in range(2))
+    x = net.Add(x, net.MatMul(net.Mul(net.Mul(gate, net.Sigmoid(gate)), up), net.weight(64, 64)))
+  program = import_model(load_model(net.model(x)))
+  found = find_candidates(program).candidates
+  times = [1.0 + 0.1 * len(c.nodes) for c in found]
+  node_us = {n.name: 2.0 for n in program.nodes}
+  gains = []
+  for exact in (len(found), 1):
+    monkeypatch.setattr(partition, "EXACT", exact)
+    monkeypatch.setattr(partition, "WINDOW", 70)
+    used = choose(program, found, times, node_us)
+    assert is_acyclic(program, [found[i] for i in used])
+    gains.append(gain(program, used, found, times, node_us))
+  assert len(found) > 70 or layers == 1
+  assert gains[0] is not None and gains[1] is not None
+  assert 0.98 * gains[0] <= gains[1] <= gains[0] + 0.05
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 10**6))
 def test_small_windows_make_a_choice_that_can_be_rewritten(seed):
-    pick = random.Random(seed)
-    program = random_program(pick)
-    found = list(find_candidates(program).candidates)
-    times = [pick.randint(1, 60) / 4 for _ in found]
-    node_us = {n.name: pick.randint(0, 20) / 2 for n in program.nodes}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition, "EXACT", 0)
-        patch.setattr(partition, "WINDOW", 4)
-        used = choose(program, found, times, node_us)
-    got = gain(program, used, found, times, node_us)
-    assert got is not None and got >= -0.05
-    assert is_acyclic(program, [found[i] for i in used])
+  pick = random.Random(seed)
+  program = random_program(pick)
+  found = list(find_candidates(program).candidates)
+  times = [pick.randint(1, 60) / 4 for _ in found]
+  node_us = {n.name: pick.randint(0, 20) / 2 for n in program.nodes}
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(partition, "EXACT", 0)
+    patch.setattr(partition, "WINDOW", 4)
+    used = choose(program, found, times, node_us)
+  got = gain(program, used, found, times, node_us)
+  assert got is not None and got >= -0.05
+  assert is_acyclic(program, [found[i] for i in used])
 
 
 def chain():
-    net = Net()
-    y = net.Mul(net.Exp(net.Add(net.input(8, 64), net.input(8, 64))), 2.0)
-    program = import_model(load_model(net.model(y)))
-    return program, list(find_candidates(program).candidates)
+  net = Net()
+  y = net.Mul(net.Exp(net.Add(net.input(8, 64), net.input(8, 64))), 2.0)
+  program = import_model(load_model(net.model(y)))
+  return program, list(find_candidates(program).candidates)
 
 
 def test_nothing_to_choose_from():
-    program, _ = chain()
-    assert choose(program, [], [], {}) == ()
+  program, _ = chain()
+  assert choose(program, [], [], {}) == ()
 
 
 def test_a_loss_is_not_chosen():
-    program, found = chain()
-    node_us = {n.name: 1.0 for n in program.nodes}
-    assert choose(program, found, [100.0] * len(found), node_us) == ()
-    assert choose(program, found, [0.1] * len(found), node_us) != ()
+  program, found = chain()
+  node_us = {n.name: 1.0 for n in program.nodes}
+  assert choose(program, found, [100.0] * len(found), node_us) == ()
+  assert choose(program, found, [0.1] * len(found), node_us) != ()
 
 
 def test_of_equal_gains_the_fewer_nodes():
-    program, found = chain()
-    whole = next(c for c in found if len(c.nodes) == 3)
-    node_us = {n.name: 1.0 for n in program.nodes}
-    assert choose(program, [whole, whole], [1.0, 1.0], node_us) in ((0,), (1,))
+  program, found = chain()
+  whole = next(c for c in found if len(c.nodes) == 3)
+  node_us = {n.name: 1.0 for n in program.nodes}
+  assert choose(program, [whole, whole], [1.0, 1.0], node_us) in ((0,), (1,))
 
 
 def test_a_value_needed_elsewhere_keeps_its_node(net):
-    """The first node's result is also read by a barrier: its time is not saved."""
-    total = net.Add(net.input(8, 64), net.input(8, 64))
-    y = net.Mul(net.Exp(total), 2.0)
-    other = net.Gather(total, [0])
-    program = import_model(load_model(net.model(y, other)))
-    whole = [c for c in find_candidates(program).candidates if c.outputs == {y}]
-    whole = [max(whole, key=lambda c: len(c.nodes))]
-    assert len(whole[0].nodes) == 3
-    add, *rest = (n.name for n in program.nodes)
-    node_us = {add: 100.0, **dict.fromkeys(rest, 1.0)}
-    assert choose(program, whole, [1.5], node_us) == (0,)
-    assert choose(program, whole, [2.5], node_us) == ()
+  """The first node's result is also read by a barrier: its time is not saved."""
+  total = net.Add(net.input(8, 64), net.input(8, 64))
+  y = net.Mul(net.Exp(total), 2.0)
+  other = net.Gather(total, [0])
+  program = import_model(load_model(net.model(y, other)))
+  whole = [c for c in find_candidates(program).candidates if c.outputs == {y}]
+  whole = [max(whole, key=lambda c: len(c.nodes))]
+  assert len(whole[0].nodes) == 3
+  add, *rest = (n.name for n in program.nodes)
+  node_us = {add: 100.0, **dict.fromkeys(rest, 1.0)}
+  assert choose(program, whole, [1.5], node_us) == (0,)
+  assert choose(program, whole, [2.5], node_us) == ()
 
 
 def test_a_value_that_a_region_reads_keeps_its_node(net):
-    """Two regions share a stage: the one that does not recompute it must still find its value."""
-    total = net.Add(net.input(8, 64), net.input(8, 64))
-    a, b = net.Mul(net.Exp(total), 2.0), net.Mul(net.Tanh(total), 2.0)
-    program = import_model(load_model(net.model(a, b)))
-    found = find_candidates(program).candidates
-    with_add = next(c for c in found if c.outputs == {a} and len(c.nodes) == 3)
-    without = next(c for c in found if c.outputs == {b} and len(c.nodes) == 2)
-    add, *rest = (n.name for n in program.nodes)
-    node_us = {add: 100.0, **dict.fromkeys(rest, 1.0)}
-    assert choose(program, [with_add, without], [5.0, 0.5], node_us) == (1,)
+  """Two regions share a stage: the one that does not recompute it must still find its value."""
+  total = net.Add(net.input(8, 64), net.input(8, 64))
+  a, b = net.Mul(net.Exp(total), 2.0), net.Mul(net.Tanh(total), 2.0)
+  program = import_model(load_model(net.model(a, b)))
+  found = find_candidates(program).candidates
+  with_add = next(c for c in found if c.outputs == {a} and len(c.nodes) == 3)
+  without = next(c for c in found if c.outputs == {b} and len(c.nodes) == 2)
+  add, *rest = (n.name for n in program.nodes)
+  node_us = {add: 100.0, **dict.fromkeys(rest, 1.0)}
+  assert choose(program, [with_add, without], [5.0, 0.5], node_us) == (1,)
 
 
 def test_overlapping_regions_save_the_shared_stage_together(net):
-    total = net.Add(net.input(8, 64), net.input(8, 64))
-    a, b = net.Mul(net.Exp(total), 2.0), net.Mul(net.Tanh(total), 2.0)
-    program = import_model(load_model(net.model(a, b)))
-    found = [c for c in find_candidates(program).candidates if len(c.nodes) == 3]
-    found = [c for c in found if len(c.outputs) == 1]
-    node_us = {n.name: 4.0 for n in program.nodes}
-    assert [c.outputs for c in found] == [{a}, {b}]
-    # each alone loses (5 > 4 + 4 is false, but 9 > 8), both together win 20 - 18
-    assert choose(program, found, [9.0, 9.0], node_us) == (0, 1)
-    assert choose(program, found[:1], [9.0], node_us) == ()
+  total = net.Add(net.input(8, 64), net.input(8, 64))
+  a, b = net.Mul(net.Exp(total), 2.0), net.Mul(net.Tanh(total), 2.0)
+  program = import_model(load_model(net.model(a, b)))
+  found = [c for c in find_candidates(program).candidates if len(c.nodes) == 3]
+  found = [c for c in found if len(c.outputs) == 1]
+  node_us = {n.name: 4.0 for n in program.nodes}
+  assert [c.outputs for c in found] == [{a}, {b}]
+  # each alone loses (5 > 4 + 4 is false, but 9 > 8), both together win 20 - 18
+  assert choose(program, found, [9.0, 9.0], node_us) == (0, 1)
+  assert choose(program, found[:1], [9.0], node_us) == ()
 
 
 def test_two_regions_that_would_need_each_other(net):
-    """Both may be replaced, but not both: each yields what the other reads."""
-    x = [net.input(8, 64) for _ in range(8)]
+  """Both may be replaced, but not both: each yields what the other reads."""
+  x = [net.input(8, 64) for _ in range(8)]
 
-    def stage(op, i):
-        return getattr(net, op)(net.Add(net.Mul(x[i], x[i + 1]), net.Mul(x[i + 2], x[i + 3])))
+  def stage(op, i):
+    return getattr(net, op)(net.Add(net.Mul(x[i], x[i + 1]), net.Mul(x[i + 2], x[i + 3])))
 
-    p, r = stage("Tanh", 0), stage("Exp", 4)
-    q, s = net.Mul(p, net.Exp(r)), net.Add(p, net.Tanh(r))
-    program = import_model(load_model(net.model(q, s)))
-    found = find_candidates(program).candidates
-    by_outputs = {c.outputs: c for c in found}
-    both = [by_outputs[frozenset({p, q})], by_outputs[frozenset({r, s})]]
-    node_us = {n.name: 4.0 for n in program.nodes}
-    assert len(choose(program, both, [1.0, 1.0], node_us)) == 1
-    chosen = choose(program, found, [1.0] * len(found), node_us)
-    assert not {frozenset({p, q}), frozenset({r, s})} <= {found[i].outputs for i in chosen}
+  p, r = stage("Tanh", 0), stage("Exp", 4)
+  q, s = net.Mul(p, net.Exp(r)), net.Add(p, net.Tanh(r))
+  program = import_model(load_model(net.model(q, s)))
+  found = find_candidates(program).candidates
+  by_outputs = {c.outputs: c for c in found}
+  both = [by_outputs[frozenset({p, q})], by_outputs[frozenset({r, s})]]
+  node_us = {n.name: 4.0 for n in program.nodes}
+  assert len(choose(program, both, [1.0, 1.0], node_us)) == 1
+  chosen = choose(program, found, [1.0] * len(found), node_us)
+  assert not {frozenset({p, q}), frozenset({r, s})} <= {found[i].outputs for i in chosen}
+
+
+def test_of_equal_choices_more_nodes_disappear(net):
+  """The sum costs nothing, as ONNX Runtime would have it in a norm; it is not left alone."""
+  y = net.MatMul(net.input(1, 64), net.weight(64, 64))
+  program = import_model(load_model(net.model(net.Add(y, net.input(1, 64)))))
+  found = find_candidates(program).candidates
+  used = choose(program, found, [1.0] * len(found), {program.nodes[0].name: 2.0})
+  assert [len(found[i].nodes) for i in used] == [2]
+  # A region without the sum is cheaper by less than the sum takes by itself.
+  times = [1.0 + 0.5 * (len(c.nodes) > 1) for c in found]
+  node_us, (product, added) = {program.nodes[0].name: 2.0}, (n.name for n in program.nodes)
+  for us, sizes in ((0.4, [1]), (0.6, [2])):
+    used = choose(program, found, times, node_us, {added: (product, us)})
+    assert [len(found[i].nodes) for i in used] == sizes

@@ -15,60 +15,60 @@ TINY = Decoder(hidden=16, inner=24, heads=2, past=4, vocabulary=20)
 
 
 def program(layers):
-    return import_model(load_model(llama_decode(layers, TINY)))
+  return import_model(load_model(llama_decode(layers, TINY)))
 
 
 def names(region):
-    steps = {x for s in region.steps for x in (*s.inputs, s.output.name) if isinstance(x, str)}
-    return steps | {x.tensor.name for x in (*region.inputs, *region.outputs)} | {*region.constants}
+  steps = {x for s in region.steps for x in (*s.inputs, s.output.name) if isinstance(x, str)}
+  return steps | {x.tensor.name for x in (*region.inputs, *region.outputs)} | {*region.constants}
 
 
 def almost_equal():
-    """Chains that differ in a shape, a type, a constant, a weight, axes, what is read."""
-    net = Net()
-    x, y = net.input(8, 64), net.input(8, 64)
+  """Chains that differ in a shape, a type, a constant, a weight, axes, what is read."""
+  net = Net()
+  x, y = net.input(8, 64), net.input(8, 64)
 
-    def chain(x, y, scale=2.0, axis=-1):
-        return net.Div(x, net.Exp(net.Mul(net.ReduceMax(net.Add(x, y), [axis]), scale)))
+  def chain(x, y, scale=2.0, axis=-1):
+    return net.Div(x, net.Exp(net.Mul(net.ReduceMax(net.Add(x, y), [axis]), scale)))
 
-    pairs = ((x, y), (y, x), (x, x), (x, net.weight(8, 64)), (x, net.input(64)))
-    ends = [chain(*p) for p in pairs] + [chain(x, y, 3.0), chain(x, y, axis=0), chain(x, y)]
-    small, wide = net.input(8, 32), (net.input(8, 64, dtype=np.float32) for _ in range(2))
-    total = net.Add(*wide)
-    ends.append(net.Mul(total, net.Exp(total)))
-    ends.append(net.Mul(total := net.Add(x, y), net.Exp(total)))
-    cubes = [net.input(8, 8, 8) for _ in range(2)]
-    for perm in ([1, 0, 2], [0, 2, 1]):
-        ends.append(net.Mul(net.Exp(net.Transpose(cubes[0], perm=perm)), cubes[1]))
-    return import_model(load_model(net.model(*ends, chain(small, small))))
+  pairs = ((x, y), (y, x), (x, x), (x, net.weight(8, 64)), (x, net.input(64)))
+  ends = [chain(*p) for p in pairs] + [chain(x, y, 3.0), chain(x, y, axis=0), chain(x, y)]
+  small, wide = net.input(8, 32), (net.input(8, 64, dtype=np.float32) for _ in range(2))
+  total = net.Add(*wide)
+  ends.append(net.Mul(total, net.Exp(total)))
+  ends.append(net.Mul(total := net.Add(x, y), net.Exp(total)))
+  cubes = [net.input(8, 8, 8) for _ in range(2)]
+  for perm in ([1, 0, 2], [0, 2, 1]):
+    ends.append(net.Mul(net.Exp(net.Transpose(cubes[0], perm=perm)), cubes[1]))
+  return import_model(load_model(net.model(*ends, chain(small, small))))
 
 
 @pytest.mark.parametrize("make", [lambda: program(4), almost_equal], ids=["layers", "chains"])
 def test_copies_are_the_regions_of_their_nodes(make):
-    subject, rng = make(), np.random.default_rng(0)
-    found, seen = find_candidates(subject).candidates, set[str]()
-    for c in found:
-        region = c.region
-        inputs = tuple(dict.fromkeys(i.source.name for i in region.inputs))
-        outputs = tuple(dict.fromkeys(o.source.name for o in region.outputs))
-        own = make_region(subject, region.nodes, inputs, outputs)
-        assert region.key == own.key and region.steps == own.steps and names(region) == names(own)
-        assert {i.tensor for i in region.inputs} == {i.tensor for i in own.inputs}
-        assert region.constants == own.constants and set(outputs) == c.outputs
-        if region.key in seen:  # a copy
-            check_means_its_steps(region, rng)
-        seen.add(region.key)
-    assert 5 < len(seen) < len(found)
+  subject, rng = make(), np.random.default_rng(0)
+  found, seen = find_candidates(subject).candidates, set[str]()
+  for c in found:
+    region = c.region
+    inputs = tuple(dict.fromkeys(i.source.name for i in region.inputs))
+    outputs = tuple(dict.fromkeys(o.source.name for o in region.outputs))
+    own = make_region(subject, region.nodes, inputs, outputs)
+    assert region.key == own.key and region.steps == own.steps and names(region) == names(own)
+    assert {i.tensor for i in region.inputs} == {i.tensor for i in own.inputs}
+    assert region.constants == own.constants and set(outputs) == c.outputs
+    if region.key in seen:  # a copy
+      check_means_its_steps(region, rng)
+    seen.add(region.key)
+  assert 5 < len(seen) < len(found)
 
 
 def test_more_layers_make_no_more_regions(monkeypatch):
-    made = {5: 0, 7: 0}
-    for count in made:
+  made = {5: 0, 7: 0}
+  for count in made:
 
-        def counted(*args, count=count):
-            made[count] += 1
-            return make_region(*args)
+    def counted(*args, count=count):
+      made[count] += 1
+      return make_region(*args)
 
-        monkeypatch.setattr(repeated, "make_region", counted)
-        find_candidates(program(count))
-    assert made[5] == made[7] > 0
+    monkeypatch.setattr(repeated, "make_region", counted)
+    find_candidates(program(count))
+  assert made[5] == made[7] > 0

@@ -14,52 +14,52 @@ from mirage_onnx.report.schema import json_schema
 
 
 def draw(parts):
-    console = Console(file=io.StringIO(), width=160, highlight=False, markup=False)
-    for part in parts:
-        console.print(part)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+  console = Console(file=io.StringIO(), width=160, highlight=False, markup=False)
+  for part in parts:
+    console.print(part)
+  return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 
 @pytest.mark.parametrize("command", ["inspect", "explain"])
 def test_json_schema_of(command, golden):
-    assert schema_text(json_schema(command)) == golden
+  assert schema_text(json_schema(command)) == golden
 
 
 @pytest.mark.parametrize(
-    "report", [inspected(region("k0")), explained(), explained(chosen=None, candidates=[])]
+  "report", [inspected(region("k0")), explained(), explained(chosen=None, candidates=[])]
 )
 def test_a_report_is_read_back_strictly(report):
-    fields = json.loads(json.dumps(msgspec.to_builtins(report), allow_nan=False))
-    assert msgspec.convert(fields, type(report), strict=True) == report
+  fields = json.loads(json.dumps(msgspec.to_builtins(report), allow_nan=False))
+  assert msgspec.convert(fields, type(report), strict=True) == report
+  with pytest.raises(msgspec.ValidationError):
+    msgspec.convert({**fields, "extra": 1}, type(report), strict=True)
+  for name in fields:
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({**fields, "extra": 1}, type(report), strict=True)
-    for name in fields:
-        with pytest.raises(msgspec.ValidationError):
-            msgspec.convert({k: v for k, v in fields.items() if k != name}, type(report))
+      msgspec.convert({k: v for k, v in fields.items() if k != name}, type(report))
 
 
 def show_inspect(report):
-    return draw(inspect_tables(report))
+  return draw(inspect_tables(report))
 
 
 def show_explain(report):
-    return draw(explain_tables(report))
+  return draw(explain_tables(report))
 
 
 def test_inspect_table(golden):
-    assert show_inspect(inspected(region("k0"), region("k1", chosen=0))) == golden
+  assert show_inspect(inspected(region("k0"), region("k1", chosen=0))) == golden
 
 
 def test_inspect_of_a_model_without_regions():
-    first = show_inspect(inspected()).splitlines()[0]
-    assert first == "no region of in.onnx can be faster on h200 than in ONNX Runtime"
+  first = show_inspect(inspected()).splitlines()[0]
+  assert first == "no region of in.onnx can be faster on h200 than in ONNX Runtime"
 
 
 def test_explain_table(golden):
-    assert show_explain(explained()) == golden
+  assert show_explain(explained()) == golden
 
 
 def test_explain_without_a_kernel():
-    text = show_explain(explained(chosen=None, candidates=[]))
-    assert text.endswith("kept: NO_CANDIDATE: no verified program\n")
-    assert "candidates\n" not in text and "proof" not in text
+  text = show_explain(explained(chosen=None, candidates=[]))
+  assert text.endswith("kept: NO_CANDIDATE: no verified program\n")
+  assert "candidates\n" not in text and "proof" not in text

@@ -13,120 +13,118 @@ from mirage_onnx.report.log import NORMAL, QUIET
 from mirage_onnx.report.progress import NOTE, PLAIN_EVERY_S, ProgressLog, progress_lines
 
 PROGRESS = SearchProgress(
-    region="3f2a9c1b",
-    seconds=12.0,
-    states=1234567,
-    states_per_s=45678.9,
-    pruned=(("registers", 5), ("shared memory", 4000), ("a [odd] reason", 3), ("d", 2), ("e", 1)),
-    best_us=12.345,
-    budget_left_s=48.2,
-    units_done=45,
-    units_known=1200,
+  region="3f2a9c1b",
+  seconds=12.0,
+  states=1234567,
+  states_per_s=45678.9,
+  pruned=(("registers", 5), ("shared memory", 4000), ("a [odd] reason", 3), ("d", 2), ("e", 1)),
+  best_us=12.345,
+  budget_left_s=48.2,
+  units_done=45,
+  units_known=1200,
 )
 FIRST = "region 3f2a9c1b: 1,234,567 states, 45,679/s, 45 of 1,200 units, best 12.3 µs, 48 s left"
 SECOND = "dropped: 4,000 shared memory, 5 registers, 3 a [odd] reason, 3 for other reasons"
 
 
 def test_lines():
-    assert progress_lines(PROGRESS) == (FIRST, SECOND)
-    early = replace(PROGRESS, best_us=None, pruned=(), units_known=0, states=0, states_per_s=0.0)
-    assert progress_lines(early) == ("region 3f2a9c1b: 0 states, 0/s, no program yet, 48 s left",)
-    few = replace(PROGRESS, pruned=PROGRESS.pruned[:2])
-    assert progress_lines(few)[1] == "dropped: 4,000 shared memory, 5 registers"
+  assert progress_lines(PROGRESS) == (FIRST, SECOND)
+  early = replace(PROGRESS, best_us=None, pruned=(), units_known=0, states=0, states_per_s=0.0)
+  assert progress_lines(early) == ("region 3f2a9c1b: 0 states, 0/s, no program yet, 48 s left",)
+  few = replace(PROGRESS, pruned=PROGRESS.pruned[:2])
+  assert progress_lines(few)[1] == "dropped: 4,000 shared memory, 5 registers"
 
 
 class Screen:
-    def __init__(self, *, terminal, width=160):
-        self.file, self.now, self.interrupted = io.StringIO(), 0.0, False
-        self.console = Console(file=self.file, width=width, force_terminal=terminal)
+  def __init__(self, *, terminal, width=160):
+    self.file, self.now, self.interrupted = io.StringIO(), 0.0, False
+    self.console = Console(file=self.file, width=width, force_terminal=terminal)
 
-    def log(self, verbosity=NORMAL):
-        return ProgressLog(
-            self.console, verbosity, interrupted=lambda: self.interrupted, clock=lambda: self.now
-        )
+  def log(self, verbosity=NORMAL):
+    return ProgressLog(self.console, verbosity, interrupted=lambda: self.interrupted, clock=lambda: self.now)
 
-    @property
-    def text(self):
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.file.getvalue())
+  @property
+  def text(self):
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.file.getvalue())
 
-    def until(self, text):
-        end = time.monotonic() + 10
-        while text not in self.text:
-            assert time.monotonic() < end, self.text
-            time.sleep(0.01)
+  def until(self, text):
+    end = time.monotonic() + 10
+    while text not in self.text:
+      assert time.monotonic() < end, self.text
+      time.sleep(0.01)
 
 
 def test_live_on_a_terminal():
-    screen = Screen(terminal=True)
-    with screen.log() as log:
-        log(StageStarted("superopt"))
-        screen.until("superopt")
-        log(PROGRESS)
-        screen.until(FIRST)
-        screen.until(SECOND)
-        log(replace(PROGRESS, best_us=7.0))
-        screen.until("best 7.0 µs")
-        assert NOTE not in screen.text
-        screen.interrupted = True  # no event comes: it is drawn all the same
-        screen.until(NOTE)
-        log(StageEnded("superopt", 3.0, "done"))
-        log(StageStarted("tune"))
-        screen.until(f"tune{' ' * (len(NOTE) - 4)}\n  {NOTE}")
-    ends = screen.file.getvalue()
-    assert ends.rindex("\x1b[?25h") > ends.rindex("\x1b[?25l")  # the cursor is shown again
+  screen = Screen(terminal=True)
+  with screen.log() as log:
+    log(StageStarted("superopt"))
+    screen.until("superopt")
+    log(PROGRESS)
+    screen.until(FIRST)
+    screen.until(SECOND)
+    log(replace(PROGRESS, best_us=7.0))
+    screen.until("best 7.0 µs")
+    assert NOTE not in screen.text
+    screen.interrupted = True  # no event comes: it is drawn all the same
+    screen.until(NOTE)
+    log(StageEnded("superopt", 3.0, "done"))
+    log(StageStarted("tune"))
+    screen.until(f"tune{' ' * (len(NOTE) - 4)}\n  {NOTE}")
+  ends = screen.file.getvalue()
+  assert ends.rindex("\x1b[?25h") > ends.rindex("\x1b[?25l")  # the cursor is shown again
 
 
 def test_a_narrow_terminal_cuts_lines():
-    screen = Screen(terminal=True, width=50)
-    with screen.log() as log:
-        log(PROGRESS)
-        screen.until("…")
-    assert max(map(len, re.split(r"[\r\n]", screen.text))) <= 50
+  screen = Screen(terminal=True, width=50)
+  with screen.log() as log:
+    log(PROGRESS)
+    screen.until("…")
+  assert max(map(len, re.split(r"[\r\n]", screen.text))) <= 50
 
 
 @pytest.mark.parametrize(("step_s", "seconds"), [(0.2, 23.0), (1.0, 23.0), (0.2, 4.0), (7.0, 23.0)])
 def test_plain_lines_elsewhere(step_s, seconds):
-    screen = Screen(terminal=False)
-    with screen.log() as log:
-        log(StageStarted("superopt"))
-        while screen.now < seconds:
-            log(PROGRESS)
-            screen.now += step_s
-    lines = screen.text.splitlines()
-    assert set(lines) <= {f"  {FIRST}; {SECOND}"}
-    assert len(lines) == int((seconds - 1e-6) // max(step_s, PLAIN_EVERY_S))
-    assert "\x1b" not in screen.file.getvalue()
+  screen = Screen(terminal=False)
+  with screen.log() as log:
+    log(StageStarted("superopt"))
+    while screen.now < seconds:
+      log(PROGRESS)
+      screen.now += step_s
+  lines = screen.text.splitlines()
+  assert set(lines) <= {f"  {FIRST}; {SECOND}"}
+  assert len(lines) == int((seconds - 1e-6) // max(step_s, PLAIN_EVERY_S))
+  assert "\x1b" not in screen.file.getvalue()
 
 
 def test_plain_lines_start_anew_with_a_stage():
-    screen = Screen(terminal=False)
-    with screen.log() as log:
-        log(PROGRESS)
-        screen.now += PLAIN_EVERY_S - 1
-        log(StageEnded("superopt", 4.0, ""))
-        screen.now += 2
-        log(PROGRESS)
-    assert FIRST not in screen.text and "superopt" in screen.text
+  screen = Screen(terminal=False)
+  with screen.log() as log:
+    log(PROGRESS)
+    screen.now += PLAIN_EVERY_S - 1
+    log(StageEnded("superopt", 4.0, ""))
+    screen.now += 2
+    log(PROGRESS)
+  assert FIRST not in screen.text and "superopt" in screen.text
 
 
 def test_an_interruption_is_told_once_elsewhere():
-    screen = Screen(terminal=False)
-    with screen.log() as log:
-        screen.interrupted = True
-        log(PROGRESS)
-        log(RegionDone("r", (), 1, 0, None, None))
-    assert screen.text == f"{NOTE}\n"
+  screen = Screen(terminal=False)
+  with screen.log() as log:
+    screen.interrupted = True
+    log(PROGRESS)
+    log(RegionDone("r", (), 1, 0, None, None))
+  assert screen.text == f"{NOTE}\n"
 
 
 def test_quiet():
-    for terminal in (False, True):
-        screen = Screen(terminal=terminal)
-        with screen.log(QUIET) as log:
-            for _ in range(3):
-                log(PROGRESS)
-                screen.now += 100
-            screen.interrupted = True
-            log(StageEnded("superopt", 4.0, ""))
-            assert screen.text == ""
-            log(Warned("odd"))
-        assert screen.text == "warning: odd\n"
+  for terminal in (False, True):
+    screen = Screen(terminal=terminal)
+    with screen.log(QUIET) as log:
+      for _ in range(3):
+        log(PROGRESS)
+        screen.now += 100
+      screen.interrupted = True
+      log(StageEnded("superopt", 4.0, ""))
+      assert screen.text == ""
+      log(Warned("odd"))
+    assert screen.text == "warning: odd\n"

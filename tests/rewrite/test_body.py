@@ -26,48 +26,46 @@ KINDS = {10: "f16", 7: "i64", 2: "u8"}
 
 
 def text(function):
-    lines = []
-    for node in function.node:
-        line = f"{', '.join(node.output)} = {node.op_type}({', '.join(node.input)})"
-        for a in node.attribute:
-            value = (
-                KINDS[a.t.data_type] + str(list(a.t.dims))
-                if a.HasField("t")
-                else onnx.helper.get_attribute_value(a)
-            )
-            line += f" {a.name}={value}"
-        lines.append(line + "\n")
-    return "".join(lines)
+  lines = []
+  for node in function.node:
+    line = f"{', '.join(node.output)} = {node.op_type}({', '.join(node.input)})"
+    for a in node.attribute:
+      value = (
+        KINDS[a.t.data_type] + str(list(a.t.dims)) if a.HasField("t") else onnx.helper.get_attribute_value(a)
+      )
+      line += f" {a.name}={value}"
+    lines.append(line + "\n")
+  return "".join(lines)
 
 
 def test_text(toy):
-    (function,) = rewrite_model(toy.build(), [toy.region(0)], b"").functions
-    assert text(function) == EXPECTED
+  (function,) = rewrite_model(toy.build(), [toy.region(0)], b"").functions
+  assert text(function) == EXPECTED
 
 
 def test_the_body_does_not_depend_on_names_or_order(toy):
-    model = toy.build(2)
-    bodies = []
-    for i in range(2):
-        nodes = [n for n in model.graph.node if n.name in toy.region(i).nodes]
-        for order in (nodes, nodes[::-1]):
-            body = build_body(order, toy.region(i), Constants(model), {"": 20})
-            bodies.append(body.SerializeToString(deterministic=True))
-    assert len(set(bodies)) == 1
+  model = toy.build(2)
+  bodies = []
+  for i in range(2):
+    nodes = [n for n in model.graph.node if n.name in toy.region(i).nodes]
+    for order in (nodes, nodes[::-1]):
+      body = build_body(order, toy.region(i), Constants(model), {"": 20})
+      bodies.append(body.SerializeToString(deterministic=True))
+  assert len(set(bodies)) == 1
 
 
 def test_optional_inputs_and_outputs_stay_omitted(toy):
-    node = onnx.helper.make_node("Clip", ["x", "", "high"], ["y"], name="clip")
-    drop = onnx.helper.make_node("LayerNormalization", ["y", "s"], ["z", "", "inv"], name="ln")
-    region = Replacement(("clip", "ln"), ("x", "high", "s"), (), ("z",), False, 0)
-    body = build_body([node, drop], region, Constants(toy.build()), {"": 20})
-    assert list(body.node[0].input) == ["i0", "", "i1"]
-    assert list(body.node[1].output) == ["o0", "", "v1"]
+  node = onnx.helper.make_node("Clip", ["x", "", "high"], ["y"], name="clip")
+  drop = onnx.helper.make_node("LayerNormalization", ["y", "s"], ["z", "", "inv"], name="ln")
+  region = Replacement(("clip", "ln"), ("x", "high", "s"), (), ("z",), False, 0)
+  body = build_body([node, drop], region, Constants(toy.build()), {"": 20})
+  assert list(body.node[0].input) == ["i0", "", "i1"]
+  assert list(body.node[1].output) == ["o0", "", "v1"]
 
 
 def test_doc_strings_and_metadata_are_dropped(toy):
-    model = toy.build()
-    assert model.graph.node[0].metadata_props
-    nodes = [n for n in model.graph.node if n.name in toy.region(0).nodes]
-    body = build_body(nodes, toy.region(0), Constants(model), {"": 20})
-    assert not any(n.metadata_props for n in body.node)
+  model = toy.build()
+  assert model.graph.node[0].metadata_props
+  nodes = [n for n in model.graph.node if n.name in toy.region(0).nodes]
+  body = build_body(nodes, toy.region(0), Constants(model), {"": 20})
+  assert not any(n.metadata_props for n in body.node)

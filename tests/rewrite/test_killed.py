@@ -36,21 +36,21 @@ save.save_model(model, Path(target), Path(source), external=save.External.COPY)
 
 
 def save_external(path):
-    onnx.save(with_region(), path, save_as_external_data=True, size_threshold=1024,
-              location=f"{path.stem}.data")  # fmt: skip
-    return {p.name: p.read_bytes() for p in path.parent.iterdir()}
+  onnx.save(with_region(), path, save_as_external_data=True, size_threshold=1024,
+            location=f"{path.stem}.data")  # fmt: skip
+  return {p.name: p.read_bytes() for p in path.parent.iterdir()}
 
 
 @pytest.fixture
 def source(tmp_path):
-    folder = tmp_path / "in"
-    folder.mkdir()
-    save_external(folder / "in.onnx")
-    return folder / "in.onnx"
+  folder = tmp_path / "in"
+  folder.mkdir()
+  save_external(folder / "in.onnx")
+  return folder / "in.onnx"
 
 
 def files(folder):
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+  return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
 
 
 #: The points of ``save_model``: files opened, written out and renamed, for the data and the model.
@@ -58,68 +58,68 @@ POINTS = [("open", 1), ("fsync", 1), ("open", 2), ("fsync", 2), ("replace", 1), 
 
 
 def test_every_step_of_writing(source, tmp_path):
-    """Each step's temporary files are removed by the next run that writes the same output."""
-    before = files(source.parent)
-    out = tmp_path / "out.onnx"
-    save_model(with_region(), out)
-    old = out.read_bytes()
-    for name, count in POINTS:
-        command = [sys.executable, "-c", DIE, str(source), str(out), name, str(count)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        assert files(source.parent) == before
-        assert out.read_bytes() == old
-        left = sorted(p for p in files(tmp_path) if p.endswith(".tmp"))
-        assert len(left) <= 2, f"{name} {count}: an earlier run's files are still there: {left}"
-    save_model(onnx.load(source, load_external_data=False), out, source)
-    assert set(files(tmp_path)) == {"out.onnx", "out.onnx.data"}
-    assert out.read_bytes() != old
+  """Each step's temporary files are removed by the next run that writes the same output."""
+  before = files(source.parent)
+  out = tmp_path / "out.onnx"
+  save_model(with_region(), out)
+  old = out.read_bytes()
+  for name, count in POINTS:
+    command = [sys.executable, "-c", DIE, str(source), str(out), name, str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert files(source.parent) == before
+    assert out.read_bytes() == old
+    left = sorted(p for p in files(tmp_path) if p.endswith(".tmp"))
+    assert len(left) <= 2, f"{name} {count}: an earlier run's files are still there: {left}"
+  save_model(onnx.load(source, load_external_data=False), out, source)
+  assert set(files(tmp_path)) == {"out.onnx", "out.onnx.data"}
+  assert out.read_bytes() != old
 
 
 def test_files_of_a_run_that_goes_on_stay(tmp_path):
-    out = tmp_path / "out.onnx"
-    alive = tmp_path / f".out.onnx.{os.getppid()}.tmp"
-    other = tmp_path / f".other.onnx.{2**22 + 1}.tmp"
-    dead = tmp_path / f".out.onnx.data.{2**40}.tmp"  # beyond the largest process id
-    for file in (alive, other, dead):
-        file.write_bytes(b"half a model")
-    save_model(with_region(), out, external=External.KEEP)
-    assert set(files(tmp_path)) == {alive.name, other.name, "out.onnx"}
+  out = tmp_path / "out.onnx"
+  alive = tmp_path / f".out.onnx.{os.getppid()}.tmp"
+  other = tmp_path / f".other.onnx.{2**22 + 1}.tmp"
+  dead = tmp_path / f".out.onnx.data.{2**40}.tmp"  # beyond the largest process id
+  for file in (alive, other, dead):
+    file.write_bytes(b"half a model")
+  save_model(with_region(), out, external=External.KEEP)
+  assert set(files(tmp_path)) == {alive.name, other.name, "out.onnx"}
 
 
 def whole(out):
-    model = onnx.load(out)
-    names = {t.name: t for t in model.graph.initializer}
-    assert BUNDLE_NAME in names
-    for tensor in names.values():
-        assert np.prod(tensor.dims) == numpy_helper.to_array(tensor).size
+  model = onnx.load(out)
+  names = {t.name: t for t in model.graph.initializer}
+  assert BUNDLE_NAME in names
+  for tensor in names.values():
+    assert np.prod(tensor.dims) == numpy_helper.to_array(tensor).size
 
 
 @pytest.mark.slow
 def test_at_random_moments_of_optimize(source, tmp_path):
-    before = files(source.parent)
-    out = tmp_path / "out.onnx"
-    command = [sys.executable, "-m", "mirage_onnx", "optimize", str(source), "-o", str(out),
-               "--target", "h200", "-q"]  # fmt: skip
-    start = time.monotonic()
-    subprocess.run(command, check=True, timeout=300, capture_output=True)
-    takes = time.monotonic() - start
-    rng = np.random.default_rng(0)
-    # Half of the moments at the end, where the files are written.
-    moments = [*rng.uniform(0, 1.0, 10), *rng.uniform(0.85, 1.05, 10)]
-    killed = 0
-    for moment in moments:
-        out.unlink(missing_ok=True)
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        time.sleep(moment * takes)
-        process.kill()
-        killed += process.wait() == -signal.SIGKILL
-        assert files(source.parent) == before
-        if out.exists():
-            whole(out)
-    assert killed >= 5
-    subprocess.run(command, check=True, timeout=300, capture_output=True)
-    whole(out)
-    assert not [file for file in files(tmp_path) if file.endswith(".tmp")]
+  before = files(source.parent)
+  out = tmp_path / "out.onnx"
+  command = [sys.executable, "-m", "mirage_onnx", "optimize", str(source), "-o", str(out),
+             "--target", "h200", "-q"]  # fmt: skip
+  start = time.monotonic()
+  subprocess.run(command, check=True, timeout=300, capture_output=True)
+  takes = time.monotonic() - start
+  rng = np.random.default_rng(0)
+  # Half of the moments at the end, where the files are written.
+  moments = [*rng.uniform(0, 1.0, 10), *rng.uniform(0.85, 1.05, 10)]
+  killed = 0
+  for moment in moments:
+    out.unlink(missing_ok=True)
+    process = subprocess.Popen(
+      command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    time.sleep(moment * takes)
+    process.kill()
+    killed += process.wait() == -signal.SIGKILL
+    assert files(source.parent) == before
+    if out.exists():
+      whole(out)
+  assert killed >= 5
+  subprocess.run(command, check=True, timeout=300, capture_output=True)
+  whole(out)
+  assert not [file for file in files(tmp_path) if file.endswith(".tmp")]

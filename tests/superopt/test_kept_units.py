@@ -22,9 +22,9 @@ from mirage_onnx.target import H200
 
 
 def norm_linear():
-    net = Net()
-    x = net.input(8, 512)
-    return net.model(net.MatMul(net.rms(x, net.weight(512)), net.weight(512, 256)))
+  net = Net()
+  x = net.input(8, 512)
+  return net.model(net.MatMul(net.rms(x, net.weight(512)), net.weight(512, 256)))
 
 
 REGION = region_of(norm_linear())
@@ -33,45 +33,45 @@ SETTING = {"target": "h200"}
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "journal"
+  return tmp_path / "journal"
 
 
 def search_with(path, stop=lambda: None):
-    with Journal(path, SETTING) as journal:
-        return summary(search_region(REGION, hooks=Hooks(journal, stop)))
+  with Journal(path, SETTING) as journal:
+    return summary(search_region(REGION, hooks=Hooks(journal, stop)))
 
 
 @pytest.mark.parametrize("space", [EMITTED, ALL], ids=["emitted", "all"])
 def test_units_come_back(space):
-    units = Units(REGION, H200, Bound(), AXIOMS, space)
-    outputs = units.outputs
-    results = [units.run(outputs, reads) for reads in units.outline(outputs).derivations]
-    assert len(results) > 1 and any(r.kernels for r in results)
-    assert any(r.counts.pruned for r in results)
-    assert space is ALL or any(r.reasons for r in results)
-    for result in results:
-        assert unit_result(unit_record(result)) == result
+  units = Units(REGION, H200, Bound(), AXIOMS, space)
+  outputs = units.outputs
+  results = [units.run(outputs, reads) for reads in units.outline(outputs).derivations]
+  assert len(results) > 1 and any(r.kernels for r in results)
+  assert any(r.counts.pruned for r in results)
+  assert space is ALL or any(r.reasons for r in results)
+  for result in results:
+    assert unit_result(unit_record(result)) == result
 
 
 def test_from_the_journal_nothing_is_searched(path, monkeypatch):
-    first = search_with(path)
-    assert first == summary(search_region(REGION))
+  first = search_with(path)
+  assert first == summary(search_region(REGION))
 
-    def fail(*a):
-        raise AssertionError("searched again")
+  def fail(*a):
+    raise AssertionError("searched again")
 
-    monkeypatch.setattr(Units, "run", fail)
-    assert search_with(path) == first
+  monkeypatch.setattr(Units, "run", fail)
+  assert search_with(path) == first
 
 
 def test_a_search_cut_off_again_and_again(path):
-    whole, polls, cuts = summary(search_region(REGION)), 0, 0
-    best = {c[0]: c for c in reversed(whole[0])}
-    while (found := search_with(path, after(polls)))[4] is Stop.INTERRUPTED:
-        # What was verified before the cut is what the whole search finds.
-        assert all(best[c[0]] == c for c in {c[0]: c for c in reversed(found[0])}.values())
-        polls, cuts = polls + 7, cuts + 1
-    assert found == whole and cuts > 3
+  whole, polls, cuts = summary(search_region(REGION)), 0, 0
+  best = {c[0]: c for c in reversed(whole[0])}
+  while (found := search_with(path, after(polls)))[4] is Stop.INTERRUPTED:
+    # What was verified before the cut is what the whole search finds.
+    assert all(best[c[0]] == c for c in {c[0]: c for c in reversed(found[0])}.values())
+    polls, cuts = polls + 7, cuts + 1
+  assert found == whole and cuts > 3
 
 
 OTHER_PROCESS = """
@@ -84,32 +84,32 @@ search_with(Path(sys.argv[1]))
 
 
 def test_another_process_finds_the_same(path, monkeypatch):
-    """Also where hashes differ: every unit has the same key and the same kernels there."""
-    here = path.with_name("here")
-    search_with(here)
-    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
-    for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        run = [sys.executable, "-c", OTHER_PROCESS, str(path), *folders]
-        subprocess.run(run, check=True, env=environment)
-        assert path.read_bytes() == here.read_bytes()
-        path.unlink()
+  """Also where hashes differ: every unit has the same key and the same kernels there."""
+  here = path.with_name("here")
+  search_with(here)
+  folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
+  for seed in ("1", "2"):
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    run = [sys.executable, "-c", OTHER_PROCESS, str(path), *folders]
+    subprocess.run(run, check=True, env=environment)
+    assert path.read_bytes() == here.read_bytes()
+    path.unlink()
 
 
 def test_events_of_a_search(path, monkeypatch):
-    monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
-    found = []
-    result = search_region(REGION, budget_s=60.0, hooks=Hooks(emit=found.append))
-    events = [e for e in found if isinstance(e, SearchProgress)]
-    assert events and {e.region for e in events} == {REGION.key}
-    assert all(0 <= e.units_done <= e.units_known for e in events)
-    assert events[-1].states <= result.report.states
-    assert 0 < events[-1].budget_left_s <= 60
-    assert events[-1].best_us is not None and events[0].best_us is None
+  monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
+  found = []
+  result = search_region(REGION, budget_s=60.0, hooks=Hooks(emit=found.append))
+  events = [e for e in found if isinstance(e, SearchProgress)]
+  assert events and {e.region for e in events} == {REGION.key}
+  assert all(0 <= e.units_done <= e.units_known for e in events)
+  assert events[-1].states <= result.report.states
+  assert 0 < events[-1].budget_left_s <= 60
+  assert events[-1].best_us is not None and events[0].best_us is None
 
 
 def test_a_restriction_is_not_mixed_up(path):
-    """No key holds a callable, so a restricted search leaves the store alone."""
-    with Journal(path, SETTING) as journal:
-        search_region(REGION, hooks=Hooks(journal), allow=lambda kernel, params: False)
-    assert not path.exists()
+  """No key holds a callable, so a restricted search leaves the store alone."""
+  with Journal(path, SETTING) as journal:
+    search_region(REGION, hooks=Hooks(journal), allow=lambda kernel, params: False)
+  assert not path.exists()

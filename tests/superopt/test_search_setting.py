@@ -10,10 +10,10 @@ import pytest
 
 from mirage_onnx.superopt.result import Bound
 from mirage_onnx.superopt.search_setting import (
-    differing_parts,
-    entry_key,
-    generator_digest,
-    setting_text,
+  differing_parts,
+  entry_key,
+  generator_digest,
+  setting_text,
 )
 from mirage_onnx.target import H200
 
@@ -21,20 +21,18 @@ SETTING = setting_text(H200, ["a", "b"], bound=Bound(), grids=frozenset({"x", "y
 
 
 def test_every_part_decides():
-    others = {
-        "target": setting_text(
-            replace(H200, launch_us=1.0), ["a", "b"], bound=Bound(), grids={"x", "y"}
-        ),
-        "axioms": setting_text(H200, ["b", "a"], bound=Bound(), grids={"x", "y"}),
-        "bound": setting_text(H200, ["a", "b"], bound=Bound(operators=7), grids={"x", "y"}),
-        "grids": setting_text(H200, ["a", "b"], bound=Bound(), grids={"x, y"}),
-    }
-    for part, other in others.items():
-        assert differing_parts(SETTING, other) == (part,)
-    assert differing_parts(SETTING, setting_text(H200, ["a", "b"], bound=Bound())) == ("grids",)
-    found = {entry_key(s, "region", "unit") for s in (SETTING, *others.values())}
-    found |= {entry_key(SETTING, "regio", "nunit"), entry_key(SETTING, "region", "other")}
-    assert len(found) == 7
+  others = {
+    "target": setting_text(replace(H200, launch_us=1.0), ["a", "b"], bound=Bound(), grids={"x", "y"}),
+    "axioms": setting_text(H200, ["b", "a"], bound=Bound(), grids={"x", "y"}),
+    "bound": setting_text(H200, ["a", "b"], bound=Bound(operators=7), grids={"x", "y"}),
+    "grids": setting_text(H200, ["a", "b"], bound=Bound(), grids={"x, y"}),
+  }
+  for part, other in others.items():
+    assert differing_parts(SETTING, other) == (part,)
+  assert differing_parts(SETTING, setting_text(H200, ["a", "b"], bound=Bound())) == ("grids",)
+  found = {entry_key(s, "region", "unit") for s in (SETTING, *others.values())}
+  found |= {entry_key(SETTING, "regio", "nunit"), entry_key(SETTING, "region", "other")}
+  assert len(found) == 7
 
 
 PRINT_KEY = """
@@ -47,19 +45,19 @@ print(entry_key(setting, "region", "unit"))
 
 
 def test_the_same_in_every_process():
-    for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        run = [sys.executable, "-c", PRINT_KEY]
-        key = subprocess.check_output(run, text=True, env=environment).strip()
-        assert key == entry_key(SETTING, "region", "unit")
+  for seed in ("1", "2"):
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    run = [sys.executable, "-c", PRINT_KEY]
+    key = subprocess.check_output(run, text=True, env=environment).strip()
+    assert key == entry_key(SETTING, "region", "unit")
 
 
 def test_a_value_without_canonical_text():
-    for value in (lambda: None, object(), Fraction(1, 2), {"x": 1}):
-        with pytest.raises(TypeError, match="no canonical text"):
-            setting_text(H200, [], allow=value)
+  for value in (lambda: None, object(), Fraction(1, 2), {"x": 1}):
+    with pytest.raises(TypeError, match="no canonical text"):
+      setting_text(H200, [], allow=value)
 
 
 def test_the_generator_is_its_source():
-    assert SETTING["generator"] == generator_digest()
-    assert len(generator_digest()) == 16
+  assert SETTING["generator"] == generator_digest()
+  assert len(generator_digest()) == 16

@@ -2,23 +2,32 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from search_programs import PROGRAMS
+from small_models import Net, region_of, search_region
 
 from mirage_onnx.superopt.result import Bound, widened
 from mirage_onnx.superopt.space import ALL, EMITTED, space_of
 
 
 @pytest.mark.parametrize(
-    ("program", "space"),
-    [("rmsnorm_linear", EMITTED), ("softmax_rows", EMITTED), ("gated_mlp_silu", EMITTED),
-     ("attention", ALL), ("decode", ALL), ("linear_attention", ALL)],
+  ("program", "space"),
+  [("rmsnorm_linear", EMITTED), ("softmax_rows", EMITTED), ("gated_mlp_silu", EMITTED),
+   ("attention", ALL), ("decode", ALL), ("linear_attention", ALL)],
 )  # fmt: skip
 def test_all_is_searched_where_activations_meet(program, space):
-    assert space_of(PROGRAMS[program]()) == space
+  assert space_of(PROGRAMS[program]()) == space
+
+
+def test_streaming_kernels_contract_no_fp32():
+  net = Net(np.float32)
+  region = region_of(net.model(net.MatMul(net.rms(net.input(8, 64)), net.weight(64, 32))))
+  report = search_region(region, space=EMITTED).report
+  assert "DTYPE: a contraction needs operands of one 16-bit type" in map(str, report.refused)
 
 
 def test_the_bound_of_a_wider_space_is_no_narrower():
-    own = replace(Bound(), kernels=4, states=100)
-    assert widened(own, EMITTED) == own
-    assert widened(own, ALL) == replace(own, kernels=4, reads=3, states=60_000)
+  own = replace(Bound(), kernels=4, states=100)
+  assert widened(own, EMITTED) == own
+  assert widened(own, ALL) == replace(own, kernels=4, reads=3, states=60_000)

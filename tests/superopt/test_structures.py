@@ -20,116 +20,133 @@ REGION = PROGRAMS["residual_rmsnorm"]()
 
 @cache
 def entry():
-    scope, hooks = Scope(H200), Hooks()
-    _, proven = search_proven(REGION, scope, prover(), budget_s=60, hooks=hooks)
-    found = probe(REGION, scope, prover(), proven, None, (16, 256), budget_s=60, hooks=hooks)
-    assert found is not None and len(found.graphs) > 2 and len(found.shapes) > 2
-    return found
+  scope, hooks = Scope(H200), Hooks()
+  _, proven = search_proven(REGION, scope, prover(), budget_s=60, hooks=hooks)
+  found = probe(REGION, scope, prover(), proven, None, (16, 256), budget_s=60, hooks=hooks)
+  assert found is not None and len(found.graphs) > 2 and len(found.shapes) > 2
+  return found
 
 
 def stored(folder):
-    store = StructureStore(folder, SETTING)
-    store.put(REGION.structure, entry())
-    path = store.path(REGION.structure)
-    return path
+  store = StructureStore(folder, SETTING)
+  store.put(REGION.structure, entry())
+  path = store.path(REGION.structure)
+  return path
 
 
 def test_another_process_finds_what_was_put(tmp_path):
-    path = stored(tmp_path / "new" / "folder")
-    assert StructureStore(path.parent, SETTING).get(REGION.structure) == entry()
-    assert [p.name for p in path.parent.iterdir()] == [path.name]
+  path = stored(tmp_path / "new" / "folder")
+  assert StructureStore(path.parent, SETTING).get(REGION.structure) == entry()
+  assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
 def test_equal_entries_are_equal_bytes(tmp_path):
-    first, second = stored(tmp_path / "a"), stored(tmp_path / "b")
-    assert first.name == second.name and first.read_bytes() == second.read_bytes()
+  first, second = stored(tmp_path / "a"), stored(tmp_path / "b")
+  assert first.name == second.name and first.read_bytes() == second.read_bytes()
 
 
 def test_other_settings_and_structures_have_none(tmp_path):
-    stored(tmp_path)
-    assert StructureStore(tmp_path, {**SETTING, "generator": "2"}).get(REGION.structure) is None
-    other = PROGRAMS["residual_layernorm"]().structure
-    assert StructureStore(tmp_path, SETTING).get(other) is None
+  stored(tmp_path)
+  assert StructureStore(tmp_path, {**SETTING, "generator": "2"}).get(REGION.structure) is None
+  other = PROGRAMS["residual_layernorm"]().structure
+  assert StructureStore(tmp_path, SETTING).get(other) is None
 
 
 def test_memory_only():
-    store = StructureStore(None, SETTING)
-    store.put(REGION.structure, entry())
-    assert store.get(REGION.structure) == entry() and store.path(REGION.structure) is None
+  store = StructureStore(None, SETTING)
+  store.put(REGION.structure, entry())
+  assert store.get(REGION.structure) == entry() and store.path(REGION.structure) is None
 
 
 @pytest.mark.parametrize("damage", ["byte", "end", "start", "version", "empty", "renamed"])
 def test_damage_is_as_if_nothing_was_there(tmp_path, damage):
-    path = stored(tmp_path)
-    data = path.read_bytes()
-    structure = REGION.structure
-    if damage == "byte":
-        for place in range(len(data) // 3, len(data), len(data) // 7):
-            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-            assert StructureStore(tmp_path, SETTING).get(structure) is None
-    elif damage == "end":
-        path.write_bytes(data[:-40])
-    elif damage == "start":
-        path.write_bytes(data[40:])
-    elif damage == "version":
-        path.write_bytes(data.replace(b'"version":1', b'"version":2', 1))
-    elif damage == "empty":
-        path.write_bytes(b"")
-    else:
-        structure = PROGRAMS["residual_layernorm"]().structure
-        other = StructureStore(tmp_path, SETTING).path(structure)
-        assert other is not None
-        path.rename(other)
-    store = StructureStore(tmp_path, SETTING)
-    assert store.get(structure) is None
-    store.put(structure, entry())
-    assert StructureStore(tmp_path, SETTING).get(structure) == entry()
+  path = stored(tmp_path)
+  data = path.read_bytes()
+  structure = REGION.structure
+  if damage == "byte":
+    for place in range(len(data) // 3, len(data), len(data) // 7):
+      path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+      assert StructureStore(tmp_path, SETTING).get(structure) is None
+  elif damage == "end":
+    path.write_bytes(data[:-40])
+  elif damage == "start":
+    path.write_bytes(data[40:])
+  elif damage == "version":
+    path.write_bytes(data.replace(b'"version":1', b'"version":2', 1))
+  elif damage == "empty":
+    path.write_bytes(b"")
+  else:
+    structure = PROGRAMS["residual_layernorm"]().structure
+    other = StructureStore(tmp_path, SETTING).path(structure)
+    assert other is not None
+    path.rename(other)
+  store = StructureStore(tmp_path, SETTING)
+  assert store.get(structure) is None
+  store.put(structure, entry())
+  assert StructureStore(tmp_path, SETTING).get(structure) == entry()
 
 
 def test_a_folder_that_cannot_be_written_costs_only_the_file(tmp_path):
-    (tmp_path / "file").write_text("")
-    store = StructureStore(tmp_path / "file", SETTING)
-    store.put(REGION.structure, entry())
-    assert store.get(REGION.structure) == entry()
+  (tmp_path / "file").write_text("")
+  store = StructureStore(tmp_path / "file", SETTING)
+  store.put(REGION.structure, entry())
+  assert store.get(REGION.structure) == entry()
 
 
 def test_only_canonical_texts_are_known():
-    text = entry().graphs[0].text
-    assert Known.of(text) == entry().graphs[0]
-    for wrong in ("", text[: len(text) // 2], text.replace("\n", "\n\n", 1), f"{text}x"):
-        with pytest.raises(ValueError):
-            Known.of(wrong)
+  text = entry().graphs[0].text
+  assert Known.of(text) == entry().graphs[0]
+  for wrong in ("", text[: len(text) // 2], text.replace("\n", "\n\n", 1), f"{text}x"):
+    with pytest.raises(ValueError):
+      Known.of(wrong)
 
 
 def test_the_best_of_every_shape_are_kept(monkeypatch):
-    graphs, shapes = entry().graphs, entry().shapes
-    monkeypatch.setattr(structures, "MAX_GRAPHS", len(graphs) - 1)
-    kept = dominant(graphs, shapes, H200, Bound())
-    assert len(kept) == len(graphs) - 1
-    assert [g for g in graphs if g in kept] == list(kept)
-    for extents in shapes:
-        best = renumber(graphs, extents, H200, Bound())[0]
-        assert best.predicted_us == renumber(kept, extents, H200, Bound())[0].predicted_us
+  graphs, shapes = entry().graphs, entry().shapes
+  monkeypatch.setattr(structures, "MAX_GRAPHS", len(graphs) - 1)
+  kept = dominant(graphs, shapes, H200, Bound())
+  assert len(kept) == len(graphs) - 1
+  assert [g for g in graphs if g in kept] == list(kept)
+  for extents in shapes:
+    best = renumber(graphs, extents, H200, Bound())[0]
+    assert best.predicted_us == renumber(kept, extents, H200, Bound())[0].predicted_us
+
+
+def test_what_is_alike_at_all_shapes_comes_last(monkeypatch):
+  """A second graph of the same kernels, in other names, takes no place from a different one."""
+  graphs, shapes = entry().graphs, entry().shapes
+  again = [Known.of(g.text.replace("kernel k0", "kernel k9").replace("/k0", "/k9")) for g in graphs]
+  both = tuple(x for pair in zip(graphs, again, strict=True) for x in pair)
+  monkeypatch.setattr(structures, "MAX_GRAPHS", len(graphs))
+  monkeypatch.setattr(structures, "ALIKE", 0.0)
+  kept = dominant(both, shapes, H200, Bound())
+  assert len(kept) == len(graphs)
+  for extents in shapes:
+    best, *_ = renumber(both, extents, H200, Bound())
+    assert best.predicted_us == renumber(kept, extents, H200, Bound())[0].predicted_us
+  different = {tuple(r.predicted_us for e in shapes for r in renumber([g], e, H200, Bound())) for g in kept}
+  of_all = {tuple(r.predicted_us for e in shapes for r in renumber([g], e, H200, Bound())) for g in graphs}
+  assert different == of_all
 
 
 def test_ties_keep_their_order():
-    graphs = entry().graphs
-    twice = [g for g in graphs for _ in range(2)]
-    ranked = [r.known.text for r in renumber(twice, REGION.extents, H200, Bound())]
-    assert ranked[::2] == [r.known.text for r in renumber(graphs, REGION.extents, H200, Bound())]
+  graphs = entry().graphs
+  twice = [g for g in graphs for _ in range(2)]
+  ranked = [r.known.text for r in renumber(twice, REGION.extents, H200, Bound())]
+  assert ranked[::2] == [r.known.text for r in renumber(graphs, REGION.extents, H200, Bound())]
 
 
 def test_what_does_not_fit_is_left_out():
-    (axis,) = (a for a, n in REGION.extents.items() if n == 4096)
-    assert renumber(entry().graphs, {**REGION.extents, axis: 1 << 24}, H200, Bound()) == ()
+  (axis,) = (a for a, n in REGION.extents.items() if n == 4096)
+  assert renumber(entry().graphs, {**REGION.extents, axis: 1 << 24}, H200, Bound()) == ()
 
 
 def test_the_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("MIRAGE_ONNX_CACHE", "off")
-    assert cache_folder() is None
-    monkeypatch.delenv("MIRAGE_ONNX_CACHE")
-    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
-    assert cache_folder() == tmp_path / "structures"
-    monkeypatch.delenv("MIRAGE_CACHE_DIR")
-    folder = cache_folder()
-    assert folder is not None and folder.parts[-2:] == ("mirage-onnx", "structures")
+  monkeypatch.setenv("MIRAGE_ONNX_CACHE", "off")
+  assert cache_folder() is None
+  monkeypatch.delenv("MIRAGE_ONNX_CACHE")
+  monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
+  assert cache_folder() == tmp_path / "structures"
+  monkeypatch.delenv("MIRAGE_CACHE_DIR")
+  folder = cache_folder()
+  assert folder is not None and folder.parts[-2:] == ("mirage-onnx", "structures")

@@ -15,55 +15,55 @@ MEETING = ("lora_two_adapters", "pooled_linear")
 
 
 def _candidates(name):
-    result = search(PROGRAMS[name](), H200, prover(), space=ALL, budget_s=600.0)
-    return [(v.candidate, v.proof.draws) for v in result.candidates], result.report.stop
+  result = search(PROGRAMS[name](), H200, prover(), space=ALL, budget_s=600.0)
+  return [(v.candidate, v.proof.draws) for v in result.candidates], result.report.stop
 
 
 @pytest.fixture
 def without(monkeypatch):
-    """No shortcuts; what is found that contradicts one, and how often each is met."""
-    wrong, met = [], {"floor": 0, "fits": 0, "lanes": 0}
-    fits, solve, is_beaten = tiled_numbers.fits_nowhere, units.solved, units.Units._is_beaten
-    last = {}
+  """No shortcuts; what is found that contradicts one, and how often each is met."""
+  wrong, met = [], {"floor": 0, "fits": 0, "lanes": 0}
+  fits, solve, is_beaten = tiled_numbers.fits_nowhere, units.solved, units.Units._is_beaten
+  last = {}
 
-    def not_beaten(self, floor_us, maxima, found):
-        met["floor"] += is_beaten(self, floor_us, maxima, found)
-        last["floor"] = floor_us
-        return False
+  def not_beaten(self, floor_us, maxima, found):
+    met["floor"] += is_beaten(self, floor_us, maxima, found)
+    last["floor"] = floor_us
+    return False
 
-    def fits_maybe(*arguments):
-        last["fits"] = fits(*arguments)
-        met["fits"] += last["fits"] is not None
+  def fits_maybe(*arguments):
+    last["fits"] = fits(*arguments)
+    met["fits"] += last["fits"] is not None
 
-    def solved(*arguments, **more):
-        last["fits"] = None
-        found = solve(*arguments, **more)
-        if found and (last["fits"] or found[0] < last["floor"]):
-            wrong.append((found[0], dict(last)))
-        return found
+  def solved(*arguments, **more):
+    last["fits"] = None
+    found = solve(*arguments, **more)
+    if found and (last["fits"] or found[0] < last["floor"]):
+      wrong.append((found[0], dict(last)))
+    return found
 
-    def lanes_of(kernel):
-        met["lanes"] += 1
-        if (known := before(kernel)) != (anew := choose_lanes(kernel)):
-            wrong.append((known, anew))
-        return anew
+  def lanes_of(kernel):
+    met["lanes"] += 1
+    if (known := before(kernel)) != (anew := choose_lanes(kernel)):
+      wrong.append((known, anew))
+    return anew
 
-    before = tiled_work.lanes_of
-    monkeypatch.setattr(units.Units, "_is_beaten", not_beaten)
-    monkeypatch.setattr(tiled_numbers, "fits_nowhere", fits_maybe)
-    monkeypatch.setattr(units, "solved", solved)
-    monkeypatch.setattr(tiled_work, "lanes_of", lanes_of)
-    return wrong, met
+  before = tiled_work.lanes_of
+  monkeypatch.setattr(units.Units, "_is_beaten", not_beaten)
+  monkeypatch.setattr(tiled_numbers, "fits_nowhere", fits_maybe)
+  monkeypatch.setattr(units, "solved", solved)
+  monkeypatch.setattr(tiled_work, "lanes_of", lanes_of)
+  return wrong, met
 
 
 @pytest.fixture(scope="module")
 def usual():
-    return {name: _candidates(name) for name in MEETING}
+  return {name: _candidates(name) for name in MEETING}
 
 
 @pytest.mark.parametrize("name", MEETING)
 def test_the_same_is_found_without_shortcuts(usual, without, name):
-    wrong, met = without
-    assert _candidates(name) == usual[name]
-    assert wrong == []
-    assert all(met.values()), met
+  wrong, met = without
+  assert _candidates(name) == usual[name]
+  assert wrong == []
+  assert all(met.values()), met

@@ -16,37 +16,37 @@ XGW = {"x": "mk", "g": "k", "w": "kn"}
 
 
 def _sum(axis, *factors):
-    return t.reduce_(t.SUM, axis, t.mul(*factors))
+  return t.reduce_(t.SUM, axis, t.mul(*factors))
 
 
 def _shifted(s):
-    return t.apply("exp", t.add(s, t.mul(t.const(-1), t.reduce_(t.MAXR, "l", s))))
+  return t.apply("exp", t.add(s, t.mul(t.const(-1), t.reduce_(t.MAXR, "l", s))))
 
 
 CASES = (
-    # Where the factors of a contraction go: to either operand, or behind it.
-    Case(
-        "scaled", XGW | {"c": "m", "h": "n"}, "mn", _sum("k", X, G, W, C, H),
-        "mul acc_sum matmul", "k", "k", (), 5,
-    ),
-    Case(
-        "two", {"x": "mk", "w": "kn", "v": "kn"}, "mn", t.add(_sum("k", X, W), _sum("k", X, V)),
-        "mul add acc_sum matmul", "k", "k", (), 5,
-    ),
-    # A norm before a linear layer, its root before, in or behind the contraction.
-    Case(
-        "norm", XGW, "mn", _sum("k", X, G, W, t.power(_sum("k", X), Fraction(-1, 2))),
-        "mul div sqrt sum matmul", "k", None, ("m",), 5,
-    ),
-    # Weights exp(s - max) / sum, with the maximum and without it.
-    Case(
-        "soft", {"s": "ml", "v": "ld"}, "md",
-        _sum("l", _shifted(S), U, t.power(_sum("l", _shifted(S)), -1)),
-        "exp exp-sub div sum rmax matmul", "l", None, ("m",), 6,
-    ),
-    # A sum over the loop of what is shifted by the maximum over the loop.
-    Case(
-        "online", {"s": "l"}, "", _sum("l", _shifted(A)),
-        "exp-sub rmax run_max prev sum acc_sum acc_max acc_scaled", "l", "l", (), 9,
-    ),
+  # Where the factors of a contraction go: to either operand, or behind it.
+  Case(
+    "scaled", XGW | {"c": "m", "h": "n"}, "mn", _sum("k", X, G, W, C, H),
+    "mul acc_sum matmul", "k", "k", (), 5,
+  ),
+  Case(
+    "two", {"x": "mk", "w": "kn", "v": "kn"}, "mn", t.add(_sum("k", X, W), _sum("k", X, V)),
+    "mul add acc_sum matmul", "k", "k", (), 5,
+  ),
+  # A norm before a linear layer, its root before, in or behind the contraction.
+  Case(
+    "norm", XGW, "mn", _sum("k", X, G, W, t.power(_sum("k", X), Fraction(-1, 2))),
+    "mul div sqrt sum matmul", "k", None, ("m",), 5,
+  ),
+  # Weights exp(s - max) / sum, with the maximum and without it.
+  Case(
+    "soft", {"s": "ml", "v": "ld"}, "md",
+    _sum("l", _shifted(S), U, t.power(_sum("l", _shifted(S)), -1)),
+    "exp exp-sub div sum rmax matmul", "l", None, ("m",), 6,
+  ),
+  # A sum over the loop of what is shifted by the maximum over the loop.
+  Case(
+    "online", {"s": "l"}, "", _sum("l", _shifted(A)),
+    "exp-sub rmax run_max prev sum acc_sum acc_max acc_scaled", "l", "l", (), 9,
+  ),
 )  # fmt: skip

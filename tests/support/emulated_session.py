@@ -8,7 +8,5 @@ from mirage_onnx.target import H200
 
 
 def host_session(model, capability):
-    driver = Driver(replace(H200, capability=capability))
-    return InferenceSession(
-        model, providers=["CPUExecutionProvider"], ep="host", driver=str(driver.path)
-    )
+  driver = Driver(replace(H200, capability=capability))
+  return InferenceSession(model, providers=["CPUExecutionProvider"], ep="host", driver=str(driver.path))

@@ -25,49 +25,51 @@ EXTENTS = {UNEVEN: (7, 11, 5, 9, 13, 6, 8), EVEN: (12, 8, 4, 12, 8, 4, 4)}
 
 
 @cache
-def found(name, kernels=BOUND.kernels):
-    check = SafetyCheck(PROGRAMS[name](), weight_values(ENTRIES[name].build))
+def found(name, kernels=BOUND.kernels, looped=False):
+  """What the search of a program finds; of ``kernels`` at most, all of them with a loop."""
+  check = SafetyCheck(PROGRAMS[name](), weight_values(ENTRIES[name].build))
 
-    def prove(region, graph, params):
-        proof = verify(region, graph)
-        if isinstance(proof, Rejection):
-            return proof
-        record = check.check(graph, params)
-        return record if isinstance(record, Rejection) else proof
+  def prove(region, graph, params):
+    proof = verify(region, graph)
+    if isinstance(proof, Rejection):
+      return proof
+    record = check.check(graph, params)
+    return record if isinstance(record, Rejection) else proof
 
-    bound = replace(BOUND, kernels=kernels)
-    return search(PROGRAMS[name](), H200, prove, bound=bound, space=ALL, budget_s=900.0)
+  bound = replace(BOUND, kernels=kernels)
+  allow = (lambda kernel, params: kernel.loop is not None) if looped else None
+  return search(PROGRAMS[name](), H200, prove, bound=bound, space=ALL, allow=allow, budget_s=900.0)
 
 
 def wrong(region, graph):
-    """How a µGraph differs from its region in float64 on hard inputs, or None.
+  """How a µGraph differs from its region in float64 on hard inputs, or None.
 
-    Neither interpreter nor extents nor inputs are those of the verifier.
-    """
-    for sizes in (UNEVEN, EVEN):
-        made = scene(region, sizes, _extents(region, sizes))
-        if (reason := difference(graph, made)) is not None:
-            return reason
-    return None
+  Neither interpreter nor extents nor inputs are those of the verifier.
+  """
+  for sizes in (UNEVEN, EVEN):
+    made = scene(region, sizes, _extents(region, sizes))
+    if (reason := difference(graph, made)) is not None:
+      return reason
+  return None
 
 
 def _extents(region, sizes):
-    return dict(zip(sorted(region.extents), EXTENTS[sizes], strict=False))
+  return dict(zip(sorted(region.extents), EXTENTS[sizes], strict=False))
 
 
 def outcome(region, result):
-    """``faster``: the best candidate is predicted to beat the region op by op; else a typed reason.
+  """``faster``: the best candidate is predicted to beat the region op by op; else a typed reason.
 
-    That is why the search stopped, else the code that most of its refusals have.
-    """
-    if result.candidates:
-        best = result.candidates[0].candidate.predicted_us
-        return FASTER if best < op_by_op_us(region, H200) else SLOWER
-    if result.report.stop is not Stop.EXHAUSTED:
-        return result.report.stop.value
-    codes = [r.code for r in result.report.refused]
-    return max(sorted(set(codes)), key=codes.count, default="NO_CANDIDATE")
+  That is why the search stopped, else the code that most of its refusals have.
+  """
+  if result.candidates:
+    best = result.candidates[0].candidate.predicted_us
+    return FASTER if best < op_by_op_us(region, H200) else SLOWER
+  if result.report.stop is not Stop.EXHAUSTED:
+    return result.report.stop.value
+  codes = [r.code for r in result.report.refused]
+  return max(sorted(set(codes)), key=codes.count, default="NO_CANDIDATE")
 
 
 def is_typed(reason):
-    return reason in REJECTIONS or reason in {s.value for s in Stop} - {Stop.EXHAUSTED.value}
+  return reason in REJECTIONS or reason in {s.value for s in Stop} - {Stop.EXHAUSTED.value}

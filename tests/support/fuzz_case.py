@@ -23,7 +23,7 @@ import onnx
 
 ROOT = Path(__file__).parents[2]
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "models" / "architectures")]
+  sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "models" / "architectures")]
 
 from exotic_models import EXOTIC
 from model_mutations import mutant
@@ -47,122 +47,120 @@ SMALL_TIMES = 3
 
 
 def small_models():
-    net = Net(np.float32)
-    x = net.input("batch", "length", 32)
-    plain = net.model(net.MatMul(net.rms(x, net.weight(32)), net.weight(32, 16)))
-    net = Net()
-    q, k, v = (net.input(2, 16, 32) for _ in range(3))
-    scores = net.Mul(net.MatMul(q, net.Transpose(k, perm=[0, 2, 1])), 0.177)
-    attention = net.model(net.MatMul(net.Softmax(scores, axis=-1), v))
-    net = Net(np.float32, opset=18)
-    y = net.Reshape(net.Slice(net.input(4, 12), [0], [8], [1]), [2, 2, -1])
-    layout = net.model(net.Concat(net.Unsqueeze(y, [0]), net.Expand(net.input(1), [1, 2, 2, 8]),
-                                  axis=-1))  # fmt: skip
-    return [plain, attention, layout]
+  net = Net(np.float32)
+  x = net.input("batch", "length", 32)
+  plain = net.model(net.MatMul(net.rms(x, net.weight(32)), net.weight(32, 16)))
+  net = Net()
+  q, k, v = (net.input(2, 16, 32) for _ in range(3))
+  scores = net.Mul(net.MatMul(q, net.Transpose(k, perm=[0, 2, 1])), 0.177)
+  attention = net.model(net.MatMul(net.Softmax(scores, axis=-1), v))
+  net = Net(np.float32, opset=18)
+  y = net.Reshape(net.Slice(net.input(4, 12), [0], [8], [1]), [2, 2, -1])
+  layout = net.model(net.Concat(net.Unsqueeze(y, [0]), net.Expand(net.input(1), [1, 2, 2, 8]),
+                                axis=-1))  # fmt: skip
+  return [plain, attention, layout]
 
 
 @functools.cache
 def subjects():
-    import weights
+  import weights
 
-    small = [*small_models(), *(e.build() for e in EXOTIC.values())]
-    small.append(onnx.load(ROOT / "models" / "rmsnorm_linear.onnx"))
-    large = [weights.load(name) for name in ARCHITECTURES]
-    large.append(onnx.load(ROOT / "models" / "llama_decode.onnx"))
-    return tuple(m.SerializeToString() for m in (*small * SMALL_TIMES, *large))
+  small = [*small_models(), *(e.build() for e in EXOTIC.values())]
+  small.append(onnx.load(ROOT / "models" / "rmsnorm_linear.onnx"))
+  large = [weights.load(name) for name in ARCHITECTURES]
+  large.append(onnx.load(ROOT / "models" / "llama_decode.onnx"))
+  return tuple(m.SerializeToString() for m in (*small * SMALL_TIMES, *large))
 
 
 def state(folder):
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+  return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
 
 
 def run_case(seed):
-    found = mutant(seed, subjects())
-    with tempfile.TemporaryDirectory(prefix="mirage-fuzz-") as name:
-        folder = Path(name, "model")
-        folder.mkdir()
-        path, out = folder / "in.onnx", folder / "out.onnx"
-        path.write_bytes(found.data)
-        for file, data in found.files.items():
-            (folder / file).write_bytes(data)
-        before = state(folder)
-        start = time.process_time()
-        command = seed % COMMAND_EVERY == 0
-        outcome, faults = (_command if command else _call)(path, out)
-        seconds = time.process_time() - start
-        after = state(folder)
-    made = sorted(after.keys() - before.keys())
-    if {k: after.get(k) for k in before} != before:
-        faults.append("the input changed")
-    if outcome == "DONE" and not set(made) <= {"out.onnx", "out.onnx.data"}:
-        faults.append(f"it left {made}")
-    if outcome == "DONE" and "out.onnx" not in made:
-        faults.append("it wrote no model")
-    if outcome != "DONE" and made:
-        faults.append(f"it failed and left {made}")
-    return {"seed": seed, "kind": found.kind, "command": command, "outcome": outcome,
-            "faults": faults, "seconds": round(seconds, 3)}  # fmt: skip
+  found = mutant(seed, subjects())
+  with tempfile.TemporaryDirectory(prefix="mirage-fuzz-") as name:
+    folder = Path(name, "model")
+    folder.mkdir()
+    path, out = folder / "in.onnx", folder / "out.onnx"
+    path.write_bytes(found.data)
+    for file, data in found.files.items():
+      (folder / file).write_bytes(data)
+    before = state(folder)
+    start = time.process_time()
+    command = seed % COMMAND_EVERY == 0
+    outcome, faults = (_command if command else _call)(path, out)
+    seconds = time.process_time() - start
+    after = state(folder)
+  made = sorted(after.keys() - before.keys())
+  if {k: after.get(k) for k in before} != before:
+    faults.append("the input changed")
+  if outcome == "DONE" and not set(made) <= {"out.onnx", "out.onnx.data"}:
+    faults.append(f"it left {made}")
+  if outcome == "DONE" and "out.onnx" not in made:
+    faults.append("it wrote no model")
+  if outcome != "DONE" and made:
+    faults.append(f"it failed and left {made}")
+  return {"seed": seed, "kind": found.kind, "command": command, "outcome": outcome,
+          "faults": faults, "seconds": round(seconds, 3)}  # fmt: skip
 
 
 def _call(path, out):
-    try:
-        result = api.optimize(path, out, target="h200", margin=NO_REGION, workers=1)
-    except MirageError as error:
-        return error.code, _of_error(error.code, error.detail)
-    except Exception:
-        return "TRACEBACK", [traceback.format_exc(limit=-4)]
-    external = (folder_data := out.with_name("out.onnx.data")).exists()
-    if external:
-        return "DONE", [f"it wrote {folder_data.name} beside its input"]
-    given = onnx.ModelProto.FromString(path.read_bytes())
-    if result.model.SerializeToString(deterministic=True) != given.SerializeToString(
-        deterministic=True
-    ):
-        return "DONE", ["nothing was replaced, yet the model changed"]
-    written = onnx.ModelProto.FromString(out.read_bytes())
-    same = written.SerializeToString(deterministic=True) == out.read_bytes()
-    return "DONE", [] if same else ["the file written is not the model"]
+  try:
+    result = api.optimize(path, out, target="h200", margin=NO_REGION, workers=1)
+  except MirageError as error:
+    return error.code, _of_error(error.code, error.detail)
+  except Exception:
+    return "TRACEBACK", [traceback.format_exc(limit=-4)]
+  external = (folder_data := out.with_name("out.onnx.data")).exists()
+  if external:
+    return "DONE", [f"it wrote {folder_data.name} beside its input"]
+  given = onnx.ModelProto.FromString(path.read_bytes())
+  if result.model.SerializeToString(deterministic=True) != given.SerializeToString(deterministic=True):
+    return "DONE", ["nothing was replaced, yet the model changed"]
+  written = onnx.ModelProto.FromString(out.read_bytes())
+  same = written.SerializeToString(deterministic=True) == out.read_bytes()
+  return "DONE", [] if same else ["the file written is not the model"]
 
 
 def _command(path, out):
-    said, told = io.StringIO(), io.StringIO()
-    arguments = ["optimize", str(path), "-o", str(out), "--target", "h200", "--json", "-q"]
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(said):
-        code = cli.main([*arguments, "--budget", str(BUDGET_S)])
-    faults = ["it printed a traceback"] if "Traceback" in said.getvalue() else []
-    report = json.loads(told.getvalue())
-    if code == Exit.DONE:
-        return "DONE", faults
-    error = report["error"]
-    if code != Exit.INPUT:
-        log = error["log"]
-        text = Path(log).read_text()[-2000:] if log else said.getvalue()
-        return "TRACEBACK", [*faults, f"exit code {code}: {text}"]
-    return error["code"], faults + _of_error(error["code"], error["detail"])
+  said, told = io.StringIO(), io.StringIO()
+  arguments = ["optimize", str(path), "-o", str(out), "--target", "h200", "--json", "-q"]
+  with contextlib.redirect_stdout(told), contextlib.redirect_stderr(said):
+    code = cli.main([*arguments, "--budget", str(BUDGET_S)])
+  faults = ["it printed a traceback"] if "Traceback" in said.getvalue() else []
+  report = json.loads(told.getvalue())
+  if code == Exit.DONE:
+    return "DONE", faults
+  error = report["error"]
+  if code != Exit.INPUT:
+    log = error["log"]
+    text = Path(log).read_text()[-2000:] if log else said.getvalue()
+    return "TRACEBACK", [*faults, f"exit code {code}: {text}"]
+  return error["code"], faults + _of_error(error["code"], error["detail"])
 
 
 def _of_error(code, detail):
-    faults = []
-    if code not in ERRORS or code == "INTERNAL":
-        faults.append(f"{code}: {detail}")
-    if "Traceback" in detail or "/onnx/" in detail:
-        faults.append(f"a message of a library's insides: {detail}")
-    if len(detail) > 20_000:
-        faults.append(f"a message of {len(detail)} characters")
-    return faults
+  faults = []
+  if code not in ERRORS or code == "INTERNAL":
+    faults.append(f"{code}: {detail}")
+  if "Traceback" in detail or "/onnx/" in detail:
+    faults.append(f"a message of a library's insides: {detail}")
+  if len(detail) > 20_000:
+    faults.append(f"a message of {len(detail)} characters")
+  return faults
 
 
 def _serve():
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    warnings.simplefilter("ignore")
-    answers = sys.stdout
-    sys.stdout = sys.stderr
-    subjects()
-    print("ready", file=answers, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(run_case(int(line))), file=answers, flush=True)
+  resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+  warnings.simplefilter("ignore")
+  answers = sys.stdout
+  sys.stdout = sys.stderr
+  subjects()
+  print("ready", file=answers, flush=True)
+  for line in sys.stdin:
+    print(json.dumps(run_case(int(line))), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    _serve()
+  _serve()

@@ -19,66 +19,66 @@ CASE = Path(__file__).with_name("fuzz_case.py")
 
 
 class Worker:
-    def __init__(self):
-        self._process = None
+  def __init__(self):
+    self._process = None
 
-    def ask(self, seed):
-        process = self._process or self._start()
-        process.stdin.write(f"{seed}\n")
-        process.stdin.flush()
-        line = self._answer(process)
-        if line:
-            return dict(json.loads(line))
-        process.poll()
-        outcome = "HANG" if line is None else "CRASH"
-        self.stop()
-        what = f"no answer in {LIMIT_S:.0f} s" if line is None else f"exit {process.returncode}"
-        return {"seed": seed, "kind": "", "outcome": outcome, "faults": [what], "seconds": None}
+  def ask(self, seed):
+    process = self._process or self._start()
+    process.stdin.write(f"{seed}\n")
+    process.stdin.flush()
+    line = self._answer(process)
+    if line:
+      return dict(json.loads(line))
+    process.poll()
+    outcome = "HANG" if line is None else "CRASH"
+    self.stop()
+    what = f"no answer in {LIMIT_S:.0f} s" if line is None else f"exit {process.returncode}"
+    return {"seed": seed, "kind": "", "outcome": outcome, "faults": [what], "seconds": None}
 
-    def _start(self):
-        self._process = subprocess.Popen(
-            [sys.executable, str(CASE)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        assert self._line(self._process, START_S) == "ready\n", "the worker did not start"
-        return self._process
+  def _start(self):
+    self._process = subprocess.Popen(
+      [sys.executable, str(CASE)],
+      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert self._line(self._process, START_S) == "ready\n", "the worker did not start"
+    return self._process
 
-    def _answer(self, process):
-        start, used = time.monotonic(), _processor_s(process.pid)
-        while time.monotonic() - start < ASLEEP_S:
-            line = self._line(process, LIMIT_S / 6)
-            if line is not None:
-                return line
-            if _processor_s(process.pid) - used > LIMIT_S:
-                return None
+  def _answer(self, process):
+    start, used = time.monotonic(), _processor_s(process.pid)
+    while time.monotonic() - start < ASLEEP_S:
+      line = self._line(process, LIMIT_S / 6)
+      if line is not None:
+        return line
+      if _processor_s(process.pid) - used > LIMIT_S:
         return None
+    return None
 
-    @staticmethod
-    def _line(process, seconds):
-        ready, _, _ = select.select([process.stdout], [], [], seconds)
-        return process.stdout.readline() if ready else None
+  @staticmethod
+  def _line(process, seconds):
+    ready, _, _ = select.select([process.stdout], [], [], seconds)
+    return process.stdout.readline() if ready else None
 
-    def stop(self):
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+  def stop(self):
+    if self._process is not None:
+      self._process.kill()
+      self._process.communicate()
+      self._process = None
 
 
 def _processor_s(pid):
-    """Seconds of processor time of a process so far (proc(5): fields 14 and 15 of stat)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+  """Seconds of processor time of a process so far (proc(5): fields 14 and 15 of stat)."""
+  fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+  return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def answers(seeds):
-    worker = Worker()
-    try:
-        for seed in seeds:
-            yield worker.ask(seed)
-    finally:
-        worker.stop()
+  worker = Worker()
+  try:
+    for seed in seeds:
+      yield worker.ask(seed)
+  finally:
+    worker.stop()
 
 
 def counts(found):
-    return dict(Counter(a["outcome"] for a in found).most_common())
+  return dict(Counter(a["outcome"] for a in found).most_common())

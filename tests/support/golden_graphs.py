@@ -10,4 +10,4 @@ NAMES = tuple(n.removeprefix(_PREFIX) for n in _TEXTS if n.startswith(_PREFIX))
 
 
 def golden_graph(name):
-    return parse_ugraph(_TEXTS[_PREFIX + name])
+  return parse_ugraph(_TEXTS[_PREFIX + name])

@@ -19,77 +19,75 @@ TEXTS = texts_of("goldens")
 
 @dataclass(frozen=True)
 class Golden:
-    name: str
-    region: Region
-    ugraph: UGraph
-    params: tuple[KernelParams, ...]
+  name: str
+  region: Region
+  ugraph: UGraph
+  params: tuple[KernelParams, ...]
 
 
 def whole_region(model):
-    program = import_model(load_model(model))
-    refused = [n.barrier for n in program.nodes if n.barrier is not None]
-    assert not refused, refused
-    made = {o for n in program.nodes for o in n.outputs}
-    read = {i for n in program.nodes for s in n.steps for i in s.inputs if isinstance(i, str)}
-    inputs = tuple(
-        dict.fromkeys(i for n in program.nodes for i in n.inputs if i in read and i not in made)
-    )
-    return make_region(program, tuple(n.name for n in program.nodes), inputs, program.outputs)
+  program = import_model(load_model(model))
+  refused = [n.barrier for n in program.nodes if n.barrier is not None]
+  assert not refused, refused
+  made = {o for n in program.nodes for o in n.outputs}
+  read = {i for n in program.nodes for s in n.steps for i in s.inputs if isinstance(i, str)}
+  inputs = tuple(dict.fromkeys(i for n in program.nodes for i in n.inputs if i in read and i not in made))
+  return make_region(program, tuple(n.name for n in program.nodes), inputs, program.outputs)
 
 
 def edited(graph, *changes):
-    """The µGraph with changes of its text, old -> new: wherever it has the old, and it has it."""
-    text = print_ugraph(graph)
-    for old, new in changes:
-        assert old in text, old
-        text = text.replace(old, new)
-    return parse_ugraph(text)
+  """The µGraph with changes of its text, old -> new: wherever it has the old, and it has it."""
+  text = print_ugraph(graph)
+  for old, new in changes:
+    assert old in text, old
+    text = text.replace(old, new)
+  return parse_ugraph(text)
 
 
 def numbers(*tile, cluster=1, loop_tile=0):
-    return KernelParams(tile=tile, cluster=cluster, loop_tile=loop_tile)
+  return KernelParams(tile=tile, cluster=cluster, loop_tile=loop_tile)
 
 
 @cache
 def region(name):
-    return whole_region(MODELS[name]())
+  return whole_region(MODELS[name]())
 
 
 #: golden -> (its graph, numbers of its kernels in launch order)
 _TABLE = {
-    "norm_linear": ("norm_linear", (numbers(64, 16, loop_tile=64),)),
-    "norm_linear_cluster": ("norm_linear", (numbers(32, 16, cluster=4, loop_tile=64),)),
-    "layernorm_linear": ("layernorm_linear", (numbers(64, 16, loop_tile=64),)),
-    "gated_mlp": ("gated_mlp", (numbers(32, 8, loop_tile=128),)),
-    "norm_gated_mlp": ("norm_gated_mlp", (numbers(32, cluster=4, loop_tile=64),)),
-    "pooled_linear": ("pooled_linear", (numbers(32, 4, loop_tile=16),)),
-    "lora": ("lora", (numbers(64, 16, loop_tile=64),)),
-    "lora_two_kernels": (
-        "lora", (numbers(16, 16, cluster=8, loop_tile=64), numbers(32, 16, loop_tile=128)),
-    ),
-    "residual_norm": ("residual_norm", (numbers(1),)),
-    "attention_online": ("attention", (numbers(16, 1, loop_tile=64),)),
-    "attention_cluster": ("attention", (numbers(32, 1, cluster=2, loop_tile=32),)),
-    "attention_split_kv": ("decode", (numbers(128, 1, loop_tile=32), numbers(64, 1))),
-    "gqa_decode": (
-        "gqa_decode", (numbers(1, loop_tile=64), numbers(1, cluster=2, loop_tile=64)),
-    ),
-    "qknorm_attention": ("qknorm_attention", (numbers(32, 1, loop_tile=64),)),
-    "mla": ("mla", (numbers(64, 8), numbers(64, 4))),
-    "ngpt_step": ("ngpt_step", (numbers(64, 8, loop_tile=128), numbers(1))),
-    "elementwise_chain": ("elementwise_chain", (numbers(8, 256),)),
-    "softmax_rows": ("softmax_rows", (numbers(2, loop_tile=128),)),
-    "softmax_late_scale": (
-        "softmax_rows", (numbers(4, cluster=2, loop_tile=64), numbers(1)),
-    ),
-    "log_softmax": ("log_softmax", (numbers(2, loop_tile=128),)),
-    "group_norm": ("group_norm", (numbers(1, 1),)),
+  "norm_linear": ("norm_linear", (numbers(64, 16, loop_tile=64),)),
+  "norm_linear_cluster": ("norm_linear", (numbers(32, 16, cluster=4, loop_tile=64),)),
+  "layernorm_linear": ("layernorm_linear", (numbers(64, 16, loop_tile=64),)),
+  "gated_mlp": ("gated_mlp", (numbers(32, 8, loop_tile=128),)),
+  "norm_gated_mlp": ("norm_gated_mlp", (numbers(32, cluster=4, loop_tile=64),)),
+  "pooled_linear": ("pooled_linear", (numbers(32, 4, loop_tile=16),)),
+  "lora": ("lora", (numbers(64, 16, loop_tile=64),)),
+  "lora_two_kernels": (
+    "lora", (numbers(16, 16, cluster=8, loop_tile=64), numbers(32, 16, loop_tile=128)),
+  ),
+  "residual_norm": ("residual_norm", (numbers(1),)),
+  "attention_online": ("attention", (numbers(16, 1, loop_tile=64),)),
+  "attention_cluster": ("attention", (numbers(32, 1, cluster=2, loop_tile=32),)),
+  "attention_split_kv": ("decode", (numbers(128, 1, loop_tile=32), numbers(64, 1))),
+  "gqa_decode": (
+    "gqa_decode", (numbers(1, loop_tile=64), numbers(1, cluster=2, loop_tile=64)),
+  ),
+  "qknorm_attention": ("qknorm_attention", (numbers(32, 1, loop_tile=64),)),
+  "mla": ("mla", (numbers(64, 8), numbers(64, 4))),
+  "ngpt_step": ("ngpt_step", (numbers(64, 8, loop_tile=128), numbers(1))),
+  "elementwise_chain": ("elementwise_chain", (numbers(8, 256),)),
+  "softmax_rows": ("softmax_rows", (numbers(2, loop_tile=128),)),
+  "softmax_late_scale": (
+    "softmax_rows", (numbers(4, cluster=2, loop_tile=64), numbers(1)),
+  ),
+  "log_softmax": ("log_softmax", (numbers(2, loop_tile=128),)),
+  "group_norm": ("group_norm", (numbers(1, 1),)),
 }  # fmt: skip
 
 
 def golden(name):
-    model, params = _TABLE[name]
-    return Golden(name, region(model), parse_ugraph(TEXTS[name]), params)
+  model, params = _TABLE[name]
+  return Golden(name, region(model), parse_ugraph(TEXTS[name]), params)
 
 
 GOLDENS = tuple(golden(name) for name in _TABLE)

@@ -8,127 +8,127 @@ from mirage_onnx.rewrite.model import BUNDLE_NAME, DOMAIN_PREFIX, MIN_IR_VERSION
 #: Lists that may shrink or grow; everything else of a model must be equal as it is.
 _MODEL_LISTS = ("functions", "opset_import", "metadata_props")
 _GRAPH_LISTS = (
-    "node", "initializer", "sparse_initializer", "value_info", "quantization_annotation",
+  "node", "initializer", "sparse_initializer", "value_info", "quantization_annotation",
 )  # fmt: skip
 
 
 def unexplained(original, result):
-    return list(_differences(original, result))
+  return list(_differences(original, result))
 
 
 def custom_nodes(model):
-    return [n for n in model.graph.node if n.domain.startswith(DOMAIN_PREFIX)]
+  return [n for n in model.graph.node if n.domain.startswith(DOMAIN_PREFIX)]
 
 
 def _differences(original, result):
-    if _bytes(_rest(original)) != _bytes(_rest(result)):
-        yield f"header: {_rest(original)} became {_rest(result)}"
-    custom = custom_nodes(result)
-    raised = max(original.ir_version, MIN_IR_VERSION) if custom else original.ir_version
-    if result.ir_version != raised:
-        yield f"IR version {original.ir_version} became {result.ir_version}"
-    yield from _nodes(original, result, custom)
-    yield from _weights(original, result, custom)
-    yield from _values(original, result, custom)
-    for name, ours in (
-        ("functions", lambda f: f.domain.startswith(DOMAIN_PREFIX)),
-        ("opset_import", lambda o: o.domain.startswith(DOMAIN_PREFIX)),
-        ("metadata_props", lambda p: p.key == "mirage_onnx.version"),
-    ):
-        yield from _grown(name, getattr(original, name), getattr(result, name), ours, bool(custom))
+  if _bytes(_rest(original)) != _bytes(_rest(result)):
+    yield f"header: {_rest(original)} became {_rest(result)}"
+  custom = custom_nodes(result)
+  raised = max(original.ir_version, MIN_IR_VERSION) if custom else original.ir_version
+  if result.ir_version != raised:
+    yield f"IR version {original.ir_version} became {result.ir_version}"
+  yield from _nodes(original, result, custom)
+  yield from _weights(original, result, custom)
+  yield from _values(original, result, custom)
+  for name, ours in (
+    ("functions", lambda f: f.domain.startswith(DOMAIN_PREFIX)),
+    ("opset_import", lambda o: o.domain.startswith(DOMAIN_PREFIX)),
+    ("metadata_props", lambda p: p.key == "mirage_onnx.version"),
+  ):
+    yield from _grown(name, getattr(original, name), getattr(result, name), ours, bool(custom))
 
 
 def _nodes(original, result, custom):
-    """Kept nodes are byte for byte the same and in order; others are in a region, or dead."""
-    given = [_bytes(n) for n in original.graph.node]
-    ours = {id(n) for n in custom}
-    kept = [_bytes(n) for n in result.graph.node if id(n) not in ours]
-    places = iter(given)
-    for data in kept:
-        if data not in places:  # consumes the iterator: the order counts
-            node = onnx.NodeProto.FromString(data)
-            yield f"node {node.name!r} ({node.op_type}) is new, changed or moved"
-    replaced = {n for c in custom for p in c.metadata_props for n in p.value.split(",")}
-    left = set(kept)
-    read = {name for n in result.graph.node for name in reads(n)}
-    read |= {o.name for o in result.graph.output}
-    made = {o for n in custom for o in n.output}
-    for node, data in zip(original.graph.node, given, strict=True):
-        if data in left or node.name in replaced:
-            continue
-        if any(o in read and o not in made for o in node.output):
-            yield f"node {node.name!r} ({node.op_type}) is gone, and read"
-        elif not custom:
-            yield f"node {node.name!r} ({node.op_type}) is gone"
+  """Kept nodes are byte for byte the same and in order; others are in a region, or dead."""
+  given = [_bytes(n) for n in original.graph.node]
+  ours = {id(n) for n in custom}
+  kept = [_bytes(n) for n in result.graph.node if id(n) not in ours]
+  places = iter(given)
+  for data in kept:
+    if data not in places:  # consumes the iterator: the order counts
+      node = onnx.NodeProto.FromString(data)
+      yield f"node {node.name!r} ({node.op_type}) is new, changed or moved"
+  replaced = {n for c in custom for p in c.metadata_props for n in p.value.split(",")}
+  left = set(kept)
+  read = {name for n in result.graph.node for name in reads(n)}
+  read |= {o.name for o in result.graph.output}
+  made = {o for n in custom for o in n.output}
+  for node, data in zip(original.graph.node, given, strict=True):
+    if data in left or node.name in replaced:
+      continue
+    if any(o in read and o not in made for o in node.output):
+      yield f"node {node.name!r} ({node.op_type}) is gone, and read"
+    elif not custom:
+      yield f"node {node.name!r} ({node.op_type}) is gone"
 
 
 def _weights(original, result, custom):
-    """Initializers go with their last reader; new ones are the bundle and reordered copies."""
-    still = {name for n in result.graph.node for name in reads(n)}
-    still |= {v.name for v in (*result.graph.input, *result.graph.output)}
-    before = {name for n in original.graph.node for name in reads(n)}
-    inputs = {i for n in custom for i in n.input}
-    for field, name in (("initializer", _name), ("sparse_initializer", lambda t: t.values.name)):
-        copies = tuple(f"{name(t)}." for t in getattr(original.graph, field))
-        yield from _kept(
-            field, original, result, name,
-            lambda n: n in still or n not in before,
-            lambda n: n in inputs and (n == BUNDLE_NAME or n.startswith(copies)),  # noqa: B023
-        )  # fmt: skip
+  """Initializers go with their last reader; new ones are the bundle and reordered copies."""
+  still = {name for n in result.graph.node for name in reads(n)}
+  still |= {v.name for v in (*result.graph.input, *result.graph.output)}
+  before = {name for n in original.graph.node for name in reads(n)}
+  inputs = {i for n in custom for i in n.input}
+  for field, name in (("initializer", _name), ("sparse_initializer", lambda t: t.values.name)):
+    copies = tuple(f"{name(t)}." for t in getattr(original.graph, field))
+    yield from _kept(
+      field, original, result, name,
+      lambda n: n in still or n not in before,
+      lambda n: n in inputs and (n == BUNDLE_NAME or n.startswith(copies)),  # noqa: B023
+    )  # fmt: skip
 
 
 def _values(original, result, custom):
-    """Notes on values that are no more go; a custom node's outputs get a type."""
-    there = {o for n in result.graph.node for o in n.output}
-    there |= {v.name for v in (*result.graph.input, *result.graph.initializer)}
-    known = {o for n in original.graph.node for o in n.output}
-    known |= {t.name for t in original.graph.initializer}
-    outputs = {o for n in custom for o in n.output}
-    for field, name in (
-        ("value_info", _name), ("quantization_annotation", lambda a: a.tensor_name)
-    ):  # fmt: skip
-        yield from _kept(
-            field, original, result, name,
-            lambda n: n in there or n not in known, outputs.__contains__,
-        )  # fmt: skip
+  """Notes on values that are no more go; a custom node's outputs get a type."""
+  there = {o for n in result.graph.node for o in n.output}
+  there |= {v.name for v in (*result.graph.input, *result.graph.initializer)}
+  known = {o for n in original.graph.node for o in n.output}
+  known |= {t.name for t in original.graph.initializer}
+  outputs = {o for n in custom for o in n.output}
+  for field, name in (
+    ("value_info", _name), ("quantization_annotation", lambda a: a.tensor_name)
+  ):  # fmt: skip
+    yield from _kept(
+      field, original, result, name,
+      lambda n: n in there or n not in known, outputs.__contains__,
+    )  # fmt: skip
 
 
 def _kept(field, original, result, name, keep, ours):
-    given, found = getattr(original.graph, field), getattr(result.graph, field)
-    wanted = [x for x in given if keep(name(x))]
-    if [_bytes(x) for x in found[: len(wanted)]] != [_bytes(x) for x in wanted]:
-        yield f"{field}: {[name(x) for x in wanted]} became {[name(x) for x in found]}"
-    for x in found[len(wanted) :]:
-        if not ours(name(x)):
-            yield f"{field}: {name(x)!r} is new"
+  given, found = getattr(original.graph, field), getattr(result.graph, field)
+  wanted = [x for x in given if keep(name(x))]
+  if [_bytes(x) for x in found[: len(wanted)]] != [_bytes(x) for x in wanted]:
+    yield f"{field}: {[name(x) for x in wanted]} became {[name(x) for x in found]}"
+  for x in found[len(wanted) :]:
+    if not ours(name(x)):
+      yield f"{field}: {name(x)!r} is new"
 
 
 def _grown(name, given, found, ours, may):
-    if [_bytes(m) for m in found[: len(given)]] != [_bytes(m) for m in given]:
-        yield f"{name}: {_lines(given)} became {_lines(found)}"
-    for message in found[len(given) :]:
-        if not may or not ours(message):
-            yield f"{name}: {message} is new"
+  if [_bytes(m) for m in found[: len(given)]] != [_bytes(m) for m in given]:
+    yield f"{name}: {_lines(given)} became {_lines(found)}"
+  for message in found[len(given) :]:
+    if not may or not ours(message):
+      yield f"{name}: {message} is new"
 
 
 def _rest(model):
-    rest = onnx.ModelProto()
-    rest.CopyFrom(model)
-    rest.ClearField("ir_version")
-    for field in _MODEL_LISTS:
-        rest.ClearField(field)
-    for field in _GRAPH_LISTS:
-        rest.graph.ClearField(field)
-    return rest
+  rest = onnx.ModelProto()
+  rest.CopyFrom(model)
+  rest.ClearField("ir_version")
+  for field in _MODEL_LISTS:
+    rest.ClearField(field)
+  for field in _GRAPH_LISTS:
+    rest.graph.ClearField(field)
+  return rest
 
 
 def _bytes(message):
-    return bytes(message.SerializeToString(deterministic=True))
+  return bytes(message.SerializeToString(deterministic=True))
 
 
 def _name(message):
-    return str(message.name)
+  return str(message.name)
 
 
 def _lines(messages):
-    return "; ".join(" ".join(str(m).split()) for m in messages)
+  return "; ".join(" ".join(str(m).split()) for m in messages)

@@ -21,50 +21,48 @@ TOLERANCE = {DType.F16: 1e-3, DType.BF16: 8e-3, DType.F32: 2e-5}
 
 #: graph of tests/codegen, extents of a0 a1 a2 a3, numbers
 GENERATED = (
-    ("scaled", (11, 200, 40), p(24, 16, w=1, s=3)),
-    ("scaled:bf16", (11, 264, 40), p(32, 16, c=2, w=2, s=1)),
-    ("small_third", (11, 360, 40, 12), p(32, 16, c=2, w=2, s=1)),
-    ("pair", (5, 200, 24), p(32, 8, w=2, s=2)),
-    ("rows", (3, 520, 0), p(1, w=2)),
-    ("rows", (3, 77, 0), p(1, w=1)),
-    ("rows_mixed", (2, 515, 3), p(1, 1, w=2)),
-    ("layouts", (11, 264, 40), p(32, 16, c=2, w=2, s=1)),
-    ("over_columns", (9, 200, 136), p(8, w=2, s=1)),
-    ("depth_first", (3, 333, 40), p(16, 8)),
-    ("batch", (3, 264, 24, 2), p(16, 8, 1)),
-    ("chain", (5, 264, 24), p(16, 8)),
+  ("scaled", (11, 200, 40), p(24, 16, w=1, s=3)),
+  ("scaled:bf16", (11, 264, 40), p(32, 16, c=2, w=2, s=1)),
+  ("small_third", (11, 360, 40, 12), p(32, 16, c=2, w=2, s=1)),
+  ("pair", (5, 200, 24), p(32, 8, w=2, s=2)),
+  ("rows", (3, 520, 0), p(1, w=2)),
+  ("rows", (3, 77, 0), p(1, w=1)),
+  ("rows_mixed", (2, 515, 3), p(1, 1, w=2)),
+  ("layouts", (11, 264, 40), p(32, 16, c=2, w=2, s=1)),
+  ("over_columns", (9, 200, 136), p(8, w=2, s=1)),
+  ("depth_first", (3, 333, 40), p(16, 8)),
+  ("batch", (3, 264, 24, 2), p(16, 8, 1)),
+  ("chain", (5, 264, 24), p(16, 8)),
 )
 
 
 def generated():
-    graphs = Graphs()
-    for name, numbers, params in GENERATED:
-        # A softmax does not depend on what is subtracted; a quotient by the maximum does.
-        text = graphs.text(name).replace("%13 = sub %0 %12", "%13 = div %0 %12")
-        graph = parse_ugraph(text)
-        extents = {f"a{i}": n for i, n in enumerate(numbers)}
-        rows = p(1, w=4)
-        kernels = tuple(
-            emit_kernel(graph, k, params if k.loop or len(graph.kernels) == 1 else rows, extents,
-                        H200)
-            for k in graph.kernels
-        )  # fmt: skip
-        tensors = graphs.inputs(graph, extents, np.random.default_rng(1))
-        for t in graph.tensors:
-            data = tensors[t.name].astype(np.float64)
-            if t.role == "input" and t.axes[-1:] == ("a1",) and name == "rows":
-                data -= 6.0  # a maximum below zero, and exp(x / max) of the order of ten
-                data[..., -1] = -2.0
-            if t.role == "input" and t.axes == ("a2",):
-                data *= 0.3  # tanh is not hidden behind a maximum above one
-            tensors[t.name] = data.astype(t.dtype.numpy)
-        want = graphs.expected(graph, extents, tensors)
-        expected = {
-            t.name: (want[t.name], TOLERANCE[t.dtype]) for t in graph.tensors if t.name in want
-        }
-        written = [t.name for t in graph.tensors if t.role in ("output", "temp")]
-        title = f"{name} {'x'.join(map(str, numbers))}"
-        yield Subject(title, kernels, tensors, expected, written)
+  graphs = Graphs()
+  for name, numbers, params in GENERATED:
+    # A softmax does not depend on what is subtracted; a quotient by the maximum does.
+    text = graphs.text(name).replace("%13 = sub %0 %12", "%13 = div %0 %12")
+    graph = parse_ugraph(text)
+    extents = {f"a{i}": n for i, n in enumerate(numbers)}
+    rows = p(1, w=4)
+    kernels = tuple(
+      emit_kernel(graph, k, params if k.loop or len(graph.kernels) == 1 else rows, extents,
+                  H200)
+      for k in graph.kernels
+    )  # fmt: skip
+    tensors = graphs.inputs(graph, extents, np.random.default_rng(1))
+    for t in graph.tensors:
+      data = tensors[t.name].astype(np.float64)
+      if t.role == "input" and t.axes[-1:] == ("a1",) and name == "rows":
+        data -= 6.0  # a maximum below zero, and exp(x / max) of the order of ten
+        data[..., -1] = -2.0
+      if t.role == "input" and t.axes == ("a2",):
+        data *= 0.3  # tanh is not hidden behind a maximum above one
+      tensors[t.name] = data.astype(t.dtype.numpy)
+    want = graphs.expected(graph, extents, tensors)
+    expected = {t.name: (want[t.name], TOLERANCE[t.dtype]) for t in graph.tensors if t.name in want}
+    written = [t.name for t in graph.tensors if t.role in ("output", "temp")]
+    title = f"{name} {'x'.join(map(str, numbers))}"
+    yield Subject(title, kernels, tensors, expected, written)
 
 
 #: Groups of tests/support/primitives that are programs, not tables of values.
@@ -72,16 +70,16 @@ PROGRAMS = ("sync", "copies", "memory", "matrix")
 
 
 def handwritten():
-    for group in PROGRAMS:
-        for case in GROUPS[group]:
-            yield _subject(case)
+  for group in PROGRAMS:
+    for case in GROUPS[group]:
+      yield _subject(case)
 
 
 def _subject(case):
-    """What the correct program computes in the emulator is what its mutants must not."""
-    tensors = case.tensors()
-    module = compile_kernels(case.kernels)
-    got = {name: x.copy() for name, x in tensors.items()}
-    module.run(got)
-    expected = {name: (got[name], 0.0) for name in case.outputs}
-    return Subject(case.name, case.kernels, tensors, expected)
+  """What the correct program computes in the emulator is what its mutants must not."""
+  tensors = case.tensors()
+  module = compile_kernels(case.kernels)
+  got = {name: x.copy() for name, x in tensors.items()}
+  module.run(got)
+  expected = {name: (got[name], 0.0) for name in case.outputs}
+  return Subject(case.name, case.kernels, tensors, expected)

@@ -11,25 +11,25 @@ from mirage_onnx.ir.view import Window
 
 
 def windows(axes, extents, rng):
-    """The dimensions of memory that a tensor over these axes may be a box of."""
-    step = rng.choice((1, 2, 8))
-    found = []
-    rest = list(axes)
-    while rest:
-        own = tuple(rest.pop(0) for _ in range(rng.choice((1, 1, 2))) if rest)
-        n = prod(extents[a] for a in own)
-        start, room = step * rng.randrange(4), step * rng.randrange(4)
-        full = -(-(start + n + room) // step) * step
-        found.append(Window(own) if rng.random() < 0.3 else Window(own, start, full))
-    if rng.random() < 0.2:
-        found.insert(rng.randrange(len(found) + 1), Window((), rng.randrange(3), 3))
-    return tuple(found) if any(w.full for w in found) else ()
+  """The dimensions of memory that a tensor over these axes may be a box of."""
+  step = rng.choice((1, 2, 8))
+  found = []
+  rest = list(axes)
+  while rest:
+    own = tuple(rest.pop(0) for _ in range(rng.choice((1, 1, 2))) if rest)
+    n = prod(extents[a] for a in own)
+    start, room = step * rng.randrange(4), step * rng.randrange(4)
+    full = -(-(start + n + room) // step) * step
+    found.append(Window(own) if rng.random() < 0.3 else Window(own, start, full))
+  if rng.random() < 0.2:
+    found.insert(rng.randrange(len(found) + 1), Window((), rng.randrange(3), 3))
+  return tuple(found) if any(w.full for w in found) else ()
 
 
 def windowed(case):
-    rng = random.Random(case.seed)
-    placed = tuple(
-        t if t.role == "temp" else replace(t, windows=windows(t.axes, case.extents, rng))
-        for t in case.graph.tensors
-    )
-    return replace(case, graph=replace(case.graph, tensors=placed))
+  rng = random.Random(case.seed)
+  placed = tuple(
+    t if t.role == "temp" else replace(t, windows=windows(t.axes, case.extents, rng))
+    for t in case.graph.tensors
+  )
+  return replace(case, graph=replace(case.graph, tensors=placed))

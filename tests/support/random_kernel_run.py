@@ -24,136 +24,135 @@ LIMIT_S = 60
 
 @dataclass(frozen=True)
 class Outcome:
-    """``kind``: ok, refused (``code`` of the rejection), wrong, fault (``code`` of the emulator),
-    or crash (an exception of ours). ``cells``, ``features``: see ``random_kernel_tables``.
-    """
+  """``kind``: ok, refused (``code`` of the rejection), wrong, fault (``code`` of the emulator),
+  or crash (an exception of ours). ``cells``, ``features``: see ``random_kernel_tables``.
+  """
 
-    seed: int
-    form: str
-    kind: str
-    code: str = ""
-    detail: str = ""
-    cells: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()
+  seed: int
+  form: str
+  kind: str
+  code: str = ""
+  detail: str = ""
+  cells: tuple[str, ...] = ()
+  features: tuple[str, ...] = ()
 
-    @property
-    def is_bad(self):
-        return self.kind not in ("ok", "refused")
+  @property
+  def is_bad(self):
+    return self.kind not in ("ok", "refused")
 
-    def __str__(self):
-        what = " ".join(x for x in (self.kind, self.code, self.detail) if x)
-        again = f"python bench/kernel_fuzz.py --seeds {self.seed}:{self.seed + 1} --show"
-        return f"seed {self.seed} ({self.form}): {what}\n    again: {again}"
+  def __str__(self):
+    what = " ".join(x for x in (self.kind, self.code, self.detail) if x)
+    again = f"python bench/kernel_fuzz.py --seeds {self.seed}:{self.seed + 1} --show"
+    return f"seed {self.seed} ({self.form}): {what}\n    again: {again}"
 
 
 @dataclass(slots=True)
 class Subject:
-    case: RandomKernel
-    sources: tuple[KernelSource, ...] = ()
-    outcome: Outcome | None = None
+  case: RandomKernel
+  sources: tuple[KernelSource, ...] = ()
+  outcome: Outcome | None = None
 
-    def ends(self, kind, code="", detail=""):
-        case = self.case
-        shown = " ".join(detail.split())[:600]
-        self.outcome = Outcome(
-            case.seed, case.form, kind, code, shown, cells(case.graph), features(case)
-        )
+  def ends(self, kind, code="", detail=""):
+    case = self.case
+    shown = " ".join(detail.split())[:600]
+    self.outcome = Outcome(case.seed, case.form, kind, code, shown, cells(case.graph), features(case))
 
 
 def emitted(case, target=H200):
-    """The program with the text of its kernels, or the outcome that there is none."""
-    subject = Subject(case)
-    candidate = Candidate(case.graph, case.params)
-    try:
-        subject.sources = emit_candidate(candidate, case.extents, target, f"seed{case.seed}")
-    except RejectionError as error:
-        subject.ends("refused", error.rejection.code, error.rejection.reason)
-    except Exception as error:
-        subject.ends("crash", type(error).__name__, str(error))
-    return subject
+  """The program with the text of its kernels, or the outcome that there is none."""
+  subject = Subject(case)
+  candidate = Candidate(case.graph, case.params)
+  try:
+    subject.sources = emit_candidate(candidate, case.extents, target, f"seed{case.seed}")
+  except RejectionError as error:
+    subject.ends("refused", error.rejection.code, error.rejection.reason)
+  except Exception as error:
+    subject.ends("crash", type(error).__name__, str(error))
+  return subject
 
 
 def boxed(t, memory, extents):
-    """The part of its memory that a tensor has, dimension by dimension."""
-    windows = t.windows or (Window(t.axes),)
-    sizes = [prod(extents[a] for a in w.axes) for w in windows]
-    fulls = [w.full or n for w, n in zip(windows, sizes, strict=True)]
-    spans = zip(windows, sizes, strict=True)
-    return memory.reshape(fulls)[tuple(slice(w.start, w.start + n) for w, n in spans)]
+  """The part of its memory that a tensor has, dimension by dimension."""
+  windows = t.windows or (Window(t.axes),)
+  sizes = [prod(extents[a] for a in w.axes) for w in windows]
+  fulls = [w.full or n for w, n in zip(windows, sizes, strict=True)]
+  spans = zip(windows, sizes, strict=True)
+  return memory.reshape(fulls)[tuple(slice(w.start, w.start + n) for w, n in spans)]
 
 
 def tensors(case):
-    """Inputs that cannot be written, all else in memory full of NaN."""
-    found = {}
-    for t in case.graph.tensors:
-        found[t.name] = np.full(t.elements(case.extents), np.nan).astype(t.dtype.numpy)
-        if t.name in case.oracle.inputs:
-            part = boxed(t, found[t.name], case.extents)
-            part[...] = case.oracle.inputs[t.name].reshape(part.shape)
-            found[t.name].flags.writeable = False
-    return found
+  """Inputs that cannot be written, all else in memory full of NaN."""
+  found = {}
+  for t in case.graph.tensors:
+    found[t.name] = np.full(t.elements(case.extents), np.nan).astype(t.dtype.numpy)
+    if t.name in case.oracle.inputs:
+      part = boxed(t, found[t.name], case.extents)
+      part[...] = case.oracle.inputs[t.name].reshape(part.shape)
+      found[t.name].flags.writeable = False
+  return found
 
 
 def judged(case, got):
-    for name, want in case.oracle.wants.items():
-        memory = got[name].copy()
-        part = boxed(case.graph.tensor(name), memory, case.extents)
-        if wrong := difference(want, part.reshape(want.exact.shape)):
-            return f"{name}: {wrong}"
-        part[...] = np.nan
-        if not np.isnan(memory).all():
-            return f"{name}: something is written beside it"
-    return ""
+  for name, want in case.oracle.wants.items():
+    memory = got[name].copy()
+    part = boxed(case.graph.tensor(name), memory, case.extents)
+    if wrong := difference(want, part.reshape(want.exact.shape)):
+      return f"{name}: {wrong}"
+    part[...] = np.nan
+    if not np.isnan(memory).all():
+      return f"{name}: something is written beside it"
+  return ""
 
 
 def emulate(subject, module, at):
-    """Runs kernels ``at`` of a module in both orders of threads, which must give the same bits."""
-    case = subject.case
-    orders = ("ascending", "descending")
-    results = []
-    temps = [t.name for t in case.graph.tensors if t.role == "temp"]
-    try:
-        for order in orders:
-            got = tensors(case)
-            module.run(got, at, order=order, uninitialised=temps, timeout_s=LIMIT_S)
-            results.append(got)
-            if wrong := judged(case, got):
-                return subject.ends("wrong", "", wrong)
-    except EmulationError as error:
-        return subject.ends("fault", error.kind, str(error))
-    for name, x in results[0].items():
-        if any(x.tobytes() != other[name].tobytes() for other in results[1:]):
-            return subject.ends("wrong", "", f"{name} depends on the order of threads")
-    return subject.ends("ok")
+  """Runs kernels ``at`` of a module in both orders of threads, which must give the same bits."""
+  case = subject.case
+  orders = ("ascending", "descending")
+  results = []
+  temps, inputs = ([t.name for t in case.graph.tensors if t.role == r] for r in ("temp", "input"))
+  checks = {"uninitialised": temps, "written_before": inputs, "timeout_s": LIMIT_S}
+  try:
+    for order in orders:
+      got = tensors(case)
+      module.run(got, at, order=order, **checks)
+      results.append(got)
+      if wrong := judged(case, got):
+        return subject.ends("wrong", "", wrong)
+  except EmulationError as error:
+    return subject.ends("fault", error.kind, str(error))
+  for name, x in results[0].items():
+    if any(x.tobytes() != other[name].tobytes() for other in results[1:]):
+      return subject.ends("wrong", "", f"{name} depends on the order of threads")
+  return subject.ends("ok")
 
 
 def compiled(subjects):
-    """Subjects in one module; where the text does not compile, in smaller ones."""
-    if not subjects:
-        return
-    try:
-        module = compile_kernels([s for subject in subjects for s in subject.sources])
-    except EmulationError as error:
-        if len(subjects) == 1:
-            subjects[0].ends("fault", error.kind, str(error))
-            return
-        half = len(subjects) // 2
-        yield from compiled(subjects[:half])
-        yield from compiled(subjects[half:])
-        return
-    first = 0
-    for subject in subjects:
-        yield subject, module, list(range(first, first + len(subject.sources)))
-        first += len(subject.sources)
+  """Subjects in one module; where the text does not compile, in smaller ones."""
+  if not subjects:
+    return
+  try:
+    module = compile_kernels([s for subject in subjects for s in subject.sources])
+  except EmulationError as error:
+    if len(subjects) == 1:
+      subjects[0].ends("fault", error.kind, str(error))
+      return
+    half = len(subjects) // 2
+    yield from compiled(subjects[:half])
+    yield from compiled(subjects[half:])
+    return
+  first = 0
+  for subject in subjects:
+    yield subject, module, list(range(first, first + len(subject.sources)))
+    first += len(subject.sources)
 
 
 def run_seeds(seeds, together=TOGETHER):
-    todo = list(seeds)
-    for start in range(0, len(todo), together):
-        subjects = [emitted(random_kernel(seed)) for seed in todo[start : start + together]]
-        open_ = [s for s in subjects if s.outcome is None]
-        for subject, module, at in compiled(open_):
-            emulate(subject, module, at)
-        for subject in subjects:
-            assert subject.outcome is not None
-            yield subject.outcome
+  todo = list(seeds)
+  for start in range(0, len(todo), together):
+    subjects = [emitted(random_kernel(seed)) for seed in todo[start : start + together]]
+    open_ = [s for s in subjects if s.outcome is None]
+    for subject, module, at in compiled(open_):
+      emulate(subject, module, at)
+    for subject in subjects:
+      assert subject.outcome is not None
+      yield subject.outcome

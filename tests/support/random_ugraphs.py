@@ -22,50 +22,48 @@ MOST_ELEMENTS = 2000
 
 @dataclass(frozen=True)
 class RandomProgram:
-    graph: UGraph
-    params: tuple[KernelParams, ...]
-    extents: dict[str, int]
+  graph: UGraph
+  params: tuple[KernelParams, ...]
+  extents: dict[str, int]
 
 
 def _numbers(rng, kernel, extents):
-    def size(axis):
-        return rng.randint(1, extents[axis] + 1) if axis else 0
+  def size(axis):
+    return rng.randint(1, extents[axis] + 1) if axis else 0
 
-    ranks = rng.randint(1, 4) if kernel.cluster else 1
-    return KernelParams(tuple(map(size, kernel.grid)), ranks, size(kernel.loop))
+  ranks = rng.randint(1, 4) if kernel.cluster else 1
+  return KernelParams(tuple(map(size, kernel.grid)), ranks, size(kernel.loop))
 
 
 def _drawn(rng):
-    tensors, kinds = [], {}
-    block = Block(rng, "k0", {}, DType.F32, tensors, kinds)
-    pick(rng, KINDS)(block)
-    if block.cluster is None and rng.random() > ALONE:
-        raise Again
-    kernels, extents, left = [finished(block)], {}, MOST_ELEMENTS
-    for a in block.extents:
-        extents[a] = rng.choice([n for n in EXTENTS if n <= left])
-        left //= extents[a]
-    params = [_numbers(rng, kernels[0], extents)]
-    if any(t.role == "temp" for t in tensors):
-        every = ugraph_extents(UGraph(tuple(tensors), tuple(kernels)), params, extents)
-        block = Block(rng, "k1", every, DType.F32, tensors, kinds)
-        merge(block)
-        kernels.append(finished(block))
-        extents |= {a: n for a, n in block.extents.items() if a not in every}
-        params.append(_numbers(rng, kernels[1], {**every, **extents}))
-    used = {o.tensor for k in kernels for o in k.loads} | {
-        s.tensor for k in kernels for s in k.saves
-    }
-    graph = UGraph(tuple(t for t in tensors if t.name in used), tuple(kernels))
-    if check_ugraph(graph) is not None:
-        raise Again
-    return RandomProgram(graph, tuple(params), extents)
+  tensors, kinds = [], {}
+  block = Block(rng, "k0", {}, DType.F32, tensors, kinds)
+  pick(rng, KINDS)(block)
+  if block.cluster is None and rng.random() > ALONE:
+    raise Again
+  kernels, extents, left = [finished(block)], {}, MOST_ELEMENTS
+  for a in block.extents:
+    extents[a] = rng.choice([n for n in EXTENTS if n <= left])
+    left //= extents[a]
+  params = [_numbers(rng, kernels[0], extents)]
+  if any(t.role == "temp" for t in tensors):
+    every = ugraph_extents(UGraph(tuple(tensors), tuple(kernels)), params, extents)
+    block = Block(rng, "k1", every, DType.F32, tensors, kinds)
+    merge(block)
+    kernels.append(finished(block))
+    extents |= {a: n for a, n in block.extents.items() if a not in every}
+    params.append(_numbers(rng, kernels[1], {**every, **extents}))
+  used = {o.tensor for k in kernels for o in k.loads} | {s.tensor for k in kernels for s in k.saves}
+  graph = UGraph(tuple(t for t in tensors if t.name in used), tuple(kernels))
+  if check_ugraph(graph) is not None:
+    raise Again
+  return RandomProgram(graph, tuple(params), extents)
 
 
 def random_program(rng):
-    """One kernel, or two of which the second reads what the first saves."""
-    while True:
-        try:
-            return _drawn(rng)
-        except Again:
-            continue
+  """One kernel, or two of which the second reads what the first saves."""
+  while True:
+    try:
+      return _drawn(rng)
+    except Again:
+      continue

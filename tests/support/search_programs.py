@@ -12,7 +12,7 @@ EXPECTED = {name: e.expected for name, e in ENTRIES.items()}
 
 
 def _once(e):
-    return cache(lambda: region(e.build))
+  return cache(lambda: region(e.build))
 
 
 #: Name -> its region of all nodes, which is made once.

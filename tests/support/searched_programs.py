@@ -16,33 +16,33 @@ from mirage_onnx.target import H200
 
 #: Without the limits of ``Bound`` that choose among equal heavy work by its cost.
 EXHAUSTIVE = Bound(
-    operators=8, nodes=4000, states=500_000, chains=None, parts=None, groupings=None,
-    spellings=None,
+  operators=8, nodes=4000, states=500_000, chains=None, parts=None, groupings=None,
+  spellings=None,
 )  # fmt: skip
 #: One kernel, so no parts of a grid.
 SPACE = Space(tiled=True, shifted=True, split=False)
 
 
 def search_programs(region, roles, size, *, space=SPACE, bound=EXHAUSTIVE):
-    """Canonical text -> kernel of all derivations of at most this size, and what was pruned."""
-    units = Units(region, H200, bound, AXIOMS, space)
-    g, counts = units.graph, Counts(limit=bound.states)
-    inputs, none = frozenset(units.inputs), frozenset[int]()
-    setting = Setting(g, roles, space, inputs, none, units.original, region.extents, counts)
-    targets = tuple((c, units.tensor(c)) for c in units.outputs)
-    sizes, programs = Sizes(), dict[str, Kernel]()
-    for derivation in derivations(setting, units.outputs, bound):
-        try:
-            _, kernel, _ = build_kernel(
-                g, "k", targets, roles, derivation, units.inputs, clusters=False, space=space
-            )
-        except RejectionError as e:
-            counts.prune(f"not built: {e.rejection.reason}")
-            continue
-        terms, known = block_terms(kernel)
-        if len(sizes.units(terms[kernel.saves[0].arg], known)) > size:
-            counts.prune("larger than the bound")
-            continue
-        tensors = (*units.inputs.values(), *(t for _, t in targets))
-        programs[canonical_kernel(kernel, tensors)] = kernel
-    return programs, counts.pruned
+  """Canonical text -> kernel of all derivations of at most this size, and what was pruned."""
+  units = Units(region, H200, bound, AXIOMS, space)
+  g, counts = units.graph, Counts(limit=bound.states)
+  inputs, none = frozenset(units.inputs), frozenset[int]()
+  setting = Setting(g, roles, space, inputs, none, units.original, region.extents, counts)
+  targets = tuple((c, units.tensor(c)) for c in units.outputs)
+  sizes, programs = Sizes(), dict[str, Kernel]()
+  for derivation in derivations(setting, units.outputs, bound):
+    try:
+      _, kernel, _ = build_kernel(
+        g, "k", targets, roles, derivation, units.inputs, clusters=False, space=space
+      )
+    except RejectionError as e:
+      counts.prune(f"not built: {e.rejection.reason}")
+      continue
+    terms, known = block_terms(kernel)
+    if len(sizes.units(terms[kernel.saves[0].arg], known)) > size:
+      counts.prune("larger than the bound")
+      continue
+    tensors = (*units.inputs.values(), *(t for _, t in targets))
+    programs[canonical_kernel(kernel, tensors)] = kernel
+  return programs, counts.pruned

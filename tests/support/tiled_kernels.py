@@ -34,20 +34,20 @@ PARTS = PROGRAMS["parts"]
 
 
 def product(
-    a = "a0,a1", b = "a2,a1", *, dtype = "f16", loop = True,
-    layouts = ("shared", "shared"), second = "",
+  a = "a0,a1", b = "a2,a1", *, dtype = "f16", loop = True,
+  layouts = ("shared", "shared"), second = "",
 ):  # fmt: skip
-    """o0[a0, a2] = a contraction over a1 of tensors with their axes in these orders."""
-    phase, cut = ("loop", "a1") if loop else ("post", "-")
-    total = "  %3 = acc_sum %2 : f32[a0,a2] post C_frag\n" if loop else ""
-    return (
-        f"ugraph 1\ntensor i0 {dtype}[{a}] input\ntensor i1 {second or dtype}[{b}] weight\n"
-        f"tensor o0 f32[a0,a2] output\nkernel k0 grid=a2,a0 cluster=- loop={cut}\n"
-        f"  %0 = load i0 imap=-,a0 cmap=- fmap={cut} : {dtype}[{a}] {phase} {layouts[0]}\n"
-        f"  %1 = load i1 imap=a2,- cmap=- fmap={cut} : {second or dtype}[{b}] {phase} {layouts[1]}"
-        f"\n  %2 = matmul[a1] %0 %1 : f32[a0,a2] {phase} C_frag\n{total}"
-        f"  save o0 = %{3 if loop else 2} omap=a2,a0\n"
-    )
+  """o0[a0, a2] = a contraction over a1 of tensors with their axes in these orders."""
+  phase, cut = ("loop", "a1") if loop else ("post", "-")
+  total = "  %3 = acc_sum %2 : f32[a0,a2] post C_frag\n" if loop else ""
+  return (
+    f"ugraph 1\ntensor i0 {dtype}[{a}] input\ntensor i1 {second or dtype}[{b}] weight\n"
+    f"tensor o0 f32[a0,a2] output\nkernel k0 grid=a2,a0 cluster=- loop={cut}\n"
+    f"  %0 = load i0 imap=-,a0 cmap=- fmap={cut} : {dtype}[{a}] {phase} {layouts[0]}\n"
+    f"  %1 = load i1 imap=a2,- cmap=- fmap={cut} : {second or dtype}[{b}] {phase} {layouts[1]}"
+    f"\n  %2 = matmul[a1] %0 %1 : f32[a0,a2] {phase} C_frag\n{total}"
+    f"  save o0 = %{3 if loop else 2} omap=a2,a0\n"
+  )
 
 
 #: Some register.
@@ -55,77 +55,72 @@ HELD = Held(0, Form(MMA, (), (), ()))
 
 
 def paths(graph):
-    """The steps that a thread passes, with up to three iterations."""
-    for iterations in range(4 if graph.body else 1):
-        yield graph.before + graph.body * iterations + graph.after
+  """The steps that a thread passes, with up to three iterations."""
+  for iterations in range(4 if graph.body else 1):
+    yield graph.before + graph.body * iterations + graph.after
 
 
 @dataclass(frozen=True)
 class Case:
-    text: str
-    params: tuple[KernelParams, ...]
-    extents: dict[str, int]
+  text: str
+  params: tuple[KernelParams, ...]
+  extents: dict[str, int]
 
-    @property
-    def graph(self):
-        return parse_ugraph(self.text)
+  @property
+  def graph(self):
+    return parse_ugraph(self.text)
 
-    def all_extents(self):
-        return ugraph_extents(self.graph, self.params, self.extents)
+  def all_extents(self):
+    return ugraph_extents(self.graph, self.params, self.extents)
 
-    def plan(self, kernel=0):
-        graph = self.graph
-        return plan_tiled(
-            graph, graph.kernels[kernel], self.params[kernel], self.all_extents(), H200
-        )
+  def plan(self, kernel=0):
+    graph = self.graph
+    return plan_tiled(graph, graph.kernels[kernel], self.params[kernel], self.all_extents(), H200)
 
 
 def case(
-    text, *tile, cluster = 1, loop_tile = 0, warps = 4, stages = 1,
-    **extents,
+  text, *tile, cluster = 1, loop_tile = 0, warps = 4, stages = 1,
+  **extents,
 ):  # fmt: skip
-    return Case(text, (KernelParams(tile, cluster, loop_tile, warps, stages),), extents)
+  return Case(text, (KernelParams(tile, cluster, loop_tile, warps, stages),), extents)
 
 
 def near(cases, bound=2e-3, seed=7):
-    """In the emulator, of the interpreter."""
-    found = errors(cases, seed)
-    assert [e for e in found if not e < bound] == [], found
+  """In the emulator, of the interpreter."""
+  found = errors(cases, seed)
+  assert [e for e in found if not e < bound] == [], found
 
 
 def errors(cases, seed):
-    """The largest error of every case, relative to its largest output if that is above 1."""
-    named = [
-        Case(re.sub(r"\bk(\d)\b", rf"c{n}k\1", c.text), c.params, c.extents)
-        for n, c in enumerate(cases)
-    ]
-    sources, owners = [], []
-    for number, c in enumerate(named):
-        graph = c.graph
-        for kernel, params in zip(graph.kernels, c.params, strict=True):
-            sources.append(emit_tiled(graph, kernel, params, c.all_extents(), H200))
-            owners.append(number)
-    module = compile_kernels(sources)
-    rng, found = np.random.default_rng(seed), []
-    for number, c in enumerate(named):
-        extents, graph, tensors, inputs = c.all_extents(), c.graph, {}, {}
-        for t in graph.tensors:
-            shape = tuple(extents[a] for a in t.axes)
-            if t.role in ("input", "weight"):
-                drawn = rng.standard_normal(shape)
-                drawn = drawn > 0 if t.dtype is DType.BOOL else drawn
-                tensors[t.name] = np.asarray(drawn).astype(t.dtype.numpy)
-                inputs[t.name] = Named(tensors[t.name].astype(np.float64)[None], t.axes)
-            else:
-                tensors[t.name] = np.full(shape, np.nan).astype(t.dtype.numpy)
-        module.run(tensors, [i for i, owner in enumerate(owners) if owner == number])
-        wanted = interpret_ugraph(Rounded(), graph, c.params, c.extents, inputs)
-        worst = 0.0
-        for t in graph.tensors:
-            if t.role == "output":
-                want = wanted[t.name].aligned(t.axes)[0].astype(np.float64)
-                gap = np.abs(tensors[t.name].astype(np.float64) - want).max()
-                scale = max(1.0, float(np.abs(want).max()))
-                worst = max(worst, float(gap) / scale if np.isfinite(gap) else np.inf)
-        found.append(worst)
-    return found
+  """The largest error of every case, relative to its largest output if that is above 1."""
+  named = [Case(re.sub(r"\bk(\d)\b", rf"c{n}k\1", c.text), c.params, c.extents) for n, c in enumerate(cases)]
+  sources, owners = [], []
+  for number, c in enumerate(named):
+    graph = c.graph
+    for kernel, params in zip(graph.kernels, c.params, strict=True):
+      sources.append(emit_tiled(graph, kernel, params, c.all_extents(), H200))
+      owners.append(number)
+  module = compile_kernels(sources)
+  rng, found = np.random.default_rng(seed), []
+  for number, c in enumerate(named):
+    extents, graph, tensors, inputs = c.all_extents(), c.graph, {}, {}
+    for t in graph.tensors:
+      shape = tuple(extents[a] for a in t.axes)
+      if t.role in ("input", "weight"):
+        drawn = rng.standard_normal(shape)
+        drawn = drawn > 0 if t.dtype is DType.BOOL else drawn
+        tensors[t.name] = np.asarray(drawn).astype(t.dtype.numpy)
+        inputs[t.name] = Named(tensors[t.name].astype(np.float64)[None], t.axes)
+      else:
+        tensors[t.name] = np.full(shape, np.nan).astype(t.dtype.numpy)
+    module.run(tensors, [i for i, owner in enumerate(owners) if owner == number])
+    wanted = interpret_ugraph(Rounded(), graph, c.params, c.extents, inputs)
+    worst = 0.0
+    for t in graph.tensors:
+      if t.role == "output":
+        want = wanted[t.name].aligned(t.axes)[0].astype(np.float64)
+        gap = np.abs(tensors[t.name].astype(np.float64) - want).max()
+        scale = max(1.0, float(np.abs(want).max()))
+        worst = max(worst, float(gap) / scale if np.isfinite(gap) else np.inf)
+    found.append(worst)
+  return found

@@ -13,70 +13,68 @@ from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verifi
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import H200
 from mirage_onnx.tune.predict import (
-    FLOOR_US,
-    as_expected,
-    expected_us,
-    refuse_result,
-    refuse_search,
+  FLOOR_US,
+  as_expected,
+  expected_us,
+  refuse_result,
+  refuse_search,
 )
 
 
 @pytest.mark.parametrize(
-    ("baseline", "margin", "refused"),
-    [
-        (0.0, 0.2, True),
-        (FLOOR_US, 0.0, True),
-        (1.2, 0.2, True),
-        (1.3, 0.2, False),
-        (9.0, 0.9, True),
-    ],
+  ("baseline", "margin", "refused"),
+  [
+    (0.0, 0.2, True),
+    (FLOOR_US, 0.0, True),
+    (1.2, 0.2, True),
+    (1.3, 0.2, False),
+    (9.0, 0.9, True),
+  ],
 )
 def test_a_region_too_cheap_to_search(baseline, margin, refused):
-    found = refuse_search(baseline, margin, ("a", "b"))
-    assert (found is not None) == refused
-    if found:
-        assert (found.code, found.nodes) == ("NOT_FASTER", ("a", "b"))
-        assert f"{baseline:.2f} us" in found.reason
+  found = refuse_search(baseline, margin, ("a", "b"))
+  assert (found is not None) == refused
+  if found:
+    assert (found.code, found.nodes) == ("NOT_FASTER", ("a", "b"))
+    assert f"{baseline:.2f} us" in found.reason
 
 
 def result(*predicted, refused=()):
-    candidates = [SimpleNamespace(candidate=SimpleNamespace(predicted_us=p)) for p in predicted]
-    report = SimpleNamespace(refused=refused, stop="EXHAUSTED")
-    return SimpleNamespace(candidates=candidates, report=report)
+  candidates = [SimpleNamespace(candidate=SimpleNamespace(predicted_us=p)) for p in predicted]
+  report = SimpleNamespace(refused=refused, stop="EXHAUSTED")
+  return SimpleNamespace(candidates=candidates, report=report)
 
 
 def test_the_best_candidate_must_win_by_the_margin():
-    assert refuse_result(result(7.9, 20.0), 10.0, 0.2, ("a",)) is None
-    found = refuse_result(result(8.1), 10.0, 0.2, ("a",))
-    assert found.code == "NOT_FASTER"
-    assert "8.10 us predicted against 10.00 us, margin 20%" in found.reason
-    assert refuse_result(result(8.1), 10.0, 0.1, ("a",)) is None
+  assert refuse_result(result(7.9, 20.0), 10.0, 0.2, ("a",)) is None
+  found = refuse_result(result(8.1), 10.0, 0.2, ("a",))
+  assert found.code == "NOT_FASTER"
+  assert "8.10 us predicted against 10.00 us, margin 20%" in found.reason
+  assert refuse_result(result(8.1), 10.0, 0.1, ("a",)) is None
 
 
 def test_no_candidate_says_why():
-    found = refuse_result(result(), 10.0, 0.2, ("a",))
-    assert found.code == "NO_CANDIDATE"
-    assert "EXHAUSTED" in found.reason
-    why = Rejection("LAYOUT", "no layout holds it")
-    found = refuse_result(result(refused=(why,)), 10.0, 0.2, ("a",))
-    assert "LAYOUT: no layout holds it" in found.reason
+  found = refuse_result(result(), 10.0, 0.2, ("a",))
+  assert found.code == "NO_CANDIDATE"
+  assert "EXHAUSTED" in found.reason
+  why = Rejection("LAYOUT", "no layout holds it")
+  found = refuse_result(result(refused=(why,)), 10.0, 0.2, ("a",))
+  assert "LAYOUT: no layout holds it" in found.reason
 
 
 def test_tiled_programs_are_expected_to_take_longer():
-    found = []
-    for name, predicted_us in (("attention", 10.0), ("softmax_rows", 20.0)):
-        region, graph = PROGRAMS[name](), golden_graph(name)
-        tensors = {t.name: t for t in graph.tensors}
-        solver = solve_tiled if name == "attention" else solve
-        numbers = tuple(
-            solver(k, tensors, region.extents, H200, keep=1)[0][1] for k in graph.kernels
-        )
-        found.append((region, Candidate(graph, numbers, predicted_us)))
-    (region, tiled), (other, rows) = found
-    assert expected_us(other, rows, H200) == 20.0
-    time_us = expected_us(region, tiled, H200)
-    report = SearchReport(0.0, 0, 0, 2, Stop.EXHAUSTED, (), ())
-    proof = SimpleNamespace(draws=3, bound=0.0)
-    both = SearchResult((Verified(tiled, proof), Verified(rows, proof)), report)
-    ordered = as_expected(region, both, H200).candidates
-    assert time_us > 20 and [v.candidate.predicted_us for v in ordered] == [20.0, time_us]
+  found = []
+  for name, predicted_us in (("attention", 10.0), ("softmax_rows", 20.0)):
+    region, graph = PROGRAMS[name](), golden_graph(name)
+    tensors = {t.name: t for t in graph.tensors}
+    solver = solve_tiled if name == "attention" else solve
+    numbers = tuple(solver(k, tensors, region.extents, H200, keep=1)[0][1] for k in graph.kernels)
+    found.append((region, Candidate(graph, numbers, predicted_us)))
+  (region, tiled), (other, rows) = found
+  assert expected_us(other, rows, H200) == 20.0
+  time_us = expected_us(region, tiled, H200)
+  report = SearchReport(0.0, 0, 0, 2, Stop.EXHAUSTED, (), ())
+  proof = SimpleNamespace(draws=3, bound=0.0)
+  both = SearchResult((Verified(tiled, proof), Verified(rows, proof)), report)
+  ordered = as_expected(region, both, H200).candidates
+  assert time_us > 20 and [v.candidate.predicted_us for v in ordered] == [20.0, time_us]

@@ -22,90 +22,88 @@ REGION = PROGRAMS["lora_two_adapters"]()
 
 
 def candidate():
-    graph = golden_graph("lora_two_adapters")
-    tensors = {t.name: t for t in graph.tensors}
-    best = [solve_tiled(k, tensors, REGION.extents, H200, keep=1)[0] for k in graph.kernels]
-    return Candidate(graph, tuple(p for _, p in best), sum(c.time_us for c, _ in best))
+  graph = golden_graph("lora_two_adapters")
+  tensors = {t.name: t for t in graph.tensors}
+  best = [solve_tiled(k, tensors, REGION.extents, H200, keep=1)[0] for k in graph.kernels]
+  return Candidate(graph, tuple(p for _, p in best), sum(c.time_us for c, _ in best))
 
 
 def test_the_longest_kernel_gets_other_numbers():
-    first = candidate()
-    found = other_numbers(REGION, first, H200, 24)
-    assert len({c.params for c in found}) == len(found) == 24
-    assert {c.params[0] for c in found} == {first.params[0]}
-    assert first.params[1] not in {c.params[1] for c in found}
-    kinds = [(c.params[1].warps, c.params[1].loop_tile) for c in found]
-    distinct = len(set(kinds))
-    assert distinct > 8 and len(set(kinds[:distinct])) == distinct
-    assert [c.predicted_us for c in found[:distinct]] == sorted(
-        c.predicted_us for c in found[:distinct]
-    )
-    assert all(first.predicted_us <= c.predicted_us <= FAR * first.predicted_us for c in found)
+  first = candidate()
+  found = other_numbers(REGION, first, H200, 24)
+  assert len({c.params for c in found}) == len(found) == 24
+  assert {c.params[0] for c in found} == {first.params[0]}
+  assert first.params[1] not in {c.params[1] for c in found}
+  kinds = [(c.params[1].warps, c.params[1].loop_tile) for c in found]
+  distinct = len(set(kinds))
+  assert distinct > 8 and len(set(kinds[:distinct])) == distinct
+  assert [c.predicted_us for c in found[:distinct]] == sorted(c.predicted_us for c in found[:distinct])
+  assert all(first.predicted_us <= c.predicted_us <= FAR * first.predicted_us for c in found)
 
 
 def test_most_of_them_have_kernels():
-    def emits(c):
-        try:
-            return bool(emit_candidate(c, REGION.extents, H200, "k"))
-        except RejectionError:
-            return False
+  def emits(c):
+    try:
+      return bool(emit_candidate(c, REGION.extents, H200, "k"))
+    except RejectionError:
+      return False
 
-    found = other_numbers(REGION, candidate(), H200, 12)
-    assert sum(map(emits, found)) >= 9
+  found = other_numbers(REGION, candidate(), H200, 12)
+  assert sum(map(emits, found)) >= 9
 
 
 def test_neighbours_of_the_fastest():
-    first = candidate()
-    tried = {first.params}
-    found = other_numbers(REGION, first, H200, 16, tried)
-    assert len(found) == 16 and not {c.params for c in found} & tried
-    own = first.params[1]
-    for c in found:
-        p = c.params[1]
-        sizes = [(*q.tile, q.cluster, q.loop_tile, q.warps) for q in (own, p)]
-        moved = [max(a, b) / min(a, b) for a, b in zip(*sizes, strict=True) if a != b]
-        assert prod(moved) * 2 ** abs(own.stages - p.stages) <= 4
-    again = other_numbers(REGION, first, H200, 16, {c.params for c in found})
-    assert not {c.params for c in found} & {c.params for c in again}
+  first = candidate()
+  tried = {first.params}
+  found = other_numbers(REGION, first, H200, 16, tried)
+  assert len(found) == 16 and not {c.params for c in found} & tried
+  own = first.params[1]
+  for c in found:
+    p = c.params[1]
+    sizes = [(*q.tile, q.cluster, q.loop_tile, q.warps) for q in (own, p)]
+    moved = [max(a, b) / min(a, b) for a, b in zip(*sizes, strict=True) if a != b]
+    assert prod(moved) * 2 ** abs(own.stages - p.stages) <= 4
+  again = other_numbers(REGION, first, H200, 16, {c.params for c in found})
+  assert not {c.params for c in found} & {c.params for c in again}
 
 
 def test_a_long_streaming_kernel_gets_other_numbers():
-    region = PROGRAMS["gated_mlp_silu"]()
-    graph = golden_graph("gated_mlp_silu")
-    tensors = {t.name: t for t in graph.tensors}
-    (kernel,) = graph.kernels
-    cost, params = solve(kernel, tensors, region.extents, H200, keep=1)[0]
-    found = other_numbers(region, Candidate(graph, (params,), cost.time_us), H200, 8)
-    assert (len(found) == 8) == (cost.time_us >= WORTH_US)
+  region = PROGRAMS["gated_mlp_silu"]()
+  graph = golden_graph("gated_mlp_silu")
+  tensors = {t.name: t for t in graph.tensors}
+  (kernel,) = graph.kernels
+  cost, params = solve(kernel, tensors, region.extents, H200, keep=1)[0]
+  found = other_numbers(region, Candidate(graph, (params,), cost.time_us), H200, 8)
+  assert (len(found) == 8) == (cost.time_us >= WORTH_US)
 
 
 def test_none_without_a_tiled_kernel():
-    region = PROGRAMS["residual_rmsnorm"]()
-    graph = golden_graph("residual_rmsnorm")
-    tensors = {t.name: t for t in graph.tensors}
-    params = tuple(solve(k, tensors, region.extents, H200, keep=1)[0][1] for k in graph.kernels)
-    assert other_numbers(region, Candidate(graph, params), H200, 8) == ()
-    assert other_numbers(REGION, replace(candidate()), H200, 0) == ()
+  region = PROGRAMS["residual_rmsnorm"]()
+  graph = golden_graph("residual_rmsnorm")
+  tensors = {t.name: t for t in graph.tensors}
+  params = tuple(solve(k, tensors, region.extents, H200, keep=1)[0][1] for k in graph.kernels)
+  assert other_numbers(region, Candidate(graph, params), H200, 8) == ()
+  assert other_numbers(REGION, replace(candidate()), H200, 0) == ()
 
 
 def test_what_the_compiler_refuses_is_asked_once(monkeypatch):
-    asked, rounds = [], []
+  asked, rounds = [], []
 
-    def compile_some(region, candidates, target, *, keep, workers):
-        rounds.append(len(candidates))
-        asked.extend(c.params for c in candidates)
-        taken = [SimpleNamespace(candidate=c) for c in candidates[:: 1 if len(rounds) < 3 else 2]]
-        return taken, [Rejection("SMEM", "", ())] * (len(candidates) - len(taken))
+  def compile_some(region, candidates, target, *, keep, workers):
+    rounds.append(len(candidates))
+    asked.extend(c.params for c in candidates)
+    taken = [SimpleNamespace(candidate=c) for c in candidates[:: 1 if len(rounds) < 3 else 2]]
+    return taken, [Rejection("SMEM", "", ())] * (len(candidates) - len(taken))
 
-    def measure_all(loaded, region, compiled, target, more):
-        tried, others = [], compiled
-        while others:
-            tried += others
-            others = more(tried[-1], tried)  # the last is always the fastest
-        return tried[-1], None
+  def measure_all(loaded, region, compiled, target, more):
+    tried, others = [], compiled
+    while others:
+      tried += others
+      others = more(tried[-1], tried)  # the last is always the fastest
+    return tried[-1], None
 
-    monkeypatch.setattr(realise, "compile_candidates", compile_some)
-    monkeypatch.setattr(realise, "measure_region", measure_all)
-    outcome = Outcome(REGION, (), 0.0, SearchResult((Verified(candidate(), None),), None))
-    realise._compile(None, outcome, H200, measure=True, tries=4)
-    assert len(rounds) > 4 and len(asked) == len(set(asked))
+  monkeypatch.setattr(realise, "compile_candidates", compile_some)
+  monkeypatch.setattr(realise, "measure_region", measure_all)
+  outcome = Outcome(REGION, (), 0.0, SearchResult((Verified(candidate(), None),), None))
+  realise._compile(None, outcome, H200, measure=True, tries=4)
+  assert len(rounds) > 4 and len(asked) == len(set(asked))

@@ -9,143 +9,141 @@ from goldens import GOLDENS, edited, golden, whole_region
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.verify.range_check import (
-    MAGNITUDE,
-    RangeCheck,
-    RangeRecord,
-    proven_exponents,
-    softmax_maxima,
+  MAGNITUDE,
+  RangeCheck,
+  RangeRecord,
+  proven_exponents,
+  softmax_maxima,
 )
 from mirage_onnx.verify.ranges import largest
 
 
 def gamma(region, value):
-    scale = next(i for i in region.inputs if i.is_weight and len(i.axes) == 1)
-    return {scale.tensor.name: np.full(region.extents[scale.axes[0]], value, np.float16)}
+  scale = next(i for i in region.inputs if i.is_weight and len(i.axes) == 1)
+  return {scale.tensor.name: np.full(region.extents[scale.axes[0]], value, np.float16)}
 
 
 @pytest.mark.parametrize("given", GOLDENS, ids=lambda g: g.name)
 def test_goldens_are_safe_where_their_regions_are(given):
-    check = RangeCheck(given.region)
-    record = check.check(given.ugraph)
-    assert isinstance(record, RangeRecord), record
-    assert record.magnitude is not None and 2.0**-8 <= record.magnitude <= MAGNITUDE
-    for place, interval in record.halves.items():
-        assert interval.magnitude <= largest(given.region.outputs[0].dtype), place
+  check = RangeCheck(given.region)
+  record = check.check(given.ugraph)
+  assert isinstance(record, RangeRecord), record
+  assert record.magnitude is not None and 2.0**-8 <= record.magnitude <= MAGNITUDE
+  for place, interval in record.halves.items():
+    assert interval.magnitude <= largest(given.region.outputs[0].dtype), place
 
 
 def test_an_unnormalised_product_in_16_bits_is_refused():
-    given = golden("norm_linear")
-    lines = print_ugraph(given.ugraph).splitlines()
-    product = next(line for line in lines if "= acc_sum" in line and "C_frag" in line)
-    result = RangeCheck(given.region).check(_narrowed(given.ugraph, product))
-    assert isinstance(result, Rejection) and result.code == "RANGE"
-    assert "of kernel k0 (" in result.reason and "in [-" in result.reason
-    assert "6.55e+04" in result.reason
+  given = golden("norm_linear")
+  lines = print_ugraph(given.ugraph).splitlines()
+  product = next(line for line in lines if "= acc_sum" in line and "C_frag" in line)
+  result = RangeCheck(given.region).check(_narrowed(given.ugraph, product))
+  assert isinstance(result, Rejection) and result.code == "RANGE"
+  assert "of kernel k0 (" in result.reason and "in [-" in result.reason
+  assert "6.55e+04" in result.reason
 
 
 def _narrowed(graph, line):
-    text = print_ugraph(graph)
-    index = int(line.split("%")[1].split(" ")[0])
-    axes, layout = line.split("f32")[1].split(" ")[0], line.split(" ")[-1]
-    lines = []
-    for old in text.splitlines():
-        words = old.split(" ")
-        moved = [
-            f"%{int(w[1:]) + 1}" if w.startswith("%") and int(w[1:]) >= index else w for w in words
-        ]
-        if old == line:
-            lines += [old, f"  %{index + 1} = cast %{index} : f16{axes} post {layout}"]
-        else:
-            lines.append(" ".join(moved))
-    return parse_ugraph("\n".join(lines) + "\n")
+  text = print_ugraph(graph)
+  index = int(line.split("%")[1].split(" ")[0])
+  axes, layout = line.split("f32")[1].split(" ")[0], line.split(" ")[-1]
+  lines = []
+  for old in text.splitlines():
+    words = old.split(" ")
+    moved = [f"%{int(w[1:]) + 1}" if w.startswith("%") and int(w[1:]) >= index else w for w in words]
+    if old == line:
+      lines += [old, f"  %{index + 1} = cast %{index} : f16{axes} post {layout}"]
+    else:
+      lines.append(" ".join(moved))
+  return parse_ugraph("\n".join(lines) + "\n")
 
 
 def test_exponentials_without_a_maximum_are_refused():
-    given = golden("softmax_rows")
-    graph = edited(
-        given.ugraph, ("= exp %5", "= exp %2"), ("= exp %16", "= exp %15"),
-        ("acc_scaled %10 %9", "acc_sum %10"),
-    )  # fmt: skip
-    result = RangeCheck(given.region).check(graph)
-    assert isinstance(result, Rejection) and result.code == "RANGE"
-    assert "(exp of %15 of kernel k0 in [-4.1e+03, 4.1e+03]) can exceed" in result.reason
+  given = golden("softmax_rows")
+  graph = edited(
+    given.ugraph, ("= exp %5", "= exp %2"), ("= exp %16", "= exp %15"),
+    ("acc_scaled %10 %9", "acc_sum %10"),
+  )  # fmt: skip
+  result = RangeCheck(given.region).check(graph)
+  assert isinstance(result, Rejection) and result.code == "RANGE"
+  assert "(exp of %15 of kernel k0 in [-4.1e+03, 4.1e+03]) can exceed" in result.reason
 
 
 def test_an_exponential_that_overflows_harmlessly_is_not():
-    """1 / (1 + exp(-x)) is 0 where exp(-x) is infinite."""
-    given = golden("gated_mlp")
-    record = RangeCheck(given.region).check(given.ugraph)
-    assert isinstance(record, RangeRecord)
-    assert record.exponents["%8 of kernel k0"].hi > 100
+  """1 / (1 + exp(-x)) is 0 where exp(-x) is infinite."""
+  given = golden("gated_mlp")
+  record = RangeCheck(given.region).check(given.ugraph)
+  assert isinstance(record, RangeRecord)
+  assert record.exponents["%8 of kernel k0"].hi > 100
 
 
 def test_the_scale_of_normalised_logits_decides():
-    """|s| <= 8 gamma for a head of 64: exp(8) fits 16 bits, exp(16) does not, exp(400) not fp32."""
-    given = golden("qknorm_attention")
-    for value, droppable, fits in ((1.0, True, True), (2.0, True, False), (50.0, False, False)):
-        check = RangeCheck(given.region, gamma(given.region, value))
-        (maximum,) = softmax_maxima(check)
-        assert maximum.logits.magnitude == pytest.approx(8 * value, rel=1e-3)
-        assert (maximum.droppable, maximum.fits_half) == (droppable, fits)
-        assert ("may be dropped" in maximum.reason) == droppable
-        result = check.check(given.ugraph)
-        assert isinstance(result, Rejection) == (not fits), result
-        if isinstance(result, Rejection):
-            assert result.code == "RANGE" and "cast of" in result.reason
+  """|s| <= 8 gamma for a head of 64: exp(8) fits 16 bits, exp(16) does not, exp(400) not fp32."""
+  given = golden("qknorm_attention")
+  for value, droppable, fits in ((1.0, True, True), (2.0, True, False), (50.0, False, False)):
+    check = RangeCheck(given.region, gamma(given.region, value))
+    (maximum,) = softmax_maxima(check)
+    assert maximum.logits.magnitude == pytest.approx(8 * value, rel=1e-3)
+    assert (maximum.droppable, maximum.fits_half) == (droppable, fits)
+    assert ("may be dropped" in maximum.reason) == droppable
+    result = check.check(given.ugraph)
+    assert isinstance(result, Rejection) == (not fits), result
+    if isinstance(result, Rejection):
+      assert result.code == "RANGE" and "cast of" in result.reason
 
 
 def test_the_documented_verdict():
-    given = golden("qknorm_attention")
-    (maximum,) = softmax_maxima(RangeCheck(given.region, gamma(given.region, 1.0)))
-    page = Path(__file__).parents[2] / "docs" / "verification.md"
-    assert maximum.reason in page.read_text(encoding="utf-8")
+  given = golden("qknorm_attention")
+  (maximum,) = softmax_maxima(RangeCheck(given.region, gamma(given.region, 1.0)))
+  page = Path(__file__).parents[2] / "docs" / "verification.md"
+  assert maximum.reason in page.read_text(encoding="utf-8")
 
 
 def test_the_maximum_of_plain_attention_is_needed():
-    for name in ("attention_online", "mla", "gqa_decode", "softmax_rows"):
-        (maximum,) = softmax_maxima(RangeCheck(golden(name).region))
-        assert not maximum.droppable and maximum.reason.startswith("the maximum is needed")
+  for name in ("attention_online", "mla", "gqa_decode", "softmax_rows"):
+    (maximum,) = softmax_maxima(RangeCheck(golden(name).region))
+    assert not maximum.droppable and maximum.reason.startswith("the maximum is needed")
 
 
 def test_soft_capped_logits_need_no_maximum(net):
-    capped = net.Mul(net.Tanh(net.Mul(net.input(8, 64), 0.1)), 30.0)
-    region = whole_region(net.model(net.Softmax(capped, axis=-1)))
-    (maximum,) = softmax_maxima(RangeCheck(region))
-    assert maximum.droppable and not maximum.fits_half
-    assert maximum.logits.hi == pytest.approx(30)
+  capped = net.Mul(net.Tanh(net.Mul(net.input(8, 64), 0.1)), 30.0)
+  region = whole_region(net.model(net.Softmax(capped, axis=-1)))
+  (maximum,) = softmax_maxima(RangeCheck(region))
+  assert maximum.droppable and not maximum.fits_half
+  assert maximum.logits.hi == pytest.approx(30)
 
 
 def test_an_overflow_that_the_region_has_is_no_fault(net):
-    """x^2 in 16 bits overflows in the model itself: inputs are taken as small as it needs."""
-    x = net.input(8, 64)
-    region = whole_region(net.model(net.Mul(net.Mul(x, x), net.Mul(x, x))))
-    check = RangeCheck(region)
-    assert check.magnitude == 8.0
+  """x^2 in 16 bits overflows in the model itself: inputs are taken as small as it needs."""
+  x = net.input(8, 64)
+  region = whole_region(net.model(net.Mul(net.Mul(x, x), net.Mul(x, x))))
+  check = RangeCheck(region)
+  assert check.magnitude == 8.0
 
 
 def test_a_region_that_is_never_safe_is_no_measure(net):
-    x = net.input(8, 64)
-    region = whole_region(net.model(net.Div(x, net.Sub(x, 1e-3))))
-    assert RangeCheck(region).magnitude is None
+  x = net.input(8, 64)
+  region = whole_region(net.model(net.Div(x, net.Sub(x, 1e-3))))
+  assert RangeCheck(region).magnitude is None
 
 
 def test_real_weights_are_measured():
-    """Here x * gamma in 16 bits before the norm overflows only where gamma is large."""
-    given = golden("norm_linear")
-    small, large = (RangeCheck(given.region, gamma(given.region, g)) for g in (4, 200))
-    assert isinstance(small.check(given.ugraph), RangeRecord)
-    result = large.check(given.ugraph)
-    assert isinstance(result, Rejection) and result.code == "RANGE"
-    assert "8192" in result.reason
+  """Here x * gamma in 16 bits before the norm overflows only where gamma is large."""
+  given = golden("norm_linear")
+  small, large = (RangeCheck(given.region, gamma(given.region, g)) for g in (4, 200))
+  assert isinstance(small.check(given.ugraph), RangeRecord)
+  result = large.check(given.ugraph)
+  assert isinstance(result, Rejection) and result.code == "RANGE"
+  assert "8192" in result.reason
 
 
 def test_exponents_are_proven_only_with_their_marks():
-    given = golden("attention_online")
-    check = RangeCheck(given.region)
-    facts = check.any_inputs().facts
-    proven = proven_exponents(given.ugraph, given.region.extents, facts)
-    assert set(proven.values()) == {0.0} and len(proven) == 2
-    stale = edited(given.ugraph, ("%10 = sub %7 %9", "%10 = sub %7 %8"))
-    assert set(proven_exponents(stale, given.region.extents, facts).values()) == {0.0}
-    other = edited(given.ugraph, ("%10 = sub %7 %9", "%10 = sub %4 %9"))
-    assert float("inf") in proven_exponents(other, given.region.extents, facts).values()
+  given = golden("attention_online")
+  check = RangeCheck(given.region)
+  facts = check.any_inputs().facts
+  proven = proven_exponents(given.ugraph, given.region.extents, facts)
+  assert set(proven.values()) == {0.0} and len(proven) == 2
+  stale = edited(given.ugraph, ("%10 = sub %7 %9", "%10 = sub %7 %8"))
+  assert set(proven_exponents(stale, given.region.extents, facts).values()) == {0.0}
+  other = edited(given.ugraph, ("%10 = sub %7 %9", "%10 = sub %4 %9"))
+  assert float("inf") in proven_exponents(other, given.region.extents, facts).values()

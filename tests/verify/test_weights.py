@@ -28,96 +28,94 @@ from mirage_onnx.verify.weights import ModelWeights, sample_weights
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("shape", [(), (9,), (1, 5), (5, 6), (3, 1, 4), (4, 3, 5)])
 def test_extremes(shape, dtype, block, monkeypatch):
-    monkeypatch.setattr(module, "BLOCK", block)
-    data = np.random.default_rng(0).normal(0.3, 40, shape).astype(dtype)
-    found, wide = extremes(data), np.float64(data)
-    assert (found.range.lo, found.range.hi) == (wide.min(), wide.max())
-    norms = [np.linalg.norm(wide, axis=n).max() for n in range(len(shape))]
-    np.testing.assert_allclose(found.norms, norms, rtol=1e-12)
-    if data.size > 1:
-        data.reshape(-1)[-2] = nan
-        bad = extremes(data)
-        assert all(map(isnan, (bad.range.lo, bad.range.hi, *bad.norms)))
+  monkeypatch.setattr(module, "BLOCK", block)
+  data = np.random.default_rng(0).normal(0.3, 40, shape).astype(dtype)
+  found, wide = extremes(data), np.float64(data)
+  assert (found.range.lo, found.range.hi) == (wide.min(), wide.max())
+  norms = [np.linalg.norm(wide, axis=n).max() for n in range(len(shape))]
+  np.testing.assert_allclose(found.norms, norms, rtol=1e-12)
+  if data.size > 1:
+    data.reshape(-1)[-2] = nan
+    bad = extremes(data)
+    assert all(map(isnan, (bad.range.lo, bad.range.hi, *bad.norms)))
 
 
 def test_a_number_is_an_array():
-    for x in (np.float16(-2.0), np.bool_(True), np.array(3)):
-        assert extremes(x) == module.Extremes(Interval(float(x), float(x)), ())
+  for x in (np.float16(-2.0), np.bool_(True), np.array(3)):
+    assert extremes(x) == module.Extremes(Interval(float(x), float(x)), ())
 
 
 def test_nothing_has_no_range():
-    with pytest.raises(ValueError, match="an empty array has no range"):
-        extremes(np.zeros((0, 4)))
+  with pytest.raises(ValueError, match="an empty array has no range"):
+    extremes(np.zeros((0, 4)))
 
 
 def gated(width=32):
-    net = Net()
-    y = net.rms(net.input(4, width), net.weight(width))
-    gate, up = (net.MatMul(y, net.weight(width, width)) for _ in range(2))
-    loaded = load_model(net.model(net.Mul(net.Mul(gate, net.Sigmoid(gate)), up)))
-    found = {c.region.key: c.region for c in find_candidates(import_model(loaded)).candidates}
-    return loaded, list(found.values())
+  net = Net()
+  y = net.rms(net.input(4, width), net.weight(width))
+  gate, up = (net.MatMul(y, net.weight(width, width)) for _ in range(2))
+  loaded = load_model(net.model(net.Mul(net.Mul(gate, net.Sigmoid(gate)), up)))
+  found = {c.region.key: c.region for c in find_candidates(import_model(loaded)).candidates}
+  return loaded, list(found.values())
 
 
 class Counted:
-    def __init__(self, monkeypatch, pause_s=0.0):
-        self.shapes: list[tuple[int, ...]] = []
-        self._pause_s = pause_s
-        monkeypatch.setattr(weights, "extremes", self)
+  def __init__(self, monkeypatch, pause_s=0.0):
+    self.shapes: list[tuple[int, ...]] = []
+    self._pause_s = pause_s
+    monkeypatch.setattr(weights, "extremes", self)
 
-    def __call__(self, data):
-        self.shapes.append(data.shape)
-        time.sleep(self._pause_s)
-        return extremes(data)
+  def __call__(self, data):
+    self.shapes.append(data.shape)
+    time.sleep(self._pause_s)
+    return extremes(data)
 
 
 def test_a_weight_is_measured_once_for_all_regions(monkeypatch):
-    (loaded, regions), counted = gated(), Counted(monkeypatch)
-    model = ModelWeights(loaded)
-    checks = [RangeCheck(r, model.of(r)) for r in regions]
-    assert len(regions) > 8 and sorted(counted.shapes) == [(32,), (32, 32), (32, 32)]
-    for region, check in zip(regions, checks, strict=True):
-        plain = RangeCheck(region, dict(sample_weights(loaded, region)))
-        assert (plain._weights, plain.magnitude) == (check._weights, check.magnitude)
+  (loaded, regions), counted = gated(), Counted(monkeypatch)
+  model = ModelWeights(loaded)
+  checks = [RangeCheck(r, model.of(r)) for r in regions]
+  assert len(regions) > 8 and sorted(counted.shapes) == [(32,), (32, 32), (32, 32)]
+  for region, check in zip(regions, checks, strict=True):
+    plain = RangeCheck(region, dict(sample_weights(loaded, region)))
+    assert (plain._weights, plain.magnitude) == (check._weights, check.magnitude)
 
 
 def test_only_what_is_asked_for_is_read():
-    loaded, regions = gated()
-    region = max(regions, key=lambda r: len(r.nodes))
-    found = ModelWeights(loaded, lambda name, shape: extremes(np.ones(shape))).of(region)
-    names = {i.tensor.name for i in region.inputs if i.is_weight}
-    assert {*found} == names and len(found) == 3 and "x" not in found
-    RangeCheck(region, found)
-    assert not found._arrays
-    name = min(names)
-    assert found[name] is found[name] and {*found._arrays} == {name}
-    with pytest.raises(KeyError):
-        found["x"]
+  loaded, regions = gated()
+  region = max(regions, key=lambda r: len(r.nodes))
+  found = ModelWeights(loaded, lambda name, shape: extremes(np.ones(shape))).of(region)
+  names = {i.tensor.name for i in region.inputs if i.is_weight}
+  assert {*found} == names and len(found) == 3 and "x" not in found
+  RangeCheck(region, found)
+  assert not found._arrays
+  name = min(names)
+  assert found[name] is found[name] and {*found._arrays} == {name}
+  with pytest.raises(KeyError):
+    found["x"]
 
 
 def test_threads_wait_for_one_that_measures_the_same(monkeypatch):
-    (loaded, regions), counted = gated(), Counted(monkeypatch, pause_s=0.05)
-    model, ready = ModelWeights(loaded), threading.Barrier(4)
-    name = next(
-        i.tensor.name for r in regions for i in r.inputs if len(i.axes) == 2 and i.is_weight
-    )
+  (loaded, regions), counted = gated(), Counted(monkeypatch, pause_s=0.05)
+  model, ready = ModelWeights(loaded), threading.Barrier(4)
+  name = next(i.tensor.name for r in regions for i in r.inputs if len(i.axes) == 2 and i.is_weight)
 
-    def ask(_):
-        ready.wait(60)
-        return model.extremes(name, (32, 32))
+  def ask(_):
+    ready.wait(60)
+    return model.extremes(name, (32, 32))
 
-    with ThreadPoolExecutor(4) as pool:
-        assert len({id(x) for x in pool.map(ask, range(4))}) == 1
-    assert counted.shapes == [(32, 32)]
+  with ThreadPoolExecutor(4) as pool:
+    assert len({id(x) for x in pool.map(ask, range(4))}) == 1
+  assert counted.shapes == [(32, 32)]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_once_in_a_run(workers, monkeypatch):
-    """Workers ask their parent, which measures."""
-    (loaded, regions), counted = gated(), Counted(monkeypatch)
-    monkeypatch.setattr(searching, "MIN_REGIONS", 2)
-    setting = Setting(H200, Bound(), time.monotonic() + 300)
-    results = []
-    search_all(loaded, regions[-4:], setting, workers=workers, done=lambda _, r: results.append(r))
-    assert any(r.candidates for r in results)
-    assert sorted(counted.shapes) == [(32,), (32, 32), (32, 32)]
+  """Workers ask their parent, which measures."""
+  (loaded, regions), counted = gated(), Counted(monkeypatch)
+  monkeypatch.setattr(searching, "MIN_REGIONS", 2)
+  setting = Setting(H200, Bound(), time.monotonic() + 300)
+  results = []
+  search_all(loaded, regions[-4:], setting, workers=workers, done=lambda _, r: results.append(r))
+  assert any(r.candidates for r in results)
+  assert sorted(counted.shapes) == [(32,), (32, 32), (32, 32)]

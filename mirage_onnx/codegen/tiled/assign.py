@@ -29,168 +29,166 @@ LEAVES = ("load", "const", "extent")
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The forms of a contraction: first operand, second operand, result."""
+  """The forms of a contraction: first operand, second operand, result."""
 
-    a: Form
-    b: Form
-    c: Form
-    depth: Piece
+  a: Form
+  b: Form
+  c: Form
+  depth: Piece
 
-    @classmethod
-    def of(cls, op: BlockOp, pieces: tuple[dict[str, Piece], ...]) -> Product:
-        """The forms that a ``matmul`` takes its arguments in, and leaves its result in."""
-        first, second = (pieces[i] for i in op.args)
-        depth = first[op.reduced[0]]
-        rows = _side(p for a, p in first.items() if a not in second)
-        columns = _side(p for a, p in second.items() if a not in first)
-        frames = Form(MMA, rows, (depth,), ()), Form(MMA, columns, (depth,), ())
-        result = {**first, **second}
-        c = Form(MMA, rows, columns, ()).of(p for a, p in result.items() if a in op.axes)
-        return cls(frames[0].of(first.values()), frames[1].of(second.values()), c, depth)
+  @classmethod
+  def of(cls, op: BlockOp, pieces: tuple[dict[str, Piece], ...]) -> Product:
+    """The forms that a ``matmul`` takes its arguments in, and leaves its result in."""
+    first, second = (pieces[i] for i in op.args)
+    depth = first[op.reduced[0]]
+    rows = _side(p for a, p in first.items() if a not in second)
+    columns = _side(p for a, p in second.items() if a not in first)
+    frames = Form(MMA, rows, (depth,), ()), Form(MMA, columns, (depth,), ())
+    result = {**first, **second}
+    c = Form(MMA, rows, columns, ()).of(p for a, p in result.items() if a in op.axes)
+    return cls(frames[0].of(first.values()), frames[1].of(second.values()), c, depth)
 
 
 def _side(pieces: Iterator[Piece]) -> Side:
-    """What is one element wide is repeated once instead."""
-    return tuple(sorted(p for p in pieces if p.length > 1))
+  """What is one element wide is repeated once instead."""
+  return tuple(sorted(p for p in pieces if p.length > 1))
 
 
 def folded(form: Form, gone: set[Piece]) -> Form | None:
-    """What a reduction over ``gone`` leaves of a form; None if a side goes only in part."""
-    g, t = set(form.g), set(form.t)
-    if (g & gone and not g <= gone) or (t & gone and not t <= gone):
-        return None
-    left = Form(
-        form.lanes,
-        () if g & gone else form.g,
-        () if t & gone else form.t,
-        tuple(p for p in form.rest if p not in gone),
-    )
-    return left if left.g or left.t else Form(MMA, (), (), left.rest)
+  """What a reduction over ``gone`` leaves of a form; None if a side goes only in part."""
+  g, t = set(form.g), set(form.t)
+  if (g & gone and not g <= gone) or (t & gone and not t <= gone):
+    return None
+  left = Form(
+    form.lanes,
+    () if g & gone else form.g,
+    () if t & gone else form.t,
+    tuple(p for p in form.rest if p not in gone),
+  )
+  return left if left.g or left.t else Form(MMA, (), (), left.rest)
 
 
 @dataclass(slots=True)
 class Assignment:
-    """Forms of values and products by index. A load has none: it is read as it is needed."""
+  """Forms of values and products by index. A load has none: it is read as it is needed."""
 
-    kernel: Kernel
-    pieces: Pieces
-    needed: frozenset[int]
-    products: dict[int, Product]
-    frames: tuple[Form, ...] = ()
+  kernel: Kernel
+  pieces: Pieces
+  needed: frozenset[int]
+  products: dict[int, Product]
+  frames: tuple[Form, ...] = ()
 
-    @classmethod
-    def of(cls, kernel: Kernel, pieces: Pieces, needed: frozenset[int]) -> Assignment:
-        """What the contractions of a kernel want."""
-        products = {
-            i: Product.of(op, pieces.of_value)
-            for i, op in enumerate(kernel.ops)
-            if op.op == "matmul" and i in needed
-        }
-        return cls(kernel, pieces, needed, products)
+  @classmethod
+  def of(cls, kernel: Kernel, pieces: Pieces, needed: frozenset[int]) -> Assignment:
+    """What the contractions of a kernel want."""
+    products = {
+      i: Product.of(op, pieces.of_value)
+      for i, op in enumerate(kernel.ops)
+      if op.op == "matmul" and i in needed
+    }
+    return cls(kernel, pieces, needed, products)
 
-    @property
-    def even(self) -> frozenset[Side]:
-        """Sides that tensor-core contractions take 16 elements of at a time."""
-        found: set[Side] = set()
-        for i, p in self.products.items():
-            if self.kernel.ops[self.kernel.ops[i].args[0]].dtype.is_half:
-                found |= {p.c.g, (p.depth,)}
-        return frozenset(found - {()})
+  @property
+  def even(self) -> frozenset[Side]:
+    """Sides that tensor-core contractions take 16 elements of at a time."""
+    found: set[Side] = set()
+    for i, p in self.products.items():
+      if self.kernel.ops[self.kernel.ops[i].args[0]].dtype.is_half:
+        found |= {p.c.g, (p.depth,)}
+    return frozenset(found - {()})
 
-    def values(self) -> list[int]:
-        """The values that have a form."""
-        return [i for i in sorted(self.needed) if self.kernel.ops[i].op not in LEAVES]
+  def values(self) -> list[int]:
+    """The values that have a form."""
+    return [i for i in sorted(self.needed) if self.kernel.ops[i].op not in LEAVES]
 
-    def own(self, index: int) -> dict[str, Piece]:
-        """The pieces of a value by axis."""
-        return self.pieces.of_value[index]
+  def own(self, index: int) -> dict[str, Piece]:
+    """The pieces of a value by axis."""
+    return self.pieces.of_value[index]
 
-    def forms(self) -> dict[int, Form]:
-        """The forms of a kernel with contractions."""
-        frames = [f for p in self.products.values() for f in (p.c, p.a, p.b)]
-        covered = {p for f in frames for p in f.g + f.t}
-        every = {p for i in self.needed for p in self.own(i).values()}
-        lone = sorted(p for p in every - covered if p.length > 1)
-        frames += [Form(vector(1), (), (p,), ()) for p in lone]
-        self.frames = tuple(dict.fromkeys(Form(f.lanes, f.g, f.t, ()) for f in frames))
-        values = self.values()
-        at = {i: n for n, i in enumerate(values)}
-        domains = [self._domain(i) for i in values]
-        plain = Warps((), 1, self.even)
-        single = tuple(tuple(min(plain.registers(f), MOVE - 1) for f in d) for d in domains)
-        pairs: dict[tuple[int, int], list[list[int]]] = {}
-        for i in values:
-            for n, arg in enumerate(self.kernel.ops[i].args):
-                if arg not in at:
-                    continue
-                u, v = at[arg], at[i]
-                table = pairs.setdefault((u, v), [[0] * len(domains[v]) for _ in domains[u]])
-                for x, have in enumerate(domains[u]):
-                    for y, own in enumerate(domains[v]):
-                        table[x][y] += self._use(i, n, have, own)
-        problem = MinSum(single, {k: tuple(map(tuple, t)) for k, t in pairs.items()})
-        chosen = minimise(problem)
-        if problem.cost(chosen) >= _NEVER:
-            raise RejectionError("LAYOUT", f"{self.kernel.name}: no layout holds its values")
-        return {i: domains[n][chosen[n]] for n, i in enumerate(values)}
+  def forms(self) -> dict[int, Form]:
+    """The forms of a kernel with contractions."""
+    frames = [f for p in self.products.values() for f in (p.c, p.a, p.b)]
+    covered = {p for f in frames for p in f.g + f.t}
+    every = {p for i in self.needed for p in self.own(i).values()}
+    lone = sorted(p for p in every - covered if p.length > 1)
+    frames += [Form(vector(1), (), (p,), ()) for p in lone]
+    self.frames = tuple(dict.fromkeys(Form(f.lanes, f.g, f.t, ()) for f in frames))
+    values = self.values()
+    at = {i: n for n, i in enumerate(values)}
+    domains = [self._domain(i) for i in values]
+    plain = Warps((), 1, self.even)
+    single = tuple(tuple(min(plain.registers(f), MOVE - 1) for f in d) for d in domains)
+    pairs: dict[tuple[int, int], list[list[int]]] = {}
+    for i in values:
+      for n, arg in enumerate(self.kernel.ops[i].args):
+        if arg not in at:
+          continue
+        u, v = at[arg], at[i]
+        table = pairs.setdefault((u, v), [[0] * len(domains[v]) for _ in domains[u]])
+        for x, have in enumerate(domains[u]):
+          for y, own in enumerate(domains[v]):
+            table[x][y] += self._use(i, n, have, own)
+    problem = MinSum(single, {k: tuple(map(tuple, t)) for k, t in pairs.items()})
+    chosen = minimise(problem)
+    if problem.cost(chosen) >= _NEVER:
+      raise RejectionError("LAYOUT", f"{self.kernel.name}: no layout holds its values")
+    return {i: domains[n][chosen[n]] for n, i in enumerate(values)}
 
-    def _domain(self, index: int) -> tuple[Form, ...]:
-        if index in self.products:
-            return (self.products[index].c,)
-        own = self.own(index).values()
-        return tuple(dict.fromkeys(f.of(own) for f in self.frames)) or (
-            Form(MMA, (), (), ()).of(own),
-        )
+  def _domain(self, index: int) -> tuple[Form, ...]:
+    if index in self.products:
+      return (self.products[index].c,)
+    own = self.own(index).values()
+    return tuple(dict.fromkeys(f.of(own) for f in self.frames)) or (Form(MMA, (), (), ()).of(own),)
 
-    def _use(self, user: int, n: int, have: Form, own: Form) -> int:
-        """The cost of argument ``n`` of a value lying like ``have``, the value like ``own``."""
-        op = self.kernel.ops[user]
-        arg = op.args[n]
-        inside = self.kernel.ops[arg].phase is Phase.LOOP and op.phase is Phase.LOOP
-        move = MOVE * (LOOP_WEIGHT if inside else 1)
-        if op.op in KEEPS and n == 0:
-            return 0 if have == own else _NEVER
-        if op.op in ("sum", "rmax"):
-            gone = {self.own(arg)[a] for a in op.reduced}
-            return 0 if folded(have, gone) == own else 2 * move
-        if op.op == "matmul":
-            product = self.products[user]
-            if not self.kernel.ops[arg].dtype.is_half:
-                return move
-            return 0 if have == (product.a, product.b)[n] else move
-        return 0 if have == own.of(self.own(arg).values()) else move
+  def _use(self, user: int, n: int, have: Form, own: Form) -> int:
+    """The cost of argument ``n`` of a value lying like ``have``, the value like ``own``."""
+    op = self.kernel.ops[user]
+    arg = op.args[n]
+    inside = self.kernel.ops[arg].phase is Phase.LOOP and op.phase is Phase.LOOP
+    move = MOVE * (LOOP_WEIGHT if inside else 1)
+    if op.op in KEEPS and n == 0:
+      return 0 if have == own else _NEVER
+    if op.op in ("sum", "rmax"):
+      gone = {self.own(arg)[a] for a in op.reduced}
+      return 0 if folded(have, gone) == own else 2 * move
+    if op.op == "matmul":
+      product = self.products[user]
+      if not self.kernel.ops[arg].dtype.is_half:
+        return move
+      return 0 if have == (product.a, product.b)[n] else move
+    return 0 if have == own.of(self.own(arg).values()) else move
 
 
 def vector_frames(kernel: Kernel, pieces: Pieces, needed: frozenset[int]) -> Iterator[Form]:
-    """The frames that a kernel without contractions may have, likely ones first."""
-    own = pieces.of_value
-    every = sorted({p for i in needed for p in own[i].values() if p.length > 1})
-    gone = {
-        own[op.args[0]][a]
-        for i, op in enumerate(kernel.ops)
-        if i in needed and op.op in ("sum", "rmax")
-        for a in op.reduced
-    }
-    for t in every:
-        others = [p for p in every if p != t]
-        kept = tuple(p for p in others if p not in gone)
-        sides: dict[Side, None] = {kept: None, (): None}
-        sides.update(((p,), None) for p in others)
-        sides.update((pair, None) for pair in combinations(others, 2))
-        for g in sides:
-            yield Form(vector(1), g, (t,), ())
-    if not every:
-        yield Form(MMA, (), (), ())
+  """The frames that a kernel without contractions may have, likely ones first."""
+  own = pieces.of_value
+  every = sorted({p for i in needed for p in own[i].values() if p.length > 1})
+  gone = {
+    own[op.args[0]][a]
+    for i, op in enumerate(kernel.ops)
+    if i in needed and op.op in ("sum", "rmax")
+    for a in op.reduced
+  }
+  for t in every:
+    others = [p for p in every if p != t]
+    kept = tuple(p for p in others if p not in gone)
+    sides: dict[Side, None] = {kept: None, (): None}
+    sides.update(((p,), None) for p in others)
+    sides.update((pair, None) for pair in combinations(others, 2))
+    for g in sides:
+      yield Form(vector(1), g, (t,), ())
+  if not every:
+    yield Form(MMA, (), (), ())
 
 
 def partial_folds(
-    kernel: Kernel, pieces: Pieces, forms: Mapping[int, Form], frame: Form, needed: frozenset[int]
+  kernel: Kernel, pieces: Pieces, forms: Mapping[int, Form], frame: Form, needed: frozenset[int]
 ) -> int:
-    """Reductions that have to go through shared memory with this frame."""
-    count = 0
-    for i, op in enumerate(kernel.ops):
-        if i in needed and op.op in ("sum", "rmax"):
-            own = pieces.of_value[op.args[0]]
-            have = frame.of(own.values())
-            count += folded(have, {own[a] for a in op.reduced}) != forms[i]
-    return count
+  """Reductions that have to go through shared memory with this frame."""
+  count = 0
+  for i, op in enumerate(kernel.ops):
+    if i in needed and op.op in ("sum", "rmax"):
+      own = pieces.of_value[op.args[0]]
+      have = frame.of(own.values())
+      count += folded(have, {own[a] for a in op.reduced}) != forms[i]
+  return count

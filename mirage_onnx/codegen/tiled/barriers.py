@@ -16,83 +16,83 @@ from mirage_onnx.codegen.tiled.steps import Advance, Barrier, Copy, GatherRanks,
 
 @dataclass(slots=True)
 class Unordered:
-    """Tiles that threads may still be reading or writing; ``copies``: some are on their way.
+  """Tiles that threads may still be reading or writing; ``copies``: some are on their way.
 
-    ``published``: tiles that were written since the last barrier of the cluster.
-    """
+  ``published``: tiles that were written since the last barrier of the cluster.
+  """
 
-    reads: set[str] = field(default_factory=set)
-    writes: set[str] = field(default_factory=set)
-    published: set[str] = field(default_factory=set)
-    copies: bool = False
+  reads: set[str] = field(default_factory=set)
+  writes: set[str] = field(default_factory=set)
+  published: set[str] = field(default_factory=set)
+  copies: bool = False
 
-    def clashes(self, step: Step) -> bool:
-        return bool(self.writes & {*step.reads, *step.writes} or self.reads & set(step.writes))
+  def clashes(self, step: Step) -> bool:
+    return bool(self.writes & {*step.reads, *step.writes} or self.reads & set(step.writes))
 
-    def add(self, step: Step) -> None:
-        self.reads.update(step.reads)
-        self.writes.update(step.writes)
-        self.published.update(step.writes)
-        self.copies |= isinstance(step, Copy)
+  def add(self, step: Step) -> None:
+    self.reads.update(step.reads)
+    self.writes.update(step.writes)
+    self.published.update(step.writes)
+    self.copies |= isinstance(step, Copy)
 
-    def clear(self) -> None:
-        self.reads.clear()
-        self.writes.clear()
-        self.copies = False
+  def clear(self) -> None:
+    self.reads.clear()
+    self.writes.clear()
+    self.copies = False
 
-    def joined(self, other: Unordered) -> Unordered:
-        """What is unordered where either may have gone before."""
-        return Unordered(
-            self.reads | other.reads,
-            self.writes | other.writes,
-            self.published | other.published,
-            self.copies or other.copies,
-        )
+  def joined(self, other: Unordered) -> Unordered:
+    """What is unordered where either may have gone before."""
+    return Unordered(
+      self.reads | other.reads,
+      self.writes | other.writes,
+      self.published | other.published,
+      self.copies or other.copies,
+    )
 
 
 def _ordered(steps: Sequence[Step], state: Unordered) -> list[Step]:
-    result: list[Step] = []
-    for step in steps:
-        if isinstance(step, Advance):
-            state.clear()
-        elif isinstance(step, Barrier):
-            step = replace(step, copies=state.copies)
-            state.clear()
-            if step.cluster:
-                state.published.clear()
-        elif isinstance(step, GatherRanks) and state.published & set(step.reads):
-            result.append(Barrier(step.index, cluster=True, copies=state.copies))
-            state.clear()
-            state.published.clear()
-        elif state.clashes(step):
-            result.append(Barrier(step.index, copies=state.copies))
-            state.clear()
-        state.add(step)
-        result.append(step)
-    return result
+  result: list[Step] = []
+  for step in steps:
+    if isinstance(step, Advance):
+      state.clear()
+    elif isinstance(step, Barrier):
+      step = replace(step, copies=state.copies)
+      state.clear()
+      if step.cluster:
+        state.published.clear()
+    elif isinstance(step, GatherRanks) and state.published & set(step.reads):
+      result.append(Barrier(step.index, cluster=True, copies=state.copies))
+      state.clear()
+      state.published.clear()
+    elif state.clashes(step):
+      result.append(Barrier(step.index, copies=state.copies))
+      state.clear()
+    state.add(step)
+    result.append(step)
+  return result
 
 
 def _walk(graph: ThreadGraph) -> tuple[list[Step], list[Step], Unordered]:
-    """The steps before the loop and in it, and what is unordered behind them."""
-    state = Unordered()
-    before = _ordered(graph.before, state)
-    # What is unordered where an iteration begins: what stood before the loop, or what an
-    # iteration has left.
-    entry = state.joined(Unordered())
-    while True:
-        body = _ordered(graph.body, state := entry.joined(Unordered()))
-        joined = entry.joined(state)
-        if joined == entry:
-            return before, body, entry
-        entry = joined
+  """The steps before the loop and in it, and what is unordered behind them."""
+  state = Unordered()
+  before = _ordered(graph.before, state)
+  # What is unordered where an iteration begins: what stood before the loop, or what an
+  # iteration has left.
+  entry = state.joined(Unordered())
+  while True:
+    body = _ordered(graph.body, state := entry.joined(Unordered()))
+    joined = entry.joined(state)
+    if joined == entry:
+      return before, body, entry
+    entry = joined
 
 
 def unordered_behind(before: tuple[Step, ...] = (), body: tuple[Step, ...] = ()) -> Unordered:
-    """What steps before a loop, and in it, leave to those behind it."""
-    return _walk(ThreadGraph(before, body, ()))[2]
+  """What steps before a loop, and in it, leave to those behind it."""
+  return _walk(ThreadGraph(before, body, ()))[2]
 
 
 def with_barriers(graph: ThreadGraph) -> ThreadGraph:
-    """The graph with the barriers that it needs besides those that it has."""
-    before, body, entry = _walk(graph)
-    return ThreadGraph(tuple(before), tuple(body), tuple(_ordered(graph.after, entry)))
+  """The graph with the barriers that it needs besides those that it has."""
+  before, body, entry = _walk(graph)
+  return ThreadGraph(tuple(before), tuple(body), tuple(_ordered(graph.after, entry)))

@@ -24,216 +24,216 @@ _UNROLLED, _UNROLLED_FAR = 2, 8
 
 
 def _double(index: str, high: bool) -> str:
-    if index == "0":
-        return "1" if high else "0"
-    return f"(2 * {index} + 1)" if high else f"2 * {index}"
+  if index == "0":
+    return "1" if high else "0"
+  return f"(2 * {index} + 1)" if high else f"2 * {index}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """One operand: the letter of its fragments, its value and form, tiles of rows and depth."""
+  """One operand: the letter of its fragments, its value and form, tiles of rows and depth."""
 
-    letter: str
-    index: int
-    form: Form
-    rows: int
-    depth: int
-    held: str | None
-    tile: SharedTile | None
-    transposed: bool
+  letter: str
+  index: int
+  form: Form
+  rows: int
+  depth: int
+  held: str | None
+  tile: SharedTile | None
+  transposed: bool
 
 
 def contract(w: ValueWriter, step: do.Contract) -> None:
-    """Writes one contraction."""
-    lowering, writer = w.lowering, w.writer
-    op, product = w.ops[step.index], lowering.assignment.products[step.index]
-    c, warps = product.c, lowering.warps
-    into = Held(step.into, lowering.forms[step.into])
-    if step.into == step.index:
-        w.declare(into, "0.0f")
-    kind = tag(w.ops[op.args[0]].dtype)
-    rows = warps.tiles(c.g, 8) if c.g else 1
-    columns = warps.tiles(c.t, 8) if c.t else 1
-    depth = warps.tiles((product.depth,), 8)
-    a = _operand(w, "a", op.args[0], product.a, rows, depth, product.depth)
-    b = _operand(w, "b", op.args[1], product.b, columns, depth, product.depth)
-    batch = tuple((f"q_{p.name}", p.length) for p in c.rest)
-    steps = (depth + 1) // 2
-    with writer.loops(batch) as indices:
-        at = {name: i for (name, _), i in zip(batch, indices, strict=True)}
-        unrolled = _UNROLLED_FAR if _far(w, a) or _far(w, b) else _UNROLLED
-        whole = steps <= unrolled or _static(w, a) or _static(w, b)
-        if not whole:
-            writer.line(f"#pragma unroll {unrolled}")
-        repeat = writer.loop("k", steps) if whole else writer.counted("k", steps)
-        with repeat as k, writer.scope(steps == 1):
-            _fragments(w, a, at, k)
-            with writer.loop("j", columns) as j, writer.scope(columns == 1):
-                _column(w, b, at, j, k)
-                with writer.loop("i", (rows + 1) // 2) as i:
-                    acc = w.name(into) + subscript(indices)
-                    _multiply_add(w, c, acc, i, j, rows, [f"a[{i}][{n}]" for n in range(4)],
-                                  ["b[0]", "b[1]"], kind, step.index)  # fmt: skip
+  """Writes one contraction."""
+  lowering, writer = w.lowering, w.writer
+  op, product = w.ops[step.index], lowering.assignment.products[step.index]
+  c, warps = product.c, lowering.warps
+  into = Held(step.into, lowering.forms[step.into])
+  if step.into == step.index:
+    w.declare(into, "0.0f")
+  kind = tag(w.ops[op.args[0]].dtype)
+  rows = warps.tiles(c.g, 8) if c.g else 1
+  columns = warps.tiles(c.t, 8) if c.t else 1
+  depth = warps.tiles((product.depth,), 8)
+  a = _operand(w, "a", op.args[0], product.a, rows, depth, product.depth)
+  b = _operand(w, "b", op.args[1], product.b, columns, depth, product.depth)
+  batch = tuple((f"q_{p.name}", p.length) for p in c.rest)
+  steps = (depth + 1) // 2
+  with writer.loops(batch) as indices:
+    at = {name: i for (name, _), i in zip(batch, indices, strict=True)}
+    unrolled = _UNROLLED_FAR if _far(w, a) or _far(w, b) else _UNROLLED
+    whole = steps <= unrolled or _static(w, a) or _static(w, b)
+    if not whole:
+      writer.line(f"#pragma unroll {unrolled}")
+    repeat = writer.loop("k", steps) if whole else writer.counted("k", steps)
+    with repeat as k, writer.scope(steps == 1):
+      _fragments(w, a, at, k)
+      with writer.loop("j", columns) as j, writer.scope(columns == 1):
+        _column(w, b, at, j, k)
+        with writer.loop("i", (rows + 1) // 2) as i:
+          acc = w.name(into) + subscript(indices)
+          _multiply_add(w, c, acc, i, j, rows, [f"a[{i}][{n}]" for n in range(4)],
+                        ["b[0]", "b[1]"], kind, step.index)  # fmt: skip
 
 
 def _operand(
-    w: ValueWriter, letter: str, index: int, form: Form, rows: int, depth: int, deep: Piece
+  w: ValueWriter, letter: str, index: int, form: Form, rows: int, depth: int, deep: Piece
 ) -> _Operand:
-    held = Held(index, form, packed=True)
-    name = w.name(held) if held in w.lowering.made else None
-    tile, transposed = None, False
-    if name is None:
-        home = w.lowering.tile_of(index, form)
-        candidate = w.lowering.tiles[home] if home is not None else None
-        if candidate is not None and _by_matrices(w, candidate, form, deep):
-            tile, transposed = candidate, candidate.order[-1] != deep
-    return _Operand(letter, index, form, rows, depth, name, tile, transposed)
+  held = Held(index, form, packed=True)
+  name = w.name(held) if held in w.lowering.made else None
+  tile, transposed = None, False
+  if name is None:
+    home = w.lowering.tile_of(index, form)
+    candidate = w.lowering.tiles[home] if home is not None else None
+    if candidate is not None and _by_matrices(w, candidate, form, deep):
+      tile, transposed = candidate, candidate.order[-1] != deep
+  return _Operand(letter, index, form, rows, depth, name, tile, transposed)
 
 
 def _by_matrices(w: ValueWriter, tile: SharedTile, form: Form, deep: Piece) -> bool:
-    """Whether ldmatrix reads the fragments: rows of 16 bytes, all of them there."""
-    whole = deep.length % 16 == 0 and w.lowering.warps.covers((deep,), 8)
-    clean = tile.zeroed or deep.exact
-    if not (whole and clean and tile.dtype.is_half):
-        return False
-    if tile.order[-1] == deep:
-        return len(tile.order) == 1 or tile.pitch % 8 == 0
-    return form.g == (tile.order[-1],) and form.g[0].length % 8 == 0
+  """Whether ldmatrix reads the fragments: rows of 16 bytes, all of them there."""
+  whole = deep.length % 16 == 0 and w.lowering.warps.covers((deep,), 8)
+  clean = tile.zeroed or deep.exact
+  if not (whole and clean and tile.dtype.is_half):
+    return False
+  if tile.order[-1] == deep:
+    return len(tile.order) == 1 or tile.pitch % 8 == 0
+  return form.g == (tile.order[-1],) and form.g[0].length % 8 == 0
 
 
 def _static(w: ValueWriter, operand: _Operand) -> bool:
-    """Whether fragments are registers with an index along the depth."""
-    if operand.held is not None:
-        return True
-    index, form = operand.index, operand.form
-    in_tile = w.lowering.tile_of(index, form) is not None
-    return not in_tile and not w.lowering.in_place(index, form)
+  """Whether fragments are registers with an index along the depth."""
+  if operand.held is not None:
+    return True
+  index, form = operand.index, operand.form
+  in_tile = w.lowering.tile_of(index, form) is not None
+  return not in_tile and not w.lowering.in_place(index, form)
 
 
 def _far(w: ValueWriter, operand: _Operand) -> bool:
-    """Whether fragments are loaded from device memory where they are used."""
-    if operand.held is not None or operand.tile is not None:
-        return False
-    if w.ops[operand.index].op == "load":
-        return operand.index not in w.lowering.homes
-    todo = [operand.index]
-    while todo:
-        index = todo.pop()
-        form = operand.form.of(w.own(index).values())
-        if w.ops[index].op == "load" and index not in w.lowering.homes:
-            return w.lowering.in_place(index, form)
-        todo += w.ops[index].args if w.lowering.in_place(index, form) else ()
+  """Whether fragments are loaded from device memory where they are used."""
+  if operand.held is not None or operand.tile is not None:
     return False
+  if w.ops[operand.index].op == "load":
+    return operand.index not in w.lowering.homes
+  todo = [operand.index]
+  while todo:
+    index = todo.pop()
+    form = operand.form.of(w.own(index).values())
+    if w.ops[index].op == "load" and index not in w.lowering.homes:
+      return w.lowering.in_place(index, form)
+    todo += w.ops[index].args if w.lowering.in_place(index, form) else ()
+  return False
 
 
 def _fragments(w: ValueWriter, a: _Operand, at: dict[str, str], k: str) -> None:
-    """``a[i]``: the four registers of row tiles 2i and 2i + 1."""
-    writer, pairs = w.writer, (a.rows + 1) // 2
-    writer.line(f"unsigned a[{pairs}][4];")
-    with writer.loop("i", pairs) as i, writer.scope(pairs == 1):
-        both = bool(a.form.g) and a.rows > 1
-        if a.tile is not None:
-            _matrices(w, a, at, i, k, f"a[{i}]", 16 if both else 8)
-            return
-        for number, (later, high) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
-            there = (not high or both) and (not later or a.depth > 1)
-            value = "0u"
-            if there:
-                row, deep = _double(i, bool(high)), _double(k, bool(later))
-                value = _part(w, a, at, row, deep, f"{number}")
-            writer.line(f"a[{i}][{number}] = {value};", a.index)
+  """``a[i]``: the four registers of row tiles 2i and 2i + 1."""
+  writer, pairs = w.writer, (a.rows + 1) // 2
+  writer.line(f"unsigned a[{pairs}][4];")
+  with writer.loop("i", pairs) as i, writer.scope(pairs == 1):
+    both = bool(a.form.g) and a.rows > 1
+    if a.tile is not None:
+      _matrices(w, a, at, i, k, f"a[{i}]", 16 if both else 8)
+      return
+    for number, (later, high) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
+      there = (not high or both) and (not later or a.depth > 1)
+      value = "0u"
+      if there:
+        row, deep = _double(i, bool(high)), _double(k, bool(later))
+        value = _part(w, a, at, row, deep, f"{number}")
+      writer.line(f"a[{i}][{number}] = {value};", a.index)
 
 
 def _column(w: ValueWriter, b: _Operand, at: dict[str, str], j: str, k: str) -> None:
-    """``b``: the two registers of column tile ``j``."""
-    writer = w.writer
-    writer.line("unsigned b[2];")
-    if b.tile is not None:
-        _matrices(w, b, at, j, k, "b", 8)
-        return
-    for later in (0, 1):
-        there = not later or b.depth > 1
-        value = _part(w, b, at, j, _double(k, bool(later)), f"{later}") if there else "0u"
-        writer.line(f"b[{later}] = {value};", b.index)
+  """``b``: the two registers of column tile ``j``."""
+  writer = w.writer
+  writer.line("unsigned b[2];")
+  if b.tile is not None:
+    _matrices(w, b, at, j, k, "b", 8)
+    return
+  for later in (0, 1):
+    there = not later or b.depth > 1
+    value = _part(w, b, at, j, _double(k, bool(later)), f"{later}") if there else "0u"
+    writer.line(f"b[{later}] = {value};", b.index)
 
 
 def _part(w: ValueWriter, x: _Operand, at: dict[str, str], row: str, deep: str, number: str) -> str:
-    """A packed pair of an operand."""
-    place = {**at, "i": row, "j": deep}
-    spot = Spot(w.writer, w.pieces, w.lowering.warps, x.form, place, f"_{x.letter}{number}")
-    if x.held is not None:
-        return x.held + spot.subscript(x.form, packed=True)
-    return pair(w, x.index, x.form, spot)
+  """A packed pair of an operand."""
+  place = {**at, "i": row, "j": deep}
+  spot = Spot(w.writer, w.pieces, w.lowering.warps, x.form, place, f"_{x.letter}{number}")
+  if x.held is not None:
+    return x.held + spot.subscript(x.form, packed=True)
+  return pair(w, x.index, x.form, spot)
 
 
 def _matrices(
-    w: ValueWriter, x: _Operand, at: dict[str, str], tile_index: str, k: str, to: str, rows: int
+  w: ValueWriter, x: _Operand, at: dict[str, str], tile_index: str, k: str, to: str, rows: int
 ) -> None:
-    """Two or four matrices of 8 x 8; ``rows``: of the fragment, 8 or 16.
+  """Two or four matrices of 8 x 8; ``rows``: of the fragment, 8 or 16.
 
-    Lane l gives the address of row l % 8 of matrix l / 8. Matrices go by depth for 8 rows, by rows
-    and then depth for 16. A tile with the depth across its rows is read transposed.
-    """
-    tile, writer, warps = x.tile, w.writer, w.lowering.warps
-    assert tile is not None
-    (deep,) = x.form.t
-    inner = "ptx::lane() % 8"
-    matrix = "ptx::lane() / 8"
-    if rows == 16:
-        row_part, depth_part = f"{matrix} % 2 * 8", "ptx::lane() / 16 * 8"
-    else:
-        row_part, depth_part = "0", f"{matrix} % 2 * 8"
-    each = warps.tiles(x.form.g, 8) * 8 if x.form.g else 0
-    first_row = total(times(warps.digit(x.form.g), each), times(tile_index, rows)) if each else "0"
-    deep_each = warps.tiles((deep,), 8) * 8
-    first_deep = total(times(warps.digit((deep,)), deep_each), times(k, 16))
-    if x.transposed:
-        row, depth = total(first_row, row_part), total(first_deep, depth_part, inner)
-        most = f"{length(x.form.g) - 8}"
-    else:
-        row, depth = total(first_row, row_part, inner), total(first_deep, depth_part)
-        most = f"{length(x.form.g) - 1}" if x.form.g else "0"
-    local: dict[Piece, str] = {p: at.get(f"q_{p.name}", "0") for p in x.form.rest}
-    name = x.letter
-    writer.line(f"const int k_{name} = {depth};")
-    local[deep] = f"k_{name}"
-    if x.form.g:
-        covered = warps.covers(x.form.g, 8)
-        writer.line(f"const int r_{name} = {row if covered else f'at_most({row}, {most})'};")
-        rows_of = parts_of(f"r_{name}", [p.length for p in x.form.g])
-        local.update(zip(x.form.g, rows_of, strict=True))
-    place = total(tile.name, tile.offset(local))
-    count = 4 if rows == 16 else 2
-    suffix = "_trans" if x.transposed else ""
-    writer.line(f"const ptx::U{count} m_{name} = ptx::ldmatrix_x{count}{suffix}({place});", x.index)
-    parts: tuple[str, ...] = ("x", "y", "z", "w") if rows == 16 else ("x", "", "y", "")
-    if x.letter == "b":
-        parts = ("x", "y")
-    for number, part in enumerate(parts):
-        value = f"m_{name}.{part}" if part else "0u"
-        writer.line(f"{to}[{number}] = {value};")
+  Lane l gives the address of row l % 8 of matrix l / 8. Matrices go by depth for 8 rows, by rows
+  and then depth for 16. A tile with the depth across its rows is read transposed.
+  """
+  tile, writer, warps = x.tile, w.writer, w.lowering.warps
+  assert tile is not None
+  (deep,) = x.form.t
+  inner = "ptx::lane() % 8"
+  matrix = "ptx::lane() / 8"
+  if rows == 16:
+    row_part, depth_part = f"{matrix} % 2 * 8", "ptx::lane() / 16 * 8"
+  else:
+    row_part, depth_part = "0", f"{matrix} % 2 * 8"
+  each = warps.tiles(x.form.g, 8) * 8 if x.form.g else 0
+  first_row = total(times(warps.digit(x.form.g), each), times(tile_index, rows)) if each else "0"
+  deep_each = warps.tiles((deep,), 8) * 8
+  first_deep = total(times(warps.digit((deep,)), deep_each), times(k, 16))
+  if x.transposed:
+    row, depth = total(first_row, row_part), total(first_deep, depth_part, inner)
+    most = f"{length(x.form.g) - 8}"
+  else:
+    row, depth = total(first_row, row_part, inner), total(first_deep, depth_part)
+    most = f"{length(x.form.g) - 1}" if x.form.g else "0"
+  local: dict[Piece, str] = {p: at.get(f"q_{p.name}", "0") for p in x.form.rest}
+  name = x.letter
+  writer.line(f"const int k_{name} = {depth};")
+  local[deep] = f"k_{name}"
+  if x.form.g:
+    covered = warps.covers(x.form.g, 8)
+    writer.line(f"const int r_{name} = {row if covered else f'at_most({row}, {most})'};")
+    rows_of = parts_of(f"r_{name}", [p.length for p in x.form.g])
+    local.update(zip(x.form.g, rows_of, strict=True))
+  place = total(tile.name, tile.offset(local))
+  count = 4 if rows == 16 else 2
+  suffix = "_trans" if x.transposed else ""
+  writer.line(f"const ptx::U{count} m_{name} = ptx::ldmatrix_x{count}{suffix}({place});", x.index)
+  parts: tuple[str, ...] = ("x", "y", "z", "w") if rows == 16 else ("x", "", "y", "")
+  if x.letter == "b":
+    parts = ("x", "y")
+  for number, part in enumerate(parts):
+    value = f"m_{name}.{part}" if part else "0u"
+    writer.line(f"{to}[{number}] = {value};")
 
 
 def _multiply_add(
-    w: ValueWriter, c: Form, acc: str, i: str, j: str, rows: int, a: list[str], b: list[str],
-    kind: str, index: int,
+  w: ValueWriter, c: Form, acc: str, i: str, j: str, rows: int, a: list[str], b: list[str],
+  kind: str, index: int,
 ) -> None:  # fmt: skip
-    writer = w.writer
-    operands = ", ".join([*a, *b])
-    slots: list[str | None] = []
-    for later in (False, True):
-        row = f"[{_double(i, later)}]" if c.g else ""
-        there = not later or (bool(c.g) and rows > 1)
-        for e in ("0", "1"):
-            slot = f"{acc}{row}" + (f"[{j}][{e}]" if c.t else "")
-            slots.append(slot if there and (c.t or e == "0") else None)
-    if all(slots):
-        low, high = ((slots[n] or "").rpartition("[")[0] for n in (0, 2))
-        writer.line(f"mma_rows({kind}{{}}, {low}, {high}, {operands});", index)
-        return
-    with writer.block():
-        writer.line(f"float d[4] = {{{', '.join(s or '0.0f' for s in slots)}}};")
-        writer.line(f"mma_16816({kind}{{}}, d, {operands});", index)
-        for number, kept in enumerate(slots):
-            if kept:
-                writer.line(f"{kept} = d[{number}];")
+  writer = w.writer
+  operands = ", ".join([*a, *b])
+  slots: list[str | None] = []
+  for later in (False, True):
+    row = f"[{_double(i, later)}]" if c.g else ""
+    there = not later or (bool(c.g) and rows > 1)
+    for e in ("0", "1"):
+      slot = f"{acc}{row}" + (f"[{j}][{e}]" if c.t else "")
+      slots.append(slot if there and (c.t or e == "0") else None)
+  if all(slots):
+    low, high = ((slots[n] or "").rpartition("[")[0] for n in (0, 2))
+    writer.line(f"mma_rows({kind}{{}}, {low}, {high}, {operands});", index)
+    return
+  with writer.block():
+    writer.line(f"float d[4] = {{{', '.join(s or '0.0f' for s in slots)}}};")
+    writer.line(f"mma_16816({kind}{{}}, d, {operands});", index)
+    for number, kept in enumerate(slots):
+      if kept:
+        writer.line(f"{kept} = d[{number}];")

@@ -16,70 +16,70 @@ from mirage_onnx.codegen.tiled.shared import SharedTile
 
 
 def in_chunks(view: TensorView, tile: SharedTile) -> bool:
-    """Whether rows of the tile are whole chunks of 16 bytes of the tensor."""
-    if not tile.order:
-        return False
-    chunk, last = 16 // tile.dtype.size_bytes, tile.order[-1]
-    row = view.counts[-1]
-    whole = view.together(last.axis, chunk) and isinstance(row, int) and row % chunk == 0
-    return whole and last.aligned % chunk == 0 and tile.pitch % chunk == 0
+  """Whether rows of the tile are whole chunks of 16 bytes of the tensor."""
+  if not tile.order:
+    return False
+  chunk, last = 16 // tile.dtype.size_bytes, tile.order[-1]
+  row = view.counts[-1]
+  whole = view.together(last.axis, chunk) and isinstance(row, int) and row % chunk == 0
+  return whole and last.aligned % chunk == 0 and tile.pitch % chunk == 0
 
 
 def copy_tile(
-    writer: Writer,
-    pieces: Pieces,
-    view: TensorView,
-    tile: SharedTile,
-    own: Mapping[str, Piece],
-    firsts: Mapping[str, str],
-    to: str,
-    threads: int,
-    sizes: Mapping[Piece, str] | None = None,
+  writer: Writer,
+  pieces: Pieces,
+  view: TensorView,
+  tile: SharedTile,
+  own: Mapping[str, Piece],
+  firsts: Mapping[str, str],
+  to: str,
+  threads: int,
+  sizes: Mapping[Piece, str] | None = None,
 ) -> None:
-    """Writes the copy of a tile whose pieces begin at ``firsts``; chunks arrive later."""
-    chunk = 16 // tile.dtype.size_bytes if in_chunks(view, tile) else 1
-    counts = [p.length for p in tile.order]
-    if counts:
-        counts[-1] = -(-counts[-1] // chunk)
-    every = prod(counts)
-    head = f"for (int e = ptx::thread(); e < {every}; e += {threads})"
-    with writer.block(head):
-        local: dict[Piece, str] = {}
-        for p, count, text in zip(tile.order, counts, parts_of("e", counts), strict=True):
-            name = f"x_{p.name}"
-            if count == 1:
-                local[p] = "0"
-                continue
-            text = times(
-                f"({text})" if "%" in text or "/" in text else text,
-                chunk if p == tile.order[-1] else 1,
-            )
-            writer.line(f"const int {name} = {text};")
-            local[p] = name
-        size = {p: (sizes or {}).get(p) or pieces.size(p) for p in tile.order}
-        inside = [f"{local[p]} < {size[p]}" for p in tile.order if not p.exact]
-        index = {a: total(firsts[a], local[own[a]]) for a in view.tensor.axes}
-        place = total(to, tile.offset(local))
-        if chunk == 1:
-            value = view.load_bits(index)
-            value = f"{' && '.join(inside)} ? {value} : {_zero(tile)}" if inside else value
-            writer.line(f"*({place}) = {value};")
-            return
-        if not inside:
-            writer.line(f"ptx::cp_async_16({place}, {view.address(index)});")
-            return
-        last = tile.order[-1]
-        others = [f"{local[p]} < {size[p]}" for p in tile.order[:-1] if not p.exact]
-        left = str(16)
-        if not last.exact:
-            width = tile.dtype.size_bytes
-            left = f"at_most(16, at_least(0, ({size[last]} - {local[last]}) * {width}))"
-        if others:
-            left = f"{' && '.join(others)} ? {left} : 0"
-        writer.line(f"const int bytes = {left};")
-        source = f"bytes > 0 ? {view.address(index)} : {view.pointer}"
-        writer.line(f"ptx::cp_async_16_zfill({place}, {source}, bytes);")
+  """Writes the copy of a tile whose pieces begin at ``firsts``; chunks arrive later."""
+  chunk = 16 // tile.dtype.size_bytes if in_chunks(view, tile) else 1
+  counts = [p.length for p in tile.order]
+  if counts:
+    counts[-1] = -(-counts[-1] // chunk)
+  every = prod(counts)
+  head = f"for (int e = ptx::thread(); e < {every}; e += {threads})"
+  with writer.block(head):
+    local: dict[Piece, str] = {}
+    for p, count, text in zip(tile.order, counts, parts_of("e", counts), strict=True):
+      name = f"x_{p.name}"
+      if count == 1:
+        local[p] = "0"
+        continue
+      text = times(
+        f"({text})" if "%" in text or "/" in text else text,
+        chunk if p == tile.order[-1] else 1,
+      )
+      writer.line(f"const int {name} = {text};")
+      local[p] = name
+    size = {p: (sizes or {}).get(p) or pieces.size(p) for p in tile.order}
+    inside = [f"{local[p]} < {size[p]}" for p in tile.order if not p.exact]
+    index = {a: total(firsts[a], local[own[a]]) for a in view.tensor.axes}
+    place = total(to, tile.offset(local))
+    if chunk == 1:
+      value = view.load_bits(index)
+      value = f"{' && '.join(inside)} ? {value} : {_zero(tile)}" if inside else value
+      writer.line(f"*({place}) = {value};")
+      return
+    if not inside:
+      writer.line(f"ptx::cp_async_16({place}, {view.address(index)});")
+      return
+    last = tile.order[-1]
+    others = [f"{local[p]} < {size[p]}" for p in tile.order[:-1] if not p.exact]
+    left = str(16)
+    if not last.exact:
+      width = tile.dtype.size_bytes
+      left = f"at_most(16, at_least(0, ({size[last]} - {local[last]}) * {width}))"
+    if others:
+      left = f"{' && '.join(others)} ? {left} : 0"
+    writer.line(f"const int bytes = {left};")
+    source = f"bytes > 0 ? {view.address(index)} : {view.pointer}"
+    writer.line(f"ptx::cp_async_16_zfill({place}, {source}, bytes);")
 
 
 def _zero(tile: SharedTile) -> str:
-    return "static_cast<unsigned short>(0)" if tile.dtype.is_half else "0.0f"
+  return "static_cast<unsigned short>(0)" if tile.dtype.is_half else "0.0f"

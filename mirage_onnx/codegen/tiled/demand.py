@@ -22,166 +22,162 @@ MOST_FETCHED, MOST_RESIDENT = 64, 64
 
 @dataclass(slots=True)
 class Demand:
-    """Steps in the making, in three runs.
+  """Steps in the making, in three runs.
 
-    ``held``: registers of a lane beyond which a computed value is made where it is used.
-    ``made``: registers that there are, with the run that declares them. ``tiles``: shared tiles by
-    name, ``homes`` and ``spilled``: the names of those of loads and of computed values.
+  ``held``: registers of a lane beyond which a computed value is made where it is used.
+  ``made``: registers that there are, with the run that declares them. ``tiles``: shared tiles by
+  name, ``homes`` and ``spilled``: the names of those of loads and of computed values.
+  """
+
+  assignment: Assignment
+  forms: dict[int, Form]
+  warps: Warps
+  extents: Mapping[str, int]
+  tensors: Mapping[str, KTensor]
+  held: int
+  before: list[Step] = field(default_factory=list)
+  body: list[Step] = field(default_factory=list)
+  after: list[Step] = field(default_factory=list)
+  made: dict[Held, str] = field(default_factory=dict)
+  tiles: dict[str, SharedTile] = field(default_factory=dict)
+  homes: dict[int, str] = field(default_factory=dict)
+  spilled: dict[int, str] = field(default_factory=dict)
+  varies: list[bool] = field(default_factory=list)
+  known: dict[tuple[int, Form], bool] = field(default_factory=dict)
+
+  def __post_init__(self) -> None:
+    for op in self.assignment.kernel.ops:
+      own = op.op in ("run_max", "prev") or op.fmap is not None
+      known = own or any(self.varies[a] for a in op.args)
+      self.varies.append(op.phase is Phase.LOOP and known)
+
+  def run_of(self, index: int) -> str:
+    """The run that value ``index`` is made in."""
+    if self.varies[index]:
+      return "body"
+    loop = self.assignment.kernel.ops[index].phase is Phase.LOOP
+    return "before" if loop and self.assignment.kernel.loop is not None else "after"
+
+  def steps(self, run: str) -> list[Step]:
+    """The run of that name."""
+    return {"before": self.before, "body": self.body, "after": self.after}[run]
+
+  def save_form(self, index: int) -> Form:
+    """The form that a saved value is written from."""
+    if index in self.forms:
+      return self.forms[index]
+    return self.form_of_load(index)
+
+  def form_of_load(self, index: int) -> Form:
+    """A form for a loaded value (or constant) that nothing says how to read."""
+    own = self.assignment.own(index).values()
+    found = [f.of(own) for f in self.assignment.frames]
+    return min(found, key=self.warps.registers)
+
+  def on_tensor_cores(self, index: int) -> bool:
+    """Whether both arguments of a contraction have one 16-bit type."""
+    ops = self.assignment.kernel.ops
+    first, second = (ops[a].dtype for a in ops[index].args)
+    return first.is_half and first is second
+
+  def in_place(self, index: int, form: Form) -> bool:
+    """Whether a value is made where it is used, from shared memory or a large tensor tile.
+
+    What a lane would hold many elements of only to use each once or twice: operands of
+    contractions, and what is reduced. It may depend on nothing that is held along the inner
+    side, so that a loop over that need not be unrolled.
     """
+    key = index, form
+    if key not in self.known:
+      self.known[key] = self._in_place(index, form)
+    return self.known[key]
 
-    assignment: Assignment
-    forms: dict[int, Form]
-    warps: Warps
-    extents: Mapping[str, int]
-    tensors: Mapping[str, KTensor]
-    held: int
-    before: list[Step] = field(default_factory=list)
-    body: list[Step] = field(default_factory=list)
-    after: list[Step] = field(default_factory=list)
-    made: dict[Held, str] = field(default_factory=dict)
-    tiles: dict[str, SharedTile] = field(default_factory=dict)
-    homes: dict[int, str] = field(default_factory=dict)
-    spilled: dict[int, str] = field(default_factory=dict)
-    varies: list[bool] = field(default_factory=list)
-    known: dict[tuple[int, Form], bool] = field(default_factory=dict)
+  def _in_place(self, index: int, form: Form) -> bool:
+    op = self.assignment.kernel.ops[index]
+    if op.op == "load":
+      return index in self.homes or self.warps.registers(form) > MOST_FETCHED
+    if not is_elementwise(op.op) or self.forms.get(index) != form:
+      return False
+    if self.warps.registers(form) <= self.held:
+      return False
+    some = False
+    for a in op.args:
+      if constant(self.assignment.kernel.ops[a], self.extents) is not None:
+        continue
+      own = form.of(self.assignment.own(a).values())
+      if self.in_place(a, own):
+        some = True
+      elif own.t:
+        return False
+    return some
 
-    def __post_init__(self) -> None:
-        for op in self.assignment.kernel.ops:
-            own = op.op in ("run_max", "prev") or op.fmap is not None
-            known = own or any(self.varies[a] for a in op.args)
-            self.varies.append(op.phase is Phase.LOOP and known)
+  def need(self, index: int, form: Form, run: str) -> tuple[str, ...]:
+    """Value ``index`` in this form for a step of this run; the tiles that the step reads."""
+    op = self.assignment.kernel.ops[index]
+    if constant(op, self.extents) is not None:
+      return ()
+    if self.in_place(index, form):
+      if op.op == "load":
+        return (self.homes[index],) if index in self.homes else ()
+      touched = [t for a in op.args for t in self.need(a, form.of(self.assignment.own(a).values()), run)]
+      return tuple(dict.fromkeys(touched))
+    held = Held(index, form)
+    if self.made.get(held) in (run, "before"):
+      return ()
+    own_run = self.run_of(index)
+    if op.op == "load":
+      self.steps(own_run).append(do.Fetch(index, held))
+    else:
+      tile = self.spill(index, run)
+      self.steps(own_run).append(do.Read(index, held, tile))
+    self.made[held] = own_run
+    return ()
 
-    def run_of(self, index: int) -> str:
-        """The run that value ``index`` is made in."""
-        if self.varies[index]:
-            return "body"
-        loop = self.assignment.kernel.ops[index].phase is Phase.LOOP
-        return "before" if loop and self.assignment.kernel.loop is not None else "after"
+  def operand(self, index: int, form: Form, run: str) -> tuple[str, ...]:
+    """Value ``index`` as an operand of a contraction.
 
-    def steps(self, run: str) -> list[Step]:
-        """The run of that name."""
-        return {"before": self.before, "body": self.body, "after": self.after}[run]
+    One that the loop does not change is packed before it, if that takes few registers.
+    """
+    held = Held(index, form, packed=True)
+    if self.made.get(held) in (run, "before"):
+      return ()
+    own_run = self.run_of(index)
+    small = self.warps.registers(form) // 2 <= MOST_RESIDENT
+    if own_run == "before" and run == "body" and small:
+      touched = self._operand(index, form, own_run)
+      self.before.append(do.Pack(index, held, touched=touched))
+      self.made[held] = own_run
+      return ()
+    return self._operand(index, form, run)
 
-    def save_form(self, index: int) -> Form:
-        """The form that a saved value is written from."""
-        if index in self.forms:
-            return self.forms[index]
-        return self.form_of_load(index)
+  def _operand(self, index: int, form: Form, run: str) -> tuple[str, ...]:
+    op = self.assignment.kernel.ops[index]
+    if op.op == "load" or self.forms[index] == form:
+      return self.need(index, form, run)
+    return (self.spill(index, run),)
 
-    def form_of_load(self, index: int) -> Form:
-        """A form for a loaded value (or constant) that nothing says how to read."""
-        own = self.assignment.own(index).values()
-        found = [f.of(own) for f in self.assignment.frames]
-        return min(found, key=self.warps.registers)
+  def tile_of(self, index: int, form: Form) -> str | None:
+    """The shared tile that an operand in this form is read from; None if it is from none."""
+    if index in self.homes or self.assignment.kernel.ops[index].op == "load":
+      return self.homes.get(index)
+    return None if self.forms[index] == form else self.spilled[index]
 
-    def on_tensor_cores(self, index: int) -> bool:
-        """Whether both arguments of a contraction have one 16-bit type."""
-        ops = self.assignment.kernel.ops
-        first, second = (ops[a].dtype for a in ops[index].args)
-        return first.is_half and first is second
+  def spill(self, index: int, run: str) -> str:
+    """The shared tile that holds value ``index``."""
+    if index in self.homes:
+      return self.homes[index]
+    if index not in self.spilled:
+      op = self.assignment.kernel.ops[index]
+      form = self.forms[index] if index in self.forms else self.form_of_load(index)
+      touched = self.need(index, form, run)
+      name = self.spilled[index] = f"s{index}"
+      dtype = op.dtype if op.dtype.is_half else DType.F32
+      self.tiles[name] = SharedTile(name, dtype, form.rest + form.g + form.t)
+      own = self.run_of(index)
+      self.steps(own).append(do.Spill(index, Held(index, form), name, touched=touched))
+    return self.spilled[index]
 
-    def in_place(self, index: int, form: Form) -> bool:
-        """Whether a value is made where it is used, from shared memory or a large tensor tile.
-
-        What a lane would hold many elements of only to use each once or twice: operands of
-        contractions, and what is reduced. It may depend on nothing that is held along the inner
-        side, so that a loop over that need not be unrolled.
-        """
-        key = index, form
-        if key not in self.known:
-            self.known[key] = self._in_place(index, form)
-        return self.known[key]
-
-    def _in_place(self, index: int, form: Form) -> bool:
-        op = self.assignment.kernel.ops[index]
-        if op.op == "load":
-            return index in self.homes or self.warps.registers(form) > MOST_FETCHED
-        if not is_elementwise(op.op) or self.forms.get(index) != form:
-            return False
-        if self.warps.registers(form) <= self.held:
-            return False
-        some = False
-        for a in op.args:
-            if constant(self.assignment.kernel.ops[a], self.extents) is not None:
-                continue
-            own = form.of(self.assignment.own(a).values())
-            if self.in_place(a, own):
-                some = True
-            elif own.t:
-                return False
-        return some
-
-    def need(self, index: int, form: Form, run: str) -> tuple[str, ...]:
-        """Value ``index`` in this form for a step of this run; the tiles that the step reads."""
-        op = self.assignment.kernel.ops[index]
-        if constant(op, self.extents) is not None:
-            return ()
-        if self.in_place(index, form):
-            if op.op == "load":
-                return (self.homes[index],) if index in self.homes else ()
-            touched = [
-                t
-                for a in op.args
-                for t in self.need(a, form.of(self.assignment.own(a).values()), run)
-            ]
-            return tuple(dict.fromkeys(touched))
-        held = Held(index, form)
-        if self.made.get(held) in (run, "before"):
-            return ()
-        own_run = self.run_of(index)
-        if op.op == "load":
-            self.steps(own_run).append(do.Fetch(index, held))
-        else:
-            tile = self.spill(index, run)
-            self.steps(own_run).append(do.Read(index, held, tile))
-        self.made[held] = own_run
-        return ()
-
-    def operand(self, index: int, form: Form, run: str) -> tuple[str, ...]:
-        """Value ``index`` as an operand of a contraction.
-
-        One that the loop does not change is packed before it, if that takes few registers.
-        """
-        held = Held(index, form, packed=True)
-        if self.made.get(held) in (run, "before"):
-            return ()
-        own_run = self.run_of(index)
-        small = self.warps.registers(form) // 2 <= MOST_RESIDENT
-        if own_run == "before" and run == "body" and small:
-            touched = self._operand(index, form, own_run)
-            self.before.append(do.Pack(index, held, touched=touched))
-            self.made[held] = own_run
-            return ()
-        return self._operand(index, form, run)
-
-    def _operand(self, index: int, form: Form, run: str) -> tuple[str, ...]:
-        op = self.assignment.kernel.ops[index]
-        if op.op == "load" or self.forms[index] == form:
-            return self.need(index, form, run)
-        return (self.spill(index, run),)
-
-    def tile_of(self, index: int, form: Form) -> str | None:
-        """The shared tile that an operand in this form is read from; None if it is from none."""
-        if index in self.homes or self.assignment.kernel.ops[index].op == "load":
-            return self.homes.get(index)
-        return None if self.forms[index] == form else self.spilled[index]
-
-    def spill(self, index: int, run: str) -> str:
-        """The shared tile that holds value ``index``."""
-        if index in self.homes:
-            return self.homes[index]
-        if index not in self.spilled:
-            op = self.assignment.kernel.ops[index]
-            form = self.forms[index] if index in self.forms else self.form_of_load(index)
-            touched = self.need(index, form, run)
-            name = self.spilled[index] = f"s{index}"
-            dtype = op.dtype if op.dtype.is_half else DType.F32
-            self.tiles[name] = SharedTile(name, dtype, form.rest + form.g + form.t)
-            own = self.run_of(index)
-            self.steps(own).append(do.Spill(index, Held(index, form), name, touched=touched))
-        return self.spilled[index]
-
-    def exchange(self, name: str, form: Form) -> None:
-        """A tile with a slot per register of a form and thread."""
-        slots = prod(self.warps.shape(form)) * 32 * self.warps.total
-        self.tiles[name] = SharedTile(name, DType.F32, (), slots=slots)
+  def exchange(self, name: str, form: Form) -> None:
+    """A tile with a slot per register of a form and thread."""
+    slots = prod(self.warps.shape(form)) * 32 * self.warps.total
+    self.tiles[name] = SharedTile(name, DType.F32, (), slots=slots)

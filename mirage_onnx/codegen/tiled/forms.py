@@ -26,107 +26,107 @@ Side = tuple[Piece, ...]
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How a warp's lanes are dealt: ``groups`` rows, ``lanes`` inside each, ``pack`` elements."""
+  """How a warp's lanes are dealt: ``groups`` rows, ``lanes`` inside each, ``pack`` elements."""
 
-    groups: int
-    lanes: int
-    pack: int
+  groups: int
+  lanes: int
+  pack: int
 
-    @property
-    def inner(self) -> int:
-        """Elements of the inner side in one tile."""
-        return self.lanes * self.pack
+  @property
+  def inner(self) -> int:
+    """Elements of the inner side in one tile."""
+    return self.lanes * self.pack
 
 
 MMA = Geometry(8, 4, 2)
 
 
 def vector(pack: int) -> Geometry:
-    """All lanes along the inner side."""
-    return Geometry(1, 32, pack)
+  """All lanes along the inner side."""
+  return Geometry(1, 32, pack)
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """``g``: the side over the groups, ``t``: the side inside them, ``rest``: repeated pieces."""
+  """``g``: the side over the groups, ``t``: the side inside them, ``rest``: repeated pieces."""
 
-    lanes: Geometry
-    g: Side
-    t: Side
-    rest: Side
+  lanes: Geometry
+  g: Side
+  t: Side
+  rest: Side
 
-    def of(self, pieces: Iterable[Piece]) -> Form:
-        """The form of a value over ``pieces`` that lies as this form does."""
-        own = set(pieces)
-        g = self.g if own & set(self.g) else ()
-        t = self.t if own & set(self.t) else ()
-        rest = tuple(sorted(own - set(g) - set(t)))
-        return Form(self.lanes if g or t else MMA, g, t, rest)
+  def of(self, pieces: Iterable[Piece]) -> Form:
+    """The form of a value over ``pieces`` that lies as this form does."""
+    own = set(pieces)
+    g = self.g if own & set(self.g) else ()
+    t = self.t if own & set(self.t) else ()
+    rest = tuple(sorted(own - set(g) - set(t)))
+    return Form(self.lanes if g or t else MMA, g, t, rest)
 
-    @property
-    def text(self) -> str:
-        """``g(a0 a3) t(a1) rest(a2)``, an absent side left out."""
-        sides = (("g", self.g), ("t", self.t), ("rest", self.rest))
-        named = [f"{n}({' '.join(p.name for p in side)})" for n, side in sides if side]
-        kind = "" if self.lanes == MMA else f"v{self.lanes.pack} "
-        return kind + (" ".join(named) or "scalar")
+  @property
+  def text(self) -> str:
+    """``g(a0 a3) t(a1) rest(a2)``, an absent side left out."""
+    sides = (("g", self.g), ("t", self.t), ("rest", self.rest))
+    named = [f"{n}({' '.join(p.name for p in side)})" for n, side in sides if side]
+    kind = "" if self.lanes == MMA else f"v{self.lanes.pack} "
+    return kind + (" ".join(named) or "scalar")
 
 
 def length(side: Side) -> int:
-    """Elements of a side, those that may not exist included."""
-    return prod(p.length for p in side)
+  """Elements of a side, those that may not exist included."""
+  return prod(p.length for p in side)
 
 
 @dataclass(frozen=True, slots=True)
 class Warps:
-    """How the warps of a block share out sides: a digit of the warp number per side.
+  """How the warps of a block share out sides: a digit of the warp number per side.
 
-    ``even``: sides that a contraction takes 16 elements of at a time, rows or depth.
-    """
+  ``even``: sides that a contraction takes 16 elements of at a time, rows or depth.
+  """
 
-    digits: tuple[tuple[Side, int], ...]
-    total: int
-    even: frozenset[Side] = frozenset()
+  digits: tuple[tuple[Side, int], ...]
+  total: int
+  even: frozenset[Side] = frozenset()
 
-    def count(self, side: Side) -> int:
-        """Into how many parts the warps cut a side."""
-        return dict(self.digits).get(side, 1) if side else 1
+  def count(self, side: Side) -> int:
+    """Into how many parts the warps cut a side."""
+    return dict(self.digits).get(side, 1) if side else 1
 
-    def digit(self, side: Side) -> str:
-        """The part of a side that this warp has."""
-        for number, (own, count) in enumerate(self.digits):
-            if own == side and count > 1:
-                return f"w{number}"
-        return "0"
+  def digit(self, side: Side) -> str:
+    """The part of a side that this warp has."""
+    for number, (own, count) in enumerate(self.digits):
+      if own == side and count > 1:
+        return f"w{number}"
+    return "0"
 
-    @property
-    def spare(self) -> int:
-        """Warps that do the same as others."""
-        return self.total // prod(count for _, count in self.digits)
+  @property
+  def spare(self) -> int:
+    """Warps that do the same as others."""
+    return self.total // prod(count for _, count in self.digits)
 
-    def tiles(self, side: Side, tile: int) -> int:
-        """Tiles of ``tile`` elements that one warp has of a side."""
-        each = -(-length(side) // (tile * self.count(side)))
-        return each + each % 2 if side in self.even and tile == 8 and self._wide(side) else each
+  def tiles(self, side: Side, tile: int) -> int:
+    """Tiles of ``tile`` elements that one warp has of a side."""
+    each = -(-length(side) // (tile * self.count(side)))
+    return each + each % 2 if side in self.even and tile == 8 and self._wide(side) else each
 
-    def _wide(self, side: Side) -> bool:
-        return length(side) > 8
+  def _wide(self, side: Side) -> bool:
+    return length(side) > 8
 
-    def shape(self, form: Form) -> tuple[int, ...]:
-        """The register array of one lane: repeated pieces, tiles of g, tiles of t, elements."""
-        shape = [p.length for p in form.rest]
-        if form.g:
-            shape.append(self.tiles(form.g, form.lanes.groups))
-        if form.t:
-            shape.append(self.tiles(form.t, form.lanes.inner))
-            if form.lanes.pack > 1:
-                shape.append(form.lanes.pack)
-        return tuple(shape)
+  def shape(self, form: Form) -> tuple[int, ...]:
+    """The register array of one lane: repeated pieces, tiles of g, tiles of t, elements."""
+    shape = [p.length for p in form.rest]
+    if form.g:
+      shape.append(self.tiles(form.g, form.lanes.groups))
+    if form.t:
+      shape.append(self.tiles(form.t, form.lanes.inner))
+      if form.lanes.pack > 1:
+        shape.append(form.lanes.pack)
+    return tuple(shape)
 
-    def registers(self, form: Form) -> int:
-        """Elements that one lane holds."""
-        return prod(self.shape(form))
+  def registers(self, form: Form) -> int:
+    """Elements that one lane holds."""
+    return prod(self.shape(form))
 
-    def covers(self, side: Side, tile: int) -> bool:
-        """Whether the tiles of all warps hold exactly the elements of a side."""
-        return self.tiles(side, tile) * tile * self.count(side) == length(side)
+  def covers(self, side: Side, tile: int) -> bool:
+    """Whether the tiles of all warps hold exactly the elements of a side."""
+    return self.tiles(side, tile) * tile * self.count(side) == length(side)

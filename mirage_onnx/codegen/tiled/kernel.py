@@ -9,6 +9,7 @@ from math import inf, prod
 from mirage_onnx.codegen.grid import Grid
 from mirage_onnx.codegen.header import header
 from mirage_onnx.codegen.loads import TensorView, parameters
+from mirage_onnx.codegen.read_ahead import is_overtaken
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.codegen.tiled.arrange import arranged
 from mirage_onnx.codegen.tiled.assign import Assignment
@@ -43,258 +44,251 @@ HELD, _BLOCK_HOLDS = (1 << 30, 8), 32768
 
 @dataclass(frozen=True, slots=True)
 class TiledPlan:
-    """What a tiled kernel is before it is text; ``live``: elements that a lane holds at once."""
+  """What a tiled kernel is before it is text; ``live``: elements that a lane holds at once."""
 
-    pieces: Pieces
-    forms: Mapping[int, Form]
-    warps: Warps
-    lowering: Lowering
-    steps: ThreadGraph
-    places: Mapping[str, int]
-    smem_bytes: int
-    live: int
+  pieces: Pieces
+  forms: Mapping[int, Form]
+  warps: Warps
+  lowering: Lowering
+  steps: ThreadGraph
+  places: Mapping[str, int]
+  smem_bytes: int
+  live: int
 
 
 def needed_values(kernel: Kernel) -> frozenset[int]:
-    """The values that saves are computed from."""
-    found: set[int] = set()
-    todo = [s.arg for s in kernel.saves]
-    while todo:
-        index = todo.pop()
-        if index not in found:
-            found.add(index)
-            todo += kernel.ops[index].args
-    return frozenset(found)
+  """The values that saves are computed from."""
+  found: set[int] = set()
+  todo = [s.arg for s in kernel.saves]
+  while todo:
+    index = todo.pop()
+    if index not in found:
+      found.add(index)
+      todo += kernel.ops[index].args
+  return frozenset(found)
 
 
 def plan_tiled(
-    graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
+  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> TiledPlan:
-    """Forms, split of the warps and steps of a kernel.
+  """Forms, split of the warps and steps of a kernel.
 
-    Raises:
-        RejectionError: LAYOUT or EMIT_UNSUPPORTED.
-    """
-    for load in kernel.loads:
-        stored = graph.tensor(load.tensor).dtype
-        if load.dtype is not stored:
-            raise RejectionError(
-                "EMIT_UNSUPPORTED", f"{load.tensor} is {stored} and loaded as {load.dtype}"
-            )
-    if kernel.loop is not None and params.loop_tile < 1:
-        raise RejectionError("LAYOUT", f"a loop in steps of {params.loop_tile} elements")
-    grid = Grid.of(kernel, params, extents, target)
-    pieces = Pieces.of(kernel, params, extents, grid)
-    assignment = Assignment.of(kernel, pieces, needed_values(kernel))
-    tensors = {t.name: t for t in graph.tensors}
-    # What a way takes of registers and shared memory shows when it is made.
-    best, least, refused = None, 0, None
-    for cost, framed, forms, warps in ways(assignment, params.warps, tensors)[:_MOST_WAYS]:
-        if best is not None and cost > _WORTH * least:
-            break
-        try:
-            make = partial(_plan, framed, forms, warps, extents, tensors, params, target)
-            plan = _best_held(make, 32 * warps.total)
-        except RejectionError as error:
-            refused = refused or error
-            continue
-        least = least or cost
-        if best is None or plan.live < best.live:
-            best = plan
-        if best.live <= _MOST_LIVE:
-            return best
-    if best is None:
-        assert refused is not None
-        raise refused
-    return best
+  Raises:
+      RejectionError: LAYOUT or EMIT_UNSUPPORTED.
+  """
+  for load in kernel.loads:
+    stored = graph.tensor(load.tensor).dtype
+    if load.dtype is not stored:
+      raise RejectionError("EMIT_UNSUPPORTED", f"{load.tensor} is {stored} and loaded as {load.dtype}")
+  if kernel.loop is not None and params.loop_tile < 1:
+    raise RejectionError("LAYOUT", f"a loop in steps of {params.loop_tile} elements")
+  grid = Grid.of(kernel, params, extents, target)
+  pieces = Pieces.of(kernel, params, extents, grid)
+  assignment = Assignment.of(kernel, pieces, needed_values(kernel))
+  tensors = {t.name: t for t in graph.tensors}
+  # What a way takes of registers and shared memory shows when it is made.
+  best, least, refused = None, 0, None
+  for cost, framed, forms, warps in ways(assignment, params.warps, tensors)[:_MOST_WAYS]:
+    if best is not None and cost > _WORTH * least:
+      break
+    try:
+      make = partial(_plan, framed, forms, warps, extents, tensors, params, target)
+      plan = _best_held(make, 32 * warps.total)
+    except RejectionError as error:
+      refused = refused or error
+      continue
+    least = least or cost
+    if best is None or plan.live < best.live:
+      best = plan
+    if best.live <= _MOST_LIVE:
+      return best
+  if best is None:
+    assert refused is not None
+    raise refused
+  return best
 
 
 def _best_held(make: Callable[[int, float], TiledPlan], threads: int) -> TiledPlan:
-    """The plan with most computed values in registers that has room for them."""
-    for held in HELD[:-1]:
-        with suppress(RejectionError):
-            return make(held, min(_MOST_LIVE, _BLOCK_HOLDS // threads))
-    return make(HELD[-1], inf)
+  """The plan with most computed values in registers that has room for them."""
+  for held in HELD[:-1]:
+    with suppress(RejectionError):
+      return make(held, min(_MOST_LIVE, _BLOCK_HOLDS // threads))
+  return make(HELD[-1], inf)
 
 
 def _plan(
-    assignment: Assignment,
-    forms: dict[int, Form],
-    warps: Warps,
-    extents: Mapping[str, int],
-    tensors: Mapping[str, KTensor],
-    params: KernelParams,
-    target: Target,
-    held: int,
-    most_held: float,
+  assignment: Assignment,
+  forms: dict[int, Form],
+  warps: Warps,
+  extents: Mapping[str, int],
+  tensors: Mapping[str, KTensor],
+  params: KernelParams,
+  target: Target,
+  held: int,
+  most_held: float,
 ) -> TiledPlan:
-    smem_bytes = 0
-    # As many stages as fit, of those that are wanted.
-    for stages in range(max(1, min(params.stages, assignment.pieces.most_steps)), 0, -1):
-        lowering = Lowering(
-            assignment, forms, warps, extents, tensors, held,
-            stages=stages, ranks=params.cluster,
-        )  # fmt: skip
-        graph = lowering.lower()
-        for index, form in forms.items():
-            most = _MOST_IN_PLACE if lowering.in_place(index, form) else _MOST_REGISTERS
-            if warps.registers(form) > most:
-                reason = f"%{index} takes {warps.registers(form)} registers of every thread"
-                raise RejectionError("LAYOUT", reason)
-        live, pieces = most_live(lowering), assignment.pieces
-        if live > most_held:  # however many stages; said before the steps are put in order
-            raise RejectionError("LAYOUT", f"a lane holds {live} elements at once")
-        memory = plan_memory(
-            arranged(lowering, graph, _MOST_LIVE - live),
-            {name: tile.size_bytes for name, tile in lowering.tiles.items()},
-            frozenset(lowering.homes[i] for i in lowering.ring), stages > 1,
-            partial(_resident, prod(pieces.grid.launch), 32 * warps.total, target),
-        )  # fmt: skip
-        smem_bytes = memory.size
-        if smem_bytes <= target.smem_bytes:
-            return TiledPlan(
-                pieces, forms, warps, lowering, memory.graph, memory.places, smem_bytes, live
-            )
-    raise RejectionError(
-        "SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}"
-    )
+  smem_bytes = 0
+  # As many stages as fit, of those that are wanted.
+  for stages in range(max(1, min(params.stages, assignment.pieces.most_steps)), 0, -1):
+    lowering = Lowering(
+      assignment, forms, warps, extents, tensors, held,
+      stages=stages, ranks=params.cluster,
+    )  # fmt: skip
+    graph = lowering.lower()
+    for index, form in forms.items():
+      most = _MOST_IN_PLACE if lowering.in_place(index, form) else _MOST_REGISTERS
+      if warps.registers(form) > most:
+        reason = f"%{index} takes {warps.registers(form)} registers of every thread"
+        raise RejectionError("LAYOUT", reason)
+    live, pieces = most_live(lowering), assignment.pieces
+    if live > most_held:  # however many stages; said before the steps are put in order
+      raise RejectionError("LAYOUT", f"a lane holds {live} elements at once")
+    memory = plan_memory(
+      arranged(lowering, graph, _MOST_LIVE - live),
+      {name: tile.size_bytes for name, tile in lowering.tiles.items()},
+      frozenset(lowering.homes[i] for i in lowering.ring), stages > 1,
+      partial(_resident, prod(pieces.grid.launch), 32 * warps.total, target),
+    )  # fmt: skip
+    smem_bytes = memory.size
+    if smem_bytes <= target.smem_bytes:
+      return TiledPlan(pieces, forms, warps, lowering, memory.graph, memory.places, smem_bytes, live)
+  raise RejectionError("SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}")
 
 
 def _resident(blocks: int, threads: int, target: Target, size: int) -> int:
-    """How many of these blocks a multiprocessor holds if each takes ``size`` bytes."""
-    there = -(-blocks // target.multiprocessors)
-    fit = target.smem_per_sm_bytes // (size + RESERVED_SMEM) if size <= target.smem_bytes else 0
-    return min(there, SM_THREADS // threads, fit)
+  """How many of these blocks a multiprocessor holds if each takes ``size`` bytes."""
+  there = -(-blocks // target.multiprocessors)
+  fit = target.smem_per_sm_bytes // (size + RESERVED_SMEM) if size <= target.smem_bytes else 0
+  return min(there, SM_THREADS // threads, fit)
 
 
 def thread_graph(
-    graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
+  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> ThreadGraph:
-    """The steps of a kernel's threads.
+  """The steps of a kernel's threads.
 
-    Raises:
-        RejectionError: LAYOUT or EMIT_UNSUPPORTED.
-    """
-    return plan_tiled(graph, kernel, params, extents, target).steps
+  Raises:
+      RejectionError: LAYOUT or EMIT_UNSUPPORTED.
+  """
+  return plan_tiled(graph, kernel, params, extents, target).steps
 
 
 def emit_tiled(
-    graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
+  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> KernelSource:
-    """The CUDA text of a tiled kernel.
+  """The CUDA text of a tiled kernel.
 
-    Raises:
-        RejectionError: LAYOUT, EMIT_UNSUPPORTED or SMEM.
-    """
-    plan = plan_tiled(graph, kernel, params, extents, target)
-    pieces, lowering = plan.pieces, plan.lowering
-    args, given = parameters(graph, kernel, extents)
-    writer = Writer()
-    emitter = _Emitter(graph, plan, ValueWriter(graph, lowering, pieces, writer), writer)
-    with writer.kernel(
-        kernel.name, 32 * params.warps, params.cluster,
-        given,
-    ):  # fmt: skip
-        if target.has_pdl:
-            writer.line("ptx::grid_trigger();")
-            writer.wait()
-        emitter.prologue(plan.places)
-        emitter.run(plan.steps)
-    top = header(graph, kernel, params, extents, kernel.name)
-    return KernelSource(
-        kernel.name, f"{top}\n{writer.text}", pieces.grid.launch, 32 * params.warps,
-        params.cluster, plan.smem_bytes, args, pdl=target.has_pdl,
-    )  # fmt: skip
+  Raises:
+      RejectionError: LAYOUT, EMIT_UNSUPPORTED or SMEM.
+  """
+  plan = plan_tiled(graph, kernel, params, extents, target)
+  pieces, lowering = plan.pieces, plan.lowering
+  args, given = parameters(graph, kernel, extents)
+  writer = Writer()
+  emitter = _Emitter(graph, plan, ValueWriter(graph, lowering, pieces, writer), writer)
+  with writer.kernel(
+    kernel.name, 32 * params.warps, params.cluster,
+    given,
+  ):  # fmt: skip
+    if target.has_pdl:
+      writer.trigger(behind_wait=is_overtaken(graph, kernel, extents))
+      writer.wait()
+    emitter.prologue(plan.places)
+    emitter.run(plan.steps)
+  top = header(graph, kernel, params, extents, kernel.name)
+  return KernelSource(
+    kernel.name, f"{top}\n{writer.text}", pieces.grid.launch, 32 * params.warps,
+    params.cluster, plan.smem_bytes, args, pdl=target.has_pdl,
+  )  # fmt: skip
 
 
 @dataclass(slots=True)
 class _Emitter:
-    graph: UGraph
-    plan: TiledPlan
-    values: ValueWriter
-    writer: Writer
+  graph: UGraph
+  plan: TiledPlan
+  values: ValueWriter
+  writer: Writer
 
-    def prologue(self, places: Mapping[str, int]) -> None:
-        """Lanes, warps, pieces and shared tiles."""
-        writer, lowering = self.writer, self.plan.lowering
-        writer.line("const int g = ptx::lane() / 4;")
-        writer.line("const int t = ptx::lane() % 4;")
-        digits(writer, self.plan.warps)
-        self.plan.pieces.declare(writer)
-        ringed = {lowering.homes[i] for i in lowering.ring}
-        for tile in lowering.tiles.values():
-            at = places[tile.name] // tile.dtype.size_bytes
-            base = f"ptx::smem<{tile.storage}>()" + (f" + {at}" if at else "")
-            name = f"{tile.name}_ring" if tile.name in ringed else tile.name
-            writer.line(f"{tile.storage}* {name} = {base};")
+  def prologue(self, places: Mapping[str, int]) -> None:
+    """Lanes, warps, pieces and shared tiles."""
+    writer, lowering = self.writer, self.plan.lowering
+    writer.line("const int g = ptx::lane() / 4;")
+    writer.line("const int t = ptx::lane() % 4;")
+    digits(writer, self.plan.warps)
+    self.plan.pieces.declare(writer)
+    ringed = {lowering.homes[i] for i in lowering.ring}
+    for tile in lowering.tiles.values():
+      at = places[tile.name] // tile.dtype.size_bytes
+      base = f"ptx::smem<{tile.storage}>()" + (f" + {at}" if at else "")
+      name = f"{tile.name}_ring" if tile.name in ringed else tile.name
+      writer.line(f"{tile.storage}* {name} = {base};")
 
-    def _all(self, steps: tuple[Step, ...]) -> None:
-        for step in steps:
-            if isinstance(step, Advance):
-                self._advance()
-            else:
-                write_step(self.values, step)
+  def _all(self, steps: tuple[Step, ...]) -> None:
+    for step in steps:
+      if isinstance(step, Advance):
+        self._advance()
+      else:
+        write_step(self.values, step)
 
-    def run(self, graph: ThreadGraph) -> None:
-        """The three runs."""
-        writer, lowering, pieces = self.writer, self.plan.lowering, self.plan.pieces
-        self._all(graph.before)
-        for index in lowering.states:
-            begin_state(self.values, index)
-        if lowering.assignment.kernel.loop is not None and graph.body:
-            writer.line(f"const int steps = {pieces.steps};")
-            if lowering.ring and lowering.stages > 1:
-                writer.comment("The first stages of the ring.")
-                for stage in map(str, range(lowering.stages - 1)):
-                    self._copy_step(stage, stage)
-            writer.line("#pragma unroll 1")
-            with writer.block("for (int step = 0; step < steps; ++step)"):
-                pieces.declare_step(writer, "step")
-                self._all(graph.body)
-        self._all(graph.after)
-        everything = graph.before + graph.body + graph.after
-        if any(isinstance(s, GatherRanks) for s in everything):
-            writer.comment("Shared memory stays until every block of the cluster has read it.")
-            writer.line("ptx::cluster_sync();")
+  def run(self, graph: ThreadGraph) -> None:
+    """The three runs."""
+    writer, lowering, pieces = self.writer, self.plan.lowering, self.plan.pieces
+    self._all(graph.before)
+    for index in lowering.states:
+      begin_state(self.values, index)
+    if lowering.assignment.kernel.loop is not None and graph.body:
+      writer.line(f"const int steps = {pieces.steps};")
+      if lowering.ring and lowering.stages > 1:
+        writer.comment("The first stages of the ring.")
+        for stage in map(str, range(lowering.stages - 1)):
+          self._copy_step(stage, stage)
+      writer.line("#pragma unroll 1")
+      with writer.block("for (int step = 0; step < steps; ++step)"):
+        pieces.declare_step(writer, "step")
+        self._all(graph.body)
+    self._all(graph.after)
+    everything = graph.before + graph.body + graph.after
+    if any(isinstance(s, GatherRanks) for s in everything):
+      writer.comment("Shared memory stays until every block of the cluster has read it.")
+      writer.line("ptx::cluster_sync();")
 
-    def _copy_step(self, step: str, slot: str) -> None:
-        with self.writer.block(f"if ({step} < steps)"):
-            self._copies(step, slot)
-        self.writer.line("ptx::cp_async_commit();")
+  def _copy_step(self, step: str, slot: str) -> None:
+    with self.writer.block(f"if ({step} < steps)"):
+      self._copies(step, slot)
+    self.writer.line("ptx::cp_async_commit();")
 
-    def _copies(self, step: str, slot: str) -> None:
-        """The tiles of an iteration, to a slot of the ring."""
-        lowering, pieces = self.plan.lowering, self.plan.pieces
-        for index in lowering.ring:
-            op = lowering.assignment.kernel.ops[index]
-            own = pieces.of_value[index]
-            tile = lowering.tiles[lowering.homes[index]]
-            firsts = {
-                a: pieces.first_at(p, step) if p.levels.endswith(STEP) else pieces.first(p)
-                for a, p in own.items()
-            }
-            sizes = {p: pieces.left_at(p, step) for p in own.values() if p.levels.endswith(STEP)}
-            view = TensorView.of(self.graph.tensor(op.tensor), lowering.extents)
-            base = f"{tile.name}_ring"
-            to = base if slot == "0" else f"{base} + ({slot}) * {tile.elements}"
-            threads = 32 * self.plan.warps.total
-            copy_tile(self.writer, pieces, view, tile, own, firsts, to, threads, sizes)
+  def _copies(self, step: str, slot: str) -> None:
+    """The tiles of an iteration, to a slot of the ring."""
+    lowering, pieces = self.plan.lowering, self.plan.pieces
+    for index in lowering.ring:
+      op = lowering.assignment.kernel.ops[index]
+      own = pieces.of_value[index]
+      tile = lowering.tiles[lowering.homes[index]]
+      firsts = {
+        a: pieces.first_at(p, step) if p.levels.endswith(STEP) else pieces.first(p) for a, p in own.items()
+      }
+      sizes = {p: pieces.left_at(p, step) for p in own.values() if p.levels.endswith(STEP)}
+      view = TensorView.of(self.graph.tensor(op.tensor), lowering.extents)
+      base = f"{tile.name}_ring"
+      to = base if slot == "0" else f"{base} + ({slot}) * {tile.elements}"
+      threads = 32 * self.plan.warps.total
+      copy_tile(self.writer, pieces, view, tile, own, firsts, to, threads, sizes)
 
-    def _advance(self) -> None:
-        writer, lowering = self.writer, self.plan.lowering
-        stages = lowering.stages
-        if stages == 1:
-            writer.line("ptx::sync_block();")
-            self._copies("step", "0")
-            writer.line("ptx::cp_async_wait_all();")
-            writer.line("ptx::sync_block();")
-        else:
-            writer.line(f"ptx::cp_async_wait<{stages - 2}>();")
-            writer.line("ptx::sync_block();")
-            with writer.block():
-                writer.line(f"const int ahead = step + {stages - 1};")
-                self._copy_step("ahead", f"ahead % {stages}")
-        for index in lowering.ring:
-            tile = lowering.tiles[lowering.homes[index]]
-            slot = "" if stages == 1 else f" + step % {stages} * {tile.elements}"
-            writer.line(f"const {tile.storage}* {tile.name} = {tile.name}_ring{slot};")
+  def _advance(self) -> None:
+    writer, lowering = self.writer, self.plan.lowering
+    stages = lowering.stages
+    if stages == 1:
+      writer.line("ptx::sync_block();")
+      self._copies("step", "0")
+      writer.line("ptx::cp_async_wait_all();")
+      writer.line("ptx::sync_block();")
+    else:
+      writer.line(f"ptx::cp_async_wait<{stages - 2}>();")
+      writer.line("ptx::sync_block();")
+      with writer.block():
+        writer.line(f"const int ahead = step + {stages - 1};")
+        self._copy_step("ahead", f"ahead % {stages}")
+    for index in lowering.ring:
+      tile = lowering.tiles[lowering.homes[index]]
+      slot = "" if stages == 1 else f" + step % {stages} * {tile.elements}"
+      writer.line(f"const {tile.storage}* {tile.name} = {tile.name}_ring{slot};")

@@ -12,38 +12,38 @@ from mirage_onnx.ir.ugraph import Phase
 
 
 def most_live(lowering: Lowering) -> int:
-    """Registers of a lane at the worst place of a kernel that has been lowered."""
-    kernel, needed = lowering.assignment.kernel, lowering.assignment.needed
-    ops, end = kernel.ops, len(kernel.ops)
-    last, users = [-1] * end, [set[str]() for _ in ops]
-    for save in kernel.saves:
-        last[save.arg] = end
-        users[save.arg].add("save")
-    passing = set()
-    for i in sorted(needed, reverse=True):
-        form = lowering.forms.get(i)
-        if is_elementwise(ops[i].op) and users[i] <= {"sum", "rmax"}:
-            passing.add(i)
-        placed = i in passing or (form is not None and lowering.in_place(i, form))
-        for a in ops[i].args:
-            last[a] = max(last[a], last[i] if placed else i)
-            users[a].add(ops[i].op)
-    body = max((i for i in needed if ops[i].phase is Phase.LOOP), default=-1)
-    carried = {*lowering.states, *lowering.fused.values()}
-    change = [0] * (end + 3)
-    for held in lowering.made:
-        i, size = held.index, lowering.warps.registers(held.form)
-        if i in passing:
-            continue
-        until = last[i]
-        if ops[i].phase is Phase.LOOP and not lowering.varies[i]:
-            until = max(until, body)
-        size = -(-size // 2) if held.packed else size
-        same = until < end and lowering.forms.get(until) == held.form
-        change[0 if i in carried else i + 1] += size
-        change[until + 2 - (same and is_elementwise(ops[until].op))] -= size
-    most = now = 0
-    for step in change:
-        now += step
-        most = max(most, now)
-    return most
+  """Registers of a lane at the worst place of a kernel that has been lowered."""
+  kernel, needed = lowering.assignment.kernel, lowering.assignment.needed
+  ops, end = kernel.ops, len(kernel.ops)
+  last, users = [-1] * end, [set[str]() for _ in ops]
+  for save in kernel.saves:
+    last[save.arg] = end
+    users[save.arg].add("save")
+  passing = set()
+  for i in sorted(needed, reverse=True):
+    form = lowering.forms.get(i)
+    if is_elementwise(ops[i].op) and users[i] <= {"sum", "rmax"}:
+      passing.add(i)
+    placed = i in passing or (form is not None and lowering.in_place(i, form))
+    for a in ops[i].args:
+      last[a] = max(last[a], last[i] if placed else i)
+      users[a].add(ops[i].op)
+  body = max((i for i in needed if ops[i].phase is Phase.LOOP), default=-1)
+  carried = {*lowering.states, *lowering.fused.values()}
+  change = [0] * (end + 3)
+  for held in lowering.made:
+    i, size = held.index, lowering.warps.registers(held.form)
+    if i in passing:
+      continue
+    until = last[i]
+    if ops[i].phase is Phase.LOOP and not lowering.varies[i]:
+      until = max(until, body)
+    size = -(-size // 2) if held.packed else size
+    same = until < end and lowering.forms.get(until) == held.form
+    change[0 if i in carried else i + 1] += size
+    change[until + 2 - (same and is_elementwise(ops[until].op))] -= size
+  most = now = 0
+  for step in change:
+    now += step
+    most = max(most, now)
+  return most

@@ -21,219 +21,214 @@ MOST_COPIED = 64 * 1024
 
 @dataclass(slots=True)
 class Lowering(Demand):
-    """A rule for every operation.
+  """A rule for every operation.
 
-    ``parts``: values that are not whole yet. ``fused``: contractions that add to the registers of
-    an accumulator. ``ring``: loads that the loop moves through ``stages`` tiles. ``states``: what
-    lives through the loop.
+  ``parts``: values that are not whole yet. ``fused``: contractions that add to the registers of
+  an accumulator. ``ring``: loads that the loop moves through ``stages`` tiles. ``states``: what
+  lives through the loop.
+  """
+
+  stages: int = 1
+  ranks: int = 1
+  parts: dict[int, Parts] = field(default_factory=dict)
+  fused: dict[int, int] = field(default_factory=dict)
+  ring: list[int] = field(default_factory=list)
+  states: list[int] = field(default_factory=list)
+
+  def lower(self) -> ThreadGraph:
+    """The steps, without barriers.
+
+    Raises:
+        RejectionError: EMIT_UNSUPPORTED, an operation that there is no rule for, or a type
+            that shared memory does not hold.
     """
+    self._fuse()
+    for index in sorted(self.assignment.needed):
+      self._value(index)
+    for number, save in enumerate(self.assignment.kernel.saves):
+      touched = self.need(save.arg, self.save_form(save.arg), "after")
+      self.after.append(do.Store(number, touched=touched))
+    body = [do.Advance(-1), *self.body] if self.ring else self.body
+    return ThreadGraph(tuple(self.before), tuple(body), tuple(self.after))
 
-    stages: int = 1
-    ranks: int = 1
-    parts: dict[int, Parts] = field(default_factory=dict)
-    fused: dict[int, int] = field(default_factory=dict)
-    ring: list[int] = field(default_factory=list)
-    states: list[int] = field(default_factory=list)
+  def _fuse(self) -> None:
+    """Contractions that nothing but one accumulator takes add to its registers."""
+    ops = self.assignment.kernel.ops
+    for i in self.assignment.products:
+      users = [u for u in self.assignment.needed if i in ops[u].args]
+      alone = len(users) == 1 and ops[users[0]].op in ("acc_sum", "acc_scaled")
+      saved = any(s.arg == i for s in self.assignment.kernel.saves)
+      if alone and not saved and self.on_tensor_cores(i) and ops[users[0]].args[0] == i:
+        self.fused[i] = users[0]
 
-    def lower(self) -> ThreadGraph:
-        """The steps, without barriers.
+  def _value(self, index: int) -> None:
+    op = self.assignment.kernel.ops[index]
+    if constant(op, self.extents) is not None:
+      return
+    if op.op == "load":
+      self._load(index)
+    elif op.op == "matmul":
+      if index not in self.fused:
+        self._contract(index, index, self.run_of(index))
+    elif op.op in ("sum", "rmax"):
+      self._reduce(index)
+    elif op.op in ACCUMULATORS:
+      self._accumulate(index)
+    elif op.op == "run_max":
+      self._running(index)
+    elif op.op == "prev":
+      pass  # the running maximum keeps it
+    elif op.op in ("red_sum", "red_max"):
+      self._over_ranks(index)
+    elif is_elementwise(op.op):
+      self._elementwise(index)
+    else:
+      raise RejectionError("EMIT_UNSUPPORTED", f"no rule for the operation {op.op!r}")
 
-        Raises:
-            RejectionError: EMIT_UNSUPPORTED, an operation that there is no rule for, or a type
-                that shared memory does not hold.
-        """
-        self._fuse()
-        for index in sorted(self.assignment.needed):
-            self._value(index)
-        for number, save in enumerate(self.assignment.kernel.saves):
-            touched = self.need(save.arg, self.save_form(save.arg), "after")
-            self.after.append(do.Store(number, touched=touched))
-        body = [do.Advance(-1), *self.body] if self.ring else self.body
-        return ThreadGraph(tuple(self.before), tuple(body), tuple(self.after))
+  def _load(self, index: int) -> None:
+    op = self.assignment.kernel.ops[index]
+    scattered = op.dtype is DType.BOOL  # a byte at a time, which no copy is faster at
+    if (op.layout is not Layout.SHARED or scattered) and not self._too_wide(index):
+      return
+    if op.dtype not in STORAGE:
+      reason = f"{op.tensor}: shared memory holds no elements of type {op.dtype}"
+      raise RejectionError("EMIT_UNSUPPORTED", reason)
+    own = self.assignment.own(index)
+    axes = self.tensors[op.tensor].axes
+    order = tuple(own[a] for a in axes)
+    moves = any(p.levels.endswith(STEP) for p in order)
+    name = self.homes[index] = f"s{index}"
+    copies = self.stages if moves else 1
+    self.tiles[name] = SharedTile(name, op.dtype, order, copies, zeroed=True)
+    if moves:
+      self.ring.append(index)
+    else:
+      # First of all: copies are on their way while anything else is done.
+      steps = self.steps(self.run_of(index))
+      steps.insert(sum(isinstance(s, do.Copy) for s in steps), do.Copy(index, name))
 
-    def _fuse(self) -> None:
-        """Contractions that nothing but one accumulator takes add to its registers."""
-        ops = self.assignment.kernel.ops
-        for i in self.assignment.products:
-            users = [u for u in self.assignment.needed if i in ops[u].args]
-            alone = len(users) == 1 and ops[users[0]].op in ("acc_sum", "acc_scaled")
-            saved = any(s.arg == i for s in self.assignment.kernel.saves)
-            if alone and not saved and self.on_tensor_cores(i) and ops[users[0]].args[0] == i:
-                self.fused[i] = users[0]
+  def _too_wide(self, index: int) -> bool:
+    """Whether a tile that was meant for registers is too wide for them, and fits elsewhere."""
+    op, own = self.assignment.kernel.ops[index], self.assignment.own(index).values()
+    wide = min(self.warps.registers(f.of(own)) for f in self.assignment.frames)
+    size_bytes = op.dtype.size_bytes * prod(p.length for p in own)
+    return wide > MOST_FETCHED and size_bytes <= MOST_COPIED and op.dtype in STORAGE
 
-    def _value(self, index: int) -> None:
-        op = self.assignment.kernel.ops[index]
-        if constant(op, self.extents) is not None:
-            return
-        if op.op == "load":
-            self._load(index)
-        elif op.op == "matmul":
-            if index not in self.fused:
-                self._contract(index, index, self.run_of(index))
-        elif op.op in ("sum", "rmax"):
-            self._reduce(index)
-        elif op.op in ACCUMULATORS:
-            self._accumulate(index)
-        elif op.op == "run_max":
-            self._running(index)
-        elif op.op == "prev":
-            pass  # the running maximum keeps it
-        elif op.op in ("red_sum", "red_max"):
-            self._over_ranks(index)
-        elif is_elementwise(op.op):
-            self._elementwise(index)
-        else:
-            raise RejectionError("EMIT_UNSUPPORTED", f"no rule for the operation {op.op!r}")
+  def _elementwise(self, index: int) -> None:
+    op, form, run = self.assignment.kernel.ops[index], self.forms[index], self.run_of(index)
+    if self.in_place(index, form):
+      return
+    found = [self.need(a, form.of(self.assignment.own(a).values()), run) for a in op.args]
+    touched = tuple(dict.fromkeys(t for tiles in found for t in tiles))
+    self.steps(run).append(do.Run(index, (index,), form, touched=touched))
+    self.made[Held(index, form)] = run
 
-    def _load(self, index: int) -> None:
-        op = self.assignment.kernel.ops[index]
-        scattered = op.dtype is DType.BOOL  # a byte at a time, which no copy is faster at
-        if (op.layout is not Layout.SHARED or scattered) and not self._too_wide(index):
-            return
-        if op.dtype not in STORAGE:
-            reason = f"{op.tensor}: shared memory holds no elements of type {op.dtype}"
-            raise RejectionError("EMIT_UNSUPPORTED", reason)
-        own = self.assignment.own(index)
-        axes = self.tensors[op.tensor].axes
-        order = tuple(own[a] for a in axes)
-        moves = any(p.levels.endswith(STEP) for p in order)
-        name = self.homes[index] = f"s{index}"
-        copies = self.stages if moves else 1
-        self.tiles[name] = SharedTile(name, op.dtype, order, copies, zeroed=True)
-        if moves:
-            self.ring.append(index)
-        else:
-            # First of all: copies are on their way while anything else is done.
-            steps = self.steps(self.run_of(index))
-            steps.insert(sum(isinstance(s, do.Copy) for s in steps), do.Copy(index, name))
+  def _contract(self, index: int, into: int, run: str) -> None:
+    op, product = self.assignment.kernel.ops[index], self.assignment.products[index]
+    if self.on_tensor_cores(index):
+      found = [self.operand(a, form, run) for a, form in zip(op.args, (product.a, product.b), strict=True)]
+      self.steps(run).append(do.Contract(index, into, touched=found[0] + found[1]))
+      if self.warps.count((product.depth,)) > 1:
+        self.parts[index] = Parts(sides=((product.depth,),))
+    else:
+      first, second = (self.spill(a, run) for a in op.args)
+      self.steps(run).append(do.Multiply(index, (first, second)))
+    if into == index:
+      self.made[Held(index, product.c)] = run
+      self._settle(index, run)
 
-    def _too_wide(self, index: int) -> bool:
-        """Whether a tile that was meant for registers is too wide for them, and fits elsewhere."""
-        op, own = self.assignment.kernel.ops[index], self.assignment.own(index).values()
-        wide = min(self.warps.registers(f.of(own)) for f in self.assignment.frames)
-        size_bytes = op.dtype.size_bytes * prod(p.length for p in own)
-        return wide > MOST_FETCHED and size_bytes <= MOST_COPIED and op.dtype in STORAGE
+  def _reduce(self, index: int) -> None:
+    op, form, run = self.assignment.kernel.ops[index], self.forms[index], self.run_of(index)
+    (arg,) = op.args
+    own = self.assignment.own(arg)
+    gone = {own[a] for a in op.reduced}
+    source = self._source(arg, gone, form)
+    if source is None:
+      self.steps(run).append(do.Total(index, self.spill(arg, run)))
+    else:
+      touched = self.need(arg, source, run)
+      self.steps(run).append(do.Fold(index, source, touched=touched))
+      over = [s for s in (source.g, source.t) if set(s) & gone]
+      self.parts[index] = Parts(lane_bits(source, over), tuple(s for s in over if self.warps.count(s) > 1))
+    self.made[Held(index, form)] = run
+    self._settle(index, run)
 
-    def _elementwise(self, index: int) -> None:
-        op, form, run = self.assignment.kernel.ops[index], self.forms[index], self.run_of(index)
-        if self.in_place(index, form):
-            return
-        found = [self.need(a, form.of(self.assignment.own(a).values()), run) for a in op.args]
-        touched = tuple(dict.fromkeys(t for tiles in found for t in tiles))
-        self.steps(run).append(do.Run(index, (index,), form, touched=touched))
-        self.made[Held(index, form)] = run
+  def _source(self, arg: int, gone: set[Piece], form: Form) -> Form | None:
+    """A form of the argument whose reduction over ``gone`` lies as ``form``."""
+    own = self.assignment.own(arg).values()
+    have = [self.forms[arg]] if arg in self.forms else []
+    if not have:
+      have = sorted(
+        dict.fromkeys(f.of(own) for f in self.assignment.frames),
+        key=lambda f: (self.warps.registers(f), f.text),
+      )
+    return next((f for f in have if folded(f, gone) == form), None)
 
-    def _contract(self, index: int, into: int, run: str) -> None:
-        op, product = self.assignment.kernel.ops[index], self.assignment.products[index]
-        if self.on_tensor_cores(index):
-            found = [
-                self.operand(a, form, run)
-                for a, form in zip(op.args, (product.a, product.b), strict=True)
-            ]
-            self.steps(run).append(do.Contract(index, into, touched=found[0] + found[1]))
-            if self.warps.count((product.depth,)) > 1:
-                self.parts[index] = Parts(sides=((product.depth,),))
-        else:
-            first, second = (self.spill(a, run) for a in op.args)
-            self.steps(run).append(do.Multiply(index, (first, second)))
-        if into == index:
-            self.made[Held(index, product.c)] = run
-            self._settle(index, run)
+  def _settle(self, index: int, run: str) -> None:
+    """Parts of a value become the whole, unless an accumulator takes them as they are."""
+    parts = self.parts.get(index)
+    if not parts:
+      return
+    ops = self.assignment.kernel.ops
+    users = [ops[u] for u in self.assignment.needed if index in ops[u].args]
+    rule = rule_of(ops[index].op)
+    saved = any(s.arg == index for s in self.assignment.kernel.saves)
+    waits = all(
+      u.op in ACCUMULATORS and u.args[0] == index and ACCUMULATORS[u.op] == rule
+      and index not in u.args[1:]
+      for u in users
+    )  # fmt: skip
+    if not (users and waits) or saved:
+      self._complete(index, run)
 
-    def _reduce(self, index: int) -> None:
-        op, form, run = self.assignment.kernel.ops[index], self.forms[index], self.run_of(index)
-        (arg,) = op.args
-        own = self.assignment.own(arg)
-        gone = {own[a] for a in op.reduced}
-        source = self._source(arg, gone, form)
-        if source is None:
-            self.steps(run).append(do.Total(index, self.spill(arg, run)))
-        else:
-            touched = self.need(arg, source, run)
-            self.steps(run).append(do.Fold(index, source, touched=touched))
-            over = [s for s in (source.g, source.t) if set(s) & gone]
-            self.parts[index] = Parts(
-                lane_bits(source, over), tuple(s for s in over if self.warps.count(s) > 1)
-            )
-        self.made[Held(index, form)] = run
-        self._settle(index, run)
+  def _complete(self, index: int, run: str) -> None:
+    parts = self.parts.pop(index, Parts())
+    if parts.masks:
+      self.steps(run).append(do.Meet(index, parts.masks))
+    for number, side in enumerate(parts.sides):
+      name = f"m{index}_{number}"
+      self.exchange(name, self.forms[index])
+      self.steps(run).append(do.Publish(index, name))
+      self.steps(run).append(do.Gather(index, name, side))
 
-    def _source(self, arg: int, gone: set[Piece], form: Form) -> Form | None:
-        """A form of the argument whose reduction over ``gone`` lies as ``form``."""
-        own = self.assignment.own(arg).values()
-        have = [self.forms[arg]] if arg in self.forms else []
-        if not have:
-            have = sorted(
-                dict.fromkeys(f.of(own) for f in self.assignment.frames),
-                key=lambda f: (self.warps.registers(f), f.text),
-            )
-        return next((f for f in have if folded(f, gone) == form), None)
-
-    def _settle(self, index: int, run: str) -> None:
-        """Parts of a value become the whole, unless an accumulator takes them as they are."""
-        parts = self.parts.get(index)
-        if not parts:
-            return
-        ops = self.assignment.kernel.ops
-        users = [ops[u] for u in self.assignment.needed if index in ops[u].args]
-        rule = rule_of(ops[index].op)
-        saved = any(s.arg == index for s in self.assignment.kernel.saves)
-        waits = all(
-            u.op in ACCUMULATORS and u.args[0] == index and ACCUMULATORS[u.op] == rule
-            and index not in u.args[1:]
-            for u in users
-        )  # fmt: skip
-        if not (users and waits) or saved:
-            self._complete(index, run)
-
-    def _complete(self, index: int, run: str) -> None:
-        parts = self.parts.pop(index, Parts())
-        if parts.masks:
-            self.steps(run).append(do.Meet(index, parts.masks))
-        for number, side in enumerate(parts.sides):
-            name = f"m{index}_{number}"
-            self.exchange(name, self.forms[index])
-            self.steps(run).append(do.Publish(index, name))
-            self.steps(run).append(do.Gather(index, name, side))
-
-    def _accumulate(self, index: int) -> None:
-        op, form = self.assignment.kernel.ops[index], self.forms[index]
-        (arg, *factor) = op.args
-        self.states.append(index)
-        touched: tuple[str, ...] = ()
-        for f in factor:
-            touched += self.need(f, form.of(self.assignment.own(f).values()), "body")
-        if self.fused.get(arg) == index:
-            if factor:
-                self.body.append(do.Update(index, touched=touched))
-            self._contract(arg, index, "body")
-        else:
-            touched += self.need(arg, form, "body")
-            self.body.append(do.Update(index, touched=touched))
-        if parts := self.parts.get(arg):
-            self.parts[index] = parts
-        self.made[Held(index, form)] = "after"
-        self._complete(index, "after")
-
-    def _running(self, index: int) -> None:
-        op, form = self.assignment.kernel.ops[index], self.forms[index]
-        self.states.append(index)
-        touched = self.need(op.args[0], form, "body")
+  def _accumulate(self, index: int) -> None:
+    op, form = self.assignment.kernel.ops[index], self.forms[index]
+    (arg, *factor) = op.args
+    self.states.append(index)
+    touched: tuple[str, ...] = ()
+    for f in factor:
+      touched += self.need(f, form.of(self.assignment.own(f).values()), "body")
+    if self.fused.get(arg) == index:
+      if factor:
         self.body.append(do.Update(index, touched=touched))
-        self.made[Held(index, form)] = "body"
-        for i in self.assignment.needed:
-            other = self.assignment.kernel.ops[i]
-            if other.op == "prev" and other.args[0] == index:
-                self.made[Held(i, form)] = "body"
+      self._contract(arg, index, "body")
+    else:
+      touched += self.need(arg, form, "body")
+      self.body.append(do.Update(index, touched=touched))
+    if parts := self.parts.get(arg):
+      self.parts[index] = parts
+    self.made[Held(index, form)] = "after"
+    self._complete(index, "after")
 
-    def _over_ranks(self, index: int) -> None:
-        op, form = self.assignment.kernel.ops[index], self.forms[index]
-        touched = self.need(op.args[0], form, "after")
-        if self.ranks == 1:
-            self.after.append(do.Run(index, (index,), form, touched=touched))
-        else:
-            name = f"r{index}"
-            self.exchange(name, form)
-            self.after.append(do.Publish(index, name, touched=touched))
-            self.after.append(do.GatherRanks(index, name))
-        self.made[Held(index, form)] = "after"
+  def _running(self, index: int) -> None:
+    op, form = self.assignment.kernel.ops[index], self.forms[index]
+    self.states.append(index)
+    touched = self.need(op.args[0], form, "body")
+    self.body.append(do.Update(index, touched=touched))
+    self.made[Held(index, form)] = "body"
+    for i in self.assignment.needed:
+      other = self.assignment.kernel.ops[i]
+      if other.op == "prev" and other.args[0] == index:
+        self.made[Held(i, form)] = "body"
+
+  def _over_ranks(self, index: int) -> None:
+    op, form = self.assignment.kernel.ops[index], self.forms[index]
+    touched = self.need(op.args[0], form, "after")
+    if self.ranks == 1:
+      self.after.append(do.Run(index, (index,), form, touched=touched))
+    else:
+      name = f"r{index}"
+      self.exchange(name, form)
+      self.after.append(do.Publish(index, name, touched=touched))
+      self.after.append(do.GatherRanks(index, name))
+    self.made[Held(index, form)] = "after"

@@ -13,81 +13,79 @@ from mirage_onnx.codegen.tiled.values import ValueWriter, chosen
 
 
 def pair(w: ValueWriter, index: int, form: Form, spot: Spot) -> str:
-    """Two neighbours of the inner side, packed; what does not exist is zero."""
-    op, own, lowering = w.ops[index], w.own(index), w.lowering
-    home = lowering.tile_of(index, form)
-    if home is not None:
-        return _in_tile_pair(w, lowering.tiles[home], form, own, spot)
-    halves = [spot.half(e) for e in (0, 1)]
-    if op.op == "load" and lowering.in_place(index, form):
-        return _in_tensor(w, w.view(op.tensor), form, own, halves)
-    values = []
-    for half in halves:
-        value = w.element(index, half)
-        conditions = []
-        if _cut_off(w, form):
-            half.declare(form.t)
-            conditions = half.exists(form.t)
-        values.append(chosen(conditions, value, "0.0f"))
-    return f"{tag(op.dtype)}::pack({', '.join(values)})"
+  """Two neighbours of the inner side, packed; what does not exist is zero."""
+  op, own, lowering = w.ops[index], w.own(index), w.lowering
+  home = lowering.tile_of(index, form)
+  if home is not None:
+    return _in_tile_pair(w, lowering.tiles[home], form, own, spot)
+  halves = [spot.half(e) for e in (0, 1)]
+  if op.op == "load" and lowering.in_place(index, form):
+    return _in_tensor(w, w.view(op.tensor), form, own, halves)
+  values = []
+  for half in halves:
+    value = w.element(index, half)
+    conditions = []
+    if _cut_off(w, form):
+      half.declare(form.t)
+      conditions = half.exists(form.t)
+    values.append(chosen(conditions, value, "0.0f"))
+  return f"{tag(op.dtype)}::pack({', '.join(values)})"
 
 
 def _together(w: ValueWriter, view: TensorView, own: Mapping[str, Piece], form: Form) -> bool:
-    """Whether the two elements of a pair are neighbours in memory that exist together."""
-    if len(form.t) != 1:
-        return False
-    (p,) = form.t
-    whole = w.lowering.extents[p.axis]
-    even = p.length % 2 == 0 and p.aligned % 2 == 0 and whole % 2 == 0
-    return own.get(p.axis) == p and even and view.together(p.axis, 2)
+  """Whether the two elements of a pair are neighbours in memory that exist together."""
+  if len(form.t) != 1:
+    return False
+  (p,) = form.t
+  whole = w.lowering.extents[p.axis]
+  even = p.length % 2 == 0 and p.aligned % 2 == 0 and whole % 2 == 0
+  return own.get(p.axis) == p and even and view.together(p.axis, 2)
 
 
 def _in_tensor(
-    w: ValueWriter, view: TensorView, form: Form, own: Mapping[str, Piece], halves: Sequence[Spot]
+  w: ValueWriter, view: TensorView, form: Form, own: Mapping[str, Piece], halves: Sequence[Spot]
 ) -> str:
-    bits = []
-    together = _together(w, view, own, form)
-    for half in halves[:1] if together else halves:
-        half.declare(own.values())
-        index, conditions = w.global_index(view, own, half), half.exists(own.values())
-        if together:
-            kind = "ptx::ld_u32" if view.coherent else "ptx::ld_nc_u32"
-            return chosen(conditions, f"{kind}({view.address(index)})", "0u")
-        bits.append(chosen(conditions, f"unsigned{{{view.load_bits(index)}}}", "0u"))
-    return f"({bits[0]}) | ({bits[1]}) << 16"
+  bits = []
+  together = _together(w, view, own, form)
+  for half in halves[:1] if together else halves:
+    half.declare(own.values())
+    index, conditions = w.global_index(view, own, half), half.exists(own.values())
+    if together:
+      kind = "ptx::ld_u32" if view.coherent else "ptx::ld_nc_u32"
+      return chosen(conditions, f"{kind}({view.address(index)})", "0u")
+    bits.append(chosen(conditions, f"unsigned{{{view.load_bits(index)}}}", "0u"))
+  return f"({bits[0]}) | ({bits[1]}) << 16"
 
 
-def _in_tile_pair(
-    w: ValueWriter, tile: SharedTile, form: Form, own: Mapping[str, Piece], spot: Spot
-) -> str:
-    (deep,) = form.t
-    bits = []
-    together = tile.order[-1] == deep and deep.length % 2 == 0
-    mask = not tile.zeroed and not deep.exact
-    for half in [spot.half(e) for e in (0, 1)][: 1 if together and not mask else 2]:
-        half.declare(own.values())
-        conditions = half.held(own.values())
-        if mask:
-            conditions = list(dict.fromkeys([*conditions, *half.exists([deep])]))
-        place = tile.offset(half.known)
-        if together and not mask:
-            value = f"*reinterpret_cast<const unsigned*>({total(tile.name, place)})"
-            return chosen(conditions, value, "0u")
-        bits.append(chosen(conditions, f"unsigned{{{tile.name}[{place}]}}", "0u"))
-    return f"({bits[0]}) | ({bits[1]}) << 16"
+def _in_tile_pair(w: ValueWriter, tile: SharedTile, form: Form, own: Mapping[str, Piece], spot: Spot) -> str:
+  (deep,) = form.t
+  bits = []
+  together = tile.order[-1] == deep and deep.length % 2 == 0
+  mask = not tile.zeroed and not deep.exact
+  for half in [spot.half(e) for e in (0, 1)][: 1 if together and not mask else 2]:
+    half.declare(own.values())
+    conditions = half.held(own.values())
+    if mask:
+      conditions = list(dict.fromkeys([*conditions, *half.exists([deep])]))
+    place = tile.offset(half.known)
+    if together and not mask:
+      value = f"*reinterpret_cast<const unsigned*>({total(tile.name, place)})"
+      return chosen(conditions, value, "0u")
+    bits.append(chosen(conditions, f"unsigned{{{tile.name}[{place}]}}", "0u"))
+  return f"({bits[0]}) | ({bits[1]}) << 16"
 
 
 def _cut_off(w: ValueWriter, form: Form) -> bool:
-    """Whether lanes hold elements of the inner side that may not exist."""
-    covered = w.lowering.warps.covers(form.t, form.lanes.inner)
-    return not covered or any(not p.exact for p in form.t)
+  """Whether lanes hold elements of the inner side that may not exist."""
+  covered = w.lowering.warps.covers(form.t, form.lanes.inner)
+  return not covered or any(not p.exact for p in form.t)
 
 
 def pack(w: ValueWriter, step: do.Pack) -> None:
-    """Packs the registers of a value."""
-    held = step.to
-    w.declare(held)
-    with w.walk(held.form, packed=True) as spot:
-        value = pair(w, step.index, held.form, spot)
-        to = f"{w.name(held)}{spot.subscript(held.form, packed=True)}"
-        w.writer.line(f"{to} = {value};", step.index)
+  """Packs the registers of a value."""
+  held = step.to
+  w.declare(held)
+  with w.walk(held.form, packed=True) as spot:
+    value = pair(w, step.index, held.form, spot)
+    to = f"{w.name(held)}{spot.subscript(held.form, packed=True)}"
+    w.writer.line(f"{to} = {value};", step.index)

@@ -11,152 +11,149 @@ from mirage_onnx.codegen.tiled.values import ValueWriter, chosen
 
 
 def multiply(w: ValueWriter, step: do.Multiply) -> None:
-    """A contraction of two shared tiles by multiply-adds."""
-    lowering, writer = w.lowering, w.writer
-    op, product = w.ops[step.index], lowering.assignment.products[step.index]
-    held = Held(step.index, product.c)
-    name = w.declare(held, "0.0f")
-    deep = product.depth
-    with w.walk(product.c) as spot:
-        spot.declare(p for a in op.args for p in w.own(a).values() if p != deep)
-        at = {**spot.known, deep: "k"}
-        sides = [lowering.tiles[name].element(at) for name in step.tiles]
-        conditions = spot.held(p for a in op.args for p in w.own(a).values() if p != deep)
-        with writer.scope(bool(conditions), f"if ({' && '.join(conditions)})"):
-            to = f"{name}{spot.subscript(product.c)}"
-            with writer.block(f"for (int k = 0; k < {w.pieces.size(deep)}; ++k)"):
-                writer.line(f"{to} += {sides[0]} * {sides[1]};", step.index)
+  """A contraction of two shared tiles by multiply-adds."""
+  lowering, writer = w.lowering, w.writer
+  op, product = w.ops[step.index], lowering.assignment.products[step.index]
+  held = Held(step.index, product.c)
+  name = w.declare(held, "0.0f")
+  deep = product.depth
+  with w.walk(product.c) as spot:
+    spot.declare(p for a in op.args for p in w.own(a).values() if p != deep)
+    at = {**spot.known, deep: "k"}
+    sides = [lowering.tiles[name].element(at) for name in step.tiles]
+    conditions = spot.held(p for a in op.args for p in w.own(a).values() if p != deep)
+    with writer.scope(bool(conditions), f"if ({' && '.join(conditions)})"):
+      to = f"{name}{spot.subscript(product.c)}"
+      with writer.block(f"for (int k = 0; k < {w.pieces.size(deep)}; ++k)"):
+        writer.line(f"{to} += {sides[0]} * {sides[1]};", step.index)
 
 
 def fold(w: ValueWriter, step: do.Fold) -> None:
-    """What a lane has itself of a reduction."""
-    op, rule = w.ops[step.index], rule_of(w.ops[step.index].op)
-    held = Held(step.index, w.lowering.forms[step.index])
-    neutral = f"{rule}::neutral()"
-    name = w.declare(held, "0.0f" if rule == "Sum" else neutral)
-    own = w.own(op.args[0])
-    gone = [own[a] for a in op.reduced]
-    rolled = _rolled(w, op.args[0], step.source, set(gone))
-    with w.walk(step.source, rolled=rolled) as spot:
-        covered = all(
-            w.lowering.warps.covers(s, tile)
-            for s, tile in ((step.source.g, step.source.lanes.groups),
-                            (step.source.t, step.source.lanes.inner))
-            if set(s) & set(gone)
-        )  # fmt: skip
-        conditions = []
-        if not covered or any(not p.exact for p in gone):
-            spot.declare(gone)
-            conditions = spot.exists(gone)
-        value = chosen(conditions, w.taken(op, w.element(op.args[0], spot)), neutral)
-        to = f"{name}{spot.subscript(held.form)}"
-        w.writer.line(f"{to} = {rule}::combine({to}, {value});", step.index)
+  """What a lane has itself of a reduction."""
+  op, rule = w.ops[step.index], rule_of(w.ops[step.index].op)
+  held = Held(step.index, w.lowering.forms[step.index])
+  neutral = f"{rule}::neutral()"
+  name = w.declare(held, "0.0f" if rule == "Sum" else neutral)
+  own = w.own(op.args[0])
+  gone = [own[a] for a in op.reduced]
+  rolled = _rolled(w, op.args[0], step.source, set(gone))
+  with w.walk(step.source, rolled=rolled) as spot:
+    covered = all(
+      w.lowering.warps.covers(s, tile)
+      for s, tile in ((step.source.g, step.source.lanes.groups),
+                      (step.source.t, step.source.lanes.inner))
+      if set(s) & set(gone)
+    )  # fmt: skip
+    conditions = []
+    if not covered or any(not p.exact for p in gone):
+      spot.declare(gone)
+      conditions = spot.exists(gone)
+    value = chosen(conditions, w.taken(op, w.element(op.args[0], spot)), neutral)
+    to = f"{name}{spot.subscript(held.form)}"
+    w.writer.line(f"{to} = {rule}::combine({to}, {value});", step.index)
 
 
 def _rolled(w: ValueWriter, index: int, form: Form, gone: set[Piece]) -> tuple[str, ...]:
-    """The loop over the inner side, if nothing that is held along it is used."""
-    along = bool(form.t) and set(form.t) <= gone
-    return ("j",) if along and w.lowering.in_place(index, form) else ()
+  """The loop over the inner side, if nothing that is held along it is used."""
+  along = bool(form.t) and set(form.t) <= gone
+  return ("j",) if along and w.lowering.in_place(index, form) else ()
 
 
 def reduce_tile(w: ValueWriter, step: do.Total) -> None:
-    """A reduction over a shared tile."""
-    op, rule = w.ops[step.index], rule_of(w.ops[step.index].op)
-    form = w.lowering.forms[step.index]
-    name = w.declare(Held(step.index, form), f"{rule}::neutral()")
-    tile, own = w.lowering.tiles[step.tile], w.own(op.args[0])
-    gone = [own[a] for a in op.reduced]
-    with w.walk(form) as spot:
-        left = [p for p in own.values() if p not in gone]
-        spot.declare(left)
-        conditions = spot.held(left)
-        known = {**spot.known, **{p: f"z_{p.name}" for p in gone}}
-        value = w.taken(op, tile.element(known))
-        with w.writer.scope(bool(conditions), f"if ({' && '.join(conditions)})"):
-            heads = [
-                f"for (int {known[p]} = 0; {known[p]} < {w.pieces.size(p)}; ++{known[p]})"
-                for p in gone
-            ]
-            _nested(w, heads, f"{rule}::combine", f"{name}{spot.subscript(form)}", value,
-                         step.index)  # fmt: skip
+  """A reduction over a shared tile."""
+  op, rule = w.ops[step.index], rule_of(w.ops[step.index].op)
+  form = w.lowering.forms[step.index]
+  name = w.declare(Held(step.index, form), f"{rule}::neutral()")
+  tile, own = w.lowering.tiles[step.tile], w.own(op.args[0])
+  gone = [own[a] for a in op.reduced]
+  with w.walk(form) as spot:
+    left = [p for p in own.values() if p not in gone]
+    spot.declare(left)
+    conditions = spot.held(left)
+    known = {**spot.known, **{p: f"z_{p.name}" for p in gone}}
+    value = w.taken(op, tile.element(known))
+    with w.writer.scope(bool(conditions), f"if ({' && '.join(conditions)})"):
+      heads = [f"for (int {known[p]} = 0; {known[p]} < {w.pieces.size(p)}; ++{known[p]})" for p in gone]
+      _nested(w, heads, f"{rule}::combine", f"{name}{spot.subscript(form)}", value,
+              step.index)  # fmt: skip
 
 
 def _nested(w: ValueWriter, heads: list[str], call: str, to: str, value: str, index: int) -> None:
-    if not heads:
-        w.writer.line(f"{to} = {call}({to}, {value});", index)
-        return
-    with w.writer.block(heads[0]):
-        _nested(w, heads[1:], call, to, value, index)
+  if not heads:
+    w.writer.line(f"{to} = {call}({to}, {value});", index)
+    return
+  with w.writer.block(heads[0]):
+    _nested(w, heads[1:], call, to, value, index)
 
 
 def meet(w: ValueWriter, step: do.Meet) -> None:
-    """The parts of the lanes of a warp."""
-    rule = rule_of(w.ops[step.index].op)
-    form = w.lowering.forms[step.index]
-    name = w.name(Held(step.index, form))
-    with w.walk(form) as spot:
-        to = f"{name}{spot.subscript(form)}"
-        for mask in step.masks:
-            value = f"ptx::shfl_xor({to}, {mask})"
-            w.writer.line(f"{to} = {rule}::combine({to}, {value});", step.index)
+  """The parts of the lanes of a warp."""
+  rule = rule_of(w.ops[step.index].op)
+  form = w.lowering.forms[step.index]
+  name = w.name(Held(step.index, form))
+  with w.walk(form) as spot:
+    to = f"{name}{spot.subscript(form)}"
+    for mask in step.masks:
+      value = f"ptx::shfl_xor({to}, {mask})"
+      w.writer.line(f"{to} = {rule}::combine({to}, {value});", step.index)
 
 
 def publish(w: ValueWriter, step: do.Publish) -> None:
-    """A slot of shared memory for every register of a thread."""
-    threads = 32 * w.lowering.warps.total
-    index = step.index
-    if w.ops[index].op in ("red_sum", "red_max"):
-        index = w.ops[index].args[0]
-    form = w.lowering.forms[step.index]
-    tile = w.lowering.tiles[step.tile]
-    with w.walk(form) as spot:
-        at = total(_scaled(_slot(w, spot, form), threads), "ptx::thread()")
-        w.writer.line(f"{tile.name}[{at}] = {w.element(index, spot)};", index)
+  """A slot of shared memory for every register of a thread."""
+  threads = 32 * w.lowering.warps.total
+  index = step.index
+  if w.ops[index].op in ("red_sum", "red_max"):
+    index = w.ops[index].args[0]
+  form = w.lowering.forms[step.index]
+  tile = w.lowering.tiles[step.tile]
+  with w.walk(form) as spot:
+    at = total(_scaled(_slot(w, spot, form), threads), "ptx::thread()")
+    w.writer.line(f"{tile.name}[{at}] = {w.element(index, spot)};", index)
 
 
 def gather(w: ValueWriter, step: do.Gather) -> None:
-    """The parts of the warps of a side."""
-    warps, rule = w.lowering.warps, rule_of(w.ops[step.index].op)
-    form = w.lowering.forms[step.index]
-    tile, name = w.lowering.tiles[step.tile], w.name(Held(step.index, form))
-    stride, digit, count = 32, warps.digit(step.side), warps.count(step.side)
-    for side, n in warps.digits:
-        if side == step.side:
-            break
-        stride *= n
-    with w.walk(form) as spot:
-        to = f"{name}{spot.subscript(form)}"
-        base = total(_scaled(_slot(w, spot, form), 32 * warps.total), "ptx::thread()")
-        first = f"{tile.name} + {base} - {digit} * {stride}"
-        call = f"parts_reduce<{rule}, {count}, {stride}>"
-        w.writer.line(f"{to} = {call}({first});", step.index)
+  """The parts of the warps of a side."""
+  warps, rule = w.lowering.warps, rule_of(w.ops[step.index].op)
+  form = w.lowering.forms[step.index]
+  tile, name = w.lowering.tiles[step.tile], w.name(Held(step.index, form))
+  stride, digit, count = 32, warps.digit(step.side), warps.count(step.side)
+  for side, n in warps.digits:
+    if side == step.side:
+      break
+    stride *= n
+  with w.walk(form) as spot:
+    to = f"{name}{spot.subscript(form)}"
+    base = total(_scaled(_slot(w, spot, form), 32 * warps.total), "ptx::thread()")
+    first = f"{tile.name} + {base} - {digit} * {stride}"
+    call = f"parts_reduce<{rule}, {count}, {stride}>"
+    w.writer.line(f"{to} = {call}({first});", step.index)
 
 
 def gather_ranks(w: ValueWriter, step: do.GatherRanks) -> None:
-    """The parts of the ranks of the cluster."""
-    lowering, rule = w.lowering, rule_of(w.ops[step.index].op)
-    form = lowering.forms[step.index]
-    tile, name = lowering.tiles[step.tile], w.declare(Held(step.index, form))
-    threads = 32 * lowering.warps.total
-    with w.walk(form) as spot:
-        at = total(_scaled(_slot(w, spot, form), threads), "ptx::thread()")
-        value = f"cluster_reduce<{rule}, {lowering.ranks}>({tile.name} + {at})"
-        value = w.taken(w.ops[step.index], value)
-        w.writer.line(f"{name}{spot.subscript(form)} = {value};", step.index)
+  """The parts of the ranks of the cluster."""
+  lowering, rule = w.lowering, rule_of(w.ops[step.index].op)
+  form = lowering.forms[step.index]
+  tile, name = lowering.tiles[step.tile], w.declare(Held(step.index, form))
+  threads = 32 * lowering.warps.total
+  with w.walk(form) as spot:
+    at = total(_scaled(_slot(w, spot, form), threads), "ptx::thread()")
+    value = f"cluster_reduce<{rule}, {lowering.ranks}>({tile.name} + {at})"
+    value = w.taken(w.ops[step.index], value)
+    w.writer.line(f"{name}{spot.subscript(form)} = {value};", step.index)
 
 
 def _slot(w: ValueWriter, spot: Spot, form: Form) -> str:
-    """The number of the register in a slot tile, of ``32 * warps`` threads each."""
-    names = [f"q_{p.name}" for p in form.rest]
-    names += ["i"] if form.g else []
-    names += ["j"] if form.t else []
-    names += ["e"] if form.t and form.lanes.pack > 1 else []
-    text = "0"
-    for name, count in zip(names, w.lowering.warps.shape(form), strict=True):
-        before = "0" if text == "0" else f"({text}) * {count}"
-        text = total(before, spot.at[name])
-    return text
+  """The number of the register in a slot tile, of ``32 * warps`` threads each."""
+  names = [f"q_{p.name}" for p in form.rest]
+  names += ["i"] if form.g else []
+  names += ["j"] if form.t else []
+  names += ["e"] if form.t and form.lanes.pack > 1 else []
+  text = "0"
+  for name, count in zip(names, w.lowering.warps.shape(form), strict=True):
+    before = "0" if text == "0" else f"({text}) * {count}"
+    text = total(before, spot.at[name])
+  return text
 
 
 def _scaled(text: str, factor: int) -> str:
-    return "0" if text == "0" else f"({text}) * {factor}"
+  return "0" if text == "0" else f"({text}) * {factor}"

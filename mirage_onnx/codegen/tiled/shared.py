@@ -19,61 +19,61 @@ STORAGE = {DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32:
 
 @dataclass(frozen=True, slots=True)
 class SharedTile:
-    """``order``: pieces, slowest first; the last is contiguous. ``copies``: stages of the ring.
+  """``order``: pieces, slowest first; the last is contiguous. ``copies``: stages of the ring.
 
-    ``zeroed``: elements that do not exist hold zeros.
-    """
+  ``zeroed``: elements that do not exist hold zeros.
+  """
 
-    name: str
-    dtype: DType
-    order: tuple[Piece, ...]
-    copies: int = 1
-    slots: int = 0
-    zeroed: bool = False
+  name: str
+  dtype: DType
+  order: tuple[Piece, ...]
+  copies: int = 1
+  slots: int = 0
+  zeroed: bool = False
 
-    @property
-    def pitch(self) -> int:
-        """Elements from one row to the next: an odd number of chunks of 16 bytes."""
-        if not self.order:
-            return 1
-        if len(self.order) == 1:
-            return self.order[-1].length
-        chunk = 16 // self.dtype.size_bytes
-        return (-(-self.order[-1].length // chunk) | 1) * chunk
+  @property
+  def pitch(self) -> int:
+    """Elements from one row to the next: an odd number of chunks of 16 bytes."""
+    if not self.order:
+      return 1
+    if len(self.order) == 1:
+      return self.order[-1].length
+    chunk = 16 // self.dtype.size_bytes
+    return (-(-self.order[-1].length // chunk) | 1) * chunk
 
-    @property
-    def elements(self) -> int:
-        """Of one copy, a multiple of 16 bytes."""
-        chunk = 16 // self.dtype.size_bytes
-        count = self.slots or prod(p.length for p in self.order[:-1]) * self.pitch
-        return -(-count // chunk) * chunk
+  @property
+  def elements(self) -> int:
+    """Of one copy, a multiple of 16 bytes."""
+    chunk = 16 // self.dtype.size_bytes
+    count = self.slots or prod(p.length for p in self.order[:-1]) * self.pitch
+    return -(-count // chunk) * chunk
 
-    @property
-    def size_bytes(self) -> int:
-        return self.elements * self.copies * self.dtype.size_bytes
+  @property
+  def size_bytes(self) -> int:
+    return self.elements * self.copies * self.dtype.size_bytes
 
-    @property
-    def storage(self) -> str:
-        return STORAGE[self.dtype]
+  @property
+  def storage(self) -> str:
+    return STORAGE[self.dtype]
 
-    def strides(self) -> dict[Piece, int]:
-        """Elements from one index of a piece to the next."""
-        found, step = {}, 1
-        for number, p in enumerate(reversed(self.order)):
-            found[p] = step
-            step *= self.pitch if number == 0 else p.length
-        return found
+  def strides(self) -> dict[Piece, int]:
+    """Elements from one index of a piece to the next."""
+    found, step = {}, 1
+    for number, p in enumerate(reversed(self.order)):
+      found[p] = step
+      step *= self.pitch if number == 0 else p.length
+    return found
 
-    def offset(self, local: dict[Piece, str]) -> str:
-        """The place of an element, indices by piece."""
-        strides = self.strides()
-        return total(*(times(_atom(local[p]), strides[p]) for p in self.order))
+  def offset(self, local: dict[Piece, str]) -> str:
+    """The place of an element, indices by piece."""
+    strides = self.strides()
+    return total(*(times(_atom(local[p]), strides[p]) for p in self.order))
 
-    def element(self, local: dict[Piece, str]) -> str:
-        """An element in fp32, indices by piece."""
-        text = f"{self.name}[{self.offset(local)}]"
-        return f"{tag(self.dtype)}::widen({text})" if self.dtype.is_half else text
+  def element(self, local: dict[Piece, str]) -> str:
+    """An element in fp32, indices by piece."""
+    text = f"{self.name}[{self.offset(local)}]"
+    return f"{tag(self.dtype)}::widen({text})" if self.dtype.is_half else text
 
 
 def _atom(text: str) -> str:
-    return text if text.replace("_", "").isalnum() else f"({text})"
+  return text if text.replace("_", "").isalnum() else f"({text})"

@@ -12,224 +12,224 @@ from mirage_onnx.codegen.tiled.forms import Form, Side
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Value ``index`` in registers in a form, in fp32 or as packed pairs of its 16-bit type."""
+  """Value ``index`` in registers in a form, in fp32 or as packed pairs of its 16-bit type."""
 
-    index: int
-    form: Form
-    packed: bool = False
+  index: int
+  form: Form
+  packed: bool = False
 
-    @property
-    def text(self) -> str:
-        return f"%{self.index}{' packed' if self.packed else ''} {self.form.text}"
+  @property
+  def text(self) -> str:
+    return f"%{self.index}{' packed' if self.packed else ''} {self.form.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``reads`` and ``writes``: shared tiles; ``touched``: those that values made in place read."""
+  """``reads`` and ``writes``: shared tiles; ``touched``: those that values made in place read."""
 
-    index: int
-    touched: tuple[str, ...] = field(default=(), kw_only=True)
+  index: int
+  touched: tuple[str, ...] = field(default=(), kw_only=True)
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return self.touched
+  @property
+  def reads(self) -> tuple[str, ...]:
+    return self.touched
 
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return ()
+  @property
+  def writes(self) -> tuple[str, ...]:
+    return ()
 
-    @property
-    def text(self) -> str:
-        return f"{type(self).__name__.lower()} %{self.index}"
+  @property
+  def text(self) -> str:
+    return f"{type(self).__name__.lower()} %{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch(Step):
-    """A tile of a tensor to registers."""
+  """A tile of a tensor to registers."""
 
-    to: Held
+  to: Held
 
-    @property
-    def text(self) -> str:
-        return f"fetch {self.to.text}"
+  @property
+  def text(self) -> str:
+    return f"fetch {self.to.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class Copy(Step):
-    """A tile of a tensor to shared memory; one that the loop moves comes through the ring."""
+  """A tile of a tensor to shared memory; one that the loop moves comes through the ring."""
 
-    tile: str
+  tile: str
 
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return (self.tile,)
+  @property
+  def writes(self) -> tuple[str, ...]:
+    return (self.tile,)
 
 
 @dataclass(frozen=True, slots=True)
 class Read(Step):
-    """Shared memory to registers."""
+  """Shared memory to registers."""
 
-    to: Held
-    tile: str
+  to: Held
+  tile: str
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (*self.touched, self.tile)
+  @property
+  def reads(self) -> tuple[str, ...]:
+    return (*self.touched, self.tile)
 
-    @property
-    def text(self) -> str:
-        return f"read {self.to.text} from {self.tile}"
+  @property
+  def text(self) -> str:
+    return f"read {self.to.text} from {self.tile}"
 
 
 @dataclass(frozen=True, slots=True)
 class Spill(Step):
-    """Registers to shared memory."""
+  """Registers to shared memory."""
 
-    held: Held
-    tile: str
+  held: Held
+  tile: str
 
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return (self.tile,)
+  @property
+  def writes(self) -> tuple[str, ...]:
+    return (self.tile,)
 
-    @property
-    def text(self) -> str:
-        return f"spill {self.held.text} to {self.tile}"
+  @property
+  def text(self) -> str:
+    return f"spill {self.held.text} to {self.tile}"
 
 
 @dataclass(frozen=True, slots=True)
 class Run(Step):
-    """Elementwise ops of one form, element by element; ``index`` is the last of them."""
+  """Elementwise ops of one form, element by element; ``index`` is the last of them."""
 
-    ops: tuple[int, ...]
-    form: Form
+  ops: tuple[int, ...]
+  form: Form
 
-    @property
-    def text(self) -> str:
-        return f"run {' '.join(f'%{i}' for i in self.ops)} {self.form.text}"
+  @property
+  def text(self) -> str:
+    return f"run {' '.join(f'%{i}' for i in self.ops)} {self.form.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class Pack(Step):
-    """fp32 registers to packed pairs."""
+  """fp32 registers to packed pairs."""
 
-    to: Held
+  to: Held
 
 
 @dataclass(frozen=True, slots=True)
 class Contract(Step):
-    """Tensor cores; adds to the registers of ``into``, new ones if that is the contraction."""
+  """Tensor cores; adds to the registers of ``into``, new ones if that is the contraction."""
 
-    into: int
+  into: int
 
 
 @dataclass(frozen=True, slots=True)
 class Multiply(Step):
-    """A contraction of fp32 values in shared memory, by multiply-adds."""
+  """A contraction of fp32 values in shared memory, by multiply-adds."""
 
-    tiles: tuple[str, str]
+  tiles: tuple[str, str]
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (*self.touched, *self.tiles)
+  @property
+  def reads(self) -> tuple[str, ...]:
+    return (*self.touched, *self.tiles)
 
 
 @dataclass(frozen=True, slots=True)
 class Fold(Step):
-    """A reduction over what a lane has itself."""
+  """A reduction over what a lane has itself."""
 
-    source: Form
+  source: Form
 
 
 @dataclass(frozen=True, slots=True)
 class Total(Step):
-    """A reduction over a shared tile."""
+  """A reduction over a shared tile."""
 
-    tile: str
+  tile: str
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (*self.touched, self.tile)
+  @property
+  def reads(self) -> tuple[str, ...]:
+    return (*self.touched, self.tile)
 
 
 @dataclass(frozen=True, slots=True)
 class Meet(Step):
-    """The lanes of a warp combine their parts, by shuffles over these lane bits."""
+  """The lanes of a warp combine their parts, by shuffles over these lane bits."""
 
-    masks: tuple[int, ...]
+  masks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Publish(Step):
-    """The parts of a value that warps (or ranks) have, to shared memory, a slot per thread."""
+  """The parts of a value that warps (or ranks) have, to shared memory, a slot per thread."""
 
-    tile: str
+  tile: str
 
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return (self.tile,)
+  @property
+  def writes(self) -> tuple[str, ...]:
+    return (self.tile,)
 
 
 @dataclass(frozen=True, slots=True)
 class Gather(Step):
-    """What the warps that have other parts of a side have published, combined."""
+  """What the warps that have other parts of a side have published, combined."""
 
-    tile: str
-    side: Side
+  tile: str
+  side: Side
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (*self.touched, self.tile)
+  @property
+  def reads(self) -> tuple[str, ...]:
+    return (*self.touched, self.tile)
 
 
 @dataclass(frozen=True, slots=True)
 class GatherRanks(Step):
-    """What the ranks have published, combined; a cluster barrier stands before."""
+  """What the ranks have published, combined; a cluster barrier stands before."""
 
-    tile: str
+  tile: str
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (*self.touched, self.tile)
+  @property
+  def reads(self) -> tuple[str, ...]:
+    return (*self.touched, self.tile)
 
 
 @dataclass(frozen=True, slots=True)
 class Update(Step):
-    """An accumulator or running maximum takes this iteration's value."""
+  """An accumulator or running maximum takes this iteration's value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store(Step):
-    """Save number ``index``."""
+  """Save number ``index``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier(Step):
-    """Of the block, or of the cluster; ``copies``: after this thread's copies have arrived."""
+  """Of the block, or of the cluster; ``copies``: after this thread's copies have arrived."""
 
-    cluster: bool = False
-    copies: bool = False
+  cluster: bool = False
+  copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Advance(Step):
-    """The tiles of this iteration are there, those of a later one are on their way."""
+  """The tiles of this iteration are there, those of a later one are on their way."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadGraph:
-    """The steps of a kernel."""
+  """The steps of a kernel."""
 
-    before: tuple[Step, ...]
-    body: tuple[Step, ...]
-    after: tuple[Step, ...]
+  before: tuple[Step, ...]
+  body: tuple[Step, ...]
+  after: tuple[Step, ...]
 
-    @property
-    def text(self) -> str:
-        """The canonical text."""
-        runs = (("before", self.before), ("loop", self.body), ("after", self.after))
-        lines = []
-        for name, steps in runs:
-            if steps:
-                lines += [f"{name}:", *(f"  {s.text}" for s in steps)]
-        return "\n".join(lines) + "\n"
+  @property
+  def text(self) -> str:
+    """The canonical text."""
+    runs = (("before", self.before), ("loop", self.body), ("after", self.after))
+    lines = []
+    for name, steps in runs:
+      if steps:
+        lines += [f"{name}:", *(f"  {s.text}" for s in steps)]
+    return "\n".join(lines) + "\n"

@@ -13,86 +13,86 @@ _LOWEST = "-3.4028235e38f"
 
 
 def write_step(w: ValueWriter, step: Step) -> None:
-    """The text of one step; ``Advance`` belongs to the loop, which writes it."""
-    match step:
-        case do.Fetch():
-            memory_text.fetch(w, step)
-        case do.Copy():
-            memory_text.copy(w, step)
-        case do.Read():
-            memory_text.read(w, step)
-        case do.Spill():
-            memory_text.spill(w, step)
-        case do.Store():
-            memory_text.store(w, step)
-        case do.Barrier():
-            memory_text.barrier(w, step)
-        case do.Run():
-            _run(w, step)
-        case do.Update():
-            _update(w, step)
-        case do.Pack():
-            pack(w, step)
-        case do.Contract():
-            contract(w, step)
-        case do.Multiply():
-            reduce_text.multiply(w, step)
-        case do.Fold():
-            reduce_text.fold(w, step)
-        case do.Total():
-            reduce_text.reduce_tile(w, step)
-        case do.Meet():
-            reduce_text.meet(w, step)
-        case do.Publish():
-            reduce_text.publish(w, step)
-        case do.Gather():
-            reduce_text.gather(w, step)
-        case do.GatherRanks():
-            reduce_text.gather_ranks(w, step)
-        case _:
-            raise TypeError(f"not a step with a text: {step.text}")
+  """The text of one step; ``Advance`` belongs to the loop, which writes it."""
+  match step:
+    case do.Fetch():
+      memory_text.fetch(w, step)
+    case do.Copy():
+      memory_text.copy(w, step)
+    case do.Read():
+      memory_text.read(w, step)
+    case do.Spill():
+      memory_text.spill(w, step)
+    case do.Store():
+      memory_text.store(w, step)
+    case do.Barrier():
+      memory_text.barrier(w, step)
+    case do.Run():
+      _run(w, step)
+    case do.Update():
+      _update(w, step)
+    case do.Pack():
+      pack(w, step)
+    case do.Contract():
+      contract(w, step)
+    case do.Multiply():
+      reduce_text.multiply(w, step)
+    case do.Fold():
+      reduce_text.fold(w, step)
+    case do.Total():
+      reduce_text.reduce_tile(w, step)
+    case do.Meet():
+      reduce_text.meet(w, step)
+    case do.Publish():
+      reduce_text.publish(w, step)
+    case do.Gather():
+      reduce_text.gather(w, step)
+    case do.GatherRanks():
+      reduce_text.gather_ranks(w, step)
+    case _:
+      raise TypeError(f"not a step with a text: {step.text}")
 
 
 def begin_state(w: ValueWriter, index: int) -> None:
-    """Accumulators and running maxima before the first iteration."""
-    op = w.ops[index]
-    held = Held(index, w.lowering.forms[index])
-    start = {"acc_max": "Max::neutral()", "run_max": rounded(_LOWEST, op.dtype)}
-    w.declare(held, start.get(op.op, "0.0f"))
+  """Accumulators and running maxima before the first iteration."""
+  op = w.ops[index]
+  held = Held(index, w.lowering.forms[index])
+  start = {"acc_max": "Max::neutral()", "run_max": rounded(_LOWEST, op.dtype)}
+  w.declare(held, start.get(op.op, "0.0f"))
 
 
 def _run(w: ValueWriter, step: do.Run) -> None:
+  for index in step.ops:
+    w.declare(Held(index, step.form))
+  with w.walk(step.form) as spot:
     for index in step.ops:
-        w.declare(Held(index, step.form))
-    with w.walk(step.form) as spot:
-        for index in step.ops:
-            op = w.ops[index]
-            args = [w.element(a, spot) for a in op.args]
-            one = op.op.startswith("red_")
-            value = w.taken(op, args[0]) if one else w.evaluated(op, args)
-            w.writer.line(f"{w.element(index, spot)} = {value};", index)
+      op = w.ops[index]
+      args = [w.element(a, spot) for a in op.args]
+      one = op.op.startswith("red_")
+      value = w.taken(op, args[0]) if one else w.evaluated(op, args)
+      w.writer.line(f"{w.element(index, spot)} = {value};", index)
 
 
 def _update(w: ValueWriter, step: do.Update) -> None:
-    op, form = w.ops[step.index], w.lowering.forms[step.index]
-    name = w.name(Held(step.index, form))
-    old = [
-        Held(i, form)
-        for i in sorted(w.lowering.assignment.needed)
-        if w.ops[i].op == "prev" and w.ops[i].args[0] == step.index
-    ]
-    for held in old if op.op == "run_max" else []:
-        w.declare(held)
-    with w.walk(form) as spot:
-        to = f"{name}{spot.subscript(form)}"
-        if op.op == "acc_scaled":
-            scaled = f"{to} * {w.element(op.args[1], spot)}"
-            fused = w.lowering.fused.get(op.args[0]) == step.index
-            value = scaled if fused else f"{scaled} + {w.element(op.args[0], spot)}"
-        else:
-            rule = ACCUMULATORS.get(op.op, "Max")
-            if op.op == "run_max":
-                for held in old:
-                    w.writer.line(f"{w.name(held)}{spot.subscript(form)} = {to};")
-            value = f"{rule}::combine({to}, {w.taken(op, w.element(op.args[0], spot))})"
-        w.writer.line(f"{to} = {value};", step.index)
+  op, form = w.ops[step.index], w.lowering.forms[step.index]
+  name = w.name(Held(step.index, form))
+  old = [
+    Held(i, form)
+    for i in sorted(w.lowering.assignment.needed)
+    if w.ops[i].op == "prev" and w.ops[i].args[0] == step.index
+  ]
+  for held in old if op.op == "run_max" else []:
+    w.declare(held)
+  with w.walk(form) as spot:
+    to = f"{name}{spot.subscript(form)}"
+    if op.op == "acc_scaled":
+      scaled = f"{to} * {w.element(op.args[1], spot)}"
+      fused = w.lowering.fused.get(op.args[0]) == step.index
+      value = scaled if fused else f"{scaled} + {w.element(op.args[0], spot)}"
+    else:
+      rule = ACCUMULATORS.get(op.op, "Max")
+      if op.op == "run_max":
+        for held in old:
+          w.writer.line(f"{w.name(held)}{spot.subscript(form)} = {to};")
+      value = f"{rule}::combine({to}, {w.taken(op, w.element(op.args[0], spot))})"
+    w.writer.line(f"{to} = {value};", step.index)

@@ -18,121 +18,119 @@ from mirage_onnx.ir.ugraph import BlockOp, UGraph
 
 
 def conditional(conditions: Sequence[str], text: str) -> str:
-    """A statement under conditions, if there are any."""
-    return f"if ({' && '.join(conditions)}) {text}" if conditions else text
+  """A statement under conditions, if there are any."""
+  return f"if ({' && '.join(conditions)}) {text}" if conditions else text
 
 
 def chosen(conditions: Sequence[str], value: str, otherwise: str) -> str:
-    """An expression under conditions, if there are any."""
-    return f"{' && '.join(conditions)} ? {value} : {otherwise}" if conditions else value
+  """An expression under conditions, if there are any."""
+  return f"{' && '.join(conditions)} ? {value} : {otherwise}" if conditions else value
 
 
 @dataclass(slots=True)
 class ValueWriter:
-    """``names``: the variable of a held value, if it is not its own."""
+  """``names``: the variable of a held value, if it is not its own."""
 
-    graph: UGraph
-    lowering: Lowering
-    pieces: Pieces
-    writer: Writer
-    names: dict[Held, str] = field(default_factory=dict)
+  graph: UGraph
+  lowering: Lowering
+  pieces: Pieces
+  writer: Writer
+  names: dict[Held, str] = field(default_factory=dict)
 
-    @property
-    def ops(self) -> tuple[BlockOp, ...]:
-        return self.lowering.assignment.kernel.ops
+  @property
+  def ops(self) -> tuple[BlockOp, ...]:
+    return self.lowering.assignment.kernel.ops
 
-    def own(self, index: int) -> Mapping[str, Piece]:
-        """The pieces of a value by axis."""
-        return self.pieces.of_value[index]
+  def own(self, index: int) -> Mapping[str, Piece]:
+    """The pieces of a value by axis."""
+    return self.pieces.of_value[index]
 
-    def name(self, held: Held) -> str:
-        """The register array of a value in a form."""
-        if held not in self.names:
-            home = self.lowering.forms.get(held.index)
-            stem = f"{'p' if held.packed else 'v'}{held.index}"
-            others = [h for h in self.names if h.index == held.index and h.packed == held.packed]
-            plain = held.form == home or (home is None and not others)
-            if plain and stem not in {self.names[h] for h in others}:
-                self.names[held] = stem
-            else:
-                self.names[held] = f"{stem}{'bcdefghijklmnop'[len(others)]}"
-        return self.names[held]
+  def name(self, held: Held) -> str:
+    """The register array of a value in a form."""
+    if held not in self.names:
+      home = self.lowering.forms.get(held.index)
+      stem = f"{'p' if held.packed else 'v'}{held.index}"
+      others = [h for h in self.names if h.index == held.index and h.packed == held.packed]
+      plain = held.form == home or (home is None and not others)
+      if plain and stem not in {self.names[h] for h in others}:
+        self.names[held] = stem
+      else:
+        self.names[held] = f"{stem}{'bcdefghijklmnop'[len(others)]}"
+    return self.names[held]
 
-    def walk(
-        self, form: Form, *, packed: bool = False, rolled: Collection[str] = ()
-    ) -> AbstractContextManager[Spot]:
-        """Loops over the elements of a form that a lane holds."""
-        warps = self.lowering.warps
-        return walk(self.writer, self.pieces, warps, form, packed=packed, rolled=rolled)
+  def walk(
+    self, form: Form, *, packed: bool = False, rolled: Collection[str] = ()
+  ) -> AbstractContextManager[Spot]:
+    """Loops over the elements of a form that a lane holds."""
+    warps = self.lowering.warps
+    return walk(self.writer, self.pieces, warps, form, packed=packed, rolled=rolled)
 
-    def _shape(self, form: Form, packed: bool = False) -> str:
-        shape = self.lowering.warps.shape(form)
-        if packed and form.t and form.lanes.pack > 1:
-            shape = shape[:-1]
-        return subscript([str(n) for n in shape])
+  def _shape(self, form: Form, packed: bool = False) -> str:
+    shape = self.lowering.warps.shape(form)
+    if packed and form.t and form.lanes.pack > 1:
+      shape = shape[:-1]
+    return subscript([str(n) for n in shape])
 
-    def declare(self, held: Held, value: str | None = None) -> str:
-        """Declares the registers of a value; every element ``value``, if given."""
-        name, shape = self.name(held), self._shape(held.form, held.packed)
-        kind = "unsigned" if held.packed else "float"
-        if value is None:
-            self.writer.line(f"{kind} {name}{shape};")
-        elif not shape or value == "0.0f":
-            self.writer.line(f"{kind} {name}{shape} = {value if not shape else '{}'};")
-        else:
-            self.writer.line(f"{kind} {name}{shape};")
-            with self.walk(held.form, packed=held.packed) as spot:
-                self.writer.line(f"{name}{spot.subscript(held.form)} = {value};")
-        return name
+  def declare(self, held: Held, value: str | None = None) -> str:
+    """Declares the registers of a value; every element ``value``, if given."""
+    name, shape = self.name(held), self._shape(held.form, held.packed)
+    kind = "unsigned" if held.packed else "float"
+    if value is None:
+      self.writer.line(f"{kind} {name}{shape};")
+    elif not shape or value == "0.0f":
+      self.writer.line(f"{kind} {name}{shape} = {value if not shape else '{}'};")
+    else:
+      self.writer.line(f"{kind} {name}{shape};")
+      with self.walk(held.form, packed=held.packed) as spot:
+        self.writer.line(f"{name}{spot.subscript(held.form)} = {value};")
+    return name
 
-    def element(self, index: int, spot: Spot) -> str:
-        """Value ``index`` at an element of a form; one that is made in place, is made here."""
-        number = constant(self.ops[index], self.lowering.extents)
-        if number is not None:
-            return literal(number)
-        form = spot.form.of(self.own(index).values())
-        if not self.lowering.in_place(index, form):
-            return self.name(Held(index, form)) + spot.subscript(form)
-        if index not in spot.made:
-            op = self.ops[index]
-            if op.op == "load":
-                value = self.loaded(index, spot)
-            else:
-                value = self.evaluated(op, [self.element(a, spot) for a in op.args])
-            spot.made[index] = f"u{index}{spot.tag}"
-            self.writer.line(f"const float {spot.made[index]} = {value};", index)
-        return spot.made[index]
+  def element(self, index: int, spot: Spot) -> str:
+    """Value ``index`` at an element of a form; one that is made in place, is made here."""
+    number = constant(self.ops[index], self.lowering.extents)
+    if number is not None:
+      return literal(number)
+    form = spot.form.of(self.own(index).values())
+    if not self.lowering.in_place(index, form):
+      return self.name(Held(index, form)) + spot.subscript(form)
+    if index not in spot.made:
+      op = self.ops[index]
+      if op.op == "load":
+        value = self.loaded(index, spot)
+      else:
+        value = self.evaluated(op, [self.element(a, spot) for a in op.args])
+      spot.made[index] = f"u{index}{spot.tag}"
+      self.writer.line(f"const float {spot.made[index]} = {value};", index)
+    return spot.made[index]
 
-    def loaded(self, index: int, spot: Spot) -> str:
-        """An element of a loaded tile; 0 where there is none."""
-        own = self.own(index)
-        spot.declare(own.values())
-        home = self.lowering.homes.get(index)
-        if home is None:
-            view = self.view(self.ops[index].tensor)
-            value = view.load(self.global_index(view, own, spot))
-            return chosen(spot.exists(own.values()), value, "0.0f")
-        return self.in_tile(self.lowering.tiles[home], own, spot)
+  def loaded(self, index: int, spot: Spot) -> str:
+    """An element of a loaded tile; 0 where there is none."""
+    own = self.own(index)
+    spot.declare(own.values())
+    home = self.lowering.homes.get(index)
+    if home is None:
+      view = self.view(self.ops[index].tensor)
+      value = view.load(self.global_index(view, own, spot))
+      return chosen(spot.exists(own.values()), value, "0.0f")
+    return self.in_tile(self.lowering.tiles[home], own, spot)
 
-    def in_tile(self, tile: SharedTile, own: Mapping[str, Piece], spot: Spot) -> str:
-        """An element of a shared tile, widened."""
-        return chosen(spot.held(own.values()), tile.element(spot.known), "0.0f")
+  def in_tile(self, tile: SharedTile, own: Mapping[str, Piece], spot: Spot) -> str:
+    """An element of a shared tile, widened."""
+    return chosen(spot.held(own.values()), tile.element(spot.known), "0.0f")
 
-    def view(self, tensor: str) -> TensorView:
-        """How the kernel reaches a tensor."""
-        return TensorView.of(self.graph.tensor(tensor), self.lowering.extents)
+  def view(self, tensor: str) -> TensorView:
+    """How the kernel reaches a tensor."""
+    return TensorView.of(self.graph.tensor(tensor), self.lowering.extents)
 
-    def global_index(
-        self, view: TensorView, own: Mapping[str, Piece], spot: Spot
-    ) -> dict[str, str]:
-        """Where an element lies in its tensor, by axis."""
-        return {a: total(self.pieces.first(own[a]), spot.known[own[a]]) for a in view.tensor.axes}
+  def global_index(self, view: TensorView, own: Mapping[str, Piece], spot: Spot) -> dict[str, str]:
+    """Where an element lies in its tensor, by axis."""
+    return {a: total(self.pieces.first(own[a]), spot.known[own[a]]) for a in view.tensor.axes}
 
-    def taken(self, op: BlockOp, text: str) -> str:
-        """What a maximum takes of its argument: rounded before or after, it is the same one."""
-        kept = self.ops[op.args[0]].dtype is op.dtype
-        return text if kept else rounded(text, op.dtype)
+  def taken(self, op: BlockOp, text: str) -> str:
+    """What a maximum takes of its argument: rounded before or after, it is the same one."""
+    kept = self.ops[op.args[0]].dtype is op.dtype
+    return text if kept else rounded(text, op.dtype)
 
-    def evaluated(self, op: BlockOp, args: list[str]) -> str:
-        """An elementwise operation of these expressions."""
-        return evaluate(self.ops, op, args, self.lowering.extents)
+  def evaluated(self, op: BlockOp, args: list[str]) -> str:
+    """An elementwise operation of these expressions."""
+    return evaluate(self.ops, op, args, self.lowering.extents)

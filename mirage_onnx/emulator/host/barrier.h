@@ -152,6 +152,9 @@ void grid_wait() {
   if (g.checks) acquire(cur, g.after_predecessors);
 }
 
-void grid_trigger() {}
+// What is launched next may start, and what was launched before may still run.
+void grid_trigger() {
+  if (g.checks && !cur->known[g.pdl_slot]) g.launch->early = 1;
+}
 
 }  // namespace emu

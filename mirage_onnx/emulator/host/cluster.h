@@ -10,6 +10,7 @@ static void fiber_main() {
   Cta& c = *cur->cta;
   check_copies_at_exit();
   cur->done = true;
+  grid_trigger();  // implied
   --g.live;
   release_to(c.exits, cur);
   // An exited thread counts as arrived at the cluster barrier.

@@ -11,7 +11,7 @@ struct Range {  // one tensor: [lo, hi) may be read, and written if `writable`
   char* hi;
   const char* name;
   int writable;
-  int predecessor_writes;  // an earlier kernel of the chain does
+  int predecessor_writes;  // a kernel that may not have ended does
 };
 
 struct Launch {
@@ -23,6 +23,7 @@ struct Launch {
   int descending;  // threads start in descending order. Results must not differ.
   int checks;  // races, uninitialised and asynchronous memory, dependent launch
   int pdl;  // may start before its predecessor ended
+  mutable int early;  // out: a thread triggered before it waited
   int ranges;
   const Range* range;
   void** args;  // one pointer per kernel parameter, as for cudaLaunchKernel

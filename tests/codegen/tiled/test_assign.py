@@ -18,71 +18,69 @@ TWISTED = PROGRAMS["twisted"]
 
 
 def _assignment(c):
-    kernel = c.graph.kernels[0]
-    return Assignment.of(kernel, c.plan().pieces, needed_values(kernel))
+  kernel = c.graph.kernels[0]
+  return Assignment.of(kernel, c.plan().pieces, needed_values(kernel))
 
 
 def _cost(assignment, forms):
-    plain, ops = Warps((), 1, assignment.even), assignment.kernel.ops
-    total = sum(min(plain.registers(f), MOVE - 1) for f in forms.values())
-    for i, form in forms.items():
-        for n, arg in enumerate(ops[i].args):
-            if arg in forms:
-                total += assignment._use(i, n, forms[arg], form)
-    return total
+  plain, ops = Warps((), 1, assignment.even), assignment.kernel.ops
+  total = sum(min(plain.registers(f), MOVE - 1) for f in forms.values())
+  for i, form in forms.items():
+    for n, arg in enumerate(ops[i].args):
+      if arg in forms:
+        total += assignment._use(i, n, forms[arg], form)
+  return total
 
 
 KERNELS = {
-    "norm": case(NORM_LINEAR, 16, 8, a0=8, a1=32, a2=16),
-    "one product": case(product(), 16, 16, loop_tile=16, a0=16, a1=64, a2=16),
-    "twisted": case(TWISTED, 16, a0=16, a1=32, a2=16, a3=24),
+  "norm": case(NORM_LINEAR, 16, 8, a0=8, a1=32, a2=16),
+  "one product": case(product(), 16, 16, loop_tile=16, a0=16, a1=64, a2=16),
+  "twisted": case(TWISTED, 16, a0=16, a1=32, a2=16, a3=24),
 }
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_no_combination_is_cheaper(name):
-    assignment = _assignment(KERNELS[name])
-    found = assignment.forms()
-    domains = [assignment._domain(i) for i in found]
-    assert 2 <= prod(map(len, domains)) <= 100_000 or name == "one product"
-    every = (
-        _cost(assignment, dict(zip(found, forms, strict=True))) for forms in combinations(*domains)
-    )
-    assert _cost(assignment, found) == min(every)
+  assignment = _assignment(KERNELS[name])
+  found = assignment.forms()
+  domains = [assignment._domain(i) for i in found]
+  assert 2 <= prod(map(len, domains)) <= 100_000 or name == "one product"
+  every = (_cost(assignment, dict(zip(found, forms, strict=True))) for forms in combinations(*domains))
+  assert _cost(assignment, found) == min(every)
 
 
 def test_a_result_is_an_operand_of_the_next():
-    """Between two chained contractions nothing moves."""
-    assignment = _assignment(case(ATTENTION, 16, 1, loop_tile=32, a0=1, a1=64, a2=16, a3=16, a4=16))
-    forms = assignment.forms()
-    assert _cost(assignment, forms) < MOVE
-    first, second = assignment.products.values()
-    assert forms[19] == second.a == first.c
+  """Between two chained contractions nothing moves."""
+  assignment = _assignment(case(ATTENTION, 16, 1, loop_tile=32, a0=1, a1=64, a2=16, a3=16, a4=16))
+  forms = assignment.forms()
+  assert _cost(assignment, forms) < MOVE
+  first, second = assignment.products.values()
+  assert forms[19] == second.a == first.c
 
 
 def test_a_value_that_has_to_move():
-    assignment = _assignment(KERNELS["twisted"])
-    assert MOVE <= _cost(assignment, assignment.forms()) < 2 * MOVE
+  assignment = _assignment(KERNELS["twisted"])
+  assert MOVE <= _cost(assignment, assignment.forms()) < 2 * MOVE
 
 
 def test_frames_without_contractions():
-    plan = case(CENTRED, 4, warps=2, a0=4, a1=64).plan()
-    assert {i: f.text for i, f in plan.forms.items()} == {
-        1: "v1 g(a0_b)", 2: "v1 g(a0_b) t(a1)"
-    }  # fmt: skip
+  plan = case(CENTRED, 4, warps=2, a0=4, a1=64).plan()
+  assert {i: f.text for i, f in plan.forms.items()} == {
+    1: "v1 g(a0_b)", 2: "v1 g(a0_b) t(a1)"
+  }  # fmt: skip
 
 
 def test_folds():
-    a, b, c = (Piece(f"a{n}", "", 8, True, 1) for n in range(3))
-    form = Form(MMA, (a, b), (c,), ())
-    assert folded(form, {c}) == Form(MMA, (a, b), (), ())
-    assert folded(form, {a}) is None
-    assert folded(Form(vector(1), (), (a,), (b,)), {a}) == Form(MMA, (), (), (b,))
+  a, b, c = (Piece(f"a{n}", "", 8, True, 1) for n in range(3))
+  form = Form(MMA, (a, b), (c,), ())
+  assert folded(form, {c}) == Form(MMA, (a, b), (), ())
+  assert folded(form, {a}) is None
+  assert folded(Form(vector(1), (), (a,), (b,)), {a}) == Form(MMA, (), (), (b,))
 
 
 def test_moves_inside_a_loop_cost_more():
-    assignment = _assignment(KERNELS["one product"])
-    c = assignment.products[2].c
-    wrong = Form(c.lanes, c.t, c.g, ())
-    assert assignment._use(3, 0, c, c) == 0
-    assert assignment._use(3, 0, c, wrong) >= assign._NEVER
+  assignment = _assignment(KERNELS["one product"])
+  c = assignment.products[2].c
+  wrong = Form(c.lanes, c.t, c.g, ())
+  assert assignment._use(3, 0, c, c) == 0
+  assert assignment._use(3, 0, c, wrong) >= assign._NEVER

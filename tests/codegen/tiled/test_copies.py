@@ -2,15 +2,15 @@
 
 import pytest
 from tiled_kernels import (
-    ATTENTION,
-    CENTRED,
-    MASKED,
-    NORM_LINEAR,
-    PARTS,
-    Case,
-    case,
-    near,
-    product,
+  ATTENTION,
+  CENTRED,
+  MASKED,
+  NORM_LINEAR,
+  PARTS,
+  Case,
+  case,
+  near,
+  product,
 )
 
 from mirage_onnx.codegen.tiled.steps import Copy, Fetch, Read
@@ -20,74 +20,74 @@ DTYPES = ("f16", "bf16", "f32")
 
 
 def test_axis_orders_and_types():
-    """Rows of a tile lie along the depth or across it, in chunks of 16 bytes or not."""
-    near(
-        [
-            case(product(a, b, dtype=t), 16, 16, loop_tile=16, warps=2, stages=s, a0=20, a1=k, a2=n)
-            for t in DTYPES
-            for a, b in (("a0,a1", "a2,a1"), ("a1,a0", "a1,a2"))
-            for k, n, s in ((48, 24, 3), (37, 9, 1))
-        ]
-    )
+  """Rows of a tile lie along the depth or across it, in chunks of 16 bytes or not."""
+  near(
+    [
+      case(product(a, b, dtype=t), 16, 16, loop_tile=16, warps=2, stages=s, a0=20, a1=k, a2=n)
+      for t in DTYPES
+      for a, b in (("a0,a1", "a2,a1"), ("a1,a0", "a1,a2"))
+      for k, n, s in ((48, 24, 3), (37, 9, 1))
+    ]
+  )
 
 
 def test_steps_that_begin_inside_a_chunk():
-    """Their rows are not copied by 16 bytes, though those of the tensor are aligned."""
-    numbers = {"warps": 1, "stages": 2, "a0": 16, "a1": 48, "a2": 16}
-    near([case(product(), 16, 16, loop_tile=n, **numbers) for n in (12, 20)])
+  """Their rows are not copied by 16 bytes, though those of the tensor are aligned."""
+  numbers = {"warps": 1, "stages": 2, "a0": 16, "a1": 48, "a2": 16}
+  near([case(product(), 16, 16, loop_tile=n, **numbers) for n in (12, 20)])
 
 
 def test_partial_sums_of_two_kernels():
-    first = [KernelParams((8, 4), warps=1), KernelParams((64, 16), warps=4)]
-    near(
-        [
-            Case(PARTS, (p, KernelParams((2,), warps=2)), {"a0": 7, "a1": k, "a2": 10})
-            for p in first
-            for k in (20, 64)
-        ]
-    )
+  first = [KernelParams((8, 4), warps=1), KernelParams((64, 16), warps=4)]
+  near(
+    [
+      Case(PARTS, (p, KernelParams((2,), warps=2)), {"a0": 7, "a1": k, "a2": 10})
+      for p in first
+      for k in (20, 64)
+    ]
+  )
 
 
 def test_clusters_and_online_maxima():
-    near(
-        [
-            case(ATTENTION, 8, 1, cluster=c, loop_tile=16, warps=w, stages=s,
-                 a0=2, a1=n, a2=16, a3=11, a4=24)
-            for c, w, s, n in ((1, 1, 1, 50), (2, 2, 2, 40), (4, 4, 3, 17), (4, 1, 2, 3))
-        ]
-    )  # fmt: skip
+  near(
+    [
+      case(ATTENTION, 8, 1, cluster=c, loop_tile=16, warps=w, stages=s,
+           a0=2, a1=n, a2=16, a3=11, a4=24)
+      for c, w, s, n in ((1, 1, 1, 50), (2, 2, 2, 40), (4, 4, 3, 17), (4, 1, 2, 3))
+    ]
+  )  # fmt: skip
 
 
 def test_no_loop_and_no_contraction():
-    near(
-        [case(NORM_LINEAR, 16, t, warps=w, a0=5, a1=k, a2=40) for t, w, k in
-         ((1, 1, 24), (5, 4, 33), (8, 2, 160))]
-        + [case(CENTRED, t, warps=w, a0=a, a1=n) for t, w, a, n in
-           ((1, 4, 3, 1), (2, 2, 3, 37), (4, 1, 1, 300), (64, 4, 64, 9))]
-    )  # fmt: skip
+  near(
+    [case(NORM_LINEAR, 16, t, warps=w, a0=5, a1=k, a2=40) for t, w, k in
+     ((1, 1, 24), (5, 4, 33), (8, 2, 160))]
+    + [case(CENTRED, t, warps=w, a0=a, a1=n) for t, w, a, n in
+       ((1, 4, 3, 1), (2, 2, 3, 37), (4, 1, 1, 300), (64, 4, 64, 9))]
+  )  # fmt: skip
 
 
 def test_truth_values_are_read_one_by_one():
-    """Shared memory does not hold them; registers do, however many a lane reads."""
-    text = MASKED.replace("LAYOUT", "vector")
-    wide = case(text, 64, warps=1, a0=64, a1=80)
-    steps = wide.plan().steps
-    assert not [s for s in steps.after if isinstance(s, (Copy, Read)) and s.index == 1]
-    near([case(text, 2, warps=2, a0=5, a1=19), wide])
+  """Shared memory does not hold them; registers do, however many a lane reads."""
+  text = MASKED.replace("LAYOUT", "vector")
+  wide = case(text, 64, warps=1, a0=64, a1=80)
+  steps = wide.plan().steps
+  assert not [s for s in steps.after if isinstance(s, (Copy, Read)) and s.index == 1]
+  near([case(text, 2, warps=2, a0=5, a1=19), wide])
 
 
 def test_truth_values_stay_out_of_shared_memory():
-    """No copy moves a byte at a time faster than a load does."""
-    c = case(MASKED.replace("LAYOUT", "shared"), 2, a0=5, a1=19)
-    loads = [i for i, op in enumerate(c.graph.kernels[0].ops) if op.dtype is DType.BOOL]
-    steps = c.plan().steps
-    kinds = [type(s) for s in (*steps.before, *steps.after) if getattr(s, "index", -1) in loads]
-    assert loads and kinds == [Fetch]
-    near([c])
+  """No copy moves a byte at a time faster than a load does."""
+  c = case(MASKED.replace("LAYOUT", "shared"), 2, a0=5, a1=19)
+  loads = [i for i, op in enumerate(c.graph.kernels[0].ops) if op.dtype is DType.BOOL]
+  steps = c.plan().steps
+  kinds = [type(s) for s in (*steps.before, *steps.after) if getattr(s, "index", -1) in loads]
+  assert loads and kinds == [Fetch]
+  near([c])
 
 
 @pytest.mark.parametrize(("layout", "kind"), [("shared", Copy), ("vector", Fetch)])
 def test_the_layout_of_a_load_is_honoured(layout, kind):
-    text = CENTRED.replace("f32[a0,a1] post vector\n  %1", f"f32[a0,a1] post {layout}\n  %1")
-    steps = case(text, 2, warps=1, a0=4, a1=40).plan().steps
-    assert [type(s) for s in steps.after if s.index == 0 and isinstance(s, (Copy, Fetch))] == [kind]
+  text = CENTRED.replace("f32[a0,a1] post vector\n  %1", f"f32[a0,a1] post {layout}\n  %1")
+  steps = case(text, 2, warps=1, a0=4, a1=40).plan().steps
+  assert [type(s) for s in steps.after if s.index == 0 and isinstance(s, (Copy, Fetch))] == [kind]

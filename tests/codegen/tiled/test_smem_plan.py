@@ -10,179 +10,175 @@ from mirage_onnx.codegen.tiled import smem_plan
 from mirage_onnx.codegen.tiled.barriers import with_barriers
 from mirage_onnx.codegen.tiled.smem_plan import lifetimes, packed, plan_memory
 from mirage_onnx.codegen.tiled.steps import (
-    Advance,
-    Barrier,
-    Copy,
-    GatherRanks,
-    Publish,
-    Read,
-    Spill,
-    ThreadGraph,
+  Advance,
+  Barrier,
+  Copy,
+  GatherRanks,
+  Publish,
+  Read,
+  Spill,
+  ThreadGraph,
 )
 
 
 def _end(sizes, places):
-    return max((p + s for p, s in zip(places, sizes, strict=True)), default=0)
+  return max((p + s for p, s in zip(places, sizes, strict=True)), default=0)
 
 
 def _free(sizes, phases, places, at):
-    """Whether the next tile may lie there."""
-    n = len(places)
-    return all(
-        not own & phases[n] or first + size <= at or at + sizes[n] <= first
-        for first, size, own in zip(places, sizes, phases, strict=False)
-    )
+  """Whether the next tile may lie there."""
+  n = len(places)
+  return all(
+    not own & phases[n] or first + size <= at or at + sizes[n] <= first
+    for first, size, own in zip(places, sizes, phases, strict=False)
+  )
 
 
 def _apart(sizes, phases, places):
-    return all(_free(sizes, phases, places[:n], at) for n, at in enumerate(places))
+  return all(_free(sizes, phases, places[:n], at) for n, at in enumerate(places))
 
 
 def _room(sizes, phases, most, places=()):
-    """Whether the tiles have places below ``most``: every place of every tile is tried."""
-    n = len(places)
-    return n == len(sizes) or any(
-        _free(sizes, phases, places, at) and _room(sizes, phases, most, (*places, at))
-        for at in range(most - sizes[n] + 1)
-    )
+  """Whether the tiles have places below ``most``: every place of every tile is tried."""
+  n = len(places)
+  return n == len(sizes) or any(
+    _free(sizes, phases, places, at) and _room(sizes, phases, most, (*places, at))
+    for at in range(most - sizes[n] + 1)
+  )
 
 
 def _check(sizes, phases):
-    places = packed(sizes, phases)
-    assert _apart(sizes, phases, places)
-    assert not _room(sizes, phases, _end(sizes, places) - 1), (sizes, phases)
+  places = packed(sizes, phases)
+  assert _apart(sizes, phases, places)
+  assert not _room(sizes, phases, _end(sizes, places) - 1), (sizes, phases)
 
 
 def test_least_bytes_of_all_small_cases():
-    """Four tiles of one or two units in every way to live through some of three phases."""
-    lives = [frozenset(range(a, b)) for a, b in combinations(range(4), 2)]
-    for tiles in combinations_with_replacement(list(product((1, 2), lives)), 4):
-        _check(*zip(*tiles, strict=True))
+  """Four tiles of one or two units in every way to live through some of three phases."""
+  lives = [frozenset(range(a, b)) for a, b in combinations(range(4), 2)]
+  for tiles in combinations_with_replacement(list(product((1, 2), lives)), 4):
+    _check(*zip(*tiles, strict=True))
 
 
 @pytest.mark.parametrize("count", range(1, 9))
 def test_least_bytes(count):
-    rng = random.Random(count)
-    for _ in range(60 if count < 7 else 6):
-        sizes = [rng.randint(1, 4 if count < 7 else 2) for _ in range(count)]
-        _check(
-            sizes, [frozenset(range(a := rng.randrange(5), a + rng.randint(1, 3))) for _ in sizes]
-        )
+  rng = random.Random(count)
+  for _ in range(60 if count < 7 else 6):
+    sizes = [rng.randint(1, 4 if count < 7 else 2) for _ in range(count)]
+    _check(sizes, [frozenset(range(a := rng.randrange(5), a + rng.randint(1, 3))) for _ in sizes])
 
 
 def test_no_simple_sequence_is_best():
-    """Neither as given, nor the largest or the first to live first."""
-    lives = [(0, 1, 2), (2, 3, 4), (1,), (3, 4)]
-    _check([1, 1, 4, 4], [frozenset(x) for x in lives])
+  """Neither as given, nor the largest or the first to live first."""
+  lives = [(0, 1, 2), (2, 3, 4), (1,), (3, 4)]
+  _check([1, 1, 4, 4], [frozenset(x) for x in lives])
 
 
 def test_many_tiles(monkeypatch):
-    """Beyond what is tried exhaustively, places are right and seldom worse."""
-    rng, more = random.Random(3), 0
-    for _ in range(100):
-        sizes = [rng.randint(1, 9) for _ in range(8)]
-        phases = [frozenset(range(a := rng.randrange(6), a + rng.randint(1, 3))) for _ in sizes]
-        exact = _end(sizes, packed(sizes, phases))
-        with monkeypatch.context() as patch:
-            patch.setattr(smem_plan, "EXACT", 7)
-            places = packed(sizes, phases)
-        assert _apart(sizes, phases, places)
-        more += _end(sizes, places) - exact > 0.2 * exact
-    assert more <= 10
+  """Beyond what is tried exhaustively, places are right and seldom worse."""
+  rng, more = random.Random(3), 0
+  for _ in range(100):
+    sizes = [rng.randint(1, 9) for _ in range(8)]
+    phases = [frozenset(range(a := rng.randrange(6), a + rng.randint(1, 3))) for _ in sizes]
+    exact = _end(sizes, packed(sizes, phases))
+    with monkeypatch.context() as patch:
+      patch.setattr(smem_plan, "EXACT", 7)
+      places = packed(sizes, phases)
+    assert _apart(sizes, phases, places)
+    more += _end(sizes, places) - exact > 0.2 * exact
+  assert more <= 10
 
 
 def _graph(rng, tiles=6):
-    """Every tile is written by one step and read by later ones."""
-    runs = [[], [], []]
-    loop = rng.random() < 0.7
-    ring = "x" if loop and rng.random() < 0.5 else ""
-    for n, tile in enumerate("abcdef"[:tiles]):
-        own = rng.choice((0, 1, 2) if loop else (2,))
-        at = rng.randrange(len(runs[own]) + 1)
-        copied = own != 1 and rng.random() < 0.4
-        runs[own].insert(at, Copy(n, tile) if copied else Spill(n, HELD, tile))
-        for _ in range(rng.randint(1, 2)):
-            user = rng.choice([r for r in (0, 1, 2) if r >= own and (loop or r == 2)])
-            to = rng.randint(at + 1 if user == own else 0, len(runs[user]))
-            runs[user].insert(to, Read(n, HELD, tile))
-    if ring:
-        runs[1] = [Advance(-1), *runs[1], Read(9, HELD, ring)]
-    if rng.random() < 0.4:
-        at = rng.randint(0, len(runs[2]))
-        runs[2][at:at] = [Publish(7, "r"), GatherRanks(7, "r")]
-    tiles = {t: 16 * rng.randint(1, 3) for s in chain(*runs) for t in (*s.reads, *s.writes)}
-    return with_barriers(ThreadGraph(*map(tuple, runs))), tiles, frozenset(ring)
+  """Every tile is written by one step and read by later ones."""
+  runs = [[], [], []]
+  loop = rng.random() < 0.7
+  ring = "x" if loop and rng.random() < 0.5 else ""
+  for n, tile in enumerate("abcdef"[:tiles]):
+    own = rng.choice((0, 1, 2) if loop else (2,))
+    at = rng.randrange(len(runs[own]) + 1)
+    copied = own != 1 and rng.random() < 0.4
+    runs[own].insert(at, Copy(n, tile) if copied else Spill(n, HELD, tile))
+    for _ in range(rng.randint(1, 2)):
+      user = rng.choice([r for r in (0, 1, 2) if r >= own and (loop or r == 2)])
+      to = rng.randint(at + 1 if user == own else 0, len(runs[user]))
+      runs[user].insert(to, Read(n, HELD, tile))
+  if ring:
+    runs[1] = [Advance(-1), *runs[1], Read(9, HELD, ring)]
+  if rng.random() < 0.4:
+    at = rng.randint(0, len(runs[2]))
+    runs[2][at:at] = [Publish(7, "r"), GatherRanks(7, "r")]
+  tiles = {t: 16 * rng.randint(1, 3) for s in chain(*runs) for t in (*s.reads, *s.writes)}
+  return with_barriers(ThreadGraph(*map(tuple, runs))), tiles, frozenset(ring)
 
 
 def _wrong(plan, sizes, ring, ahead):
-    """What paths through the steps do to bytes that two tiles share."""
-    graph, at, found = plan.graph, plan.places, []
+  """What paths through the steps do to bytes that two tiles share."""
+  graph, at, found = plan.graph, plan.places, []
 
-    def meet(step, x, tiles=None):
-        touched = (*step.reads, *step.writes) if tiles is None else tiles
-        return any(
-            x != y and at[x] < at[y] + sizes[y] and at[y] < at[x] + sizes[x] for y in touched
-        )
+  def meet(step, x, tiles=None):
+    touched = (*step.reads, *step.writes) if tiles is None else tiles
+    return any(x != y and at[x] < at[y] + sizes[y] and at[y] < at[x] + sizes[x] for y in touched)
 
-    for path in paths(graph):
-        for later, b in enumerate(path):
-            for a in reversed(path[:later]):
-                if isinstance(a, (Barrier, Advance)):
-                    break
-                found += [f"{x} at once" for x in (*b.reads, *b.writes) if meet(a, x)]
-            for x in b.reads:
-                # From where it was written on, no step touches what lies there.
-                own = [n for n in range(later) if x in path[n].writes]
-                first = len(graph.before) if x in ring else max(own, default=later)
-                found += [f"{x} is lost" for s in path[first:later] if meet(s, x)]
-    for step in graph.body:
-        found += [f"{x} in the ring" for x in ring if meet(step, x)]
-    # Copies to the ring go on before the loop, after the last barrier there.
-    last = max([-1, *(n for n, s in enumerate(graph.before) if isinstance(s, Barrier))])
-    for step in graph.before[last + 1 :] if ahead and graph.body else ():
-        found += [f"{x} before the ring" for x in ring if meet(step, x)]
-    ranks = [n for n, s in enumerate(graph.after) if isinstance(s, GatherRanks)]
-    for step in graph.after[ranks[0] :] if ranks else ():
-        if isinstance(step, Barrier) and step.cluster:
-            break
-        found += ["ranks read"] * meet(step, "r", step.writes)
-    return found
+  for path in paths(graph):
+    for later, b in enumerate(path):
+      for a in reversed(path[:later]):
+        if isinstance(a, (Barrier, Advance)):
+          break
+        found += [f"{x} at once" for x in (*b.reads, *b.writes) if meet(a, x)]
+      for x in b.reads:
+        # From where it was written on, no step touches what lies there.
+        own = [n for n in range(later) if x in path[n].writes]
+        first = len(graph.before) if x in ring else max(own, default=later)
+        found += [f"{x} is lost" for s in path[first:later] if meet(s, x)]
+  for step in graph.body:
+    found += [f"{x} in the ring" for x in ring if meet(step, x)]
+  # Copies to the ring go on before the loop, after the last barrier there.
+  last = max([-1, *(n for n, s in enumerate(graph.before) if isinstance(s, Barrier))])
+  for step in graph.before[last + 1 :] if ahead and graph.body else ():
+    found += [f"{x} before the ring" for x in ring if meet(step, x)]
+  ranks = [n for n, s in enumerate(graph.after) if isinstance(s, GatherRanks)]
+  for step in graph.after[ranks[0] :] if ranks else ():
+    if isinstance(step, Barrier) and step.cluster:
+      break
+    found += ["ranks read"] * meet(step, "r", step.writes)
+  return found
 
 
 def _blocks(size):
-    return 200 // size if size else 9
+  return 200 // size if size else 9
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_overwritten_that_is_needed(seed):
-    rng, shared = random.Random(seed), 0
-    for _ in range(100):
-        graph, sizes, ring = _graph(rng)
-        ahead = rng.random() < 0.5
-        plan = plan_memory(graph, sizes, ring, ahead, _blocks)
-        assert _wrong(plan, sizes, ring, ahead) == [], plan.graph.text
-        shared += plan.size < sum(sizes.values())
-    assert shared > 50
+  rng, shared = random.Random(seed), 0
+  for _ in range(100):
+    graph, sizes, ring = _graph(rng)
+    ahead = rng.random() < 0.5
+    plan = plan_memory(graph, sizes, ring, ahead, _blocks)
+    assert _wrong(plan, sizes, ring, ahead) == [], plan.graph.text
+    shared += plan.size < sum(sizes.values())
+  assert shared > 50
 
 
 def test_best_plan():
-    """Against up to three further barriers at any place that is not in the loop."""
-    rng, bought = random.Random(8), 0
-    for _ in range(60):
-        graph, sizes, ring = _graph(rng, 4)
-        if len(graph.before + graph.after) > 12:
-            continue
-        spots = [(0, i) for i in range(len(graph.before) + 1)]
-        spots += [(2, i) for i in range(len(graph.after))]
-        costs = []
-        for at in chain.from_iterable(combinations(spots, k) for k in range(4)):
-            life = lifetimes(smem_plan._with(graph, at), ring, True)
-            own = [sizes[n] for n in life]
-            size = _end(own, packed(own, [x.phases for x in life.values()]))
-            costs.append((-_blocks(size), len(at), size))
-        plan = plan_memory(graph, sizes, ring, True, _blocks)
-        now, old = (len(g.before + g.body + g.after) for g in (plan.graph, graph))
-        assert (-_blocks(plan.size), now - old, plan.size) == min(costs), graph.text
-        assert len(plan.graph.body) == len(graph.body)
-        bought += now > old
-    assert bought > 5
+  """Against up to three further barriers at any place that is not in the loop."""
+  rng, bought = random.Random(8), 0
+  for _ in range(60):
+    graph, sizes, ring = _graph(rng, 4)
+    if len(graph.before + graph.after) > 12:
+      continue
+    spots = [(0, i) for i in range(len(graph.before) + 1)]
+    spots += [(2, i) for i in range(len(graph.after))]
+    costs = []
+    for at in chain.from_iterable(combinations(spots, k) for k in range(4)):
+      life = lifetimes(smem_plan._with(graph, at), ring, True)
+      own = [sizes[n] for n in life]
+      size = _end(own, packed(own, [x.phases for x in life.values()]))
+      costs.append((-_blocks(size), len(at), size))
+    plan = plan_memory(graph, sizes, ring, True, _blocks)
+    now, old = (len(g.before + g.body + g.after) for g in (plan.graph, graph))
+    assert (-_blocks(plan.size), now - old, plan.size) == min(costs), graph.text
+    assert len(plan.graph.body) == len(graph.body)
+    bought += now > old
+  assert bought > 5

@@ -4,7 +4,7 @@ from tests.support.primitives import convert, copies, lanes, matrix, memory, syn
 
 #: Each group is one translation unit.
 GROUPS = {
-    "lanes": lanes.CASES, "memory": memory.CASES, "matrix": matrix.CASES,
-    "convert": convert.CASES, "sync": sync.CASES, "copies": copies.CASES,
+  "lanes": lanes.CASES, "memory": memory.CASES, "matrix": matrix.CASES,
+  "convert": convert.CASES, "sync": sync.CASES, "copies": copies.CASES,
 }  # fmt: skip
 CASES = {c.name: c for cases in GROUPS.values() for c in cases}

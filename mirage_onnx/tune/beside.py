@@ -1,0 +1,149 @@
+"""One node for chosen regions that do not need each other: their kernels, side by side.
+
+What is the fastest for a region alone need not be so beside others, which pass its latency; so combinations
+are timed, as one µGraph each, and the best is proven as a whole.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from mirage_onnx.codegen.candidates import Compiled, compile_candidates
+from mirage_onnx.errors import Rejection, RejectionError
+from mirage_onnx.importer import LoadedModel
+from mirage_onnx.ir import Candidate, Kernel, KTensor, Program, Region, UGraph
+from mirage_onnx.match.cuts import Candidate as Instance
+from mirage_onnx.match.repeated import RegionMaker
+from mirage_onnx.match.siblings import join, siblings
+from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified, varied
+from mirage_onnx.target import Target
+from mirage_onnx.tune.measure import MIN_GAIN, measure_region
+from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.verify.prover import prover
+from mirage_onnx.verify.weights import sample_weights
+
+#: Programs and numbers of one region that are tried beside the others, and combinations in all.
+OTHERS, MOST = 8, 64
+
+
+def with_siblings(
+  loaded: LoadedModel, program: Program, chosen: Sequence[tuple[Instance, Outcome]], target: Target
+) -> tuple[tuple[tuple[Instance, Outcome], ...], dict[str, Outcome]]:
+  """``chosen`` with groups in place of their first regions where that is faster, and their outcomes."""
+  fit = [i for i, (_, o) in enumerate(chosen) if o.measured and not o.region.runtime]
+  maker, found = RegionMaker(program), dict[str, Outcome]()
+  known: dict[str, Outcome | Rejection] = {}
+  place: dict[int, tuple[Instance, Outcome]] = {}
+  gone: set[int] = set()
+  for group in siblings(program, [chosen[i][0] for i in fit]):
+    parts = [chosen[fit[i]] for i in group]
+    instance = join(maker, [c for c, _ in parts])
+    if isinstance(instance, Rejection):
+      continue
+    key = instance.region.key
+    if key not in known:
+      known[key] = _measured(loaded, instance.region, parts, target)
+    outcome = known[key]
+    if isinstance(outcome, Rejection):
+      continue
+    had = found.get(key, outcome)
+    found[key] = replace(had, instances=(*had.instances, instance))
+    place[fit[group[0]]] = instance, outcome
+    gone |= {fit[i] for i in group}
+  kept = [place.get(i, own) for i, own in enumerate(chosen) if i in place or i not in gone]
+  return tuple((c, found.get(o.region.key, o)) for c, o in kept), found
+
+
+def _measured(
+  loaded: LoadedModel, region: Region, parts: Sequence[tuple[Instance, Outcome]], target: Target
+) -> Outcome | Rejection:
+  """The fastest combination of what the parts have.
+
+  First what was best for each, then other programs and numbers of one of them, as long as that helps.
+  """
+  options: list[tuple[Candidate, ...]] = []
+  for _, o in parts:
+    assert o.compiled is not None
+    assert o.result is not None
+    others = (v.candidate for v in varied(o.result.candidates, OTHERS))
+    options.append(tuple(dict.fromkeys((o.compiled.candidate, *others))))
+  asked: dict[tuple[int, ...], Candidate] = {}
+
+  def compiled(points: Iterable[tuple[int, ...]]) -> list[Compiled]:
+    for point in points:
+      own = [(c.region, found[n]) for (c, _), found, n in zip(parts, options, point, strict=True)]
+      asked[point] = side_by_side(region, own)
+    new = [asked[point] for point in points]
+    return compile_candidates(region, new, target, keep=len(new), workers=os.cpu_count() or 1)[0]
+
+  def more(best: Compiled, tried: Sequence[Compiled]) -> list[Compiled]:
+    at = next(point for point, c in asked.items() if c == best.candidate)
+    near = [(*at[:i], n, *at[i + 1 :]) for i, own in enumerate(options) for n in range(len(own))]
+    return compiled([p for p in near if p not in asked][: MOST - len(asked)])
+
+  try:
+    best, measured = measure_region(loaded, region, compiled([(0,) * len(parts)]), target, more)
+  except RejectionError as error:
+    return error.rejection
+  if isinstance(measured, Rejection):
+    return measured
+  assert best is not None
+  apart_us = sum(o.measured.kernel_us for _, o in parts if o.measured)
+  # As much faster than the parts one after the other as these have to be than ONNX Runtime.
+  if measured.kernel_us > apart_us * (1 - MIN_GAIN):
+    reason = f"{measured.kernel_us:.2f} us measured against {apart_us:.2f} us in nodes of their own"
+    return Rejection("NOT_FASTER", reason, region.nodes)
+  own = best.candidate
+  proof = prover(region, sample_weights(loaded, region), derived=True)(region, own.ugraph, own.params)
+  if isinstance(proof, Rejection):
+    return proof
+  reports = [o.result.report for _, o in parts if o.result]
+  report = SearchReport(
+    sum(r.seconds for r in reports), sum(r.states for r in reports), sum(r.built for r in reports), 1,
+    Stop.EXHAUSTED, (), (),
+  )  # fmt: skip
+  return Outcome(
+    region, (), sum(o.baseline_us for _, o in parts),
+    SearchResult((Verified(own, proof),), report), best, measured,
+  )  # fmt: skip
+
+
+def side_by_side(region: Region, parts: Sequence[tuple[Region, Candidate]]) -> Candidate:
+  """The kernels of ``parts``, in order, over the tensors and axes of ``region``.
+
+  Raises:
+      RejectionError: LAYOUT, a tensor has other axes in a part than in the region, or is stored in
+          two orders.
+  """
+  whole = {(x.source.name, x.view): x for x in (*region.inputs, *region.outputs)}
+  tensors: dict[str, KTensor] = {}
+  kernels: list[Kernel] = []
+  for part, candidate in parts:
+    axes: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for x in (*part.inputs, *part.outputs):
+      own = whole.get((x.source.name, x.view))
+      if own is None or len(own.axes) != len(x.axes):
+        raise RejectionError("LAYOUT", f"{x.source.name} has other axes beside other regions")
+      names[x.name] = own.name
+      for a, b in zip(x.axes, own.axes, strict=True):
+        if axes.setdefault(a, b) != b:
+          raise RejectionError("LAYOUT", f"axis {a} is two axes beside other regions")
+    graph = candidate.ugraph
+    for k in graph.kernels:
+      name = f"k{len(kernels) + graph.kernels.index(k)}"
+      axes |= {f"{a}/{k.name}": f"{axes[a]}/{name}" for a in k.grid if "/" not in a}
+    for t in graph.tensors:
+      names.setdefault(t.name, f"t{sum(u.role == 'temp' for u in tensors.values())}")
+      new = t.renamed(names[t.name], axes)
+      if tensors.setdefault(new.name, new) != new:
+        raise RejectionError("LAYOUT", f"{new.name} is stored in two orders")
+    kernels += [k.renamed(f"k{len(kernels) + i}", axes, names) for i, k in enumerate(graph.kernels)]
+  order = [x.name for x in region.inputs]
+  temps = [n for n, t in tensors.items() if t.role == "temp"]
+  listed = [*order, *temps, *(x.name for x in region.outputs)]
+  return Candidate(
+    UGraph(tuple(tensors[n] for n in listed if n in tensors), tuple(kernels)),
+    tuple(p for _, c in parts for p in c.params),
+    sum(c.predicted_us for _, c in parts),
+  )
