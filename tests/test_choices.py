@@ -6,6 +6,7 @@ values.
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 from small_models import Net, check_kernels, feeds, matches, replaced_ops, run_model
 
 import mirage_onnx
@@ -57,6 +58,14 @@ def beside_a_linear_layer(net):
   return net.Where(net.Not(net.LessOrEqual(y, 0.0)), y, net.Mul(y, 0.25))
 
 
+def clamped(net):
+  """The residual sums of T5: of all numbers the limit is lower if one of them overflows."""
+  x = net.Add(net.MatMul(net.input(8, 64), net.weight(64, 48)), net.input(8, 48))
+  one = net.ReduceMax(net.cast(net.IsInf(net.cast(x, np.float32)), np.int64), keepdims=0)
+  limit = net.Where(net.cast(one, np.bool_), net.constant(64512.0), net.constant(65504.0))
+  return net.Min(net.Max(x, net.Neg(limit)), limit)
+
+
 BUILDS = [
   only_a_mask, masked_softmax, rows_without_keys, tokens_that_count, softplus,
   beside_a_linear_layer,
@@ -77,6 +86,31 @@ def test_regions_that_choose(build):
   (want,) = check_kernels(model, result, values)
   if build is rows_without_keys:
     assert not want[:, :, 3].any() and want[:, :, 2].any()
+
+
+@pytest.mark.parametrize("overflows", [False, True])
+def test_what_overflows_is_found(overflows):
+  """A kernel has the number that does, not infinity, and takes it for what it is in fp16.
+
+  onnxruntime's CPU provider computes in fp32 and casts nothing there, so it finds no infinity.
+  """
+  net = Net(seed=3)
+  model = net.model(clamped(net))
+  result = mirage_onnx.optimize(model, target="h200", workers=1, tiled=True)
+  assert replaced_ops(result) == {n.name for n in model.graph.node}
+  values = feeds(model, np.random.default_rng(0))
+  x, r = values.values()
+  weight = numpy_helper.to_array(model.graph.initializer[0])
+  x[5] = 500 * weight[:, 6]
+  r[1, 2], r[3, 4], r[5, 6] = 65472, -65472, 65504 if overflows else 0
+  session = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
+  (got,) = session.run(None, values)
+  assert list(mirage_onnx.launches(session).values()) == [1]
+  sums = x.astype(np.float32) @ weight.astype(np.float32) + r
+  assert (sums >= 65520).any() == overflows
+  limit = 64512 if overflows else 65504
+  np.testing.assert_allclose(got, np.clip(sums, -limit, limit), rtol=1e-3, atol=1e-3)
+  assert (np.abs(got).max() == limit) == overflows
 
 
 def test_integers_keep_their_value(rng):

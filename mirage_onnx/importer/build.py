@@ -25,7 +25,7 @@ def import_model(loaded: LoadedModel) -> Program:
   tensors = {k: symbols.numbered(t) for k, t in named.items() if k not in outputs}
   functions = frozenset((f.domain, f.name) for f in loaded.proto.functions)
   used = frozenset((*(o.name for o in graph.output), *(r for n in graph.node for r in reads(n))))
-  nodes, implied = [], dict[str, Tensor]()
+  nodes, implied, casts = [], dict[str, Tensor](), dict[str, str]()
   for index in loaded.order:
     proto = graph.node[index]
     made = [o for o in proto.output if o]
@@ -33,13 +33,16 @@ def import_model(loaded: LoadedModel) -> Program:
       tensors |= {o: named[o] for o in made}
       continue
     tensors |= {o: symbols.known(named[o]) for o in made}
-    context = Context(proto, loaded.node_names[index], loaded.opset, tensors, constants, used, symbols)
+    name = loaded.node_names[index]
+    context = Context(proto, name, loaded.opset, tensors, constants, used, symbols, casts)
     node = _lower(context, functions)
     for s in node.steps:
       if s.output.name in made:
         named[s.output.name] = symbols.named(s.output, named[s.output.name])
     tensors |= {o: symbols.numbered(named[o]) for o in made}
     nodes.append(node)
+    if proto.op_type in ("Cast", "CastLike") and not node.barrier:
+      casts[proto.output[0]] = proto.input[0]
     implied |= context.beyond
   return Program(
     inputs=tuple(i.name for i in graph.input),

@@ -4,8 +4,9 @@ A rule reads operands, attributes and parameters from its ``Context`` and emits 
 step's shape follows from its inputs. A form that has no lowering raises ``RejectionError``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -41,7 +42,9 @@ class Context:
     constants: ConstantTable,
     used: frozenset[str],
     symbols: Symbols,
+    casts: Mapping[str, str] = MappingProxyType({}),
   ) -> None:
+    """``casts``: results of casts of the graph -> what was cast."""
     self.node = node
     self.name = name
     self.opset = opset
@@ -51,6 +54,7 @@ class Context:
     self._tensors = tensors
     self._constants = constants
     self._used = used
+    self._casts = casts
     self.symbols = symbols
     self._attributes = {a.name: a for a in node.attribute}
 
@@ -67,6 +71,13 @@ class Context:
     """An operand: an exact constant where it is one, else a tensor."""
     name = self.node.input[position]
     return self._constants.scalars.get(name) or self._tensors[name]
+
+  def types(self, position: int) -> list[DType | None]:
+    """The type of an operand; where it is a result of casts, that of what was cast, and so on."""
+    chain = [self.node.input[position]]
+    while chain[-1] in self._casts:
+      chain.append(self._casts[chain[-1]])
+    return [self._tensors[name].dtype for name in chain]
 
   def number(self, position: int, what: str) -> Fraction:
     """The exact stored value of a scalar operand."""

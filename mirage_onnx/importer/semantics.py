@@ -54,8 +54,9 @@ SEMANTICS: dict[tuple[str, str], Rule] = {
   # reductions                   over      of            then
   ("", "ReduceSum"): _rule(red.reduction("sum"), 1),
   ("", "ReduceMean"): _rule(red.reduction("mean"), 1),
-  ("", "ReduceMax"): _rule(red.reduction("rmax"), 1),
-  ("", "ReduceMin"): _rule(red.reduction("rmax", red.negated, red.negated), 1),
+  # Of integers too: the largest, cast to a float, is the largest of the floats.
+  ("", "ReduceMax"): _move(red.reduction("rmax"), 1),
+  ("", "ReduceMin"): _move(red.reduction("rmax", red.negated, red.negated), 1),
   ("", "ReduceSumSquare"): _rule(red.reduction("sum", red.square), 1),
   ("", "ReduceL2"): _rule(red.reduction("sum", red.square, red.root), 1),
   ("", "ReduceL1"): _rule(red.reduction("sum", red.absolute), 1),

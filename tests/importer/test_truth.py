@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from onnx import TensorProto
+from ml_dtypes import bfloat16
+from onnx import TensorProto, helper
+from protos import new_node
 
 from mirage_onnx.ir.dtype import DType
 
@@ -45,6 +47,42 @@ def test_is_nan(bench, shape, seed, dtype):
   bench.agrees(*bench.one("IsNaN", [draw(seed, shape, dtype)]), rtol=0, atol=0)
 
 
+@few
+@given(shape=hnp.array_shapes(min_dims=0, max_dims=3, max_side=4), seed=SEEDS,
+       signs=st.sampled_from([(1, 1), (1, 0), (0, 1)]))  # fmt: skip
+def test_is_inf(bench, shape, seed, signs):
+  """Of what is 16 bits wide: see also tests/test_choices.py."""
+  above, below = signs
+  x = draw(seed, shape, np.float16)
+  bench.agrees(*bench.one("IsInf", [x], detect_positive=above, detect_negative=below), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("types", "narrow"), [
+  (("FLOAT16",), np.float16), (("FLOAT16", "FLOAT"), np.float16), (("FLOAT16", "BFLOAT16"), np.float16),
+  (("BFLOAT16", "DOUBLE"), bfloat16), (("FLOAT", "BFLOAT16", "FLOAT"), bfloat16),
+])  # fmt: skip
+def test_infinity_after_casts(bench, types, narrow):
+  """The limit is the least number of fp32 that overflows the narrowest of the types."""
+  kinds = [getattr(TensorProto, t) for t in types]
+  chain = [new_node("Cast", f"x{i}", f"x{i + 1}", to=to) for i, to in enumerate(kinds[1:])]
+  nodes = [*chain, new_node("IsInf", f"x{len(chain)}", "b"), new_node("Where", "b z x0", "y")]
+  first = helper.tensor_dtype_to_np_dtype(kinds[0])
+  model = bench.model(nodes, {"x0": (first, [3]), "z": (first, [3])}, ["y"])
+  program = bench.program(model)
+  assert not any(n.barrier for n in program.nodes)
+  compare = program.nodes[len(chain)].steps[-1]
+  assert compare.op == "less_equal"
+  limit = np.float32(compare.inputs[0].base)
+  with np.errstate(over="ignore"):
+    assert np.isinf(limit.astype(narrow)) and np.isfinite(np.nextafter(limit, np.float32(0)).astype(narrow))
+
+
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.bool_])
+def test_the_largest_of_integers(bench, op, dtype):
+  bench.agrees(*bench.one(op, [draw(0, (3, 4), dtype), np.array([1])], weights=(1,)), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("op", ["And", "Or", "Not", "Equal"])
 @few
 @given(shapes=shapes(2), weight=st.sampled_from([(), (0,)]), seed=SEEDS)
@@ -69,14 +107,14 @@ def test_where(bench, shapes, weight, seed, dtype):
 @given(shape=hnp.array_shapes(min_dims=0, max_dims=3, max_side=4), seed=SEEDS,
        types=st.sampled_from([(np.bool_, np.float32), (np.float32, np.bool_),
                               (np.bool_, np.bool_), (np.float64, np.bool_),
-                              (np.int64, np.bool_), (np.int32, np.float32)]))  # fmt: skip
+                              (np.int64, np.bool_), (np.int32, np.float32),
+                              (np.bool_, np.int64)]))  # fmt: skip
 def test_casts(bench, op, shape, seed, types):
   """A number is true unless it is 0; NaN is true."""
   have, want = types
   x = draw(seed, shape, have)
   if op == "Cast":
-    to = TensorProto.BOOL if want is np.bool_ else TensorProto.FLOAT
-    model = bench.one(op, [x], to=to)
+    model = bench.one(op, [x], to=helper.np_dtype_to_tensor_dtype(np.dtype(want)))
   else:
     model = bench.one(op, [x, np.zeros(3, want)])
   bench.agrees(*model, rtol=0, atol=0)
@@ -102,5 +140,10 @@ def test_refusals(bench):
   assert bench.barrier(bench.one("Where", three)[0]) == "DTYPE: Where: 'x1' is i64"
   two = [np.arange(3), np.arange(3)]
   assert bench.barrier(bench.one("Equal", two)[0]) == "DTYPE: Equal: 'x0' is i64"
-  true = [np.ones(3, np.bool_)]
-  assert bench.barrier(bench.one("Cast", true, to=TensorProto.INT64)[0]) == ("DTYPE: Cast: 'y0' is i64")
+  three = [np.ones(3, np.float32)]
+  assert bench.barrier(bench.one("Cast", three, to=TensorProto.INT64)[0]) == "DTYPE: Cast: 'y0' is i64"
+  wide = "OP_FORM: IsInf: 'x0' is no 16-bit float, nor cast from one"
+  assert bench.barrier(bench.one("IsInf", three)[0]) == wide
+  half = [np.ones(3, np.float16)]
+  neither = bench.one("IsInf", half, detect_positive=0, detect_negative=0)[0]
+  assert bench.barrier(neither) == "OP_FORM: IsInf: neither infinity is detected"
