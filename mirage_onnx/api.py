@@ -12,8 +12,9 @@ import onnx
 
 from mirage_onnx import events, pipeline
 from mirage_onnx.custom_op.choose_path import choose_path
-from mirage_onnx.custom_op.compare import Comparison, compare_models
+from mirage_onnx.custom_op.compare import compare_models
 from mirage_onnx.custom_op.compare_inputs import read_inputs
+from mirage_onnx.custom_op.comparison import Comparison
 from mirage_onnx.custom_op.sources import check_sources
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model

@@ -15,7 +15,7 @@ import mirage_onnx
 from mirage_onnx import api, cli
 from mirage_onnx.codegen import candidates
 from mirage_onnx.custom_op.choose_path import NO_COMPILER
-from mirage_onnx.custom_op.compare import NO_KERNEL
+from mirage_onnx.custom_op.comparison import NO_KERNEL
 from mirage_onnx.emulator import driver, toolchain
 from mirage_onnx.errors import Exit, MirageError
 from mirage_onnx.report.schema import check_report, check_verify_report

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
-from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -20,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from mirage_onnx.custom_op.boundary import boundaries
 from mirage_onnx.custom_op.compare_inputs import check_inputs, draw_inputs
+from mirage_onnx.custom_op.comparison import ALONE, ERRORS_ADD_UP, NO_KERNEL, Comparison, NodePath
 from mirage_onnx.custom_op.difference import (
   FLOOR,
   RTOL,
@@ -30,85 +30,16 @@ from mirage_onnx.custom_op.difference import (
   typical_row,
   worse,
 )
-from mirage_onnx.custom_op.model_check import RegionCheck, RegionDifference
+from mirage_onnx.custom_op.model_check import RegionCheck
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.model_run import How, check_signatures, open_session, run_session
 from mirage_onnx.custom_op.session import launches
+from mirage_onnx.custom_op.wide_check import Input, WideCheck
 from mirage_onnx.custom_op.widen import HALF, run_widened
 from mirage_onnx.errors import MirageError
 
 if TYPE_CHECKING:
   import onnxruntime as ort
-
-NO_KERNEL = "no kernel ran: this compares the function bodies, it says nothing about kernels"
-ERRORS_ADD_UP = (
-  "every custom node agrees with the region it replaced, on the original's values: "
-  "small errors add up, or the models differ outside of the regions"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class NodePath:
-  """A custom node of the second model; ``path`` is ``kernel``, ``emulated`` or ``body``."""
-
-  name: str
-  path: str
-  launches: int
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-  """What ``compare_models`` found; ``inputs`` are the kinds that were tried.
-
-  ``regions``: each custom node that ran kernels, fed with the original's values, against the
-  region it replaced, in topological order. ``source``: how the kernels are tied to their text.
-  """
-
-  passed: bool
-  outputs: tuple[OutputDifference, ...]
-  nodes: tuple[NodePath, ...]
-  inputs: tuple[str, ...]
-  note: str = ""
-  regions: tuple[RegionDifference, ...] = ()
-  source: str = ""
-
-  @property
-  def first_difference(self) -> OutputDifference | None:
-    """The first output that is not bit-identical."""
-    return next((o for o in self.outputs if not o.identical), None)
-
-  @property
-  def first_divergence(self) -> str | None:
-    """The first custom node, in topological order, that is beyond its tolerance by itself."""
-    return next((r.node for r in self.regions if not r.output.passed), None)
-
-  @property
-  def needed_rtol(self) -> float | None:
-    """The least tolerance at which every output passes; None where there is none."""
-    needed = [o.needed_rtol for o in self.outputs]
-    return None if None in needed else max((n for n in needed if n is not None), default=0.0)
-
-  def to_dict(self) -> dict[str, Any]:
-    """The JSON report (``report.schema.VerifyReport``)."""
-    first = self.first_difference
-    return {
-      "schema": 1,
-      "passed": self.passed,
-      "outputs": [_row(o) for o in self.outputs],
-      "nodes": [asdict(n) for n in self.nodes],
-      "regions": [{"node": r.node, **_row(r.output)} for r in self.regions],
-      "inputs": list(self.inputs),
-      "source": self.source,
-      "note": self.note,
-      "first_difference": first.name if first else None,
-      "first_divergence": self.first_divergence,
-      "needed_rtol": self.needed_rtol,
-    }
-
-
-def _row(found: OutputDifference) -> dict[str, Any]:
-  """JSON has no infinity: what cannot be compared at all has no largest error."""
-  return {**asdict(found), "max_abs": found.max_abs if isfinite(found.max_abs) else None}
 
 
 def compare_models(
@@ -128,6 +59,9 @@ def compare_models(
   bisect: bool = False,
 ) -> Comparison:
   """Run ``a`` (the reference) and ``b`` on the same inputs.
+
+  Emulated, an ``a`` that onnxruntime's CPU provider does not run is compared custom node by custom
+  node with its form in fp32 (``wide_check``); there are no outputs then.
 
   Args:
       a: the original model, a path or bytes.
@@ -153,18 +87,26 @@ def compare_models(
     wrong = f"provider={provider!r}, draws={draws}, emulate={emulate}"
     raise MirageError("OPTION_INVALID", wrong)
   reference, candidate = How(provider, ep="none"), How(provider, emulate, ep, driver)
-  left, right = open_session(a, reference), open_session(b, candidate)
+
+  def drawn(arguments: Sequence[ort.NodeArg | Input]) -> Iterable[tuple[str, dict[str, np.ndarray]]]:
+    if inputs is not None:
+      return [("given", check_inputs(arguments, inputs))]
+    return draw_inputs(arguments, seed, draws, dims or {}, int_limits or {})
+
+  try:
+    left = open_session(a, reference)
+  except MirageError as error:
+    wide = _wide_check(a, b) if emulate and error.code == "SESSION_FAILED" else None
+    if wide is None:
+      raise
+    return _alone(wide, drawn(wide.inputs), _Measure.of(a, b, rtol))
+  right = open_session(b, candidate)
   check_signatures(left, right)
-  measure = _Measure(max(_precision(a), _precision(b)), rtol)
-  feeds_of: Iterable[tuple[str, dict[str, np.ndarray]]]
-  if inputs is not None:
-    feeds_of = [("given", check_inputs(left.get_inputs(), inputs))]
-  else:
-    feeds_of = draw_inputs(left.get_inputs(), seed, draws, dims or {}, int_limits or {})
+  measure = _Measure.of(a, b, rtol)
   worst: dict[str, OutputDifference] = {}
   kinds: list[str] = []
   regions: RegionCheck | None = None
-  for kind, feeds in feeds_of:
+  for kind, feeds in drawn(left.get_inputs()):
     wanted, found = run_session(left, feeds), run_session(right, feeds)
     in_fp32 = cache(partial(_in_fp32, a, feeds))
     for name, want in wanted.items():
@@ -178,6 +120,30 @@ def compare_models(
   return _result(tuple(worst.values()), _paths(right, provider), tuple(kinds), regions)
 
 
+def _wide_check(a: Model, b: Model) -> WideCheck | None:
+  """None where the original does not run in fp32 either, or no custom node is left."""
+  try:
+    check = WideCheck(ModelFile.read(a), ModelFile.read(b))
+  except MirageError as error:
+    if error.code != "SESSION_FAILED":
+      raise
+    return None
+  return check if check.nodes else None
+
+
+def _alone(
+  check: WideCheck, feeds_of: Iterable[tuple[str, dict[str, np.ndarray]]], measure: _Measure
+) -> Comparison:
+  kinds: list[str] = []
+  for kind, feeds in feeds_of:
+    check.run(feeds, kind, measure)
+    kinds.append(kind)
+  paths = tuple(NodePath(n, "emulated" if k else "body", k) for n, k in check.launches.items())
+  passed = all(r.output.passed for r in check.differences)
+  note = ALONE if any(check.launches.values()) else NO_KERNEL
+  return Comparison(passed, (), paths, tuple(kinds), note, check.differences)
+
+
 def _in_fp32(model: Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   file = ModelFile.read(model)
   return run_widened(file.proto, file.folder, feeds)
@@ -189,6 +155,10 @@ class _Measure:
   def __init__(self, precision: float, rtol: float | None) -> None:
     self._precision, self._rtol = precision, rtol
     self._floors: dict[str, float] = {}
+
+  @classmethod
+  def of(cls, a: Model, b: Model, rtol: float | None) -> _Measure:
+    return cls(max(_precision(a), _precision(b)), rtol)
 
   def __call__(
     self, name: str, want: np.ndarray, got: np.ndarray, kind: str, in_fp32: InFp32

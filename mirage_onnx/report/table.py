@@ -78,7 +78,8 @@ def summary(report: Report) -> str:
 
 def verify_tables(report: VerifyReport) -> Iterator[Table | str]:
   """Outputs, custom nodes with what ran of them, each region by itself; then the verdict."""
-  yield _difference_table("outputs", "", [("", o) for o in report.outputs])
+  if report.outputs:
+    yield _difference_table("outputs", "", [("", o) for o in report.outputs])
   if report.nodes:
     table = Table(title="custom nodes")
     table.add_column("node", overflow="fold")

@@ -3,9 +3,11 @@
 import ml_dtypes
 import numpy as np
 import onnx
-from coverage_table.checks import IN_FP32, NOT_RUN, check_emulated, check_stock
+from coverage_table.checks import BY_NODE, IN_FP32, NOT_RUN, check_emulated, check_stock
 from onnx import helper
 from small_models import Net
+
+import mirage_onnx
 
 
 def scaled(factor, dtype=np.float16, columns=8):
@@ -66,6 +68,14 @@ def test_original_that_does_not_run_here():
     assert "Could not find an implementation" in check.note
   wrong = check_stock(model, scaled(2.0625, ml_dtypes.bfloat16))
   assert wrong.is_wrong and "in fp32 t" in wrong.note
+
+
+def test_kernels_of_an_original_that_does_not_run_here():
+  net = Net(ml_dtypes.bfloat16)
+  model = net.model(net.rms(net.input(8, 64), net.weight(64)))
+  check = check_emulated(model, mirage_onnx.optimize(model, target="h200", workers=1).model)
+  assert check.result == BY_NODE and check.inputs > 1 and check.needed_rtol < 8e-3
+  assert check.note.startswith("1 of 1 custom nodes ran")
 
 
 def test_no_custom_node():

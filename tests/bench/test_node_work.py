@@ -65,7 +65,7 @@ def test_transposed_convolution(net):
     (lambda net, x: net.Unsqueeze(x, [0]), 0, 0),
     (lambda net, x: net.Expand(x, [3, 4, 8]), 0, 32 + 96),
     (lambda net, x: net.Concat(x, x, axis=0), 0, 32 + 64),
-    (lambda net, x: net.IsInf(x), 32, 32 + 16),  # booleans have one byte
+    (lambda net, x: net.IsInf(x), 32 * 2, 32 + 16),  # abs, less_equal; booleans have one byte
   ],
 )  # fmt: skip
 def test_one_input(net, build, flops, elements):

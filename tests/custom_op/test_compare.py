@@ -12,8 +12,9 @@ from protos import new_node, typed
 from refused import refused
 
 from mirage_onnx.custom_op import compare
-from mirage_onnx.custom_op.compare import NO_KERNEL, NodePath, compare_models
+from mirage_onnx.custom_op.compare import compare_models
 from mirage_onnx.custom_op.compare_inputs import KINDS, draw_inputs, size_of
+from mirage_onnx.custom_op.comparison import NO_KERNEL, NodePath
 from mirage_onnx.custom_op.difference import RTOL, difference, worse
 from mirage_onnx.rewrite.model import rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement

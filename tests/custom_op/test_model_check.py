@@ -6,8 +6,9 @@ import pytest
 from refused import refused
 
 from mirage_onnx.custom_op import compare, model_check, widen
-from mirage_onnx.custom_op.compare import ERRORS_ADD_UP, compare_models
+from mirage_onnx.custom_op.compare import compare_models
 from mirage_onnx.custom_op.compare_inputs import KINDS
+from mirage_onnx.custom_op.comparison import ERRORS_ADD_UP
 from mirage_onnx.custom_op.model_run import run_session
 from mirage_onnx.custom_op.session import launches
 from mirage_onnx.custom_op.sources import check_sources

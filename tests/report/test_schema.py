@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from schema_text import REGION, schema_text
 
-from mirage_onnx.custom_op.compare import Comparison, NodePath
+from mirage_onnx.custom_op.comparison import Comparison, NodePath
 from mirage_onnx.custom_op.difference import difference
 from mirage_onnx.custom_op.model_check import RegionDifference
 from mirage_onnx.report.schema import check_report, check_verify_report, json_schema

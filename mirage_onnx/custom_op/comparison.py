@@ -1,0 +1,88 @@
+"""What a comparison of two models found, output by output and custom node by custom node."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any
+
+from mirage_onnx.custom_op.difference import OutputDifference
+from mirage_onnx.custom_op.model_check import RegionDifference
+
+NO_KERNEL = "no kernel ran: this compares the function bodies, it says nothing about kernels"
+ERRORS_ADD_UP = (
+  "every custom node agrees with the region it replaced, on the original's values: "
+  "small errors add up, or the models differ outside of the regions"
+)
+
+ALONE = (
+  "onnxruntime's CPU provider cannot run the original: no outputs were compared, but every custom "
+  "node by itself with its region in fp32"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodePath:
+  """A custom node of the second model; ``path`` is ``kernel``, ``emulated`` or ``body``."""
+
+  name: str
+  path: str
+  launches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+  """What ``compare_models`` found; ``inputs`` are the kinds that were tried.
+
+  ``regions``: each custom node that ran kernels, fed with the original's values, against the
+  region it replaced, in topological order. ``source``: how the kernels are tied to their text.
+  """
+
+  passed: bool
+  outputs: tuple[OutputDifference, ...]
+  nodes: tuple[NodePath, ...]
+  inputs: tuple[str, ...]
+  note: str = ""
+  regions: tuple[RegionDifference, ...] = ()
+  source: str = ""
+
+  @property
+  def first_difference(self) -> OutputDifference | None:
+    """The first output that is not bit-identical."""
+    return next((o for o in self.outputs if not o.identical), None)
+
+  @property
+  def first_divergence(self) -> str | None:
+    """The first custom node, in topological order, that is beyond its tolerance by itself."""
+    return next((r.node for r in self.regions if not r.output.passed), None)
+
+  @property
+  def needed_rtol(self) -> float | None:
+    """The least tolerance at which every output passes (without any, every custom node by itself).
+
+    None where there is none.
+    """
+    needed = [o.needed_rtol for o in self.outputs or [r.output for r in self.regions]]
+    return None if None in needed else max((n for n in needed if n is not None), default=0.0)
+
+  def to_dict(self) -> dict[str, Any]:
+    """The JSON report (``report.schema.VerifyReport``)."""
+    first = self.first_difference
+    return {
+      "schema": 1,
+      "passed": self.passed,
+      "outputs": [_row(o) for o in self.outputs],
+      "nodes": [asdict(n) for n in self.nodes],
+      "regions": [{"node": r.node, **_row(r.output)} for r in self.regions],
+      "inputs": list(self.inputs),
+      "source": self.source,
+      "note": self.note,
+      "first_difference": first.name if first else None,
+      "first_divergence": self.first_divergence,
+      "needed_rtol": self.needed_rtol,
+    }
+
+
+def _row(found: OutputDifference) -> dict[str, Any]:
+  """JSON has no infinity: what cannot be compared at all has no largest error."""
+  return {**asdict(found), "max_abs": found.max_abs if isfinite(found.max_abs) else None}

@@ -1,0 +1,65 @@
+"""Custom nodes of a model that onnxruntime's CPU provider has no kernels for, by themselves."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from refused import refused
+from small_models import Net
+
+import mirage_onnx
+from mirage_onnx.custom_op.compare import compare_models
+from mirage_onnx.custom_op.compare_inputs import KINDS
+from mirage_onnx.custom_op.comparison import ALONE
+
+
+def chain(factor=0.5):
+  """Two norms with their products, and between them what stays with onnxruntime."""
+  net = Net(ml_dtypes.bfloat16)
+  y = net.MatMul(net.rms(net.input(8, 64), net.weight(64)), net.weight(64, 96))
+  y = net.Mul(net.CumSum(y, net.constant(1, np.int64)), factor)
+  return net.model(net.MatMul(net.rms(y, net.weight(96)), net.weight(96, 32)))
+
+
+@pytest.fixture(scope="module")
+def optimized():
+  return mirage_onnx.optimize(chain(), target="h200", workers=1).model.SerializeToString()
+
+
+def test_every_node_is_compared_in_fp32(optimized):
+  found = compare_models(chain().SerializeToString(), optimized, emulate=True, draws=1)
+  assert found.passed and found.outputs == () and found.note == ALONE
+  assert len(found.regions) == len(found.nodes) == 2
+  assert all(n.path == "emulated" and n.launches >= 1 + len(KINDS) for n in found.nodes)
+  assert found.inputs == ("normal 0", *KINDS)
+  assert all(r.output.dtype == "bfloat16" and r.output.rtol == 8e-2 for r in found.regions)
+  assert 0 < found.needed_rtol < 8e-3, "one rounding to bfloat16"
+  assert found.to_dict()["note"] == ALONE
+
+
+def test_a_wrong_node_is_named(optimized):
+  """The model that was optimized multiplied by another number."""
+  found = compare_models(chain(-0.5).SerializeToString(), optimized, emulate=True, draws=1)
+  assert [r.output.passed for r in found.regions] == [True, False]
+  assert not found.passed and found.first_divergence == found.regions[1].node
+
+
+def test_given_inputs(optimized):
+  original = chain()
+  (name,) = (i.name for i in original.graph.input)
+  x = np.random.default_rng(0).standard_normal((8, 64)).astype(ml_dtypes.bfloat16)
+  for bits in (x, x.view(np.uint16)):
+    found = compare_models(original.SerializeToString(), optimized, emulate=True, inputs={name: bits})
+    assert found.passed and found.inputs == ("given",)
+  with refused("INPUTS_INVALID", "is float32, not bfloat16"):
+    compare_models(original.SerializeToString(), optimized, emulate=True, inputs={name: x.astype(np.float32)})
+
+
+def test_what_does_not_run_at_all(optimized):
+  with refused("SESSION_FAILED", "NOT_IMPLEMENTED"):
+    compare_models(chain().SerializeToString(), optimized)
+  broken = chain()
+  broken.graph.node[0].op_type = "NoSuchOperator"
+  with refused("SESSION_FAILED", "NoSuchOperator"):
+    compare_models(broken.SerializeToString(), optimized, emulate=True)
+  with refused("SESSION_FAILED"):  # no custom node
+    compare_models(chain().SerializeToString(), chain().SerializeToString(), emulate=True)
