@@ -77,8 +77,8 @@ def _bytes(node, program, read, known):
   made = sum(tensor_bytes(known[o]) for o in node.outputs)
   if node.op_type in _SHAPES:
     return made
-  if node.op_type in _SCATTERERS and _is_last_use(node, program, read[0]):
-    indices, updates = (tensor_bytes(known[i]) for i in node.inputs[1:3])
+  if node.op_type in _SCATTERERS and _is_last_use(node, program, node.inputs[0]):
+    indices, updates = (tensor_bytes(program.tensors[i]) for i in node.inputs[1:3])
     return indices + 2 * updates
   inputs = [tensor_bytes(known[i]) for i in read]
   if node.op_type in _PICKERS or node.op_type == "Split":

@@ -77,6 +77,25 @@ def concat(c: Context) -> None:
   c.finish(beside(c, parts, axis))
 
 
+def scatter_nd(c: Context) -> None:
+  """Rows that lie one behind the other are replaced: a concatenation with what is left around them."""
+  x, updates = c.tensor(0), c.tensor(2)
+  n, indices = shape_of(x)[0], c.array(1, "the indices")
+  reduction = c.attribute("reduction", "none")
+  if reduction != "none":
+    raise c.reject(f"reduction {reduction!r}")
+  if indices.ndim != 2 or indices.shape[1] != 1:
+    raise c.reject(f"indices of shape {list(indices.shape)} do not name rows")
+  if c.symbols.is_symbolic(n):
+    raise c.reject("what it replaces shows only a run", "DYNAMIC_DIM")
+  rows = equal_steps(c, indices, n)
+  if rows.step != 1:
+    raise c.reject(f"replaces every {rows.step}th row")
+  around = [range(rows.start), range(rows.stop, n)]
+  before, after = ([taken(c, x, 0, r)] if r else [] for r in around)
+  c.finish(beside(c, [*before, updates, *after], 0))
+
+
 def beside(c: Context, parts: list[Tensor], axis: int) -> Tensor:
   """The parts one after the other along a dimension of which no run counts any part."""
   if any(c.symbols.is_symbolic(shape_of(p)[axis]) for p in parts):

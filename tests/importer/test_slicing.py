@@ -83,6 +83,33 @@ def test_gather_of_a_range(bench, indices, is_range, axis):
 
 
 @pytest.mark.parametrize(
+  ("rows", "is_range"),
+  [([2], True), ([0, 1], True), ([-2, -1], True), ([1, 2, 3], True), ([0, 1, 2, 3, 4, 5], True),
+   ([2, 1], False), ([1, 1], False), ([1, 3, 5], False)],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [F32, np.int64])
+def test_rows_that_are_replaced(bench, rows, is_range, dtype):
+  arrays = [ramp((6, 2, 3), dtype), np.array(rows)[:, None], -ramp((len(rows), 2, 3), dtype)]
+  assert lowered(bench, *bench.one("ScatterND", arrays, weights=(1,))) == is_range
+
+
+def test_refused_scatters(bench):
+  x, rows = ramp((6, 2)), np.array([[1], [2]])
+
+  def reason(arrays, weights=(1,), **more):
+    return bench.barrier(bench.one("ScatterND", arrays, weights=weights, **more)[0])
+
+  assert reason([x, rows, ramp((2, 2))], ()) == "OP_FORM: ScatterND: the indices 'x1' are not constant"
+  assert reason([x, rows, ramp((2, 2))], reduction="add") == "OP_FORM: ScatterND: reduction 'add'"
+  single = [x, np.array([[1, 0], [1, 1]]), ramp((2,))]
+  assert reason(single) == "OP_FORM: ScatterND: indices of shape [2, 2] do not name rows"
+  every = [x, np.array([[1], [3], [5]]), ramp((3, 2))]
+  assert reason(every) == "OP_FORM: ScatterND: replaces every 2th row"
+  twice = [x, np.array([[1], [1]]), ramp((2, 2))]
+  assert reason(twice) == "OP_FORM: ScatterND: picks elements that do not ascend in equal steps"
+
+
+@pytest.mark.parametrize(
   ("op", "arrays", "more", "reason"),
   [
     ("Slice", [[5], [0], [0], [-1]], {}, "takes every -1th of 5 elements"),
