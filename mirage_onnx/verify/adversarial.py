@@ -79,6 +79,25 @@ def additive_inputs(region: Region) -> frozenset[str]:
   return frozenset(found)
 
 
+def mask_inputs(region: Region) -> frozenset[str]:
+  """Additive inputs that no sum is over: logits are sums of products, a mask is added to them.
+
+  An activation that a layer norm in front of the logits is taken of is none.
+  """
+  todo = [a for n in t.walk(region.terms) if n.op in ("exp", t.MAXR) for a in n.args]
+  seen, found = set(todo), set[str]()
+  while todo:
+    node = todo.pop()
+    if node.op == t.SUM:
+      continue
+    if node.op == t.ADD:
+      found |= {str(a.attr) for a in node.args if a.op == t.INPUT}
+    more = [a for a in node.args if a not in seen]
+    seen.update(more)
+    todo.extend(more)
+  return frozenset(found)
+
+
 def _hard(case: str, shape: tuple[int, ...], number: int, mask: bool, rng: np.random.Generator) -> np.ndarray:
   """One activation; a product of two of them reaches LARGE where each reaches its root."""
   x: np.ndarray = np.asarray(rng.standard_normal(shape))

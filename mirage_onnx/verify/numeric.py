@@ -20,7 +20,7 @@ import numpy as np
 
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import KernelParams, Region, UGraph, round_to
-from mirage_onnx.verify.adversarial import additive_inputs
+from mirage_onnx.verify.adversarial import mask_inputs
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
@@ -76,7 +76,7 @@ class NumericCheck:
   def __init__(self, region: Region, weights: Mapping[str, np.ndarray] | None = None, seed: int = 0) -> None:
     self.region, self._weights, self._seed = region, weights or {}, seed
     self._extents = sample_extents(region)
-    self._cases = CASES + (MASKED if additive_inputs(region) else ())
+    self._cases = CASES + (MASKED if mask_inputs(region) else ())
     self._known: dict[tuple[int, ...], tuple[list[_Draws], np.random.Generator]] = {}
     halves = [d for s in region.steps if (d := s.output.dtype) is not None and d.is_half]
     self._slack = SLACK if halves else SLACK_WIDE

@@ -11,7 +11,7 @@ import numpy as np
 
 from mirage_onnx.ir import Kernel, KernelParams, Region, RegionTensor, as_input, round_to
 from mirage_onnx.ir import term as t
-from mirage_onnx.verify.adversarial import additive_inputs
+from mirage_onnx.verify.adversarial import mask_inputs
 from mirage_onnx.verify.interpret_steps import by_axes
 from mirage_onnx.verify.ranges import finfo
 
@@ -76,7 +76,7 @@ def sample_inputs(
 ) -> dict[str, np.ndarray]:
   """Region input -> [case, *axes], exact in the input's element type."""
   picked = _pick(region, extents, weights, rng)
-  masks, result = additive_inputs(region), {}
+  masks, result = mask_inputs(region), {}
   for i in region.inputs:
     shape = tuple(extents[a] for a in i.axes)
     if i.is_weight and i.tensor.name in weights:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from goldens import GOLDENS, golden
+from search_programs import PROGRAMS
 
 from mirage_onnx.ir.ugraph import ugraph_extents
 from mirage_onnx.verify.adversarial import (
@@ -11,6 +12,7 @@ from mirage_onnx.verify.adversarial import (
   additive_inputs,
   adversarial_inputs,
   even_instantiation,
+  mask_inputs,
 )
 
 each_golden = pytest.mark.parametrize("given", GOLDENS, ids=lambda g: g.name)
@@ -20,6 +22,12 @@ def test_masks_are_the_inputs_that_are_added_to_logits():
   assert additive_inputs(golden("attention_online").region) == {"i1"}
   assert additive_inputs(golden("gqa_decode").region) == {"i0"}
   assert additive_inputs(golden("norm_linear").region) == set()
+
+
+def test_what_a_norm_before_the_logits_is_taken_of_is_no_mask():
+  norm, mask = (PROGRAMS[n]() for n in ("qknorm_layernorm_attention", "attention_additive_mask"))
+  assert additive_inputs(norm) == {"i0", "i1"} and mask_inputs(norm) == set()
+  assert additive_inputs(mask) == mask_inputs(mask) == {"i2"}
 
 
 @each_golden
