@@ -5,7 +5,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
@@ -14,7 +13,7 @@ from mirage_onnx.custom_op.compare_inputs import draw_inputs
 from mirage_onnx.custom_op.difference import FLOOR, RTOL, difference, typical_row
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
 from mirage_onnx.custom_op.sources import check_sources
-from mirage_onnx.custom_op.widen import widened
+from mirage_onnx.custom_op.widen import widened, widened_values
 from mirage_onnx.errors import MirageError
 
 #: Exclusive upper ends of integer inputs of the architectures.
@@ -147,9 +146,7 @@ def _is_ill_conditioned(path, feeds):
   """
   model = onnx.load(path)
   wide = open_session(widened(model).SerializeToString(), How("cpu", ep="none"))
-  types = {a.name: a.type for a in wide.get_inputs()}
-  floats = {n: x.astype(np.float32) if "float" in types[n] else x for n, x in feeds.items()}
-  exact = run_session(wide, floats)
+  exact = run_session(wide, widened_values(feeds))
   runs = [run_session(open_session(path, How("cpu", ep="none")), feeds)]
   with suppress(Exception):  # operators that onnx has no reference for
     runs.append(dict(zip(runs[0], ReferenceEvaluator(model).run(None, feeds), strict=True)))

@@ -6,8 +6,9 @@ original, weights that are stored in another order excepted. So the two models c
 where another region makes the tensor.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import onnx
@@ -19,6 +20,12 @@ from mirage_onnx.errors import MirageError
 
 #: What a tensor is called where it is fed to a detached region.
 FED = "boundary/"
+
+
+class NamedValue(Protocol):
+  """An input of a session, or of a graph."""
+
+  name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,11 @@ def detached_nodes(rewritten: ModelFile, cuts: Sequence[Boundary], values: Mappi
   stated = {v.name: v for v in (*graph.value_info, *graph.output)}
   scratch = {o for node in nodes for o in node.output} - set(results)
   return _assemble(rewritten, nodes, values, [stated[r] for r in results], [stated[s] for s in scratch])
+
+
+def fed(inputs: Iterable[NamedValue], values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """``values`` by the names of the ``inputs`` of a detached model."""
+  return {i.name: values[i.name.removeprefix(FED)] for i in inputs}
 
 
 def _between(cut: Boundary, producer: Mapping[str, onnx.NodeProto]) -> list[onnx.NodeProto]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from mirage_onnx.custom_op.boundary import FED, Boundary, detached_nodes, detached_original, exposed
+from mirage_onnx.custom_op.boundary import Boundary, detached_nodes, detached_original, exposed, fed
 from mirage_onnx.custom_op.difference import InFp32, OutputDifference, worse
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
@@ -36,6 +36,21 @@ class RegionDifference:
 
   node: str
   output: OutputDifference
+
+
+class Worst:
+  """The worst that each output of each custom node did, in the order of the first input."""
+
+  def __init__(self) -> None:
+    self._found: dict[tuple[str, str], OutputDifference] = {}
+
+  def add(self, node: str, found: OutputDifference) -> None:
+    key = node, found.name
+    self._found[key] = worse(self._found[key], found) if key in self._found else found
+
+  @property
+  def differences(self) -> tuple[RegionDifference, ...]:
+    return tuple(RegionDifference(node, found) for (node, _), found in self._found.items())
 
 
 class RegionCheck:
@@ -58,19 +73,18 @@ class RegionCheck:
     self._original, self._reference = original, reference
     self._whole = open_session(exposed(original, cuts), reference, original.external_folder)
     self._pair: tuple[ort.InferenceSession, ort.InferenceSession] | None = None
-    self._worst: dict[tuple[str, str], OutputDifference] = {}
+    self._worst = Worst()
 
   def run(self, feeds: Mapping[str, np.ndarray], kind: str, measure: Measure) -> None:
     """Check every node on one input of the model."""
     values = {**feeds, **run_session(self._whole, feeds)}
     if self._pair is None:
       self._pair = self._detach(values)
-    want, got = (run_session(s, _fed(s, values)) for s in self._pair)
+    want, got = (run_session(s, fed(s.get_inputs(), values)) for s in self._pair)
     for cut in self._cuts:
       for name in cut.makes:
-        found = measure(name, want[name], got[name], kind, partial(self._in_fp32, cut, values))
-        key = cut.node, name
-        self._worst[key] = worse(self._worst[key], found) if key in self._worst else found
+        exact = partial(self._in_fp32, cut, values)
+        self._worst.add(cut.node, measure(name, want[name], got[name], kind, exact))
 
   def _detach(self, values: Mapping[str, np.ndarray]) -> tuple[ort.InferenceSession, ort.InferenceSession]:
     first, second = self._original, self._rewritten
@@ -84,14 +98,9 @@ class RegionCheck:
   def _in_fp32(self, cut: Boundary, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What a region of the original computes from the same bits in fp32."""
     region = onnx.load_from_string(detached_original(self._original, (cut,), values))
-    fed = {i.name: values[i.name.removeprefix(FED)] for i in region.graph.input}
-    return run_widened(region, self._original.folder, fed)
+    return run_widened(region, self._original.folder, fed(region.graph.input, values))
 
   @property
   def differences(self) -> tuple[RegionDifference, ...]:
     """In topological order of the nodes."""
-    return tuple(RegionDifference(node, found) for (node, _), found in self._worst.items())
-
-
-def _fed(session: ort.InferenceSession, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  return {i.name: values[i.name.removeprefix(FED)] for i in session.get_inputs()}
+    return self._worst.differences

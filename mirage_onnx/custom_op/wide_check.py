@@ -15,13 +15,12 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from mirage_onnx.custom_op.boundary import FED, boundaries, detached_nodes, detached_original, exposed
-from mirage_onnx.custom_op.difference import OutputDifference, worse
-from mirage_onnx.custom_op.model_check import Measure, RegionDifference
+from mirage_onnx.custom_op.boundary import boundaries, detached_nodes, detached_original, exposed, fed
+from mirage_onnx.custom_op.model_check import Measure, RegionDifference, Worst
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
 from mirage_onnx.custom_op.session import launches
-from mirage_onnx.custom_op.widen import HALF, widened
+from mirage_onnx.custom_op.widen import HALF, widened, widened_values
 
 if TYPE_CHECKING:
   import onnxruntime as ort
@@ -59,24 +58,23 @@ class WideCheck:
     self.inputs = tuple(Input(i.name, self._type(i), i.shape) for i in self._whole.get_inputs())
     self._nodes: ort.InferenceSession | None = None
     self._regions: ort.InferenceSession | None = None
-    self._worst: dict[tuple[str, str], OutputDifference] = {}
+    self._worst = Worst()
 
   def run(self, feeds: Mapping[str, np.ndarray], kind: str, measure: Measure) -> None:
     """Check every node on one input of the model."""
-    computed = run_session(self._whole, _wide(feeds))
+    computed = run_session(self._whole, widened_values(feeds))
     values = {**feeds, **{name: self._rounded(name, x) for name, x in computed.items()}}
     if self._nodes is None or self._regions is None:
       nodes = detached_nodes(self._rewritten, self._cuts, values)
       self._nodes = open_session(nodes, How("cpu", emulate=True), self._rewritten.external_folder)
       regions = detached_original(self._original, self._cuts, values)
       self._regions = self._open(onnx.load_from_string(regions))
-    got = run_session(self._nodes, _fed(self._nodes, values))
-    want = run_session(self._regions, _wide(_fed(self._regions, values)))
+    got = run_session(self._nodes, fed(self._nodes.get_inputs(), values))
+    want = run_session(self._regions, widened_values(fed(self._regions.get_inputs(), values)))
     for cut in self._cuts:
       for name in cut.makes:
-        found = measure(name, want[name].astype(got[name].dtype), got[name], kind, dict)
-        key = cut.node, name
-        self._worst[key] = worse(self._worst[key], found) if key in self._worst else found
+        exact = want[name].astype(got[name].dtype)
+        self._worst.add(cut.node, measure(name, exact, got[name], kind, dict))
 
   @property
   def launches(self) -> dict[str, int]:
@@ -85,7 +83,7 @@ class WideCheck:
   @property
   def differences(self) -> tuple[RegionDifference, ...]:
     """In topological order of the nodes."""
-    return tuple(RegionDifference(node, found) for (node, _), found in self._worst.items())
+    return self._worst.differences
 
   def _open(self, model: onnx.ModelProto) -> ort.InferenceSession:
     wide = widened(model, self._original.folder).SerializeToString()
@@ -98,11 +96,3 @@ class WideCheck:
   def _rounded(self, name: str, x: np.ndarray) -> np.ndarray:
     dtype = self._types.get(name)
     return x.astype(dtype) if dtype in HALF else x
-
-
-def _wide(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  return {name: x.astype(np.float32) if x.dtype in HALF else x for name, x in values.items()}
-
-
-def _fed(session: ort.InferenceSession, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  return {i.name: values[i.name.removeprefix(FED)] for i in session.get_inputs()}

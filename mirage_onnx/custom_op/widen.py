@@ -41,11 +41,16 @@ def run_widened(
   wide = widened(model, folder).SerializeToString()
   try:
     session = open_session(wide, How("cpu", ep="none"), str(folder) if folder else None)
-    return run_session(session, {n: x.astype(np.float32) if x.dtype in HALF else x for n, x in feeds.items()})
+    return run_session(session, widened_values(feeds))
   except MirageError as error:
     if error.code != "SESSION_FAILED":
       raise
     return {}
+
+
+def widened_values(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """``values`` as inputs of a widened model."""
+  return {name: x.astype(np.float32) if x.dtype in HALF else x for name, x in values.items()}
 
 
 def widened(model: onnx.ModelProto, folder: Path | None = None) -> onnx.ModelProto:

@@ -4,7 +4,7 @@ The extents are small and divide evenly, so every split of a µGraph has several
 tiles of the grid, two ranks, three iterations. (Short tails are the subject of ``reduced``.)
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -71,12 +71,7 @@ def adversarial_inputs(
 
 def additive_inputs(region: Region) -> frozenset[str]:
   """Inputs that are added as they are, in an exponent or a maximum: where a mask can be."""
-  shifted = [n for n in t.walk(region.terms) if n.op in ("exp", t.MAXR)]
-  found = set()
-  for node in t.walk(a for n in shifted for a in n.args):
-    if node.op == t.ADD:
-      found |= {str(a.attr) for a in node.args if a.op == t.INPUT}
-  return frozenset(found)
+  return _added(t.walk(_shifted(region)))
 
 
 def mask_inputs(region: Region) -> frozenset[str]:
@@ -84,18 +79,24 @@ def mask_inputs(region: Region) -> frozenset[str]:
 
   An activation that a layer norm in front of the logits is taken of is none.
   """
-  todo = [a for n in t.walk(region.terms) if n.op in ("exp", t.MAXR) for a in n.args]
-  seen, found = set(todo), set[str]()
+  todo = _shifted(region)
+  outside = dict.fromkeys(todo)
   while todo:
     node = todo.pop()
-    if node.op == t.SUM:
-      continue
-    if node.op == t.ADD:
-      found |= {str(a.attr) for a in node.args if a.op == t.INPUT}
-    more = [a for a in node.args if a not in seen]
-    seen.update(more)
+    more = [a for a in node.args if a not in outside and node.op != t.SUM]
+    outside |= dict.fromkeys(more)
     todo.extend(more)
-  return frozenset(found)
+  return _added(outside)
+
+
+def _shifted(region: Region) -> list[t.Term]:
+  """What is exponentiated, or of what a maximum is taken."""
+  return [a for n in t.walk(region.terms) if n.op in ("exp", t.MAXR) for a in n.args]
+
+
+def _added(terms: Iterable[t.Term]) -> frozenset[str]:
+  """The inputs that sums of two and more among ``terms`` add as they are."""
+  return frozenset(str(a.attr) for n in terms if n.op == t.ADD for a in n.args if a.op == t.INPUT)
 
 
 def _hard(case: str, shape: tuple[int, ...], number: int, mask: bool, rng: np.random.Generator) -> np.ndarray:
