@@ -76,6 +76,7 @@ def compile_cubin(text: str, target: Target, *, name: str) -> Cubin:
 
 def _require_compiler() -> None:
   try:
+    import cuda.core  # noqa: F401
     from cuda.bindings import nvrtc
 
     nvrtc.nvrtcVersion()
@@ -138,6 +139,8 @@ def compile_many(sources: Sequence[KernelSource], target: Target, workers: int) 
       MirageError: COMPILER_MISSING.
   """
   jobs = list(dict.fromkeys((s.text, s.name) for s in sources))
+  if jobs:
+    _require_compiler()  # here: of threads that import cuda-core at once, some find it half made
   with ThreadPoolExecutor(workers) as pool:
     done = pool.map(_compile_one, *zip(*jobs, strict=True), repeat(target)) if jobs else ()
     found = dict(zip(jobs, done, strict=True))

@@ -1,5 +1,8 @@
 """Kernels through NVRTC for sm_90a: they compile, fit the registers, and refusals have reasons."""
 
+import subprocess
+import sys
+
 import pytest
 
 from mirage_onnx.codegen import KernelSource, compile_cubin, compile_many, emit_kernel
@@ -126,6 +129,27 @@ def test_refusals_of_many_are_values():
   assert isinstance(first, Rejection)
   assert first.code == "COMPILE_FAILED"
   assert not isinstance(second, Rejection)
+
+
+#: Prints the thread in which cuda-core is imported first.
+FIRST_IMPORT = """
+import sys, threading
+class Finder:
+  def find_spec(name, path=None, target=None):
+    if name == "cuda.core":
+      sys.meta_path.remove(Finder)
+      print(threading.current_thread() is threading.main_thread())
+sys.meta_path.insert(0, Finder)
+from mirage_onnx.codegen import KernelSource, compile_many
+from mirage_onnx.target import H200
+compile_many([KernelSource("k", "", (1, 1, 1), 32, 1, 0, (), pdl=False)], H200, workers=2)
+"""
+
+
+def test_the_compiler_is_imported_before_threads_begin():
+  """Two of 13 processes on a busy machine failed: cuda-core's import is not made for threads."""
+  done = subprocess.run([sys.executable, "-c", FIRST_IMPORT], capture_output=True, text=True, check=True)
+  assert done.stdout == "True\n"
 
 
 def test_missing_compiler(monkeypatch):
