@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirage_onnx.codegen.loads import axis_variable, count
+from mirage_onnx.codegen.loads import TensorView, axis_variable, count
 from mirage_onnx.codegen.sizes import Count, is_runtime
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
@@ -129,6 +129,20 @@ class Grid:
         index = self._shared_x(at, writer) or self.block_index(at.dim)
         scaled = index if at.tile == 1 else f"{index} * {at.tile}"
         writer.line(f"const int {at.first} = {scaled};")
+
+  def declare_rows(self, writer: Writer, graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> None:
+    """``const int row_r0_8_first_a1 = ...;`` for the rows that a run picks and all of a block shares.
+
+    They are read where this stands: behind the wait for those that write what picks them.
+    """
+    declared: dict[str, str] = {}
+    for t in graph.tensors_of(kernel):
+      for p in TensorView.of(t, extents).picked:
+        places = [at.first for at in self.axes if p.axes == (at.axis,) and at.split]
+        for place in places if p.axes else ["0"]:
+          declared[p.held_at(place)] = p.named_at(place)
+    for name, row in declared.items():
+      writer.line(f"const int {name} = {row};")
 
   def _shared_x(self, at: AxisTile, writer: Writer) -> str:
     """The index of a block along one of several axes that share x; "" for other axes."""

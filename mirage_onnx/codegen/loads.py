@@ -60,11 +60,33 @@ def rounded(expression: str, dtype: DType) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Picked:
+  """A dimension of ``full`` rows, ``stride`` elements apart; tensor ``by`` names those that ``axes`` hold."""
+
+  by: str
+  axes: tuple[str, ...]
+  full: int
+  stride: Count
+
+  def named_at(self, place: str) -> str:
+    """The row that is named at ``place``, an expression."""
+    return f"picked_row(g_{identifier(self.by)}, {place}, {self.full})"
+
+  def held_at(self, place: str) -> str:
+    """The variable of ``Grid.declare_rows`` that holds this row, "" if there is none."""
+    if (place == "0" and not self.axes) or place in {f"first_{axis_variable(a)}" for a in self.axes}:
+      return f"row_{identifier(self.by)}_{self.full}" + (f"_{place}" if self.axes else "")
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
 class TensorView:
   """A tensor and how kernels reach it; ``counts`` and ``strides``: of its axes.
 
   ``starts``: the sum of these products is the element that all axes begin at. ``aligned``: a
   number that divides the offset of every element with which the axis of stride 1 begins.
+  ``picked``: dimensions whose axes are no distance in memory (their strides are 0): a run says
+  where their elements are.
   """
 
   tensor: KTensor
@@ -72,6 +94,7 @@ class TensorView:
   strides: tuple[Count, ...]
   starts: tuple[tuple[int, Count], ...]
   aligned: int
+  picked: tuple[Picked, ...] = ()
 
   @classmethod
   def of(cls, tensor: KTensor, extents: Mapping[str, int]) -> TensorView:
@@ -85,8 +108,15 @@ class TensorView:
     counts = {a: count(extents, a) for a in tensor.axes}
     inside: list[Count] = []  # the dimensions inside the one at hand
     strides: dict[str, Count] = {}
-    starts, steps = [], [0]
+    starts, steps, picked = [], [0], []
     for w in reversed(tensor.windows or (Window(tensor.axes),)):
+      if w.picks:
+        assert w.full is not None
+        assert w is tensor.windows[0]
+        picked.append(Picked(w.picks, w.axes, w.full, product(inside)))
+        steps.append(_number_in(inside))
+        strides |= dict.fromkeys(w.axes, 0)
+        break  # rows are 64 bits apart: a table may have any size
       within = inside
       for a in reversed(w.axes):
         strides[a] = product(within)
@@ -106,7 +136,7 @@ class TensorView:
       raise RejectionError("EMIT_UNSUPPORTED", f"{tensor.name} has 2^31 elements or more")
     return cls(
       tensor, tuple(counts.values()), tuple(strides[a] for a in tensor.axes),
-      tuple(starts[::-1]), gcd(*steps),
+      tuple(starts[::-1]), gcd(*steps), tuple(picked),
     )  # fmt: skip
 
   @property
@@ -131,9 +161,18 @@ class TensorView:
     return "Path::kCoherent" if self.coherent else "Path::kConst"
 
   def stride(self, axis: str) -> Count:
-    """Elements from one of ``axis`` to the next; 0 if the tensor does not have it."""
+    """Elements from one of ``axis`` to the next; 0 if the tensor does not have it.
+
+    Raises:
+        RejectionError: LAYOUT, a run says where they are.
+    """
+    if self.is_picked(axis):
+      raise RejectionError("LAYOUT", f"no distance leads from one {axis} of {self.tensor.name} to the next")
     axes = self.tensor.axes
     return self.strides[axes.index(axis)] if axis in axes else 0
+
+  def is_picked(self, axis: str) -> bool:
+    return any(axis in p.axes for p in self.picked)
 
   def together(self, axis: str, width: int) -> bool:
     """Whether ``width`` neighbours along ``axis``, from a multiple of it on, are one vector.
@@ -141,23 +180,37 @@ class TensorView:
     A vector is aligned to its size, 16 bytes at most.
     """
     width = min(width, 16 // self.tensor.dtype.size_bytes)
-    return self.stride(axis) == 1 and self.aligned % width == 0
+    return not self.is_picked(axis) and self.stride(axis) == 1 and self.aligned % width == 0
 
   def offset(self, index: Mapping[str, str]) -> str:
     """The element offset at ``index`` (an expression per axis), "0" terms left out."""
     terms = []
-    for axis, counted in zip(self.tensor.axes, self.counts, strict=True):
-      stride, at = self.stride(axis), index[axis]
-      if at != "0":
+    for axis, counted, stride in zip(self.tensor.axes, self.counts, self.strides, strict=True):
+      at = index[axis]
+      if at != "0" and not self.is_picked(axis):
         # Only what is counted at run time may lead beyond 2^31 elements.
         wide = stride != 1 and isinstance(counted, str)
         cast = wide or isinstance(stride, str)
         plain = cast or stride == 1 or re.fullmatch(r"\w+|at_most\([^()]*\)", at)
         terms.append(scaled(at if plain else f"({at})", stride, wide=wide))
+    terms += [self._row(p, index) for p in self.picked]
     numbers = sum(n * step for n, step in self.starts if isinstance(step, int))
     terms += [str(numbers)] if numbers else []
     terms += [scaled(str(n), step) for n, step in self.starts if isinstance(step, str)]
     return " + ".join(terms) or "0"
+
+  def _row(self, picked: Picked, index: Mapping[str, str]) -> str:
+    """The offset of the row that a run picks at ``index``."""
+    counts = dict(zip(self.tensor.axes, self.counts, strict=True))
+    within: list[Count] = []
+    place = []
+    for a in reversed(picked.axes):
+      if (at := index[a]) != "0":
+        step = product(within)
+        place.append(scaled(at if step == 1 or re.fullmatch(r"\w+", at) else f"({at})", step))
+      within = [counts[a], *within]
+    at = " + ".join(place) or "0"
+    return scaled(picked.held_at(at) or picked.named_at(at), picked.stride, wide=True)
 
   def address(self, index: Mapping[str, str]) -> str:
     offset = self.offset(index)
@@ -199,7 +252,7 @@ def parameters(
   After the tensors come the sizes that only a launch knows (``runtime_axes``).
   """
   written = [s.tensor for s in kernel.saves]
-  args = kernel.touched
+  args = graph.args_of(kernel)
   views = [TensorView.of(graph.tensor(a), extents) for a in args]
   given = [v.parameter(v.tensor.name in written) for v in views]
   sizes = runtime_axes(graph, kernel, extents)

@@ -39,7 +39,7 @@ class LoopEmitter:
     self, graph: UGraph, plan: StreamPlan, accumulators: Sequence[Accumulator],
     writer: Writer, *, pdl: bool,
   ) -> None:  # fmt: skip
-    self.pdl = pdl
+    self.pdl, self.graph = pdl, graph
     self.plan, self.writer, self.accumulators = plan, writer, accumulators
     self.ops = plan.kernel.ops
     used: set[int] = set()
@@ -289,13 +289,19 @@ class LoopEmitter:
     Weights are on their way before the kernel waits for those that write what it reads.
     """
     self._depth_range()
-    ring = self.ring
+    ring, plan = self.ring, self.plan
+    picks = any(w.picks for t in self.graph.tensors_of(plan.kernel) for w in t.windows)
+    if picks:  # pointers lead to rows that those before may name
+      if self.pdl:
+        self.writer.wait()
+      plan.grid.declare_rows(self.writer, self.graph, plan.kernel, plan.extents)
     ring.pointers()
     ring.declare()
-    weights = [i for i in ring.loads if self.pdl and not ring.view(i).coherent]
+    waits = self.pdl and not picks
+    weights = [i for i in ring.loads if waits and not ring.view(i).coherent]
     others = [i for i in ring.loads if i not in weights]
     for loads in (weights, others):
-      if self.pdl and loads is others:
+      if waits and loads is others:
         self.writer.wait()
       if loads:
         with self.writer.loop("s", self.plan.stages) as s:

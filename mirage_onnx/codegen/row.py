@@ -220,10 +220,14 @@ class _RowEmitter:
     # Weights are on their way before the kernel waits for those that write the rest.
     ahead = reads_ahead(self.graph, self.kernel, self.extents)
     first = [i for i in loads if ahead or not self._view(self.ops[i].tensor).coherent]
+    if ahead:
+      self.grid.declare_rows(self.writer, self.graph, self.kernel, self.extents)
     for index in first:
       self._load(index, self.ops[index])
     if self.pdl:
       self.writer.wait()
+    if not ahead:
+      self.grid.declare_rows(self.writer, self.graph, self.kernel, self.extents)
     for index in loads:
       if index not in first:
         self._load(index, self.ops[index])

@@ -51,13 +51,16 @@ class Places:
 
   @classmethod
   def of(cls, region: Region) -> Places:
-    sides = region.inputs, region.outputs
+    sides = region.given, region.outputs
     inputs, outputs = (tuple(dict.fromkeys(x.source.name for x in side)) for side in sides)
     return cls(region, inputs, outputs)
 
   def dim(self, i: int, d: int) -> tuple[int, int]:
     """(input of the plan, dimension) that has dimension ``d`` of input ``i`` of the region."""
     x = self.region.inputs[i]
+    if x.view and x.view.picks and d == 0:
+      by = next(p for p in self.region.picks if p.name == x.picks)
+      return self.inputs.index(by.source.name), next(k for k, own in enumerate(by.dims) if own)
     return self.inputs.index(x.source.name), x.view.source_dim(d) if x.view else d
 
   def size(self, m: Monomial) -> Monomial:
@@ -91,7 +94,7 @@ def plan_candidate(
   extents = ugraph_extents(graph, candidate.params, region.extents)
   places, orders = Places.of(region), stored_orders(region, graph)
   inputs = {}
-  for i in region.inputs:
+  for i in region.given:
     dims, order = i.source.shape or (), orders[i.source.name]
     static = tuple(d if isinstance(d, int) else None for d in (dims[p] for p in order))
     inputs[i.source.name] = InputSpec(i.dtype.value, static)
@@ -104,7 +107,7 @@ def plan_candidate(
       offsets[t.name] = size
       size = total(size, known.aligned_bytes(t))
   pointers: dict[str, InputPtr | OutputPtr | WorkspacePtr] = {}
-  for i in region.inputs:
+  for i in region.given:
     pointers[i.name] = InputPtr(places.inputs.index(i.source.name))
   for o in region.outputs:
     pointers[o.name] = OutputPtr(places.outputs.index(o.source.name))

@@ -6,6 +6,7 @@ step's shape follows from its inputs. A form that has no lowering raises ``Rejec
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from math import prod
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -194,6 +195,11 @@ class Context:
       if _with(s, axis, shape[axis]) != shape:
         self._disagree(shapes[0], s)
     return self._emit("concat", parts, shape, _dtype(parts[0]), (axis,))
+
+  def gather(self, x: Tensor, rows: Tensor) -> Tensor:
+    """The rows of ``x`` that a run names: as many as ``rows`` has elements, in one dimension."""
+    count = prod(shape_of(rows))
+    return self._emit("gather", (x, rows), (count, *shape_of(x)[1:]), _dtype(x))
 
   def cast(self, x: Tensor, dtype: DType) -> Tensor:
     """Round to ``dtype``; nothing to do where x has it already."""

@@ -5,6 +5,7 @@ from math import prod
 import numpy as np
 
 from mirage_onnx.importer.context import Context, shape_of
+from mirage_onnx.ir import DType
 
 
 def transpose(c: Context) -> None:
@@ -29,10 +30,12 @@ def reshape(c: Context) -> None:
 def gather_nd(c: Context) -> None:
   """A reshape where the indices name every element once, in order: how exporters slice a mask.
 
-  What a run picks (the weights of a token's experts) is none: a kernel would have to read through
-  the indices, and a view (``ir/view.py``) begins where a number says.
+  What a run picks are the rows of a table (the weights of a token's experts).
   """
   x, target = shape_of(c.tensor(0)), c.output()
+  if c.known(1) is None:
+    rows_of_run(c)
+    return
   if not target.is_static or any(map(c.symbols.is_symbolic, x)):
     raise c.reject("what it picks shows only a run", "DYNAMIC_DIM")
   indices = c.array(1, "the indices")
@@ -43,6 +46,20 @@ def gather_nd(c: Context) -> None:
   if not (inside and np.array_equal(np.ravel_multi_index(tuple(places.T), x), np.arange(prod(x)))):
     raise c.reject("picks other elements than all of them, in order")
   c.finish(c.reshape(c.tensor(0), shape_of(target)))
+
+
+def rows_of_run(c: Context) -> None:
+  """Rows of a table of fixed size, which its first dimension names, as many as one dimension says."""
+  x, rows = shape_of(c.tensor(0)), c.tensor(1)
+  by = shape_of(rows)
+  if c.attribute("batch_dims", 0) or len(x) < 2 or by[-1:] != (1,):
+    raise c.reject("picks other parts than rows where a run says")
+  if c.symbols.is_symbolic(x[0]) or not x[0] or rows.dtype is not DType.I64:
+    raise c.reject("the rows that it picks of are not known", "DYNAMIC_DIM")
+  if sum(n != 1 for n in by) > 1:
+    raise c.reject("rows in several dimensions")
+  y, shape = c.gather(c.tensor(0), rows), (*by[:-1], *x[1:])
+  c.finish(y if shape_of(y) == shape else c.reshape(y, shape))
 
 
 def expand(c: Context) -> None:

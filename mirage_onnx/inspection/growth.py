@@ -37,7 +37,7 @@ def borders(survey: Survey, instance: Candidate, limits: Limits | None = None) -
   readers = program.consumers()
   found = []
   region = instance.region
-  for i in dict.fromkeys(i.source.name for i in region.inputs if not i.is_weight):
+  for i in dict.fromkeys(i.source.name for i in region.given if not i.is_weight):
     if i in maker:
       found.append(Border(i, True, maker[i], growth.reason(maker[i])))
     else:

@@ -50,7 +50,7 @@ def stored_orders(region: Region, graph: UGraph) -> dict[str, tuple[int, ...]]:
   """
   tensors = {t.name: t for t in graph.tensors}
   found: dict[str, tuple[int, ...]] = {}
-  for x in (*region.inputs, *region.outputs):
+  for x in (*region.given, *region.outputs):
     t = tensors.get(x.name)
     axes = t.axes if t else x.axes
     if t and t.windows != in_order(x.windows, axes):

@@ -64,8 +64,10 @@ class Step:
   ``expand``              new shape            numpy broadcast_to
   ``slice``               axis, start, stop    elements of one dimension, static
   ``concat``              axis                 inputs beside each other, of static extents
+  ``gather``              None                 inputs (table, rows): the rows of a table that a run
+                                               names, dimension 0 of the result in place of its own
 
-  No step of a region is one of the last two (``match/views.py``).
+  No step of a region is one of the last three (``match/views.py``).
   """
 
   op: str

@@ -31,6 +31,7 @@ class RegionTensor:
   ``tensor``: the axes of which it holds all or a part, slowest first. A dimension that a reshape
   splits holds several; adjacent dimensions that always go together are one axis, which all of
   them hold. An array of this tensor over other extents has all of an axis in the last of them.
+  ``picks``: which of ``Region.picks`` says what rows of a view's source it has.
   """
 
   name: str
@@ -40,6 +41,7 @@ class RegionTensor:
   is_weight: bool = False
   dims: tuple[tuple[str, ...], ...] = ()
   view: View | None = None
+  picks: str = ""
 
   @property
   def source(self) -> Tensor:
@@ -53,8 +55,11 @@ class RegionTensor:
       return ()
     found: list[Window] = []
     parts = zip(self.tensor.shape or (), self.view.starts, self.view.fulls, strict=True)
-    for own, (n, start, full) in zip(self.dims, parts, strict=True):
-      if n != full and isinstance(full, int):
+    for d, (own, (n, start, full)) in enumerate(zip(self.dims, parts, strict=True)):
+      if self.picks and d == 0:
+        assert isinstance(full, int)
+        found.append(Window(own, start, full, self.picks))
+      elif n != full and isinstance(full, int):
         found.append(Window(own, start, full))
       elif own and (not found or found[-1] != Window(own)):  # many dimensions may be one axis
         found.append(Window(own))
@@ -75,7 +80,8 @@ class Region:
   ``equal_dims``: sizes that must agree in a run; ``output_dims``: those of every output's
   dimensions, where an axis is counted at run time, and ``inner_dims`` those of what a step moves
   to other dimensions (by its name in the model). ``symbols``: what the extents, and the shapes
-  in ``steps``, assume of the names in the shapes of ``inputs`` and ``outputs``.
+  in ``steps``, assume of the names in the shapes of ``inputs`` and ``outputs``. ``picks``: nothing
+  is computed with them; they say which rows of a table an input is.
   """
 
   nodes: tuple[str, ...]
@@ -90,18 +96,34 @@ class Region:
   output_dims: tuple[tuple[Monomial, ...], ...] = ()
   inner_dims: Mapping[str, tuple[Monomial, ...]] = field(default_factory=dict)
   symbols: Mapping[str, int] = field(default_factory=dict)
+  picks: tuple[RegionTensor, ...] = ()
+
+  @property
+  def given(self) -> tuple[RegionTensor, ...]:
+    """All that its kernels are given to read."""
+    return (*self.inputs, *self.picks)
+
+  def count_of(self, picks: RegionTensor) -> int:
+    """How many rows every table has of which one of ``Region.picks`` picks some."""
+    return min(w.full for i in self.inputs for w in i.windows if w.picks == picks.name and w.full)
 
   def shape(self, tensor: Tensor) -> tuple[int, ...]:
     """The shape of an input or output that the search assumes."""
     return tuple(d if isinstance(d, int) else self.symbols[d] for d in tensor.shape or ())
 
-  def part(self, x: RegionTensor, data: Any) -> Any:
-    """What an input or output has of an array of its source, at the sizes that are assumed."""
+  def part(self, x: RegionTensor, data: Any, rows: Any = None) -> Any:
+    """What an input or output has of an array of its source, at the sizes that are assumed.
+
+    ``rows``: the array of what picks rows of the source.
+    """
     if x.view is None:
       return data
     shape, fulls = (self.shape(Tensor("", None, s)) for s in (x.tensor.shape, x.view.fulls))
-    box = zip(x.view.starts, shape, strict=True)
-    return data.reshape(fulls)[tuple(slice(start, start + n) for start, n in box)]
+    box = [slice(start, start + n) for start, n in zip(x.view.starts, shape, strict=True)]
+    data = data.reshape(fulls)
+    if x.view.picks:
+      data, box[0] = data[rows.reshape(-1)], slice(None)
+    return data[tuple(box)]
 
   @property
   def structure(self) -> str:
@@ -112,7 +134,7 @@ class Region:
       of = f" of s{sources.index(x.source.name)}" if x.source.name in sources else ""
       return f"{_notes(x)}{of}{_windows(x)}"
 
-    lines = [f"in {i.name} {i.dtype}[{','.join(i.axes)}]{place(i)}" for i in self.inputs]
+    lines = [f"in {i.name} {i.dtype}[{','.join(i.axes)}]{place(i)}" for i in self.given]
     names: dict[Term, str] = {}
     for t in walk(self.terms):
       if t.op == "input" or t.op == "const":
@@ -155,8 +177,8 @@ def _notes(i: RegionTensor) -> str:
 
 
 def _windows(x: RegionTensor) -> str:
-  """The dimensions of a view; a dot is behind those of which it is a part."""
-  dims = (f"{','.join(w.axes)}{'.' if w.full is not None else ''}" for w in x.windows)
+  """The dimensions of a view; a dot is behind those of which it is a part, and what picks rows."""
+  dims = (f"{','.join(w.axes)}{'.' if w.full is not None else ''}{w.picks}" for w in x.windows)
   return f"({' '.join(dims)})" if x.windows else ""
 
 

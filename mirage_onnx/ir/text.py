@@ -64,7 +64,7 @@ def print_kernel(kernel: Kernel) -> str:
 def print_tensor(t: KTensor) -> str:
   words = [f"tensor {t.name} {t.dtype}[{','.join(t.axes)}] {t.role}", *["in"] * bool(t.windows)]
   for w in t.windows:
-    part = "" if w.full is None else f"@{w.start}/{w.full}"
+    part = "" if w.full is None else f"@{w.picks or w.start}/{w.full}"
     words.append(f"{','.join(w.axes)}{part}")
   return " ".join(words)
 
@@ -75,7 +75,7 @@ def print_ugraph(graph: UGraph) -> str:
 
 
 _TENSOR = re.compile(r"tensor (\S+) (\w+)\[([^\]]*)\] (\w+)(?: in (.+))?")
-_WINDOW = re.compile(r"([^@]*)(?:@(\d+)/(\d+))?")
+_WINDOW = re.compile(r"([^@]*)(?:@(?:(\d+)|([^\d/][^/]*))/(\d+))?")
 _KERNEL = re.compile(r"kernel (\S+) grid=(\S*) cluster=(\S+) loop=(\S+)")
 _OP = re.compile(r"  %(\d+) = (\w+)(?:\[([^\]]*)\])?((?: [^:]+)?) : (\w+)\[([^\]]*)\] (\w+) (\w+)")
 _SAVE = re.compile(r"  save (\S+) = %(\d+) omap=(\S*)")
@@ -91,7 +91,7 @@ def _parse_tensor(match: re.Match[str]) -> KTensor:
   for word in places.split(" ") if places else ():
     if (m := _WINDOW.fullmatch(word)) is None or not word:
       raise ValueError(f"not a dimension of memory: {word!r}")
-    windows.append(Window(_split(m[1]), int(m[2] or 0), int(m[3]) if m[3] else None))
+    windows.append(Window(_split(m[1]), int(m[2] or 0), int(m[4]) if m[4] else None, m[3] or ""))
   return KTensor(name, DType(dtype), _split(axes), role, tuple(windows))
 
 

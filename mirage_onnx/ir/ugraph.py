@@ -95,9 +95,10 @@ class KTensor:
   """A tensor in device memory: ``axes`` in memory order, slowest first.
 
   ``role``: ``input`` and ``weight`` come from the model (a weight is stored in this axis order by
-  the rewriter, whatever order the model has), ``output`` goes to it, ``temp`` is workspace.
+  the rewriter, whatever order the model has), and ``rows``, with which nothing is computed: it says
+  which rows of a table another tensor has. ``output`` goes to the model, ``temp`` is workspace.
   ``windows``: the dimensions of memory, if the tensor is a box of what lies there; else it is
-  contiguous. Kernels are given the address of all of it.
+  contiguous. Kernels are given the address of all of it, and of what picks rows of it.
   """
 
   name: str
@@ -112,6 +113,11 @@ class KTensor:
     axes = self.windows[-1].axes if self.windows else self.axes
     return axes[-1] if axes else None
 
+  @property
+  def is_streamed(self) -> bool:
+    """Whether it is a weight, or rows of a table: operands by their size, which loops walk."""
+    return self.role == "weight" or any(w.picks for w in self.windows)
+
   def elements(self, extents: Mapping[str, int]) -> int:
     """How many elements the memory has that it lies in."""
     found = 1
@@ -119,9 +125,14 @@ class KTensor:
       found *= prod(extents[a] for a in w.axes) if w.full is None else w.full
     return found
 
-  def renamed(self, name: str, axes: Mapping[str, str]) -> KTensor:
-    """The same tensor with this name; axes that are not in ``axes`` keep theirs."""
-    windows = tuple(replace(w, axes=_named(w.axes, axes)) for w in self.windows)
+  def renamed(self, name: str, axes: Mapping[str, str], tensors: Mapping[str, str] | None = None) -> KTensor:
+    """The same tensor with this name; axes that are not in ``axes`` keep theirs.
+
+    So does what picks rows of it, unless it is in ``tensors``.
+    """
+    windows = tuple(
+      replace(w, axes=_named(w.axes, axes), picks=(tensors or {}).get(w.picks, w.picks)) for w in self.windows
+    )
     return KTensor(name, self.dtype, _named(self.axes, axes), self.role, windows)
 
 
@@ -252,9 +263,15 @@ class UGraph:
   def tensor(self, name: str) -> KTensor:
     return next(t for t in self.tensors if t.name == name)
 
-  def tensors_of(self, kernel: Kernel) -> tuple[KTensor, ...]:
-    """Those that the kernel loads or saves, in the order of the graph."""
+  def args_of(self, kernel: Kernel) -> tuple[str, ...]:
+    """The tensors that the kernel is given: ``touched`` ones and then what picks rows of those."""
     touched = kernel.touched
+    picks = (w.picks for t in self.tensors if t.name in touched for w in t.windows if w.picks)
+    return (*touched, *dict.fromkeys(picks))
+
+  def tensors_of(self, kernel: Kernel) -> tuple[KTensor, ...]:
+    """Those that the kernel is given, in the order of the graph."""
+    touched = self.args_of(kernel)
     return tuple(t for t in self.tensors if t.name in touched)
 
 

@@ -15,11 +15,14 @@ class View:
 
   ``fulls`` has a number per dimension of the view, whose own shape is its tensor's; it splits
   dimensions of ``source`` and never reorders them. One that a run counts is whole, by its name.
+  ``picks``: the tensor of the model that says which rows of ``source``, in which order and how
+  often, dimension 0 of the view is; a negative one counts from the end.
   """
 
   source: Tensor
   starts: tuple[int, ...]
   fulls: tuple[Dim, ...]
+  picks: str = ""
 
   def source_dim(self, d: int) -> int:
     """The dimension of ``source`` that dimension ``d`` of the view is, or is a part of."""
@@ -37,11 +40,13 @@ class Window:
   """One dimension of memory, of ``full`` elements (None: as many as ``axes`` have).
 
   ``axes``, slowest first, hold the elements from ``start`` on; none where it is one element.
+  With ``picks`` they hold the elements that this tensor names, in its order.
   """
 
   axes: tuple[str, ...]
   start: int = 0
   full: int | None = None
+  picks: str = ""
 
 
 def in_order(windows: tuple[Window, ...], axes: tuple[str, ...]) -> tuple[Window, ...]:

@@ -71,6 +71,8 @@ def _places(name: str, found: Viewed) -> tuple[int, ...]:
   shape = found.tensor(name).shape or ()
   fulls = found.views[name].fulls if name in found.views else shape
   parts = [n != full for n, full in zip(shape, fulls, strict=True)]
+  if name in found.views and found.views[name].picks:
+    parts[0] = True
   return tuple(2 * sum(parts[:d]) + parts[d] for d in range(len(parts)))
 
 
@@ -220,7 +222,8 @@ def _seen(name: str, found: Viewed, memory: Mapping[str, tuple[str, ...]]) -> tu
   if view is None:
     return (len(memory[name]),)
   same = {v.starts for v in found.views.values() if v.source == view.source}
-  return len(memory[name]), _places(name, found), sorted(same).index(view.starts)
+  place = len(memory[name]), _places(name, found), sorted(same).index(view.starts)
+  return (*place, "rows") if view.picks else place
 
 
 def _rename(
@@ -232,7 +235,11 @@ def _rename(
 ) -> Region:
   inputs, outputs = tuple(found.inputs), tuple(found.outputs)
   tensors = {**found.inputs, **found.outputs}
-  weights = {i for i in inputs if found.source(i).name in program.weights}
+  # Rows that a run picks change with the run.
+  weights = {
+    i for i in inputs
+    if found.source(i).name in program.weights and not (i in found.views and found.views[i].picks)
+  }  # fmt: skip
   memory = {x: named.memory(x) for x in (*inputs, *outputs)}
   roots = tuple(named.terms[o] for o in outputs)
   runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
@@ -270,6 +277,8 @@ def _rename(
     for a in memory[x]:
       axis_order.setdefault(a)
   names = {x: f"i{k}" for k, x in enumerate(input_order)}
+  order = dict.fromkeys(found.views[x].picks for x in input_order if x in found.views)
+  picks = {x: f"r{k}" for k, x in enumerate(x for x in order if x)}
   axes = {a: f"a{k}" for k, a in enumerate(axis_order)}
   fresh = {x: t.input_(names[x], (axes[a] for a in memory[x])) for x in input_order}
   terms = substitute((roots[i] for i in ranked), fresh, axes)
@@ -278,21 +287,34 @@ def _rename(
     dtype = tensors[x].dtype
     assert dtype is not None
     dims = tuple(tuple(axes[a] for a in d) for d in named.axes[x])
+    view = found.views.get(x)
     made = RegionTensor(
-      name, dtype, tuple(axes[a] for a in memory[x]), tensors[x], x in weights, dims,
-      found.views.get(x),
+      name, dtype, tuple(axes[a] for a in memory[x]), tensors[x], x in weights, dims, view,
+      picks[view.picks] if view and view.picks else "",
     )  # fmt: skip
     held = [a for w in made.windows for a in w.axes]
     if len(held) != len(set(held)):
       raise RejectionError("OP_FORM", f"an axis of {x!r} begins inside a dimension of the part that is read")
     return made
 
+  live = tuple(tensor(x, names[x]) for x in input_order)
+
+  def picking(x: str, name: str) -> RegionTensor:
+    """One dimension is that of the rows; the others are of extent 1."""
+    tensor = found.picks[x]
+    assert tensor.dtype is not None
+    rows = next(i.dims[0] for i in live if i.picks == name)
+    at = next((d for d, n in enumerate(tensor.shape or ()) if n != 1), None)
+    dims = tuple(rows if d == at else () for d in range(len(tensor.shape or ())))
+    return RegionTensor(name, tensor.dtype, rows, tensor, dims=dims)
+
   return Region(
     nodes=nodes,
     steps=tuple(found.steps),
     constants=constants,
-    inputs=tuple(tensor(x, names[x]) for x in input_order),
+    inputs=live,
     outputs=tuple(tensor(outputs[i], f"o{k}") for k, i in enumerate(ranked)),
     terms=terms,
     extents={axes[a]: named.extents[a] for a in axis_order},
+    picks=tuple(picking(x, name) for x, name in picks.items()),
   )

@@ -79,13 +79,18 @@ def _cuts(graph: Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
     own = graph.contractions(node.name)
     choices: list[list[Cut]] = []
     for tensor in graph.activations(node):
-      options = [] if graph.is_put_together(tensor) else list(found.get(tensor, ()))
+      in_memory = graph.is_put_together(tensor) or graph.is_table(node, tensor)
+      options = [] if in_memory else list(found.get(tensor, ()))
       if own:
         options = [c for c in options if _feeds(graph, c, limits, tensor)]
       if own and graph.regrouped(tensor):
         options = [c for c in options if graph.may_contract(node.name, c.nodes)]
       moved = graph.is_moved_weight(tensor)  # no kernel reads it as an activation
-      if graph.inside(tensor) is None or (graph.is_natural(tensor) and not moved):
+      picks = graph.picks(node, tensor)
+      if picks:  # it is read where its numbers are in one dimension
+        options = [c for c in options if all(map(graph.is_row, c.leaves))]
+      natural = (graph.is_natural(tensor) or picks) and not moved
+      if graph.inside(tensor) is None or natural or graph.is_table(node, tensor):
         options.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
       choices.append(options)
     cuts: dict[Cut, None] = {}

@@ -13,7 +13,7 @@ def disappearing(program: Program, chosen: Sequence[Candidate]) -> frozenset[str
   A covered node stays if its value is not yielded by a region and somebody still reads it.
   """
   yielded = {o for c in chosen for o in c.outputs}
-  wanted = {i.source.name for c in chosen for i in c.region.inputs} | set(program.outputs)
+  wanted = {i.source.name for c in chosen for i in c.region.given} | set(program.outputs)
   readers = program.consumers()
   gone = {n for c in chosen for n in c.nodes}
   for node in reversed(program.nodes):  # readers first

@@ -110,14 +110,23 @@ class Graph:
     return made is not None and all(isinstance(i, str) and self._is_constant(node, i) for i in made.inputs)
 
   def is_moved_weight(self, name: str) -> bool:
-    """Whether nothing but weights is here, in another order or beside each other."""
+    """Whether nothing but weights is here, in another order, beside each other, or rows that a run picks."""
     node = self.producer.get(name)
-    return (
-      node is not None
-      and node.barrier is None
-      and node.name in self._moves
-      and all(self._is_constant(node, i) for i in node.operands)
-    )
+    if node is None or node.barrier is not None or node.name not in self._moves:
+      return False
+    return all(self._is_constant(node, i) for i in node.operands if not self.picks(node, i))
+
+  def picks(self, node: Node, name: str) -> bool:
+    """Whether the node does not compute with its operand, which says what rows it has of another."""
+    return any(s.op == "gather" and s.inputs[1] == name for s in node.steps)
+
+  def is_table(self, node: Node, name: str) -> bool:
+    """Whether the node has rows of its operand, which a run picks: kernels find them in memory."""
+    return any(s.op == "gather" and s.inputs[0] == name for s in node.steps)
+
+  def is_row(self, name: str) -> bool:
+    """Whether a tensor has no two dimensions of more than one element."""
+    return sum(n != 1 for n in self.program.numbers(name) or ()) < 2
 
   def contractions(self, name: str) -> int:
     return self._contractions[name]
@@ -159,6 +168,8 @@ class Graph:
     if node is None or tensor in self.program.outputs:
       return True
     if any(self.reasons[r] is not None or self.contractions(r) for r in readers):
+      return True
+    if any(self.is_table(self.node[r], tensor) for r in readers):
       return True
     if self._borders_regrouping(node, readers) or self._borders_concatenation(node, readers):
       return True

@@ -85,7 +85,7 @@ class _Problem:
     self.readers = program.consumers()
     self.by_name = {n.name: n for n in program.nodes}
     self.maker = {o: n.name for n in program.nodes for o in n.outputs if o}
-    self.reads = [tuple({t.source.name: 0 for t in c.region.inputs}) for c in candidates]
+    self.reads = [tuple({t.source.name: 0 for t in c.region.given}) for c in candidates]
     place = {n.name: i for i, n in enumerate(program.nodes)}
     self.place = place
     self.first = [min(place[n] for n in c.nodes) for c in candidates]

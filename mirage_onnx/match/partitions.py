@@ -101,6 +101,8 @@ class Partitions:
       case "concat":
         dims = list(zip(*own, strict=True))
         return tuple((beside if i == attr[0] else _all)(d) for i, d in enumerate(dims))
+      case "gather":
+        return (whole(shape[0]), *own[0][1:])
       case "transpose":
         return tuple(own[0][i] for i in attr)
       case "reshape":
@@ -137,6 +139,10 @@ class Partitions:
             cut = put(whole_box(shape), axis, (Factor(shape[axis], tuple(bounds)),))
           elif step.op == "matmul":
             cut = self._operand(step, k, out)
+          elif step.op == "gather":
+            if out is None or k:
+              continue
+            cut = (whole(shape[0]), *out[1:])
           elif out is None or step.op in ("concat", *REDUCING):
             continue
           elif step.op == "transpose":

@@ -110,7 +110,8 @@ class RegionMaker:
 
     def renamed(x: RegionTensor) -> RegionTensor:
       source = x.view and replace(x.view.source, name=own(x.view.source.name))
-      view = replace(x.view, source=source) if x.view and source else None
+      picks = own(x.view.picks) if x.view and x.view.picks else ""
+      view = replace(x.view, source=source, picks=picks) if x.view and source else None
       return replace(x, tensor=replace(x.tensor, name=own(x.tensor.name)), view=view)
 
     return replace(
@@ -119,6 +120,7 @@ class RegionMaker:
       steps=tuple(_named(s, like) for s, like in zip(steps, first.steps, strict=True)),
       constants={own(k): constants[own(k)] for k in first.constants},
       inputs=tuple(map(renamed, first.inputs)),
+      picks=tuple(map(renamed, first.picks)),
       outputs=tuple(map(renamed, first.outputs)),
       inner_dims={own(k): v for k, v in first.inner_dims.items()},
     )

@@ -71,7 +71,7 @@ def at_sizes(
     return tuple(program.size(n, assumed) for n in program.shape(tensor) or ())
 
   if steps is None:
-    sides = region.inputs, region.outputs
+    sides = region.given, region.outputs
     inputs, outputs = (tuple(dict.fromkeys(x.source.name for x in side)) for side in sides)
     nodes = {n.name: n for n in program.nodes}
     own = [s for n in region.nodes for s in nodes[n].steps]

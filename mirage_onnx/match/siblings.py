@@ -25,7 +25,7 @@ def siblings(program: Program, chosen: Sequence[Candidate]) -> tuple[tuple[int, 
   needed = _needed(program, chosen)
   if not needed:
     return ()
-  read = [{x.source.name for x in c.region.inputs if not x.is_weight} for c in chosen]
+  read = [{x.source.name for x in c.region.given if not x.is_weight} for c in chosen]
   groups: list[list[int]] = []
   place = {n.name: i for i, n in enumerate(program.nodes)}
   for i in sorted(range(len(chosen)), key=lambda i: min(place[n] for n in chosen[i].nodes)):
@@ -54,7 +54,7 @@ def _needed(program: Program, chosen: Sequence[Candidate]) -> list[set[int]]:
   reads: dict[str | int, Iterable[str]] = {n.name: n.inputs for n in program.nodes}
   makers: dict[str, list[str | int]] = {o: [n.name] for n in program.nodes for o in n.outputs}
   for i, c in enumerate(chosen):
-    reads[i] = {x.source.name for x in c.region.inputs}
+    reads[i] = {x.source.name for x in c.region.given}
     for o in c.outputs:
       makers[o].append(i)
   before = {own: {m for x in read for m in makers.get(x, ())} for own, read in reads.items()}

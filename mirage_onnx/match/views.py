@@ -1,5 +1,7 @@
 """Steps without slices and concatenations: slices sink to the inputs, concatenations rise.
 
+Rows that a run picks of a table are a view too, whose first dimension is where the run says.
+
 What is wanted are the outputs, cut where parts of a concatenation meet. A box of a tensor is
 computed from boxes of what its step reads: a slice moves the box, a concatenation has it in one of
 its parts, and at an input it is a ``View``. Where a contraction or a reduction runs over several
@@ -35,16 +37,17 @@ from mirage_onnx.match.partitions import Partitions, matmul_depth, matmul_dims
 PARTS = 8
 #: Most equal parts of what is reduced that are loaded apart, because they are also sliced.
 FOLDED = 4
-SLICING = ("slice", "concat")
+SLICING = ("slice", "concat", "gather")
 
 
 @dataclass(slots=True)
 class Viewed:
-  """Steps of a region, and the tensors that they read and yield, by name."""
+  """Steps of a region, the tensors that they read and yield, and what picks rows of them, by name."""
 
   steps: list[Step] = field(default_factory=list)
   inputs: dict[str, Tensor] = field(default_factory=dict)
   outputs: dict[str, Tensor] = field(default_factory=dict)
+  picks: dict[str, Tensor] = field(default_factory=dict)
   views: dict[str, View] = field(default_factory=dict)
 
   def tensor(self, name: str) -> Tensor:
@@ -68,7 +71,7 @@ def viewed(program: Program, steps: list[Step], inputs: tuple[str, ...], outputs
   made = _Sinking(program, {s.output.name: s for s in steps})
   for x in sorted(outputs, key=place.__getitem__):
     made.output(x)
-  read = {made.found.source(x).name for x in made.found.inputs}
+  read = {made.found.source(x).name for x in made.found.inputs} | {*made.found.picks}
   if unread := [x for x in inputs if x not in read and x not in program.constants]:
     reason = f"nothing that is wanted of it is made of {unread[0]}"
     raise RejectionError("OP_FORM", reason, (unread[0],))
@@ -116,9 +119,37 @@ class _Sinking:
     if name in self.program.constants:
       return name
     tensor, view = self._view(self.program.tensors[name], box)
-    self.found.inputs[tensor.name] = tensor
     if view is None:
+      self.found.inputs[tensor.name] = tensor
       return name
+    return self._viewed(tensor, view, box)
+
+  def _picked(self, table: str, rows: str, box: Box) -> str:
+    """A box of the rows that ``rows`` names of ``table``, both tensors of the model.
+
+    Raises:
+        RejectionError: OP_FORM.
+    """
+    while (maker := self.makers.get(rows)) and maker.op == "reshape":
+      rows = str(maker.inputs[0])  # the same numbers, in order
+    source, by = self.program.tensors[table], self.program.tensors[rows]
+    if sum(n != 1 for n in by.shape or ()) > 1:
+      raise RejectionError("OP_FORM", f"picks rows where {rows} says, in several dimensions", (rows,))
+    if made := [x for x in (table, rows) if x in self.makers]:
+      raise RejectionError("OP_FORM", f"picks rows where {made[0]} is computed", (made[0],))
+    if not is_whole(box[0]) or len(box[0]) > 1:
+      raise RejectionError("OP_FORM", f"takes a part of the rows that {rows} names", (rows,))
+    tensor, view = self._view(source, (whole(self.shape(table)[0]), *box[1:]))
+    count = next((n for n in by.shape or () if n != 1), 1)
+    shape = (count, *(tensor.shape or ())[1:])
+    name = self._free(f"{tensor.name}[{rows}]")
+    starts, fulls = (view.starts, view.fulls) if view else ((0,) * len(shape), source.shape or ())
+    self.found.picks[rows] = by
+    return self._viewed(replace(tensor, name=name, shape=shape), View(source, starts, fulls, rows), box)
+
+  def _viewed(self, tensor: Tensor, view: View, box: Box) -> str:
+    """The value of a view, whose dimensions are the factors of ``box``."""
+    self.found.inputs[tensor.name] = tensor
     self.found.views[tensor.name] = view
     if all(len(d) == 1 for d in box):
       return tensor.name
@@ -181,6 +212,8 @@ class _Sinking:
       case "slice":
         axis, start, _ = attr
         return self._moved(read[0], box, axis, start)
+      case "gather":
+        return self._picked(read[0], read[1], box)
       case "concat":
         return self._part(read, box, attr[0])
       case "transpose":

@@ -74,7 +74,7 @@ def _offer(survey: Survey, o: Offer, instance: Instance) -> OfferReport:
     ops=[survey.op_type[n] for n in nodes],
     chosen=len(o.chosen),
     offered=len(o.instances),
-    inputs=_tensors(instance.region.inputs),
+    inputs=_tensors(instance.region.given),
     outputs=_tensors(instance.region.outputs),
     flops=o.work.flops.total,
     mma_flops=o.work.flops.contraction,

@@ -237,7 +237,7 @@ def _only_weights(kernel: Kernel, tensors: Mapping[str, KTensor]) -> list[bool]:
   found: list[bool] = []
   for op in kernel.ops:
     if op.op == "load":
-      found.append(op.tensor in tensors and tensors[op.tensor].role == "weight")
+      found.append(op.tensor in tensors and tensors[op.tensor].is_streamed)
     else:
       tensors_of = [found[a] for a in op.args if kernel.ops[a].axes]
       found.append(bool(tensors_of) and all(tensors_of))

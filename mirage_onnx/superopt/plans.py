@@ -33,7 +33,7 @@ Run = Callable[[tuple[int, ...], tuple[int, ...]], tuple[Built, ...]]
 Offer = Callable[[float, Job], None]
 #: Units that are run before plans come before their turn, and how many of them at most.
 PATIENCE, HASTY = 96, 16
-ROLES = ("input", "weight", "temp", "output")
+ROLES = ("input", "weight", "rows", "temp", "output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +239,9 @@ class Plans:
         tensors[t.name] = t.renamed(temps.get(t.name, t.name), names)
     kernels = tuple(b.kernel.renamed(f"k{i}", names, temps) for i, (_, b) in enumerate(order))
     used = {name for k in kernels for name in k.touched}
+    touched = [t for t in tensors.values() if t.name in used]
     kept = sorted(
-      (t for t in tensors.values() if t.name in used),
+      (*touched, *self.units.picking(touched)),
       key=lambda t: (ROLES.index(t.role), t.name),
     )
     return UGraph(tuple(kept), kernels)

@@ -1,5 +1,6 @@
 """A region with all spellings of its outputs, and what of it can be in memory."""
 
+from collections.abc import Iterable
 from math import prod
 
 from mirage_onnx.ir import DType, KTensor, Region, RegionTensor, in_order
@@ -56,6 +57,11 @@ class Saturated:
     for role, axes in (*tensors, *(("output", o.axes) for o in self.region.outputs)):
       sizes[role] = max(sizes[role], prod(self.extents[a] for a in axes))
     return max(2 * sizes["input"], 2 * sizes["output"], sizes["weight"])
+
+  def picking(self, tensors: Iterable[KTensor]) -> tuple[KTensor, ...]:
+    """What picks rows of ``tensors``."""
+    names = {w.picks for t in tensors for w in t.windows}
+    return tuple(KTensor(p.name, p.dtype, p.axes, "rows") for p in self.region.picks if p.name in names)
 
   def _input_tensor(self, name: str) -> KTensor:
     source = next(i for i in self.region.inputs if i.name == name)

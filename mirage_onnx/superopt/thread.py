@@ -100,7 +100,7 @@ def _only_weights(kernel: Kernel, tensors: Mapping[str, KTensor]) -> list[bool]:
   """For each value, whether every tensor it is computed from is a weight."""
   found: list[bool] = []
   for op in kernel.ops:
-    own = op.op != "load" or tensors[op.tensor].role == "weight"
+    own = op.op != "load" or tensors[op.tensor].is_streamed
     found.append(own and all(found[a] for a in op.args))
   return found
 

@@ -68,7 +68,7 @@ def _names(region: Region, program: Program) -> tuple[str, ...]:
   return tuple(
     name
     for prime, name in program.primes.items()
-    if any(n % prime == 0 for i in region.inputs for n in program.numbers(i.source.name) or ())
+    if any(n % prime == 0 for i in region.given for n in program.numbers(i.source.name) or ())
   )
 
 

@@ -115,13 +115,13 @@ def side_by_side(region: Region, parts: Sequence[tuple[Region, Candidate]]) -> C
       RejectionError: LAYOUT, a tensor has other axes in a part than in the region, or is stored in
           two orders.
   """
-  whole = {(x.source.name, x.view): x for x in (*region.inputs, *region.outputs)}
+  whole = {(x.source.name, x.view): x for x in (*region.given, *region.outputs)}
   tensors: dict[str, KTensor] = {}
   kernels: list[Kernel] = []
   for part, candidate in parts:
     axes: dict[str, str] = {}
     names: dict[str, str] = {}
-    for x in (*part.inputs, *part.outputs):
+    for x in (*part.given, *part.outputs):
       own = whole.get((x.source.name, x.view))
       if own is None or len(own.axes) != len(x.axes):
         raise RejectionError("LAYOUT", f"{x.source.name} has other axes beside other regions")
@@ -135,11 +135,11 @@ def side_by_side(region: Region, parts: Sequence[tuple[Region, Candidate]]) -> C
       axes |= {f"{a}/{k.name}": f"{axes[a]}/{name}" for a in k.grid if "/" not in a}
     for t in graph.tensors:
       names.setdefault(t.name, f"t{sum(u.role == 'temp' for u in tensors.values())}")
-      new = t.renamed(names[t.name], axes)
+      new = t.renamed(names[t.name], axes, names)
       if tensors.setdefault(new.name, new) != new:
         raise RejectionError("LAYOUT", f"{new.name} is stored in two orders")
     kernels += [k.renamed(f"k{len(kernels) + i}", axes, names) for i, k in enumerate(graph.kernels)]
-  order = [x.name for x in region.inputs]
+  order = [x.name for x in region.given]
   temps = [n for n, t in tensors.items() if t.role == "temp"]
   listed = [*order, *temps, *(x.name for x in region.outputs)]
   return Candidate(

@@ -106,7 +106,7 @@ def ort_replay(
   gpu: Gpu, loaded: LoadedModel, region: Region, data: Mapping[str, np.ndarray]
 ) -> Callable[[], None]:
   """ONNX Runtime's kernels for the region, captured on the GPU's stream."""
-  feeds = {i.source.name: data[i.source.name] for i in region.inputs if not i.is_weight}
+  feeds = {i.source.name: data[i.source.name] for i in region.given if not i.is_weight}
   run = OrtRun(gpu, region_model(loaded, region).SerializeToString(), feeds)
   return run.captured()
 
@@ -132,10 +132,18 @@ def draw(
       drawn = np.abs(x) + 0.5 if positive and i.dtype.is_float else x
       x = weights.get(name, as_input(drawn, i.dtype))
       data[name] = np.asarray(x).astype(i.dtype.numpy).reshape(shape)
+    for p in region.picks:
+      data[p.source.name] = rng.integers(0, region.count_of(p), region.shape(p.source))
     oracle = Oracle.of(region, data)
     if oracle.finite:
       return data, oracle
   raise RejectionError("INCONCLUSIVE", "no random input gives finite values", region.nodes)
+
+
+def _part(region: Region, i: RegionTensor, data: Mapping[str, np.ndarray]) -> np.ndarray:
+  """What an input has of the tensors of the model."""
+  rows = data[i.view.picks] if i.view and i.view.picks else None
+  return np.asarray(region.part(i, data[i.source.name], rows))
 
 
 def stored(
@@ -156,7 +164,7 @@ class Inputs:
 
   def __init__(self, gpu: Gpu, region: Region, data: Mapping[str, np.ndarray]) -> None:
     self._gpu, self._data = gpu, data
-    self._sources = {i.name: i for i in region.inputs}
+    self._sources = {i.name: i for i in region.given}
     self._extents = region.extents
     self._at: dict[tuple[str, tuple[str, ...] | tuple[int, ...]], int] = {}
 
@@ -218,7 +226,7 @@ class Oracle:
 
   @classmethod
   def of(cls, region: Region, data: Mapping[str, np.ndarray]) -> Oracle:
-    wide = {i.tensor.name: region.part(i, data[i.source.name]).astype(np.float64) for i in region.inputs}
+    wide = {i.tensor.name: _part(region, i, data).astype(np.float64) for i in region.inputs}
     exact = interpret_steps(region, wide, rounded=False)
     return cls(region, exact, interpret_steps(region, wide, rounded=True))
 
@@ -241,9 +249,10 @@ class Oracle:
     replay()
     found = {}
     for o in self.region.outputs:
-      memory = gpu.get(outputs[o.name], self.region.shape(o.source), o.dtype.numpy)
-      got = self.region.part(o, memory).astype(np.float64)
-      want, baseline = self.exact[o.tensor.name], self.rounded[o.tensor.name]
+      shape = self.region.shape(o.source)
+      memory = gpu.get(outputs[o.name], shape, o.dtype.numpy)
+      got = _rows(self.region.part(o, memory).astype(np.float64), shape)
+      want, baseline = (_rows(x[o.tensor.name], shape) for x in (self.exact, self.rounded))
       norm = np.maximum(self._norms(o), 1e-30)
       error = np.nan_to_num(np.linalg.norm(got - want, axis=-1) / norm, nan=np.inf).ravel()
       allowed = (2 * np.linalg.norm(baseline - want, axis=-1) / norm + SLACK).ravel()
@@ -256,8 +265,10 @@ class Oracle:
 
     One score beside 4095 others may be as good as zero, which is no reason to ask more of it.
     """
-    own = self.exact[output.tensor.name]
-    rows = (self.exact[o.tensor.name] for o in self.region.outputs if o.source == output.source)
+    shape = self.region.shape(output.source)
+    own = _rows(self.exact[output.tensor.name], shape)
+    same = (o.tensor.name for o in self.region.outputs if o.source == output.source)
+    rows = (_rows(self.exact[name], shape) for name in same)
     parts = [x for x in rows if x.shape[:-1] == own.shape[:-1]]
     squares = sum((x * x).sum(-1) for x in parts) / sum(x.shape[-1] for x in parts)
     return np.asarray(np.sqrt(squares * own.shape[-1]))
@@ -268,3 +279,12 @@ class Oracle:
       if not error <= allowed:
         return f"{name} is off by {error:.2e}, {allowed:.2e} allowed (float64 oracle)"
     return None
+
+
+def _rows(x: np.ndarray, whole: Sequence[int]) -> np.ndarray:
+  """``x`` without the dimensions of one element that ``whole``, of which it is a part, ends with.
+
+  Its last one is its rows: one element by itself has no scale.
+  """
+  ones = next((k for k, n in enumerate(reversed(whole)) if n != 1), 0)
+  return x.reshape(x.shape[: x.ndim - ones])

@@ -16,7 +16,7 @@ from mirage_onnx.tune.device import Gpu
 def region_model(loaded: LoadedModel, region: Region) -> onnx.ModelProto:
   """The region's own ONNX nodes as a model of its sizes: activations in, outputs out."""
   values = known_values(loaded)
-  inputs = {i.source.name: i for i in region.inputs if not i.is_weight}
+  inputs = {i.source.name: i for i in region.given if not i.is_weight}
   outputs = {o.source.name: o for o in region.outputs}
   nodes = [loaded.node(n) for n in region.nodes]
   made = {o for n in nodes for o in n.output}

@@ -109,6 +109,8 @@ def _run(step: Step, operand: Callable[[Operand], np.ndarray], xp: Any) -> np.nd
       result = args[0][(slice(None),) * axis + (slice(start, stop),)]
     case "concat", (axis,):
       result = xp.concatenate(args, axis)
+    case "gather", _:
+      result = args[0][args[1].astype(int).reshape(-1)]
     case op, _ if op in ELEMENTWISE:
       result = real_function(op, xp)(*args)
     case _:

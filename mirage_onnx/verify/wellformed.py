@@ -20,7 +20,7 @@ from mirage_onnx.ir import (
 )
 from mirage_onnx.ir.ops import ELEMENTWISE, IRRATIONAL
 
-ROLES = ("input", "weight", "output", "temp")
+ROLES = ("input", "weight", "rows", "output", "temp")
 ACCUMULATORS = ("acc_sum", "acc_max", "acc_scaled")
 RUNNING = ("run_max", "prev")
 CLUSTER_OPS = ("red_sum", "red_max")
@@ -53,7 +53,7 @@ def check_ugraph(graph: UGraph) -> Rejection | None:
         return Rejection("NOT_EQUIVALENT", f"ill-formed: {with_kernel}{e}")
     for t in graph.tensors:
       _need(
-        t.role in ("input", "weight") or t.name in written,
+        t.role in ("input", "weight", "rows") or t.name in written,
         f"the {t.role} tensor {t.name} is never saved",
       )
   except _IllFormedError as e:
@@ -63,7 +63,7 @@ def check_ugraph(graph: UGraph) -> Rejection | None:
 
 def check_interface(region: Region, graph: UGraph) -> Rejection | None:
   """None if the graph reads and writes exactly what the region does, in its layout."""
-  sources = {i.name: i for i in region.inputs}
+  sources = {i.name: i for i in region.given}
   sinks = {o.name: o for o in region.outputs}
   try:
     for t in graph.tensors:
@@ -101,7 +101,14 @@ def _check_tensors(graph: UGraph) -> None:
     _need(t.role in ROLES, f"{t.name} has the unknown role {t.role}")
     _need(len(set(t.axes)) == len(t.axes), f"{t.name} has an axis twice")
     kept = t.dtype.is_float or (t.dtype.is_computed and t.role in ("input", "weight"))
+    if t.role == "rows":
+      kept = t.dtype is DType.I64
     _need(kept, f"{t.name} is {t.dtype}, which is no float type")
+  for t in graph.tensors:
+    for w in (w for w in t.windows if w.picks):
+      by = next((x for x in graph.tensors if x.name == w.picks and x.role == "rows"), None)
+      _need(by is not None, f"nothing is {w.picks}, which picks rows of {t.name}")
+      _need(w is t.windows[0] and w.full is not None, f"{w.picks} does not pick rows of {t.name}")
 
 
 def _check_part_axes(graph: UGraph) -> None:

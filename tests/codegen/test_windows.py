@@ -1,16 +1,16 @@
 """Kernels read and write boxes of larger tensors where they lie, and nothing beside them."""
 
 import pytest
-from random_kernel_boxes import windowed
+import random_kernel_boxes as boxes
 from random_kernel_run import compiled, emitted, emulate
 from random_kernels import random_kernel
 
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 
 
-def check(seeds):
+def check(seeds, placed):
   plain = [emitted(random_kernel(seed)) for seed in seeds]
-  subjects = [emitted(windowed(s.case)) for s in plain]
+  subjects = [emitted(placed(s.case)) for s in plain]
   texts = [print_ugraph(s.case.graph) for s in subjects]
   assert [print_ugraph(parse_ugraph(text)) for text in texts] == texts
   for subject, module, at in compiled([s for s in subjects if s.outcome is None]):
@@ -20,11 +20,16 @@ def check(seeds):
     assert after.outcome.kind == kind, f"{after.outcome}\n{after.case.text}"
 
 
-def test_boxes():
-  check(range(24))
+PLACED = pytest.mark.parametrize("placed", [boxes.windowed, boxes.picked])
+
+
+@PLACED
+def test_boxes(placed):
+  check(range(24), placed)
 
 
 @pytest.mark.slow
+@PLACED
 @pytest.mark.parametrize("first", range(24, 264, 48))
-def test_more_boxes(first):
-  check(range(first, first + 48))
+def test_more_boxes(first, placed):
+  check(range(first, first + 48), placed)

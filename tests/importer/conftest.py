@@ -140,6 +140,8 @@ def run_step(step, args):
         return args[0].take(range(*bounds), axis)
       case "concat":
         return np.concatenate(args, *step.attr)
+      case "gather":
+        return args[0][args[1].astype(int).reshape(-1)]
       case "expand":
         return np.broadcast_to(args[0], step.attr)
       case op:

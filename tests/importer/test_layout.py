@@ -146,7 +146,8 @@ def test_gather_nd_of_anything_else(bench):
   x, order = ramp((2, 3)), np.stack(np.indices((2, 3)), -1)
   other = "OP_FORM: GatherND: picks other elements than all of them, in order"
   part = "OP_FORM: GatherND: picks parts of a tensor"
-  fed = "OP_FORM: GatherND: the indices 'x1' are not constant"
+  parts = "OP_FORM: GatherND: picks other parts than rows where a run says"
+  grid = "OP_FORM: GatherND: rows in several dimensions"
 
   def reason(indices, weights=(1,), **attributes):
     return bench.barrier(bench.one("GatherND", [x, indices], weights, **attributes)[0])
@@ -155,4 +156,24 @@ def test_gather_nd_of_anything_else(bench):
   assert reason(order + np.array([2, 0])) == other  # beyond the end
   assert reason(order[..., :1].copy()) == part
   assert reason(order[:, 0, 1:].copy(), batch_dims=1) == part
-  assert reason(order, ()) == fed
+  assert reason(order, ()) == parts
+  assert reason(order[:, 0, 1:].copy(), (), batch_dims=1) == parts
+  assert reason(order[..., :1].copy(), ()) == grid
+
+
+@few
+@given(shape=st.lists(st.integers(1, 4), min_size=2, max_size=3).map(tuple), data=st.data())
+def test_gather_nd_of_rows_that_a_run_picks(bench, shape, data):
+  """They may come again, and count from either end."""
+  count = data.draw(st.lists(st.integers(-shape[0], shape[0] - 1), min_size=1, max_size=5))
+  rows = np.array(count, np.int64).reshape(data.draw(st.sampled_from([(-1, 1), (1, -1, 1)])))
+  program = bench.agrees(*bench.one("GatherND", [ramp(shape), rows]))
+  assert next(s.op for s in program.nodes[0].steps) == "gather"
+
+
+def test_rows_of_a_table_of_any_size(bench):
+  """What is not known of it would not be read safely."""
+  model, _ = bench.one("GatherND", [ramp((3, 2)), np.array([[1]])])
+  model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+  reason = "DYNAMIC_DIM: GatherND: the rows that it picks of are not known"
+  assert bench.barrier(model) == reason

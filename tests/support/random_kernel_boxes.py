@@ -7,6 +7,9 @@ import random
 from dataclasses import replace
 from math import prod
 
+import numpy as np
+
+from mirage_onnx.ir import DType, KTensor
 from mirage_onnx.ir.view import Window
 
 
@@ -33,3 +36,22 @@ def windowed(case):
     for t in case.graph.tensors
   )
   return replace(case, graph=replace(case.graph, tensors=placed))
+
+
+def picked(case):
+  """Programs whose inputs are rows of tables, in an order that another tensor says, and boxes otherwise."""
+  rng = random.Random(case.seed)
+  placed, rows, inputs = [], [], dict(case.oracle.inputs)
+  for t in case.graph.tensors:
+    if t.role != "input" or not t.axes or rng.random() < 0.3:
+      placed.append(t)
+      continue
+    axis, name = t.axes[0], f"r{len(rows)}"
+    count, more = case.extents[axis], rng.randrange(5)
+    rest = (Window(t.axes[1:]),) if t.axes[1:] else ()
+    inside = windows(t.axes[1:], case.extents, rng) or rest
+    placed.append(replace(t, windows=(Window((axis,), 0, count + more, name), *inside)))
+    rows.append(KTensor(name, DType.I64, (axis,), "rows"))
+    inputs[name] = np.array(rng.sample(range(-more, count), count), np.int64)
+  graph = replace(case.graph, tensors=(*placed, *rows))
+  return replace(case, graph=graph, oracle=replace(case.oracle, inputs=inputs))

@@ -71,23 +71,29 @@ def emitted(case, target=H200):
   return subject
 
 
-def boxed(t, memory, extents):
-  """The part of its memory that a tensor has, dimension by dimension."""
+def boxed(t, memory, extents, rows=None, value=None):
+  """The part of its memory that a tensor has, dimension by dimension; where there is a ``value``, set to it.
+
+  ``rows``: arrays by what picks rows.
+  """
   windows = t.windows or (Window(t.axes),)
   sizes = [prod(extents[a] for a in w.axes) for w in windows]
   fulls = [w.full or n for w, n in zip(windows, sizes, strict=True)]
   spans = zip(windows, sizes, strict=True)
-  return memory.reshape(fulls)[tuple(slice(w.start, w.start + n) for w, n in spans)]
+  at = tuple(rows[w.picks] if w.picks else slice(w.start, w.start + n) for w, n in spans)
+  if value is not None:
+    memory.reshape(fulls)[at] = value.reshape(sizes)
+  return memory.reshape(fulls)[at]
 
 
 def tensors(case):
   """Inputs that cannot be written, all else in memory full of NaN."""
   found = {}
   for t in case.graph.tensors:
-    found[t.name] = np.full(t.elements(case.extents), np.nan).astype(t.dtype.numpy)
+    empty = np.nan if t.dtype.is_float else -1
+    found[t.name] = np.full(t.elements(case.extents), empty).astype(t.dtype.numpy)
     if t.name in case.oracle.inputs:
-      part = boxed(t, found[t.name], case.extents)
-      part[...] = case.oracle.inputs[t.name].reshape(part.shape)
+      boxed(t, found[t.name], case.extents, case.oracle.inputs, case.oracle.inputs[t.name])
       found[t.name].flags.writeable = False
   return found
 
@@ -109,7 +115,8 @@ def emulate(subject, module, at):
   case = subject.case
   orders = ("ascending", "descending")
   results = []
-  temps, inputs = ([t.name for t in case.graph.tensors if t.role == r] for r in ("temp", "input"))
+  roles = ("temp",), ("input", "rows")
+  temps, inputs = ([t.name for t in case.graph.tensors if t.role in r] for r in roles)
   checks = {"uninitialised": temps, "written_before": inputs, "timeout_s": LIMIT_S}
   try:
     for order in orders:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from emulated_gpu import EmulatedGpu, drawn
@@ -31,11 +32,18 @@ def projections(net, widths=(96, 48, 32)):
   return load_model(net.model(net.Relu(q), net.Relu(k), behind))
 
 
-@pytest.fixture
-def chosen(net, monkeypatch):
+def experts(net):
+  """Two products of the same value with rows that a run picks of two tables."""
+  x, rows = net.Unsqueeze(net.rms(net.input(4, 64)), [2]), net.Unsqueeze(net.input(4, dtype=np.int64), [1])
+  parts = (net.MatMul(net.GatherND(net.weight(3, n, 64), rows), x) for n in (32, 48))
+  return load_model(net.model(*map(net.Tanh, parts)))
+
+
+@pytest.fixture(params=[projections])
+def chosen(net, monkeypatch, request):
   """The regions that are chosen of it, as if they had been measured."""
-  loaded = projections(net)
-  run = pipeline.run(loaded, pipeline.Options(H200, margin=-20.0))
+  loaded = request.param(net)
+  run = pipeline.run(loaded, pipeline.Options(H200, margin=-20.0, tiled=request.param is experts))
   timed = [(c, replace(o, measured=Measured(5.0, 9.0, 0.1, 1))) for c, o in run.chosen]
   gpu = EmulatedGpu()
 
@@ -71,6 +79,28 @@ def test_projections_of_one_value_are_one_node(chosen):
   for x, y in zip(want, session.run(None, feeds), strict=True):
     assert np.abs(x.astype(float) - y).max() <= 1e-2 * np.abs(x.astype(float)).max()
   assert 3 in mirage_onnx.launches(session).values()
+
+
+@pytest.mark.parametrize("chosen", [experts], indirect=True)
+def test_rows_of_two_tables_are_one_node(chosen):
+  """What picks them is one argument of all kernels, whatever each region called it."""
+  loaded, run, timed = chosen
+  together, outcomes = beside.with_siblings(loaded, run.program, timed, H200)
+  (outcome,) = outcomes.values()
+  graph = outcome.compiled.candidate.ugraph
+  (rows,) = (t.name for t in graph.tensors if t.role == "rows")
+  assert all(graph.args_of(k)[-1] == rows for k in graph.kernels)
+  model, _ = apply(loaded, [(c.region, o.compiled) for c, o in together], H200, pool=8)
+  feeds = {
+    i.name: np.array([2, 0, -1, 2]) if i.type.tensor_type.elem_type == onnx.TensorProto.INT64
+    else np.linspace(-2, 2, 256, dtype=np.float16).reshape(4, 64)
+    for i in model.graph.input
+  }  # fmt: skip
+  want = ort.InferenceSession(loaded.proto.SerializeToString()).run(None, feeds)
+  session = mirage_onnx.InferenceSession(model.SerializeToString(), emulate=True)
+  for x, y in zip(want, session.run(None, feeds), strict=True):
+    assert np.abs(x.astype(float) - y).max() <= 1e-2 * np.abs(x.astype(float)).max()
+  assert len(graph.kernels) in mirage_onnx.launches(session).values()
 
 
 def test_nodes_of_their_own_stay_where_they_are_as_fast(chosen, monkeypatch):
@@ -136,7 +166,7 @@ def test_groups_do_not_need_each_other_in_a_circle():
 
   def chosen(output):
     inputs = [SimpleNamespace(source=SimpleNamespace(name=i), is_weight=False) for i in reads[output]]
-    return Candidate(SimpleNamespace(inputs=inputs), {f"n{output}"}, {output})
+    return Candidate(SimpleNamespace(given=inputs), {f"n{output}"}, {output})
 
   assert siblings(program, [*map(chosen, "dbac")]) == ((1, 2),)
   assert siblings(program, [*map(chosen, "dbc")]) == ((0, 2),)

@@ -59,7 +59,7 @@ def test_a_region_is_a_model_that_onnxruntime_runs(name):
 def check_region_model(loaded, region, data, oracle):
   model = region_model(loaded, region).SerializeToString()
   session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
-  feeds = {i.source.name: data[i.source.name] for i in region.inputs if not i.is_weight}
+  feeds = {i.source.name: data[i.source.name] for i in region.given if not i.is_weight}
   for o in region.outputs:
     (x,) = session.run([o.source.name], feeds)
     got, want = region.part(o, x), oracle.exact[o.tensor.name]
@@ -84,6 +84,29 @@ def test_parts_of_tensors(net):
     assert oracle.complaint(gpu, replay, outputs) is None
     assert len(set(outputs.values())) == len({o.source.name for o in region.outputs})
     check_region_model(loaded, region, data, oracle)
+
+
+def test_rows_that_a_run_picks(net):
+  """Rows are drawn within the table; a result of one column is judged by its other dimensions."""
+  rows = net.Unsqueeze(net.input(4, dtype=np.int64), [1])
+  products = net.MatMul(net.GatherND(net.weight(3, 48, 64), rows), net.Exp(net.input(4, 64, 1)))
+  loaded = load_model(net.model(net.Tanh(products)))
+  run = pipeline.run(loaded, pipeline.Options(H200, margin=-20.0, tiled=True))
+  ((_, outcome),) = run.chosen
+  region, gpu = outcome.region, EmulatedGpu()
+  data, oracle = drawn(loaded, region)
+  (picks,) = region.picks
+  assert set(data[picks.source.name]) <= set(range(3))
+  replay, outputs = prepare(gpu, region, outcome.compiled, Inputs(gpu, region, data))
+  assert oracle.complaint(gpu, replay, outputs) is None
+  check_region_model(loaded, region, data, oracle)
+  (name,) = outputs
+
+  def one_wrong():
+    replay()
+    gpu.arrays[outputs[name]].view(np.float16)[5] += 1
+
+  assert oracle.complaint(gpu, one_wrong, outputs)
 
 
 def test_an_unwritten_or_wrong_output_is_noticed(small):

@@ -215,7 +215,9 @@ class _Emitter:
     writer.line("const int g = ptx::lane() / 4;")
     writer.line("const int t = ptx::lane() % 4;")
     digits(writer, self.plan.warps)
-    self.plan.pieces.declare(writer)
+    pieces = self.plan.pieces
+    pieces.declare(writer)
+    pieces.grid.declare_rows(writer, self.graph, pieces.kernel, pieces.extents)
     ringed = {lowering.homes[i] for i in lowering.ring}
     for tile in lowering.tiles.values():
       at = places[tile.name] // tile.dtype.size_bytes
