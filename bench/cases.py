@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "models"), str(ROOT / "bench")]
 
 from attention_cases import attention, llama_layer, qknorm
-from linear_cases import gated_mlp, llama_mlp, lora, ngpt_step
+from linear_cases import experts, gated_mlp, llama_mlp, lora, ngpt_step
 from scale_rmsnorm_linear import TEMPLATE, scale
 from speed_graph import Case, exact_rms_norm, times
 
@@ -68,6 +68,7 @@ def _keys(sizes, keys):
 _MHA = {"heads": 64, "queries": 1, "depth": 128, "keys": 4096}
 _GQA = {"heads": 16, "queries": 4, "depth": 128, "keys": 8192}
 _QKNORM = {"heads": 32, "queries": 1, "depth": 128, "keys": 4096}
+_EXPERTS = {"top": 2, "count": 8, "hidden": 2048, "inner": 7168}
 _LLAMA = {"heads": 32, "kv_heads": 8, "depth": 128, "inner": 14336, "length": 4096}
 
 ROWS = {
@@ -90,6 +91,10 @@ ROWS = {
     {"b1": 14.8, "b8": 15, "b16": 16},
   ),
   "ngpt_step": Row("nGPT step", ngpt_step, _batches(4096, 4096, 8), _nearby(), {"b8": 17.5}),
+  "experts": Row(
+    "two of 8 experts", experts, {"one": _EXPERTS}, {"near": {**_EXPERTS, "hidden": 2112, "inner": 6000}},
+    {"one": 48},
+  ),
   "attention": Row(
     "attention", partial(attention, "attention"), {"one": _MHA}, _keys(_MHA, 3000),
     {"one": 44},

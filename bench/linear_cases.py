@@ -1,5 +1,7 @@
 """Cases whose time is reading weights: gated MLPs, LoRA, the nGPT step; b rows of activations."""
 
+from dataclasses import replace
+
 import numpy as np
 from onnx import TensorProto
 from speed_graph import Graph, exact_rms_norm, exact_silu, times
@@ -48,6 +50,33 @@ def exact_mlp_half(x, wide):
   normed = exact_rms_norm(x, wide("mlp.norm"))
   inside = exact_silu(normed @ wide("mlp.gate")) * (normed @ wide("mlp.up"))
   return np.asarray(x + inside @ wide("mlp.down"))
+
+
+def experts(top, count, hidden, inner):
+  """The MLP of a token that goes to the best ``top`` of ``count`` experts, as transformers computes it."""
+  g = Graph(top)
+  x, share = g.input("x", 1, hidden), g.input("share", top, 1)
+  rows = g.rows("rows", top, count)
+  tables = (("gate_up", 2 * inner, hidden), ("down", hidden, inner))
+  both, down = (g.GatherND(g.weight(n, count, m, k, depth=k), g.Unsqueeze(rows, [1])) for n, m, k in tables)
+  repeated = g.Reshape(g.Expand(g.Unsqueeze(x, [1]), [1, top, hidden]), [top, hidden])
+  inside = g.Squeeze(g.MatMul(both, g.Unsqueeze(repeated, [2])), [2])
+  gate, up = (g.Slice(inside, [n], [n + inner], [1]) for n in (0, inner))
+  inside = g.Mul(g.silu(gate), up)
+  mixed = g.Squeeze(g.MatMul(down, g.Unsqueeze(inside, [2])), [2])
+  y = g.ReduceSum(g.Mul(mixed, share), [0], keepdims=1)
+
+  def oracle(wide):
+    x, gate_up, down = wide("x")[0], wide("gate_up"), wide("down")
+    y = np.zeros((1, hidden))
+    for row, share in zip(wide("rows").astype(int), wide("share"), strict=True):
+      gate, up = np.split(gate_up[row] @ x, 2)
+      y += share * (down[row] @ (exact_silu(gate) * up))
+    return {"y": y}
+
+  name = f"experts {times(hidden, inner)} {top} of {count}"
+  unread = (count - top) * sum(m * k for _, m, k in tables) * 2
+  return replace(g.case(name, {"y": (y, (1, hidden))}, oracle), tiled=True, unread=unread)
 
 
 def lora(batch, hidden, out, rank):

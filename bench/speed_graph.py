@@ -18,7 +18,8 @@ class Case:
   """A model with random weights, its input and what it yields.
 
   ``oracle`` gets feeds and weights in float64 (by name) and returns the outputs without any
-  rounding on the way. ``tiled``: it is optimized with ``--tiled``.
+  rounding on the way. ``tiled``: it is optimized with ``--tiled``. ``unread``: bytes of weights
+  that the feeds leave out.
   """
 
   name: str
@@ -27,11 +28,12 @@ class Case:
   weights: Arrays
   oracle: Callable[[Callable[[str], np.ndarray]], Arrays]
   tiled: bool = False
+  unread: int = 0
 
   @property
   def bytes(self):
     """What every program for it has to read: weights and inputs, once."""
-    return sum(x.nbytes for x in (*self.feeds.values(), *self.weights.values()))
+    return sum(x.nbytes for x in (*self.feeds.values(), *self.weights.values())) - self.unread
 
   def exact(self):
     """The outputs in float64, by name."""
@@ -56,6 +58,11 @@ class Graph:
 
   def input(self, name, *shape, scale=1.0):
     self.feeds[name] = self._normal(shape, scale)
+    return name
+
+  def rows(self, name, count, of):
+    """Which rows of a table of this many a run picks, none twice."""
+    self.feeds[name] = self._rng.permutation(of)[:count]
     return name
 
   def weight(self, name, *shape, depth):
@@ -113,7 +120,10 @@ class Graph:
     kind = TensorProto.FLOAT16
     graph = helper.make_graph(
       self._nodes, name.split()[0],
-      [helper.make_tensor_value_info(n, kind, x.shape) for n, x in self.feeds.items()],
+      [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for n, x in self.feeds.items()
+      ],
       [helper.make_tensor_value_info(n, kind, s) for n, (_, s) in outputs.items()],
       [*self._constants, *(numpy_helper.from_array(x, n) for n, x in self.weights.items())],
     )  # fmt: skip

@@ -78,6 +78,12 @@ def plain(row):
     x = t["x"]
     return _unit(x + t["alpha"] * (_unit(F.linear(t["h"], t["weight"])) - x))
 
+  def experts(t):
+    both, down = (t[n][t["rows"]] for n in ("gate_up", "down"))
+    gate, up = torch.bmm(both, t["x"].expand(len(both), -1)[..., None])[..., 0].chunk(2, -1)
+    inside = torch.bmm(down, (F.silu(gate) * up)[..., None])[..., 0]
+    return (inside * t["share"]).sum(0, keepdim=True)
+
   programs = {
     "rmsnorm_linear": lambda t: F.linear(_rms(t["x"], t["norm.weight"]), t["linear.weight"]),
     "gated_mlp": lambda t: (
@@ -88,8 +94,8 @@ def plain(row):
       F.linear(t["x"], t["weight"])
       + F.linear(F.linear(t["x"], t["lora_A"]), t["lora_B"]) * LORA_SCALE
     ),
-    "ngpt_step": ngpt_step, "attention": attention, "gqa_decode": attention, "qknorm": qknorm,
-    "llama_layer": llama_layer,
+    "ngpt_step": ngpt_step, "experts": experts, "attention": attention, "gqa_decode": attention,
+    "qknorm": qknorm, "llama_layer": llama_layer,
   }  # fmt: skip
   return programs[row]
 
@@ -130,6 +136,8 @@ def _in_layout(row, t, layout):
   from torch.nn import functional as F  # noqa: N812
 
   x = t["x"]
+  if row == "experts":
+    return {"a product per expert": _experts(t, layout)}
   if row == "rmsnorm_linear":
     linear, gain = _laid_out(t["linear.weight"], layout), t["norm.weight"]
     return {"rms_norm + matmul": lambda: linear(F.rms_norm(x, gain.shape, gain, EPSILON))}
@@ -157,6 +165,18 @@ def _in_layout(row, t, layout):
     "matmul + addmm": lambda: torch.addmm(linear(x), x @ low, high, alpha=LORA_SCALE),
     "concatenated matmul + addmm": split,
   }
+
+
+def _experts(t, layout):
+  """No library reads the indices: which experts it is to be is known beforehand."""
+  rows = t["rows"].tolist()
+  both, down = ([_laid_out(t[n][row], layout) for row in rows] for n in ("gate_up", "down"))
+
+  def mixed():
+    each = (o(_gated(i(t["x"]))) for i, o in zip(both, down, strict=True))
+    return sum(y * share for y, share in zip(each, t["share"], strict=True))
+
+  return mixed
 
 
 def _gated(both):

@@ -7,6 +7,7 @@ SMALL = {
   "llama_mlp": {"batch": 2, "hidden": 128, "inner": 288},
   "lora": {"batch": 5, "hidden": 192, "out": 160, "rank": 16},
   "ngpt_step": {"batch": 5, "hidden": 192, "out": 160},
+  "experts": {"top": 2, "count": 5, "hidden": 96, "inner": 160},
   "attention": {"heads": 3, "queries": 1, "depth": 32, "keys": 300},
   "gqa_decode": {"heads": 2, "queries": 4, "depth": 32, "keys": 300},
   "qknorm": {"heads": 4, "queries": 1, "depth": 32, "keys": 300},
