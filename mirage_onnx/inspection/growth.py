@@ -37,7 +37,8 @@ def borders(survey: Survey, instance: Candidate, limits: Limits | None = None) -
   readers = program.consumers()
   found = []
   region = instance.region
-  for i in dict.fromkeys(i.source.name for i in region.given if not i.is_weight):
+  read = dict.fromkeys(i.source.name for i in region.given)
+  for i in (i for i in read if i not in program.weights):
     if i in maker:
       found.append(Border(i, True, maker[i], growth.reason(maker[i])))
     else:

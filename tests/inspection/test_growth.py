@@ -1,5 +1,6 @@
 """Why a region stopped: one small model for every reason."""
 
+import numpy as np
 import pytest
 from small_models import Net
 
@@ -39,6 +40,15 @@ def test_the_model_ends(net):
     f"{x} is an input of the model",
     f"{y} is an output of the model",
   ]
+
+
+def test_a_table_is_no_border(net):
+  """What picks rows of it is one."""
+  rows = net.input(4, 1, dtype=np.int64)
+  y = net.Abs(net.Exp(net.GatherND(net.weight(8, 64), rows)))
+  found = survey(net.model(y))
+  read = [b.tensor for b in borders(found, instance(found, y, ("GatherND", "Exp", "Abs"))) if b.is_input]
+  assert read == [rows]
 
 
 def test_a_barrier_says_why_it_is_one(net):
