@@ -1,7 +1,11 @@
 """Block graph -> CUDA text: chooses the form of the kernel from its thread graph."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
 
+from mirage_onnx.codegen.loads import runtime_axes
+from mirage_onnx.codegen.read_ahead import reads_ahead
 from mirage_onnx.codegen.row import emit_row
 from mirage_onnx.codegen.rules import broken_rules
 from mirage_onnx.codegen.sizes import Sizes
@@ -15,6 +19,12 @@ from mirage_onnx.verify.wellformed import check_ugraph
 
 #: Refusals of a special form that leave the general one.
 _OTHER_FORM = ("LAYOUT", "EMIT_UNSUPPORTED")
+#: A kernel that moves so much is not launched before the one in front of it has ended, unless it reads
+#: beside that one (read_ahead.py). Its blocks would be placed where that one's have left room, many on
+#: some multiprocessors and few on others, and stay there: of a LLaMA layer gate and up took 98 us so
+#: instead of 57. What it would gain is the latency of a launch. Kernels of 34 MB and less were no
+#: slower.
+MOST_EARLY_BYTES = 96 << 20
 
 
 def emit_kernel(
@@ -44,7 +54,17 @@ def emit_kernel(
   source = _emit(graph, kernel, params, extents, target)
   if broken := broken_rules(source.text):
     raise RejectionError("EMIT_RULE", f"{kernel.name}, {broken[0]}")
-  return source
+  small = moved_bytes(graph, kernel, extents) < MOST_EARLY_BYTES
+  return replace(source, pdl=source.pdl and (small or reads_ahead(graph, kernel, extents)))
+
+
+def moved_bytes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> int:
+  """Of the tensors of a kernel, each once; those of sizes that only a launch knows are left out."""
+  unknown = {*runtime_axes(graph, kernel, extents)}
+  return sum(
+    prod(extents[a] for a in t.axes) * t.dtype.size_bytes
+    for t in graph.tensors_of(kernel) if not unknown & {*t.axes}
+  )  # fmt: skip
 
 
 def _check_runtime(graph: UGraph, kernel: Kernel, runtime: frozenset[str]) -> None:

@@ -30,6 +30,15 @@ def test_streaming_kernel_text(graphs, golden):
   assert source.smem_bytes == 4 * (8 * 8 + 8 * 160)
 
 
+def test_large_kernels_are_not_launched_early(graphs):
+  """Where they would be placed around the blocks of the kernel in front of them."""
+  small = KernelParams((16, 8), warps=8, stages=8, loop_tile=256)
+  for columns, early in ((12000, True), (12288, False)):  # of 8 KiB
+    source = emit(graphs["scaled"], small, a2=columns)
+    assert source.pdl == early
+    assert "grid_wait" in source.text and "grid_trigger" in source.text
+
+
 def test_cluster_kernel_text(graphs, golden):
   params = KernelParams((32, 8), cluster=4, warps=2, stages=4, loop_tile=64)
   source = emit(graphs["small_third"], params, a0=11, a1=1000)

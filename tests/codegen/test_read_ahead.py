@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mirage_onnx.codegen import emit_kernel
+from mirage_onnx.codegen.emit import MOST_EARLY_BYTES, moved_bytes
 from mirage_onnx.codegen.read_ahead import is_overtaken, reads_ahead
 from mirage_onnx.codegen.sizes import Sizes
 from mirage_onnx.emulator import EmulationError, compile_kernels
@@ -94,6 +95,14 @@ def test_the_second_kernel_reads_inputs_before_it_waits(name):
   head, tail = second.text.split("ptx::grid_wait();")
   assert "g_i0" in head.split("{", 1)[1] and "store" not in head.split("{", 1)[1]
   assert "store" in tail and "g_t0" not in head.split("{", 1)[1]
+
+
+def test_what_reads_beside_the_first_starts_early_however_large_it_is():
+  text, params = GRAPHS["low rank"]
+  graph = parse_ugraph(text)
+  sizes = {**EXTENTS, "a0": 16384, "a1": 4096}
+  assert moved_bytes(graph, graph.kernels[1], sizes) > MOST_EARLY_BYTES
+  assert emit_kernel(graph, graph.kernels[1], params[1], sizes, H200).pdl
 
 
 @pytest.mark.parametrize("name", GRAPHS)
