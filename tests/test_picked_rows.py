@@ -75,6 +75,17 @@ def test_rows_are_read_where_they_lie(build, rng):
   assert kept.items() <= weights.items()
 
 
+@pytest.mark.parametrize(("table", "tokens"), [((1, 1), 3), ((4, 1), 3), ((4, 8), 1), ((4, 8, 1), 2)])
+def test_tables_of_one_row_or_column(table, tokens, rng):
+  net = Net(seed=1, opset=18)
+  x = picked(net, net.weight(*table), net.input(tokens, dtype=np.int64))
+  model = net.model(net.Tanh(net.Exp(net.Add(x, net.input(tokens, *table[1:])))))
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0)
+  values = {n: x % table[0] if x.dtype == np.int64 else x for n, x in feeds(model, rng).items()}
+  check_kernels(model, result, values)
+  assert "GatherND" not in {n.op_type for n in result.model.graph.node}
+
+
 def test_rows_follow_the_run(rng):
   """One session: every run has rows of its own, and repeated ones."""
   model, result = optimized(gated, rng)

@@ -51,6 +51,8 @@ def gather_nd(c: Context) -> None:
 def rows_of_run(c: Context) -> None:
   """Rows of a table of fixed size, which its first dimension names, as many as one dimension says."""
   x, rows = shape_of(c.tensor(0)), c.tensor(1)
+  if rows.shape is None:
+    raise c.reject("how many rows it picks is not known", "RANK_UNKNOWN")
   by = shape_of(rows)
   if c.attribute("batch_dims", 0) or len(x) < 2 or by[-1:] != (1,):
     raise c.reject("picks other parts than rows where a run says")

@@ -177,3 +177,13 @@ def test_rows_of_a_table_of_any_size(bench):
   model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
   reason = "DYNAMIC_DIM: GatherND: the rows that it picks of are not known"
   assert bench.barrier(model) == reason
+
+
+def test_rows_of_unknown_rank(bench):
+  model, _ = bench.one("GatherND", [ramp((3, 2)), np.array([[1]])])
+  model.graph.input[1].type.tensor_type.ClearField("shape")
+  del model.graph.output[0].type.tensor_type.shape.dim[:]
+  for n in (1, 2):
+    model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = n
+  reason = "RANK_UNKNOWN: GatherND: how many rows it picks is not known"
+  assert bench.barrier(model) == reason
