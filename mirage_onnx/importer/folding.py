@@ -50,8 +50,8 @@ def fold(
       if np.size(result) > SMALL:
         continue
       tensor = numpy_helper.from_array(np.array(result), node.output[0])
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-      continue
+    except (ArithmeticError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError):
+      continue  # NotImplementedError: an attribute is of another type than its operator's
     if tensor.name and DTYPES.get(tensor.data_type) in _TYPES:
       values[tensor.name] = numpy_helper.to_array(tensor)
       if node.op_type != "Constant" and len(tensor.raw_data) <= LARGEST:

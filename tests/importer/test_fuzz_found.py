@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from protos import new_node
 
-from mirage_onnx.importer import load_model
+from mirage_onnx.importer import import_model, load_model
 from tests.importer.refusals import F32, refusal, relu
 
 
@@ -116,3 +116,13 @@ def test_what_onnx_does_not_check_is_a_barrier(bench, node):
   inputs = {"x": (F32, [4, 64]), "w": (F32, [2])}
   model = bench.model(node, inputs, ["y"], domains=["com.microsoft"])
   assert bench.barrier(model).startswith(f"OP_FORM: {node.op_type}: its attributes or shapes")
+
+
+def test_a_constant_that_is_a_graph(bench):
+  node = new_node("Constant", "", "c")
+  node.attribute.append(helper.make_attribute("value_strings", helper.make_graph([], "g", [], [])))
+  del node.input[:]
+  model = relu(bench)
+  model.graph.node.append(node)
+  program = import_model(load_model(model))
+  assert program.nodes[-1].outputs == ("c",) and program.nodes[-1].barrier is not None
