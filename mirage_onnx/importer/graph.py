@@ -64,7 +64,9 @@ def check_text(graph: GraphProto) -> None:
       MirageError: MODEL_INVALID.
   """
   names: list[object] = [graph.name]
-  names += [v.name for v in (*graph.input, *graph.output, *graph.value_info)]
+  values = (*graph.input, *graph.output, *graph.value_info)
+  names += [v.name for v in values]
+  names += [d.dim_param for v in values for d in v.type.tensor_type.shape.dim]
   names += [t.name for t in graph.initializer]
   for n in graph.node:
     names += [n.name, n.op_type, n.domain, *n.input, *n.output, *(a.name for a in n.attribute)]

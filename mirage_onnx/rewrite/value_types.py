@@ -39,8 +39,10 @@ def _weightless(model: onnx.ModelProto) -> onnx.ModelProto:
   bare = onnx.ModelProto(ir_version=model.ir_version)
   bare.opset_import.extend(model.opset_import)
   bare.functions.extend(model.functions)
-  for field in ("node", "input", "output", "value_info"):
+  for field in ("node", "input", "output"):
     getattr(bare.graph, field).extend(getattr(model.graph, field))
+  # One that says of a tensor that it is none would stand in the way.
+  bare.graph.value_info.extend(v for v in model.graph.value_info if v.type.tensor_type.elem_type)
   bare.graph.name = model.graph.name
   for tensor in model.graph.initializer:
     small = tensor.ByteSize() <= 4096

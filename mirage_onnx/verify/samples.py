@@ -19,6 +19,8 @@ DEEP, FLAT = 192, 10
 MOST_TILES, MOST_ITERATIONS = 3, 8
 #: 2 GiB in float64.
 MOST_ELEMENTS = 1 << 28
+#: Of an axis of so many elements some are drawn; of others all are shuffled.
+MANY = 1 << 24
 
 CASES = (
   "normal", "scale 2^-8", "scale 2^-4", "scale 2^4", "scale 2^8",
@@ -127,7 +129,8 @@ def _pick(
   """Axis -> the indices of real weights to use: a quarter has the largest of a sample."""
   picked = {}
   for axis, size in extents.items():
-    pool = rng.permutation(region.extents[axis])[: 4 * size]
+    n = region.extents[axis]
+    pool = rng.permutation(n)[: 4 * size] if n < MANY else np.unique(rng.integers(0, n, 4 * size))
     peak = np.zeros(len(pool))
     for i in region.inputs:
       if i.is_weight and axis in i.axes and i.tensor.name in weights:

@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from protos import new_node
@@ -126,3 +127,11 @@ def test_a_constant_that_is_a_graph(bench):
   model.graph.node.append(node)
   program = import_model(load_model(model))
   assert program.nodes[-1].outputs == ("c",) and program.nodes[-1].barrier is not None
+
+
+def test_the_name_of_a_dimension_is_text(bench):
+  model = relu(bench)
+  dim = model.graph.input[0].type.tensor_type.shape.dim[0]
+  dim.dim_param = "@@"
+  data = model.SerializeToString().replace(b"@@", b"\xff@")
+  assert refusal(onnx.ModelProto.FromString(data)) == r"MODEL_INVALID: the name b'\xff@' is not UTF-8 text"
