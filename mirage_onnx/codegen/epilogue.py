@@ -25,6 +25,8 @@ from mirage_onnx.ir import DType, Save, UGraph
 
 #: Output walks of at most this many elements per thread are unrolled, and their loads hoisted.
 _MOST_UNROLLED = 4
+#: Registers of a thread that vectors of a contraction behind the loop may take during it.
+_MOST_VECTOR_REGISTERS = 32
 #: Shared memory is handed out in pieces of 16 bytes.
 _PIECE = 4
 
@@ -46,6 +48,7 @@ class Epilogue:
     self.spaces = self._spaces()
     self.homes: dict[int, str] = {}
     self.hoisted: dict[int, dict[int, str]] = {}
+    self.vectors: dict[int, dict[int, str]] = {}
     self.scalar = Scalar(graph, plan, writer, self._accumulator, self._staged_element)
     small = all(s.per_thread <= _MOST_UNROLLED for s, _ in self.spaces)
     #: Step 2 adds up the parts of the warps.
@@ -89,11 +92,25 @@ class Epilogue:
     return Space.of([self._tile(a) for a in self.ops[index].axes], self.plan.threads)
 
   def _everywhere(self) -> list[Accumulator]:
-    """Accumulators of which every block needs the cluster's total, not its share of it."""
+    """Accumulators whose total over the cluster every block keeps, because it is read more than once."""
     if self.cluster == 1:
       return []
     tiles = post_sources(self.ops, self.staged)
-    return [a for a in self.accumulators if a.form is not Form.MMA or a.index in tiles]
+    found = (a for a in self.accumulators if a.form is not Form.MMA or a.index in tiles)
+    return [a for a in found if not self._read_once(a)]
+
+  def _read_once(self, acc: Accumulator) -> bool:
+    """Whether nothing takes the accumulator but one staged value, element by element."""
+    axes, index = set(self.ops[acc.index].axes), acc.index
+    needed = post_sources(self.ops, [s.arg for s in self.kernel.saves])
+    while index not in self.staged:
+      users = [i for i in needed if index in self.ops[i].args]
+      if len(users) != 1 or any(s.arg == index for s in self.kernel.saves):
+        return False
+      (index,) = users
+      if self.ops[index].op in ("matmul", "sum", "rmax") or set(self.ops[index].axes) != axes:
+        return False
+    return True
 
   # ---- access
 
@@ -133,21 +150,51 @@ class Epilogue:
     """
     made = self.graph.saved if ahead else frozenset()
     for number, (space, saves) in enumerate(self.spaces):
-      found = self.scalar.inline_loads([s.arg for s in saves], self.staged)
-      loads = [i for i in found if self.ops[i].tensor not in made]
-      if space.per_thread > _MOST_UNROLLED or not loads:
+      if space.per_thread > _MOST_UNROLLED:
         continue
+      roots = [s.arg for s in saves]
+      found = self.scalar.inline("load", roots, self.staged)
+      loads = [i for i in found if self.ops[i].tensor not in made]
+      vectors = self._vectors(roots, space.per_thread, made)
       names = {i: f"e{i}_{number}" for i in loads}
       for index, name in names.items():
         view = self.scalar.view(index)
         dims = f"[{space.per_thread}]"
         self.writer.line(f"{view.storage} {name}{dims};  // {view.tensor.name}")
+      for load, (_, extent) in vectors.items():
+        view = self.scalar.view(load)
+        dims = f"[{space.per_thread}][{extent // 8}]"
+        self.writer.line(f"Eight<{view.tag}> e{load}_{number}{dims};  // {view.tensor.name}")
+      if not names and not vectors:
+        continue
       with self.writer.loop("q", space.per_thread) as q, space.element(self.writer, q) as at:
         for index, name in names.items():
           view = self.scalar.view(index)
           bits = view.load_bits(self.scalar.index(view.tensor.axes, at))
           self.writer.line(f"{name}[{q}] = {bits};", index)
+        for load, (axis, extent) in vectors.items():
+          step = f"{axis_variable(axis)}_8"
+          self.writer.line("#pragma unroll")
+          with self.writer.block(f"for (int {step} = 0; {step} < {extent}; {step} += 8)"):
+            value = self.scalar.eight(load, axis, at)
+            self.writer.line(f"e{load}_{number}[{q}][{step} / 8] = {value};", load)
       self.hoisted[number] = names
+      self.vectors[number] = {i: f"e{i}_{number}" for i in vectors}
+
+  def _vectors(
+    self, roots: Sequence[int], per_thread: int, made: frozenset[str]
+  ) -> dict[int, tuple[str, int]]:
+    """Loads that contractions behind the loop take, with what they walk, if registers hold them."""
+    found: dict[int, tuple[str, int]] = {}
+    room = _MOST_VECTOR_REGISTERS
+    for index in self.scalar.inline("matmul", roots, self.staged):
+      axis, extent, loads = self.scalar.vectors(index)
+      for load in loads:
+        size = per_thread * extent * self.ops[load].dtype.size_bytes // 4
+        if load not in found and size <= room and self.ops[load].tensor not in made:
+          found[load] = axis, extent
+          room -= size
+    return found
 
   # ---- steps 1 and 2
 
@@ -258,6 +305,7 @@ class Epilogue:
     repeat = writer.loop("q", count) if unrolled else writer.counted("q", count)
     with repeat as q, space.element(writer, q) as at:
       names = {i: self.scalar.view(i).widened(f"{n}[{q}]") for i, n in self.hoisted.get(number, {}).items()}
+      self.scalar.under_way = {i: f"{n}[{q}]" for i, n in self.vectors.get(number, {}).items()}
       for save in saves:
         view = TensorView.of(self.graph.tensor(save.tensor), self.plan.extents)
         value = self.scalar.value(save.arg, at, names)

@@ -48,6 +48,8 @@ class Scalar:
     self.ops = plan.kernel.ops
     self.by_index = {a.index: a for a in plan.accumulators}
     self.accumulator, self.staged = accumulator, staged
+    #: Vectors of loads that contractions take, and the arrays that have them already.
+    self.under_way: dict[int, str] = {}
 
   def index(self, axes: Sequence[str], at: Place) -> dict[str, str]:
     """An index for every axis.
@@ -71,21 +73,32 @@ class Scalar:
     view = self.view(index)
     return view.load(self.index(view.tensor.axes, at))
 
-  def inline_loads(self, roots: Sequence[int], staged: Sequence[int]) -> list[int]:
-    """Loads that the formulas of ``roots`` read at their own place."""
-    found: set[int] = set()
+  def inline(self, kind: str, roots: Sequence[int], staged: Sequence[int]) -> list[int]:
+    """Operations of a kind that the formulas of ``roots`` have at their own place."""
     seen: set[int] = set()
     stack = list(roots)
     while stack:
       index = stack.pop()
-      op = self.ops[index]
-      if index in staged or index in seen or op.op in (*_ACCUMULATIONS, "matmul"):
+      if index in staged or index in seen or self.ops[index].op in _ACCUMULATIONS:
         continue
       seen.add(index)
-      if op.op == "load":
-        found.add(index)
-      stack += op.args
-    return sorted(found)
+      stack += () if self.ops[index].op == "matmul" else self.ops[index].args
+    return sorted(i for i in seen if self.ops[i].op == kind)
+
+  def vectors(self, index: int) -> tuple[str, int, list[int]]:
+    """The axis of a contraction, its extent, and the loads that are read eight elements at a time."""
+    op = self.ops[index]
+    tile = self.plan.grid.tile(op.reduced[0], self.plan.extents)
+    if isinstance(tile.extent, str) or tile.extent % 8 != 0:
+      return tile.axis, 0, []
+    loads = [a for a in op.args if self.ops[a].op == "load" and self.view(a).together(tile.axis, 8)]
+    return tile.axis, tile.extent, loads
+
+  def eight(self, load: int, axis: str, at: Place) -> str:
+    """The eight elements of a load that begin at the variable ``<axis>_8``."""
+    view, name = self.view(load), axis_variable(axis)
+    where = {**self.index(view.tensor.axes, {**at, axis: name}), axis: f"{name}_8"}
+    return f"load8<{view.tag}, {view.path}>({view.address(where)})"
 
   def value(self, index: int, at: Place, names: dict[int, str]) -> str:
     """Writes what is needed for value ``index`` at a place; returns its name.
@@ -158,21 +171,17 @@ class Scalar:
       raise RejectionError("LAYOUT", f"matmul over {tile.axis}, which is not in the block")
     name = axis_variable(tile.axis)
     writer.line(f"float v{index} = 0.0f;")
-    vectors = [
-      a for a in op.args
-      if self.ops[a].op == "load" and self.view(a).together(tile.axis, 8)
-    ]  # fmt: skip
     inside = {**at, tile.axis: name}
-    if vectors and tile.extent % 8 == 0:
+    _, _, vectors = self.vectors(index)
+    if vectors:
       writer.line("#pragma unroll")
       with writer.block(f"for (int {name}_8 = 0; {name}_8 < {tile.extent}; {name}_8 += 8)"):
         known = {}
         for a in vectors:
-          view = self.view(a)
-          where = {**self.index(view.tensor.axes, inside), tile.axis: f"{name}_8"}
           writer.line(f"float w{a}[8];")
-          load = f"load8<{view.tag}, {view.path}>({view.address(where)})"
-          writer.line(f"unpack8<{view.tag}>({load}, w{a});", a)
+          there = f"{self.under_way[a]}[{name}_8 / 8]" if a in self.under_way else ""
+          eight = there or self.eight(a, tile.axis, at)
+          writer.line(f"unpack8<{self.view(a).tag}>({eight}, w{a});", a)
           known[a] = f"w{a}[j]"
         with writer.loop("j", 8):
           writer.line(f"const int {name} = {name}_8 + j;")
