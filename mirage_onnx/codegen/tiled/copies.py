@@ -1,8 +1,8 @@
 """Tiles of tensors on their way to shared memory: by 16 bytes, asynchronously, where they lie so.
 
 A copy in chunks needs rows of the tile that are contiguous in the tensor and begin at a multiple of
-16 bytes, in every block, rank and step. Otherwise elements go one by one. What does not exist is
-filled with zeros.
+16 bytes, in every block, rank and step; the last chunk of a row may be short. Otherwise elements go
+one by one. What does not exist is filled with zeros.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,14 @@ from mirage_onnx.codegen.tiled.shared import SharedTile
 
 
 def in_chunks(view: TensorView, tile: SharedTile) -> bool:
-  """Whether rows of the tile are whole chunks of 16 bytes of the tensor."""
+  """Whether rows of the tile begin with chunks of 16 bytes of the tensor."""
   if not tile.order:
     return False
   chunk, last = 16 // tile.dtype.size_bytes, tile.order[-1]
-  row = view.counts[-1]
-  whole = view.together(last.axis, chunk) and isinstance(row, int) and row % chunk == 0
-  return whole and last.aligned % chunk == 0 and tile.pitch % chunk == 0
+  # ``together`` does not see a second axis of stride 1, of which the last has one element.
+  others = (view.stride(a) for a in view.tensor.axes if a != last.axis and not view.is_picked(a))
+  rows = all(isinstance(s, int) and s % chunk == 0 for s in others)
+  return rows and view.together(last.axis, chunk) and last.aligned % chunk == 0 and tile.pitch % chunk == 0
 
 
 def copy_tile(
@@ -65,13 +66,14 @@ def copy_tile(
       value = f"{' && '.join(inside)} ? {value} : {_zero(tile)}" if inside else value
       writer.line(f"*({place}) = {value};")
       return
-    if not inside:
+    last = tile.order[-1]
+    whole = last.exact and last.length % chunk == 0
+    if whole and not inside:
       writer.line(f"ptx::cp_async_16({place}, {view.address(index)});")
       return
-    last = tile.order[-1]
     others = [f"{local[p]} < {size[p]}" for p in tile.order[:-1] if not p.exact]
     left = str(16)
-    if not last.exact:
+    if not whole:
       width = tile.dtype.size_bytes
       left = f"at_most(16, at_least(0, ({size[last]} - {local[last]}) * {width}))"
     if others:

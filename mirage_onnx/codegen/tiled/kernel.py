@@ -8,20 +8,21 @@ from math import inf, prod
 
 from mirage_onnx.codegen.grid import Grid
 from mirage_onnx.codegen.header import header
-from mirage_onnx.codegen.loads import TensorView, parameters
+from mirage_onnx.codegen.loads import parameters
 from mirage_onnx.codegen.read_ahead import is_overtaken
 from mirage_onnx.codegen.source import KernelSource, Writer
+from mirage_onnx.codegen.tiled.ahead import AheadWriter, Issued
 from mirage_onnx.codegen.tiled.arrange import arranged
 from mirage_onnx.codegen.tiled.assign import Assignment
-from mirage_onnx.codegen.tiled.copies import copy_tile
 from mirage_onnx.codegen.tiled.forms import Form, Warps
 from mirage_onnx.codegen.tiled.live import most_live
 from mirage_onnx.codegen.tiled.lower import Lowering
-from mirage_onnx.codegen.tiled.pieces import STEP, Pieces
+from mirage_onnx.codegen.tiled.memory_text import issue
+from mirage_onnx.codegen.tiled.pieces import Pieces
 from mirage_onnx.codegen.tiled.share import ways
-from mirage_onnx.codegen.tiled.smem_plan import plan_memory
+from mirage_onnx.codegen.tiled.smem_plan import MemoryPlan, plan_memory
 from mirage_onnx.codegen.tiled.spot import digits
-from mirage_onnx.codegen.tiled.steps import Advance, GatherRanks, Step, ThreadGraph
+from mirage_onnx.codegen.tiled.steps import Advance, Copy, GatherRanks, Step, ThreadGraph
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.errors import RejectionError
@@ -33,6 +34,8 @@ _MOST_REGISTERS, _MOST_IN_PLACE = 256, 2048
 #: Elements of values that a lane holds at once for which ptxas mostly has registers enough, and the
 #: ways to share a kernel out that are tried where the best do not fit.
 _MOST_LIVE, _MOST_WAYS = 232, 12
+#: The same, loads included that are issued before they are needed.
+_MOST_ISSUING = 160
 #: How much more one that fits may cost by the objective.
 _WORTH = 2
 #: Computed values stay in registers, however many of one a lane has, where it holds no more than
@@ -50,10 +53,17 @@ class TiledPlan:
   forms: Mapping[int, Form]
   warps: Warps
   lowering: Lowering
-  steps: ThreadGraph
-  places: Mapping[str, int]
-  smem_bytes: int
+  memory: MemoryPlan
+  issued: Issued
   live: int
+
+  @property
+  def steps(self) -> ThreadGraph:
+    return self.memory.graph
+
+  @property
+  def smem_bytes(self) -> int:
+    return self.memory.size
 
 
 def needed_values(kernel: Kernel) -> frozenset[int]:
@@ -146,12 +156,13 @@ def _plan(
     memory = plan_memory(
       arranged(lowering, graph, _MOST_LIVE - live),
       {name: tile.size_bytes for name, tile in lowering.tiles.items()},
-      frozenset(lowering.homes[i] for i in lowering.ring), stages > 1,
+      frozenset(lowering.homes[i] for i in lowering.ring),
       partial(_resident, prod(pieces.grid.launch), 32 * warps.total, target),
     )  # fmt: skip
     smem_bytes = memory.size
     if smem_bytes <= target.smem_bytes:
-      return TiledPlan(pieces, forms, warps, lowering, memory.graph, memory.places, smem_bytes, live)
+      issued = Issued.of(lowering, memory.graph, _MOST_ISSUING - live)
+      return TiledPlan(pieces, forms, warps, lowering, memory, issued, live)
   raise RejectionError("SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}")
 
 
@@ -193,8 +204,8 @@ def emit_tiled(
     if target.has_pdl:
       writer.trigger(behind_wait=is_overtaken(graph, kernel, extents))
       writer.wait()
-    emitter.prologue(plan.places)
-    emitter.run(plan.steps)
+    emitter.prologue()
+    emitter.run()
   top = header(graph, kernel, params, extents, kernel.name)
   return KernelSource(
     kernel.name, f"{top}\n{writer.text}", pieces.grid.launch, 32 * params.warps,
@@ -209,88 +220,48 @@ class _Emitter:
   values: ValueWriter
   writer: Writer
 
-  def prologue(self, places: Mapping[str, int]) -> None:
+  def prologue(self) -> None:
     """Lanes, warps, pieces and shared tiles."""
-    writer, lowering = self.writer, self.plan.lowering
+    writer, lowering, pieces = self.writer, self.plan.lowering, self.plan.pieces
     writer.line("const int g = ptx::lane() / 4;")
     writer.line("const int t = ptx::lane() % 4;")
     digits(writer, self.plan.warps)
-    pieces = self.plan.pieces
     pieces.declare(writer)
     pieces.grid.declare_rows(writer, self.graph, pieces.kernel, pieces.extents)
     ringed = {lowering.homes[i] for i in lowering.ring}
     for tile in lowering.tiles.values():
-      at = places[tile.name] // tile.dtype.size_bytes
+      at = self.plan.memory.places[tile.name] // tile.dtype.size_bytes
       base = f"ptx::smem<{tile.storage}>()" + (f" + {at}" if at else "")
       name = f"{tile.name}_ring" if tile.name in ringed else tile.name
       writer.line(f"{tile.storage}* {name} = {base};")
 
-  def _all(self, steps: tuple[Step, ...]) -> None:
-    for step in steps:
-      if isinstance(step, Advance):
-        self._advance()
-      else:
-        write_step(self.values, step)
-
-  def run(self, graph: ThreadGraph) -> None:
+  def run(self) -> None:
     """The three runs."""
-    writer, lowering, pieces = self.writer, self.plan.lowering, self.plan.pieces
-    self._all(graph.before)
-    for index in lowering.states:
+    writer, plan, steps = self.writer, self.plan, self.plan.steps
+    ahead = AheadWriter(self.values, plan.lowering, plan.pieces, plan.memory)
+    loop = plan.pieces.kernel.loop is not None and bool(steps.body)
+    if loop:
+      writer.line(f"const int steps = {plan.pieces.steps};")
+    self._all(steps.before, ahead)
+    if loop:
+      ahead.begin()
+    issue(self.values, plan.issued.after)
+    for index in plan.lowering.states:
       begin_state(self.values, index)
-    if lowering.assignment.kernel.loop is not None and graph.body:
-      writer.line(f"const int steps = {pieces.steps};")
-      if lowering.ring and lowering.stages > 1:
-        writer.comment("The first stages of the ring.")
-        for stage in map(str, range(lowering.stages - 1)):
-          self._copy_step(stage, stage)
+    if loop:
       writer.line("#pragma unroll 1")
       with writer.block("for (int step = 0; step < steps; ++step)"):
-        pieces.declare_step(writer, "step")
-        self._all(graph.body)
-    self._all(graph.after)
-    everything = graph.before + graph.body + graph.after
-    if any(isinstance(s, GatherRanks) for s in everything):
+        plan.pieces.declare_step(writer, "step")
+        issue(self.values, plan.issued.body)
+        self._all(steps.body, ahead)
+    self._all(steps.after, ahead)
+    if any(isinstance(s, GatherRanks) for s in steps.before + steps.body + steps.after):
       writer.comment("Shared memory stays until every block of the cluster has read it.")
       writer.line("ptx::cluster_sync();")
 
-  def _copy_step(self, step: str, slot: str) -> None:
-    with self.writer.block(f"if ({step} < steps)"):
-      self._copies(step, slot)
-    self.writer.line("ptx::cp_async_commit();")
-
-  def _copies(self, step: str, slot: str) -> None:
-    """The tiles of an iteration, to a slot of the ring."""
-    lowering, pieces = self.plan.lowering, self.plan.pieces
-    for index in lowering.ring:
-      op = lowering.assignment.kernel.ops[index]
-      own = pieces.of_value[index]
-      tile = lowering.tiles[lowering.homes[index]]
-      firsts = {
-        a: pieces.first_at(p, step) if p.levels.endswith(STEP) else pieces.first(p) for a, p in own.items()
-      }
-      sizes = {p: pieces.left_at(p, step) for p in own.values() if p.levels.endswith(STEP)}
-      view = TensorView.of(self.graph.tensor(op.tensor), lowering.extents)
-      base = f"{tile.name}_ring"
-      to = base if slot == "0" else f"{base} + ({slot}) * {tile.elements}"
-      threads = 32 * self.plan.warps.total
-      copy_tile(self.writer, pieces, view, tile, own, firsts, to, threads, sizes)
-
-  def _advance(self) -> None:
-    writer, lowering = self.writer, self.plan.lowering
-    stages = lowering.stages
-    if stages == 1:
-      writer.line("ptx::sync_block();")
-      self._copies("step", "0")
-      writer.line("ptx::cp_async_wait_all();")
-      writer.line("ptx::sync_block();")
-    else:
-      writer.line(f"ptx::cp_async_wait<{stages - 2}>();")
-      writer.line("ptx::sync_block();")
-      with writer.block():
-        writer.line(f"const int ahead = step + {stages - 1};")
-        self._copy_step("ahead", f"ahead % {stages}")
-    for index in lowering.ring:
-      tile = lowering.tiles[lowering.homes[index]]
-      slot = "" if stages == 1 else f" + step % {stages} * {tile.elements}"
-      writer.line(f"const {tile.storage}* {tile.name} = {tile.name}_ring{slot};")
+  def _all(self, steps: tuple[Step, ...], ahead: AheadWriter) -> None:
+    for step in steps:
+      if isinstance(step, Advance):
+        ahead.advance()
+      elif not (isinstance(step, Copy) and step.tile in self.plan.memory.early):
+        write_step(self.values, step)  # those copies began before the loop

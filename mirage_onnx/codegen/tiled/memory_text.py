@@ -1,11 +1,15 @@
 """Steps between registers, shared memory and tensors as text."""
 
+from collections.abc import Sequence
+
 from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.ring import total
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.copies import copy_tile
+from mirage_onnx.codegen.tiled.pairs_text import in_pairs
 from mirage_onnx.codegen.tiled.spot import owner
-from mirage_onnx.codegen.tiled.values import ValueWriter, conditional
+from mirage_onnx.codegen.tiled.steps import Held
+from mirage_onnx.codegen.tiled.values import ValueWriter, chosen, conditional
 from mirage_onnx.ir.ugraph import is_part_axis
 
 
@@ -17,13 +21,54 @@ def barrier(w: ValueWriter, step: do.Barrier) -> None:
 
 
 def fetch(w: ValueWriter, step: do.Fetch) -> None:
-  """A tile of a tensor to registers."""
-  held = step.to
-  w.writer.comment(f"%{step.index}: {w.ops[step.index].tensor}, {held.form.text}.")
+  """A tile of a tensor to registers; widens what was issued before."""
+  held, op = step.to, w.ops[step.index]
+  pairs = in_pairs(w.lowering, held)
+  early = held in w.issued
+  if not early:
+    w.writer.comment(f"%{step.index}: {op.tensor}, {held.form.text}.")
+  if pairs and not early:
+    issue(w, (held,), note=False)
   name = w.declare(held)
-  with w.walk(held.form) as spot:
-    value = w.loaded(step.index, spot)
-    w.writer.line(f"{name}{spot.subscript(held.form)} = {value};", step.index)
+  with w.walk(held.form, packed=pairs) as spot:
+    to = f"{name}{spot.subscript(held.form, packed=pairs)}"
+    if pairs:
+      bits = _bits_name(w, held) + spot.subscript(held.form, packed=True)
+      w.writer.line(f"{tag(op.dtype)}::unpack({bits}, {to}[0], {to}[1]);", step.index)
+    elif early:
+      bits = _bits_name(w, held) + spot.subscript(held.form)
+      w.writer.line(f"{to} = {w.view(op.tensor).widened(bits)};", step.index)
+    else:
+      w.writer.line(f"{to} = {w.loaded(step.index, spot)};", step.index)
+
+
+def _bits_name(w: ValueWriter, held: Held) -> str:
+  return f"b{w.name(held)}"
+
+
+def issue(w: ValueWriter, loads: Sequence[Held], *, note: bool = True) -> None:
+  """Loads as memory has them, two neighbours in one where they lie so; ``fetch`` widens them.
+
+  Weights too are read as data that may change: ptxas moves loads of constants behind barriers, to
+  where they are used, and then they are waited for one after another.
+  """
+  for held in loads:
+    op, own = w.ops[held.index], w.own(held.index)
+    view, pairs = w.view(op.tensor), in_pairs(w.lowering, held)
+    if note:
+      w.writer.comment(f"%{held.index}: {op.tensor}, {held.form.text}, is under way.")
+      w.issued.add(held)
+    name = _bits_name(w, held)
+    w.writer.line(f"{'unsigned' if pairs else view.storage} {name}{w.shape(held.form, pairs)};")
+    with w.walk(held.form, packed=pairs) as spot:
+      at = spot.half(0) if pairs else spot
+      at.declare(own.values())
+      address = view.address(w.global_index(view, own, at))
+      load = "ptx::ld_u32" if pairs else f"load_bits<{view.tag}, Path::kCoherent>"
+      none = "0u" if pairs else f"static_cast<{view.storage}>(0)"
+      to = f"{name}{spot.subscript(held.form, packed=pairs)}"
+      bits = chosen(at.exists(own.values()), f"{load}({address})", none)
+      w.writer.line(f"{to} = {bits};", held.index)
 
 
 def copy(w: ValueWriter, step: do.Copy) -> None:

@@ -6,9 +6,11 @@ from mirage_onnx.codegen.loads import TensorView, tag
 from mirage_onnx.codegen.ring import total
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.forms import Form
+from mirage_onnx.codegen.tiled.lower import Lowering
 from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.codegen.tiled.shared import SharedTile
 from mirage_onnx.codegen.tiled.spot import Spot
+from mirage_onnx.codegen.tiled.steps import Held
 from mirage_onnx.codegen.tiled.values import ValueWriter, chosen
 
 
@@ -32,21 +34,30 @@ def pair(w: ValueWriter, index: int, form: Form, spot: Spot) -> str:
   return f"{tag(op.dtype)}::pack({', '.join(values)})"
 
 
-def _together(w: ValueWriter, view: TensorView, own: Mapping[str, Piece], form: Form) -> bool:
+def _together(lowering: Lowering, view: TensorView, own: Mapping[str, Piece], form: Form) -> bool:
   """Whether the two elements of a pair are neighbours in memory that exist together."""
   if len(form.t) != 1:
     return False
   (p,) = form.t
-  whole = w.lowering.extents[p.axis]
+  whole = lowering.extents[p.axis]
   even = p.length % 2 == 0 and p.aligned % 2 == 0 and whole % 2 == 0
   return own.get(p.axis) == p and even and view.together(p.axis, 2)
+
+
+def in_pairs(lowering: Lowering, held: Held) -> bool:
+  """Whether a load to these registers takes two neighbours at a time."""
+  op, own = lowering.assignment.kernel.ops[held.index], lowering.assignment.own(held.index)
+  if held.form.lanes.pack != 2 or not op.dtype.is_half:
+    return False
+  view = TensorView.of(lowering.tensors[op.tensor], lowering.extents)
+  return _together(lowering, view, own, held.form)
 
 
 def _in_tensor(
   w: ValueWriter, view: TensorView, form: Form, own: Mapping[str, Piece], halves: Sequence[Spot]
 ) -> str:
   bits = []
-  together = _together(w, view, own, form)
+  together = _together(w.lowering, view, own, form)
   for half in halves[:1] if together else halves:
     half.declare(own.values())
     index, conditions = w.global_index(view, own, half), half.exists(own.values())

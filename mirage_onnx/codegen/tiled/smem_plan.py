@@ -6,7 +6,8 @@ next, holds lives through the loop, and so does what the loop takes from before 
 to the next barrier of the cluster.
 
 Objective: most blocks that a multiprocessor holds (none: it does not fit); fewest further barriers,
-none in the loop; least bytes, in this order. Exact for up to ``EXACT`` tiles.
+none in the loop; least bytes, in this order. Exact for up to ``EXACT`` tiles. Copies that are waited
+for behind the loop begin before it where that costs no block.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from mirage_onnx.codegen.tiled.barriers import with_barriers
-from mirage_onnx.codegen.tiled.steps import Advance, Barrier, GatherRanks, ThreadGraph
+from mirage_onnx.codegen.tiled.steps import Advance, Barrier, Copy, GatherRanks, ThreadGraph
 
 #: Up to so many tiles, or places of barriers, every choice is tried.
 EXACT = 8
@@ -74,74 +75,93 @@ class Life:
   phases: frozenset[int]
 
 
-def lifetimes(graph: ThreadGraph, ring: frozenset[str], ahead: bool) -> dict[str, Life]:
+def lifetimes(
+  graph: ThreadGraph, ring: frozenset[str], early: frozenset[str] = frozenset()
+) -> dict[str, Life]:
   """When tiles are in use in a graph with barriers.
 
-  ``ring``: tiles that ``Advance`` fills, ``ahead`` of their iteration: from before the loop on.
+  ``ring``: tiles that ``Advance`` fills, ahead of their iteration: from before the loop on.
+  ``early``: tiles of copies that stand behind the loop and begin before it.
   """
   phase, begins = 0, []
   touched: dict[str, list[tuple[_At, int]]] = {}
   meetings, carried = [], set(ring)
   for run, steps in enumerate((graph.before, graph.body, graph.after)):
     begins.append(phase)
+    if run == 1:
+      start = (0, len(graph.before)), phase
+      touched.update({tile: [start] for tile in sorted(ring | early)})
     for number, step in enumerate(steps):
       phase += isinstance(step, (Barrier, Advance))
       meetings += [phase] if isinstance(step, Barrier) and step.cluster else []
-      if isinstance(step, Advance):
-        start = ((0, len(graph.before)), begins[1]) if ahead else ((1, 0), phase)
-        touched.update({tile: [start] for tile in ring})
       if run == 1:
         carried |= {t for t in step.reads if t not in touched or touched[t][0][0] < (1, 0)}
       for tile in (*step.reads, *step.writes):
         touched.setdefault(tile, []).append(((run, number), phase))
-  _, begin, out = begins
+  _, enter, out = begins
   remote = {t for s in graph.after if isinstance(s, GatherRanks) for t in s.reads}
   turns = not (graph.body and isinstance(graph.body[0], Advance))
   found = {}
   for tile, places in touched.items():
     (first, since), (last, until) = places[0], places[-1]
     if tile in carried:
-      since = min(since, begin) if tile not in ring else since
+      since = min(since, enter) if tile not in ring else since
       until, last = max(until, out), max(last, (1, len(graph.body)))
     if tile in remote:
       until = next((m - 1 for m in meetings if m > until), phase)
     own = set(range(since, until + 1))
     # Behind an iteration comes the next, or what is behind the loop; or the loop has no turn.
-    own |= {begin, out} if turns and own & {begin, out} else set()
-    own |= {-1} if (first[0] == 0 and begin in own) or (last[0] == 2 and out in own) else set()
+    own |= {enter, out} if turns and own & {enter, out} else set()
+    own |= {-1} if (first[0] == 0 and enter in own) or (last[0] == 2 and out in own) else set()
     found[tile] = Life(first, last, frozenset(own))
   return found
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-  """The graph with further barriers, the first byte of every tile, the bytes of all."""
+  """The graph with further barriers, the first byte of every tile, the bytes of all.
+
+  ``early``: tiles of copies that stand behind the loop and begin before it.
+  """
 
   graph: ThreadGraph
   places: Mapping[str, int]
   size: int
+  early: frozenset[str] = frozenset()
 
 
 def plan_memory(
-  graph: ThreadGraph, sizes: Mapping[str, int], ring: frozenset[str], ahead: bool,
-  resident: Callable[[int], int],
-) -> MemoryPlan:  # fmt: skip
+  graph: ThreadGraph, sizes: Mapping[str, int], ring: frozenset[str], resident: Callable[[int], int]
+) -> MemoryPlan:
   """The best plan for tiles of these sizes, multiples of 16 bytes.
 
   ``resident``: the blocks that a multiprocessor holds if each takes so many bytes.
   """
+  behind = frozenset(s.tile for s in graph.after if isinstance(s, Copy)) if graph.body else frozenset()
+  best = best_places(graph, sizes, ring, behind, resident)
+  if not behind or resident(best.size) == resident(0):
+    return best
+  late = best_places(graph, sizes, ring, frozenset(), resident)
+  return late if resident(late.size) > resident(best.size) else best
+
+
+def best_places(
+  graph: ThreadGraph, sizes: Mapping[str, int], ring: frozenset[str], early: frozenset[str],
+  resident: Callable[[int], int],
+) -> MemoryPlan:  # fmt: skip
+  """The best plan with these copies begun before the loop."""
 
   def plan(at: Sequence[_At]) -> tuple[tuple[int, ...], MemoryPlan]:
     more = with_barriers(_with(graph, at)) if at else graph
-    life = lifetimes(more, ring, ahead)
+    life = lifetimes(more, ring, early)
     places = packed(list(sizes.values()), [life[n].phases if n in life else frozenset() for n in sizes])
     size = max(map(int.__add__, places, sizes.values()), default=0)
     cost = -resident(size), len(at), size
-    return cost, MemoryPlan(more, dict(zip(sizes, places, strict=True)), size)
+    return cost, MemoryPlan(more, dict(zip(sizes, places, strict=True)), size, early)
 
   # A barrier before the first step of a tile, or before the loop that the step is in, lets the
   # tile take the bytes of what ended before.
-  lives, useful = lifetimes(graph, ring, ahead).values(), set[_At]()
+  lives, useful = lifetimes(graph, ring, early).values(), set[_At]()
   for new in lives:
     for old in lives:
       inside = old.last[0] == new.first[0] == 1

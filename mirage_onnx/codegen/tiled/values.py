@@ -29,13 +29,14 @@ def chosen(conditions: Sequence[str], value: str, otherwise: str) -> str:
 
 @dataclass(slots=True)
 class ValueWriter:
-  """``names``: the variable of a held value, if it is not its own."""
+  """``names``: the variable of a held value, if it is not its own. ``issued``: loads under way."""
 
   graph: UGraph
   lowering: Lowering
   pieces: Pieces
   writer: Writer
   names: dict[Held, str] = field(default_factory=dict)
+  issued: set[Held] = field(default_factory=set)
 
   @property
   def ops(self) -> tuple[BlockOp, ...]:
@@ -65,7 +66,8 @@ class ValueWriter:
     warps = self.lowering.warps
     return walk(self.writer, self.pieces, warps, form, packed=packed, rolled=rolled)
 
-  def _shape(self, form: Form, packed: bool = False) -> str:
+  def shape(self, form: Form, packed: bool = False) -> str:
+    """The register array of a form, ``[2][4]``."""
     shape = self.lowering.warps.shape(form)
     if packed and form.t and form.lanes.pack > 1:
       shape = shape[:-1]
@@ -73,7 +75,7 @@ class ValueWriter:
 
   def declare(self, held: Held, value: str | None = None) -> str:
     """Declares the registers of a value; every element ``value``, if given."""
-    name, shape = self.name(held), self._shape(held.form, held.packed)
+    name, shape = self.name(held), self.shape(held.form, held.packed)
     kind = "unsigned" if held.packed else "float"
     if value is None:
       self.writer.line(f"{kind} {name}{shape};")

@@ -8,7 +8,7 @@ from tiled_kernels import HELD, paths
 
 from mirage_onnx.codegen.tiled import smem_plan
 from mirage_onnx.codegen.tiled.barriers import with_barriers
-from mirage_onnx.codegen.tiled.smem_plan import lifetimes, packed, plan_memory
+from mirage_onnx.codegen.tiled.smem_plan import best_places, lifetimes, packed, plan_memory
 from mirage_onnx.codegen.tiled.steps import (
   Advance,
   Barrier,
@@ -112,7 +112,7 @@ def _graph(rng, tiles=6):
   return with_barriers(ThreadGraph(*map(tuple, runs))), tiles, frozenset(ring)
 
 
-def _wrong(plan, sizes, ring, ahead):
+def _wrong(plan, sizes, ring):
   """What paths through the steps do to bytes that two tiles share."""
   graph, at, found = plan.graph, plan.places, []
 
@@ -129,14 +129,16 @@ def _wrong(plan, sizes, ring, ahead):
       for x in b.reads:
         # From where it was written on, no step touches what lies there.
         own = [n for n in range(later) if x in path[n].writes]
-        first = len(graph.before) if x in ring else max(own, default=later)
+        first = len(graph.before) if x in ring | plan.early else max(own, default=later)
         found += [f"{x} is lost" for s in path[first:later] if meet(s, x)]
   for step in graph.body:
     found += [f"{x} in the ring" for x in ring if meet(step, x)]
-  # Copies to the ring go on before the loop, after the last barrier there.
+  found += [f"{x} in the ring" for x in plan.early for y in ring if at[x] < at[y] + sizes[y] and
+            at[y] < at[x] + sizes[x]]  # fmt: skip
+  # Copies go on before the loop, after the last barrier there.
   last = max([-1, *(n for n, s in enumerate(graph.before) if isinstance(s, Barrier))])
-  for step in graph.before[last + 1 :] if ahead and graph.body else ():
-    found += [f"{x} before the ring" for x in ring if meet(step, x)]
+  for step in graph.before[last + 1 :] if graph.body else ():
+    found += [f"{x} before the loop" for x in ring | plan.early if meet(step, x)]
   ranks = [n for n, s in enumerate(graph.after) if isinstance(s, GatherRanks)]
   for step in graph.after[ranks[0] :] if ranks else ():
     if isinstance(step, Barrier) and step.cluster:
@@ -154,11 +156,23 @@ def test_nothing_is_overwritten_that_is_needed(seed):
   rng, shared = random.Random(seed), 0
   for _ in range(100):
     graph, sizes, ring = _graph(rng)
-    ahead = rng.random() < 0.5
-    plan = plan_memory(graph, sizes, ring, ahead, _blocks)
-    assert _wrong(plan, sizes, ring, ahead) == [], plan.graph.text
+    plan = plan_memory(graph, sizes, ring, _blocks)
+    assert _wrong(plan, sizes, ring) == [], plan.graph.text
     shared += plan.size < sum(sizes.values())
   assert shared > 50
+
+
+def test_copies_begin_early_where_that_costs_no_block():
+  rng, seen = random.Random(5), set()
+  for _ in range(200):
+    graph, sizes, ring = _graph(rng)
+    behind = frozenset(s.tile for s in graph.after if isinstance(s, Copy)) if graph.body else frozenset()
+    plan = plan_memory(graph, sizes, ring, _blocks)
+    early, late = (_blocks(best_places(graph, sizes, ring, e, _blocks).size) for e in (behind, frozenset()))
+    assert _blocks(plan.size) == max(early, late), graph.text
+    assert plan.early == (behind if early >= late else frozenset()), graph.text
+    seen |= {early >= late} if behind else set()
+  assert seen == {True, False}
 
 
 def test_best_plan():
@@ -170,13 +184,14 @@ def test_best_plan():
       continue
     spots = [(0, i) for i in range(len(graph.before) + 1)]
     spots += [(2, i) for i in range(len(graph.after))]
-    costs = []
+    behind = sorted({s.tile for s in graph.after if isinstance(s, Copy)} if graph.body else ())
+    early, costs = frozenset(t for t in behind if rng.random() < 0.5), []
     for at in chain.from_iterable(combinations(spots, k) for k in range(4)):
-      life = lifetimes(smem_plan._with(graph, at), ring, True)
+      life = lifetimes(smem_plan._with(graph, at), ring, early)
       own = [sizes[n] for n in life]
       size = _end(own, packed(own, [x.phases for x in life.values()]))
       costs.append((-_blocks(size), len(at), size))
-    plan = plan_memory(graph, sizes, ring, True, _blocks)
+    plan = best_places(graph, sizes, ring, early, _blocks)
     now, old = (len(g.before + g.body + g.after) for g in (plan.graph, graph))
     assert (-_blocks(plan.size), now - old, plan.size) == min(costs), graph.text
     assert len(plan.graph.body) == len(graph.body)

@@ -1,0 +1,170 @@
+"""What is on its way before it is waited for: copies to shared memory, loads to registers.
+
+The ring has a tile a stage. Before the loop all stages but one are under way, all of them if there
+are no more steps; iteration i waits for its own, meets, and starts the copies of the step that takes
+the tile of iteration i - 1. With one stage an iteration starts its own copies, but for the first.
+Tiles that are read behind the loop are copied behind the first stages. Groups of copies arrive in
+the order of their commits (PTX ISA, ``cp.async.wait_group``), so a number says how many may still be
+missing. (With one stage more before long loops, GQA decode took 26.3 us instead of 25.9 on an H200.)
+
+Loads to registers are issued as bits and widened where they are used: those of an iteration before
+it waits for its copies, those behind the loop before it. Where there is no loop they stay where they
+are: contractions that read device memory were slower behind them (bias_gelu on an H200: 33 us, not 28).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirage_onnx.codegen.loads import TensorView
+from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.tiled import memory_text
+from mirage_onnx.codegen.tiled.copies import copy_tile
+from mirage_onnx.codegen.tiled.lower import Lowering
+from mirage_onnx.codegen.tiled.pairs_text import in_pairs
+from mirage_onnx.codegen.tiled.pieces import STEP, Pieces
+from mirage_onnx.codegen.tiled.smem_plan import MemoryPlan
+from mirage_onnx.codegen.tiled.steps import Copy, Fetch, Held, Step, ThreadGraph
+from mirage_onnx.codegen.tiled.values import ValueWriter
+
+#: Registers of a lane that loads may take before an iteration waits, and through all of the loop.
+MOST_ISSUED, MOST_THROUGH = 48, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+  """Loads that are issued early: of an iteration, and of what is behind the loop."""
+
+  body: tuple[Held, ...] = ()
+  after: tuple[Held, ...] = ()
+
+  @classmethod
+  def of(cls, lowering: Lowering, graph: ThreadGraph, room: int) -> Issued:
+    """As many as ``room`` registers of a lane hold."""
+    if not graph.body:
+      return cls()
+    most = min(room, MOST_ISSUED)
+    body, left = _fitting(lowering, graph.body, most)
+    return cls(body, _fitting(lowering, graph.after, min(room - most + left, MOST_THROUGH))[0])
+
+
+def _fitting(lowering: Lowering, steps: Sequence[Step], room: int) -> tuple[tuple[Held, ...], int]:
+  """The first fetches that ``room`` has registers for, and what is left of it."""
+  found = []
+  for held in (s.to for s in steps if isinstance(s, Fetch)):
+    size = lowering.warps.registers(held.form) // (1 + in_pairs(lowering, held))
+    if size <= room:
+      found.append(held)
+      room -= size
+  return tuple(found), room
+
+
+@dataclass(slots=True)
+class AheadWriter:
+  """Writes what begins early."""
+
+  values: ValueWriter
+  lowering: Lowering
+  pieces: Pieces
+  memory: MemoryPlan
+
+  @property
+  def writer(self) -> Writer:
+    return self.values.writer
+
+  @property
+  def _behind(self) -> list[Copy]:
+    """Copies that stand behind the loop and begin before it."""
+    found = (s for s in self.memory.graph.after if isinstance(s, Copy))
+    return [s for s in found if s.tile in self.memory.early]
+
+  @property
+  def _whole(self) -> bool:
+    """Whether all steps are under way before the loop."""
+    return self.pieces.most_steps <= self.lowering.stages
+
+  @property
+  def _stages(self) -> int:
+    """Steps of the ring that are under way before the loop."""
+    if not self.lowering.ring:
+      return 0
+    stages = self.lowering.stages
+    return stages if self._whole else max(1, stages - 1)
+
+  @property
+  def _apart(self) -> bool:
+    """Whether the tiles behind the loop are a group of their own: a first step is not to wait for them."""
+    return bool(self._behind) and (not self._stages or self.lowering.stages == 1)
+
+  def begin(self) -> None:
+    """The first stages of the ring, then the tiles behind the loop."""
+    commit = "ptx::cp_async_commit();"
+    if self._stages:
+      self.writer.comment("The first stages of the ring.")
+    for stage in range(self._stages):
+      if stage:
+        self.writer.line(commit)
+      with self.writer.block(f"if ({stage} < steps)"):
+        self._copies(str(stage), str(stage))
+    if self._stages and self._apart:
+      self.writer.line(commit)
+    for step in self._behind:
+      memory_text.copy(self.values, step)
+    if self._stages or self._behind:
+      self.writer.line(commit)
+
+  def advance(self) -> None:
+    """The tiles of this iteration are there; those of a later one are on their way."""
+    stages, most, line = self.lowering.stages, self.pieces.most_steps, self.writer.line
+    if stages == 1:
+      first = f"ptx::cp_async_wait<{int(self._apart)}>();"
+      if most == 1:
+        line(first)
+      else:
+        with self.writer.block("if (step == 0)"):
+          line(first)
+        with self.writer.block("else"):
+          self._in_turn()
+      line("ptx::sync_block();")
+    elif self._whole:
+      line(f"if (step == 0) ptx::cp_async_wait<{stages - 1}>();")
+      line(f"else ptx::cp_async_wait<{stages - 2}>();")
+      line("ptx::sync_block();")
+      if stages > 2:  # the numbers above count a group an iteration
+        line("if (step > 0) ptx::cp_async_commit();")
+    else:
+      line(f"ptx::cp_async_wait<{stages - 2}>();")
+      line("ptx::sync_block();")
+      with self.writer.block():
+        line(f"const int ahead = step + {stages - 1};")
+        with self.writer.block("if (ahead < steps)"):
+          self._copies("ahead", f"ahead % {stages}")
+        line("ptx::cp_async_commit();")
+    for index in self.lowering.ring:
+      tile = self.lowering.tiles[self.lowering.homes[index]]
+      slot = "" if stages == 1 else f" + step % {stages} * {tile.elements}"
+      line(f"const {tile.storage}* {tile.name} = {tile.name}_ring{slot};")
+
+  def _in_turn(self) -> None:
+    """An iteration's copies, when all have read the one before."""
+    self.writer.line("ptx::sync_block();")
+    self._copies("step", "0")
+    self.writer.line("ptx::cp_async_wait_all();")
+
+  def _copies(self, step: str, slot: str) -> None:
+    """The tiles of an iteration, to a slot of the ring."""
+    lowering, pieces = self.lowering, self.pieces
+    for index in lowering.ring:
+      op = lowering.assignment.kernel.ops[index]
+      own = pieces.of_value[index]
+      tile = lowering.tiles[lowering.homes[index]]
+      firsts = {
+        a: pieces.first_at(p, step) if p.levels.endswith(STEP) else pieces.first(p) for a, p in own.items()
+      }
+      sizes = {p: pieces.left_at(p, step) for p in own.values() if p.levels.endswith(STEP)}
+      view = TensorView.of(self.values.graph.tensor(op.tensor), lowering.extents)
+      base = f"{tile.name}_ring"
+      to = base if slot == "0" else f"{base} + ({slot}) * {tile.elements}"
+      threads = 32 * lowering.warps.total
+      copy_tile(self.writer, pieces, view, tile, own, firsts, to, threads, sizes)
