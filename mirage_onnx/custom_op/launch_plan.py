@@ -56,11 +56,8 @@ class Places:
     return cls(region, inputs, outputs)
 
   def dim(self, i: int, d: int) -> tuple[int, int]:
-    """(input of the plan, dimension) that has dimension ``d`` of input ``i`` of the region."""
-    x = self.region.inputs[i]
-    if x.view and x.view.picks and d == 0:
-      by = next(p for p in self.region.picks if p.name == x.picks)
-      return self.inputs.index(by.source.name), next(k for k, own in enumerate(by.dims) if own)
+    """(input of the plan, dimension) that has dimension ``d`` of what is given to the region."""
+    x = self.region.given[i]
     return self.inputs.index(x.source.name), x.view.source_dim(d) if x.view else d
 
   def size(self, m: Monomial) -> Monomial:

@@ -199,7 +199,9 @@ class Context:
   def gather(self, x: Tensor, rows: Tensor) -> Tensor:
     """The rows of ``x`` that a run names: as many as ``rows`` has elements, in one dimension."""
     count = prod(shape_of(rows))
-    return self._emit("gather", (x, rows), (count, *shape_of(x)[1:]), _dtype(x))
+    y = self._emit("gather", (x, rows), (count, *shape_of(x)[1:]), _dtype(x))
+    self.symbols.named(y, y)  # a product of names is one, too: views have names
+    return y
 
   def cast(self, x: Tensor, dtype: DType) -> Tensor:
     """Round to ``dtype``; nothing to do where x has it already."""

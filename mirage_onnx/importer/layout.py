@@ -5,7 +5,7 @@ from math import prod
 import numpy as np
 
 from mirage_onnx.importer.context import Context, shape_of
-from mirage_onnx.ir import DType
+from mirage_onnx.importer.slicing import rows_of_run
 
 
 def transpose(c: Context) -> None:
@@ -34,7 +34,10 @@ def gather_nd(c: Context) -> None:
   """
   x, target = shape_of(c.tensor(0)), c.output()
   if c.known(1) is None:
-    rows_of_run(c)
+    by = c.tensor(1).shape
+    if c.attribute("batch_dims", 0) or (by is not None and by[-1:] != (1,)):
+      raise c.reject("picks other parts than rows where a run says")
+    rows_of_run(c, by and by[:-1])
     return
   if not target.is_static or any(map(c.symbols.is_symbolic, x)):
     raise c.reject("what it picks shows only a run", "DYNAMIC_DIM")
@@ -46,22 +49,6 @@ def gather_nd(c: Context) -> None:
   if not (inside and np.array_equal(np.ravel_multi_index(tuple(places.T), x), np.arange(prod(x)))):
     raise c.reject("picks other elements than all of them, in order")
   c.finish(c.reshape(c.tensor(0), shape_of(target)))
-
-
-def rows_of_run(c: Context) -> None:
-  """Rows of a table of fixed size, which its first dimension names, as many as one dimension says."""
-  x, rows = shape_of(c.tensor(0)), c.tensor(1)
-  if rows.shape is None:
-    raise c.reject("how many rows it picks is not known", "RANK_UNKNOWN")
-  by = shape_of(rows)
-  if c.attribute("batch_dims", 0) or len(x) < 2 or by[-1:] != (1,):
-    raise c.reject("picks other parts than rows where a run says")
-  if c.symbols.is_symbolic(x[0]) or not x[0] or rows.dtype is not DType.I64:
-    raise c.reject("the rows that it picks of are not known", "DYNAMIC_DIM")
-  if sum(n != 1 for n in by) > 1:
-    raise c.reject("rows in several dimensions")
-  y, shape = c.gather(c.tensor(0), rows), (*by[:-1], *x[1:])
-  c.finish(y if shape_of(y) == shape else c.reshape(y, shape))
 
 
 def expand(c: Context) -> None:

@@ -6,7 +6,8 @@ import numpy as np
 
 from mirage_onnx.importer.context import Context, shape_of
 from mirage_onnx.importer.reductions import normalized
-from mirage_onnx.ir.program import Tensor
+from mirage_onnx.ir import DType
+from mirage_onnx.ir.program import Dim, Tensor
 
 #: An end of a slice that exporters write where they mean the last element.
 TO_THE_END = (1 << 31) - 1
@@ -105,14 +106,35 @@ def beside(c: Context, parts: list[Tensor], axis: int) -> Tensor:
 
 
 def gather(c: Context) -> None:
-  """A slice, where the indices are constant and ascend in equal steps."""
+  """A slice, where the indices are constant and ascend in equal steps; rows that a run picks."""
   x, shape = c.tensor(0), shape_of(c.tensor(0))
   (axis,) = normalized(c, (c.attribute("axis", 0),), len(shape))
+  if c.known(1) is None:
+    if axis:
+      raise c.reject("picks other parts than rows where a run says")
+    rows_of_run(c, c.tensor(1).shape)
+    return
   if c.symbols.is_symbolic(shape[axis]):
     raise c.reject("what it picks shows only a run", "DYNAMIC_DIM")
   indices = c.array(1, "the indices")
   y = taken(c, x, axis, equal_steps(c, indices, shape[axis]))
   c.finish(c.reshape(y, (*shape[:axis], *indices.shape, *shape[axis + 1 :])))
+
+
+def rows_of_run(c: Context, by: tuple[Dim, ...] | None) -> None:
+  """Rows of a table of fixed size, which its first dimension names, in dimensions ``by``."""
+  x, rows = shape_of(c.tensor(0)), c.tensor(1)
+  if by is None:
+    raise c.reject("how many rows it picks is not known", "RANK_UNKNOWN")
+  if len(x) < 2:
+    raise c.reject("picks other parts than rows where a run says")
+  if c.symbols.is_symbolic(x[0]) or not x[0] or rows.dtype not in (DType.I32, DType.I64):
+    raise c.reject("the rows that it picks of are not known", "DYNAMIC_DIM")
+  counts = tuple(n for n in by if isinstance(n, int))
+  if len(counts) < len(by) or 0 in by:
+    raise c.reject("how many rows it picks is not known", "DYNAMIC_DIM")
+  y, shape = c.gather(c.tensor(0), rows), (*counts, *x[1:])
+  c.finish(y if shape_of(y) == shape else c.reshape(y, shape))
 
 
 def equal_steps(c: Context, indices: np.ndarray, n: int) -> range:

@@ -9,7 +9,7 @@ from math import prod
 class Monomial:
   """``coefficient`` times the product of ``dims``, each (index of an input, its dimension).
 
-  The indices count ``Region.inputs``; without dims it is the number ``coefficient``.
+  The indices count ``Region.given``; without dims it is the number ``coefficient``.
   """
 
   coefficient: int

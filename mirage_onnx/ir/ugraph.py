@@ -114,9 +114,12 @@ class KTensor:
     return axes[-1] if axes else None
 
   @property
-  def is_streamed(self) -> bool:
-    """Whether it is a weight, or rows of a table: operands by their size, which loops walk."""
-    return self.role == "weight" or any(w.picks for w in self.windows)
+  def streamed(self) -> int:
+    """2: a weight, 1: rows of a table, 0: neither. Of two operands loops walk the one with more.
+
+    Rows are weights beside an activation (experts), and an activation beside weights (embeddings).
+    """
+    return 2 if self.role == "weight" else int(any(w.picks for w in self.windows))
 
   def elements(self, extents: Mapping[str, int]) -> int:
     """How many elements the memory has that it lies in."""

@@ -13,6 +13,7 @@ from math import prod
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import Constant, Program, Region, RegionTensor, Step
 from mirage_onnx.ir import term as t
+from mirage_onnx.ir.factors import groups
 from mirage_onnx.ir.term import COMMUTATIVE, EXTENT, INPUT, REDUCTIONS, Term, substitute, walk
 from mirage_onnx.match.axes import Dims, Named, name_axes
 from mirage_onnx.match.runtime_axes import with_runtime_axes
@@ -282,6 +283,7 @@ def _rename(
   axes = {a: f"a{k}" for k, a in enumerate(axis_order)}
   fresh = {x: t.input_(names[x], (axes[a] for a in memory[x])) for x in input_order}
   terms = substitute((roots[i] for i in ranked), fresh, axes)
+  extents = {axes[a]: named.extents[a] for a in axis_order}
 
   def tensor(x: str, name: str) -> RegionTensor:
     dtype = tensors[x].dtype
@@ -300,13 +302,18 @@ def _rename(
   live = tuple(tensor(x, names[x]) for x in input_order)
 
   def picking(x: str, name: str) -> RegionTensor:
-    """One dimension is that of the rows; the others are of extent 1."""
+    """Its elements, in order, are the rows of a view: a dimension is some of its axes, or of one a part."""
     tensor = found.picks[x]
     assert tensor.dtype is not None
     rows = next(i.dims[0] for i in live if i.picks == name)
-    at = next((d for d, n in enumerate(tensor.shape or ()) if n != 1), None)
-    dims = tuple(rows if d == at else () for d in range(len(tensor.shape or ())))
-    return RegionTensor(name, tensor.dtype, rows, tensor, dims=dims)
+    shape = program.shape(tensor) or ()
+    own: list[tuple[str, ...]] = [()] * len(shape)
+    for dims, at in groups(shape, [extents[a] for a in rows]):
+      if len(dims) > 1 and len(at) > 1:
+        raise RejectionError("OP_FORM", f"{x} has other dimensions than the rows that it names", (x,))
+      for d in dims:
+        own[d] = tuple(rows[k] for k in at)
+    return RegionTensor(name, tensor.dtype, rows, tensor, dims=tuple(own))
 
   return Region(
     nodes=nodes,
@@ -315,6 +322,6 @@ def _rename(
     inputs=live,
     outputs=tuple(tensor(outputs[i], f"o{k}") for k, i in enumerate(ranked)),
     terms=terms,
-    extents={axes[a]: named.extents[a] for a in axis_order},
+    extents=extents,
     picks=tuple(picking(x, name) for x, name in picks.items()),
   )

@@ -85,10 +85,8 @@ def _cuts(graph: Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
         options = [c for c in options if _feeds(graph, c, limits, tensor)]
       if own and graph.regrouped(tensor):
         options = [c for c in options if graph.may_contract(node.name, c.nodes)]
-      moved = graph.is_moved_weight(tensor)  # no kernel reads it as an activation
+      moved = graph.is_read_as_weight(tensor, node)  # no kernel reads it as an activation
       picks = graph.picks(node, tensor)
-      if picks:  # it is read where its numbers are in one dimension
-        options = [c for c in options if all(map(graph.is_row, c.leaves))]
       natural = (graph.is_natural(tensor) or picks) and not moved
       if graph.inside(tensor) is None or natural or graph.is_table(node, tensor):
         options.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
@@ -153,21 +151,24 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
   The one with the fewest nodes is kept, too: it is the only way to some others. Of those that
   differ by views only, the one with most of them stays: it is the same kernel. Where activations
   are contracted, half of those with the fewest nodes that compute: cones that took all that feeds
-  a softmax leave no room for what reads it.
+  a softmax leave no room for what reads it. A cone that picks its rows itself is kept beside the
+  one that reads them picked, and takes the place of no other.
   """
 
   def rank(cut: Cut) -> tuple[float, int, tuple[str, ...]]:
     border = sum(graph.elements(x) for x in cut.leaves)
+    border += sum(graph.elements(graph.node[n].outputs[0]) for n in cut.nodes & graph.embeddings)
     size = sum(not graph.moves(n) for n in cut.nodes)
     return (border / max(size, 1), -size, tuple(sorted(cut.leaves)))
 
-  kept: list[Cut] = []
+  kept: list[dict[frozenset[str], Cut]] = []
   for count in sorted({c.contractions for c in cuts}):
-    largest: dict[frozenset[str], Cut] = {}
+    largest: dict[frozenset[str], dict[frozenset[str], Cut]] = {}
     for cut in sorted((c for c in cuts if c.contractions == count), key=rank):
-      work = frozenset(n for n in cut.nodes if not graph.is_view(n))
-      if work not in largest or len(cut.nodes) > len(largest[work].nodes):
-        largest[work] = cut
+      picked = cut.nodes & graph.embeddings
+      same = largest.setdefault(frozenset(n for n in cut.nodes - picked if not graph.is_view(n)), {})
+      if picked not in same or len(cut.nodes) > len(same[picked].nodes):
+        same[picked] = cut
     ranked, most = list(largest.items()), limits.kept_per_contractions
     if limits.runtime and len(ranked) > most and _meets(graph, ranked[0][0]):
       few = sorted(ranked[most // 2 :], key=lambda own: len(own[0]))
@@ -176,7 +177,8 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
     least = min(ranked, key=lambda own: len(own[0]))
     if least not in ranked[:most]:
       kept.append(least[1])
-  return tuple(kept[: limits.kept])
+  ends = (sorted(same.items(), key=lambda own: len(own[0])) for same in kept[: limits.kept])
+  return tuple(dict.fromkeys(cut for own in ends for _, cut in (own[0], own[-1])))
 
 
 def _variants(graph: Graph, tensor: str, cut: Cut, limits: Limits) -> Iterator[frozenset[str]]:

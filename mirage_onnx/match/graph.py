@@ -40,6 +40,8 @@ class Graph:
     self._contractions = {n.name: sum(s.op == "matmul" for s in n.steps) for n in program.nodes}
     self._views = {n.name for n in program.nodes if n.steps and all(map(_is_view, n.steps))}
     self._natural: dict[str, bool] = {}
+    #: Nodes that pick rows of a table that are no weights: activations.
+    self.embeddings = frozenset(n.name for n in program.nodes if self._embeds(n))
     self._assumed = dict.fromkeys(program.primes.values(), ASSUMED)
 
   def _reason(self, node: Node) -> Rejection | None:
@@ -116,6 +118,31 @@ class Graph:
       return False
     return all(self._is_constant(node, i) for i in node.operands if not self.picks(node, i))
 
+  def is_read_as_weight(self, name: str, reader: Node) -> bool:
+    """Whether it is a moved weight and, of rows that a run picks, the one operand of a product.
+
+    Rows that are no operand of one, or beside a weight, are activations: the embeddings of tokens.
+    """
+    if not self.is_moved_weight(name) or not self._is_picked(name):
+      return self.is_moved_weight(name)
+    if self.contractions(reader.name):
+      return not any(self._is_constant(reader, i) for i in reader.operands if not self._is_picked(i))
+    ends = ((o, self.node[r]) for o in reader.outputs for r in self.consumers.get(o, ()))
+    return self.moves(reader.name) and any(self.is_read_as_weight(*end) for end in ends)
+
+  def _embeds(self, node: Node) -> bool:
+    if not any(s.op == "gather" for s in node.steps):
+      return False
+    ends = ((o, self.node[r]) for o in node.outputs for r in self.consumers.get(o, ()))
+    return not any(self.is_read_as_weight(*end) for end in ends)
+
+  def _is_picked(self, name: str) -> bool:
+    """Whether moves bring here rows that a run picks of a table."""
+    node = self.producer.get(name)
+    if node is None or node.barrier is not None or not self.moves(node.name):
+      return False
+    return any(s.op == "gather" for s in node.steps) or any(map(self._is_picked, node.operands))
+
   def picks(self, node: Node, name: str) -> bool:
     """Whether the node does not compute with its operand, which says what rows it has of another."""
     return any(s.op == "gather" and s.inputs[1] == name for s in node.steps)
@@ -123,10 +150,6 @@ class Graph:
   def is_table(self, node: Node, name: str) -> bool:
     """Whether the node has rows of its operand, which a run picks: kernels find them in memory."""
     return any(s.op == "gather" and s.inputs[0] == name for s in node.steps)
-
-  def is_row(self, name: str) -> bool:
-    """Whether a tensor has no two dimensions of more than one element."""
-    return sum(n != 1 for n in self.program.numbers(name) or ()) < 2
 
   def contractions(self, name: str) -> int:
     return self._contractions[name]
@@ -171,6 +194,8 @@ class Graph:
       return True
     if any(self.is_table(self.node[r], tensor) for r in readers):
       return True
+    if any(s.op == "gather" for s in node.steps):
+      return True  # ONNX Runtime may copy the rows, for all that read them
     if self._borders_regrouping(node, readers) or self._borders_concatenation(node, readers):
       return True
     if all(s.op == "cast" for s in node.steps):

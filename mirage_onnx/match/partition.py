@@ -14,7 +14,9 @@ one disappears: then it is alone, which a third kind of variables counts.
 Up to ``EXACT`` candidates this is solved to the optimum. Larger programs are chains of layers, and
 the relaxation of their whole integer program is loose; there a window of candidates moves down the
 topological order, each solved to the optimum beside what is already chosen near it, and what it
-chose of about its first half is kept. Windows of equal layers are one problem, solved once.
+chose of about its first half is kept. Windows of equal layers are one problem, solved once. Where
+they end decides what they see together, so windows half as large again go down it, too, and the
+better choice is taken.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +28,7 @@ from scipy.sparse import coo_array
 
 from mirage_onnx.ir.program import Program
 from mirage_onnx.match.cuts import Candidate
+from mirage_onnx.match.disappearing import disappearing
 
 #: Cost added per used candidate, so that of two equal choices the one with fewer nodes wins, and
 #: gained by every node that disappears, so that it is left with fewer.
@@ -51,19 +54,7 @@ def choose(
   count = len(candidates)
   if count <= EXACT:
     return problem.best(range(count), 0, 0)
-  last = problem.last
-  order = sorted(range(count), key=lambda i: (last[i], i))
-  kept: list[int] = []
-  start = 0
-  while start < count:
-    end = start + WINDOW
-    middle = problem.border(order, start) if end < count else count
-    end = max(end, middle)
-    fixed, since = problem.near(kept, order[start:end])
-    picked = set(problem.best([*fixed, *order[start:end]], len(fixed), since))
-    kept += [i for i in order[start:middle] if i in picked]
-    start = middle
-  return tuple(sorted(kept))
+  return min((problem.windowed(n) for n in (WINDOW, 3 * WINDOW // 2)), key=problem.cost_us)
 
 
 class _Problem:
@@ -95,14 +86,37 @@ class _Problem:
     self.spanning = np.cumsum(begun - ended)
     self._solved: dict[tuple[int, bytes], frozenset[int]] = {}
 
-  def border(self, order: Sequence[int], start: int) -> int:
+  def windowed(self, window: int) -> tuple[int, ...]:
+    """What windows of so many candidates choose."""
+    count = len(self.candidates)
+    order = sorted(range(count), key=lambda i: (self.last[i], i))
+    kept: list[int] = []
+    start = 0
+    while start < count:
+      end = start + window
+      middle = self.border(order, start, window) if end < count else count
+      end = max(end, middle)
+      fixed, since = self.near(kept, order[start:end])
+      picked = set(self.best([*fixed, *order[start:end]], len(fixed), since))
+      kept += [i for i in order[start:middle] if i in picked]
+      start = middle
+    return tuple(sorted(kept))
+
+  def cost_us(self, chosen: Sequence[int]) -> float:
+    """What a choice costs, less what it saves."""
+    gone = disappearing(self.program, [self.candidates[i] for i in chosen])
+    left = sum(us for n, (p, us) in self.alone.items() if p in gone and n not in gone)
+    used = sum(self.times_us[i] + TIE_US for i in chosen)
+    return used + left - sum(self.node_us.get(n, 0.0) + GONE_US for n in gone)
+
+  def border(self, order: Sequence[int], start: int, window: int) -> int:
     """How many in ``order`` are decided with the window from ``start`` on.
 
     Candidates that end with the same node are decided together. The place that fewest
     candidates span is taken: equal layers are then cut alike, and are the same problem again.
     """
     ends = [self.last[i] for i in order]
-    low, high = start + max(1, WINDOW // 4), start + 3 * WINDOW // 4
+    low, high = start + max(1, window // 4), start + 3 * window // 4
     borders = [b for b in range(low, high) if ends[b] != ends[b - 1]]
     if borders:
       return min(borders, key=lambda b: (self.spanning[ends[b - 1]], -b))

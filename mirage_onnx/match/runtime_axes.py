@@ -76,14 +76,14 @@ def at_sizes(
     nodes = {n.name: n for n in program.nodes}
     own = [s for n in region.nodes for s in nodes[n].steps]
     steps = tuple(viewed(program, own, inputs, outputs).steps)
-  shapes = [shape(i.tensor) for i in region.inputs]
+  shapes = [shape(i.tensor) for i in region.given]
   result = replace(
     region,
     steps=tuple(resized(s, lambda n: program.size(n, assumed)) for s in steps),
     extents={**region.extents, **{a: m.value(shapes) for a, m in region.runtime.items()}},
     symbols={
       d: n
-      for t in (*region.inputs, *region.outputs)
+      for t in (*region.given, *region.outputs)
       for d, n in zip(t.tensor.shape or (), shape(t.tensor), strict=True)
       if isinstance(d, str)
     },
@@ -113,17 +113,17 @@ class _Runtime:
     """(number, input, dimension) of the dimensions of inputs that a run counts."""
     return [
       (n, i, d)
-      for i, x in enumerate(self.region.inputs)
+      for i, x in enumerate(self.region.given)
       for d, n in enumerate(self._shape(x))
-      if self.program.is_symbolic(n)
+      if self.program.is_symbolic(n) and not (x.picks and d == 0)
     ]
 
   def extent(self, axis: str) -> Monomial:
     """The extent of an axis: the product of the dimensions of an input that hold it alone."""
     found = []
-    for i, x in enumerate(self.region.inputs):
+    for i, x in enumerate(self.region.given):
       held = [d for d, own in enumerate(x.dims) if axis in own]
-      if held and all(x.dims[d] == (axis,) for d in held):
+      if held and not (x.picks and held[0] == 0) and all(x.dims[d] == (axis,) for d in held):
         shape = self._shape(x)
         counted = [d for d in held if self.program.is_symbolic(shape[d])]
         fixed = prod(shape[d] for d in held if d not in counted)
@@ -163,8 +163,8 @@ class _Runtime:
     def product(factor: int, dims: Iterable[tuple[int, int]]) -> Monomial:
       return Monomial(factor, tuple(sorted(at[d] for d in dims)))
 
-    for i, x in enumerate(self.region.inputs):
-      for dims, axes in _blocks(x):
+    for i, x in enumerate(self.region.given):
+      for dims, axes in _blocks(x)[bool(x.picks and x.dims[0]) :]:
         shape = self._shape(x)
         counted = [d for d in dims if (i, d) in at]
         parts = [runtime[a] for a in axes if a in runtime]

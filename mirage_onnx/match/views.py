@@ -133,19 +133,26 @@ class _Sinking:
     while (maker := self.makers.get(rows)) and maker.op == "reshape":
       rows = str(maker.inputs[0])  # the same numbers, in order
     source, by = self.program.tensors[table], self.program.tensors[rows]
-    if sum(n != 1 for n in by.shape or ()) > 1:
-      raise RejectionError("OP_FORM", f"picks rows where {rows} says, in several dimensions", (rows,))
     if made := [x for x in (table, rows) if x in self.makers]:
       raise RejectionError("OP_FORM", f"picks rows where {made[0]} is computed", (made[0],))
     if not is_whole(box[0]) or len(box[0]) > 1:
       raise RejectionError("OP_FORM", f"takes a part of the rows that {rows} names", (rows,))
     tensor, view = self._view(source, (whole(self.shape(table)[0]), *box[1:]))
-    count = next((n for n in by.shape or () if n != 1), 1)
-    shape = (count, *(tensor.shape or ())[1:])
+    shape = (self._count(by), *(tensor.shape or ())[1:])
     name = self._free(f"{tensor.name}[{rows}]")
     starts, fulls = (view.starts, view.fulls) if view else ((0,) * len(shape), source.shape or ())
     self.found.picks[rows] = by
     return self._viewed(replace(tensor, name=name, shape=shape), View(source, starts, fulls, rows), box)
+
+  def _count(self, rows: Tensor) -> Extent:
+    """How many rows it names: a number, or the name of one that a run counts."""
+    counts = [n for n in rows.shape or () if n != 1]
+    if len(counts) < 2:
+      return counts[0] if counts else 1
+    number = prod(self.program.shape(rows) or ())
+    if not self.program.is_symbolic(number):
+      return number
+    return next(name for name, n in self.program.symbols.items() if n == number)
 
   def _viewed(self, tensor: Tensor, view: View, box: Box) -> str:
     """The value of a view, whose dimensions are the factors of ``box``."""

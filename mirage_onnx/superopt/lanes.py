@@ -149,7 +149,7 @@ def lane_problem(
   ops = kernel.ops
   contractions = {i: Contraction.of(kernel, op) for i, op in enumerate(ops) if op.op == "matmul"}
   frames = tuple(dict.fromkeys(f for c in contractions.values() for f in (*c.results, *c.operands)))
-  from_weights = _only_weights(kernel, tensors or {})
+  streamed = _streamed(kernel, tensors or {})
   joined = _joined(kernel)
   place: dict[int, int] = {}
   domains: list[tuple[Lanes, ...]] = []
@@ -160,7 +160,7 @@ def lane_problem(
       place[i] = len(domains)
       if i in contractions:
         first, second = contractions[i].results
-        weights = [from_weights[a] for a in op.args]
+        weights = [streamed[a] for a in op.args]
         wrong = second if weights[0] >= weights[1] else first
         domains.append(tuple(sorted({first, second}, key=lambda c: (c.g, c.t))))
         single.append(tuple(int(c == wrong) for c in domains[-1]))
@@ -232,13 +232,12 @@ def _joined(kernel: Kernel) -> dict[int, int]:
   return found
 
 
-def _only_weights(kernel: Kernel, tensors: Mapping[str, KTensor]) -> list[bool]:
-  """For each value, whether it is computed from tensors, all of them weights."""
-  found: list[bool] = []
+def _streamed(kernel: Kernel, tensors: Mapping[str, KTensor]) -> list[int]:
+  """For each value the least ``KTensor.streamed`` of what it is computed from."""
+  found: list[int] = []
   for op in kernel.ops:
     if op.op == "load":
-      found.append(op.tensor in tensors and tensors[op.tensor].is_streamed)
+      found.append(tensors[op.tensor].streamed if op.tensor in tensors else 0)
     else:
-      tensors_of = [found[a] for a in op.args if kernel.ops[a].axes]
-      found.append(bool(tensors_of) and all(tensors_of))
+      found.append(min((found[a] for a in op.args if kernel.ops[a].axes), default=0))
   return found

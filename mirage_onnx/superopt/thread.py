@@ -70,7 +70,7 @@ def _streaming_axes(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[_Ax
   depth = kernel.loop
   assert depth is not None
   ops = kernel.ops
-  from_weights = _only_weights(kernel, tensors)
+  streamed = _streamed(kernel, tensors)
   row: set[str] = set()
   columns: set[str] = set()
   side_a: dict[int, int] = {}
@@ -80,10 +80,10 @@ def _streaming_axes(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[_Ax
     if op.reduced != (depth,):
       raise _refuse("a contraction inside the loop over an axis other than the loop's")
     free = [tuple(a for a in ops[k].axes if a != depth) for k in op.args]
-    weights = [from_weights[k] for k in op.args]
+    weights = [streamed[k] for k in op.args]
     if weights[0] == weights[1]:
       raise _refuse("one operand of a contraction must be made of weights, the other not")
-    a = 0 if weights[0] else 1
+    a = 0 if weights[0] > weights[1] else 1
     if len(free[a]) != 1 or len(free[1 - a]) > 1:
       raise _refuse("contraction operands have one free axis each")
     side_a[i] = a
@@ -96,18 +96,20 @@ def _streaming_axes(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[_Ax
   return _Axes(depth, next(iter(row), None), frozenset(columns)), side_a
 
 
-def _only_weights(kernel: Kernel, tensors: Mapping[str, KTensor]) -> list[bool]:
-  """For each value, whether every tensor it is computed from is a weight."""
-  found: list[bool] = []
+def _streamed(kernel: Kernel, tensors: Mapping[str, KTensor]) -> list[int]:
+  """For each value the least ``KTensor.streamed`` of what it is computed from."""
+  found: list[int] = []
   for op in kernel.ops:
-    own = op.op != "load" or tensors[op.tensor].is_streamed
-    found.append(own and all(found[a] for a in op.args))
+    own = tensors[op.tensor].streamed if op.op == "load" else 2
+    found.append(min([own, *(found[a] for a in op.args)]))
   return found
 
 
 def _streaming_layouts(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[BlockOp, ...]:
   axes, side_a = _streaming_axes(kernel, tensors)
-  from_weights = _only_weights(kernel, tensors)
+  streamed = _streamed(kernel, tensors)
+  # What is computed of operands that loops do not walk is no weight.
+  least = min(streamed[kernel.ops[i].args[1 - a]] for i, a in side_a.items())
   staged = {
     a
     for op in kernel.ops
@@ -124,7 +126,7 @@ def _streaming_layouts(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[
     if far and axes.depth in op.axes:
       raise _refuse(f"{op.tensor} is not contiguous along the loop's axis")
     if op.phase is Phase.LOOP:
-      layout = _loop_layout(op, axes, from_weights[i])
+      layout = _loop_layout(op, axes, streamed[i] > least)
     elif op.op.startswith("acc_") and len(op.axes) == 2:
       layout = Layout.C_FRAG
     elif i in staged or (op.op.startswith("red_") and len(op.axes) == 2):

@@ -58,7 +58,7 @@ def sized_instance(
 def at_point(instance: Instance, program: Program, sizes: Sizes, baseline_us: float) -> Sized:
   """``instance`` at one point."""
   region = instance.region
-  shapes = [tuple(program.size(n, sizes) for n in program.shape(i.tensor) or ()) for i in region.inputs]
+  shapes = [tuple(program.size(n, sizes) for n in program.shape(i.tensor) or ()) for i in region.given]
   extents = {**region.extents, **{a: m.value(shapes) for a, m in region.runtime.items()}}
   return Sized(sizes_text(sizes, _names(region, program)), extents, baseline_us)
 

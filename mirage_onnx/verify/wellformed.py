@@ -102,7 +102,7 @@ def _check_tensors(graph: UGraph) -> None:
     _need(len(set(t.axes)) == len(t.axes), f"{t.name} has an axis twice")
     kept = t.dtype.is_float or (t.dtype.is_computed and t.role in ("input", "weight"))
     if t.role == "rows":
-      kept = t.dtype is DType.I64
+      kept = t.dtype in (DType.I32, DType.I64)
     _need(kept, f"{t.name} is {t.dtype}, which is no float type")
   for t in graph.tensors:
     for w in (w for w in t.windows if w.picks):

@@ -31,7 +31,7 @@ def test_nodes(name, golden):
 def test_only_expected_operators_are_left(name):
   program = import_model(load_model(MODELS / f"{name}.onnx"))
   left = [(n.op_type, n.barrier.code) for n in program.nodes if n.barrier]
-  assert left == ([] if name == "rmsnorm_linear" else [("Gather", "OP_FORM")])  # token ids
+  assert left == []
 
 
 def test_rmsnorm_linear_is_lowered_as_a_whole(bench):

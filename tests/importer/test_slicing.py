@@ -78,8 +78,34 @@ def test_concat(bench, shape, data, dtype):
 def test_gather_of_a_range(bench, indices, is_range, axis):
   arrays = [ramp((6, 6, 6)), np.array(indices)]
   assert lowered(bench, *bench.one("Gather", arrays, weights=(1,), axis=axis)) == is_range
-  model, _ = bench.one("Gather", arrays, axis=axis)
-  assert bench.barrier(model) == "OP_FORM: Gather: the indices 'x1' are not constant"
+  if axis:
+    model, _ = bench.one("Gather", arrays, axis=axis)
+    assert bench.barrier(model) == "OP_FORM: Gather: picks other parts than rows where a run says"
+
+
+@few
+@given(shape=st.lists(st.integers(1, 4), min_size=2, max_size=3).map(tuple), data=st.data())
+def test_gather_of_rows_that_a_run_picks(bench, shape, data):
+  """Ids of any shape; they may come again, and count from either end."""
+  by = data.draw(st.lists(st.integers(1, 3), max_size=3).map(tuple))
+  ids = st.lists(st.integers(-shape[0], shape[0] - 1), min_size=int(np.prod(by)), max_size=int(np.prod(by)))
+  rows = np.array(data.draw(ids), data.draw(st.sampled_from([np.int32, np.int64]))).reshape(by)
+  program = bench.agrees(*bench.one("Gather", [ramp(shape), rows]))
+  assert program.nodes[0].steps[0].op == "gather"
+
+
+def test_gather_of_what_is_not_known(bench):
+  """Elements of a list are no rows; a table of any size, or any number of ids, would not be read safely."""
+  rows = np.array([[1]])
+  assert bench.barrier(bench.one("Gather", [ramp((3,)), rows])[0]).startswith("OP_FORM: Gather: picks other")
+  model, _ = bench.one("Gather", [ramp((3, 2)), rows])
+  model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+  assert bench.barrier(model) == "DYNAMIC_DIM: Gather: the rows that it picks of are not known"
+  model, _ = bench.one("Gather", [ramp((3, 2)), rows])
+  model.graph.input[1].type.tensor_type.ClearField("shape")
+  for n in (1, 1, 2):
+    model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = n
+  assert bench.barrier(model) == "RANK_UNKNOWN: Gather: how many rows it picks is not known"
 
 
 @pytest.mark.parametrize(

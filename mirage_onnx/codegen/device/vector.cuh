@@ -96,10 +96,15 @@ PTX_DEVICE float load(const typename T::Storage* from) {
 
 // The row, of `rows` in a table, that a run names at `place`; a negative one counts from the end. Of
 // one that is not there, which ONNX does not define, the nearest is read: nothing outside the table.
-PTX_DEVICE int picked_row(const long long* picks, int place, int rows) {
-  const long long named = I64::load<Path::kCoherent>(picks + place);
+PTX_DEVICE int nearest_row(long long named, int rows) {
   const long long row = named < 0 ? named + rows : named;
   return static_cast<int>(row < 0 ? 0 : row < rows ? row : rows - 1);
+}
+PTX_DEVICE int picked_row(const long long* picks, int place, int rows) {
+  return nearest_row(I64::load<Path::kCoherent>(picks + place), rows);
+}
+PTX_DEVICE int picked_row(const int* picks, int place, int rows) {
+  return nearest_row(I32::load<Path::kCoherent>(picks + place), rows);
 }
 
 template <class T>
