@@ -5,7 +5,14 @@
 users       every node, simple and light-model test; ``optimize --target h200``, then ONNX Runtime
             without our library, so the function bodies run
 converted   the tests of opsets that ``optimize`` does not take, lifted to one that it does
-verified    all regions that verify are replaced, whatever they cost, and run in the emulator
+verified    all regions that verify are replaced, whatever they cost, and run in the emulator; a single
+            operator is a region too, and one that contracts two activations where nothing else is
+
+What "float node tests" counts: the tests of ONNX's node suite, expanded function bodies too, of an opset
+that ``optimize`` takes, with a node whose operator is in the table of semantics and that reads float,
+float16 or bfloat16 as data. Forms of it that are not lowered count, and so do outputs of other types;
+"replaced" are those with a node replaced. The others are counted by the codes of docs/errors.md that
+refused these nodes or their regions (STILL_READ: no refusal, but the node also yields a pure copy).
 
 Writes backend.json.xz and prints its table; runs that are recorded there and not named stay. Exit 1
 where a case ends otherwise than with ONNX Runtime.
@@ -52,6 +59,11 @@ def table(runs):
     versions = ", ".join(f"{k} {v}" for k, v in row["versions"].items())
     lines.append(f"{name}: {row['command']}; {versions}; {row['date']}")
     lines += [f"{name}: refused {code} {n}" for code, n in row["refused"].items()]
+    if (floats := row.get("float_tabled")) and floats["cases"]:
+      count, some, passed = (floats[key] for key in ("cases", "replaced", "replaced_and_passed"))
+      share = f"{some / count:.1%}, {passed} of them pass"
+      lines.append(f"{name}: float node tests of tabled operators {count}, replaced in {some} = {share}")
+      lines += [f"{name}: kept {codes} {n}" for codes, n in floats["kept"].items()]
     lines += [
       f"{name}: {d['case']}: {d['stock']} alone, {d['other']} optimized: {d['why']}" for d in row["differing"]
     ]

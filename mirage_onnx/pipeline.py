@@ -16,7 +16,7 @@ from mirage_onnx import events
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.ir.program import Program
-from mirage_onnx.match.cuts import TILED, Candidate, Matches, find_candidates
+from mirage_onnx.match.cuts import TILED, Candidate, Limits, Matches, find_candidates
 from mirage_onnx.rewrite.apply import NAME_POOL, apply
 from mirage_onnx.searching import Setting, open_journal, search_all
 from mirage_onnx.superopt.hooks import Hooks, never
@@ -31,6 +31,8 @@ from mirage_onnx.tune.realise import Chosen, realise
 
 #: Margin of the prediction before a measurement: up to twice as slow is worth timing.
 HOPELESS = -1.0
+#: Time of a node with ``Options.every``: no kernel of a program takes that long.
+SLOW_US = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class Options:
   ``journal``: a file that keeps what the search has found, and from which it goes on. ``stop``:
   polled by the search; a reason that it returns ends the search with what it has. ``tiled``: also
   regions in which two activations are contracted. ``shapes``: the sizes at which a dimension that
-  only a run knows is declared to be used.
+  only a run knows is declared to be used. ``every``: to test kernels, as if ONNX Runtime had none: what
+  verifies is replaced, however slow, and one operator is a region.
   """
 
   target: Target
@@ -55,6 +58,7 @@ class Options:
   stop: Callable[[], Stop | None] = never
   tiled: bool = False
   shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+  every: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,8 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     program = import_model(loaded)
   with _stage(emit, "match"):
     declared = declared_sizes(program, options.shapes)
-    matches = find_candidates(program, TILED if options.tiled else None, declared.typical)
+    limits = replace(TILED if options.tiled else Limits(), single=options.every)
+    matches = find_candidates(program, limits, declared.typical)
     node_us = _node_us(program.sized(declared.typical), options)
     outcomes = _group(matches, node_us)
     dynamic = Dynamic(
@@ -105,6 +110,8 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
 
 
 def _node_us(program: Program, options: Options) -> dict[str, float]:
+  if options.every:
+    return dict.fromkeys((n.name for n in program.nodes), SLOW_US)
   table = load_table(options.target)
   node_us = node_times_us(program, table) if table else {}
   return with_floors(node_us, program, options.target) if options.tiled else node_us

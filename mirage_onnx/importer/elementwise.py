@@ -52,11 +52,17 @@ def power(c: Context) -> None:
 
 
 def clip(c: Context) -> None:
-  """min(max(x, low), high): the upper bound wins where the bounds cross."""
+  """min(max(x, low), high): the upper bound wins where the bounds cross.
+
+  A bound that a run gives is a tensor of one element.
+  """
   x = c.tensor(0)
   for position, op, what in ((1, "max", "the lower bound"), (2, "min", "the upper bound")):
     if c.has(position):
-      c.number(position, what)
+      if c.known(position) is not None:
+        c.number(position, what)
+      elif c.tensor(position).shape != ():
+        raise c.reject(f"{what} {c.tensor(position).name!r} is no scalar")
       x = c.elementwise(op, x, c.operand(position))
   c.finish(x)
 

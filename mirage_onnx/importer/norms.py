@@ -12,15 +12,22 @@ _FLOAT = 1
 
 
 def layer_norm(c: Context) -> None:
-  """T((x - mean) / sqrt(mean((x - mean)^2) + eps)) scale + b."""
+  """T((x - mean) / sqrt(mean((x - mean)^2) + eps)) scale + b; mean and 1 / sqrt(...) where they are used."""
   x = _input(c)
-  y = c.cast(_normalized(c, _stage_one(c, x), centered=True), _type(x))
+  wide = _stage_one(c, x)
+  if c.uses(1):
+    c.finish(c.reduce("mean", wide, _axes(c, wide)), 1)
+  if c.uses(2):
+    centered = c.elementwise("sub", wide, c.reduce("mean", wide, _axes(c, wide)))
+    c.finish(c.elementwise("recip", _deviation(c, centered)), 2)
+  y = c.cast(_normalized(c, wide, centered=True), _type(x))
   y = c.elementwise("mul", y, c.operand(1))
   c.finish(c.elementwise("add", y, c.operand(2)) if c.has(2) else y)
 
 
 def rms_norm(c: Context) -> None:
   """T(x / sqrt(mean(x^2) + eps)) scale."""
+  _check_outputs(c, (1, 2))
   x = _input(c)
   y = c.cast(_normalized(c, _stage_one(c, x), centered=False), _type(x))
   c.finish(c.elementwise("mul", y, c.operand(1)))
@@ -51,7 +58,6 @@ def _skip_norm(c: Context, centered: bool, bias: int, beta: int | None) -> None:
 
 
 def _input(c: Context) -> Tensor:
-  _check_outputs(c, (1, 2))
   if (stash := c.attribute("stash_type", _FLOAT)) != _FLOAT:
     raise c.reject(f"stash_type {stash} is not supported")
   x = c.tensor(0)
@@ -72,19 +78,26 @@ def _stage_one(c: Context, x: Tensor) -> Tensor:
   return c.widen(x)
 
 
-def _normalized(c: Context, x: Tensor, centered: bool, epsilon: float = 1e-5) -> Tensor:
+def _axes(c: Context, x: Tensor) -> tuple[int, ...]:
   rank = len(shape_of(x))
   first = c.attribute("axis", -1)
   first += rank if first < 0 else 0
   if not 0 <= first < rank:
     raise c.reject(f"axis {first} of a tensor of rank {rank}")
-  axes = tuple(range(first, rank))
+  return tuple(range(first, rank))
+
+
+def _normalized(c: Context, x: Tensor, centered: bool, epsilon: float = 1e-5) -> Tensor:
   if centered:
-    x = c.elementwise("sub", x, c.reduce("mean", x, axes))
-  variance = c.reduce("mean", c.elementwise("square", x), axes)
+    x = c.elementwise("sub", x, c.reduce("mean", x, _axes(c, x)))
+  return c.elementwise("div", x, _deviation(c, x, epsilon))
+
+
+def _deviation(c: Context, x: Tensor, epsilon: float = 1e-5) -> Tensor:
+  """sqrt(mean(x^2) + eps) of what is centered."""
+  variance = c.reduce("mean", c.elementwise("square", x), _axes(c, x))
   shifted: Value = const(c.fraction("epsilon", epsilon))
-  deviation = c.elementwise("sqrt", c.elementwise("add", variance, shifted))
-  return c.elementwise("div", x, deviation)
+  return c.elementwise("sqrt", c.elementwise("add", variance, shifted))
 
 
 def _type(x: Tensor) -> DType:

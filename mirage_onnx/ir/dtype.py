@@ -74,7 +74,7 @@ def round_to(x: np.ndarray, dtype: DType) -> np.ndarray:
   """
   if dtype is DType.F64 or not dtype.is_float:
     return x
-  of_numpy = isinstance(x, np.ndarray)
+  of_numpy = isinstance(x, (np.ndarray, np.generic))
   with np.errstate(over="ignore", invalid="ignore"):
     if dtype is DType.BF16 and not of_numpy:
       return _round_to_bf16(x)

@@ -37,6 +37,8 @@ class Limits:
   again: int = 2
   #: Whether contractions of two activations are in regions.
   runtime: bool = False
+  #: Whether one operator alone is a region: ONNX Runtime has a kernel for it, so only to test ours.
+  single: bool = False
 
 
 #: What a kernel of ``superopt.space.ALL`` can hold: a softmax between two contractions.
@@ -235,7 +237,7 @@ def find_candidates(
     for cut in options:
       for outputs in _variants(graph, tensor, cut, bounds):
         key = (cut.nodes, outputs)
-        if key in candidates or _is_trivial(graph, cut):
+        if key in candidates or _is_trivial(graph, cut, bounds):
           continue
         if only_viewed and len(outputs) == 1:
           continue
@@ -262,12 +264,14 @@ def find_candidates(
   return Matches(tuple(candidates.values()), tuple(rejections))
 
 
-def _is_trivial(graph: Graph, cut: Cut) -> bool:
+def _is_trivial(graph: Graph, cut: Cut, limits: Limits) -> bool:
   """Nothing but casts and moves, or one operator that neither streams a weight nor is attention."""
   if any(map(graph.streams, cut.nodes)):
     return False
   steps = [s for n in cut.nodes for s in graph.node[n].steps]
   computing = [s for s in steps if s.op not in ("cast", *LAYOUT)]
+  if limits.single:
+    return not computing
   return len(computing) < 2 or (len(cut.nodes) < 2 and cut.contractions < 2)
 
 

@@ -13,12 +13,15 @@ from backend_runs import (
   StockLifted,
   compare,
   load_tests,
+  reading_floats,
   run_test,
   stock_session,
   summary,
 )
 from onnx import TensorProto, helper
 from protos import new_node, typed
+
+from mirage_onnx.importer import load_model
 
 #: One case of so many; the numbers are primes, so that no family of tests is always missed.
 SAMPLES = {"users": 13, "converted": 11, "verified": 67}
@@ -53,6 +56,8 @@ def test_older_models_converted():
 def test_everything_that_verifies_emulated():
   cases = check(Stock, Emulated, SAMPLES["verified"])
   assert any(c.other.replaced > 0 for c in cases)
+  floats = summary(cases)["float_tabled"]
+  assert floats["replaced"] == floats["replaced_and_passed"] > floats["cases"] / 2
 
 
 def test_every_suite_is_there():
@@ -99,3 +104,35 @@ def test_an_undocumented_refusal_is_a_difference():
   with pytest.raises(Exception, match="schema"):
     Optimized.prepare(model)
   assert Optimized.refused == "MODEL_INVALID"
+
+
+def test_what_counts_as_a_float_test_of_a_tabled_operator():
+  """A node with an operator of the table that reads floats as data, whatever its form and result."""
+  float_, double, int_ = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64
+  inputs = [typed("x", float_, [2]), typed("d", double, [2]), typed("i", int_, [2])]
+  nodes = [
+    new_node("Relu", "x", "a"),  # counts
+    new_node("Neg", "d", "b"),  # only fp64
+    new_node("Cast", "i", "c", to=float_),  # reads integers
+    new_node("Cast", "x", "e", to=int_),  # counts, though no kernel yields integers
+    new_node("Acos", "x", "f"),  # not in the table
+    new_node("Pow", "i x", "h"),  # the exponent is a parameter
+  ]
+  outputs = [onnx.ValueInfoProto(name=n) for n in "abcefh"]
+  graph = helper.make_graph(nodes, "g", inputs, outputs)
+  loaded = load_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)]))
+  assert [n.split("_")[0] for n in reading_floats(loaded)] == ["Relu", "Cast"]
+  assert [i for i, n in enumerate(loaded.node_names) if n in reading_floats(loaded)] == [0, 3]
+
+
+def test_the_reason_of_a_float_test_that_is_kept():
+  tests = load_tests((Stock, Emulated))
+  cases = []
+  for name in ("test_exp", "test_transpose_default", "test_greater", "test_acos"):
+    pair = tests["NodeModel", f"{name}_cpu"]
+    cases.append(Case("NodeModel", name, run_test(pair[Stock]), run_test(pair[Emulated])))
+  assert [c.other.kept for c in cases] == ["", "TOO_SMALL", "DTYPE", None]
+  assert summary(cases)["float_tabled"] == {
+    "cases": 3, "replaced": 1, "replaced_and_passed": 1, "kept": {"DTYPE": 1, "TOO_SMALL": 1},
+  }  # fmt: skip
+  assert all(c.equal for c in cases)

@@ -157,6 +157,15 @@ def test_dropout(bench, shape, seed):
   bench.agrees(*bench.one("Dropout", [x, ratio, off], weights=(1, 2), opset=22))
 
 
+@pytest.mark.parametrize("given", [(1,), (2,), (1, 2)])
+@pytest.mark.parametrize("bounds", [(-1, 1), (2, -1)])
+def test_bounds_that_a_run_gives(bench, bounds, given):
+  arrays = [np.linspace(-3, 3, 7, dtype=np.float32), *(np.array(b, np.float32) for b in bounds)]
+  weights = [i for i in (1, 2) if i not in given]
+  program = bench.agrees(*bench.one("Clip", arrays, weights=weights))
+  assert [s.op for s in program.nodes[0].steps] == ["max", "min"]
+
+
 def test_crossed_bounds(bench):
   arrays = [np.linspace(-3, 3, 7, dtype=np.float32), np.float32(2), np.float32(-1)]
   bench.agrees(*bench.one("Clip", arrays, weights=(1, 2)))
@@ -186,10 +195,9 @@ X = np.ones((2, 3), np.float32)
 
 def test_refusals(bench):
   _refused(bench, "Pow", [X, X], "OP_FORM: Pow: the exponent 'x1' is not a finite constant scalar")
-  _refused(bench, "Clip", [X, X[0, 0]],
-           "OP_FORM: Clip: the lower bound 'x1' is not a finite constant scalar")  # fmt: skip
-  _refused(bench, "Clip", [X, None, X[0, 0]],
-           "OP_FORM: Clip: the upper bound 'x2' is not a finite constant scalar")  # fmt: skip
+  _refused(bench, "Clip", [X, np.array(-np.inf, np.float32)], weights=(1,),
+           reason="OP_FORM: Clip: the lower bound 'x1' is not a finite constant scalar")  # fmt: skip
+  _refused(bench, "Clip", [X, None, X[0]], "OP_FORM: Clip: the upper bound 'x2' is no scalar")
   _refused(bench, "Dropout", [X], "OP_FORM: Dropout: the mask output is used", outputs=2)
   _refused(bench, "Dropout", [X, np.float32(0.5), np.array(True)], weights=(1, 2),
            reason="OP_FORM: Dropout: training_mode is not the constant false")  # fmt: skip

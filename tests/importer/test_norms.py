@@ -115,6 +115,18 @@ def test_half_rounds_before_the_scale(bench):
   assert steps[-3:] == [("cast", "f16"), ("mul", "f16"), ("add", "f16")]
 
 
+@pytest.mark.parametrize("outputs", [["y", "m"], ["y", "", "v"], ["y", "m", "v"]])
+@few
+@given(case=norms(), epsilon=EPSILON, half=st.booleans(), seed=SEEDS)
+def test_saved_statistics(bench, outputs, case, epsilon, half, seed):
+  """The mean and one over the deviation, in fp32, with the dimensions that they are of."""
+  shape, axis, scale = case
+  arrays = normal(seed, shape, scale, dtype=np.float16 if half else np.float32)
+  model, feeds = bench.one("LayerNormalization", arrays, outputs=outputs, **attributes(axis, epsilon))
+  program = bench.agrees(model, feeds, rtol=5e-3, atol=5e-3)
+  assert {program.tensors[o].dtype for o in outputs[1:] if o} == {DType.F32}
+
+
 def test_unused_statistics_are_left_out(bench):
   """An output that is declared but never read does no harm."""
   arrays = normal(0, (4, 8), (8,))
@@ -125,8 +137,8 @@ def test_unused_statistics_are_left_out(bench):
 
 def test_refusals(bench):
   arrays = normal(0, (4, 8), (8,))
-  used, _ = bench.one("LayerNormalization", arrays, outputs=["y", "m"])
-  assert bench.barrier(used) == "OP_FORM: LayerNormalization: the saved statistics are used"
+  used, _ = bench.one("SimplifiedLayerNormalization", arrays, outputs=["y", "s"])
+  assert bench.barrier(used) == "OP_FORM: SimplifiedLayerNormalization: the saved statistics are used"
   half, _ = bench.one("LayerNormalization", [a.astype(np.float16) for a in arrays], stash_type=10)
   assert bench.barrier(half) == "OP_FORM: LayerNormalization: stash_type 10 is not supported"
   double, _ = bench.one("LayerNormalization", [a.astype(np.float64) for a in arrays])

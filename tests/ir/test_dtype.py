@@ -17,3 +17,10 @@ def test_bf16_by_bits(rng):
   want = round_to(x, DType.BF16)
   assert np.array_equal(got, want, equal_nan=True)
   assert np.array_equal(np.signbit(got), np.signbit(want))
+
+
+def test_a_number_is_rounded_as_an_array():
+  """What reduces to one number is one of numpy, no array."""
+  x = 1 + 2**-8 + 2**-40
+  for dtype in (DType.F16, DType.BF16, DType.F32):
+    assert round_to(np.float64(x), dtype) == round_to(np.array([x]), dtype)[0]

@@ -164,6 +164,15 @@ def test_too_small(net):
   assert codes(net.model(net.Exp(net.input(8, 64)))) == {"Exp": "TOO_SMALL"}
 
 
+def test_one_operator_where_it_is_asked_for():
+  net = Net()
+  x = net.input(8, 64)
+  program = import_model(load_model(net.model(net.Exp(x), net.Transpose(x, perm=[1, 0]))))
+  found = find_candidates(program, replace(Limits(), single=True))
+  assert [{n[:3] for n in c.nodes} for c in found.candidates] == [{"Exp"}]
+  assert [r.code for r in found.rejections] == ["TOO_SMALL"]  # a copy stays one
+
+
 def test_a_copy_is_too_small(net):
   y = net.Transpose(net.cast(net.input(8, 64), np.float32), perm=[1, 0])
   assert set(codes(net.model(y)).values()) == {"TOO_SMALL"}
