@@ -66,6 +66,18 @@ def one_behind_another(graph: do.ThreadGraph, sizes: Mapping[str, int], *_: Any)
   return smem_plan.MemoryPlan(graph, dict(zip(sizes, ends, strict=False)), ends[-1])
 
 
+@contextmanager
+def _where_used() -> Iterator[None]:
+  """Nothing begins early but the ring."""
+
+  def plan(graph: do.ThreadGraph, sizes: Mapping[str, int], ring: frozenset[str],
+           resident: Callable[[int], int]) -> smem_plan.MemoryPlan:  # fmt: skip
+    return smem_plan.best_places(graph, sizes, ring, frozenset(), resident)
+
+  with mock.patch.object(kernel, "plan_memory", plan), mock.patch.object(kernel, "_MOST_ISSUING", 0):
+    yield
+
+
 class ProgramOrder(lower.Lowering):
   """Copies where the program has its loads, not before everything else."""
 
@@ -110,6 +122,7 @@ NAIVE = {
   "shared rows: not padded": _set(SharedTile, "pitch", property(_unpadded)),
   "wide loads: kept in registers": _set(lower, "MOST_COPIED", 0),
   "order: of the program": _set(kernel, "Lowering", ProgramOrder),
+  "ahead: only the ring": _where_used,
   "op order: as written": _set(kernel, "arranged", as_written),
   "smem reuse: none": _set(kernel, "plan_memory", one_behind_another),
   "barriers: at every shared step": _set(kernel, "arranged", barriers_everywhere),
@@ -122,12 +135,12 @@ def barriers(plan: kernel.TiledPlan) -> int:
   """Barriers that a block passes, those of its loop as often as it runs."""
 
   def count(steps: tuple[do.Step, ...]) -> int:
-    own = sum(isinstance(s, do.Barrier) for s in steps)
-    turns = 2 if plan.lowering.stages == 1 else 1
-    return own + turns * sum(isinstance(s, do.Advance) for s in steps)
+    return sum(isinstance(s, (do.Barrier, do.Advance)) for s in steps)
 
-  graph = plan.steps
-  return count(graph.before) + plan.pieces.most_steps * count(graph.body) + count(graph.after)
+  graph, turns = plan.steps, plan.pieces.most_steps
+  # With one stage an iteration also waits until all have read the one before.
+  again = turns - 1 if plan.lowering.ring and plan.lowering.stages == 1 else 0
+  return count(graph.before) + turns * count(graph.body) + again + count(graph.after)
 
 
 def moves(plan: kernel.TiledPlan) -> int:

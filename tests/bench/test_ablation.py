@@ -10,7 +10,7 @@ from ablation import ALL, ONE_STAGE, VARIANTS
 from golden_texts import PROGRAMS
 from kernel_records import ablation_table
 from naive_choices import NAIVE, barriers
-from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, errors, product
+from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, TWO_PRODUCTS, case, errors, product
 
 from mirage_onnx.codegen.compile import Cubin
 from mirage_onnx.codegen.tiled import emit_tiled
@@ -27,6 +27,7 @@ KERNELS = {
                     a0=8, a1=544, a2=32),
   "turned": case(CENTRED.replace("i0 f32[a0,a1]", "i0 f32[a1,a0]", 1), 8, warps=2, a0=8, a1=64),
   "late": case(LATE, 4, warps=2, a0=4, a1=64),
+  "two": case(TWO_PRODUCTS, 16, loop_tile=16, warps=2, stages=2, a0=16, a1=64, a2=16, a3=24),
   "product": case(product(), 16, 16, loop_tile=32, warps=4, stages=3, a0=16, a1=128, a2=16),
 }  # fmt: skip
 
@@ -54,11 +55,11 @@ def test_naive_choices_are_right():
 
 
 def test_barriers_of_a_block():
-  """One in each of four iterations, two of them with one stage, and one where warps meet."""
+  """One in each of four iterations, with one stage one more between two, and one where warps meet."""
   c = KERNELS["product"]
   assert barriers(c.plan()) == 4 + 1
   one = replace(c, params=(replace(c.params[0], stages=1),))
-  assert barriers(one.plan()) == 8 + 1
+  assert barriers(one.plan()) == 4 + 3 + 1
   with NAIVE["barriers: at every shared step"]():
     assert barriers(c.plan()) > 4
 

@@ -32,6 +32,33 @@ MASKED = PROGRAMS["masked"]
 #: Partial sums over tiles of a1 in one kernel, their sum in the next.
 PARTS = PROGRAMS["parts"]
 
+#: o0 = ((i0 * i3) i1^T) i2^T + i4: a ring, a load of every iteration, a tile and a load behind the loop.
+TWO_PRODUCTS = """ugraph 1
+tensor i0 f16[a0,a1] input
+tensor i3 f16[a1] weight
+tensor i1 f16[a2,a1] input
+tensor i2 f16[a3,a2] input
+tensor i4 f16[a3] weight
+tensor o0 f32[a0,a3] output
+kernel k0 grid=a0 cluster=- loop=a1
+  %0 = load i0 imap=a0 cmap=- fmap=a1 : f16[a0,a1] loop shared
+  %1 = load i3 imap=- cmap=- fmap=a1 : f16[a1] loop depth
+  %2 = cast %0 : f32[a0,a1] loop A_frag
+  %3 = cast %1 : f32[a1] loop depth
+  %4 = mul %2 %3 : f32[a0,a1] loop A_frag
+  %5 = cast %4 : f16[a0,a1] loop A_frag
+  %6 = load i1 imap=- cmap=- fmap=a1 : f16[a2,a1] loop shared
+  %7 = matmul[a1] %5 %6 : f32[a0,a2] loop C_frag
+  %8 = acc_sum %7 : f32[a0,a2] post C_frag
+  %9 = cast %8 : f16[a0,a2] post A_frag
+  %10 = load i2 imap=- cmap=- fmap=- : f16[a3,a2] post shared
+  %11 = matmul[a2] %9 %10 : f32[a0,a3] post C_frag
+  %12 = load i4 imap=- cmap=- fmap=- : f16[a3] post column
+  %13 = cast %12 : f32[a3] post column
+  %14 = add %11 %13 : f32[a0,a3] post C_frag
+  save o0 = %14 omap=a0
+"""
+
 
 def product(
   a = "a0,a1", b = "a2,a1", *, dtype = "f16", loop = True,

@@ -1,42 +1,15 @@
 """What begins before it is waited for, where that shows in the text, and that results stay right."""
 
 import pytest
-from tiled_kernels import NORM_LINEAR, case, near
+from tiled_kernels import NORM_LINEAR, TWO_PRODUCTS, case, near
 
 from mirage_onnx.codegen.tiled import emit_tiled
 from mirage_onnx.codegen.tiled.steps import Copy
 from mirage_onnx.target import H200
 
-#: o0 = ((i0 * i3) i1^T) i2^T + i4: a ring, a load of every iteration, a tile and a load behind the loop.
-TWO = """ugraph 1
-tensor i0 f16[a0,a1] input
-tensor i3 f16[a1] weight
-tensor i1 f16[a2,a1] input
-tensor i2 f16[a3,a2] input
-tensor i4 f16[a3] weight
-tensor o0 f32[a0,a3] output
-kernel k0 grid=a0 cluster=- loop=a1
-  %0 = load i0 imap=a0 cmap=- fmap=a1 : f16[a0,a1] loop shared
-  %1 = load i3 imap=- cmap=- fmap=a1 : f16[a1] loop depth
-  %2 = cast %0 : f32[a0,a1] loop A_frag
-  %3 = cast %1 : f32[a1] loop depth
-  %4 = mul %2 %3 : f32[a0,a1] loop A_frag
-  %5 = cast %4 : f16[a0,a1] loop A_frag
-  %6 = load i1 imap=- cmap=- fmap=a1 : f16[a2,a1] loop shared
-  %7 = matmul[a1] %5 %6 : f32[a0,a2] loop C_frag
-  %8 = acc_sum %7 : f32[a0,a2] post C_frag
-  %9 = cast %8 : f16[a0,a2] post A_frag
-  %10 = load i2 imap=- cmap=- fmap=- : f16[a3,a2] post shared
-  %11 = matmul[a2] %9 %10 : f32[a0,a3] post C_frag
-  %12 = load i4 imap=- cmap=- fmap=- : f16[a3] post column
-  %13 = cast %12 : f32[a3] post column
-  %14 = add %11 %13 : f32[a0,a3] post C_frag
-  save o0 = %14 omap=a0
-"""
-
 
 def _two(*, depth=64, stages=1, keys=16, out=24):
-  return case(TWO, 16, loop_tile=16, warps=2, stages=stages, a0=33, a1=depth, a2=keys, a3=out)
+  return case(TWO_PRODUCTS, 16, loop_tile=16, warps=2, stages=stages, a0=33, a1=depth, a2=keys, a3=out)
 
 
 def _text(c):
@@ -76,7 +49,7 @@ def test_one_step_does_not_wait_for_what_is_behind_it():
 
 
 def test_a_tile_that_takes_the_room_of_a_block_is_copied_behind_the_loop():
-  wide = case(TWO, 16, loop_tile=16, warps=4, stages=4, a0=8192, a1=64, a2=512, a3=64)
+  wide = case(TWO_PRODUCTS, 16, loop_tile=16, warps=4, stages=4, a0=8192, a1=64, a2=512, a3=64)
   plan = wide.plan()
   assert any(isinstance(s, Copy) for s in plan.steps.after)
   assert plan.memory.early == frozenset()
