@@ -9,7 +9,7 @@ missing. (With one stage more before long loops, GQA decode took 26.3 us instead
 
 Loads to registers are issued as bits and widened where they are used: those of an iteration before
 it waits for its copies, those behind the loop before it. Where there is no loop they stay where they
-are: contractions that read device memory were slower behind them (bias_gelu on an H200: 33 us, not 28).
+are: contractions that read device memory were slower behind them (33 us on an H200, not 28).
 """
 
 from __future__ import annotations
