@@ -11,12 +11,13 @@ at most one candidate.
 A node that ONNX Runtime computes in the kernel of another one costs nothing, until only that other
 one disappears: then it is alone, which a third kind of variables counts.
 
-Up to ``EXACT`` candidates this is solved to the optimum. Larger programs are chains of layers, and
-the relaxation of their whole integer program is loose; there a window of candidates moves down the
-topological order, each solved to the optimum beside what is already chosen near it, and what it
-chose of about its first half is kept. Windows of equal layers are one problem, solved once. Where
-they end decides what they see together, so windows half as large again go down it, too, and the
-better choice is taken.
+Up to ``WHOLE`` candidates this is solved to the optimum, if the solver proves one in its time. Larger
+programs are chains of layers, and the relaxation of their whole integer program is loose; there a
+window of candidates moves down the topological order, each solved to the optimum beside what is
+already chosen near it, and what it chose of about its first half is kept. Windows of equal layers are
+one problem, solved once. Where they end decides what they see together, so windows half as large
+again go down it, too, and the better choice is taken. (Of LoRA's 823 candidates the whole saves
+213.3 us and takes 0.3 s, windows save 202.5 and 208.6; of Mixtral's 537 152.6 and 147.2.)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ from mirage_onnx.match.disappearing import disappearing
 #: gained by every node that disappears, so that it is left with fewer.
 TIE_US, GONE_US = 1e-3, 1e-4
 #: Most candidates of one integer program, and of a window of a larger one.
-EXACT, WINDOW = 500, 200
+WHOLE, WINDOW = 1000, 200
 
 
 def choose(
@@ -51,10 +52,13 @@ def choose(
   computes it, and what it costs where only that one disappears.
   """
   problem = _Problem(program, candidates, times_us, node_us, alone or {})
-  count = len(candidates)
-  if count <= EXACT:
-    return problem.best(range(count), 0, 0)
-  return min((problem.windowed(n) for n in (WINDOW, 3 * WINDOW // 2)), key=problem.cost_us)
+  found = []
+  if len(candidates) <= WHOLE:
+    found.append(problem.best(range(len(candidates)), 0, 0))
+    if problem.proven:
+      return found[0]
+  found += [problem.windowed(n) for n in (WINDOW, 3 * WINDOW // 2)]
+  return min(found, key=problem.cost_us)
 
 
 class _Problem:
@@ -85,6 +89,8 @@ class _Problem:
     begun, ended = (np.bincount(x, minlength=len(place)) for x in (self.first, self.last))
     self.spanning = np.cumsum(begun - ended)
     self._solved: dict[tuple[int, bytes], frozenset[int]] = {}
+    #: Whether every answer so far is the best of its problem, not only of what there was time for.
+    self.proven = True
 
   def windowed(self, window: int) -> tuple[int, ...]:
     """What windows of so many candidates choose."""
@@ -225,6 +231,7 @@ class _Problem:
         integrality=np.ones(size),
         options={"time_limit": 20.0, "mip_rel_gap": 0.0},
       )
+      self.proven &= found.status == 0
       ones = range(fixed) if found.x is None else np.flatnonzero(found.x > 0.5).tolist()
       self._solved[key] = frozenset(ones)
     return self._solved[key]
