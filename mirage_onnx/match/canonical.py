@@ -19,6 +19,9 @@ from mirage_onnx.match.axes import Dims, Named, name_axes
 from mirage_onnx.match.runtime_axes import with_runtime_axes
 from mirage_onnx.match.views import Viewed, viewed
 
+#: Elements of the longest row that one block holds.
+ROW = 1 << 15
+
 
 def make_region(
   program: Program,
@@ -144,21 +147,28 @@ def _mergeable(
     for u in walk(named.terms[x] for x in places)
     if u.op in (*REDUCTIONS, EXTENT)
   ]
-  if len(named.extents) <= 2:
-    return None  # one axis for the grid and one for the threads
   fixed = sum(a not in runtime for a in named.extents)  # threads share out one of these
   candidates = {pair for r in rows for pair in pairwise(r) if all(pair)}
   # First what a reshape split: without it, the region would be the same.
   split = {pair for x in places for d in named.axes[x] for pair in pairwise(d)}
-  for first, second in sorted(candidates, key=lambda pair: (pair not in split, pair)):
+  for pair in sorted(candidates, key=lambda pair: (pair not in split, pair)):
+    first, second = pair
     mixed = (first in runtime) != (second in runtime)
     together = (not mixed or fixed > 1) and all(
       (first in r) == (second in r) and (first not in r or r.index(second) == r.index(first) + 1)
       for r in rows
     )
-    if together and all((first in s) == (second in s) for s in reduced):
-      return first, second
+    together = together and all((first in s) == (second in s) for s in reduced)
+    # Of two, one is for the grid and one for the threads.
+    if together and (len(named.extents) > 2 or _is_short_row(named, pair, reduced, runtime)):
+      return pair
   return None
+
+
+def _is_short_row(named: Named, pair: tuple[str, str], reduced: list[set[str]], runtime: Set[str]) -> bool:
+  """Whether the last two axes are better one: both are reduced, and neither is one for the grid."""
+  size = prod(named.extents[a] for a in pair)
+  return any(pair[0] in s for s in reduced) and runtime.isdisjoint(pair) and size <= ROW
 
 
 def _digest(*parts: object) -> str:

@@ -129,6 +129,20 @@ def test_a_mean_over_dimensions_that_become_one_axis_counts_its_elements_once(ne
   assert [[found.extents[a] for a in c] for c in counts] == [[60]]
 
 
+@pytest.mark.parametrize(("rows", "axes"), [(6, 1), (1 << 14, 2)])
+def test_dimensions_that_are_reduced_together_are_one_row(net, rows, axes):
+  """Neither is one for the grid; but what no block holds stays two."""
+  x = net.input(rows, 4)
+  got = region_of(net.model(net.Mul(x, net.ReduceMean(net.Mul(x, x), [0, 1]))))
+  assert len(got.extents) == axes
+
+
+def test_a_row_that_is_reduced_stays_beside_the_rows(net):
+  x = net.input(6, 4)
+  got = region_of(net.model(net.Mul(x, net.ReduceMean(net.Mul(x, x), [-1]))))
+  assert sorted(got.extents.values()) == [4, 6]
+
+
 def test_sizes_and_types_are_part_of_the_key():
   keys = {region(shaped(n)).key for n in (4, 8, 16)}
   net = Net(np.float32)
