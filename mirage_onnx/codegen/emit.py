@@ -54,11 +54,11 @@ def emit_kernel(
   source = _emit(graph, kernel, params, extents, target)
   if broken := broken_rules(source.text):
     raise RejectionError("EMIT_RULE", f"{kernel.name}, {broken[0]}")
-  small = moved_bytes(graph, kernel, extents) < MOST_EARLY_BYTES
+  small = touched_bytes(graph, kernel, extents) < MOST_EARLY_BYTES
   return replace(source, pdl=source.pdl and (small or reads_ahead(graph, kernel, extents)))
 
 
-def moved_bytes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> int:
+def touched_bytes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> int:
   """Of the tensors of a kernel, each once; those of sizes that only a launch knows are left out."""
   unknown = {*runtime_axes(graph, kernel, extents)}
   return sum(

@@ -45,10 +45,11 @@ class Epilogue:
     self.cluster, self.warps = plan.grid.cluster, plan.params.warps
     self.floats = 0
     self.staged = self._staged()
+    self.everywhere = self._everywhere()
     self.spaces = self._spaces()
     self.homes: dict[int, str] = {}
-    self.hoisted: dict[int, dict[int, str]] = {}
-    self.vectors: dict[int, dict[int, str]] = {}
+    #: Of a walk over outputs: the loads that are elements, and those that are vectors.
+    self.loaded: dict[int, tuple[dict[int, str], dict[int, str]]] = {}
     self.scalar = Scalar(graph, plan, writer, self._accumulator, self._staged_element)
     small = all(s.per_thread <= _MOST_UNROLLED for s, _ in self.spaces)
     #: Step 2 adds up the parts of the warps.
@@ -130,7 +131,7 @@ class Epilogue:
     if not self.reduced:
       kind = f"{acc.rule}, {self.warps}, {acc.floats}"
       return f"parts_reduce<{kind}>({total(name, place)})"
-    if self.cluster == 1 or acc in self._everywhere():
+    if self.cluster == 1 or acc in self.everywhere:
       return f"{name}[{place}]"
     return f"cluster_reduce<{acc.rule}, {self.cluster}>({total(name, place)})"
 
@@ -178,8 +179,7 @@ class Epilogue:
           with self.writer.block(f"for (int {step} = 0; {step} < {extent}; {step} += 8)"):
             value = self.scalar.eight(load, axis, at)
             self.writer.line(f"e{load}_{number}[{q}][{step} / 8] = {value};", load)
-      self.hoisted[number] = names
-      self.vectors[number] = {i: f"e{i}_{number}" for i in vectors}
+      self.loaded[number] = names, {i: f"e{i}_{number}" for i in vectors}
 
   def _vectors(
     self, roots: Sequence[int], per_thread: int, made: frozenset[str]
@@ -253,9 +253,9 @@ class Epilogue:
         writer.line("ptx::sync_block();")
       return
     writer.line("ptx::cluster_sync();")
-    if self._everywhere():
+    if self.everywhere:
       writer.comment("Over the cluster, what every block needs.")
-      for acc in self._everywhere():
+      for acc in self.everywhere:
         part = self.homes[acc.index]
         name = self._reserve(f"all{acc.index}", acc.floats)
         with self._places(acc) as e:
@@ -304,8 +304,9 @@ class Epilogue:
     unrolled = count <= _MOST_UNROLLED
     repeat = writer.loop("q", count) if unrolled else writer.counted("q", count)
     with repeat as q, space.element(writer, q) as at:
-      names = {i: self.scalar.view(i).widened(f"{n}[{q}]") for i, n in self.hoisted.get(number, {}).items()}
-      self.scalar.under_way = {i: f"{n}[{q}]" for i, n in self.vectors.get(number, {}).items()}
+      elements, vectors = self.loaded.get(number, ({}, {}))
+      names = {i: self.scalar.view(i).widened(f"{n}[{q}]") for i, n in elements.items()}
+      self.scalar.under_way = {i: f"{n}[{q}]" for i, n in vectors.items()}
       for save in saves:
         view = TensorView.of(self.graph.tensor(save.tensor), self.plan.extents)
         value = self.scalar.value(save.arg, at, names)

@@ -127,14 +127,14 @@ class Graph:
       return self.is_moved_weight(name)
     if self.contractions(reader.name):
       return not any(self._is_constant(reader, i) for i in reader.operands if not self._is_picked(i))
-    ends = ((o, self.node[r]) for o in reader.outputs for r in self.consumers.get(o, ()))
-    return self.moves(reader.name) and any(self.is_read_as_weight(*end) for end in ends)
+    return self.moves(reader.name) and self._yields_weight(reader)
+
+  def _yields_weight(self, node: Node) -> bool:
+    ends = ((o, self.node[r]) for o in node.outputs for r in self.consumers.get(o, ()))
+    return any(self.is_read_as_weight(*end) for end in ends)
 
   def _embeds(self, node: Node) -> bool:
-    if not any(s.op == "gather" for s in node.steps):
-      return False
-    ends = ((o, self.node[r]) for o in node.outputs for r in self.consumers.get(o, ()))
-    return not any(self.is_read_as_weight(*end) for end in ends)
+    return any(s.op == "gather" for s in node.steps) and not self._yields_weight(node)
 
   def _is_picked(self, name: str) -> bool:
     """Whether moves bring here rows that a run picks of a table."""

@@ -149,7 +149,7 @@ def lane_problem(
   ops = kernel.ops
   contractions = {i: Contraction.of(kernel, op) for i, op in enumerate(ops) if op.op == "matmul"}
   frames = tuple(dict.fromkeys(f for c in contractions.values() for f in (*c.results, *c.operands)))
-  streamed = _streamed(kernel, tensors or {})
+  streamed = streamed_of_values(kernel, tensors or {})
   joined = _joined(kernel)
   place: dict[int, int] = {}
   domains: list[tuple[Lanes, ...]] = []
@@ -232,12 +232,12 @@ def _joined(kernel: Kernel) -> dict[int, int]:
   return found
 
 
-def _streamed(kernel: Kernel, tensors: Mapping[str, KTensor]) -> list[int]:
+def streamed_of_values(kernel: Kernel, tensors: Mapping[str, KTensor]) -> list[int]:
   """For each value the least ``KTensor.streamed`` of what it is computed from."""
   found: list[int] = []
   for op in kernel.ops:
+    own = 2
     if op.op == "load":
-      found.append(tensors[op.tensor].streamed if op.tensor in tensors else 0)
-    else:
-      found.append(min((found[a] for a in op.args if kernel.ops[a].axes), default=0))
+      own = tensors[op.tensor].streamed if op.tensor in tensors else 0
+    found.append(min([own, *(found[a] for a in op.args)]))
   return found

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
+from mirage_onnx.superopt.lanes import streamed_of_values
 from mirage_onnx.superopt.tiled_layouts import tiled_layouts
 
 
@@ -70,7 +71,7 @@ def _streaming_axes(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[_Ax
   depth = kernel.loop
   assert depth is not None
   ops = kernel.ops
-  streamed = _streamed(kernel, tensors)
+  streamed = streamed_of_values(kernel, tensors)
   row: set[str] = set()
   columns: set[str] = set()
   side_a: dict[int, int] = {}
@@ -96,18 +97,9 @@ def _streaming_axes(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[_Ax
   return _Axes(depth, next(iter(row), None), frozenset(columns)), side_a
 
 
-def _streamed(kernel: Kernel, tensors: Mapping[str, KTensor]) -> list[int]:
-  """For each value the least ``KTensor.streamed`` of what it is computed from."""
-  found: list[int] = []
-  for op in kernel.ops:
-    own = tensors[op.tensor].streamed if op.op == "load" else 2
-    found.append(min([own, *(found[a] for a in op.args)]))
-  return found
-
-
 def _streaming_layouts(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[BlockOp, ...]:
   axes, side_a = _streaming_axes(kernel, tensors)
-  streamed = _streamed(kernel, tensors)
+  streamed = streamed_of_values(kernel, tensors)
   # What is computed of operands that loops do not walk is no weight.
   least = min(streamed[kernel.ops[i].args[1 - a]] for i, a in side_a.items())
   staged = {

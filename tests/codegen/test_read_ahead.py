@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mirage_onnx.codegen import emit_kernel
-from mirage_onnx.codegen.emit import MOST_EARLY_BYTES, moved_bytes
+from mirage_onnx.codegen.emit import MOST_EARLY_BYTES, touched_bytes
 from mirage_onnx.codegen.read_ahead import is_overtaken, reads_ahead
 from mirage_onnx.codegen.sizes import Sizes
 from mirage_onnx.emulator import EmulationError, compile_kernels
@@ -101,7 +101,7 @@ def test_what_reads_beside_the_first_starts_early_however_large_it_is():
   text, params = GRAPHS["low rank"]
   graph = parse_ugraph(text)
   sizes = {**EXTENTS, "a0": 16384, "a1": 4096}
-  assert moved_bytes(graph, graph.kernels[1], sizes) > MOST_EARLY_BYTES
+  assert touched_bytes(graph, graph.kernels[1], sizes) > MOST_EARLY_BYTES
   assert emit_kernel(graph, graph.kernels[1], params[1], sizes, H200).pdl
 
 
