@@ -1,6 +1,7 @@
 """Profiler counters of our kernels on the speed rows: what they move, how fast, what they wait for.
 
-    python3 bench/counters.py [--out DIR] [--cases ROW[/SIZE] ...] [--seconds 60] [--total 420]
+    python3 bench/counters.py [--out DIR] [--cases ROW[/SIZE] ...] [--nearby with|without|only]
+                              [--seconds 60] [--total 420]
 
 Needs a GPU and ``ncu``. First the kernels of every case are chosen as ``optimize`` does it
 (``chosen_kernels.py``), then a process that only launches them, once each, runs under ``ncu``, with
@@ -116,7 +117,7 @@ def choose(options: argparse.Namespace, gpu: Gpu) -> tuple[Jobs, list[str]]:
   deadline, problems = time.monotonic() + options.total, []
   nodes = []
   sizes = {}
-  for name in selected(options.cases, nearby="without"):
+  for name in selected(options.cases, nearby=options.nearby):
     if time.monotonic() > deadline:
       problems.append(f"{name}: no time left")
       continue
@@ -148,6 +149,7 @@ def main() -> int:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--out", type=Path, default=Path("out"))
   parser.add_argument("--cases", nargs="+", default=CASES, metavar="ROW[/SIZE]")
+  parser.add_argument("--nearby", choices=("with", "without", "only"), default="without")
   parser.add_argument("--seconds", type=float, default=60.0, help="search of a case")
   parser.add_argument("--total", type=float, default=420.0, help="choosing for all cases")
   parser.add_argument("--no-ncu", action="store_true")
