@@ -13,26 +13,22 @@ The ranks of a cluster share out the output elements; steps 1 to 3 are done by e
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from mirage_onnx.codegen.grid import AxisTile
+from mirage_onnx.codegen.early_loads import EarlyLoads
 from mirage_onnx.codegen.loads import TensorView, axis_variable
+from mirage_onnx.codegen.placement import MOST_UNROLLED, Placement
 from mirage_onnx.codegen.plan import COLUMNS, ROWS, Accumulator, Form, StreamPlan
 from mirage_onnx.codegen.ring import subscript, times, total
-from mirage_onnx.codegen.scalar import Place, Scalar, post_sources
+from mirage_onnx.codegen.scalar import Place, Scalar
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.codegen.space import Space
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir import DType, Save, UGraph
+from mirage_onnx.ir import DType, UGraph
 
-#: Output walks of at most this many elements per thread are unrolled, and their loads hoisted.
-_MOST_UNROLLED = 4
-#: Registers of a thread that vectors of a contraction behind the loop may take during it.
-_MOST_VECTOR_REGISTERS = 32
 #: Shared memory is handed out in pieces of 16 bytes.
 _PIECE = 4
 
 
 class Epilogue:
-  """Writes everything after the loop; ``early`` what it can load before it.
+  """Writes everything after the loop; ``early`` writes what is loaded before it.
 
   ``floats``: the fp32 values of shared memory handed out so far.
   """
@@ -41,19 +37,12 @@ class Epilogue:
     self, graph: UGraph, plan: StreamPlan, accumulators: Sequence[Accumulator], writer: Writer
   ) -> None:
     self.graph, self.plan, self.accumulators, self.writer = graph, plan, accumulators, writer
-    self.kernel, self.ops = plan.kernel, plan.kernel.ops
-    self.cluster, self.warps = plan.grid.cluster, plan.params.warps
+    self.ops, self.cluster, self.warps = plan.kernel.ops, plan.grid.cluster, plan.params.warps
     self.floats = 0
-    self.staged = self._staged()
-    self.everywhere = self._everywhere()
-    self.spaces = self._spaces()
+    self.placement = Placement(graph, plan, accumulators)
     self.homes: dict[int, str] = {}
-    #: Of a walk over outputs: the loads that are elements, and those that are vectors.
-    self.loaded: dict[int, tuple[dict[int, str], dict[int, str]]] = {}
     self.scalar = Scalar(graph, plan, writer, self._accumulator, self._staged_element)
-    small = all(s.per_thread <= _MOST_UNROLLED for s, _ in self.spaces)
-    #: Step 2 adds up the parts of the warps.
-    self.reduced = self.cluster > 1 or bool(self.staged) or not small
+    self.early = EarlyLoads(graph, self.placement, self.scalar, writer)
 
   def _reserve(self, name: str, floats: int, comment: str = "") -> str:
     """Declares ``name``, a pointer to floats of shared memory of its own."""
@@ -62,139 +51,27 @@ class Epilogue:
     self.floats += -(-floats // _PIECE) * _PIECE
     return name
 
-  # ---- what goes where
-
-  def _staged(self) -> list[int]:
-    """POST values kept in shared memory for other threads, in order."""
-    staged: set[int] = set()
-    for index in post_sources(self.ops, [s.arg for s in self.kernel.saves]):
-      op = self.ops[index]
-      if op.op == "matmul":
-        staged |= {a for a in op.args if self.ops[a].op != "load"}
-      elif op.op in ("sum", "rmax"):
-        staged.add(index)
-    return sorted(staged)
-
-  def _tile(self, axis: str) -> AxisTile:
-    return self.plan.grid.tile(axis, self.plan.extents)
-
-  def _spaces(self) -> list[tuple[Space, list[Save]]]:
-    """Saves grouped by the axes that they walk."""
-    groups: dict[frozenset[str], tuple[Space, list[Save]]] = {}
-    for save in self.kernel.saves:
-      tiles = [self._tile(a) for a in self.graph.tensor(save.tensor).axes]
-      space = Space.of(tiles, self.plan.threads, self.cluster)
-      key = frozenset(a.axis for a in space.axes)
-      groups.setdefault(key, (space, []))[1].append(save)
-    return list(groups.values())
-
-  def _span(self, index: int) -> Space:
-    """The tile of a staged value, as it lies in shared memory."""
-    return Space.of([self._tile(a) for a in self.ops[index].axes], self.plan.threads)
-
-  def _everywhere(self) -> list[Accumulator]:
-    """Accumulators whose total over the cluster every block keeps, because it is read more than once."""
-    if self.cluster == 1:
-      return []
-    tiles = post_sources(self.ops, self.staged)
-    found = (a for a in self.accumulators if a.form is not Form.MMA or a.index in tiles)
-    return [a for a in found if not self._read_once(a)]
-
-  def _read_once(self, acc: Accumulator) -> bool:
-    """Whether nothing takes the accumulator but one staged value, element by element."""
-    axes, index = set(self.ops[acc.index].axes), acc.index
-    needed = post_sources(self.ops, [s.arg for s in self.kernel.saves])
-    while index not in self.staged:
-      users = [i for i in needed if index in self.ops[i].args]
-      if len(users) != 1 or any(s.arg == index for s in self.kernel.saves):
-        return False
-      (index,) = users
-      if self.ops[index].op in ("matmul", "sum", "rmax") or set(self.ops[index].axes) != axes:
-        return False
-    return True
-
   # ---- access
-
-  def _row(self, acc: Accumulator) -> AxisTile | None:
-    """The row axis, if the accumulator has it."""
-    row = self.plan.row
-    has = row is not None and acc.row_tiles > 0 and row.axis in self.ops[acc.index].axes
-    return row if has else None
 
   def _accumulator(self, acc: Accumulator, at: Place) -> str:
     """The finished value of an accumulator at a place of the tile."""
-    row = self._row(acc)
+    row = self.placement.row(acc)
     i = at.get(row.axis, "0") if row else "0"
     column = at.get(acc.column, "0") if acc.column else "0"
     place = total(times(i, acc.pitch) if acc.form is Form.MMA else i, column)
     name = self.homes[acc.index]
-    if not self.reduced:
+    if not self.placement.reduced:
       kind = f"{acc.rule}, {self.warps}, {acc.floats}"
       return f"parts_reduce<{kind}>({total(name, place)})"
-    if self.cluster == 1 or acc in self.everywhere:
+    if self.cluster == 1 or acc in self.placement.everywhere:
       return f"{name}[{place}]"
     return f"cluster_reduce<{acc.rule}, {self.cluster}>({total(name, place)})"
 
   def _staged_element(self, index: int, at: Place) -> str | None:
     """A staged value at a place of the tile; None if it is not there (yet)."""
-    if index not in self.staged or index not in self.homes:
+    if index not in self.placement.staged or index not in self.homes:
       return None
-    return f"{self.homes[index]}[{self._span(index).offset(at)}]"
-
-  # ---- before the loop
-
-  def early(self, *, ahead: bool) -> None:
-    """Operands of the output elements, so that their latency passes during the loop.
-
-    They stay as they lie in memory: a conversion here would wait for them. ``ahead``: the kernels
-    before may still write what is made in the graph.
-    """
-    made = self.graph.saved if ahead else frozenset()
-    for number, (space, saves) in enumerate(self.spaces):
-      if space.per_thread > _MOST_UNROLLED:
-        continue
-      roots = [s.arg for s in saves]
-      found = self.scalar.inline("load", roots, self.staged)
-      loads = [i for i in found if self.ops[i].tensor not in made]
-      vectors = self._vectors(roots, space.per_thread, made)
-      names = {i: f"e{i}_{number}" for i in loads}
-      for index, name in names.items():
-        view = self.scalar.view(index)
-        dims = f"[{space.per_thread}]"
-        self.writer.line(f"{view.storage} {name}{dims};  // {view.tensor.name}")
-      for load, (_, extent) in vectors.items():
-        view = self.scalar.view(load)
-        dims = f"[{space.per_thread}][{extent // 8}]"
-        self.writer.line(f"Eight<{view.tag}> e{load}_{number}{dims};  // {view.tensor.name}")
-      if not names and not vectors:
-        continue
-      with self.writer.loop("q", space.per_thread) as q, space.element(self.writer, q) as at:
-        for index, name in names.items():
-          view = self.scalar.view(index)
-          bits = view.load_bits(self.scalar.index(view.tensor.axes, at))
-          self.writer.line(f"{name}[{q}] = {bits};", index)
-        for load, (axis, extent) in vectors.items():
-          step = f"{axis_variable(axis)}_8"
-          self.writer.line("#pragma unroll")
-          with self.writer.block(f"for (int {step} = 0; {step} < {extent}; {step} += 8)"):
-            value = self.scalar.eight(load, axis, at)
-            self.writer.line(f"e{load}_{number}[{q}][{step} / 8] = {value};", load)
-      self.loaded[number] = names, {i: f"e{i}_{number}" for i in vectors}
-
-  def _vectors(
-    self, roots: Sequence[int], per_thread: int, made: frozenset[str]
-  ) -> dict[int, tuple[str, int]]:
-    """Loads that contractions behind the loop take, with what they walk, if registers hold them."""
-    found: dict[int, tuple[str, int]] = {}
-    room = _MOST_VECTOR_REGISTERS
-    for index in self.scalar.inline("matmul", roots, self.staged):
-      axis, extent, loads = self.scalar.vectors(index)
-      for load in loads:
-        size = per_thread * extent * self.ops[load].dtype.size_bytes // 4
-        if load not in found and size <= room and self.ops[load].tensor not in made:
-          found[load] = axis, extent
-          room -= size
-    return found
+    return f"{self.homes[index]}[{self.placement.span(index).offset(at)}]"
 
   # ---- steps 1 and 2
 
@@ -229,7 +106,7 @@ class Epilogue:
   @contextmanager
   def _places(self, acc: Accumulator) -> Iterator[str]:
     """A loop over the places of an accumulator's tile, shared out over the threads."""
-    row = self._row(acc)
+    row = self.placement.row(acc)
     rows = row.tile if row else 1
     columns = self.plan.columns[acc.column].tile if acc.column else 1
     count = rows * columns
@@ -253,9 +130,9 @@ class Epilogue:
         writer.line("ptx::sync_block();")
       return
     writer.line("ptx::cluster_sync();")
-    if self.everywhere:
+    if self.placement.everywhere:
       writer.comment("Over the cluster, what every block needs.")
-      for acc in self.everywhere:
+      for acc in self.placement.everywhere:
         part = self.homes[acc.index]
         name = self._reserve(f"all{acc.index}", acc.floats)
         with self._places(acc) as e:
@@ -267,7 +144,7 @@ class Epilogue:
   # ---- steps 3 and 4
 
   def _stage(self, index: int) -> None:
-    op, writer, span = self.ops[index], self.writer, self._span(index)
+    op, writer, span = self.ops[index], self.writer, self.placement.span(index)
     writer.comment(f"%{index} ({op.op}), for all threads.")
     name = self._reserve(f"tile{index}", span.elements)
     if op.op in ("sum", "rmax"):
@@ -286,7 +163,7 @@ class Epilogue:
     op, writer = self.ops[index], self.writer
     if len(op.reduced) != 1 or op.dtype is not DType.F32:
       raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} over {op.reduced} to {op.dtype}")
-    tile = self._tile(op.reduced[0])
+    tile = self.placement.tile(op.reduced[0])
     if tile.split or tile.axis == self.plan.depth:
       raise RejectionError("LAYOUT", f"{op.op} over {tile.axis}, which is not in the block")
     rule, name = ("Sum" if op.op == "sum" else "Max"), axis_variable(tile.axis)
@@ -298,13 +175,13 @@ class Epilogue:
     return f"v{index}"
 
   def _store(self, number: int) -> None:
-    space, saves = self.spaces[number]
+    space, saves = self.placement.spaces[number]
     writer, count = self.writer, space.per_thread
     writer.comment("Output elements: " + ", ".join(s.tensor for s in saves) + ".")
-    unrolled = count <= _MOST_UNROLLED
+    unrolled = count <= MOST_UNROLLED
     repeat = writer.loop("q", count) if unrolled else writer.counted("q", count)
     with repeat as q, space.element(writer, q) as at:
-      elements, vectors = self.loaded.get(number, ({}, {}))
+      elements, vectors = self.early.loaded.get(number, ({}, {}))
       names = {i: self.scalar.view(i).widened(f"{n}[{q}]") for i, n in elements.items()}
       self.scalar.under_way = {i: f"{n}[{q}]" for i, n in vectors.items()}
       for save in saves:
@@ -316,11 +193,11 @@ class Epilogue:
 
   def emit(self) -> None:
     self._publish()
-    if self.reduced:
+    if self.placement.reduced:
       self._add_up()
-    for index in self.staged:
+    for index in self.placement.staged:
       self._stage(index)
-    for number in range(len(self.spaces)):
+    for number in range(len(self.placement.spaces)):
       self._store(number)
     if self.cluster > 1:
       self.writer.comment("Shared memory stays until every block of the cluster has read it.")

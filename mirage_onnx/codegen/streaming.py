@@ -43,7 +43,7 @@ def emit_streaming(
     ahead = target.has_pdl and reads_ahead(graph, kernel, extents)
     loop = LoopEmitter(graph, plan, accumulators, writer, pdl=target.has_pdl and not ahead)
     loop.begin()
-    epilogue.early(ahead=ahead)
+    epilogue.early.emit(ahead=ahead)
     loop.run()
     writer.line()
     if ahead:

@@ -1,4 +1,4 @@
-"""What a streaming kernel loads before its loop for what stands behind it."""
+"""What a streaming kernel loads before its loop for what stands behind it, and where totals are read."""
 
 import pytest
 from golden_graphs import golden_graph
