@@ -67,7 +67,7 @@ class Step:
   ``gather``              None                 inputs (table, rows): the rows of a table that a run
                                                names, dimension 0 of the result in place of its own
 
-  No step of a region is one of the last three (``match/views.py``).
+  No step of a region is one of the last three (``match/sinking.py``).
   """
 
   op: str

@@ -1,6 +1,6 @@
 """Views: boxes of tensors of the model, which kernels read and write in place.
 
-Slices sink to the inputs of a region and concatenations rise to its outputs (``match/views.py``),
+Slices sink to the inputs of a region and concatenations rise to its outputs (``match/sinking.py``),
 so a region computes on boxes of what the model has, and no kernel slices or concatenates.
 """
 

@@ -17,7 +17,8 @@ from mirage_onnx.ir.factors import groups
 from mirage_onnx.ir.term import COMMUTATIVE, EXTENT, INPUT, REDUCTIONS, Term, substitute, walk
 from mirage_onnx.match.axes import Dims, Named, name_axes
 from mirage_onnx.match.runtime_axes import with_runtime_axes
-from mirage_onnx.match.views import Viewed, viewed
+from mirage_onnx.match.sinking import viewed
+from mirage_onnx.match.views import Viewed
 
 #: Elements of the longest row that one block holds.
 ROW = 1 << 15

@@ -14,7 +14,7 @@ from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import Program, Region
 from mirage_onnx.match.graph import LAYOUT, Graph
 from mirage_onnx.match.repeated import RegionMaker
-from mirage_onnx.match.views import SLICING
+from mirage_onnx.match.sinking import SLICING
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from math import prod
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.program import Node, Program, Step
 from mirage_onnx.match.contracted import contracts_apart
-from mirage_onnx.match.views import SLICING
+from mirage_onnx.match.sinking import SLICING
 
 #: Steps that compute nothing: no cut is better for having more of them.
 LAYOUT = ("transpose", "reshape", "expand", *SLICING)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from mirage_onnx.ir import Constant, Program, Region, RegionTensor, Step
 from mirage_onnx.match.canonical import make_region
-from mirage_onnx.match.views import viewed
+from mirage_onnx.match.sinking import viewed
 
 #: What the nodes of a cone do, over tensors that are numbered in the order of their first use.
 Form = tuple[object, ...]

@@ -15,7 +15,7 @@ from mirage_onnx.ir.program import resized
 from mirage_onnx.ir.term import EXTENT, REDUCTIONS, walk
 from mirage_onnx.match.axes import name_axes
 from mirage_onnx.match.graph import ASSUMED
-from mirage_onnx.match.views import viewed
+from mirage_onnx.match.sinking import viewed
 
 Pair = tuple[Monomial, Monomial]
 
