@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import Program, Region
+from mirage_onnx.match.borders import Borders
 from mirage_onnx.match.graph import LAYOUT, Graph
 from mirage_onnx.match.repeated import RegionMaker
 from mirage_onnx.match.sinking import SLICING
@@ -72,8 +73,9 @@ class Matches:
   rejections: tuple[Rejection, ...]
 
 
-def _cuts(graph: Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
+def _cuts(borders: Borders, limits: Limits) -> dict[str, tuple[Cut, ...]]:
   """The kept cuts of every tensor that a region may compute, in topological order."""
+  graph = borders.graph
   found: dict[str, tuple[Cut, ...]] = {}
   for node in graph.program.nodes:
     if graph.reasons[node.name] is not None:
@@ -81,15 +83,15 @@ def _cuts(graph: Graph, limits: Limits) -> dict[str, tuple[Cut, ...]]:
     own = graph.contractions(node.name)
     choices: list[list[Cut]] = []
     for tensor in graph.activations(node):
-      in_memory = graph.is_put_together(tensor) or graph.is_table(node, tensor)
+      in_memory = borders.is_put_together(tensor) or graph.is_table(node, tensor)
       options = [] if in_memory else list(found.get(tensor, ()))
       if own:
         options = [c for c in options if _feeds(graph, c, limits, tensor)]
-      if own and graph.regrouped(tensor):
-        options = [c for c in options if graph.may_contract(node.name, c.nodes)]
+      if own and borders.regrouped(tensor):
+        options = [c for c in options if borders.may_contract(node.name, c.nodes)]
       moved = graph.is_read_as_weight(tensor, node)  # no kernel reads it as an activation
       picks = graph.picks(node, tensor)
-      natural = (graph.is_natural(tensor) or picks) and not moved
+      natural = (borders.is_natural(tensor) or picks) and not moved
       if graph.inside(tensor) is None or natural or graph.is_table(node, tensor):
         options.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
       choices.append(options)
@@ -183,14 +185,15 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
   return tuple(dict.fromkeys(cut for own in ends for _, cut in (own[0], own[-1])))
 
 
-def _variants(graph: Graph, tensor: str, cut: Cut, limits: Limits) -> Iterator[frozenset[str]]:
+def _variants(borders: Borders, tensor: str, cut: Cut, limits: Limits) -> Iterator[frozenset[str]]:
   """Output sets of a cone: the tensor alone (the rest recomputed), or all that others read."""
+  graph = borders.graph
   yield frozenset({tensor})
   escaping = {
     o
     for n in cut.nodes
     for o in graph.node[n].outputs
-    if graph.is_natural(o)
+    if borders.is_natural(o)
     and (o in graph.program.outputs or any(r not in cut.nodes for r in graph.consumers.get(o, ())))
   } | {tensor}
   # One kernel computes several outputs only over equal axes; others are regions of their own.
@@ -225,17 +228,18 @@ def find_candidates(
   """
   bounds = limits or Limits()
   graph = Graph(program, runtime=bounds.runtime)
-  cuts, maker = _cuts(graph, bounds), RegionMaker(program, sizes)
+  borders = Borders(graph)
+  cuts, maker = _cuts(borders, bounds), RegionMaker(program, sizes)
   candidates: dict[tuple[frozenset[str], frozenset[str]], Candidate] = {}
   failures: dict[str, Rejection] = {}
   leaves = {x for options in cuts.values() for cut in options for x in cut.leaves}
   for tensor, options in cuts.items():
-    if not graph.is_natural(tensor):
+    if not borders.is_natural(tensor):
       continue
     # Unless what reads it has the views inside.
-    only_viewed = graph.is_only_viewed(tensor) and tensor not in leaves
+    only_viewed = borders.is_only_viewed(tensor) and tensor not in leaves
     for cut in options:
-      for outputs in _variants(graph, tensor, cut, bounds):
+      for outputs in _variants(borders, tensor, cut, bounds):
         key = (cut.nodes, outputs)
         if key in candidates or _is_trivial(graph, cut, bounds):
           continue

@@ -1,4 +1,4 @@
-"""What the enumeration of cuts asks of a program: what may be inside a region, and where one ends.
+"""What the enumeration of cuts asks of a program's nodes: what may be inside a region, what are weights.
 
 A *move* is a node that computes nothing (it reshapes, transposes, repeats, takes parts); a *view* a
 move that leaves every element where it is in memory.
@@ -8,15 +8,12 @@ from math import prod
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.program import Node, Program, Step
-from mirage_onnx.match.contracted import contracts_apart
 from mirage_onnx.match.sinking import SLICING
 
 #: Steps that compute nothing: no cut is better for having more of them.
 LAYOUT = ("transpose", "reshape", "expand", *SLICING)
 #: Size of a dimension that only a run knows, where cuts are compared.
 ASSUMED = 16
-#: Most parts that a region beside their concatenation reads.
-MANY_PARTS = 4
 #: From so many rows on a product with a weight is limited by arithmetic, where libraries are good.
 FEW_ROWS = 64
 
@@ -39,7 +36,6 @@ class Graph:
     self.reasons = {n.name: self._reason(n) for n in program.nodes}
     self._contractions = {n.name: sum(s.op == "matmul" for s in n.steps) for n in program.nodes}
     self._views = {n.name for n in program.nodes if n.steps and all(map(_is_view, n.steps))}
-    self._natural: dict[str, bool] = {}
     #: Nodes that pick rows of a table that are no weights: activations.
     self.embeddings = frozenset(n.name for n in program.nodes if self._embeds(n))
     self._assumed = dict.fromkeys(program.primes.values(), ASSUMED)
@@ -179,31 +175,6 @@ class Graph:
     node = self.producer.get(tensor)
     return node if node is not None and self.reasons[node.name] is None else None
 
-  def is_natural(self, tensor: str) -> bool:
-    """Whether a region border may lie here: others read the value, or a new stage begins."""
-    if tensor not in self._natural:
-      self._natural[tensor] = self._is_natural(tensor)
-    return self._natural[tensor]
-
-  def _is_natural(self, tensor: str) -> bool:
-    node = self.producer.get(tensor)
-    readers = self.consumers.get(tensor, ())
-    if node is None or tensor in self.program.outputs:
-      return True
-    if any(self.reasons[r] is not None or self.contractions(r) for r in readers):
-      return True
-    if any(self.is_table(self.node[r], tensor) for r in readers):
-      return True
-    if any(s.op == "gather" for s in node.steps):
-      return True  # ONNX Runtime may copy the rows, for all that read them
-    if self._borders_regrouping(node, readers) or self._borders_concatenation(node, readers):
-      return True
-    if all(s.op == "cast" for s in node.steps):
-      return False
-    if self.contractions(node.name) or len(readers) > 1:
-      return True
-    return any(self.reduces(r) or self._casts_to_reduction(r) for r in readers)
-
   def moves(self, name: str) -> bool:
     """Whether the node computes nothing, but moves or repeats elements."""
     return name in self._moves
@@ -212,120 +183,16 @@ class Graph:
     """Whether the node moves nothing in memory: only its shape is new."""
     return name in self._views
 
-  def is_put_together(self, tensor: str) -> bool:
-    """Whether the model yields the tensor, and it is parts beside each other: a cache.
-
-    It is in memory anyway, and no kernel is faster for reading the parts.
-    """
-    node = self.producer.get(tensor)
-    concat = node is not None and any(s.op == "concat" for s in node.steps)
-    return concat and tensor in self.program.outputs
-
-  def is_only_viewed(self, tensor: str) -> bool:
-    """Whether regions that yield views of the tensor stand for those that yield it."""
-    readers = self.consumers.get(tensor, ())
-    if tensor in self.program.outputs or not readers:
-      return False
-    return all(
-      self.reasons[r] is None
-      and self.is_view(r)
-      and all(self.is_natural(o) or self.is_only_viewed(o) for o in self.node[r].outputs)
-      for r in readers
-    )
-
-  def _borders_regrouping(self, node: Node, readers: tuple[str, ...]) -> bool:
-    """Whether here begins or ends a chain of moves that regroups dimensions in another order.
-
-    No kernel may be found across it, so what is before and after is offered by itself too.
-    None yields repeated elements: what is repeated is always offered.
-    """
-    if any(s.op == "expand" for r in readers for s in self.node[r].steps):
-      return True
-    if not self.moves(node.name):
-      return any(self._regroups(self._chain(r, down=True)) for r in readers)
-    ends = not all(map(self.moves, readers))
-    return ends and self._regroups(self._chain(node.name, down=False))
-
-  def _borders_concatenation(self, node: Node, readers: tuple[str, ...]) -> bool:
-    """Whether parts are put beside each other here, and not for one function of elements.
-
-    A kernel may not copy or regroup them: what is before and after is offered by itself too.
-    """
-    if any(s.op == "concat" and len(s.inputs) > MANY_PARTS for s in node.steps):
-      return True  # more than a region reads
-    for name in (node.name, *readers):
-      if any(s.op == "concat" for s in self.node[name].steps):
-        ends = self.consumers.get(self.node[name].outputs[0], ())
-        if len(ends) != 1 or self.reasons[ends[0]] or self.contractions(ends[0]):
-          return True
-        if self.moves(ends[0]) or self.reduces(ends[0]):
-          return True
-    return False
-
-  def regrouped(self, tensor: str) -> bool:
-    """Whether a chain of moves ends here that regroups dimensions in another order."""
-    node = self.inside(tensor)
-    return node is not None and self._regroups(self._chain(node.name, down=False))
-
-  def may_contract(self, name: str, before: frozenset[str]) -> bool:
-    """Whether products of a node read in place what the nodes ``before`` it regroup and repeat.
-
-    What is regrouped and not repeated is written in that order by whoever yields it.
-    """
-    moves = [n for n in before if n in self._moves]
-    steps = [s for n in (*moves, name) for s in self.node[n].steps]
-    if not any(s.op == "expand" for s in steps):
-      return False
-    makers = {s.output.name: s for s in steps}
-
-    def shape(x: str) -> tuple[int, ...]:
-      own = makers[x].output.shape if x in makers else self.program.numbers(x)
-      return tuple(int(d) for d in own or ())
-
-    products = (s for s in self.node[name].steps if s.op == "matmul")
-    return not any(contracts_apart(s, makers, shape) for s in products)
-
-  def _chain(self, name: str, *, down: bool) -> tuple[str, ...]:
-    """The moves from here on, to the inputs or (while each has one reader) to the outputs."""
-    found = []
-    node = self.node.get(name)
-    while node and self.reasons[node.name] is None and self.moves(node.name):
-      found.append(node.name)
-      if down:
-        readers = self.consumers.get(node.outputs[0], ())
-        node = self.node[readers[0]] if len(readers) == 1 else None
-      else:
-        node = self.producer.get(self.reads[node.name][0])
-    return tuple(found)
-
-  def _regroups(self, chain: tuple[str, ...]) -> bool:
-    steps = [s for n in chain for s in self.node[n].steps]
-    splits = any(s.op == "reshape" and self._splits(s) for s in steps)
-    return splits and any(s.op == "transpose" and _permutes(s) for s in steps)
-
-  def _splits(self, step: Step) -> bool:
-    before = self.program.numbers(str(step.inputs[0]))
-    if before is None:  # inside a node, reshapes only move dimensions of extent 1
-      return False
-    sides = ([d for d in x or () if d != 1] for x in (before, step.output.shape))
-    return next(sides) != next(sides)
-
-  def _casts_to_reduction(self, name: str) -> bool:
-    node = self.node[name]
-    if not node.steps or any(s.op != "cast" for s in node.steps):
-      return False
-    return any(len(self.consumers.get(o, ())) > 1 for o in node.outputs)
-
   def elements(self, tensor: str) -> int:
     """As if all that only a run knows were ``ASSUMED``."""
     return prod(self.program.size(n, self._assumed) for n in self.program.numbers(tensor) or ())
 
 
 def _is_view(step: Step) -> bool:
-  return step.op == "reshape" or (step.op == "transpose" and not _permutes(step))
+  return step.op == "reshape" or (step.op == "transpose" and not permutes(step))
 
 
-def _permutes(step: Step) -> bool:
+def permutes(step: Step) -> bool:
   """Whether a transposition moves more than dimensions of extent 1."""
   assert isinstance(step.attr, tuple)
   kept = [i for i, n in zip(step.attr, step.output.shape or (), strict=True) if n != 1]

@@ -1,0 +1,153 @@
+"""Where a region may end: borders that are natural, and chains of moves that no kernel is found across."""
+
+from mirage_onnx.ir.program import Node, Step
+from mirage_onnx.match.contracted import contracts_apart
+from mirage_onnx.match.graph import Graph, permutes
+
+#: Most parts that a region beside their concatenation reads.
+MANY_PARTS = 4
+
+
+class Borders:
+  """The borders that regions of a program may have, each looked for once."""
+
+  def __init__(self, graph: Graph) -> None:
+    self.graph = graph
+    self._natural: dict[str, bool] = {}
+
+  def is_natural(self, tensor: str) -> bool:
+    """Whether a region border may lie here: others read the value, or a new stage begins."""
+    if tensor not in self._natural:
+      self._natural[tensor] = self._is_natural(tensor)
+    return self._natural[tensor]
+
+  def _is_natural(self, tensor: str) -> bool:
+    graph = self.graph
+    node = graph.producer.get(tensor)
+    readers = graph.consumers.get(tensor, ())
+    if node is None or tensor in graph.program.outputs:
+      return True
+    if any(graph.reasons[r] is not None or graph.contractions(r) for r in readers):
+      return True
+    if any(graph.is_table(graph.node[r], tensor) for r in readers):
+      return True
+    if any(s.op == "gather" for s in node.steps):
+      return True  # ONNX Runtime may copy the rows, for all that read them
+    if self._borders_regrouping(node, readers) or self._borders_concatenation(node, readers):
+      return True
+    if all(s.op == "cast" for s in node.steps):
+      return False
+    if graph.contractions(node.name) or len(readers) > 1:
+      return True
+    return any(graph.reduces(r) or self._casts_to_reduction(r) for r in readers)
+
+  def is_put_together(self, tensor: str) -> bool:
+    """Whether the model yields the tensor, and it is parts beside each other: a cache.
+
+    It is in memory anyway, and no kernel is faster for reading the parts.
+    """
+    graph = self.graph
+    node = graph.producer.get(tensor)
+    concat = node is not None and any(s.op == "concat" for s in node.steps)
+    return concat and tensor in graph.program.outputs
+
+  def is_only_viewed(self, tensor: str) -> bool:
+    """Whether regions that yield views of the tensor stand for those that yield it."""
+    graph = self.graph
+    readers = graph.consumers.get(tensor, ())
+    if tensor in graph.program.outputs or not readers:
+      return False
+    return all(
+      graph.reasons[r] is None
+      and graph.is_view(r)
+      and all(self.is_natural(o) or self.is_only_viewed(o) for o in graph.node[r].outputs)
+      for r in readers
+    )
+
+  def _borders_regrouping(self, node: Node, readers: tuple[str, ...]) -> bool:
+    """Whether here begins or ends a chain of moves that regroups dimensions in another order.
+
+    No kernel may be found across it, so what is before and after is offered by itself too.
+    None yields repeated elements: what is repeated is always offered.
+    """
+    graph = self.graph
+    if any(s.op == "expand" for r in readers for s in graph.node[r].steps):
+      return True
+    if not graph.moves(node.name):
+      return any(self._regroups(self._chain(r, down=True)) for r in readers)
+    ends = not all(map(graph.moves, readers))
+    return ends and self._regroups(self._chain(node.name, down=False))
+
+  def _borders_concatenation(self, node: Node, readers: tuple[str, ...]) -> bool:
+    """Whether parts are put beside each other here, and not for one function of elements.
+
+    A kernel may not copy or regroup them: what is before and after is offered by itself too.
+    """
+    graph = self.graph
+    if any(s.op == "concat" and len(s.inputs) > MANY_PARTS for s in node.steps):
+      return True  # more than a region reads
+    for name in (node.name, *readers):
+      if any(s.op == "concat" for s in graph.node[name].steps):
+        ends = graph.consumers.get(graph.node[name].outputs[0], ())
+        if len(ends) != 1 or graph.reasons[ends[0]] or graph.contractions(ends[0]):
+          return True
+        if graph.moves(ends[0]) or graph.reduces(ends[0]):
+          return True
+    return False
+
+  def regrouped(self, tensor: str) -> bool:
+    """Whether a chain of moves ends here that regroups dimensions in another order."""
+    node = self.graph.inside(tensor)
+    return node is not None and self._regroups(self._chain(node.name, down=False))
+
+  def may_contract(self, name: str, before: frozenset[str]) -> bool:
+    """Whether products of a node read in place what the nodes ``before`` it regroup and repeat.
+
+    What is regrouped and not repeated is written in that order by whoever yields it.
+    """
+    graph = self.graph
+    moves = [n for n in before if graph.moves(n)]
+    steps = [s for n in (*moves, name) for s in graph.node[n].steps]
+    if not any(s.op == "expand" for s in steps):
+      return False
+    makers = {s.output.name: s for s in steps}
+
+    def shape(x: str) -> tuple[int, ...]:
+      own = makers[x].output.shape if x in makers else graph.program.numbers(x)
+      return tuple(int(d) for d in own or ())
+
+    products = (s for s in graph.node[name].steps if s.op == "matmul")
+    return not any(contracts_apart(s, makers, shape) for s in products)
+
+  def _chain(self, name: str, *, down: bool) -> tuple[str, ...]:
+    """The moves from here on, to the inputs or (while each has one reader) to the outputs."""
+    graph = self.graph
+    found = []
+    node = graph.node.get(name)
+    while node and graph.reasons[node.name] is None and graph.moves(node.name):
+      found.append(node.name)
+      if down:
+        readers = graph.consumers.get(node.outputs[0], ())
+        node = graph.node[readers[0]] if len(readers) == 1 else None
+      else:
+        node = graph.producer.get(graph.reads[node.name][0])
+    return tuple(found)
+
+  def _regroups(self, chain: tuple[str, ...]) -> bool:
+    steps = [s for n in chain for s in self.graph.node[n].steps]
+    splits = any(s.op == "reshape" and self._splits(s) for s in steps)
+    return splits and any(s.op == "transpose" and permutes(s) for s in steps)
+
+  def _splits(self, step: Step) -> bool:
+    before = self.graph.program.numbers(str(step.inputs[0]))
+    if before is None:  # inside a node, reshapes only move dimensions of extent 1
+      return False
+    sides = ([d for d in x or () if d != 1] for x in (before, step.output.shape))
+    return next(sides) != next(sides)
+
+  def _casts_to_reduction(self, name: str) -> bool:
+    graph = self.graph
+    node = graph.node[name]
+    if not node.steps or any(s.op != "cast" for s in node.steps):
+      return False
+    return any(len(graph.consumers.get(o, ())) > 1 for o in node.outputs)
