@@ -1,27 +1,23 @@
 """Canonical regions: equal programs get equal text, whatever their tensors are called.
 
-Inputs and axes are coloured by how they are used (colour refinement over the terms), commutative
-arguments are visited in the order of colours, and names are given in the order of the first visit.
-Axes that always occur side by side are one axis.
+Inputs and axes are coloured by how they are used (``colours.py``), commutative arguments are visited
+in the order of colours, and names are given in the order of the first visit.
 """
 
-import hashlib
-from collections.abc import Mapping, Set
-from itertools import pairwise
+from collections.abc import Mapping
 from math import prod
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import Constant, Program, Region, RegionTensor, Step
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.factors import groups
-from mirage_onnx.ir.term import COMMUTATIVE, EXTENT, INPUT, REDUCTIONS, Term, substitute, walk
-from mirage_onnx.match.axes import Dims, Named, name_axes
+from mirage_onnx.ir.term import COMMUTATIVE, INPUT, Term, substitute
+from mirage_onnx.match.axes import Named, name_axes
+from mirage_onnx.match.colours import bound, colours, digest
+from mirage_onnx.match.joined_axes import join_axes, places_in_memory
 from mirage_onnx.match.runtime_axes import with_runtime_axes
 from mirage_onnx.match.sinking import viewed
 from mirage_onnx.match.views import Viewed
-
-#: Elements of the longest row that one block holds.
-ROW = 1 << 15
 
 
 def make_region(
@@ -62,32 +58,10 @@ def make_region(
     reason = "parts of an output are equal, and no kernel writes elements twice"
     raise RejectionError("OP_FORM", reason, tuple(sorted(more)))
   runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
-  places = {x: _places(x, found) for x in (*live, *outputs)}
-  named = _merge(named, places, runtime)
+  places = {x: places_in_memory(x, found) for x in (*live, *outputs)}
+  named = join_axes(named, places, runtime)
   region = _rename(program, nodes, found, constants, named)
   return with_runtime_axes(region, program, sizes or {})
-
-
-def _places(name: str, found: Viewed) -> tuple[int, ...]:
-  """For every dimension a number that it shares with those that memory has beside it.
-
-  A part of a dimension shares it with none: what lies behind it in memory is not in the view.
-  """
-  shape = found.tensor(name).shape or ()
-  fulls = found.views[name].fulls if name in found.views else shape
-  parts = [n != full for n, full in zip(shape, fulls, strict=True)]
-  if name in found.views and found.views[name].picks:
-    parts[0] = True
-  return tuple(2 * sum(parts[:d]) + parts[d] for d in range(len(parts)))
-
-
-def _row(dims: Dims, places: tuple[int, ...]) -> tuple[str, ...]:
-  """The axes in memory order, with nothing between those that have other elements between."""
-  found: list[str] = []
-  for i, own in enumerate(dims):
-    found += [""] if i and places[i] != places[i - 1] else []
-    found += [a for a in own if a not in found]
-  return tuple(found)
 
 
 def _check_repeated(
@@ -115,126 +89,13 @@ def _uses(steps: tuple[Step, ...], name: str) -> bool:
   return any(name in s.inputs for s in steps)
 
 
-def _merge(named: Named, places: Mapping[str, tuple[int, ...]], runtime: Set[str]) -> Named:
-  """Join axes that every input, output and reduction has side by side, in this order.
-
-  One that is joined with one in ``runtime``, which a run counts, is counted by it too.
-  ``places``: of the inputs and outputs (``_places``).
-  """
-  while True:
-    pair = _mergeable(named, places, runtime)
-    if pair is None:
-      return named
-    first, second = pair
-    axes = {
-      k: tuple(tuple(dict.fromkeys(second if a == first else a for a in d)) for d in v)
-      for k, v in named.axes.items()
-    }
-    extents = {k: v for k, v in named.extents.items() if k != first}
-    extents[second] = named.extents[first] * named.extents[second]
-    fresh = {i: t.input_(i, (a for d in axes[i] for a in d)) for i in places}
-    names = list(named.terms)
-    terms = substitute(named.terms.values(), fresh, {first: second})
-    named = Named(axes, extents, dict(zip(names, terms, strict=True)))
-    runtime = runtime - {first} | ({second} if runtime & set(pair) else set())
-
-
-def _mergeable(
-  named: Named, places: Mapping[str, tuple[int, ...]], runtime: Set[str]
-) -> tuple[str, str] | None:
-  rows = [_row(named.axes[x], own) for x, own in places.items()]
-  reduced = [
-    set(u.attr)  # type: ignore[arg-type]
-    for u in walk(named.terms[x] for x in places)
-    if u.op in (*REDUCTIONS, EXTENT)
-  ]
-  fixed = sum(a not in runtime for a in named.extents)  # threads share out one of these
-  candidates = {pair for r in rows for pair in pairwise(r) if all(pair)}
-  # First what a reshape split: without it, the region would be the same.
-  split = {pair for x in places for d in named.axes[x] for pair in pairwise(d)}
-  for pair in sorted(candidates, key=lambda pair: (pair not in split, pair)):
-    first, second = pair
-    mixed = (first in runtime) != (second in runtime)
-    together = (not mixed or fixed > 1) and all(
-      (first in r) == (second in r) and (first not in r or r.index(second) == r.index(first) + 1)
-      for r in rows
-    )
-    together = together and all((first in s) == (second in s) for s in reduced)
-    # Of two, one is for the grid and one for the threads.
-    if together and (len(named.extents) > 2 or _is_short_row(named, pair, reduced, runtime)):
-      return pair
-  return None
-
-
-def _is_short_row(named: Named, pair: tuple[str, str], reduced: list[set[str]], runtime: Set[str]) -> bool:
-  """Whether the last two axes are better one: both are reduced, and neither is one for the grid."""
-  size = prod(named.extents[a] for a in pair)
-  return any(pair[0] in s for s in reduced) and runtime.isdisjoint(pair) and size <= ROW
-
-
-def _digest(*parts: object) -> str:
-  return hashlib.blake2b("|".join(map(str, parts)).encode(), digest_size=10).hexdigest()
-
-
-def _colours(
-  terms: tuple[Term, ...],
-  start: Mapping[str, str],
-  axes: Mapping[str, tuple[str, ...]],
-  runtime: Set[str],
-) -> tuple[dict[Term, str], dict[str, str]]:
-  """Colours of all terms and axes after refinement: equal colours mean equal use."""
-  nodes = walk(terms)
-  inputs = dict(start)
-  names = sorted({a for u in nodes for a in u.axes} | {a for x in axes.values() for a in x})
-  axis = {a: "runtime" if a in runtime else "" for a in names}
-  down: dict[Term, str] = {}
-  for _ in range(4):
-    up: dict[Term, str] = {}
-    for u in nodes:
-      args = [up[a] for a in u.args]
-      if u.op in COMMUTATIVE:
-        args.sort()
-      own = inputs[str(u.attr)] if u.op == INPUT else _attr_colour(u, axis)
-      up[u] = _digest(u.op, own, *args, *sorted(axis[a] for a in u.axes))
-    context: dict[Term, list[str]] = {u: [] for u in nodes}
-    for r in terms:
-      context[r].append("root")
-    for u in reversed(nodes):
-      seen = _digest(up[u], *sorted(context[u]))
-      for i, a in enumerate(u.args):
-        place = "" if u.op in COMMUTATIVE else str(i)
-        context[a].append(_digest(seen, place))
-    down = {u: _digest(up[u], *sorted(context[u])) for u in nodes}
-    for u in nodes:
-      if u.op == INPUT:
-        inputs[str(u.attr)] = down[u]
-    use: dict[str, list[str]] = {a: [] for a in names}
-    for u in nodes:
-      for x in u.axes:
-        at = axes[str(u.attr)].index(x) if u.op == INPUT else ""
-        use[x].append(_digest("has", down[u], at))
-      for x in _bound(u):
-        use[x].append(_digest("reduces", down[u]))
-    axis = {a: _digest(axis[a], *sorted(use[a])) for a in names}
-  return down, axis
-
-
-def _bound(u: Term) -> tuple[str, ...]:
-  """The axes that a reduction or an extent names."""
-  return u.attr if u.op in (*REDUCTIONS, EXTENT) and isinstance(u.attr, tuple) else ()
-
-
-def _attr_colour(u: Term, axis: Mapping[str, str]) -> str:
-  return _digest(*sorted(axis[a] for a in _bound(u))) if _bound(u) else str(u.attr)
-
-
 def _seen(name: str, found: Viewed, memory: Mapping[str, tuple[str, ...]]) -> tuple[object, ...]:
   """What an input is like: its axes, and of views their place among those of one source."""
   view = found.views.get(name)
   if view is None:
     return (len(memory[name]),)
   same = {v.starts for v in found.views.values() if v.source == view.source}
-  place = len(memory[name]), _places(name, found), sorted(same).index(view.starts)
+  place = len(memory[name]), places_in_memory(name, found), sorted(same).index(view.starts)
   return (*place, "rows") if view.picks else place
 
 
@@ -255,8 +116,8 @@ def _rename(
   memory = {x: named.memory(x) for x in (*inputs, *outputs)}
   roots = tuple(named.terms[o] for o in outputs)
   runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
-  start = {i: _digest(tensors[i].dtype, i in weights, *_seen(i, found, memory)) for i in inputs}
-  colour, axis_colour = _colours(roots, start, memory, runtime)
+  start = {i: digest(tensors[i].dtype, i in weights, *_seen(i, found, memory)) for i in inputs}
+  colour, axis_colour = colours(roots, start, memory, runtime)
   ranked = sorted(range(len(outputs)), key=lambda i: (colour[roots[i]], str(tensors[outputs[i]].dtype), i))
   input_order: dict[str, None] = {}
   axis_order: dict[str, None] = {}
@@ -275,7 +136,7 @@ def _rename(
       input_order.setdefault(str(u.attr))
       for x in memory[str(u.attr)]:
         axis_order.setdefault(x)
-    for x in sorted(_bound(u), key=lambda x: axis_colour[x]):
+    for x in sorted(bound(u), key=lambda x: axis_colour[x]):
       axis_order.setdefault(x)
 
   for i in ranked:
