@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from program_net import whole_region
 from random_layouts import random_layout_model
 from random_models import float64_feeds, in_float64
 from region_data import named
@@ -18,6 +17,7 @@ from small_models import Net, check_kernels, feeds, matches, replaced_ops
 import mirage_onnx
 from mirage_onnx.errors import REJECTIONS, RejectionError
 from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.match.whole import whole_region
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.equivalence import check_terms
 from mirage_onnx.verify.interpret_steps import by_axes

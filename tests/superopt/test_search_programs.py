@@ -6,7 +6,7 @@ import onnx
 import pytest
 from goldens import golden
 from op_by_op import FREE
-from program_net import PRIMITIVE, ProgramNet, as_weights, onnx_model, operators, whole_region
+from program_net import PRIMITIVE, ProgramNet, as_weights, onnx_model, operators
 from search_expectations import Expected, accumulators, contractions, has_parts, used_ops
 from search_programs import ENTRIES, EXPECTED, PROGRAMS
 from small_models import Net
@@ -14,6 +14,7 @@ from small_models import Net
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.program import Constant
+from mirage_onnx.match.whole import whole_region
 from mirage_onnx.verify.equivalence import check_terms
 
 #: What the original asks about at most; more are nowhere needed.

@@ -12,7 +12,7 @@ from golden_texts import texts_of
 
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir import KernelParams, Region, UGraph, parse_ugraph, print_ugraph
-from mirage_onnx.match.canonical import make_region
+from mirage_onnx.match.whole import whole_region
 
 TEXTS = texts_of("goldens")
 
@@ -25,14 +25,9 @@ class Golden:
   params: tuple[KernelParams, ...]
 
 
-def whole_region(model):
-  program = import_model(load_model(model))
-  refused = [n.barrier for n in program.nodes if n.barrier is not None]
-  assert not refused, refused
-  made = {o for n in program.nodes for o in n.outputs}
-  read = {i for n in program.nodes for s in n.steps for i in s.inputs if isinstance(i, str)}
-  inputs = tuple(dict.fromkeys(i for n in program.nodes for i in n.inputs if i in read and i not in made))
-  return make_region(program, tuple(n.name for n in program.nodes), inputs, program.outputs)
+def model_region(model):
+  """All nodes of an ONNX model as one region."""
+  return whole_region(import_model(load_model(model)))
 
 
 def edited(graph, *changes):
@@ -50,7 +45,7 @@ def numbers(*tile, cluster=1, loop_tile=0):
 
 @cache
 def region(name):
-  return whole_region(MODELS[name]())
+  return model_region(MODELS[name]())
 
 
 #: golden -> (its graph, numbers of its kernels in launch order)

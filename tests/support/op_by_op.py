@@ -10,9 +10,8 @@ from dataclasses import replace
 from math import prod
 from types import SimpleNamespace
 
-from program_net import whole_region
-
 from mirage_onnx.ir.program import Node, Program, Step
+from mirage_onnx.match.whole import whole_region
 from mirage_onnx.superopt.result import default_bound
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import ALL

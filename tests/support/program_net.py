@@ -10,9 +10,8 @@ from dataclasses import replace
 import numpy as np
 from small_models import Net
 
-from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.match.canonical import make_region
+from mirage_onnx.match.whole import whole_region
 
 #: What a program may be made of: one primitive step each, or none (layout).
 PRIMITIVE = frozenset({
@@ -127,22 +126,6 @@ def as_weights(program, names):
     inputs=tuple(i for i in program.inputs if i not in names),
     weights=program.weights | frozenset(names),
   )
-
-
-def whole_region(program):
-  """The region of all nodes, which may read inputs and weights.
-
-  Raises:
-      RejectionError: a node is a barrier, or as ``make_region``.
-  """
-  for node in program.nodes:
-    if node.barrier is not None:
-      raise RejectionError(node.barrier.code, node.barrier.reason, (node.name,))
-  made = {o for n in program.nodes for o in n.outputs}
-  read = dict.fromkeys(i for n in program.nodes for s in n.steps for i in s.inputs)
-  inputs = tuple(i for i in read if isinstance(i, str) and i in program.tensors)
-  nodes = tuple(n.name for n in program.nodes)
-  return make_region(program, nodes, tuple(i for i in inputs if i not in made), program.outputs)
 
 
 def operators(model):

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from random import Random
 
 import onnx
-from program_net import as_weights, whole_region
+from program_net import as_weights
 from random_moves import MOVES, Growing, combine
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.region import Region
+from mirage_onnx.match.whole import whole_region
 
 FEWEST, MOST = 4, 10
 ATTEMPTS, MOVES_TRIED = 100, 40

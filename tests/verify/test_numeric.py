@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from goldens import GOLDENS, edited, golden, whole_region
+from goldens import GOLDENS, edited, golden, model_region
 from small_models import Net, region_of
 
 from mirage_onnx.errors import Rejection
@@ -79,7 +79,7 @@ def test_a_finite_mask_loses_the_logits_as_in_the_original():
   """fp32 + its least value is that value: a row that is masked throughout is uniform."""
   net = Net(np.float32)
   logits = net.Mul(net.input(4, 8), 0.25)
-  region = whole_region(net.model(net.Softmax(net.Add(logits, net.input(8)), axis=-1)))
+  region = model_region(net.model(net.Softmax(net.Add(logits, net.input(8)), axis=-1)))
   text = """ugraph 1
 tensor i0 f32[a0] input
 tensor i1 f32[a1,a0] input

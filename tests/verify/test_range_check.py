@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from goldens import GOLDENS, edited, golden, whole_region
+from goldens import GOLDENS, edited, golden, model_region
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
@@ -107,7 +107,7 @@ def test_the_maximum_of_plain_attention_is_needed():
 
 def test_soft_capped_logits_need_no_maximum(net):
   capped = net.Mul(net.Tanh(net.Mul(net.input(8, 64), 0.1)), 30.0)
-  region = whole_region(net.model(net.Softmax(capped, axis=-1)))
+  region = model_region(net.model(net.Softmax(capped, axis=-1)))
   (maximum,) = softmax_maxima(RangeCheck(region))
   assert maximum.droppable and not maximum.fits_half
   assert maximum.logits.hi == pytest.approx(30)
@@ -116,14 +116,14 @@ def test_soft_capped_logits_need_no_maximum(net):
 def test_an_overflow_that_the_region_has_is_no_fault(net):
   """x^2 in 16 bits overflows in the model itself: inputs are taken as small as it needs."""
   x = net.input(8, 64)
-  region = whole_region(net.model(net.Mul(net.Mul(x, x), net.Mul(x, x))))
+  region = model_region(net.model(net.Mul(net.Mul(x, x), net.Mul(x, x))))
   check = RangeCheck(region)
   assert check.magnitude == 8.0
 
 
 def test_a_region_that_is_never_safe_is_no_measure(net):
   x = net.input(8, 64)
-  region = whole_region(net.model(net.Div(x, net.Sub(x, 1e-3))))
+  region = model_region(net.model(net.Div(x, net.Sub(x, 1e-3))))
   assert RangeCheck(region).magnitude is None
 
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from golden_texts import PROGRAMS
-from goldens import GOLDENS, edited, golden, whole_region
+from goldens import GOLDENS, edited, golden, model_region
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import DType, parse_ugraph, print_ugraph
@@ -206,7 +206,7 @@ def _widened_graph(graph):
 def test_the_regions_own_error_is_the_measure(net):
   """A region that cancels by itself allows a candidate that does."""
   x = net.input(8, 64)
-  region = whole_region(net.model(net.Sub(net.Mul(x, net.constant(1.0009765625)), x)))
+  region = model_region(net.model(net.Sub(net.Mul(x, net.constant(1.0009765625)), x)))
   text = PROGRAMS["cancelling"]
   result = RoundingCheck(region).check(parse_ugraph(text))
   assert isinstance(result, RoundingRecord)
