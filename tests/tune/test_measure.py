@@ -224,6 +224,20 @@ def test_inputs_are_uploaded_once_per_order(small):
   assert inputs.address("t0", ("a0",)) is None
 
 
+def test_what_is_large_repeats_what_is_drawn(net, monkeypatch):
+  """No two rows are the same."""
+  monkeypatch.setattr(measure, "MOST_DRAWN", 101)
+  loaded = load_model(net.model(net.Tanh(net.Mul(net.input(16, 48), 0.5))))
+  ((_, outcome),) = pipeline.run(loaded, pipeline.Options(H200, margin=-20.0)).chosen
+  data, oracle = drawn(loaded, outcome.region)
+  (x,) = data.values()
+  assert x.shape == (16, 48)
+  assert oracle.finite
+  np.testing.assert_array_equal(x.ravel()[101:], x.ravel()[:-101])
+  assert len(np.unique(x, axis=0)) == 16
+  assert len(np.unique(x)) > 80
+
+
 def test_a_region_without_finite_values(small):
   loaded, run = small
   region = run.chosen[0][1].region
