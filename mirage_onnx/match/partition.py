@@ -47,9 +47,9 @@ def choose(
 ) -> tuple[int, ...]:
   """Indices of the chosen candidates.
 
-  ``times_us``: the cost of each candidate (already divided by the margin it must win by),
-  ``node_us``: what each node costs in ONNX Runtime. ``alone``: node -> the one whose kernel also
-  computes it, and what it costs where only that one disappears.
+  ``times_us``: the cost of each candidate, ``node_us``: what each node costs in ONNX Runtime.
+  ``alone``: node -> the one whose kernel also computes it, and what it costs where only that one
+  disappears.
   """
   problem = _Problem(program, candidates, times_us, node_us, alone or {})
   found = []

@@ -28,7 +28,7 @@ class Outcome:
   points: tuple[PointTime, ...] = ()
 
   def price_us(self, margin: float) -> float:
-    """What the choice counts for it: a predicted time with its margin.
+    """What the choice counts for it: a predicted time, with the margin that it must win by.
 
     A measurement counts as the share of ONNX Runtime's time that it is, of the predicted one:
     other regions and nodes are compared by that, and cold times are longer than both.

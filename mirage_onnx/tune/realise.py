@@ -1,7 +1,7 @@
 """Choose regions, compile (and measure) their kernels, and choose again without what failed."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
 
@@ -10,6 +10,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import KernelParams, Program
 from mirage_onnx.match.cuts import Candidate
+from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.partition import choose
 from mirage_onnx.superopt.result import varied
 from mirage_onnx.target import Target
@@ -45,23 +46,31 @@ def realise(
 
   Where it measures, those that do not need each other may be one (``beside.py``).
 
+  A region wins by ``margin`` against its own nodes, or it is refused; among those that do, the
+  choice is by what is expected, so that half of a region is not taken because it wins by more. One
+  that wins by less against the nodes that disappear with it (others still read some) has to win
+  by the margin in the choice too.
+
   ``tries``: candidates that are compiled (and timed) per region at most. ``dynamic``: what
   is known of other sizes. ``alone``: as ``choose``.
   """
   found = dict(outcomes)
-  picked, prices = tuple[int, ...](), list[float]()
+  picked, prices, doubted = tuple[int, ...](), list[float](), set[int]()
   while True:
     live = [(c, o) for o in found.values() if o.rejection is None for c in o.instances]
-    before, prices = prices, [o.price_us(margin) for _, o in live]
+    before, prices = prices, [_price_us(c, o, margin, doubted) for c, o in live]
     if prices != before:  # else they are the same candidates: nothing was refused
       picked = choose(program, [c for c, _ in live], prices, node_us, alone)
     chosen = tuple(live[i] for i in picked)
+    if doubts := _doubts(program, chosen, node_us, margin) - doubted:
+      doubted |= doubts
+      continue
     todo = sorted({o.region.key for _, o in chosen if o.compiled is None})
     if not todo and dynamic and (less := dynamic.losers(chosen)):
       found |= less
     elif not todo:
       # Most gain first: where names run out, the least is left as it was.
-      gain = [o.price_us(margin) - sum(node_us.get(n, 0.0) for n in c.nodes) for c, o in chosen]
+      gain = [_price_us(c, o, margin, doubted) - sum(node_us.get(n, 0.0) for n in c.nodes) for c, o in chosen]
       order = sorted(range(len(chosen)), key=lambda i: (gain[i], i))
       chosen = tuple(chosen[i] for i in order)
       if measure:
@@ -72,6 +81,19 @@ def realise(
       o = found[key] = _compile(loaded, found[key], target, measure=measure, tries=tries)
       if dynamic and o.measured and o.compiled:
         found[key] = _elsewhere(loaded, o, o.compiled, dynamic, target)
+
+
+def _price_us(instance: Candidate, outcome: Outcome, margin: float, doubted: Set[int]) -> float:
+  """What an instance costs in the choice. A margin below 0 (it may be slower) counts for all."""
+  return outcome.price_us(margin if id(instance) in doubted else min(margin, 0.0))
+
+
+def _doubts(
+  program: Program, chosen: Sequence[Chosen], node_us: Mapping[str, float], margin: float
+) -> set[int]:
+  """The instances that win by less than the margin against their share of what disappears."""
+  share = shares(program, [c for c, _ in chosen], node_us)
+  return {id(c) for c, o in chosen if o.price_us(margin) > sum(share.get(n, 0.0) for n in c.nodes)}
 
 
 def _compile(loaded: LoadedModel, outcome: Outcome, target: Target, *, measure: bool, tries: int) -> Outcome:

@@ -1,0 +1,65 @@
+"""Which regions a prediction chooses: what a region must win by, and against what."""
+
+from types import SimpleNamespace
+
+import pytest
+from small_models import Net
+
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.match.cuts import find_candidates
+from mirage_onnx.target import H200
+from mirage_onnx.tune import realise
+from mirage_onnx.tune.outcome import Outcome
+
+
+def chosen_nodes(monkeypatch, model, node_us, ours_us, margin):
+  """The nodes of each chosen region. ``ours_us``: the offered ones, by their nodes."""
+  loaded = load_model(model)
+  program = import_model(loaded)
+  monkeypatch.setattr(realise, "_compile", lambda _, o, *rest, **more: compiled(o))
+  outcomes = {}
+  for c in find_candidates(program).candidates:
+    if c.nodes in ours_us:
+      result = SimpleNamespace(candidates=[offered(ours_us[c.nodes])])
+      outcomes[c.region.key] = Outcome(c.region, (c,), 0.0, result)  # type: ignore[arg-type]
+  assert len(outcomes) == len(ours_us)
+  chosen, _ = realise.realise(loaded, program, outcomes, node_us, H200, margin=margin, measure=False, tries=1)
+  return {c.nodes for c, _ in chosen}
+
+
+def offered(us):
+  return SimpleNamespace(candidate=SimpleNamespace(predicted_us=us))
+
+
+def compiled(outcome):
+  return Outcome(outcome.region, outcome.instances, 0.0, outcome.result, outcome.result.candidates[0])
+
+
+def nodes(*names):
+  return frozenset(names)
+
+
+def test_the_choice_is_by_what_is_expected(monkeypatch):
+  """A region that wins by the margin is not cut where its first half wins by more."""
+  net = Net(seed=3, opset=18)
+  x = net.input(4, 64)
+  normed = net.Div(x, net.Sqrt(net.ReduceMean(net.Mul(x, x), [-1])))
+  model = net.model(net.MatMul(normed, net.weight(64, 48)))
+  *norm, product = [n.name for n in model.graph.node]
+  times = {**dict.fromkeys(norm, 3.0), product: 65.0}
+  ours = {nodes(*norm): 2.0, nodes(*norm, product): 56.0}
+  assert chosen_nodes(monkeypatch, model, times, ours, 0.2) == {nodes(*norm, product)}
+  ours[nodes(*norm, product)] = 67.5
+  assert chosen_nodes(monkeypatch, model, times, ours, 0.2) == {nodes(*norm)}
+
+
+@pytest.mark.parametrize(("us", "margin", "wins"), [(4.5, 0.2, False), (3.9, 0.2, True), (4.5, 0.05, True)])
+def test_a_region_wins_by_the_margin_against_what_disappears(monkeypatch, us, margin, wins):
+  """Others still read the first node: only the second one's time is saved."""
+  net = Net(seed=3, opset=18)
+  read = net.Exp(net.input(4, 64))
+  model = net.model(net.MatMul(read, net.weight(64, 48)), net.Erf(read))
+  first, second, _ = (n.name for n in model.graph.node)
+  times = dict.fromkeys((n.name for n in model.graph.node), 5.0)
+  found = chosen_nodes(monkeypatch, model, times, {nodes(first, second): us}, margin)
+  assert found == ({nodes(first, second)} if wins else set())
