@@ -12,6 +12,9 @@ computes what the original nodes computed, by the same operators in the same ord
               (``readers``), an empty workspace.
 
 Canonical names make the bodies of equal regions equal bytes, which is how sharing is checked.
+Attributes keep the order that they have: ONNX Runtime takes two nodes for one only where that is the
+same, too (it hashes them in the order of its table), and what it fuses depends on how often a value
+is read: an Add that a LayerNormalization and its copy in a body read becomes no SkipLayerNormalization.
 """
 
 from collections.abc import Mapping, Sequence
@@ -146,7 +149,7 @@ class _Builder:
       op_type, attributes = _TO_SHAPE[node.op_type], []
       inputs = [self._name(node.input[0]), self._shape(shape)]
     else:
-      op_type, attributes = node.op_type, sorted(node.attribute, key=lambda a: a.name)
+      op_type, attributes = node.op_type, node.attribute
       inputs = [self._name(value) if value else "" for value in node.input]
     copy = onnx.NodeProto(
       op_type=op_type,

@@ -1,6 +1,11 @@
 """Function bodies: canonical text."""
 
+from itertools import permutations
+
+import numpy as np
 import onnx
+import onnxruntime
+from small_models import Net
 
 from mirage_onnx.rewrite.body import build_body
 from mirage_onnx.rewrite.constants import Constants
@@ -69,3 +74,26 @@ def test_doc_strings_and_metadata_are_dropped(toy):
   nodes = [n for n in model.graph.node if n.name in toy.region(0).nodes]
   body = build_body(nodes, toy.region(0), Constants(model), {"": 20})
   assert not any(n.metadata_props for n in body.node)
+
+
+def test_a_norm_and_its_copy_are_one_again(tmp_path):
+  """onnxruntime merges them, and then the Add before them, whatever the order of attributes."""
+  net = Net(np.float32, seed=1)
+  x = net.input(2, 6, 16)
+  total = net.Add(x, net.Tanh(x))
+  norm = net.LayerNormalization(total, net.weight(16), net.weight(16), axis=-1, epsilon=1e-12, stash_type=1)
+  weight = net.weight(16, 16)
+  product = net.MatMul(norm, weight)
+  model = net.model(net.Sigmoid(product), net.Erf(norm))
+  norm, matmul = (n for n in model.graph.node if n.op_type in ("LayerNormalization", "MatMul"))
+  region = Replacement((norm.name, matmul.name), (*norm.input, weight), (), (product,), False, 0)
+  for attributes in permutations(list(norm.attribute)):
+    del norm.attribute[:]
+    norm.attribute.extend(attributes)
+    result = rewrite_model(model, [region], b"")
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "seen.onnx")
+    onnxruntime.InferenceSession(result.SerializeToString(), options, ["CPUExecutionProvider"])
+    seen = [n.op_type for n in onnx.load(options.optimized_model_filepath).graph.node]
+    assert seen.count("SkipLayerNormalization") == 1, seen
+    assert "LayerNormalization" not in seen
