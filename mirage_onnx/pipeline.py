@@ -16,7 +16,8 @@ from mirage_onnx import events
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.ir.program import Program
-from mirage_onnx.match.cuts import TILED, Candidate, Limits, Matches, find_candidates
+from mirage_onnx.match.candidates import Candidate, Matches, find_candidates
+from mirage_onnx.match.cuts import TILED, Limits
 from mirage_onnx.rewrite.apply import NAME_POOL, apply
 from mirage_onnx.searching import Setting, open_journal, search_all
 from mirage_onnx.superopt.hooks import Hooks, never

@@ -8,7 +8,7 @@ from small_models import Net, check_kernels, matches, replaced_ops
 
 import mirage_onnx
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.match.cuts import candidate
+from mirage_onnx.match.candidates import candidate
 from mirage_onnx.match.repeated import RegionMaker
 
 WORDS, PLACES, D = 7, 5, 64

@@ -10,7 +10,7 @@ import pytest
 from mirage_onnx import searching
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.text import print_ugraph
-from mirage_onnx.match.cuts import find_candidates
+from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.searching import Setting, open_structures, search_all, search_region
 from mirage_onnx.superopt.result import Bound
 from mirage_onnx.target import H200

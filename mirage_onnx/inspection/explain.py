@@ -12,7 +12,7 @@ from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.inspection.growth import Border, borders
 from mirage_onnx.inspection.survey import Offer, Survey
-from mirage_onnx.match.cuts import Candidate
+from mirage_onnx.match.candidates import Candidate
 from mirage_onnx.pipeline import Options
 from mirage_onnx.searching import search_region
 from mirage_onnx.superopt.result import SearchResult

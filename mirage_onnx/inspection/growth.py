@@ -12,7 +12,8 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.inspection.survey import Survey
 from mirage_onnx.inspection.work import REDUCING
 from mirage_onnx.ir.program import Node
-from mirage_onnx.match.cuts import Candidate, Limits, candidate
+from mirage_onnx.match.candidates import Candidate, candidate
+from mirage_onnx.match.cuts import Limits
 from mirage_onnx.match.repeated import RegionMaker
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.inspection.work import Flops, Work, count_flops, region_work, tensor_bytes
 from mirage_onnx.ir import Program, Region
-from mirage_onnx.match.cuts import Candidate, Matches, find_candidates
+from mirage_onnx.match.candidates import Candidate, Matches, find_candidates
 from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.partition import choose
 from mirage_onnx.target import Target

@@ -1,4 +1,4 @@
-"""Candidate regions by cut enumeration, as in technology mapping.
+"""Cones by cut enumeration, as in technology mapping: what candidate regions are made of.
 
 A *cut* of a tensor is a set of tensors (its leaves) from which understood nodes compute it; the
 nodes between are its *cone*. Cones may overlap: a norm that feeds three projections may be computed
@@ -7,14 +7,11 @@ tensor the best few cuts are kept (priority cuts). No cone knows what its operat
 is bounded by counts of contractions, nodes and leaves.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_onnx.errors import Rejection, RejectionError
-from mirage_onnx.ir import Program, Region
 from mirage_onnx.match.borders import Borders
-from mirage_onnx.match.graph import LAYOUT, Graph
-from mirage_onnx.match.repeated import RegionMaker
+from mirage_onnx.match.graph import Graph
 from mirage_onnx.match.sinking import SLICING
 
 
@@ -56,24 +53,7 @@ class Cut:
   depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-  """A possible region: canonical form and what of the program it covers."""
-
-  region: Region
-  nodes: frozenset[str]
-  outputs: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Matches:
-  """All candidates, and for every node that is in none the reason."""
-
-  candidates: tuple[Candidate, ...]
-  rejections: tuple[Rejection, ...]
-
-
-def _cuts(borders: Borders, limits: Limits) -> dict[str, tuple[Cut, ...]]:
+def find_cuts(borders: Borders, limits: Limits) -> dict[str, tuple[Cut, ...]]:
   """The kept cuts of every tensor that a region may compute, in topological order."""
   graph = borders.graph
   found: dict[str, tuple[Cut, ...]] = {}
@@ -183,117 +163,3 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
       kept.append(least[1])
   ends = (sorted(same.items(), key=lambda own: len(own[0])) for same in kept[: limits.kept])
   return tuple(dict.fromkeys(cut for own in ends for _, cut in (own[0], own[-1])))
-
-
-def _variants(borders: Borders, tensor: str, cut: Cut, limits: Limits) -> Iterator[frozenset[str]]:
-  """Output sets of a cone: the tensor alone (the rest recomputed), or all that others read."""
-  graph = borders.graph
-  yield frozenset({tensor})
-  escaping = {
-    o
-    for n in cut.nodes
-    for o in graph.node[n].outputs
-    if borders.is_natural(o)
-    and (o in graph.program.outputs or any(r not in cut.nodes for r in graph.consumers.get(o, ())))
-  } | {tensor}
-  # One kernel computes several outputs only over equal axes; others are regions of their own.
-  shapes = {graph.program.numbers(o) for o in escaping}
-  if 1 < len(escaping) <= limits.outputs and len(shapes) == 1 and _is_convex(graph, cut, escaping):
-    yield frozenset(escaping)
-
-
-def _is_convex(graph: Graph, cut: Cut, outputs: set[str]) -> bool:
-  """Whether no leaf depends on an output through nodes outside the cone."""
-  seen: set[str] = set()
-  # Nothing before the first node that yields an output depends on one.
-  first = min(graph.order[graph.producer[o].name] for o in outputs)
-  todo = list(cut.leaves)
-  while todo:
-    producer = graph.producer.get(todo.pop())
-    if producer is None or producer.name in seen or graph.order[producer.name] < first:
-      continue
-    seen.add(producer.name)
-    if outputs & set(producer.outputs):
-      return False
-    todo += producer.inputs
-  return True
-
-
-def find_candidates(
-  program: Program, limits: Limits | None = None, sizes: Mapping[str, int] | None = None
-) -> Matches:
-  """All candidate regions of ``program``, and why nodes are in none.
-
-  ``sizes``: what regions assume of the names of dimensions, at least 2 (else ``ASSUMED``).
-  """
-  bounds = limits or Limits()
-  graph = Graph(program, runtime=bounds.runtime)
-  borders = Borders(graph)
-  cuts, maker = _cuts(borders, bounds), RegionMaker(program, sizes)
-  candidates: dict[tuple[frozenset[str], frozenset[str]], Candidate] = {}
-  failures: dict[str, Rejection] = {}
-  leaves = {x for options in cuts.values() for cut in options for x in cut.leaves}
-  for tensor, options in cuts.items():
-    if not borders.is_natural(tensor):
-      continue
-    # Unless what reads it has the views inside.
-    only_viewed = borders.is_only_viewed(tensor) and tensor not in leaves
-    for cut in options:
-      for outputs in _variants(borders, tensor, cut, bounds):
-        key = (cut.nodes, outputs)
-        if key in candidates or _is_trivial(graph, cut, bounds):
-          continue
-        if only_viewed and len(outputs) == 1:
-          continue
-        if _again(graph, cut, outputs) > bounds.again:
-          continue
-        made = candidate(maker, cut.nodes, outputs)
-        if isinstance(made, Candidate):
-          candidates[key] = made
-        else:
-          failures.setdefault(tensor, made)
-  covered = {n for c in candidates.values() for n in c.nodes}
-  rejections = []
-  for node in program.nodes:
-    reason = graph.reasons[node.name]
-    if reason is not None:
-      rejections.append(Rejection(reason.code, reason.reason, (node.name,)))
-    elif node.name not in covered:
-      failed = next((failures[o] for o in node.outputs if o in failures), None)
-      rejections.append(
-        Rejection(failed.code, failed.reason, (node.name,))
-        if failed
-        else Rejection("TOO_SMALL", "nothing beside it to fuse with", (node.name,))
-      )
-  return Matches(tuple(candidates.values()), tuple(rejections))
-
-
-def _is_trivial(graph: Graph, cut: Cut, limits: Limits) -> bool:
-  """Nothing but casts and moves, or one operator that neither streams a weight nor is attention."""
-  if any(map(graph.streams, cut.nodes)):
-    return False
-  steps = [s for n in cut.nodes for s in graph.node[n].steps]
-  computing = [s for s in steps if s.op not in ("cast", *LAYOUT)]
-  if limits.single:
-    return not computing
-  return len(computing) < 2 or (len(cut.nodes) < 2 and cut.contractions < 2)
-
-
-def _again(graph: Graph, cut: Cut, outputs: frozenset[str]) -> int:
-  """Most values on a path that are computed here, and for others who read them."""
-  found: dict[str, int] = {}
-  for name in sorted(cut.nodes, key=graph.order.__getitem__):
-    before = max((found.get(i, 0) for i in graph.reads[name]), default=0)
-    for o in graph.node[name].outputs:
-      readers = graph.consumers.get(o, ())
-      shared = o in graph.program.outputs or not cut.nodes.issuperset(readers)
-      found[o] = before + (shared and o not in outputs)
-  return max(found[o] for o in outputs)
-
-
-def candidate(maker: RegionMaker, nodes: frozenset[str], outputs: frozenset[str]) -> Candidate | Rejection:
-  """The region of these nodes that yields these of their outputs, or why there is none."""
-  try:
-    return Candidate(maker.make(nodes, outputs), nodes, outputs)
-  except RejectionError as error:
-    return error.rejection

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mirage_onnx.ir.program import Program
-from mirage_onnx.match.cuts import Candidate
+from mirage_onnx.match.candidates import Candidate
 
 
 def disappearing(program: Program, chosen: Sequence[Candidate]) -> frozenset[str]:

@@ -28,7 +28,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from mirage_onnx.ir.program import Program
-from mirage_onnx.match.cuts import Candidate
+from mirage_onnx.match.candidates import Candidate
 from mirage_onnx.match.disappearing import disappearing
 
 #: Cost added per used candidate, so that of two equal choices the one with fewer nodes wins, and

@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Program
-from mirage_onnx.match.cuts import Candidate, candidate
+from mirage_onnx.match.candidates import Candidate, candidate
 from mirage_onnx.match.repeated import RegionMaker
 
 #: Most regions of a group.

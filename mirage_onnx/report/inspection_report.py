@@ -6,7 +6,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.inspection import Explanation, Offer, Survey
 from mirage_onnx.inspection.dot import to_dot
 from mirage_onnx.ir import Candidate, RegionTensor, print_ugraph
-from mirage_onnx.match.cuts import Candidate as Instance
+from mirage_onnx.match.candidates import Candidate as Instance
 from mirage_onnx.report.inspection import (
   BarrierReport,
   BorderReport,

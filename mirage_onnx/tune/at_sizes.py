@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate, Program, Region
-from mirage_onnx.match.cuts import Candidate as Instance
+from mirage_onnx.match.candidates import Candidate as Instance
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Verified
 from mirage_onnx.superopt.solved import kernel_times
 from mirage_onnx.target import Target

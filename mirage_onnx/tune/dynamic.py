@@ -6,7 +6,7 @@ from functools import cached_property
 
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import Program, Region, print_ugraph
-from mirage_onnx.match.cuts import Candidate
+from mirage_onnx.match.candidates import Candidate
 from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.runtime_axes import at_sizes
 from mirage_onnx.superopt.renumber import Known, renumber

@@ -37,11 +37,10 @@ SLACK = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-  """Medians in microseconds (cold L2); ``spread_us`` is the kernel's interquartile range."""
+  """Medians in microseconds (cold L2), and how many candidates were right."""
 
   kernel_us: float
   ort_us: float
-  spread_us: float
   tried: int
 
 
@@ -100,8 +99,7 @@ def measure_region(
   if ours[best] > ort_us * (1 - MIN_GAIN):
     reason = f"{ours[best]:.2f} us measured against {ort_us:.2f} us of onnxruntime"
     return None, Rejection("NOT_FASTER", reason, region.nodes)
-  low, high = np.percentile(times[1 + best], [25, 75])
-  return arms[best][0], Measured(ours[best], ort_us, float(high - low), len(tried) - len(wrong))
+  return arms[best][0], Measured(ours[best], ort_us, len(tried) - len(wrong))
 
 
 def ort_replay(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.region import Region
-from mirage_onnx.match.cuts import Candidate
+from mirage_onnx.match.candidates import Candidate
 from mirage_onnx.superopt.result import SearchResult
 from mirage_onnx.tune.at_sizes import PointTime
 from mirage_onnx.tune.measure import Measured

@@ -9,7 +9,7 @@ from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import KernelParams, Program
-from mirage_onnx.match.cuts import Candidate
+from mirage_onnx.match.candidates import Candidate
 from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.partition import choose
 from mirage_onnx.superopt.result import varied

@@ -11,7 +11,7 @@ from small_models import Net
 
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match import partition
-from mirage_onnx.match.cuts import find_candidates
+from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.partition import choose
 
 

@@ -8,8 +8,8 @@ from small_models import Net
 
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match import repeated
+from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.canonical import make_region
-from mirage_onnx.match.cuts import find_candidates
 
 TINY = Decoder(hidden=16, inner=24, heads=2, past=4, vocabulary=20)
 

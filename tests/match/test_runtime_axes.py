@@ -15,7 +15,7 @@ from small_models import Net
 
 from mirage_onnx.errors import REJECTIONS, RejectionError
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.match.cuts import find_candidates
+from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.runtime_axes import at_sizes
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps

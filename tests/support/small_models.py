@@ -14,7 +14,7 @@ import mirage_onnx
 from mirage_onnx.codegen import candidates
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.match.cuts import find_candidates
+from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.superopt.search import search
 from mirage_onnx.target import H200
 from mirage_onnx.verify.prover import prover as region_prover

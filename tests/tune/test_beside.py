@@ -16,7 +16,7 @@ from mirage_onnx.codegen.read_ahead import reads_ahead
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir.program import Node
-from mirage_onnx.match.cuts import Candidate
+from mirage_onnx.match.candidates import Candidate
 from mirage_onnx.match.siblings import siblings
 from mirage_onnx.rewrite.apply import apply
 from mirage_onnx.target import H200
@@ -44,7 +44,7 @@ def chosen(net, monkeypatch, request):
   """The regions that are chosen of it, as if they had been measured."""
   loaded = request.param(net)
   run = pipeline.run(loaded, pipeline.Options(H200, margin=-20.0, tiled=request.param is experts))
-  timed = [(c, replace(o, measured=Measured(5.0, 9.0, 0.1, 1))) for c, o in run.chosen]
+  timed = [(c, replace(o, measured=Measured(5.0, 9.0, 1))) for c, o in run.chosen]
   gpu = EmulatedGpu()
 
   def measured(loaded, region, compiled, target, more):
@@ -52,7 +52,7 @@ def chosen(net, monkeypatch, request):
     (c,) = compiled
     replay, outputs = prepare(gpu, region, c, Inputs(gpu, region, data))
     assert oracle.complaint(gpu, replay, outputs) is None
-    return c, Measured(3.0 * len(c.sources), 20.0, 0.1, 1)
+    return c, Measured(3.0 * len(c.sources), 20.0, 1)
 
   monkeypatch.setattr(beside, "measure_region", measured)
   return loaded, run, timed
@@ -105,7 +105,7 @@ def test_rows_of_two_tables_are_one_node(chosen):
 
 def test_nodes_of_their_own_stay_where_they_are_as_fast(chosen, monkeypatch):
   loaded, run, timed = chosen
-  slow = lambda loaded, region, compiled, *_: (compiled[0], Measured(14.9, 20.0, 0.1, 1))  # noqa: E731
+  slow = lambda loaded, region, compiled, *_: (compiled[0], Measured(14.9, 20.0, 1))  # noqa: E731
   monkeypatch.setattr(beside, "measure_region", slow)
   together, outcomes = beside.with_siblings(loaded, run.program, timed, H200)
   assert list(together) == timed and not outcomes
@@ -127,7 +127,7 @@ def test_other_programs_of_a_part_are_tried_beside_the_others(chosen, monkeypatc
     while compiled:
       looks.append(len(compiled))
       best, compiled = compiled[-1], more(compiled[-1], compiled)
-    return best, Measured(1.0, 20.0, 0.1, sum(looks))
+    return best, Measured(1.0, 20.0, sum(looks))
 
   monkeypatch.setattr(beside, "measure_region", measured)
   monkeypatch.setattr(beside, "MOST", 12)

@@ -8,7 +8,7 @@ from small_models import Net, search_region
 from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.match.cuts import find_candidates
+from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.target import H200
 from mirage_onnx.tune import realise
 from mirage_onnx.tune.declared_sizes import MOST_POINTS, checked_sizes, declared_sizes
@@ -93,11 +93,11 @@ def test_measured_elsewhere(monkeypatch):
 
   def measure(loaded, region, *rest):
     seen.append(region.extents[next(iter(region.runtime))])  # type: ignore[attr-defined]
-    return None, Rejection("NOT_FASTER", "slow", ()) if seen[-1] == 2 else Measured(1, 2, 0, 1)
+    return None, Rejection("NOT_FASTER", "slow", ()) if seen[-1] == 2 else Measured(1, 2, 1)
 
   monkeypatch.setattr(realise, "measure_region", measure)
   compiled = Compiled(None, (), ())  # type: ignore[arg-type]
-  outcome = Outcome(region, (), 0.0, compiled=compiled, measured=Measured(1, 2, 0, 1))
+  outcome = Outcome(region, (), 0.0, compiled=compiled, measured=Measured(1, 2, 1))
   found = realise._elsewhere(loaded, outcome, compiled, dynamic, H200)
   assert seen == [2] and found.compiled is None and found.rejection is not None
   assert found.rejection.reason == "at batch=2: slow"

@@ -250,7 +250,7 @@ def test_a_region_without_finite_values(small):
 def test_a_measured_region_counts_as_its_share_of_the_predicted_time(small):
   _, run = small
   ((_, outcome),) = run.chosen
-  timed_ones = replace(outcome, baseline_us=20.0, measured=measure.Measured(25.0, 50.0, 0.1, 3))
+  timed_ones = replace(outcome, baseline_us=20.0, measured=measure.Measured(25.0, 50.0, 3))
   assert timed_ones.price_us(0.2) == 10.0
   predicted = outcome.compiled.candidate.predicted_us
   assert outcome.price_us(0.2) == pytest.approx(predicted / 0.8)

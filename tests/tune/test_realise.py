@@ -6,7 +6,7 @@ import pytest
 from small_models import Net
 
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.match.cuts import find_candidates
+from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.target import H200
 from mirage_onnx.tune import realise
 from mirage_onnx.tune.outcome import Outcome

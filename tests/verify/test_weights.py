@@ -12,7 +12,7 @@ from small_models import Net
 
 from mirage_onnx import searching
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.match.cuts import find_candidates
+from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.searching import Setting, search_all
 from mirage_onnx.superopt.result import Bound
 from mirage_onnx.target import H200

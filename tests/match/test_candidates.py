@@ -11,7 +11,8 @@ from small_models import Net, largest, matches, search_region
 
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.match.cuts import TILED, Limits, find_candidates
+from mirage_onnx.match.candidates import find_candidates
+from mirage_onnx.match.cuts import TILED, Limits
 from mirage_onnx.superopt.space import ALL
 from mirage_onnx.verify.equivalence import check_terms
 
