@@ -48,11 +48,11 @@ def find_candidates(
     # Unless what reads it has the views inside.
     only_viewed = borders.is_only_viewed(tensor) and tensor not in leaves
     for cut in options:
+      if _is_trivial(graph, cut, bounds):
+        continue
       for outputs in _variants(borders, tensor, cut, bounds):
         key = (cut.nodes, outputs)
-        if key in candidates or _is_trivial(graph, cut, bounds):
-          continue
-        if only_viewed and len(outputs) == 1:
+        if key in candidates or (only_viewed and len(outputs) == 1):
           continue
         if _again(graph, cut, outputs) > bounds.again:
           continue
