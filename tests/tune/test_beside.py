@@ -1,6 +1,7 @@
 """Regions that read the same value, as kernels of one node; on the emulator, with made-up times."""
 
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from emulated_gpu import EmulatedGpu, drawn
+from small_models import Net
 
 import mirage_onnx
 from mirage_onnx import pipeline
@@ -29,21 +31,26 @@ def projections(net, widths=(96, 48, 32)):
   x = net.rms(net.input(4, 64))
   q, k, v = (net.MatMul(x, net.weight(64, n)) for n in widths)
   behind = net.MatMul(net.Sigmoid(v), net.weight(widths[2], 64))
-  return load_model(net.model(net.Relu(q), net.Relu(k), behind))
+  return net.model(net.Relu(q), net.Relu(k), behind)
 
 
 def experts(net):
   """Two products of the same value with rows that a run picks of two tables."""
   x, rows = net.Unsqueeze(net.rms(net.input(4, 64)), [2]), net.Unsqueeze(net.input(4, dtype=np.int64), [1])
   parts = (net.MatMul(net.GatherND(net.weight(3, n, 64), rows), x) for n in (32, 48))
-  return load_model(net.model(*map(net.Tanh, parts)))
+  return net.model(*map(net.Tanh, parts))
+
+
+@cache
+def optimized(build):
+  loaded = load_model(build(Net()))
+  return loaded, pipeline.run(loaded, pipeline.Options(H200, margin=-20.0, tiled=build is experts))
 
 
 @pytest.fixture(params=[projections])
-def chosen(net, monkeypatch, request):
+def chosen(monkeypatch, request):
   """The regions that are chosen of it, as if they had been measured."""
-  loaded = request.param(net)
-  run = pipeline.run(loaded, pipeline.Options(H200, margin=-20.0, tiled=request.param is experts))
+  loaded, run = optimized(request.param)
   timed = [(c, replace(o, measured=Measured(5.0, 9.0, 1))) for c, o in run.chosen]
   gpu = EmulatedGpu()
 
