@@ -12,7 +12,7 @@ from golden_texts import GOLDEN, read_texts
 from mirage_onnx.errors import ERRORS, REJECTIONS, Exit
 
 ROOT = Path(__file__).parents[1]
-MAX_TOTAL_BYTES = 4 << 20
+MAX_TOTAL_BYTES = 16 << 20
 MAX_MODEL_BYTES = 500_000
 MAX_LINES = 400
 
