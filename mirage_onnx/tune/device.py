@@ -106,12 +106,15 @@ class Gpu:
     return at
 
   def put(self, x: np.ndarray) -> int:
-    x = np.ascontiguousarray(x)
     at = self.empty(x.nbytes)
+    self.write(at, x)
+    return at
+
+  def write(self, at: int, x: np.ndarray) -> None:
+    x = np.ascontiguousarray(x)
     # On the stream: a copy outside it may still be on its way when the stream's work begins.
     _ok(self.d.cuMemcpyHtoDAsync(at, x.ctypes.data, x.nbytes, self.stream))
     self.wait()
-    return at
 
   def poison(self, at: int, size: int) -> None:
     """Fill with bytes that are NaN in every float type."""

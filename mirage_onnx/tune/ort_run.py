@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.constants import known_values
@@ -50,6 +50,49 @@ def region_model(loaded: LoadedModel, region: Region) -> onnx.ModelProto:
   )
 
 
+class Bound:
+  """A session with inputs and outputs in memory of ``device``, of any element type.
+
+  numpy has no bfloat16 that onnxruntime takes, so memory is made by ONNX's types, and bytes are
+  copied by address. ``write``: (address, array), what puts bytes there; ``read``: the way back.
+  """
+
+  def __init__(
+    self,
+    session: Any,
+    feeds: Mapping[str, np.ndarray],
+    device: str,
+    write: Callable[[int, np.ndarray], None],
+    read: Callable[[int, tuple[int, ...], np.dtype], np.ndarray],
+  ) -> None:
+    import onnxruntime as ort
+
+    self.session, self.binding, self._read = session, session.io_binding(), read
+    made = ort.OrtValue.ortvalue_from_shape_and_type
+    self.inputs, self.outputs = dict[str, Any](), dict[str, Any]()
+    for i in session.get_inputs():
+      kind, x = _element_type(i.type), feeds[i.name]
+      values = np.ascontiguousarray(x).astype(helper.tensor_dtype_to_np_dtype(kind), copy=False)
+      self.inputs[i.name] = value = made(list(x.shape), kind, device, 0)
+      write(value.data_ptr(), values)
+      self.binding.bind_ortvalue_input(i.name, value)
+    for o in session.get_outputs():
+      self.outputs[o.name] = made(list(o.shape), _element_type(o.type), device, 0)
+      self.binding.bind_ortvalue_output(o.name, self.outputs[o.name])
+
+  def results(self) -> dict[str, np.ndarray]:
+    """What is in the memory of the outputs."""
+    return {
+      name: self._read(v.data_ptr(), tuple(v.shape()), helper.tensor_dtype_to_np_dtype(v.element_type()))
+      for name, v in self.outputs.items()
+    }
+
+
+def _element_type(text: str) -> int:
+  """``tensor(bfloat16)`` -> ONNX's number of that type."""
+  return int(TensorProto.DataType.Value(text.removeprefix("tensor(").removesuffix(")").upper()))
+
+
 class OrtRun:
   """A run of a model of static shapes by the CUDA provider, on the GPU's stream.
 
@@ -79,16 +122,8 @@ class OrtRun:
     )
     if self.session.get_providers()[0] != "CUDAExecutionProvider":
       raise RuntimeError("onnxruntime fell back to the CPU")
-    self._binding = self.session.io_binding()
-    self.inputs = {n: ort.OrtValue.ortvalue_from_numpy(x, "cuda", 0) for n, x in feeds.items()}
-    for name, value in self.inputs.items():
-      self._binding.bind_ortvalue_input(name, value)
-    self.outputs = {}
-    for o in self.session.get_outputs():
-      dtype = {"tensor(float16)": np.float16, "tensor(float)": np.float32}[o.type]
-      value = ort.OrtValue.ortvalue_from_shape_and_type(list(o.shape), dtype, "cuda", 0)
-      self.outputs[o.name] = value
-      self._binding.bind_ortvalue_output(o.name, value)
+    self._bound = Bound(self.session, feeds, "cuda", gpu.write, gpu.get)
+    self.inputs, self.outputs = self._bound.inputs, self._bound.outputs
     self._options = ort.RunOptions()
     self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
     for _ in range(4):  # allocations, and with cuda_graph its capture
@@ -96,7 +131,7 @@ class OrtRun:
     gpu.wait()
 
   def __call__(self) -> None:
-    self.session.run_with_iobinding(self._binding, self._options)
+    self.session.run_with_iobinding(self._bound.binding, self._options)
 
   def captured(self) -> Callable[[], None]:
     """A replay of what the run puts on the stream."""
@@ -109,5 +144,4 @@ class OrtRun:
 
   def results(self) -> dict[str, np.ndarray]:
     """The outputs after all that is on the stream."""
-    self._gpu.wait()
-    return {name: value.numpy() for name, value in self.outputs.items()}
+    return self._bound.results()

@@ -1,0 +1,65 @@
+"""Runs of ONNX Runtime on bound memory, of every element type; the CPU stands for the GPU."""
+
+import ctypes
+
+import ml_dtypes
+import numpy as np
+import onnxruntime as ort
+import pytest
+from small_models import Net
+
+from mirage_onnx.tune.ort_run import Bound
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+KINDS = (BF16, np.float16, np.float32, np.float64, np.int64, np.int32, np.bool_, np.uint8)
+
+
+def write(at, x):
+  ctypes.memmove(at, x.ctypes.data, x.nbytes)
+
+
+def read(at, shape, dtype):
+  x = np.empty(shape, dtype)
+  ctypes.memmove(x.ctypes.data, at, x.nbytes)
+  return x
+
+
+def bound(model, feeds):
+  session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+  made = Bound(session, feeds, "cpu", write, read)
+  session.run_with_iobinding(made.binding)
+  return made
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_every_type_comes_and_goes(dtype):
+  net = Net(dtype)
+  feeds = {net.input(3, 5): (np.arange(15).reshape(3, 5) % 4 - 1).astype(dtype)}
+  (name,) = feeds
+  out = net.Identity(name)
+  found = bound(net.model(out), feeds)
+  assert found.inputs[name].shape() == [3, 5]
+  (got,) = found.results().values()
+  assert got.dtype == dtype and got.shape == (3, 5)
+  np.testing.assert_array_equal(got.view(np.uint8), feeds[name].view(np.uint8))
+
+
+def test_outputs_of_several_types():
+  """A bfloat16 comes in; what is largest, whether it is large, and a scalar come out."""
+  net = Net(np.float32)
+  x = net.input(4, 6, dtype=BF16)
+  wide = net.cast(x, np.float32)
+  outputs = net.ArgMax(wide, axis=1, keepdims=0), net.Greater(wide, 0.0), net.ReduceSum(wide, keepdims=0)
+  data = np.random.default_rng(0).standard_normal((4, 6)).astype(BF16)
+  largest, large, total = bound(net.model(*outputs), {x: data}).results().values()
+  np.testing.assert_array_equal(largest, data.astype(np.float32).argmax(1))
+  np.testing.assert_array_equal(large, data > 0)
+  assert (largest.dtype, large.dtype, total.shape) == (np.int64, np.bool_, ())
+  assert total == pytest.approx(data.astype(np.float32).sum(), rel=1e-5)
+
+
+def test_a_value_of_another_type_is_cast():
+  net = Net(BF16)
+  x = net.input(2, 2)
+  (got,) = bound(net.model(net.Identity(x)), {x: np.full((2, 2), 1.5)}).results().values()
+  assert got.dtype == BF16 and (got == 1.5).all()
