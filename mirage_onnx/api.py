@@ -137,6 +137,8 @@ def _regions(run: Run) -> list[dict[str, Any]]:
       refused[o.rejection.code] = o
   for i, (_, o) in enumerate(sorted(refused.items())):
     rows.append(_row(f"k{i}", o, len(o.instances)))
+  left = [row for o in run.outcomes.values() for row in _left_alone(o, covered)]
+  rows += [_row(f"u{i}", o, len(o.instances)) for i, o in enumerate(left)]
   groups: dict[str, list[str]] = {}
   text: dict[str, str] = {}
   for r in run.matches.rejections:
@@ -149,6 +151,16 @@ def _regions(run: Run) -> list[dict[str, Any]]:
     row = {"id": f"n{i}", "ops": nodes, "count": 1, "status": "kept", "reason": code}
     rows.append({**row, **unknown, "reason_text": text[code]})
   return rows
+
+
+def _left_alone(o: Outcome, covered: set[str]) -> list[Outcome]:
+  """The instances that were left alone though others of their region were not, by reason."""
+  found: dict[str, Outcome] = {}
+  for c, rejection in o.left_alone:
+    if not c.nodes & covered:
+      had = found.get(rejection.code, replace(o, instances=(), region=c.region, rejection=rejection))
+      found[rejection.code] = replace(had, instances=(*had.instances, c))
+  return list(found.values())
 
 
 def _row(name: str, o: Outcome, count: int) -> dict[str, Any]:

@@ -26,9 +26,11 @@ from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us, with_floors
 from mirage_onnx.tune.declared_sizes import declared_sizes
 from mirage_onnx.tune.dynamic import Dynamic
+from mirage_onnx.tune.instances import with_right_terms
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.predict import as_expected, refuse_result, refuse_search
 from mirage_onnx.tune.realise import Chosen, realise
+from mirage_onnx.verify.term_checks import TermChecks
 
 #: Margin of the prediction before a measurement: up to twice as slow is worth timing.
 HOPELESS = -1.0
@@ -184,9 +186,10 @@ def _search(
   found = dict(outcomes)
   # Where candidates will be timed, prediction only drops what is hopeless.
   margin = HOPELESS if options.measure else options.margin
+  terms = TermChecks()
   for key, o in found.items():
     refusal = refuse_search(o.baseline_us, margin, o.region.nodes)
-    found[key] = replace(o, rejection=refusal)
+    found[key] = replace(o, rejection=refusal) if refusal else with_right_terms(o, terms)
   todo = [key for key, o in found.items() if o.rejection is None]
 
   def done(i: int, r: SearchResult) -> None:

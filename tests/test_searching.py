@@ -78,8 +78,8 @@ def test_one_region_with_a_store():
 
 def test_an_error_in_a_worker_is_raised():
   setting = Setting(H200, Bound(), time.monotonic() + 300)
-  wrong = [replace(r, steps=()) for r in regions(10)]
-  with pytest.raises(RuntimeError, match="a search worker failed: KeyError"):
+  wrong = [replace(r, steps=None) for r in regions(10)]
+  with pytest.raises(RuntimeError, match="a search worker failed: TypeError"):
     search_all(LOADED, wrong, setting, workers=2, done=lambda i, r: None)
 
 

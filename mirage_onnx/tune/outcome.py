@@ -16,6 +16,7 @@ class Outcome:
   """``instances``: cones of the model with this canonical form. ``baseline_us``: ORT's time.
 
   ``points``: the predicted times at the declared sizes, where a run knows some only.
+  ``left_alone``: more instances, which the kernels would not be safe for, each with the reason.
   """
 
   region: Region
@@ -26,6 +27,7 @@ class Outcome:
   measured: Measured | None = None
   rejection: Rejection | None = None
   points: tuple[PointTime, ...] = ()
+  left_alone: tuple[tuple[Candidate, Rejection], ...] = ()
 
   def price_us(self, margin: float) -> float:
     """What the choice counts for it: a predicted time, with the margin that it must win by.
