@@ -1,41 +1,33 @@
 """Compare two models in onnxruntime: same inputs, output by output, and which path each node ran.
 
-Inputs: given ones, or ``draws`` standard normal ones and one of each kind of
-``compare_inputs.KINDS``. When an output passes is told in ``difference``. Where kernels ran, each
-custom node is also checked by itself (``model_check``): on the first input, or on all of them.
+Inputs: given ones, or ``draws`` standard normal ones and one of each kind of ``compare_inputs`` and
+``edge_inputs``. When an output passes is told in ``difference``. Where kernels ran, each custom node
+is also checked by itself (``model_check``): on the first input and the hard ones, or on all of them.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
-from google.protobuf.message import DecodeError
 
 from mirage_onnx.custom_op.boundary import boundaries
-from mirage_onnx.custom_op.compare_inputs import check_inputs, draw_inputs
+from mirage_onnx.custom_op.compare_inputs import MASKED, check_inputs, draw_inputs
 from mirage_onnx.custom_op.comparison import ALONE, ERRORS_ADD_UP, NO_KERNEL, Comparison, NodePath
-from mirage_onnx.custom_op.difference import (
-  FLOOR,
-  RTOL,
-  InFp32,
-  OutputDifference,
-  difference,
-  excused,
-  typical_row,
-  worse,
-)
+from mirage_onnx.custom_op.defined import Defined
+from mirage_onnx.custom_op.difference import OutputDifference, worse
+from mirage_onnx.custom_op.edge_inputs import EDGES, IsFinite, edge_inputs
+from mirage_onnx.custom_op.input_facts import input_facts
+from mirage_onnx.custom_op.measure import Tolerances
 from mirage_onnx.custom_op.model_check import RegionCheck
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.model_run import How, check_signatures, open_session, run_session
 from mirage_onnx.custom_op.session import launches
 from mirage_onnx.custom_op.wide_check import Input, WideCheck
-from mirage_onnx.custom_op.widen import HALF, run_widened
+from mirage_onnx.custom_op.widen import run_widened
 from mirage_onnx.errors import MirageError
 
 if TYPE_CHECKING:
@@ -88,10 +80,15 @@ def compare_models(
     raise MirageError("OPTION_INVALID", wrong)
   reference, candidate = How(provider, ep="none"), How(provider, emulate, ep, driver)
 
-  def drawn(arguments: Sequence[ort.NodeArg | Input]) -> Iterable[tuple[str, dict[str, np.ndarray]]]:
+  def drawn(
+    arguments: Sequence[ort.NodeArg | Input], is_finite: IsFinite
+  ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     if inputs is not None:
-      return [("given", check_inputs(arguments, inputs))]
-    return draw_inputs(arguments, seed, draws, dims or {}, int_limits or {})
+      yield "given", check_inputs(arguments, inputs)
+      return
+    facts = input_facts(ModelFile.read(a).proto)
+    yield from draw_inputs(arguments, seed, draws, dims or {}, int_limits or {}, facts)
+    yield from edge_inputs(arguments, seed, dims or {}, int_limits or {}, facts, is_finite)
 
   try:
     left = open_session(a, reference)
@@ -99,22 +96,23 @@ def compare_models(
     wide = _wide_check(a, b) if emulate and error.code == "SESSION_FAILED" else None
     if wide is None:
       raise
-    return _alone(wide, drawn(wide.inputs), _Measure.of(a, b, rtol))
+    return _alone(wide, drawn(wide.inputs, Defined(a)), Tolerances.of(a, b, rtol))
   right = open_session(b, candidate)
   check_signatures(left, right)
-  measure = _Measure.of(a, b, rtol)
+  measure = Tolerances.of(a, b, rtol)
   worst: dict[str, OutputDifference] = {}
   kinds: list[str] = []
   regions: RegionCheck | None = None
-  for kind, feeds in drawn(left.get_inputs()):
+  defined = Defined(a, left)
+  for kind, feeds in drawn(left.get_inputs(), defined):
     wanted, found = run_session(left, feeds), run_session(right, feeds)
-    in_fp32 = cache(partial(_in_fp32, a, feeds))
+    in_fp32, as_defined = cache(partial(_in_fp32, a, feeds)), cache(partial(defined.run, feeds))
     for name, want in wanted.items():
-      one = measure(name, want, found[name], kind, in_fp32)
+      one = measure(name, want, found[name], kind, in_fp32, as_defined, whole=True)
       worst[name] = worse(worst[name], one) if name in worst else one
     if not kinds:
       regions = _region_check(a, b, right, reference, candidate)
-    if regions and (bisect or not kinds):
+    if regions and (bisect or not kinds or kind in (*EDGES, *MASKED)):
       regions.run(feeds, kind, measure)
     kinds.append(kind)
   return _result(tuple(worst.values()), _paths(right, provider), tuple(kinds), regions)
@@ -132,7 +130,7 @@ def _wide_check(a: Model, b: Model) -> WideCheck | None:
 
 
 def _alone(
-  check: WideCheck, feeds_of: Iterable[tuple[str, dict[str, np.ndarray]]], measure: _Measure
+  check: WideCheck, feeds_of: Iterable[tuple[str, dict[str, np.ndarray]]], measure: Tolerances
 ) -> Comparison:
   kinds: list[str] = []
   for kind, feeds in feeds_of:
@@ -147,29 +145,6 @@ def _alone(
 def _in_fp32(model: Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   file = ModelFile.read(model)
   return run_widened(file.proto, file.folder, feeds)
-
-
-class _Measure:
-  """``difference`` with the tolerances of two models; rows are sized by the first input."""
-
-  def __init__(self, precision: float, rtol: float | None) -> None:
-    self._precision, self._rtol = precision, rtol
-    self._floors: dict[str, float] = {}
-
-  @classmethod
-  def of(cls, a: Model, b: Model, rtol: float | None) -> _Measure:
-    return cls(max(_precision(a), _precision(b)), rtol)
-
-  def __call__(
-    self, name: str, want: np.ndarray, got: np.ndarray, kind: str, in_fp32: InFp32
-  ) -> OutputDifference:
-    floor = self._floors.setdefault(name, FLOOR * typical_row(want))
-    limit = max(self._precision, RTOL.get(want.dtype.name, 0.0)) if self._rtol is None else self._rtol
-    found = difference(name, want, got, limit, floor, kind)
-    if found.passed or self._rtol is not None or want.dtype not in HALF or found.dtype != got.dtype.name:
-      return found
-    exact = in_fp32().get(name)
-    return found if exact is None else excused(found, want, got, exact, floor)
 
 
 def _region_check(
@@ -215,19 +190,3 @@ def _result(
   if regions and alone and not good:
     note = ERRORS_ADD_UP
   return Comparison(good and alone, outputs, nodes, kinds, note, regions)
-
-
-def _precision(model: Model) -> float:
-  """The default tolerance of the least precise float type of a model."""
-  try:
-    if isinstance(model, bytes):
-      graph = onnx.load_from_string(model).graph
-    else:
-      graph = onnx.load(os.fspath(model), load_external_data=False).graph
-  except DecodeError:  # ORT's own format: known by its outputs only
-    return 0.0
-  kinds = {t.data_type for t in graph.initializer}
-  kinds |= {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output, *graph.value_info)}
-  found = {onnx.TensorProto.DataType.Name(kind).lower() for kind in kinds}
-  names = {"float": "float32", "double": "float64"}
-  return max((RTOL.get(names.get(name, name), 0.0) for name in found), default=0.0)

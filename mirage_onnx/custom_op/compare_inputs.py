@@ -1,4 +1,8 @@
-"""Inputs that two models are compared on: given in a file, or random and hard for float kernels."""
+"""Inputs that two models are compared on: given in a file, or random and hard for float kernels.
+
+Those at the edge of what the original takes are in ``edge_inputs``; what the graph says of its inputs
+(ends of ids, masks, lengths) is in ``input_facts``.
+"""
 
 import ast
 import zipfile
@@ -10,10 +14,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from mirage_onnx.custom_op.input_facts import InputFacts
 from mirage_onnx.errors import MirageError
 
 #: Adversarial kinds; every one is drawn once, after the normal ones.
 KINDS = ("small", "large", "constant_rows", "outliers", "offset", "zeros")
+#: Further kinds of models with masks: halves of rows and whole rows are hidden. Where the original
+#: makes NaN of a row that is hidden throughout, it is no measure.
+MASKED = ("masked rows", "masked rows -inf", "masked throughout")
 #: Size of a dynamic dimension that nothing sets. Equal ones always broadcast.
 DEFAULT_DIM = 4
 #: Exclusive upper end of integer inputs that nothing sets: valid as id, mask and position.
@@ -32,6 +40,7 @@ _INTEGERS = {
   f"tensor({sign}int{bits})": np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
 _BOOLS = {"tensor(bool)": np.dtype(np.bool_)}
+_NOTHING = InputFacts()
 
 
 def draw_inputs(
@@ -40,8 +49,9 @@ def draw_inputs(
   draws: int,
   dims: Mapping[str, int | Sequence[int]],
   int_limits: Mapping[str, int],
+  facts: InputFacts = _NOTHING,
 ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-  """``(kind, arrays by name)``: ``draws`` normal ones, then each of ``KINDS``.
+  """``(kind, arrays by name)``: ``draws`` normal ones, each of ``KINDS``, ``MASKED`` where there are masks.
 
   ``arguments`` are onnxruntime's ``get_inputs()``. Where ``dims`` has several sizes of a name,
   all are drawn at the first ones, and one normal one at every other combination.
@@ -49,26 +59,96 @@ def draw_inputs(
   Raises:
       MirageError: OPTION_INVALID for an input whose type cannot be drawn.
   """
-  lists = {n: [v] if isinstance(v, int) else list(v) for n, v in dims.items()}
-  first, *others = (dict(zip(lists, some, strict=True)) for some in product(*lists.values()))
-  cases = [(kind, first) for kind in (*(f"normal {i}" for i in range(draws)), *KINDS)]
+  first, *others = combinations(dims)
+  kinds = (*(f"normal {i}" for i in range(draws)), *KINDS, *(MASKED if facts.masks else ()))
+  cases = [(kind, first) for kind in kinds]
   for some in others:
     cases.append((f"normal at {' '.join(f'{n}={v}' for n, v in some.items())}", some))
   for index, (kind, sizes) in enumerate(cases):
-    rng = np.random.default_rng([seed, index])
-    yield (
-      kind,
-      {
-        value.name: _draw(
-          rng,
-          kind,
-          value,
-          tuple(size_of(dim, sizes) for dim in value.shape),
-          int_limits.get(value.name, DEFAULT_INT_LIMIT),
-        )
-        for value in arguments
-      },
-    )
+    yield kind, draw_one(arguments, np.random.default_rng([seed, index]), kind, sizes, int_limits, facts)
+
+
+def combinations(dims: Mapping[str, int | Sequence[int]]) -> list[dict[str, int]]:
+  """Every choice of one size for each name."""
+  lists = {n: [v] if isinstance(v, int) else list(v) for n, v in dims.items()}
+  return [dict(zip(lists, some, strict=True)) for some in product(*lists.values())]
+
+
+def draw_one(
+  arguments: Sequence[Any],
+  rng: np.random.Generator,
+  kind: str,
+  dims: Mapping[str, int],
+  int_limits: Mapping[str, int],
+  facts: InputFacts = _NOTHING,
+) -> dict[str, np.ndarray]:
+  """Arrays by name. Of a kind that is not known here they are normal, and no position is masked."""
+  sizes = dict(dims)
+  for total, parts in facts.totals().items():
+    sizes.setdefault(total, sum(sizes.get(part, DEFAULT_DIM) for part in parts))
+  shapes = {value.name: tuple(size_of(dim, sizes) for dim in value.shape) for value in arguments}
+  longest = max((shapes[n][-1] for n in facts.masks if shapes.get(n)), default=0)
+  found = {}
+  for value in arguments:
+    name, shape = value.name, shapes[value.name]
+    limit = int_limits.get(name, facts.limits.get(name))
+    if name in facts.masks and kind in MASKED:
+      found[name] = _masked(rng, kind, dtype_of(value), shape, name in facts.padded)
+    elif name in facts.masks and _shows_all(kind, name in facts.padded):
+      found[name] = np.full(shape, 0 if value.type in _FLOATS else 1, dtype_of(value))
+    elif name in facts.lengths:
+      length = facts.lengths[name]
+      whole = size_of(length.past, sizes) + size_of(length.new, sizes)
+      found[name] = np.full(shape, whole - length.minus, dtype_of(value))
+    elif name in facts.positions and shape:
+      steps = max(0, longest - shape[-1]) + np.arange(shape[-1])
+      ends = steps if limit is None else np.minimum(steps, limit - 1)
+      found[name] = np.broadcast_to(ends, shape).astype(dtype_of(value))
+    else:
+      found[name] = _draw(rng, kind, value, shape, DEFAULT_INT_LIMIT if limit is None else limit)
+  return found
+
+
+def dtype_of(value: Any) -> np.dtype[Any]:
+  """Of one of onnxruntime's ``get_inputs()``.
+
+  Raises:
+      MirageError: OPTION_INVALID for one that cannot be drawn.
+  """
+  found = _FLOATS.get(value.type) or _INTEGERS.get(value.type) or _BOOLS.get(value.type)
+  if found is None:
+    raise MirageError("OPTION_INVALID", f"no way to draw input {value.name!r}: {value.type}")
+  return found
+
+
+def is_float(value: Any) -> bool:
+  """Whether one of onnxruntime's ``get_inputs()`` holds floats."""
+  return value.type in _FLOATS
+
+
+def _shows_all(kind: str, is_padded: bool) -> bool:
+  """A mask that is summed up to lengths may not hide what comes before something."""
+  return is_padded or kind == "normal 0" or not (kind.startswith("normal") or kind in KINDS)
+
+
+def _masked(
+  rng: np.random.Generator, kind: str, dtype: np.dtype[Any], shape: tuple[int, ...], is_padded: bool
+) -> np.ndarray:
+  """Of four rows: the first half hidden, the second, all, some; or all of every row."""
+  n = shape[-1] if shape else 1
+  count = int(np.prod(shape[:-1], dtype=np.int64))
+  at, row = np.arange(n), np.arange(count)[:, None] % 4
+  hidden = np.select([row == 0, row == 1, row == 2], [at < n // 2, at >= n - n // 2, at >= 0], 0).astype(bool)
+  hidden |= (row == 3) & (rng.random((count, n)) < 0.5)
+  if kind == "masked throughout":
+    hidden[:] = True
+  if is_padded:
+    hidden = np.broadcast_to(at >= max(1, n - 1), hidden.shape)
+  hidden = hidden.reshape(shape)
+  if not np.issubdtype(dtype, np.integer) and dtype != np.bool_:
+    least = -np.inf if kind.endswith("inf") else float(ml_dtypes.finfo(dtype).min)
+    return np.where(hidden, least, 0.0).astype(dtype)
+  return (~hidden).astype(dtype)
 
 
 def read_inputs(path: str | Path) -> dict[str, np.ndarray]:
@@ -153,17 +233,12 @@ def _evaluate(tree: ast.expr, dims: Mapping[str, int]) -> int:
 
 
 def _draw(rng: np.random.Generator, kind: str, value: Any, shape: tuple[int, ...], limit: int) -> np.ndarray:
+  dtype = dtype_of(value)
   rows = (*shape[:-1], 1) if shape and kind == "constant_rows" else shape
   if value.type in _FLOATS:
     found = _shaped(rng, kind, rng.standard_normal(rows))
-    return np.broadcast_to(found, shape).astype(_FLOATS[value.type])
-  if value.type == "tensor(bool)":
-    dtype, limit = np.dtype(np.bool_), 2
-  elif value.type in _INTEGERS:
-    dtype = _INTEGERS[value.type]
-  else:
-    raise MirageError("OPTION_INVALID", f"no way to draw input {value.name!r}: {value.type}")
-  numbers = np.zeros(rows) if kind == "zeros" else rng.integers(0, limit, rows)
+    return np.broadcast_to(found, shape).astype(dtype)
+  numbers = np.zeros(rows) if kind == "zeros" else rng.integers(0, 2 if dtype == np.bool_ else limit, rows)
   return np.broadcast_to(numbers, shape).astype(dtype)
 
 

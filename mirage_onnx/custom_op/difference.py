@@ -15,6 +15,13 @@ every operator, a kernel at its end. It passes if every row is as near to what t
 in fp32 (``widen``): within ``rtol`` and ``FACTOR`` times the original's own distance, as the verifier
 asks of a program (``verify/numeric.py``). A tolerance that the user gives is not stretched so.
 
+On inputs that are hard on purpose (masked rows, the edge of what the original takes) only elements
+count that are finite in the original and in what it is by its definition (``widen.rounded``), and not
+within ``rtol`` of the type's maximum; there the other model must be finite too. At the edge logits are
+so large that a rounding of one of them is another answer: 16-bit outputs of a custom node pass by the
+error of all their rows, ``AT_EDGE`` times that of the definition; others, and the outputs of a whole
+model, by being finite.
+
 Beside that stand the least tolerances of the usual test of every element by itself,
 |result - reference| <= atol + rtol * |reference| (``numpy.allclose``): the least atol at rtol = 0,
 and the least rtol at atol = 0. They say what a user's own test would need; they decide nothing.
@@ -30,6 +37,8 @@ from mirage_onnx.verify.numeric import FACTOR
 
 RTOL = {"bfloat16": 8e-2, "float16": 1e-2, "float32": 1e-4, "float64": 1e-10}
 FLOOR = 1e-2
+#: Of the error of the original as it is defined, over all rows.
+AT_EDGE = 4.0
 #: The outputs of a model in fp32, by name; empty where that cannot be run.
 InFp32 = Callable[[], Mapping[str, np.ndarray]]
 
@@ -113,6 +122,47 @@ def excused(
     return found
   off = float(np.max(np.divide(original, size, out=np.zeros_like(size), where=size > 0), initial=0.0))
   return replace(found, passed=True, reason=f"the original is {off:.1e} from its fp32 form")
+
+
+def counts(want: np.ndarray, defined: np.ndarray | None, rtol: float) -> np.ndarray:
+  """Where the original is a measure: it, and it as ``defined``, is neither NaN nor (nearly) infinite."""
+  if not _is_float(want):
+    return np.ones(want.shape, bool)
+  found = np.abs(want.astype(np.float64)) <= float(ml_dtypes.finfo(want.dtype).max) * (1 - rtol)
+  if defined is not None and defined.shape == want.shape:
+    found = found & np.isfinite(defined)
+  return np.asarray(found)
+
+
+def only(where: np.ndarray, x: np.ndarray) -> np.ndarray:
+  """``x`` with 0 where it does not count."""
+  return np.where(where, x, np.zeros((), x.dtype)) if x.shape == where.shape else x
+
+
+def finite(
+  name: str, want: np.ndarray, got: np.ndarray, rtol: float, kind: str, *, passed: bool = True
+) -> OutputDifference:
+  """Whether ``got`` is finite, of what counts. ``passed``: what else is known of it."""
+  identical = want.dtype == got.dtype and want.shape == got.shape and want.tobytes() == got.tobytes()
+  if identical or want.shape != got.shape or want.dtype != got.dtype or not _is_float(want):
+    return difference(name, want, got, rtol, 0.0, kind)
+  wrong = ~np.isfinite(got.astype(np.float64))
+  if not wrong.any():
+    return OutputDifference(name, want.dtype.name, passed, False, 0.0, 0.0, rtol, kind, "", 0.0, 0.0)
+  place = tuple(int(i) for i in np.argwhere(wrong)[0])
+  reason = f"{got[place]} at {list(place)}, where the original is finite"
+  return OutputDifference(name, want.dtype.name, False, False, float("inf"), None, rtol, kind, reason)
+
+
+def is_near_at_edge(
+  want: np.ndarray, got: np.ndarray, exact: np.ndarray, defined: np.ndarray, rtol: float
+) -> bool:
+  """Whether the error of all rows is of the size that the original has by its definition."""
+  x, a, b, d = (np.where(np.isfinite(v), v, 0.0).astype(np.float64) for v in (exact, want, got, defined))
+  size = _row_norms(x)
+  size = np.where(size > 0, size, 1.0)
+  own, original = (np.sqrt(np.mean(np.square(_row_norms(v - x) / size))) for v in (b, d))
+  return bool(own <= rtol + AT_EDGE * max(original, np.sqrt(np.mean(np.square(_row_norms(a - x) / size)))))
 
 
 def least_tolerances(want: np.ndarray, got: np.ndarray) -> tuple[float | None, float | None]:

@@ -21,13 +21,13 @@ from mirage_onnx.custom_op.boundary import Boundary, detached_nodes, detached_or
 from mirage_onnx.custom_op.difference import InFp32, OutputDifference, worse
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
-from mirage_onnx.custom_op.widen import run_widened
+from mirage_onnx.custom_op.widen import run_rounded, run_widened
 
 if TYPE_CHECKING:
   import onnxruntime as ort
 
-#: (name, reference, result, kind of input, the reference in fp32) -> how they differ.
-Measure = Callable[[str, np.ndarray, np.ndarray, str, InFp32], OutputDifference]
+#: (name, reference, result, kind of input, the reference in fp32, as it is defined) -> how they differ.
+Measure = Callable[[str, np.ndarray, np.ndarray, str, InFp32, InFp32], OutputDifference]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ class RegionCheck:
     want, got = (run_session(s, fed(s.get_inputs(), values)) for s in self._pair)
     for cut in self._cuts:
       for name in cut.makes:
-        exact = partial(self._in_fp32, cut, values)
-        self._worst.add(cut.node, measure(name, want[name], got[name], kind, exact))
+        exact, defined = partial(self._in_fp32, cut, values), partial(self._as_defined, cut, values)
+        self._worst.add(cut.node, measure(name, want[name], got[name], kind, exact, defined))
 
   def _detach(self, values: Mapping[str, np.ndarray]) -> tuple[ort.InferenceSession, ort.InferenceSession]:
     first, second = self._original, self._rewritten
@@ -99,6 +99,11 @@ class RegionCheck:
     """What a region of the original computes from the same bits in fp32."""
     region = onnx.load_from_string(detached_original(self._original, (cut,), values))
     return run_widened(region, self._original.folder, fed(region.graph.input, values))
+
+  def _as_defined(self, cut: Boundary, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same, rounded after every node as its type says."""
+    region = onnx.load_from_string(detached_original(self._original, (cut,), values))
+    return run_rounded(region, self._original.folder, fed(region.graph.input, values))
 
   @property
   def differences(self) -> tuple[RegionDifference, ...]:

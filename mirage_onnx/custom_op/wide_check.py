@@ -9,18 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from mirage_onnx.custom_op.boundary import boundaries, detached_nodes, detached_original, exposed, fed
+from mirage_onnx.custom_op.boundary import (
+  Boundary,
+  boundaries,
+  detached_nodes,
+  detached_original,
+  exposed,
+  fed,
+)
 from mirage_onnx.custom_op.model_check import Measure, RegionDifference, Worst
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
 from mirage_onnx.custom_op.session import launches
-from mirage_onnx.custom_op.widen import HALF, widened, widened_values
+from mirage_onnx.custom_op.widen import HALF, run_rounded, widened, widened_values
 
 if TYPE_CHECKING:
   import onnxruntime as ort
@@ -74,7 +82,8 @@ class WideCheck:
     for cut in self._cuts:
       for name in cut.makes:
         exact = want[name].astype(got[name].dtype)
-        self._worst.add(cut.node, measure(name, exact, got[name], kind, dict))
+        defined = partial(self._as_defined, cut, values)
+        self._worst.add(cut.node, measure(name, exact, got[name], kind, dict, defined))
 
   @property
   def launches(self) -> dict[str, int]:
@@ -84,6 +93,10 @@ class WideCheck:
   def differences(self) -> tuple[RegionDifference, ...]:
     """In topological order of the nodes."""
     return self._worst.differences
+
+  def _as_defined(self, cut: Boundary, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    region = onnx.load_from_string(detached_original(self._original, (cut,), values))
+    return run_rounded(region, self._original.folder, fed(region.graph.input, values))
 
   def _open(self, model: onnx.ModelProto) -> ort.InferenceSession:
     wide = widened(model, self._original.folder).SerializeToString()

@@ -3,7 +3,8 @@
 onnxruntime's CPU provider computes fp16 models in fp32 and rounds where it likes: at graph outputs,
 and elsewhere depending on what lies in functions. In fp32 it rounds after every node and nowhere
 else, so two models are bit-identical there exactly if they do the same operations in the same
-order. It has no bfloat16 kernels at all.
+order. It has no bfloat16 kernels at all. ``rounded`` rounds after every node as the types say: what
+the model is by its definition, to the overflow.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
 from mirage_onnx.errors import MirageError
@@ -36,11 +37,35 @@ def run_widened(
 
   Empty where onnxruntime does not run it, or it is too large for a protobuf message.
   """
-  if 2 * sum(size_bytes(t) or 0 for t in model.graph.initializer) > MOST_BYTES:
+  if is_too_wide(model):
     return {}
-  wide = widened(model, folder).SerializeToString()
+  return _run(widened(model, folder), folder, feeds)
+
+
+def run_rounded(
+  model: onnx.ModelProto, folder: Path | None, feeds: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+  """The outputs of ``rounded`` on the CPU, in fp32; empty as ``run_widened``."""
+  return {} if is_too_wide(model) else _run(rounded(model, folder), folder, feeds)
+
+
+def is_too_wide(model: onnx.ModelProto) -> bool:
+  """Whether ``model`` in fp32 may not fit a protobuf message."""
+  return 2 * sum(size_bytes(t) or 0 for t in model.graph.initializer) > MOST_BYTES
+
+
+def has_halves(model: onnx.ModelProto) -> bool:
+  """Whether a value or weight of the main graph is a 16-bit float, as far as its types are stated."""
+  graph = model.graph
+  kinds = {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output, *graph.value_info)}
+  return not _HALF.isdisjoint(kinds | {t.data_type for t in graph.initializer})
+
+
+def _run(
+  wide: onnx.ModelProto, folder: Path | None, feeds: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
   try:
-    session = open_session(wide, How("cpu", ep="none"), str(folder) if folder else None)
+    session = open_session(wide.SerializeToString(), How("cpu", ep="none"), str(folder) if folder else None)
     return run_session(session, widened_values(feeds))
   except MirageError as error:
     if error.code != "SESSION_FAILED":
@@ -65,6 +90,40 @@ def widened(model: onnx.ModelProto, folder: Path | None = None) -> onnx.ModelPro
     _widen_values(function.value_info)
     _widen_nodes(function.node, folder)
   return found
+
+
+def rounded(model: onnx.ModelProto, folder: Path | None = None) -> onnx.ModelProto:
+  """``widened``, with every 16-bit float that a node of the main graph makes rounded to its type.
+
+  Beyond the type it is an infinity. A value without a type that is known is left in fp32, and so is
+  what lies in functions and subgraphs.
+  """
+  found = widened(model, folder)
+  halves = _halves(model)
+  nodes = list(found.graph.node)
+  del found.graph.node[:]
+  for node in nodes:
+    found.graph.node.append(node)
+    made = found.graph.node[-1]
+    for k, name in enumerate(node.output):
+      if name in halves:
+        made.output[k] = f"{name}/wide"
+        found.graph.node.extend((
+          helper.make_node("Cast", [f"{name}/wide"], [f"{name}/half"], to=halves[name]),
+          helper.make_node("Cast", [f"{name}/half"], [name], to=TensorProto.FLOAT),
+        ))  # fmt: skip
+  return found
+
+
+def _halves(model: onnx.ModelProto) -> dict[str, int]:
+  """The 16-bit floats of the main graph, with their types."""
+  try:
+    typed = onnx.shape_inference.infer_shapes(model)
+  except Exception:  # onnx has several classes for what it cannot infer, and no common base
+    typed = model
+  values = (*typed.graph.value_info, *typed.graph.output)
+  kinds = {v.name: v.type.tensor_type.elem_type for v in values}
+  return {name: kind for name, kind in kinds.items() if kind in _HALF}
 
 
 def _widen_graph(graph: onnx.GraphProto, folder: Path | None) -> None:

@@ -16,6 +16,7 @@ from mirage_onnx.custom_op.compare import compare_models
 from mirage_onnx.custom_op.compare_inputs import KINDS, draw_inputs, size_of
 from mirage_onnx.custom_op.comparison import NO_KERNEL, NodePath
 from mirage_onnx.custom_op.difference import RTOL, difference, worse
+from mirage_onnx.custom_op.edge_inputs import EDGES
 from mirage_onnx.rewrite.model import rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement
 from tests.custom_op.test_compare_inputs import Argument
@@ -42,7 +43,7 @@ def test_a_model_and_itself():
   found = compare_models(scaled(2), scaled(2), draws=2)
   assert found.passed
   assert found.first_difference is None
-  assert found.inputs == ("normal 0", "normal 1", *KINDS)
+  assert found.inputs == ("normal 0", "normal 1", *KINDS, *EDGES)
   assert (found.nodes, found.note, found.needed_rtol) == ((), NO_KERNEL, 0.0)
   (output,) = found.outputs
   assert (output.identical, output.max_abs, output.rtol) == (True, 0.0, RTOL["float16"])
@@ -304,9 +305,9 @@ def test_emulated_kernels(models, driver):
     driver=driver,
   )
   assert found.passed
-  assert found.nodes == (NodePath("mirage/0/sum", "emulated", 10),)
+  assert found.nodes == (NodePath("mirage/0/sum", "emulated", 12),)
   assert found.note == ""
-  assert found.to_dict()["nodes"][0]["launches"] == 10
+  assert found.to_dict()["nodes"][0]["launches"] == 12
 
 
 def test_kernels(models, monkeypatch):

@@ -9,6 +9,7 @@ from mirage_onnx.custom_op import compare, model_check, widen
 from mirage_onnx.custom_op.compare import compare_models
 from mirage_onnx.custom_op.compare_inputs import KINDS
 from mirage_onnx.custom_op.comparison import ERRORS_ADD_UP
+from mirage_onnx.custom_op.edge_inputs import EDGES
 from mirage_onnx.custom_op.model_run import run_session
 from mirage_onnx.custom_op.session import launches
 from mirage_onnx.custom_op.sources import check_sources
@@ -29,7 +30,7 @@ def test_right_kernels(chain):
   assert [r.node for r in found.regions] == list(chain.nodes)
   assert [r.output.name for r in found.regions] == [r.outputs[0].tensor.name for r in chain.regions]
   assert all(r.output.needed_rtol < 2e-3 for r in found.regions)
-  assert set(found.inputs) == {"normal 0", *KINDS}
+  assert set(found.inputs) == {"normal 0", *KINDS, *EDGES}
 
 
 def constant(chain):
@@ -125,6 +126,36 @@ def test_only_some_inputs_show_it(chain):
   assert not plain.passed and plain.first_divergence is None and plain.note == ERRORS_ADD_UP
   assert all_inputs.first_divergence == chain.nodes[0]
   assert all_inputs.regions[0].output.worst in ("zeros", "small")
+
+
+NORMALISED = """\
+  %15 = mul %10 %14 : f32[a0,a2] post uniform
+  %16 = max %0 %15 : f32[a0,a2] post uniform
+  %17 = cast %16 : f16[a0,a2] post uniform
+  save o0 = %17 omap=a2,a0
+"""
+#: The product is rounded to 16 bits before it is normalised: it overflows where the original does not.
+OVERFLOWS = """\
+  %15 = cast %14 : f16[a0,a2] post uniform
+  %16 = cast %15 : f32[a0,a2] post uniform
+  %17 = mul %10 %16 : f32[a0,a2] post uniform
+  %18 = max %0 %17 : f32[a0,a2] post uniform
+  %19 = cast %18 : f16[a0,a2] post uniform
+  save o0 = %19 omap=a2,a0
+"""
+
+
+def test_a_planted_overflow_is_found(chain, monkeypatch):
+  """Only at the edge of what the original takes: every other input passes."""
+  model = chain.using({0: chain.recompiled(0, NORMALISED, OVERFLOWS)})
+  found = check(chain, model)
+  assert not found.passed and found.first_divergence == chain.nodes[0]
+  first = found.regions[0].output
+  assert first.worst == "edge" and "where the original is finite" in first.reason
+  monkeypatch.setattr(compare, "edge_inputs", lambda *_: ())
+  before = check(chain, model)
+  assert before.passed and set(before.inputs) == {"normal 0", *KINDS}
+  assert all(n.launches > len(KINDS) for n in before.nodes)
 
 
 def test_errors_outside_of_the_regions_are_told_apart(chain):

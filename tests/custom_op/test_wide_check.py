@@ -10,6 +10,7 @@ import mirage_onnx
 from mirage_onnx.custom_op.compare import compare_models
 from mirage_onnx.custom_op.compare_inputs import KINDS
 from mirage_onnx.custom_op.comparison import ALONE
+from mirage_onnx.custom_op.edge_inputs import EDGES
 
 
 def chain(factor=0.5):
@@ -30,7 +31,7 @@ def test_every_node_is_compared_in_fp32(optimized):
   assert found.passed and found.outputs == () and found.note == ALONE
   assert len(found.regions) == len(found.nodes) == 2
   assert all(n.path == "emulated" and n.launches >= 1 + len(KINDS) for n in found.nodes)
-  assert found.inputs == ("normal 0", *KINDS)
+  assert found.inputs == ("normal 0", *KINDS, *EDGES)
   assert all(r.output.dtype == "bfloat16" and r.output.rtol == 8e-2 for r in found.regions)
   assert 0 < found.needed_rtol < 8e-3, "one rounding to bfloat16"
   assert found.to_dict()["note"] == ALONE

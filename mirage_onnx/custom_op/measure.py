@@ -1,0 +1,111 @@
+"""Which tolerance an output has on which kind of input, and what counts of it."""
+
+import os
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from mirage_onnx.custom_op.compare_inputs import MASKED
+from mirage_onnx.custom_op.difference import (
+  FLOOR,
+  RTOL,
+  InFp32,
+  OutputDifference,
+  counts,
+  difference,
+  excused,
+  finite,
+  is_near_at_edge,
+  only,
+  typical_row,
+)
+from mirage_onnx.custom_op.edge_inputs import EDGES
+from mirage_onnx.custom_op.model_nodes import Model
+from mirage_onnx.custom_op.widen import HALF
+
+
+class Tolerances:
+  """``difference`` with the tolerances of two models; rows are sized by the first input."""
+
+  def __init__(self, precision: float, rtol: float | None) -> None:
+    self._precision, self._rtol = precision, rtol
+    self._floors: dict[str, float] = {}
+
+  @classmethod
+  def of(cls, a: Model, b: Model, rtol: float | None) -> "Tolerances":
+    return cls(max(_precision(a), _precision(b)), rtol)
+
+  def __call__(
+    self,
+    name: str,
+    want: np.ndarray,
+    got: np.ndarray,
+    kind: str,
+    in_fp32: InFp32,
+    as_defined: InFp32,
+    whole: bool = False,
+  ) -> OutputDifference:
+    floor = self._floors.setdefault(name, FLOOR * typical_row(want))
+    limit = max(self._precision, RTOL.get(want.dtype.name, 0.0)) if self._rtol is None else self._rtol
+    if kind in EDGES:
+      return self._at_the_edge(name, want, got, limit, kind, in_fp32, as_defined, whole)
+    if kind in MASKED:
+      where = counts(want, None, limit)
+      want, got = only(where, want), only(where, got)
+    found = difference(name, want, got, limit, floor, kind)
+    if found.passed or self._rtol is not None or want.dtype not in HALF or found.dtype != got.dtype.name:
+      return found
+    exact = in_fp32().get(name)
+    if exact is None:
+      return found
+    if kind in MASKED:
+      where = where & counts(want, as_defined().get(name), limit)
+      want, got, exact = only(where, want), only(where, got), only(where, exact)
+      found = difference(name, want, got, limit, floor, kind)
+    return found if found.passed else excused(found, want, got, exact, floor)
+
+  def _at_the_edge(
+    self,
+    name: str,
+    want: np.ndarray,
+    got: np.ndarray,
+    limit: float,
+    kind: str,
+    in_fp32: InFp32,
+    as_defined: InFp32,
+    whole: bool,
+  ) -> OutputDifference:
+    where = counts(want, None, limit)
+    want, got = only(where, want), only(where, got)
+    found = difference(name, want, got, limit, 0.0, kind)
+    if found.passed or want.dtype.name not in RTOL:
+      return finite(name, want, got, limit, kind, passed=found.passed)
+    defined = as_defined().get(name)
+    where = where & counts(want, defined, limit)
+    want, got = only(where, want), only(where, got)
+    found = finite(name, want, got, limit, kind)
+    if not found.passed or whole or want.dtype not in HALF:
+      return found
+    exact = in_fp32().get(name)
+    if exact is None or defined is None:
+      return found
+    if is_near_at_edge(want, got, only(where, exact), only(where, defined), limit):
+      return found
+    return difference(name, want, got, limit, 0.0, kind)
+
+
+def _precision(model: Model) -> float:
+  """The default tolerance of the least precise float type of a model."""
+  try:
+    if isinstance(model, bytes):
+      graph = onnx.load_from_string(model).graph
+    else:
+      graph = onnx.load(os.fspath(model), load_external_data=False).graph
+  except DecodeError:  # ORT's own format: known by its outputs only
+    return 0.0
+  kinds = {t.data_type for t in graph.initializer}
+  kinds |= {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output, *graph.value_info)}
+  found = {onnx.TensorProto.DataType.Name(kind).lower() for kind in kinds}
+  names = {"float": "float32", "double": "float64"}
+  return max((RTOL.get(names.get(name, name), 0.0) for name in found), default=0.0)

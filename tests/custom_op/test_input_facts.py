@@ -1,0 +1,165 @@
+"""What a graph says of its inputs, and that drawn ones keep to it."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from protos import new_node, typed
+
+from mirage_onnx.custom_op.compare import compare_models
+from mirage_onnx.custom_op.compare_inputs import KINDS, MASKED, draw_inputs
+from mirage_onnx.custom_op.edge_inputs import EDGES
+from mirage_onnx.custom_op.input_facts import input_facts
+from tests.custom_op.test_compare_inputs import Argument
+
+LEAST = float(np.finfo(np.float16).min)
+
+
+def built(nodes, inputs, shapes=None, values=()):
+  """A model of ``nodes`` (operator, inputs, outputs) with weights of these shapes."""
+  weights = [numpy_helper.from_array(np.zeros(s, np.float16), n) for n, s in (shapes or {}).items()]
+  made = [
+    helper.make_node(op, i.split(), o.split(), domain="com.microsoft" if "Attention" in op else "")
+    for op, i, o in nodes
+  ]
+  outputs = [typed("y", TensorProto.FLOAT16, None)]
+  graph = helper.make_graph(made, "g", inputs, outputs, weights, value_info=values)
+  opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+  return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def ints(name, *shape):
+  return typed(name, TensorProto.INT64, shape)
+
+
+def halves(name, *shape):
+  return typed(name, TensorProto.FLOAT16, shape)
+
+
+def test_the_table_ends_ids_and_positions():
+  model = built(
+    [("Gather", "words ids", "a"), ("Cast", "at", "b"), ("Gather", "places b", "c"), ("Add", "a c", "y")],
+    [ints("ids", "batch", "seq"), ints("at", "batch", "seq")],
+    {"words": (100, 8), "places": (7, 8)},
+  )
+  assert input_facts(model).limits == {"ids": 100, "at": 7}
+
+
+def test_a_table_of_another_axis():
+  gather = helper.make_node("Gather", ["words", "ids"], ["y"], axis=-1)
+  model = built([], [ints("ids", "n")], {"words": (100, 8)})
+  model.graph.node.append(gather)
+  assert input_facts(model).limits == {"ids": 8}
+
+
+@pytest.mark.parametrize("name", ["attention_mask", "visible"])
+def test_masks_of_integers(name):
+  """By what the graph does with them, or by their name."""
+  model = built(
+    [("Unsqueeze", f"{name} axes", "m"), ("Equal", "m zero", "h"), ("Where", "h least x", "s"),
+     ("Softmax", "s", "y")],
+    [ints(name, 1, 4), halves("x", 1, 1, 4)],
+    {"least": ()},
+  )  # fmt: skip
+  assert input_facts(model).masks == {name}
+
+
+def test_a_term_of_logits_is_a_mask():
+  model = built(
+    [("MatMul", "x w", "s"), ("Add", "s bias", "t"), ("Softmax", "t", "y")],
+    [halves("x", 4, 8), halves("bias", 4, 8)],
+    {"w": (8, 8)},
+  )
+  assert input_facts(model).masks == {"bias"}
+
+
+def attention():
+  """As onnxruntime-genai's builder writes it, with lengths as inputs and without."""
+  node = ("GroupQueryAttention", "q k v past_k past_v lengths total", "y pk pv")
+  cache = [halves(f"past_{n}", "batch", 2, "past", 8) for n in "kv"]
+  return built(
+    [("Identity", "x", "q"), node],
+    [halves("x", "batch", "seq", 16), *(halves(n, "batch", "seq", 16) for n in "kv"), *cache,
+     typed("lengths", TensorProto.INT32, ["batch", 1]), typed("total", TensorProto.INT32, [])],
+    values=[halves("q", "batch", "seq", 16)],
+  )  # fmt: skip
+
+
+def test_lengths_add_up():
+  facts = input_facts(attention())
+  arguments = [Argument("past_k", "float16", ["batch", 2, "past", 8]),
+               Argument("lengths", "int32", ["batch", 1]), Argument("total", "int32", [])]  # fmt: skip
+  for _, feeds in draw_inputs(arguments, 0, 1, {"past": 5, "seq": 3}, {}, facts):
+    assert feeds["past_k"].shape[2] == 5
+    assert feeds["lengths"].tolist() == [[7]] * 4 and feeds["total"] == 8
+
+
+def test_a_mask_that_is_summed_to_lengths_hides_a_tail_only():
+  model = attention()
+  del model.graph.input[5:]
+  model.graph.input.append(ints("attention_mask", "batch", "past_seq"))
+  for op, i, o in (("ReduceSum", "attention_mask axis", "sum"), ("Sub", "sum one", "less"),
+                   ("Cast", "less", "lengths")):  # fmt: skip
+    model.graph.node.insert(0, new_node(op, i, o))
+  facts = input_facts(model)
+  assert facts.padded == facts.masks == {"attention_mask"}
+  arguments = [Argument("attention_mask", "int64", ["batch", "past_seq"])]
+  for kind, feeds in draw_inputs(arguments, 0, 2, {"past_seq": 6}, {}, facts):
+    assert feeds["attention_mask"].sum(axis=1).tolist() == [5 if kind in MASKED else 6] * 4
+
+
+def test_sizes_of_a_cache_add_up():
+  names = ("past_sequence_length", "sequence_length", "total_sequence_length")
+  model = built([("Identity", "x", "y")], [halves("x", *names), ints("position_ids", 1, names[1])])
+  facts = input_facts(model)
+  arguments = [Argument("x", "float16", list(names))]
+  ((_, plain), *_), ((_, given), *_) = (
+    draw_inputs(arguments, 0, 1, dims, {}, facts) for dims in ({}, {names[2]: 9})
+  )
+  assert plain["x"].shape == (4, 4, 8) and given["x"].shape == (4, 4, 9)
+
+
+def test_positions_count_up_to_the_end_of_the_mask():
+  model = built(
+    [("Gather", "places position_ids", "y")],
+    [ints("position_ids", 1, 2), ints("attention_mask", 1, 6)],
+    {"places": (5, 8)},
+  )
+  facts = input_facts(model)
+  arguments = [Argument("position_ids", "int64", [1, 2]), Argument("attention_mask", "int64", [1, 6])]
+  drawn = dict(draw_inputs(arguments, 0, 1, {}, {}, facts))
+  assert all(feeds["position_ids"].tolist() == [[4, 4]] for feeds in drawn.values()), "5 has no row"
+
+
+def test_masked_rows():
+  model = built([("Add", "x mask", "s"), ("Softmax", "s", "y")], [halves("x", 8, 6), halves("mask", 8, 6)])
+  facts = input_facts(model)
+  arguments = [Argument("x", "float16", [8, 6]), Argument("mask", "float16", [8, 6]),
+               Argument("hidden_mask", "bool", [4, 6])]  # fmt: skip
+  facts = type(facts)(masks=frozenset({"mask", "hidden_mask"}))
+  drawn = dict(draw_inputs(arguments, 0, 1, {}, {}, facts))
+  assert list(drawn) == ["normal 0", *KINDS, *MASKED]
+  rows = drawn["masked rows"]["mask"]
+  assert set(rows.ravel().tolist()) == {0.0, LEAST}
+  assert rows[0].tolist() == [LEAST] * 3 + [0.0] * 3 and rows[1].tolist() == [0.0] * 3 + [LEAST] * 3
+  assert (rows[2] == LEAST).all() and (rows[6] == LEAST).all()
+  assert set(drawn["masked rows -inf"]["mask"].ravel().tolist()) == {0.0, -np.inf}
+  assert (drawn["masked throughout"]["mask"] == LEAST).all()
+  assert not drawn["masked throughout"]["hidden_mask"].any()
+  assert drawn["normal 0"]["hidden_mask"].all() and not drawn["normal 0"]["mask"].any()
+
+
+def test_a_row_that_is_hidden_throughout_is_no_measure():
+  """The original makes NaN of it, or the mean; the other model may do either, but only there."""
+  nodes = [("Add", "x mask", "s"), ("Softmax", "s", "y")]
+  inputs = [halves("x", 4, 6), halves("mask", 4, 6)]
+  data = built(nodes, inputs).SerializeToString()
+  found = compare_models(data, data, draws=1)
+  assert found.passed and {*MASKED, *EDGES} <= set(found.inputs)
+  wrong = built([("Neg", "mask", "m"), ("Add", "x m", "s"), ("Softmax", "s", "y")], inputs)
+  failed = compare_models(data, wrong.SerializeToString(), draws=1)
+  assert not failed.passed and failed.outputs[0].worst in MASKED
+
+
+def test_models_of_onnx_without_inputs_of_a_kind():
+  assert not input_facts(onnx.ModelProto()).masks
