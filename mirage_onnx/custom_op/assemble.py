@@ -4,9 +4,12 @@ Regions of one key share kernels; a plan is shared by the instances whose functi
 (the rewriter tells by a digest of the body).
 """
 
+from collections.abc import Sequence
+
 from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.custom_op.bundle import Bundle
 from mirage_onnx.custom_op.launch_plan import Planned, plan_candidate
+from mirage_onnx.custom_op.plan import InputSpec
 from mirage_onnx.custom_op.provenance import record
 from mirage_onnx.ir.region import Region
 from mirage_onnx.target import Target
@@ -22,14 +25,16 @@ class BundleBuilder:
     self._plans: dict[tuple[str, str], int] = {}
     self._provenance: list[dict[str, object]] = []
 
-  def add(self, region: Region, compiled: Compiled, body_key: str) -> tuple[int, Planned] | None:
-    """The number of the plan of this region instance, and the plan.
+  def add(
+    self, region: Region, compiled: Compiled, body_key: str, operands: Sequence[InputSpec] = ()
+  ) -> tuple[int, Planned] | None:
+    """The number of the plan of this region instance, and the plan; ``operands``: of its body.
 
     None, and nothing is stored, where it would be one plan more than ``limit``.
     """
     cubins = dict(self._cubins)
     ids = [cubins.setdefault(c.image, len(cubins)) for c in compiled.cubins]
-    planned = plan_candidate(region, compiled.candidate, compiled.sources, ids)
+    planned = plan_candidate(region, compiled.candidate, compiled.sources, ids, operands)
     key = (planned.plan.to_text(), body_key)
     if key not in self._plans:
       if self._limit is not None and len(self._plans) >= self._limit:

@@ -80,9 +80,15 @@ class Places:
 
 
 def plan_candidate(
-  region: Region, candidate: Candidate, sources: Sequence[KernelSource], cubins: Sequence[int]
+  region: Region,
+  candidate: Candidate,
+  sources: Sequence[KernelSource],
+  cubins: Sequence[int],
+  operands: Sequence[InputSpec] = (),
 ) -> Planned:
   """The plan that launches ``sources`` (one per kernel, image ids ``cubins``).
+
+  ``operands``: further inputs of the node, which no kernel reads (``rewrite/body.py``).
 
   Raises:
       MirageError: INTERNAL, the kernels are of another region.
@@ -128,7 +134,7 @@ def plan_candidate(
     for k, o in enumerate(region.outputs)
   }
   plan = Plan(
-    inputs=tuple(inputs.values()),
+    inputs=(*inputs.values(), *operands),
     outputs=tuple(outputs.values()),
     variants=(Variant(launches),),
     workspace=size if offsets else None,

@@ -6,6 +6,7 @@ else; every other input must agree with it, which the launch plan checks.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -37,17 +38,12 @@ def with_runtime_axes(region: Region, program: Program, sizes: Mapping[str, int]
       raise _refusal(region, "a reduction runs over what is counted only in a run")
   made = _Runtime(region, program)
   runtime = {a: made.extent(a) for a in sorted(axes)}
-  moved = {
-    s.output.name: tuple(made.product(int(n)) for n in s.output.shape or ())
-    for s in region.steps
-    if s.op in ("reshape", "expand") and s.output.name in program.tensors
-  }
   result = replace(
     region,
     runtime=runtime,
     equal_dims=made.equal(runtime),
     output_dims=tuple(tuple(made.product(n) for n in program.shape(o.tensor) or ()) for o in region.outputs),
-    inner_dims=moved,
+    inner_dims=made.moved(),
   )
   return at_sizes(result, program, sizes, region.steps)
 
@@ -149,6 +145,20 @@ class _Runtime:
         raise _refusal(self.region, reason)
       used.append(at)
     return Monomial(rest, tuple(sorted(used)))
+
+  def moved(self) -> dict[str, tuple[Monomial, ...]]:
+    """The dimensions of what its nodes move to others, by the names of the model.
+
+    ``region.steps`` may have only parts of that, under names of their own (``sinking.py``). What
+    has a dimension that is none of the inputs' is left out.
+    """
+    found = {}
+    nodes = {n.name: n for n in self.program.nodes}
+    for s in (s for name in self.region.nodes for s in nodes[name].steps):
+      if s.op in ("reshape", "expand") and s.output.name in self.program.tensors:
+        with suppress(RejectionError):
+          found[s.output.name] = tuple(self.product(int(n)) for n in s.output.shape or ())
+    return found
 
   def equal(self, runtime: Mapping[str, Monomial]) -> tuple[Pair, ...]:
     """What must agree in a run: equal numbers, and every input with the extents of its axes."""

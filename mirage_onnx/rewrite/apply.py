@@ -9,11 +9,13 @@ from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.custom_op.assemble import BundleBuilder
 from mirage_onnx.custom_op.bundle import write_bundle
 from mirage_onnx.custom_op.launch_plan import Places, Planned, plan_candidate
+from mirage_onnx.custom_op.plan import InputSpec
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.program import Tensor
 from mirage_onnx.ir.region import Region
-from mirage_onnx.rewrite.model import function_keys, rewrite_model
-from mirage_onnx.rewrite.replacement import Replacement, WeightUse
+from mirage_onnx.rewrite.model import function_bodies, rewrite_model
+from mirage_onnx.rewrite.replacement import Replacement, WeightUse, internal
 from mirage_onnx.target import Target
 
 #: The library registers MuGraph_0 .. MuGraph_127 (a session's start grows with their number).
@@ -40,11 +42,12 @@ def apply(
   ]
   shapes = {name: tuple(int(d) for d in t.shape or ()) for name, t in loaded.tensors.items() if t.is_static}
   half = {name for name, t in loaded.tensors.items() if t.dtype is DType.F16}
-  keys = function_keys(loaded.proto, drafts, loaded.base_dir, shapes, loaded.folded, half)
+  bodies = function_bodies(loaded.proto, drafts, loaded.base_dir, shapes, loaded.folded, half)
   builder = BundleBuilder(target, limit=pool)
   numbered: dict[int, Replacement] = {}
-  for i, ((region, compiled), draft, key) in enumerate(zip(chosen, drafts, keys, strict=True)):
-    if added := builder.add(region, compiled, key):
+  for i, ((region, compiled), draft, body) in enumerate(zip(chosen, drafts, bodies, strict=True)):
+    operands = [_operand(loaded.tensors[name]) for name in body.operands]
+    if added := builder.add(region, compiled, body.key, operands):
       numbered[i] = replace(draft, plan=added[0])
   model = rewrite_model(
     loaded.proto,
@@ -57,6 +60,13 @@ def apply(
     half=half,
   )
   return model, tuple(numbered)
+
+
+def _operand(tensor: Tensor) -> InputSpec:
+  """A constant that only the function body reads, as an input of the plan."""
+  if tensor.dtype is None or not tensor.is_static:
+    raise internal(f"the constant {tensor.name!r} is of a type that no plan has")
+  return InputSpec(tensor.dtype.value, tuple(int(d) for d in tensor.shape or ()))
 
 
 def _replacement(region: Region, planned: Planned, plan: int) -> Replacement:

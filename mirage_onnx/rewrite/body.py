@@ -5,7 +5,8 @@ computes what the original nodes computed, by the same operators in the same ord
 
     formals   bundle, i0, i1, ...       outputs   o0, o1, ..., workspace
     body      Transpose of every input that is stored in another dim order,
-              Constant for every small constant the region reads (functions capture nothing),
+              Constant for every small constant the region reads (functions capture nothing;
+              a large one is one more input, behind those of the kernel, which does not read it),
               the shapes that the model computes elsewhere, from those of the inputs,
               the region's nodes, depth first from the outputs (not in the model's order, which may
               interleave equal regions differently), readers that stand in for those outside
@@ -17,7 +18,9 @@ same, too (it hashes them in the order of its table), and what it fuses depends 
 is read: an Add that a LayerNormalization and its copy in a body read becomes no SkipLayerNormalization.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -30,7 +33,7 @@ from mirage_onnx.ir.runtime_extent import Monomial
 from mirage_onnx.rewrite.constants import Constants
 from mirage_onnx.rewrite.replacement import Replacement, internal
 
-#: A region's constants up to this size move into the body; larger ones must be inputs.
+#: A region's constants up to this size move into the body; larger ones are inputs.
 MAX_CONSTANT_BYTES = 1024
 #: Nodes that a kernel computes from their result's shape alone, and the node that takes the shape.
 _TO_SHAPE = {
@@ -40,6 +43,23 @@ Shapes = Mapping[str, tuple[int, ...]]
 NO_SHAPES: Shapes = MappingProxyType({})
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+  """A function without its domain and name, and the constants that it reads as further inputs."""
+
+  function: onnx.FunctionProto
+  operands: tuple[str, ...]
+
+  @property
+  def text(self) -> bytes:
+    return bytes(self.function.SerializeToString(deterministic=True))
+
+  @property
+  def key(self) -> str:
+    """A digest of the function."""
+    return hashlib.sha256(self.text).hexdigest()[:16]
+
+
 def build_body(
   nodes: Sequence[onnx.NodeProto],
   replacement: Replacement,
@@ -47,13 +67,13 @@ def build_body(
   opsets: Mapping[str, int],
   shapes: Shapes = NO_SHAPES,
   missing: Sequence[tuple[str, str]] = (),
-) -> onnx.FunctionProto:
-  """The function of a region, without its domain and name; ``shapes``: static ones, by value.
+) -> Body:
+  """The body of a region; ``shapes``: static ones, by value.
 
   ``missing``: values that need one more reader, and its operator (``Readers.missing``).
 
   Raises:
-      MirageError: INTERNAL where the region reads what is neither an input nor a small constant,
+      MirageError: INTERNAL where the region reads what is neither an input nor a constant,
           where it does not make an output, or where a node holds a subgraph.
   """
   return _Builder(nodes, replacement, constants, opsets, shapes).build(missing)
@@ -78,9 +98,10 @@ class _Builder:
     self.body: list[onnx.NodeProto] = []
     self.done: set[int] = set()
     self.names: dict[str, str] = {}
+    self.operands: list[str] = []
     self.fresh = self.read = 0
 
-  def build(self, missing: Sequence[tuple[str, str]]) -> onnx.FunctionProto:
+  def build(self, missing: Sequence[tuple[str, str]]) -> Body:
     formals = self._inputs()
     outputs = [f"o{i}" for i in range(len(self.replacement.outputs))]
     for name, value in zip(outputs, self.replacement.outputs, strict=True):
@@ -93,6 +114,7 @@ class _Builder:
     if self.replacement.workspace:
       outputs.append("workspace")
       self._workspace()
+    formals += [self.names[value] for value in self.operands]
     function = onnx.FunctionProto(
       input=["bundle", *formals], output=outputs, node=[*self.prologue, *self.body]
     )
@@ -100,7 +122,7 @@ class _Builder:
       if domain not in self.opsets:
         raise internal(f"the model imports no opset for domain {domain!r}")
       function.opset_import.add(domain=domain, version=self.opsets[domain])
-    return function
+    return Body(function, tuple(self.operands))
 
   def _inputs(self) -> list[str]:
     formals = []
@@ -189,18 +211,19 @@ class _Builder:
     return self.replacement.shapes.get(node.output[0])
 
   def _name(self, value: str) -> str:
-    """The body's name of a value; a constant gets its Constant node on first use."""
+    """The body's name of a value; a constant gets its node, or becomes an input, on first use."""
     if value in self.names:
       return self.names[value]
     tensor = self.constants.tensors.get(value)
     if tensor is None:
       raise internal(f"{value!r} is neither an input of the region nor a constant")
-    if np.prod(tensor.dims, dtype=np.int64) > MAX_CONSTANT_BYTES:
-      raise internal(f"constant {value!r} is too large for a function body: {tensor.dims}")
-    stored = numpy_helper.from_array(self.constants.array(value))
-    if len(stored.raw_data) > MAX_CONSTANT_BYTES:
-      raise internal(f"constant {value!r} is too large for a function body: {tensor.dims}")
-    self.names[value] = self._append(stored)
+    count = np.prod(tensor.dims, dtype=np.int64)
+    stored = numpy_helper.from_array(self.constants.array(value)) if count <= MAX_CONSTANT_BYTES else None
+    if stored is not None and len(stored.raw_data) <= MAX_CONSTANT_BYTES:
+      self.names[value] = self._append(stored)
+    else:
+      self.names[value] = f"i{len(self.replacement.inputs) + len(self.operands)}"
+      self.operands.append(value)
     return self.names[value]
 
   def _shape(self, shape: tuple[Monomial, ...]) -> str:

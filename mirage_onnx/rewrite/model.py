@@ -4,7 +4,6 @@ Each region instance becomes one node ``<domain>::MuGraph_<plan>(bundle, i0, i1,
 of one plan share one model-local function of that name. Nothing else of the model changes.
 """
 
-import hashlib
 from collections.abc import Sequence, Set
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from mirage_onnx import __version__
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.graph import reads
-from mirage_onnx.rewrite.body import NO_SHAPES, Shapes, build_body
+from mirage_onnx.rewrite.body import NO_SHAPES, Body, Shapes, build_body
 from mirage_onnx.rewrite.constants import NOTHING, Constants, Folded
 from mirage_onnx.rewrite.readers import Readers
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse, internal
@@ -31,31 +30,30 @@ BUNDLE_NAME = "mirage.bundle"
 MIN_IR_VERSION = 8
 
 
-def function_keys(
+def function_bodies(
   model: onnx.ModelProto,
   replacements: Sequence[Replacement],
   base_dir: Path | None = None,
   shapes: Shapes = NO_SHAPES,
   folded: Folded = NOTHING,
   half: Set[str] = frozenset(),
-) -> tuple[str, ...]:
-  """A digest of the function body of each region instance.
+) -> tuple[Body, ...]:
+  """The function body of each region instance.
 
-  Instances of one plan must agree in it. Equal kernels may serve bodies that differ, e.g.
-  ``Mul(a, b)`` and ``Mul(b, a)``: number plans by (kernel, function key).
+  Instances of one plan must agree in its key. Equal kernels may serve bodies that differ, e.g.
+  ``Mul(a, b)`` and ``Mul(b, a)``: number plans by (kernel, key of the body).
 
   Raises:
       MirageError: INTERNAL.
   """
   wiring, opsets = Wiring(model), _opsets(model)
   constants, readers = Constants(model, base_dir, folded), Readers(model, half)
-  keys = []
+  bodies = []
   for replacement in replacements:
     nodes = [wiring.proto(node) for node in wiring.find(replacement.nodes)]
     missing = readers.missing(nodes, replacement.outputs)
-    body = build_body(nodes, replacement, constants, opsets, shapes, missing)
-    keys.append(hashlib.sha256(body.SerializeToString(deterministic=True)).hexdigest()[:16])
-  return tuple(keys)
+    bodies.append(build_body(nodes, replacement, constants, opsets, shapes, missing))
+  return tuple(bodies)
 
 
 def rewrite_model(
@@ -126,14 +124,14 @@ class _Rewriter:
     protos = [self.wiring.proto(node) for node in nodes]
     missing = self.readers.missing(protos, replacement.outputs)
     body = build_body(protos, replacement, self.constants, self.opsets, self.shapes, missing)
-    self._share(replacement, body)
+    self._share(replacement, body.function)
 
     first = replacement.nodes[0]
     node = onnx.NodeProto(
       op_type=replacement.op_type,
       domain=self.domain,
       name=self._fresh(f"mirage/{replacement.plan}/{first}"),
-      input=[BUNDLE_NAME, *(self._stored(replacement, i) for i in replacement.inputs)],
+      input=[BUNDLE_NAME, *(self._stored(replacement, i) for i in replacement.inputs), *body.operands],
       output=replacement.outputs,
     )
     self.outputs += replacement.outputs

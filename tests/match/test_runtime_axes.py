@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 from region_data import named
-from small_models import Net
+from small_models import Net, region_of
 
 from mirage_onnx.errors import REJECTIONS, RejectionError
 from mirage_onnx.importer import import_model, load_model
@@ -204,3 +204,16 @@ def test_heads(perm):
   z = heads.Transpose(heads.rms(z), perm=perm)
   names = [{0: "n", 1: "m"}.get(k, 1) for k in perm]
   assert check_model(heads.model(heads.Mul(z, heads.input(*names)))) >= 2
+
+
+def test_shapes_of_what_is_only_read_in_part():
+  """Three slices of one projection that a run's Concat of Shapes regroups: torch's encoder layer."""
+  net = Net(np.float32)
+  x = net.input("m", "n", 16)
+  sizes = [net.Shape(x, start=d, end=d + 1) for d in (0, 1)]
+  apart = net.Reshape(net.Add(x, net.weight(16)), net.Concat(*sizes, [2], [8], axis=0))
+  part = net.Gather(apart, net.constant(1, np.int64), axis=2)
+  model = net.model(net.Exp(net.Mul(part, 0.5)))
+  region = region_of(model)
+  assert apart not in [s.output.name for s in region.steps]
+  assert [m.text for m in region.inner_dims[apart]] == ["i0[0]", "i0[1]", "2", "8"]

@@ -55,7 +55,7 @@ def test_the_body_does_not_depend_on_names_or_order(toy):
     nodes = [n for n in model.graph.node if n.name in toy.region(i).nodes]
     for order in (nodes, nodes[::-1]):
       body = build_body(order, toy.region(i), Constants(model), {"": 20})
-      bodies.append(body.SerializeToString(deterministic=True))
+      bodies.append(body.text)
   assert len(set(bodies)) == 1
 
 
@@ -64,8 +64,8 @@ def test_optional_inputs_and_outputs_stay_omitted(toy):
   drop = onnx.helper.make_node("LayerNormalization", ["y", "s"], ["z", "", "inv"], name="ln")
   region = Replacement(("clip", "ln"), ("x", "high", "s"), (), ("z",), False, 0)
   body = build_body([node, drop], region, Constants(toy.build()), {"": 20})
-  assert list(body.node[0].input) == ["i0", "", "i1"]
-  assert list(body.node[1].output) == ["o0", "", "v1"]
+  assert list(body.function.node[0].input) == ["i0", "", "i1"]
+  assert list(body.function.node[1].output) == ["o0", "", "v1"]
 
 
 def test_doc_strings_and_metadata_are_dropped(toy):
@@ -73,7 +73,7 @@ def test_doc_strings_and_metadata_are_dropped(toy):
   assert model.graph.node[0].metadata_props
   nodes = [n for n in model.graph.node if n.name in toy.region(0).nodes]
   body = build_body(nodes, toy.region(0), Constants(model), {"": 20})
-  assert not any(n.metadata_props for n in body.node)
+  assert not any(n.metadata_props for n in body.function.node)
 
 
 def test_a_norm_and_its_copy_are_one_again(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from protos import new_node, typed
 
-from mirage_onnx.rewrite.model import BUNDLE_NAME, function_keys, rewrite_model
+from mirage_onnx.rewrite.model import BUNDLE_NAME, function_bodies, rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse
 
 DOMAIN = "ai.mirage.v1.sm90a"
@@ -86,7 +86,7 @@ def test_the_argument_is_not_modified_and_results_are_deterministic(toy):
 def test_equal_layers_share_one_function(toy, x):
   model = toy.build(3)
   regions = [toy.region(i) for i in range(3)]
-  assert len(set(function_keys(model, regions))) == 1
+  assert len({b.key for b in function_bodies(model, regions)}) == 1
   result = toy.rewritten(model, x(), regions)
   assert len(result.functions) == 1
   assert [n.op_type for n in result.graph.node] == ["MuGraph_0"] * 3
@@ -274,3 +274,45 @@ def test_a_region_that_calls_a_function_of_the_model(toy, x):
   result = toy.rewritten(model, x())
   imports = {(o.domain, o.version) for o in result.functions[1].opset_import}
   assert imports == {("", 20), ("lib", 1)}
+
+
+def test_a_large_constant_is_one_more_input(toy, x):
+  """The kernel does not read it; the function does, which captures nothing."""
+  model = toy.build(hidden=toy.hidden * 2)
+  region = replace(toy.region(0), inputs=("h0", "l0_gamma"), weights=())
+  feeds = np.concatenate([x(), x()], axis=1)
+  result = toy.rewritten(model, feeds, [region])
+  (node,) = result.graph.node
+  assert list(node.input) == [BUNDLE_NAME, "h0", "l0_gamma", "l0_w"]
+  (function,) = result.functions
+  assert list(function.input) == ["bundle", "i0", "i1", "i2"]
+  small = toy.rewritten(toy.build(), x(), [region])
+  assert len(small.graph.node[0].input) == 3  # 512 bytes are in the body
+
+
+@pytest.mark.parametrize("how", ["initializer", "constant", "folded"])
+def test_instances_share_a_body_whose_large_constants_differ(toy, x, how):
+  """Whoever holds them: an initializer, a Constant node, or nodes that compute what never changes."""
+  model, width = toy.build(2, hidden=2 * toy.hidden), 2 * toy.hidden
+  weights = {t.name: t for t in model.graph.initializer}
+  folded = {}
+  for name in ("l0_w", "l1_w"):
+    if how == "initializer":
+      continue
+    model.graph.initializer.remove(weights[name])
+    if how == "constant":
+      made = [helper.make_node("Constant", [], [name], name=f"make_{name}", value=weights[name])]
+    else:
+      weights[name].name = name + ".half"
+      model.graph.initializer.append(weights[name])
+      made = [helper.make_node("Identity", [name + ".half"], [name], name=f"make_{name}")]
+      folded[name] = numpy_helper.from_array(numpy_helper.to_array(weights[name]), name)
+    for node in made:
+      model.graph.node.insert(0, node)
+  regions = [replace(toy.region(i), inputs=(f"h{i}", f"l{i}_gamma"), weights=()) for i in range(2)]
+  first, second = function_bodies(model, regions, folded=folded)
+  assert (first.key, first.operands) == (second.key, ("l0_w",))
+  result = rewrite_model(model, regions, toy.bundle, folded=folded)
+  assert [n.op_type for n in result.graph.node].count("MuGraph_0") == 2
+  feeds = np.random.default_rng(0).standard_normal((5, width)).astype(np.float16)
+  assert toy.same(model, result, h0=feeds)
