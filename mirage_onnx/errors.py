@@ -40,7 +40,7 @@ ERRORS: dict[str, Entry] = {
   ),
   "OPSET_UNSUPPORTED": Entry(
     "the model's opset is newer or older than this version understands",
-    "export with opset 13 to 26",
+    "export with opset 7 to 26",
   ),
   "EXTERNAL_DATA_MISSING": Entry(
     "a weight file that the model refers to is not there",

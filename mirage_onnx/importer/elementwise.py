@@ -1,6 +1,9 @@
 """ONNX operators that are one elementwise function, or a chain of one."""
 
+import math
 from collections.abc import Callable
+
+import numpy as np
 
 from mirage_onnx.importer.context import Context, Value, const
 from mirage_onnx.ir.program import Constant, Tensor
@@ -14,6 +17,7 @@ FUNCTIONS = {
 }  # fmt: skip
 #: Variadic ONNX operator -> function that chains its operands.
 CHAINS = {"Max": "max", "Min": "min", "Sum": "add"}
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def operands(c: Context) -> list[Value]:
@@ -54,9 +58,15 @@ def power(c: Context) -> None:
 def clip(c: Context) -> None:
   """min(max(x, low), high): the upper bound wins where the bounds cross.
 
-  A bound that a run gives is a tensor of one element.
+  A bound that a run gives is a tensor of one element; before opset 11 bounds are attributes.
   """
   x = c.tensor(0)
+  if c.opset < 11:
+    for name, op in (("min", "max"), ("max", "min")):
+      if abs(c.attribute(name, math.inf)) < _LARGEST:  # the defaults are the ends of fp32
+        x = c.elementwise(op, x, const(c.fraction(name, 0.0)))
+    c.finish(x)
+    return
   for position, op, what in ((1, "max", "the lower bound"), (2, "min", "the upper bound")):
     if c.has(position):
       if c.known(position) is not None:

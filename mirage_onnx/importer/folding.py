@@ -65,13 +65,22 @@ def _shape(given: Mapping[str, Any], x: Tensor) -> np.ndarray:
   return np.array(x.shape, np.int64)[given.get("start") : given.get("end")]
 
 
-def _slice(_: Any, x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
+def _slice(given: Mapping[str, Any], x: Any, *bounds: Any) -> Any:
+  if "starts" in given:  # before opset 10
+    bounds = given["starts"], given["ends"], given.get("axes")
+  starts, ends, axes, steps = (*bounds, None, None)[:4]
   parts = [slice(None)] * x.ndim
   axes = np.arange(len(starts)) if axes is None else axes
   steps = np.ones_like(starts) if steps is None else steps
   for axis, *part in zip(axes, starts, ends, steps, strict=True):
     parts[axis] = slice(*part)
   return x[tuple(parts)]
+
+
+def _axes(given: Mapping[str, Any], axes: Any) -> Any:
+  """Of an input, before opset 13 of an attribute."""
+  axes = given.get("axes", axes)
+  return None if axes is None else tuple(axes)
 
 
 def _reshape(given: Mapping[str, Any], x: Any, shape: Any) -> Any:
@@ -118,8 +127,8 @@ _RULES: dict[str, Callable[..., Any]] = {
   "Concat": lambda a, *x: np.concatenate(x, a["axis"]),
   "Expand": lambda _, x, s: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(s))),
   "Gather": lambda a, x, i: np.take(x, i, a.get("axis", 0)),
-  "Squeeze": lambda _, x, axes=None: np.squeeze(x, None if axes is None else tuple(axes)),
-  "Unsqueeze": lambda _, x, axes: np.expand_dims(x, tuple(axes)),
+  "Squeeze": lambda a, x, axes=None: np.squeeze(x, _axes(a, axes)),
+  "Unsqueeze": lambda a, x, axes=None: np.expand_dims(x, _axes(a, axes)),
   "Transpose": lambda a, x: np.transpose(x, a.get("perm")),
   **{name: lambda _, *x, f=f: f(*x) for name, f in _PLAIN.items()},
 }  # fmt: skip

@@ -20,18 +20,21 @@ from mirage_onnx.importer.graph import (
   topological_order,
   unique_names,
 )
+from mirage_onnx.importer.old_inputs import without_old_inputs
 from mirage_onnx.ir.program import Tensor
 
 #: Versions of the default domain whose operators this version understands.
-OPSETS = range(13, 27)
+OPSETS = range(7, 27)
 #: protobuf refuses messages above this size.
 PROTOBUF_LIMIT = 2**31 - 1
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-  """A model that passed every check. ``proto`` is as in the file, without external data.
+  """A model that passed every check.
 
+  ``given`` is as in the file, without external data; ``proto`` is that without the inputs of
+  ``old_inputs``.
   ``order`` are indices of ``graph.node``, producers first; ``node_names`` are unique, one per
   node in the order of the file; ``tensors`` has every named value of the top-level graph;
   ``folded``: what nodes make of constants and shapes.
@@ -45,6 +48,7 @@ class LoadedModel:
   node_names: tuple[str, ...]
   tensors: Mapping[str, Tensor] = field(repr=False)
   folded: Mapping[str, TensorProto] = field(repr=False, default_factory=dict)
+  given: ModelProto = field(repr=False, default_factory=ModelProto)
 
   @cached_property
   def node_index(self) -> dict[str, int]:
@@ -80,9 +84,10 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
   else:
     path = Path(source)
     proto, what, folder = _parse(path), f"{str(path)!r}", path.parent
-  graph = proto.graph
-  if not proto.HasField("graph") or not (graph.node or graph.output):
+  if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
     raise MirageError("NOT_ONNX", f"{what} has no graph")
+  given, proto = proto, without_old_inputs(proto)
+  graph = proto.graph
   check_text(graph)
   opset = _opset(proto)
   check_names(graph)
@@ -103,7 +108,7 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
       break
     folded = found
   names = unique_names(graph)
-  return LoadedModel(proto, path, folder, opset, order, names, tensors, folded)
+  return LoadedModel(proto, path, folder, opset, order, names, tensors, folded, given)
 
 
 def _parse(path: Path) -> ModelProto:

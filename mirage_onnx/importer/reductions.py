@@ -8,6 +8,8 @@ from mirage_onnx.ir.program import Tensor
 #: First opset whose operator takes the axes as an input.
 _AXES_INPUT = {"ReduceSum": 13}
 _AXES_INPUT_OTHERS = 18
+#: First opset whose softmax is along one axis, and not over all from that one on.
+_SOFTMAX_ONE_AXIS = 13
 
 
 def reduction(
@@ -73,13 +75,13 @@ def root(c: Context, x: Tensor) -> Tensor:
 
 
 def softmax(c: Context) -> None:
-  """exp(x - max) / sum exp(x - max) along one axis."""
+  """exp(x - max) / sum exp(x - max) along one axis, or before opset 13 from an axis on."""
   *_, e, total = _exponentials(c)
   c.finish(c.elementwise("div", e, total))
 
 
 def log_softmax(c: Context) -> None:
-  """(x - max) - log sum exp(x - max) along one axis."""
+  """(x - max) - log sum exp(x - max) along the same."""
   _, shifted, _, total = _exponentials(c)
   c.finish(c.elementwise("sub", shifted, c.elementwise("log", total)))
 
@@ -88,8 +90,9 @@ def _exponentials(c: Context) -> tuple[Tensor, Tensor, Tensor, Tensor]:
   x = c.widen(c.tensor(0))
   if not shape_of(x):
     raise c.reject("a scalar has no axis")
-  axes = normalized(c, (c.attribute("axis", -1),), len(shape_of(x)))
-  return exponentials(c, x, axes)
+  rank, whole = len(shape_of(x)), c.opset < _SOFTMAX_ONE_AXIS
+  (axis,) = normalized(c, (c.attribute("axis", 1 if whole else -1),), rank)
+  return exponentials(c, x, tuple(range(axis, rank)) if whole else (axis,))
 
 
 def exponentials(c: Context, x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

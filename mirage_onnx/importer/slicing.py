@@ -14,12 +14,19 @@ TO_THE_END = (1 << 31) - 1
 
 
 def slice_(c: Context) -> None:
-  """The constant ranges of the dimensions in ``axes``; strides are reshapes and slices."""
-  x = c.tensor(0)
-  starts, ends = c.integers(1, "the starts"), c.integers(2, "the ends")
+  """The constant ranges of the dimensions in ``axes``; strides are reshapes and slices.
+
+  Before opset 10 all are attributes.
+  """
+  x, is_old = c.tensor(0), c.opset < 10
   rank = len(shape_of(x))
-  given = c.integers(3, "the axes") if c.has(3) else tuple(range(len(starts)))
-  steps = c.integers(4, "the steps") if c.has(4) else (1,) * len(starts)
+  if is_old:
+    starts, ends = tuple(c.attribute("starts")), tuple(c.attribute("ends"))
+    given = tuple(c.attribute("axes", range(len(starts))))
+  else:
+    starts, ends = c.integers(1, "the starts"), c.integers(2, "the ends")
+    given = c.integers(3, "the axes") if c.has(3) else tuple(range(len(starts)))
+  steps = c.integers(4, "the steps") if c.has(4) and not is_old else (1,) * len(starts)
   if not len(starts) == len(ends) == len(given) == len(steps):
     raise c.reject("starts, ends, axes and steps are not as many")
   for axis, *bounds in zip(given, starts, ends, steps, strict=True):
@@ -53,13 +60,14 @@ def taken(c: Context, x: Tensor, axis: int, places: range) -> Tensor:
 
 
 def split(c: Context) -> None:
-  """Parts of the sizes of the outputs, which are those of an input or equal ones."""
+  """Parts of the sizes of the outputs: of an input, before opset 13 of an attribute, or equal ones."""
   x = c.tensor(0)
   (axis,) = normalized(c, (c.attribute("axis", 0),), len(shape_of(x)))
   n, count = shape_of(x)[axis], len(c.node.output)
   if c.symbols.is_symbolic(n):
     raise c.reject(f"splits {c.symbols.text(n)} elements", "DYNAMIC_DIM")
-  sizes = c.integers(1, "the sizes") if c.has(1) else (-(-n // count),) * count
+  given = c.attribute("split") if c.opset < 13 else c.integers(1, "the sizes") if c.has(1) else None
+  sizes = tuple(given or (-(-n // count),) * count)
   start = 0
   for position, size in enumerate(sizes[:count]):
     stop = min(start + size, n)

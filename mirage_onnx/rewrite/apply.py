@@ -34,7 +34,7 @@ def apply(
   ``loaded`` stays as it is. Instances whose plan would be number ``pool`` or more are left.
   """
   if not chosen:
-    return loaded.proto, ()
+    return loaded.given, ()
   # A plan is shared by instances with equal kernels and equal bodies; the digest of the body
   # needs the replacement, so a draft of each comes first, with no number yet.
   drafts = [

@@ -39,6 +39,9 @@ MAX_CONSTANT_BYTES = 1024
 _TO_SHAPE = {
   "Reshape": "Reshape", "Squeeze": "Reshape", "Unsqueeze": "Reshape", "Expand": "Expand",
 }  # fmt: skip
+#: First opset that has ConstantOfShape, and Constants of other types than floats.
+_CONSTANTS_OF_ALL_TYPES = 9
+_FLOATS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
 Shapes = Mapping[str, tuple[int, ...]]
 NO_SHAPES: Shapes = MappingProxyType({})
 
@@ -92,6 +95,7 @@ class _Builder:
     self.replacement = replacement
     self.constants = constants
     self.opsets = opsets
+    self.is_old = opsets.get("", _CONSTANTS_OF_ALL_TYPES) < _CONSTANTS_OF_ALL_TYPES
     self.producer = {name: node for node in nodes for name in node.output if name}
     self.domains = {""}
     self.prologue: list[onnx.NodeProto] = []
@@ -252,6 +256,10 @@ class _Builder:
 
   def _append(self, stored: onnx.TensorProto) -> str:
     name = f"c{sum(n.op_type == 'Constant' for n in self.prologue)}"
+    if self.is_old and stored.data_type not in _FLOATS:
+      # A double holds every number of a shape.
+      wide = numpy_helper.from_array(numpy_helper.to_array(stored).astype(np.float64))
+      return self._compute("Cast", [self._append(wide)], to=stored.data_type)
     self.prologue.append(helper.make_node("Constant", [], [name], name=f"Constant_{name}", value=stored))
     return name
 
@@ -267,6 +275,14 @@ class _Builder:
   def _workspace(self) -> None:
     """A uint8 tensor of no elements: the body needs no scratch memory."""
     shape = numpy_helper.from_array(np.zeros(1, np.int64))
+    if self.is_old:
+      empty = numpy_helper.from_array(np.zeros(0, np.float32))
+      to = onnx.TensorProto.UINT8
+      self.body += [
+        helper.make_node("Constant", [], ["workspace_float"], name="Constant_workspace", value=empty),
+        helper.make_node("Cast", ["workspace_float"], ["workspace"], name="Cast_workspace", to=to),
+      ]
+      return
     empty = numpy_helper.from_array(np.zeros(1, np.uint8))
     self.body += [
       helper.make_node("Constant", [], ["workspace_shape"], name="Constant_workspace", value=shape),

@@ -24,7 +24,7 @@ from protos import new_node, typed
 from mirage_onnx.importer import load_model
 
 #: One case of so many; the numbers are primes, so that no family of tests is always missed.
-SAMPLES = {"users": 13, "converted": 11, "verified": 67}
+SAMPLES = {"users": 13, "converted": 7, "verified": 67}
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def test_as_users_run_it():
 @pytest.mark.slow
 def test_older_models_converted():
   cases = check(StockLifted, OptimizedLifted, SAMPLES["converted"])
-  assert len(cases) > 15 and not any(c.other.refused for c in cases)
+  assert len(cases) > 10 and not any(c.other.refused for c in cases)
 
 
 @pytest.mark.slow
