@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that runs on the H200 machine, in one call:
 #
-#     bash bench/h200.sh [tests] [primitives] [sweep] [models] [bench] [coverage] [counters] \
+#     bash bench/h200.sh [tests] [primitives] [sweep] [models] [whole] [bench] [coverage] [counters] \
 #         [ablation]
 #
 # It has torch, nvcc and cmake but no package registry, so what else is needed travels with the tree:
@@ -72,6 +72,10 @@ for name in "${@:-tests}"; do
             python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_primitives.py ;;
     sweep) step sweep 300 python3 bench/tiled_sweep.py --out "$OUT" --all ;;
     models) step models 200 python3 bench/models.py "$OUT/models.json" ;;
+    whole) # .dev/whole/graphs.zip travels with the tree, too
+        seconds=${BENCH_SECONDS:-540}
+        step whole $((seconds + 20)) python3 bench/whole.py --out "$OUT" --total "$seconds" \
+            ${BENCH_ARGS:-} ;;
     bench)
         seconds=${BENCH_SECONDS:-440}
         step bench $((seconds + 40)) python3 bench/run.py --out "$OUT" --total "$seconds" \

@@ -29,7 +29,7 @@ from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
 from mirage_onnx.target import H200, Target, get_target
 from mirage_onnx.tune.declared_sizes import checked_sizes
-from mirage_onnx.tune.device import present_target
+from mirage_onnx.tune.device import no_profile, present_target
 from mirage_onnx.tune.outcome import Outcome
 
 
@@ -113,7 +113,7 @@ def _target(name: str | None) -> tuple[Target, bool]:
   if present is not None:
     return present, True
   if name == "local":
-    raise MirageError("NO_GPU", "there is no GPU here that has a device profile")
+    raise MirageError("NO_GPU", no_profile())
   return H200, False
 
 

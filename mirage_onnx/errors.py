@@ -49,7 +49,10 @@ ERRORS: dict[str, Entry] = {
   "OUTPUT_IS_INPUT": Entry("the output path is the input path", "choose another -o"),
   "OUTPUT_UNWRITABLE": Entry("the output cannot be written", "choose a folder you can write to"),
   "TARGET_UNKNOWN": Entry("there is no device profile of this name", "use --target h200 or local"),
-  "NO_GPU": Entry("--target local needs a usable GPU", "use --target h200 on this machine"),
+  "NO_GPU": Entry(
+    "--target local needs a GPU that has a device profile",
+    "use --target h200: what is chosen is for an H200, its kernels are compiled without one",
+  ),
   "REGION_UNKNOWN": Entry(
     "the model has no region of this key, or none that holds this node",
     "see the keys that mirage-onnx inspect shows",
@@ -148,6 +151,7 @@ REJECTIONS: dict[str, str] = {
   "COMPILE_FAILED": "NVRTC refused the generated kernel",
   "SPILLS": "the compiled kernel spills registers",
   # tune
+  "NOT_PREDICTED": "its sizes or types were never measured on the target, so only measuring can choose it",
   "NOT_FASTER": "no candidate is faster than ONNX Runtime by the required margin",
   "KERNEL_WRONG": "the compiled kernel differs from the float64 reference",
   "BUDGET": "the time budget ended before this region was searched",

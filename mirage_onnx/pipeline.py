@@ -24,9 +24,10 @@ from mirage_onnx.superopt.hooks import Hooks, never
 from mirage_onnx.superopt.result import Bound, SearchResult, Stop
 from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us, with_floors
-from mirage_onnx.tune.declared_sizes import declared_sizes
+from mirage_onnx.tune.declared_sizes import Declared, declared_sizes, sizes_text
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.instances import with_right_terms
+from mirage_onnx.tune.known_sizes import refuse_unknown, unpredicted
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.predict import as_expected, refuse_result, refuse_search
 from mirage_onnx.tune.realise import Chosen, realise
@@ -89,7 +90,7 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     limits = replace(TILED if options.tiled else Limits(), single=options.every)
     matches = find_candidates(program, limits, declared.typical)
     node_us = _node_us(program.sized(declared.typical), options)
-    outcomes = _group(matches, node_us)
+    outcomes = _refused(_group(matches, node_us), program, declared, options)
     dynamic = Dynamic(
       program, declared, lambda s: _node_us(program.sized(s), options),
       options.target, options.margin,
@@ -117,7 +118,7 @@ def _node_us(program: Program, options: Options) -> dict[str, float]:
     return dict.fromkeys((n.name for n in program.nodes), SLOW_US)
   table = load_table(options.target)
   node_us = node_times_us(program, table) if table else {}
-  return with_floors(node_us, program, options.target) if options.tiled else node_us
+  return with_floors(node_us, program, options.target)
 
 
 def _without_names(
@@ -175,6 +176,22 @@ def _group(matches: Matches, node_us: Mapping[str, float]) -> dict[str, Outcome]
   }
 
 
+def _refused(
+  outcomes: dict[str, Outcome], program: Program, declared: Declared, options: Options
+) -> dict[str, Outcome]:
+  """``outcomes``, refused where only a prediction could choose them and none stands on measurements.
+
+  Not with a margin below 0, by which kernels may be slower.
+  """
+  if options.measure or options.every or options.margin < 0:
+    return outcomes
+  points = declared.points if program.primes else ({},)
+  sized = ((sizes_text(p, p), program.sized(p)) for p in points)
+  why = unpredicted(sized, options.target, load_table(options.target))
+  refusals = {k: refuse_unknown(why, o.region.nodes, options.target) for k, o in outcomes.items()}
+  return {k: replace(o, rejection=refusals[k]) for k, o in outcomes.items()}
+
+
 def _search(
   loaded: LoadedModel,
   outcomes: Mapping[str, Outcome],
@@ -188,7 +205,7 @@ def _search(
   margin = HOPELESS if options.measure else options.margin
   terms = TermChecks()
   for key, o in found.items():
-    refusal = refuse_search(o.baseline_us, margin, o.region.nodes)
+    refusal = o.rejection or refuse_search(o.baseline_us, margin, o.region.nodes)
     found[key] = replace(o, rejection=refusal) if refusal else with_right_terms(o, terms)
   todo = [key for key, o in found.items() if o.rejection is None]
 

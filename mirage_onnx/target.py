@@ -2,7 +2,8 @@
 
 A profile is data, so a model can be optimized for a GPU that is not there. Figures of the H200 were
 measured on one (``bench/results/h200``); those of other chips are not guessed: only the H200 has a
-profile until another chip has been measured.
+profile until another chip has been measured. A profile is one GPU: an H100, GH200, H20 or a part of
+an H200 has the same instructions, but other memory and other times.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ SM_THREADS, SM_BLOCKS, RESERVED_SMEM = 2048, 32, 1024
 
 @dataclass(frozen=True, slots=True)
 class Target:
-  """One GPU model.
+  """One GPU model: of those that the driver calls ``gpu``, the ones with so many ``multiprocessors``.
 
   ``arch`` is NVRTC's name of it, ``suffix`` the last part of the custom-op domain.
   ``smem_bytes``: the most dynamic shared memory of a block. ``launch_us``: one more empty
@@ -25,6 +26,7 @@ class Target:
   """
 
   name: str
+  gpu: str
   arch: str
   suffix: str
   capability: tuple[int, int]
@@ -48,6 +50,7 @@ class Target:
 
 H200 = Target(
   name="h200",
+  gpu="NVIDIA H200",
   arch="sm_90a",
   suffix="sm90a",
   capability=(9, 0),

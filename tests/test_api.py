@@ -147,7 +147,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-  monkeypatch.setattr("mirage_onnx.custom_op.choose_path.present_target", lambda: None)
+  monkeypatch.setattr("mirage_onnx.custom_op.choose_path.runnable_target", lambda: None)
 
 
 def test_verify_emulates_where_there_is_no_gpu(pair, no_gpu):

@@ -130,7 +130,9 @@ def test_inputs_that_disagree():
   session.run([], feeds | {first: np.ones((2, 4, K), np.float16)})
 
 
-def test_kept_where_it_would_lose():
+def test_kept_where_it_would_lose(monkeypatch):
+  # Not because so many rows were never measured (tests/tune/test_known_sizes.py).
+  monkeypatch.setattr(mirage_onnx.pipeline, "unpredicted", lambda *_: {})
   net = Net(seed=7)
   model = net.model(net.Add(net.MatMul(net.input("batch", K), net.weight(K, 4096)), 0.5))
 

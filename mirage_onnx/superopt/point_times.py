@@ -103,8 +103,10 @@ def point_times(
   limit = np.maximum(in_flight, 1e-30) * sms / LOADED_LATENCY_US
   rate = ((target.stream_tbps * 1e6 * busy) ** -3 + limit**-3) ** (-1 / 3)
   dram_us = f.dram_bytes / rate
-  l2_us = np.maximum(0.0, L2_SHARE * (l2 - f.dram_bytes)) / (L2_TBPS * 1e6 * busy)
-  work = np.maximum(dram_us + l2_us, flops / (target.mma_tflops * MMA_SHARE * 1e6 * busy))
+  l2_rate = L2_TBPS * 1e6 * busy
+  l2_us = np.maximum(0.0, L2_SHARE * (l2 - f.dram_bytes)) / l2_rate
+  memory_us = np.maximum(dram_us + l2_us, l2 / l2_rate)
+  work = np.maximum(memory_us, flops / (target.mma_tflops * MMA_SHARE * 1e6 * busy))
   serial_us = LATENCY_US * (1 + 0.25 * np.ceil(steps / stages))
   ramp = np.minimum(target.ramp_us, 0.25 * work)
   time_us = target.launch_us + np.maximum(work + ramp, serial_us) + fixed + alu / ALU_OPS_PER_US

@@ -35,27 +35,31 @@ class Table:
   ops: Mapping[str, tuple[tuple[float, float], ...]]
   matmul: tuple[tuple[int, int, int, float], ...]
 
+  @property
+  def most_elements(self) -> int:
+    """Of the largest operator that was measured."""
+    return int(max(points[-1][0] for points in self.ops.values()))
+
   def op_us(self, op: str, elements: int) -> float | None:
-    """Time of an operator over ``elements``: linear between points, proportional beyond."""
+    """Time of an operator over ``elements``: linear between points, unknown beyond the last one."""
     points = self.ops.get(op)
-    if not points:
+    if not points or elements > points[-1][0]:
       return None
     xs, ys = zip(*points, strict=True)
-    if elements > xs[-1]:
-      return float(ys[-1] * elements / xs[-1])
     return float(np.interp(elements, xs, ys))
 
-  def matmul_us(self, m: int, k: int, n: int) -> float:
-    """Time of a contraction with an m-row operand: by the bytes of the other one."""
-    rows = sorted({p[0] for p in self.matmul})
-    row = next((r for r in rows if r >= m), rows[-1])
+  def matmul_us(self, m: int, k: int, n: int) -> float | None:
+    """Time of a contraction with an m-row operand: by the bytes of the other one.
+
+    Of rows between those that were measured, the time of the next more; unknown beyond. (Ten times
+    the rows are not ten times the time: 4096 rows take a library a third of what 256 rows say.)
+    """
+    row = min((p[0] for p in self.matmul if p[0] >= m), default=None)
     points = sorted((p[1] * p[2], p[3]) for p in self.matmul if p[0] == row)
+    if not points or k * n > points[-1][0]:
+      return None
     xs, ys = zip(*points, strict=True)
-    size = k * n
-    time_us = float(np.interp(size, xs, ys))
-    if size > xs[-1]:
-      time_us *= size / xs[-1]
-    return time_us * max(1.0, m / row)
+    return float(np.interp(k * n, xs, ys))
 
 
 @cache
@@ -106,7 +110,7 @@ def _fused_away(program: Program) -> dict[str, str]:
 
 
 def node_times_us(program: Program, table: Table) -> dict[str, float]:
-  """Predicted time of every node that the table knows; unknown ones are left out (cost 0).
+  """Predicted time of every node that the table knows; unknown ones are left out.
 
   Leaving a node out can only make a region look less worth replacing.
   """
@@ -135,7 +139,6 @@ def _node_us(node: Node, program: Program, table: Table) -> float | None:
   out = program.tensors[node.outputs[0]] if node.outputs else None
   if out is None or not out.is_static or contractions > 1:
     return None
-  elements = prod(int(d) for d in out.shape or ())
   if node.op_type in COPIES and node.barrier is None:
     if program.weights.issuperset(node.inputs):
       return 0.0  # folded when the session is made
@@ -144,18 +147,9 @@ def _node_us(node: Node, program: Program, table: Table) -> float | None:
       return table.op_us("Concat", made) or table.op_us(COPY, made)
     return table.op_us(COPY, made // 2 if node.op_type == "Expand" else made)
   if contractions:
-    weight = [i for i in node.inputs if i in program.weights]
-    if not weight:
-      return None
-    shape = program.tensors[weight[0]].shape
-    if shape is None or len(shape) < 2:
-      return None
-    k, n = sorted((int(shape[-2]), int(shape[-1])))
-    columns = int((out.shape or (1,))[-1])
-    return table.matmul_us(max(1, elements // columns), k, n)
-  reads = [program.tensors[i] for i in node.inputs if i in program.tensors]
-  largest = max((prod(int(d) for d in t.shape or ()) for t in reads if t.is_static), default=elements)
-  size = max(elements, largest)
+    product = weight_product(node, program)
+    return table.matmul_us(*product) if product else None
+  size = largest_elements(node, program)
   time_us = table.op_us(node.op_type, size)
   if time_us is None and node.steps and node.barrier is None and len(node.steps) == 1:
     binary = len(node.inputs) == 2
@@ -163,11 +157,32 @@ def _node_us(node: Node, program: Program, table: Table) -> float | None:
   return time_us
 
 
-def with_floors(times: Mapping[str, float], program: Program, target: Target) -> dict[str, float]:
-  """``times``, and for contractions of two activations what reading and writing them takes.
+def weight_product(node: Node, program: Program) -> tuple[int, int, int] | None:
+  """(rows of the activation, the sizes of the weight) of a node that contracts an initializer."""
+  if not any(s.op == "matmul" for s in node.steps):
+    return None
+  out = program.tensors[node.outputs[0]]
+  weights = (program.tensors[i].shape for i in node.inputs if i in program.weights)
+  shape = next(weights, None)
+  if not out.is_static or shape is None or len(shape) < 2:
+    return None
+  k, n = sorted((int(shape[-2]), int(shape[-1])))
+  sizes = [int(d) for d in out.shape or (1,)]
+  return max(1, prod(sizes) // max(1, sizes[-1])), k, n
 
-  The table has no times of these; no kernel is faster than the memory, so a region still never
-  looks more worth replacing than it is.
+
+def largest_elements(node: Node, program: Program) -> int:
+  """Elements of the largest tensor of static shape that a node reads or yields first."""
+  names = (*node.inputs, *node.outputs[:1])
+  tensors = (program.tensors[i] for i in names if i in program.tensors)
+  return max((prod(int(d) for d in t.shape or ()) for t in tensors if t.is_static), default=1)
+
+
+def with_floors(times: Mapping[str, float], program: Program, target: Target) -> dict[str, float]:
+  """``times``, and for contractions that the table does not have what reading and writing them takes.
+
+  Those of two activations, and weights of more bytes than any that was measured. No kernel is faster
+  than the memory, so a region still never looks more worth replacing than it is.
   """
   found = dict(times)
   for node in program.nodes:

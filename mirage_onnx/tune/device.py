@@ -7,6 +7,7 @@ share the stream with an onnxruntime session (``user_compute_stream``).
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,24 +48,66 @@ def _ok(result: tuple[Any, ...]) -> Any:
   return values[0] if len(values) == 1 else tuple(values)
 
 
-def present_target() -> Target | None:
-  """The profile of device 0, or None without a usable GPU (or without a profile for it)."""
+@dataclass(frozen=True, slots=True)
+class PresentGpu:
+  """What the driver says of a GPU."""
+
+  name: str
+  capability: tuple[int, int]
+  multiprocessors: int
+
+  @property
+  def target(self) -> Target | None:
+    """Its profile: that of a GPU of the same name and size, not of any with the same instructions."""
+    own = (t for t in TARGETS.values() if t.gpu == self.name and t.capability == self.capability)
+    return next((t for t in own if t.multiprocessors == self.multiprocessors), None)
+
+  def __str__(self) -> str:
+    major, minor = self.capability
+    return f"{self.name} (sm_{major}{minor}, {self.multiprocessors} multiprocessors)"
+
+
+def present_gpu() -> PresentGpu | None:
+  """Device 0, or None where there is no usable one."""
   try:
     d = _driver()
     if int(d.cuInit(0)[0]) != 0:
       return None
     device = _ok(d.cuDeviceGet(0))
     attribute = d.CUdevice_attribute
-    major, minor = (
+    major, minor, processors = (
       int(_ok(d.cuDeviceGetAttribute(a, device)))
       for a in (
         attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
         attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+        attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
       )
     )
+    name = _ok(d.cuDeviceGetName(256, device))
   except Exception:  # no libcuda: cuda-bindings raises its own kinds
     return None
-  return next((t for t in TARGETS.values() if t.capability == (major, minor)), None)
+  return PresentGpu(name.split(b"\0")[0].decode(errors="replace").strip(), (major, minor), processors)
+
+
+def present_target() -> Target | None:
+  """The profile of device 0, or None without a usable GPU (or without a profile of it)."""
+  gpu = present_gpu()
+  return gpu.target if gpu else None
+
+
+def runnable_target() -> Target | None:
+  """A profile whose kernels device 0 runs, whatever it was measured on."""
+  gpu = present_gpu()
+  return next((t for t in TARGETS.values() if gpu and t.capability == gpu.capability), None)
+
+
+def no_profile() -> str:
+  """What is here in place of a GPU that has a profile."""
+  gpu = present_gpu()
+  if gpu is None:
+    return "there is no usable GPU here"
+  known = "; ".join(f"{t.name} is {t.gpu} with {t.multiprocessors}" for t in TARGETS.values())
+  return f"the GPU here is {gpu}, of which nothing was measured, so it has no profile ({known})"
 
 
 class Gpu:

@@ -1,0 +1,209 @@
+"""Whole models on this machine's GPU: the original against what ``optimize`` makes of it.
+
+    python3 bench/whole.py [--models NAME|FILE.onnx ...] [--targets h200 local] [--total 540] [--out DIR]
+
+NAMEs are those of ``--graphs`` (default ``.dev/whole/graphs.zip``, a copy of
+``../shared/whole/graphs.zip``), all of them if none is named. On the H200 machine, with that zip and
+``.gpu/*.txz`` in the tree (see ``bench/h200.sh``):
+
+    bash bench/h200.sh whole                                   # --targets h200, 540 s
+    BENCH_ARGS="--targets local --models minilm_l6_1x128" bash bench/h200.sh whole
+
+``optimize`` runs with default flags, ``--optimize-seconds`` at most. Each step is a process of its own,
+so a crash is one model's. DIR/whole.jsonl gets a line after every model: a model and target that it has
+already are passed over, and what there is no time for is named (exit code 1, as for whatever failed).
+
+A time is that of one run of a whole session, warm, its inputs and outputs bound on the GPU, as the
+session's own CUDA graph if every arm can be captured (``graph`` 1). A sample is the mean of several runs
+in a row between two events, begun behind a run that is not counted; the arms take turns. ``ratio`` is
+original over optimized, of medians, with a 95 % bootstrap interval over rounds. Where ``host_us`` is as
+large as the time, the figure is the host's. ``error``: the largest relative L2 difference of an output
+from the original's, ``error_fp32`` of both from the original in fp32 (models of less than 0.5 GB). Every
+custom node must have launched kernels.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from whole_model import make, names_in
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+ORIGINAL = "onnxruntime"
+#: What is kept of a replaced region.
+FIELDS = ("id", "count", "ops", "baseline_us", "predicted_us", "measured_us")
+#: An output may differ by this much from the original's, or from fp32 by twice what the original does.
+TOLERANCE = 2e-2
+
+
+def files_of(o):
+  """The original, made if it is not there yet, and where the optimized model is."""
+  folder = o.work / Path(o.model).stem
+  folder.mkdir(parents=True, exist_ok=True)
+  source = Path(o.model) if o.model.endswith(".onnx") else make(o.graphs, o.model, folder)
+  return source, folder / f"{o.target}.onnx"
+
+
+def optimize(o):
+  """The optimized model, and what the report says of it."""
+  if not o.cpu:
+    import torch  # noqa: F401  (loads the libraries that onnxruntime needs)
+
+  import onnx
+
+  import mirage_onnx
+
+  source, path = files_of(o)
+  start = time.monotonic()
+  report = mirage_onnx.optimize(source, path, target=o.target, workers=o.workers or None).report
+  nodes = onnx.load(path, load_external_data=False).graph.node
+  custom = sum(n.domain.startswith("ai.mirage") for n in nodes)
+  replaced = [r for r in report["regions"] if r["status"] == "replaced"]
+  return {
+    "optimize_s": round(time.monotonic() - start, 1),
+    "custom_nodes": custom,
+    "other_nodes": len(nodes) - custom,
+    "predicted": report.get("model"),
+    "replaced": [{k: r[k] for k in FIELDS} for r in replaced],
+  }
+
+
+def measure(o):
+  """The arms side by side: times, ratio, and how far the outputs are from one another."""
+  if not o.cpu:
+    import torch  # noqa: F401
+
+  from whole_arms import Arms, ratio_of, worst_difference
+
+  arms = Arms(*files_of(o), cpu=o.cpu)
+  times, host = arms.times(o.rounds)
+  outputs, fp32 = arms.outputs(), arms.fp32()
+  result = {"graph": int(arms.graph), "graph_refused": arms.refused, "rounds": o.rounds, "calls": arms.calls}
+  for k, name in enumerate((ORIGINAL, "optimized")):
+    low, median, high = np.percentile(times[k], [25, 50, 75])
+    result |= {f"{name}_us": round(median, 2), f"{name}_quartiles": [round(low, 2), round(high, 2)]}
+    result[f"{name}_host_us"] = round(float(np.median(host[k])), 1)
+  result["ratio"], result["ratio_95"] = ratio_of(times)
+  result["error"] = worst_difference(outputs[1], outputs[0])
+  result["error_fp32"] = [worst_difference(x, fp32) for x in outputs] if fp32 else None
+  result["launches"] = arms.launches()
+  own, ours = result["error_fp32"] or (0.0, float("inf"))
+  still = [n for n, count in result["launches"].items() if not count]
+  if result["error"] > TOLERANCE and ours > 2 * own:
+    result["failed"] = f"outputs differ by {result['error']}"
+  elif still and not o.cpu:
+    result["failed"] = f"{len(still)} custom nodes launched nothing: {still[:3]}"
+  return result
+
+
+STAGES = {"optimize": optimize, "measure": measure}
+
+
+class Driver:
+  """Runs stages as processes while there is time, and keeps DIR/whole.jsonl."""
+
+  def __init__(self, o):
+    self.o, self.end = o, time.monotonic() + o.total
+    self.record = o.out / "whole.jsonl"
+    o.out.mkdir(parents=True, exist_ok=True)
+    lines = self.record.read_text().splitlines() if self.record.is_file() else []
+    self.known = {(r["model"], r["target"]) for r in map(json.loads, lines) if "ratio" in r}
+
+  def stage(self, name, model, target, seconds, workers):
+    o = self.o
+    command = [
+      sys.executable, __file__, "--stage", name, "--models", model, "--targets", target,
+      "--work", str(o.work), "--graphs", str(o.graphs), "--rounds", str(o.rounds),
+      "--workers", str(workers), *(["--cpu"] if o.cpu else []),
+    ]  # fmt: skip
+    left = min(seconds, self.end - time.monotonic())
+    if left < 1:
+      return {"failed": f"{name}: no time left"}
+    try:
+      done = subprocess.run(command, capture_output=True, text=True, timeout=left)
+      out, tail = done.stdout, f"exit {done.returncode}: {done.stderr.strip()[-400:]}"
+    except subprocess.TimeoutExpired:
+      out, tail = "", f"ended after {left:.0f} s"
+    found = [line[7:] for line in out.splitlines() if line.startswith("RESULT ")]
+    return json.loads(found[-1]) if found else {"failed": f"{name}: {tail}"}
+
+  def run(self, names):
+    o, failed = self.o, []
+    facts = facts_of(o)
+    for target in o.targets:
+      todo = [n for n in names if (Path(n).stem, target) not in self.known]
+      jobs = 1 if target == "local" else o.jobs  # the GPU is one process's while it measures
+      workers = max(1, o.cores // jobs)
+      for at in range(0, len(todo), jobs):
+        group = todo[at : at + jobs]
+        with ThreadPoolExecutor(jobs) as pool:
+          made = list(
+            pool.map(lambda n: self.stage("optimize", n, target, o.optimize_seconds, workers), group)  # noqa: B023
+          )
+        for name, row in zip(group, made, strict=True):
+          row = {"model": Path(name).stem, "target": target, **row}
+          if "failed" not in row:
+            row |= self.stage("measure", name, target, 150, 0)
+          if "failed" in row:
+            failed.append(f"{row['model']} {target}: {row['failed']}")
+          self.show(row)
+          with self.record.open("a") as file:
+            file.write(json.dumps({**row, **facts}) + "\n")
+    print(*(f"FAILED {f}" for f in failed), sep="\n", flush=True)
+    return 1 if failed else 0
+
+  def show(self, row):
+    if "ratio" not in row:
+      print(f"{row['model']:34} {row['target']:6} {row.get('failed')}", flush=True)
+      return
+    low, high = row["ratio_95"]
+    print(
+      f"{row['model']:34} {row['target']:6} {row[f'{ORIGINAL}_us']:9.1f} -> {row['optimized_us']:9.1f} us  "
+      f"{row['ratio']:.3f} ({low:.3f} to {high:.3f})  graph {row['graph']}  {row['custom_nodes']} nodes  "
+      f"error {row['error']}  optimized in {row['optimize_s']} s", flush=True,
+    )  # fmt: skip
+
+
+def facts_of(o):
+  if o.cpu:
+    return {"cpu": True, "command": " ".join(sys.argv)}
+  from protocol import facts
+
+  found = facts()
+  return {**found, "protocol": "bench/whole.py: whole sessions, warm, arms in turns"}
+
+
+def main():
+  import os
+
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  add = parser.add_argument
+  add("--models", nargs="+", default=[], metavar="NAME|FILE")
+  add("--targets", nargs="+", default=["h200"])
+  add("--graphs", default=str(ROOT / ".dev" / "whole" / "graphs.zip"))
+  add("--total", type=float, default=540.0, help="seconds of this call")
+  add("--optimize-seconds", type=float, default=240.0, help="an optimize that takes longer is ended")
+  add("--rounds", type=int, default=61)
+  add("--jobs", type=int, default=4, help="models that are optimized at a time (not with local)")
+  add("--cores", type=int, default=os.cpu_count() or 1)
+  add("--out", type=Path, default=Path("out"))
+  add("--work", type=Path, default=Path("/tmp/whole"))
+  add("--cpu", action="store_true", help="no GPU: checks this script, times say nothing")
+  for name, kind in (("--stage", str), ("--workers", int)):
+    add(name, type=kind, help=argparse.SUPPRESS)
+  o = parser.parse_args()
+  if o.stage:
+    o.model, o.target = o.models[0], o.targets[0]
+    print("RESULT", json.dumps(STAGES[o.stage](o)), flush=True)
+    return 0
+  return Driver(o).run(o.models or names_in(o.graphs))
+
+
+if __name__ == "__main__":
+  sys.exit(main())
