@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that runs on the H200 machine, in one call:
 #
-#     bash bench/h200.sh [tests] [primitives] [sweep] [models] [whole] [bench] [coverage] [counters] \
-#         [ablation]
+#     bash bench/h200.sh [tests] [primitives] [sweep] [models] [whole] [kinds] [bench] [coverage] \
+#         [counters] [ablation]
 #
 # It has torch, nvcc and cmake but no package registry, so what else is needed travels with the tree:
 # .gpu/*.txz (onnxruntime-gpu, packed as ../shared/tools/pack_ort_gpu.py does, and newer cuda
@@ -75,6 +75,10 @@ for name in "${@:-tests}"; do
     whole) # .dev/whole/graphs.zip travels with the tree, too
         seconds=${BENCH_SECONDS:-540}
         step whole $((seconds + 20)) python3 bench/whole.py --out "$OUT" --total "$seconds" \
+            ${BENCH_ARGS:-} ;;
+    kinds)
+        seconds=${BENCH_SECONDS:-540}
+        step kinds $((seconds + 20)) python3 bench/kinds.py --out "$OUT" --total "$seconds" \
             ${BENCH_ARGS:-} ;;
     bench)
         seconds=${BENCH_SECONDS:-440}
