@@ -68,7 +68,8 @@ std::string to_json(const char* session) {
     out += ",\"op\":";
     append_quoted(counter->op, &out);
     out += ",\"runs\":" + std::to_string(counter->runs.load());
-    out += ",\"launches\":" + std::to_string(counter->launches.load()) + "}";
+    out += ",\"launches\":" + std::to_string(counter->launches.load());
+    out += ",\"copies\":" + std::to_string(counter->copies.load()) + "}";
   }
   return out + "]";
 }

@@ -19,6 +19,7 @@ struct Counter {
   std::string op;
   std::atomic<uint64_t> runs{0};
   std::atomic<uint64_t> launches{0};
+  std::atomic<uint64_t> copies{0};  // of tensors that were not aligned
 };
 
 // A counter for a new kernel object. Held by the kernel while it lives and by the list of

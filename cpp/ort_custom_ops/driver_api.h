@@ -18,6 +18,7 @@ using Library = LibrarySt*;
 using Kernel = KernelSt*;
 using Function = FunctionSt*;
 using Stream = StreamSt*;
+using Address = unsigned long long;
 
 constexpr Result kSuccess = 0;
 constexpr Result kInvalidValue = 1;
@@ -78,6 +79,10 @@ struct Driver {
   Result (*KernelGetFunction)(Function*, Kernel);
   Result (*KernelSetAttribute)(int attribute, int value, Kernel, Device);
   Result (*LaunchKernelEx)(const LaunchConfig*, Function, void** params, void** extra);
+  // Memory in the order of a stream; null where a driver lacks them (CUDA's have all since 11.2).
+  Result (*MemAllocAsync)(Address*, size_t, Stream);
+  Result (*MemFreeAsync)(Address, Stream);
+  Result (*MemcpyAsync)(Address to, Address from, size_t, Stream);
   // CUDA 12.4 and later; null before.
   Result (*KernelGetParamInfo)(Kernel, size_t index, size_t* offset, size_t* size);
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "mugraph_kernel.h"
+#include "staging.h"
 #include "tensor_info.h"
 
 namespace mirage {
@@ -72,26 +73,27 @@ bool is_aligned(const void* data, int64_t elements, int type) {
 }  // namespace
 
 struct MuGraphKernel::Run {
+  Run(ort::KernelContext* context, const cu::Driver* driver, cu::Stream stream)
+      : context(context), stream(stream), staging(driver, stream) {}
   ort::KernelContext* context;
-  cu::Stream stream = nullptr;
+  cu::Stream stream;
+  Staging staging;
   Dims dims;
-  void* inputs[kMaxInputs];
-  void* outputs[kMaxOutputs];
-  uint64_t input_bytes[kMaxInputs];
-  uint64_t output_bytes[kMaxOutputs];
+  void* inputs[kMaxInputs] = {};
+  void* outputs[kMaxOutputs] = {};
+  uint64_t input_bytes[kMaxInputs] = {};
+  uint64_t output_bytes[kMaxOutputs] = {};
   char* workspace = nullptr;
   int64_t workspace_bytes = 0;
 };
 
 ort::Status* MuGraphKernel::compute(ort::KernelContext* context) const noexcept {
   try {
-    Run run{};
-    run.context = context;
+    void* stream = nullptr;
     if (on_device()) {
-      void* stream = nullptr;
       if (auto* s = ort::KernelContext_GetGPUComputeStream(api_)(context, &stream)) return s;
-      run.stream = static_cast<cu::Stream>(stream);
     }
+    Run run(context, registration_->driver, static_cast<cu::Stream>(stream));
     for (size_t i = 0; i < plan_.inputs.size(); ++i) {
       if (auto* s = read_input(&run, i)) return s;
     }
@@ -122,7 +124,9 @@ ort::Status* MuGraphKernel::compute(ort::KernelContext* context) const noexcept 
     for (size_t i = 0; error.empty() && i < kernels_[variant].size(); ++i) {
       error = launch(&run, variant, i);
     }
+    if (error.empty()) error = run.staging.write_back();
     if (!error.empty()) return fail(ort::kFail, error);
+    counter_->copies.fetch_add(run.staging.count(), std::memory_order_relaxed);
     counter_->runs.fetch_add(1, std::memory_order_relaxed);
     return nullptr;
   } catch (...) {  // only memory exhaustion throws
@@ -162,10 +166,8 @@ ort::Status* MuGraphKernel::read_input(Run* run, size_t index) const {
   run->input_bytes[index] = uint64_t(elements) * element_bytes(info.type);
   auto* tensor = const_cast<ort::Value*>(value);
   if (auto* s = ort::GetTensorMutableData(api_)(tensor, &run->inputs[index])) return s;
-  if (on_device() && !is_aligned(run->inputs[index], elements, info.type)) {
-    return fail(ort::kInvalidArgument, what + " is not aligned to 16 bytes");
-  }
-  return nullptr;
+  if (is_aligned(run->inputs[index], elements, info.type)) return nullptr;
+  return align(run, what, &run->inputs[index], run->input_bytes[index], true);
 }
 
 ort::Status* MuGraphKernel::make_output(Run* run, size_t index) const {
@@ -183,11 +185,17 @@ ort::Status* MuGraphKernel::make_output(Run* run, size_t index) const {
   }
   run->output_bytes[index] = uint64_t(elements) * element_bytes(spec.element_type);
   if (auto* s = make_tensor(run, index, dims, spec.dims.size(), &run->outputs[index])) return s;
-  if (on_device() && !is_aligned(run->outputs[index], elements, spec.element_type)) {
-    return fail(
-        ort::kInvalidArgument, "output " + std::to_string(index) + " is not aligned to 16 bytes");
-  }
-  return nullptr;
+  if (is_aligned(run->outputs[index], elements, spec.element_type)) return nullptr;
+  return align(run, "output " + std::to_string(index), &run->outputs[index],
+      run->output_bytes[index], false);
+}
+
+ort::Status* MuGraphKernel::align(
+    Run* run, const std::string& what, void** data, uint64_t bytes, bool input) const {
+  std::string why = "the driver has no memory in stream order";
+  if (run->staging.available()) why = run->staging.replace(data, bytes, input);
+  if (why.empty()) return nullptr;
+  return fail(ort::kFail, what + " is not aligned to 16 bytes, and cannot be copied: " + why);
 }
 
 ort::Status* MuGraphKernel::make_tensor(
@@ -289,7 +297,8 @@ std::string MuGraphKernel::launch(Run* run, size_t variant, size_t index) const 
     attribute.id = cu::kAttrClusterDim;
     attribute.value.cluster = {launch.cluster, 1, 1};
   }
-  if (launch.pdl) {
+  // Beside a copy a kernel does not begin early: what it reads before it waits may be the copy.
+  if (launch.pdl && !run->staging.used()) {
     cu::LaunchAttribute& attribute = attributes[config.attribute_count++];
     attribute.id = cu::kAttrProgrammaticStreamSerialization;
     attribute.value.pdl_allowed = 1;

@@ -20,7 +20,8 @@ class MuGraphKernel {
       const MuGraphOp&, const ort::Api*, const ort::KernelInfo*, MuGraphKernel** out);
 
   // Checks the inputs, allocates the outputs through ORT and launches on ORT's stream. It does not
-  // synchronise or allocate device memory, so it can be captured into a CUDA graph.
+  // synchronise, and takes device memory only for tensors that are not aligned (`staging.h`), in the
+  // order of the stream, so it can be captured into a CUDA graph.
   ort::Status* compute(ort::KernelContext*) const noexcept;
 
  private:
@@ -34,6 +35,8 @@ class MuGraphKernel {
   ort::Status* read_input(Run*, size_t index) const;
   ort::Status* make_output(Run*, size_t index) const;
   ort::Status* make_tensor(Run*, size_t index, const int64_t* dims, size_t rank, void** data) const;
+  ort::Status* align(
+      Run*, const std::string& what, void** data, uint64_t bytes, bool input) const;
   void poison(const Run&) const;
   std::string choose(const Run&, size_t* variant) const;
   std::string launch(Run*, size_t variant, size_t index) const;

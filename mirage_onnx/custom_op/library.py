@@ -48,7 +48,7 @@ def get_library_path() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-  """What one kernel object of a session has run."""
+  """What one kernel object of a session has run; ``copies``: of tensors that were not aligned."""
 
   id: int
   session: str
@@ -56,6 +56,7 @@ class Counter:
   op: str
   runs: int
   launches: int
+  copies: int
 
 
 @dataclass(frozen=True, slots=True)

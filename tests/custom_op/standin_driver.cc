@@ -155,6 +155,26 @@ STANDIN int cuKernelGetParamInfo(void* kernel, size_t index, size_t* offset, siz
 }
 #endif
 
+#ifndef STANDIN_NO_MEMORY
+STANDIN int cuMemAllocAsync(unsigned long long* out, size_t bytes, void*) {
+  FAIL_IF_ASKED("cuMemAllocAsync");
+  *out = reinterpret_cast<uintptr_t>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+  write_log("alloc " + std::to_string(*out) + " " + std::to_string(bytes));
+  return 0;
+}
+STANDIN int cuMemFreeAsync(unsigned long long memory, void*) {
+  write_log("free " + std::to_string(memory));
+  std::free(reinterpret_cast<void*>(memory));
+  return 0;
+}
+STANDIN int cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void*) {
+  FAIL_IF_ASKED("cuMemcpyAsync");
+  write_log("copy " + std::to_string(to) + " " + std::to_string(from) + " " + std::to_string(bytes));
+  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return 0;
+}
+#endif
+
 #ifndef STANDIN_NO_LAUNCH  // a driver before CUDA 12.0
 STANDIN int cuLaunchKernelEx(const Config* config, void* function, void** params, void**) {
   FAIL_IF_ASKED("cuLaunchKernelEx");

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
@@ -99,6 +101,19 @@ DRIVER int cuLibraryGetKernel(void** out, void*, const char* name) {
 }
 DRIVER int cuKernelGetFunction(void** out, void* kernel) { return *out = kernel, kSuccess; }
 DRIVER int cuKernelSetAttribute(int, int, void*, int) { return kSuccess; }
+// A launch is done when it returns, so the order of a stream is that of the calls.
+DRIVER int cuMemAllocAsync(unsigned long long* out, size_t bytes, void*) {
+  void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  if (memory == nullptr) return fail(2, "out of memory");
+  return *out = reinterpret_cast<uintptr_t>(memory), kSuccess;
+}
+DRIVER int cuMemFreeAsync(unsigned long long memory, void*) {
+  return std::free(reinterpret_cast<void*>(memory)), kSuccess;
+}
+DRIVER int cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void*) {
+  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return kSuccess;
+}
 DRIVER int cuLaunchKernelEx(const Config* config, void* function, void** params, void**) {
   Launch launch{};
   launch.kernel = static_cast<Kernel*>(function)->name.c_str();
