@@ -78,6 +78,7 @@ struct Driver {
   Result (*LibraryGetKernel)(Kernel*, Library, const char*);
   Result (*KernelGetFunction)(Function*, Kernel);
   Result (*KernelSetAttribute)(int attribute, int value, Kernel, Device);
+  Result (*DeviceTotalMem)(size_t* bytes, Device);  // null where a stand-in lacks it
   Result (*LaunchKernelEx)(const LaunchConfig*, Function, void** params, void** extra);
   // Memory in the order of a stream; null where a driver lacks them (CUDA's have all since 11.2).
   Result (*MemAllocAsync)(Address*, size_t, Stream);

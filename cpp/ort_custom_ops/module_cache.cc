@@ -4,15 +4,24 @@
 #include <mutex>
 #include <tuple>
 
+#include "image.h"
+
 namespace mirage {
 namespace {
 
 constexpr uint32_t kDefaultSmemBytes = 48 * 1024;  // more must be asked for, per kernel
 constexpr uint32_t kPortableCluster = 8;
+// Static and dynamic shared memory of a block together, with the KiB that the system takes.
+constexpr uint64_t kMostSharedBytes = uint64_t(kMaxSmemBytes) + 1024;
+
+struct Loaded {
+  cu::Library library = nullptr;
+  ImageKernels kernels;
+};
 
 struct Cache {
   std::mutex mutex;
-  std::map<std::tuple<const cu::Driver*, Digest>, cu::Library> libraries;
+  std::map<std::tuple<const cu::Driver*, Digest>, Loaded> libraries;
   // Highest limit set so far. It must never fall: two plans may launch one kernel with
   // different sizes, and the later plan must not break the earlier one.
   std::map<std::tuple<cu::Kernel, cu::Device>, uint32_t> smem_limit;
@@ -23,9 +32,40 @@ Cache& cache() {
   return *instance;
 }
 
-// Compares the kernel's parameters with the plan's arguments: the driver reads each argument with
-// the size that the cubin states, so a plan that disagrees would make it read beyond our array.
-std::string check_parameters(const cu::Driver& driver, cu::Kernel kernel, const Launch& launch) {
+size_t argument_bytes(const Arg& arg) { return arg.kind == ArgKind::kInt32 ? 4 : 8; }
+
+// Compares a launch with what the kernel was compiled for. The driver reads each argument with the
+// size that the image states, so a plan that disagrees would make it read beyond our array.
+std::string check_launch(const ImageKernel& kernel, const Launch& launch) {
+  const std::string name = "kernel " + launch.kernel;
+  if (kernel.parameter_bytes.size() != launch.args.size()) {
+    return name + " does not take " + std::to_string(launch.args.size()) + " arguments";
+  }
+  for (size_t i = 0; i < launch.args.size(); ++i) {
+    const size_t planned = argument_bytes(launch.args[i]);
+    if (kernel.parameter_bytes[i] != planned) {
+      return "argument " + std::to_string(i) + " of " + name + " has " +
+          std::to_string(kernel.parameter_bytes[i]) + " bytes, the plan passes " +
+          std::to_string(planned);
+    }
+  }
+  const auto differs = [&](const char* what, uint64_t compiled, uint64_t planned) {
+    return name + " is compiled for " + std::to_string(compiled) + " " + what + ", the plan has " +
+        std::to_string(planned);
+  };
+  if (kernel.threads != launch.block) return differs("threads", kernel.threads, launch.block);
+  if (kernel.cluster != launch.cluster) {
+    return differs("blocks in a cluster", kernel.cluster, launch.cluster);
+  }
+  if (kernel.shared_bytes > kMostSharedBytes - launch.smem_bytes) {
+    return name + " has " + std::to_string(kernel.shared_bytes) +
+        " bytes of shared memory, and the plan adds " + std::to_string(launch.smem_bytes);
+  }
+  return "";
+}
+
+// The driver must see the parameters that the image states.
+std::string check_driver(const cu::Driver& driver, cu::Kernel kernel, const Launch& launch) {
   if (driver.KernelGetParamInfo == nullptr) return "";  // before CUDA 12.4
   for (size_t i = 0; i <= launch.args.size(); ++i) {
     size_t offset = 0;
@@ -35,15 +75,9 @@ std::string check_parameters(const cu::Driver& driver, cu::Kernel kernel, const 
       return "cuKernelGetParamInfo failed: " + driver.describe(r);
     }
     const bool exists = r == cu::kSuccess;
-    if (exists != (i < launch.args.size())) {
-      return "kernel " + launch.kernel + " does not take " + std::to_string(launch.args.size()) +
-          " arguments";
-    }
-    if (!exists) break;
-    const size_t planned = launch.args[i].kind == ArgKind::kInt32 ? 4 : 8;
-    if (size != planned) {
-      return "argument " + std::to_string(i) + " of kernel " + launch.kernel + " has " +
-          std::to_string(size) + " bytes, the plan passes " + std::to_string(planned);
+    const bool wanted = i < launch.args.size();
+    if (exists != wanted || (exists && size != argument_bytes(launch.args[i]))) {
+      return "the driver has other parameters of kernel " + launch.kernel + " than the plan";
     }
   }
   return "";
@@ -54,23 +88,29 @@ std::string check_parameters(const cu::Driver& driver, cu::Kernel kernel, const 
 std::string prepare_kernel(const cu::Driver& driver, cu::Device device, const Section& cubin,
     const Launch& launch, cu::Kernel* out) {
   std::lock_guard<std::mutex> lock(cache().mutex);
-  cu::Library& library = cache().libraries[{&driver, cubin.digest}];
-  if (library == nullptr) {
-    cu::Library loaded = nullptr;
-    const cu::Result r =
-        driver.LibraryLoadData(&loaded, cubin.data, nullptr, nullptr, 0, nullptr, nullptr, 0);
-    if (r != cu::kSuccess) {
-      return "cuLibraryLoadData of cubin " + std::to_string(launch.cubin) +
-          " failed: " + driver.describe(r);
+  const std::string image = "cubin " + std::to_string(launch.cubin);
+  Loaded& loaded = cache().libraries[{&driver, cubin.digest}];
+  if (loaded.library == nullptr) {
+    ImageKernels kernels;
+    if (std::string why = read_image(cubin.data, cubin.size, &kernels); !why.empty()) {
+      return image + " is no image to be loaded: " + why;
     }
-    library = loaded;
+    cu::Library library = nullptr;
+    const cu::Result r =
+        driver.LibraryLoadData(&library, cubin.data, nullptr, nullptr, 0, nullptr, nullptr, 0);
+    if (r != cu::kSuccess) return "cuLibraryLoadData of " + image + " failed: " + driver.describe(r);
+    loaded = {library, std::move(kernels)};
   }
-  cu::Result r = driver.LibraryGetKernel(out, library, launch.kernel.c_str());
+  const auto compiled = loaded.kernels.find(launch.kernel);
+  if (compiled == loaded.kernels.end()) {
+    return image + " has no kernel " + launch.kernel + " that says what it takes";
+  }
+  if (std::string why = check_launch(compiled->second, launch); !why.empty()) return why;
+  cu::Result r = driver.LibraryGetKernel(out, loaded.library, launch.kernel.c_str());
   if (r != cu::kSuccess) {
-    return "cubin " + std::to_string(launch.cubin) + " has no kernel " + launch.kernel + ": " +
-        driver.describe(r);
+    return image + " has no kernel " + launch.kernel + ": " + driver.describe(r);
   }
-  if (std::string why = check_parameters(driver, *out, launch); !why.empty()) return why;
+  if (std::string why = check_driver(driver, *out, launch); !why.empty()) return why;
   if (launch.smem_bytes > kDefaultSmemBytes) {
     uint32_t& limit = cache().smem_limit[{*out, device}];
     if (launch.smem_bytes > limit) {

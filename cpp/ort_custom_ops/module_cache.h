@@ -14,7 +14,7 @@ namespace mirage {
 
 // Gives the kernel that `launch` names, ready to be launched on `device` without any lazy work:
 // loaded into the current context, with its shared memory and cluster limits raised where needed,
-// and with parameters that fit the arguments of the plan. Thread safe.
+// and with the parameters, threads and cluster that the plan has. Thread safe.
 // Returns an empty string on success, else the reason.
 std::string prepare_kernel(const cu::Driver&, cu::Device device, const Section& cubin,
     const Launch& launch, cu::Kernel* out);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "declared.h"
 #include "mugraph_kernel.h"
 #include "staging.h"
 #include "tensor_info.h"
@@ -12,7 +13,7 @@ namespace mirage {
 namespace {
 
 constexpr int64_t kMaxGrid[3] = {std::numeric_limits<int32_t>::max(), 65535, 65535};
-constexpr int64_t kMaxElements = int64_t(1) << 48;  // far beyond any device, far below overflow
+constexpr int64_t kMaxElements = int64_t(1) << 40;  // times 8 bytes: far below overflow
 constexpr uintptr_t kVectorBytes = 16;  // generated code loads 16 bytes at a time
 
 size_t element_bytes(int onnx_type) {
@@ -85,6 +86,7 @@ struct MuGraphKernel::Run {
   uint64_t output_bytes[kMaxOutputs] = {};
   char* workspace = nullptr;
   int64_t workspace_bytes = 0;
+  uint64_t made_bytes = 0;  // of outputs and workspace so far
 };
 
 ort::Status* MuGraphKernel::compute(ort::KernelContext* context) const noexcept {
@@ -111,6 +113,9 @@ ort::Status* MuGraphKernel::compute(ort::KernelContext* context) const noexcept 
           run.workspace_bytes < 0 || run.workspace_bytes > kMaxElements) {
         return fail(ort::kInvalidArgument,
             std::string("bad workspace size: ") + (why != nullptr ? why : "out of range"));
+      }
+      if (std::string too_much = afford(&run, uint64_t(run.workspace_bytes)); !too_much.empty()) {
+        return fail(ort::kInvalidArgument, too_much);
       }
       void* data = nullptr;
       if (auto* s = make_tensor(&run, plan_.outputs.size(), &run.workspace_bytes, 1, &data)) {
@@ -144,8 +149,8 @@ ort::Status* MuGraphKernel::read_input(Run* run, size_t index) const {
   if (auto* s = info.read(api_, value)) return s;
   if (info.type != spec.element_type) {
     return fail(ort::kInvalidArgument,
-        what + " has element type " + element_type_name(info.type) + ", the plan needs " +
-            element_type_name(spec.element_type));
+        what + " has element type " + type_text(info.type) + ", the plan needs " +
+            type_text(spec.element_type));
   }
   const bool rank_fits = info.rank == spec.dims.size();
   bool fits = rank_fits;
@@ -184,6 +189,9 @@ ort::Status* MuGraphKernel::make_output(Run* run, size_t index) const {
     }
   }
   run->output_bytes[index] = uint64_t(elements) * element_bytes(spec.element_type);
+  if (std::string why = afford(run, run->output_bytes[index]); !why.empty()) {
+    return fail(ort::kInvalidArgument, why);
+  }
   if (auto* s = make_tensor(run, index, dims, spec.dims.size(), &run->outputs[index])) return s;
   if (is_aligned(run->outputs[index], elements, spec.element_type)) return nullptr;
   return align(run, "output " + std::to_string(index), &run->outputs[index],
@@ -198,6 +206,14 @@ ort::Status* MuGraphKernel::align(
   return fail(ort::kFail, what + " is not aligned to 16 bytes, and cannot be copied: " + why);
 }
 
+// A plan from a file may ask for any size: what cannot be there is refused before it is allocated.
+std::string MuGraphKernel::afford(Run* run, uint64_t bytes) const {
+  run->made_bytes += bytes;  // at most 33 terms below 2^43
+  if (run->made_bytes <= most_bytes_) return "";
+  return "outputs and workspace take " + std::to_string(run->made_bytes) + " bytes of the " +
+      std::to_string(most_bytes_) + " that there are";
+}
+
 ort::Status* MuGraphKernel::make_tensor(
     Run* run, size_t index, const int64_t* dims, size_t rank, void** data) const {
   ort::Value* value = nullptr;
@@ -207,7 +223,22 @@ ort::Status* MuGraphKernel::make_tensor(
   if (value == nullptr) {
     return fail(ort::kInvalidArgument, "output " + std::to_string(index) + " is missing");
   }
-  return ort::GetTensorMutableData(api_)(value, data);
+  // A caller may have bound a tensor of its own, and ORT allocates by the type that the graph has.
+  const bool is_workspace = index == plan_.outputs.size();
+  const int type = is_workspace ? ort::kUint8 : plan_.outputs[index].element_type;
+  TensorInfo made;
+  if (auto* s = made.read(api_, value)) return s;
+  if (made.type != type || made.rank != rank || !std::equal(dims, dims + rank, made.dims)) {
+    return fail(ort::kInvalidArgument,
+        "output " + std::to_string(index) + " was allocated as " + type_text(made.type) +
+            shape_text(made.dims, std::min(made.rank, kMaxRank)) + ", the plan makes " +
+            type_text(type) + shape_text(dims, rank));
+  }
+  if (auto* s = ort::GetTensorMutableData(api_)(value, data)) return s;
+  if (is_workspace && dims[0] > 0 && reinterpret_cast<uintptr_t>(*data) % kVectorBytes != 0) {
+    return fail(ort::kInvalidArgument, "the workspace is not aligned to 16 bytes");
+  }
+  return nullptr;
 }
 
 // In host mode an element that no kernel writes must not keep the right value of an earlier run.

@@ -1,6 +1,10 @@
 #include "mugraph_kernel.h"
 
-#include "bundle.h"
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "declared.h"
 #include "module_cache.h"
 #include "tensor_info.h"
 
@@ -14,6 +18,19 @@ ort::Status* node_name(const ort::Api* api, const ort::KernelInfo* info, std::st
   if (auto* s = ort::KernelInfo_GetNodeName(api)(info, text.data(), &size)) return s;
   *out = text.c_str();
   return nullptr;
+}
+
+// Memory of the device, or of the machine in host mode; never more than a tebibyte.
+uint64_t memory_bytes(const cu::Driver& driver, Mode mode, cu::Device device) {
+  constexpr uint64_t kMost = uint64_t(1) << 40;
+  if (mode == Mode::kHost) {
+    const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? std::min(kMost, uint64_t(pages) * uint64_t(bytes)) : kMost;
+  }
+  size_t bytes = 0;
+  const bool known = driver.DeviceTotalMem != nullptr &&
+      driver.DeviceTotalMem(&bytes, device) == cu::kSuccess && bytes > 0;
+  return known ? std::min(kMost, uint64_t(bytes)) : kMost;
 }
 
 }  // namespace
@@ -63,6 +80,7 @@ ort::Status* MuGraphKernel::load(const ort::KernelInfo* info) {
   std::string why = find_device(&device);
   if (why.empty()) why = load_plan(data, size_t(shape.dims[0]), device);
   if (!why.empty()) return fail(ort::kInvalidGraph, why);
+  most_bytes_ = memory_bytes(*registration_->driver, registration_->mode, device);
   const size_t wanted = plan_.outputs.size() + (plan_.has_workspace ? 1 : 0);
   if (inputs - 1 != plan_.inputs.size() || outputs != wanted) {
     return fail(ort::kInvalidGraph,
@@ -70,7 +88,8 @@ ort::Status* MuGraphKernel::load(const ort::KernelInfo* info) {
             " outputs, the plan " + std::to_string(plan_.inputs.size()) + " and " +
             std::to_string(wanted));
   }
-  return nullptr;
+  if (auto* s = check_declared(api_, info, plan_, &why)) return s;
+  return why.empty() ? nullptr : fail(ort::kInvalidGraph, why);
 }
 
 // The session's device must be of the kind that the domain was registered for, which looked at
@@ -96,20 +115,18 @@ std::string MuGraphKernel::find_device(cu::Device* out) const {
 
 std::string MuGraphKernel::load_plan(const void* data, size_t size, cu::Device device) {
   std::string why;
-  Bundle bundle;
-  Section text;
-  if (!Bundle::open(data, size, &bundle, &why) ||
-      !bundle.section(SectionKind::kPlan, number_, &text, &why)) {
-    return why;
-  }
-  why = parse_plan({reinterpret_cast<const char*>(text.data), text.size}, &plan_);
+  bundle_ = open_shared_bundle(data, size, &why);
+  if (bundle_ == nullptr) return why;
+  const Section* text = bundle_->section(SectionKind::kPlan, number_, &why);
+  if (text == nullptr) return why;
+  why = parse_plan({reinterpret_cast<const char*>(text->data), text->size}, &plan_);
   for (const Variant& variant : plan_.variants) {
     std::vector<cu::Kernel>& kernels = kernels_.emplace_back();
     for (const Launch& launch : variant.launches) {
       if (!why.empty()) return why;
-      Section cubin;
-      if (!bundle.section(SectionKind::kCubin, launch.cubin, &cubin, &why)) return why;
-      why = prepare_kernel(*registration_->driver, device, cubin, launch, &kernels.emplace_back());
+      const Section* cubin = bundle_->section(SectionKind::kCubin, launch.cubin, &why);
+      if (cubin == nullptr) return why;
+      why = prepare_kernel(*registration_->driver, device, *cubin, launch, &kernels.emplace_back());
     }
   }
   return why;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "bundle.h"
 #include "counters.h"
 #include "driver_api.h"
 #include "mugraph_op.h"
@@ -37,6 +38,7 @@ class MuGraphKernel {
   ort::Status* make_tensor(Run*, size_t index, const int64_t* dims, size_t rank, void** data) const;
   ort::Status* align(
       Run*, const std::string& what, void** data, uint64_t bytes, bool input) const;
+  std::string afford(Run*, uint64_t bytes) const;
   void poison(const Run&) const;
   std::string choose(const Run&, size_t* variant) const;
   std::string launch(Run*, size_t variant, size_t index) const;
@@ -46,7 +48,9 @@ class MuGraphKernel {
   const ort::Api* api_ = nullptr;
   std::string label_;  // "node 'name' (MuGraph_3)", for messages
   uint32_t number_ = 0;  // of the plan
+  std::shared_ptr<const Bundle> bundle_;  // for the session's other nodes; not read in a run
   Plan plan_;
+  uint64_t most_bytes_ = 0;  // that outputs and workspace of a run can take together
   std::vector<std::vector<cu::Kernel>> kernels_;  // [variant][launch]
   std::shared_ptr<Counter> counter_;
 };

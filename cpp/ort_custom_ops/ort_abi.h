@@ -21,6 +21,7 @@ struct KernelInfo;
 struct KernelContext;
 struct Value;
 struct TensorInfo;
+struct TypeInfo;
 
 enum ErrorCode : int { kFail = 1, kInvalidArgument = 2, kInvalidGraph = 10 };
 enum ElementType : int { kUndefined = 0, kUint8 = 2 };
@@ -44,6 +45,7 @@ struct ApiBase {
   X(CustomOpDomain_Add, 27, Status*, (CustomOpDomain*, const CustomOp*)) \
   X(AddCustomOpDomain, 28, Status*, (SessionOptions*, CustomOpDomain*)) \
   X(GetTensorMutableData, 51, Status*, (Value*, void** out)) \
+  X(CastTypeInfoToTensorInfo, 55, Status*, (const TypeInfo*, const TensorInfo** out)) \
   X(GetTensorElementType, 60, Status*, (const TensorInfo*, int* out)) \
   X(GetDimensionsCount, 61, Status*, (const TensorInfo*, size_t* out)) \
   X(GetDimensions, 62, Status*, (const TensorInfo*, int64_t* dims, size_t count)) \
@@ -52,6 +54,7 @@ struct ApiBase {
   X(KernelContext_GetOutput, 91, Status*, \
       (KernelContext*, size_t, const int64_t* dims, size_t rank, Value** out)) \
   X(ReleaseStatus, 93, void, (Status*)) \
+  X(ReleaseTypeInfo, 98, void, (TypeInfo*)) \
   X(ReleaseTensorTypeAndShapeInfo, 99, void, (TensorInfo*)) \
   X(GetAvailableProviders, 125, Status*, (char*** names, int* count)) \
   X(ReleaseAvailableProviders, 126, Status*, (char** names, int count)) \
@@ -59,6 +62,8 @@ struct ApiBase {
   X(KernelContext_GetGPUComputeStream, 193, Status*, (const KernelContext*, void** out)) \
   X(KernelInfo_GetInputCount, 230, Status*, (const KernelInfo*, size_t* out)) \
   X(KernelInfo_GetOutputCount, 231, Status*, (const KernelInfo*, size_t* out)) \
+  X(KernelInfo_GetInputTypeInfo, 234, Status*, (const KernelInfo*, size_t index, TypeInfo** out)) \
+  X(KernelInfo_GetOutputTypeInfo, 235, Status*, (const KernelInfo*, size_t index, TypeInfo** out)) \
   X(HasSessionConfigEntry, 237, Status*, (const SessionOptions*, const char* key, int* out)) \
   X(GetSessionConfigEntry, 238, Status*, \
       (const SessionOptions*, const char* key, char* value, size_t* size)) \

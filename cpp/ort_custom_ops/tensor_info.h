@@ -14,12 +14,17 @@ struct TensorInfo {
   ort::Status* read(const ort::Api* api, const ort::Value* value) {
     ort::TensorInfo* raw = nullptr;
     if (auto* s = ort::GetTensorTypeAndShape(api)(value, &raw)) return s;
+    ort::Status* status = read(api, raw);
+    ort::ReleaseTensorTypeAndShapeInfo(api)(raw);
+    return status;
+  }
+
+  ort::Status* read(const ort::Api* api, const ort::TensorInfo* raw) {
     ort::Status* status = ort::GetTensorElementType(api)(raw, &type);
     if (status == nullptr) status = ort::GetDimensionsCount(api)(raw, &rank);
     if (status == nullptr && rank <= kMaxRank) {
       status = ort::GetDimensions(api)(raw, dims, rank);
     }
-    ort::ReleaseTensorTypeAndShapeInfo(api)(raw);
     return status;
   }
 };

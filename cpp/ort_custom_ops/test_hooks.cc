@@ -8,6 +8,7 @@
 #include "bundle.h"
 #include "counters.h"
 #include "decide.h"
+#include "image.h"
 #include "plan.h"
 #include "sha256.h"
 
@@ -50,16 +51,31 @@ MIRAGE_EXPORT int mirage_test_plan(const char* text, size_t size, char* error, s
   return why.empty() ? 0 : 1;
 }
 
-// Opens a bundle and reads one of its sections; returns 0 or 1 with the reason in `error`.
+// Opens a bundle and, where `kind` is not 0, reads one of its sections; returns 0 or 1 with the
+// reason in `error`.
 MIRAGE_EXPORT int mirage_test_bundle(
     const void* data, size_t size, uint32_t kind, uint32_t id, char* error, size_t capacity) {
   mirage::Bundle bundle;
-  mirage::Section section;
-  std::string why;
-  const bool ok = mirage::Bundle::open(data, size, &bundle, &why) &&
-      bundle.section(static_cast<mirage::SectionKind>(kind), id, &section, &why);
+  std::string why = mirage::Bundle::open(data, size, &bundle);
+  if (why.empty() && kind != 0) bundle.section(static_cast<mirage::SectionKind>(kind), id, &why);
   copy_text(why, error, capacity);
-  return ok ? 0 : 1;
+  return why.empty() ? 0 : 1;
+}
+
+// Reads an image; returns 0 with a line "<name> <threads> <cluster> <parameter bytes>..." per kernel
+// in `text`, or 1 with the reason.
+MIRAGE_EXPORT int mirage_test_image(const uint8_t* data, size_t size, char* text, size_t capacity) {
+  mirage::ImageKernels kernels;
+  std::string out = mirage::read_image(data, size, &kernels);
+  const bool good = out.empty();
+  for (const auto& [name, kernel] : kernels) {
+    if (!good) break;
+    out += name + " " + std::to_string(kernel.threads) + " " + std::to_string(kernel.cluster);
+    for (uint32_t bytes : kernel.parameter_bytes) out += " " + std::to_string(bytes);
+    out += "\n";
+  }
+  copy_text(out, text, capacity);
+  return good ? 0 : 1;
 }
 
 MIRAGE_EXPORT void mirage_test_sha256(const uint8_t* data, size_t size, uint8_t out[32]) {

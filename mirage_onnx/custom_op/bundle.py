@@ -2,13 +2,24 @@
 
 Little endian: ``MUGRAPH1``, u32 version, u32 entry count, entries {u32 kind, u32 id, u64 offset,
 u64 size, 32 bytes SHA-256 of the section}, then the sections in order, each at a multiple of 16.
-Kinds: 1 cubin, 2 plan (ASCII), 3 provenance (zlib-compressed JSON, not read by the C++ side).
+Kinds: 1 cubin, 2 plan (ASCII), 3 provenance (zlib-compressed JSON).
+
+Rules, in the order in which they are checked, here and in ``cpp/ort_custom_ops/bundle.cc``; the
+first that is broken is the reason of the refusal, in the same words:
+
+1. at most 256 MiB;  2. magic;  3. version;  4. at most 4096 entries, whose table fits;
+5. per entry: kinds do not fall, ids of a kind count up from 0, and the section begins at the next
+   multiple of 16 behind the one before;  6. it ends inside;  7. the bytes between are zero;
+8. its SHA-256 is right;  9. a plan is ASCII;  10. nothing follows the last section.
+
+Only this side reads provenance, so only it bounds and decodes it.
 """
 
 import hashlib
 import json
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +29,11 @@ MAGIC = b"MUGRAPH1"
 VERSION = 1
 CUBIN, PLAN, PROVENANCE = 1, 2, 3
 MAX_ENTRIES = 4096
-MAX_PROVENANCE_BYTES = 64 << 20  # of one entry, decompressed: bounds what a zip bomb can cost
+MAX_BYTES = 256 << 20
+#: Of all provenance of a file together, decompressed, and how many values its JSON may have: what a
+#: zip bomb, or a text of nothing but brackets, can cost. Bundles of many kernels need a hundredth.
+MAX_PROVENANCE_BYTES = 32 << 20
+MAX_PROVENANCE_VALUES = 1 << 20
 
 _HEADER = struct.Struct("<8sII")
 _ENTRY = struct.Struct("<IIQQ32s")
@@ -62,37 +77,43 @@ def read_bundle(data: bytes) -> Bundle:
   Raises:
       MirageError: BUNDLE_INVALID with what is wrong.
   """
+  if len(data) > MAX_BYTES:
+    raise _refused("it is longer than 256 MiB")
   if len(data) < _HEADER.size or data[:8] != MAGIC:
-    raise MirageError("BUNDLE_INVALID", "it does not begin with MUGRAPH1")
+    raise _refused("it does not begin with MUGRAPH1")
   _, version, count = _HEADER.unpack_from(data)
   if version != VERSION:
-    raise MirageError("BUNDLE_INVALID", f"version {version}, this program reads {VERSION}")
+    raise _refused(f"it has version {version}, this program reads {VERSION}")
   end = _HEADER.size + _ENTRY.size * count
   if count > MAX_ENTRIES or end > len(data):
-    raise MirageError("BUNDLE_INVALID", f"{count} entries do not fit in {len(data)} bytes")
+    raise _refused(f"{count} entries do not fit in {len(data)} bytes")
   found: dict[int, list[bytes]] = {CUBIN: [], PLAN: [], PROVENANCE: []}
   last_kind = 0
   for index in range(count):
     kind, number, offset, size, digest = _ENTRY.unpack_from(data, _HEADER.size + _ENTRY.size * index)
     # Sections follow each other without gaps, so a byte outside every hash must be padding.
     in_order = kind in found and kind >= last_kind and number == len(found[kind])
-    if not in_order or offset != _aligned(end) or any(data[end:offset]):
-      raise MirageError("BUNDLE_INVALID", f"entry {index} is out of order or out of place")
+    if not in_order or offset != _aligned(end):
+      raise _refused(f"entry {index} is out of order or out of place")
     section = data[offset : offset + size]
-    if len(section) != size:
-      raise MirageError("BUNDLE_INVALID", f"entry {index} is cut off")
+    if offset > len(data) or len(section) != size:
+      raise _refused(f"entry {index} is cut off")
+    if any(data[end:offset]):
+      raise _refused(f"entry {index} is out of order or out of place")
     if hashlib.sha256(section).digest() != digest:
-      raise MirageError("BUNDLE_INVALID", f"the SHA-256 of entry {index} does not match")
+      raise _refused(f"entry {index} does not have its SHA-256: the bytes were changed")
+    if kind == PLAN and not section.isascii():
+      raise _refused(f"entry {index} is not ASCII")
     found[kind].append(section)
     last_kind, end = kind, offset + size
   if end != len(data):
-    raise MirageError("BUNDLE_INVALID", f"{len(data) - end} bytes after the last section")
-  try:
-    plans = tuple(plan.decode("ascii") for plan in found[PLAN])
-    provenance = tuple(_unpack(record) for record in found[PROVENANCE])
-  except (ValueError, zlib.error, RecursionError) as error:
-    raise MirageError("BUNDLE_INVALID", f"a section cannot be decoded: {error}") from error
-  return Bundle(tuple(found[CUBIN]), plans, provenance)
+    raise _refused(f"{len(data) - end} bytes after the last section")
+  plans = tuple(plan.decode("ascii") for plan in found[PLAN])
+  return Bundle(tuple(found[CUBIN]), plans, _unpack(found[PROVENANCE]))
+
+
+def _refused(why: str) -> MirageError:
+  return MirageError("BUNDLE_INVALID", why)
 
 
 def _aligned(offset: int) -> int:
@@ -104,12 +125,23 @@ def _pack(record: dict[str, Any]) -> bytes:
   return zlib.compress(text.encode(), 9)
 
 
-def _unpack(data: bytes) -> dict[str, Any]:
-  stream = zlib.decompressobj()
-  text = stream.decompress(data, MAX_PROVENANCE_BYTES)
-  if not stream.eof or stream.unused_data:
-    raise ValueError("provenance is cut off, too long, or followed by other bytes")
-  record = json.loads(text)
-  if not isinstance(record, dict):
-    raise ValueError("provenance is not a JSON object")  # noqa: TRY004 (a decode error)
-  return record
+def _unpack(sections: Sequence[bytes]) -> tuple[dict[str, Any], ...]:
+  """The records; all of them are bounded together before any is read as JSON."""
+  try:
+    texts = []
+    left = MAX_PROVENANCE_BYTES
+    for section in sections:
+      stream = zlib.decompressobj()
+      text = stream.decompress(section, left + 1)  # 0 would mean any length
+      if len(text) > left or not stream.eof or stream.unused_data:
+        raise ValueError("provenance is cut off, too long, or followed by other bytes")
+      left -= len(text)
+      texts.append(text)
+    if sum(text.count(mark) for text in texts for mark in (b",", b"[", b"{")) > MAX_PROVENANCE_VALUES:
+      raise ValueError("provenance has too many values")
+    records = tuple(json.loads(text) for text in texts)
+  except (ValueError, zlib.error, RecursionError) as error:
+    raise _refused(f"a section cannot be decoded: {error}") from error
+  if not all(isinstance(record, dict) for record in records):
+    raise _refused("a section cannot be decoded: provenance is not a JSON object")
+  return records

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from cubin_images import Compiled, cubin_image
 from onnx import TensorProto, helper, numpy_helper
 from protos import new_node, typed
 
@@ -129,12 +130,18 @@ class Native:
     self.handle.mirage_test_plan(text, size(len(text)), error, size(512))
     return error.value.decode(errors="replace")
 
-  def bundle(self, data, kind, number):
-    """ "" when the C++ reader finds the section, else its reason."""
+  def bundle(self, data, kind=0, number=0):
+    """ "" when the C++ reader takes the bundle and finds the section (kind 0: none), else its reason."""
     error = ctypes.create_string_buffer(512)
     size, u32 = ctypes.c_size_t, ctypes.c_uint32
     self.handle.mirage_test_bundle(data, size(len(data)), u32(kind), u32(number), error, size(512))
     return error.value.decode(errors="replace")
+
+  def image(self, data):
+    """Kernels of an image, a line each, or the reason of its refusal: (accepted, text)."""
+    text = ctypes.create_string_buffer(4096)
+    refused = self.handle.mirage_test_image(data, ctypes.c_size_t(len(data)), text, ctypes.c_size_t(4096))
+    return not refused, text.value.decode(errors="replace")
 
   def sha256(self, data):
     out = ctypes.create_string_buffer(32)
@@ -181,14 +188,25 @@ class Models:
   tag: str
   add_plan = staticmethod(add_plan)
 
-  def standin_cubin(self, **kernels):
-    """An image for the stand-in: kernel names with the sizes of their parameters."""
+  def standin_cubin(self, plans=(), **kernels):
+    """An image for the stand-in: kernel names with the sizes of their parameters.
+
+    They are compiled for the threads and clusters with which ``plans`` launch them.
+    """
+    launches = {k.kernel: k for plan in plans for v in plan.variants for k in v.launches}
+    compiled = {}
+    for name, sizes in kernels.items():
+      used = launches.get(name)
+      shape = (used.block, used.cluster) if used else (32, 1)
+      compiled[name] = Compiled(tuple(sizes), *shape)
     lines = [f"{name} {' '.join(map(str, sizes))}\n" for name, sizes in kernels.items()]
-    return "".join(("STANDIN\n", *lines, "end\n", self.tag)).encode() + b"\0"
+    text = "".join(("STANDIN\n", *lines, "end\n", self.tag)).encode() + b"\0"
+    return cubin_image(compiled, {".standin": text})
 
   def bundle(self, *plans):
     texts = tuple(plan if isinstance(plan, str) else plan.to_text() for plan in plans)
-    cubin = self.standin_cubin(standin_add=[8, 8, 8, 4], standin_copy=[8, 8, 8], other=[8])
+    known = tuple(plan for plan in plans if not isinstance(plan, str))
+    cubin = self.standin_cubin(known, standin_add=[8, 8, 8, 4], standin_copy=[8, 8, 8], other=[8])
     return write_bundle(Bundle((cubin,), texts, ({"kernel": "test"},)))
 
   def add(

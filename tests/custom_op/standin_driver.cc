@@ -1,6 +1,7 @@
 // A stand-in for the CUDA driver: the entry points that the custom-op library uses, on host memory.
 //
-// A "cubin" is text: "STANDIN\n" and one line per kernel, "<name> <parameter sizes...>". Every call
+// A cubin is an ELF file with a section ".standin" of text: "STANDIN\n" and one line per kernel,
+// "<name> <parameter sizes...>". Every call
 // that matters is appended to the file named by STANDIN_LOG. STANDIN_CC ("90") is the compute
 // capability, STANDIN_DEVICES the device count, STANDIN_FAIL the name of an entry point that fails.
 //
@@ -69,6 +70,26 @@ T parameter(void** params, int i) {
   return value;
 }
 
+// The text of the section ".standin", or null. The library has checked all bounds by now.
+const char* standin_text(const void* image) {
+  const auto* data = static_cast<const char*>(image);
+  const auto number = [&](uint64_t at, size_t bytes) {
+    uint64_t value = 0;
+    std::memcpy(&value, data + at, bytes);
+    return value;
+  };
+  if (std::memcmp(data, "\x7f" "ELF", 4) != 0) return nullptr;
+  const uint64_t table = number(40, 8);
+  const uint64_t names = number(table + 64 * number(62, 2) + 24, 8);
+  for (uint64_t i = 0; i < number(60, 2); ++i) {
+    const uint64_t header = table + 64 * i;
+    if (std::strcmp(data + names + number(header, 4), ".standin") == 0) {
+      return data + number(header + 24, 8);
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 #define FAIL_IF_ASKED(name) \
@@ -110,9 +131,10 @@ STANDIN int cuLibraryLoadData(
     void** out, const void* data, int*, void**, unsigned, int*, void**, unsigned) {
   FAIL_IF_ASKED("cuLibraryLoadData");
   const char* magic = "STANDIN\n";
-  if (std::strncmp(static_cast<const char*>(data), magic, std::strlen(magic)) != 0) return 200;
+  const char* text = standin_text(data);
+  if (text == nullptr || std::strncmp(text, magic, std::strlen(magic)) != 0) return 200;
   auto* library = new Library;
-  std::istringstream lines(static_cast<const char*>(data) + std::strlen(magic));
+  std::istringstream lines(text + std::strlen(magic));
   for (std::string line; std::getline(lines, line) && line != "end";) {
     std::istringstream words(line);
     Kernel kernel;

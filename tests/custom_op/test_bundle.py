@@ -2,6 +2,7 @@
 
 import hashlib
 import struct
+import tracemalloc
 import zlib
 
 import pytest
@@ -73,34 +74,77 @@ def test_every_truncation_and_extension_is_found():
   assert "after the last section" in refusal(DATA + b"\0")
 
 
-def test_native_reader_checks_the_sections_it_reads(native):
-  kinds = ((1, 0), (1, 1), (2, 0), (2, 1))
-  assert [native.bundle(DATA, *which) for which in kinds] == [""] * 4
-  damaged = DATA.replace(b"plan 1\n", b"plan 2\n", 1)
-  assert native.bundle(damaged, 2, 0) == (
-    "bundle: the SHA-256 of plan 0 does not match: the bytes were changed"
-  )
-  assert native.bundle(damaged, 2, 1) == ""
+def both(native, data):
+  """The reason of both readers, which must be the same."""
+  found = refusal(data)
+  assert native.bundle(data) == (found and f"bundle: {found}")
+  return found
+
+
+def test_native_reader_finds_sections(native):
+  kinds = ((1, 0), (1, 1), (2, 0), (2, 1), (0, 0))
+  assert [native.bundle(DATA, *which) for which in kinds] == [""] * 5
+  assert native.bundle(DATA, 2, 2) == "bundle: it has no plan 2"
+
+
+ENTRIES = [DATA[16 + 56 * i : 72 + 56 * i] for i in range(6)]
+
+
+def put(at, value):
+  return DATA[:at] + value + DATA[at + len(value) :]
 
 
 @pytest.mark.parametrize(
-  ("at", "value", "reason"),
+  ("data", "reason"),
   [
-    (0, b"X", "bundle: it does not begin with MUGRAPH1"),
-    (8, struct.pack("<I", 2), "bundle: version 2, this library reads version 1"),
-    (12, struct.pack("<I", 2**32 - 1), "entries do not fit"),
-    (12, struct.pack("<I", 4097), "entries do not fit"),
-    (16, struct.pack("<I", 4), "bundle: entry 0 has an unknown kind"),
-    (24, struct.pack("<Q", 8), "bundle: entry 0 is not 16-byte aligned"),
-    (24, struct.pack("<Q", 16), "bundle: entry 0 is out of bounds"),
-    (24, struct.pack("<Q", 2**64 - 16), "bundle: entry 0 is out of bounds"),
-    (32, struct.pack("<Q", 2**64 - 1), "bundle: entry 0 is out of bounds"),
+    (put(0, b"X"), "it does not begin with MUGRAPH1"),
+    (put(8, struct.pack("<I", 2)), "it has version 2, this program reads 1"),
+    (put(12, struct.pack("<I", 2**32 - 1)), f"4294967295 entries do not fit in {len(DATA)} bytes"),
+    (put(12, struct.pack("<I", 4097)), "entries do not fit"),
+    (put(16, struct.pack("<I", 4)), "entry 0 is out of order or out of place"),
+    (put(16, struct.pack("<I", 0)), "entry 0 is out of order or out of place"),
+    (put(20, struct.pack("<I", 1)), "entry 0 is out of order or out of place"),
+    (put(24, struct.pack("<Q", 8)), "entry 0 is out of order or out of place"),
+    (put(24, struct.pack("<Q", 2**64 - 16)), "entry 0 is out of order or out of place"),
+    (put(32, struct.pack("<Q", 2**64 - 1)), "entry 0 is cut off"),
+    (put(40, bytes(32)), "entry 0 does not have its SHA-256: the bytes were changed"),
+    # duplicate, disordered, overlapping, with something between, and behind
+    (put(72, ENTRIES[0]), "entry 1 is out of order or out of place"),
+    (put(16, ENTRIES[1] + ENTRIES[0]), "entry 0 is out of order or out of place"),
+    (put(16 + 2 * 56, ENTRIES[3] + ENTRIES[2]), "entry 2 is out of order or out of place"),
+    (put(72 + 8, ENTRIES[0][8:24]), "entry 1 is out of order or out of place"),
+    (DATA, ""),
+    (DATA + b"\0", "1 bytes after the last section"),
+    (DATA[:-1], "entry 5 is cut off"),
+    (DATA.replace(b"plan 1\n", b"plan 2\n", 1), "entry 2 does not have its SHA-256"),
   ],
 )
-def test_native_reader_checks_every_bound(native, at, value, reason):
-  damaged = DATA[:at] + value + DATA[at + len(value) :]
-  assert reason in native.bundle(damaged, 1, 0)
-  assert refusal(damaged)
+def test_both_readers_have_the_same_rules(native, data, reason):
+  found = both(native, data)
+  assert reason in found and bool(reason) == bool(found)
+
+
+def test_padding_is_zero(native):
+  for at in range(len(DATA)):
+    if DATA[at] == 0:
+      both(native, put(at, b"\1"))
+  first = struct.unpack_from("<Q", DATA, 24)[0]  # of 20 bytes, so 12 of padding follow
+  assert "entry 1 is out of order or out of place" in both(native, put(first + 20, b"\1"))
+
+
+def test_every_bit_is_judged_alike(native):
+  for at in range(len(DATA)):
+    for bit in (0, 3, 7):
+      assert both(native, put(at, bytes([DATA[at] ^ 1 << bit])))
+
+
+def test_a_plan_of_other_text_is_refused_by_both(native):
+  assert "entry 0 is not ASCII" in both(native, _one_section(2, "plän".encode()))
+
+
+def test_more_than_a_bundle_may_have(native):
+  data = DATA + bytes((256 << 20) + 1 - len(DATA))
+  assert "longer than 256 MiB" in both(native, data)
 
 
 @settings(max_examples=300, deadline=None)
@@ -130,18 +174,43 @@ def _one_section(kind, data):
 @pytest.mark.parametrize(
   ("kind", "section"),
   [
-    (2, "plän".encode()),
     (3, b"not zlib"),
     (3, zlib.compress(b"not json")),
     (3, zlib.compress(b"[]")),
     (3, zlib.compress(b"{}") + b"tail"),
     (3, zlib.compress(b"{}")[:-1]),
     (3, zlib.compress(b'{"a":' + b"[" * 100_000)),
-    (3, zlib.compress(b" " * ((64 << 20) + 1))),
+    (3, zlib.compress(b" " * ((32 << 20) + 1))),
+    (3, zlib.compress(b'{"a":[' + b"0," * (1 << 20) + b"0]}")),
+    (3, zlib.compress(b'{"a":[' + b"[]," * (1 << 19) + b"0]}")),
   ],
 )
 def test_sections_with_a_right_hash_and_wrong_content(kind, section):
   assert "cannot be decoded" in refusal(_one_section(kind, section))
+
+
+def _bombs(count, size):
+  return (zlib.compress(b'{"a":"' + b" " * size + b'"}'),) * count
+
+
+def test_the_provenance_of_a_file_is_bounded_together():
+  """A thousand records of a MiB each, 1 MB of file: refused before much of it is unpacked."""
+  records = _bombs(1000, 1 << 20)
+  entries, sections, offset = b"", b"", 16 + 56 * len(records)
+  offset += -offset % 16
+  first = offset
+  for i, data in enumerate(records):
+    entries += struct.pack("<IIQQ32s", 3, i, offset, len(data), hashlib.sha256(data).digest())
+    padded = data + bytes(-len(data) % 16)
+    offset += len(padded)
+    sections += padded if i + 1 < len(records) else data
+  data = struct.pack("<8sII", b"MUGRAPH1", 1, len(records)) + entries
+  data += bytes(first - len(data)) + sections
+  tracemalloc.start()
+  assert "too long" in refusal(data)
+  _, peak = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  assert peak < 3 * (32 << 20)
 
 
 def test_what_cannot_be_written():

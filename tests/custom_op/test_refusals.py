@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from protos import typed
 
@@ -23,23 +24,26 @@ from tests.custom_op.host import host_session, hosted, replace_launch, run
 # --- refusals while running
 
 
-@pytest.mark.parametrize(
-  ("inputs", "message"),
-  [
-    ("f32 f16", r"input 2 has element type f32, the plan needs f16"),
-    ("f32 f32:64", r"input 2 has shape \[100\], the plan needs \[64\]"),
-    ("f32:*,* f32", r"input 1 has rank 1, the plan needs \[\*,\*\]"),
-  ],
-)
-def test_inputs_that_differ_from_the_plan(models, vectors, driver, inputs, message):
-  specs = []
-  for text in inputs.split():
-    dtype, _, dims = text.partition(":")
-    sizes = tuple(None if d == "*" else int(d) for d in (dims or "*").split(","))
-    specs.append(InputSpec(dtype, sizes))
-  session = host_session(models, driver, models.add_plan(inputs=tuple(specs)))
-  with pytest.raises(Exception, match=rf"node 'node0' \(MuGraph_0\): {message}"):
+def test_inputs_that_differ_from_the_plan(models, vectors, driver):
+  plan = models.add_plan(inputs=(InputSpec("f32", (None,)), InputSpec("f32", (64,))))
+  session = host_session(models, driver, plan)
+  message = r"node 'node0' \(MuGraph_0\): input 2 has shape \[100\], the plan needs \[64\]"
+  with pytest.raises(Exception, match=message):
     run(session, vectors)
+  assert launches(session) == {"node0": 0}
+
+
+def test_a_tensor_that_the_caller_bound_is_compared(models, vectors, driver):
+  """onnxruntime takes a bound output of any type, as long as its shape is right."""
+  session = host_session(models, driver, models.add_plan())
+  small = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(100, np.uint8))
+  binding = session.io_binding()
+  for name, x in vectors.items():
+    binding.bind_cpu_input(name, x)
+  binding.bind_ortvalue_output("c", small)
+  with pytest.raises(Exception, match=r"output 0 was allocated as u8\[100\], the plan makes f32\[100\]|type"):
+    session.run_with_iobinding(binding)
+  assert not small.numpy().any()
   assert launches(session) == {"node0": 0}
 
 
@@ -97,6 +101,19 @@ def test_output_and_workspace_sizes_are_checked(models, vectors, driver):
     run(session, vectors)
 
 
+def test_more_memory_than_there_is_is_not_asked_for(models, vectors, driver):
+  large = dim(0, 0) * (1 << 31)
+  cases = {
+    "outputs": {"outputs": (OutputSpec("f32", (large,)),)},
+    "workspace": {"workspace": dim(0, 0) * (1 << 33)},
+  }
+  for what, fields in cases.items():
+    session = host_session(models, driver, models.add_plan(**fields), workspace=what == "workspace")
+    with pytest.raises(Exception, match=r"outputs and workspace take \d+ bytes of the \d+ that there are"):
+      run(session, vectors)
+    assert launches(session) == {"node0": 0}
+
+
 def test_a_failing_launch_is_an_error_and_not_counted(models, vectors, driver, monkeypatch):
   session = host_session(models, driver, models.add_plan())
   monkeypatch.setenv("STANDIN_FAIL", "cuLaunchKernelEx")
@@ -116,9 +133,10 @@ def test_plans_that_do_not_fit_the_node_or_the_cubin(models, driver):
   cases = {
     "2 tensor inputs and 1 outputs, the plan 2 and 2": models.add_plan(workspace=const(1)),
     "cubin 0 has no kernel absent": replace_launch(models, kernel="absent"),
+    "cubin 0 has no kernel nowhere that says what it takes": replace_launch(models, kernel="nowhere"),
     "bundle: it has no cubin 1": replace_launch(models, cubin=1),
-    "does not take 3 arguments": replace_launch(models, args=args[:3]),
-    "does not take 5 arguments": replace_launch(models, args=(*args, args[0])),
+    "kernel standin_add does not take 3 arguments": replace_launch(models, args=args[:3]),
+    "kernel standin_add does not take 5 arguments": replace_launch(models, args=(*args, args[0])),
     "argument 3 of kernel standin_add has 4 bytes, the plan passes 8": replace_launch(
       models, args=(*args[:3], Int64(dim(0, 0)))
     ),
@@ -129,6 +147,62 @@ def test_plans_that_do_not_fit_the_node_or_the_cubin(models, driver):
       host_session(models, driver, plan)
   with pytest.raises(Exception, match="bundle: it has no plan 1"):
     host_session(models, driver, models.add_plan(), number=1)
+
+
+def declared(model, name, **fields):
+  """The model with another type of a value: ``elem_type``, or ``dims``."""
+  (info,) = (v for v in (*model.graph.value_info, *model.graph.output, *model.graph.input) if v.name == name)
+  tensor = info.type.tensor_type
+  if "elem_type" in fields:
+    tensor.elem_type = fields["elem_type"]
+  if "dims" in fields:
+    tensor.ClearField("shape")
+    for size in fields["dims"]:
+      tensor.shape.dim.add(dim_value=size)
+  return model.SerializeToString()
+
+
+def test_types_and_sizes_that_the_graph_declares(models, driver):
+  f32, any_size = InputSpec("f32", (None,)), (dim(0, 0),)
+  cases = {
+    "input 2 is declared f32, the plan has f16": {"inputs": (f32, InputSpec("f16", (None,)))},
+    "input 1 is declared with rank 1, the plan has rank 2": {"inputs": (InputSpec("f32", (None,) * 2), f32)},
+    "output 0 is declared f32, the plan has f64": {"outputs": (OutputSpec("f64", any_size),)},
+    "output 0 is declared f32, the plan has bool": {"outputs": (OutputSpec("bool", any_size),)},
+    "output 0 is declared with rank 1, the plan has rank 2": {"outputs": (OutputSpec("f32", any_size * 2),)},
+  }
+  for message, fields in cases.items():
+    with pytest.raises(Exception, match=rf"node 'node0' \(MuGraph_0\): {message}"):
+      host_session(models, driver, models.add_plan(**fields))
+
+
+def test_sizes_that_the_graph_declares(models, driver):
+  n, plain = dim(0, 0), InputSpec("f32", (None,))
+
+  def session(name, dims, **fields):
+    bundle = models.bundle(models.add_plan(**fields))
+    model = onnx.load_from_string(models.add(bundle, workspace="workspace" in fields))
+    return hosted(declared(model, name, dims=dims), driver)
+
+  with pytest.raises(Exception, match="dim 0 of input 1 is declared 100, the plan has 64"):
+    session("a", [100], inputs=(InputSpec("f32", (64,)), plain))
+  with pytest.raises(Exception, match="dim 0 of output 0 is declared 99, the plan has 100"):
+    session("c", [99], inputs=(InputSpec("f32", (100,)), plain))
+  with pytest.raises(Exception, match="dim 0 of the workspace, output 1 is declared 4, the plan has 200"):
+    session("w0", [4], inputs=(InputSpec("f32", (100,)), plain), workspace=n * 2)
+  session("w0", [200], inputs=(InputSpec("f32", (100,)), plain), workspace=n * 2)
+  session("c", [99], inputs=(plain, plain))  # what cannot be told before the run is left to it
+
+
+@pytest.mark.parametrize(
+  ("elem_type", "said"), [(8, "type 8"), (21, "type 21"), (22, "type 22"), (1, "f32"), (3, "i8"), (9, "bool")]
+)
+def test_a_workspace_of_other_elements(models, driver, elem_type, said):
+  bundle = models.bundle(models.add_plan(workspace=const(64)))
+  model = onnx.load_from_string(models.add(bundle, workspace=True))
+  message = f"the workspace, output 1 is declared {said}, the plan has u8"
+  with pytest.raises(Exception, match=rf"node 'node0' \(MuGraph_0\): {message}"):
+    hosted(declared(model, "w0", elem_type=elem_type), driver)
 
 
 @pytest.mark.parametrize("name", ["cuKernelSetAttribute", "cuKernelGetFunction"])

@@ -181,10 +181,10 @@ def test_non_portable_clusters_are_asked_for(models, driver, driver_log):
 
 
 def test_a_cubin_is_loaded_once_per_process(models, driver, driver_log):
-  cubins = (models.standin_cubin(once=[8]),)
   launch = Launch(0, "once", (const(1),) * 3, 1, (OutputPtr(0),))
-  text = models.add_plan(variants=(Variant((launch,)),)).to_text()
-  model = models.add(write_bundle(Bundle(cubins, (text,))), nodes=4)
+  plan = models.add_plan(variants=(Variant((launch,)),))
+  cubins = (models.standin_cubin((plan,), once=[8]),)
+  model = models.add(write_bundle(Bundle(cubins, (plan.to_text(),))), nodes=4)
   for _ in range(2):
     hosted(model, driver)
   assert len(driver_log("load")) == 1
@@ -192,16 +192,15 @@ def test_a_cubin_is_loaded_once_per_process(models, driver, driver_log):
 
 
 def test_the_first_true_guard_wins_and_zero_grids_are_skipped(models, driver, driver_log):
-  def variant(block, guard=None, grid=1):
+  def variant(layers, guard=None):
     args = (OutputPtr(0), InputPtr(0), InputPtr(1), Int32(dim(0, 0)))
-    return Variant((Launch(0, "standin_add", (dim(0, 0) * grid, const(1), const(1)), block,
-                           args),), guard)  # fmt: skip
+    return Variant((Launch(0, "standin_add", (dim(0, 0), const(layers), const(1)), 32, args),), guard)
 
   plan = models.add_plan(variants=(variant(1, dim(0, 0).le(4)), variant(2, dim(0, 0).le(8) * 2), variant(3)))
   session = hosted(models.add(models.bundle(plan)), driver)
   for n in (0, 3, 4, 5, 8, 9):
     feeds = {name: np.full(n, 2, np.float32) for name in "ab"}
     np.testing.assert_array_equal(run(session, feeds), np.full(n, 4, np.float32))
-  blocks = [line[line.index("block") + 1] for line in driver_log("launch")]
-  assert blocks == ["1", "1", "2", "2", "3"]
+  layers = [line[line.index("grid") + 2] for line in driver_log("launch")]
+  assert layers == ["1", "1", "2", "2", "3"]
   assert launches(session) == {"node0": 5}  # nothing was launched for n = 0
