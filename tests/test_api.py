@@ -1,6 +1,8 @@
 """``mirage_onnx.optimize`` and ``verify`` as a user calls them."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -233,3 +235,29 @@ def test_public_names():
   for name in mirage_onnx.__all__:
     value = getattr(mirage_onnx, name)
     assert not isinstance(value, ModuleType), name
+
+
+#: In a process of its own, so that everything is imported for the first time.
+OPTIMIZES = """
+import sys, threading
+import mirage_onnx
+errors, together = [], threading.Barrier(4)
+def work(i):
+  together.wait()
+  try:
+    mirage_onnx.optimize(sys.argv[1], f"{sys.argv[2]}/{i}.onnx", target="h200")
+  except BaseException as error:
+    errors.append(repr(error))
+threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+for t in threads: t.start()
+for t in threads: t.join()
+print(errors)
+"""
+
+
+@pytest.mark.slow  # four searches: 8 s of processor
+def test_several_threads_optimize_at_once(path, tmp_path):
+  command = [sys.executable, "-c", OPTIMIZES, str(path), str(tmp_path)]
+  done = subprocess.run(command, capture_output=True, text=True, check=False)
+  assert done.stdout == "[]\n", done.stdout + done.stderr[-2000:]
+  assert len({(tmp_path / f"{i}.onnx").read_bytes() for i in range(4)}) == 1

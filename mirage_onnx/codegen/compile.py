@@ -1,12 +1,15 @@
 """CUDA text to cubin: NVRTC through cuda-core. Needs no GPU, no driver and no toolkit."""
 
+import importlib
 import re
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
+from types import ModuleType
 
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
@@ -24,6 +27,7 @@ _WAYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
   ((), ()), (("PTX_BLOCKS=1",), ()), (("PTX_BLOCKS=1",), ("--register-usage-level=0",)),
 )  # fmt: skip
 _HOPELESS = 128
+_IMPORTING = threading.Lock()
 _ERROR = re.compile(r"^.*\berror\b.*$", re.MULTILINE)
 
 
@@ -74,9 +78,15 @@ def compile_cubin(text: str, target: Target, *, name: str) -> Cubin:
   raise refused
 
 
+def import_cuda_core() -> ModuleType:
+  """cuda-core: of threads that import it at once, some would find it half made."""
+  with _IMPORTING:
+    return importlib.import_module("cuda.core")
+
+
 def _require_compiler() -> None:
   try:
-    import cuda.core  # noqa: F401
+    import_cuda_core()
     from cuda.bindings import nvrtc
 
     nvrtc.nvrtcVersion()
@@ -88,9 +98,8 @@ def _nvrtc(
   text: str, target: Target, name: str, macros: Sequence[str] = (), ptxas: Sequence[str] = ()
 ) -> tuple[bytes, str]:
   _require_compiler()
-  from cuda.core import Program, ProgramOptions
-
-  options = ProgramOptions(
+  core = import_cuda_core()
+  options = core.ProgramOptions(
     name=f"{name}.cu",
     arch=target.arch,
     include_path=[str(DEVICE_HEADERS)],
@@ -100,7 +109,7 @@ def _nvrtc(
   )
   log = _Log()
   try:
-    program = Program(text, "c++", options)
+    program = core.Program(text, "c++", options)
     code = program.compile("cubin", logs=log)
   except Exception as error:  # cuda-core raises its own and the bindings' exception types
     raise RejectionError("COMPILE_FAILED", f"{name}: {_first_error(str(error))}") from error
@@ -140,7 +149,7 @@ def compile_many(sources: Sequence[KernelSource], target: Target, workers: int) 
   """
   jobs = list(dict.fromkeys((s.text, s.name) for s in sources))
   if jobs:
-    _require_compiler()  # here: of threads that import cuda-core at once, some find it half made
+    _require_compiler()
   with ThreadPoolExecutor(workers) as pool:
     done = pool.map(_compile_one, *zip(*jobs, strict=True), repeat(target)) if jobs else ()
     found = dict(zip(jobs, done, strict=True))

@@ -9,6 +9,7 @@ import ctypes
 import re
 import threading
 import weakref
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
@@ -56,12 +57,30 @@ class _Failure(ctypes.Structure):
   )
 
 
-#: Signal handlers and the interval timer belong to the process: one launch at a time.
+#: Signal handlers and the interval timer belong to the process: one launch at a time. Modules of the
+#: same text share a library, and so its stacks: they are given back between launches only.
 _LOCK = threading.Lock()
+_gone: deque[ctypes.CDLL] = deque()
 
 _KERNEL = re.compile(
   r"\bPTX_(?:KERNEL\s*\(\s*(\d+)|CLUSTER_KERNEL\s*\(\s*(\d+)\s*,\s*(\d+))\s*\)\s*(\w+)\s*\("
 )
+
+
+def _release(library: ctypes.CDLL) -> None:
+  """A module is gone. Called by the garbage collector, so in any thread, with any lock held."""
+  _gone.append(library)
+  _release_gone()
+
+
+def _release_gone() -> None:
+  """Gives stacks back unless a launch is running, after which it is asked for again."""
+  while _gone and _LOCK.acquire(blocking=False):
+    try:
+      while _gone:
+        _gone.popleft().emu_release()
+    finally:
+      _LOCK.release()
 
 
 def _check_launch(kernel: KernelSource) -> None:
@@ -102,7 +121,7 @@ class Module:
       ctypes.POINTER(_Launch),
       ctypes.POINTER(_Failure),
     )
-    weakref.finalize(self, self._library.emu_release).atexit = False
+    weakref.finalize(self, _release, self._library).atexit = False
 
   def run(
     self,
@@ -134,6 +153,22 @@ class Module:
     missing = [n for n in names if n not in tensors]
     if missing:
       raise EmulationError(f"no tensor for the kernel arguments {', '.join(missing)}")
+    try:
+      self._run_placed(chosen, names, tensors, uninitialised, written_before, sizes or {}, order, timeout_s)
+    finally:
+      _release_gone()
+
+  def _run_placed(
+    self,
+    chosen: Sequence[int],
+    names: Collection[str],
+    tensors: Mapping[str, np.ndarray],
+    uninitialised: Collection[str],
+    written_before: Collection[str],
+    sizes: Mapping[str, int],
+    order: Order,
+    timeout_s: int,
+  ) -> None:
     with _LOCK, self._placed({n: tensors[n] for n in names}, uninitialised) as placed:
       # Where kernels write that may not have ended.
       written = placed.addresses([n for n in written_before if n in names])
@@ -142,7 +177,7 @@ class Module:
         outputs = self._outputs(i)
         writable = placed.addresses([n for n in outputs if tensors[n].flags.writeable])
         ranges = placed.ranges(set(kernel.args), writable, written)
-        early = self._launch(i, placed, ranges, sizes or {}, order, timeout_s)
+        early = self._launch(i, placed, ranges, sizes, order, timeout_s)
         written = placed.addresses(outputs) | (written if early else set())
         if not self._checks:
           placed.check_surroundings(kernel.name)

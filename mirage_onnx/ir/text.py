@@ -81,6 +81,18 @@ _OP = re.compile(r"  %(\d+) = (\w+)(?:\[([^\]]*)\])?((?: [^:]+)?) : (\w+)\[([^\]
 _SAVE = re.compile(r"  save (\S+) = %(\d+) omap=(\S*)")
 
 
+#: As ``str(Fraction)`` writes it. ``Fraction`` itself takes "1e40000000", and computes it.
+_FRACTION = re.compile(r"-?[0-9]+(?:/[0-9]+)?")
+#: Far more than constants take (2**-1074 has 324 digits), and less than ``int`` refuses to read.
+MAX_FRACTION_CHARACTERS = 4000
+
+
+def _fraction(text: str) -> Fraction:
+  if len(text) > MAX_FRACTION_CHARACTERS or _FRACTION.fullmatch(text) is None:
+    raise ValueError(f"not a fraction of at most {MAX_FRACTION_CHARACTERS} characters: {text[:40]!r}")
+  return Fraction(text)
+
+
 def _split(text: str) -> tuple[str, ...]:
   return tuple(text.split(",")) if text else ()
 
@@ -105,7 +117,7 @@ def _parse_op(match: re.Match[str]) -> BlockOp:
   value: Fraction | str | None = None
   if bracket is not None:
     if op in ("const", "powr"):
-      value = Fraction(bracket) if bracket[0] in "-0123456789" else bracket
+      value = _fraction(bracket) if bracket[0] in "-0123456789" else bracket
     else:
       reduced = _split(bracket)
   return BlockOp(

@@ -152,6 +152,27 @@ def test_the_compiler_is_imported_before_threads_begin():
   assert done.stdout == "True\n"
 
 
+#: As above, but the threads are the caller's: four that optimize at once.
+IMPORTS_AT_ONCE = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from mirage_onnx.codegen import KernelSource, compile_many
+from mirage_onnx.target import H200
+together = threading.Barrier(4)
+def work(i):
+  together.wait()
+  kernel = KernelSource("k", 'extern "C" __global__ void k() {}', (1, 1, 1), 32, 1, 0, (), pdl=False)
+  return compile_many([kernel], H200, workers=1)[0].registers
+with ThreadPoolExecutor(4) as pool:
+  print(len(list(pool.map(work, range(4)))))
+"""
+
+
+def test_callers_in_several_threads():
+  done = subprocess.run([sys.executable, "-c", IMPORTS_AT_ONCE], capture_output=True, text=True, check=False)
+  assert done.stdout == "4\n", done.stderr[-2000:]
+
+
 def test_missing_compiler(monkeypatch):
   def missing():
     raise RuntimeError("no libnvrtc.so")

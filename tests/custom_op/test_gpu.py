@@ -25,7 +25,7 @@ pytestmark = pytest.mark.gpu
 
 CUDA = "CUDAExecutionProvider"
 SOURCE = """
-extern "C" __global__ void add(float* out, const float* a, const float* b, int n) {
+extern "C" __global__ void __launch_bounds__(128) add(float* out, const float* a, const float* b, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");  // pdl: the node before may still run

@@ -1,13 +1,14 @@
 """Images: what is no whole cubin, or says other things than the plan, is refused before the driver."""
 
 import struct
+import time
 
 import numpy as np
 import pytest
 from cubin_images import Compiled, cubin_image
 
 from mirage_onnx.codegen.compile import compile_cubin
-from mirage_onnx.custom_op import Bundle, launches, write_bundle
+from mirage_onnx.custom_op import Bundle, Variant, const, launches, write_bundle
 from mirage_onnx.target import H200
 from tests.custom_op.host import hosted, replace_launch, run
 
@@ -157,6 +158,27 @@ def test_launches_are_compared_with_the_image(models, driver):
   text = replace_launch(models, smem_bytes=100_000).to_text()
   with pytest.raises(Exception, match="has 200000 bytes of shared memory, and the plan adds 100000"):
     hosted(models.add(write_bundle(Bundle((shared,), (text,)))), driver)
+
+
+def test_a_bundle_of_16_mib_is_judged_in_a_second(models, driver):
+  """Its images were hashed again for each of 4096 launches: 48 s."""
+  launch = models.add_plan().variants[0].launches[0]
+  variants = [Variant((launch,) * 64, const(0)) for _ in range(63)] + [Variant((launch,) * 64)]
+  plan = models.add_plan(variants=tuple(variants))
+  text = b"STANDIN\nstandin_add 8 8 8 4\nend\n\0" + models.tag.encode()
+  kernel = {"standin_add": Compiled((8, 8, 8, 4))}
+  large = [cubin_image(kernel, {".standin": text, ".fill": bytes([i]) * (1 << 20)}) for i in range(15)]
+  data = write_bundle(Bundle(tuple(large), (plan.to_text(),)))
+  assert len(data) > 15 << 20
+  for bundle, nodes in ((data, 1), (data, 8), (data[:-1] + b"x", 1)):
+    model = models.add(bundle, nodes=nodes)
+    began = time.process_time()
+    try:
+      session = hosted(model, driver)
+      assert bundle is data and len(launches(session)) == nodes
+    except Exception as error:
+      assert bundle is not data and "SHA-256" in str(error)
+    assert time.process_time() - began < 1
 
 
 def test_the_driver_is_not_given_a_damaged_image(models, driver, driver_log):

@@ -132,6 +132,11 @@ GOOD = print_ugraph(
     ("save o0 = %0", "save o0 = 0"),
     ("kernel k0", "kernal k0"),
     ("const[1]", "const[1/0x]"),
+    ("const[1]", "const[1e40000000]"),  # as a fraction: 40 million digits
+    ("const[1]", "const[1e-40000000]"),
+    ("const[1]", "const[0.5]"),
+    ("const[1]", f"const[{'7' * 4001}]"),
+    ("const[1]", "const[-]"),
   ],
 )
 def test_other_text_is_refused(old, new):
