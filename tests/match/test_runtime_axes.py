@@ -216,4 +216,4 @@ def test_shapes_of_what_is_only_read_in_part():
   model = net.model(net.Exp(net.Mul(part, 0.5)))
   region = region_of(model)
   assert apart not in [s.output.name for s in region.steps]
-  assert [m.text for m in region.inner_dims[apart]] == ["i0[0]", "i0[1]", "2", "8"]
+  assert [m.text for m in region.inner_dims[apart]] == ["i1[0]", "i1[1]", "2", "8"]
