@@ -9,13 +9,11 @@ stdout gets exactly one object, also when the command fails: ``{"schema":1,"erro
 import json
 import os
 import sys
-import tempfile
-import time
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 from mirage_onnx.errors import ERRORS, Exit, MirageError
+from mirage_onnx.report.log_file import write_log
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   try:
     return _run(arguments)
   except MirageError as error:
-    return _fail(error, as_json, log=_write_log() if error.exit == Exit.INTERNAL else None)
+    return _fail(
+      error, as_json, log=write_log(traceback.format_exc()) if error.exit == Exit.INTERNAL else None
+    )
   except KeyboardInterrupt:
     _say("interrupted")
     return Exit.INTERRUPTED
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return Exit.CHECK_FAILED
   except Exception as error:  # the wall: whatever it is, it is a bug of ours
     detail = f"{type(error).__name__}: {_first_line(error)}"
-    return _fail(MirageError("INTERNAL", detail), as_json, log=_write_log())
+    return _fail(MirageError("INTERNAL", detail), as_json, log=write_log(traceback.format_exc()))
 
 
 def _run(arguments: list[str]) -> int:
@@ -70,21 +70,3 @@ def _say(line: str) -> None:
 
 def _first_line(error: object) -> str:
   return next(iter(str(error).strip().splitlines()), "no message")
-
-
-def _write_log() -> str:
-  """Write the current traceback to a file; return its path, or what to do where none can be."""
-  from mirage_onnx import __version__
-  from mirage_onnx.collect_env import log_folder
-
-  text = f"mirage-onnx {__version__}\n{sys.argv!r}\n{traceback.format_exc()}"
-  name = f"error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-  for folder in (log_folder(), tempfile.gettempdir()):
-    try:
-      path = Path(folder, name)
-      path.parent.mkdir(parents=True, exist_ok=True)
-      path.write_text(text)
-    except OSError:
-      continue
-    return str(path)
-  return "no log: no folder can be written"

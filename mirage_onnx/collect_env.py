@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from mirage_onnx.report.log_file import log_folder
+
 PACKAGES = (
   "onnx", "onnx-graphsurgeon", "numpy", "scipy", "ml_dtypes", "msgspec", "typer", "rich",
   "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "onnxruntime", "onnxruntime-gpu",
@@ -133,11 +135,3 @@ def cache_folder() -> str:
 
   chosen = os.environ.get("MIRAGE_CACHE_DIR")
   return chosen or platformdirs.user_cache_dir("mirage-onnx", appauthor=False)
-
-
-def log_folder() -> str:
-  """Where logs of internal errors go: ``$MIRAGE_LOG_DIR`` or the user's log folder."""
-  import platformdirs
-
-  chosen = os.environ.get("MIRAGE_LOG_DIR")
-  return chosen or platformdirs.user_log_dir("mirage-onnx", appauthor=False)

@@ -143,6 +143,7 @@ def optimize(
   from mirage_onnx import api
   from mirage_onnx.interrupt import Interrupt
   from mirage_onnx.report.log import stderr_console
+  from mirage_onnx.report.log_file import FailureLog
   from mirage_onnx.report.progress import ProgressLog
   from mirage_onnx.report.schema import check_report
   from mirage_onnx.report.table import region_table, summary
@@ -158,6 +159,7 @@ def optimize(
   with (
     Interrupt() as interrupt,
     ProgressLog(console, 1 + verbose - quiet, interrupted=lambda: interrupt.asked) as log,
+    FailureLog() as failures,
     _stdout_kept(as_json),
   ):
     result = api.optimize(
@@ -175,6 +177,8 @@ def optimize(
     )
   if kept and not journal and not interrupt.asked:
     kept.unlink(missing_ok=True)
+  if file := failures.write():
+    console.print(f"warning: some regions failed and stay as they were; please report {file}", markup=False)
   report = check_report(result.report)
   if not quiet:
     console.print(region_table(report))

@@ -107,10 +107,10 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     outcomes = {k: dynamic.with_points(o) for k, o in outcomes.items()}
   with _stage(emit, "rewrite"):
     kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
-    model, used = apply(loaded, kernels, options.target, pool=options.pool)
-    replaced = tuple(chosen[i] for i in used)
-    outcomes = _without_names(outcomes, chosen, replaced)
-  return Run(model, program, matches, replaced, outcomes)
+    done = apply(loaded, kernels, options.target, pool=options.pool)
+    replaced = tuple(chosen[i] for i in done.used)
+    outcomes = _left(outcomes, chosen, replaced, done.refused)
+  return Run(done.model, program, matches, replaced, outcomes)
 
 
 def _node_us(program: Program, options: Options) -> dict[str, float]:
@@ -121,15 +121,18 @@ def _node_us(program: Program, options: Options) -> dict[str, float]:
   return with_floors(node_us, program, options.target)
 
 
-def _without_names(
-  outcomes: dict[str, Outcome], chosen: tuple[Chosen, ...], replaced: tuple[Chosen, ...]
+def _left(
+  outcomes: dict[str, Outcome],
+  chosen: tuple[Chosen, ...],
+  replaced: tuple[Chosen, ...],
+  refused: Mapping[int, Rejection],
 ) -> dict[str, Outcome]:
-  """Regions that were chosen, but for which no custom-op name was left, say so."""
+  """Regions that were chosen, but of which no instance was replaced, say so."""
   kept = {o.region.key for _, o in replaced}
-  for _, o in chosen:
+  for i, (_, o) in enumerate(chosen):
     if o.region.key not in kept:
       reason = "all names of custom ops are taken by regions that save more"
-      refusal = Rejection("NAME_POOL_FULL", reason, o.region.nodes)
+      refusal = refused.get(i) or Rejection("NAME_POOL_FULL", reason, o.region.nodes)
       outcomes[o.region.key] = replace(o, rejection=refusal)
   return outcomes
 

@@ -1,7 +1,12 @@
-"""From chosen regions to the model: plans, bundle, replacements."""
+"""From chosen regions to the model: plans, bundle, replacements.
+
+A region whose body, plan or replacement fails is left as it was: each is prepared by itself, and
+where the whole model cannot be rewritten, regions are dropped until it can.
+"""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import onnx
 
@@ -10,56 +15,103 @@ from mirage_onnx.custom_op.assemble import BundleBuilder
 from mirage_onnx.custom_op.bundle import write_bundle
 from mirage_onnx.custom_op.launch_plan import Places, Planned, plan_candidate
 from mirage_onnx.custom_op.plan import InputSpec
+from mirage_onnx.errors import Rejection
+from mirage_onnx.failures import guarded, largest_valid
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.ir.region import Region
-from mirage_onnx.rewrite.model import function_bodies, rewrite_model
+from mirage_onnx.rewrite.body import Body
+from mirage_onnx.rewrite.model import BodyMaker, rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse, internal
 from mirage_onnx.target import Target
 
 #: The library registers MuGraph_0 .. MuGraph_127 (a session's start grows with their number).
 NAME_POOL = 128
+#: One region instance and its kernels.
+Kernels = tuple[Region, Compiled]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+  """The rewritten model; ``used``: indices of the instances that it replaces.
+
+  ``refused``: why others are left. Those in neither would have been plan number ``pool`` or more.
+  """
+
+  model: onnx.ModelProto
+  used: tuple[int, ...]
+  refused: dict[int, Rejection]
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+  """An instance that can be replaced: it has no number yet, for plans are shared.
+
+  Those with equal kernels and equal bodies share one.
+  """
+
+  replacement: Replacement
+  body: Body
+  operands: tuple[InputSpec, ...]
 
 
 def apply(
-  loaded: LoadedModel,
-  chosen: Sequence[tuple[Region, Compiled]],
-  target: Target,
-  *,
-  pool: int = NAME_POOL,
-) -> tuple[onnx.ModelProto, tuple[int, ...]]:
-  """The model with one custom node per region instance, and the indices of those replaced.
-
-  ``loaded`` stays as it is. Instances whose plan would be number ``pool`` or more are left.
-  """
+  loaded: LoadedModel, chosen: Sequence[Kernels], target: Target, *, pool: int = NAME_POOL
+) -> Applied:
+  """The model with one custom node per region instance. ``loaded`` stays as it is."""
   if not chosen:
-    return loaded.given, ()
-  # A plan is shared by instances with equal kernels and equal bodies; the digest of the body
-  # needs the replacement, so a draft of each comes first, with no number yet.
-  drafts = [
-    _replacement(r, plan_candidate(r, c.candidate, c.sources, range(len(c.sources))), 0) for r, c in chosen
-  ]
+    return Applied(loaded.proto, (), {})
   shapes = {name: tuple(int(d) for d in t.shape or ()) for name, t in loaded.tensors.items() if t.is_static}
   half = {name for name, t in loaded.tensors.items() if t.dtype is DType.F16}
-  bodies = function_bodies(loaded.proto, drafts, loaded.base_dir, shapes, loaded.folded, half)
-  builder = BundleBuilder(target, limit=pool)
-  numbered: dict[int, Replacement] = {}
-  for i, ((region, compiled), draft, body) in enumerate(zip(chosen, drafts, bodies, strict=True)):
-    operands = [_operand(loaded.tensors[name]) for name in body.operands]
-    if added := builder.add(region, compiled, body.key, operands):
-      numbered[i] = replace(draft, plan=added[0])
-  model = rewrite_model(
-    loaded.proto,
-    tuple(numbered.values()),
-    write_bundle(builder.bundle()),
-    target_suffix=target.suffix,
-    base_dir=loaded.base_dir,
-    shapes=shapes,
-    folded=loaded.folded,
-    half=half,
-  )
-  return model, tuple(numbered)
+  maker = BodyMaker(loaded.proto, loaded.base_dir, shapes, loaded.folded, half)
+  drafts: dict[int, _Draft] = {}
+  refused: dict[int, Rejection] = {}
+  for i, (region, compiled) in enumerate(chosen):
+    made = guarded("rewrite", region.nodes, partial(_draft, loaded, maker, region, compiled))
+    if isinstance(made, Rejection):
+      refused[i] = made
+    else:
+      drafts[i] = made
+  result, used = loaded.proto, tuple[int, ...]()
+  order = list(drafts)
+
+  def attempt(some: Sequence[int]) -> Rejection | None:
+    nonlocal result, used
+
+    def rewrite() -> None:
+      nonlocal result, used
+      builder, numbered = BundleBuilder(target, limit=pool), dict[int, Replacement]()
+      for i in (order[k] for k in some):
+        draft = drafts[i]
+        if added := builder.add(*chosen[i], draft.body.key, draft.operands):
+          numbered[i] = replace(draft.replacement, plan=added[0])
+      result = rewrite_model(
+        loaded.proto,
+        tuple(numbered.values()),
+        write_bundle(builder.bundle()),
+        target_suffix=target.suffix,
+        base_dir=loaded.base_dir,
+        shapes=shapes,
+        folded=loaded.folded,
+        half=half,
+      )
+      used = tuple(numbered)
+
+    nodes = chosen[order[some[-1]]][0].nodes if len(some) == 1 else ()
+    done = guarded("rewrite", nodes, rewrite)
+    return done if isinstance(done, Rejection) else None
+
+  _, failed = largest_valid(len(order), attempt)
+  refused |= {order[k]: replace(why, nodes=chosen[order[k]][0].nodes) for k, why in failed.items()}
+  return Applied(result, used, refused)
+
+
+def _draft(loaded: LoadedModel, maker: BodyMaker, region: Region, compiled: Compiled) -> _Draft:
+  planned = plan_candidate(region, compiled.candidate, compiled.sources, range(len(compiled.sources)))
+  replacement = _replacement(region, planned, 0)
+  body = maker.body(replacement)
+  return _Draft(replacement, body, tuple(_operand(loaded.tensors[name]) for name in body.operands))
 
 
 def _operand(tensor: Tensor) -> InputSpec:

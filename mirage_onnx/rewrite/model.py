@@ -30,30 +30,34 @@ BUNDLE_NAME = "mirage.bundle"
 MIN_IR_VERSION = 8
 
 
-def function_bodies(
-  model: onnx.ModelProto,
-  replacements: Sequence[Replacement],
-  base_dir: Path | None = None,
-  shapes: Shapes = NO_SHAPES,
-  folded: Folded = NOTHING,
-  half: Set[str] = frozenset(),
-) -> tuple[Body, ...]:
-  """The function body of each region instance.
+class BodyMaker:
+  """Makes the function body of each region instance of one model.
 
   Instances of one plan must agree in its key. Equal kernels may serve bodies that differ, e.g.
   ``Mul(a, b)`` and ``Mul(b, a)``: number plans by (kernel, key of the body).
-
-  Raises:
-      MirageError: INTERNAL.
   """
-  wiring, opsets = Wiring(model), _opsets(model)
-  constants, readers = Constants(model, base_dir, folded), Readers(model, half)
-  bodies = []
-  for replacement in replacements:
-    nodes = [wiring.proto(node) for node in wiring.find(replacement.nodes)]
-    missing = readers.missing(nodes, replacement.outputs)
-    bodies.append(build_body(nodes, replacement, constants, opsets, shapes, missing))
-  return tuple(bodies)
+
+  def __init__(
+    self,
+    model: onnx.ModelProto,
+    base_dir: Path | None = None,
+    shapes: Shapes = NO_SHAPES,
+    folded: Folded = NOTHING,
+    half: Set[str] = frozenset(),
+  ) -> None:
+    self._wiring, self._opsets = Wiring(model), _opsets(model)
+    self._constants, self._readers = Constants(model, base_dir, folded), Readers(model, half)
+    self._shapes = shapes
+
+  def body(self, replacement: Replacement) -> Body:
+    """The body of one instance.
+
+    Raises:
+        MirageError: INTERNAL.
+    """
+    nodes = [self._wiring.proto(node) for node in self._wiring.find(replacement.nodes)]
+    missing = self._readers.missing(nodes, replacement.outputs)
+    return build_body(nodes, replacement, self._constants, self._opsets, self._shapes, missing)
 
 
 def rewrite_model(

@@ -11,7 +11,7 @@ from mirage_onnx.custom_op.launch_plan import Places
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.partition import choose
-from mirage_onnx.rewrite.model import function_bodies, rewrite_model
+from mirage_onnx.rewrite.model import BodyMaker, rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse
 
 UNARY = ("Tanh", "Sigmoid", "Neg", "Relu", "Erf", "Softmax")
@@ -68,7 +68,7 @@ def replaced(model, seed):
     outputs = places.outputs
     drafts.append(Replacement(region.nodes, places.inputs, weights, outputs, False, 0))
   half = {name for name, t in loaded.tensors.items() if str(t.dtype) == "f16"}
-  keys = [b.key for b in function_bodies(model, drafts, half=half)]
+  keys = [BodyMaker(model, half=half).body(d).key for d in drafts]
   plans = {key: i for i, key in enumerate(dict.fromkeys(keys))}
   for draft, key in zip(drafts, keys, strict=True):
     object.__setattr__(draft, "plan", plans[key])

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from mirage_onnx.importer.graph import reads
-from mirage_onnx.rewrite.model import function_bodies, rewrite_model
+from mirage_onnx.rewrite.model import BodyMaker, rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse
 from mirage_onnx.rewrite.save import save_model
 
@@ -55,7 +55,7 @@ def test_same_bits(toy, rng, tmp_path, name, pattern, count):
   model = onnx.load(path)
   regions = instances(model, pattern)
   assert len(regions) == count
-  keys = [b.key for b in function_bodies(model, regions)]
+  keys = [BodyMaker(model).body(r).key for r in regions]
   plans = list(dict.fromkeys(keys))
   regions = [replace(r, plan=plans.index(k)) for r, k in zip(regions, keys, strict=True)]
   result = rewrite_model(model, regions, toy.bundle)

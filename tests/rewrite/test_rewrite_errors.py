@@ -9,7 +9,7 @@ from protos import new_node, typed
 from refused import refused
 
 from mirage_onnx.errors import MirageError
-from mirage_onnx.rewrite.model import function_bodies, rewrite_model
+from mirage_onnx.rewrite.model import BodyMaker, rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse
 
 
@@ -64,7 +64,7 @@ def test_one_plan_with_two_bodies(toy, change):
     case "operands":
       nodes["l1_scale"].input[:] = reversed(nodes["l1_scale"].input)
   regions = [toy.region(0), toy.region(1)]
-  assert len({b.key for b in function_bodies(model, regions)}) == 2
+  assert len({BodyMaker(model).body(r).key for r in regions}) == 2
   refuse(model, regions, "INTERNAL", "two different bodies")
 
 

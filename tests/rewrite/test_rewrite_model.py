@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from protos import new_node, typed
 
-from mirage_onnx.rewrite.model import BUNDLE_NAME, function_bodies, rewrite_model
+from mirage_onnx.rewrite.model import BUNDLE_NAME, BodyMaker, rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse
 
 DOMAIN = "ai.mirage.v1.sm90a"
@@ -86,7 +86,7 @@ def test_the_argument_is_not_modified_and_results_are_deterministic(toy):
 def test_equal_layers_share_one_function(toy, x):
   model = toy.build(3)
   regions = [toy.region(i) for i in range(3)]
-  assert len({b.key for b in function_bodies(model, regions)}) == 1
+  assert len({BodyMaker(model).body(r).key for r in regions}) == 1
   result = toy.rewritten(model, x(), regions)
   assert len(result.functions) == 1
   assert [n.op_type for n in result.graph.node] == ["MuGraph_0"] * 3
@@ -310,7 +310,7 @@ def test_instances_share_a_body_whose_large_constants_differ(toy, x, how):
     for node in made:
       model.graph.node.insert(0, node)
   regions = [replace(toy.region(i), inputs=(f"h{i}", f"l{i}_gamma"), weights=()) for i in range(2)]
-  first, second = function_bodies(model, regions, folded=folded)
+  first, second = map(BodyMaker(model, folded=folded).body, regions)
   assert (first.key, first.operands) == (second.key, ("l0_w",))
   result = rewrite_model(model, regions, toy.bundle, folded=folded)
   assert [n.op_type for n in result.graph.node].count("MuGraph_0") == 2

@@ -40,7 +40,7 @@ class Rewritten:
     """The rewritten model with other kernels for some regions, consistent in every record."""
     kernels = [changes.get(k, c) for k, c in enumerate(self.compiled)]
     pairs = list(zip(self.regions, kernels, strict=True))
-    return apply(load_model(self.original), pairs, H200)[0]
+    return apply(load_model(self.original), pairs, H200).model
 
   def recompiled(self, k, old, new):
     """Region k's kernels of a µGraph in which the text ``old`` is ``new``: a wrong search."""

@@ -76,7 +76,8 @@ def test_projections_of_one_value_are_one_node(chosen):
   assert all(reads_ahead(graph, k, outcome.region.extents) for k in graph.kernels[1:])
   # ``measured`` has compared what the kernels compute with float64. The proof is of all of it.
   assert outcome.result.candidates[0].proof.bound < 1e-9
-  model, used = apply(loaded, [(c.region, o.compiled) for c, o in together], H200, pool=8)
+  done = apply(loaded, [(c.region, o.compiled) for c, o in together], H200, pool=8)
+  model, used = done.model, done.used
   assert len(used) == len(together)
   feeds = {i.name: np.linspace(-2, 2, 256, dtype=np.float16).reshape(4, 64) for i in model.graph.input}
   want = ort.InferenceSession(loaded.proto.SerializeToString()).run(None, feeds)
@@ -97,7 +98,7 @@ def test_rows_of_two_tables_are_one_node(chosen):
   graph = outcome.compiled.candidate.ugraph
   (rows,) = (t.name for t in graph.tensors if t.role == "rows")
   assert all(graph.args_of(k)[-1] == rows for k in graph.kernels)
-  model, _ = apply(loaded, [(c.region, o.compiled) for c, o in together], H200, pool=8)
+  model = apply(loaded, [(c.region, o.compiled) for c, o in together], H200, pool=8).model
   feeds = {
     i.name: np.array([2, 0, -1, 2]) if i.type.tensor_type.elem_type == onnx.TensorProto.INT64
     else np.linspace(-2, 2, 256, dtype=np.float16).reshape(4, 64)
