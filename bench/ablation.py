@@ -33,7 +33,7 @@ from run import size_of
 from mirage_onnx.codegen import compile as compiler
 from mirage_onnx.codegen import compile_many
 from mirage_onnx.codegen.candidates import Compiled, emit_candidate
-from mirage_onnx.codegen.compile import Cubin
+from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.codegen.tiled import kernel as tiled
 from mirage_onnx.errors import RejectionError

@@ -88,7 +88,7 @@ def optimize(
     profile, margin, 300.0 if budget_s is None else budget_s, workers, measure,
     journal=Path(journal) if journal is not None else None,
     stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
-    tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}),
+    tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}), began=start,
   )  # fmt: skip
   run = pipeline.run(loaded, options, emit or events.silent)
   if target_path is not None:

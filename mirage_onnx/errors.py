@@ -156,8 +156,9 @@ REJECTIONS: dict[str, str] = {
   "NOT_PREDICTED": "its sizes or types were never measured on the target, so only measuring can choose it",
   "NOT_FASTER": "no candidate is faster than ONNX Runtime by the required margin",
   "KERNEL_WRONG": "the compiled kernel differs from the float64 reference",
-  "BUDGET": "the time budget ended before this region was searched",
-  "INTERRUPTED": "the run was stopped before a program for this region was verified",
+  "MEASURE_FAILED": "the region's kernels, or ONNX Runtime's, could not be run to be timed",
+  "BUDGET": "the time budget ended before this region was searched, compiled or timed",
+  "INTERRUPTED": "the run was stopped before this region had a program that was verified and timed",
 }
 
 

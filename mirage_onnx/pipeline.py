@@ -13,6 +13,7 @@ from pathlib import Path
 import onnx
 
 from mirage_onnx import events
+from mirage_onnx.deadline import NEVER, Budget, Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.ir.program import Program
@@ -47,7 +48,8 @@ class Options:
   polled by the search; a reason that it returns ends the search with what it has. ``tiled``: also
   regions in which two activations are contracted. ``shapes``: the sizes at which a dimension that
   only a run knows is declared to be used. ``every``: to test kernels, as if ONNX Runtime had none: what
-  verifies is replaced, however slow, and one operator is a region.
+  verifies is replaced, however slow, and one operator is a region. ``budget_s`` is of the whole
+  run, ``began`` (of ``time.monotonic``) its start, where that was before ``run`` is called.
   """
 
   target: Target
@@ -63,6 +65,7 @@ class Options:
   tiled: bool = False
   shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
   every: bool = False
+  began: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,8 @@ class Run:
 
 def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent) -> Run:
   """Optimize one loaded model."""
-  deadline = time.monotonic() + options.budget_s
+  start = time.monotonic() if options.began is None else options.began
+  budget = Budget(start, options.budget_s, options.measure)
   with _stage(emit, "importer"):
     program = import_model(loaded)
   with _stage(emit, "match"):
@@ -96,13 +100,15 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
       options.target, options.margin,
     )  # fmt: skip
   with _stage(emit, "superopt") as detail, _hooks(options, emit, detail) as hooks:
-    outcomes = _search(loaded, outcomes, dynamic, options, deadline, hooks)
+    outcomes = _search(loaded, outcomes, dynamic, options, budget.search, hooks)
   with _stage(emit, "tune"):
     chosen, outcomes = realise(
       loaded, program, outcomes, node_us, options.target,
       margin=0.0 if options.measure else options.margin,
       measure=options.measure, tries=options.tries, dynamic=dynamic,
       alone=alone_us(program.sized(declared.typical), options.target),
+      # What is timed may be long, so that who asks for the end does not wait for all of it.
+      ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
     )  # fmt: skip
     outcomes = {k: dynamic.with_points(o) for k, o in outcomes.items()}
   with _stage(emit, "rewrite"):

@@ -18,21 +18,24 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
 
+from mirage_onnx import deadline
 from mirage_onnx.events import Event
 from mirage_onnx.importer import LoadedModel, load_model
 from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal import Journal
+from mirage_onnx.superopt.kept_results import KeptResults
 from mirage_onnx.superopt.remote_hooks import ANSWERED, Parent, answer
 from mirage_onnx.superopt.result import Bound, SearchReport, SearchResult, Stop, Verify
 from mirage_onnx.superopt.search import search
-from mirage_onnx.superopt.search_setting import setting_text
+from mirage_onnx.superopt.search_setting import setting_text, source_digest
 from mirage_onnx.superopt.search_structure import Scope, search_structure
 from mirage_onnx.superopt.shared_searches import Answer, Ask, Job, SharedSearches, work
 from mirage_onnx.superopt.space import ALL, EMITTED
@@ -44,6 +47,10 @@ from mirage_onnx.verify.weights import ModelWeights, sample_weights
 
 #: Fewer regions than this are searched here: starting a worker takes longer.
 MIN_REGIONS = 8
+#: The time for what only runs of other sizes have a use for, of that which the results took.
+LEARN = 0.25
+#: A worker that has not ended so long after the deadline is ended; it asks itself in every long step.
+GRACE_S = 1.0
 #: Every worker has the model (not its external data); what all copies may take.
 MAX_COPIED_BYTES = 1 << 33
 
@@ -123,23 +130,70 @@ def search_all(
 ) -> None:
   """Search every region; ``done`` is told each result, in order.
 
-  What later runs can use is found after the last result, in no more time than
+  What an earlier run found for a region and its weights is taken from the cache folder.
+  """
+  weights = ModelWeights(loaded)
+  kept = KeptResults(None if setting.structures else cache_folder("results"), _kept_setting(setting))
+  seconds, digests, known = setting.seconds_left, dict[int, str](), dict[int, SearchResult]()
+  with suppress(deadline.OverdueError), deadline.until(setting.deadline):
+    for i, region in enumerate(regions if kept.folder else ()):
+      digests[i] = weights.digest(region)
+      if (found := kept.get(region, digests[i], seconds)) is not None:
+        known[i] = found
+  left = [i for i in range(len(regions)) if i not in known]
+  told = 0
+
+  def tell() -> None:
+    nonlocal told
+    while told in known:
+      done(told, known.pop(told))
+      told += 1
+
+  def keep(n: int, result: SearchResult) -> None:
+    i = left[n]
+    if i in digests:
+      kept.put(regions[i], digests[i], seconds, result)
+    known[i] = result
+    tell()
+
+  tell()
+  if left:
+    _search_rest(loaded, [regions[i] for i in left], setting, weights, workers, keep)
+
+
+def _kept_setting(setting: Setting) -> dict[str, str]:
+  """What a result depends on beside the region and its weights: also who has verified it."""
+  checked = source_digest("verify", "match", "importer")
+  return {**_setting_text(setting.target, setting.bound), "verifier": checked}
+
+
+def _search_rest(
+  loaded: LoadedModel,
+  regions: Sequence[Region],
+  setting: Setting,
+  weights: ModelWeights,
+  workers: int | None,
+  done: Callable[[int, SearchResult], None],
+) -> None:
+  """Search every region.
+
+  What runs of other sizes can use is found after the last result, in a fraction of the time that
   the results took.
   """
   start = time.monotonic()
   store = setting.structures or open_structures(cache_folder(), setting.target, setting.bound)
   shared = SharedSearches(regions, store, lambda: setting.seconds_left)
-  weights = ModelWeights(loaded)
 
   def unless_stopped(ask: Ask) -> Ask:
     def asked(job: Job) -> Answer:
-      stop = setting.hooks.stop()
+      stop = setting.hooks.stop() or (None if setting.seconds_left else Stop.BUDGET)
       return Answer(_stopped(stop)) if stop else ask(job)
 
     return asked
 
   def until() -> Callable[[], float]:
-    end = min(setting.deadline, 2 * time.monotonic() - start)
+    now = time.monotonic()
+    end = min(setting.deadline, now + LEARN * (now - start))
     return lambda: end - time.monotonic()
 
   copies = MAX_COPIED_BYTES // max(1, loaded.proto.ByteSize())
@@ -162,12 +216,26 @@ def search_all(
   started: list[WorkerProcess] = []
   local = threading.local()
 
+  def end_workers() -> None:
+    for worker in started:
+      worker.kill()
+
   def start_worker() -> None:
     local.worker = WorkerProcess("mirage_onnx.searching")
     started.append(local.worker)
     local.worker.send(header)
 
-  there = unless_stopped(lambda job: _ask(local.worker, hooks, weights, job))
+  def ask(job: Job) -> Answer:
+    try:
+      with deadline.until(setting.deadline + GRACE_S):
+        return _ask(local.worker, hooks, weights, job)
+    except (EOFError, BrokenPipeError, deadline.OverdueError):
+      if time.monotonic() < setting.deadline:
+        raise RuntimeError("a search worker ended without an answer") from None
+      local.worker.kill()
+      return Answer(_stopped(Stop.BUDGET))
+
+  there = unless_stopped(ask)
   one_at_a_time = threading.Lock()
 
   def emit(event: Event) -> None:
@@ -175,6 +243,9 @@ def search_all(
       setting.hooks.emit(event)
 
   hooks = Hooks(setting.hooks.store, setting.hooks.stop, emit)
+  watchdog = threading.Timer(min(setting.seconds_left + GRACE_S, threading.TIMEOUT_MAX), end_workers)
+  watchdog.daemon = True
+  watchdog.start()
   with ThreadPoolExecutor(count, initializer=start_worker) as pool:
     try:
       results = {i: pool.submit(shared.result, i, there) for i in shared.order}
@@ -189,6 +260,7 @@ def search_all(
       pool.shutdown(wait=False, cancel_futures=True)
       raise
     finally:
+      watchdog.cancel()
       for worker in started:
         worker.kill()
         worker.close()
@@ -202,10 +274,7 @@ def _stopped(stop: Stop) -> SearchResult:
 def _ask(worker: WorkerProcess, hooks: Hooks, weights: ModelWeights, job: Job) -> Answer:
   worker.send(job)
   while True:
-    try:
-      name, arguments = worker.receive()
-    except EOFError:
-      raise RuntimeError("a search worker ended without an answer") from None
+    name, arguments = worker.receive()
     if name == "result":
       found: Answer = arguments[0]
       return found

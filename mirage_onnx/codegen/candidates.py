@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from mirage_onnx.codegen.compile import Cubin, compile_many
+from mirage_onnx.codegen.compile import compile_many
+from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import Rejection, RejectionError

@@ -12,6 +12,8 @@ from onnx.external_data_helper import ExternalDataInfo
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.graph import subgraphs
 
+#: Tensors in files are read where they are from this size on.
+MAPPED_BYTES = 1 << 16
 #: What numpy holds.
 MAX_RANK = 64
 #: Bits of the types that pack several elements into a byte; onnx gains more with time.
@@ -143,9 +145,16 @@ def read_tensor(tensor: TensorProto, base_dir: Path | None) -> np.ndarray:
   if tensor.data_location != TensorProto.EXTERNAL:
     return numpy_helper.to_array(tensor)
   info = ExternalDataInfo(tensor)
+  size = size_bytes(tensor) or 0
+  if size >= MAPPED_BYTES and tensor.data_type not in _PACKED_BITS:
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    assert base_dir is not None
+    path = base_dir / os.path.normpath(info.location)
+    # Pages come when they are read and are the kernel's to take back; a plain array, as of any other.
+    return np.asarray(np.memmap(path, dtype, "r", info.offset or 0, tuple(tensor.dims)))
   inline = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
   assert base_dir is not None
   with (base_dir / info.location).open("rb") as file:
     file.seek(info.offset or 0)
-    inline.raw_data = file.read(size_bytes(tensor) or 0)
+    inline.raw_data = file.read(size)
   return numpy_helper.to_array(inline)

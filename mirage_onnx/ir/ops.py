@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from scipy import special
 
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.term import Term
@@ -39,7 +38,15 @@ def _select(c: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-  return special.expit(x)
+  from scipy.special import expit  # takes half a second
+
+  return expit(x)
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+  from scipy.special import erf
+
+  return erf(x)
 
 
 ELEMENTWISE: dict[str, Elementwise] = {
@@ -60,7 +67,7 @@ ELEMENTWISE: dict[str, Elementwise] = {
   "relu":    Elementwise(1, lambda a: np.maximum(a, 0), lambda a: t.apply("max", t.const(0), a)),
   "exp":     Elementwise(1, np.exp),
   "log":     Elementwise(1, np.log),
-  "erf":     Elementwise(1, special.erf),
+  "erf":     Elementwise(1, _erf),
   "tanh":    Elementwise(1, np.tanh),
   "abs":     Elementwise(1, np.abs),
   "sin":     Elementwise(1, np.sin),

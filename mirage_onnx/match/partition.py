@@ -20,12 +20,12 @@ again go down it, too, and the better choice is taken. (Of LoRA's 823 candidates
 213.3 us and takes 0.3 s, windows save 202.5 and 208.6; of Mixtral's 537 152.6 and 147.2.)
 """
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from math import inf
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from mirage_onnx.ir.program import Program
 from mirage_onnx.match.candidates import Candidate
@@ -34,6 +34,8 @@ from mirage_onnx.match.disappearing import disappearing
 #: Cost added per used candidate, so that of two equal choices the one with fewer nodes wins, and
 #: gained by every node that disappears, so that it is left with fewer.
 TIE_US, GONE_US = 1e-3, 1e-4
+#: The time that one integer program may take: at most, and also where the time is over.
+MOST_S, LEAST_S = 20.0, 0.2
 #: Most candidates of one integer program, and of a window of a larger one.
 WHOLE, WINDOW = 1000, 200
 
@@ -44,20 +46,21 @@ def choose(
   times_us: Sequence[float],
   node_us: Mapping[str, float],
   alone: Mapping[str, tuple[str, float]] | None = None,
+  until: float = inf,
 ) -> tuple[int, ...]:
   """Indices of the chosen candidates.
 
   ``times_us``: the cost of each candidate, ``node_us``: what each node costs in ONNX Runtime.
   ``alone``: node -> the one whose kernel also computes it, and what it costs where only that one
-  disappears.
+  disappears. ``until``: when (of ``time.monotonic``) the best that is known then is taken.
   """
-  problem = _Problem(program, candidates, times_us, node_us, alone or {})
+  problem = _Problem(program, candidates, times_us, node_us, alone or {}, until)
   found = []
   if len(candidates) <= WHOLE:
     found.append(problem.best(range(len(candidates)), 0, 0))
     if problem.proven:
       return found[0]
-  found += [problem.windowed(n) for n in (WINDOW, 3 * WINDOW // 2)]
+  found += [problem.windowed(n) for n in (WINDOW, 3 * WINDOW // 2) if not found or time.monotonic() < until]
   return min(found, key=problem.cost_us)
 
 
@@ -74,7 +77,9 @@ class _Problem:
     times_us: Sequence[float],
     node_us: Mapping[str, float],
     alone: Mapping[str, tuple[str, float]],
+    until: float,
   ) -> None:
+    self.until = until
     self.program, self.candidates = program, candidates
     self.times_us, self.node_us, self.alone = times_us, node_us, alone
     self.readers = program.consumers()
@@ -216,6 +221,9 @@ class _Problem:
     self, cost: np.ndarray, rows: list[tuple[dict[int, float], float]], fixed: int
   ) -> frozenset[int]:
     """The variables that are 1."""
+    from scipy.optimize import Bounds, LinearConstraint, milp  # takes a third of a second
+    from scipy.sparse import coo_array
+
     size = len(cost)
     r = np.repeat(np.arange(len(rows)), [len(row) for row, _ in rows])
     c = np.array([j for row, _ in rows for j in row])
@@ -229,7 +237,7 @@ class _Problem:
         constraints=LinearConstraint(matrix, -np.inf, limits),
         bounds=Bounds(np.arange(size) < fixed, 1),
         integrality=np.ones(size),
-        options={"time_limit": 20.0, "mip_rel_gap": 0.0},
+        options={"time_limit": max(LEAST_S, min(MOST_S, self.until - time.monotonic())), "mip_rel_gap": 0.0},
       )
       self.proven &= found.status == 0
       ones = range(fixed) if found.x is None else np.flatnonzero(found.x > 0.5).tolist()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 
+from mirage_onnx import deadline
 from mirage_onnx.ir.term import ADD, MUL, SUM
 from mirage_onnx.superopt import shift_axioms as shift
 from mirage_onnx.superopt.egraph import PARTS, SCALED, EGraph, ENode, is_part
@@ -286,6 +287,7 @@ def saturate(
   for _ in range(max_iterations):
     before = (len(g), g.size)
     for c in list(g.classes()):
+      deadline.check()
       for node in g.nodes(c):
         for axiom in axioms:
           for equal in list(axiom.apply(g, node)):

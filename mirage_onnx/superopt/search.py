@@ -9,6 +9,7 @@ the plans are walked by one: what the search takes, counts and reports does not 
 import time
 from itertools import chain
 
+from mirage_onnx import deadline
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate, Region, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
@@ -67,7 +68,30 @@ def search(
   The store of ``hooks`` is not used where there is ``allow``, which no key can hold.
   ``workers``: processes, this one among them; the others start when a search takes long.
   """
-  limits, ends = bound or default_bound(space), hooks or Hooks()
+  start = time.monotonic()
+  try:
+    with deadline.until(start + budget_s):
+      return _searched(
+        region, target, verify, bound or default_bound(space), space, budget_s, axioms, allow,
+        hooks or Hooks(), workers,
+      )  # fmt: skip
+  except deadline.OverdueError:  # the region has so many spellings that it came to no plan
+    report = SearchReport(time.monotonic() - start, 0, 0, 0, Stop.BUDGET, (), ())
+    return SearchResult((), report)
+
+
+def _searched(
+  region: Region,
+  target: Target,
+  verify: Verify,
+  limits: Bound,
+  space: Space,
+  budget_s: float,
+  axioms: tuple[Axiom, ...],
+  allow: Allow | None,
+  ends: Hooks,
+  workers: int,
+) -> SearchResult:
   start = time.monotonic()
   meter = ProgressMeter(region.key, budget_s, ends.emit)
   units = SharedUnits(region, target, limits, axioms, space, allow, workers=workers)
@@ -144,6 +168,8 @@ def search(
         out += proven
   except StoppedError as error:
     stop = error.stop
+  except deadline.OverdueError:  # in the middle of a proof
+    stop = Stop.BUDGET
   finally:
     units.close()
   if stop in (Stop.BUDGET, Stop.INTERRUPTED) or not out:

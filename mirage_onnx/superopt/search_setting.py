@@ -47,11 +47,16 @@ def differing_parts(a: SettingText, b: SettingText) -> tuple[str, ...]:
   return tuple(sorted(name for name in {*a, *b} if a.get(name) != b.get(name)))
 
 
-@cache
 def generator_digest() -> str:
   """A hash of the source of the search and of the IR that its results are written in."""
+  return source_digest("superopt", "ir")
+
+
+@cache
+def source_digest(*folders: str) -> str:
+  """A hash of the source in these folders of the package, at any depth."""
   package = Path(__file__).resolve().parents[1]
-  sources = [*package.glob("superopt/*.py"), *package.glob("ir/*.py")]
+  sources = [path for folder in folders for path in package.glob(f"{folder}/**/*.py")]
   digest = hashlib.sha256()
   for path in sorted(sources):
     digest.update(f"{path.relative_to(package).as_posix()}\n".encode())

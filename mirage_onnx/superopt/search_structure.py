@@ -22,6 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from mirage_onnx import deadline
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import KernelParams, Region, UGraph, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
@@ -188,7 +189,12 @@ def from_known(
     if cut is not None:
       stop = cut
       break
-    verdict = verify(region, ranked.known.graph, ranked.candidates[0].params)
+    try:
+      with deadline.until(start + budget_s):
+        verdict = verify(region, ranked.known.graph, ranked.candidates[0].params)
+    except deadline.OverdueError:
+      stop = Stop.BUDGET
+      break
     if isinstance(verdict, Rejection):
       refused.append(verdict)
       continue

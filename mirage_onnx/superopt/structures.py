@@ -138,8 +138,8 @@ class StructureStore:
       return None  # a cache is no document: it is found again, and replaces the damage
 
 
-def cache_folder() -> Path | None:
-  """Where entries are kept from run to run; None with ``MIRAGE_ONNX_CACHE=off``.
+def cache_folder(what: str = "structures") -> Path | None:
+  """Where ``what`` is kept from run to run; None with ``MIRAGE_ONNX_CACHE=off``.
 
   A folder of ``$MIRAGE_CACHE_DIR``, or of the user's cache folder.
   """
@@ -147,7 +147,7 @@ def cache_folder() -> Path | None:
     return None
   chosen = os.environ.get("MIRAGE_CACHE_DIR")
   own = chosen or platformdirs.user_cache_dir("mirage-onnx", appauthor=False)
-  return Path(own) / "structures"
+  return Path(own) / what
 
 
 def dominant(

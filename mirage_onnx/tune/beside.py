@@ -6,9 +6,12 @@ are timed, as one µGraph each, and the best is proven as a whole.
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from mirage_onnx import deadline
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
+from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Candidate, Kernel, KTensor, Program, Region, UGraph
@@ -27,7 +30,11 @@ OTHERS, MOST = 8, 64
 
 
 def with_siblings(
-  loaded: LoadedModel, program: Program, chosen: Sequence[tuple[Instance, Outcome]], target: Target
+  loaded: LoadedModel,
+  program: Program,
+  chosen: Sequence[tuple[Instance, Outcome]],
+  target: Target,
+  ends: Ends = NEVER,
 ) -> tuple[tuple[tuple[Instance, Outcome], ...], dict[str, Outcome]]:
   """``chosen`` with groups in place of their first regions where that is faster, and their outcomes."""
   fit = [i for i, (_, o) in enumerate(chosen) if o.measured and not o.region.runtime]
@@ -41,8 +48,11 @@ def with_siblings(
     if isinstance(instance, Rejection):
       continue
     key = instance.region.key
-    if key not in known:
-      known[key] = _measured(loaded, instance.region, parts, target)
+    if key not in known and not ends.over:
+      with suppress(deadline.OverdueError), deadline.until(ends.at):
+        known[key] = _measured(loaded, instance.region, parts, target, ends)
+    if key not in known:  # there is no time: they stay nodes of their own
+      continue
     outcome = known[key]
     if isinstance(outcome, Rejection):
       continue
@@ -55,7 +65,11 @@ def with_siblings(
 
 
 def _measured(
-  loaded: LoadedModel, region: Region, parts: Sequence[tuple[Instance, Outcome]], target: Target
+  loaded: LoadedModel,
+  region: Region,
+  parts: Sequence[tuple[Instance, Outcome]],
+  target: Target,
+  ends: Ends,
 ) -> Outcome | Rejection:
   """The fastest combination of what the parts have.
 
@@ -77,6 +91,8 @@ def _measured(
     return compile_candidates(region, new, target, keep=len(new), workers=os.cpu_count() or 1)[0]
 
   def more(best: Compiled, tried: Sequence[Compiled]) -> list[Compiled]:
+    if ends.over:
+      return []
     at = next(point for point, c in asked.items() if c == best.candidate)
     near = [(*at[:i], n, *at[i + 1 :]) for i, own in enumerate(options) for n in range(len(own))]
     return compiled([p for p in near if p not in asked][: MOST - len(asked)])

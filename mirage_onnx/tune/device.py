@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mirage_onnx.codegen.compile import Cubin, compile_cubin
+from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import MirageError
 from mirage_onnx.target import TARGETS, Target

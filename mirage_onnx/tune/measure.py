@@ -15,6 +15,7 @@ from math import prod
 
 import numpy as np
 
+from mirage_onnx import deadline
 from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import LoadedModel
@@ -66,7 +67,28 @@ def measure_region(
 
   ``more``: what else is worth a try, by the fastest so far and all that were tried; asked again
   until there is none. The fastest are then timed once more, side by side with ONNX Runtime.
+  Whatever goes wrong on the way (the driver, memory, a region model that ONNX Runtime refuses)
+  concerns this region alone.
+
+  Raises:
+      OverdueError: the time is over that the caller has set.
   """
+  try:
+    return _raced(loaded, region, compiled, target, more)
+  except deadline.OverdueError:
+    raise
+  except Exception as error:
+    reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return None, Rejection("MEASURE_FAILED", reason, region.nodes)
+
+
+def _raced(
+  loaded: LoadedModel,
+  region: Region,
+  compiled: Sequence[Compiled],
+  target: Target,
+  more: Callable[[Compiled, Sequence[Compiled]], Sequence[Compiled]],
+) -> tuple[Compiled | None, Measured | Rejection]:
   gpu = gpu_of(target)
   try:
     data, oracle = draw(region, sample_weights(loaded, region), np.random.default_rng(0))

@@ -1,11 +1,15 @@
 """Choose regions, compile (and measure) their kernels, and choose again without what failed."""
 
 import os
+import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
 
+from mirage_onnx import deadline
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
+from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import KernelParams, Program
@@ -25,6 +29,8 @@ from mirage_onnx.tune.refine import other_numbers
 MORE, MOST = 3, 10
 #: Elements of the largest tensor of a measurement at other sizes; its check is in float64.
 MOST_MEASURED = 1 << 24
+#: Looks at the numbers of a region go on for so many times its even share of the time, or so long.
+FAIR, LEAST_S = 4.0, 5.0
 #: One chosen instance of a region.
 Chosen = tuple[Candidate, Outcome]
 
@@ -41,6 +47,7 @@ def realise(
   tries: int,
   dynamic: Dynamic | None = None,
   alone: Mapping[str, tuple[str, float]] | None = None,
+  ends: Ends = NEVER,
 ) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
   """The chosen instances, each with compiled kernels, and all outcomes by region key.
 
@@ -52,7 +59,8 @@ def realise(
   by the margin in the choice too.
 
   ``tries``: candidates that are compiled (and timed) per region at most. ``dynamic``: what
-  is known of other sizes. ``alone``: as ``choose``.
+  is known of other sizes. ``alone``: as ``choose``. ``ends``: what is not compiled (and timed) by
+  then stays as it was, the least gain first.
   """
   found = dict(outcomes)
   picked, prices, doubted = tuple[int, ...](), list[float](), set[int]()
@@ -60,12 +68,16 @@ def realise(
     live = [(c, o) for o in found.values() if o.rejection is None for c in o.instances]
     before, prices = prices, [_price_us(c, o, margin, doubted) for c, o in live]
     if prices != before:  # else they are the same candidates: nothing was refused
-      picked = choose(program, [c for c, _ in live], prices, node_us, alone)
+      picked = choose(program, [c for c, _ in live], prices, node_us, alone, ends.at)
     chosen = tuple(live[i] for i in picked)
     if doubts := _doubts(program, chosen, node_us, margin) - doubted:
       doubted |= doubts
       continue
-    todo = sorted({o.region.key for _, o in chosen if o.compiled is None})
+    todo = _most_gain_first([(c, o) for c, o in chosen if o.compiled is None], node_us, margin)
+    if todo and ends.over:
+      waiting = [o for o in found.values() if o.rejection is None and o.compiled is None]
+      found |= {o.region.key: replace(o, rejection=_too_late(o, ends)) for o in waiting}
+      continue
     if not todo and dynamic and (less := dynamic.losers(chosen)):
       found |= less
     elif not todo:
@@ -74,13 +86,38 @@ def realise(
       order = sorted(range(len(chosen)), key=lambda i: (gain[i], i))
       chosen = tuple(chosen[i] for i in order)
       if measure:
-        chosen, together = with_siblings(loaded, program, chosen, target)
+        chosen, together = with_siblings(loaded, program, chosen, target, ends)
         found |= together
       return chosen, found
-    for key in todo:
-      o = found[key] = _compile(loaded, found[key], target, measure=measure, tries=tries)
-      if dynamic and o.measured and o.compiled:
-        found[key] = _elsewhere(loaded, o, o.compiled, dynamic, target)
+    for n, key in enumerate(todo):
+      if ends.over:
+        break
+      share = max(LEAST_S, FAIR * ends.seconds_left / (len(todo) - n))
+      own = replace(ends, at=min(ends.at, time.monotonic() + share))
+      o = found[key]
+      try:
+        with deadline.until(ends.at):
+          o = _compile(loaded, o, target, measure=measure, tries=tries, ends=own)
+          if dynamic and o.measured and o.compiled:
+            o = _elsewhere(loaded, o, o.compiled, dynamic, target)
+      except deadline.OverdueError:
+        o = replace(o, compiled=None, measured=None, rejection=_too_late(o, ends))
+      found[key] = o
+
+
+def _most_gain_first(todo: Sequence[Chosen], node_us: Mapping[str, float], margin: float) -> list[str]:
+  """The keys of what is chosen and not compiled, in the order of what all instances save."""
+  gain = defaultdict[str, float](float)
+  for c, o in todo:
+    gain[o.region.key] += sum(node_us.get(n, 0.0) for n in c.nodes) - o.price_us(min(margin, 0.0))
+  return sorted(gain, key=lambda key: (-gain[key], key))
+
+
+def _too_late(o: Outcome, ends: Ends) -> Rejection:
+  """Why a region that there was no time for stays: nothing is replaced that was not looked at."""
+  if ends.stopped():
+    return Rejection("INTERRUPTED", "the run was stopped before its kernels were ready", o.region.nodes)
+  return Rejection("BUDGET", "the time ended before its kernels were compiled and timed", o.region.nodes)
 
 
 def _price_us(instance: Candidate, outcome: Outcome, margin: float, doubted: Set[int]) -> float:
@@ -96,7 +133,9 @@ def _doubts(
   return {id(c) for c, o in chosen if o.price_us(margin) > sum(share.get(n, 0.0) for n in c.nodes)}
 
 
-def _compile(loaded: LoadedModel, outcome: Outcome, target: Target, *, measure: bool, tries: int) -> Outcome:
+def _compile(
+  loaded: LoadedModel, outcome: Outcome, target: Target, *, measure: bool, tries: int, ends: Ends
+) -> Outcome:
   region, result = outcome.region, outcome.result
   assert result is not None
   candidates = [v.candidate for v in varied(result.candidates, tries)]
@@ -113,7 +152,7 @@ def _compile(loaded: LoadedModel, outcome: Outcome, target: Target, *, measure: 
     # First numbers of every kind, then the neighbours of each that turns out the fastest.
     near = len(tried) > len(compiled)
     at, left = best.candidate.params, MOST * tries - len(tried)
-    if left <= 0 or at in looked:
+    if left <= 0 or at in looked or ends.over:
       return ()
     looked.update([at] if near else [])
     count = min(left, 2 * tries if near else MORE * tries)

@@ -5,6 +5,7 @@ from math import inf, prod
 
 import numpy as np
 
+from mirage_onnx import deadline
 from mirage_onnx.verify.intervals import Interval
 
 #: Elements that are measured at a time: in double precision they fit a core's cache.
@@ -32,6 +33,7 @@ def extremes(data: np.ndarray) -> Extremes:
   column = np.zeros(data.shape[1:])
   rows = max(1, BLOCK // max(1, prod(data.shape[1:])))
   for start in range(0, data.shape[0] if rank else 1, rows):
+    deadline.check()
     wide = np.array(data[start : start + rows] if rank else data, np.float64)
     low, high = np.minimum(low, wide.min()), np.maximum(high, wide.max())
     np.square(wide, out=wide)

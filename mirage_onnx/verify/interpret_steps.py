@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage_onnx import deadline
 from mirage_onnx.ir import Constant, Dim, DType, Operand, Region, RegionTensor, Step, round_to
 from mirage_onnx.ir.ops import ELEMENTWISE, IRRATIONAL
 from mirage_onnx.verify.domain import real_function, real_power
@@ -47,6 +48,7 @@ def interpret_steps(
     return result
 
   for step in region.steps:
+    deadline.check()
     if (shape := shapes.get(step.output.name)) is not None:
       x = operand(step.inputs[0])
       result = x.reshape(shape) if step.op == "reshape" else xp.broadcast_to(x, shape)

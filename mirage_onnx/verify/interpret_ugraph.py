@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import prod
 
+from mirage_onnx import deadline
 from mirage_onnx.ir.ugraph import (
   BlockOp,
   Kernel,
@@ -118,6 +119,7 @@ class _Launch:
     return new if active is None else named.where(self.domain, active, new, old)
 
   def _value(self, index: int, op: BlockOp, iteration: int) -> Named:
+    deadline.check()
     args = [self.values[a] for a in op.args]
     match op.op:
       case "load":

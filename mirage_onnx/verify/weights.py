@@ -4,6 +4,7 @@ They are read when a check asks for them and kept while it lasts. What is measur
 numbers that stay: a weight is measured once, however many regions read it.
 """
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
@@ -11,12 +12,15 @@ from functools import cached_property, partial
 import numpy as np
 from onnx import TensorProto
 
+from mirage_onnx import deadline
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.constants import constant_values
 from mirage_onnx.ir.region import Region
 from mirage_onnx.verify.extremes import Extremes, extremes
 
+#: Elements that are hashed at a time.
+BLOCK = 1 << 22
 #: (name of a weight, the shape that it is taken to have) -> what is measured of it.
 Measure = Callable[[str, tuple[int, ...]], Extremes]
 
@@ -74,6 +78,7 @@ class ModelWeights:
   def __init__(self, loaded: LoadedModel, measure: Measure | None = None) -> None:
     self._loaded, self._measure = loaded, measure or self._measured
     self._known: dict[tuple[str, tuple[int, ...]], Extremes] = {}
+    self._digests: dict[str, str] = {}
     self._locks: dict[tuple[str, tuple[int, ...]], threading.Lock] = {}
 
   @cached_property
@@ -92,6 +97,26 @@ class ModelWeights:
       if (name, shape) not in self._known:
         self._known[name, shape] = self._measure(name, shape)
     return self._known[name, shape]
+
+  def digest(self, region: Region) -> str:
+    """A hash of the weights that ``region`` reads, in the order of its inputs; names are none of it."""
+    found = [self._digest(i.source.name) for i in region.inputs if i.is_weight]
+    return hashlib.sha256(" ".join(found).encode()).hexdigest()
+
+  def _digest(self, name: str) -> str:
+    with self._locks.setdefault((name, (-1,)), threading.Lock()):
+      if name not in self._digests:
+        stored = self._stored(name)
+        values = hashlib.sha256(
+          b"drawn" if stored is None else f"{stored.data_type} {[*stored.dims]}".encode()
+        )
+        if stored is not None:
+          data = self._array(name).reshape(-1)
+          for start in range(0, data.size, BLOCK):
+            deadline.check()
+            values.update(np.ascontiguousarray(data[start : start + BLOCK]).view(np.uint8))
+        self._digests[name] = values.hexdigest()
+    return self._digests[name]
 
   def _stored(self, name: str) -> TensorProto | None:
     return self._values.get(name) or implied(name)

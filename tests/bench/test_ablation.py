@@ -12,7 +12,7 @@ from kernel_records import ablation_table
 from naive_choices import NAIVE, barriers
 from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, TWO_PRODUCTS, case, errors, product
 
-from mirage_onnx.codegen.compile import Cubin
+from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.tiled import emit_tiled
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.target import H200

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mirage_onnx.codegen import emit_kernel
-from mirage_onnx.codegen.compile import Cubin, compile_many
+from mirage_onnx.codegen.compile import compile_many
+from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.target import H200
 from mirage_onnx.tune.device import Gpu

@@ -1,0 +1,93 @@
+"""Compiled kernels from run to run, by the hash of all that they are made of.
+
+A file is one line of JSON (the report of ptxas, or why the compiler refused, with the hash of the
+image), then the image. What is damaged, or cannot be read, is compiled again.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mirage_onnx.codegen.cubin import Cubin
+from mirage_onnx.errors import Rejection
+from mirage_onnx.superopt.atomic import replace_file
+from mirage_onnx.superopt.structures import cache_folder
+
+#: Of the texts and of what is kept beside them; counted up when the form of a file changes.
+VERSION = 1
+#: The packages that compile.
+PACKAGES = ("nvidia-cuda-nvrtc", "cuda-core", "cuda-bindings")
+
+
+class KeptCubins:
+  """What was compiled in ``folder``; nothing is kept where that is None.
+
+  ``compiler``: all that decides beside text, name and architecture.
+  """
+
+  def __init__(self, folder: Path | None, compiler: str) -> None:
+    self.folder, self._compiler = folder, compiler
+
+  @classmethod
+  def of_user(cls, compiler: str) -> "KeptCubins":
+    """Those in the user's cache folder. ``compiler``: its version, and the options of every try."""
+    return cls(cache_folder("cubins"), f"{VERSION} {compiler} {_packages()}")
+
+  def path(self, text: str, name: str, arch: str) -> Path | None:
+    """The file of a kernel."""
+    key = hashlib.sha256(json.dumps([self._compiler, arch, name, text]).encode()).hexdigest()
+    return None if self.folder is None else self.folder / f"{key}.cubin"
+
+  def get(self, text: str, name: str, arch: str) -> Cubin | Rejection | None:
+    """What the compiler made of this text, or None where it has to be asked."""
+    path = self.path(text, name, arch)
+    try:
+      if path is None:
+        return None
+      line, _, image = path.read_bytes().partition(b"\n")
+      value = json.loads(line)
+      return _decode(value, image) if value["key"] == path.stem else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+      return None
+
+  def put(self, text: str, name: str, arch: str, made: Cubin | Rejection) -> None:
+    """Keep what the compiler made of a text."""
+    path = self.path(text, name, arch)
+    if path is None:
+      return
+    value, image = _encode(made)
+    with contextlib.suppress(OSError):
+      path.parent.mkdir(parents=True, exist_ok=True)
+      replace_file(path, json.dumps({"key": path.stem, **value}).encode() + b"\n" + image)
+
+
+@cache
+def _packages() -> str:
+  found = []
+  for package in PACKAGES:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+      found.append(f"{package} {metadata.version(package)}")
+  return " ".join(found)
+
+
+def _encode(made: Cubin | Rejection) -> tuple[dict[str, Any], bytes]:
+  if isinstance(made, Rejection):
+    return {"refused": [made.code, made.reason, list(made.nodes)]}, b""
+  numbers = [made.registers, made.smem_bytes, made.stack_bytes, made.spill_bytes]
+  digest = hashlib.sha256(made.image).hexdigest()
+  return {"numbers": numbers, "log": made.log, "image": digest}, made.image
+
+
+def _decode(value: Mapping[str, Any], image: bytes) -> Cubin | Rejection | None:
+  if "refused" in value:
+    code, reason, nodes = value["refused"]
+    return Rejection(str(code), str(reason), tuple(nodes))
+  if hashlib.sha256(image).hexdigest() != value["image"]:
+    return None
+  registers, smem, stack, spills = (int(n) for n in value["numbers"])
+  return Cubin(image, registers, smem, stack, spills, str(value["log"]), 0.0)

@@ -1,0 +1,86 @@
+"""When a run has to end: one object for all stages, and a check deep inside of their long steps.
+
+A stage is handed its ``Ends`` and asks it between pieces of work. A single step may take seconds (an
+oracle in float64, a proof, the extremes of a large weight), so such steps ask ``check`` as they go;
+it raises ``OverdueError`` when the end is over that a caller has set by ``until``. Ends belong to a
+thread, and of nested ones the earliest holds.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+
+
+class OverdueError(Exception):
+  """A step was ended because its time is over; who set the end catches it."""
+
+
+class _Thread(threading.local):
+  end = inf
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def until(end: float) -> Iterator[None]:
+  """Inside, ``check`` raises after ``end`` (of ``time.monotonic``)."""
+  before = _thread.end
+  _thread.end = min(before, end)
+  try:
+    yield
+  finally:
+    _thread.end = before
+
+
+def check() -> None:
+  """Go on if there is time.
+
+  Raises:
+      OverdueError: there is none.
+  """
+  if _thread.end < inf and time.monotonic() > _thread.end:
+    raise OverdueError
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+  """The end of a stage: a time (of ``time.monotonic``), or that the user asks for one."""
+
+  at: float = inf
+  stopped: Callable[[], bool] = lambda: False
+
+  @property
+  def seconds_left(self) -> float:
+    return max(0.0, self.at - time.monotonic())
+
+  @property
+  def over(self) -> bool:
+    return time.monotonic() > self.at or self.stopped()
+
+
+NEVER = Ends()
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+  """The time of a whole run, from ``start``: each stage ends so that later ones have their share.
+
+  Regions have to be chosen, compiled, written and (where there is a GPU) timed after the search.
+  """
+
+  start: float
+  seconds: float
+  measure: bool
+
+  @property
+  def search(self) -> float:
+    return self.start + self.seconds * (0.5 if self.measure else 0.8)
+
+  @property
+  def tune(self) -> float:
+    """The rest is for the last choice, and to write the model."""
+    return self.start + self.seconds * 0.93

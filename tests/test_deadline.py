@@ -1,0 +1,118 @@
+"""The end of a run, for every stage: nobody goes on much longer, and what was not done stays as it was."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from mirage_onnx import deadline, pipeline, searching
+from mirage_onnx.deadline import Budget, Ends, OverdueError
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.match.candidates import find_candidates
+from mirage_onnx.pipeline import Options
+from mirage_onnx.searching import Setting, search_all, search_region
+from mirage_onnx.superopt import saturated
+from mirage_onnx.superopt.result import Bound, Stop
+from mirage_onnx.superopt.structures import StructureStore
+from mirage_onnx.target import H200
+from mirage_onnx.tune import realise
+
+MODELS = Path(__file__).parents[1] / "models"
+
+
+def slowly(seconds=60.0):
+  """A long step that asks as it goes, as the interpreters do."""
+  end = time.monotonic() + seconds
+  while time.monotonic() < end:
+    deadline.check()
+    time.sleep(0.005)
+
+
+def test_the_earliest_end_holds():
+  now = time.monotonic()
+  deadline.check()
+  with deadline.until(now + 60), deadline.until(now - 1):
+    with pytest.raises(OverdueError):
+      deadline.check()
+    with deadline.until(now + 99), pytest.raises(OverdueError):
+      deadline.check()
+  deadline.check()
+
+
+def test_shares():
+  for measure in (True, False):
+    b = Budget(100.0, 60.0, measure)
+    assert 100 < b.search < b.tune < 160
+  assert Ends(time.monotonic() - 1).over and not Ends().over
+  assert Ends(stopped=lambda: True).over
+  assert Ends(time.monotonic() + 5).seconds_left == pytest.approx(5, abs=1)
+
+
+@pytest.mark.parametrize("measure", [True, False])
+def test_tuning_ends(monkeypatch, measure):
+  """Compiling (or timing) a region takes a minute: what is not done by the end stays as it was."""
+  monkeypatch.setattr(realise, "_compile", lambda *args, **options: slowly())
+  loaded = load_model(MODELS / "rmsnorm_linear.onnx")
+  start = time.monotonic()
+  run = pipeline.run(loaded, Options(H200, budget_s=4.0, measure=measure))
+  assert time.monotonic() - start < 4.4
+  assert not run.chosen
+  assert "BUDGET" in {o.rejection.code for o in run.outcomes.values() if o.rejection}
+  assert run.model.SerializeToString() == loaded.proto.SerializeToString()
+
+
+def test_who_stops_a_run_does_not_wait_for_its_timings(monkeypatch):
+  """Regions were found before Ctrl-C; none was timed, so none is replaced."""
+  searched = []
+  search = pipeline._search
+
+  def searching_done(*args):
+    searched.append(search(*args))
+    return searched[0]
+
+  monkeypatch.setattr(pipeline, "_search", searching_done)
+  monkeypatch.setattr(realise, "_compile", lambda *args, **options: pytest.fail("it was timed"))
+  loaded = load_model(MODELS / "rmsnorm_linear.onnx")
+  options = Options(H200, measure=True, stop=lambda: Stop.INTERRUPTED if searched else None)
+  run = pipeline.run(loaded, options)
+  assert not run.chosen
+  assert any(o.rejection is None for o in searched[0].values())
+  assert "INTERRUPTED" in {o.rejection.code for o in run.outcomes.values() if o.rejection}
+
+
+def regions_of(name):
+  loaded = load_model(MODELS / f"{name}.onnx")
+  found = {c.region.key: c.region for c in find_candidates(import_model(loaded)).candidates}
+  return loaded, list(found.values())
+
+
+@pytest.mark.parametrize("at", ["a proof", "the saturation"])
+def test_a_search_ends_in_the_middle_of_a_step(monkeypatch, at):
+  if at == "a proof":
+    monkeypatch.setattr(searching, "prover", lambda *_, **options: lambda *_: slowly())
+  else:
+    monkeypatch.setattr(saturated, "saturate", lambda *_, **options: slowly())
+  loaded, regions = regions_of("rmsnorm_linear")
+  start = time.monotonic()
+  result = search_region(loaded, regions[0], H200, Bound(), 1.0)
+  assert time.monotonic() - start < 2.0
+  assert result.report.stop is Stop.BUDGET and not result.candidates
+
+
+def test_workers_that_hear_nothing_are_ended(monkeypatch):
+  """A worker in a step that asks nobody: it is ended soon after the deadline, its region has no result."""
+  loaded, regions = regions_of("bert")
+  monkeypatch.setattr(searching.WorkerProcess, "receive", lambda self: slowly_dying(self))
+  found = {}
+  start = time.monotonic()
+  setting = Setting(H200, Bound(), start + 1.0, structures=StructureStore(None, {}))
+  search_all(loaded, regions[:12], setting, workers=2, done=found.__setitem__)
+  assert time.monotonic() - start < 1.0 + searching.GRACE_S + 2.0
+  assert len(found) == 12
+  assert all(r.report.stop is Stop.BUDGET for r in found.values())
+
+
+def slowly_dying(worker):
+  """Nothing comes until the process has ended."""
+  worker._process.wait()
+  raise EOFError
