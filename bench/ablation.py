@@ -40,7 +40,8 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.target import H200
 from mirage_onnx.tune.device import present_target
-from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare
+from mirage_onnx.tune.measure import Inputs, gpu_of, prepare
+from mirage_onnx.tune.oracle import draw
 
 #: Rows of the speed table as golden programs, others of more than one contraction, and the cases
 #: of the speed table whose kernels are tiled.

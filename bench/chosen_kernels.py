@@ -15,7 +15,8 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir.region import Region
 from mirage_onnx.pipeline import HOPELESS, Options, run
-from mirage_onnx.tune.measure import Inputs, draw, prepare
+from mirage_onnx.tune.measure import Inputs, prepare
+from mirage_onnx.tune.oracle import draw
 from mirage_onnx.verify.weights import sample_weights
 
 TRIES, SAMPLES = 8, 9

@@ -31,7 +31,8 @@ from mirage_onnx.ir.ugraph import Candidate, part_axis
 from mirage_onnx.superopt.solved import solver
 from mirage_onnx.superopt.thread import Family, assign_layouts
 from mirage_onnx.tune.device import present_target
-from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare
+from mirage_onnx.tune.measure import Inputs, gpu_of, prepare
+from mirage_onnx.tune.oracle import draw
 
 #: Sets of numbers that are compiled until enough do: the model does not know what spills.
 SAMPLES, TRIED = 9, 60

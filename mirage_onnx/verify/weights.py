@@ -114,7 +114,7 @@ class ModelWeights:
           data = self._array(name).reshape(-1)
           for start in range(0, data.size, BLOCK):
             deadline.check()
-            values.update(np.ascontiguousarray(data[start : start + BLOCK]).view(np.uint8))
+            values.update(np.ascontiguousarray(data[start : start + BLOCK]).view(np.uint8).data)
         self._digests[name] = values.hexdigest()
     return self._digests[name]
 

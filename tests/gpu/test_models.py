@@ -17,7 +17,8 @@ from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.custom_op.widen import widened
 from mirage_onnx.importer import load_model
 from mirage_onnx.target import H200
-from mirage_onnx.tune.measure import Inputs, draw, gpu_of, prepare
+from mirage_onnx.tune.measure import Inputs, gpu_of, prepare
+from mirage_onnx.tune.oracle import draw
 from mirage_onnx.verify.weights import sample_weights
 
 ROOT = Path(__file__).parents[2]

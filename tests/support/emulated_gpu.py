@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from mirage_onnx.emulator import run_kernel
-from mirage_onnx.tune.measure import draw
+from mirage_onnx.tune.oracle import draw
 from mirage_onnx.verify.weights import sample_weights
 
 
@@ -23,8 +23,11 @@ class EmulatedGpu:
 
   def put(self, x):
     at = self.empty(x.nbytes)
-    self.arrays[at][:] = np.frombuffer(x.tobytes(), np.uint8)
+    self.write(at, x)
     return at
+
+  def write(self, at, x):
+    self.arrays[at][:] = np.frombuffer(x.tobytes(), np.uint8)
 
   def poison(self, at, size):
     assert size == len(self.arrays[at])

@@ -16,8 +16,9 @@ from mirage_onnx.importer import load_model
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.target import H200
-from mirage_onnx.tune import measure
-from mirage_onnx.tune.measure import Inputs, Oracle, draw, measure_region, prepare
+from mirage_onnx.tune import hard_inputs, measure
+from mirage_onnx.tune.measure import Inputs, measure_region, prepare
+from mirage_onnx.tune.oracle import Oracle, draw
 from mirage_onnx.tune.ort_run import region_model
 from mirage_onnx.verify.weights import sample_weights
 
@@ -226,7 +227,7 @@ def test_inputs_are_uploaded_once_per_order(small):
 
 def test_what_is_large_repeats_what_is_drawn(net, monkeypatch):
   """No two rows are the same."""
-  monkeypatch.setattr(measure, "MOST_DRAWN", 101)
+  monkeypatch.setattr(hard_inputs, "MOST_DRAWN", 101)
   loaded = load_model(net.model(net.Tanh(net.Mul(net.input(16, 48), 0.5))))
   ((_, outcome),) = pipeline.run(loaded, pipeline.Options(H200, margin=-20.0)).chosen
   data, oracle = drawn(loaded, outcome.region)

@@ -1,0 +1,243 @@
+"""What a region's outputs have to be, and whether a kernel's are that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Protocol
+
+import numpy as np
+
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir import DType, Region, RegionTensor, as_input, round_to
+from mirage_onnx.tune import hard_inputs
+from mirage_onnx.verify.interpret_steps import interpret_steps
+
+#: Largest relative L2 error of an output row, beyond twice that of rounding every step.
+SLACK = 1e-3
+#: Rows that are smaller than this beside normal ones (of their kind's size) are measured against it.
+SMALL_ROW = 1e-3
+
+
+class Memory(Protocol):
+  """What is asked of a GPU."""
+
+  def poison(self, at: int, size: int) -> None: ...
+  def get(self, at: int, shape: Sequence[int], dtype: np.dtype) -> np.ndarray: ...
+
+
+class Buffers(dict[str, int]):
+  """Output -> its address; ``scratch``: the address of a workspace -> its bytes."""
+
+  def __init__(self) -> None:
+    super().__init__()
+    self.scratch: dict[int, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+  """A region's values on some inputs: in float64, and with ONNX's rounding after every step.
+
+  ``kinds``: output -> the kind of each of its elements, an index of ``KINDS``; empty: all normal.
+  """
+
+  region: Region
+  exact: Mapping[str, np.ndarray]
+  rounded: Mapping[str, np.ndarray]
+  kinds: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+  @classmethod
+  def of(
+    cls,
+    region: Region,
+    data: Mapping[str, np.ndarray],
+    kinds: Mapping[str, np.ndarray] | None = None,
+    known: Mapping[str, np.ndarray] | None = None,
+  ) -> Oracle:
+    """``known``: inputs that are in float64 already."""
+    wide = dict(known or {})
+    for i in region.inputs:
+      if i.tensor.name not in wide:
+        wide[i.tensor.name] = part(region, i, data).astype(np.float64)
+    exact = interpret_steps(region, wide, rounded=False)
+    return cls(region, exact, interpret_steps(region, wide, rounded=True), kinds or {})
+
+  @property
+  def finite(self) -> bool:
+    names = [o.tensor.name for o in self.region.outputs]
+    return all(np.isfinite(x[n]).all() for x in (self.exact, self.rounded) for n in names)
+
+  @property
+  def measured(self) -> float:
+    """The share of the outputs' elements that are finite in the original: only these are compared."""
+    found = [self._measured(o) for o in self.region.outputs]
+    return sum(int(x.sum()) for x in found) / max(1, sum(x.size for x in found))
+
+  def _measured(self, output: RegionTensor) -> np.ndarray:
+    name = output.tensor.name
+    with np.errstate(over="ignore"):
+      fits = round_to(self.exact[name], output.dtype)
+    return np.asarray(np.isfinite(fits) & np.isfinite(self.rounded[name]))
+
+  def errors(
+    self, gpu: Memory, replay: Callable[[], object], outputs: Mapping[str, int]
+  ) -> dict[str, tuple[float, float]]:
+    """Output -> (relative L2 error of the worst row, what is allowed there).
+
+    Outputs and workspaces are poisoned before the replay, so an element that is not written is
+    NaN; an error that is NaN is reported as infinite.
+    """
+    for o in self.region.outputs:
+      shape = self.region.shape(o.source)
+      gpu.poison(outputs[o.name], prod(shape) * o.dtype.size_bytes)
+    for at, size in outputs.scratch.items() if isinstance(outputs, Buffers) else ():
+      gpu.poison(at, size)
+    replay()
+    found = {}
+    for o in self.region.outputs:
+      error, allowed = self._rows(o, _read(gpu, outputs[o.name], self.region.shape(o.source), o.dtype))
+      worst = int(np.argmax(error - allowed)) if error.size else 0
+      found[o.tensor.name] = (float(error[worst]), float(allowed[worst])) if error.size else (0.0, SLACK)
+    return found
+
+  def _rows(self, o: RegionTensor, memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The relative error of every row, and what is allowed."""
+    shape, name = self.region.shape(o.source), o.tensor.name
+    mask = rows_of(self._measured(o), shape)
+    got = rows_of(self.region.part(o, memory).astype(np.float64), shape)
+    want, baseline = (rows_of(x[name], shape) for x in (self.exact, self.rounded))
+    kinds = self._kinds(o, shape, mask.shape[:-1]) if mask.ndim else np.zeros(1, int)
+    with np.errstate(invalid="ignore", over="ignore"):
+      mine, theirs = (np.where(mask, x - want, 0.0) for x in (got, baseline))
+    norm = np.maximum(self._norms(o, kinds), 1e-30).ravel()
+    error = np.nan_to_num(np.linalg.norm(mine, axis=-1).ravel() / norm, nan=np.inf)
+    base = np.linalg.norm(theirs, axis=-1).ravel() / norm
+    # A row may be lucky in its few roundings: what others of its kind have is no worse a measure.
+    for kind in np.unique(kinds) if self.kinds else ():
+      own = kinds == kind
+      base[own] = np.maximum(base[own], np.sqrt(np.square(base[own]).mean()))
+    return error, 2 * base + SLACK
+
+  def _kinds(self, o: RegionTensor, shape: Sequence[int], rows: tuple[int, ...]) -> np.ndarray:
+    """The kind of every row of an output."""
+    if o.tensor.name not in self.kinds:
+      return np.zeros(max(1, prod(rows)), int)
+    kinds = self.kinds[o.tensor.name].reshape(self.exact[o.tensor.name].shape)
+    return np.asarray(rows_of(kinds, shape)[..., 0].ravel())
+
+  def _norms(self, output: RegionTensor, kinds: np.ndarray) -> np.ndarray:
+    """The norms of an output's rows: of a part of a row, what it has to be by the rms of all its parts.
+
+    One score beside 4095 others may be as good as zero, which is no reason to ask more of it. Nor
+    is a row that is zero but for its roundings, beside rows that are not.
+    """
+    shape = self.region.shape(output.source)
+    own = rows_of(self._clean(output), shape)
+    same = (o for o in self.region.outputs if o.source == output.source)
+    rows = (rows_of(self._clean(o), shape) for o in same)
+    parts = [x for x in rows if x.shape[:-1] == own.shape[:-1]]
+    squares = sum((x * x).sum(-1) for x in parts) / sum(x.shape[-1] for x in parts)
+    norms = np.sqrt(squares * own.shape[-1]).ravel()
+    if self.kinds:
+      normal = norms[kinds == 0]
+      size = np.array([size for _, size in hard_inputs.KINDS])[kinds]
+      norms = np.maximum(norms, SMALL_ROW * np.minimum(size, 1.0) * (normal.mean() if normal.size else 0.0))
+    return np.asarray(norms)
+
+  def _clean(self, output: RegionTensor) -> np.ndarray:
+    return np.where(self._measured(output), self.exact[output.tensor.name], 0.0)
+
+  def complaint(self, gpu: Memory, replay: Callable[[], object], outputs: Mapping[str, int]) -> str | None:
+    """What is wrong with the kernels' outputs, or None."""
+    for name, (error, allowed) in self.errors(gpu, replay, outputs).items():
+      if not error <= allowed:
+        return f"{name} is off by {error:.2e}, {allowed:.2e} allowed (float64 oracle)"
+    return None
+
+
+def _read(gpu: Memory, at: int, shape: Sequence[int], dtype: DType) -> np.ndarray:
+  """What is in memory; a byte that is no boolean is NaN."""
+  if dtype is not DType.BOOL:
+    return gpu.get(at, shape, dtype.numpy)
+  found = gpu.get(at, shape, np.dtype(np.uint8)).astype(np.float64)
+  return np.where(found > 1, np.nan, found)
+
+
+def part(region: Region, i: RegionTensor, data: Mapping[str, np.ndarray]) -> np.ndarray:
+  """What an input has of the tensors of the model."""
+  rows = data[i.view.picks] if i.view and i.view.picks else None
+  return np.asarray(region.part(i, data[i.source.name], rows))
+
+
+def rows_of(x: np.ndarray, whole: Sequence[int]) -> np.ndarray:
+  """``x`` without the dimensions of one element that ``whole``, of which it is a part, ends with.
+
+  Its last one is its rows: one element by itself has no scale.
+  """
+  ones = next((k for k, n in enumerate(reversed(whole)) if n != 1), 0)
+  return x.reshape(x.shape[: x.ndim - ones])
+
+
+def draw(
+  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator
+) -> tuple[dict[str, np.ndarray], Oracle]:
+  """Inputs (ONNX name -> values in their type and shape) where the region is finite, its values.
+
+  They are the tensors that the region's inputs are parts of.
+
+  Weights are the real ones; the rest is normal, or positive where that leaves the region's domain
+  (a root of a value that comes from outside).
+
+  Raises:
+      RejectionError: INCONCLUSIVE, neither is in the domain.
+  """
+  for positive in (False, True):
+    data: dict[str, np.ndarray] = {}
+    for i in region.inputs:
+      name, shape = i.source.name, region.shape(i.source)
+      if name in data:
+        continue
+      if name in weights:
+        data[name] = np.asarray(weights[name]).astype(i.dtype.numpy, copy=False).reshape(shape)
+      else:
+        x = hard_inputs.drawn(shape, rng)
+        x = np.abs(x) + 0.5 if positive and i.dtype.is_float else x
+        data[name] = as_input(x, i.dtype).astype(i.dtype.numpy)
+    for p in region.picks:
+      data[p.source.name] = rng.integers(0, region.count_of(p), region.shape(p.source))
+    oracle = Oracle.of(region, data)
+    if oracle.finite:
+      return data, oracle
+  raise RejectionError("INCONCLUSIVE", "no random input gives finite values", region.nodes)
+
+
+def hard_draws(
+  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator
+) -> list[tuple[dict[str, np.ndarray], Oracle]]:
+  """Draws that have rows of all kinds, the last one a plain one where the others left the domain.
+
+  Raises:
+      RejectionError: INCONCLUSIVE, no input is in the domain.
+  """
+  found = []
+  known: dict[str, np.ndarray] = {}
+  for number in range(hard_inputs.draws(region)):
+    data = hard_inputs.hard_inputs(region, weights, rng, number)
+    if not known:  # large ones take a second, and are the same in all draws
+      same = [i for i in region.inputs if i.source.name in weights and not (i.view and i.view.picks)]
+      known = {i.tensor.name: part(region, i, data).astype(np.float64) for i in same}
+    count = len(hard_inputs.KINDS)
+    kinds = {
+      o.tensor.name: hard_inputs.kinds_of(region, o, number) % count for o in region.outputs if o.view is None
+    }
+    oracle = Oracle.of(region, data, kinds if len(kinds) == len(region.outputs) else None, known)
+    if oracle.measured > 0:
+      found.append((data, oracle))
+  if not found or found[0][1].measured < LEAST_MEASURED:
+    found.append(draw(region, weights, rng))
+  return found
+
+
+#: A first draw with a smaller share of finite elements says too little.
+LEAST_MEASURED = 0.25
