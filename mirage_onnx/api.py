@@ -25,6 +25,7 @@ from mirage_onnx.report.inspection import ExplainReport, InspectReport
 from mirage_onnx.report.inspection_report import explain_report, inspect_report
 from mirage_onnx.report.schema import SCHEMA
 from mirage_onnx.rewrite.save import External, check_output, save_model
+from mirage_onnx.rewrite.turned import is_turned
 from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
 from mirage_onnx.target import H200, Target, get_target
@@ -89,10 +90,13 @@ def optimize(
     journal=Path(journal) if journal is not None else None,
     stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
     tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}), began=start,
+    streamed=target_path is not None,
   )  # fmt: skip
   run = pipeline.run(loaded, options, emit or events.silent)
   if target_path is not None:
     save_model(run.model, target_path, source, external=weights)
+    if any(map(is_turned, run.model.graph.initializer)):  # as written: what was streamed is in no memory
+      run = replace(run, model=onnx.load(target_path, load_external_data=False))
   report = {
     "schema": SCHEMA,
     "input": str(source) if source is not None else None,

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from math import inf
 
 
-class OverdueError(Exception):
-  """A step was ended because its time is over; who set the end catches it."""
+class OverdueError(BaseException):
+  """A step was ended because its time is over; who set the end catches it.
+
+  No ``Exception``: it is no failure of a region that was at work, and no net of these catches it.
+  """
 
 
 class _Thread(threading.local):

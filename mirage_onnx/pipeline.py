@@ -20,6 +20,7 @@ from mirage_onnx.ir.program import Program
 from mirage_onnx.match.candidates import Candidate, Matches, find_candidates
 from mirage_onnx.match.cuts import TILED, Limits
 from mirage_onnx.rewrite.apply import NAME_POOL, apply
+from mirage_onnx.rewrite.turned import held
 from mirage_onnx.searching import Setting, open_journal, search_all
 from mirage_onnx.superopt.hooks import Hooks, never
 from mirage_onnx.superopt.result import Bound, SearchResult, Stop
@@ -50,6 +51,7 @@ class Options:
   only a run knows is declared to be used. ``every``: to test kernels, as if ONNX Runtime had none: what
   verifies is replaced, however slow, and one operator is a region. ``budget_s`` is of the whole
   run, ``began`` (of ``time.monotonic``) its start, where that was before ``run`` is called.
+  ``streamed``: copies of large external weights in another order are left to ``save_model``.
   """
 
   target: Target
@@ -65,6 +67,7 @@ class Options:
   tiled: bool = False
   shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
   every: bool = False
+  streamed: bool = False
   began: float | None = None
 
 
@@ -116,7 +119,8 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     done = apply(loaded, kernels, options.target, pool=options.pool)
     replaced = tuple(chosen[i] for i in done.used)
     outcomes = _left(outcomes, chosen, replaced, done.refused)
-  return Run(done.model, program, matches, replaced, outcomes)
+  model = done.model if options.streamed else held(done.model, loaded.base_dir)
+  return Run(model, program, matches, replaced, outcomes)
 
 
 def _node_us(program: Program, options: Options) -> dict[str, float]:

@@ -12,6 +12,7 @@ from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.constants import constant_node
 from mirage_onnx.importer.external import check_stored, read_tensor
 from mirage_onnx.rewrite.replacement import WeightUse, internal
+from mirage_onnx.rewrite.turned import can_turn, turned
 
 Folded = Mapping[str, onnx.TensorProto]
 NOTHING: Folded = MappingProxyType({})
@@ -49,7 +50,14 @@ class Constants:
     return read_tensor(tensor, self.base_dir)
 
   def permuted(self, use: WeightUse, name: str) -> onnx.TensorProto:
-    """``numpy.transpose(tensor, perm)`` as an initializer called ``name``."""
+    """``numpy.transpose(tensor, perm)`` as an initializer called ``name``.
+
+    Of a large one in an external file it only says what it will be (``turned.py``).
+    """
+    source = self.tensors.get(use.tensor)
+    if source is not None and can_turn(source) and len(source.dims) == len(use.perm):
+      check_stored(source, self.base_dir)
+      return turned(source, use.perm, name)
     array = self.array(use.tensor)
     if array.ndim != len(use.perm):
       raise internal(f"{use} does not fit shape {array.shape}")

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.external import check_stored
+from mirage_onnx.rewrite.turned import is_turned, location_of, turned_of
 
 #: Alignment in a data file: a page, so that a tensor can be memory-mapped.
 ALIGN_BYTES = 4096
@@ -53,7 +55,7 @@ def inline_bytes(tensor: onnx.TensorProto) -> int:
 
 def data_files(model: onnx.ModelProto, folder: Path) -> set[Path]:
   """The files that a model in ``folder`` keeps its weights in."""
-  locations = {ExternalDataInfo(t).location for t in all_tensors(model) if uses_external_data(t)}
+  locations = {location_of(t) for t in all_tensors(model) if uses_external_data(t)}
   return {Path(os.path.realpath(folder / location)) for location in locations}
 
 
@@ -65,7 +67,7 @@ def copy_external(model: onnx.ModelProto, location: str, stream: BinaryIO, folde
   """
   written: dict[tuple[Path, int, int], int] = {}
   for tensor in all_tensors(model):
-    if uses_external_data(tensor):
+    if uses_external_data(tensor) and not is_turned(tensor):
       place = source, start, length = _place(tensor, folder)
       if place not in written:
         written[place] = _align(stream)
@@ -100,6 +102,19 @@ def move_inline(tensors: Iterable[onnx.TensorProto], location: str, stream: Bina
     length = stream.write(tensor.raw_data)
     tensor.ClearField("raw_data")
     _refer(tensor, location, offset, length)
+
+
+def write_turned(tensors: Iterable[onnx.TensorProto], location: str, stream: BinaryIO, folder: Path) -> None:
+  """Append the copies that tensors say (``turned.py``) to ``stream``, in blocks, and refer to them.
+
+  Raises:
+      MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
+  """
+  for tensor in tensors:
+    if (made := turned_of(tensor)) is not None:
+      offset = _align(stream)
+      length = sum(stream.write(block.reshape(-1).view(np.uint8).data) for block in made.blocks(folder))
+      _refer(tensor, location, offset, length)
 
 
 def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:

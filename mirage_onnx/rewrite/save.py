@@ -30,8 +30,10 @@ from mirage_onnx.rewrite.external import (
   inline_bytes,
   load_external,
   move_inline,
+  write_turned,
 )
 from mirage_onnx.rewrite.model import BUNDLE_NAME
+from mirage_onnx.rewrite.turned import held, is_turned
 
 #: Weights inside the model file up to this size together; more of them go to the data file.
 INLINE_LIMIT_BYTES = 1 << 30
@@ -73,11 +75,13 @@ def save_model(
   temporary, temporary_data = _sibling(target), _sibling(data)
   try:
     _remove_leftovers(target, data)
-    if how in (External.COPY, External.INLINE) or moved:
+    copies = any(is_turned(t) for t in model.graph.initializer)
+    if how in (External.COPY, External.INLINE) or moved or copies:
       model = _copy(model)
     if how is External.INLINE and folder is not None:
-      load_external(model, folder)
-    writes_data = how is External.COPY or bool(moved)
+      load_external(held(model, folder), folder)
+      copies = False
+    writes_data = how is External.COPY or bool(moved) or copies
     if writes_data:
       _refuse_clash(data, model, folder)
       with _create(temporary_data) as stream:
@@ -85,6 +89,8 @@ def save_model(
           copy_external(model, data.name, stream, folder)
         inside = [t for t in model.graph.initializer if t.name in moved]
         move_inline(inside, data.name, stream)
+        if folder is not None:
+          write_turned(model.graph.initializer, data.name, stream, folder)
         _flush(stream)
     with _create(temporary) as stream:
       stream.write(_serialized(model))

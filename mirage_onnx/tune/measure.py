@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_onnx import deadline
 from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import LoadedModel
@@ -71,8 +70,6 @@ def measure_region(
   """
   try:
     return _raced(loaded, region, compiled, target, more)
-  except deadline.OverdueError:
-    raise
   except Exception as error:
     reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return None, Rejection("MEASURE_FAILED", reason, region.nodes)

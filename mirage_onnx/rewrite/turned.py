@@ -1,0 +1,107 @@
+"""Weights in another dimension order that are made when they are written, not before.
+
+A kernel reads large weights in an order of its own (K-major). The copy of a weight in an external file
+would be as large as the weight, so the model only names it: source file, place, shape and order are
+entries of the tensor's external data, under a location that no file has, so that nobody else reads
+it. ``save_model`` streams such copies to the output's data file in blocks; ``held`` takes
+them into a model that stays in memory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.external_data_helper import ExternalDataInfo
+
+from mirage_onnx.importer.external import check_stored, read_tensor, size_bytes
+
+#: What the location of such a copy begins with; no file's name has that character.
+MARK = "\0turned "
+#: Bytes that are turned at a time, and the size from which a copy is not made before it is written.
+BLOCK_BYTES, LEAST_BYTES = 1 << 26, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+  """``numpy.transpose(source, perm)``; ``source`` is in an external file."""
+
+  source: onnx.TensorProto
+  perm: tuple[int, ...]
+
+  @property
+  def dims(self) -> tuple[int, ...]:
+    return tuple(self.source.dims[p] for p in self.perm)
+
+  def blocks(self, folder: Path) -> Iterator[np.ndarray]:
+    """The copy, some of its first dimension at a time.
+
+    Raises:
+        MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
+    """
+    check_stored(self.source, folder)
+    turned = read_tensor(self.source, folder).transpose(self.perm)
+    rows = max(1, BLOCK_BYTES // max(1, turned.dtype.itemsize * prod(turned.shape[1:])))
+    for start in range(0, turned.shape[0], rows):
+      yield np.ascontiguousarray(turned[start : start + rows])
+
+
+def can_turn(source: onnx.TensorProto) -> bool:
+  """Whether a tensor is stored outside the model and large, with elements of whole bytes."""
+  if source.data_location != onnx.TensorProto.EXTERNAL or (size_bytes(source) or 0) < LEAST_BYTES:
+    return False
+  return prod(source.dims) * helper.tensor_dtype_to_np_dtype(source.data_type).itemsize == size_bytes(source)
+
+
+def turned(source: onnx.TensorProto, perm: tuple[int, ...], name: str) -> onnx.TensorProto:
+  """The tensor ``name`` that says what it will be. ``source`` is stored outside the model."""
+  dims = [source.dims[p] for p in perm]
+  made = onnx.TensorProto(name=name, data_type=source.data_type, dims=dims)
+  made.data_location = onnx.TensorProto.EXTERNAL
+  for entry in source.external_data:
+    value = f"{MARK}{' '.join(map(str, perm))}\0{entry.value}" if entry.key == "location" else entry.value
+    made.external_data.add(key=entry.key, value=value)
+  return made
+
+
+def turned_of(tensor: onnx.TensorProto) -> Turned | None:
+  """What ``turned`` has said; None for any other tensor."""
+  if tensor.data_location != onnx.TensorProto.EXTERNAL:
+    return None
+  info = {e.key: e.value for e in tensor.external_data}
+  if not info.get("location", "").startswith(MARK):
+    return None
+  order, _, info["location"] = info["location"].removeprefix(MARK).partition("\0")
+  perm = tuple(map(int, order.split()))
+  dims = [0] * len(perm)
+  for p, d in zip(perm, tensor.dims, strict=True):
+    dims[p] = d
+  source = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=dims)
+  source.data_location = onnx.TensorProto.EXTERNAL
+  for key, value in info.items():
+    source.external_data.add(key=key, value=value)
+  return Turned(source, perm)
+
+
+def is_turned(tensor: onnx.TensorProto) -> bool:
+  """Whether ``turned`` has made it."""
+  return turned_of(tensor) is not None
+
+
+def held(model: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
+  """``model`` with the copies in it: for who has no file to write them to. It is changed."""
+  for tensor in model.graph.initializer:
+    if (made := turned_of(tensor)) is not None:
+      assert folder is not None
+      data = np.concatenate(list(made.blocks(folder)))
+      tensor.CopyFrom(numpy_helper.from_array(data, tensor.name))
+  return model
+
+
+def location_of(tensor: onnx.TensorProto) -> str:
+  """The name of the file that external data comes from, also where it is turned."""
+  made = turned_of(tensor)
+  return str(ExternalDataInfo(tensor if made is None else made.source).location)
