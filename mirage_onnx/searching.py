@@ -27,6 +27,7 @@ import onnx
 from mirage_onnx import deadline
 from mirage_onnx.events import Event
 from mirage_onnx.importer import LoadedModel, load_model
+from mirage_onnx.importer.inline import outside
 from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.hooks import Hooks
@@ -51,8 +52,8 @@ MIN_REGIONS = 8
 LEARN = 0.25
 #: A worker that has not ended so long after the deadline is ended; it asks itself in every long step.
 GRACE_S = 1.0
-#: Every worker has the model (not its external data); what all copies may take.
-MAX_COPIED_BYTES = 1 << 33
+#: Every worker has the model (not the weights that are in a file); what all copies may take.
+MAX_COPIED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,8 @@ def _search_rest(
     end = min(setting.deadline, now + LEARN * (now - start))
     return lambda: end - time.monotonic()
 
-  copies = MAX_COPIED_BYTES // max(1, loaded.proto.ByteSize())
+  sent = outside(loaded.proto, loaded.path)
+  copies = MAX_COPIED_BYTES // max(1, sent.ByteSize())
   count = min(workers or os.cpu_count() or 1, len(regions), copies)
   if count <= 1 or len(regions) < MIN_REGIONS:
 
@@ -211,8 +213,7 @@ def _search_rest(
     for i in shared.unlearned:
       shared.learn(i, here, seconds_left())
     return
-  model = loaded.path or loaded.proto.SerializeToString()
-  header = (model, loaded.base_dir, setting.target, setting.bound)
+  header = (sent.SerializeToString(), loaded.base_dir, setting.target, setting.bound)
   started: list[WorkerProcess] = []
   local = threading.local()
 
@@ -290,8 +291,8 @@ def _serve() -> None:
   """The worker: header, then job -> answer, until stdin ends."""
   requests, answers = worker_streams()
   model, base_dir, target, bound = pickle.load(requests)
-  named = isinstance(model, Path)
-  loaded = load_model(model if named else onnx.ModelProto.FromString(model), base_dir)
+  loaded = load_model(onnx.ModelProto.FromString(model), base_dir)
+  del model
   parent = Parent(requests, answers)
   hooks = Hooks(parent, parent.stop, parent.emit)
   weights = ModelWeights(loaded, lambda name, shape: parent.tell("measure", name, shape))

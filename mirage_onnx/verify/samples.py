@@ -17,6 +17,8 @@ from mirage_onnx.verify.ranges import finfo
 
 DEEP, FLAT = 192, 10
 MOST_TILES, MOST_ITERATIONS = 3, 8
+#: Elements of a weight that are looked at together.
+PEAK_ELEMENTS = 1 << 23
 #: 2 GiB in float64.
 MOST_ELEMENTS = 1 << 28
 #: Of an axis of so many elements some are drawn; of others all are shuffled.
@@ -144,6 +146,10 @@ def _pick(
 
 
 def _peaks(i: RegionTensor, data: np.ndarray, axis: str, pool: np.ndarray) -> np.ndarray:
-  part = data.take(pool, axis=i.axes.index(axis)).astype(np.float32)
   others = tuple(n for n, a in enumerate(i.axes) if a != axis)
-  return np.asarray(np.abs(part).max(axis=others).astype(np.float64))
+  step = max(1, PEAK_ELEMENTS * data.shape[i.axes.index(axis)] // max(1, data.size))
+  found = np.zeros(len(pool))
+  for start in range(0, len(pool), step):  # a vocabulary by a hidden size is half a gigabyte
+    part = data.take(pool[start : start + step], axis=i.axes.index(axis)).astype(np.float32)
+    found[start : start + step] = np.abs(part).max(axis=others)
+  return found
