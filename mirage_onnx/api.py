@@ -1,28 +1,25 @@
-"""The Python interface: ``optimize``, ``inspect`` and ``explain`` a model, ``verify`` a pair."""
+"""The Python interface: ``optimize``, ``inspect`` and ``explain`` a model, ``verify`` a pair.
+
+What only some of them need is imported there: a model with nothing to gain takes a second.
+"""
+
+from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 
 from mirage_onnx import events, pipeline
-from mirage_onnx.custom_op.choose_path import choose_path
-from mirage_onnx.custom_op.compare import compare_models
-from mirage_onnx.custom_op.compare_inputs import read_inputs
-from mirage_onnx.custom_op.comparison import Comparison
-from mirage_onnx.custom_op.sources import check_sources
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
-from mirage_onnx.inspection import explain_region, survey_model
 from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.pipeline import Options, Run
-from mirage_onnx.report.inspection import ExplainReport, InspectReport
-from mirage_onnx.report.inspection_report import explain_report, inspect_report
 from mirage_onnx.report.schema import SCHEMA
 from mirage_onnx.rewrite.save import External, check_output, save_model
 from mirage_onnx.rewrite.turned import is_turned
@@ -30,8 +27,11 @@ from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
 from mirage_onnx.target import H200, Target, get_target
 from mirage_onnx.tune.declared_sizes import checked_sizes
-from mirage_onnx.tune.device import no_profile, present_target
 from mirage_onnx.tune.outcome import Outcome
+
+if TYPE_CHECKING:
+  from mirage_onnx.custom_op.comparison import Comparison
+  from mirage_onnx.report.inspection import ExplainReport, InspectReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,13 @@ def optimize(
   return Result(run.model, report)
 
 
+def present_target() -> Target | None:
+  """The profile of the present GPU, None where there is none."""
+  from mirage_onnx.tune.device import present_target as present
+
+  return present()
+
+
 def _target(name: str | None) -> tuple[Target, bool]:
   if name not in (None, "local"):
     return get_target(name), False
@@ -117,6 +124,8 @@ def _target(name: str | None) -> tuple[Target, bool]:
   if present is not None:
     return present, True
   if name == "local":
+    from mirage_onnx.tune.device import no_profile
+
     raise MirageError("NO_GPU", no_profile())
   return H200, False
 
@@ -233,6 +242,11 @@ def verify(
   Raises:
       MirageError: SOURCE_MISMATCH, those of ``compare_models`` and ``read_inputs``.
   """
+  from mirage_onnx.custom_op.choose_path import choose_path
+  from mirage_onnx.custom_op.compare import compare_models
+  from mirage_onnx.custom_op.compare_inputs import read_inputs
+  from mirage_onnx.custom_op.sources import check_sources
+
   for path in (a, b):
     if not Path(path).exists():
       raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
@@ -258,6 +272,9 @@ def inspect(
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
   """
+  from mirage_onnx.inspection import survey_model
+  from mirage_onnx.report.inspection_report import inspect_report
+
   start = time.monotonic()
   profile, _ = _target(target)
   survey = survey_model(load_model(model), profile)
@@ -282,6 +299,9 @@ def explain(
   Raises:
       MirageError: REGION_UNKNOWN, or another code of ``docs/errors.md``.
   """
+  from mirage_onnx.inspection import explain_region, survey_model
+  from mirage_onnx.report.inspection_report import explain_report
+
   start = time.monotonic()
   profile, _ = _target(target)
   loaded = load_model(model)

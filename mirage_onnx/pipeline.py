@@ -1,7 +1,11 @@
 """The stages in order: the only file that knows all of them. Read it from top to bottom.
 
 import -> match -> search (with the verifier inside) -> choose, compile, measure -> rewrite
+
+Stages behind match are imported where a region is worth searching: that takes a second.
 """
+
+from __future__ import annotations
 
 import time
 from collections import Counter
@@ -9,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -19,21 +24,19 @@ from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.ir.program import Program
 from mirage_onnx.match.candidates import Candidate, Matches, find_candidates
 from mirage_onnx.match.cuts import TILED, Limits
-from mirage_onnx.rewrite.apply import NAME_POOL, apply
-from mirage_onnx.rewrite.turned import held
-from mirage_onnx.searching import Setting, open_journal, search_all
+from mirage_onnx.rewrite.replacement import NAME_POOL
 from mirage_onnx.superopt.hooks import Hooks, never
 from mirage_onnx.superopt.result import Bound, SearchResult, Stop
 from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us, with_floors
 from mirage_onnx.tune.declared_sizes import Declared, declared_sizes, sizes_text
-from mirage_onnx.tune.dynamic import Dynamic
-from mirage_onnx.tune.instances import with_right_terms
 from mirage_onnx.tune.known_sizes import refuse_unknown, unpredicted
 from mirage_onnx.tune.outcome import Outcome
-from mirage_onnx.tune.predict import as_expected, refuse_result, refuse_search
-from mirage_onnx.tune.realise import Chosen, realise
-from mirage_onnx.verify.term_checks import TermChecks
+from mirage_onnx.tune.worth import refuse_search
+
+if TYPE_CHECKING:
+  from mirage_onnx.tune.dynamic import Dynamic
+  from mirage_onnx.tune.realise import Chosen
 
 #: Margin of the prediction before a measurement: up to twice as slow is worth timing.
 HOPELESS = -1.0
@@ -70,6 +73,11 @@ class Options:
   streamed: bool = False
   began: float | None = None
 
+  @property
+  def searched_margin(self) -> float:
+    """Where candidates will be timed, prediction only drops what is hopeless."""
+    return HOPELESS if self.measure else self.margin
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -98,10 +106,32 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     matches = find_candidates(program, limits, declared.typical)
     node_us = _node_us(program.sized(declared.typical), options)
     outcomes = _refused(_group(matches, node_us), program, declared, options)
-    dynamic = Dynamic(
-      program, declared, lambda s: _node_us(program.sized(s), options),
-      options.target, options.margin,
-    )  # fmt: skip
+  if all(o.rejection for o in outcomes.values()):
+    return Run(loaded.given, program, matches, (), outcomes)
+  return _optimized(loaded, program, declared, matches, outcomes, node_us, options, budget, emit)
+
+
+def _optimized(
+  loaded: LoadedModel,
+  program: Program,
+  declared: Declared,
+  matches: Matches,
+  outcomes: Mapping[str, Outcome],
+  node_us: Mapping[str, float],
+  options: Options,
+  budget: Budget,
+  emit: events.Emit,
+) -> Run:
+  """The stages behind match."""
+  from mirage_onnx.rewrite.apply import apply
+  from mirage_onnx.rewrite.turned import held
+  from mirage_onnx.tune.dynamic import Dynamic
+  from mirage_onnx.tune.realise import realise
+
+  dynamic = Dynamic(
+    program, declared, lambda s: _node_us(program.sized(s), options),
+    options.target, options.margin,
+  )  # fmt: skip
   with _stage(emit, "superopt") as detail, _hooks(options, emit, detail) as hooks:
     outcomes = _search(loaded, outcomes, dynamic, options, budget.search, hooks)
   with _stage(emit, "tune"):
@@ -163,6 +193,8 @@ def _hooks(options: Options, emit: events.Emit, detail: list[str]) -> Iterator[H
     if options.journal is None:
       yield Hooks(stop=options.stop, emit=emit)
       return
+    from mirage_onnx.searching import open_journal
+
     journal = open_journal(options.journal, options.target, options.bound)
     stack.enter_context(journal)
     if journal.notice is not None:
@@ -192,17 +224,21 @@ def _group(matches: Matches, node_us: Mapping[str, float]) -> dict[str, Outcome]
 def _refused(
   outcomes: dict[str, Outcome], program: Program, declared: Declared, options: Options
 ) -> dict[str, Outcome]:
-  """``outcomes``, refused where only a prediction could choose them and none stands on measurements.
+  """``outcomes``, refused where no kernel could win, or none of the measurements tell.
 
-  Not with a margin below 0, by which kernels may be slower.
+  In the latter case only a prediction could choose them. With a margin below 0 it may, for then
+  kernels may be slower.
   """
+  margin = options.searched_margin
+  cheap = {k: refuse_search(o.baseline_us, margin, o.region.nodes) for k, o in outcomes.items()}
+  outcomes = {k: replace(o, rejection=cheap[k]) for k, o in outcomes.items()}
   if options.measure or options.every or options.margin < 0:
     return outcomes
   points = declared.points if program.primes else ({},)
   sized = ((sizes_text(p, p), program.sized(p)) for p in points)
   why = unpredicted(sized, options.target, load_table(options.target))
   refusals = {k: refuse_unknown(why, o.region.nodes, options.target) for k, o in outcomes.items()}
-  return {k: replace(o, rejection=refusals[k]) for k, o in outcomes.items()}
+  return {k: replace(o, rejection=refusals[k] or o.rejection) for k, o in outcomes.items()}
 
 
 def _search(
@@ -213,13 +249,14 @@ def _search(
   deadline: float,
   hooks: Hooks,
 ) -> dict[str, Outcome]:
-  found = dict(outcomes)
-  # Where candidates will be timed, prediction only drops what is hopeless.
-  margin = HOPELESS if options.measure else options.margin
+  from mirage_onnx.searching import Setting, search_all
+  from mirage_onnx.tune.instances import with_right_terms
+  from mirage_onnx.tune.predict import as_expected, refuse_result
+  from mirage_onnx.verify.term_checks import TermChecks
+
   terms = TermChecks()
-  for key, o in found.items():
-    refusal = o.rejection or refuse_search(o.baseline_us, margin, o.region.nodes)
-    found[key] = replace(o, rejection=refusal) if refusal else with_right_terms(o, terms)
+  found = {k: o if o.rejection else with_right_terms(o, terms) for k, o in outcomes.items()}
+  margin = options.searched_margin
   todo = [key for key, o in found.items() if o.rejection is None]
 
   def done(i: int, r: SearchResult) -> None:

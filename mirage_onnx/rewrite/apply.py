@@ -23,11 +23,9 @@ from mirage_onnx.ir.program import Tensor
 from mirage_onnx.ir.region import Region
 from mirage_onnx.rewrite.body import Body
 from mirage_onnx.rewrite.model import BodyMaker, rewrite_model
-from mirage_onnx.rewrite.replacement import Replacement, WeightUse, internal
+from mirage_onnx.rewrite.replacement import NAME_POOL, Replacement, WeightUse, internal
 from mirage_onnx.target import Target
 
-#: The library registers MuGraph_0 .. MuGraph_127 (a session's start grows with their number).
-NAME_POOL = 128
 #: One region instance and its kernels.
 Kernels = tuple[Region, Compiled]
 
@@ -61,7 +59,7 @@ def apply(
 ) -> Applied:
   """The model with one custom node per region instance. ``loaded`` stays as it is."""
   if not chosen:
-    return Applied(loaded.proto, (), {})
+    return Applied(loaded.given, (), {})
   shapes = {name: tuple(int(d) for d in t.shape or ()) for name, t in loaded.tensors.items() if t.is_static}
   half = {name for name, t in loaded.tensors.items() if t.dtype is DType.F16}
   maker = BodyMaker(loaded.proto, loaded.base_dir, shapes, loaded.folded, half)
@@ -73,7 +71,7 @@ def apply(
       refused[i] = made
     else:
       drafts[i] = made
-  result, used = loaded.proto, tuple[int, ...]()
+  result, used = loaded.given, tuple[int, ...]()
   order = list(drafts)
 
   def attempt(some: Sequence[int]) -> Rejection | None:

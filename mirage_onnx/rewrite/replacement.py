@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from mirage_onnx.errors import MirageError
 from mirage_onnx.ir.runtime_extent import Monomial
 
+#: The library registers MuGraph_0 .. MuGraph_127 (a session's start grows with their number).
+NAME_POOL = 128
+
 
 def internal(detail: str) -> MirageError:
   """An inconsistent request of the caller: a bug in mirage-onnx, never the user's fault."""

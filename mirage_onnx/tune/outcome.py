@@ -1,14 +1,19 @@
 """What became of one distinct region: searched, compiled, measured, or refused with a reason."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from mirage_onnx.codegen.candidates import Compiled
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.region import Region
 from mirage_onnx.match.candidates import Candidate
-from mirage_onnx.superopt.result import SearchResult
-from mirage_onnx.tune.at_sizes import PointTime
-from mirage_onnx.tune.measure import Measured
+
+if TYPE_CHECKING:  # a model in which nothing is searched needs none of them
+  from mirage_onnx.codegen.candidates import Compiled
+  from mirage_onnx.superopt.result import SearchResult
+  from mirage_onnx.tune.at_sizes import PointTime
+  from mirage_onnx.tune.measure import Measured
 
 
 @dataclass(frozen=True, slots=True)

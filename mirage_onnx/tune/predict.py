@@ -15,9 +15,6 @@ from mirage_onnx.superopt.thread import Family
 from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.target import Target
 
-#: Fastest a replayed kernel can be: used to skip searches that cannot win.
-FLOOR_US = 1.0
-
 
 def expected_us(region: Region, candidate: Candidate, target: Target) -> float:
   """The time that generated kernels take, as far as it is known."""
@@ -38,14 +35,6 @@ def as_expected(region: Region, result: SearchResult, target: Target) -> SearchR
   ]
   found.sort(key=lambda v: v.candidate.predicted_us)
   return replace(result, candidates=tuple(found))
-
-
-def refuse_search(baseline_us: float, margin: float, nodes: tuple[str, ...]) -> Rejection | None:
-  """Why a region is not worth searching: its nodes cost too little for any kernel to win."""
-  if baseline_us * (1 - margin) <= FLOOR_US:
-    reason = f"its nodes take {baseline_us:.2f} us together, no kernel is that much faster"
-    return Rejection("NOT_FASTER", reason, nodes)
-  return None
 
 
 def refuse_result(

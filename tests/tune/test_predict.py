@@ -1,8 +1,7 @@
-"""Refusals before and after a search, from predicted times."""
+"""Refusals after a search, from predicted times."""
 
 from types import SimpleNamespace
 
-import pytest
 from golden_graphs import golden_graph
 from search_programs import PROGRAMS
 
@@ -12,31 +11,7 @@ from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import H200
-from mirage_onnx.tune.predict import (
-  FLOOR_US,
-  as_expected,
-  expected_us,
-  refuse_result,
-  refuse_search,
-)
-
-
-@pytest.mark.parametrize(
-  ("baseline", "margin", "refused"),
-  [
-    (0.0, 0.2, True),
-    (FLOOR_US, 0.0, True),
-    (1.2, 0.2, True),
-    (1.3, 0.2, False),
-    (9.0, 0.9, True),
-  ],
-)
-def test_a_region_too_cheap_to_search(baseline, margin, refused):
-  found = refuse_search(baseline, margin, ("a", "b"))
-  assert (found is not None) == refused
-  if found:
-    assert (found.code, found.nodes) == ("NOT_FASTER", ("a", "b"))
-    assert f"{baseline:.2f} us" in found.reason
+from mirage_onnx.tune.predict import as_expected, expected_us, refuse_result
 
 
 def result(*predicted, refused=()):
