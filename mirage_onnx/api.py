@@ -237,14 +237,15 @@ def verify(
   the CPU provider with the kernels of ``b`` in the emulator where there is a C++ compiler.
   ``inputs``: arrays by name, or an ``.npz`` file. ``bisect``: check every custom node by itself
   on every input, not only on the first. ``shapes``: sizes of dynamic dimensions by name; all
-  combinations are run. The CUDA text of ``b`` is generated again and compared.
+  combinations are run. The CUDA text of ``b`` is generated again and compared. onnxruntime runs in a
+  child process: what kills it is one of the ``failures``, or SESSION_FAILED.
 
   Raises:
       MirageError: SOURCE_MISMATCH, those of ``compare_models`` and ``read_inputs``.
   """
   from mirage_onnx.custom_op.choose_path import choose_path
-  from mirage_onnx.custom_op.compare import compare_models
   from mirage_onnx.custom_op.compare_inputs import read_inputs
+  from mirage_onnx.custom_op.isolated import compare_isolated
   from mirage_onnx.custom_op.sources import check_sources
 
   for path in (a, b):
@@ -253,8 +254,8 @@ def verify(
   provider, emulate, advice = choose_path(b, provider, emulate)
   given = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
   source = check_sources(b, strict=emulate)
-  found = compare_models(
-    a, b, seed=seed, provider=provider, rtol=rtol, emulate=emulate, inputs=given,
+  found = compare_isolated(
+    str(a), str(b), seed=seed, provider=provider, rtol=rtol, emulate=emulate, inputs=given,
     bisect=bisect, dims=checked_sizes(shapes or {}),
   )  # fmt: skip
   note = "; ".join(text for text in (found.note, advice) if text)

@@ -170,6 +170,10 @@ class MirageError(Exception):
     self.code = code
     self.detail = detail
 
+  def __reduce__(self) -> tuple[type["MirageError"], tuple[str, str]]:
+    """Exceptions are pickled by their message alone."""
+    return type(self), (self.code, self.detail)
+
   @property
   def exit(self) -> Exit:
     entry = ERRORS.get(self.code)

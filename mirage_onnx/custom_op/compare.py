@@ -26,6 +26,7 @@ from mirage_onnx.custom_op.model_check import RegionCheck
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.model_run import How, check_signatures, open_session, run_session
 from mirage_onnx.custom_op.session import launches
+from mirage_onnx.custom_op.steps import EVERYTHING, LeftOut, Step, Tell, tell_nobody
 from mirage_onnx.custom_op.wide_check import Input, WideCheck
 from mirage_onnx.custom_op.widen import run_widened
 from mirage_onnx.errors import MirageError
@@ -49,6 +50,8 @@ def compare_models(
   emulate: bool = False,
   inputs: Mapping[str, np.ndarray] | None = None,
   bisect: bool = False,
+  tell: Tell = tell_nobody,
+  left_out: LeftOut = EVERYTHING,
 ) -> Comparison:
   """Run ``a`` (the reference) and ``b`` on the same inputs.
 
@@ -69,7 +72,9 @@ def compare_models(
       driver: likewise; with ``ep="host"`` a stand-in.
       emulate: run the kernels of ``b`` in the CPU emulator.
       inputs: arrays by name, the only input then.
-      bisect: check the custom nodes on every input, not only on the first.
+      bisect: check the custom nodes on every input, not only on the first and the hard ones.
+      tell: told before every step that may kill the process.
+      left_out: what is not checked.
 
   Raises:
       MirageError: FILE_MISSING, SHAPES_DIFFER, INPUTS_INVALID, SESSION_FAILED,
@@ -88,34 +93,53 @@ def compare_models(
       return
     facts = input_facts(ModelFile.read(a).proto)
     yield from draw_inputs(arguments, seed, draws, dims or {}, int_limits or {}, facts)
+    if left_out.edges:
+      return
+    tell(Step.EDGES, "")
     yield from edge_inputs(arguments, seed, dims or {}, int_limits or {}, facts, is_finite)
 
+  tell(Step.OPEN, "the original")
   try:
     left = open_session(a, reference)
   except MirageError as error:
     wide = _wide_check(a, b) if emulate and error.code == "SESSION_FAILED" else None
     if wide is None:
       raise
-    return _alone(wide, drawn(wide.inputs, Defined(a)), Tolerances.of(a, b, rtol))
+    return _alone(wide, drawn(wide.inputs, Defined(a)), Tolerances.of(a, b, rtol), tell, left_out)
+  tell(Step.OPEN, "the optimized model")
   right = open_session(b, candidate)
   check_signatures(left, right)
   measure = Tolerances.of(a, b, rtol)
   worst: dict[str, OutputDifference] = {}
   kinds: list[str] = []
   regions: RegionCheck | None = None
+  looked, failures = left_out.regions, list[str]()
   defined = Defined(a, left)
   for kind, feeds in drawn(left.get_inputs(), defined):
+    if kind in left_out.kinds:
+      continue
+    tell(Step.RUN, kind)
     wanted, found = run_session(left, feeds), run_session(right, feeds)
     in_fp32, as_defined = cache(partial(_in_fp32, a, feeds)), cache(partial(defined.run, feeds))
     for name, want in wanted.items():
       one = measure(name, want, found[name], kind, in_fp32, as_defined, whole=True)
       worst[name] = worse(worst[name], one) if name in worst else one
-    if not kinds:
-      regions = _region_check(a, b, right, reference, candidate)
+    if not looked:
+      looked = True
+      try:
+        regions = _region_check(a, b, right, reference, candidate, tell, left_out)
+      except MirageError as error:
+        if error.code != "SESSION_FAILED":
+          raise
+        failures.append(f"SESSION_FAILED: custom nodes by themselves: {error.detail}: not checked")
     if regions and (bisect or not kinds or kind in (*EDGES, *MASKED)):
       regions.run(feeds, kind, measure)
     kinds.append(kind)
-  return _result(tuple(worst.values()), _paths(right, provider), tuple(kinds), regions)
+    if kind in EDGES:
+      tell(Step.EDGES, "")
+  found_all = _result(tuple(worst.values()), _paths(right, provider), tuple(kinds), regions)
+  lost = (*failures, *(regions.failures if regions else ()))
+  return replace(found_all, failures=lost, passed=found_all.passed and not lost)
 
 
 def _wide_check(a: Model, b: Model) -> WideCheck | None:
@@ -130,10 +154,17 @@ def _wide_check(a: Model, b: Model) -> WideCheck | None:
 
 
 def _alone(
-  check: WideCheck, feeds_of: Iterable[tuple[str, dict[str, np.ndarray]]], measure: Tolerances
+  check: WideCheck,
+  feeds_of: Iterable[tuple[str, dict[str, np.ndarray]]],
+  measure: Tolerances,
+  tell: Tell,
+  left_out: LeftOut,
 ) -> Comparison:
   kinds: list[str] = []
   for kind, feeds in feeds_of:
+    if kind in left_out.kinds:
+      continue
+    tell(Step.RUN, kind)
     check.run(feeds, kind, measure)
     kinds.append(kind)
   paths = tuple(NodePath(n, "emulated" if k else "body", k) for n, k in check.launches.items())
@@ -148,7 +179,13 @@ def _in_fp32(model: Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndar
 
 
 def _region_check(
-  a: Model, b: Model, right: ort.InferenceSession, reference: How, candidate: How
+  a: Model,
+  b: Model,
+  right: ort.InferenceSession,
+  reference: How,
+  candidate: How,
+  tell: Tell,
+  left_out: LeftOut,
 ) -> RegionCheck | None:
   """None where no kernel ran.
 
@@ -166,11 +203,11 @@ def _region_check(
   original = ModelFile.read(a)
   try:
     exact = replace(reference, provider="cpu")
-    return RegionCheck(original, rewritten, cuts, exact, candidate)
+    return RegionCheck(original, rewritten, cuts, exact, candidate, tell=tell, left_out=left_out)
   except MirageError as error:
     if error.code != "SESSION_FAILED" or reference.provider == "cpu":
       raise
-    return RegionCheck(original, rewritten, cuts, reference, candidate)
+    return RegionCheck(original, rewritten, cuts, reference, candidate, tell=tell, left_out=left_out)
 
 
 def _paths(right: ort.InferenceSession, provider: str) -> tuple[NodePath, ...]:

@@ -36,6 +36,7 @@ class Comparison:
 
   ``regions``: each custom node that ran kernels, fed with the original's values, against the
   region it replaced, in topological order. ``source``: how the kernels are tied to their text.
+  ``failures``: what could not be checked, because onnxruntime failed or was killed there.
   """
 
   passed: bool
@@ -45,6 +46,7 @@ class Comparison:
   note: str = ""
   regions: tuple[RegionDifference, ...] = ()
   source: str = ""
+  failures: tuple[str, ...] = ()
 
   @property
   def first_difference(self) -> OutputDifference | None:
@@ -77,6 +79,7 @@ class Comparison:
       "inputs": list(self.inputs),
       "source": self.source,
       "note": self.note,
+      "failures": list(self.failures),
       "first_difference": first.name if first else None,
       "first_divergence": self.first_divergence,
       "needed_rtol": self.needed_rtol,

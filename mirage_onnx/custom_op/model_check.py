@@ -10,7 +10,7 @@ of the model hides it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,9 @@ from mirage_onnx.custom_op.boundary import Boundary, detached_nodes, detached_or
 from mirage_onnx.custom_op.difference import InFp32, OutputDifference, worse
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
+from mirage_onnx.custom_op.steps import EVERYTHING, LeftOut, Step, Tell, tell_nobody
 from mirage_onnx.custom_op.widen import run_rounded, run_widened
+from mirage_onnx.errors import MirageError
 
 if TYPE_CHECKING:
   import onnxruntime as ort
@@ -63,33 +65,71 @@ class RegionCheck:
     cuts: tuple[Boundary, ...],
     reference: How,
     candidate: How,
+    *,
+    tell: Tell = tell_nobody,
+    left_out: LeftOut = EVERYTHING,
   ) -> None:
     """``cuts``: the nodes to check, in topological order.
 
     Raises:
         MirageError: SHAPES_DIFFER when ``rewritten`` was not made from ``original``.
     """
-    self._cuts, self._rewritten, self._candidate = cuts, rewritten, candidate
-    self._original, self._reference = original, reference
+    self._cuts = tuple(c for c in cuts if c.node not in left_out.nodes)
+    self._rewritten, self._candidate = rewritten, candidate
+    # With all its optimizations onnxruntime 1.31 and 1.32 die of a Transpose before a MatMul of fp16
+    # that nothing follows, as where a region ends.
+    self._original, self._reference = original, replace(reference, basic=True)
+    self._tell, self._apart = tell, left_out.apart
+    tell(Step.VALUES, "")
     self._whole = open_session(exposed(original, cuts), reference, original.external_folder)
-    self._pair: tuple[ort.InferenceSession, ort.InferenceSession] | None = None
+    self._pairs: dict[tuple[Boundary, ...], tuple[ort.InferenceSession, ort.InferenceSession]] = {}
+    self._failed: dict[str, str] = {}
     self._worst = Worst()
 
   def run(self, feeds: Mapping[str, np.ndarray], kind: str, measure: Measure) -> None:
     """Check every node on one input of the model."""
+    self._tell(Step.VALUES, "")
     values = {**feeds, **run_session(self._whole, feeds)}
-    if self._pair is None:
-      self._pair = self._detach(values)
-    want, got = (run_session(s, fed(s.get_inputs(), values)) for s in self._pair)
+    if not self._apart:
+      try:
+        self._tell(Step.NODES, "")
+        self._check(self._cuts, values, kind, measure)
+        return
+      except MirageError as error:
+        if error.code != "SESSION_FAILED":
+          raise
+        self._apart = True  # which of them it is shows one by one
     for cut in self._cuts:
+      if cut.node in self._failed:
+        continue
+      try:
+        self._tell(Step.NODE, cut.node)
+        self._check((cut,), values, kind, measure)
+      except MirageError as error:
+        if error.code != "SESSION_FAILED":
+          raise
+        self._failed[cut.node] = error.detail
+
+  def _check(
+    self, cuts: tuple[Boundary, ...], values: Mapping[str, np.ndarray], kind: str, measure: Measure
+  ) -> None:
+    """Those nodes, side by side."""
+    if not cuts:
+      return
+    if cuts not in self._pairs:
+      self._pairs[cuts] = self._detach(cuts, values)
+    want, got = (run_session(s, fed(s.get_inputs(), values)) for s in self._pairs[cuts])
+    for cut in cuts:
       for name in cut.makes:
         exact, defined = partial(self._in_fp32, cut, values), partial(self._as_defined, cut, values)
         self._worst.add(cut.node, measure(name, want[name], got[name], kind, exact, defined))
 
-  def _detach(self, values: Mapping[str, np.ndarray]) -> tuple[ort.InferenceSession, ort.InferenceSession]:
+  def _detach(
+    self, cuts: tuple[Boundary, ...], values: Mapping[str, np.ndarray]
+  ) -> tuple[ort.InferenceSession, ort.InferenceSession]:
     first, second = self._original, self._rewritten
-    regions = detached_original(first, self._cuts, values)
-    nodes = detached_nodes(second, self._cuts, values)
+    regions = detached_original(first, cuts, values)
+    nodes = detached_nodes(second, cuts, values)
     return (
       open_session(regions, self._reference, first.external_folder),
       open_session(nodes, self._candidate, second.external_folder),
@@ -104,6 +144,11 @@ class RegionCheck:
     """The same, rounded after every node as its type says."""
     region = onnx.load_from_string(detached_original(self._original, (cut,), values))
     return run_rounded(region, self._original.folder, fed(region.graph.input, values))
+
+  @property
+  def failures(self) -> tuple[str, ...]:
+    """The nodes that onnxruntime could not run by themselves, and why."""
+    return tuple(f"SESSION_FAILED: {node}: {why}: not checked" for node, why in self._failed.items())
 
   @property
   def differences(self) -> tuple[RegionDifference, ...]:

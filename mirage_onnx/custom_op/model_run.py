@@ -30,12 +30,16 @@ _EMULATION_FAULT = "EmulationError"  # emulator.driver puts the name of the exce
 
 @dataclass(frozen=True, slots=True)
 class How:
-  """How a model is run: the arguments of ``InferenceSession``. ``provider``: cpu or cuda."""
+  """How a model is run: the arguments of ``InferenceSession``. ``provider``: cpu or cuda.
+
+  ``basic``: without onnxruntime's extended and layout optimizations.
+  """
 
   provider: str = "cpu"
   emulate: bool = False
   ep: str | None = None
   driver: str | None = None
+  basic: bool = False
 
 
 def open_session(model: Model, how: How, external_folder: str | None = None) -> ort.InferenceSession:
@@ -49,6 +53,8 @@ def open_session(model: Model, how: How, external_folder: str | None = None) -> 
   ort = import_onnxruntime()
   options = ort.SessionOptions()
   options.log_severity_level = 4  # what fails is raised; a line of ours is enough
+  if how.basic:
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
   if external_folder:
     options.add_session_config_entry(EXTERNAL_FOLDER_KEY, external_folder)
   wanted = CUDA_PROVIDER if how.provider == "cuda" else CPU_PROVIDER

@@ -1,9 +1,11 @@
 """The host's C++ compiler, and a cache of what it built, keyed by content."""
 
+import atexit
 import functools
 import hashlib
 import os
 import platform
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -44,9 +46,21 @@ def has_host_compiler() -> bool:
   return True
 
 
+@functools.cache
 def cache_folder() -> Path:
-  """Where built libraries are kept."""
-  return Path(platformdirs.user_cache_dir("mirage-onnx")) / "emulator"
+  """Where built libraries are kept: below the user's cache folder, if one can write there.
+
+  Else in a folder of this process: what is loaded must be nobody else's.
+  """
+  own = Path(platformdirs.user_cache_dir("mirage-onnx")) / "emulator"
+  try:
+    own.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=own):
+      return own
+  except OSError:
+    folder = tempfile.mkdtemp(prefix="mirage-onnx-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def build_library(

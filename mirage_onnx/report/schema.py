@@ -128,7 +128,8 @@ class VerifyReport(Struct, frozen=True):
 
   ``regions``: in topological order; ``first_divergence``: the first node beyond its tolerance.
   ``inputs``: the kinds that were tried. ``source``: how the kernels are tied to their CUDA text.
-  ``first_difference``: the first output that is not bit-identical.
+  ``first_difference``: the first output that is not bit-identical. ``failures``: what could not be
+  checked, because onnxruntime failed there, or was killed.
   """
 
   schema: Literal[1]
@@ -139,6 +140,7 @@ class VerifyReport(Struct, frozen=True):
   inputs: list[str]
   source: str
   note: str
+  failures: list[str]
   first_difference: str | None
   first_divergence: str | None
   needed_rtol: float | None

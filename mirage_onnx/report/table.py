@@ -96,6 +96,7 @@ def verify_tables(report: VerifyReport) -> Iterator[Table | str]:
     yield f"source: {report.source}"
   if report.note:
     yield f"note: {report.note}"
+  yield from report.failures
   if report.first_divergence is not None:
     yield f"first region that diverges: {report.first_divergence}"
   yield "passed" if report.passed else "FAILED"

@@ -80,6 +80,7 @@ def verified(**change):
     "regions": [],
     "inputs": ["normal 0", "large"],
     "source": "",
+    "failures": [],
     "note": "",
     "first_difference": "logits",
     "first_divergence": None,

@@ -1,0 +1,129 @@
+"""``compare_models`` in a child process: what kills onnxruntime does not end the check.
+
+onnxruntime is known to crash on valid models (docs/decisions.md), and a check that is killed says
+nothing. The child says what it is about to do. If that kills it, another one begins again without
+it, and the result says what is missing: it is not passed then.
+"""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, BinaryIO
+
+from mirage_onnx.custom_op.compare import compare_models
+from mirage_onnx.custom_op.comparison import Comparison
+from mirage_onnx.custom_op.model_nodes import Model
+from mirage_onnx.custom_op.steps import LeftOut, Step
+from mirage_onnx.errors import MirageError
+
+#: Children that are killed before the check is given up.
+MOST_KILLED = 16
+#: What the child runs.
+CHILD = "from mirage_onnx.custom_op.isolated import serve; serve()"
+
+
+def compare_isolated(a: Model, b: Model, **options: Any) -> Comparison:
+  """``compare_models``, with what it could not check as ``failures``.
+
+  Raises:
+      MirageError: those of ``compare_models``; SESSION_FAILED, with the signal, where a model cannot
+          even be opened.
+  """
+  left, failures = LeftOut(), list[str]()
+  for _ in range(MOST_KILLED):
+    step, result, how = _ask(a, b, {**options, "left_out": left})
+    if isinstance(result, MirageError):
+      raise result
+    if isinstance(result, Comparison):
+      lost = (*result.failures, *failures)
+      return replace(result, failures=lost, passed=result.passed and not lost)
+    name = f"{step[0]} {step[1]}".strip()
+    line = f"onnxruntime was ended by {how}: {name}"
+    if step[0] is Step.OPEN:
+      raise MirageError("SESSION_FAILED", line)
+    if step[0] is not Step.NODES:  # all together: they are tried one by one
+      failures.append(f"SESSION_FAILED: {line}: not checked")
+    left = _without(left, *step)
+  raise MirageError("SESSION_FAILED", f"onnxruntime was ended {MOST_KILLED} times, the last time by {how}")
+
+
+def _without(left: LeftOut, step: Step, name: str) -> LeftOut:
+  match step:
+    case Step.RUN:
+      return replace(left, kinds=left.kinds | {name})
+    case Step.EDGES:
+      return replace(left, edges=True)
+    case Step.NODES:
+      return replace(left, apart=True)
+    case Step.NODE:
+      return replace(left, nodes=left.nodes | {name})
+    case _:
+      return replace(left, regions=True)
+
+
+def _ask(
+  a: Model, b: Model, options: Mapping[str, Any]
+) -> tuple[tuple[Step, str], Comparison | MirageError | None, str]:
+  """The child's last step, its result (None: it was killed), and how it ended."""
+  step, result = (Step.OPEN, "the models"), None
+  reads, writes = os.pipe()
+  environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+  child = subprocess.Popen(
+    [sys.executable, "-c", CHILD, str(writes)], stdin=subprocess.PIPE, pass_fds=(writes,), env=environment
+  )
+  try:
+    os.close(writes)
+    assert child.stdin is not None
+    try:
+      pickle.dump((a, b, dict(options)), child.stdin)
+      child.stdin.close()
+    except BrokenPipeError:
+      pass  # it ended before it had read all
+    with os.fdopen(reads, "rb") as answers:
+      while (message := _read(answers)) is not None:
+        if isinstance(message, tuple):
+          step = message
+        else:
+          result = message
+    return step, result, _ended(child.wait())
+  finally:
+    child.kill()
+    child.wait()
+
+
+def _read(answers: BinaryIO) -> Any:
+  """None at the end, also in the middle of a message."""
+  try:
+    return pickle.load(answers)
+  except (EOFError, pickle.UnpicklingError):
+    return None
+
+
+def _ended(code: int) -> str:
+  if code >= 0:
+    return f"exit code {code}"
+  try:
+    name = signal.Signals(-code).name
+  except ValueError:
+    name = f"signal {-code}"
+  return f"{name} (out of memory?)" if -code == signal.SIGKILL else name
+
+
+def serve() -> None:
+  """The child: one comparison, from standard input to the file descriptor that it is given."""
+  os.dup2(2, 1)  # what a library prints is no result
+  with os.fdopen(int(sys.argv[1]), "wb") as answers:
+
+    def tell(step: Step, name: str) -> None:
+      pickle.dump((step, name), answers)
+      answers.flush()
+
+    a, b, options = pickle.load(sys.stdin.buffer)
+    try:
+      pickle.dump(compare_models(a, b, tell=tell, **options), answers)
+    except MirageError as error:
+      pickle.dump(error, answers)
