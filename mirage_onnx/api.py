@@ -20,6 +20,7 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.pipeline import Options, Run
+from mirage_onnx.report.optimize_report import cut_off, found_report, model_report, unknown_nodes
 from mirage_onnx.report.schema import SCHEMA
 from mirage_onnx.rewrite.save import External, check_output, save_model
 from mirage_onnx.rewrite.turned import is_turned
@@ -103,6 +104,8 @@ def optimize(
     "output": str(output) if output is not None else None,
     "target": profile.name,
     "seconds": round(time.monotonic() - start, 3),
+    "model": model_report(run),
+    "found": found_report(run),
     "regions": _regions(run),
     "barriers": dict(sorted(Counter(r.code for r in run.matches.rejections).items())),
     "constants": _constants(loaded, run),
@@ -136,22 +139,24 @@ def _constants(loaded: LoadedModel, run: Run) -> dict[str, str]:
 
 
 def _regions(run: Run) -> list[dict[str, Any]]:
-  """Replaced regions; the best one refused per reason; then the nodes that are in no region."""
+  """Replaced regions; all that time cut off; of other reasons the largest; nodes that are in no region."""
   counts = run.counts()
   replaced = [run.outcomes[k] for k in counts]
-  rows = [_row(f"r{i}", o, counts[o.region.key]) for i, o in enumerate(replaced)]
+  rows = [_row(run, f"r{i}", o, counts[o.region.key]) for i, o in enumerate(replaced)]
   covered = {n for c, _ in run.chosen for n in c.nodes}
   refused: dict[str, Outcome] = {}
+  late = cut_off(run)
   for o in run.outcomes.values():
-    if o.rejection is None or set(o.region.nodes) & covered:
+    if o.rejection is None or o in late or set(o.region.nodes) & covered:
       continue
     known = refused.get(o.rejection.code)
     if known is None or len(o.region.nodes) > len(known.region.nodes):
       refused[o.rejection.code] = o
   for i, (_, o) in enumerate(sorted(refused.items())):
-    rows.append(_row(f"k{i}", o, len(o.instances)))
+    rows.append(_row(run, f"k{i}", o, len(o.instances)))
+  rows += [_row(run, f"b{i}", o, len(o.instances)) for i, o in enumerate(late)]
   left = [row for o in run.outcomes.values() for row in _left_alone(o, covered)]
-  rows += [_row(f"u{i}", o, len(o.instances)) for i, o in enumerate(left)]
+  rows += [_row(run, f"u{i}", o, len(o.instances)) for i, o in enumerate(left)]
   groups: dict[str, list[str]] = {}
   text: dict[str, str] = {}
   for r in run.matches.rejections:
@@ -176,12 +181,13 @@ def _left_alone(o: Outcome, covered: set[str]) -> list[Outcome]:
   return list(found.values())
 
 
-def _row(name: str, o: Outcome, count: int) -> dict[str, Any]:
+def _row(run: Run, name: str, o: Outcome, count: int) -> dict[str, Any]:
   report = o.result.report if o.result else None
   first = o.result.candidates[0] if o.result and o.result.candidates else None
   chosen = o.compiled.candidate if o.compiled else first.candidate if first else None
   replaced = o.rejection is None and o.compiled is not None
-  measured = o.measured
+  measured, unknown = o.measured, unknown_nodes(run, o)
+  known = unknown < len(o.region.nodes)
   search = None
   if report is not None:
     search = {
@@ -204,7 +210,8 @@ def _row(name: str, o: Outcome, count: int) -> dict[str, Any]:
     "ugraph": print_ugraph(chosen.ugraph) if chosen else None,
     "predicted_us": round(chosen.predicted_us, 3) if chosen else None,
     "measured_us": round(measured.kernel_us, 3) if measured else None,
-    "baseline_us": round(measured.ort_us if measured else o.baseline_us, 3),
+    "baseline_us": round(measured.ort_us if measured else o.baseline_us, 3) if measured or known else None,
+    "unknown_nodes": unknown,
     "search": search,
     "proof": {"draws": proof.draws, "bound": proof.bound} if proof else None,
     "reason_text": o.rejection.reason if o.rejection else None,

@@ -181,7 +181,7 @@ def optimize(
     console.print(f"warning: some regions failed and stay as they were; please report {file}", markup=False)
   report = check_report(result.report)
   if not quiet:
-    console.print(region_table(report))
+    console.print(region_table(report, console.width))
     console.print(summary(report), highlight=False)
     if interrupt.asked and kept:
       console.print(f"the same command goes on from {kept}", highlight=False, markup=False)
@@ -267,10 +267,11 @@ def inspect(
   """Show what could be fused and what that would bring at most; no search, no GPU."""
   from mirage_onnx import api
   from mirage_onnx.report.inspection_table import inspect_tables
+  from mirage_onnx.report.log import stdout_console
 
   with _stdout_kept(as_json):
     report = api.inspect(model, target=target, every=every)
-  _show(report, inspect_tables(report), as_json)
+  _show(report, inspect_tables(report, stdout_console().width), as_json)
   return Exit.DONE
 
 

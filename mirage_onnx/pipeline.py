@@ -29,8 +29,9 @@ from mirage_onnx.superopt.hooks import Hooks, never
 from mirage_onnx.superopt.result import Bound, SearchResult, Stop
 from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us, with_floors
-from mirage_onnx.tune.declared_sizes import Declared, declared_sizes, sizes_text
-from mirage_onnx.tune.known_sizes import refuse_unknown, unpredicted
+from mirage_onnx.tune.declared_sizes import Declared, declared_sizes
+from mirage_onnx.tune.known_sizes import unpredicted_at
+from mirage_onnx.tune.model_times import ModelTimes, model_times
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.worth import refuse_search
 
@@ -81,13 +82,18 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-  """Everything a report needs; ``outcomes`` by region key, ``chosen`` the replaced instances."""
+  """Everything a report needs; ``outcomes`` by region key, ``chosen`` the replaced instances.
+
+  ``node_us``: the nodes' times in ONNX Runtime, where they are known; ``times``: of the whole model.
+  """
 
   model: onnx.ModelProto
   program: Program
   matches: Matches
   chosen: tuple[Chosen, ...]
   outcomes: Mapping[str, Outcome]
+  node_us: Mapping[str, float] = field(default_factory=dict)
+  times: ModelTimes | None = None
 
   def counts(self) -> Counter[str]:
     """Region key -> replaced instances."""
@@ -104,10 +110,12 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     declared = declared_sizes(program, options.shapes)
     limits = replace(TILED if options.tiled else Limits(), single=options.every)
     matches = find_candidates(program, limits, declared.typical)
-    node_us = _node_us(program.sized(declared.typical), options)
-    outcomes = _refused(_group(matches, node_us), program, declared, options)
+    typical = program.sized(declared.typical)
+    node_us = _node_us(typical, options)
+    outcomes = _refused(_group(matches, node_us), node_us, program, declared, options)
   if all(o.rejection for o in outcomes.values()):
-    return Run(loaded.given, program, matches, (), outcomes)
+    times = _times(program, typical, (), node_us, options)
+    return Run(loaded.given, program, matches, (), outcomes, node_us, times)
   return _optimized(loaded, program, declared, matches, outcomes, node_us, options, budget, emit)
 
 
@@ -134,12 +142,13 @@ def _optimized(
   )  # fmt: skip
   with _stage(emit, "superopt") as detail, _hooks(options, emit, detail) as hooks:
     outcomes = _search(loaded, outcomes, dynamic, options, budget.search, hooks)
+  alone = alone_us(program.sized(declared.typical), options.target)
   with _stage(emit, "tune"):
     chosen, outcomes = realise(
       loaded, program, outcomes, node_us, options.target,
       margin=0.0 if options.measure else options.margin,
       measure=options.measure, tries=options.tries, dynamic=dynamic,
-      alone=alone_us(program.sized(declared.typical), options.target),
+      alone=alone,
       # What is timed may be long, so that who asks for the end does not wait for all of it.
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
     )  # fmt: skip
@@ -150,15 +159,32 @@ def _optimized(
     replaced = tuple(chosen[i] for i in done.used)
     outcomes = _left(outcomes, chosen, replaced, done.refused)
   model = done.model if options.streamed else held(done.model, loaded.base_dir)
-  return Run(model, program, matches, replaced, outcomes)
+  times = _times(program, program.sized(declared.typical), replaced, node_us, options)
+  return Run(model, program, matches, replaced, outcomes, node_us, times)
+
+
+def _times(
+  program: Program,
+  typical: Program,
+  replaced: tuple[Chosen, ...],
+  node_us: Mapping[str, float],
+  options: Options,
+) -> ModelTimes | None:
+  if options.every:
+    return None
+  alone = alone_us(typical, options.target)
+  return model_times(program, replaced, _table_us(typical, options), node_us, alone)
+
+
+def _table_us(program: Program, options: Options) -> dict[str, float]:
+  table = load_table(options.target)
+  return node_times_us(program, table) if table else {}
 
 
 def _node_us(program: Program, options: Options) -> dict[str, float]:
   if options.every:
     return dict.fromkeys((n.name for n in program.nodes), SLOW_US)
-  table = load_table(options.target)
-  node_us = node_times_us(program, table) if table else {}
-  return with_floors(node_us, program, options.target)
+  return with_floors(_table_us(program, options), program, options.target)
 
 
 def _left(
@@ -222,7 +248,11 @@ def _group(matches: Matches, node_us: Mapping[str, float]) -> dict[str, Outcome]
 
 
 def _refused(
-  outcomes: dict[str, Outcome], program: Program, declared: Declared, options: Options
+  outcomes: dict[str, Outcome],
+  node_us: Mapping[str, float],
+  program: Program,
+  declared: Declared,
+  options: Options,
 ) -> dict[str, Outcome]:
   """``outcomes``, refused where no kernel could win, or none of the measurements tell.
 
@@ -230,14 +260,14 @@ def _refused(
   kernels may be slower.
   """
   margin = options.searched_margin
-  cheap = {k: refuse_search(o.baseline_us, margin, o.region.nodes) for k, o in outcomes.items()}
-  outcomes = {k: replace(o, rejection=cheap[k]) for k, o in outcomes.items()}
+  for key, o in outcomes.items():
+    unknown = sum(n not in node_us for n in o.region.nodes)
+    refusal = refuse_search(o.baseline_us, margin, o.region.nodes, unknown)
+    outcomes[key] = replace(o, rejection=refusal)
   if options.measure or options.every or options.margin < 0:
     return outcomes
-  points = declared.points if program.primes else ({},)
-  sized = ((sizes_text(p, p), program.sized(p)) for p in points)
-  why = unpredicted(sized, options.target, load_table(options.target))
-  refusals = {k: refuse_unknown(why, o.region.nodes, options.target) for k, o in outcomes.items()}
+  why = unpredicted_at(program, declared.points, options.target)
+  refusals = {k: why.refusal(o.region.nodes, options.target) for k, o in outcomes.items()}
   return {k: replace(o, rejection=refusals[k] or o.rejection) for k, o in outcomes.items()}
 
 

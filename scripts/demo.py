@@ -20,7 +20,7 @@ from rich.table import Table
 import mirage_onnx
 from mirage_onnx.report.log import EventLog
 from mirage_onnx.report.schema import check_report
-from mirage_onnx.report.table import region_table, summary, total_us
+from mirage_onnx.report.table import model_us, region_table, summary
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = "h200"
@@ -160,10 +160,10 @@ def run_model(name, model, console):
   ]
   replaced = [r for r in report.regions if r.status == "replaced"]
   kept = {node.name for node in onnx.load(optimized).graph.node}
-  totals = total_us(report)
+  totals = model_us(report)
   row = [
     name,
-    f"{len(replaced)} of {len(report.regions)}",
+    f"{len(replaced)} of {report.found.regions if report.found else 0}",
     f"{len(types.keys() - kept)} of {len(types)}",
     f"{totals[0]:.1f} → {totals[1]:.1f}" if totals else "-",
     f"{errors['without library']:.1e}",
@@ -181,7 +181,7 @@ def main():
   if not console.is_terminal:
     console = Console(highlight=False, width=160)
   table = Table(title=f"models optimized for {TARGET}, run on this machine's CPU")
-  head = ("model", "regions replaced", "nodes", "predicted µs in regions, ORT → ours")
+  head = ("model", "distinct regions replaced", "nodes", "predicted µs of the model, ORT → ours")
   tail = ("error without library", "error with library", "custom nodes ran", "result")
   for column in (*head, *tail):
     table.add_column(column)

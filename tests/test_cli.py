@@ -101,7 +101,7 @@ def test_optimize(api, capsys):
   assert api.calls == [("in.onnx", "out.onnx", wanted)]
   out, err = capsys.readouterr()
   assert out == "a library's own print\n"
-  assert "warning: odd" in err and "3 nodes" in err and "replaced 0 of 0 regions" in err
+  assert "warning: odd" in err and "3 nodes" in err and "replaced 0 instances of 0 distinct regions" in err
 
 
 def test_optimize_json_is_all_of_stdout(api, capsys):

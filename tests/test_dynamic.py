@@ -8,6 +8,7 @@ from small_models import Net, replaced_ops
 import mirage_onnx
 from mirage_onnx.errors import MirageError
 from mirage_onnx.tune.declared_sizes import parse_sizes
+from mirage_onnx.tune.known_sizes import Unpredicted
 
 K = 64
 SHAPES = {"batch": (1, 4), "seq": (2, 24)}
@@ -132,7 +133,7 @@ def test_inputs_that_disagree():
 
 def test_kept_where_it_would_lose(monkeypatch):
   # Not because so many rows were never measured (tests/tune/test_known_sizes.py).
-  monkeypatch.setattr(mirage_onnx.pipeline, "unpredicted", lambda *_: {})
+  monkeypatch.setattr(mirage_onnx.pipeline, "unpredicted_at", lambda *_: Unpredicted())
   net = Net(seed=7)
   model = net.model(net.Add(net.MatMul(net.input("batch", K), net.weight(K, 4096)), 0.5))
 

@@ -110,7 +110,8 @@ def explain_region(loaded: LoadedModel, survey: Survey, name: str, options: Opti
     result = outcome.result or result
   first = [v.candidate for v in result.candidates][: options.tries]
   compiled, refused = compile_candidates(region, first, options.target, keep=1)
-  rejection = outcome.rejection or refuse_result(result, offer.ort_us, options.margin, region.nodes)
+  rejection = survey.unpredicted.refusal(region.nodes, options.target) or outcome.rejection
+  rejection = rejection or refuse_result(result, offer.ort_us, options.margin, region.nodes)
   safety = None
   if compiled:
     best = compiled[0].candidate

@@ -6,7 +6,7 @@ kernels ran that fast: its gain is an upper bound of what ``optimize`` can save 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from mirage_onnx.importer import LoadedModel, import_model
@@ -16,9 +16,16 @@ from mirage_onnx.match.candidates import Candidate, Matches, find_candidates
 from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.partition import choose
 from mirage_onnx.target import Target
-from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us
+from mirage_onnx.tune.baseline import COPIES, FREE, alone_us, load_table, node_times_us
 from mirage_onnx.tune.declared_sizes import Sizes, declared_sizes
 from mirage_onnx.tune.dynamic import Dynamic
+from mirage_onnx.tune.known_sizes import Unpredicted, unpredicted_at
+
+#: Other operators that compute nothing with numbers.
+MOVES = frozenset({
+  "Cast", "Constant", "ConstantOfShape", "DepthToSpace", "EyeLike", "GatherElements", "GatherND", "Pad",
+  "Range", "ScatterElements", "ScatterND", "Shape", "Size", "SpaceToDepth", "Tile", "Transpose",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +35,8 @@ class Offer:
   ``instances``: all cones of the model with this canonical form; ``chosen``: those in the
   partition. ``ort_us``: what the nodes of one instance cost in ONNX Runtime. ``saved_us``: what
   of that goes if all of the partition is replaced, for the chosen instances together; the time of
-  a node that several regions compute is shared out among them.
+  a node that several regions compute is shared out among them. ``unknown``: nodes of an instance
+  without a known time, which are in neither.
   """
 
   instances: tuple[Candidate, ...]
@@ -37,6 +45,7 @@ class Offer:
   floor_us: float
   ort_us: float
   saved_us: float
+  unknown: int = 0
 
   @property
   def region(self) -> Region:
@@ -68,7 +77,8 @@ class Barrier:
 class Survey:
   """``offers`` by region key, those with the most gain in the partition first.
 
-  ``program``: at typical sizes; ``dynamic`` knows of others.
+  ``program``: at typical sizes; ``dynamic`` knows of others. ``unpredicted``: why no prediction
+  can choose some regions.
   """
 
   program: Program
@@ -76,6 +86,7 @@ class Survey:
   node_us: Mapping[str, float]
   offers: Mapping[str, Offer]
   dynamic: Dynamic | None = None
+  unpredicted: Unpredicted = field(default_factory=Unpredicted)
 
   @cached_property
   def op_type(self) -> dict[str, str]:
@@ -120,7 +131,7 @@ class Survey:
     return tuple(sorted(found, key=lambda b: (-len(b.nodes), b.code)))
 
   def time_us(self, nodes: Iterable[str]) -> float:
-    """What ``nodes`` cost in ONNX Runtime; one whose time nobody knows costs 0."""
+    """What those of ``nodes`` whose times are known cost in ONNX Runtime."""
     return sum(self.node_us.get(n, 0.0) for n in nodes)
 
   def flops(self, nodes: Iterable[str] | None = None) -> Flops:
@@ -131,6 +142,12 @@ class Survey:
       if wanted is None or node.name in wanted:
         total += count_flops(node.steps, self.program.tensors)
     return total
+
+  @cached_property
+  def flops_unknown(self) -> Counter[str]:
+    """Operators that were not lowered and compute: type -> nodes whose operations nobody counted."""
+    left = (n for n in self.program.nodes if n.barrier is not None and not n.steps)
+    return Counter(n.op_type for n in left if n.op_type not in FREE | COPIES | MOVES)
 
   def weight_bytes(self, nodes: Iterable[str] | None = None) -> int:
     """Bytes of the weights that ``nodes`` (default: all) read, each tensor once."""
@@ -164,6 +181,8 @@ def survey_model(loaded: LoadedModel, target: Target, margin: float = 0.2) -> Su
     chosen = tuple(matches.candidates[i] for i in same if i in picked)
     ort_us = max(sum(node_us.get(n, 0.0) for n in c.nodes) for c in instances)
     saved_us = sum(share_us.get(n, 0.0) for c in chosen for n in c.nodes)
-    offers.append(Offer(instances, chosen, work[key], floor[key], ort_us, saved_us))
+    unknown = sum(n not in node_us for n in instances[0].nodes)
+    offers.append(Offer(instances, chosen, work[key], floor[key], ort_us, saved_us, unknown))
   offers.sort(key=lambda o: (not o.chosen, -o.total_gain_us, -o.gain_us, o.region.key))
-  return Survey(program, matches, node_us, {o.region.key: o for o in offers}, dynamic)
+  why = unpredicted_at(named, declared.points, target)
+  return Survey(program, matches, node_us, {o.region.key: o for o in offers}, dynamic, why)

@@ -27,6 +27,7 @@ class OfferReport(Struct, frozen=True):
   ``ort_us``: the nodes in ONNX Runtime; ``gain_us``: their difference, at most that is saved by
   one instance alone. ``total_gain_us``: of the chosen instances beside the rest of the partition,
   where the time of a node that several regions compute is shared out; these add up to the total.
+  ``unknown_nodes``: nodes without a known time; with any, times of ONNX Runtime and gains are null.
   """
 
   key: str
@@ -41,9 +42,10 @@ class OfferReport(Struct, frozen=True):
   weight_bytes: int
   activation_bytes: int
   floor_us: float
-  ort_us: float
-  gain_us: float
-  total_gain_us: float
+  ort_us: float | None
+  gain_us: float | None
+  total_gain_us: float | None
+  unknown_nodes: int
 
 
 class BarrierReport(Struct, frozen=True):
@@ -59,8 +61,10 @@ class BarrierReport(Struct, frozen=True):
 class TotalsReport(Struct, frozen=True):
   """The model, and what of it is in the partition: every node and every weight once.
 
-  ``nodes_offered``: in any region. ``nodes_untimed``: without a time, which count 0 us.
-  ``ort_us_in_regions``: of nodes that nobody would need any more.
+  ``nodes_offered``: in any region. ``nodes_untimed``: without a known time, which are left out of
+  ``ort_us`` (null if that is all) and of what can be gained. ``flops_unknown``: operator -> nodes that
+  compute, but were not understood; ``flops`` are those of all others. ``ort_us_in_regions``: of nodes
+  that nobody would need any more.
   """
 
   nodes: int
@@ -69,9 +73,10 @@ class TotalsReport(Struct, frozen=True):
   nodes_untimed: int
   flops: int
   flops_in_regions: int
+  flops_unknown: dict[str, int]
   weight_bytes: int
   weight_bytes_in_regions: int
-  ort_us: float
+  ort_us: float | None
   ort_us_in_regions: float
   floor_us: float
   gain_us: float

@@ -57,9 +57,10 @@ def _totals(survey: Survey) -> TotalsReport:
     nodes_untimed=sum(n not in survey.node_us for n in nodes),
     flops=survey.flops().total,
     flops_in_regions=survey.flops(survey.covered).total,
+    flops_unknown=dict(survey.flops_unknown.most_common()),
     weight_bytes=survey.weight_bytes(),
     weight_bytes_in_regions=survey.weight_bytes(survey.covered),
-    ort_us=_us(survey.time_us(nodes)),
+    ort_us=_us(survey.time_us(nodes)) if survey.node_us else None,
     ort_us_in_regions=_us(survey.saved_us),
     floor_us=_us(survey.floor_us),
     gain_us=_us(survey.saved_us - survey.floor_us),
@@ -81,9 +82,10 @@ def _offer(survey: Survey, o: Offer, instance: Instance) -> OfferReport:
     weight_bytes=o.work.weight_bytes,
     activation_bytes=o.work.activation_bytes,
     floor_us=_us(o.floor_us),
-    ort_us=_us(o.ort_us),
-    gain_us=_us(o.gain_us),
-    total_gain_us=_us(o.total_gain_us),
+    ort_us=None if o.unknown else _us(o.ort_us),
+    gain_us=None if o.unknown else _us(o.gain_us),
+    total_gain_us=None if o.unknown else _us(o.total_gain_us),
+    unknown_nodes=o.unknown,
   )
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from rich.box import HEAVY_HEAD
 from rich.table import Table
 
 from mirage_onnx.report.inspection import (
@@ -13,28 +14,22 @@ from mirage_onnx.report.inspection import (
   TensorReport,
   TotalsReport,
 )
+from mirage_onnx.report.table import WIDE, WIDE_ENOUGH
 
 #: Refusals of a search that are shown, most frequent first; the JSON has all.
 SHOWN_REFUSALS = 8
 
 
-def inspect_tables(report: InspectReport) -> Iterator[Table | str]:
-  """Regions, then the reasons of all other nodes, then the sums."""
+def inspect_tables(report: InspectReport, width: int = WIDE) -> Iterator[Table | str]:
+  """Regions, then the reasons of all other nodes, then the sums.
+
+  ``width``: of what they are printed on; with little of it there are fewer columns, and keys are whole.
+  """
   source = report.input or "the model"
   if not report.regions:
     yield f"no region of {source} can be faster on {report.target} than in ONNX Runtime"
   else:
-    table = _table(f"what could be fused in {source} for {report.target}")
-    _columns(table, "region", "ops")
-    _columns(table, "×", "MFLOP", "weights", "activations", right=True)
-    _columns(table, "ORT µs", "floor µs", "gain µs", "in all µs", right=True)
-    for r in report.regions:
-      table.add_row(
-        r.key, _ops(r.ops), str(r.chosen or f"({r.offered})"), f"{r.flops / 1e6:.2f}",
-        _bytes(r.weight_bytes), _bytes(r.activation_bytes),
-        *(f"{x:.2f}" for x in (r.ort_us, r.floor_us, r.gain_us, r.total_gain_us)),
-      )  # fmt: skip
-    yield table
+    yield _offers(report, f"what could be fused in {source} for {report.target}", width)
   if report.barriers:
     table = _table("nodes that no region can hold")
     _columns(table, "reason")
@@ -51,15 +46,46 @@ def inspect_tables(report: InspectReport) -> Iterator[Table | str]:
   yield f"{report.seconds:.1f} s; no kernel was searched, so no gain is promised"
 
 
+def _offers(report: InspectReport, title: str, width: int) -> Table:
+  wide = width >= WIDE_ENOUGH
+  table = Table(title=title, title_justify="left", box=HEAVY_HEAD if wide else None)
+  table.add_column("region", no_wrap=True, min_width=max(len(r.key) for r in report.regions))
+  table.add_column("ops", overflow="fold", min_width=12)
+  _columns(table, "×", right=True)
+  if wide:
+    _columns(table, "MFLOP", "weights", "activations", right=True)
+  _columns(table, "ORT µs", "floor µs", "gain µs", "in all µs", right=True)
+  for r in report.regions:
+    work = (f"{r.flops / 1e6:.2f}", _bytes(r.weight_bytes), _bytes(r.activation_bytes)) if wide else ()
+    times = (r.ort_us, r.floor_us, r.gain_us, r.total_gain_us)
+    table.add_row(r.key, _ops(r.ops), str(r.chosen or f"({r.offered})"), *work, *map(_time, times))
+  return table
+
+
+def _time(us: float | None) -> str:
+  return "unknown" if us is None else f"{us:.2f}"
+
+
 def _totals(t: TotalsReport) -> str:
+  left_out = ", ".join(_times(op, n) for op, n in t.flops_unknown.items())
+  flops = f" (unknown and left out: those of {left_out})" if left_out else ""
   text = (
     f"in regions: {t.nodes_in_regions} of {t.nodes} nodes ({t.nodes_offered} could be in one), "
-    f"{_share(t.flops_in_regions, t.flops)} of the known FLOPs, "
-    f"{_share(t.weight_bytes_in_regions, t.weight_bytes)} of {_bytes(t.weight_bytes)} of "
-    f"weights\nORT: {t.ort_us:.1f} µs predicted for the model, {t.ort_us_in_regions:.1f} µs of "
-    f"it in regions; their floor is {t.floor_us:.1f} µs, so at most {t.gain_us:.1f} µs can go"
+    f"{_share(t.flops_in_regions, t.flops)} of the FLOPs of all nodes that are understood{flops}, "
+    f"{_share(t.weight_bytes_in_regions, t.weight_bytes)} of {_bytes(t.weight_bytes)} of weights\n"
   )
-  return text + (f"; nodes without a known time: {t.nodes_untimed}" if t.nodes_untimed else "")
+  if t.ort_us is None:
+    return f"{text}ORT: no time of any node is known"
+  if not t.nodes_untimed:
+    return text + (
+      f"ORT: {t.ort_us:.1f} µs predicted for the model, {t.ort_us_in_regions:.1f} µs of it in regions; "
+      f"their floor is {t.floor_us:.1f} µs, so at most {t.gain_us:.1f} µs can go"
+    )
+  return text + (
+    f"ORT: {t.ort_us:.1f} µs predicted for {t.nodes - t.nodes_untimed} of {t.nodes} nodes, "
+    f"{t.ort_us_in_regions:.1f} µs of it in regions, whose floor is {t.floor_us:.1f} µs; "
+    f"unknown and left out: the time of {t.nodes_untimed} nodes"
+  )
 
 
 def explain_tables(report: ExplainReport) -> Iterator[Table | str]:
@@ -106,7 +132,8 @@ def _region(r: OfferReport) -> Iterator[str]:
   yield (
     f"{r.flops / 1e6:.2f} MFLOP ({r.mma_flops / 1e6:.2f} in contractions), "
     f"{_bytes(r.weight_bytes)} of weights, {_bytes(r.activation_bytes)} of activations; "
-    f"ORT {r.ort_us:.2f} µs, floor {r.floor_us:.2f} µs, gain at most {r.gain_us:.2f} µs"
+    f"ORT {_time(r.ort_us)} µs, floor {r.floor_us:.2f} µs, gain at most {_time(r.gain_us)} µs"
+    + (f" ({r.unknown_nodes} of {len(r.nodes)} nodes have no known time)" if r.unknown_nodes else "")
   )
 
 
@@ -135,7 +162,7 @@ def _verdict(report: ExplainReport) -> str:
   assert report.chosen is not None
   return (
     f"a kernel wins: {report.chosen.predicted_us:.2f} µs predicted against "
-    f"{report.region.ort_us:.2f} µs in ONNX Runtime"
+    f"{_time(report.region.ort_us)} µs in ONNX Runtime"
   )
 
 

@@ -13,7 +13,18 @@ import msgspec
 from mirage_onnx.report.inspection import ExplainReport, InspectReport
 from mirage_onnx.report.struct import SCHEMA, Struct
 
-__all__ = ["SCHEMA", "Report", "VerifyReport", "check_report", "check_verify_report", "json_schema"]
+#: Refusals for want of time: every such region is in the report.
+CUT_OFF = ("BUDGET", "INTERRUPTED")
+
+__all__ = [
+  "CUT_OFF",
+  "SCHEMA",
+  "Report",
+  "VerifyReport",
+  "check_report",
+  "check_verify_report",
+  "json_schema",
+]
 
 
 class Search(Struct, frozen=True):
@@ -49,7 +60,8 @@ class RegionReport(Struct, frozen=True):
 
   ``ops``: names of the ONNX nodes of its first instance. ``reason``: a code of docs/errors.md,
   ``reason_text`` its sentence. Times are of one instance, with dynamic dimensions of a
-  typical size; ``sizes``: at all declared sizes.
+  typical size; ``sizes``: at all declared sizes. ``unknown_nodes``: how many of ``ops`` have no
+  known time; ``baseline_us`` is that of the others, null if there are none.
   """
 
   id: str
@@ -66,11 +78,54 @@ class RegionReport(Struct, frozen=True):
   proof: Proof | None
   reason_text: str | None = None
   sizes: list[SizeReport] = msgspec.field(default_factory=list)
+  unknown_nodes: int = 0
+
+
+class ModelReport(Struct, frozen=True):
+  """The whole model, predicted, every node once: before, and with what was chosen.
+
+  ``before_us``: the nodes whose times are known; ``after_us``: those of them that are left, and the
+  custom nodes (a measured one as the share that it takes of its nodes). ``nodes_unknown``: nodes
+  without a known time, which are in neither; ``nodes_unknown_gone`` of them are replaced, so
+  ``after_us`` holds what took their place. ``nodes_bounded``: nodes that count as what moving their
+  bytes takes, which is less than they take.
+  """
+
+  nodes: int
+  nodes_gone: int
+  custom_nodes: int
+  nodes_unknown: int
+  nodes_unknown_gone: int
+  nodes_bounded: int
+  before_us: float
+  after_us: float
+
+
+class CountReport(Struct, frozen=True):
+  """Distinct regions, and instances of them in the model."""
+
+  regions: int
+  instances: int
+
+
+class FoundReport(Struct, frozen=True):
+  """All regions that were found, which overlap. ``regions``: distinct ones.
+
+  ``by_result``: REPLACED, NOT_CHOSEN (a kernel would win, other regions win more), or the code of a
+  refusal. ``searched_in_part``: distinct ones whose search the time ended after it had found a program.
+  """
+
+  regions: int
+  instances: int
+  by_result: dict[str, CountReport]
+  searched_in_part: int
 
 
 class Report(Struct, frozen=True):
   """One run of ``optimize``.
 
+  ``model``: null where no time is known. ``regions``: those that were replaced, every one that the
+  budget cut off, and for other refusals the largest; ``found`` counts all.
   ``barriers``: refusal code -> number of nodes that no region can hold. ``constants``: tensor
   name -> exact value that it was read as.
   """
@@ -83,6 +138,8 @@ class Report(Struct, frozen=True):
   regions: list[RegionReport]
   barriers: dict[str, int] = msgspec.field(default_factory=dict)
   constants: dict[str, str] = msgspec.field(default_factory=dict)
+  model: ModelReport | None = None
+  found: FoundReport | None = None
 
 
 class OutputReport(Struct, frozen=True):

@@ -2,38 +2,54 @@
 
 from collections.abc import Iterator, Sequence
 
+from rich.box import HEAVY_HEAD
 from rich.table import Table
 
-from mirage_onnx.report.schema import OutputReport, RegionReport, Report, VerifyReport
+from mirage_onnx.report.schema import CUT_OFF, ModelReport, OutputReport, RegionReport, Report, VerifyReport
 
 UNKNOWN = "-"
+#: Columns of a file, and of a terminal that all columns of a table fit into.
+WIDE, WIDE_ENOUGH = 160, 120
+#: Regions that the time cut off which are shown.
+SHOWN_LATE = 8
 
 
-def region_table(report: Report) -> Table:
-  """One row a region: what it was, what it became, times, proof, and why it was kept."""
-  table = Table(title=f"regions of {report.input or 'the model'} for {report.target or UNKNOWN}")
+def region_table(report: Report, width: int = WIDE) -> Table:
+  """One row a region: what it was, what it became, times, proof, and why it was kept.
+
+  ``width``: of what it is printed on; with little of it there are fewer columns, none of them cut.
+  """
+  wide = width >= WIDE_ENOUGH
+  table = Table(
+    title=f"regions of {report.input or 'the model'} for {report.target or UNKNOWN}",
+    box=None if not wide else HEAVY_HEAD, padding=(0, 1),
+  )  # fmt: skip
   table.add_column("region", no_wrap=True)
-  table.add_column("nodes", overflow="fold")
-  table.add_column("×", justify="right")
-  table.add_column("ops → kernels", justify="right", no_wrap=True)
-  table.add_column("ORT µs", justify="right")
-  table.add_column("ours µs", justify="right")
-  table.add_column("speedup", justify="right")
-  table.add_column("verified", no_wrap=True)
-  table.add_column("result", overflow="fold")
+  table.add_column("nodes", overflow="fold", min_width=12)
+  table.add_column("×", justify="right", no_wrap=True)
+  if wide:
+    table.add_column("ops → kernels", justify="right", no_wrap=True)
+  table.add_column("ORT µs", justify="right", no_wrap=True)
+  table.add_column("ours µs", justify="right", no_wrap=True)
+  if wide:
+    table.add_column("speedup", justify="right")
+    table.add_column("verified", no_wrap=True)
+  table.add_column("result", overflow="fold", min_width=20)
+  late = [r for r in report.regions if r.reason in CUT_OFF]
   for region in report.regions:
+    if region in late[SHOWN_LATE:]:
+      continue
+    middle = (f"{len(region.ops)} → {_kernels(region)}",) if wide else ()
+    end = (_speedup(region.baseline_us, our_us(region)), _proof(region)) if wide else ()
     table.add_row(
-      region.id,
-      _ends(region.ops),
-      str(region.count),
-      f"{len(region.ops)} → {_kernels(region)}",
-      _us(region.baseline_us),
-      _us(our_us(region)),
-      _speedup(region.baseline_us, our_us(region)),
-      _proof(region),
-      _result(region),
+      region.id, _ends(region.ops), str(region.count), *middle,
+      _baseline(region), _us(our_us(region)), *end, _result(region),
       style="" if region.status == "replaced" else "dim",
-    )
+    )  # fmt: skip
+  if more := len(late) - SHOWN_LATE:
+    text = f"{more} more that the time cut off (--json lists all)"
+    if more > 0:
+      table.add_row("...", text, *([""] * (len(table.columns) - 2)), style="dim")
   return table
 
 
@@ -42,30 +58,29 @@ def our_us(region: RegionReport) -> float | None:
   return region.predicted_us if region.measured_us is None else region.measured_us
 
 
-def total_us(report: Report) -> tuple[float, float] | None:
-  """(ORT's, ours) summed over all replaced instances; None where a time is unknown."""
-  before = after = 0.0
-  for region in report.regions:
-    if region.status == "replaced":
-      ours = our_us(region)
-      if region.baseline_us is None or ours is None:
-        return None
-      before += region.count * region.baseline_us
-      after += region.count * ours
-  return before, after
+def model_us(report: Report) -> tuple[float, float] | None:
+  """(before, after) of the whole model, predicted; None where nothing of it is known."""
+  return (report.model.before_us, report.model.after_us) if report.model else None
 
 
 def summary(report: Report) -> str:
-  """The run in one or two sentences."""
+  """The run in a few sentences."""
   replaced = [r for r in report.regions if r.status == "replaced"]
-  instances = sum(r.count for r in replaced)
-  nodes = sum(r.count * len(r.ops) for r in replaced)
-  text = f"replaced {len(replaced)} of {len(report.regions)} regions"
-  if replaced:
-    text += f": {instances} instances, {nodes} nodes"
-    if (totals := total_us(report)) and totals[1] > 0:
+  found = report.found
+  text = f"replaced {sum(r.count for r in replaced)} instances of {len(replaced)} distinct regions"
+  if found:
+    text += f"; {found.regions} distinct ones were found ({found.instances} instances, which overlap)"
+  if m := report.model:
+    text += f"; {m.nodes_gone} of {m.nodes} nodes → {m.custom_nodes} custom nodes"
+    if replaced and m.after_us > 0:
       kinds = "/".join(sorted({r.choice for r in replaced if r.choice})) or "unknown"
-      text += f", {totals[0]:.1f} → {totals[1]:.1f} µs ({_speedup(*totals)}, {kinds})"
+      times = f"{m.before_us:.1f} → {m.after_us:.1f} µs"
+      text += f"; whole model {times} ({_speedup(m.before_us, m.after_us)}, predicted, choice {kinds})"
+    text += _unknown(m)
+  if found and (late := sum(c.regions for code, c in found.by_result.items() if code in CUT_OFF)):
+    text += f"; the time ended before {late} of {found.regions} regions were searched (--budget)"
+  if found and found.searched_in_part:
+    text += f"; {found.searched_in_part} were searched in part"
   if report.barriers:
     counts = ", ".join(f"{n} {code}" for code, n in sorted(report.barriers.items()))
     text += f"; nodes outside any region: {counts}"
@@ -73,6 +88,17 @@ def summary(report: Report) -> str:
     text += f"; {report.seconds:.1f} s"
   if report.output:
     text += f"; wrote {report.output}"
+  return text
+
+
+def _unknown(m: ModelReport) -> str:
+  """What the times of the whole model leave out."""
+  text = ""
+  if m.nodes_unknown:
+    gone = f", {m.nodes_unknown_gone} of them replaced" if m.nodes_unknown_gone else ""
+    text += f"; unknown and left out: the time of {m.nodes_unknown} nodes{gone}"
+  if m.nodes_bounded:
+    text += f"; of {m.nodes_bounded} nodes only the time of their bytes counts"
   return text
 
 
@@ -135,6 +161,14 @@ def _kernels(region: RegionReport) -> str:
 
 def _us(value: float | None) -> str:
   return UNKNOWN if value is None else f"{value:.1f}"
+
+
+def _baseline(region: RegionReport) -> str:
+  """With the nodes of unknown time left out it takes more."""
+  if region.baseline_us is None:
+    return "unknown" if region.unknown_nodes else UNKNOWN
+  known = region.measured_us is not None or not region.unknown_nodes
+  return _us(region.baseline_us) if known else f"≥ {region.baseline_us:.1f}"
 
 
 def _speedup(before: float | None, after: float | None) -> str:

@@ -1,30 +1,41 @@
 """What a prediction may stand on: sizes at which both sides were measured on the target.
 
-``tables/<target>_known.json`` says how many rows the product with a weight may have (kernels of more
-were never measured, or not ahead of ONNX Runtime), and of which element types. Everything else is known
-as far as the table of ONNX Runtime's own kernels reaches (``baseline.py``). A region with a node beyond
-is left as it is: extrapolated, products of 4096 rows seemed to take 28 us for 69, and BERT became slower.
+``tables/<target>_known.json`` says up to how many rows products with a weight were ahead of ONNX Runtime,
+by the size of the weight, and of which element types. Everything else is known as far as the table of
+ONNX Runtime's own kernels reaches (``baseline.py``). A region with a node beyond is left as it is:
+extrapolated, products of 4096 rows seemed to take 28 us for 69, and BERT became slower.
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.program import Node, Program
 from mirage_onnx.target import Target
-from mirage_onnx.tune.baseline import Table, largest_elements, weight_product
+from mirage_onnx.tune.baseline import Table, largest_elements, load_table, weight_product
+from mirage_onnx.tune.declared_sizes import Sizes, sizes_text
+
+#: Functions that take many instructions. What lies before a product every block of it computes again.
+FUNCTIONS = frozenset({"exp", "log", "erf", "tanh", "sigmoid", "sin", "cos"})
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-  """``rows`` of products with a weight, and the element types of their operands."""
+  """``products``: (rows, elements of the weight), of each the most that was measured together.
 
-  rows: int
+  ``behind_function_rows``: of a product whose region computes a function before it.
+  """
+
+  products: tuple[tuple[int, int], ...]
+  behind_function_rows: int
   types: frozenset[str]
-  source: str
+
+  def most_rows(self, weight: int) -> int:
+    """Rows up to which a product with a weight of so many elements is known; 0: none."""
+    return max((rows for rows, elements in self.products if weight <= elements), default=0)
 
 
 @cache
@@ -34,34 +45,52 @@ def load_known(target: Target) -> Known | None:
   if not path.is_file():
     return None
   data = json.loads(path.read_text())
-  return Known(int(data["rows"]), frozenset(data["types"]), data["source"])
+  products = tuple((int(rows), int(elements)) for rows, elements in data["products"])
+  return Known(products, int(data["behind_function_rows"]), frozenset(data["types"]))
 
 
-def unpredicted(
-  programs: Iterable[tuple[str, Program]], target: Target, table: Table | None
-) -> dict[str, str]:
-  """Node -> why no prediction of it counts, at any of ``programs``: the same one, by its sizes as text."""
-  known = load_known(target)
-  found: dict[str, str] = {}
-  for sizes, program in programs:
-    for node in program.nodes:
-      if node.barrier is None and node.name not in found:
-        why = _beyond(node, program, known, table)
-        if why:
-          found[node.name] = f"at {sizes}: {why}" if sizes else why
-  return found
+@dataclass(frozen=True, slots=True)
+class Unpredicted:
+  """Why predictions do not count: of a node, and of one that comes after another in its region.
+
+  ``behind``: (node, one before it that computes a function) -> the reason.
+  """
+
+  nodes: Mapping[str, str] = field(default_factory=dict)
+  behind: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+  def refusal(self, nodes: Sequence[str], target: Target) -> Rejection | None:
+    """Why a region of ``nodes`` cannot be replaced on a prediction; None if it can."""
+    own = set(nodes)
+    found = next(((n, self.nodes[n]) for n in nodes if n in self.nodes), None)
+    found = found or next(((n, why) for (n, before), why in self.behind.items() if {n, before} <= own), None)
+    if found is None:
+      return None
+    reason = f"{found[0]}: {found[1]} on {target.name}; --target local measures it"
+    return Rejection("NOT_PREDICTED", reason, tuple(nodes))
 
 
-def refuse_unknown(why: Mapping[str, str], nodes: tuple[str, ...], target: Target) -> Rejection | None:
-  """Why a region cannot be replaced on a prediction, if one of its nodes is in ``why``."""
-  first = next((n for n in nodes if n in why), None)
-  if first is None:
-    return None
-  reason = f"{first}: {why[first]} on {target.name}; --target local measures it"
-  return Rejection("NOT_PREDICTED", reason, nodes)
+def unpredicted_at(program: Program, points: Iterable[Sizes], target: Target) -> Unpredicted:
+  """What of a program no prediction says, at any of ``points``: sizes of its named dimensions."""
+  known, table = load_known(target), load_table(target)
+  nodes: dict[str, str] = {}
+  behind: dict[tuple[str, str], str] = {}
+  for sizes in points if program.primes else ({},):
+    at = f"at {sizes_text(sizes, sizes)}: " if sizes else ""
+    sized = program.sized(sizes)
+    for node in sized.nodes:
+      if node.barrier is None and node.name not in nodes:
+        if why := _beyond(node, sized, known, table):
+          nodes[node.name] = at + why
+        elif known:
+          behind |= {
+            pair: at + why for pair, why in _behind(node, sized, known).items() if pair not in behind
+          }
+  return Unpredicted(nodes, behind)
 
 
 def _beyond(node: Node, program: Program, known: Known | None, table: Table | None) -> str | None:
+  """Why no prediction of a node counts."""
   product = weight_product(node, program)
   if product is None:
     if table is None or any(s.op == "matmul" for s in node.steps):
@@ -72,9 +101,34 @@ def _beyond(node: Node, program: Program, known: Known | None, table: Table | No
     return None
   if known is None:
     return "no kernel was measured"
-  if product[0] > known.rows:
-    return f"its product has {product[0]} rows, and kernels of more than {known.rows} were not measured ahead"
+  rows, k, n = product
+  if (most := known.most_rows(k * n)) < rows:
+    text = f"of {k}x{n} with more than {most} rows" if most else f"with a weight of {k}x{n}"
+    return f"its product has {rows} rows, and kernels {text} were not measured ahead of ONNX Runtime"
   types = {str(t.dtype) for i in node.inputs if i and (t := program.tensors.get(i)) and t.dtype}
   if other := sorted(types - known.types):
     return f"products of {', '.join(other)} were not measured"
   return None
+
+
+def _behind(node: Node, program: Program, known: Known) -> dict[tuple[str, str], str]:
+  """The nodes with functions that feed a product of many rows, elementwise."""
+  product = weight_product(node, program)
+  if product is None or product[0] <= known.behind_function_rows:
+    return {}
+  makers = {o: n for n in program.nodes for o in n.outputs}
+  todo, found, seen = list(node.operands), dict[tuple[str, str], str](), set[str]()
+  why = (
+    f"its product has {product[0]} rows, and kernels that compute a function before one of more than "
+    f"{known.behind_function_rows} were not measured ahead of ONNX Runtime"
+  )
+  while todo:
+    before = makers.get(todo.pop())
+    if before is None or before.name in seen or before.barrier is not None:
+      continue
+    seen.add(before.name)
+    if any(s.op in FUNCTIONS for s in before.steps):
+      found[node.name, before.name] = why
+    if not any(s.op == "matmul" for s in before.steps):
+      todo += before.operands
+  return found

@@ -6,9 +6,18 @@ from mirage_onnx.errors import Rejection
 FLOOR_US = 1.0
 
 
-def refuse_search(baseline_us: float, margin: float, nodes: tuple[str, ...]) -> Rejection | None:
-  """Why a region is not worth searching: its nodes cost too little for any kernel to win."""
-  if baseline_us * (1 - margin) <= FLOOR_US:
-    reason = f"its nodes take {baseline_us:.2f} us together, no kernel is that much faster"
-    return Rejection("NOT_FASTER", reason, nodes)
-  return None
+def refuse_search(
+  baseline_us: float, margin: float, nodes: tuple[str, ...], unknown: int = 0
+) -> Rejection | None:
+  """Why a region is not worth searching: its nodes cost too little for any kernel to win.
+
+  ``unknown``: how many of them have no known time, and are not in ``baseline_us``.
+  """
+  if baseline_us * (1 - margin) > FLOOR_US:
+    return None
+  if unknown:
+    known = f", the others {baseline_us:.2f} us together" if unknown < len(nodes) else ""
+    reason = f"the time of {unknown} of its {len(nodes)} nodes is unknown{known}: no gain can be predicted"
+    return Rejection("NOT_PREDICTED", reason, nodes)
+  reason = f"its nodes take {baseline_us:.2f} us together, no kernel is that much faster"
+  return Rejection("NOT_FASTER", reason, nodes)

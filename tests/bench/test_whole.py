@@ -95,4 +95,4 @@ def test_chains_are_models(kind):
 
 
 def test_chains_are_optimized_without_the_limits():
-  assert callable(pipeline.unpredicted)  # what kinds.optimize puts aside
+  assert callable(pipeline.unpredicted_at)  # what kinds.optimize puts aside

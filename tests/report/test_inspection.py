@@ -50,6 +50,35 @@ def test_inspect_table(golden):
   assert show_inspect(inspected(region("k0"), region("k1", chosen=0))) == golden
 
 
+def test_eighty_columns_have_whole_keys():
+  keys = ("c0ffee000000", "badcafe00000")
+  parts = inspect_tables(inspected(*map(region, keys)), 80)
+  console = Console(file=io.StringIO(), width=80, highlight=False, markup=False)
+  for part in parts:
+    console.print(part)
+  text = console.file.getvalue()
+  assert all(key in text for key in keys) and "…" not in text
+  assert max(map(len, text.splitlines())) <= 80
+
+
+def test_inspect_says_what_is_unknown():
+  unknown = msgspec.structs.replace(
+    region("k0"), ort_us=None, gain_us=None, total_gain_us=None, unknown_nodes=2
+  )
+  report = inspected(unknown)
+  text = show_inspect(report)
+  row = next(x for x in text.splitlines() if "k0" in x)
+  assert row.count("unknown") == 3 and "0.00" not in row
+  assert "of all nodes that are understood (unknown and left out: those of MatMulNBits×2, CumSum)" in text
+  some = msgspec.structs.replace(report.totals, nodes_untimed=4)
+  text = show_inspect(msgspec.structs.replace(report, totals=some))
+  assert "for 6 of 10 nodes" in text and "the time of 4 nodes" in text and "at most" not in text
+  none = msgspec.structs.replace(report.totals, nodes_untimed=10, ort_us=None)
+  assert "no time of any node is known" in show_inspect(msgspec.structs.replace(report, totals=none))
+  text = " ".join(show_explain(explained(region=unknown)).split())
+  assert "ORT unknown µs" in text and "2 of 3 nodes have no known time" in text
+
+
 def test_inspect_of_a_model_without_regions():
   first = show_inspect(inspected()).splitlines()[0]
   assert first == "no region of in.onnx can be faster on h200 than in ONNX Runtime"

@@ -18,8 +18,9 @@ from mirage_onnx.report.inspection import (
 )
 
 TOTALS = TotalsReport(
-  nodes=10, nodes_in_regions=4, nodes_offered=6, nodes_untimed=1, flops=2_000_000,
-  flops_in_regions=1_500_000, weight_bytes=4_200_000, weight_bytes_in_regions=2_100_000,
+  nodes=10, nodes_in_regions=4, nodes_offered=6, nodes_untimed=0, flops=2_000_000,
+  flops_in_regions=1_500_000, flops_unknown={"MatMulNBits": 2, "CumSum": 1},
+  weight_bytes=4_200_000, weight_bytes_in_regions=2_100_000,
   ort_us=30.0, ort_us_in_regions=20.0, floor_us=3.0, gain_us=17.0,
 )  # fmt: skip
 
@@ -35,6 +36,7 @@ def region(key, *, chosen=2):
     outputs=[TensorReport(name="y", dtype="f16", shape=[8, 64], weight=False)],
     flops=1_234_567, mma_flops=1_000_000, weight_bytes=8192, activation_bytes=768,
     floor_us=1.5, ort_us=10.0, gain_us=8.5, total_gain_us=17.0 if chosen else 0.0,
+    unknown_nodes=0,
   )  # fmt: skip
 
 

@@ -10,29 +10,74 @@ import mirage_onnx
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.target import H200
 from mirage_onnx.tune.baseline import load_table
-from mirage_onnx.tune.known_sizes import load_known, refuse_unknown, unpredicted
+from mirage_onnx.tune.known_sizes import Unpredicted, load_known, unpredicted_at
 
-ROWS, K = load_known(H200).rows, 64
+KNOWN, K = load_known(H200), 64
+ROWS = KNOWN.most_rows(1024 * 1024)
+
+
+def found(net, *outputs, target=H200):
+  program = import_model(load_model(net.model(*outputs)))
+  return program, unpredicted_at(program, ({},), target)
 
 
 def why(net, y, target=H200):
-  program = import_model(load_model(net.model(y)))
-  found = unpredicted([("", program)], target, load_table(H200))
-  return {n.op_type: found[n.name] for n in program.nodes if n.name in found}
+  program, every = found(net, y, target=target)
+  return {n.op_type: every.nodes[n.name] for n in program.nodes if n.name in every.nodes}
 
 
-@pytest.mark.parametrize(
-  ("rows", "known"), [((1,), True), ((ROWS,), True), ((ROWS + 1,), False), ((2, ROWS), False)]
-)
-def test_products_have_as_many_rows_as_were_measured(net, rows, known):
-  found = why(net, net.MatMul(net.input(*rows, K), net.weight(K, K)))
-  assert not found if known else f"{np.prod(rows)} rows" in found["MatMul"]
+def test_more_rows_were_measured_with_small_weights_only():
+  rows, weights = zip(*KNOWN.products, strict=True)
+  assert sorted(rows) == list(rows) and sorted(weights, reverse=True) == list(weights)
+  assert [KNOWN.most_rows(n) for n in weights] == list(rows)
+  assert KNOWN.most_rows(weights[0] + 1) == 0
+
+
+@pytest.mark.parametrize("place", range(len(KNOWN.products)))
+def test_products_have_as_many_rows_as_were_measured(place):
+  rows, weight = KNOWN.products[place]
+  n = weight // K
+
+  def at(*shape):
+    net = Net()
+    net.weight = lambda *shape: net.constant(np.zeros(shape, np.float16))
+    return why(net, net.MatMul(net.input(*shape, K), net.weight(K, n)))
+
+  assert not at(rows) and not at(1, rows)
+  for more in ((rows + 1,), (2, rows)):
+    assert f"{np.prod(more)} rows, and kernels of {K}x{n} with more than {rows} rows" in at(*more)["MatMul"]
+
+
+def test_a_weight_larger_than_any(net):
+  net.weight = lambda *shape: net.constant(np.zeros(shape, np.float16))
+  n = KNOWN.products[0][1] // K + K
+  assert f"with a weight of {K}x{n}" in why(net, net.MatMul(net.input(1, K), net.weight(K, n)))["MatMul"]
 
 
 def test_types_that_were_measured():
   net = Net(dtype=np.float32)
-  found = why(net, net.MatMul(net.input(1, K), net.weight(K, K)))
-  assert "products of f32 were not measured" in found["MatMul"]
+  text = why(net, net.MatMul(net.input(1, K), net.weight(K, K)))["MatMul"]
+  assert "products of f32 were not measured" in text
+
+
+@pytest.mark.parametrize("rows", [KNOWN.behind_function_rows, KNOWN.behind_function_rows + 1])
+def test_a_function_before_a_product(net, rows):
+  """Of more rows, a region has the one or the other; what comes behind the product is no matter."""
+  first = net.Tanh(net.Add(net.MatMul(net.input(rows, K), net.weight(K, K)), net.weight(K)))
+  last = net.Sigmoid(net.MatMul(net.Mul(first, 0.5), net.weight(K, K)))
+  program, every = found(net, last)
+  product, bias, tanh, half, second, sigmoid = (n.name for n in program.nodes)
+  assert every.refusal((tanh, half), H200) is None
+  assert every.refusal((half, second, sigmoid), H200) is None
+  assert every.refusal((product, bias, tanh), H200) is None
+  refused = every.refusal((tanh, half, second), H200)
+  assert (refused is None) == (rows <= KNOWN.behind_function_rows)
+  if refused:
+    assert refused.code == "NOT_PREDICTED"
+    assert refused.reason.startswith(
+      f"{second}: its product has {rows} rows, and kernels that compute a function"
+    )
+    assert "--target local" in refused.reason
 
 
 def test_more_elements_than_the_table_has(net):
@@ -51,10 +96,11 @@ def test_of_a_target_without_a_record_no_product_is_known(net):
 
 
 def test_a_refusal_names_the_node_and_what_to_do():
-  found = refuse_unknown({"b": "of 17 rows"}, ("a", "b"), H200)
-  assert (found.code, found.nodes) == ("NOT_PREDICTED", ("a", "b"))
-  assert found.reason == "b: of 17 rows on h200; --target local measures it"
-  assert refuse_unknown({"b": "of 17 rows"}, ("a",), H200) is None
+  every = Unpredicted({"b": "of 17 rows"})
+  refused = every.refusal(("a", "b"), H200)
+  assert (refused.code, refused.nodes) == ("NOT_PREDICTED", ("a", "b"))
+  assert refused.reason == "b: of 17 rows on h200; --target local measures it"
+  assert every.refusal(("a",), H200) is None
 
 
 def test_optimize_leaves_what_it_cannot_predict():
@@ -71,6 +117,7 @@ def test_optimize_leaves_what_it_cannot_predict():
   assert ("kept", "NOT_PREDICTED") in left
 
 
+@pytest.mark.slow
 def test_a_dynamic_dimension_counts_at_its_largest_declared_size():
   net = Net()
   model = net.model(net.Add(net.MatMul(net.rms(net.input("batch", 1024)), net.weight(1024, 1024)), 0.5))

@@ -1,0 +1,62 @@
+"""What ``optimize``'s report says of the whole: its times, and what became of all regions."""
+
+from collections import Counter
+from typing import Any
+
+from mirage_onnx.pipeline import Run
+from mirage_onnx.report.schema import CUT_OFF
+from mirage_onnx.tune.outcome import Outcome
+
+
+def model_report(run: Run) -> dict[str, Any] | None:
+  """The fields of ``ModelReport``; None where no time of the model is known."""
+  t = run.times
+  if t is None or t.unknown == t.nodes:
+    return None
+  return {
+    "nodes": t.nodes,
+    "nodes_gone": t.gone,
+    "custom_nodes": t.kernels,
+    "nodes_unknown": t.unknown,
+    "nodes_unknown_gone": t.unknown_gone,
+    "nodes_bounded": t.bounded,
+    "before_us": round(t.before_us, 3),
+    "after_us": round(t.after_us, 3),
+  }
+
+
+def found_report(run: Run) -> dict[str, Any]:
+  """The fields of ``FoundReport``: all regions, distinct ones and instances, by what became of them."""
+  used, every = run.counts(), Counter(c.region.key for c in run.matches.candidates)
+  regions, instances = Counter[str](), Counter[str]()
+  for key, count in every.items():
+    o = run.outcomes[key]
+    alone = Counter(rejection.code for _, rejection in o.left_alone)
+    instances += alone
+    code = "NOT_CHOSEN" if o.rejection is None else o.rejection.code
+    instances[code] += max(0, count - used[key] - alone.total())
+    regions["REPLACED" if used[key] else code] += 1
+  instances["REPLACED"] += used.total()
+  return {
+    "regions": len(every),
+    "instances": every.total(),
+    "by_result": {
+      code: {"regions": regions[code], "instances": instances[code]} for code in sorted(regions | instances)
+    },
+    "searched_in_part": sum(_in_part(o) for o in run.outcomes.values()),
+  }
+
+
+def cut_off(run: Run) -> list[Outcome]:
+  """The regions that the budget, or an interruption, cut off."""
+  return [o for o in run.outcomes.values() if o.rejection and o.rejection.code in CUT_OFF]
+
+
+def unknown_nodes(run: Run, o: Outcome) -> int:
+  """Nodes of a region without a time."""
+  return sum(n not in run.node_us for n in o.region.nodes)
+
+
+def _in_part(o: Outcome) -> bool:
+  """Whether the time ended a search that had found something."""
+  return bool(o.result and o.result.candidates and str(o.result.report.stop) in CUT_OFF)

@@ -1,0 +1,62 @@
+"""What a whole model takes, predicted: before, and with the regions that were chosen.
+
+Every node counts once. Before: the nodes of known time. After: those that are left, and the chosen
+kernels. A node without a time is in neither, so both are of the same nodes; how many there are is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mirage_onnx.ir.program import Program
+from mirage_onnx.match.candidates import Candidate
+from mirage_onnx.match.disappearing import disappearing
+from mirage_onnx.tune.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTimes:
+  """``nodes`` of the model, of which nobody needs ``gone`` any more; ``kernels``: custom nodes.
+
+  ``unknown``: nodes without a time, ``unknown_gone`` of them replaced (their kernels' time is in
+  ``after_us``). ``bounded``: nodes that count as what moving their bytes takes, at least.
+  """
+
+  nodes: int
+  gone: int
+  kernels: int
+  unknown: int
+  unknown_gone: int
+  bounded: int
+  before_us: float
+  after_us: float
+
+
+def model_times(
+  program: Program,
+  chosen: Sequence[tuple[Candidate, Outcome]],
+  table_us: Mapping[str, float],
+  node_us: Mapping[str, float],
+  alone: Mapping[str, tuple[str, float]],
+) -> ModelTimes:
+  """``table_us``: nodes of measured time; ``node_us``: those, and bounds of others.
+
+  ``alone``: as ``choose`` has it.
+  """
+  names = [n.name for n in program.nodes]
+  gone = disappearing(program, [c for c, _ in chosen])
+  unknown = [n for n in names if n not in node_us]
+  left_us = sum(us for n, us in node_us.items() if n not in gone)
+  # Computed in the kernel of another node until only that one is gone.
+  left_us += sum(us for n, (other, us) in alone.items() if other in gone and n not in gone)
+  return ModelTimes(
+    nodes=len(names),
+    gone=len(gone),
+    kernels=len(chosen),
+    unknown=len(unknown),
+    unknown_gone=sum(n in gone for n in unknown),
+    bounded=sum(n not in table_us for n in node_us),
+    before_us=sum(node_us.values()),
+    after_us=left_us + sum(o.price_us(0.0) for _, o in chosen),
+  )
