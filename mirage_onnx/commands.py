@@ -93,7 +93,8 @@ def optimize(
   ] = None,
   target: Profile = None,
   budget: Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Stop searching after this time.")
+    float | None,
+    typer.Option(metavar="SECONDS", help="End after this time, with what is found and timed by then."),
   ] = None,
   margin: Annotated[
     float, typer.Option(help="Without a GPU: predicted gain a kernel must have to be used.")

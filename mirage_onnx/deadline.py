@@ -66,6 +66,8 @@ class Ends:
 
 
 NEVER = Ends()
+#: Weights that are turned and written in a second, on a plain disk.
+WRITTEN_PER_S = 2e8
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +75,24 @@ class Budget:
   """The time of a whole run, from ``start``: each stage ends so that later ones have their share.
 
   Regions have to be chosen, compiled, written and (where there is a GPU) timed after the search.
+  ``written``: bytes that go to the output.
   """
 
   start: float
   seconds: float
   measure: bool
+  written: int = 0
+
+  @property
+  def _before_writing(self) -> float:
+    """The seconds until the output is begun: half of all where that is large."""
+    return max(0.5 * self.seconds, self.seconds - self.written / WRITTEN_PER_S)
 
   @property
   def search(self) -> float:
-    return self.start + self.seconds * (0.5 if self.measure else 0.8)
+    return self.start + self._before_writing * (0.5 if self.measure else 0.8)
 
   @property
   def tune(self) -> float:
-    """The rest is for the last choice, and to write the model."""
-    return self.start + self.seconds * 0.93
+    """The rest is for the last choice, and to put the model together."""
+    return self.start + self._before_writing * 0.93

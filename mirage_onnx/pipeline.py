@@ -21,6 +21,7 @@ from mirage_onnx import events
 from mirage_onnx.deadline import NEVER, Budget, Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel, import_model
+from mirage_onnx.importer.external import size_bytes
 from mirage_onnx.ir.program import Program
 from mirage_onnx.match.candidates import Candidate, Matches, find_candidates
 from mirage_onnx.match.cuts import TILED, Limits
@@ -103,7 +104,8 @@ class Run:
 def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent) -> Run:
   """Optimize one loaded model."""
   start = time.monotonic() if options.began is None else options.began
-  budget = Budget(start, options.budget_s, options.measure)
+  stored = sum(size_bytes(t) or 0 for t in loaded.proto.graph.initializer) if options.streamed else 0
+  budget = Budget(start, options.budget_s, options.measure, stored)
   with _stage(emit, "importer"):
     program = import_model(loaded)
   with _stage(emit, "match"):
