@@ -22,13 +22,14 @@ from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.pipeline import Options, Run
 from mirage_onnx.report.optimize_report import cut_off, found_report, model_report, unknown_nodes
 from mirage_onnx.report.schema import SCHEMA
-from mirage_onnx.rewrite.save import External, check_output, save_model
+from mirage_onnx.rewrite.save import External, check_output
 from mirage_onnx.rewrite.turned import is_turned
 from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
 from mirage_onnx.target import H200, Target, get_target
 from mirage_onnx.tune.declared_sizes import checked_sizes
 from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.writing import Place, write
 
 if TYPE_CHECKING:
   from mirage_onnx.custom_op.comparison import Comparison
@@ -57,6 +58,7 @@ def optimize(
   stop: Callable[[], bool] | None = None,
   tiled: bool | None = None,
   shapes: Mapping[str, Sequence[int]] | None = None,
+  check: bool = True,
 ) -> Result:
   """Replace regions of ``model`` by generated kernels, where that is faster.
 
@@ -72,6 +74,8 @@ def optimize(
   timed, for their times are predicted only roughly. ``shapes``: the sizes
   at which a dynamic dimension will be used, by its name in the model (default 1, 16 and 256):
   kernels are right at every size, and a region is replaced if they are faster at all of these.
+  ``check``: before ``output`` is replaced, run the new model in a plain onnxruntime against the
+  original; regions with which it fails are left as they were.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
@@ -94,8 +98,10 @@ def optimize(
     streamed=target_path is not None,
   )  # fmt: skip
   run = pipeline.run(loaded, options, emit or events.silent)
+  checked = None
   if target_path is not None:
-    save_model(run.model, target_path, source, external=weights)
+    place = Place(target_path, source, weights, start + options.budget_s)
+    run, checked = write(run, loaded, options, place, check=check)
     if any(map(is_turned, run.model.graph.initializer)):  # as written: what was streamed is in no memory
       run = replace(run, model=onnx.load(target_path, load_external_data=False))
   report = {
@@ -109,6 +115,7 @@ def optimize(
     "regions": _regions(run),
     "barriers": dict(sorted(Counter(r.code for r in run.matches.rejections).items())),
     "constants": _constants(loaded, run),
+    "checked": checked,
   }
   return Result(run.model, report)
 

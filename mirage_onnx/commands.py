@@ -131,6 +131,14 @@ def optimize(
       "all of them. Default: 1,16,256. The result runs at any size.",
     ),
   ] = None,
+  check: Annotated[
+    bool,
+    typer.Option(
+      "--check/--no-check",
+      help="Before OUT.onnx is replaced, run it in a plain onnxruntime on the CPU against IN.onnx "
+      "(up to 512 MiB of weights); regions with which that fails stay as they were.",
+    ),
+  ] = True,
   dry_run: Annotated[bool, typer.Option("--dry-run", help="Search and report, write no model.")] = False,
   as_json: Json = False,
   verbose: Verbose = False,
@@ -175,6 +183,7 @@ def optimize(
       stop=lambda: interrupt.asked,
       tiled=tiled,
       shapes=parse_sizes(shapes or ()),
+      check=check,
     )
   if kept and not journal and not interrupt.asked:
     kept.unlink(missing_ok=True)

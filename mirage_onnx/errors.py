@@ -130,6 +130,8 @@ REJECTIONS: dict[str, str] = {
   "NAME_POOL_FULL": "the model already has 128 distinct custom kernels",
   # any stage
   "REGION_FAILED": "an error of mirage-onnx at this region alone, with its traceback in the log file",
+  # rewrite
+  "CHECK_FAILED": "with this region replaced, the written model did not pass its check in onnxruntime",
   # inspection: why a node beside a region is not in it
   "GRAPH_BORDER": "the model ends here: one of its inputs or outputs",
   "LARGER_OFFERED": "a region with this node is offered too, and regions are chosen together",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -181,6 +181,19 @@ def _times(
 def _table_us(program: Program, options: Options) -> dict[str, float]:
   table = load_table(options.target)
   return node_times_us(program, table) if table else {}
+
+
+def with_these(run: Run, loaded: LoadedModel, options: Options, some: Sequence[int]) -> Run:
+  """``run``, of whose chosen instances only these are replaced."""
+  chosen = [run.chosen[i] for i in some]
+  kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
+  done = apply(loaded, kernels, options.target, pool=options.pool)
+  return replace(run, model=done.model, chosen=tuple(chosen[i] for i in done.used))
+
+
+def refused(run: Run, before: Run, failed: Mapping[int, Rejection]) -> Run:
+  """``run``, which replaces less than ``before``: ``failed`` says by instance why."""
+  return replace(run, outcomes=_left(dict(run.outcomes), before.chosen, run.chosen, failed))
 
 
 def _node_us(program: Program, options: Options) -> dict[str, float]:

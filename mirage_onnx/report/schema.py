@@ -127,7 +127,8 @@ class Report(Struct, frozen=True):
   ``model``: null where no time is known. ``regions``: those that were replaced, every one that the
   budget cut off, and for other refusals the largest; ``found`` counts all.
   ``barriers``: refusal code -> number of nodes that no region can hold. ``constants``: tensor
-  name -> exact value that it was read as.
+  name -> exact value that it was read as. ``checked``: what was done before the output was
+  replaced, in words.
   """
 
   schema: Literal[1]
@@ -140,6 +141,7 @@ class Report(Struct, frozen=True):
   constants: dict[str, str] = msgspec.field(default_factory=dict)
   model: ModelReport | None = None
   found: FoundReport | None = None
+  checked: str | None = None
 
 
 class OutputReport(Struct, frozen=True):

@@ -87,7 +87,7 @@ def summary(report: Report) -> str:
   if report.seconds is not None:
     text += f"; {report.seconds:.1f} s"
   if report.output:
-    text += f"; wrote {report.output}"
+    text += f"; wrote {report.output}" + (f" ({report.checked})" if report.checked and replaced else "")
   return text
 
 

@@ -13,7 +13,7 @@ limit of 2 GB.
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
@@ -22,7 +22,8 @@ import onnx
 from google.protobuf.message import EncodeError
 from onnx.external_data_helper import uses_external_data
 
-from mirage_onnx.errors import MirageError
+from mirage_onnx.errors import MirageError, Rejection
+from mirage_onnx.rewrite.as_written import as_written, remove_leftover_folders
 from mirage_onnx.rewrite.external import (
   all_tensors,
   copy_external,
@@ -39,6 +40,8 @@ from mirage_onnx.rewrite.turned import held, is_turned
 INLINE_LIMIT_BYTES = 1 << 30
 #: Tensors below this size stay in the model file.
 EXTERNAL_MIN_BYTES = 1024
+#: Why a new model file must not replace anything; None: it may.
+Check = Callable[[Path | None], Rejection | None]
 
 
 class External(StrEnum):
@@ -56,11 +59,14 @@ def save_model(
   *,
   external: External | None = None,
   inline_limit_bytes: int = INLINE_LIMIT_BYTES,
-) -> None:
+  check: Check | None = None,
+) -> Rejection | None:
   """Write ``model`` to ``path``; external data is read relative to ``source_path``.
 
   ``external`` left out: ``KEEP`` beside the source, ``COPY`` elsewhere. The same model gives the
-  same bytes. ``model`` is not modified.
+  same bytes. ``model`` is not modified. ``check`` is given the new file in a folder of its own,
+  with its weights beside it, before it replaces anything; what it refuses is not written, and
+  is returned.
 
   Raises:
       MirageError: OUTPUT_IS_INPUT, OUTPUT_UNWRITABLE, EXTERNAL_DATA_MISSING, MODEL_INVALID;
@@ -95,9 +101,15 @@ def save_model(
     with _create(temporary) as stream:
       stream.write(_serialized(model))
       _flush(stream)
+    if check is not None:
+      written = {target.name: temporary, **({data.name: temporary_data} if writes_data else {})}
+      with as_written(target, written, model, folder) as new:
+        if (refused := check(new)) is not None:
+          return refused
     if writes_data:
       os.replace(temporary_data, data)
     os.replace(temporary, target)
+    return None
   except OSError as error:
     raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {error.strerror or error}") from error
   finally:
@@ -208,6 +220,7 @@ def _remove_leftovers(*paths: Path) -> None:
   for file in [f for path in paths for f in _leftovers(path)]:
     with contextlib.suppress(OSError):
       file.unlink()
+  remove_leftover_folders(paths[0], _runs)
 
 
 def _runs(pid: int) -> bool:

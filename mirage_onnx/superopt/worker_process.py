@@ -55,6 +55,10 @@ class WorkerProcess:
       raise EOFError from error
     return name, tuple(arguments)
 
+  def wait(self) -> int:
+    """The exit status of a worker that has ended, or is about to; a signal's number is negative."""
+    return self._process.wait()
+
   def kill(self) -> None:
     """End the worker, whatever it is doing; ``close`` then lets go of what it held."""
     self._process.kill()

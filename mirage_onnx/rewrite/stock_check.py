@@ -1,0 +1,144 @@
+"""Whether a rewritten model is right where nobody knows our library: before it replaces a file.
+
+onnx's checker, a plain onnxruntime session on the CPU, and equal outputs of the original and of the
+rewritten model, whose function bodies run, on one input. onnxruntime runs in a child process: what
+crashes it ends no ``optimize``. What cannot be checked (weights beyond ``MOST_BYTES``, an original
+that onnxruntime cannot run, no time) is said, and is no failure.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirage_onnx.custom_op.child import At, Ended, in_child, serve
+
+if TYPE_CHECKING:
+  import numpy as np
+  from onnxruntime import InferenceSession
+
+#: Weights of a model that is run: a session of 16-bit weights on the CPU holds them several times.
+MOST_BYTES = 1 << 29
+#: A result that takes so many times as long as the original, and so many seconds more, hangs.
+HANGS, HANGS_S = 20.0, 20.0
+_RESULT = "the result"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+  """``original``: a path, or the model in memory. ``runs``: else only what onnx's checker says."""
+
+  original: Path | bytes
+  written: Path
+  runs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+  """``problem``: why the written model must not replace anything. ``said``: what was checked."""
+
+  problem: str = ""
+  said: str = ""
+
+
+def check_written(original: Path | bytes, written: Path | None, weight_bytes: int, seconds: float) -> Found:
+  """Check a model file against the model that it was made of, in ``seconds`` at most."""
+  if written is None:
+    return Found(said="not checked: the output's file system has no hard links")
+  runs = weight_bytes <= MOST_BYTES
+  found = in_child(__name__, Question(original, written, runs), seconds)
+  if isinstance(found, tuple):
+    return Found(*found)
+  assert isinstance(found, Ended)
+  if _RESULT in found.at and not found.late:
+    return Found(problem=str(found))
+  if _RESULT in found.at and (took := found.at.rpartition("took ")[2].removesuffix(" s")):
+    limit = HANGS * float(took) + HANGS_S if took.replace(".", "", 1).isdigit() else float("inf")
+    if seconds > limit:
+      return Found(problem=str(found))
+  return Found(said=f"not checked in onnxruntime: {found}")
+
+
+def _check(question: Question, at: At) -> Found:
+  import onnx
+
+  at(f"onnx's checker on {_RESULT}")
+  try:
+    onnx.checker.check_model(str(question.written))
+  except onnx.checker.ValidationError as error:
+    at("onnx's checker on the original")
+    own = question.original
+    try:
+      onnx.checker.check_model(own if isinstance(own, bytes) else str(own))
+    except onnx.checker.ValidationError:
+      pass  # it is not our doing
+    else:
+      return Found(problem=f"onnx's checker: {' '.join(str(error).split())[:400]}")
+  if not question.runs:
+    return Found(said=f"onnx's checker passes; not run, for its weights are more than {MOST_BYTES >> 20} MiB")
+  return _compare(question, at)
+
+
+def _compare(question: Question, at: At) -> Found:
+  import numpy as np
+  import onnx
+
+  from mirage_onnx.custom_op.compare_inputs import draw_one
+  from mirage_onnx.custom_op.input_facts import input_facts
+  from mirage_onnx.custom_op.measure import Tolerances
+  from mirage_onnx.custom_op.model_run import check_signatures, run_session
+  from mirage_onnx.custom_op.runtime import import_onnxruntime
+
+  ort = import_onnxruntime()
+  options = ort.SessionOptions()
+  options.log_severity_level = 4
+
+  def session(model: Path | bytes) -> "InferenceSession":
+    source = model if isinstance(model, bytes) else str(model)
+    return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+  original, written = question.original, question.written
+  at("onnxruntime on the original")
+  start = time.monotonic()
+  plain = session(original)
+  proto = onnx.load_from_string(original) if isinstance(original, bytes) else _light(original)
+  feeds = draw_one(plain.get_inputs(), np.random.default_rng(0), "normal 0", {}, {}, input_facts(proto))
+  want = run_session(plain, feeds)
+  at(f"onnxruntime on {_RESULT}, of whose original it took {time.monotonic() - start:.1f} s")
+  ours = session(written)
+  check_signatures(plain, ours)
+  del plain
+  got = run_session(ours, feeds)
+  at(f"comparing {_RESULT}")
+  own = original if isinstance(original, bytes) else str(original)
+  tolerances = Tolerances.of(own, str(written), None)
+  others = 0
+  for name, x in want.items():
+    if _same(x, got[name]):
+      continue
+    others += 1
+    found = tolerances(name, x, got[name], "normal 0", dict, dict)
+    if not found.passed:
+      why = found.reason or f"its error is {found.needed_rtol:.2g}, not {found.rtol:.2g}"
+      return Found(problem=f"output {name!r} differs in onnxruntime without the library: {why}")
+  bits = "the same bits" if not others else f"{others} of {len(want)} outputs equal up to rounding"
+  return Found(said=f"onnxruntime without the library: {bits} on one input")
+
+
+def _light(path: Path):  # type: ignore[no-untyped-def]
+  import onnx
+
+  return onnx.load(str(path), load_external_data=False)
+
+
+def _same(a: "np.ndarray", b: "np.ndarray") -> bool:
+  return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _work(question: Question, at: At) -> tuple[str, str]:
+  found = _check(question, at)
+  return found.problem, found.said  # classes of a process's main module are not those of its parent
+
+
+if __name__ == "__main__":
+  serve(_work)

@@ -1,0 +1,34 @@
+"""A child process that answers, fails, crashes or hangs: always a value, never an exception."""
+
+import time
+
+import pytest
+
+from mirage_onnx.custom_op.child import Ended, in_child
+
+
+@pytest.mark.parametrize("request_", ["answer", "print"])
+def test_an_answer(request_):
+  assert in_child("child_work", request_, 60) == (request_, 3)
+
+
+@pytest.mark.parametrize(
+  ("request_", "how"),
+  [("fail", "ValueError: two lines"), ("crash", "ended by SIGSEGV"), ("exit", "ended with status 7")],
+)
+def test_no_answer(request_, how):
+  found = in_child("child_work", request_, 60)
+  assert isinstance(found, Ended) and not found.late
+  assert found.at == f"the step {request_}" and how in str(found)
+
+
+def test_no_end():
+  start = time.monotonic()
+  found = in_child("child_work", "hang", 2)
+  assert isinstance(found, Ended) and found.late and "no end after 2 s" in found.how
+  assert time.monotonic() - start < 20
+
+
+def test_a_module_that_is_not_there():
+  found = in_child("there_is_no_such_module", "x", 60)
+  assert isinstance(found, Ended) and found.at == "its start"

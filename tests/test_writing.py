@@ -1,0 +1,103 @@
+"""Nothing wrong is written: regions that fail the check are dropped, and an older output stays till then."""
+
+import time
+
+import onnx
+import pytest
+from rewritten import chain
+
+from mirage_onnx import writing
+from mirage_onnx.errors import Rejection
+from mirage_onnx.importer import load_model
+from mirage_onnx.match.candidates import Candidate, Matches
+from mirage_onnx.pipeline import Options, Run, with_these
+from mirage_onnx.rewrite import model as model_module
+from mirage_onnx.rewrite.stock_check import Found
+from mirage_onnx.target import H200
+from mirage_onnx.tune.outcome import Outcome
+
+OPTIONS = Options(H200)
+
+
+@pytest.fixture(scope="module")
+def three():
+  return chain()
+
+
+def a_run(three, loaded):
+  chosen, outcomes = [], {}
+  for region, compiled in zip(three.regions, three.compiled, strict=True):
+    names = frozenset(o.tensor.name for o in region.outputs)
+    candidate = Candidate(region, frozenset(region.nodes), names)
+    outcome = Outcome(region, (candidate,), 1.0, compiled=compiled)
+    outcomes[region.key] = outcome
+    chosen.append((candidate, outcome))
+  run = Run(loaded.given, None, Matches((), ()), tuple(chosen), outcomes)
+  return with_these(run, loaded, OPTIONS, range(3))
+
+
+def written(three, folder, *, check=True, seconds=300.0):
+  onnx.save(three.original, folder / "in.onnx")
+  loaded = load_model(folder / "in.onnx")
+  place = writing.Place(folder / "out.onnx", folder / "in.onnx", None, time.monotonic() + seconds)
+  left, said = writing.write(a_run(three, loaded), loaded, OPTIONS, place, check=check)
+  assert sorted(p.name for p in folder.iterdir()) == ["in.onnx", "out.onnx"]
+  model = onnx.load(folder / "out.onnx")
+  assert model == left.model
+  return left, said, [n.op_type for n in model.graph.node].count("MuGraph_0") and len(left.chosen)
+
+
+def test_all_is_right(three, tmp_path):
+  left, said, count = written(three, tmp_path)
+  assert count == 3 and "the same bits" in said
+  assert all(o.rejection is None for o in left.outcomes.values())
+
+
+@pytest.mark.parametrize("k", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_a_wrong_body_costs_its_region(three, tmp_path, monkeypatch, k):
+  """The faulty model is never in the place of the output."""
+  right, bad = model_module.build_body, three.regions[k]
+
+  def wrong(nodes, replacement, *more):
+    body = right(nodes, replacement, *more)
+    if replacement.nodes == bad.nodes:
+      last = next(n for n in reversed(body.function.node) if "o0" in n.output)
+      last.output[0] = "almost"
+      body.function.node.add(op_type="Add", input=["almost", "almost"], output=["o0"], name="planted")
+    return body
+
+  monkeypatch.setattr(model_module, "build_body", wrong)
+  left, said, count = written(three, tmp_path)
+  assert count == 2 and "the same bits" in said
+  why = left.outcomes[bad.key].rejection
+  assert why.code == "CHECK_FAILED" and "differs" in why.reason
+  assert not any("planted" in str(f) for f in left.model.functions)
+
+
+def test_a_check_that_always_fails(three, tmp_path, monkeypatch):
+  monkeypatch.setattr(writing, "check_written", lambda *_: Found(problem="planted"))
+  left, said, count = written(three, tmp_path)
+  assert count == 0 and left.model == three.original and "dropped" in said
+  assert {o.rejection for o in left.outcomes.values()} == {Rejection("CHECK_FAILED", "planted")}
+
+
+def test_no_time_to_find_the_region(three, tmp_path, monkeypatch):
+  calls = []
+  monkeypatch.setattr(writing, "check_written", lambda *_: calls.append(1) or Found(problem="planted"))
+  left, _, count = written(three, tmp_path, seconds=-100.0)
+  assert len(calls) == 1 and count == 0 and left.model == three.original
+
+
+def test_no_check(three, tmp_path, monkeypatch):
+  monkeypatch.setattr(writing, "check_written", lambda *_: pytest.fail("called"))
+  assert written(three, tmp_path, check=False)[1:] == ("not checked", 3)
+
+
+def test_nothing_to_check(three, tmp_path, monkeypatch):
+  monkeypatch.setattr(writing, "check_written", lambda *_: pytest.fail("called"))
+  onnx.save(three.original, tmp_path / "in.onnx")
+  loaded = load_model(tmp_path / "in.onnx")
+  run = Run(loaded.given, None, Matches((), ()), (), {})
+  place = writing.Place(tmp_path / "out.onnx", tmp_path / "in.onnx", None, 0.0)
+  assert writing.write(run, loaded, OPTIONS, place, check=True)[1] == "nothing was replaced"
+  assert onnx.load(tmp_path / "out.onnx") == three.original
