@@ -61,9 +61,10 @@ def test_a_wrong_body_costs_its_region(three, tmp_path, monkeypatch, k):
   def wrong(nodes, replacement, *more):
     body = right(nodes, replacement, *more)
     if replacement.nodes == bad.nodes:
-      last = next(n for n in reversed(body.function.node) if "o0" in n.output)
+      nodes = body.function.node
+      at, last = next((i, n) for i, n in enumerate(nodes) if "o0" in n.output)
       last.output[0] = "almost"
-      body.function.node.add(op_type="Add", input=["almost", "almost"], output=["o0"], name="planted")
+      nodes.insert(at + 1, onnx.helper.make_node("Add", ["almost", "almost"], ["o0"], name="planted"))
     return body
 
   monkeypatch.setattr(model_module, "build_body", wrong)
