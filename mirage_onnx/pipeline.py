@@ -185,10 +185,14 @@ def _table_us(program: Program, options: Options) -> dict[str, float]:
 
 def with_these(run: Run, loaded: LoadedModel, options: Options, some: Sequence[int]) -> Run:
   """``run``, of whose chosen instances only these are replaced."""
+  from mirage_onnx.rewrite.apply import apply
+  from mirage_onnx.rewrite.turned import held
+
   chosen = [run.chosen[i] for i in some]
   kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
   done = apply(loaded, kernels, options.target, pool=options.pool)
-  return replace(run, model=done.model, chosen=tuple(chosen[i] for i in done.used))
+  model = done.model if options.streamed else held(done.model, loaded.base_dir)
+  return replace(run, model=model, chosen=tuple(chosen[i] for i in done.used))
 
 
 def refused(run: Run, before: Run, failed: Mapping[int, Rejection]) -> Run:

@@ -98,6 +98,7 @@ def test_optimize(api, capsys):
   wanted = {"target": "h200", "budget_s": 9.0, "margin": 0.1, "external": "copy", "tiled": True}
   wanted["journal"] = Path("out.onnx.journal")
   wanted["shapes"] = {"batch": (1, 8), "seq": (2,), "n": (3,)}
+  wanted["check"] = True
   assert api.calls == [("in.onnx", "out.onnx", wanted)]
   out, err = capsys.readouterr()
   assert out == "a library's own print\n"
