@@ -39,6 +39,7 @@ from mirage_onnx.tune.worth import refuse_search
 if TYPE_CHECKING:
   from mirage_onnx.tune.dynamic import Dynamic
   from mirage_onnx.tune.realise import Chosen
+  from mirage_onnx.verify.weights import ModelWeights
 
 #: Margin of the prediction before a measurement: up to twice as slow is worth timing.
 HOPELESS = -1.0
@@ -136,20 +137,23 @@ def _optimized(
   from mirage_onnx.rewrite.apply import apply
   from mirage_onnx.rewrite.turned import held
   from mirage_onnx.tune.dynamic import Dynamic
+  from mirage_onnx.tune.instances import InstanceChecks
   from mirage_onnx.tune.realise import realise
+  from mirage_onnx.verify.weights import ModelWeights
 
   dynamic = Dynamic(
     program, declared, lambda s: _node_us(program.sized(s), options),
     options.target, options.margin,
   )  # fmt: skip
   with _stage(emit, "superopt") as detail, _hooks(options, emit, detail) as hooks:
-    outcomes = _search(loaded, outcomes, dynamic, options, budget.search, hooks)
+    weights = ModelWeights(loaded)
+    outcomes = _search(loaded, outcomes, dynamic, options, budget.search, hooks, weights)
   alone = alone_us(program.sized(declared.typical), options.target)
   with _stage(emit, "tune"):
     chosen, outcomes = realise(
       loaded, program, outcomes, node_us, options.target,
       margin=0.0 if options.measure else options.margin,
-      measure=options.measure, tries=options.tries, dynamic=dynamic,
+      measure=options.measure, tries=options.tries, dynamic=dynamic, instances=InstanceChecks(weights),
       alone=alone,
       # What is timed may be long, so that who asks for the end does not wait for all of it.
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
@@ -297,10 +301,12 @@ def _search(
   options: Options,
   deadline: float,
   hooks: Hooks,
+  weights: ModelWeights,
 ) -> dict[str, Outcome]:
   from mirage_onnx.searching import Setting, search_all
   from mirage_onnx.tune.instances import with_right_terms
   from mirage_onnx.tune.predict import as_expected, refuse_result
+  from mirage_onnx.verify.instance_checks import unlike
   from mirage_onnx.verify.term_checks import TermChecks
 
   terms = TermChecks()
@@ -325,5 +331,6 @@ def _search(
 
   setting = Setting(options.target, options.bound, deadline, hooks)
   regions = [found[k].region for k in todo]
-  search_all(loaded, regions, setting, workers=options.workers, done=done)
+  more = [unlike([c.region for c in found[k].instances], weights) for k in todo]
+  search_all(loaded, regions, setting, workers=options.workers, done=done, twins=more, weights=weights)
   return found

@@ -117,8 +117,10 @@ def search_region(
 
 def _verifier(weights: ModelWeights, job: Job) -> Verify:
   """For probes without the checks of rounding: who uses a µGraph makes them at its own sizes."""
-  make = prover if job.proven is None else structure_prover
-  return make(job.region, weights.of(job.region))
+  if job.proven is not None:
+    return structure_prover(job.region, weights.of(job.region))
+  twins = [(r, weights.of(r)) for r in job.twins]
+  return prover(job.region, weights.of(job.region), derived=True, twins=twins)
 
 
 def search_all(
@@ -128,17 +130,24 @@ def search_all(
   *,
   workers: int | None = None,
   done: Callable[[int, SearchResult], None],
+  twins: Sequence[tuple[Region, ...]] = (),
+  weights: ModelWeights | None = None,
 ) -> None:
   """Search every region; ``done`` is told each result, in order.
 
-  What an earlier run found for a region and its weights is taken from the cache folder.
+  What an earlier run found for a region and its weights is taken from the cache folder. ``twins``: of
+  each region other instances. A program that is safe for some of them only may be among the results,
+  but does not count: who replaces an instance asks about its weights. ``weights``: of the model, with
+  what is measured of them already.
   """
-  weights = ModelWeights(loaded)
+  weights = weights or ModelWeights(loaded)
+  own = tuple(twins) or ((),) * len(regions)
   kept = KeptResults(None if setting.structures else cache_folder("results"), _kept_setting(setting))
   seconds, digests, known = setting.seconds_left, dict[int, str](), dict[int, SearchResult]()
   with suppress(deadline.OverdueError), deadline.until(setting.deadline):
     for i, region in enumerate(regions if kept.folder else ()):
-      digests[i] = weights.digest(region)
+      # What is found depends on the weights of the twins too.
+      digests[i] = " ".join(map(weights.digest, (region, *own[i])))
       if (found := kept.get(region, digests[i], seconds)) is not None:
         known[i] = found
   left = [i for i in range(len(regions)) if i not in known]
@@ -159,7 +168,8 @@ def search_all(
 
   tell()
   if left:
-    _search_rest(loaded, [regions[i] for i in left], setting, weights, workers, keep)
+    rest, others = [regions[i] for i in left], [own[i] for i in left]
+    _search_rest(loaded, rest, others, setting, weights, workers, keep)
 
 
 def _kept_setting(setting: Setting) -> dict[str, str]:
@@ -171,6 +181,7 @@ def _kept_setting(setting: Setting) -> dict[str, str]:
 def _search_rest(
   loaded: LoadedModel,
   regions: Sequence[Region],
+  twins: Sequence[tuple[Region, ...]],
   setting: Setting,
   weights: ModelWeights,
   workers: int | None,
@@ -183,7 +194,7 @@ def _search_rest(
   """
   start = time.monotonic()
   store = setting.structures or open_structures(cache_folder(), setting.target, setting.bound)
-  shared = SharedSearches(regions, store, lambda: setting.seconds_left)
+  shared = SharedSearches(regions, store, lambda: setting.seconds_left, twins)
 
   def unless_stopped(ask: Ask) -> Ask:
     def asked(job: Job) -> Answer:

@@ -28,6 +28,17 @@ class ProofLike(Protocol):
   def bound(self) -> float: ...
 
 
+def is_partial(proof: ProofLike) -> bool:
+  """Whether the program is safe for some instances of the region only (``verify/prover.py``)."""
+  return bool(getattr(proof, "partial", False))
+
+
+def proven_graph(proof: ProofLike, graph: UGraph) -> UGraph:
+  """What was proven when ``graph`` was asked about: itself, or with factors against overflow."""
+  found: UGraph | None = getattr(proof, "graph", None)
+  return graph if found is None else found
+
+
 #: Whether a kernel with these numbers may be part of a result.
 Allow = Callable[[Kernel, KernelParams], bool]
 Verify = Callable[[Region, UGraph, tuple[KernelParams, ...]], ProofLike | Rejection]

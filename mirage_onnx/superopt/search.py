@@ -30,6 +30,8 @@ from mirage_onnx.superopt.result import (
   Verified,
   Verify,
   default_bound,
+  is_partial,
+  proven_graph,
   varied,
 )
 from mirage_onnx.superopt.shared_units import SharedUnits
@@ -149,7 +151,7 @@ def _searched(
       if text in accepted:
         if text in early and not is_early:  # Now it is its turn.
           out += early.pop(text)
-          good += 1
+          good += not is_partial(early[text][0].proof)
         else:
           counts.prune("the same program twice")
         continue
@@ -160,11 +162,12 @@ def _searched(
         plans.blame.learn(verdict, tuple(b for _, b in plan.kernels))
         continue
       plans.found = True
+      graph = proven_graph(verdict, graph)
       proven = [Verified(Candidate(graph, p, us), verdict) for us, p in numbers]
       if is_early:
         early[text] = proven
       else:
-        good += 1
+        good += not is_partial(verdict)
         out += proven
   except StoppedError as error:
     stop = error.stop

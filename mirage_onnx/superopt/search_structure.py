@@ -36,6 +36,8 @@ from mirage_onnx.superopt.result import (
   Stop,
   Verified,
   Verify,
+  is_partial,
+  proven_graph,
   varied,
   widened,
 )
@@ -198,8 +200,9 @@ def from_known(
     if isinstance(verdict, Rejection):
       refused.append(verdict)
       continue
-    count += 1
-    good += [Verified(c, verdict) for c in ranked.candidates]
+    count += not is_partial(verdict)
+    graph = proven_graph(verdict, ranked.known.graph)
+    good += [Verified(replace(c, ugraph=graph), verdict) for c in ranked.candidates]
   good.sort(key=lambda v: v.candidate.predicted_us)
   seconds = time.monotonic() - start
   report = SearchReport(seconds, 0, 0, count, stop, (), tuple(refused))

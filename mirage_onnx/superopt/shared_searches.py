@@ -35,13 +35,14 @@ class Job:
   """What is to be done for one region, in any process.
 
   ``entry``: what is known of its family. ``proven``: what its search has proven; then only the
-  probes are missing.
+  probes are missing. ``twins``: instances of the region for whose weights programs are to be safe too.
   """
 
   region: Region
   seconds: float
   entry: Entry | None = None
   proven: tuple[str, ...] | None = None
+  twins: tuple[Region, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,14 @@ class SharedSearches:
   """The searches of ``regions`` with what ``store`` knows; it learns what they find."""
 
   def __init__(
-    self, regions: Sequence[Region], store: StructureStore, seconds_left: Callable[[], float]
+    self,
+    regions: Sequence[Region],
+    store: StructureStore,
+    seconds_left: Callable[[], float],
+    twins: Sequence[tuple[Region, ...]] = (),
   ) -> None:
     self.regions, self.store, self._seconds_left = regions, store, seconds_left
+    self._twins = twins or ((),) * len(regions)
     self._families = [family(r) for r in regions]
     self._count = Counter(self._families)
     self._first = {s: i for i, s in reversed(list(enumerate(self._families)))}
@@ -118,7 +124,7 @@ class SharedSearches:
       ready.wait()
     try:
       region, entry = self.regions[i], self.store.get(kin)
-      answer = ask(Job(region, self._share_s(), entry))
+      answer = ask(Job(region, self._share_s(), entry, twins=self._twins[i]))
       assert answer.result is not None
       if answer.proven and answer.result.report.stop in FINISHED:
         self._unlearned[i] = answer.proven

@@ -20,6 +20,7 @@ from mirage_onnx.match.repeated import RegionMaker
 from mirage_onnx.match.siblings import join, siblings
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified, varied
 from mirage_onnx.target import Target
+from mirage_onnx.tune.instances import InstanceChecks
 from mirage_onnx.tune.measure import MIN_GAIN, measure_region
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.verify.prover import prover
@@ -35,6 +36,7 @@ def with_siblings(
   chosen: Sequence[tuple[Instance, Outcome]],
   target: Target,
   ends: Ends = NEVER,
+  instances: InstanceChecks | None = None,
 ) -> tuple[tuple[tuple[Instance, Outcome], ...], dict[str, Outcome]]:
   """``chosen`` with groups in place of their first regions where that is faster, and their outcomes."""
   fit = [i for i, (_, o) in enumerate(chosen) if o.measured and not o.region.runtime]
@@ -56,6 +58,9 @@ def with_siblings(
     outcome = known[key]
     if isinstance(outcome, Rejection):
       continue
+    assert outcome.compiled is not None
+    if instances and any(instances.verdicts([instance], outcome.compiled.candidate)):
+      continue  # the programs may be others than those that were safe for the parts
     had = found.get(key, outcome)
     found[key] = replace(had, instances=(*had.instances, instance))
     place[fit[group[0]]] = instance, outcome

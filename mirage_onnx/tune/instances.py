@@ -3,18 +3,29 @@
 Regions with one key are searched once. What is proven of the kernels holds for all of them, but not
 how they round and where they overflow: that depends on the weights, and on the types in which ONNX
 computes, which the key does not have. So the instances that are chosen are asked one by one, or all at
-once where that is as good (``verify/twins.py``); one that fails is left as it was, with the reason.
+once where that is as good (``verify/instance_checks.py``).
+
+Where the kernels that were chosen are unsafe for some, that program is taken that saves most over all
+instances that may have it. The others are left as they were, each with its reason: a second program
+for them would be a search and a choice of their own, for a rare case.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from mirage_onnx import deadline
+from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection
+from mirage_onnx.ir import Candidate as Program
 from mirage_onnx.match.candidates import Candidate
 from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.verify.instance_checks import check_instances
+from mirage_onnx.verify.weights import ModelWeights
 
 #: One chosen instance of a region.
 Chosen = tuple[Candidate, Outcome]
+#: Why a program is unsafe for each of some instances, or None.
+Verdicts = tuple[Rejection | None, ...]
 
 
 def without(outcome: Outcome, refused: Sequence[tuple[Candidate, Rejection]]) -> Outcome:
@@ -31,3 +42,66 @@ def with_right_terms(outcome: Outcome, check: Callable[..., Rejection | None]) -
   found = [(c, check(c.region)) for c in outcome.instances]
   wrong = [(c, r) for c, r in found if r is not None]
   return without(outcome, wrong) if wrong else outcome
+
+
+class InstanceChecks:
+  """What is known of the instances of a run that were chosen: none is asked about twice."""
+
+  def __init__(self, weights: ModelWeights) -> None:
+    self._weights = weights
+    self._safe: dict[tuple[frozenset[str], frozenset[str]], Program] = {}
+
+  def verdicts(self, instances: Sequence[Candidate], program: Program) -> Verdicts:
+    """For each instance why ``program`` is unsafe with its weights, or None."""
+    new = [c for c in instances if self._safe.get((c.nodes, c.outputs)) != program]
+    asked = check_instances([c.region for c in new], program.ugraph, program.params, self._weights)
+    refused = {id(c): r for c, r in zip(new, asked, strict=True)}
+    self._safe |= {(c.nodes, c.outputs): program for c in new if refused[id(c)] is None}
+    return tuple(refused.get(id(c)) for c in instances)
+
+  def refused(self, chosen: Sequence[Chosen], ends: Ends = NEVER) -> dict[str, Outcome]:
+    """Those of ``chosen`` that are not safe for all their chosen instances, changed so that they are.
+
+    What there is no time to ask about stays as it was.
+    """
+    picked: dict[str, list[Candidate]] = {}
+    for c, o in chosen:
+      picked.setdefault(o.region.key, []).append(c)
+    found = {}
+    for key, o in {o.region.key: o for _, o in chosen}.items():
+      assert o.compiled is not None
+      try:
+        with deadline.until(ends.at):
+          verdicts = self.verdicts(picked[key], o.compiled.candidate)
+          if any(verdicts):
+            found[key] = self._changed(o, picked[key], verdicts)
+      except deadline.OverdueError:
+        late = Rejection("BUDGET", "the time ended before its instances were checked", o.region.nodes)
+        found[key] = replace(o, compiled=None, measured=None, rejection=late)
+    return found
+
+  def _changed(self, o: Outcome, picked: Sequence[Candidate], verdicts: Verdicts) -> Outcome:
+    """``o`` with the program that saves most, over the instances that may have it."""
+    assert o.compiled is not None
+    assert o.result is not None
+    best, saved = verdicts, _saved_us(o, o.compiled.candidate, verdicts)
+    program: Program | None = None
+    tried = {o.compiled.candidate.ugraph}
+    for v in o.result.candidates:
+      if v.candidate.ugraph in tried:
+        continue
+      tried.add(v.candidate.ugraph)
+      if _saved_us(o, v.candidate, (None,) * len(picked)) <= saved:
+        continue
+      found = self.verdicts(picked, v.candidate)
+      if (us := _saved_us(o, v.candidate, found)) > saved:
+        best, saved, program = found, us, v.candidate
+    if program is not None:
+      same = tuple(v for v in o.result.candidates if v.candidate.ugraph == program.ugraph)
+      o = replace(o, result=replace(o.result, candidates=same), compiled=None, measured=None)
+    refused = [(c, r) for c, r in zip(picked, best, strict=True) if r is not None]
+    return without(o, refused) if refused else o
+
+
+def _saved_us(o: Outcome, program: Program, verdicts: Verdicts) -> float:
+  return verdicts.count(None) * max(0.0, o.baseline_us - program.predicted_us)

@@ -20,6 +20,7 @@ from mirage_onnx.superopt.result import varied
 from mirage_onnx.target import Target
 from mirage_onnx.tune.beside import with_siblings
 from mirage_onnx.tune.dynamic import Dynamic
+from mirage_onnx.tune.instances import Chosen, InstanceChecks
 from mirage_onnx.tune.measure import measure_region
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.refine import other_numbers
@@ -31,8 +32,6 @@ MORE, MOST = 3, 10
 MOST_MEASURED = 1 << 24
 #: Looks at the numbers of a region go on for so many times its even share of the time, or so long.
 FAIR, LEAST_S = 4.0, 5.0
-#: One chosen instance of a region.
-Chosen = tuple[Candidate, Outcome]
 
 
 def realise(
@@ -46,6 +45,7 @@ def realise(
   measure: bool,
   tries: int,
   dynamic: Dynamic | None = None,
+  instances: InstanceChecks | None = None,
   alone: Mapping[str, tuple[str, float]] | None = None,
   ends: Ends = NEVER,
 ) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
@@ -59,7 +59,8 @@ def realise(
   by the margin in the choice too.
 
   ``tries``: candidates that are compiled (and timed) per region at most. ``dynamic``: what
-  is known of other sizes. ``alone``: as ``choose``. ``ends``: what is not compiled (and timed) by
+  is known of other sizes. ``instances``: asked whether those that are chosen are safe with
+  their own weights. ``alone``: as ``choose``. ``ends``: what is not compiled (and timed) by
   then stays as it was, the least gain first.
   """
   found = dict(outcomes)
@@ -78,7 +79,9 @@ def realise(
       waiting = [o for o in found.values() if o.rejection is None and o.compiled is None]
       found |= {o.region.key: replace(o, rejection=_too_late(o, ends)) for o in waiting}
       continue
-    if not todo and dynamic and (less := dynamic.losers(chosen)):
+    if not todo and instances and (unsafe := instances.refused(chosen, ends)):
+      found |= unsafe
+    elif not todo and dynamic and (less := dynamic.losers(chosen)):
       found |= less
     elif not todo:
       # Most gain first: where names run out, the least is left as it was.
@@ -86,7 +89,7 @@ def realise(
       order = sorted(range(len(chosen)), key=lambda i: (gain[i], i))
       chosen = tuple(chosen[i] for i in order)
       if measure:
-        chosen, together = with_siblings(loaded, program, chosen, target, ends)
+        chosen, together = with_siblings(loaded, program, chosen, target, ends, instances)
         found |= together
       return chosen, found
     for n, key in enumerate(todo):

@@ -5,8 +5,11 @@ A program is *safe* on inputs up to a magnitude if no output can be infinite or 
 safe at any magnitude is no measure; then only the empirical checks speak.
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from math import inf, prod
 
 import numpy as np
@@ -24,10 +27,8 @@ from mirage_onnx.verify.term_bounds import Bounds, Fact, fact_of, measured
 from mirage_onnx.verify.term_patterns import find_shift
 from mirage_onnx.verify.weights import Weights
 
-#: Activations beyond this are not considered: the largest that language models are known to have
-#: are some thousands (Sun et al., Massive Activations in Large Language Models, 2024).
-MOST_EXPONENT, LEAST_EXPONENT = 13, -8
-MAGNITUDE = 2.0**MOST_EXPONENT
+#: Powers of two between which the inputs of a region that is not safe on all of its types' numbers end.
+MOST_EXPONENT, LEAST_EXPONENT = 128, -8
 #: The smallest normal fp32 number: an exponential below it loses precision, and its row with it.
 SMALLEST = float(np.finfo(np.float32).tiny)
 
@@ -44,45 +45,97 @@ class RangeRecord:
   exponents: Mapping[str, Interval]
 
 
+#: Activation -> the largest magnitude of its elements.
+Box = Mapping[str, float]
+
+
 class RangeCheck:
-  """The check of one region; its facts are gathered once for all candidates."""
+  """The check of one region; its facts are gathered once for all candidates.
 
-  def __init__(self, region: Region, weights: Mapping[str, np.ndarray] | None = None) -> None:
-    self.region = region
+  ``boxes``: inputs on which the region is safe, and a candidate has to be. First the largest common
+  magnitude (that of its type where it is safe on every number), then, with the others there, the
+  largest of each activation. None: no measure. ``like``: of a region whose steps do the same
+  (``match/twins.py``), with other weights; the search for the boxes begins at its own.
+  """
+
+  def __init__(
+    self,
+    region: Region,
+    weights: Mapping[str, np.ndarray] | None = None,
+    like: RangeCheck | None = None,
+  ) -> None:
+    self.region, self._like = region, like
     given = weights or {}
-    original = region_graph(region)
-    self._lines = ugraph_lines(original.ugraph)
-    self._step_extents = sizes = original.extents_at(region.extents)
-    held = [i for i in region.inputs if i.is_weight]
-    axes = {i.name: original.ugraph.tensor(i.name).axes for i in held}
+    if like is None:
+      original = region_graph(region)
+      self._lines = ugraph_lines(original.ugraph)
+      self._step_extents = original.extents_at(region.extents)
+      self._step_axes = {i.name: original.ugraph.tensor(i.name).axes for i in region.inputs}
+    else:
+      self._lines, self._step_extents, self._step_axes = like._lines, like._step_extents, like._step_axes
+    held, sizes = [i for i in region.inputs if i.is_weight], self._step_extents
     self._weights = {i.name: _weight(region.extents, i, i.axes, given) for i in held}
-    self._step_weights = {i.name: _weight(sizes, i, axes[i.name], given) for i in held}
-    self.magnitude = self._largest_safe()
+    self._step_weights = {i.name: _weight(sizes, i, self._step_axes[i.name], given) for i in held}
+    numbers = [i for i in region.inputs if not i.is_weight and i.dtype is not DType.BOOL]
+    self._tops = {i.name: largest(i.dtype) for i in numbers}
+    self._exponents: dict[str, int | None] = {}
+    same = like is not None and self._step_weights == like._step_weights
+    self.boxes: tuple[Box, ...] = like.boxes if like and same else tuple(self._safe_boxes())
 
-  def _activations(self, magnitude: float) -> dict[str, Fact]:
+  @property
+  def magnitude(self) -> float | None:
+    """Inputs up to which the region is safe, in all activations at once; None: it never is."""
+    return max(self.boxes[0].values(), default=0.0) if self.boxes else None
+
+  def _activations(self, box: Box) -> dict[str, Fact]:
     return {
-      i.name: Fact(_range(i, iv.symmetric(min(magnitude, largest(i.dtype)))))
+      i.name: Fact(_range(i, iv.symmetric(box.get(i.name, 1.0))))
       for i in self.region.inputs
       if not i.is_weight
     }
 
-  def _largest_safe(self) -> float | None:
+  def _safe_boxes(self) -> Iterator[Box]:
     """By bisection: a program that is safe at a magnitude is safe below it."""
 
-    def safe(exponent: int) -> bool:
-      facts = {**self._activations(2.0**exponent), **self._step_weights}
-      reach = follow(self._lines, Bounds(self._step_extents, facts))
-      return all(reach[o.name].finite for o in self.region.outputs)
+    def common(exponent: int) -> Box:
+      return {name: min(2.0**exponent, top) for name, top in self._tops.items()}
 
-    low, high = LEAST_EXPONENT, MOST_EXPONENT
-    if safe(high):
-      return 2.0**high
-    if not safe(low):
-      return None
-    while high - low > 1:
-      middle = (low + high) // 2
-      low, high = (middle, high) if safe(middle) else (low, middle)
-    return 2.0**low
+    exponent = self._largest("", common, LEAST_EXPONENT)
+    if exponent is None:
+      return
+    yield (box := common(exponent))
+    for name, top in self._tops.items():
+      if box[name] < top and len(box) > 1:
+        at = partial(_widened, box, name, top)
+        further = self._largest(name, at, exponent)
+        if further is not None and further > exponent:
+          yield at(further)
+
+  def _largest(self, name: str, box: Callable[[int], Box], low: int) -> int | None:
+    """The largest exponent whose box is safe; None where that of ``low`` is not."""
+
+    @cache
+    def safe(exponent: int) -> bool:
+      return self._is_safe(box(exponent))
+
+    near = self._like._exponents.get(name) if self._like else None
+    high = MOST_EXPONENT
+    found = high if safe(high) else low if safe(low) else None
+    if near is not None and found == low and low < near < high:
+      if safe(near):
+        found, high = near, high if safe(near + 1) else near + 1
+      else:
+        high = near
+    while found is not None and high - found > 1:
+      middle = (found + high) // 2
+      found, high = (middle, high) if safe(middle) else (found, middle)
+    self._exponents[name] = found
+    return found
+
+  def _is_safe(self, box: Box) -> bool:
+    facts = {**self._activations(box), **self._step_weights}
+    reach = follow(self._lines, Bounds(self._step_extents, facts))
+    return all(reach[o.name].finite for o in self.region.outputs)
 
   def any_inputs(self) -> Bounds:
     """What holds of the region's terms whatever its activations are."""
@@ -90,35 +143,51 @@ class RangeCheck:
     free = {i.name: Fact(_range(i, iv.REALS)) for i in inputs}
     return Bounds(self.region.extents, {**free, **self._weights})
 
-  def check(self, graph: UGraph) -> RangeRecord | Rejection:
+  def check(self, graph: UGraph, lines: Sequence[Line] = ()) -> RangeRecord | Rejection:
     """The record of a candidate that is safe where the region is.
 
     Else RANGE with the names of the kernel and of the value in it that begins to be unsafe.
+    ``lines``: of ``graph``, where they are known.
     """
-    lines = ugraph_lines(graph)
-    facts = {**self._activations(self.magnitude or MAGNITUDE), **self._weights}
-    reach = follow(lines, Bounds(self.region.extents, facts))
-    for output in self.region.outputs:
-      at = reach[output.name]
-      if self.magnitude is not None and not at.finite:
-        line = next((x for x in lines if x.name == at.origin), lines[-1])
-        reason = self._reason(output.name, line, reach)
-        return Rejection("RANGE", reason, (line.kernel, line.name))
+    lines, found = lines or ugraph_lines(graph), list[dict[str, Reach]]()
+    for box, reach in zip(self.boxes or (self._tops,), self.reaches(lines), strict=True):
+      for output in self.region.outputs:
+        at = reach[output.name]
+        if self.boxes and not at.finite:
+          line = next((x for x in lines if x.name == at.origin), lines[-1])
+          reason = self._reason(output.name, line, reach, box)
+          return Rejection("RANGE", reason, (line.kernel, line.name))
+      found.append(reach)
     names = {line.name: line for line in lines}
     stored = {n: x for n, x in names.items() if x.dtype.is_half and x.op != "load"}
     return RangeRecord(
       self.magnitude,
-      {n: reach[n].interval for n in stored},
-      {n: reach[x.args[0]].interval for n, x in names.items() if x.op == "exp"},
+      {n: found[0][n].interval for n in stored},
+      {n: found[0][x.args[0]].interval for n, x in names.items() if x.op == "exp"},
     )
 
-  def _reason(self, output: str, line: Line, reach: Mapping[str, Reach]) -> str:
+  def reaches(self, lines: Sequence[Line]) -> Iterator[dict[str, Reach]]:
+    """What the lines of a candidate can be, in each of ``boxes``."""
+    for box in self.boxes or (self._tops,):
+      facts = {**self._activations(box), **self._weights}
+      yield follow(lines, Bounds(self.region.extents, facts))
+
+  def _reason(self, output: str, line: Line, reach: Mapping[str, Reach], box: Box) -> str:
     args = ", ".join(f"{a} in {_text(reach[a].interval)}" for a in line.args)
+    sizes = sorted(set(box.values()))
+    up_to = f"{sizes[0]:g}"
+    if len(sizes) > 1:
+      up_to = ", ".join(f"{x:g} ({name})" for name, x in box.items())
     return (
       f"{line.name} ({line.op} of {args or 'inputs'}) can exceed the largest {line.dtype}, "
       f"{largest(line.dtype):.4g}, and makes {output} infinite or NaN on inputs up to "
-      f"{self.magnitude:g}, on which the region is safe"
+      f"{up_to}, on which the region is safe"
     )
+
+
+def _widened(box: Box, name: str, top: float, exponent: int) -> Box:
+  """``box`` with another magnitude of one activation."""
+  return {**box, name: min(2.0**exponent, top)}
 
 
 def _range(i: RegionTensor, numbers: Interval) -> Interval:

@@ -31,7 +31,7 @@ from mirage_onnx.verify.numeric import FACTOR, SLACK, SLACK_WIDE, SMALL_ROW
 from mirage_onnx.verify.program_lines import block_name
 from mirage_onnx.verify.ranges import finfo
 from mirage_onnx.verify.region_ugraph import region_graph
-from mirage_onnx.verify.samples import sample_extents, sample_inputs, sample_params
+from mirage_onnx.verify.samples import Part, sample_extents, sample_params, stacked_inputs
 
 #: Elements of a reduced axis and of any other: fewer than ``check_numerics`` takes, because the
 #: errors of every value run along.
@@ -199,7 +199,7 @@ def _carried(slope: np.ndarray | float, errors: np.ndarray) -> np.ndarray:
 class RoundingRecord:
   """First-order relative errors of the output row of a candidate that comes nearest its limit.
 
-  ``original``: the region's error in that row; ``allowed``: the limit.
+  ``original``: the region's error in that row; ``allowed``: the limit; ``number``: of the case.
   """
 
   candidate: float
@@ -208,6 +208,7 @@ class RoundingRecord:
   case: str
   output: str
   row: int
+  number: int = 0
 
 
 #: Region output -> [case, row]: relative errors.
@@ -215,14 +216,27 @@ Errors = dict[str, np.ndarray]
 
 
 class RoundingCheck:
-  """The check of one region; its own errors are measured once for all candidates."""
+  """The check of one region; its own errors are measured once for all candidates.
 
-  def __init__(self, region: Region, weights: Mapping[str, np.ndarray] | None = None, seed: int = 0) -> None:
+  ``others``, ``cases``: as of ``NumericCheck``.
+  """
+
+  def __init__(
+    self,
+    region: Region,
+    weights: Mapping[str, np.ndarray] | None = None,
+    seed: int = 0,
+    others: Sequence[Part] = (),
+    cases: Sequence[str] = (),
+  ) -> None:
     self.region = region
     self._seed = seed
+    cases = tuple(cases) or CASES
+    parts = ((region, weights or {}), *others)
+    self._cases = cases * len(parts)
     rng = np.random.default_rng([seed, 0x726E64])
     self._extents = sample_extents(region, DEEP, FLAT, ELEMENTS)
-    self._inputs = sample_inputs(region, self._extents, weights or {}, rng, CASES)
+    self._inputs = stacked_inputs(parts, self._extents, rng, cases)
     original = region_graph(region)
     named = {i.name: original.named(i, self._inputs[i.name]) for i in region.inputs}
     extents = original.extents_at(self._extents)
@@ -265,7 +279,7 @@ class RoundingCheck:
       found.append(
         RoundingRecord(
           float(mine[at]), float(theirs[at]), float(allowed[at]),
-          CASES[int(at[0])], name, int(at[1]),
+          self._cases[int(at[0])], name, int(at[1]), int(at[0]),
         )
       )  # fmt: skip
     return max(found, key=lambda r: r.candidate / r.allowed)
@@ -306,7 +320,7 @@ class RoundingCheck:
 
   def _culprit(self, graph: UGraph, params: Sequence[KernelParams] | None, worst: RoundingRecord) -> str:
     """The block value whose rounding, taken away, lowers the error most."""
-    case = CASES.index(worst.case)
+    case = worst.number
     left = {}
     for k, kernel in enumerate(graph.kernels):
       for n, op in enumerate(kernel.ops):

@@ -13,7 +13,7 @@ from mirage_onnx.ir import Kernel, KernelParams, Region, RegionTensor, as_input,
 from mirage_onnx.ir import term as t
 from mirage_onnx.verify.adversarial import mask_inputs
 from mirage_onnx.verify.interpret_steps import by_axes
-from mirage_onnx.verify.ranges import finfo
+from mirage_onnx.verify.ranges import finfo, largest
 
 DEEP, FLAT = 192, 10
 MOST_TILES, MOST_ITERATIONS = 3, 8
@@ -32,6 +32,10 @@ CASES = (
 #: exporters write them. Added to it a finite logit is lost: a row that is masked throughout is
 #: uniform, whatever its logits are, and (mask - max(mask + logit)) + logit is another program.
 MASKED = ("masked", "masked throughout")
+
+#: Further cases where real weights are given, on which values only have to be finite where those of the
+#: original are: of the ends of types, of which interval analysis knows little where some inputs overflow.
+EDGES = ("edge of the type", "outlier at the edge", "constant rows at the edge")
 
 
 def sample_extents(
@@ -92,7 +96,7 @@ def sample_inputs(
       one = rng.standard_normal(shape) / np.sqrt(deep) + (len(shape) <= 1)
       data = np.broadcast_to(as_input(one, i.dtype), (len(cases), *shape))
     else:
-      drawn = [hard_case(case, shape, rng) for case in cases]
+      drawn = [hard_case(case, shape, rng, largest(i.dtype)) for case in cases]
       data = as_input(np.stack(drawn), i.dtype)
       if i.name in masks:
         least = float(finfo(i.dtype).min)
@@ -104,8 +108,23 @@ def sample_inputs(
   return result
 
 
-def hard_case(case: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+#: A region with the real weights of one of its instances.
+Part = tuple[Region, Mapping[str, np.ndarray]]
+
+
+def stacked_inputs(
+  parts: Sequence[Part], extents: Mapping[str, int], rng: np.random.Generator, cases: Sequence[str]
+) -> dict[str, np.ndarray]:
+  """``sample_inputs`` of several instances of one region: all cases of the first, then of the next."""
+  found = [sample_inputs(region, extents, weights, rng, cases) for region, weights in parts]
+  return {name: np.concatenate([f[name] for f in found]) for name in found[0]}
+
+
+def hard_case(case: str, shape: tuple[int, ...], rng: np.random.Generator, edge: float = 1.0) -> np.ndarray:
+  """``edge``: the largest number of the type."""
   x = rng.standard_normal(shape)
+  if case == "edge of the type":
+    return np.asarray(np.clip(x / 4, -1, 1) * edge)
   if case.startswith("scale"):
     return np.asarray(x * 2.0 ** int(case.split("^")[1]))
   if case == "positive":
@@ -119,6 +138,11 @@ def hard_case(case: str, shape: tuple[int, ...], rng: np.random.Generator) -> np
   if case == "constant rows":
     rows = x.reshape(-1, shape[-1])
     rows[0], rows[-1] = 0.0, 1.5
+  if case == "outlier at the edge":
+    x[..., rng.integers(shape[-1])] = edge
+  if case == "constant rows at the edge":
+    rows = x.reshape(-1, shape[-1])
+    rows[0], rows[-1] = edge, -edge
   return x
 
 

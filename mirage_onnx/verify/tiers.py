@@ -52,6 +52,8 @@ class Proof:
 
   ``instantiation``: the extents and numbers of every test, one line each. ``heuristic``: no
   number of draws gives a bound (which is 1 then), and ``verify`` rejects unless told not to.
+  ``partial``: a prover that knows several instances found it unsafe with the weights of some.
+  ``graph``: what was proven, where the prover put factors in (``rescale.py``).
   """
 
   draws: int
@@ -59,6 +61,8 @@ class Proof:
   instantiation: str
   tier: Tier = Tier.FREE_EXPONENTIAL
   heuristic: bool = False
+  partial: bool = False
+  graph: UGraph | None = None
 
 
 Outcome = Proof | Difference | Rejection

@@ -2,20 +2,23 @@
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from goldens import GOLDENS, edited, golden, model_region
+from small_models import Net
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.ir import DType
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.verify.range_check import (
-  MAGNITUDE,
   RangeCheck,
   RangeRecord,
   proven_exponents,
   softmax_maxima,
 )
 from mirage_onnx.verify.ranges import largest
+from mirage_onnx.verify.region_ugraph import region_graph
 
 
 def gamma(region, value):
@@ -28,7 +31,7 @@ def test_goldens_are_safe_where_their_regions_are(given):
   check = RangeCheck(given.region)
   record = check.check(given.ugraph)
   assert isinstance(record, RangeRecord), record
-  assert record.magnitude is not None and 2.0**-8 <= record.magnitude <= MAGNITUDE
+  assert record.magnitude is not None and 2.0**-8 <= record.magnitude <= largest(DType.F16)
   for place, interval in record.halves.items():
     assert interval.magnitude <= largest(given.region.outputs[0].dtype), place
 
@@ -66,7 +69,7 @@ def test_exponentials_without_a_maximum_are_refused():
   )  # fmt: skip
   result = RangeCheck(given.region).check(graph)
   assert isinstance(result, Rejection) and result.code == "RANGE"
-  assert "(exp of %15 of kernel k0 in [-4.1e+03, 4.1e+03]) can exceed" in result.reason
+  assert "(exp of %15 of kernel k0 in [-3.28e+04, 3.28e+04]) can exceed" in result.reason
 
 
 def test_an_exponential_that_overflows_harmlessly_is_not():
@@ -128,13 +131,34 @@ def test_a_region_that_is_never_safe_is_no_measure(net):
 
 
 def test_real_weights_are_measured():
-  """Here x * gamma in 16 bits before the norm overflows only where gamma is large."""
+  """x * gamma in 16 bits before the norm: the norm of any x is finite, that product if |gamma| <= 1."""
   given = golden("norm_linear")
-  small, large = (RangeCheck(given.region, gamma(given.region, g)) for g in (4, 200))
+  small, large = (RangeCheck(given.region, gamma(given.region, g)) for g in (1, 1.01))
   assert isinstance(small.check(given.ugraph), RangeRecord)
   result = large.check(given.ugraph)
   assert isinstance(result, Rejection) and result.code == "RANGE"
-  assert "8192" in result.reason
+  assert "on inputs up to 65504" in result.reason
+
+
+def test_every_input_is_bounded_by_itself(net):
+  """exp(x) ends at 11 in 16 bits, and y at its type's end: y / 4 may be there, 4 y not."""
+  x, y = net.input(8, 64), net.input(8, 64)
+  region = model_region(net.model(net.Add(net.Exp(x), net.Mul(y, 0.25))))
+  check = RangeCheck(region)
+  assert check.magnitude == 8.0
+  assert [tuple(b.values()) for b in check.boxes] == [(8.0, 8.0), (8.0, 65504.0)]
+  wide = model_region(net.model(net.Add(net.Exp(x), net.Mul(y, 4.0))))
+  result = check.check(region_graph(wide).ugraph)
+  assert isinstance(result, Rejection) and result.code == "RANGE"
+  assert "65504 (i1)" in result.reason
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(np.float32, 2.0**63), (ml_dtypes.bfloat16, 2.0**63)])
+def test_other_types_reach_further(dtype, most):
+  """A square of fp32 or bfloat16 is finite up to the root of the type's end."""
+  net = Net(dtype)
+  x = net.input(8, 64)
+  assert RangeCheck(model_region(net.model(net.Mul(net.Mul(x, x), 0.5)))).magnitude == most
 
 
 def test_exponents_are_proven_only_with_their_marks():

@@ -1,0 +1,65 @@
+"""Factors of powers of two keep what is contracted in 16 bits from overflow."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from goldens import golden
+from unlike_layers import GOLDEN
+
+from mirage_onnx.codegen.candidates import emit_candidate
+from mirage_onnx.ir import Candidate
+from mirage_onnx.target import H200
+from mirage_onnx.verify.equivalence import Proof, verify
+from mirage_onnx.verify.prover import prover
+from mirage_onnx.verify.range_check import RangeCheck, RangeRecord
+from mirage_onnx.verify.rescale import rescaled
+
+
+def scaled_by(value, given=GOLDEN):
+  """The weights of the region with this scale of its channels."""
+  scale = next(i for i in given.region.inputs if i.is_weight and len(i.axes) == 1)
+  return {scale.tensor.name: np.full(given.region.extents[scale.axes[0]], value, np.float16)}
+
+
+def factors(graph):
+  return [
+    op.value for k in graph.kernels for op in k.ops if op.op == "const" and op.value != Fraction(1, 100000)
+  ]
+
+
+@pytest.mark.parametrize(("scale", "exponent"), [(1.01, 1), (3.0, 2), (64.0, 6)])
+@pytest.mark.parametrize("name", ["norm_linear", "norm_linear_cluster"])
+def test_the_least_factor_that_is_enough(name, scale, exponent):
+  given = golden(name)
+  check = RangeCheck(given.region, scaled_by(scale, given))
+  found = rescaled(given.ugraph, [check])
+  assert isinstance(check.check(found), RangeRecord)
+  added = [f for f in factors(found) if f not in factors(given.ugraph)]
+  assert sorted(added) == [Fraction(1, 2**exponent), 2**exponent]
+  assert isinstance(verify(given.region, found), Proof)
+  assert emit_candidate(Candidate(found, given.params), given.region.extents, H200, "scaled")
+
+
+def test_no_factor_where_none_is_needed_or_none_is_enough():
+  assert rescaled(GOLDEN.ugraph, [RangeCheck(GOLDEN.region, scaled_by(1.0))]) is None
+  assert rescaled(GOLDEN.ugraph, [RangeCheck(GOLDEN.region, scaled_by(65.0))]) is None
+
+
+def test_every_product_of_it_is_scaled_back():
+  """The gate and the up projection contract one scaled input."""
+  given = golden("norm_gated_mlp")
+  check = RangeCheck(given.region, scaled_by(3.0, given))
+  found = rescaled(given.ugraph, [check])
+  assert found is not None and isinstance(check.check(found), RangeRecord)
+  assert isinstance(verify(given.region, found), Proof)
+
+
+def test_the_proof_is_of_the_program_with_factors():
+  """Only in a search: a program that somebody claims is not changed."""
+  weights = scaled_by(3.0)
+  asked = GOLDEN.region, GOLDEN.ugraph, GOLDEN.params
+  proof = prover(GOLDEN.region, weights, derived=True)(*asked)
+  assert isinstance(proof, Proof) and 4 in factors(proof.graph) and not proof.partial
+  assert prover(GOLDEN.region, weights)(*asked).code == "RANGE"
+  assert prover(GOLDEN.region, scaled_by(1.0), derived=True)(*asked).graph is None
