@@ -103,7 +103,7 @@ def detached_original(
     for node in region:
       copy = onnx.NodeProto()
       copy.CopyFrom(node)
-      copy.name = f"{k}/{node.name}"
+      copy.name = f"{k}/{node.name}" if node.name else ""  # of those without a name there may be two
       copy.input[:] = [names.get(i, i) for i in node.input]
       copy.output[:] = [names.get(o, o) for o in node.output]
       nodes.append(copy)

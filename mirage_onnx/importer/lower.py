@@ -1,10 +1,10 @@
 """One ONNX node -> a Node of the program: its steps, or the reason why it has none."""
 
-from onnx import NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer.context import Context
-from mirage_onnx.importer.graph import reads, subgraphs
+from mirage_onnx.importer.graph import captured_names, reads, subgraphs
 from mirage_onnx.importer.semantics import DOMAINS, NOT_IN_ONNX, SEMANTICS, Rule
 from mirage_onnx.importer.shapes import domain_of, has_schema
 from mirage_onnx.ir import DType, Node, Tensor
@@ -35,7 +35,7 @@ def find_rule(c: Context, functions: frozenset[tuple[str, str]]) -> Rule:
   """
   node, domain = c.node, domain_of(c.node)
   if subgraphs(node):
-    raise c.reject("holds a subgraph", "SUBGRAPH")
+    raise c.reject(_held(node), "SUBGRAPH")
   if (node.domain, node.op_type) in functions:
     raise c.reject("is a function of the model", "CUSTOM_DOMAIN")
   if domain not in DOMAINS:
@@ -46,6 +46,21 @@ def find_rule(c: Context, functions: frozenset[tuple[str, str]]) -> Rule:
   if domain == "" and node.op_type not in NOT_IN_ONNX and not has_schema(node, c.opset):
     raise c.reject(f"does not exist in opset {c.opset}", "OP_UNKNOWN")
   return rule
+
+
+def _held(node: NodeProto) -> str:
+  """What the subgraphs of a node are, and why they stay as they are."""
+  kinds = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+  names = " and ".join(a.name for a in node.attribute if a.type in kinds)
+  nodes, outer = sum(map(_size, subgraphs(node))), len(captured_names(node))
+  return (
+    f"its {names} ({nodes} nodes, which read {outer} values from outside) run as they are: "
+    "types and shapes are inferred, and kernels are placed, in the main graph only"
+  )
+
+
+def _size(graph: GraphProto) -> int:
+  return sum(1 + sum(map(_size, subgraphs(n))) for n in graph.node)
 
 
 def _data(c: Context, rule: Rule) -> list[Tensor]:

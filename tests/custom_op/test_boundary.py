@@ -50,6 +50,20 @@ def test_the_original_shows_what_regions_read(chain, files):
   assert len(chain.original.graph.output) == 1, "the caller's model stays"
 
 
+def test_regions_of_nodes_without_names(chain, files):
+  """Of names onnxruntime wants each once, but there may be none."""
+  cuts = boundaries(files[1])
+  values = {"x0": X, **run(exposed(files[0], cuts), {"x0": X})}
+  fed = {FED + name: values[name] for cut in cuts for name in cut.reads}
+  bare = onnx.ModelProto()
+  bare.CopyFrom(files[0].proto)
+  for node in bare.graph.node:
+    node.name = ""
+  found = run(detached_original(ModelFile(bare, None), cuts, values), fed)
+  named = run(detached_original(files[0], cuts, values), fed)
+  assert {k: v.tobytes() for k, v in found.items()} == {k: v.tobytes() for k, v in named.items()}
+
+
 def test_regions_are_cut_out_alike(chain, files):
   """In stock onnxruntime the custom nodes run their bodies, so both sides agree bit for bit."""
   cuts = boundaries(files[1])
