@@ -1,28 +1,32 @@
 """Hostile bytes against the C++ parsers, with the compiler's sanitizers watching."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from damaged_files import corpus, judged, made
 
 from mirage_onnx.custom_op import Bundle, const, dim, write_bundle
 from mirage_onnx.custom_op.plan import Equal
+from tests.support.sanitized import build_fuzzer
 
 HERE = Path(__file__).resolve().parent
-SOURCES = HERE.parents[1] / "cpp" / "ort_custom_ops"
 ITERATIONS = 20_000
+FILES = 3_000  # of each kind; bench/library_fuzz.py runs more
+
+pytestmark = pytest.mark.slow  # the sanitized build takes ten seconds
 
 
-@pytest.mark.slow  # the sanitized build takes ten seconds
-def test_parsers_survive_mutated_input(models, tmp_path):
-  program = tmp_path / "fuzz"
-  files = [HERE / "fuzz_main.cc", *(SOURCES / f"{n}.cc" for n in ("bundle", "expr", "plan"))]
-  flags = ["-std=c++17", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-  build = ["g++", *flags, f"-I{SOURCES}", *map(str, files), str(SOURCES / "sha256.cc")]
-  built = subprocess.run([*build, "-o", str(program)], capture_output=True, text=True)
-  if "cannot find" in built.stderr:
+@pytest.fixture(scope="module")
+def fuzzer(tmp_path_factory):
+  program = build_fuzzer(tmp_path_factory.mktemp("fuzz"))
+  if program is None:
     pytest.skip("this compiler has no sanitizer runtime")
-  assert built.returncode == 0, built.stderr
+  return program
+
+
+def test_parsers_survive_mutated_input(fuzzer, models, tmp_path):
   plans = (
     models.add_plan(equal=(Equal(dim(0, 0) * dim(1, 0), const(4)),)).to_text(),
     models.add_plan(workspace=dim(0, 0).ceildiv(7) * (dim(1, 0) + const(1))).to_text(),
@@ -33,7 +37,36 @@ def test_parsers_survive_mutated_input(models, tmp_path):
     path = tmp_path / f"seed{number}"
     path.write_bytes(seed)
     paths.append(str(path))
-  done = subprocess.run([str(program), str(ITERATIONS), *paths], capture_output=True, text=True, timeout=120)
+  done = subprocess.run([str(fuzzer), str(ITERATIONS), *paths], capture_output=True, text=True, timeout=120)
   assert done.returncode == 0, done.stderr[-2000:]
   # Some mutants must still be plans, or the evaluator has not been reached at all.
   assert int(done.stdout) > ITERATIONS // 100
+
+
+@pytest.mark.parametrize("kind", ["P", "B", "I"])
+def test_damaged_files_are_judged_alike(fuzzer, tmp_path, kind):
+  """One table of rules: both readers take the same files and say the same of the others."""
+  files = [(kind, made(kind, seed)) for seed in range(FILES)]
+  path = tmp_path / "corpus"
+  path.write_bytes(corpus(files))
+  command = [str(fuzzer), "judge", str(path)]
+  done = subprocess.run(command, capture_output=True, timeout=120)
+  assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
+  said = done.stdout.decode("latin-1").split("\n")[:-1]
+  assert len(said) == FILES
+  for seed, (found, (_, data)) in enumerate(zip(said, files, strict=True)):
+    ours = judged(kind, data)
+    assert ours is None or found.removeprefix("bundle: ") == ours, (kind, seed)
+  accepted = said.count("")
+  assert FILES // 10 < accepted < FILES * 9 // 10
+  assert len({reason.rpartition(":")[2] for reason in said}) > 8  # many rules, not only the first
+
+
+def test_graphs_of_other_types(ops_library, driver):
+  """Refused, or right; in a process of its own. bench/library_fuzz.py runs them under the sanitizers."""
+  script = HERE.parents[1] / "tests" / "support" / "graph_types.py"
+  command = [sys.executable, str(script), "0", "150", str(ops_library), driver]
+  done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+  assert done.returncode == 0, (done.stdout, done.stderr[-300:])
+  right, creation, in_run = map(int, done.stdout.split())
+  assert min(right, creation, in_run) > 3

@@ -1,0 +1,94 @@
+"""Damaged plans, bundles, images and graph types against the custom-op library under sanitizers.
+
+    python bench/library_fuzz.py [--files 100000] [--graphs 2000] [--out bench/results]
+
+Plans and bundles are judged by Python too, and both must say the same. Files and graphs are made by
+tests/support/damaged_files.py and graph_types.py from their seeds. Writes library_fuzz.json, prints
+it, and exits 1 where anything crashed, hung for 2 s or was judged differently.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "bench")]
+
+from damaged_files import corpus, judged, made
+from facts import facts
+from sanitized import build, build_fuzzer, build_ops, preload
+
+BATCH = 5000
+
+
+def judge(program, kind, seeds, folder):
+  """(accepted, seeds judged differently, slowest seconds a file): of one batch."""
+  files = [(kind, made(kind, seed)) for seed in seeds]
+  path = folder / "corpus"
+  path.write_bytes(corpus(files))
+  began = time.monotonic()
+  done = subprocess.run([str(program), "judge", str(path)], capture_output=True)
+  seconds = time.monotonic() - began
+  if done.returncode:
+    return 0, [f"{kind} {seeds[0]}..: {done.stderr.decode(errors='replace')[-400:]}"], seconds
+  said = [line.removeprefix("bundle: ") for line in done.stdout.decode("latin-1").split("\n")[:-1]]
+  ours = [judged(kind, data) for _, data in files]
+  wrong = [
+    f"{kind} {seed}: {a!r} / {b!r}"
+    for seed, a, b in zip(seeds, said, ours, strict=True)
+    if b not in (None, a)
+  ]
+  return said.count(""), wrong, seconds
+
+
+def graphs(folder, count):
+  library = build_ops(folder)
+  driver = build(folder / "standin.so", "-shared", "-fPIC", str(ROOT / "tests/custom_op/standin_driver.cc"))
+  script = str(ROOT / "tests" / "support" / "graph_types.py")
+  ours = {"LD_PRELOAD": preload(), "ASAN_OPTIONS": "detect_leaks=0"}
+  command = [sys.executable, script, "0", str(count), str(library), str(driver)]
+  done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **ours})
+  if done.returncode:
+    return {}, [f"graphs: {done.stdout} {done.stderr[-400:]}"]
+  return dict(
+    zip(("right", "refused_at_creation", "refused_in_run"), map(int, done.stdout.split()), strict=True)
+  ), []
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("--files", type=int, default=100_000, metavar="N", help="of each kind")
+  parser.add_argument("--graphs", type=int, default=2000, metavar="N")
+  parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
+  arguments = parser.parse_args()
+  found, faults = {}, []
+  with tempfile.TemporaryDirectory() as name:
+    folder = Path(name)
+    program = build_fuzzer(folder)
+    for kind, what in (("P", "plans"), ("B", "bundles"), ("I", "images")):
+      row = {"files": arguments.files, "accepted": 0, "longest_batch_s": 0.0, "batch": BATCH}
+      for first in range(0, arguments.files, BATCH):
+        seeds = range(first, min(first + BATCH, arguments.files))
+        accepted, wrong, seconds = judge(program, kind, seeds, folder)
+        row["accepted"] += accepted
+        row["longest_batch_s"] = max(row["longest_batch_s"], round(seconds, 2))
+        faults += wrong
+      found[what] = row
+    if arguments.graphs:
+      counted, wrong = graphs(folder, arguments.graphs)
+      found["graphs"] = {"files": arguments.graphs, **counted}
+      faults += wrong
+  result = {**facts(("onnx", "onnxruntime", "numpy")), **found, "faults": faults[:20], "faulty": len(faults)}
+  arguments.out.mkdir(parents=True, exist_ok=True)
+  (arguments.out / "library_fuzz.json").write_text(json.dumps(result, indent=1) + "\n")
+  print(json.dumps(result, indent=1))
+  return 1 if faults else 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())
