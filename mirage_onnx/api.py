@@ -273,7 +273,7 @@ def verify(
     bisect=bisect, dims=checked_sizes(shapes or {}),
   )  # fmt: skip
   note = "; ".join(text for text in (found.note, advice) if text)
-  return replace(found, source=source, note=note)
+  return replace(found.with_source(source.text, source.unseen), note=note)
 
 
 def inspect(

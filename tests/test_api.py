@@ -1,6 +1,9 @@
 """``mirage_onnx.optimize`` and ``verify`` as a user calls them."""
 
+import copy
+import hashlib
 import json
+import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -189,6 +192,54 @@ def test_verify_without_a_compiler(pair, no_gpu, monkeypatch):
     driver.open_driver.cache_clear()
   assert found.passed and found.note == f"{NO_KERNEL}; {NO_COMPILER}"
   assert caught.value.code == "HOST_COMPILER_MISSING"
+
+
+def forged(bundle):
+  """One instruction of one image is another, every hash is right again, and another NVRTC is named."""
+  cubins = list(bundle.cubins)
+  code = bytearray(cubins[0])
+  sections = struct.unpack_from("<Q", code, 40)[0]
+  for i in range(struct.unpack_from("<H", code, 60)[0]):
+    _, kind, flags, _, at, size = struct.unpack_from("<IIQQQQ", code, sections + 64 * i)
+    if kind == 1 and flags & 4:  # PROGBITS, executable
+      code[at + size // 2] ^= 1
+  cubins[0] = bytes(code)
+  records = copy.deepcopy(bundle.provenance)
+  records[0]["nvrtc"] = "1.2.3"
+  for kernel in records[0]["kernels"]:
+    kernel["image_sha256"] = hashlib.sha256(cubins[0]).hexdigest()
+  return replace(bundle, cubins=tuple(cubins), provenance=records)
+
+
+def test_an_image_that_nothing_looked_at_does_not_pass(pair, no_gpu, tmp_path, capsys):
+  """The emulator runs the generated text, so all results are right."""
+  made, a, _ = pair
+  b = tmp_path / "b.onnx"
+  onnx.save(tampered(made.model, forged), b)
+  for emulate in (True, False):
+    found = api.verify(a, b, emulate=emulate)
+    assert all(o.passed for o in found.outputs) and not found.passed
+    assert "kernels compiled by NVRTC 1.2.3 were not compiled again" in found.unverified
+    check_verify_report(found.to_dict())
+  assert cli.main(["verify", str(a), str(b)]) == Exit.CHECK_FAILED
+  text = " ".join(capsys.readouterr().err.split())
+  assert "not verified: images that did not run on a GPU were not compared" in text and "FAILED" in text
+
+
+def test_without_nvrtc_nothing_passes_but_what_ran(pair, no_gpu, monkeypatch):
+  def missing(*_, **__):
+    raise MirageError("COMPILER_MISSING", "no libnvrtc")
+
+  _, a, b = pair
+  monkeypatch.setattr("mirage_onnx.custom_op.provenance.compile_cubin", missing)
+  found = api.verify(a, b)
+  assert not found.passed and "no libnvrtc" in found.unverified
+  on_gpu = replace(
+    found, passed=True, unverified="", nodes=tuple(replace(n, path="kernel") for n in found.nodes)
+  )
+  assert on_gpu.with_source("", "no libnvrtc").passed
+  some = (replace(on_gpu.nodes[0], launches=0), *on_gpu.nodes[1:])
+  assert not replace(on_gpu, nodes=some).with_source("", "no libnvrtc").passed
 
 
 def graph_token(record):

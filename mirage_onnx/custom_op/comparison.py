@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -37,6 +37,8 @@ class Comparison:
   ``regions``: each custom node that ran kernels, fed with the original's values, against the
   region it replaced, in topological order. ``source``: how the kernels are tied to their text.
   ``failures``: what could not be checked, because onnxruntime failed or was killed there.
+  ``unverified``: why images that did not run were not compiled again either: then nothing is known
+  of them, and the comparison has not passed.
   """
 
   passed: bool
@@ -47,6 +49,14 @@ class Comparison:
   regions: tuple[RegionDifference, ...] = ()
   source: str = ""
   failures: tuple[str, ...] = ()
+  unverified: str = ""
+
+  def with_source(self, text: str, unseen: str) -> Comparison:
+    """``unseen``: why images were not compiled again, or ""."""
+    ran = all(node.path == "kernel" and node.launches for node in self.nodes)
+    if not unseen or ran:
+      return replace(self, source=text)
+    return replace(self, source=text, unverified=unseen, passed=False)
 
   @property
   def first_difference(self) -> OutputDifference | None:
@@ -78,6 +88,7 @@ class Comparison:
       "regions": [{"node": r.node, **_row(r.output)} for r in self.regions],
       "inputs": list(self.inputs),
       "source": self.source,
+      "unverified": self.unverified,
       "note": self.note,
       "failures": list(self.failures),
       "first_difference": first.name if first else None,

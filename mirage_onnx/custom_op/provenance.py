@@ -52,6 +52,7 @@ class Kernel:
   arg_bytes: tuple[int, ...]
   image_sha256: str
   arg_sizes: tuple[tuple[str, ...], ...]
+  arg_dtypes: tuple[str, ...]
 
   def bytes_at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Bytes of each tensor argument of a launch with these sizes."""
@@ -101,6 +102,7 @@ def regenerate(record: Mapping[str, Any], where: str) -> Regenerated:
     sources = emit_candidate(Candidate(graph, params), extents, target, prefix, runtime)
     sizes = _tensor_bytes(graph, params, {**extents, **dict.fromkeys(runtime, 1)})
     axes = {t.name: tuple(a for a in t.axes if a in runtime) for t in graph.tensors}
+    dtypes = {t.name: t.dtype.value for t in graph.tensors}
     names = [s.name for s in sources]
   except RejectionError as error:
     why = f"the generator refuses the µGraph of {_kernels(record)} ({error.rejection})"
@@ -116,7 +118,13 @@ def regenerate(record: Mapping[str, Any], where: str) -> Regenerated:
       raise MirageError("SOURCE_MISMATCH", f"{where}: kernel {name}: {_differs(record)}")
   return Regenerated(
     tuple(
-      Kernel(s, tuple(sizes[a] for a in s.args), image, tuple(axes[a] for a in s.args))
+      Kernel(
+        source=s,
+        arg_bytes=tuple(sizes[a] for a in s.args),
+        image_sha256=image,
+        arg_sizes=tuple(axes[a] for a in s.args),
+        arg_dtypes=tuple(dtypes[a] for a in s.args),
+      )
       for s, (_, _, image) in zip(sources, recorded, strict=True)
     ),
     target,

@@ -7,6 +7,7 @@ from mirage_onnx.codegen.header import GENERATOR_VERSION
 from mirage_onnx.custom_op.bundle import Bundle
 from mirage_onnx.custom_op.model_nodes import CustomNode, Model, ModelFile
 from mirage_onnx.custom_op.plan import Plan, parse_plan
+from mirage_onnx.custom_op.plan_check import plan_differs
 from mirage_onnx.custom_op.provenance import Kernel, Regenerated, check_images, regenerate, sha256
 from mirage_onnx.errors import MirageError
 
@@ -34,8 +35,19 @@ def read_sources(nodes: Sequence[CustomNode], bundle: Bundle) -> dict[int, PlanS
   return found
 
 
-def check_sources(model: Model, *, strict: bool) -> str:
-  """One sentence on how the images of a model are tied to their text.
+@dataclass(frozen=True, slots=True)
+class SourceCheck:
+  """``text``: one sentence on how the images of a model are tied to their text.
+
+  ``unseen``: why images were not compiled again and compared, or "".
+  """
+
+  text: str = ""
+  unseen: str = ""
+
+
+def check_sources(model: Model, *, strict: bool) -> SourceCheck:
+  """Whether the launches of a model are those of its µGraphs, and its images those of their text.
 
   ``strict``: kernels of another generator version are an error, not a remark.
 
@@ -45,12 +57,16 @@ def check_sources(model: Model, *, strict: bool) -> str:
   file = ModelFile.read(model)
   nodes = file.custom_nodes()
   if not nodes:
-    return ""
+    return SourceCheck()
   bundle = file.bundle()
-  made = {r.get("generator") for r in bundle.provenance}
-  if not strict and made - {GENERATOR_VERSION}:
-    return f"not checked: made by generator {made}, this is {GENERATOR_VERSION}"
+  others = sorted({str(r.get("generator")) for r in bundle.provenance} - {str(GENERATOR_VERSION)})
+  if not strict and others:
+    text = f"not checked: made by generator {', '.join(others)}, this is {GENERATOR_VERSION}"
+    return SourceCheck(text[:200], text[:200])
   plans = read_sources(nodes, bundle).values()
+  for found in plans:
+    if why := plan_differs(found.plan, found.regenerated.kernels):
+      raise MirageError("SOURCE_MISMATCH", f"{found.where}: {why}")
   kernels = {k.image_sha256 for p in plans for row in p.kernels for k in row}
   count = f"{len(kernels)} kernel{'s' * (len(kernels) != 1)}"
   head = f"{count} generated again, with the recorded text"
@@ -60,7 +76,8 @@ def check_sources(model: Model, *, strict: bool) -> str:
     if error.code != "COMPILER_MISSING":
       raise
     left = (f"images not compiled again: {error.detail}",)
-  return f"{head}; {'; '.join(left) or 'the text compiles to the same images, byte for byte'}"
+  unseen = "; ".join(left)
+  return SourceCheck(f"{head}; {unseen or 'the text compiles to the same images, byte for byte'}", unseen)
 
 
 def _read(node: CustomNode, bundle: Bundle) -> PlanSources:

@@ -188,7 +188,8 @@ class VerifyReport(Struct, frozen=True):
   ``regions``: in topological order; ``first_divergence``: the first node beyond its tolerance.
   ``inputs``: the kinds that were tried. ``source``: how the kernels are tied to their CUDA text.
   ``first_difference``: the first output that is not bit-identical. ``failures``: what could not be
-  checked, because onnxruntime failed there, or was killed.
+  checked, because onnxruntime failed there, or was killed. ``unverified``: why images that did not
+  run on a GPU were not compiled again; where it says so, ``passed`` is false.
   """
 
   schema: Literal[1]
@@ -198,6 +199,7 @@ class VerifyReport(Struct, frozen=True):
   regions: list[RegionCheckReport]
   inputs: list[str]
   source: str
+  unverified: str
   note: str
   failures: list[str]
   first_difference: str | None

@@ -125,6 +125,8 @@ def verify_tables(report: VerifyReport) -> Iterator[Table | str]:
   yield from report.failures
   if report.first_divergence is not None:
     yield f"first region that diverges: {report.first_divergence}"
+  if report.unverified:
+    yield f"not verified: images that did not run on a GPU were not compared: {report.unverified}"
   yield "passed" if report.passed else "FAILED"
 
 

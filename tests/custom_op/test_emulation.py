@@ -249,7 +249,7 @@ def test_sizes_that_only_a_run_knows():
     (" i32:", " i64:", "has 4 bytes, the plan passes 8"),
     (" i32:", " w:0 i32:", ""),
     ("o0 i32:d0.0,", "i0 i32:d0.0,", "read-only"),
-    ("grid d0.0,", "grid 9,", ""),
+    ("grid d0.0 ", "grid 9 ", ""),
   ):
     try:
       wrong = emulated(tampered(made.model, with_plan(0, old, new)))

@@ -36,14 +36,14 @@ def test_right_kernels(chain):
 def constant(chain):
   """A wrong constant of the search, in every record: text, image and hashes agree."""
   model = chain.using({1: chain.recompiled(1, "const[-1/2]", "const[-9/16]")})
-  assert check_sources(model.SerializeToString(), strict=True).endswith("byte for byte")
+  assert check_sources(model.SerializeToString(), strict=True).text.endswith("byte for byte")
   return model
 
 
 def other_kernel(chain):
   """The µGraph of another region under the node, with its own provenance."""
   model = tampered(chain.model, permuted([0, 0, 2]))
-  assert check_sources(model.SerializeToString(), strict=True).endswith("byte for byte")
+  assert check_sources(model.SerializeToString(), strict=True).text.endswith("byte for byte")
   return model
 
 

@@ -118,6 +118,7 @@ def verified(**change):
     "inputs": ["normal 0", "large"],
     "source": "",
     "failures": [],
+    "unverified": "",
     "note": "",
     "first_difference": "logits",
     "first_divergence": None,

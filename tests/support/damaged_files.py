@@ -19,8 +19,8 @@ OPERATORS = ("+", "-", "*", "ceildiv", "mod", "min", "max", "eq", "le", "and")
 NUMBERS = ("0", "1", "2", "7", "16", "4096", "65535", "-1", "9223372036854775807", "-9223372036854775808",
            "9223372036854775808", "1099511627776", "00", "-0", "+1", "1e9", "")  # fmt: skip
 WORDS = (*NUMBERS, *OPERATORS, *sorted(DTYPES), "*", "d0.0", "d0.7", "d63.0", "d1.1", "d0", "d.0", "i0",
-         "i63", "o0", "o31", "w:0", "w:d0.0", "i32:1", "i64:d0.0", "i32:", "w:-1", "x", "variant", "launch", "plan",
-         "input", "output", "equal", "workspace", "grid", "args", "pdl", "f64\t", "é")  # fmt: skip
+         "i63", "o0", "o31", "w:0", "w:d0.0", "i32:1", "i64:d0.0", "i32:", "w:-1", "x", "variant", "launch",
+         "plan", "input", "output", "equal", "workspace", "grid", "args", "pdl", "f64\t", "é")  # fmt: skip
 
 
 class _Plan:

@@ -1,0 +1,104 @@
+"""A plan against the kernels that the generator gives for it: every field of every launch.
+
+Nothing at load ties a launch to its µGraph, so ``verify`` does: one variant for all shapes, the
+kernels in the generator's order and each once, with its block, cluster, shared memory, ``pdl``, kinds
+and element types of arguments, and at several sizes the grid and room for every tensor.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from mirage_onnx.custom_op.expr import ExprError
+from mirage_onnx.custom_op.plan import InputPtr, Int32, Launch, OutputPtr, Plan, WorkspacePtr
+from mirage_onnx.custom_op.provenance import Kernel
+
+#: Of dims that any size may have, in turn; the equalities that a plan states hold of equal dims.
+SIZES = (1, 2, 3, 5, 16, 33, 100, 1024)
+_BYTES = {"bool": 1, "i8": 1, "u8": 1, "f16": 2, "bf16": 2, "i16": 2, "u16": 2, "f32": 4, "i32": 4, "u32": 4}
+
+
+def plan_differs(plan: Plan, kernels: Sequence[Kernel]) -> str:
+  """Why ``plan`` is not one that launches ``kernels``, or ""."""
+  return next(_reasons(plan, kernels), "")
+
+
+def _reasons(plan: Plan, kernels: Sequence[Kernel]) -> Iterator[str]:
+  if len(plan.variants) != 1:
+    yield f"its plan has {len(plan.variants)} variants, the generator makes one"
+  for variant in plan.variants:
+    launched, made = [k.kernel for k in variant.launches], [k.source.name for k in kernels]
+    if launched != made:
+      yield f"its plan launches {launched}, the generator makes {made}"
+      return
+    for launch, kernel in zip(variant.launches, kernels, strict=True):
+      yield from (f"kernel {launch.kernel}: {why}" for why in _fixed(plan, launch, kernel))
+    for size in SIZES:
+      shapes = [[size if d is None else d for d in spec.dims] for spec in plan.inputs]
+      try:
+        yield from _sized(plan, variant.launches, kernels, shapes)
+      except ExprError as error:
+        yield f"at size {size} its plan cannot be evaluated ({error})"
+
+
+def _fixed(plan: Plan, launch: Launch, kernel: Kernel) -> Iterator[str]:
+  """What does not depend on sizes."""
+  source = kernel.source
+  for what, planned, made in (
+    ("block", launch.block, source.block),
+    ("cluster", launch.cluster, source.cluster),
+    ("smem", launch.smem_bytes, source.smem_bytes),
+    ("pdl", int(launch.pdl), int(source.pdl)),
+    ("arguments", len(launch.args), len(source.args) + len(source.sizes)),
+  ):
+    if planned != made:
+      yield f"its plan has {what} {planned}, the generator {made}"
+      return
+  for i, arg in enumerate(launch.args):
+    if i >= len(source.args):
+      if not isinstance(arg, Int32):
+        yield f"argument {i} is a size, its plan has {arg.word()}"
+      continue
+    name, dtype = source.args[i], kernel.arg_dtypes[i]
+    if not isinstance(arg, InputPtr | OutputPtr | WorkspacePtr):
+      yield f"argument {i} is tensor {name}, its plan has {arg.word()}"
+    elif not isinstance(arg, WorkspacePtr):
+      spec = (plan.inputs if isinstance(arg, InputPtr) else plan.outputs)[arg.index]
+      if spec.dtype != dtype:
+        yield f"argument {i} is tensor {name} of {dtype}, {arg.word()} of its plan is {spec.dtype}"
+
+
+def _sized(
+  plan: Plan, launches: Sequence[Launch], kernels: Sequence[Kernel], shapes: Sequence[Sequence[int]]
+) -> Iterator[str]:
+  if any(e.left.eval(shapes) != e.right.eval(shapes) for e in plan.equal):
+    return  # no run has these sizes
+  workspace = plan.workspace.eval(shapes) if plan.workspace else 0
+  outputs = [_total([d.eval(shapes) for d in o.dims], o.dtype) for o in plan.outputs]
+  inputs = [_total(shape, i.dtype) for shape, i in zip(shapes, plan.inputs, strict=True)]
+  for launch, kernel in zip(launches, kernels, strict=True):
+    source = kernel.source
+    counts = [a.value.eval(shapes) for a in launch.args if isinstance(a, Int32)]
+    sizes = dict(zip(source.sizes, counts, strict=True))
+    grid, made = tuple(extent.eval(shapes) for extent in launch.grid), source.grid_at(sizes)
+    if grid != made:
+      yield f"kernel {launch.kernel}: at inputs of {shapes} its plan has grid {grid}, the generator {made}"
+    if 0 in made:
+      continue
+    for arg, name, needed in zip(launch.args, source.args, kernel.bytes_at(sizes), strict=False):
+      if isinstance(arg, InputPtr):
+        room = inputs[arg.index]
+      elif isinstance(arg, OutputPtr):
+        room = outputs[arg.index]
+      elif isinstance(arg, WorkspacePtr):
+        room = workspace - arg.offset.eval(shapes)
+      else:
+        continue
+      if room < needed:
+        where = f"kernel {launch.kernel}: at inputs of {shapes}"
+        yield f"{where} tensor {name} takes {needed} bytes, {arg.word()} of its plan has {room}"
+
+
+def _total(dims: Sequence[int], dtype: str) -> int:
+  total = _BYTES.get(dtype, 8)
+  for d in dims:
+    total *= d
+  return total
