@@ -37,7 +37,8 @@ OUTPUT = {
 VERIFIED = {
   "schema": 1, "passed": True, "outputs": [OUTPUT], "regions": [{**OUTPUT, "node": "n"}],
   "nodes": [{"name": "n", "path": "emulated", "launches": 1}], "inputs": ["small"],
-  "source": "1 kernel", "unverified": "", "note": "", "first_difference": "y", "first_divergence": None,
+  "source": "1 kernel", "unverified": "", "note": "", "failures": [],
+  "first_difference": "y", "first_divergence": None,
   "needed_rtol": 0.25,
 }  # fmt: skip
 
