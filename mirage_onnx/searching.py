@@ -167,7 +167,10 @@ def search_all(
     tell()
 
   tell()
-  if left:
+  if left and not seconds:  # there is no time to start anything
+    for n in range(len(left)):
+      keep(n, _stopped(setting.hooks.stop() or Stop.BUDGET))
+  elif left:
     rest, others = [regions[i] for i in left], [own[i] for i in left]
     _search_rest(loaded, rest, others, setting, weights, workers, keep)
 
@@ -235,7 +238,8 @@ def _search_rest(
   def start_worker() -> None:
     local.worker = WorkerProcess("mirage_onnx.searching")
     started.append(local.worker)
-    local.worker.send(header)
+    with suppress(BrokenPipeError):  # it was ended meanwhile, which is for ``ask`` to say
+      local.worker.send(header)
 
   def ask(job: Job) -> Answer:
     try:

@@ -115,6 +115,24 @@ def test_workers_that_hear_nothing_are_ended(monkeypatch):
   assert all(r.report.stop is Stop.BUDGET for r in found.values())
 
 
+@pytest.mark.parametrize("seconds", [-1.0, 0.05])
+def test_the_end_comes_before_workers_are_started(monkeypatch, seconds):
+  """What comes before the search took the time: workers are ended as they start, and nothing fails."""
+  loaded, regions = regions_of("bert")
+  monkeypatch.setattr(searching, "GRACE_S", 0.0)
+  real = searching.WorkerProcess.send
+
+  def slow_send(worker, value):
+    time.sleep(0.3)
+    real(worker, value)
+
+  monkeypatch.setattr(searching.WorkerProcess, "send", slow_send)
+  found = {}
+  setting = Setting(H200, Bound(), time.monotonic() + seconds, structures=StructureStore(None, {}))
+  search_all(loaded, regions[:12], setting, workers=2, done=found.__setitem__)
+  assert len(found) == 12 and {r.report.stop for r in found.values()} == {Stop.BUDGET}
+
+
 def slowly_dying(worker):
   """Nothing comes until the process has ended."""
   worker._process.wait()
