@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ import onnx
 from mirage_onnx import events
 from mirage_onnx.deadline import NEVER, Budget, Ends
 from mirage_onnx.errors import Rejection
+from mirage_onnx.failures import guarded
 from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.importer.external import size_bytes
 from mirage_onnx.ir.program import Program
@@ -158,7 +160,9 @@ def _optimized(
       # What is timed may be long, so that who asks for the end does not wait for all of it.
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
     )  # fmt: skip
-    outcomes = {k: dynamic.with_points(o) for k, o in outcomes.items()}
+    for key, o in outcomes.items():
+      made = guarded("times at sizes", o.region.nodes, partial(dynamic.with_points, o))
+      outcomes[key] = o if isinstance(made, Rejection) else made
   with _stage(emit, "rewrite"):
     kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
     done = apply(loaded, kernels, options.target, pool=options.pool)
@@ -310,19 +314,25 @@ def _search(
   from mirage_onnx.verify.term_checks import TermChecks
 
   terms = TermChecks()
-  found = {k: o if o.rejection else with_right_terms(o, terms) for k, o in outcomes.items()}
+  found = dict(outcomes)
+  for key, o in found.items():
+    if o.rejection is None:
+      made = guarded("check of terms", o.region.nodes, partial(with_right_terms, o, terms))
+      found[key] = replace(o, rejection=made) if isinstance(made, Rejection) else made
   margin = options.searched_margin
   todo = [key for key, o in found.items() if o.rejection is None]
 
+  def judged(o: Outcome, r: SearchResult) -> Outcome:
+    if o.region.runtime:
+      return dynamic.judged(o, r)
+    # What tiled kernels take is known so roughly that only a measurement can refuse them.
+    r = r if options.measure else as_expected(o.region, r, options.target)
+    return replace(o, result=r, rejection=refuse_result(r, o.baseline_us, margin, o.region.nodes))
+
   def done(i: int, r: SearchResult) -> None:
     o = found[todo[i]]
-    if o.region.runtime:
-      found[todo[i]] = o = dynamic.judged(o, r)
-    else:
-      # What tiled kernels take is known so roughly that only a measurement can refuse them.
-      r = r if options.measure else as_expected(o.region, r, options.target)
-      refusal = refuse_result(r, o.baseline_us, margin, o.region.nodes)
-      found[todo[i]] = o = replace(o, result=r, rejection=refusal)
+    made = r.failure if r.failure else guarded("choice of programs", o.region.nodes, partial(judged, o, r))
+    found[todo[i]] = o = replace(o, result=r, rejection=made) if isinstance(made, Rejection) else made
     assert o.result is not None
     best = o.result.candidates[0].candidate.predicted_us if o.result.candidates else None
     code = o.rejection.code if o.rejection else None

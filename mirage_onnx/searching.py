@@ -16,16 +16,18 @@ import pickle
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
 
 from mirage_onnx import deadline
 from mirage_onnx.events import Event
+from mirage_onnx.failures import refusal
 from mirage_onnx.importer import LoadedModel, load_model
 from mirage_onnx.importer.inline import outside
 from mirage_onnx.ir.region import Region
@@ -161,7 +163,7 @@ def search_all(
 
   def keep(n: int, result: SearchResult) -> None:
     i = left[n]
-    if i in digests:
+    if i in digests and result.failure is None:
       kept.put(regions[i], digests[i], seconds, result)
     known[i] = result
     tell()
@@ -212,6 +214,19 @@ def _search_rest(
     return lambda: end - time.monotonic()
 
   sent = outside(loaded.proto, loaded.path)
+
+  def unless_failed(ask: Ask) -> Ask:
+    """What fails at one region is the refusal of that region."""
+
+    def asked(job: Job) -> Answer:
+      try:
+        return ask(job)
+      except Exception as error:
+        why = refusal(error, "search", job.region.nodes)
+        return Answer(replace(_stopped(Stop.INTERRUPTED), failure=why))
+
+    return asked
+
   copies = MAX_COPIED_BYTES // max(1, sent.ByteSize())
   count = min(workers or os.cpu_count() or 1, len(regions), copies)
   if count <= 1 or len(regions) < MIN_REGIONS:
@@ -220,7 +235,7 @@ def _search_rest(
       scope = Scope.of(setting.target, setting.bound, job.region)
       return work(job, scope, _verifier(weights, job), setting.hooks)
 
-    here = unless_stopped(alone)
+    here = unless_stopped(unless_failed(alone))
     for i, result in shared.results(here):
       done(i, result)
     seconds_left = until()
@@ -246,12 +261,13 @@ def _search_rest(
       with deadline.until(setting.deadline + GRACE_S):
         return _ask(local.worker, hooks, weights, job)
     except (EOFError, BrokenPipeError, deadline.OverdueError):
-      if time.monotonic() < setting.deadline:
-        raise RuntimeError("a search worker ended without an answer") from None
       local.worker.kill()
+      if time.monotonic() < setting.deadline:
+        start_worker()  # for the regions that come
+        raise RuntimeError("a search worker ended without an answer") from None
       return Answer(_stopped(Stop.BUDGET))
 
-  there = unless_stopped(ask)
+  there = unless_stopped(unless_failed(ask))
   one_at_a_time = threading.Lock()
 
   def emit(event: Event) -> None:
@@ -295,7 +311,9 @@ def _ask(worker: WorkerProcess, hooks: Hooks, weights: ModelWeights, job: Job) -
       found: Answer = arguments[0]
       return found
     if name == "failed":
-      raise RuntimeError(f"a search worker failed: {arguments[0]}")
+      error = RuntimeError(arguments[0])
+      error.add_note(arguments[1])
+      raise error
     measuring = name == "measure"
     told = weights.extremes(*arguments) if measuring else answer(hooks, name, arguments)
     if name in ANSWERED:
@@ -320,7 +338,7 @@ def _serve() -> None:
       scope = Scope.of(target, bound, job.region)
       result = work(job, scope, _verifier(weights, job), hooks)
     except Exception as error:  # told to the parent, which raises it
-      parent.tell("failed", f"{type(error).__name__}: {error}")
+      parent.tell("failed", f"{type(error).__name__}: {error}", traceback.format_exc())
     else:
       parent.tell("result", result)
 

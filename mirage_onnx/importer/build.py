@@ -1,6 +1,7 @@
 """The whole model as a Program."""
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.failures import refusal
 from mirage_onnx.importer.constants import constant_values, read_constants
 from mirage_onnx.importer.context import Context
 from mirage_onnx.importer.graph import reads
@@ -65,9 +66,11 @@ def _lower(context: Context, functions: frozenset[tuple[str, str]]) -> Node:
   try:
     return lower_node(context, functions)
   except (LookupError, RuntimeError, TypeError, ValueError) as error:
-    node = context.node
     said = next(iter(str(error).splitlines()), "")
-    reason = f"{node.op_type}: its attributes or shapes do not fit: {said}"
-    outputs = tuple(o for o in node.output if o)
-    refusal = Rejection("OP_FORM", reason, (context.name,))
-    return Node(context.name, node.op_type, reads(node), outputs, (), refusal)
+    reason = f"{context.node.op_type}: its attributes or shapes do not fit: {said}"
+    why = Rejection("OP_FORM", reason, (context.name,))
+  except Exception as error:
+    why = refusal(error, "import", (context.name,))
+  node = context.node
+  outputs = tuple(o for o in node.output if o)
+  return Node(context.name, node.op_type, reads(node), outputs, (), why)

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mirage_onnx.errors import Rejection, RejectionError
+from mirage_onnx.errors import Rejection
+from mirage_onnx.failures import refusal
 from mirage_onnx.ir import Program, Region
 from mirage_onnx.match.borders import Borders
 from mirage_onnx.match.cuts import Cut, Limits, find_cuts
@@ -138,5 +139,5 @@ def candidate(maker: RegionMaker, nodes: frozenset[str], outputs: frozenset[str]
   """The region of these nodes that yields these of their outputs, or why there is none."""
   try:
     return Candidate(maker.make(nodes, outputs), nodes, outputs)
-  except RejectionError as error:
-    return error.rejection
+  except Exception as error:
+    return refusal(error, "match", tuple(sorted(nodes)))

@@ -137,7 +137,11 @@ class SearchReport:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-  """Verified candidates, cheapest predicted first; empty with the reason in ``report``."""
+  """Verified candidates, cheapest predicted first; empty with the reason in ``report``.
+
+  ``failure``: the search itself failed.
+  """
 
   candidates: tuple[Verified, ...]
   report: SearchReport
+  failure: Rejection | None = None

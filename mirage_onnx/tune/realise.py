@@ -5,12 +5,14 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from mirage_onnx import deadline
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection
+from mirage_onnx.failures import guarded, refusal
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import KernelParams, Program
 from mirage_onnx.match.candidates import Candidate
@@ -89,8 +91,12 @@ def realise(
       order = sorted(range(len(chosen)), key=lambda i: (gain[i], i))
       chosen = tuple(chosen[i] for i in order)
       if measure:
-        chosen, together = with_siblings(loaded, program, chosen, target, ends, instances)
-        found |= together
+        nodes = tuple(n for c, _ in chosen for n in c.region.nodes)
+        join = partial(with_siblings, loaded, program, chosen, target, ends, instances)
+        joined = guarded("kernels beside each other", nodes, join)
+        if not isinstance(joined, Rejection):  # else each stays a node of its own
+          chosen, together = joined
+          found |= together
       return chosen, found
     for n, key in enumerate(todo):
       if ends.over:
@@ -105,6 +111,9 @@ def realise(
             o = _elsewhere(loaded, o, o.compiled, dynamic, target)
       except deadline.OverdueError:
         o = replace(o, compiled=None, measured=None, rejection=_too_late(o, ends))
+      except Exception as error:
+        why = refusal(error, "compile or measurement", o.region.nodes)
+        o = replace(o, compiled=None, measured=None, rejection=why)
       found[key] = o
 
 

@@ -1,0 +1,127 @@
+"""A fault in any stage of any region leaves a right model: the region stays as it was, with a reason."""
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from small_models import Net
+
+from mirage_onnx import pipeline, searching
+from mirage_onnx.errors import MirageError
+from mirage_onnx.importer import build, load_model
+from mirage_onnx.match.repeated import RegionMaker
+from mirage_onnx.rewrite import apply as apply_module
+from mirage_onnx.rewrite import model as model_module
+from mirage_onnx.target import H200
+from mirage_onnx.tune import instances, predict, realise
+
+
+def two_layers():
+  """Two regions whose search is short: y = sigmoid(tanh(rms(x) W) V)."""
+  net = Net()
+  x = net.input(8, 64)
+  h = net.Tanh(net.MatMul(net.rms(x), net.weight(64, 128)))
+  return net.model(net.Sigmoid(net.Mul(net.MatMul(h, net.weight(128, 64)), 0.5)))
+
+
+MODEL = two_layers()
+#: The operators by which the nodes of the faulty region are known.
+REGIONS = {"first": "Tanh", "second": "Sigmoid"}
+
+
+def nodes_of(arg):
+  """The nodes of what a stage is given: an outcome, a region, a job, a replacement or a set of names."""
+  for name in ("region", "nodes", "name"):
+    if hasattr(arg, name):
+      found = getattr(arg, name)
+      return nodes_of(found) if name == "region" else (found,) if isinstance(found, str) else tuple(found)
+  return tuple(arg) if isinstance(arg, frozenset) else ()
+
+
+#: Stage -> where the function is that fails, and which of its arguments tells the region.
+STAGES = {
+  "import": (build, "lower_node", 0),
+  "match": (RegionMaker, "make", 1),
+  "terms": (instances, "with_right_terms", 0),
+  "search": (searching, "work", 0),
+  "verifier": (searching, "_verifier", 1),
+  "prediction": (predict, "as_expected", 0),
+  "compile": (realise, "_compile", 1),
+  "plan": (apply_module, "plan_candidate", 0),
+  "body": (model_module, "build_body", 1),
+}
+
+
+def optimized(**more):
+  options = pipeline.Options(H200, margin=-9.0, budget_s=200.0, every=True, workers=1, **more)
+  return pipeline.run(load_model(MODEL), options)
+
+
+def outputs(model):
+  feeds = {i.name: np.linspace(-2, 2, 512, dtype=np.float16).reshape(8, 64) for i in model.graph.input}
+  session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+  return [o.tobytes() for o in session.run(None, feeds)]
+
+
+def check(run):
+  onnx.checker.check_model(run.model)
+  assert outputs(run.model) == outputs(MODEL)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("operator", REGIONS.values(), ids=REGIONS)
+def test_a_fault_of_one_region(monkeypatch, stage, operator):
+  where, name, position = STAGES[stage]
+  right, planted = getattr(where, name), []
+
+  def wrong(*args, **more):
+    if any(n.startswith(operator) for n in nodes_of(args[position])):
+      planted.append(args)
+      raise ZeroDivisionError("planted")
+    return right(*args, **more)
+
+  monkeypatch.setattr(where, name, wrong)
+  run = optimized()
+  assert planted
+  check(run)
+  refusals = [o.rejection for o in run.outcomes.values() if o.rejection] + list(run.matches.rejections)
+  mine = [r for r in refusals if r.code == "REGION_FAILED"]
+  assert mine and all("planted" in r.reason and r.nodes for r in mine)
+  replaced = {n for c, _ in run.chosen for n in c.nodes}
+  assert replaced, "the other region is replaced all the same"
+  assert not any(n.startswith(operator) for n in replaced)
+
+
+def test_a_worker_that_dies_costs_its_region(monkeypatch):
+  monkeypatch.setattr(searching, "MIN_REGIONS", 1)
+  right, killed = searching._ask, []
+
+  def dying(worker, hooks, weights, job):
+    if any(n.startswith("Tanh") for n in job.region.nodes):
+      killed.append(worker.pid)
+      worker.kill()
+    return right(worker, hooks, weights, job)
+
+  monkeypatch.setattr(searching, "_ask", dying)
+  options = pipeline.Options(H200, margin=-9.0, budget_s=200.0, every=True, workers=2)
+  run = pipeline.run(load_model(MODEL), options)
+  check(run)
+  assert killed
+  failed = [o for o in run.outcomes.values() if o.rejection and o.rejection.code == "REGION_FAILED"]
+  assert failed and all("ended without an answer" in o.rejection.reason for o in failed)
+  assert any(n.startswith("Sigmoid") for c, _ in run.chosen for n in c.nodes)
+
+
+def test_an_error_of_the_whole_run_ends_it(monkeypatch):
+  def missing(*_, **__):
+    raise MirageError("COMPILER_MISSING", "planted")
+
+  monkeypatch.setattr(realise, "_compile", missing)
+  with pytest.raises(MirageError, match="planted"):
+    optimized()
+
+
+def test_nothing_is_lost_without_faults():
+  run = optimized()
+  check(run)
+  assert {"Tanh", "Sigmoid"} <= {n.split("_")[0] for c, _ in run.chosen for n in c.nodes}
