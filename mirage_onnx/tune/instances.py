@@ -16,6 +16,7 @@ from dataclasses import replace
 from mirage_onnx import deadline
 from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection
+from mirage_onnx.failures import refusal
 from mirage_onnx.ir import Candidate as Program
 from mirage_onnx.match.candidates import Candidate
 from mirage_onnx.tune.outcome import Outcome
@@ -78,6 +79,9 @@ class InstanceChecks:
       except deadline.OverdueError:
         late = Rejection("BUDGET", "the time ended before its instances were checked", o.region.nodes)
         found[key] = replace(o, compiled=None, measured=None, rejection=late)
+      except Exception as error:
+        why = refusal(error, "check of instances", o.region.nodes)
+        found[key] = replace(o, compiled=None, measured=None, rejection=why)
     return found
 
   def _changed(self, o: Outcome, picked: Sequence[Candidate], verdicts: Verdicts) -> Outcome:
