@@ -121,7 +121,9 @@ def optimized(package, entry, folder, budget):
   row["opset"] = next(i.version for i in model.opset_import if i.domain in ("", "ai.onnx"))
   row["nodes"] = len(model.graph.node)
   if code != 0:
-    return {**row, "error": err[-400:]}
+    # Its last line: a traceback has paths of this machine.
+    lines = [line for line in err.splitlines() if line.startswith("error:")]
+    return {**row, "error": (lines or ["no answer"])[-1].split("; report it")[0][-400:]}
   report = json.loads(out)
   rows = [r for r in report["regions"] if r["status"] == "replaced"]
   kept = Counter(r["reason"] for r in report["regions"] if r["status"] != "replaced")
@@ -159,6 +161,8 @@ def example(package, folder, python):
   if code != 0:
     return f"the example fails with the package's own files: {err[-300:]}"
   done = [m.path for m in package.models if (folder / (m.path + ".optimized")).exists()]
+  if not done:
+    return "no model was written"
   try:
     for path in done:
       shutil.copy(folder / (path + ".optimized"), site / path)
