@@ -95,7 +95,7 @@ def optimize(
     journal=Path(journal) if journal is not None else None,
     stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
     tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}), began=start,
-    streamed=target_path is not None,
+    streamed=target_path is not None, emulate=not measure,
   )  # fmt: skip
   run = pipeline.run(loaded, options, emit or events.silent)
   checked = None
@@ -214,6 +214,7 @@ def _row(run: Run, name: str, o: Outcome, count: int) -> dict[str, Any]:
     "status": "replaced" if replaced else "kept",
     "reason": o.rejection.code if o.rejection else None,
     "choice": ("measured" if measured else "predicted") if replaced else None,
+    "ran": ("measured" if measured else o.ran or "never ran") if replaced else None,
     "ugraph": print_ugraph(chosen.ugraph) if chosen else None,
     "predicted_us": round(chosen.predicted_us, 3) if chosen else None,
     "measured_us": round(measured.kernel_us, 3) if measured else None,

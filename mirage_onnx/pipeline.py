@@ -59,6 +59,7 @@ class Options:
   only a run knows is declared to be used. ``every``: to test kernels, as if ONNX Runtime had none: what
   verifies is replaced, however slow, and one operator is a region. ``budget_s`` is of the whole
   run, ``began`` (of ``time.monotonic``) its start, where that was before ``run`` is called.
+  ``emulate``: a predicted choice is run once before it ships (``tune/emulated.py``).
   ``streamed``: copies of large external weights in another order are left to ``save_model``.
   """
 
@@ -76,6 +77,7 @@ class Options:
   shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
   every: bool = False
   streamed: bool = False
+  emulate: bool = False
   began: float | None = None
 
   @property
@@ -139,10 +141,12 @@ def _optimized(
   from mirage_onnx.rewrite.apply import apply
   from mirage_onnx.rewrite.turned import held
   from mirage_onnx.tune.dynamic import Dynamic
+  from mirage_onnx.tune.emulated import Emulated
   from mirage_onnx.tune.instances import InstanceChecks
   from mirage_onnx.tune.realise import realise
   from mirage_onnx.verify.weights import ModelWeights
 
+  begun = time.monotonic()
   dynamic = Dynamic(
     program, declared, lambda s: _node_us(program.sized(s), options),
     options.target, options.margin,
@@ -158,6 +162,7 @@ def _optimized(
       measure=options.measure, tries=options.tries, dynamic=dynamic, instances=InstanceChecks(weights),
       alone=alone,
       # What is timed may be long, so that who asks for the end does not wait for all of it.
+      look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
     )  # fmt: skip
     for key, o in outcomes.items():
@@ -206,6 +211,14 @@ def with_these(run: Run, loaded: LoadedModel, options: Options, some: Sequence[i
 def refused(run: Run, before: Run, failed: Mapping[int, Rejection]) -> Run:
   """``run``, which replaces less than ``before``: ``failed`` says by instance why."""
   return replace(run, outcomes=_left(dict(run.outcomes), before.chosen, run.chosen, failed))
+
+
+def _spare_s(begun: float, budget: Budget) -> float:
+  """The seconds there are for runs in the emulator: a share of what the search took, in the budget."""
+  from mirage_onnx.tune.emulated import SHARE
+
+  now = time.monotonic()
+  return min(SHARE * (now - begun), budget.tune - now)
 
 
 def _node_us(program: Program, options: Options) -> dict[str, float]:

@@ -61,7 +61,8 @@ class RegionReport(Struct, frozen=True):
   ``ops``: names of the ONNX nodes of its first instance. ``reason``: a code of docs/errors.md,
   ``reason_text`` its sentence. Times are of one instance, with dynamic dimensions of a
   typical size; ``sizes``: at all declared sizes. ``unknown_nodes``: how many of ``ops`` have no
-  known time; ``baseline_us`` is that of the others, null if there are none.
+  known time; ``baseline_us`` is that of the others, null if there are none. ``ran``: where the kernels
+  of a replaced region ran before it was written; emulated ones did at reduced sizes.
   """
 
   id: str
@@ -79,6 +80,7 @@ class RegionReport(Struct, frozen=True):
   reason_text: str | None = None
   sizes: list[SizeReport] = msgspec.field(default_factory=list)
   unknown_nodes: int = 0
+  ran: Literal["measured", "emulated", "never ran"] | None = None
 
 
 class ModelReport(Struct, frozen=True):

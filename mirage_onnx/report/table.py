@@ -186,7 +186,8 @@ def _proof(region: RegionReport) -> str:
 
 def _result(region: RegionReport) -> str:
   if region.status == "replaced":
-    return f"replaced ({region.choice})" if region.choice else "replaced"
+    how = region.choice if region.ran in (None, region.choice) else f"{region.choice}, {region.ran}"
+    return f"replaced ({how})" if how else "replaced"
   why = ": ".join(part for part in (region.reason, region.reason_text) if part)
   return f"kept: {why}" if why else "kept"
 

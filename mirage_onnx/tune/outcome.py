@@ -21,6 +21,7 @@ class Outcome:
   """``instances``: cones of the model with this canonical form. ``baseline_us``: ORT's time.
 
   ``points``: the predicted times at the declared sizes, where a run knows some only.
+  ``ran``: whether what was compiled ran before it ships, where it was not measured.
   ``left_alone``: more instances, which the kernels would not be safe for, each with the reason.
   """
 
@@ -33,6 +34,7 @@ class Outcome:
   rejection: Rejection | None = None
   points: tuple[PointTime, ...] = ()
   left_alone: tuple[tuple[Candidate, Rejection], ...] = ()
+  ran: str = ""
 
   def price_us(self, margin: float) -> float:
     """What the choice counts for it: a predicted time, with the margin that it must win by.

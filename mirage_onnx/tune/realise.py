@@ -3,7 +3,7 @@
 import os
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -14,7 +14,8 @@ from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import guarded, refusal
 from mirage_onnx.importer import LoadedModel
-from mirage_onnx.ir import KernelParams, Program
+from mirage_onnx.ir import Candidate as IrCandidate
+from mirage_onnx.ir import KernelParams, Program, Region
 from mirage_onnx.match.candidates import Candidate
 from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.partition import choose
@@ -34,6 +35,8 @@ MORE, MOST = 3, 10
 MOST_MEASURED = 1 << 24
 #: Looks at the numbers of a region go on for so many times its even share of the time, or so long.
 FAIR, LEAST_S = 4.0, 5.0
+#: Whether a program ran, and why it is refused if it does not do what the region does.
+Look = Callable[[Region, IrCandidate], tuple[str, Rejection | None]]
 
 
 def realise(
@@ -50,6 +53,7 @@ def realise(
   instances: InstanceChecks | None = None,
   alone: Mapping[str, tuple[str, float]] | None = None,
   ends: Ends = NEVER,
+  look: Look | None = None,
 ) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
   """The chosen instances, each with compiled kernels, and all outcomes by region key.
 
@@ -64,6 +68,8 @@ def realise(
   is known of other sizes. ``instances``: asked whether those that are chosen are safe with
   their own weights. ``alone``: as ``choose``. ``ends``: what is not compiled (and timed) by
   then stays as it was, the least gain first.
+  ``look``: asked about each program that is chosen by prediction; one that it refuses makes way
+  for the next.
   """
   found = dict(outcomes)
   picked, prices, doubted = tuple[int, ...](), list[float](), set[int]()
@@ -106,7 +112,7 @@ def realise(
       o = found[key]
       try:
         with deadline.until(ends.at):
-          o = _compile(loaded, o, target, measure=measure, tries=tries, ends=own)
+          o = _compile(loaded, o, target, measure=measure, tries=tries, ends=own, look=look)
           if dynamic and o.measured and o.compiled:
             o = _elsewhere(loaded, o, o.compiled, dynamic, target)
       except deadline.OverdueError:
@@ -146,7 +152,14 @@ def _doubts(
 
 
 def _compile(
-  loaded: LoadedModel, outcome: Outcome, target: Target, *, measure: bool, tries: int, ends: Ends
+  loaded: LoadedModel,
+  outcome: Outcome,
+  target: Target,
+  *,
+  measure: bool,
+  tries: int,
+  ends: Ends,
+  look: Look | None,
 ) -> Outcome:
   region, result = outcome.region, outcome.result
   assert result is not None
@@ -156,7 +169,7 @@ def _compile(
   if not compiled:
     return replace(outcome, rejection=refused[0])
   if not measure:
-    return replace(outcome, compiled=compiled[0])
+    return _looked_at(outcome, compiled[0], candidates, target, look)
 
   looked, asked = set[tuple[KernelParams, ...]](), [c.candidate for c in compiled]
 
@@ -178,6 +191,23 @@ def _compile(
   if isinstance(measured, Rejection):
     return replace(outcome, rejection=measured)
   return replace(outcome, compiled=best, measured=measured)
+
+
+def _looked_at(
+  outcome: Outcome, best: Compiled, candidates: Sequence[IrCandidate], target: Target, look: Look | None
+) -> Outcome:
+  """``outcome`` with the first program that compiles and that ``look`` does not refuse."""
+  region = outcome.region
+  while look is not None:
+    ran, wrong = look(region, best.candidate)
+    if wrong is None:
+      return replace(outcome, compiled=best, ran=ran)
+    candidates = candidates[candidates.index(best.candidate) + 1 :]
+    others = compile_candidates(region, candidates, target, keep=1)[0]
+    if not others:
+      return replace(outcome, rejection=wrong)
+    best = others[0]
+  return replace(outcome, compiled=best)
 
 
 def _elsewhere(
