@@ -87,7 +87,7 @@ def duplicate_summand(kernel):
 def constant(kernel):
   for i, op in each(kernel, "const"):
     c = op.value
-    for value in (2 * c, c / 2, -c, c + 1, c - 1, Fraction(0), 1 / c, c * Fraction(11, 10)):
+    for value in (2 * c, c / 2, -c, c + 1, c - 1, Fraction(0), *([1 / c] if c else []), c * Fraction(11, 10)):
       if value != c:
         yield Draft(kernel).set(i, value=value).done()
 
