@@ -1,24 +1,22 @@
-"""How much of each architecture ``optimize`` replaces, why not the rest, and whether it is right.
+"""How much of each model of real size ``optimize`` replaces, why not the rest, and whether it is right.
 
-    python bench/coverage.py [NAME ...] [--tiled] [--emulate] [--jobs N] [--update] [--out DIR]
+    python bench/coverage.py [NAME ...] [--again] [--limit-s N] [--flags JSON] [--out DIR] [--scratch DIR]
     python bench/coverage.py --show [--out DIR]
-    python bench/coverage.py --from FOLDER ...   (what models/architectures/exports.py wrote there)
+    python bench/coverage.py --from FOLDER ...   (models with their weights, NAME.onnx)
 
-Optimizes the models of ``models/architectures`` for an H200, runs every result in onnxruntime
-without the library against its original (``--emulate``: its kernels in the emulator as well), and
-writes OUT/coverage.json.xz after each model. With ``--update`` the lines of other models stay as
-they are there. ``--show`` prints it as text. Exit 1 if a model was refused or its result is wrong.
+Makes each model of ``models/architectures/real.tar.xz``, optimizes it for an H200 with default
+flags, runs the result in onnxruntime without the library against the original, and one node of
+every plan in the emulator against its region. Every stage is a process with a time limit. Writes
+OUT/coverage.json after each model; models that have a line there are left out, unless ``--again``.
+``--show`` prints it as text. Exit 1 if a model was refused or its result is wrong.
 """
 
 import argparse
 import json
-import lzma
+import shutil
 import sys
-import time
-import traceback
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import tempfile
 from dataclasses import asdict, replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
@@ -28,156 +26,163 @@ import onnxruntime
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "models" / "architectures")]
 
-import weights
+import real_archive
 from coverage_table import text
-from coverage_table.checks import SIZES, check_emulated, check_stock
-from coverage_table.kinds import DECODE, ENCODER, kind_of
+from coverage_table.checks import Check, emulated
+from coverage_table.kinds import kind_of
 from coverage_table.record import Record, all_reasons, codes, spreads
-from coverage_table.row import coverage
+from coverage_table.row import Coverage
+from coverage_table.watched import watched
 from facts import facts
 
-from mirage_onnx import pipeline
-from mirage_onnx.errors import MirageError
-from mirage_onnx.importer import load_model
-from mirage_onnx.target import get_target
-from mirage_onnx.tune.baseline import load_table, node_times_us
-from mirage_onnx.tune.declared_sizes import declared_sizes
-
-TARGET = "h200"
-#: The table with every region and reason: packed, for it repeats itself (``xzcat`` shows it).
-RECORD = "coverage.json.xz"
+RECORD = "coverage.json"
+STAGE = ROOT / "bench" / "coverage_table" / "stage.py"
 _PACKAGES = ("onnx", "numpy", "scipy")
+_FLOATS = {onnx.TensorProto.FLOAT16: "fp16", onnx.TensorProto.BFLOAT16: "bf16"}
 
 
-def load(name, folder):
-  """One of the architectures, or of the files of a folder."""
-  return onnx.load(folder / f"{name}.onnx") if folder else weights.load(name)
-
-
-def record(name, options, *, emulate, folder=None):
+def record(name, path, scratch, *, limit_s, check_s, flags):
   """Optimize and check one model; what goes wrong becomes part of the record."""
-  model = load(name, folder)
-  named = {d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim}
-  options = replace(options, shapes={k: (size,) for k, size in SIZES.items() if k in named})
-  kind, dtype = kind_of(name), _float_type(model)
-  start = time.monotonic()
-  try:
-    run = pipeline.run(load_model(model), options)
-    sizes = declared_sizes(run.program, options.shapes).typical
-    run = replace(run, program=run.program.sized(sizes))
-  except Exception as error:  # a refusal, or a bug: told, and the other models go on
-    seconds = round(time.monotonic() - start, 1)
-    return Record(name, kind, dtype, seconds, error=_line(error))
-  seconds = round(time.monotonic() - start, 1)
-  table = load_table(options.target)
-  node_us = node_times_us(run.program, table) if table else {}
-  return Record(
-    name, kind, dtype, seconds, coverage(run, node_us),
-    stock=check_stock(model, run.model),
-    emulated=check_emulated(model, run.model) if emulate else None,
+  model = onnx.load(path, load_external_data=False)
+  said = json.dumps(flags) if flags else "default"
+  blank = Record(name, kind_of(name), _float_type(model), _weight_bytes(path), flags=said)
+
+  def stage(what, limit, *more):
+    command = [sys.executable, str(STAGE), what, str(path), str(scratch), *more]
+    return watched(command, limit, scratch / f"{what}.log")
+
+  done = stage("optimize", limit_s, json.dumps(flags))
+  blank = replace(blank, seconds=done.seconds, memory_mb=done.memory >> 20)
+  if done.code != 0:
+    return replace(blank, error=_why(done, limit_s))
+  row = json.loads((scratch / "row.json").read_text())
+  line = replace(
+    blank, seconds=row["seconds"], cut_off=row["cut_off"],
+    coverage=msgspec.convert(row["coverage"], Coverage),
   )  # fmt: skip
+  ran = stage("stock", check_s)
+  stock = Check("FAILED" if ran.code else "time", note=_why(ran, check_s))
+  if ran.code == 0:
+    stock = msgspec.convert(json.loads((scratch / "stock.json").read_text()), Check)
+  return replace(line, stock=stock, emulated=_emulated(stage, scratch, check_s))
 
 
-def _line(error):
-  if isinstance(error, MirageError):
-    return error.line()
-  traceback.print_exception(error)
-  return next(iter(f"{type(error).__name__}: {error}".splitlines()))
+def _emulated(stage, scratch, limit_s):
+  """A kernel at which a call ended, or ran out of time, is passed over by the next one."""
+  lines, left, seen = scratch / "emulated.jsonl", float(limit_s), -1
+  while left > 0:
+    ran = stage("emulate", left)
+    left -= ran.seconds
+    found = [json.loads(x) for x in lines.read_text().splitlines()] if lines.exists() else []
+    if not (scratch / "nodes.json").exists():
+      return Check("time" if ran.code is None else "not run", note=_why(ran, limit_s))
+    if ran.code in (0, None):
+      break
+    if len(found) == seen:
+      return Check("FAILED", note=_why(ran, limit_s))
+    seen = len(found)
+  about = json.loads((scratch / "nodes.json").read_text())
+  ended = [msgspec.convert(x, Check) for x in found if "result" in x]
+  right = [c for c in ended if c.result != "time"]
+  broken = {x["node"] for x in found} - {x["node"] for x in found if "result" in x}
+  if broken and ran.code not in (0, None):
+    right += [Check("FAILED", note=f"{n}: the process ended") for n in sorted(broken)]
+  return emulated(right, about["total"], about["kernels"] - len(right))
+
+
+def _why(ran, limit_s):
+  if ran.code is None:
+    return f"not done in {limit_s:.0f} s"
+  last = [line for line in ran.text.splitlines() if line.strip()][-1:]
+  return f"exit status {ran.code}: {last[0][:300] if last else ''}"
 
 
 def _float_type(model):
   """The element type of most weights."""
-  names = {onnx.TensorProto.FLOAT16: "fp16", onnx.TensorProto.BFLOAT16: "bf16"}
-  largest = max(model.graph.initializer, key=lambda t: len(t.raw_data))
-  return names.get(largest.data_type, "fp32")
+  sized = [(t, _count(t)) for t in model.graph.initializer]
+  if not sized:
+    return "fp32"
+  return _FLOATS.get(max(sized, key=lambda x: x[1])[0].data_type, "fp32")
+
+
+def _count(tensor):
+  floats = (onnx.TensorProto.FLOAT, *_FLOATS)
+  count = 1
+  for d in tensor.dims:
+    count *= d
+  return count if tensor.data_type in floats else 0
+
+
+def _weight_bytes(path):
+  files = [path, *path.parent.glob("weights.bin")]
+  return sum(f.stat().st_size for f in files)
 
 
 def write(folder, about, records):
-  """The record of the models so far."""
+  """The record of the models so far, a line of text for each."""
   folder.mkdir(parents=True, exist_ok=True)
   found = all_reasons(records)
   data = {
     **about,
     "bytes_share": [asdict(s) for s in spreads(records, lambda c: c.share.bytes)],
     "codes": [dict(zip(("code", "nodes", "bytes"), row, strict=True)) for row in codes(found)],
-    "reasons": [asdict(r) for r in found],
-    "models": [asdict(r) for r in records],
   }
-  (folder / RECORD).write_bytes(lzma.compress((json.dumps(data, separators=(",", ":"))).encode()))
+  head = json.dumps(data, indent=1).removesuffix("\n}")
+  lines = ",\n".join(json.dumps(asdict(r), separators=(",", ":")) for r in records)
+  part = folder / f"{RECORD}.part"
+  part.write_text(f'{head},\n "models": [\n{lines}\n]\n}}\n')
+  part.replace(folder / RECORD)
 
 
 def earlier(folder):
   """The facts of the recorded run, and its lines."""
-  data = json.loads(lzma.decompress((folder / RECORD).read_bytes()))
+  data = json.loads((folder / RECORD).read_text())
   records = msgspec.convert(data.pop("models"), list[Record])
-  sums = ("bytes_share", "codes", "reasons")
-  return {k: v for k, v in data.items() if k not in sums}, records
-
-
-def each(names, options, *, jobs, **how):
-  """The records as they come, ``jobs`` models at a time, each in a process."""
-  if jobs == 1:
-    yield from (record(name, options, **how) for name in names)
-    return
-  with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
-    runs = [pool.submit(record, name, options, **how) for name in names]
-    yield from (run.result() for run in as_completed(runs))
-
-
-def in_order(names, folder):
-  """Decode steps and encoders first, the largest of them first: a run may be stopped."""
-  sizes = {n: len(load(n, folder).graph.node) for n in names}
-  return sorted(names, key=lambda n: (kind_of(n) not in (DECODE, ENCODER), -sizes[n], n))
+  return {k: v for k, v in data.items() if k not in ("bytes_share", "codes")}, records
 
 
 def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("names", nargs="*", metavar="NAME", help="models (default: all)")
   parser.add_argument("--from", type=Path, dest="folder", help="where the models are (.onnx)")
-  parser.add_argument("--emulate", action="store_true", help="run the kernels in the emulator")
-  parser.add_argument("--tiled", action="store_true", help="as optimize --tiled")
-  parser.add_argument("--jobs", type=int, default=1, help="models at a time")
-  parser.add_argument("--budget-s", type=float, default=300.0, help="search time per model")
-  parser.add_argument("--update", action="store_true", help="keep the lines of other models")
+  parser.add_argument("--again", action="store_true", help="also models that have a line")
+  parser.add_argument("--limit-s", type=float, default=900.0, help="time of one optimize")
+  parser.add_argument("--check-s", type=float, default=240.0, help="time of one check")
+  parser.add_argument("--flags", type=json.loads, default={}, help="other than default ones, of optimize()")
   parser.add_argument("--show", action="store_true", help="print the record, run nothing")
   parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
-  arguments = parser.parse_args()
-  folder = arguments.folder
-  known_names = [p.stem for p in sorted(folder.glob("*.onnx"))] if folder else weights.names()
-  if unknown := set(arguments.names) - set(known_names):
+  parser.add_argument("--scratch", type=Path, help="where models with their weights lie meanwhile")
+  given = parser.parse_args()
+  known = [p.stem for p in sorted(given.folder.glob("*.onnx"))] if given.folder else real_archive.names()
+  if unknown := set(given.names) - set(known):
     parser.error(f"no such model: {', '.join(sorted(unknown))}")
-  if arguments.show:
-    print(text.table(*earlier(arguments.out)), end="")
+  if given.show:
+    print(text.table(*earlier(given.out)), end="")
     return 0
-  options = pipeline.Options(
-    get_target(TARGET),
-    budget_s=arguments.budget_s,
-    workers=1 if arguments.jobs > 1 else None,
-    tiled=arguments.tiled,
-  )
-  about = {**facts(_PACKAGES), "target": TARGET}
+  lines = {r.name: r for r in earlier(given.out)[1]} if (given.out / RECORD).exists() else {}
+  wanted = [n for n in given.names or known if given.again or n not in lines]
+  about = {**facts(_PACKAGES), "target": "h200"}
   about["versions"]["onnxruntime"] = onnxruntime.__version__  # of either package
-  names = in_order(arguments.names or known_names, folder)
-  before, known = earlier(arguments.out) if arguments.update else ({"date": ""}, [])
-  old, new = {r.name: r for r in known}, dict[str, Record]()
-  found = each(names, options, jobs=arguments.jobs, emulate=arguments.emulate, folder=arguments.folder)
-  for i, done in enumerate(found, 1):
-    new[done.name] = done
-    old.pop(done.name, None)
-    about["models of this run"] = f"{i} of {len(names)}"
-    if arguments.update:
-      about["models of an earlier run"] = f"{len(old)}, {before['date']}"
-    rows = [r for _, r in sorted((old | new).items())]
-    write(arguments.out, about, rows)
+  new = []
+  for i, name in enumerate(wanted, 1):
+    with tempfile.TemporaryDirectory(dir=given.scratch, prefix="coverage-") as folder:
+      made, scratch = Path(folder) / "model", Path(folder) / "out"
+      scratch.mkdir()
+      path = given.folder / f"{name}.onnx" if given.folder else real_archive.make(name, made)
+      done = record(name, path, scratch, limit_s=given.limit_s, check_s=given.check_s, flags=given.flags)
+      if done.error and given.scratch:
+        shutil.copy(scratch / "optimize.log", given.scratch / f"{name}.log")
+    lines[name] = done
+    new.append(done)
+    rows = [r for _, r in sorted(lines.items())]
+    write(given.out, about, rows)
     share = done.coverage.share.bytes if done.coverage else 0.0
-    stock = done.stock.result if done.stock else done.error
-    print(
-      f"{i:3} {done.name:28} {done.seconds:6.1f} s  {share:6.1%} of bytes  {stock}",
-      flush=True,
-    )
-  print("\n".join(text.summary(rows)))
-  print(f"\nwrote {arguments.out / RECORD}")
-  return int(any(r.is_wrong for r in new.values()))
+    checks = ", ".join(f"{c.result} {c.note}" for c in (done.stock, done.emulated) if c)
+    took = f"{done.seconds:6.1f} s {done.memory_mb:6} MB {share:6.1%} of bytes"
+    print(f"{i:3} {name:32} {took}  {checks or done.error}", flush=True)
+  print("\n".join(text.summary([r for _, r in sorted(lines.items())])))
+  print(f"\nwrote {given.out / RECORD}")
+  return int(any(r.is_wrong for r in new))
 
 
 if __name__ == "__main__":

@@ -1,42 +1,33 @@
-"""Whether an optimized model computes what the original does, without and with its kernels."""
+"""Whether an optimized model computes what the original does: without its kernels, and with them."""
 
-import tempfile
-from contextlib import suppress
+import gc
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import onnx
-from onnx.reference import ReferenceEvaluator
 
-from mirage_onnx.custom_op.compare import compare_models
-from mirage_onnx.custom_op.compare_inputs import draw_inputs
-from mirage_onnx.custom_op.difference import FLOOR, RTOL, difference, typical_row
+from coverage_table.inputs import KINDS, draw
+from mirage_onnx.custom_op.boundary import boundaries, detached_nodes, detached_original, exposed, fed
+from mirage_onnx.custom_op.difference import FLOOR, RTOL, difference, excused, typical_row
+from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
-from mirage_onnx.custom_op.sources import check_sources
-from mirage_onnx.custom_op.widen import widened, widened_values
+from mirage_onnx.custom_op.session import launches
+from mirage_onnx.custom_op.widen import HALF, MOST_BYTES, run_widened, widened, widened_values
 from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.external import size_bytes
 
-#: Exclusive upper ends of integer inputs of the architectures.
-INT_LIMITS = {"input_ids": 128, "position_ids": 16}
-#: The dimensions of onnxruntime-genai's models at a decode step. onnxruntime leaves what a window's
-#: cache has beyond the window as it finds it.
-SIZES = {
-  "batch_size": 1, "sequence_length": 1, "past_sequence_length": 24, "past_sliding_length": 16,
-  "total_sequence_length": 25, "kv_cache_dim": 16,
-}  # fmt: skip
-#: Normal inputs; each of ``compare_inputs.KINDS`` comes on top.
-STOCK_DRAWS, EMULATED_DRAWS = 2, 1
 #: The original does not run here: onnxruntime's CPU provider has no bfloat16 kernels.
 NOT_RUN = "not run"
 #: Bit-identical as fp32 models; as they are, onnxruntime rounds their values at other places.
 IN_FP32 = "in fp32"
-#: Every custom node passed by itself, against its region in fp32: the whole model does not run here.
-BY_NODE = "by node"
+STOCK = How("cpu", ep="none")
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-  """``result``: ``identical``, ``IN_FP32``, ``passed``, ``BY_NODE``, ``FAILED``, ``NOT_RUN`` or ``none``.
+  """``result``: ``identical``, ``IN_FP32``, ``passed``, ``FAILED``, ``NOT_RUN``, ``none`` or ``time``.
 
   ``inputs``: how many were tried. ``needed_rtol``: the least relative L2 error per row that
   passes, at worst over outputs and inputs. ``note`` says why nothing was run, or what differs.
@@ -56,126 +47,154 @@ def check_stock(original, optimized):
   """The function bodies in a stock onnxruntime session, against the original, bit for bit.
 
   Where that fails or cannot be run, once more in fp32 (``widen``), where no rounding of
-  onnxruntime's own can come between.
+  onnxruntime's own can come between. Arguments are paths.
   """
-  reason = why_not_on_cpu(original.SerializeToString())
-  narrow = Check(NOT_RUN, note=reason) if reason else _in_bits(original, optimized)
-  wide_original = widened(original)
-  if narrow.result == "identical" or why_not_on_cpu(wide_original.SerializeToString()):
+  narrow = _in_bits(original, optimized, narrow=True)
+  if narrow.result == "identical" or not (_has_halves(original) and _fits_in_fp32(original)):
     return narrow
-  wide = _in_bits(wide_original, widened(optimized))
+  wide = _in_bits(original, optimized, narrow=False)
   if wide.result == "identical":
     return replace(narrow, result=IN_FP32, inputs=wide.inputs)
-  return replace(wide, note=f"{narrow.note}; in fp32 {wide.note}")
+  return wide if wide.result == NOT_RUN else replace(wide, note=f"{narrow.note}; in fp32 {wide.note}")
 
 
-def _in_bits(original, optimized):
-  before, after = (m.SerializeToString() for m in (original, optimized))
+def _in_bits(original, optimized, *, narrow):
+  """Compare bits; ``narrow``: as the models are, else in fp32."""
+  proto = onnx.load(original, load_external_data=False)
+  feeds = {kind: draw(proto, kind) for kind in KINDS}
   try:
-    found = _compared(before, after, STOCK_DRAWS, ep="none")
+    want = _outputs(original, feeds, narrow)
+  except MirageError as error:
+    return Check(NOT_RUN, note=error.detail)
+  try:
+    got = _outputs(optimized, feeds, narrow)
   except MirageError as error:
     return Check("FAILED", note=error.line())
-  if first := found.first_difference:
-    note = f"{first.name}: {first.reason or f'differs by {first.max_abs:.1e}'} ({first.worst})"
-    return Check("FAILED", len(found.inputs), found.needed_rtol, note)
-  return Check("identical", len(found.inputs), 0.0)
+  for kind in KINDS:
+    for name, x in want[kind].items():
+      found = difference(name, x, got[kind][name], 0.0, 0.0, kind)
+      if not found.identical:
+        note = f"{name}: {found.reason or f'differs by {found.max_abs:.1e}'} ({kind})"
+        return Check("FAILED", len(KINDS), found.needed_rtol, note)
+  return Check("identical", len(KINDS), 0.0)
 
 
-def check_emulated(original, optimized):
-  """The kernels in the emulator: every output, and every custom node by itself on one input."""
-  reason = why_not_on_cpu(original.SerializeToString())
-  with tempfile.TemporaryDirectory() as folder:
-    paths = [Path(folder) / name for name in ("original.onnx", "optimized.onnx")]
-    for model, path in zip((original, optimized), paths, strict=True):
-      onnx.save(model, path)
+def _outputs(path, feeds, narrow):
+  """Outputs by kind of input; the session is gone afterwards."""
+  if narrow:
+    session = open_session(str(path), STOCK)
+  else:
+    wide = widened(onnx.load(path, load_external_data=False), Path(path).parent).SerializeToString()
+    session = open_session(wide, STOCK, str(Path(path).parent))
+    feeds = {kind: widened_values(values) for kind, values in feeds.items()}
+  found = {kind: run_session(session, values) for kind, values in feeds.items()}
+  del session
+  gc.collect()
+  return found
+
+
+def _has_halves(path):
+  graph = onnx.load(path, load_external_data=False).graph
+  types = {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output, *graph.value_info)}
+  types |= {t.data_type for t in graph.initializer}
+  return bool(types & {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
+
+
+def _fits_in_fp32(path):
+  graph = onnx.load(path, load_external_data=False).graph
+  return 2 * sum(size_bytes(t) or 0 for t in graph.initializer) <= MOST_BYTES
+
+
+class Nodes:
+  """The custom nodes of an optimized model by themselves, one of every plan, on one input.
+
+  The original runs in stock onnxruntime (in fp32, where that has no kernels for its type) with what
+  the nodes read as further outputs; ``check`` runs one of them in the emulator.
+  """
+
+  def __init__(self, original, optimized, kind="hard"):
+    """Raises MirageError: SESSION_FAILED where the original does not run here."""
+    self._original, self._optimized = ModelFile.read(str(original)), ModelFile.read(str(optimized))
+    plans = {n.name: n.plan for n in self._optimized.custom_nodes() if not n.is_nested}
+    first = {plan: name for name, plan in reversed(plans.items())}
+    self.total = len(plans)
+    cuts = {c.node: c for c in boundaries(self._optimized)}
+    self.cuts = tuple(cuts[name] for name in plans if name in first.values())
+    self._kind = kind
+    self.values = self._computed(draw(self._original.proto, kind)) if self.cuts else {}
+
+  def _computed(self, feeds):
+    whole = exposed(self._original, self.cuts)
+    folder = self._original.external_folder
     try:
-      check_sources(paths[1], strict=True)
-      if reason:
-        found = compare_models(*paths, draws=EMULATED_DRAWS, int_limits=INT_LIMITS, emulate=True)
-      else:
-        found = _compared(paths[0], paths[1], EMULATED_DRAWS, emulate=True)
-    except MirageError as error:
-      if reason and error.code == "SESSION_FAILED":
-        return Check(NOT_RUN, note=reason)
-      return Check("FAILED", note=error.line())
-  return _emulated(found)
+      return {**feeds, **run_session(open_session(whole, STOCK, folder), feeds)}
+    except MirageError:
+      wide = widened(onnx.load_from_string(whole), self._original.folder).SerializeToString()
+      found = run_session(open_session(wide, STOCK, folder), widened_values(feeds))
+      return {**feeds, **{n: self._rounded(n, x) for n, x in found.items()}}
+
+  def _rounded(self, name, x):
+    stated = {v.name: v.type.tensor_type.elem_type for p in (self._original, self._optimized)
+              for v in (*p.proto.graph.value_info, *p.proto.graph.output)}  # fmt: skip
+    dtype = stated.get(name)
+    return x.astype(onnx.helper.tensor_dtype_to_np_dtype(dtype)) if dtype else x
+
+  def check(self, cut):
+    """One node against its region.
+
+    Raises:
+        MirageError: as the emulator.
+    """
+    values, folder = self.values, self._optimized.external_folder
+    alone = detached_nodes(self._optimized, (cut,), values)
+    session = open_session(alone, How("cpu", emulate=True), folder)
+    got = run_session(session, fed(session.get_inputs(), values))
+    if not any(launches(session).values()):
+      return Check("FAILED", note="no kernel was launched")
+    del session
+    region = detached_original(self._original, (cut,), values)
+    exact = partial(
+      run_widened, onnx.load_from_string(region), self._original.folder,
+      fed(onnx.load_from_string(region).graph.input, values),
+    )  # fmt: skip
+    try:
+      session = open_session(region, STOCK, self._original.external_folder)
+      want = run_session(session, fed(session.get_inputs(), values))
+    except MirageError:
+      want = {n: x.astype(got[n].dtype) for n, x in exact().items()}
+    worst = Check("passed", 1, 0.0)
+    for name in cut.makes:
+      found = _one(name, want[name], got[name], exact, self._kind)
+      if not found.passed:
+        return Check("FAILED", 1, found.needed_rtol, f"{cut.node} {name}: {found.reason} {found.needed_rtol}")
+      worst = replace(worst, needed_rtol=max(worst.needed_rtol or 0.0, found.needed_rtol or 0.0))
+    return worst
 
 
-def _compared(before, after, draws, **how):
-  """``compare_models``; where the mask says how much of the cache is filled, with all of it.
-
-  Of kernels an input is passed over if all custom nodes are right on it by themselves and the
-  original is beyond the tolerance of its own fp32 form: sharp softmaxes of large values in fp16.
-  """
-  arguments = open_session(before, How("cpu", ep="none")).get_inputs()
-  if not _is_masked(arguments) and "emulate" not in how:
-    return compare_models(before, after, draws=draws, int_limits=INT_LIMITS, **how)
-  found, kinds, passed_over = None, [], []
-  for kind, feeds in _draw(arguments, draws):
-    one = compare_models(before, after, inputs=feeds, **how)
-    alone = one.regions and not one.first_divergence
-    if not one.passed and alone and _is_ill_conditioned(before, feeds):
-      passed_over.append(kind)
-      continue
-    kinds.append(kind)
-    if found is None or not one.passed or (one.needed_rtol or 0) > (found.needed_rtol or 0):
-      found = one
-    if not found.passed:
-      break
-  if found is None:
-    raise MirageError("INPUTS_INVALID", "the original is too far from its fp32 form on all inputs")
-  note = f"passed over, too sharp for fp16: {', '.join(passed_over)}" if passed_over else found.note
-  return replace(found, inputs=tuple(kinds), note=note)
+def _one(name, want, got, exact, kind):
+  floor = FLOOR * typical_row(want)
+  limit = RTOL.get(want.dtype.name, RTOL["float16"])
+  found = difference(name, want, got, limit, floor, kind)
+  if found.passed or want.dtype not in HALF:
+    return found
+  wide = exact().get(name)
+  return found if wide is None else excused(found, want, got, wide, floor)
 
 
-def _is_masked(arguments):
-  return any("total_sequence_length" in a.shape for a in arguments)
+def emulated(checks, total, slow):
+  """One line of all: ``checks`` by node, of ``total`` custom nodes; ``slow`` did not end in time."""
+  if not total:
+    return Check("none", note="no custom node")
+  wrong = [c for c in checks if c.is_wrong]
+  if wrong:
+    return replace(wrong[0], note=f"{len(wrong)} of {len(checks)} wrong: {wrong[0].note}")
+  note = f"{len(checks)} of {len(checks) + slow} different kernels ran ({total} nodes)"
+  needed = max((c.needed_rtol or 0.0 for c in checks), default=None)
+  return Check("passed" if checks else "time", len(checks), needed, note)
 
 
-def _draw(arguments, draws):
-  for kind, feeds in draw_inputs(arguments, 0, draws, SIZES, INT_LIMITS):
-    if _is_masked(arguments):
-      feeds["attention_mask"][:] = 1
-    yield kind, feeds
-
-
-def _is_ill_conditioned(path, feeds):
-  """Whether the original, in onnxruntime or rounded operator by operator, is far from its fp32 form.
-
-  onnxruntime's CPU provider computes much of an fp16 model in fp32; a GPU does not.
-  """
-  model = onnx.load(path)
-  wide = open_session(widened(model).SerializeToString(), How("cpu", ep="none"))
-  exact = run_session(wide, widened_values(feeds))
-  runs = [run_session(open_session(path, How("cpu", ep="none")), feeds)]
-  with suppress(Exception):  # operators that onnx has no reference for
-    runs.append(dict(zip(runs[0], ReferenceEvaluator(model).run(None, feeds), strict=True)))
-  return not all(
-    difference(n, exact[n].astype(x.dtype), x, RTOL[x.dtype.name], FLOOR * typical_row(x), "").passed
-    for found in runs
-    for n, x in found.items()
-  )
-
-
-def _emulated(found):
-  ran = sum(node.path == "emulated" for node in found.nodes)
-  if not ran:
-    return Check("none", note=found.note)
-  note = f"{ran} of {len(found.nodes)} custom nodes ran" + (f"; {found.note}" if found.note else "")
-  if not found.passed:
-    wrong = [o for o in (*found.outputs, *(r.output for r in found.regions)) if not o.passed]
-    note += f"; {wrong[0].name}: {wrong[0].reason or wrong[0].needed_rtol} ({wrong[0].worst})"
-    note += f"; first to diverge: {found.first_divergence}"
-  result = ("passed" if found.outputs else BY_NODE) if found.passed else "FAILED"
-  return Check(result, len(found.inputs), found.needed_rtol, note)
-
-
-def why_not_on_cpu(model):
-  """Why onnxruntime's CPU provider cannot run the original; empty where it can."""
-  try:
-    session = open_session(model, How("cpu", ep="none"))
-    _, feeds = next(_draw(session.get_inputs(), 1))
-    run_session(session, feeds)
-  except MirageError as error:
-    return error.detail
-  return ""
+def finite_share(values):
+  """Of the floats that nodes read, how many are finite: inputs that overflow everywhere show nothing."""
+  floats = [x for x in values.values() if x.dtype.kind == "f" or x.dtype in HALF]
+  count = sum(x.size for x in floats)
+  return sum(int(np.isfinite(x.astype(np.float32)).sum()) for x in floats) / count if count else 1.0

@@ -13,17 +13,24 @@ from coverage_table.row import Coverage, Kept
 class Record:
   """``error``: why there is no ``coverage``: a refusal, or the last line of a traceback.
 
-  ``seconds``: of ``optimize`` alone. ``stock``: the result in onnxruntime without the library.
+  ``weights``: bytes of the model. ``seconds``: of ``optimize`` alone; ``memory_mb``: the most that it
+  and its workers took, weights that lie in mapped files left out; ``cut_off``: regions whose search
+  the budget ended. ``stock``: the result in onnxruntime without the library. ``flags``: what
+  ``optimize`` was told.
   """
 
   name: str
   kind: str
   dtype: str
-  seconds: float
+  weights: int = 0
+  seconds: float = 0.0
+  memory_mb: int = 0
+  cut_off: int = 0
   coverage: Coverage | None = None
   error: str = ""
   stock: Check | None = None
   emulated: Check | None = None
+  flags: str = "default"
 
   @property
   def is_wrong(self):

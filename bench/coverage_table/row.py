@@ -33,15 +33,16 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class LibraryNode:
-  """A MatMul, Gemm or Conv with a weight and at least ``LIBRARY_ROWS`` rows that is kept.
+class LibraryNodes:
+  """Kept MatMul, Gemm or Conv nodes with a weight and at least ``LIBRARY_ROWS`` rows, of one reason.
 
-  ``by_choice``: a kernel could be had (or there is nothing to fuse); otherwise it was refused.
+  ``rows``: the least and the most. ``by_choice``: a kernel could be had (or there is nothing to
+  fuse); otherwise it was refused.
   """
 
-  node: str
   op_type: str
-  rows: int
+  nodes: int
+  rows: tuple[int, int]
   flops: int
   bytes: int
   code: str
@@ -56,8 +57,8 @@ class Coverage:
   them when it loads the model, and they are in no share. ``candidates``: instances offered,
   ``regions``: distinct ones, ``replaced``: distinct ones in use, ``instances``: how often.
   ``share_apart``: as ``share``, without the nodes of ``library`` that are there by choice.
-  Times: ORT's, and that of the result; ``unpriced``: nodes the table of times does not know, in
-  neither.
+  Times: ORT's, of it what is in replaced regions, and that of the result; ``unpriced``: nodes the
+  table of times does not know, in none of them.
   """
 
   nodes: int
@@ -73,10 +74,11 @@ class Coverage:
   share: Share
   share_apart: Share
   before_us: float
+  replaced_us: float
   after_us: float
   unpriced: int
   kept: tuple[Kept, ...]
-  library: tuple[LibraryNode, ...]
+  library: tuple[LibraryNodes, ...]
 
 
 def coverage(run, node_us):
@@ -91,8 +93,8 @@ def coverage(run, node_us):
   replaced = gone & covered & work.keys()
   why = reasons(run, covered)
   rest = [n for n in nodes if n.name not in replaced]
-  library = tuple(_library(rest, program, work, why))
-  apart = {x.node for x in library if x.by_choice}
+  large = {n.name: m for n in rest if (m := rows(n, program)) is not None and m >= LIBRARY_ROWS}
+  apart = {n for n in large if why[n].code in BY_CHOICE}
   whole = _sum(work, work)
   before = sum(node_us.get(n, 0.0) for n in work)
   saved = sum(node_us.get(n, 0.0) for n in work.keys() & gone)
@@ -110,10 +112,11 @@ def coverage(run, node_us):
     share=_share(work, replaced),
     share_apart=_share({n: w for n, w in work.items() if n not in apart}, replaced),
     before_us=round(before, 2),
+    replaced_us=round(saved, 2),
     after_us=round(before - saved + sum(o.price_us(0.0) for _, o in run.chosen), 2),
     unpriced=sum(n not in node_us for n in work),
     kept=tuple(_kept(rest, work, why)),
-    library=library,
+    library=tuple(_library(rest, large, work, why)),
   )
 
 
@@ -157,11 +160,15 @@ def _kept(rest, work, why):
   return sorted(found, key=lambda k: (-k.bytes, -k.nodes, k.reason))
 
 
-def _library(rest, program, work, why):
-  found = []
+def _library(rest, large, work, why):
+  """Most bytes first."""
+  groups = defaultdict(list)
   for node in rest:
-    m = rows(node, program)
-    if m is not None and m >= LIBRARY_ROWS:
-      w, code = work[node.name], why[node.name].code
-      found.append(LibraryNode(node.name, node.op_type, m, w.flops, w.bytes, code, code in BY_CHOICE))
-  return found
+    if node.name in large:
+      groups[node.op_type, why[node.name].code].append(node.name)
+  found = []
+  for (op_type, code), nodes in groups.items():
+    w, sizes = _sum(work, nodes), [large[n] for n in nodes]
+    spread = (min(sizes), max(sizes))
+    found.append(LibraryNodes(op_type, len(nodes), spread, w.flops, w.bytes, code, code in BY_CHOICE))
+  return sorted(found, key=lambda x: (-x.bytes, x.op_type, x.code))

@@ -15,13 +15,17 @@ a table that Gather, GatherND, GatherElements, Slice or Split picks from as many
 yield, and of what ScatterND and ScatterElements change in place the changed elements.
 bytes apart: the share of bytes without MatMul, Gemm and Conv of M >= {LIBRARY_ROWS} that stay with
 ONNX Runtime by choice. us: predicted from the tables of the target, whole model, without the nodes
-that the table of ONNX Runtime's times does not know (unpriced). stock: the result in onnxruntime
+that the table of ONNX Runtime's times does not know (unpriced); time %: of us before, what is
+replaced. s and MB: of optimize with its workers, as the command runs it; MB without weights that lie
+in mapped files. cut off: regions whose search the budget ended. stock: the result in onnxruntime
 without the library against the original, on the CPU, bit for bit; "in fp32": as fp32 models (the
-CPU provider has no bf16 kernels, and keeps fp16 values in fp32 at places of its own choice)."""
+CPU provider has no bf16 kernels, and keeps fp16 values in fp32 at places of its own choice).
+emulated: one node of every plan against its region, at full size, as far as a minute of CPU time
+per kernel goes."""
 
 _HEAD = (
   "model", "kind", "type", "nodes", "regions", "replaced", "nodes %", "FLOPs %", "bytes %",
-  "bytes apart %", "us before", "us after", "unpriced", "s", "stock", "emulated",
+  "bytes apart %", "time %", "us before", "us after", "unpriced", "MB", "s", "cut off", "stock", "emulated",
 )  # fmt: skip
 #: Operators named per reason.
 _OPS = 4
@@ -74,7 +78,7 @@ def summary(records):
 def _model(r):
   c = r.coverage
   if c is None:
-    return (r.name, r.kind, r.dtype, *["-"] * 10, f"{r.seconds:.0f}", "-", "-")
+    return (r.name, r.kind, r.dtype, *["-"] * 11, str(r.memory_mb), f"{r.seconds:.0f}", "-", "-", "-")
   shares = (c.share.nodes, c.share.flops, c.share.bytes, c.share_apart.bytes)
   return (
     r.name, r.kind, r.dtype,
@@ -82,8 +86,9 @@ def _model(r):
     str(c.regions),
     f"{c.replaced}x{c.instances}",
     *map(_percent, shares),
+    _percent(c.replaced_us / c.before_us if c.before_us else 0.0),
     f"{c.before_us:.1f}", f"{c.after_us:.1f}", str(c.unpriced),
-    f"{r.seconds:.0f}",
+    str(r.memory_mb), f"{r.seconds:.0f}", str(r.cut_off),
     _check(r.stock), _check(r.emulated),
   )  # fmt: skip
 
@@ -109,14 +114,14 @@ def _reasons(records):
 
 def _library(records):
   rows = [
-    (r.name, x.node, x.op_type, str(x.rows), _percent(x.bytes / r.coverage.bytes), x.code,
-     "yes" if x.by_choice else "no")
+    (r.name, f"{x.nodes} {x.op_type}", "-".join(dict.fromkeys(map(str, x.rows))),
+     _percent(x.bytes / r.coverage.bytes), x.code, "yes" if x.by_choice else "no")
     for r in records if r.coverage
     for x in r.coverage.library
   ]  # fmt: skip
   yield ""
   yield f"listed apart: MatMul, Gemm and Conv with a weight and M >= {LIBRARY_ROWS} that stay"
-  head = ("model", "node", "operator", "M", "bytes %", "code", "by choice")
+  head = ("model", "operators", "M", "bytes %", "code", "by choice")
   yield from columns(head, rows) if rows else ["none"]
 
 

@@ -3,11 +3,25 @@
 import ml_dtypes
 import numpy as np
 import onnx
-from coverage_table.checks import BY_NODE, IN_FP32, NOT_RUN, check_emulated, check_stock
+import pytest
+from coverage_table.checks import IN_FP32, NOT_RUN, Check, Nodes, check_stock, emulated
 from onnx import helper
 from small_models import Net
 
 import mirage_onnx
+
+
+@pytest.fixture
+def saved(tmp_path):
+  """Files of models, in order."""
+
+  def save(*models):
+    paths = [tmp_path / f"{i}.onnx" for i in range(len(models))]
+    for model, path in zip(models, paths, strict=True):
+      onnx.save(model, path)
+    return paths
+
+  return save
 
 
 def scaled(factor, dtype=np.float16, columns=8):
@@ -15,25 +29,25 @@ def scaled(factor, dtype=np.float16, columns=8):
   return net.model(net.Mul(net.input(4, columns), factor))
 
 
-def test_equal():
-  check = check_stock(scaled(2.0), scaled(2.0))
+def test_equal(saved):
+  check = check_stock(*saved(scaled(2.0), scaled(2.0)))
   assert check.result == "identical" and not check.is_wrong
-  assert check.inputs == 8 and check.needed_rtol == 0
+  assert check.inputs == 2 and check.needed_rtol == 0
 
 
-def test_one_unit_in_the_last_place():
-  check = check_stock(scaled(2.0), scaled(2.002))
+def test_one_unit_in_the_last_place(saved):
+  check = check_stock(*saved(scaled(2.0), scaled(2.002)))
   assert check.result == "FAILED" and check.is_wrong
   assert check.needed_rtol is not None and 0 < check.needed_rtol < 2e-3
   assert "differs by" in check.note
 
 
-def test_rounding_by_onnxruntime_is_told_apart(net):
+def test_rounding_by_onnxruntime_is_told_apart(net, saved):
   """It computes a Gelu of this form in other steps when any function holds it."""
   x = net.input(1, 64)
   y = net.Gelu(net.MatMul(x, net.weight(64, 128)), approximate="tanh")
   model = net.model(net.Mul(y, net.MatMul(x, net.weight(64, 128))))
-  check = check_stock(model, in_function(model))
+  check = check_stock(*saved(model, in_function(model)))
   assert check.result == IN_FP32 and not check.is_wrong
   assert check.needed_rtol is not None and 0 < check.needed_rtol < 1e-3
   assert "differs by" in check.note
@@ -53,31 +67,41 @@ def in_function(model):
   return found
 
 
-def test_other_shape():
-  check = check_stock(scaled(2.0), scaled(2.0, columns=9))
-  assert check.is_wrong and check.note.startswith("SHAPES_DIFFER")
+def test_other_shape(saved):
+  check = check_stock(*saved(scaled(2.0), scaled(2.0, columns=9)))
+  assert check.is_wrong
 
 
-def test_original_that_does_not_run_here():
+def test_original_that_does_not_run_here(saved):
   model = scaled(2.0, ml_dtypes.bfloat16)
-  for check, result in (
-    (check_stock(model, model), IN_FP32),
-    (check_emulated(model, model), NOT_RUN),
-  ):
-    assert check.result == result and not check.is_wrong
-    assert "Could not find an implementation" in check.note
-  wrong = check_stock(model, scaled(2.0625, ml_dtypes.bfloat16))
-  assert wrong.is_wrong and "in fp32 t" in wrong.note
+  check = check_stock(*saved(model, model))
+  assert check.result == IN_FP32 and not check.is_wrong
+  assert "Could not find an implementation" in check.note
+  wrong = check_stock(*saved(model, scaled(2.0625, ml_dtypes.bfloat16)))
+  assert wrong.is_wrong and "in fp32 " in wrong.note
 
 
-def test_kernels_of_an_original_that_does_not_run_here():
-  net = Net(ml_dtypes.bfloat16)
+def test_kernels(saved):
+  """Right, then with another gamma in the original: the kernel is wrong of that."""
+  net, other = Net(), Net()
   model = net.model(net.rms(net.input(8, 64), net.weight(64)))
-  check = check_emulated(model, mirage_onnx.optimize(model, target="h200", workers=1).model)
-  assert check.result == BY_NODE and check.inputs > 1 and check.needed_rtol < 8e-3
-  assert check.note.startswith("1 of 1 custom nodes ran")
+  wrong = other.model(other.rms(other.input(8, 64), other.Mul(other.weight(64), 1.5)))
+  made = mirage_onnx.optimize(model, target="h200", workers=1).model
+  paths = saved(model, made, wrong)
+  nodes = Nodes(*paths[:2])
+  assert nodes.total == len(nodes.cuts) == 1
+  check = nodes.check(nodes.cuts[0])
+  assert check.result == "passed" and check.needed_rtol < 8e-3
+  assert Nodes(paths[2], paths[1]).check(nodes.cuts[0]).is_wrong
 
 
-def test_no_custom_node():
-  check = check_emulated(scaled(2.0), scaled(2.0))
-  assert check.result == "none" and "no kernel ran" in check.note
+def test_no_custom_node(saved):
+  assert Nodes(*saved(scaled(2.0), scaled(2.0))).total == 0
+  assert emulated([], 0, 0).result == "none"
+
+
+def test_of_several_kernels():
+  right, wrong = Check("passed", 1, 1e-3), Check("FAILED", 1, None, "y: NaN")
+  assert emulated([right, right], 9, 1) == Check("passed", 2, 1e-3, "2 of 3 different kernels ran (9 nodes)")
+  assert emulated([right, wrong], 9, 0).is_wrong
+  assert emulated([], 2, 2).result == "time" and NOT_RUN != "time"

@@ -1,20 +1,21 @@
-"""``bench/coverage.py`` on two models: what every table must satisfy."""
+"""``bench/coverage.py`` on two small models: what every table must satisfy."""
 
 import json
-import lzma
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
-from coverage_table.checks import Check
-from coverage_table.kinds import DECODE, ENCODER
+import weights
+from coverage_table.inputs import draw
+from coverage_table.kinds import DECODE, ENCODER, QUANTIZED, kind_of
+from coverage_table.watched import watched
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, str(ROOT / "bench" / "coverage.py")]
-NAMES = {"ngpt_float32": DECODE, "distilbert": ENCODER}
-#: Search time per model: what is not found by then is in the table as BUDGET.
-BUDGET_S = 15
+NAMES = ("ngpt_float32", "distilbert")
 
 
 def test_unknown_model():
@@ -23,21 +24,58 @@ def test_unknown_model():
   assert "no such model: gpt7" in done.stderr
 
 
+def test_kinds():
+  assert kind_of("qwen2_decode4096") == DECODE
+  assert kind_of("whole_bert_base_1x128") == ENCODER
+  assert kind_of("llama_int4_prefill128") == QUANTIZED
+
+
+def test_a_child_that_takes_too_long(tmp_path):
+  code = "x = bytearray(100 << 20)\nimport time\nprint('here', flush=True)\ntime.sleep(60)"
+  ran = watched([sys.executable, "-c", code], 2, tmp_path / "log")
+  assert ran.code is None and ran.seconds < 10
+  assert ran.text == "here\n"
+  assert ran.memory > 100 << 20
+  assert watched([sys.executable, "-c", "raise SystemExit(3)"], 60, tmp_path / "log").code == 3
+
+
+def test_inputs():
+  """The last tokens are masked, but not the one of a decode step."""
+  values = [
+    onnx.helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, ["batch", 16]),
+    onnx.helper.make_tensor_value_info("attention_mask", onnx.TensorProto.INT64, ["batch", 16]),
+    onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT16, ["batch", 64]),
+  ]
+  model = onnx.helper.make_model(onnx.helper.make_graph([], "g", values, []))
+  said = {"limits": {"input_ids": 5}, "sizes": {"batch": 3}}
+  onnx.helper.set_model_props(model, {"inputs": json.dumps(said)})
+  plain, hard = draw(model, "plain"), draw(model, "hard")
+  assert plain["input_ids"].shape == (3, 16) and plain["input_ids"].max() < 5
+  assert plain["attention_mask"].all() and hard["attention_mask"].sum() == 3 * 14
+  assert hard["x"].dtype == np.float16 and np.abs(hard["x"]).max() > 4 * np.abs(plain["x"]).max()
+  said["limits"]["position_ids"] = 9
+  onnx.helper.set_model_props(model, {"inputs": json.dumps(said)})
+  assert draw(model, "hard")["attention_mask"].sum() == 3 * 15
+
+
 @pytest.mark.slow
 def test_two_models(tmp_path):
-  command = [*COMMAND, *NAMES, "--budget-s", str(BUDGET_S), "--out", str(tmp_path)]
+  for name in NAMES:
+    onnx.save(weights.load(name), tmp_path / f"{name}.onnx")
+  where = ["--from", str(tmp_path), "--out", str(tmp_path / "out"), "--scratch", str(tmp_path)]
+  command = [*COMMAND, *where, "--flags", '{"budget_s": 15}']
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr + done.stdout
-  data = json.loads(lzma.decompress((tmp_path / "coverage.json.xz").read_bytes()))
-  show = [*COMMAND, "--show", "--out", str(tmp_path)]
-  text = subprocess.run(show, capture_output=True, text=True, check=True).stdout
-  assert data["models"] and set(NAMES) == {m["name"] for m in data["models"]}
-  assert data["command"].startswith("python bench/coverage.py ngpt_float32")
+  data = json.loads((tmp_path / "out" / "coverage.json").read_text())
+  text = subprocess.run([*command, "--show"], capture_output=True, text=True, check=True).stdout
+  assert sorted(NAMES) == [m["name"] for m in data["models"]]
+  assert data["command"].startswith("python bench/coverage.py --from")
   assert {"python", "onnx", "onnxruntime"} <= data["versions"].keys()
   for model in data["models"]:
     assert model["name"] in text
-    assert model["kind"] == NAMES[model["name"]]
-    assert Check(**model["stock"]).result == "identical", model["stock"]
+    assert model["stock"]["result"] == "identical", model["stock"]
+    assert model["emulated"]["result"] == "passed" and model["emulated"]["inputs"] > 0, model["emulated"]
+    assert model["memory_mb"] > 50 and model["seconds"] > 0
     c = model["coverage"]
     for share in (c["share"], c["share_apart"]):
       assert all(0 <= x <= 1 for x in share.values())
@@ -45,24 +83,13 @@ def test_two_models(tmp_path):
     assert 0 < c["replaced_nodes"] <= c["nodes"]
     assert 0 < c["replaced"] <= c["instances"] <= c["candidates"]
     assert c["replaced"] <= c["regions"] <= c["candidates"]
-    assert 0 < c["after_us"] < c["before_us"]
+    assert 0 < c["after_us"] < c["before_us"] and 0 < c["replaced_us"] <= c["before_us"]
     assert c["unsized"] == 0
     # Every node is replaced or has one reason, and the reasons account for all bytes.
     assert c["replaced_nodes"] + sum(k["nodes"] for k in c["kept"]) == c["nodes"]
     rest = sum(k["bytes"] for k in c["kept"])
     assert 1 - rest / c["bytes"] == pytest.approx(c["share"]["bytes"], abs=1e-3)
-  bytes_kept = sum(k["bytes"] for m in data["models"] for k in m["coverage"]["kept"])
-  assert sum(r["kept"]["bytes"] for r in data["reasons"]) == bytes_kept
-  assert sum(c["bytes"] for c in data["codes"]) == bytes_kept
-  update(tmp_path, data)
-
-
-def update(folder, before):
-  command = [*COMMAND, "ngpt_float32", "--update", "--budget-s", "2", "--out", str(folder)]
-  subprocess.run(command, capture_output=True, check=True)
-  after = json.loads(lzma.decompress((folder / "coverage.json.xz").read_bytes()))
-  lines = [{m["name"]: m for m in data["models"]} for data in (before, after)]
-  assert lines[0].keys() == lines[1].keys()
-  assert lines[0]["distilbert"] == lines[1]["distilbert"]
-  assert lines[0]["ngpt_float32"]["seconds"] != lines[1]["ngpt_float32"]["seconds"]
-  assert after["models of an earlier run"] == f"1, {before['date']}"
+  kept = sum(k["bytes"] for m in data["models"] for k in m["coverage"]["kept"])
+  assert sum(c["bytes"] for c in data["codes"]) == kept
+  again = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+  assert "ngpt_float32 " not in again  # they have a line

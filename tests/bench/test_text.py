@@ -7,7 +7,7 @@ from coverage_table.checks import Check
 from coverage_table.kinds import DECODE, ENCODER
 from coverage_table.reasons import Reason
 from coverage_table.record import Record, all_reasons, codes, spreads
-from coverage_table.row import Coverage, Kept, LibraryNode, Share
+from coverage_table.row import Coverage, Kept, LibraryNodes, Share
 from coverage_table.text import columns, table
 
 UNKNOWN, SLOWER = Reason("OP_UNKNOWN", "Slice: _ is odd"), Reason("NOT_FASTER", "N against N")
@@ -17,22 +17,22 @@ def line(share, *kept, library=()):
   return Coverage(
     nodes=10, folded=1, unsized=0, candidates=9, regions=5, replaced=2, instances=4,
     replaced_nodes=7, flops=1000, bytes=1000, share=Share(0.7, 0.8, share),
-    share_apart=Share(0.8, 0.9, min(1.0, share + 0.1)), before_us=10.0, after_us=5.0,
+    share_apart=Share(0.8, 0.9, min(1.0, share + 0.1)), before_us=10.0, replaced_us=8.0, after_us=5.0,
     unpriced=1, kept=kept, library=library,
   )  # fmt: skip
 
 
-APART = LibraryNode("patches", "Conv", 65, 100, 60, "OP_UNKNOWN", by_choice=False)
+APART = LibraryNodes("Conv", 1, (65, 65), 100, 60, "OP_UNKNOWN", by_choice=False)
 GOOD = Check("identical", 8, 0.0)
 RECORDS = (
-  Record("a", DECODE, "fp16", 1.0, line(0.9, Kept(UNKNOWN, 2, 0, 100, {"Slice": 2})), "", GOOD),
+  Record("a", DECODE, "fp16", 9, 1.0, 70, 3, line(0.9, Kept(UNKNOWN, 2, 0, 100, {"Slice": 2})), "", GOOD),
   Record(
-    "b", DECODE, "fp16", 2.0,
+    "b", DECODE, "fp16", 9, 2.0, 80, 0,
     line(0.7, Kept(SLOWER, 1, 9, 200, {"Add": 1}),
          Kept(UNKNOWN, 2, 0, 40, {"Slice": 1, "Pad": 1}), library=(APART,)), "",
     Check("FAILED", 8, 0.5, "y differs"), Check("passed", 7, 1e-3),
   ),
-  Record("c", ENCODER, "fp16", 0.1, error="MODEL_INVALID: nothing there"),
+  Record("c", ENCODER, "fp16", 9, 0.1, error="MODEL_INVALID: nothing there"),
 )  # fmt: skip
 
 
@@ -61,14 +61,14 @@ def test_table():
   text = table({"command": "python it", "versions": {"onnx": "1"}}, RECORDS)
   lines = [" ".join(x.split()) for x in text.splitlines()]
   assert "versions: onnx 1" in lines
-  assert "a decode step fp16 10+1 5 2x4 70.0 80.0 90.0 100.0 10.0 5.0 1 1 identical -" in lines
-  assert "c encoder fp16 - - - - - - - - - - 0 - -" in lines
+  assert "a decode step fp16 10+1 5 2x4 70.0 80.0 90.0 100.0 80.0 10.0 5.0 1 70 1 3 identical -" in lines
+  assert "c encoder fp16 - - - - - - - - - - - 0 0 - - -" in lines
   assert "decode step 2 bytes 80.0 (70.0 - 90.0)" in lines
   assert "optimized: 2 of 3 models" in lines
   assert "stock onnxruntime: 1 FAILED, 1 identical" in lines
   assert "OP_UNKNOWN 4 7.0" in lines
   assert "7.0 4 2 OP_UNKNOWN: Slice: _ is odd [3 Slice, 1 Pad]" in lines
-  assert "b patches Conv 65 6.0 OP_UNKNOWN no" in lines
+  assert "b 1 Conv 65 6.0 OP_UNKNOWN no" in lines
   assert "c: MODEL_INVALID: nothing there" in lines
   assert "b: stock: FAILED: y differs" in lines
 
