@@ -150,8 +150,9 @@ def _searched(
       text = print_ugraph(graph)
       if text in accepted:
         if text in early and not is_early:  # Now it is its turn.
-          out += early.pop(text)
-          good += not is_partial(early[text][0].proof)
+          proven = early.pop(text)
+          good += not is_partial(proven[0].proof)
+          out += proven
         else:
           counts.prune("the same program twice")
         continue

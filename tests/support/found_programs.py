@@ -8,13 +8,12 @@ from op_by_op import op_by_op_us
 from program_net import weight_values
 from search_programs import ENTRIES, PROGRAMS
 
-from mirage_onnx.errors import REJECTIONS, Rejection
+from mirage_onnx.errors import REJECTIONS
 from mirage_onnx.superopt.result import default_bound
 from mirage_onnx.superopt.search import Stop, search
 from mirage_onnx.superopt.space import ALL
 from mirage_onnx.target import H200
-from mirage_onnx.verify.equivalence import verify
-from mirage_onnx.verify.safety import SafetyCheck
+from mirage_onnx.verify.prover import prover
 
 FASTER, SLOWER = "faster", "NOT_FASTER"
 #: Several programs are predicted to be as fast as the best: eight are proven, not four, and there
@@ -27,15 +26,7 @@ EXTENTS = {UNEVEN: (7, 11, 5, 9, 13, 6, 8), EVEN: (12, 8, 4, 12, 8, 4, 4)}
 @cache
 def found(name, kernels=BOUND.kernels, looped=False):
   """What the search of a program finds; of ``kernels`` at most, all of them with a loop."""
-  check = SafetyCheck(PROGRAMS[name](), weight_values(ENTRIES[name].build))
-
-  def prove(region, graph, params):
-    proof = verify(region, graph)
-    if isinstance(proof, Rejection):
-      return proof
-    record = check.check(graph, params)
-    return record if isinstance(record, Rejection) else proof
-
+  prove = prover(PROGRAMS[name](), weight_values(ENTRIES[name].build), derived=True)
   bound = replace(BOUND, kernels=kernels)
   allow = (lambda kernel, params: kernel.loop is not None) if looped else None
   return search(PROGRAMS[name](), H200, prove, bound=bound, space=ALL, allow=allow, budget_s=900.0)
