@@ -8,7 +8,7 @@ safe at any magnitude is no measure; then only the empirical checks speak.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import inf, prod
 
@@ -68,7 +68,7 @@ class RangeCheck:
     given = weights or {}
     if like is None:
       original = region_graph(region)
-      self._lines = ugraph_lines(original.ugraph)
+      self._lines = tuple(map(_as_computed, ugraph_lines(original.ugraph)))
       self._step_extents = original.extents_at(region.extents)
       self._step_axes = {i.name: original.ugraph.tensor(i.name).axes for i in region.inputs}
     else:
@@ -188,6 +188,15 @@ class RangeCheck:
 def _widened(box: Box, name: str, top: float, exponent: int) -> Box:
   """``box`` with another magnitude of one activation."""
   return {**box, name: min(2.0**exponent, top)}
+
+
+def _as_computed(line: Line) -> Line:
+  """A line of the original in the type that ONNX Runtime has inside of an operator: fp32, not exact.
+
+  Its mean of fp32 is a sum that is divided, and overflows where that of a kernel does.
+  """
+  exact = line.dtype is DType.F64 and line.op in ("sum", "mul", "matmul")
+  return replace(line, dtype=DType.F32) if exact else line
 
 
 def _range(i: RegionTensor, numbers: Interval) -> Interval:
