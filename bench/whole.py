@@ -42,9 +42,14 @@ FIELDS = ("id", "count", "ops", "baseline_us", "predicted_us", "measured_us")
 TOLERANCE = 2e-2
 
 
+def label(model):
+  """What a model is called; a name of the zip may hold a dot."""
+  return Path(model).stem if model.endswith(".onnx") else model
+
+
 def files_of(o):
   """The original, made if it is not there yet, and where the optimized model is."""
-  folder = o.work / Path(o.model).stem
+  folder = o.work / label(o.model)
   folder.mkdir(parents=True, exist_ok=True)
   source = Path(o.model) if o.model.endswith(".onnx") else make(o.graphs, o.model, folder)
   return source, folder / f"{o.target}.onnx"
@@ -137,7 +142,7 @@ class Driver:
     o, failed = self.o, []
     facts = facts_of(o)
     for target in o.targets:
-      todo = [n for n in names if (Path(n).stem, target) not in self.known]
+      todo = [n for n in names if (label(n), target) not in self.known]
       jobs = 1 if target == "local" else o.jobs  # the GPU is one process's while it measures
       workers = max(1, o.cores // jobs)
       for at in range(0, len(todo), jobs):
@@ -147,7 +152,7 @@ class Driver:
             pool.map(lambda n: self.stage("optimize", n, target, o.optimize_seconds, workers), group)  # noqa: B023
           )
         for name, row in zip(group, made, strict=True):
-          row = {"model": Path(name).stem, "target": target, **row}
+          row = {"model": label(name), "target": target, **row}
           if "failed" not in row:
             row |= self.stage("measure", name, target, 150, 0)
           if "failed" in row:

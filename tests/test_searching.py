@@ -76,11 +76,13 @@ def test_one_region_with_a_store():
   assert summary(plain) == summary(first)
 
 
-def test_an_error_in_a_worker_is_raised():
-  setting = Setting(H200, Bound(), time.monotonic() + 300)
+def test_an_error_in_a_worker_costs_its_region():
+  setting, found = Setting(H200, Bound(), time.monotonic() + 300), {}
   wrong = [replace(r, steps=None) for r in regions(10)]
-  with pytest.raises(RuntimeError, match="a search worker failed: TypeError"):
-    search_all(LOADED, wrong, setting, workers=2, done=lambda i, r: None)
+  search_all(LOADED, wrong, setting, workers=2, done=found.__setitem__)
+  assert len(found) == 10 and not any(r.candidates for r in found.values())
+  assert {r.failure.code for r in found.values()} == {"REGION_FAILED"}
+  assert "TypeError" in found[0].failure.reason
 
 
 def test_few_regions_start_no_worker(monkeypatch):

@@ -33,8 +33,8 @@ def test_codes_are_the_catalogues_or_told():
 
 def test_kinds():
   names = {
-    DECODE: "llama3_decode_bfloat16 lora ngpt_float32",
-    PREFILL: "opt_prefill mamba",
+    DECODE: "llama3_decode_bfloat16 mamba_130m_decode_24_layers",
+    PREFILL: "opt_prefill mamba_130m_prefill128",
     OTHER: "t5_decoder whisper_decoder",
     ENCODER: "whisper_encoder modernbert clip_text",
   }

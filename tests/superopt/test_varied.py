@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from search_programs import PROGRAMS
 from small_models import prover
 
+from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.superopt.result import FAR, Verified, varied
 from mirage_onnx.superopt.search import search
@@ -65,7 +66,7 @@ def test_different_programs_are_tried(tries, monkeypatch):
 
   monkeypatch.setattr(realise, "compile_candidates", compile_candidates)
   outcome = Outcome(region, (), 100.0, result)
-  realise._compile(None, outcome, H200, measure=True, tries=tries)
+  realise._compile(None, outcome, H200, measure=True, tries=tries, ends=Ends(), look=None)
   assert tried == [v.candidate for v in varied(result.candidates, tries)]
   near = {v.candidate.ugraph for v in result.candidates if v.candidate.predicted_us < 5}
   assert len({c.ugraph for c in tried}) == min(tries, len(near)) > 2

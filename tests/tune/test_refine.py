@@ -8,6 +8,7 @@ from golden_graphs import golden_graph
 from search_programs import PROGRAMS
 
 from mirage_onnx.codegen.candidates import emit_candidate
+from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.superopt.numbers import solve
@@ -105,5 +106,5 @@ def test_what_the_compiler_refuses_is_asked_once(monkeypatch):
   monkeypatch.setattr(realise, "compile_candidates", compile_some)
   monkeypatch.setattr(realise, "measure_region", measure_all)
   outcome = Outcome(REGION, (), 0.0, SearchResult((Verified(candidate(), None),), None))
-  realise._compile(None, outcome, H200, measure=True, tries=4)
+  realise._compile(None, outcome, H200, measure=True, tries=4, ends=Ends(), look=None)
   assert len(rounds) > 4 and len(asked) == len(set(asked))
