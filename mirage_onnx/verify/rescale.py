@@ -25,7 +25,21 @@ _SUMS = ("acc_sum", "red_sum")
 
 
 def rescaled(graph: UGraph, checks: Sequence[RangeCheck]) -> UGraph | None:
-  """``graph`` with factors wherever the checks need them, or None where none would help."""
+  """``graph`` with factors wherever the checks need them, or None where none would help.
+
+  What is computed from a value that may be infinite is known only when that value has its factor, so the
+  values that follow from others get theirs in a later round.
+  """
+  found = graph
+  for _ in range(sum(o.op == "cast" for k in graph.kernels for o in k.ops)):
+    if (more := _once_rescaled(found, checks)) == found:
+      break
+    found = more
+  return None if found == graph else found
+
+
+def _once_rescaled(graph: UGraph, checks: Sequence[RangeCheck]) -> UGraph:
+  """Factors for the values that are too large by themselves."""
   kernels = []
   for kernel in graph.kernels:
     exponents = {}
@@ -33,8 +47,7 @@ def rescaled(graph: UGraph, checks: Sequence[RangeCheck]) -> UGraph | None:
       if _feeds_sums(kernel, index) and (e := _exponent(graph, kernel, op, checks)):
         exponents[index] = e
     kernels.append(_scaled(kernel, exponents) if exponents else kernel)
-  found = replace(graph, kernels=tuple(kernels))
-  return None if found == graph else found
+  return replace(graph, kernels=tuple(kernels))
 
 
 def _feeds_sums(kernel: Kernel, index: int) -> bool:

@@ -1,5 +1,7 @@
 """Custom nodes of a model that onnxruntime's CPU provider has no kernels for, by themselves."""
 
+from functools import partial
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -7,10 +9,12 @@ from refused import refused
 from small_models import Net
 
 import mirage_onnx
+from mirage_onnx import api
 from mirage_onnx.custom_op.compare import compare_models
 from mirage_onnx.custom_op.compare_inputs import KINDS
 from mirage_onnx.custom_op.comparison import ALONE
 from mirage_onnx.custom_op.edge_inputs import EDGES
+from mirage_onnx.pipeline import Options
 
 
 def chain(factor=0.5):
@@ -23,7 +27,10 @@ def chain(factor=0.5):
 
 @pytest.fixture(scope="module")
 def optimized():
-  return mirage_onnx.optimize(chain(), target="h200", workers=1).model.SerializeToString()
+  """With the products, which no prediction chooses in bfloat16."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(api, "Options", partial(Options, every=True))
+    return mirage_onnx.optimize(chain(), target="h200", workers=1).model.SerializeToString()
 
 
 def test_every_node_is_compared_in_fp32(optimized):

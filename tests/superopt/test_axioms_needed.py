@@ -90,7 +90,7 @@ FOUND = {
   "decode": PARTS,
   "speculative_decode": ("pull-out", "split"),
   "qknorm_rms_attention": (*ONLINE, "flatten", "drop-shift", "split-shifted"),
-  "qknorm_layernorm_attention": ("running-maximum", "flatten", "drop-shift", "split-shifted"),
+  "qknorm_layernorm_attention": ("running-maximum", "drop-shift", "split-shifted"),
   "mla_absorbed": PARTS,
   "mla_with_linears": (*PARTS, "push-in"),
 }

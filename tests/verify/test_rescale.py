@@ -5,15 +5,19 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from goldens import golden
+from small_models import Net, region_of
 from unlike_layers import GOLDEN
 
 from mirage_onnx.codegen.candidates import emit_candidate
+from mirage_onnx.importer import load_model
 from mirage_onnx.ir import Candidate
+from mirage_onnx.superopt.search import search
 from mirage_onnx.target import H200
 from mirage_onnx.verify.equivalence import Proof, verify
 from mirage_onnx.verify.prover import prover
 from mirage_onnx.verify.range_check import RangeCheck, RangeRecord
 from mirage_onnx.verify.rescale import rescaled
+from mirage_onnx.verify.weights import sample_weights
 
 
 def scaled_by(value, given=GOLDEN):
@@ -63,3 +67,18 @@ def test_the_proof_is_of_the_program_with_factors():
   assert isinstance(proof, Proof) and 4 in factors(proof.graph) and not proof.partial
   assert prover(GOLDEN.region, weights)(*asked).code == "RANGE"
   assert prover(GOLDEN.region, scaled_by(1.0), derived=True)(*asked).graph is None
+
+
+def test_a_value_that_follows_from_another_gets_its_factor_too():
+  """x A behind a norm, rounded again before B: of an infinite x A nothing says how large it would be."""
+  net = Net(seed=3, opset=18)
+  x = net.cast(net.input(8, 64), np.float32)
+  root = net.Sqrt(net.Add(net.ReduceMean(net.Mul(x, x), [-1]), net.constant(1e-5, np.float32)))
+  y = net.Mul(net.constant(np.full(64, 1.5, np.float16)), net.cast(net.Div(x, root), np.float16))
+  down, up = net.weight(64, 8, scale=0.2), net.weight(8, 128, scale=0.2)
+  model = net.model(net.Add(net.MatMul(y, net.weight(64, 128)), net.MatMul(net.MatMul(y, down), up)))
+  loaded, region = load_model(model), region_of(model)
+  result = search(region, H200, prover(region, sample_weights(loaded, region), derived=True))
+  scaled = [v.candidate.ugraph for v in result.candidates if len(v.candidate.ugraph.kernels) == 1]
+  assert [r.code for r in result.report.refused if r.code == "RANGE"] == []
+  assert scaled and all({Fraction(1, 2), 2} < set(factors(g)) for g in scaled)
