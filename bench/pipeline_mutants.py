@@ -6,9 +6,10 @@ A fault is a monkeypatch of production code or data (``bench/mutants``), in forc
 is optimized and while ``verify`` compares what was written (kernels emulated). It has to be caught:
 ``optimize`` ends with an error, leaves the region alone, or ``verify`` fails. Each runs in a process
 of its own. N faults are drawn, as many of every stage as there are or as its share allows. One with
-which the same graph, plans and images are written is none: it is replaced by another of its stage,
-and only counted. Writes FILE (bench/results/pipeline_mutants.json) after each; goes on where a run
-of the same seed was stopped. Exit 1 if one survives.
+which the same graph, plans and images are written is none, and one with which the time was over shows
+nothing: they are replaced by others of their stage, and only counted. Writes FILE
+(bench/results/pipeline_mutants.json) after each; goes on where a run of the same seed was stopped.
+Exit 1 if one survives.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from mutants import (
   search_faults,
   text_faults,
 )
-from mutants.harness import Bench, Outcome, forked
+from mutants.harness import NO_FAULT, Bench, Outcome, forked
 from mutants.subjects import SUBJECTS
 
 #: Stage -> its faults of a subject, and the part of all faults that is drawn from it.
@@ -103,7 +104,7 @@ class Turns:
 
   def _count(self, outcome):
     self.outcomes.append(outcome)
-    self._left[outcome.id.partition("/")[0]] -= outcome.result != "nothing"
+    self._left[outcome.id.partition("/")[0]] -= outcome.result not in NO_FAULT
 
 
 def run(bench, count, seed, *, only=(), subjects=tuple(SUBJECTS), known=(), jobs=1, told=lambda _: None):
@@ -118,11 +119,12 @@ def run(bench, count, seed, *, only=(), subjects=tuple(SUBJECTS), known=(), jobs
 
 def summary(outcomes):
   """Results by stage, then what was caught by what."""
-  real = [o for o in outcomes if o.result != "nothing"]
+  real = [o for o in outcomes if o.result not in NO_FAULT]
   stages = sorted({o.id.split("/")[0] for o in outcomes})
   return {
     "faults": len(real),
-    "nothing changed": len(outcomes) - len(real),
+    "nothing changed": sum(o.result == "nothing" for o in outcomes),
+    "out of time": sum(o.result == "late" for o in outcomes),
     "results": dict(Counter(o.result for o in real)),
     "by stage": {
       s: dict(Counter(o.result for o in outcomes if o.id.startswith(f"{s}/"))) for s in stages
@@ -194,7 +196,7 @@ def main():
 
     outcomes = run(bench, given.faults, given.seed, only=given.only, known=known, jobs=given.jobs, told=told)
   print(json.dumps(summary(outcomes), indent=1))
-  return int(any(o.result not in ("caught", "nothing") for o in outcomes))
+  return int(any(o.result not in ("caught", *NO_FAULT) for o in outcomes))
 
 
 if __name__ == "__main__":

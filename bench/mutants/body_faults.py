@@ -41,12 +41,14 @@ _SWAPS = {
 }  # fmt: skip
 #: A value that a stand-in reader reads is computed for nobody.
 _READERS = ("Flatten", "Size")
+#: Nor what a body gives for the workspace, in any shape.
+_WORKSPACE = ("workspace", "workspace_shape")
 
 
 def _mutants(body):
   read = {name for node in body.node if node.op_type not in _READERS for name in node.input}
   for i, node in enumerate(body.node):
-    if node.op_type in _READERS or not ({*node.output} & (read | {*body.output})):
+    if node.op_type in _READERS or not ({*node.output} & (read | {*body.output}) - {*_WORKSPACE}):
       continue
     where = f"{i} {node.op_type}"
     if node.op_type in _SWAPS:

@@ -3,7 +3,8 @@
 Outcomes: ``caught`` (a stage and what it said), ``survived``, or ``nothing``: the written graph, its
 plans and the images of its kernels are the same, byte for byte, as without the fault, so it was none.
 Where ``optimize`` refuses regions or programs that it does not refuse without the fault, and what it
-writes instead passes ``verify``, the fault is caught by the stage that refused.
+writes instead passes ``verify``, the fault is caught by the stage that refused; but where only the time
+was over, it is ``late``, and shows nothing.
 """
 
 import functools
@@ -28,6 +29,8 @@ from mirage_onnx.errors import MirageError
 from mutants.hooks import patched, production, watching
 from mutants.subjects import subject
 
+#: Results of what was no fault, or of which nothing is known.
+NO_FAULT = ("nothing", "late")
 #: Imported late by what runs in every child: here, once.
 LATE = ("cuda.bindings.nvrtc", "cuda.core", "onnx_graphsurgeon", "onnxruntime", "scipy.optimize")
 BUDGET_S = 60.0
@@ -208,6 +211,8 @@ class Bench:
       if not found.passed:
         wrong = [o for o in (*found.outputs, *(r.output for r in found.regions)) if not o.passed]
         return outcome("caught", f"verify: {wrong[0].name} {wrong[0].reason or wrong[0].needed_rtol}"[:160])
+      if new and set(new) == {"BUDGET"}:
+        return outcome("late")
       if new:
         return outcome("caught", "optimize: " + ", ".join(f"{code} ({n})" for code, n in sorted(new.items())))
       if not fault.holds(out):

@@ -1,9 +1,10 @@
 """Whether a rewritten model is right where nobody knows our library: before it replaces a file.
 
-onnx's checker, a plain onnxruntime session on the CPU, and equal outputs of the original and of the
-rewritten model, whose function bodies run, on one input. onnxruntime runs in a child process: what
-crashes it ends no ``optimize``. What cannot be checked (weights beyond ``MOST_BYTES``, an original
-that onnxruntime cannot run, no time) is said, and is no failure.
+onnx's checker, bodies of the model's own versions of operators, a plain onnxruntime session on the
+CPU, and equal outputs of the original and of the rewritten model, whose function bodies run, on one
+input. onnxruntime runs in a child process: what crashes it ends no ``optimize``. What cannot be checked
+(weights beyond ``MOST_BYTES``, an original that onnxruntime cannot run, no time) is said, and is no
+failure.
 """
 
 import time
@@ -15,6 +16,7 @@ from mirage_onnx.custom_op.child import At, Ended, in_child, serve
 
 if TYPE_CHECKING:
   import numpy as np
+  import onnx
   from onnxruntime import InferenceSession
 
 #: Weights of a model that is run: a session of 16-bit weights on the CPU holds them several times.
@@ -74,9 +76,21 @@ def _check(question: Question, at: At) -> Found:
       pass  # it is not our doing
     else:
       return Found(problem=f"onnx's checker: {' '.join(str(error).split())[:400]}")
+  if problem := _other_version(_light(question.written)):
+    return Found(problem=problem)
   if not question.runs:
     return Found(said=f"onnx's checker passes; not run, for its weights are more than {MOST_BYTES >> 20} MiB")
   return _compare(question, at)
+
+
+def _other_version(model: "onnx.ModelProto") -> str:
+  """Which body has other versions of operators than its model: onnxruntimes differ in what that means."""
+  own = {i.domain: i.version for i in model.opset_import}
+  for f in model.functions:
+    for i in f.opset_import:
+      if i.version != own.get(i.domain, i.version):
+        return f"the body {f.name!r} is of opset {i.version}, the model of {own[i.domain]}"
+  return ""
 
 
 def _compare(question: Question, at: At) -> Found:
@@ -125,7 +139,7 @@ def _compare(question: Question, at: At) -> Found:
   return Found(said=f"onnxruntime without the library: {bits} on one input")
 
 
-def _light(path: Path):  # type: ignore[no-untyped-def]
+def _light(path: Path) -> "onnx.ModelProto":
   import onnx
 
   return onnx.load(str(path), load_external_data=False)

@@ -44,13 +44,22 @@ def unknown_operator(model):
   model.opset_import.add(domain="vendor", version=1)
 
 
+def older_opset(model):
+  model.functions[0].opset_import[0].version -= 1
+
+
 def no_such_value(model):
   model.graph.node[-1].input[1] = "nobody makes this"
 
 
 @pytest.mark.parametrize(
   ("change", "why"),
-  [(other_operator, "differs"), (unknown_operator, "onnxruntime on the result"), (no_such_value, "checker")],
+  [
+    (other_operator, "differs"),
+    (unknown_operator, "onnxruntime on the result"),
+    (no_such_value, "checker"),
+    (older_opset, "is of opset"),
+  ],
 )
 def test_a_wrong_model(pair, tmp_path, change, why):
   assert why in check(pair, tmp_path, change).problem
