@@ -6,8 +6,8 @@ A fault is a monkeypatch of production code or data (``bench/mutants``), in forc
 is optimized and while ``verify`` compares what was written (kernels emulated). It has to be caught:
 ``optimize`` ends with an error, leaves the region alone, or ``verify`` fails. Each runs in a process
 of its own. N faults are drawn, as many of every stage as there are or as its share allows. One with
-which the same graph, plans and images are written is none, and one with which the time was over shows
-nothing: they are replaced by others of their stage, and only counted. Writes FILE
+which the same graph, plans and images are written is none, nor is another right program, and one with
+which the time was over shows nothing: they are replaced by others of their stage, and only counted. Writes FILE
 (bench/results/pipeline_mutants.json) after each; goes on where a run of the same seed was stopped.
 Exit 1 if one survives.
 """
@@ -125,6 +125,7 @@ def summary(outcomes):
     "faults": len(real),
     "nothing changed": sum(o.result == "nothing" for o in outcomes),
     "out of time": sum(o.result == "late" for o in outcomes),
+    "another right program": sum(o.result == "right" for o in outcomes),
     "results": dict(Counter(o.result for o in real)),
     "by stage": {
       s: dict(Counter(o.result for o in outcomes if o.id.startswith(f"{s}/"))) for s in stages

@@ -16,7 +16,7 @@ from mutants.hooks import patched, production, watching
 from mutants.plan_faults import faults as plan_faults
 
 #: The seed of the sample, other faults than those of the record.
-SEED, SAMPLE = 20, 14
+SEED, SAMPLE = 20, 10
 SUBJECT = "stored"
 
 

@@ -4,7 +4,8 @@ Outcomes: ``caught`` (a stage and what it said), ``survived``, or ``nothing``: t
 plans and the images of its kernels are the same, byte for byte, as without the fault, so it was none.
 Where ``optimize`` refuses regions or programs that it does not refuse without the fault, and what it
 writes instead passes ``verify``, the fault is caught by the stage that refused; but where only the time
-was over, it is ``late``, and shows nothing.
+was over, it is ``late``, and shows nothing. What passes ``verify`` and is right for a judge who shares no
+code with it (``tests/support/plain_interpreter.py``) is another right program, and no fault: ``right``.
 """
 
 import functools
@@ -30,10 +31,10 @@ from mutants.hooks import patched, production, watching
 from mutants.subjects import subject
 
 #: Results of what was no fault, or of which nothing is known.
-NO_FAULT = ("nothing", "late")
+NO_FAULT = ("nothing", "late", "right")
 #: Imported late by what runs in every child: here, once.
 LATE = ("cuda.bindings.nvrtc", "cuda.core", "onnx_graphsurgeon", "onnxruntime", "scipy.optimize")
-BUDGET_S = 60.0
+BUDGET_S = 30.0
 LIMIT_S = 400
 
 
@@ -43,7 +44,7 @@ class Fault:
 
   ``plant``: a context in which production code is. ``searches``: the search runs with it; else what
   the search finds without it is used. ``holds``: whether the wrong thing is in what was written, where
-  something right may have come in its place.
+  something right may have come in its place. ``is_right``: asked about what passes ``verify``.
   """
 
   stage: str
@@ -52,6 +53,7 @@ class Fault:
   plant: Callable[[], AbstractContextManager[object]]
   searches: bool = False
   holds: Callable[[Path], bool] = lambda _: True
+  is_right: Callable[[], bool] = lambda: False
 
   @property
   def id(self):
@@ -75,11 +77,15 @@ def options():
 
 
 def optimize(path, out):
-  """Write the result; how many refusals there were of every code, of regions and of programs."""
-  with patched(options(), "mirage_onnx.api:Options"), watching("mirage_onnx.api:pipeline.run") as runs:
+  """Write the result; how many refusals there were of every code, of regions and of programs.
+
+  With those of the check of what is written.
+  """
+  with patched(options(), "mirage_onnx.api:Options"), watching("mirage_onnx.api:write") as runs:
     api.optimize(path, out, target="h200", budget_s=BUDGET_S, workers=1)
   found = Counter()
-  for outcome in runs[0].outcomes.values():
+  run, _ = runs[0]
+  for outcome in run.outcomes.values():
     if outcome.rejection is not None:
       found[outcome.rejection.code] += 1
     if outcome.result is not None:
@@ -217,7 +223,7 @@ class Bench:
         return outcome("caught", "optimize: " + ", ".join(f"{code} ({n})" for code, n in sorted(new.items())))
       if not fault.holds(out):
         return outcome("caught", "optimize: it is refused, and another program taken")
-      return outcome("survived")
+      return outcome("right" if fault.is_right() else "survived")
     finally:
       out.unlink(missing_ok=True)
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+from found_programs import wrong as difference_of
 from mutations import mutants
 
 from mirage_onnx.custom_op.model_nodes import ModelFile
@@ -21,18 +22,20 @@ NUMBERS = (
 
 def behind(bench, subject):
   """What the verifier has passed is another program when it is compiled, or has other numbers."""
-  for n, candidate in enumerate(_candidates(bench, subject)):
+  for n, (region, candidate) in enumerate(_candidates(bench, subject)):
     for i, (kind, graph) in enumerate(mutants(candidate.ugraph)):
-      yield _compiled(subject, f"{n} {kind} {i}", candidate, replace(candidate, ugraph=graph))
+      yield _compiled(subject, f"{n} {kind} {i}", region, candidate, replace(candidate, ugraph=graph))
     for k, p in enumerate(candidate.params):
       for name, new in _numbers(p):
         params = (*candidate.params[:k], new, *candidate.params[k + 1 :])
-        yield _compiled(subject, f"{n} kernel {k}: {name}", candidate, replace(candidate, params=params))
+        yield _compiled(
+          subject, f"{n} kernel {k}: {name}", region, candidate, replace(candidate, params=params)
+        )
 
 
 def before(bench, subject):
   """What the search makes is another program when the verifier is asked about it."""
-  for n, candidate in enumerate(_candidates(bench, subject)):
+  for n, (_, candidate) in enumerate(_candidates(bench, subject)):
     for i, (kind, graph) in enumerate(mutants(candidate.ugraph)):
       same, other = partial(_equal, candidate.ugraph), partial(_other, graph)
       plant = partial(changed, same, other, UGRAPH)
@@ -40,7 +43,7 @@ def before(bench, subject):
 
 
 def _candidates(bench, subject):
-  found = {c.candidate.ugraph: c.candidate for _, c in survey(bench, subject).chosen}
+  found = {c.candidate.ugraph: (r, c.candidate) for r, c in survey(bench, subject).chosen}
   return tuple(found.values())
 
 
@@ -52,7 +55,7 @@ def _other(graph, _):
   return graph
 
 
-def _compiled(subject, name, candidate, wrong):
+def _compiled(subject, name, region, candidate, wrong):
   compile_candidates = production(COMPILE)
 
   def compiled(region, candidates, *args, **more):
@@ -60,7 +63,13 @@ def _compiled(subject, name, candidate, wrong):
     return compile_candidates(region, given, *args, **more)
 
   plant = partial(patched, compiled, COMPILE)
-  return Fault("program", subject, name, plant, holds=partial(_holds, wrong))
+  right = partial(_is_right, region, candidate, wrong)
+  return Fault("program", subject, name, plant, holds=partial(_holds, wrong), is_right=right)
+
+
+def _is_right(region, candidate, wrong):
+  """Other numbers of the same program give the same values; of another one the plain interpreter tells."""
+  return wrong.ugraph == candidate.ugraph or difference_of(region, wrong.ugraph) is None
 
 
 def _holds(wrong, path):
