@@ -7,8 +7,8 @@ is optimized and while ``verify`` compares what was written (kernels emulated). 
 ``optimize`` ends with an error, leaves the region alone, or ``verify`` fails. Each runs in a process
 of its own. N faults are drawn, as many of every stage as there are or as its share allows. One with
 which the same graph, plans and images are written is none, nor is another right program, and one with
-which the time was over shows nothing: they are replaced by others of their stage, and only counted. Writes FILE
-(bench/results/pipeline_mutants.json) after each; goes on where a run of the same seed was stopped.
+which the time was over shows nothing: they are replaced by others of their stage, and only counted. Writes
+FILE (bench/results/pipeline_mutants.json) after each; goes on where a run of the same seed was stopped.
 Exit 1 if one survives.
 """
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import torch
 import transformers as tf
-from transformers.cache_utils import DynamicCache
 
 FOLDER = Path(__file__).resolve().parent
 sys.path[:0] = [str(FOLDER), str(FOLDER.parent)]
 
 from export_graph import Export, export_graph  # noqa: E402
+from real_common import Decode, cache_tensors  # noqa: E402
 
 BATCH, LENGTH, PAST = 1, 8, 24
 VOCABULARY = 128
@@ -53,25 +53,7 @@ class Prefill(torch.nn.Module):
 
   def forward(self, input_ids, attention_mask):
     out = self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=True)
-    return (out.logits, *_cache_tensors(out.past_key_values))
-
-
-class Decode(torch.nn.Module):
-  """One token and the cache to logits and the longer cache."""
-
-  def __init__(self, model):
-    super().__init__()
-    self.model = model
-
-  def forward(self, input_ids, attention_mask, position_ids, *past):
-    cache = DynamicCache()
-    for layer in range(len(past) // 2):
-      cache.update(past[2 * layer], past[2 * layer + 1], layer)
-    out = self.model(
-      input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
-      past_key_values=cache, use_cache=True,
-    )  # fmt: skip
-    return (out.logits, *_cache_tensors(out.past_key_values))
+    return (out.logits, *cache_tensors(out.past_key_values))
 
 
 class First(torch.nn.Module):
@@ -83,12 +65,6 @@ class First(torch.nn.Module):
 
   def forward(self, *args):
     return self.model(**dict(zip(self.names, args, strict=True)))[0]
-
-
-def _cache_tensors(cache):
-  for layer in cache.layers:
-    yield layer.keys
-    yield layer.values
 
 
 @dataclass(frozen=True)
@@ -113,7 +89,7 @@ def _decode(model):
     "attention_mask": torch.ones((BATCH, PAST + 1), dtype=torch.int64),
     "position_ids": torch.full((BATCH, 1), PAST),
   }
-  for number, tensor in enumerate(_cache_tensors(out.past_key_values)):
+  for number, tensor in enumerate(cache_tensors(out.past_key_values)):
     inputs[f"past_{number}"] = _noise(*tensor.shape)
   return Decode(model), inputs
 

@@ -9,14 +9,10 @@ was exported, or the least and largest integer. A block of numbers is drawn by t
 repeated, so a model of gigabytes takes seconds. Needs onnx and numpy only.
 """
 
-import functools
 import hashlib
-import io
 import json
-import lzma
 import math
 import sys
-import tarfile
 from pathlib import Path
 
 import ml_dtypes
@@ -24,6 +20,10 @@ import numpy as np
 import onnx
 
 FOLDER = Path(__file__).resolve().parent
+sys.path.append(str(FOLDER))
+
+import graph_archive  # noqa: E402
+
 ARCHIVE = FOLDER / "real.tar.xz"
 LOCATION = "weights.bin"
 #: Numbers that are drawn of one weight, and repeated.
@@ -45,16 +45,9 @@ _INTEGERS = {
 INPUTS = "inputs"
 
 
-@functools.cache
 def graphs():
   """The graphs by name."""
-  found = {}
-  with tarfile.open(ARCHIVE) as archive:
-    for entry in archive:
-      file = archive.extractfile(entry)
-      assert file is not None
-      found[entry.name.removesuffix(".onnx")] = file.read()
-  return found
+  return graph_archive.read(ARCHIVE)
 
 
 def names():
@@ -63,16 +56,8 @@ def names():
 
 
 def store(new):
-  """Put graphs (bytes by name) into the archive; the same graphs give the same bytes."""
-  members = {**(graphs() if ARCHIVE.exists() else {}), **new}
-  plain = io.BytesIO()
-  with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-    for name, data in sorted(members.items()):
-      entry = tarfile.TarInfo(f"{name}.onnx")
-      entry.size = len(data)
-      archive.addfile(entry, io.BytesIO(data))
-  ARCHIVE.write_bytes(lzma.compress(plain.getvalue(), preset=9 | lzma.PRESET_EXTREME))
-  graphs.cache_clear()
+  """Put graphs (bytes by name) into the archive."""
+  graph_archive.store(ARCHIVE, new)
 
 
 def drawn_inputs(model):

@@ -1,4 +1,4 @@
-"""What models of real size share: inputs, wrappers, and how transformers' classes are built."""
+"""What exported models share: inputs, wrappers, and how transformers' classes are built."""
 
 import torch
 from transformers.cache_utils import DynamicCache
@@ -58,13 +58,13 @@ class Prefill(torch.nn.Module):
 
   def forward(self, input_ids, attention_mask):
     out = self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=True, logits_to_keep=1)
-    return (out.logits, *_tensors(out.past_key_values))
+    return (out.logits, *cache_tensors(out.past_key_values))
 
 
 class Decode(torch.nn.Module):
   """One token and the cache to logits and the longer cache; ``many``: tensors of the cache."""
 
-  def __init__(self, model, many):
+  def __init__(self, model, many=0):
     super().__init__()
     self.model, self.many = model, many
 
@@ -76,10 +76,10 @@ class Decode(torch.nn.Module):
       input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
       past_key_values=cache, use_cache=True,
     )  # fmt: skip
-    return (out.logits, *_tensors(out.past_key_values))
+    return (out.logits, *cache_tensors(out.past_key_values))
 
 
-def _tensors(cache):
+def cache_tensors(cache):
   for layer in cache.layers:
     yield layer.keys
     yield layer.values

@@ -5,13 +5,9 @@ is a name, a type and a shape, without what is ``implied`` and with ``short_name
 them values by the rule below, so less than one kB stands for a model. No torch is needed.
 """
 
-import functools
 import hashlib
-import io
-import lzma
 import math
 import sys
-import tarfile
 from pathlib import Path
 
 import ml_dtypes
@@ -19,8 +15,9 @@ import numpy as np
 import onnx
 
 FOLDER = Path(__file__).resolve().parent
-sys.path.append(str(FOLDER.parent))
+sys.path += [str(FOLDER.parent), str(FOLDER)]
 
+import graph_archive  # noqa: E402
 import implied  # noqa: E402
 import short_names  # noqa: E402
 
@@ -54,29 +51,14 @@ def names(folder=""):
   return tuple(sorted(n for n in found if "/" not in n))
 
 
-@functools.cache
 def _graphs():
   """Each graph without its weights, by name."""
-  found = {}
-  with tarfile.open(ARCHIVE) as archive:
-    for entry in archive:
-      file = archive.extractfile(entry)
-      assert file is not None
-      found[entry.name.removesuffix(".onnx")] = file.read()
-  return found
+  return graph_archive.read(ARCHIVE)
 
 
 def store(name, graph):
-  """Put a graph without its weights into the archive; the same graphs give the same bytes."""
-  graphs = {**(_graphs() if ARCHIVE.exists() else {}), name: graph}
-  plain = io.BytesIO()
-  with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-    for member, data in sorted(graphs.items()):
-      entry = tarfile.TarInfo(f"{member}.onnx")
-      entry.size = len(data)
-      archive.addfile(entry, io.BytesIO(data))
-  ARCHIVE.write_bytes(lzma.compress(plain.getvalue(), preset=9 | lzma.PRESET_EXTREME))
-  _graphs.cache_clear()
+  """Put a graph without its weights into the archive."""
+  graph_archive.store(ARCHIVE, {name: graph})
 
 
 def values(name, shape, data_type):
