@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import graph_archive
 import implied
 import numpy as np
 import onnx
@@ -17,9 +18,9 @@ from protos import new_node, typed
 def archive(tmp_path, monkeypatch):
   path = tmp_path / "graphs.tar.xz"
   monkeypatch.setattr(weights, "ARCHIVE", path)
-  weights._graphs.cache_clear()
+  graph_archive.read.cache_clear()
   yield path
-  weights._graphs.cache_clear()
+  graph_archive.read.cache_clear()
 
 
 def graph(source):
@@ -54,7 +55,7 @@ def test_order_of_storing_does_not_matter(archive):
   found = []
   for names in (("a", "b"), ("b", "a")):
     archive.unlink(missing_ok=True)
-    weights._graphs.cache_clear()
+    graph_archive.read.cache_clear()
     for name in names:
       weights.store(name, graph(f"{name}.weight"))
     found.append(archive.read_bytes())
