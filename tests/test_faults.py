@@ -4,16 +4,14 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from planted_failures import STAGES, planted
 from small_models import Net
 
 from mirage_onnx import pipeline, searching
 from mirage_onnx.errors import MirageError
-from mirage_onnx.importer import build, load_model
-from mirage_onnx.match.repeated import RegionMaker
-from mirage_onnx.rewrite import apply as apply_module
-from mirage_onnx.rewrite import model as model_module
+from mirage_onnx.importer import load_model
 from mirage_onnx.target import H200
-from mirage_onnx.tune import instances, predict, realise
+from mirage_onnx.tune import realise
 
 
 def two_layers():
@@ -25,32 +23,6 @@ def two_layers():
 
 
 MODEL = two_layers()
-
-
-def nodes_of(arg):
-  """The nodes of what a stage is given: an outcome, a region, a job, a replacement or a set of names."""
-  if isinstance(arg, list):  # instances of one region
-    return nodes_of(arg[0])
-  for name in ("region", "nodes", "name"):
-    if hasattr(arg, name):
-      found = getattr(arg, name)
-      return nodes_of(found) if name == "region" else (found,) if isinstance(found, str) else tuple(found)
-  return tuple(arg) if isinstance(arg, frozenset) else ()
-
-
-#: Stage -> where the function is that fails, and which of its arguments tells the region.
-STAGES = {
-  "import": (build, "lower_node", 0),
-  "match": (RegionMaker, "make", 1),
-  "terms": (instances, "with_right_terms", 0),
-  "search": (searching, "work", 0),
-  "verifier": (searching, "_verifier", 1),
-  "prediction": (predict, "as_expected", 0),
-  "compile": (realise, "_compile", 1),
-  "instances": (instances.InstanceChecks, "verdicts", 1),
-  "plan": (apply_module, "plan_candidate", 0),
-  "body": (model_module, "build_body", 1),
-}
 
 
 def optimized(**more):
@@ -73,19 +45,10 @@ def check(run):
 @pytest.mark.parametrize(
   "operator", ["Tanh", pytest.param("Sigmoid", marks=pytest.mark.slow)], ids=["first", "second"]
 )
-def test_a_fault_of_one_region(monkeypatch, stage, operator):
-  where, name, position = STAGES[stage]
-  right, planted = getattr(where, name), []
-
-  def wrong(*args, **more):
-    if any(n.startswith(operator) for n in nodes_of(args[position])):
-      planted.append(args)
-      raise ZeroDivisionError("planted")
-    return right(*args, **more)
-
-  monkeypatch.setattr(where, name, wrong)
-  run = optimized()
-  assert planted
+def test_a_fault_of_one_region(stage, operator):
+  with planted(stage, lambda node: node.startswith(operator)) as hits:
+    run = optimized(emulate=stage == "emulated run")
+  assert hits
   check(run)
   refusals = [o.rejection for o in run.outcomes.values() if o.rejection] + list(run.matches.rejections)
   mine = [r for r in refusals if r.code == "REGION_FAILED"]
