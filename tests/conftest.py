@@ -4,10 +4,12 @@ The models in ``models/`` are unpacked before any test file is imported.
 """
 
 import difflib
+import fcntl
 import os
 import re
 import sys
 import zlib
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +50,27 @@ def pytest_collection_modifyitems(items):
   for item in marked:
     if missing:
       item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: {missing}"))
+
+
+@pytest.fixture(scope="session")
+def kept_searches(tmp_path_factory):
+  """A context in which searches are made once for all files that take what they find as given.
+
+  One process at a time is in it: a second one would search for the same meanwhile.
+  """
+  shared = tmp_path_factory.getbasetemp()
+  if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a folder of its own in that of the run
+    shared = shared.parent
+
+  @contextmanager
+  def kept():
+    with (shared / "kept-searches.lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
+      fcntl.flock(lock, fcntl.LOCK_EX)
+      patch.setenv("MIRAGE_ONNX_CACHE", "on")
+      patch.setenv("MIRAGE_CACHE_DIR", str(shared / "kept-searches"))
+      yield
+
+  return kept
 
 
 @pytest.fixture

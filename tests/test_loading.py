@@ -32,9 +32,10 @@ MODELS = (
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def case(request):
+def case(request, kept_searches):
   path = ROOT / "models" / f"{request.param}.onnx"
-  return path, pipeline.run(load_model(path), Options(H200))
+  with kept_searches():
+    return path, pipeline.run(load_model(path), Options(H200))
 
 
 def feeds(session, seed=0):

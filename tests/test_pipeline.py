@@ -124,9 +124,10 @@ def test_a_committed_model():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama_decode", "lora", "bert"])
-def test_exported_models(name):
+def test_exported_models(name, kept_searches):
   path = MODELS / f"{name}.onnx"
-  result = optimize(path, workers=2)
+  with kept_searches():
+    result = optimize(path, workers=2)
   check(onnx.load(path), result)
   assert len(replaced(result)) >= 3
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.term import Term
@@ -123,6 +124,7 @@ def _parts(x: Term) -> frozenset[str]:
   return _heads(x) - {RUN, PREV}
 
 
+@lru_cache(maxsize=1 << 14)  # a term is asked about once for every range of the inputs
 def centre(x: Term) -> Term:
   """``x`` with the centring rules of ``term_bounds`` applied everywhere.
 
