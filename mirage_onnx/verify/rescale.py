@@ -40,11 +40,17 @@ def rescaled(graph: UGraph, checks: Sequence[RangeCheck]) -> UGraph | None:
 
 def _once_rescaled(graph: UGraph, checks: Sequence[RangeCheck]) -> UGraph:
   """Factors for the values that are too large by themselves."""
-  kernels = []
+  kernels, lines = [], ugraph_lines(graph)
+  reaches = [reach for c in checks for reach in c.reaches(lines)]
+
+  def largest_of(name: str) -> float:
+    return max((r[name].interval.magnitude for r in reaches), default=0.0)
+
   for kernel in graph.kernels:
     exponents = {}
     for index, op in enumerate(kernel.ops):
-      if _feeds_sums(kernel, index) and (e := _exponent(graph, kernel, op, checks)):
+      most = largest_of(block_name(op.args[0], kernel.name)) if _feeds_sums(kernel, index) else 0.0
+      if e := _exponent(most, op.dtype):
         exponents[index] = e
     kernels.append(_scaled(kernel, exponents) if exponents else kernel)
   return replace(graph, kernels=tuple(kernels))
@@ -61,13 +67,11 @@ def _feeds_sums(kernel: Kernel, index: int) -> bool:
   return bool(users) and one_side and not saved
 
 
-def _exponent(graph: UGraph, kernel: Kernel, op: BlockOp, checks: Sequence[RangeCheck]) -> int:
-  """The least that keeps a rounded value finite; 0 where it is, or cannot be made so."""
-  name, lines = block_name(op.args[0], kernel.name), ugraph_lines(graph)
-  most = max((r[name].interval.magnitude for c in checks for r in c.reaches(lines)), default=0.0)
-  if not isfinite(most) or most <= largest(op.dtype):
+def _exponent(most: float, dtype: DType) -> int:
+  """The least that keeps a value finite that is so large; 0 where it is, or cannot be made so."""
+  if not isfinite(most) or most <= largest(dtype):
     return 0
-  found = ceil(log2(most / largest(op.dtype)))
+  found = ceil(log2(most / largest(dtype)))
   return found if found <= MOST else 0
 
 
