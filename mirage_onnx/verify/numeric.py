@@ -74,6 +74,12 @@ def check_numerics(
   return NumericCheck(region, weights, seed).check(graph, params)
 
 
+def slack(region: Region) -> float:
+  """What a row's relative error may be beside its multiple of the original's."""
+  types = [s.output.dtype for s in region.steps]
+  return SLACK if any(d is not None and d.is_half for d in types) else SLACK_WIDE
+
+
 class NumericCheck:
   """The check of one region; inputs are drawn, and the original run on them, once.
 
@@ -97,8 +103,7 @@ class NumericCheck:
     self._own = own + (EDGES if real else ())
     self._cases = self._own * len(self._parts)
     self._known: dict[tuple[int, ...], tuple[list[_Draws], np.random.Generator]] = {}
-    halves = [d for s in region.steps if (d := s.output.dtype) is not None and d.is_half]
-    self._slack = SLACK if halves else SLACK_WIDE
+    self._slack = slack(region)
 
   @cached_property
   def _drawn(self) -> tuple[dict[str, np.ndarray], np.random.Generator]:

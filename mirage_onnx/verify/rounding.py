@@ -27,7 +27,7 @@ from mirage_onnx.ir import DType, KernelParams, Region, UGraph, round_to
 from mirage_onnx.verify.domain import Axes, Float64, real_power
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
-from mirage_onnx.verify.numeric import FACTOR, SLACK, SLACK_WIDE, SMALL_ROW
+from mirage_onnx.verify.numeric import FACTOR, SMALL_ROW, slack
 from mirage_onnx.verify.program_lines import block_name
 from mirage_onnx.verify.ranges import finfo
 from mirage_onnx.verify.region_ugraph import region_graph
@@ -242,8 +242,7 @@ class RoundingCheck:
     extents = original.extents_at(self._extents)
     outputs = {o.name: original.ugraph.tensor(o.name).axes for o in region.outputs}
     self._original = self._measure(original.ugraph, (KernelParams(),), extents, named, outputs)
-    halves = [d for s in region.steps if (d := s.output.dtype) is not None and d.is_half]
-    self._slack = SLACK if halves else SLACK_WIDE
+    self._slack = slack(region)
 
   def check(self, graph: UGraph, params: Sequence[KernelParams] | None = None) -> RoundingRecord | Rejection:
     """The record of a well-formed candidate that rounds as well as the region, or NUMERICS."""
