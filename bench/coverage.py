@@ -1,6 +1,6 @@
 """How much of each model of real size ``optimize`` replaces, why not the rest, and whether it is right.
 
-    python bench/coverage.py [NAME ...] [--again] [--limit-s N] [--flags JSON] [--out DIR] [--scratch DIR]
+    python bench/coverage.py [NAME ...] [--again] [--jobs N] [--limit-s N] [--flags JSON] [--out DIR]
     python bench/coverage.py --show [--out DIR]
     python bench/coverage.py --from FOLDER ...   (models with their weights, NAME.onnx)
 
@@ -8,7 +8,8 @@ Makes each model of ``models/architectures/real.tar.xz``, optimizes it for an H2
 flags, runs the result in onnxruntime without the library against the original, and one node of
 every plan in the emulator against its region. Every stage is a process with a time limit. Writes
 OUT/coverage.json after each model; models that have a line there are left out, unless ``--again``.
-``--show`` prints it as text. Exit 1 if a model was refused or its result is wrong.
+``--jobs``: so many models at a time, each on two cores of its own. ``--show`` prints it as text.
+Exit 1 if a model was refused or its result is wrong.
 """
 
 import argparse
@@ -16,8 +17,10 @@ import json
 import shutil
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import msgspec
 import onnx
@@ -37,18 +40,24 @@ from facts import facts
 
 RECORD = "coverage.json"
 STAGE = ROOT / "bench" / "coverage_table" / "stage.py"
+#: Of each model, where several run at a time.
+CORES = 2
 _PACKAGES = ("onnx", "numpy", "scipy")
 _FLOATS = {onnx.TensorProto.FLOAT16: "fp16", onnx.TensorProto.BFLOAT16: "bf16"}
 
 
-def record(name, path, scratch, *, limit_s, check_s, flags):
-  """Optimize and check one model; what goes wrong becomes part of the record."""
+def record(name, path, scratch, *, limit_s, check_s, flags, cores=()):
+  """Optimize and check one model; what goes wrong becomes part of the record.
+
+  ``cores``: those that it has, else all.
+  """
   model = onnx.load(path, load_external_data=False)
   said = json.dumps(flags) if flags else "default"
   blank = Record(name, kind_of(name), _float_type(model), _weight_bytes(path), flags=said)
 
   def stage(what, limit, *more):
-    command = [sys.executable, str(STAGE), what, str(path), str(scratch), *more]
+    own = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
+    command = [*own, sys.executable, str(STAGE), what, str(path), str(scratch), *more]
     return watched(command, limit, scratch / f"{what}.log")
 
   done = stage("optimize", limit_s, json.dumps(flags))
@@ -146,6 +155,7 @@ def main():
   parser.add_argument("names", nargs="*", metavar="NAME", help="models (default: all)")
   parser.add_argument("--from", type=Path, dest="folder", help="where the models are (.onnx)")
   parser.add_argument("--again", action="store_true", help="also models that have a line")
+  parser.add_argument("--jobs", type=int, default=1, help="models at a time, each on two cores")
   parser.add_argument("--limit-s", type=float, default=900.0, help="time of one optimize")
   parser.add_argument("--check-s", type=float, default=240.0, help="time of one check")
   parser.add_argument("--flags", type=json.loads, default={}, help="other than default ones, of optimize()")
@@ -163,23 +173,39 @@ def main():
   wanted = [n for n in given.names or known if given.again or n not in lines]
   about = {**facts(_PACKAGES), "target": "h200"}
   about["versions"]["onnxruntime"] = onnxruntime.__version__  # of either package
-  new = []
-  for i, name in enumerate(wanted, 1):
-    with tempfile.TemporaryDirectory(dir=given.scratch, prefix="coverage-") as folder:
-      made, scratch = Path(folder) / "model", Path(folder) / "out"
-      scratch.mkdir()
-      path = given.folder / f"{name}.onnx" if given.folder else real_archive.make(name, made)
-      done = record(name, path, scratch, limit_s=given.limit_s, check_s=given.check_s, flags=given.flags)
-      if done.error and given.scratch:
-        shutil.copy(scratch / "optimize.log", given.scratch / f"{name}.log")
-    lines[name] = done
-    new.append(done)
-    rows = [r for _, r in sorted(lines.items())]
-    write(given.out, about, rows)
-    share = done.coverage.share.bytes if done.coverage else 0.0
-    checks = ", ".join(f"{c.result} {c.note}" for c in (done.stock, done.emulated) if c)
-    took = f"{done.seconds:6.1f} s {done.memory_mb:6} MB {share:6.1%} of bytes"
-    print(f"{i:3} {name:32} {took}  {checks or done.error}", flush=True)
+  free, new = SimpleQueue(), []
+  if given.jobs > 1:
+    about["cores"] = CORES
+    for j in range(given.jobs):
+      free.put(tuple(range(CORES * j, CORES * j + CORES)))
+  else:
+    free.put(())
+
+  def one(name):
+    cores = free.get()
+    try:
+      with tempfile.TemporaryDirectory(dir=given.scratch, prefix="coverage-") as folder:
+        made, scratch = Path(folder) / "model", Path(folder) / "out"
+        scratch.mkdir()
+        path = given.folder / f"{name}.onnx" if given.folder else real_archive.make(name, made)
+        limits = {"limit_s": given.limit_s, "check_s": given.check_s}
+        done = record(name, path, scratch, flags=given.flags, cores=cores, **limits)
+        if done.error and given.scratch:
+          shutil.copy(scratch / "optimize.log", given.scratch / f"{name}.log")
+    finally:
+      free.put(cores)
+    return done
+
+  with ThreadPoolExecutor(given.jobs) as pool:
+    for i, done in enumerate((f.result() for f in as_completed([pool.submit(one, n) for n in wanted])), 1):
+      lines[done.name] = done
+      new.append(done)
+      rows = [r for _, r in sorted(lines.items())]
+      write(given.out, about, rows)
+      share = done.coverage.share.bytes if done.coverage else 0.0
+      checks = ", ".join(f"{c.result} {c.note}" for c in (done.stock, done.emulated) if c)
+      took = f"{done.seconds:6.1f} s {done.memory_mb:6} MB {share:6.1%} of bytes"
+      print(f"{i:3} {done.name:32} {took}  {checks or done.error}", flush=True)
   print("\n".join(text.summary([r for _, r in sorted(lines.items())])))
   print(f"\nwrote {given.out / RECORD}")
   return int(any(r.is_wrong for r in new))

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from mirage_onnx.cores import available_cores
 from mirage_onnx.report.log_file import log_folder
 
 PACKAGES = (
@@ -31,7 +32,7 @@ def collect() -> dict[str, Any]:
     "mirage-onnx": _version,
     "python": lambda: f"{platform.python_version()} ({sys.executable})",
     "platform": platform.platform,
-    "cpus": os.cpu_count,
+    "cpus": available_cores,
     "packages": _packages,
     "onnxruntime": _onnxruntime,
     "ops library": _library,

@@ -11,7 +11,6 @@ Regions that differ only in sizes (tokens, batch, weights nearly as large) share
 run (not with ``MIRAGE_ONNX_CACHE=off``).
 """
 
-import os
 import pickle
 import sys
 import threading
@@ -26,6 +25,7 @@ from pathlib import Path
 import onnx
 
 from mirage_onnx import deadline
+from mirage_onnx.cores import available_cores
 from mirage_onnx.events import Event
 from mirage_onnx.failures import refusal
 from mirage_onnx.importer import LoadedModel, load_model
@@ -228,7 +228,7 @@ def _search_rest(
     return asked
 
   copies = MAX_COPIED_BYTES // max(1, sent.ByteSize())
-  count = min(workers or os.cpu_count() or 1, len(regions), copies)
+  count = min(workers or available_cores(), len(regions), copies)
   if count <= 1 or len(regions) < MIN_REGIONS:
 
     def alone(job: Job) -> Answer:

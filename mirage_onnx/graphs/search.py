@@ -1,10 +1,10 @@
 """The search of a kernel graph: restrictions, the verifier and the checkpoint around it."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mirage_onnx.cores import available_cores
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
 from mirage_onnx.graphs.kernel_check import KernelFilter, keeps_to
 from mirage_onnx.graphs.optimized import OptimizedGraph
@@ -87,7 +87,7 @@ def _searched(region: Region, request: Request, prove: Verify) -> Sequence[Verif
   result = search(
     region, request.target, prove,
     bound=bound, space=ALL, budget_s=request.budget_s, allow=allow,
-    workers=request.workers or min(os.cpu_count() or 1, MOST_WORKERS),
+    workers=request.workers or min(available_cores(), MOST_WORKERS),
   )  # fmt: skip
   found = [v for v in result.candidates if keeps_to(restriction, region, v.candidate)]
   if found:

@@ -4,13 +4,13 @@ What is the fastest for a region alone need not be so beside others, which pass 
 are timed, as one µGraph each, and the best is proven as a whole.
 """
 
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from mirage_onnx import deadline
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
+from mirage_onnx.cores import available_cores
 from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import LoadedModel
@@ -93,7 +93,7 @@ def _measured(
       own = [(c.region, found[n]) for (c, _), found, n in zip(parts, options, point, strict=True)]
       asked[point] = side_by_side(region, own)
     new = [asked[point] for point in points]
-    return compile_candidates(region, new, target, keep=len(new), workers=os.cpu_count() or 1)[0]
+    return compile_candidates(region, new, target, keep=len(new), workers=available_cores())[0]
 
   def more(best: Compiled, tried: Sequence[Compiled]) -> list[Compiled]:
     if ends.over:

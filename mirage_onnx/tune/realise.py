@@ -1,6 +1,5 @@
 """Choose regions, compile (and measure) their kernels, and choose again without what failed."""
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -10,6 +9,7 @@ from math import prod
 
 from mirage_onnx import deadline
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
+from mirage_onnx.cores import available_cores
 from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import guarded, refusal
@@ -164,7 +164,7 @@ def _compile(
   region, result = outcome.region, outcome.result
   assert result is not None
   candidates = [v.candidate for v in varied(result.candidates, tries)]
-  keep, workers = (tries, os.cpu_count() or 1) if measure else (1, 1)
+  keep, workers = (tries, available_cores()) if measure else (1, 1)
   compiled, refused = compile_candidates(region, candidates, target, keep=keep, workers=workers)
   if not compiled:
     return replace(outcome, rejection=refused[0])
