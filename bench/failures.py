@@ -103,6 +103,7 @@ class Failures:
       return outcome("nothing")
     onnx.checker.check_model(str(out))
     refusals = [o.rejection for o in run.outcomes.values() if o.rejection] + list(run.matches.rejections)
+    refusals += [why for o in run.outcomes.values() for _, why in o.left_alone]
     if not any(r.code == "REGION_FAILED" and "planted" in r.reason for r in refusals):
       return outcome("failed", "the report does not say it")
     if case.stage == "import" and (replaced := [n for c, _ in run.chosen for n in c.nodes if n in nodes]):

@@ -2,7 +2,7 @@
 # Everything that runs on the H200 machine, in one call:
 #
 #     bash bench/h200.sh [tests] [primitives] [sweep] [models] [whole] [kinds] [bench] [coverage] \
-#         [counters] [ablation]
+#         [mutants] [failures] [counters] [ablation]
 #
 # It has torch, nvcc and cmake but no package registry, so what else is needed travels with the tree:
 # .gpu/*.txz (onnxruntime-gpu, packed as ../shared/tools/pack_ort_gpu.py does, and newer cuda
@@ -84,10 +84,14 @@ for name in "${@:-tests}"; do
         seconds=${BENCH_SECONDS:-440}
         step bench $((seconds + 40)) python3 bench/run.py --out "$OUT" --total "$seconds" \
             ${BENCH_ARGS:-} ;;
-    coverage) # needs no GPU, but its many cores
-        cp bench/results/coverage.* "$OUT"
-        step coverage "${BENCH_SECONDS:-540}" \
-            python3 bench/coverage.py --jobs "$(nproc)" --out "$OUT" ${BENCH_ARGS:-} ;;
+    coverage | mutants | failures) # need no GPU, but its many cores; .dev/records/ goes on
+        case $name in
+        coverage) command=(bench/coverage.py --jobs $(($(nproc) / 2)) --out "$OUT") ;;
+        mutants) command=(bench/pipeline_mutants.py --jobs "$(nproc)" --out "$OUT/pipeline_mutants.json") ;;
+        failures) command=(bench/failures.py --jobs "$(nproc)" --out "$OUT/failures.json") ;;
+        esac
+        cp .dev/records/*.json "$OUT" 2>/dev/null
+        step "$name" "${BENCH_SECONDS:-540}" python3 "${command[@]}" ${BENCH_ARGS:-} ;;
     counters) step counters 540 python3 bench/counters.py --out "$OUT" ${BENCH_ARGS:-} ;;
     ablation) step ablation 540 python3 bench/ablation.py --out "$OUT" ${BENCH_ARGS:-} ;;
     *) echo "unknown step $name"; failed+=("$name") ;;

@@ -1,6 +1,6 @@
 """Up to how many rows kernels are ahead, kind by kind: chains of layers, whole sessions on this GPU.
 
-    python3 bench/kinds.py [--kinds NAME ...] [--rows 64 256 ...] [--total 540] [--out DIR]
+    python3 bench/kinds.py [--type fp16] [--kinds NAME ...] [--rows 64 256 ...] [--total 540] [--out DIR]
 
 As ``bash bench/h200.sh kinds``. Every chain is optimized with default flags for the H200, but for the
 limits of ``tune/tables/h200_known.json``, which this is to find: what a prediction chooses where nothing
@@ -18,6 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -26,13 +27,15 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 #: The weights of a chain, in bytes, and its links at least and at most.
 BYTES, LEAST, MOST = 100 << 20, 2, 10
+TYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32}
 
 
 class Net:
-  """Writes a graph in fp16; any other attribute is an operator of that name."""
+  """Writes a graph in one element type; any other attribute is an operator of that name."""
 
-  def __init__(self):
+  def __init__(self, dtype):
     self.nodes, self.weights, self.inputs, self.rng = [], [], [], np.random.default_rng(0)
+    self.dtype, self.kind = dtype, helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
   def __getattr__(self, op):
     def add(*inputs, **attributes):
@@ -50,14 +53,19 @@ class Net:
     size = int(np.prod(shape))
     x = self.rng.standard_normal(min(size, 1 << 20), np.float32) * shape[0] ** -0.5
     x = x if len(shape) > 1 else x * 0.1 + 1
-    return self.constant(np.resize(x.astype(np.float16), size).reshape(shape))
+    return self.constant(np.resize(x.astype(self.dtype), size).reshape(shape))
 
-  def input(self, *shape, kind=TensorProto.FLOAT16):
+  def input(self, *shape):
+    """numpy has no bfloat16: such a chain is one of fp32 inputs and outputs, cast at its ends."""
+    kind = TensorProto.FLOAT if self.kind == TensorProto.BFLOAT16 else self.kind
     self.inputs.append(helper.make_tensor_value_info(f"x{len(self.inputs)}", kind, shape))
-    return self.inputs[-1].name
+    name = self.inputs[-1].name
+    return name if kind == self.kind else self.Cast(name, to=self.kind)
 
   def model(self, output, shape):
-    value = helper.make_tensor_value_info(output, TensorProto.FLOAT16, shape)
+    kind = self.inputs[0].type.tensor_type.elem_type
+    output = output if kind == self.kind else self.Cast(output, to=kind)
+    value = helper.make_tensor_value_info(output, kind, shape)
     graph = helper.make_graph(self.nodes, "chain", self.inputs, [value], self.weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
@@ -68,7 +76,7 @@ class Net:
     wide = self.Cast(x, to=TensorProto.FLOAT)
     mean = self.ReduceMean(self.Pow(wide, self.constant(np.float32(2))), self.constant(np.array([-1])))
     root = self.Reciprocal(self.Sqrt(self.Add(mean, self.constant(np.float32(1e-5)))))
-    return self.Mul(self.weight(width), self.Cast(self.Mul(wide, root), to=TensorProto.FLOAT16))
+    return self.Mul(self.weight(width), self.Cast(self.Mul(wide, root), to=self.kind))
 
   def linear(self, x, k, n):
     return self.Add(self.MatMul(x, self.weight(k, n)), self.weight(n))
@@ -108,12 +116,12 @@ def activation(net, x, rows, width):
 
 def softmax(net, x, rows, width):
   return net.Add(
-    net.Softmax(net.Add(net.Mul(x, net.constant(np.float16(0.125))), net.weight(width)), axis=-1), x
+    net.Softmax(net.Add(net.Mul(x, net.constant(np.array(0.125, net.dtype))), net.weight(width)), axis=-1), x
   )
 
 
 #: Kind -> its layer, the widths and rows of its chains, and bytes of weights per element of width squared.
-LINEAR, OTHER = (16, 32, 64, 128, 256), (16, 128, 512, 4096)
+LINEAR, OTHER = (1, 16, 32, 64, 128, 256), (16, 128, 512, 4096)
 KINDS = {
   "norm_linear": (norm_linear, (768, 2048, 4096), LINEAR, 2),
   "linear_residual": (linear_residual, (768, 2048), LINEAR, 2),
@@ -134,23 +142,23 @@ def cases_of(kinds, only_rows):
   return found
 
 
-def chain(kind, rows, width):
+def chain(kind, rows, width, dtype):
   layer, _, _, per = KINDS[kind]
   links = int(np.clip(BYTES / (per * width * width), LEAST, MOST)) if per else MOST
-  net = Net()
+  net = Net(dtype)
   x = net.input(rows, width)
   for _ in range(links):
     x = layer(net, x, rows, width)
   return net.model(x, (rows, width)), links
 
 
-def optimize(folder, case):
+def optimize(folder, case, dtype):
   import mirage_onnx
   from mirage_onnx import pipeline
   from mirage_onnx.tune.known_sizes import Unpredicted
 
   pipeline.unpredicted_at = lambda *_: Unpredicted()
-  model, links = chain(*case)
+  model, links = chain(*case, dtype)
   source, path = folder / "model.onnx", folder / "h200.onnx"
   onnx.save(model, source)
   report = mirage_onnx.optimize(source, path, target="h200", workers=1, budget_s=120).report
@@ -187,7 +195,7 @@ def child(o):
     case, folder = json.loads(text), o.work / name_of(json.loads(text))
     folder.mkdir(parents=True, exist_ok=True)
     try:
-      found = optimize(folder, case) if o.stage == "optimize" else measure(folder, o.rounds, o.cpu)
+      found = optimize(folder, case, TYPES[o.type]) if o.stage == "optimize" else measure(folder, o.rounds, o.cpu)
     except Exception as error:
       found = {"failed": f"{o.stage}: {type(error).__name__}: {str(error)[:300]}"}
     print("RESULT", json.dumps(found), flush=True)
@@ -199,7 +207,7 @@ def run_child(o, stage, cases, end):
   while len(found) < len(cases) and (left := end - time.monotonic()) > 2:
     rest = [json.dumps(c) for c in cases[len(found) :]]
     command = [sys.executable, __file__, "--stage", stage, "--cases", *rest, "--work", str(o.work)]
-    command += ["--rounds", str(o.rounds), *(["--cpu"] if o.cpu else [])]
+    command += ["--type", o.type, "--rounds", str(o.rounds), *(["--cpu"] if o.cpu else [])]
     try:
       done = subprocess.run(command, capture_output=True, text=True, timeout=left)
       out, why = done.stdout, f"{stage}: exit {done.returncode}: {done.stderr.strip()[-300:]}"
@@ -214,6 +222,7 @@ def run_child(o, stage, cases, end):
 def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   add = parser.add_argument
+  add("--type", choices=TYPES, default="fp16", help="element type of the chains")
   add("--kinds", nargs="+", choices=KINDS, default=[])
   add("--rows", nargs="+", type=int, default=[])
   add("--total", type=float, default=540.0, help="seconds of this call")
@@ -246,7 +255,7 @@ def main():
         f"{row['ratio']} {row['ratio_95']} {row['us']}" if "ratio" in row else "left"
       )
       print(f"{kind:16} {rows:5} x {width:5} {row.get('custom_nodes', 0):3} nodes: {said}", flush=True)
-      file.write(json.dumps({"kind": kind, "rows": rows, "width": width, **row}) + "\n")
+      file.write(json.dumps({"kind": kind, "type": o.type, "rows": rows, "width": width, **row}) + "\n")
     file.write(json.dumps({"facts": facts}) + "\n")
   return 1 if failed else 0
 

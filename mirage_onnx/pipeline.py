@@ -233,13 +233,19 @@ def _left(
   replaced: tuple[Chosen, ...],
   refused: Mapping[int, Rejection],
 ) -> dict[str, Outcome]:
-  """Regions that were chosen, but of which no instance was replaced, say so."""
+  """Regions that were chosen, but of which an instance was not replaced, say so: ``refused`` why."""
   kept = {o.region.key for _, o in replaced}
-  for i, (_, o) in enumerate(chosen):
-    if o.region.key not in kept:
-      reason = "all names of custom ops are taken by regions that save more"
-      refusal = refused.get(i) or Rejection("NAME_POOL_FULL", reason, o.region.nodes)
-      outcomes[o.region.key] = replace(o, rejection=refusal)
+  done = {c.nodes for c, _ in replaced}
+  for i, (c, o) in enumerate(chosen):
+    if c.nodes in done:
+      continue
+    key, reason = o.region.key, "all names of custom ops are taken by regions that save more"
+    refusal = refused.get(i) or Rejection("NAME_POOL_FULL", reason, c.region.nodes)
+    if key in kept:
+      left = outcomes[key].left_alone
+      outcomes[key] = replace(outcomes[key], left_alone=(*left, (c, refusal)))
+    else:
+      outcomes[key] = replace(outcomes[key], rejection=refusal)
   return outcomes
 
 

@@ -88,6 +88,7 @@ def optimize(path, out):
   for outcome in run.outcomes.values():
     if outcome.rejection is not None:
       found[outcome.rejection.code] += 1
+    found.update(f"{r.code} of an instance" for _, r in outcome.left_alone)
     if outcome.result is not None:
       found.update(f"{r.code} of a program" for r in outcome.result.report.refused)
   return found

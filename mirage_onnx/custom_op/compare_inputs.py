@@ -28,6 +28,8 @@ DEFAULT_DIM = 4
 DEFAULT_INT_LIMIT = 2
 
 _SCALE = 2.0**8
+#: Of the rows in turn where they are small: beside the epsilon of a norm each lies elsewhere.
+_SMALL = 2.0 ** -np.array([8, 5, 9, 6, 7, 4])
 _CLIP = 2.0**10  # sums of products of such values overflow late even in float16
 _OUTLIER = 2.0**6
 _FLOATS = {
@@ -245,7 +247,8 @@ def _draw(rng: np.random.Generator, kind: str, value: Any, shape: tuple[int, ...
 def _shaped(rng: np.random.Generator, kind: str, x: np.ndarray) -> np.ndarray:
   match kind:
     case "small":
-      return x / _SCALE
+      rows = _SMALL[np.arange(int(np.prod(x.shape[:-1], dtype=np.int64))) % len(_SMALL)]
+      return x * (rows.reshape(*x.shape[:-1], 1) if x.ndim else _SMALL[0])
     case "large":
       return np.clip(x * _SCALE, -_CLIP, _CLIP)
     case "outliers" if x.ndim:

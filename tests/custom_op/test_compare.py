@@ -261,7 +261,8 @@ def test_inputs():
   assert np.ptp(drawn["constant_rows"]["x"], axis=-1).max() == 0
   assert np.ptp(drawn["constant_rows"]["x"], axis=0).min() > 0
   assert not any(v.any() for v in drawn["zeros"].values())
-  assert abs(drawn["small"]["x"]).max() < 0.05
+  small = abs(drawn["small"]["x"].astype(float)).max(axis=-1).ravel()
+  assert small.max() < 0.2 and small[1] > 3 * small[0]
   assert 100 < abs(drawn["large"]["x"]).max() <= 1024
   assert drawn["offset"]["x"].min() > 32
 
