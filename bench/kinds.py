@@ -195,7 +195,9 @@ def child(o):
     case, folder = json.loads(text), o.work / name_of(json.loads(text))
     folder.mkdir(parents=True, exist_ok=True)
     try:
-      found = optimize(folder, case, TYPES[o.type]) if o.stage == "optimize" else measure(folder, o.rounds, o.cpu)
+      found = (
+        optimize(folder, case, TYPES[o.type]) if o.stage == "optimize" else measure(folder, o.rounds, o.cpu)
+      )
     except Exception as error:
       found = {"failed": f"{o.stage}: {type(error).__name__}: {str(error)[:300]}"}
     print("RESULT", json.dumps(found), flush=True)

@@ -10,6 +10,7 @@ from small_models import Net
 from mirage_onnx import pipeline, searching
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import load_model
+from mirage_onnx.report.optimize_report import found_report
 from mirage_onnx.target import H200
 from mirage_onnx.tune import realise
 
@@ -56,6 +57,25 @@ def test_a_fault_of_one_region(stage, operator):
   replaced = {n for c, _ in run.chosen for n in c.nodes}
   assert replaced, "the other region is replaced all the same"
   assert not any(n.startswith(operator) for n in replaced)
+
+
+def test_a_fault_of_one_instance():
+  """The other instance of its region is replaced; the report counts both."""
+  net = Net()
+  ends = [
+    net.Sigmoid(net.MatMul(net.rms(x), net.weight(64, 128))) for x in (net.input(8, 64), net.input(8, 64))
+  ]
+  model = net.model(*ends)
+  _, second = (n.name for n in model.graph.node if n.op_type == "Sigmoid")
+  options = pipeline.Options(H200, margin=-9.0, budget_s=200.0, every=True, workers=1)
+  with planted("plan", lambda node: node == second) as hits:
+    run = pipeline.run(load_model(model), options)
+  assert hits and not any(second in c.nodes for c, _ in run.chosen)
+  ((candidate, why),) = [left for o in run.outcomes.values() for left in o.left_alone]
+  assert second in candidate.nodes and why.code == "REGION_FAILED" and "planted" in why.reason
+  (mine,) = [o for o in run.outcomes.values() if o.left_alone]
+  assert mine.rejection is None and run.counts()[mine.region.key] == 1
+  assert found_report(run)["by_result"]["REGION_FAILED"] == {"regions": 0, "instances": 1}
 
 
 def test_a_worker_that_dies_costs_its_region(monkeypatch):

@@ -1,9 +1,12 @@
 """Nothing wrong is written: regions that fail the check are dropped, and an older output stays till then."""
 
 import time
+from dataclasses import replace
 
+import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 from rewritten import chain
 
 from mirage_onnx import writing
@@ -24,7 +27,7 @@ def three():
   return chain()
 
 
-def a_run(three, loaded):
+def a_run(three, loaded, options=OPTIONS):
   chosen, outcomes = [], {}
   for region, compiled in zip(three.regions, three.compiled, strict=True):
     names = frozenset(o.tensor.name for o in region.outputs)
@@ -33,7 +36,7 @@ def a_run(three, loaded):
     outcomes[region.key] = outcome
     chosen.append((candidate, outcome))
   run = Run(loaded.given, None, Matches((), ()), tuple(chosen), outcomes)
-  return with_these(run, loaded, OPTIONS, range(3))
+  return with_these(run, loaded, options, range(3))
 
 
 def written(three, folder, *, check=True, seconds=300.0):
@@ -51,6 +54,27 @@ def test_all_is_right(three, tmp_path):
   left, said, count = written(three, tmp_path)
   assert count == 3 and "the same bits" in said
   assert all(o.rejection is None for o in left.outcomes.values())
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_weights_outside(three, tmp_path, elsewhere):
+  """onnx's checker takes a data file of several links for an attack: all regions were dropped."""
+  out, streamed = tmp_path / "out" if elsewhere else tmp_path, replace(OPTIONS, streamed=True)
+  out.mkdir(exist_ok=True)
+  model = onnx.load_from_string(three.original.SerializeToString())
+  (y,), graph = model.graph.output, model.graph
+  graph.initializer.append(numpy_helper.from_array(np.full((8, 64), 0.5, np.float16), "untouched"))
+  graph.node.append(onnx.helper.make_node("Mul", [y.name, "untouched"], ["z"], name="untouched"))
+  graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT16, (8, 64)))
+  onnx.save(model, tmp_path / "in.onnx", save_as_external_data=True, location="in.data", size_threshold=64)
+  loaded = load_model(tmp_path / "in.onnx")
+  place = writing.Place(out / "out.onnx", tmp_path / "in.onnx", None, time.monotonic() + 300.0)
+  left, said = writing.write(a_run(three, loaded, streamed), loaded, streamed, place, check=True)
+  assert len(left.chosen) == 3 and "the same bits" in said
+  files = {f.name for f in (*tmp_path.iterdir(), *out.iterdir()) if f.is_file()}
+  assert files == {"in.onnx", "in.data", "out.onnx", "out.onnx.data"}
+  onnx.checker.check_model(str(out / "out.onnx"))
+  assert (tmp_path / "in.data").stat().st_nlink == 1
 
 
 @pytest.mark.parametrize("k", [pytest.param(1, marks=pytest.mark.slow), 2])

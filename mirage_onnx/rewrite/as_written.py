@@ -1,6 +1,9 @@
 """A model that was written under temporary names, as a reader will find it under its own.
 
-Hard links in a folder of their own, for no byte is copied: the model refers to its data by name.
+Where it was, if it has no new data. Else in a folder of its own, to which its files move meanwhile, for
+the model refers to its data by name: no byte is copied. (A hard link for each would do but for onnx's
+checker, from 1.23 on: it takes a data file of several links for an attack. Weights that stay where they
+are beside new ones are links all the same, with which the checker refuses the original, too.)
 """
 
 import contextlib
@@ -20,17 +23,21 @@ from mirage_onnx.rewrite.external import all_tensors
 def as_written(
   target: Path, written: Mapping[str, Path], model: onnx.ModelProto, source: Path | None
 ) -> Iterator[Path | None]:
-  """The path of the model in that folder; None where the file system has no hard links.
+  """The path of the model there; None where it takes hard links, and the file system has none.
 
   ``written``: the new files by the names that they will have. ``source``: the folder of the
-  weights that stay where they are.
+  weights that stay where they are: the target's, if ``written`` is but the model.
   """
-  folder = target.with_name(f".{target.name}.{os.getpid()}.check")
+  if len(written) == 1:
+    yield written[target.name]
+    return
+  folder, moved = target.with_name(f".{target.name}.{os.getpid()}.check"), list[tuple[Path, Path]]()
   try:
     try:
       folder.mkdir()
       for name, file in written.items():
-        os.link(file, folder / name)
+        os.rename(file, folder / name)
+        moved.append((file, folder / name))
       for name in {ExternalDataInfo(t).location for t in all_tensors(model) if uses_external_data(t)}:
         place = folder / os.path.normpath(name)
         if name not in written and source is not None:
@@ -41,6 +48,8 @@ def as_written(
     else:
       yield folder / target.name
   finally:
+    for file, place in moved:
+      os.rename(place, file)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,7 +1,7 @@
 """What a prediction may stand on: sizes at which both sides were measured on the target.
 
 ``tables/<target>_known.json`` says up to how many rows products with a weight were ahead of ONNX Runtime,
-by the size of the weight, and of which element types. Everything else is known as far as the table of
+by element type and the size of the weight. Everything else is known as far as the table of
 ONNX Runtime's own kernels reaches (``baseline.py``). A region with a node beyond is left as it is:
 extrapolated, products of 4096 rows seemed to take 28 us for 69, and BERT became slower.
 """
@@ -24,18 +24,17 @@ FUNCTIONS = frozenset({"exp", "log", "erf", "tanh", "sigmoid", "sin", "cos"})
 
 @dataclass(frozen=True, slots=True)
 class Known:
-  """``products``: (rows, elements of the weight), of each the most that was measured together.
+  """``products``: by type (rows, elements of the weight), of each the most that was measured together.
 
   ``behind_function_rows``: of a product whose region computes a function before it.
   """
 
-  products: tuple[tuple[int, int], ...]
+  products: Mapping[str, tuple[tuple[int, int], ...]]
   behind_function_rows: int
-  types: frozenset[str]
 
-  def most_rows(self, weight: int) -> int:
-    """Rows up to which a product with a weight of so many elements is known; 0: none."""
-    return max((rows for rows, elements in self.products if weight <= elements), default=0)
+  def most_rows(self, weight: int, dtype: str) -> int:
+    """Rows up to which a product with a weight of so many elements of a type is known; 0: none."""
+    return max((rows for rows, elements in self.products[dtype] if weight <= elements), default=0)
 
 
 @cache
@@ -45,8 +44,8 @@ def load_known(target: Target) -> Known | None:
   if not path.is_file():
     return None
   data = json.loads(path.read_text())
-  products = tuple((int(rows), int(elements)) for rows, elements in data["products"])
-  return Known(products, int(data["behind_function_rows"]), frozenset(data["types"]))
+  products = {t: tuple((int(rows), int(n)) for rows, n in found) for t, found in data["products"].items()}
+  return Known(products, int(data["behind_function_rows"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +101,12 @@ def _beyond(node: Node, program: Program, known: Known | None, table: Table | No
   if known is None:
     return "no kernel was measured"
   rows, k, n = product
-  if (most := known.most_rows(k * n)) < rows:
+  types = {str(t.dtype) for i in node.inputs if i and (t := program.tensors.get(i)) and t.dtype}
+  if other := sorted(types - known.products.keys()):
+    return f"products of {', '.join(other)} were not measured"
+  if (most := min(known.most_rows(k * n, t) for t in types)) < rows:
     text = f"of {k}x{n} with more than {most} rows" if most else f"with a weight of {k}x{n}"
     return f"its product has {rows} rows, and kernels {text} were not measured ahead of ONNX Runtime"
-  types = {str(t.dtype) for i in node.inputs if i and (t := program.tensors.get(i)) and t.dtype}
-  if other := sorted(types - known.types):
-    return f"products of {', '.join(other)} were not measured"
   return None
 
 

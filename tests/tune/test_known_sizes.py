@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 from small_models import Net
@@ -13,7 +14,8 @@ from mirage_onnx.tune.baseline import load_table
 from mirage_onnx.tune.known_sizes import Unpredicted, load_known, unpredicted_at
 
 KNOWN, K = load_known(H200), 64
-ROWS = KNOWN.most_rows(1024 * 1024)
+ROWS = KNOWN.most_rows(1024 * 1024, "f16")
+TYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 
 def found(net, *outputs, target=H200):
@@ -26,21 +28,24 @@ def why(net, y, target=H200):
   return {n.op_type: every.nodes[n.name] for n in program.nodes if n.name in every.nodes}
 
 
-def test_more_rows_were_measured_with_small_weights_only():
-  rows, weights = zip(*KNOWN.products, strict=True)
+@pytest.mark.parametrize("dtype", KNOWN.products)
+def test_more_rows_were_measured_with_small_weights_only(dtype):
+  rows, weights = zip(*KNOWN.products[dtype], strict=True)
   assert sorted(rows) == list(rows) and sorted(weights, reverse=True) == list(weights)
-  assert [KNOWN.most_rows(n) for n in weights] == list(rows)
-  assert KNOWN.most_rows(weights[0] + 1) == 0
+  assert [KNOWN.most_rows(n, dtype) for n in weights] == list(rows)
+  assert KNOWN.most_rows(weights[0] + 1, dtype) == 0
 
 
-@pytest.mark.parametrize("place", range(len(KNOWN.products)))
-def test_products_have_as_many_rows_as_were_measured(place):
-  rows, weight = KNOWN.products[place]
+@pytest.mark.parametrize(
+  ("dtype", "place"), [(t, i) for t in KNOWN.products for i in range(len(KNOWN.products[t]))]
+)
+def test_products_have_as_many_rows_as_were_measured(dtype, place):
+  rows, weight = KNOWN.products[dtype][place]
   n = weight // K
 
   def at(*shape):
-    net = Net()
-    net.weight = lambda *shape: net.constant(np.zeros(shape, np.float16))
+    net = Net(TYPES[dtype])
+    net.weight = lambda *shape: net.constant(np.zeros(shape, TYPES[dtype]))
     return why(net, net.MatMul(net.input(*shape, K), net.weight(K, n)))
 
   assert not at(rows) and not at(1, rows)
@@ -50,7 +55,7 @@ def test_products_have_as_many_rows_as_were_measured(place):
 
 def test_a_weight_larger_than_any(net):
   net.weight = lambda *shape: net.constant(np.zeros(shape, np.float16))
-  n = KNOWN.products[0][1] // K + K
+  n = KNOWN.products["f16"][0][1] // K + K
   assert f"with a weight of {K}x{n}" in why(net, net.MatMul(net.input(1, K), net.weight(K, n)))["MatMul"]
 
 
