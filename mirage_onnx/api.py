@@ -66,7 +66,7 @@ def optimize(
   there is a GPU, else ``h200``. With ``local`` kernels are timed against ONNX Runtime, otherwise
   they must be predicted faster by ``margin``. ``output``: where to write the model, atomically.
   ``external``: what to do with untouched weights outside the model file, ``keep`` (default beside
-  the input), ``copy`` into ``OUT.onnx.data`` (default elsewhere) or ``inline``. ``journal``: a
+  the input), ``copy`` into a data file beside the output (default elsewhere) or ``inline``. ``journal``: a
   file that keeps what the search has found; a later call with it goes on from there, also after
   a crash. ``stop``: polled by the search; when it returns true, the search ends with the best
   found so far, and the model is written with that. ``tiled``: also search regions in which two

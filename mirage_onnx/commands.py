@@ -103,7 +103,7 @@ def optimize(
     External | None,
     typer.Option(
       help="Untouched weights outside the model: keep the references, copy the data to "
-      "OUT.onnx.data, or take it into the model. Default: keep beside IN.onnx, else copy."
+      "a data file beside OUT.onnx, or take it into the model. Default: keep beside IN.onnx, else copy."
     ),
   ] = None,
   journal: Annotated[

@@ -56,7 +56,7 @@ def write(run: Run, loaded: LoadedModel, options: Options, place: Place, *, chec
   )
   left, said, last = run, "", ""
 
-  def checked(new: Path | None) -> Rejection | None:
+  def checked(new: Path) -> Rejection | None:
     nonlocal last
     now = time.monotonic()
     found = check_written(original, new, weights, max(LEAST_S, min(MOST_S, place.end - now)))

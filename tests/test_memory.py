@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 from small_models import Net
+from written_files import data_file
 
 #: What a process may have of its own (mapped files are none of it): BLAS, protobuf and NVRTC are 300 MB.
 LIMIT_BYTES = 900 << 20
@@ -50,6 +51,6 @@ def test_a_gigabyte_of_weights_in_less_memory(tmp_path):
   (copy,) = (t for t in made.graph.initializer if t.name.startswith("w"))
   assert list(copy.dims) == [COLUMNS, ROWS]
   offset = next(int(e.value) for e in copy.external_data if e.key == "offset")
-  written = np.memmap(tmp_path / "out" / "m.onnx.data", np.float16, "r", offset, (COLUMNS, ROWS))
+  written = np.memmap(data_file(tmp_path / "out" / "m.onnx"), np.float16, "r", offset, (COLUMNS, ROWS))
   np.testing.assert_array_equal(written[:64, 0], np.arange(1, 65))
   assert not written[:64, 1].any()

@@ -117,6 +117,15 @@ def write_turned(tensors: Iterable[onnx.TensorProto], location: str, stream: Bin
       _refer(tensor, location, offset, length)
 
 
+def rename_location(model: onnx.ModelProto, old: str, new: str) -> None:
+  """Let all tensors that refer to the file ``old`` refer to ``new``."""
+  for tensor in all_tensors(model):
+    if uses_external_data(tensor):
+      for entry in tensor.external_data:
+        if (entry.key, entry.value) == ("location", old):
+          entry.value = new
+
+
 def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
   del tensor.external_data[:]
   tensor.data_location = onnx.TensorProto.EXTERNAL
@@ -141,7 +150,7 @@ def _stream(source: Path, start: int, length: int, stream: BinaryIO) -> None:
   with source.open("rb", buffering=0) as file:
     if os.fstat(file.fileno()).st_size < start + length:
       raise MirageError("EXTERNAL_DATA_MISSING", f"{source} was cut off while read")
-    for begin, end in _written(file.fileno(), start, start + length):
+    for begin, end in written_parts(file.fileno(), start, start + length):
       while begin < end:
         done = _copy(file.fileno(), begin, out, at + begin - start, end - begin)
         if not done:
@@ -151,8 +160,8 @@ def _stream(source: Path, start: int, length: int, stream: BinaryIO) -> None:
   stream.seek(at + length)
 
 
-def _written(file: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-  """The parts of ``start .. end`` of a file that are no holes."""
+def written_parts(file: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+  """The parts of ``start .. end`` of an open file that are no holes, in order."""
   while start < end:
     try:
       begin = os.lseek(file, start, os.SEEK_DATA)

@@ -1,19 +1,18 @@
 """``save_model``: write a model so that a reader sees the old file or the whole new one.
 
-Everything goes to temporary files in the output folder first; renames come last, the data file
-before the model that refers to it. A process that is killed leaves temporary files; the next one
-that writes the same output removes them.
+Everything goes to temporary files in the output folder first; the data file gets a name that no
+model but the new one mentions (``data_file.py``), and the model's rename comes last. What a process
+that is killed leaves, the next one that writes the same output removes.
 
 External data of untouched weights (``External``): a model saved beside its source keeps its
-references; elsewhere the data is copied into ``OUT.onnx.data``. Weights that rewriting has made of
-external ones go to that file, and all weights do where they would bring the model near protobuf's
+references; elsewhere the data is copied into the output's data file. Weights that rewriting has made
+of external ones go to that file, and all weights do where they would bring the model near protobuf's
 limit of 2 GB.
 """
 
 import contextlib
 import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
@@ -23,7 +22,7 @@ from google.protobuf.message import EncodeError
 from onnx.external_data_helper import uses_external_data
 
 from mirage_onnx.errors import MirageError, Rejection
-from mirage_onnx.rewrite.as_written import as_written, remove_leftover_folders
+from mirage_onnx.rewrite.data_file import data_name, remove_leftovers, temporary
 from mirage_onnx.rewrite.external import (
   all_tensors,
   copy_external,
@@ -31,6 +30,7 @@ from mirage_onnx.rewrite.external import (
   inline_bytes,
   load_external,
   move_inline,
+  rename_location,
   write_turned,
 )
 from mirage_onnx.rewrite.model import BUNDLE_NAME
@@ -41,7 +41,7 @@ INLINE_LIMIT_BYTES = 1 << 30
 #: Tensors below this size stay in the model file.
 EXTERNAL_MIN_BYTES = 1024
 #: Why a new model file must not replace anything; None: it may.
-Check = Callable[[Path | None], Rejection | None]
+Check = Callable[[Path], Rejection | None]
 
 
 class External(StrEnum):
@@ -64,9 +64,8 @@ def save_model(
   """Write ``model`` to ``path``; external data is read relative to ``source_path``.
 
   ``external`` left out: ``KEEP`` beside the source, ``COPY`` elsewhere. The same model gives the
-  same bytes. ``model`` is not modified. ``check`` is given the new file in a folder of its own,
-  with its weights beside it, before it replaces anything; what it refuses is not written, and
-  is returned.
+  same bytes. ``model`` is not modified. ``check`` is given the new file, with its weights beside it,
+  before it replaces anything; what it refuses is not written, and is returned.
 
   Raises:
       MirageError: OUTPUT_IS_INPUT, OUTPUT_UNWRITABLE, EXTERNAL_DATA_MISSING, MODEL_INVALID;
@@ -77,45 +76,48 @@ def save_model(
   folder = Path(os.path.realpath(source_path)).parent if source_path is not None else None
   how = _placement(model, folder, target.parent, external)
   moved = set() if how is External.INLINE else _moved(model, source_path, inline_limit_bytes)
-  data = target.with_name(target.name + ".data")
-  temporary, temporary_data = _sibling(target), _sibling(data)
+  model_file, data = temporary(target), temporary(target.with_name(target.name + ".data"))
   try:
-    _remove_leftovers(target, data)
+    remove_leftovers(target, source_path)
     copies = any(is_turned(t) for t in model.graph.initializer)
     if how in (External.COPY, External.INLINE) or moved or copies:
       model = _copy(model)
     if how is External.INLINE and folder is not None:
       load_external(held(model, folder), folder)
       copies = False
-    writes_data = how is External.COPY or bool(moved) or copies
-    if writes_data:
-      _refuse_clash(data, model, folder)
-      with _create(temporary_data) as stream:
-        if how is External.COPY and folder is not None:
-          copy_external(model, data.name, stream, folder)
-        inside = [t for t in model.graph.initializer if t.name in moved]
-        move_inline(inside, data.name, stream)
-        if folder is not None:
-          write_turned(model.graph.initializer, data.name, stream, folder)
-        _flush(stream)
-    with _create(temporary) as stream:
+    with _create(model_file) as stream:  # from now on others see that this process writes
+      if how is External.COPY or moved or copies:
+        _write_data(model, moved, data, folder, copy=how is External.COPY)
+        name = data_name(target, data)
+        rename_location(model, data.name, name)
+        os.rename(data, target.with_name(name))
       stream.write(_serialized(model))
       _flush(stream)
-    if check is not None:
-      written = {target.name: temporary, **({data.name: temporary_data} if writes_data else {})}
-      with as_written(target, written, model, folder) as new:
-        if (refused := check(new)) is not None:
-          return refused
-    if writes_data:
-      os.replace(temporary_data, data)
-    os.replace(temporary, target)
+    if check is not None and (refused := check(model_file)) is not None:
+      return refused
+    _flush_names(target.parent)  # after a loss of power, too, who finds the model finds its data
+    os.replace(model_file, target)
     return None
   except OSError as error:
     raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {error.strerror or error}") from error
   finally:
-    for file in (temporary, temporary_data):
+    for file in (model_file, data):
       with contextlib.suppress(OSError):
         file.unlink()
+    remove_leftovers(target, source_path)
+
+
+def _write_data(
+  model: onnx.ModelProto, moved: set[str], data: Path, folder: Path | None, *, copy: bool
+) -> None:
+  """Write the data file, to which the model refers then by the name that it has now."""
+  with _create(data) as stream:
+    if copy and folder is not None:
+      copy_external(model, data.name, stream, folder)
+    move_inline([t for t in model.graph.initializer if t.name in moved], data.name, stream)
+    if folder is not None:
+      write_turned(model.graph.initializer, data.name, stream, folder)
+    _flush(stream)
 
 
 def _placement(
@@ -190,47 +192,8 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
   return result
 
 
-def _refuse_clash(data: Path, model: onnx.ModelProto, folder: Path | None) -> None:
-  """Our data file must not replace one that the input uses."""
-  if folder is not None and any(_same(data, file) for file in data_files(model, folder)):
-    raise MirageError("OUTPUT_IS_INPUT", f"the output's data file {data} holds input weights")
-
-
 def _same(a: Path, b: Path) -> bool:
   return a == b or (a.exists() and b.exists() and os.path.samefile(a, b))
-
-
-def _sibling(path: Path) -> Path:
-  return path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-
-def _leftovers(path: Path) -> Iterator[Path]:
-  """Temporary files for ``path`` whose process is gone."""
-  pattern = re.compile(re.escape(f".{path.name}.") + r"(\d+)\.tmp")
-  files: list[Path] = []
-  with contextlib.suppress(OSError):  # a folder that may be written, but not be read
-    files = list(path.parent.iterdir())
-  for file in files:
-    found = pattern.fullmatch(file.name)
-    if found and not _runs(int(found[1])):
-      yield file
-
-
-def _remove_leftovers(*paths: Path) -> None:
-  for file in [f for path in paths for f in _leftovers(path)]:
-    with contextlib.suppress(OSError):
-      file.unlink()
-  remove_leftover_folders(paths[0], _runs)
-
-
-def _runs(pid: int) -> bool:
-  try:
-    os.kill(pid, 0)
-  except (ProcessLookupError, OverflowError):
-    return False
-  except OSError:  # it is somebody else's
-    return True
-  return True
 
 
 def _create(path: Path) -> BinaryIO:
@@ -242,3 +205,13 @@ def _create(path: Path) -> BinaryIO:
 def _flush(stream: BinaryIO) -> None:
   stream.flush()
   os.fsync(stream.fileno())
+
+
+def _flush_names(folder: Path) -> None:
+  """Let renames in a folder reach the disk, where the file system has a way to say so."""
+  with contextlib.suppress(OSError):
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+      os.fsync(opened)
+    finally:
+      os.close(opened)

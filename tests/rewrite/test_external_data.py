@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from protos import new_node, typed
 from refused import refused
+from written_files import data_file
 
 from mirage_onnx import api, cli
 from mirage_onnx.errors import MirageError
@@ -69,9 +70,9 @@ def test_beside_the_source_only_touched_weights_are_written(toy, source):
   found = places(out)
   (touched,) = (name for name in found if name.endswith(".kmajor"))
   assert found["table"] == "in.data"
-  assert found[touched] == "out.onnx.data"
+  assert found[touched] == data_file(out).name
   assert found[BUNDLE_NAME] is None
-  assert source.with_name("out.onnx.data").stat().st_size == WIDTH * WIDTH * 2
+  assert data_file(out).stat().st_size == WIDTH * WIDTH * 2
   assert source.with_name("in.data").read_bytes() == before
   np.testing.assert_equal(outputs(toy, out), outputs(toy, source))
 
@@ -82,8 +83,9 @@ def test_elsewhere_all_is_copied(toy, source, rewritten, tmp_path, how):
   wanted, memory = outputs(toy, source), rewritten.SerializeToString(deterministic=True)
   save_model(rewritten, out, source, external=how)
   assert rewritten.SerializeToString(deterministic=True) == memory
-  assert {p.name for p in tmp_path.iterdir()} == {"in", "out.onnx", "out.onnx.data"}
-  assert {p for p in places(out).values() if p} == {"out.onnx.data"}
+  data = data_file(out).name
+  assert {p.name for p in tmp_path.iterdir()} == {"in", "out.onnx", data}
+  assert {p for p in places(out).values() if p} == {data}
   source.with_name("in.data").unlink()
   np.testing.assert_equal(outputs(toy, out), wanted)
 
@@ -91,7 +93,7 @@ def test_elsewhere_all_is_copied(toy, source, rewritten, tmp_path, how):
 def test_copy_beside_the_source(toy, source, rewritten):
   out = source.with_name("out.onnx")
   save_model(rewritten, out, source, external=External.COPY)
-  assert {p for p in places(out).values() if p} == {"out.onnx.data"}
+  assert {p for p in places(out).values() if p} == {data_file(out).name}
   np.testing.assert_equal(outputs(toy, out), outputs(toy, source))
 
 
@@ -153,7 +155,7 @@ class TestCopying:
 
   def saved(self, model, tmp_path):
     save_model(model, tmp_path / "out.onnx", tmp_path / "in" / "in.onnx")
-    found = tmp_path / "out.onnx.data"
+    found = data_file(tmp_path / "out.onnx")
     assert found.read_bytes() == (tmp_path / "in" / "w.bin").read_bytes()
     return found
 
@@ -220,8 +222,7 @@ def test_three_gigabytes_are_not_read(tmp_path, elsewhere):
   print(f"{peak_mib} MiB")
   assert replaced == 1
   assert peak_mib < LIMIT_MIB
-  assert set(filter(None, places(out).values())) == ({"out.onnx.data"} if elsewhere else {"in.data"}) | (
-    {"out.onnx.data"}
-  )
+  data = data_file(out)
+  assert set(filter(None, places(out).values())) == {data.name} | (set() if elsewhere else {"in.data"})
   if elsewhere:
-    assert (tmp_path / "out.onnx.data").stat().st_blocks * 512 < 1 << 20
+    assert data.stat().st_blocks * 512 < 1 << 20

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from exotic_models import with_region
 from onnx import numpy_helper
+from written_files import data_file
 
 from mirage_onnx.rewrite.model import BUNDLE_NAME
 from mirage_onnx.rewrite.save import External, save_model
@@ -53,27 +54,33 @@ def files(folder):
   return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
 
 
-#: The points of ``save_model``: files opened, written out and renamed, for the data and the model.
-POINTS = [("open", 1), ("fsync", 1), ("open", 2), ("fsync", 2), ("replace", 1), ("replace", 2)]
+#: The points of ``save_model``: files opened, written out and renamed, for the model and the data.
+POINTS = [("open", 1), ("open", 2), ("fsync", 1), ("rename", 1), ("fsync", 2), ("fsync", 3), ("replace", 1)]
 
 
-def test_every_step_of_writing(source, tmp_path):
-  """Each step's temporary files are removed by the next run that writes the same output."""
-  before = files(source.parent)
-  out = tmp_path / "out.onnx"
-  save_model(with_region(), out)
-  old = out.read_bytes()
+@pytest.mark.parametrize("data_too", [False, True])
+def test_every_step_of_writing(source, tmp_path, data_too):
+  """Model and weights are the old ones together; the next run removes what a step has left."""
+  before, out = files(source.parent), tmp_path / "out.onnx"
+  other = with_region()
+  next(t for t in other.graph.initializer if len(t.raw_data) > 1024).raw_data = bytes(
+    len(next(t for t in other.graph.initializer if len(t.raw_data) > 1024).raw_data)
+  )
+  save_model(other, out, inline_limit_bytes=0 if data_too else 1 << 30)
+  old = files(tmp_path)
+  assert len(old) == 1 + data_too
   for name, count in POINTS:
     command = [sys.executable, "-c", DIE, str(source), str(out), name, str(count)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert files(source.parent) == before
-    assert out.read_bytes() == old
-    left = sorted(p for p in files(tmp_path) if p.endswith(".tmp"))
-    assert len(left) <= 2, f"{name} {count}: an earlier run's files are still there: {left}"
+    found = files(tmp_path)
+    assert {k: found[k] for k in old} == old
+    new = sorted(found.keys() - old.keys())
+    assert len(new) <= 2, f"{name} {count}: an earlier run's files are still there: {new}"
   save_model(onnx.load(source, load_external_data=False), out, source)
-  assert set(files(tmp_path)) == {"out.onnx", "out.onnx.data"}
-  assert out.read_bytes() != old
+  assert set(files(tmp_path)) == {"out.onnx", data_file(out).name}
+  assert files(tmp_path).keys() & old.keys() == {"out.onnx"} and out.read_bytes() != old["out.onnx"]
 
 
 def test_files_of_a_run_that_goes_on_stay(tmp_path):

@@ -100,7 +100,3 @@ def test_a_child_that_ends(monkeypatch, tmp_path, ended, is_problem):
   found = check_written(tmp_path / "in.onnx", tmp_path / "out.onnx", 0, 60.0)
   assert bool(found.problem) == is_problem
   assert str(ended) in found.problem + found.said
-
-
-def test_no_hard_links(tmp_path):
-  assert "hard links" in check_written(tmp_path / "in.onnx", None, 0, 60.0).said
