@@ -5,6 +5,7 @@ The module that does it ends with ``if __name__ == "__main__": serve(work)``; th
 parent knows at what it ended: onnxruntime may bring a process down.
 """
 
+import os
 import pickle
 import signal
 import threading
@@ -72,12 +73,17 @@ def _how(status: int) -> str:
 
 
 def serve(work: Callable[[Any, At], object]) -> None:
-  """The child: one request, what it is at, one answer."""
+  """The child: one request, what it is at, one answer. It ends without a word where its parent has."""
   requests, answers = worker_streams()
   try:
-    found = work(pickle.load(requests), lambda what: send(answers, ("at", what)))
-  except Exception as error:  # told to the parent
-    line = " ".join(str(error).split())
-    send(answers, ("failed", f"{type(error).__name__}: {line[:400]}"))
-  else:
-    send(answers, ("result", found))
+    try:
+      found = work(pickle.load(requests), lambda what: send(answers, ("at", what)))
+    except (EOFError, BrokenPipeError):
+      raise
+    except Exception as error:  # told to the parent
+      line = " ".join(str(error).split())
+      send(answers, ("failed", f"{type(error).__name__}: {line[:400]}"))
+    else:
+      send(answers, ("result", found))
+  except (EOFError, BrokenPipeError):
+    os._exit(1)  # else the interpreter tries to flush what nobody reads

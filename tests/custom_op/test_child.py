@@ -1,7 +1,13 @@
 """A child process that answers, fails, crashes or hangs: always a value, never an exception."""
 
+import os
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
+import child_work
 import pytest
 
 from mirage_onnx.custom_op.child import Ended, in_child
@@ -32,3 +38,24 @@ def test_no_end():
 def test_a_module_that_is_not_there():
   found = in_child("there_is_no_such_module", "x", 60)
   assert isinstance(found, Ended) and found.at == "its start"
+
+
+PARENT = """
+import os, signal, sys, threading
+from mirage_onnx.custom_op.child import in_child
+threading.Timer(float(sys.argv[1]), os.kill, (os.getpid(), signal.SIGKILL)).start()
+in_child("child_work", "late", 60)
+"""
+
+
+@pytest.mark.parametrize("after_s", [0.0, 1.5])
+def test_a_parent_that_is_killed(after_s):
+  """The child has nobody to tell, and says nothing."""
+  support = Path(child_work.__file__).parent
+  done = subprocess.run(
+    [sys.executable, "-c", PARENT, str(after_s)],
+    env={**os.environ, "PYTHONPATH": os.pathsep.join([str(support), *sys.path])},
+    capture_output=True, text=True, timeout=60, check=False,
+  )  # fmt: skip
+  assert done.returncode == -signal.SIGKILL
+  assert done.stderr == ""

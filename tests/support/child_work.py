@@ -19,6 +19,8 @@ def work(request, at):
       os._exit(7)
     case "hang":
       time.sleep(600)
+    case "late":
+      time.sleep(3)
     case "print":
       print("noise on stdout")
   return (request, 3)
