@@ -128,12 +128,13 @@ def present_target() -> Target | None:
 
 
 def _target(name: str | None) -> tuple[Target, bool]:
-  if name not in (None, "local"):
+  is_local = name is not None and name.lower() == "local"
+  if name is not None and not is_local:
     return get_target(name), False
   present = present_target()
   if present is not None:
     return present, True
-  if name == "local":
+  if is_local:
     from mirage_onnx.tune.device import no_profile
 
     raise MirageError("NO_GPU", no_profile())

@@ -41,7 +41,32 @@ def collect() -> dict[str, Any]:
     "cache folder": cache_folder,
     "log folder": log_folder,
   }
-  return {name: _guarded(fact) for name, fact in facts.items()}
+  found = {name: _guarded(fact) for name, fact in facts.items()}
+  return {**found, "verdict": verdict(found)}
+
+
+def verdict(facts: dict[str, Any]) -> str:
+  """``ready`` and what for, or ``not ready`` and the one thing to do next."""
+  packages = facts["packages"] if isinstance(facts["packages"], dict) else {}
+  missing = [n for n in PACKAGES[: PACKAGES.index("onnxruntime")] if packages.get(n) == "not installed"]
+  runtime, gpu = str(facts["onnxruntime"]), facts["gpus"]
+  if missing:
+    return f"not ready: pip install {' '.join(missing)}"
+  if packages.get("onnxruntime") == packages.get("onnxruntime-gpu") == "not installed":
+    return "not ready: pip install 'mirage-onnx[cu13]' (or [cpu] where there is no NVIDIA GPU)"
+  if "ORT_CONFLICT" in runtime:
+    return "not ready: pip uninstall onnxruntime onnxruntime-gpu, then install one of them"
+  if runtime.startswith("none"):
+    return f"not ready: onnxruntime cannot be imported: {runtime}"
+  if str(facts["ops library"]).startswith("none"):
+    return "not ready: the custom-op library is missing: install the wheel, or make build in a checkout"
+  if str(facts["nvrtc"]).startswith("none"):
+    return "not ready: pip install --force-reinstall nvidia-cuda-nvrtc cuda-bindings"
+  if not isinstance(gpu, list) or not gpu:
+    return "ready to optimize for an H200 by prediction (there is no GPU here); results run on the CPU, too"
+  if "CUDAExecutionProvider" not in runtime:
+    return "not ready for this GPU: pip uninstall onnxruntime; pip install 'mirage-onnx[cu13]'"
+  return "ready"
 
 
 def to_text(facts: dict[str, Any]) -> str:

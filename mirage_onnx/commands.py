@@ -78,7 +78,12 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def _root(context: typer.Context) -> None:
+def _root(
+  context: typer.Context,
+  show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+  if show_version:
+    raise typer.Exit(version())
   if context.invoked_subcommand is None:
     with contextlib.redirect_stdout(sys.stderr):  # typer prints it, or returns it
       print(context.get_help())
@@ -89,7 +94,10 @@ def _root(context: typer.Context) -> None:
 def optimize(
   model: Annotated[Path, typer.Argument(metavar="IN.onnx", help="The model to optimize.")],
   output: Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="OUT.onnx", help="Where to write it.")
+    Path | None,
+    typer.Option(
+      "--output", "-o", metavar="OUT.onnx", help="Where to write it. Default: IN.mirage.onnx beside IN.onnx."
+    ),
   ] = None,
   target: Profile = None,
   budget: Annotated[
@@ -155,15 +163,15 @@ def optimize(
   from mirage_onnx.report.log_file import FailureLog
   from mirage_onnx.report.progress import ProgressLog
   from mirage_onnx.report.schema import check_report
-  from mirage_onnx.report.table import region_table, summary
+  from mirage_onnx.report.summary import summary
+  from mirage_onnx.report.table import region_table
   from mirage_onnx.tune.declared_sizes import parse_sizes
 
-  _require(dry_run or output is not None, "give the output file with -o, or --dry-run")
   _require(budget is None or budget > 0, f"--budget {budget}: must be more than 0 seconds")
   _require(0 <= margin < 1, f"--margin {margin}: must be at least 0 and less than 1")
   _require(not (verbose and quiet), "-v and -q exclude each other")
   console = stderr_console()
-  written = None if dry_run else output
+  written = None if dry_run else output or model.with_name(f"{model.stem}.mirage.onnx")
   kept = journal or (written and written.with_name(f"{written.name}.journal"))
   with (
     Interrupt() as interrupt,

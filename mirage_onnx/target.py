@@ -71,12 +71,12 @@ TARGETS: dict[str, Target] = {t.name: t for t in (H200,)}
 
 
 def get_target(name: str) -> Target:
-  """The profile called ``name``.
+  """The profile called ``name``, in upper or lower case.
 
   Raises:
       MirageError: TARGET_UNKNOWN.
   """
-  if name not in TARGETS:
+  if name.lower() not in TARGETS:
     known = ", ".join(sorted(TARGETS))
     raise MirageError("TARGET_UNKNOWN", f"no target {name!r}; known: {known}, local")
-  return TARGETS[name]
+  return TARGETS[name.lower()]

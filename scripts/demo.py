@@ -20,7 +20,8 @@ from rich.table import Table
 import mirage_onnx
 from mirage_onnx.report.log import EventLog
 from mirage_onnx.report.schema import check_report
-from mirage_onnx.report.table import model_us, region_table, summary
+from mirage_onnx.report.summary import model_us, summary
+from mirage_onnx.report.table import region_table
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = "h200"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.box import HEAVY_HEAD
 from rich.table import Table
 
-from mirage_onnx.report.schema import CUT_OFF, ModelReport, OutputReport, RegionReport, Report, VerifyReport
+from mirage_onnx.report.schema import CUT_OFF, OutputReport, RegionReport, Report, VerifyReport
 
 UNKNOWN = "-"
 #: Columns of a file, and of a terminal that all columns of a table fit into.
@@ -56,50 +56,6 @@ def region_table(report: Report, width: int = WIDE) -> Table:
 def our_us(region: RegionReport) -> float | None:
   """The measured time, else the predicted one."""
   return region.predicted_us if region.measured_us is None else region.measured_us
-
-
-def model_us(report: Report) -> tuple[float, float] | None:
-  """(before, after) of the whole model, predicted; None where nothing of it is known."""
-  return (report.model.before_us, report.model.after_us) if report.model else None
-
-
-def summary(report: Report) -> str:
-  """The run in a few sentences."""
-  replaced = [r for r in report.regions if r.status == "replaced"]
-  found = report.found
-  text = f"replaced {sum(r.count for r in replaced)} instances of {len(replaced)} distinct regions"
-  if found:
-    text += f"; {found.regions} distinct ones were found ({found.instances} instances, which overlap)"
-  if m := report.model:
-    text += f"; {m.nodes_gone} of {m.nodes} nodes → {m.custom_nodes} custom nodes"
-    if replaced and m.after_us > 0:
-      kinds = "/".join(sorted({r.choice for r in replaced if r.choice})) or "unknown"
-      times = f"{m.before_us:.1f} → {m.after_us:.1f} µs"
-      text += f"; whole model {times} ({_speedup(m.before_us, m.after_us)}, predicted, choice {kinds})"
-    text += _unknown(m)
-  if found and (late := sum(c.regions for code, c in found.by_result.items() if code in CUT_OFF)):
-    text += f"; the time ended before {late} of {found.regions} regions were searched (--budget)"
-  if found and found.searched_in_part:
-    text += f"; {found.searched_in_part} were searched in part"
-  if report.barriers:
-    counts = ", ".join(f"{n} {code}" for code, n in sorted(report.barriers.items()))
-    text += f"; nodes outside any region: {counts}"
-  if report.seconds is not None:
-    text += f"; {report.seconds:.1f} s"
-  if report.output:
-    text += f"; wrote {report.output}" + (f" ({report.checked})" if report.checked and replaced else "")
-  return text
-
-
-def _unknown(m: ModelReport) -> str:
-  """What the times of the whole model leave out."""
-  text = ""
-  if m.nodes_unknown:
-    gone = f", {m.nodes_unknown_gone} of them replaced" if m.nodes_unknown_gone else ""
-    text += f"; unknown and left out: the time of {m.nodes_unknown} nodes{gone}"
-  if m.nodes_bounded:
-    text += f"; of {m.nodes_bounded} nodes only the time of their bytes counts"
-  return text
 
 
 def verify_tables(report: VerifyReport) -> Iterator[Table | str]:

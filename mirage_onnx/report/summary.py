@@ -1,0 +1,102 @@
+"""The last lines of ``optimize``: what the model gains, what became of its regions, what to do next."""
+
+import shlex
+from collections.abc import Iterator
+
+from mirage_onnx.report.schema import CUT_OFF, ModelReport, Report
+
+#: Reasons of kept regions which a run on the target's GPU would settle.
+_MEASURABLE = ("NOT_FASTER", "NOT_PREDICTED")
+
+
+def model_us(report: Report) -> tuple[float, float] | None:
+  """(before, after) of the whole model, predicted; None where nothing of it is known."""
+  return (report.model.before_us, report.model.after_us) if report.model else None
+
+
+def summary(report: Report) -> str:
+  """Three lines, of the model, its regions and the file; and one for each thing to do next."""
+  return "\n".join((_model(report), _regions(report), _file(report), *_next(report)))
+
+
+def _replaced(report: Report) -> int:
+  return sum(r.count for r in report.regions if r.status == "replaced")
+
+
+def _model(report: Report) -> str:
+  m = report.model
+  if not _replaced(report):
+    return "whole model: as it was" + (_time(m) if m and m.before_us > 0 else "")
+  if m is None or m.after_us <= 0:
+    return "whole model: its time is unknown"
+  kinds = sorted({r.choice for r in report.regions if r.choice})
+  text = f"whole model: {m.before_us:.1f} → {m.after_us:.1f} µs ({m.before_us / m.after_us:.2f}x), predicted"
+  return f"{text}; kernels chosen by {' and '.join(_CHOICES[k] for k in kinds)}" + _unknown(m)
+
+
+_CHOICES = {"measured": "measurement", "predicted": "prediction"}
+
+
+def _time(m: ModelReport) -> str:
+  return f", {m.before_us:.1f} µs, predicted" + _unknown(m)
+
+
+def _unknown(m: ModelReport) -> str:
+  """What the times of the whole model leave out."""
+  text = ""
+  if m.nodes_unknown:
+    gone = f" ({m.nodes_unknown_gone} of them replaced)" if m.nodes_unknown_gone else ""
+    text += f"; left out: {_nodes(m.nodes_unknown)} of unknown time{gone}"
+  if m.nodes_bounded:
+    text += f"; {_nodes(m.nodes_bounded)} counted as their bytes' time alone"
+  return text
+
+
+def _nodes(n: int) -> str:
+  return f"{n} node" if n == 1 else f"{n} nodes"
+
+
+def _regions(report: Report) -> str:
+  found, m = report.found, report.model
+  distinct = sum(r.status == "replaced" for r in report.regions)
+  text = f"regions: {distinct} replaced"
+  if distinct:
+    text += f" in {_replaced(report)} places"
+    if m:
+      text += f" ({m.nodes_gone} of {m.nodes} nodes → {m.custom_nodes})"
+  if found:
+    late = _late(report)
+    text += f", {found.regions - distinct - late} kept" + (f", {late} not reached" if late else "")
+    text += f", of {found.regions}, which overlap"
+    if found.searched_in_part:
+      text += f"; {found.searched_in_part} searched in part"
+  if report.barriers:
+    counts = ", ".join(f"{n} {code}" for code, n in sorted(report.barriers.items()))
+    text += f"; nodes in no region: {counts}"
+  return text
+
+
+def _late(report: Report) -> int:
+  counts = report.found.by_result if report.found else {}
+  return sum(c.regions for code, c in counts.items() if code in CUT_OFF)
+
+
+def _file(report: Report) -> str:
+  took = f" in {report.seconds:.1f} s" if report.seconds is not None else ""
+  if not report.output:
+    return f"wrote no model{took}"
+  checked = f"; checked: {report.checked}" if report.checked and _replaced(report) else ""
+  return f"wrote {report.output}{took}{checked}"
+
+
+def _next(report: Report) -> Iterator[str]:
+  if _late(report):
+    yield "next: the same command with a larger --budget goes on where this one ended"
+  if report.output and report.input and _replaced(report):
+    yield "next: " + shlex.join(("mirage-onnx", "verify", report.input, report.output))
+  elif report.input and not _late(report):
+    yield "next: " + shlex.join(("mirage-onnx", "inspect", report.input)) + " shows what could be fused"
+  codes = {r.reason for r in report.regions if r.reason} | set(report.found.by_result if report.found else ())
+  measured = any(r.choice == "measured" for r in report.regions)
+  if not measured and codes & set(_MEASURABLE):
+    yield "next: --target local on the GPU times what a prediction left alone"
