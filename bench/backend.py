@@ -14,13 +14,12 @@ float16 or bfloat16 as data. Forms of it that are not lowered count, and so do o
 "replaced" are those with a node replaced. The others are counted by the codes of docs/errors.md that
 refused these nodes or their regions (STILL_READ: no refusal, but the node also yields a pure copy).
 
-Writes backend.json.xz and prints its table; runs that are recorded there and not named stay. Exit 1
+Writes backend.json and prints its table; runs that are recorded there and not named stay. Exit 1
 where a case ends otherwise than with ONNX Runtime.
 """
 
 import argparse
 import json
-import lzma
 import sys
 import time
 from pathlib import Path
@@ -76,8 +75,8 @@ def main():
   parser.add_argument("--every", type=int, default=1, help="take one case of so many")
   parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
   arguments = parser.parse_args()
-  record = arguments.out / "backend.json.xz"
-  rows = json.loads(lzma.decompress(record.read_bytes())) if record.exists() else {}
+  record = arguments.out / "backend.json"
+  rows = json.loads(record.read_text()) if record.exists() else {}
   for name in arguments.runs:
     start = time.monotonic()
     cases = list(compare(*RUNS[name], chosen=lambda i: i % arguments.every == 0))
@@ -86,7 +85,7 @@ def main():
       "seconds": round(time.monotonic() - start, 1),
     }  # fmt: skip
   arguments.out.mkdir(parents=True, exist_ok=True)
-  record.write_bytes(lzma.compress((json.dumps(rows, indent=1) + "\n").encode()))
+  record.write_text(json.dumps(rows, indent=1) + "\n")
   print(table(rows), end="")
   return 0 if all(rows[name]["equal"] == rows[name]["cases"] for name in arguments.runs) else 1
 

@@ -1,15 +1,14 @@
 """Every mutant of the correct kernels, in the emulator: what notices it, and what survives.
 
-python bench/emulator.py [--out bench/results/emulator.json.xz]
+python bench/emulator.py [--out bench/results/emulator.json]
 
-Survivors are printed; ``tests/emulator/survivors.txt.xz`` has them with reasons, so the record
+Survivors are printed; ``tests/emulator/survivors.txt`` has them with reasons, so the record
 only says how many there are and the digest of their sorted lines.
 """
 
 import argparse
 import hashlib
 import json
-import lzma
 import platform
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from mirage_onnx.emulator import compile_kernels
 def main():
   """Run the corpus, print a line per subject, write the record."""
   parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "emulator.json.xz")
+  parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "emulator.json")
   out = parser.parse_args().out
   started = time.time()
   noticed_by = Counter()
@@ -68,7 +67,7 @@ def main():
     "survivors": len(survivors),
     "distinct_survivors_sha256": hashlib.sha256("\n".join(sorted(set(survivors))).encode()).hexdigest(),
   }
-  out.write_bytes(lzma.compress((json.dumps(record, indent=1) + "\n").encode()))
+  out.write_text(json.dumps(record, indent=1) + "\n")
   print(f"{total} mutants of {subjects} subjects, {total - len(survivors)} caught "
         f"({record['caught_share']:.1%}), {len(alarms)} false alarms -> {out}")  # fmt: skip
   return bool(alarms)

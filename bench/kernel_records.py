@@ -2,7 +2,7 @@
 
     python bench/kernel_records.py [counters.json] [ablation.json]
 
-Takes the given files (of ``counters.py`` and ``ablation.py``) into bench/results/h200, packed, and
+Takes the given files (of ``counters.py`` and ``ablation.py``) into bench/results/h200 and
 prints what the records say.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from speed_table import packed, read, table
+from speed_table import read, table, text_of
 
 RECORDS = Path(__file__).resolve().parent / "results" / "h200"
 Record = Mapping[str, Any]
@@ -95,9 +95,9 @@ def main():
   for file in parser.parse_args().files:
     record = read(file)
     kind = "counters" if "rows" in record else "ablation"
-    (RECORDS / f"{kind}.json.xz").write_bytes(packed(record))
+    (RECORDS / f"{kind}.json").write_text(text_of(record))
   for kind, made in TABLES.items():
-    print(*made(read(RECORDS / f"{kind}.json.xz")), "", sep="\n")
+    print(*made(read(RECORDS / f"{kind}.json")), "", sep="\n")
 
 
 if __name__ == "__main__":

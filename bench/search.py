@@ -2,8 +2,8 @@
 
     python bench/search.py [--programs NAME ...] [--without NAME ...] [--all] [--bounds 3-9]
                            [--cut 300] [--total 3600] [--jobs 1] [--workers 1] [--resume]
-                           [--out search.json.xz]
-    python bench/search.py --show [--out search.json.xz]
+                           [--out search.json]
+    python bench/search.py --show [--out search.json]
 
 Searches the programs of tests/support/search_programs.py in the space of all block graphs, each at
 every bound in a process of its own, and those of ``--without`` (--all: all of ``--programs``) with
@@ -16,7 +16,6 @@ if a process of a search failed.
 
 import argparse
 import json
-import lzma
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -78,12 +77,12 @@ def write(path, written):
   fields = [f" {_json(k)}: {_json(v)}" for k, v in written.items() if k != "curves"]
   body = ",\n".join([*fields, f' "curves": [\n{curves}\n ]'])
   path.parent.mkdir(parents=True, exist_ok=True)
-  path.write_bytes(lzma.compress(f"{{\n{body}\n}}\n".encode()))
+  path.write_text(f"{{\n{body}\n}}\n")
 
 
 def shown(path):
   """The record as text."""
-  found = json.loads(lzma.decompress(path.read_bytes()))
+  found = json.loads(path.read_text())
   curves = [Curve.from_json(c, found["reasons"]) for c in found["curves"]]
   return table(found, curves, found["bounds"])
 
@@ -91,8 +90,8 @@ def shown(path):
 def known(arguments):
   """The curves of OUT by program and pruning, and whether a new run would find the same."""
   try:
-    found = json.loads(lzma.decompress(arguments.out.read_bytes()))
-  except (OSError, lzma.LZMAError):
+    found = json.loads(arguments.out.read_text())
+  except (OSError, ValueError):
     return {}, False
   curves = [Curve.from_json(c, found["reasons"]) for c in found["curves"]]
   own = arguments.cut, list(arguments.bounds), arguments.workers, generator_digest()
@@ -115,7 +114,7 @@ def parse():
   parser.add_argument("--total", type=float, default=inf, metavar="SECONDS", help="of the whole run")
   parser.add_argument("--jobs", type=int, default=1, help="searches at once")
   parser.add_argument("--workers", type=int, default=1, help="processes of each search")
-  parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "search.json.xz")
+  parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "search.json")
   parser.add_argument("--resume", action="store_true", help="run what OUT lacks")
   parser.add_argument("--show", action="store_true", help="print OUT, run nothing")
   parser.add_argument("--one", type=Point.from_text, help=argparse.SUPPRESS)

@@ -2,7 +2,7 @@
 
     python bench/speed_table.py [SPEED.json ...] [--check | --all]
 
-Takes the cases of the given files (of ``run.py``) into bench/results/h200/speed.json.xz, each
+Takes the cases of the given files (of ``run.py``) into bench/results/h200/speed.json, each
 instead of an earlier result of the same case, and writes the table between the markers of the
 page. --check: writes nothing, exit 1 if the page is not what the record gives. --all: writes
 nothing, prints every arm of every case and the runs that they are from.
@@ -10,7 +10,6 @@ nothing, prints every arm of every case and the runs that they are from.
 
 import argparse
 import json
-import lzma
 import math
 import re
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 from cases import ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORD = ROOT / "bench" / "results" / "h200" / "speed.json.xz"
+RECORD = ROOT / "bench" / "results" / "h200" / "speed.json"
 PAGE = ROOT / "README.md"
 BEGIN, END = "<!-- speed: python bench/speed_table.py -->", "<!-- end of speed -->"
 
@@ -172,8 +171,7 @@ def page(text, lines):
 
 
 def read(path):
-  data = path.read_bytes()
-  return json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
+  return json.loads(path.read_text())
 
 
 def merged(*records):
@@ -198,9 +196,16 @@ def merged(*records):
   return {"runs": runs, "results": results}
 
 
-def packed(record):
-  text = json.dumps(record, separators=(",", ":"))
-  return lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
+def text_of(record):
+  """One line per entry of a list, so that a new run shows as what it changes."""
+  fields = []
+  for name, value in record.items():
+    if isinstance(value, list) and value:
+      lines = ",\n".join(f"  {json.dumps(v, separators=(',', ':'))}" for v in value)
+      fields.append(f" {json.dumps(name)}: [\n{lines}\n ]")
+    else:
+      fields.append(f" {json.dumps(name)}: {json.dumps(value, separators=(',', ':'))}")
+  return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
 def main():
@@ -220,7 +225,7 @@ def main():
     return int(new != old)
   PAGE.write_text(new, encoding="utf-8")
   if options.files:
-    RECORD.write_bytes(packed(record))
+    RECORD.write_text(text_of(record))
   return 0
 
 

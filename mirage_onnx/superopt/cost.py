@@ -144,7 +144,7 @@ def moved_bytes(kernel: Kernel, tensor: KTensor) -> int:
   belong to other blocks: each element is a sector of its own, and a store of a part of one is a
   load and a store. (With such a kernel, a normalisation of 32 x 4096 x 128 with
   a transposed result, a model took 288 us on an H200 instead of 123:
-  bench/results/h200/speed.json.xz, qknorm.)
+  bench/results/h200/speed.json, qknorm.)
   """
   width = element_bytes(tensor)
   spread = [a for a in tensor.axes if a not in kernel.grid]

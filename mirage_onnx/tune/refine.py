@@ -2,7 +2,7 @@
 
 The cost model of tiled kernels ranks numbers only roughly. Of 1021 tiled kernels, timed cold on an
 H200 (49 kernels of golden programs and of two cases of the speed table, up to 40 sets of numbers
-each; bench/results/h200/tiled_sweep.json.xz), the model's first choice took 1.30 times as long as
+each; bench/results/h200/tiled_sweep.json), the model's first choice took 1.30 times as long as
 the fastest (geometric mean, at worst 2.4 times). So the kernel that is predicted to take longest
 gets more of its numbers tried: first the best for each number of warps and length of a step, then
 neighbours of the fastest so far, step by step.

@@ -47,11 +47,11 @@ def test_page_is_what_the_record_gives(monkeypatch, capsys):
 
 def test_stale_page(tmp_path, monkeypatch, capsys):
   """Is told by --check, and written otherwise; the record takes the new results in."""
-  path, packed, more = (tmp_path / n for n in ("page.md", "speed.json.xz", "more.json"))
+  path, kept, more = (tmp_path / n for n in ("page.md", "speed.json", "more.json"))
   path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-  packed.write_bytes(speed_table.packed(record(result("lora/b1"))))
+  kept.write_text(speed_table.text_of(record(result("lora/b1"))))
   monkeypatch.setattr(speed_table, "PAGE", path)
-  monkeypatch.setattr(speed_table, "RECORD", packed)
+  monkeypatch.setattr(speed_table, "RECORD", kept)
   more.write_text(json.dumps(record(result("lora/b8"), date="d2")))
   assert run(monkeypatch, capsys, "--check") == (1, "page.md is not what the record gives\n")
   assert run(monkeypatch, capsys, more, "--all")[1].count("LoRA") == 2
@@ -60,7 +60,7 @@ def test_stale_page(tmp_path, monkeypatch, capsys):
   text = path.read_text()
   assert "old" not in text and text.count("LoRA") == 2
   assert text.startswith("before\n") and text.endswith("after\n")
-  assert [r["run"] for r in speed_table.read(packed)["results"]] == [0, 1]
+  assert [r["run"] for r in speed_table.read(kept)["results"]] == [0, 1]
   assert run(monkeypatch, capsys, "--check")[0] == 0
 
 

@@ -11,7 +11,7 @@ from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.superopt.tiled_numbers import solve_tiled, tiled_cost
 from mirage_onnx.target import H200
 
-#: First kernels at full size, cold and alone: bench/results/h200/tiled_sweep.json.xz.
+#: First kernels at full size, cold and alone: bench/results/h200/tiled_sweep.json.
 MEASURED_US = [
   ("attention_additive_mask", "tile=128,32,1 cluster=2 loop_tile=64 warps=8 stages=4", 67.8),
   ("batchnorm_linear", "tile=64,64 cluster=8 loop_tile=16 warps=2 stages=3", 64.5),
