@@ -196,7 +196,7 @@ def main():
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "kills.json")
   given = parser.parse_args()
-  rng, found = random.Random(given.seed), Counter()
+  about, rng, found = facts(_PACKAGES), random.Random(given.seed), Counter()
   with tempfile.TemporaryDirectory() as folder:
     kills = Kills(Path(folder))
     takes, _ = kills.forked(lambda: optimize(kills.sources[1], kills.out), LIMIT_S)
@@ -212,7 +212,7 @@ def main():
     kills.forked(lambda: optimize(kills.sources[0], kills.out), LIMIT_S)
     after = sorted(p.name for p in kills.out.parent.iterdir())
   wrong = [r for r in found if r[1] not in ("the old one", "the new one")] or len(after) != 2
-  record = {**facts(_PACKAGES), "seconds_of_a_run": round(takes, 2), "calls_of_a_run": kills.calls}
+  record = {**about, "seconds_of_a_run": round(takes, 2), "calls_of_a_run": kills.calls}
   record["kills"] = {f"{kind}: {what}": count for (kind, what), count in sorted(found.items())}
   record["files after the last kill"], record["after a whole run"] = len(left), len(after)
   given.out.write_text(json.dumps(record, indent=1) + "\n")

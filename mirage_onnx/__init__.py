@@ -16,14 +16,18 @@ _PUBLIC = {
   "MirageError": "mirage_onnx.errors",
   "OptimizedGraph": "mirage_onnx.graphs.optimized",
   "Result": "mirage_onnx.api",
+  "bench": "mirage_onnx.api",
   "bfloat16": "mirage_onnx.importer.kernel_graph",
+  "explain": "mirage_onnx.api",
   "float16": "mirage_onnx.importer.kernel_graph",
   "float32": "mirage_onnx.importer.kernel_graph",
   "get_library_path": "mirage_onnx.custom_op",
+  "inspect": "mirage_onnx.api",
   "launches": "mirage_onnx.custom_op",
   "new_graph": "mirage_onnx.graphs.kernel_graph",
   "new_kernel_graph": "mirage_onnx.graphs.kernel_graph",
   "optimize": "mirage_onnx.api",
+  "register": "mirage_onnx.custom_op",
   "superoptimize": "mirage_onnx.graphs.kernel_graph",
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,11 @@ from mirage_onnx.writing import Place, write
 
 if TYPE_CHECKING:
   from mirage_onnx.custom_op.comparison import Comparison
+  from mirage_onnx.report.bench_report import BenchReport
   from mirage_onnx.report.inspection import ExplainReport, InspectReport
+
+#: Of one size of ``bench``.
+_MOST_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +280,45 @@ def verify(
   )  # fmt: skip
   note = "; ".join(text for text in (found.note, advice) if text)
   return replace(found.with_source(source.text, source.unseen), note=note)
+
+
+def bench(
+  a: str | Path,
+  b: str | Path,
+  *,
+  provider: str | None = None,
+  seconds: float = 5.0,
+  seed: int = 0,
+  shapes: Mapping[str, Sequence[int]] | None = None,
+) -> BenchReport:
+  """Time whole onnxruntime runs of the original ``a`` and of ``b``, side by side.
+
+  Sessions with default options, inputs and outputs on the device. ``provider`` left out: the CUDA
+  provider where there is a GPU for ``b``, else the CPU provider, where the function bodies of ``b`` run.
+  ``seconds``: at every combination of ``shapes`` (sizes of dynamic dimensions by name).
+
+  Raises:
+      MirageError: FILE_MISSING, OPTION_INVALID, SHAPES_DIFFER, SESSION_FAILED.
+  """
+  from mirage_onnx.custom_op.choose_path import choose_path
+  from mirage_onnx.custom_op.model_times import time_models
+  from mirage_onnx.report.bench_report import BenchNode, BenchReport, BenchRow
+
+  for path in (a, b):
+    if not Path(path).is_file():
+      raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
+  if not 0 < seconds <= _MOST_SECONDS:
+    raise MirageError("OPTION_INVALID", f"{seconds} seconds: more than 0, {_MOST_SECONDS:.0f} at most")
+  provider, _, _ = choose_path(b, provider, False if provider == "cpu" else None)
+  dims = checked_sizes(shapes or {})
+  found = time_models(str(a), str(b), provider=provider, dims=dims, seconds=seconds, seed=seed)
+  nodes = [BenchNode(name=name, launches=count) for name, count in found.launches.items()]
+  bodies = "B's kernels need their GPU; here its function bodies ran, which are the original's nodes"
+  return BenchReport(
+    schema=SCHEMA, a=str(a), b=str(b), provider="cuda" if provider == "cuda" else "cpu",
+    rows=[BenchRow(**asdict(row)) for row in found.rows], nodes=nodes,
+    note=bodies if nodes and not any(n.launches for n in nodes) else "",
+  )  # fmt: skip
 
 
 def inspect(

@@ -52,6 +52,7 @@ class Reporting(StrEnum):
   VERIFY = "verify"
   INSPECT = "inspect"
   EXPLAIN = "explain"
+  BENCH = "bench"
 
 
 Profile = Annotated[
@@ -273,6 +274,36 @@ def verify(
   if as_json:
     _print_json(found)
   return Exit.DONE if report.passed else Exit.CHECK_FAILED
+
+
+@app.command()
+def bench(
+  a: Annotated[Path, typer.Argument(metavar="A.onnx", help="The original.")],
+  b: Annotated[Path, typer.Argument(metavar="B.onnx", help="The model to time beside it.")],
+  provider: Annotated[
+    Provider | None,
+    typer.Option(help="Execution provider of both. Default: cuda where there is a GPU for B's kernels."),
+  ] = None,
+  seconds: Annotated[float, typer.Option(help="How long, at each size.")] = 5.0,
+  seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
+  shapes: Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=SIZES", help="Sizes of a dynamic dimension, as of optimize."),
+  ] = None,
+  as_json: Json = False,
+) -> int:
+  """Time whole runs of two models side by side. Exit code 1 where B is slower."""
+  from mirage_onnx import api
+  from mirage_onnx.report.bench_report import bench_tables, verdict
+  from mirage_onnx.tune.declared_sizes import parse_sizes
+
+  with _stdout_kept(as_json):
+    report = api.bench(
+      a, b, provider=provider.value if provider else None, seconds=seconds, seed=seed,
+      shapes=parse_sizes(shapes or ()),
+    )  # fmt: skip
+  _show(report, bench_tables(report), as_json)
+  return Exit.CHECK_FAILED if verdict(report).startswith("slower") else Exit.DONE
 
 
 @app.command()

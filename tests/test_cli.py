@@ -19,6 +19,7 @@ import mirage_onnx
 from mirage_onnx import cli
 from mirage_onnx.errors import ERRORS, Exit, MirageError
 from mirage_onnx.events import StageEnded, Warned
+from mirage_onnx.report.bench_report import BenchReport, BenchRow
 
 ROOT = Path(__file__).parents[1]
 REPORT = {
@@ -67,6 +68,14 @@ class Api(ModuleType):
       raise self.error
     found = {**VERIFIED, "passed": self.passed}
     return SimpleNamespace(passed=self.passed, to_dict=lambda: found)
+
+  def bench(self, a, b, **options):
+    self.calls.append((str(a), str(b), options))
+    print("a library's own print")
+    slower = {"low": 0.7, "high": 0.9, "speedup": 0.8}
+    faster = {"low": 1.7, "high": 1.9, "speedup": 1.8}
+    row = BenchRow(sizes="", a_us=10.0, b_us=5.0, pairs=9, **(faster if self.passed else slower))
+    return BenchReport(schema=1, a=str(a), b=str(b), provider="cpu", rows=[row], nodes=[], note="")
 
   def inspect(self, model, **options):
     self.calls.append((str(model), options))
@@ -147,6 +156,8 @@ def test_dry_run_writes_nothing(api):
     [*OPTIMIZE, "--nonsense"],
     [*OPTIMIZE, "--shapes", "batch"],
     ["verify", "a.onnx"],
+    ["bench", "a.onnx"],
+    ["bench", "a.onnx", "b.onnx", "--seconds", "long"],
     ["inspect"],
     ["explain", "in.onnx"],
     ["explain", "in.onnx", "k0", "--budget", "-1"],
@@ -226,6 +237,17 @@ def test_verify(api, capsys):
   given = {"seed": 0, "provider": "cpu", "rtol": None, "emulate": True, "bisect": True}
   assert api.calls[-2][2] == {**given, "inputs": Path("in.npz"), "shapes": {"n": (1, 2, 3)}}
   assert api.calls[-1][2]["emulate"] is False
+
+
+def test_bench(api, capsys):
+  arguments = ["bench", "a.onnx", "b.onnx", "--provider", "cpu", "--seconds", "2", "--shapes", "n=3"]
+  assert cli.main(arguments) == Exit.DONE
+  options = {"provider": "cpu", "seconds": 2.0, "seed": 0, "shapes": {"n": (3,)}}
+  assert api.calls == [("a.onnx", "b.onnx", options)]
+  assert "B is faster" in capsys.readouterr().out
+  api.passed = False
+  assert cli.main([*arguments, "--json"]) == Exit.CHECK_FAILED
+  assert json.loads(capsys.readouterr().out)["rows"][0]["speedup"] == 0.8
 
 
 def test_inspect(api, capsys):
@@ -337,6 +359,7 @@ def test_public_api_takes_these_arguments():
   inspect.signature(api.optimize).bind(
     "in", None, target=None, budget_s=None, margin=0.2, emit=None, journal=None, stop=None
   )
+  inspect.signature(api.bench).bind("a", "b", provider=None, seconds=1.0, seed=0, shapes=None)
   inspect.signature(api.verify).bind(
     "a", "b", seed=0, provider="cpu", rtol=0.1, emulate=True, inputs=None, bisect=True
   )

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from mirage_onnx.report.bench_report import BenchReport
 from mirage_onnx.report.inspection import ExplainReport, InspectReport
 from mirage_onnx.report.struct import SCHEMA, Struct
 
@@ -233,6 +234,7 @@ REPORTS: dict[str, type[Struct]] = {
   "verify": VerifyReport,
   "inspect": InspectReport,
   "explain": ExplainReport,
+  "bench": BenchReport,
 }
 
 
