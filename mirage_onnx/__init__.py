@@ -18,6 +18,7 @@ _PUBLIC = {
   "Result": "mirage_onnx.api",
   "bench": "mirage_onnx.api",
   "bfloat16": "mirage_onnx.importer.kernel_graph",
+  "diff": "mirage_onnx.api",
   "explain": "mirage_onnx.api",
   "float16": "mirage_onnx.importer.kernel_graph",
   "float32": "mirage_onnx.importer.kernel_graph",

@@ -34,6 +34,7 @@ from mirage_onnx.writing import Place, write
 if TYPE_CHECKING:
   from mirage_onnx.custom_op.comparison import Comparison
   from mirage_onnx.report.bench_report import BenchReport
+  from mirage_onnx.report.diff_report import DiffReport
   from mirage_onnx.report.inspection import ExplainReport, InspectReport
 
 #: Of one size of ``bench``.
@@ -318,6 +319,35 @@ def bench(
     schema=SCHEMA, a=str(a), b=str(b), provider="cuda" if provider == "cuda" else "cpu",
     rows=[BenchRow(**asdict(row)) for row in found.rows], nodes=nodes,
     note=bodies if nodes and not any(n.launches for n in nodes) else "",
+  )  # fmt: skip
+
+
+def diff(a: str | Path, b: str | Path) -> DiffReport:
+  """What the model ``b`` has in place of its original ``a``: node by node, and of the weights.
+
+  Raises:
+      MirageError: FILE_MISSING, NOT_ONNX.
+  """
+  from mirage_onnx.custom_op.model_nodes import ModelFile
+  from mirage_onnx.inspection import model_diff
+  from mirage_onnx.report.diff_report import DiffNode, DiffReport, DiffWeight
+
+  found = model_diff(ModelFile.read(a), ModelFile.read(b))
+  nodes = [
+    DiffNode(
+      node=r.node, replaces=list(r.nodes), ops=dict(Counter(r.ops)), inputs=list(r.inputs),
+      outputs=list(r.outputs),
+    )
+    for r in found.replaced
+  ]  # fmt: skip
+  added, gone = (
+    [DiffWeight(name=name, bytes=size) for name, size in weights]
+    for weights in (found.weights_added, found.weights_gone)
+  )
+  return DiffReport(
+    schema=SCHEMA, a=str(a), b=str(b), nodes=nodes, unchanged=found.unchanged, changed=list(found.changed),
+    gone=list(found.gone), added=list(found.added), weights_added=added, weights_gone=gone,
+    interface=list(found.interface),
   )  # fmt: skip
 
 

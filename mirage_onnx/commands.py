@@ -53,6 +53,7 @@ class Reporting(StrEnum):
   INSPECT = "inspect"
   EXPLAIN = "explain"
   BENCH = "bench"
+  DIFF = "diff"
 
 
 Profile = Annotated[
@@ -304,6 +305,22 @@ def bench(
     )  # fmt: skip
   _show(report, bench_tables(report), as_json)
   return Exit.CHECK_FAILED if verdict(report).startswith("slower") else Exit.DONE
+
+
+@app.command()
+def diff(
+  a: Annotated[Path, typer.Argument(metavar="A.onnx", help="The original.")],
+  b: Annotated[Path, typer.Argument(metavar="B.onnx", help="The model that was made of it.")],
+  as_json: Json = False,
+) -> int:
+  """Show what an optimized model has in place of its original, node by node."""
+  from mirage_onnx import api
+  from mirage_onnx.report.diff_report import diff_tables
+
+  with _stdout_kept(as_json):
+    report = api.diff(a, b)
+  _show(report, diff_tables(report), as_json)
+  return Exit.DONE
 
 
 @app.command()

@@ -20,6 +20,7 @@ from mirage_onnx import cli
 from mirage_onnx.errors import ERRORS, Exit, MirageError
 from mirage_onnx.events import StageEnded, Warned
 from mirage_onnx.report.bench_report import BenchReport, BenchRow
+from mirage_onnx.report.diff_report import DiffReport
 
 ROOT = Path(__file__).parents[1]
 REPORT = {
@@ -76,6 +77,12 @@ class Api(ModuleType):
     faster = {"low": 1.7, "high": 1.9, "speedup": 1.8}
     row = BenchRow(sizes="", a_us=10.0, b_us=5.0, pairs=9, **(faster if self.passed else slower))
     return BenchReport(schema=1, a=str(a), b=str(b), provider="cpu", rows=[row], nodes=[], note="")
+
+  def diff(self, a, b):
+    self.calls.append((str(a), str(b)))
+    print("a library's own print")
+    lists = ("nodes", "changed", "gone", "added", "weights_added", "weights_gone", "interface")
+    return DiffReport(schema=1, a=str(a), b=str(b), unchanged=3, **{name: [] for name in lists})
 
   def inspect(self, model, **options):
     self.calls.append((str(model), options))
@@ -157,6 +164,7 @@ def test_dry_run_writes_nothing(api):
     [*OPTIMIZE, "--shapes", "batch"],
     ["verify", "a.onnx"],
     ["bench", "a.onnx"],
+    ["diff", "a.onnx"],
     ["bench", "a.onnx", "b.onnx", "--seconds", "long"],
     ["inspect"],
     ["explain", "in.onnx"],
@@ -248,6 +256,14 @@ def test_bench(api, capsys):
   api.passed = False
   assert cli.main([*arguments, "--json"]) == Exit.CHECK_FAILED
   assert json.loads(capsys.readouterr().out)["rows"][0]["speedup"] == 0.8
+
+
+def test_diff(api, capsys):
+  assert cli.main(["diff", "a.onnx", "b.onnx"]) == Exit.DONE
+  assert "the models have the same graph" in capsys.readouterr().out
+  assert cli.main(["diff", "a.onnx", "b.onnx", "--json"]) == Exit.DONE
+  assert json.loads(capsys.readouterr().out)["unchanged"] == 3
+  assert api.calls == [("a.onnx", "b.onnx")] * 2
 
 
 def test_inspect(api, capsys):
@@ -359,6 +375,7 @@ def test_public_api_takes_these_arguments():
   inspect.signature(api.optimize).bind(
     "in", None, target=None, budget_s=None, margin=0.2, emit=None, journal=None, stop=None
   )
+  inspect.signature(api.diff).bind("a", "b")
   inspect.signature(api.bench).bind("a", "b", provider=None, seconds=1.0, seed=0, shapes=None)
   inspect.signature(api.verify).bind(
     "a", "b", seed=0, provider="cpu", rtol=0.1, emulate=True, inputs=None, bisect=True

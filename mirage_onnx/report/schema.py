@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from mirage_onnx.report.bench_report import BenchReport
+from mirage_onnx.report.diff_report import DiffReport
 from mirage_onnx.report.inspection import ExplainReport, InspectReport
 from mirage_onnx.report.struct import SCHEMA, Struct
 
@@ -235,6 +236,7 @@ REPORTS: dict[str, type[Struct]] = {
   "inspect": InspectReport,
   "explain": ExplainReport,
   "bench": BenchReport,
+  "diff": DiffReport,
 }
 
 

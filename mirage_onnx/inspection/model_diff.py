@@ -1,0 +1,120 @@
+"""What an optimized model has in place of its original, node by node and weight by weight.
+
+Nodes are known by what they compute: the names of their outputs, which rewriting keeps. So any two
+models can be compared, names or not.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import onnx
+from onnx import helper
+
+from mirage_onnx.custom_op.model_nodes import ModelFile
+
+#: Bits of an element of types of less than a byte.
+_PACKED_BITS = {
+  getattr(onnx.TensorProto, name): bits
+  for name, bits in (("INT4", 4), ("UINT4", 4), ("FLOAT4E2M1", 4), ("INT2", 2), ("UINT2", 2))
+  if hasattr(onnx.TensorProto, name)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+  """A custom node, and the nodes of the original that it says it stands for, with their types."""
+
+  node: str
+  nodes: tuple[str, ...]
+  ops: tuple[str, ...]
+  inputs: tuple[str, ...]
+  outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDiff:
+  """Names of nodes are those that refusals have, too. Weights: (name, bytes)."""
+
+  replaced: tuple[Replaced, ...]
+  unchanged: int
+  changed: tuple[str, ...]
+  gone: tuple[str, ...]
+  added: tuple[str, ...]
+  weights_added: tuple[tuple[str, int], ...]
+  weights_gone: tuple[tuple[str, int], ...]
+  interface: tuple[str, ...]
+
+
+def model_diff(a: ModelFile, b: ModelFile) -> ModelDiff:
+  """Compare the main graphs; a node with subgraphs is the same if these are."""
+  ours = {_key(n): n for n in a.proto.graph.node}
+  theirs = {_key(n): n for n in b.proto.graph.node}
+  custom = {n.outputs: n for n in b.custom_nodes() if not n.is_nested}
+  by_name = {node_name(n): n for n in ours.values()}
+  replaced, stood_for = [], set[str]()
+  for key, node in theirs.items():
+    if (found := custom.get(key)) is not None:
+      names = [n for n in _region(node) if n in by_name]
+      stood_for.update(names)
+      ops = tuple(by_name[n].op_type for n in names)
+      replaced.append(Replaced(found.name, tuple(names), ops, found.inputs, found.outputs))
+  both = [(n, theirs[k]) for k, n in ours.items() if k in theirs and k not in custom]
+  changed = [node_name(x) for x, y in both if not _same(x, y)]
+  gone = [node_name(n) for k, n in ours.items() if k not in theirs and node_name(n) not in stood_for]
+  added = [node_name(n) for k, n in theirs.items() if k not in ours and k not in custom]
+  weights = [{t.name: _bytes(t) for t in m.proto.graph.initializer} for m in (a, b)]
+  return ModelDiff(
+    tuple(replaced), len(both) - len(changed), tuple(changed), tuple(gone), tuple(added),
+    tuple((n, s) for n, s in weights[1].items() if n not in weights[0]),
+    tuple((n, s) for n, s in weights[0].items() if n not in weights[1]),
+    tuple(_interface(a.proto, b.proto)),
+  )  # fmt: skip
+
+
+def node_name(node: onnx.NodeProto) -> str:
+  """Its name, or what it is called where it has none."""
+  return node.name or f"{node.op_type}_{next(iter(node.output), '')}"
+
+
+def _key(node: onnx.NodeProto) -> tuple[str, ...]:
+  return tuple(node.output)
+
+
+def _region(node: onnx.NodeProto) -> list[str]:
+  found = (p.value for p in node.metadata_props if p.key == "pkg.mirage_onnx.region")
+  return next(found, "").split(",")
+
+
+def _same(x: onnx.NodeProto, y: onnx.NodeProto) -> bool:
+  alike = (x.op_type, x.domain, list(x.input)) == (y.op_type, y.domain, list(y.input))
+  return alike and _attributes(x) == _attributes(y)
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, bytes]:
+  return {a.name: a.SerializeToString(deterministic=True) for a in node.attribute}
+
+
+def _bytes(tensor: onnx.TensorProto) -> int:
+  count = prod(tensor.dims)
+  if tensor.data_type == onnx.TensorProto.STRING:
+    return sum(map(len, tensor.string_data))
+  if (bits := _PACKED_BITS.get(tensor.data_type)) is not None:
+    return -(-count * bits // 8)
+  return count * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+
+
+def _interface(a: onnx.ModelProto, b: onnx.ModelProto) -> Iterator[str]:
+  for what in ("input", "output"):
+    ours, theirs = ({v.name: v.type for v in getattr(m.graph, what)} for m in (a, b))
+    for name in dict.fromkeys((*ours, *theirs)):
+      if name not in theirs:
+        yield f"{what} {name} is gone"
+      elif name not in ours:
+        yield f"{what} {name} is new"
+      elif ours[name] != theirs[name]:
+        yield f"{what} {name} has another type"
+  was, now = ({i.domain: i.version for i in m.opset_import} for m in (a, b))
+  for domain in sorted({n.domain for n in a.graph.node}):
+    if was.get(domain) != now.get(domain):
+      yield f"operator set {domain or 'ai.onnx'} is {now.get(domain)}, was {was.get(domain)}"
