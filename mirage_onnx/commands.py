@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -389,6 +390,37 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
   except OSError as error:
     raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {error.strerror or error}") from error
+
+
+@app.command()
+def demo(
+  folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the models go.")] = Path(
+    "mirage-demo"
+  ),
+) -> int:
+  """Make a small model, optimize it, show what changed and verify it: half a minute, no GPU needed."""
+  from mirage_onnx.demo_model import gated_mlp
+
+  source, result = folder / "mlp.onnx", folder / "mlp.mirage.onnx"
+  made = gated_mlp().SerializeToString(deterministic=True)
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    if not source.exists() or source.read_bytes() != made:
+      _require(not source.exists(), f"{source} is another model: give another folder")
+      source.write_bytes(made)
+  except OSError as error:
+    raise MirageError("OUTPUT_UNWRITABLE", f"{folder}: {error.strerror or error}") from error
+  steps = (
+    ("optimize", (source,), lambda: optimize(source)),
+    ("diff", (source, result), lambda: diff(source, result)),
+    ("verify", (source, result), lambda: verify(source, result)),
+  )
+  for verb, paths, run in steps:
+    print(f"\n$ {shlex.join(('mirage-onnx', verb, *map(str, paths)))}", file=sys.stderr, flush=True)
+    code = run()
+    if code != Exit.DONE:
+      return code
+  return Exit.DONE
 
 
 @app.command()

@@ -144,6 +144,27 @@ def test_the_output_has_a_name(api):
   assert api.calls[0][2]["journal"] == Path("some/in.mirage.onnx.journal")
 
 
+def test_demo(api, capsys, tmp_path):
+  """The commands that it names, one after the other; a user's own file is not replaced."""
+  folder = tmp_path / "new"
+  for _ in range(2):
+    api.calls.clear()
+    assert cli.main(["demo", str(folder)]) == Exit.DONE
+    assert [call[:2] for call in api.calls] == [
+      (str(folder / "mlp.onnx"), str(folder / "mlp.mirage.onnx"))
+    ] * 3
+  err = capsys.readouterr().err
+  for verb in ("optimize", "diff", "verify"):
+    assert f"$ mirage-onnx {verb} {folder / 'mlp.onnx'}" in err
+  api.passed = False
+  assert cli.main(["demo", str(folder)]) == Exit.CHECK_FAILED
+  (folder / "mlp.onnx").write_bytes(b"mine")
+  assert cli.main(["demo", str(folder)]) == Exit.INPUT
+  assert (folder / "mlp.onnx").read_bytes() == b"mine"
+  assert cli.main(["demo", str(folder / "mlp.onnx" / "below")]) == Exit.INPUT
+  assert "OUTPUT_UNWRITABLE" in capsys.readouterr().err
+
+
 def test_dry_run_writes_nothing(api):
   assert cli.main(["optimize", "in.onnx", "--dry-run"]) == Exit.DONE
   assert cli.main([*OPTIMIZE, "--dry-run"]) == Exit.DONE
