@@ -352,12 +352,16 @@ def diff(a: str | Path, b: str | Path) -> DiffReport:
 
 
 def inspect(
-  model: str | Path | onnx.ModelProto, *, target: str | None = None, every: bool = False
+  model: str | Path | onnx.ModelProto,
+  *,
+  target: str | None = None,
+  every: bool = False,
+  shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> InspectReport:
   """What could be fused in ``model``, and what that would bring at most: no search, no GPU.
 
-  ``target`` as in ``optimize``. ``every``: all regions that the model offers, not only those of
-  the partition with the most possible gain.
+  ``target`` and ``shapes`` as in ``optimize``. ``every``: all regions that the model offers, not only
+  those of the partition with the most possible gain.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
@@ -367,7 +371,7 @@ def inspect(
 
   start = time.monotonic()
   profile, _ = _target(target)
-  survey = survey_model(load_model(model), profile)
+  survey = survey_model(load_model(model), profile, shapes=checked_sizes(shapes or {}))
   seconds = time.monotonic() - start
   source = _source(model)
   return inspect_report(survey, source=source, target=profile.name, seconds=seconds, every=every)
@@ -380,11 +384,12 @@ def explain(
   target: str | None = None,
   budget_s: float | None = None,
   margin: float = 0.2,
+  shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> ExplainReport:
   """Why ``region`` of ``model`` ends where it does, and what a search of it alone finds.
 
   ``region``: a key that ``inspect`` shows (or its first letters), or the name of a node in it.
-  Nothing is timed, so the choice is that of ``optimize`` without a GPU.
+  Nothing is timed, so the choice is that of ``optimize`` without a GPU. ``shapes`` as in ``optimize``.
 
   Raises:
       MirageError: REGION_UNKNOWN, or another code of ``docs/errors.md``.
@@ -395,8 +400,9 @@ def explain(
   start = time.monotonic()
   profile, _ = _target(target)
   loaded = load_model(model)
-  survey = survey_model(loaded, profile, margin)
-  options = Options(profile, margin, 300.0 if budget_s is None else budget_s)
+  sizes = checked_sizes(shapes or {})
+  survey = survey_model(loaded, profile, margin, sizes)
+  options = Options(profile, margin, 300.0 if budget_s is None else budget_s, shapes=sizes)
   found = explain_region(loaded, survey, region, options)
   seconds = time.monotonic() - start
   source = _source(model)

@@ -66,6 +66,10 @@ Profile = Annotated[
     "Default: local where there is a GPU, else h200.",
   ),
 ]
+Shapes = Annotated[
+  list[str] | None,
+  typer.Option(metavar="NAME=SIZES", help="Sizes of a dynamic dimension, as of optimize."),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every region.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")]
@@ -242,10 +246,7 @@ def verify(
       help="Check every custom node by itself on every input, and name the first that diverges.",
     ),
   ] = False,
-  shapes: Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=SIZES", help="Sizes of a dynamic dimension, as of optimize."),
-  ] = None,
+  shapes: Shapes = None,
   as_json: Json = False,
 ) -> int:
   """Run two models on the same inputs and compare their outputs, and each kernel by itself."""
@@ -288,10 +289,7 @@ def bench(
   ] = None,
   seconds: Annotated[float, typer.Option(help="How long, at each size.")] = 5.0,
   seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
-  shapes: Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=SIZES", help="Sizes of a dynamic dimension, as of optimize."),
-  ] = None,
+  shapes: Shapes = None,
   as_json: Json = False,
 ) -> int:
   """Time whole runs of two models side by side. Exit code 1 where B is slower."""
@@ -329,15 +327,17 @@ def inspect(
   model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to look at.")],
   target: Profile = None,
   every: Annotated[bool, typer.Option("--all", help="Show all regions that the model offers.")] = False,
+  shapes: Shapes = None,
   as_json: Json = False,
 ) -> int:
   """Show what could be fused and what that would bring at most; no search, no GPU."""
   from mirage_onnx import api
   from mirage_onnx.report.inspection_table import inspect_tables
   from mirage_onnx.report.log import stdout_console
+  from mirage_onnx.tune.declared_sizes import parse_sizes
 
   with _stdout_kept(as_json):
-    report = api.inspect(model, target=target, every=every)
+    report = api.inspect(model, target=target, every=every, shapes=parse_sizes(shapes or ()))
   _show(report, inspect_tables(report, stdout_console().width), as_json)
   return Exit.DONE
 
@@ -354,15 +354,18 @@ def explain(
   ] = None,
   dot: Annotated[Path | None, typer.Option(metavar="FILE.dot", help="Write the µGraph as a drawing.")] = None,
   cuda: Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Write the CUDA of the kernels.")] = None,
+  shapes: Shapes = None,
   as_json: Json = False,
 ) -> int:
   """Search one region and show its borders, candidates, µGraph and proof."""
   from mirage_onnx import api
   from mirage_onnx.report.inspection_table import explain_tables
+  from mirage_onnx.tune.declared_sizes import parse_sizes
 
   _require(budget is None or budget > 0, f"--budget {budget}: must be more than 0 seconds")
   with _stdout_kept(as_json):
-    report = api.explain(model, region, target=target, budget_s=budget)
+    sizes = parse_sizes(shapes or ())
+    report = api.explain(model, region, target=target, budget_s=budget, shapes=sizes)
   _show(report, explain_tables(report), as_json)
   wanted = [(path, name) for path, name in ((dot, "dot"), (cuda, "cuda")) if path is not None]
   for path, name in wanted:

@@ -291,21 +291,23 @@ def test_inspect(api, capsys):
   assert cli.main(["inspect", "in.onnx"]) == Exit.DONE
   out, err = capsys.readouterr()
   assert "k0" in out and "gain" in out and err == ""
-  assert cli.main(["inspect", "in.onnx", "--all", "--target", "h200", "--json"]) == Exit.DONE
+  more = ["--all", "--target", "h200", "--shapes", "n=3", "--json"]
+  assert cli.main(["inspect", "in.onnx", *more]) == Exit.DONE
   out, err = capsys.readouterr()
   assert json.loads(out)["regions"][0]["key"] == "k0" and "library" in err
-  none = {"target": None, "every": False}
-  assert api.calls == [("in.onnx", none), ("in.onnx", {"target": "h200", "every": True})]
+  none = {"target": None, "every": False, "shapes": {}}
+  given = {"target": "h200", "every": True, "shapes": {"n": (3,)}}
+  assert api.calls == [("in.onnx", none), ("in.onnx", given)]
 
 
 def test_explain(api, capsys, tmp_path):
   dot, cuda = tmp_path / "x.dot", tmp_path / "x.cu"
   files = ["--dot", str(dot), "--cuda", str(cuda)]
-  assert cli.main(["explain", "in.onnx", "k0", *files, "--budget", "9"]) == Exit.DONE
+  assert cli.main(["explain", "in.onnx", "k0", *files, "--budget", "9", "--shapes", "n=3"]) == Exit.DONE
   out, err = capsys.readouterr()
   assert "where it stops" in out and err == ""
   assert dot.read_text().startswith("digraph") and "PTX_KERNEL" in cuda.read_text()
-  assert api.calls == [("in.onnx", "k0", {"target": None, "budget_s": 9.0})]
+  assert api.calls == [("in.onnx", "k0", {"target": None, "budget_s": 9.0, "shapes": {"n": (3,)}})]
   assert cli.main(["explain", "in.onnx", "k0", "--json"]) == Exit.DONE
   assert json.loads(capsys.readouterr().out)["chosen"]["proof"]["draws"] == 3
 

@@ -5,7 +5,7 @@ kernels ran that fast: its gain is an upper bound of what ``optimize`` can save 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.partition import choose
 from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import COPIES, FREE, alone_us, load_table, node_times_us
-from mirage_onnx.tune.declared_sizes import Sizes, declared_sizes
+from mirage_onnx.tune.declared_sizes import DEFAULT, Sizes, declared_sizes
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.known_sizes import Unpredicted, unpredicted_at
 
@@ -77,8 +77,8 @@ class Barrier:
 class Survey:
   """``offers`` by region key, those with the most gain in the partition first.
 
-  ``program``: at typical sizes; ``dynamic`` knows of others. ``unpredicted``: why no prediction
-  can choose some regions.
+  ``program``: at ``typical`` sizes; ``dynamic`` knows of others. ``unpredicted``: why no prediction
+  can choose some regions. ``sizes``: of each dynamic dimension, those at which a kernel has to be faster.
   """
 
   program: Program
@@ -87,6 +87,8 @@ class Survey:
   offers: Mapping[str, Offer]
   dynamic: Dynamic | None = None
   unpredicted: Unpredicted = field(default_factory=Unpredicted)
+  sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+  typical: Sizes = field(default_factory=dict)
 
   @cached_property
   def op_type(self) -> dict[str, str]:
@@ -156,10 +158,21 @@ class Survey:
     return sum(tensor_bytes(self.program.tensors[i]) for i in read & self.program.weights)
 
 
-def survey_model(loaded: LoadedModel, target: Target, margin: float = 0.2) -> Survey:
-  """What can be fused in ``loaded`` on ``target``, at typical sizes; takes seconds."""
+def survey_model(
+  loaded: LoadedModel,
+  target: Target,
+  margin: float = 0.2,
+  shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Survey:
+  """What can be fused in ``loaded`` on ``target``, at typical sizes; takes seconds.
+
+  ``shapes``: sizes of dynamic dimensions by name, instead of ``declared_sizes.DEFAULT``.
+
+  Raises:
+      MirageError: OPTION_INVALID for a name that the model does not have.
+  """
   named = import_model(loaded)
-  declared, table = declared_sizes(named, {}), load_table(target)
+  declared, table = declared_sizes(named, shapes or {}), load_table(target)
   matches = find_candidates(named, sizes=declared.typical)
 
   def times(sizes: Sizes) -> dict[str, float]:
@@ -185,4 +198,6 @@ def survey_model(loaded: LoadedModel, target: Target, margin: float = 0.2) -> Su
     offers.append(Offer(instances, chosen, work[key], floor[key], ort_us, saved_us, unknown))
   offers.sort(key=lambda o: (not o.chosen, -o.total_gain_us, -o.gain_us, o.region.key))
   why = unpredicted_at(named, declared.points, target)
-  return Survey(program, matches, node_us, {o.region.key: o for o in offers}, dynamic, why)
+  sizes = {n: tuple((shapes or {}).get(n, DEFAULT)) for n in named.primes.values()}
+  offered = {o.region.key: o for o in offers}
+  return Survey(program, matches, node_us, offered, dynamic, why, sizes, declared.typical)

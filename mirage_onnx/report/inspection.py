@@ -82,6 +82,14 @@ class TotalsReport(Struct, frozen=True):
   gain_us: float
 
 
+class DimensionReport(Struct, frozen=True):
+  """A dynamic dimension: the sizes at which a kernel has to be faster, and that of the times shown."""
+
+  name: str
+  sizes: list[int]
+  typical: int
+
+
 class InspectReport(Struct, frozen=True):
   """One run of ``inspect``: regions of the partition (or all), most possible gain first."""
 
@@ -92,6 +100,7 @@ class InspectReport(Struct, frozen=True):
   regions: list[OfferReport]
   barriers: list[BarrierReport]
   totals: TotalsReport
+  dimensions: list[DimensionReport]
 
 
 class BorderReport(Struct, frozen=True):

@@ -12,6 +12,7 @@ from mirage_onnx.report.inspection import (
   BorderReport,
   CandidateReport,
   ChosenReport,
+  DimensionReport,
   ExplainReport,
   InspectReport,
   KernelReport,
@@ -45,6 +46,10 @@ def inspect_report(
       for b in survey.barriers
     ],
     totals=_totals(survey),
+    dimensions=[
+      DimensionReport(name=n, sizes=sorted(sizes), typical=survey.typical[n])
+      for n, sizes in survey.sizes.items()
+    ],
   )  # fmt: skip
 
 

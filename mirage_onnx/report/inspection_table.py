@@ -18,6 +18,8 @@ from mirage_onnx.report.table import WIDE, WIDE_ENOUGH
 
 #: Refusals of a search that are shown, most frequent first; the JSON has all.
 SHOWN_REFUSALS = 8
+#: Sizes of a dynamic dimension that are shown.
+SHOWN_SIZES = 6
 
 
 def inspect_tables(report: InspectReport, width: int = WIDE) -> Iterator[Table | str]:
@@ -43,6 +45,9 @@ def inspect_tables(report: InspectReport, width: int = WIDE) -> Iterator[Table |
       )  # fmt: skip
     yield table
   yield _totals(report.totals)
+  for d in report.dimensions:
+    at = ", ".join(map(str, d.sizes[:SHOWN_SIZES])) + (" ..." if len(d.sizes) > SHOWN_SIZES else "")
+    yield f"dynamic: {d.name} at {at}; times are at {d.typical} (--shapes {d.name}=... says which count)"
   yield f"{report.seconds:.1f} s; no kernel was searched, so no gain is promised"
 
 

@@ -3,6 +3,7 @@
 from itertools import combinations
 
 import pytest
+from refused import refused
 from small_models import norm_to_three
 
 from mirage_onnx.importer import load_model
@@ -12,8 +13,8 @@ from mirage_onnx.match.disappearing import disappearing
 from mirage_onnx.target import H200
 
 
-def survey(model):
-  return survey_model(load_model(model), H200)
+def survey(model, **shapes):
+  return survey_model(load_model(model), H200, shapes=shapes)
 
 
 def test_identical_regions_are_one_offer():
@@ -92,3 +93,14 @@ def test_disappearing_is_what_nobody_reads(net):
         )
       ]  # fmt: skip
       assert disappearing(program, used) == max(good, key=len)
+
+
+def test_sizes_of_dynamic_dimensions(net):
+  """Times are those at the typical size, which --shapes sets."""
+  model = net.model(net.MatMul(net.rms(net.input("rows", 64)), net.weight(64, 64)))
+  default, large = survey(model), survey(model, rows=(4096, 8192))
+  assert default.sizes == {"rows": (1, 16, 256)} and default.typical == {"rows": 16}
+  assert large.sizes == {"rows": (4096, 8192)} and large.typical == {"rows": 8192}
+  assert large.flops().total > 100 * default.flops().total
+  with refused("OPTION_INVALID", "no dynamic dimension is called 'cols'; there are: rows"):
+    survey(model, cols=(1,))

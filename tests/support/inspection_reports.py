@@ -5,6 +5,7 @@ from mirage_onnx.report.inspection import (
   BorderReport,
   CandidateReport,
   ChosenReport,
+  DimensionReport,
   ExplainReport,
   InspectReport,
   KernelReport,
@@ -48,6 +49,7 @@ def inspected(*regions):
   return InspectReport(
     schema=1, input="in.onnx", target="h200", seconds=0.5, regions=list(regions),
     barriers=[barrier], totals=TOTALS,
+    dimensions=[DimensionReport(name="batch", sizes=[*range(1, 9)], typical=4)],
   )  # fmt: skip
 
 
