@@ -4,8 +4,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
+from mirage_onnx.custom_op.arguments import InputPtr, Int32, OutputPtr, WorkspacePtr
 from mirage_onnx.custom_op.expr import const
-from mirage_onnx.custom_op.plan import InputPtr, Int32, OutputPtr, WorkspacePtr
 from mutants.harness import Fault
 from mutants.hooks import changed
 from mutants.survey import PLANS, survey
@@ -97,13 +97,13 @@ def _arguments(arg):
     yield "is one more", Int32(arg.value + 1)
     yield "is twice as large", Int32(arg.value * 2)
   elif isinstance(arg, WorkspacePtr):
-    yield "is 4 bytes further", WorkspacePtr(arg.offset + 4)
-    yield "is 256 bytes further", WorkspacePtr(arg.offset + 256)
+    yield "is 4 bytes further", replace(arg, offset=arg.offset + 4)
+    yield "is 256 bytes further", replace(arg, offset=arg.offset + 256)
   elif isinstance(arg, InputPtr):
-    yield "is the next input", InputPtr(arg.index + 1)
-    yield "is an output", OutputPtr(0)
+    yield "is the next input", replace(arg, index=arg.index + 1)
+    yield "is an output", OutputPtr(0, arg.bytes)
   elif arg.index:
-    yield "is the first output", OutputPtr(0)
+    yield "is the first output", replace(arg, index=0)
 
 
 def _at(items, i, new):

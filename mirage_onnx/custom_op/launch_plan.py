@@ -11,20 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.custom_op.arguments import InputPtr, OutputPtr, Pointer, WorkspacePtr
 from mirage_onnx.custom_op.expr import Expr, const
-from mirage_onnx.custom_op.plan import (
-  Equal,
-  InputPtr,
-  InputSpec,
-  Launch,
-  OutputPtr,
-  OutputSpec,
-  Plan,
-  Variant,
-  WorkspacePtr,
-)  # fmt: skip
+from mirage_onnx.custom_op.plan import Equal, InputSpec, Launch, OutputSpec, Plan, Variant
 from mirage_onnx.custom_op.runtime_sizes import RuntimeSizes, total
-from mirage_onnx.ir import Candidate, Monomial, Region, ugraph_extents
+from mirage_onnx.ir import Candidate, KTensor, Monomial, Region, ugraph_extents
 from mirage_onnx.ir.memory_order import stored_orders
 
 
@@ -109,13 +100,16 @@ def plan_candidate(
     if t.role == "temp":
       offsets[t.name] = size
       size = total(size, known.aligned_bytes(t))
-  pointers: dict[str, InputPtr | OutputPtr | WorkspacePtr] = {}
-  for i in region.given:
-    pointers[i.name] = InputPtr(places.inputs.index(i.source.name))
-  for o in region.outputs:
-    pointers[o.name] = OutputPtr(places.outputs.index(o.source.name))
-  for name, offset in offsets.items():
-    pointers[name] = WorkspacePtr(offset)
+  read = {i.name: places.inputs.index(i.source.name) for i in region.given}
+  made = {o.name: places.outputs.index(o.source.name) for o in region.outputs}
+
+  def pointer(t: KTensor) -> Pointer:
+    size = known.bytes_of(t)
+    if t.name in offsets:
+      return WorkspacePtr(offsets[t.name], size)
+    return InputPtr(read[t.name], size) if t.name in read else OutputPtr(made[t.name], size)
+
+  pointers = {t.name: pointer(t) for t in graph.tensors}
   launches = tuple(
     Launch(
       cubin=cubin,

@@ -2,13 +2,15 @@
 
 Nothing at load ties a launch to its µGraph, so ``verify`` does: one variant for all shapes, the
 kernels in the generator's order and each once, with its block, cluster, shared memory, ``pdl``, kinds
-and element types of arguments, and at several sizes the grid and room for every tensor.
+and element types of arguments, and at several sizes the grid, the bytes that it says a kernel touches,
+and room for every tensor.
 """
 
 from collections.abc import Iterator, Sequence
 
+from mirage_onnx.custom_op.arguments import InputPtr, Int32, OutputPtr, WorkspacePtr
 from mirage_onnx.custom_op.expr import ExprError
-from mirage_onnx.custom_op.plan import InputPtr, Int32, Launch, OutputPtr, Plan, WorkspacePtr
+from mirage_onnx.custom_op.plan import Launch, Plan
 from mirage_onnx.custom_op.provenance import Kernel
 
 #: Of dims that any size may have, in turn; the equalities that a plan states hold of equal dims.
@@ -92,9 +94,11 @@ def _sized(
         room = workspace - arg.offset.eval(shapes)
       else:
         continue
+      where = f"kernel {launch.kernel}: at inputs of {shapes} tensor {name} takes {needed} bytes"
       if room < needed:
-        where = f"kernel {launch.kernel}: at inputs of {shapes}"
-        yield f"{where} tensor {name} takes {needed} bytes, {arg.word()} of its plan has {room}"
+        yield f"{where}, {arg.word()} of its plan has {room}"
+      if (declared := arg.bytes.eval(shapes)) != needed:
+        yield f"{where}, {arg.word()} of its plan says {declared}"
 
 
 def _total(dims: Sequence[int], dtype: str) -> int:

@@ -171,7 +171,8 @@ def native(ops_library):
 
 def add_plan(**changes):
   """out = a + b over float vectors of any length, by the stand-in's standin_add."""
-  args = (OutputPtr(0), InputPtr(0), InputPtr(1), Int32(dim(0, 0)))
+  size = dim(0, 0) * 4
+  args = (OutputPtr(0, size), InputPtr(0, size), InputPtr(1, size), Int32(dim(0, 0)))
   launch = Launch(0, "standin_add", (dim(0, 0).ceildiv(32), const(1), const(1)), 32, args)
   fields = {
     "inputs": (InputSpec("f32", (None,)),) * 2,

@@ -22,7 +22,7 @@ namespace {
 
 const char* const kPieces[] = {"\n", " ", "*", ",", "d0.0", "d", ".", "-", "-9223372036854775808",
     "9223372036854775807", "ceildiv", "mod", "and", "0",
-    "i64:", "w:", "launch 0 k grid 1 1 1 block 1 cluster 1 smem 0 pdl 0 args i0\n", "variant\n",
+    "i64:", "w:", "#", "launch 0 k grid 1 1 1 block 1 cluster 1 smem 0 pdl 0 args i0#8\n", "variant\n",
     "input f16 *\n", "output f16 d0.0\n"};
 
 std::string mutate(std::string text, std::mt19937* random) {
@@ -61,9 +61,10 @@ void evaluate(const mirage::Plan& plan) {
     for (const auto& launch : variant.launches) {
       for (const auto& extent : launch.grid) extent.eval(dims, &value, &why);
       for (const auto& arg : launch.args) {
-        const bool has_value =
-            arg.kind != mirage::ArgKind::kInput && arg.kind != mirage::ArgKind::kOutput;
-        if (has_value) arg.value.eval(dims, &value, &why);
+        const bool is_tensor =
+            arg.kind == mirage::ArgKind::kInput || arg.kind == mirage::ArgKind::kOutput;
+        if (!is_tensor) arg.value.eval(dims, &value, &why);
+        if (arg.is_pointer()) arg.bytes.eval(dims, &value, &why);
       }
     }
   }

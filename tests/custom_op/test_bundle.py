@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mirage_onnx.custom_op import Bundle, InferenceSession, read_bundle, write_bundle
 from mirage_onnx.errors import MirageError
 
-BUNDLE = Bundle((b"\x7fELF" * 5, b""), ("plan 1\n", "plan 1\nx\n"), ({"µ": [1, 2], "a": None}, {}))
+BUNDLE = Bundle((b"\x7fELF" * 5, b""), ("plan 2\n", "plan 2\nx\n"), ({"µ": [1, 2], "a": None}, {}))
 DATA = write_bundle(BUNDLE)
 
 
@@ -46,8 +46,8 @@ def test_layout():
   assert struct.unpack_from("<8sII", DATA) == (b"MUGRAPH1", 1, 6)
   kind, number, offset, size, digest = struct.unpack_from("<IIQQ32s", DATA, 16 + 2 * 56)
   assert (kind, number, offset % 16) == (2, 0, 0)
-  assert DATA[offset : offset + size] == b"plan 1\n"
-  assert digest == hashlib.sha256(b"plan 1\n").digest()
+  assert DATA[offset : offset + size] == b"plan 2\n"
+  assert digest == hashlib.sha256(b"plan 2\n").digest()
 
 
 def test_key_order_does_not_change_the_bytes():
@@ -116,7 +116,7 @@ def put(at, value):
     (DATA, ""),
     (DATA + b"\0", "1 bytes after the last section"),
     (DATA[:-1], "entry 5 is cut off"),
-    (DATA.replace(b"plan 1\n", b"plan 2\n", 1), "entry 2 does not have its SHA-256"),
+    (DATA.replace(b"plan 2\n", b"plan 3\n", 1), "entry 2 does not have its SHA-256"),
   ],
 )
 def test_both_readers_have_the_same_rules(native, data, reason):

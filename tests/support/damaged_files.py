@@ -19,7 +19,8 @@ OPERATORS = ("+", "-", "*", "ceildiv", "mod", "min", "max", "eq", "le", "and")
 NUMBERS = ("0", "1", "2", "7", "16", "4096", "65535", "-1", "9223372036854775807", "-9223372036854775808",
            "9223372036854775808", "1099511627776", "00", "-0", "+1", "1e9", "")  # fmt: skip
 WORDS = (*NUMBERS, *OPERATORS, *sorted(DTYPES), "*", "d0.0", "d0.7", "d63.0", "d1.1", "d0", "d.0", "i0",
-         "i63", "o0", "o31", "w:0", "w:d0.0", "i32:1", "i64:d0.0", "i32:", "w:-1", "x", "variant", "launch",
+         "i0#1", "i63#1", "o0#d0.0", "o31#1", "o0#-1", "w:0", "w:0#8", "w:d0.0#d0.0", "w:0#", "#1", "i32:1#1",
+         "i32:1", "i64:d0.0", "i32:", "w:-1", "x", "variant", "launch",
          "plan", "input", "output", "equal", "workspace", "grid", "args", "pdl", "f64\t", "é")  # fmt: skip
 
 
@@ -41,13 +42,14 @@ class _Plan:
     return ",".join(tokens)
 
   def argument(self):
-    choices = ["i32:" + self.expr(), "i64:" + self.expr(), "w:" + self.expr()]
-    choices += [f"i{i}" for i in range(len(self.ranks))] + [f"o{i}" for i in range(self.outputs)]
+    choices = ["i32:" + self.expr(), "i64:" + self.expr(), f"w:{self.expr()}#{self.expr()}"]
+    choices += [f"i{i}#{self.expr()}" for i in range(len(self.ranks))]
+    choices += [f"o{i}#{self.expr()}" for i in range(self.outputs)]
     return self.rng.choice(choices)
 
   def lines(self):
     rng, kinds = self.rng, sorted(DTYPES)
-    yield "plan 1"
+    yield "plan 2"
     for rank in self.ranks:
       yield " ".join(("input", rng.choice(kinds), *(rng.choice(("*", "8", "64")) for _ in range(rank))))
     for _ in range(rng.randrange(2)):
