@@ -32,7 +32,8 @@ class MuGraphKernel {
   bool on_device() const { return registration_->mode == Mode::kCuda; }
   ort::Status* fail(int code, const std::string& why) const;
   ort::Status* load(const ort::KernelInfo*);
-  std::string load_plan(const void* data, size_t size, cu::Device device);
+  std::string load_plan(
+      const void* data, size_t size, const std::string& digest, cu::Device device);
   std::string find_device(cu::Device* out) const;
   ort::Status* read_input(Run*, size_t index) const;
   ort::Status* make_output(Run*, size_t index) const;

@@ -3,7 +3,7 @@
 // Accepted expressions are evaluated too. Deterministic: the seed is the iteration number.
 //
 // fuzz_main judge <corpus> reads files that tests/support/damaged_files.py made, {kind, u32 size, bytes},
-// and prints a line for each: why it is refused, or nothing.
+// and prints a line for each: why it is refused, or nothing, or the digest of a node that runs it.
 
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +16,7 @@
 
 #include "bundle.h"
 #include "image.h"
+#include "node_digest.h"
 #include "plan.h"
 
 namespace {
@@ -93,8 +94,18 @@ std::string judge_bundle(const char* data, size_t size) {
   return sum == 0xffffffff ? "unlikely" : "";  // so that the bytes are read
 }
 
+// The node that runs plan 0 of a bundle: "digest <what it states>", or why there is none.
+std::string judge_node(const char* data, size_t size) {
+  mirage::Bundle bundle;
+  mirage::PlannedNode node;
+  std::string why = mirage::Bundle::open(data, size, &bundle);
+  if (why.empty()) why = mirage::read_node(bundle, 0, &node);
+  return why.empty() ? "digest " + node.digest : why;
+}
+
 std::string judge(char kind, const char* data, size_t size) {
   if (kind == 'B') return judge_bundle(data, size);
+  if (kind == 'N') return judge_node(data, size);
   if (kind == 'I') {
     mirage::ImageKernels kernels;
     return mirage::read_image(reinterpret_cast<const uint8_t*>(data), size, &kernels);

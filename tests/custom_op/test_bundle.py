@@ -43,7 +43,7 @@ def test_written_bundles_read_back(native, cubins, plans, provenance):
 
 
 def test_layout():
-  assert struct.unpack_from("<8sII", DATA) == (b"MUGRAPH1", 1, 6)
+  assert struct.unpack_from("<8sII", DATA) == (b"MUGRAPH1", 2, 6)
   kind, number, offset, size, digest = struct.unpack_from("<IIQQ32s", DATA, 16 + 2 * 56)
   assert (kind, number, offset % 16) == (2, 0, 0)
   assert DATA[offset : offset + size] == b"plan 2\n"
@@ -98,7 +98,8 @@ def put(at, value):
   ("data", "reason"),
   [
     (put(0, b"X"), "it does not begin with MUGRAPH1"),
-    (put(8, struct.pack("<I", 2)), "it has version 2, this program reads 1"),
+    (put(8, struct.pack("<I", 1)), "it has version 1, this program reads 2: optimize the original model"),
+    (put(8, struct.pack("<I", 3)), "it has version 3, this program reads 2: optimize the original model"),
     (put(12, struct.pack("<I", 2**32 - 1)), f"4294967295 entries do not fit in {len(DATA)} bytes"),
     (put(12, struct.pack("<I", 4097)), "entries do not fit"),
     (put(16, struct.pack("<I", 4)), "entry 0 is out of order or out of place"),
@@ -168,7 +169,7 @@ def test_damaged_bundles_never_crash_a_session(models, driver, noise, at):
 
 def _one_section(kind, data):
   entry = struct.pack("<IIQQ32s", kind, 0, 80, len(data), hashlib.sha256(data).digest())
-  return struct.pack("<8sII", b"MUGRAPH1", 1, 1) + entry + bytes(8) + data
+  return struct.pack("<8sII", b"MUGRAPH1", 2, 1) + entry + bytes(8) + data
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_the_provenance_of_a_file_is_bounded_together():
     padded = data + bytes(-len(data) % 16)
     offset += len(padded)
     sections += padded if i + 1 < len(records) else data
-  data = struct.pack("<8sII", b"MUGRAPH1", 1, len(records)) + entries
+  data = struct.pack("<8sII", b"MUGRAPH1", 2, len(records)) + entries
   data += bytes(first - len(data)) + sections
   tracemalloc.start()
   assert "too long" in refusal(data)

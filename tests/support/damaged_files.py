@@ -11,7 +11,8 @@ import zlib
 
 from cubin_images import HEADER, SECTION, Compiled, cubin_image
 
-from mirage_onnx.custom_op.bundle import read_bundle
+from mirage_onnx.custom_op.bundle import Bundle, read_bundle, write_bundle
+from mirage_onnx.custom_op.node_digest import node_digest
 from mirage_onnx.custom_op.plan import DTYPES, parse_plan
 from mirage_onnx.errors import MirageError
 
@@ -150,7 +151,7 @@ def damaged_bundle(rng):
       digest = rng.randbytes(32)
     table += struct.pack("<IIQQ32s", row["kind"], row["id"], offset % 2**64, size % 2**64, digest)
   count = len(rows) + (rng.choice((1, -1, 5000, 2**31)) if 9 in edits else 0)
-  data = struct.pack("<8sII", b"MUGRAPH1", 1 + (10 in edits), count % 2**32) + table + body
+  data = struct.pack("<8sII", b"MUGRAPH1", 2 - (10 in edits), count % 2**32) + table + body
   if 11 in edits:
     data += bytes(rng.randrange(1, 20))
   if 12 in edits:
@@ -189,11 +190,19 @@ def damaged_image(rng):
   return bytes(data)
 
 
-MAKERS = {"P": damaged_plan, "B": damaged_bundle, "I": damaged_image}
+def damaged_node(rng):
+  """The bytes of a bundle that is right but for what plan 0 of it needs."""
+  images = [rng.randbytes(rng.randrange(80)) for _ in range(rng.randrange(4))]
+  plans = [damaged_plan(rng) for _ in range(rng.choice((0, 1, 1, 1, 1, 2)))]
+  plans = [p.decode("latin-1") for p in plans if p.isascii()]
+  return write_bundle(Bundle(tuple(images), tuple(plans)))
+
+
+MAKERS = {"P": damaged_plan, "B": damaged_bundle, "N": damaged_node, "I": damaged_image}
 
 
 def made(kind, seed):
-  """One file: ``kind`` is P(lan), B(undle) or I(mage)."""
+  """One file: ``kind`` is P(lan), B(undle), N(ode: a bundle of which it runs plan 0) or I(mage)."""
   return MAKERS[kind](random.Random(f"{kind}{seed}"))
 
 
@@ -203,15 +212,22 @@ def corpus(files):
 
 
 def judged(kind, data):
-  """Why Python refuses a file, or ""; None where only the library reads it."""
+  """Why Python refuses a file, "", or the digest of a node; None where only the library reads it."""
   try:
     if kind == "P":
       parse_plan(data.decode("latin-1"))
     elif kind == "B":
       read_bundle(data)
+    elif kind == "N":
+      return f"digest {node_digest(read_bundle(data), 0)}"
     else:
       return None
   except MirageError as error:
     # Only Python decodes provenance: the last rule, when all of the library's have passed.
     return "" if "cannot be decoded" in error.detail else error.detail
   return ""
+
+
+def accepted(said):
+  """How many lines of judgement are of files that are taken."""
+  return sum(not line or line.startswith("digest ") for line in said)

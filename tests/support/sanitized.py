@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "cpp" / "ort_custom_ops"
 FLAGS = ("-std=c++17", "-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-READERS = ("bundle", "expr", "image", "plan", "sha256")
+READERS = ("bundle", "expr", "image", "node_digest", "plan", "sha256")
 
 
 def build(output, *arguments):
