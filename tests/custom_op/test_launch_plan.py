@@ -12,7 +12,7 @@ from mirage_onnx.custom_op.arguments import InputPtr, Int32, OutputPtr, Workspac
 from mirage_onnx.custom_op.expr import ExprError, const
 from mirage_onnx.custom_op.launch_plan import plan_candidate
 from mirage_onnx.custom_op.plan import parse_plan
-from mirage_onnx.custom_op.runtime_sizes import ALIGNMENT, RuntimeSizes, total
+from mirage_onnx.custom_op.runtime_sizes import ALIGNMENT, RunDims, RuntimeSizes, total
 from mirage_onnx.ir import DType, KTensor, Monomial, RegionTensor, Tensor, dim_permutation
 from mirage_onnx.tune.measure import stored
 
@@ -149,7 +149,7 @@ def test_sizes_that_only_a_run_knows(net):
 
 def test_several_temporaries_of_unknown_sizes():
   tensor = KTensor("t0", DType.F16, ("a1", "a0"), "temp")
-  sizes = RuntimeSizes({"a0": 9, "a1": 5}, {"a0": Monomial(3, ((1, 0),))}, ((0,), (1, 0)))
+  sizes = RuntimeSizes({"a0": 9, "a1": 5}, {"a0": RunDims(((0,), (1, 0))).of(Monomial(3, ((1, 0),)))})
   each = sizes.aligned_bytes(tensor)
   assert each.eval([(7,), (1, 100)]) == -(-100 * 3 * 5 * 2 // ALIGNMENT) * ALIGNMENT
   fixed = sizes.aligned_bytes(replace(tensor, axes=("a1",)))
