@@ -1,8 +1,8 @@
-"""Damaged plans, bundles, images and graph types against the custom-op library under sanitizers.
+"""Damaged plans, bundles, nodes, images and graph types against the custom-op library under sanitizers.
 
     python bench/library_fuzz.py [--files 100000] [--graphs 2000] [--out bench/results]
 
-Plans and bundles are judged by Python too, and both must say the same. Files and graphs are made by
+Plans, bundles and nodes are judged by Python too, and both must say the same. Files and graphs are made by
 tests/support/damaged_files.py and graph_types.py from their seeds. Writes library_fuzz.json, prints
 it, and exits 1 where anything crashed, hung for 2 s or was judged differently.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "bench")]
 
-from damaged_files import corpus, judged, made
+from damaged_files import accepted, corpus, judged, made
 from facts import facts
 from sanitized import build, build_fuzzer, build_ops, preload
 
@@ -43,7 +43,7 @@ def judge(program, kind, seeds, folder):
     for seed, a, b in zip(seeds, said, ours, strict=True)
     if b not in (None, a)
   ]
-  return said.count(""), wrong, seconds
+  return accepted(said), wrong, seconds
 
 
 def graphs(folder, count):
@@ -70,12 +70,12 @@ def main():
   with tempfile.TemporaryDirectory() as name:
     folder = Path(name)
     program = build_fuzzer(folder)
-    for kind, what in (("P", "plans"), ("B", "bundles"), ("I", "images")):
+    for kind, what in (("P", "plans"), ("B", "bundles"), ("N", "nodes"), ("I", "images")):
       row = {"files": arguments.files, "accepted": 0, "longest_batch_s": 0.0, "batch": BATCH}
       for first in range(0, arguments.files, BATCH):
         seeds = range(first, min(first + BATCH, arguments.files))
-        accepted, wrong, seconds = judge(program, kind, seeds, folder)
-        row["accepted"] += accepted
+        taken, wrong, seconds = judge(program, kind, seeds, folder)
+        row["accepted"] += taken
         row["longest_batch_s"] = max(row["longest_batch_s"], round(seconds, 2))
         faults += wrong
       found[what] = row

@@ -78,7 +78,10 @@ ERRORS: dict[str, Entry] = {
     "a checkpoint is damaged, of another version, or of a region that computes something else",
     "delete the file or give another path",
   ),
-  "BUNDLE_INVALID": Entry("the kernel bundle is damaged", "optimize the model again"),
+  "BUNDLE_INVALID": Entry(
+    "the kernel bundle is damaged, of another version, or not the one of its nodes",
+    "optimize the model again",
+  ),
   "PLAN_INVALID": Entry("a launch plan is malformed", "optimize the model again"),
   "OPS_LIBRARY_MISSING": Entry("the custom-op library is not built", "run `make build` or `pip install .`"),
   "ORT_MISSING": Entry("onnxruntime is not installed", "pip install 'mirage-onnx[cpu]'"),

@@ -9,7 +9,7 @@ namespace mirage {
 namespace {
 
 constexpr char kMagic[] = "MUGRAPH1";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kHeaderBytes = 16;
 constexpr size_t kEntryBytes = 56;
 constexpr uint32_t kMaxEntries = 4096;
@@ -51,7 +51,8 @@ std::string Bundle::open(const void* data, size_t size, Bundle* out) {
   }
   const uint32_t version = read_le<uint32_t>(bytes + 8);
   if (version != kVersion) {
-    return "bundle: it has version " + std::to_string(version) + ", this program reads 1";
+    return "bundle: it has version " + std::to_string(version) + ", this program reads " +
+        std::to_string(kVersion) + ": optimize the original model again";
   }
   const uint32_t entries = read_le<uint32_t>(bytes + 12);
   if (entries > kMaxEntries || entries > (size - kHeaderBytes) / kEntryBytes) {

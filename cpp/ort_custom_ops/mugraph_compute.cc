@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <memory>
 
 #include "declared.h"
 #include "mugraph_kernel.h"
@@ -66,6 +67,13 @@ std::string differs(const Equal& pair, const Dims& dims) {
       std::to_string(left) + ", " + product_text(pair.right) + " is " + std::to_string(right);
 }
 
+// "input 1", with inputs as counted in the model.
+std::string place_text(const Arg& arg) {
+  if (arg.kind == ArgKind::kWorkspace) return "the workspace";
+  return arg.kind == ArgKind::kInput ? "input " + std::to_string(arg.index + 1)
+                                     : "output " + std::to_string(arg.index);
+}
+
 bool is_aligned(const void* data, int64_t elements, int type) {
   return uint64_t(elements) * element_bytes(type) < kVectorBytes ||
       reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0;
@@ -87,6 +95,16 @@ struct MuGraphKernel::Run {
   char* workspace = nullptr;
   int64_t workspace_bytes = 0;
   uint64_t made_bytes = 0;  // of outputs and workspace so far
+};
+
+// A launch with the numbers of one run. All of a run are made, and so checked, before the first is
+// launched.
+struct MuGraphKernel::Prepared {
+  unsigned grid[3];
+  uint64_t slots[kMaxArgs];
+  uint64_t bytes[kMaxArgs];  // that there are behind a pointer
+
+  bool is_empty() const { return grid[0] == 0 || grid[1] == 0 || grid[2] == 0; }
 };
 
 ort::Status* MuGraphKernel::compute(ort::KernelContext* context) const noexcept {
@@ -126,8 +144,13 @@ ort::Status* MuGraphKernel::compute(ort::KernelContext* context) const noexcept 
     if (!on_device()) poison(run);
     size_t variant = 0;
     std::string error = choose(run, &variant);
-    for (size_t i = 0; error.empty() && i < kernels_[variant].size(); ++i) {
-      error = launch(&run, variant, i);
+    const size_t count = kernels_[variant].size();
+    const std::unique_ptr<Prepared[]> prepared(new Prepared[count]);
+    for (size_t i = 0; error.empty() && i < count; ++i) {
+      error = prepare(run, variant, i, &prepared[i]);
+    }
+    for (size_t i = 0; error.empty() && i < count; ++i) {
+      error = launch(&run, variant, i, &prepared[i]);
     }
     if (error.empty()) error = run.staging.write_back();
     if (!error.empty()) return fail(ort::kFail, error);
@@ -274,53 +297,63 @@ std::string MuGraphKernel::pack(
     case ArgKind::kInput:
       *slot = reinterpret_cast<uintptr_t>(run.inputs[arg.index]);
       *bytes = run.input_bytes[arg.index];
-      return "";
+      break;
     case ArgKind::kOutput:
       *slot = reinterpret_cast<uintptr_t>(run.outputs[arg.index]);
       *bytes = run.output_bytes[arg.index];
-      return "";
+      break;
     case ArgKind::kWorkspace:
+      if (!arg.value.eval(run.dims, &value, &why)) return why;
+      if (value < 0 || value > run.workspace_bytes) return "offset outside of the workspace";
+      *slot = reinterpret_cast<uintptr_t>(run.workspace + value);
+      *bytes = uint64_t(run.workspace_bytes - value);
+      break;
     case ArgKind::kInt32:
-    case ArgKind::kInt64: break;
+    case ArgKind::kInt64:
+      if (!arg.value.eval(run.dims, &value, &why)) return why;
+      if (arg.kind == ArgKind::kInt32 && value != int64_t(int32_t(value))) {
+        return "value does not fit in 32 bits";
+      }
+      *slot = uint64_t(value);  // little endian: a 32-bit argument is the low half
+      return "";
   }
-  if (!arg.value.eval(run.dims, &value, &why)) return why;
-  if (arg.kind == ArgKind::kWorkspace) {
-    if (value < 0 || value > run.workspace_bytes) return "offset outside of the workspace";
-    *slot = reinterpret_cast<uintptr_t>(run.workspace + value);
-    *bytes = uint64_t(run.workspace_bytes - value);
-  } else {
-    const bool narrow = arg.kind == ArgKind::kInt32;
-    if (narrow && value != int64_t(int32_t(value))) return "value does not fit in 32 bits";
-    *slot = uint64_t(value);  // little endian: a 32-bit argument is the low half
+  if (!arg.bytes.eval(run.dims, &value, &why)) return why;
+  if (value >= 0 && uint64_t(value) <= *bytes) return "";
+  return "the kernel takes " + std::to_string(value) + " bytes of " + place_text(arg) +
+      ", there are " + std::to_string(*bytes);
+}
+
+std::string MuGraphKernel::prepare(
+    const Run& run, size_t variant, size_t index, Prepared* out) const {
+  const Launch& launch = plan_.variants[variant].launches[index];
+  for (int i = 0; i < 3; ++i) {
+    int64_t extent = 0;
+    const char* why = nullptr;
+    if (!launch.grid[i].eval(run.dims, &extent, &why) || extent < 0 || extent > kMaxGrid[i]) {
+      return "grid of " + launch.kernel + ": " + (why != nullptr ? why : "out of range");
+    }
+    out->grid[i] = unsigned(extent);
+  }
+  if (out->is_empty()) return "";
+  if (out->grid[0] % launch.cluster != 0) {
+    return "grid of " + launch.kernel + ": " + std::to_string(out->grid[0]) +
+        " is not a multiple of the cluster size " + std::to_string(launch.cluster);
+  }
+  for (size_t i = 0; i < launch.args.size(); ++i) {
+    std::string why = pack(run, launch.args[i], &out->slots[i], &out->bytes[i]);
+    if (!why.empty()) return "argument " + std::to_string(i) + " of " + launch.kernel + ": " + why;
   }
   return "";
 }
 
-std::string MuGraphKernel::launch(Run* run, size_t variant, size_t index) const {
+std::string MuGraphKernel::launch(
+    Run* run, size_t variant, size_t index, Prepared* prepared) const {
+  if (prepared->is_empty()) return "";
   const Launch& launch = plan_.variants[variant].launches[index];
   cu::LaunchConfig config{};
-  for (int i = 0; i < 3; ++i) {
-    int64_t extent = 0;
-    const char* why = nullptr;
-    if (!launch.grid[i].eval(run->dims, &extent, &why) || extent < 0 || extent > kMaxGrid[i]) {
-      return "grid of " + launch.kernel + ": " + (why != nullptr ? why : "out of range");
-    }
-    config.grid[i] = unsigned(extent);
-  }
-  if (config.grid[0] == 0 || config.grid[1] == 0 || config.grid[2] == 0) return "";
-  if (config.grid[0] % launch.cluster != 0) {
-    return "grid of " + launch.kernel + ": " + std::to_string(config.grid[0]) +
-        " is not a multiple of the cluster size " + std::to_string(launch.cluster);
-  }
-  uint64_t slots[kMaxArgs];
-  uint64_t bytes[kMaxArgs];
+  std::copy(prepared->grid, prepared->grid + 3, config.grid);
   void* params[kMaxArgs];
-  for (size_t i = 0; i < launch.args.size(); ++i) {
-    if (std::string why = pack(*run, launch.args[i], &slots[i], &bytes[i]); !why.empty()) {
-      return "argument " + std::to_string(i) + " of " + launch.kernel + ": " + why;
-    }
-    params[i] = &slots[i];
-  }
+  for (size_t i = 0; i < launch.args.size(); ++i) params[i] = &prepared->slots[i];
   cu::LaunchAttribute attributes[3] = {};
   config.attributes = attributes;
   if (launch.cluster > 1) {
@@ -335,7 +368,7 @@ std::string MuGraphKernel::launch(Run* run, size_t variant, size_t index) const 
     attribute.value.pdl_allowed = 1;
   }
   const cu::HostLaunch host{counter_->id, number_, uint32_t(variant), uint32_t(index),
-      uint32_t(launch.args.size()), bytes};
+      uint32_t(launch.args.size()), prepared->bytes};
   if (!on_device()) {
     cu::LaunchAttribute& attribute = attributes[config.attribute_count++];
     attribute.id = cu::kAttrHostLaunch;

@@ -6,6 +6,7 @@
 
 #include "declared.h"
 #include "module_cache.h"
+#include "node_digest.h"
 #include "tensor_info.h"
 
 namespace mirage {
@@ -18,6 +19,16 @@ ort::Status* node_name(const ort::Api* api, const ort::KernelInfo* info, std::st
   if (auto* s = ort::KernelInfo_GetNodeName(api)(info, text.data(), &size)) return s;
   *out = text.c_str();
   return nullptr;
+}
+
+// What the node's attribute says, "" where it has no such text. No digest is as long as what is cut off.
+std::string stated_digest(const ort::Api* api, const ort::KernelInfo* info) {
+  char text[80] = {};
+  size_t size = sizeof text;
+  ort::Status* status = ort::KernelInfoGetAttribute_string(api)(info, kDigestAttribute, text, &size);
+  if (status == nullptr) return {text, size - 1};
+  ort::ReleaseStatus(api)(status);
+  return size > sizeof text ? "too long" : "";
 }
 
 // Memory of the device, or of the machine in host mode; never more than a tebibyte.
@@ -78,7 +89,7 @@ ort::Status* MuGraphKernel::load(const ort::KernelInfo* info) {
   if (auto* s = ort::GetTensorMutableData(api_)(const_cast<ort::Value*>(bundle), &data)) return s;
   cu::Device device = 0;
   std::string why = find_device(&device);
-  if (why.empty()) why = load_plan(data, size_t(shape.dims[0]), device);
+  if (why.empty()) why = load_plan(data, size_t(shape.dims[0]), stated_digest(api_, info), device);
   if (!why.empty()) return fail(ort::kInvalidGraph, why);
   most_bytes_ = memory_bytes(*registration_->driver, registration_->mode, device);
   const size_t wanted = plan_.outputs.size() + (plan_.has_workspace ? 1 : 0);
@@ -113,23 +124,26 @@ std::string MuGraphKernel::find_device(cu::Device* out) const {
       registration_->domain + " was registered for device 0";
 }
 
-std::string MuGraphKernel::load_plan(const void* data, size_t size, cu::Device device) {
+std::string MuGraphKernel::load_plan(
+    const void* data, size_t size, const std::string& digest, cu::Device device) {
   std::string why;
   bundle_ = open_shared_bundle(data, size, &why);
   if (bundle_ == nullptr) return why;
-  const Section* text = bundle_->section(SectionKind::kPlan, number_, &why);
-  if (text == nullptr) return why;
-  why = parse_plan({reinterpret_cast<const char*>(text->data), text->size}, &plan_);
+  PlannedNode node;
+  why = read_node(*bundle_, number_, &node);
+  if (why.empty()) why = check_digest(node, digest);
+  if (!why.empty()) return why;
+  plan_ = std::move(node.plan);
+  auto image = node.images.begin();
   for (const Variant& variant : plan_.variants) {
     std::vector<cu::Kernel>& kernels = kernels_.emplace_back();
     for (const Launch& launch : variant.launches) {
+      const Section& cubin = **image++;
+      why = prepare_kernel(*registration_->driver, device, cubin, launch, &kernels.emplace_back());
       if (!why.empty()) return why;
-      const Section* cubin = bundle_->section(SectionKind::kCubin, launch.cubin, &why);
-      if (cubin == nullptr) return why;
-      why = prepare_kernel(*registration_->driver, device, *cubin, launch, &kernels.emplace_back());
     }
   }
-  return why;
+  return "";
 }
 
 }  // namespace mirage

@@ -27,11 +27,13 @@ class MuGraphKernel {
 
  private:
   struct Run;  // the state of one compute()
+  struct Prepared;
 
   bool on_device() const { return registration_->mode == Mode::kCuda; }
   ort::Status* fail(int code, const std::string& why) const;
   ort::Status* load(const ort::KernelInfo*);
-  std::string load_plan(const void* data, size_t size, cu::Device device);
+  std::string load_plan(
+      const void* data, size_t size, const std::string& digest, cu::Device device);
   std::string find_device(cu::Device* out) const;
   ort::Status* read_input(Run*, size_t index) const;
   ort::Status* make_output(Run*, size_t index) const;
@@ -41,7 +43,8 @@ class MuGraphKernel {
   std::string afford(Run*, uint64_t bytes) const;
   void poison(const Run&) const;
   std::string choose(const Run&, size_t* variant) const;
-  std::string launch(Run*, size_t variant, size_t index) const;
+  std::string prepare(const Run&, size_t variant, size_t index, Prepared*) const;
+  std::string launch(Run*, size_t variant, size_t index, Prepared*) const;
   std::string pack(const Run&, const Arg&, uint64_t* slot, uint64_t* bytes) const;
 
   const Registration* registration_ = nullptr;

@@ -50,6 +50,8 @@ struct ApiBase {
   X(GetDimensionsCount, 61, Status*, (const TensorInfo*, size_t* out)) \
   X(GetDimensions, 62, Status*, (const TensorInfo*, int64_t* dims, size_t count)) \
   X(GetTensorTypeAndShape, 65, Status*, (const Value*, TensorInfo** out)) \
+  X(KernelInfoGetAttribute_string, 87, Status*, \
+      (const KernelInfo*, const char* name, char* out, size_t* size)) \
   X(KernelContext_GetInput, 90, Status*, (const KernelContext*, size_t, const Value** out)) \
   X(KernelContext_GetOutput, 91, Status*, \
       (KernelContext*, size_t, const int64_t* dims, size_t rank, Value** out)) \

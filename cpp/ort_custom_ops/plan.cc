@@ -42,7 +42,9 @@ class Parser {
     const std::string_view head = words[0];
     if (section_ == 0) {
       section_ = 1;
-      return words.size() == 2 && head == "plan" && words[1] == "1" ? "" : "expected 'plan 1'";
+      const std::string version = std::to_string(kPlanVersion);
+      const bool known = words.size() == 2 && head == "plan" && words[1] == version;
+      return known ? "" : "expected 'plan " + version + "'";
     }
     if (head == "input" && section_ == 1) return input(words);
     if (head == "equal" && section_ <= 2) return equal(words);
@@ -191,31 +193,39 @@ class Parser {
   }
 
   std::string argument(std::string_view text, Arg* out) const {
-    const size_t colon = text.find(':');
-    if (colon != std::string_view::npos) {
-      const std::string_view kind = text.substr(0, colon);
-      const std::string_view value = text.substr(colon + 1);
-      if (kind == "i32" || kind == "i64") {
-        out->kind = kind == "i32" ? ArgKind::kInt32 : ArgKind::kInt64;
-        return expr(value, &out->value);
-      }
-      if (kind == "w") {
-        if (!plan_->has_workspace) return "workspace argument, but the plan has no workspace";
-        out->kind = ArgKind::kWorkspace;
-        return extent(value, &out->value);
-      }
-    } else if (!text.empty() && (text[0] == 'i' || text[0] == 'o')) {
-      const size_t count = text[0] == 'i' ? plan_->inputs.size() : plan_->outputs.size();
-      int64_t index = 0;
-      if (parse_int(text.substr(1), &index) == nullptr && index >= 0) {
-        if (size_t(index) >= count) {
-          return "'" + std::string(text.substr(0, 32)) + "' is not one of the plan's tensors";
-        }
-        out->kind = text[0] == 'i' ? ArgKind::kInput : ArgKind::kOutput;
-        out->index = uint32_t(index);
-        return "";
-      }
+    const size_t mark = text.find('#');
+    if (mark != std::string_view::npos) {
+      std::string why = extent(text.substr(mark + 1), &out->bytes);
+      return why.empty() ? pointer(text, text.substr(0, mark), out) : why;
     }
+    const std::string_view kind = text.substr(0, 4);
+    if (kind != "i32:" && kind != "i64:") return bad_argument(text);
+    out->kind = kind == "i32:" ? ArgKind::kInt32 : ArgKind::kInt64;
+    return expr(text.substr(4), &out->value);
+  }
+
+  // `place`: what stands before the bytes.
+  std::string pointer(std::string_view text, std::string_view place, Arg* out) const {
+    if (place.substr(0, 2) == "w:") {
+      if (!plan_->has_workspace) return "workspace argument, but the plan has no workspace";
+      out->kind = ArgKind::kWorkspace;
+      return extent(place.substr(2), &out->value);
+    }
+    const bool named = !place.empty() && (place[0] == 'i' || place[0] == 'o');
+    int64_t index = -1;
+    if (!named || parse_int(place.substr(1), &index) != nullptr || index < 0) {
+      return bad_argument(text);
+    }
+    const size_t count = place[0] == 'i' ? plan_->inputs.size() : plan_->outputs.size();
+    if (size_t(index) >= count) {
+      return "'" + std::string(place.substr(0, 32)) + "' is not one of the plan's tensors";
+    }
+    out->kind = place[0] == 'i' ? ArgKind::kInput : ArgKind::kOutput;
+    out->index = uint32_t(index);
+    return "";
+  }
+
+  static std::string bad_argument(std::string_view text) {
     return "bad argument '" + std::string(text.substr(0, 32)) + "'";
   }
 

@@ -13,6 +13,7 @@
 
 namespace mirage {
 
+constexpr int kPlanVersion = 2;
 constexpr size_t kMaxPlanBytes = 1 << 20;
 constexpr size_t kMaxOutputs = 32;
 constexpr size_t kMaxEqual = 256;
@@ -46,6 +47,9 @@ struct Arg {
   ArgKind kind;
   uint32_t index = 0;  // kInput, kOutput
   Expr value;  // byte offset, or the integer
+  Expr bytes;  // that the kernel touches at a pointer at most
+
+  bool is_pointer() const { return kind != ArgKind::kInt32 && kind != ArgKind::kInt64; }
 };
 
 struct Launch {

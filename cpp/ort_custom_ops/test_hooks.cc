@@ -9,6 +9,7 @@
 #include "counters.h"
 #include "decide.h"
 #include "image.h"
+#include "node_digest.h"
 #include "plan.h"
 #include "sha256.h"
 
@@ -59,6 +60,19 @@ MIRAGE_EXPORT int mirage_test_bundle(
   std::string why = mirage::Bundle::open(data, size, &bundle);
   if (why.empty() && kind != 0) bundle.section(static_cast<mirage::SectionKind>(kind), id, &why);
   copy_text(why, error, capacity);
+  return why.empty() ? 0 : 1;
+}
+
+// Reads plan `number` of a bundle; returns 0 with the digest of a node that runs it in `text`, where
+// `stated` is that or "any", else 1 with the reason.
+MIRAGE_EXPORT int mirage_test_node(const void* data, size_t size, uint32_t number,
+    const char* stated, char* text, size_t capacity) {
+  mirage::Bundle bundle;
+  mirage::PlannedNode node;
+  std::string why = mirage::Bundle::open(data, size, &bundle);
+  if (why.empty()) why = mirage::read_node(bundle, number, &node);
+  if (why.empty() && std::strcmp(stated, "any") != 0) why = mirage::check_digest(node, stated);
+  copy_text(why.empty() ? node.digest : why, text, capacity);
   return why.empty() ? 0 : 1;
 }
 

@@ -41,7 +41,7 @@ class BundleBuilder:
         return None
       self._cubins = cubins
       self._plans[key] = len(self._plans)
-      self._provenance.append(record(region, compiled, self._target))
+      self._provenance.append(record(region, compiled, self._target, planned.interface))
     return self._plans[key], planned
 
   def bundle(self) -> Bundle:

@@ -2,7 +2,8 @@
 
 Little endian: ``MUGRAPH1``, u32 version, u32 entry count, entries {u32 kind, u32 id, u64 offset,
 u64 size, 32 bytes SHA-256 of the section}, then the sections in order, each at a multiple of 16.
-Kinds: 1 cubin, 2 plan (ASCII), 3 provenance (zlib-compressed JSON).
+Kinds: 1 cubin, 2 plan (ASCII), 3 provenance (zlib-compressed JSON). Version 2: nodes state the
+digest of what they run (``node_digest.py``), plans what kernels touch; version 1 is refused.
 
 Rules, in the order in which they are checked, here and in ``cpp/ort_custom_ops/bundle.cc``; the
 first that is broken is the reason of the refusal, in the same words:
@@ -26,7 +27,7 @@ from typing import Any
 from mirage_onnx.errors import MirageError
 
 MAGIC = b"MUGRAPH1"
-VERSION = 1
+VERSION = 2
 CUBIN, PLAN, PROVENANCE = 1, 2, 3
 MAX_ENTRIES = 4096
 MAX_BYTES = 256 << 20
@@ -83,7 +84,8 @@ def read_bundle(data: bytes) -> Bundle:
     raise _refused("it does not begin with MUGRAPH1")
   _, version, count = _HEADER.unpack_from(data)
   if version != VERSION:
-    raise _refused(f"it has version {version}, this program reads {VERSION}")
+    why = f"it has version {version}, this program reads {VERSION}"
+    raise _refused(f"{why}: optimize the original model again")
   end = _HEADER.size + _ENTRY.size * count
   if count > MAX_ENTRIES or end > len(data):
     raise _refused(f"{count} entries do not fit in {len(data)} bytes")

@@ -14,9 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.custom_op.arguments import InputPtr, Int32, Int64
 from mirage_onnx.custom_op.bundle import Bundle
 from mirage_onnx.custom_op.model_nodes import CustomNode
-from mirage_onnx.custom_op.plan import InputPtr, Int32, Int64, Launch
+from mirage_onnx.custom_op.plan import Launch
 from mirage_onnx.custom_op.provenance import Kernel
 from mirage_onnx.custom_op.sources import read_sources
 from mirage_onnx.emulator import EmulationError, Module, compile_kernels

@@ -11,19 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mirage_onnx.codegen.source import KernelSource
-from mirage_onnx.custom_op.expr import Expr, const
-from mirage_onnx.custom_op.plan import (
-  Equal,
-  InputPtr,
-  InputSpec,
-  Launch,
-  OutputPtr,
-  OutputSpec,
-  Plan,
-  Variant,
-  WorkspacePtr,
-)  # fmt: skip
-from mirage_onnx.custom_op.runtime_sizes import RuntimeSizes, total
+from mirage_onnx.custom_op.interface import Interface, make_plan
+from mirage_onnx.custom_op.plan import Equal, InputSpec, OutputSpec, Plan, Variant
+from mirage_onnx.custom_op.runtime_sizes import RunDims
 from mirage_onnx.ir import Candidate, Monomial, Region, ugraph_extents
 from mirage_onnx.ir.memory_order import stored_orders
 
@@ -33,12 +23,14 @@ class Planned:
   """A plan and the tensors of the model that its inputs and outputs are.
 
   ``permutations``: per input of the plan, the order of dims in which the model has to store it.
+  ``interface``: what of the plan is not of the µGraph.
   """
 
   plan: Plan
   inputs: tuple[str, ...]
   permutations: tuple[tuple[int, ...], ...]
   outputs: tuple[str, ...]
+  interface: Interface
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,42 +94,22 @@ def plan_candidate(
     static = tuple(d if isinstance(d, int) else None for d in (dims[p] for p in order))
     inputs[i.source.name] = InputSpec(i.dtype.value, static)
   permutations = tuple(orders[name] for name in places.inputs)
-  known = RuntimeSizes(extents, region.runtime, permutations, places.dim)
-  offsets: dict[str, Expr] = {}
-  size = const(0)
-  for t in graph.tensors:
-    if t.role == "temp":
-      offsets[t.name] = size
-      size = total(size, known.aligned_bytes(t))
-  pointers: dict[str, InputPtr | OutputPtr | WorkspacePtr] = {}
-  for i in region.given:
-    pointers[i.name] = InputPtr(places.inputs.index(i.source.name))
-  for o in region.outputs:
-    pointers[o.name] = OutputPtr(places.outputs.index(o.source.name))
-  for name, offset in offsets.items():
-    pointers[name] = WorkspacePtr(offset)
-  launches = tuple(
-    Launch(
-      cubin=cubin,
-      kernel=s.name,
-      grid=(known.blocks(s), const(s.grid[1]), const(s.grid[2])),
-      block=s.block,
-      args=(*(pointers[a] for a in s.args), *(known.argument(a) for a in s.sizes)),
-      cluster=s.cluster,
-      smem_bytes=s.smem_bytes,
-      pdl=s.pdl,
-    )
-    for s, cubin in zip(sources, cubins, strict=True)
-  )
+  run = RunDims(permutations, places.dim)
   outputs = {
-    o.source.name: OutputSpec(o.dtype.value, tuple(map(known.of, places.made(k))))
+    o.source.name: OutputSpec(o.dtype.value, tuple(map(run.of, places.made(k))))
     for k, o in enumerate(region.outputs)
   }
-  plan = Plan(
+  head = Plan(
     inputs=(*inputs.values(), *operands),
     outputs=tuple(outputs.values()),
-    variants=(Variant(launches),),
-    workspace=size if offsets else None,
-    equal=tuple(Equal(known.of(a), known.of(b)) for a, b in region.equal_dims),
+    variants=(Variant(()),),
+    equal=tuple(Equal(run.of(a), run.of(b)) for a, b in region.equal_dims),
   )
-  return Planned(plan, places.inputs, permutations, places.outputs)
+  interface = Interface(
+    head,
+    inputs={i.name: places.inputs.index(i.source.name) for i in region.given},
+    outputs={o.name: places.outputs.index(o.source.name) for o in region.outputs},
+    sizes={axis: run.of(size) for axis, size in region.runtime.items()},
+  )
+  plan = make_plan(interface, graph, extents, sources, cubins)
+  return Planned(plan, places.inputs, permutations, places.outputs, interface)

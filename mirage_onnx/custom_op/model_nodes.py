@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import uses_external_data
 
 from mirage_onnx.custom_op.bundle import Bundle, read_bundle
+from mirage_onnx.custom_op.node_digest import check_digest, stated_digest
 from mirage_onnx.custom_op.runtime import DOMAIN_PREFIX, OP_PREFIX
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.external import check_stored, read_tensor, stored_tensors
@@ -22,7 +23,7 @@ Model = str | os.PathLike[str] | bytes
 
 @dataclass(frozen=True, slots=True)
 class CustomNode:
-  """One ``MuGraph_<plan>`` node; ``inputs`` without the bundle.
+  """One ``MuGraph_<plan>`` node; ``inputs`` without the bundle; ``digest``: what its attribute says.
 
   ``graph`` holds it; ``is_nested``: a subgraph, not the main graph.
   """
@@ -35,6 +36,7 @@ class CustomNode:
   outputs: tuple[str, ...]
   graph: onnx.GraphProto
   is_nested: bool
+  digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +76,24 @@ class ModelFile:
     return tuple(_custom_nodes(self.proto.graph))
 
   def bundle(self) -> Bundle:
-    """The bundle of the custom nodes.
+    """The bundle of the custom nodes; each has the digest of what it runs there.
 
     Raises:
-        MirageError: BUNDLE_INVALID, EXTERNAL_DATA_MISSING.
+        MirageError: BUNDLE_INVALID, PLAN_INVALID, EXTERNAL_DATA_MISSING.
     """
-    names = {node.bundle for node in self.custom_nodes()}
+    nodes = self.custom_nodes()
+    names = {node.bundle for node in nodes}
     found = [t for t in self.proto.graph.initializer if t.name in names]
     if len(names) != 1 or len(found) != 1:
       raise MirageError("BUNDLE_INVALID", "the custom nodes do not share one bundle")
     check_stored(found[0], self.folder)
-    return read_bundle(read_tensor(found[0], self.folder).tobytes())
+    bundle = read_bundle(read_tensor(found[0], self.folder).tobytes())
+    for node in nodes:
+      try:
+        check_digest(bundle, node.plan, node.digest)
+      except MirageError as error:
+        raise MirageError(error.code, f"node '{node.name}': {error.detail}") from None
+    return bundle
 
 
 def _custom_nodes(graph: onnx.GraphProto, is_nested: bool = False) -> Iterator[CustomNode]:
@@ -100,6 +109,7 @@ def _custom_nodes(graph: onnx.GraphProto, is_nested: bool = False) -> Iterator[C
         tuple(node.output),
         graph,
         is_nested,
+        stated_digest(node),
       )
     for inner in subgraphs(node):
       yield from _custom_nodes(inner, is_nested=True)

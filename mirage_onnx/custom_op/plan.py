@@ -3,7 +3,7 @@
 A plan is a declarative ASCII text with one spelling: words separated by single spaces, one
 statement a line, every line ended by a newline, statements in this order::
 
-    plan 1
+    plan 2
     input <dtype> <dim>...                 dim: an integer, or * for any size      (0 or more)
     equal <expr> <expr>                    products that must agree in every run   (0 or more)
     output <dtype> <expr>...               one expression per dim                  (1 or more)
@@ -12,9 +12,11 @@ statement a line, every line ended by a newline, statements in this order::
     launch <cubin> <kernel> grid <expr> <expr> <expr> block <n> cluster <n> smem <n> pdl <0|1>
            args <arg>...                   (on one line) of the variant above      (0 or more)
 
-An argument is ``i<n>`` or ``o<n>`` (pointer of an input or output), ``w:<expr>`` (workspace plus a
-byte offset), ``i32:<expr>`` or ``i64:<expr>``. Expressions are those of ``expr.py``. The first
-variant whose guard is nonzero runs; since the last has none, every plan is total.
+An argument is ``i<n>#<expr>`` or ``o<n>#<expr>`` (pointer of an input or output), ``w:<expr>#<expr>``
+(workspace plus a byte offset), ``i32:<expr>`` or ``i64:<expr>``. Behind ``#`` are the bytes that the
+kernel touches there at most: a run in which one of its launches is given fewer launches nothing.
+Expressions are those of ``expr.py``. The first variant whose guard is nonzero runs; since the last
+has none, every plan is total. Plans of version 1 had no bytes; they are refused.
 
 ``cpp/ort_custom_ops/plan.cc`` reads the same language with the same rules and messages.
 """
@@ -23,10 +25,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mirage_onnx.custom_op.arguments import Arg, InputPtr, Int32, Int64, OutputPtr, Pointer, WorkspacePtr
 from mirage_onnx.custom_op.expr import MAX_INPUTS, MAX_RANK, OPERATORS, Expr, ExprError, parse_int
 from mirage_onnx.errors import MirageError
 
 DTYPES = frozenset("f16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64 bool".split())
+VERSION = 2
 MAX_PLAN_BYTES = 1 << 20
 MAX_OUTPUTS = 32
 MAX_EQUAL = 256
@@ -65,64 +69,6 @@ class Equal:
 
   left: Expr
   right: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class InputPtr:
-  """Kernel argument: the pointer of input ``index``."""
-
-  index: int
-
-  def word(self) -> str:
-    """The argument as it stands in the text."""
-    return f"i{self.index}"
-
-
-@dataclass(frozen=True, slots=True)
-class OutputPtr:
-  """Kernel argument: the pointer of output ``index``."""
-
-  index: int
-
-  def word(self) -> str:
-    """The argument as it stands in the text."""
-    return f"o{self.index}"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkspacePtr:
-  """Kernel argument: the workspace plus ``offset`` bytes."""
-
-  offset: Expr
-
-  def word(self) -> str:
-    """The argument as it stands in the text."""
-    return f"w:{self.offset.text}"
-
-
-@dataclass(frozen=True, slots=True)
-class Int32:
-  """Kernel argument: a 32-bit integer; a value beyond its range is an error of the run."""
-
-  value: Expr
-
-  def word(self) -> str:
-    """The argument as it stands in the text."""
-    return f"i32:{self.value.text}"
-
-
-@dataclass(frozen=True, slots=True)
-class Int64:
-  """Kernel argument: a 64-bit integer."""
-
-  value: Expr
-
-  def word(self) -> str:
-    """The argument as it stands in the text."""
-    return f"i64:{self.value.text}"
-
-
-Arg = InputPtr | OutputPtr | WorkspacePtr | Int32 | Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +122,7 @@ class Plan:
     return text
 
   def _text(self) -> str:
-    lines = ["plan 1"]
+    lines = [f"plan {VERSION}"]
     for spec in self.inputs:
       dims = ("*" if d is None else str(d) for d in spec.dims)
       lines.append(" ".join(("input", spec.dtype, *dims)))
@@ -253,8 +199,8 @@ class _Parser:
   def statement(self, words: list[str]) -> None:
     head, section = words[0], self._section
     if section == 0:
-      if words != ["plan", "1"]:
-        raise ExprError("expected 'plan 1'")
+      if words != ["plan", str(VERSION)]:
+        raise ExprError(f"expected 'plan {VERSION}'")
       self._section = 1
     elif head == "input" and section == 1:
       self._input(words)
@@ -369,23 +315,28 @@ class _Parser:
     launches.append(Launch(cubin, words[2], (x, y, z), block, args, cluster, smem_bytes, pdl))
 
   def _arg(self, word: str) -> Arg:
-    kind, colon, value = word.partition(":")
-    if colon:
-      if kind == "i32":
-        return Int32(self._expr(value))
-      if kind == "i64":
-        return Int64(self._expr(value))
-      if kind == "w":
-        if self._workspace is None:
-          raise ExprError("workspace argument, but the plan has no workspace")
-        return WorkspacePtr(self._extent(value))
-    elif word[0] in "io":
+    place, mark, size = word.partition("#")
+    kind, colon, value = place.partition(":")
+    if mark:
+      return self._pointer(word, place, self._extent(size))
+    if colon and kind == "i32":
+      return Int32(self._expr(value))
+    if colon and kind == "i64":
+      return Int64(self._expr(value))
+    raise ExprError(f"bad argument '{word[:32]}'")
+
+  def _pointer(self, word: str, place: str, size: Expr) -> Pointer:
+    if place.startswith("w:"):
+      if self._workspace is None:
+        raise ExprError("workspace argument, but the plan has no workspace")
+      return WorkspacePtr(self._extent(place[2:]), size)
+    if place[:1] in ("i", "o"):
       try:
-        index = parse_int(word[1:])
+        index = parse_int(place[1:])
       except ExprError:
         index = -1
       if index >= 0:
-        if index >= len(self._inputs if word[0] == "i" else self._outputs):
-          raise ExprError(f"'{word[:32]}' is not one of the plan's tensors")
-        return InputPtr(index) if word[0] == "i" else OutputPtr(index)
+        if index >= len(self._inputs if place[0] == "i" else self._outputs):
+          raise ExprError(f"'{place[:32]}' is not one of the plan's tensors")
+        return InputPtr(index, size) if place[0] == "i" else OutputPtr(index, size)
     raise ExprError(f"bad argument '{word[:32]}'")

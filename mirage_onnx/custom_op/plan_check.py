@@ -2,23 +2,40 @@
 
 Nothing at load ties a launch to its µGraph, so ``verify`` does: one variant for all shapes, the
 kernels in the generator's order and each once, with its block, cluster, shared memory, ``pdl``, kinds
-and element types of arguments, and at several sizes the grid and room for every tensor.
+and element types of arguments, and at several sizes the grid, the bytes that it says a kernel touches,
+and room for every tensor. Last, every line is compared with that of the plan made again from the
+µGraph and the recorded interface: the arguments' order, offsets, equal sizes, dims of the outputs.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 
+from mirage_onnx.custom_op.arguments import InputPtr, Int32, OutputPtr, WorkspacePtr
 from mirage_onnx.custom_op.expr import ExprError
-from mirage_onnx.custom_op.plan import InputPtr, Int32, Launch, OutputPtr, Plan, WorkspacePtr
-from mirage_onnx.custom_op.provenance import Kernel
+from mirage_onnx.custom_op.plan import Launch, Plan
+from mirage_onnx.custom_op.provenance import Kernel, Regenerated
 
 #: Of dims that any size may have, in turn; the equalities that a plan states hold of equal dims.
 SIZES = (1, 2, 3, 5, 16, 33, 100, 1024)
 _BYTES = {"bool": 1, "i8": 1, "u8": 1, "f16": 2, "bf16": 2, "i16": 2, "u16": 2, "f32": 4, "i32": 4, "u32": 4}
 
 
-def plan_differs(plan: Plan, kernels: Sequence[Kernel]) -> str:
-  """Why ``plan`` is not one that launches ``kernels``, or ""."""
-  return next(_reasons(plan, kernels), "")
+def plan_differs(plan: Plan, made: Regenerated) -> str:
+  """Why ``plan`` is not the one that was made again, or ""; where that is known, what is wrong with it."""
+  return next(_reasons(plan, made.kernels), "") or next(_lines(plan, made.plan), "")
+
+
+def _lines(plan: Plan, made: Plan) -> Iterator[str]:
+  """The lines that are others; numbers of images are compared by what they hold (``sources.py``)."""
+  ((planned,), (variant,)) = plan.variants, made.variants
+  pairs = zip(planned.launches, variant.launches, strict=True)
+  launches = tuple(replace(ours, cubin=theirs.cubin) for theirs, ours in pairs)
+  again = replace(made, variants=(replace(variant, launches=launches),))
+  texts = plan.to_text().splitlines(), again.to_text().splitlines()
+  for n, (theirs, ours) in enumerate(zip_longest(*texts, fillvalue=""), 1):
+    if theirs != ours:
+      yield f"line {n} of its plan is {theirs[:200]!r}, the generator makes {ours[:200]!r}"
 
 
 def _reasons(plan: Plan, kernels: Sequence[Kernel]) -> Iterator[str]:
@@ -92,9 +109,11 @@ def _sized(
         room = workspace - arg.offset.eval(shapes)
       else:
         continue
+      where = f"kernel {launch.kernel}: at inputs of {shapes} tensor {name} takes {needed} bytes"
       if room < needed:
-        where = f"kernel {launch.kernel}: at inputs of {shapes}"
-        yield f"{where} tensor {name} takes {needed} bytes, {arg.word()} of its plan has {room}"
+        yield f"{where}, {arg.word()} of its plan has {room}"
+      if (declared := arg.bytes.eval(shapes)) != needed:
+        yield f"{where}, {arg.word()} of its plan says {declared}"
 
 
 def _total(dims: Sequence[int], dtype: str) -> int:

@@ -1,12 +1,12 @@
 """What a bundle says of the origin of its kernels, and the text generated from it again.
 
-A record of a plan holds the region, the µGraph and its numbers, the generator's version and the
-target: everything the text of its kernels is a function of. Text never comes from a model: it is
-generated here, by the present generator, and must have the SHA-256 that was recorded when the
-kernel was compiled; the image must have the SHA-256 recorded beside it. Names of a record do reach
-the text, so they must be identifiers: a µGraph cannot smuggle text in. These hashes tie the image
-to the text only as far as the record is believed; ``check_images`` compiles again
-(docs/decisions.md, "A kernel is tied to its text").
+A record of a plan holds the region, the µGraph and its numbers, the generator's version, the target
+and the plan's interface: everything that its kernels' text and its lines are a function of. Text
+never comes from a model: it is generated here, by the present generator, and must have the SHA-256
+that was recorded when the kernel was compiled; the image must have the SHA-256 recorded beside it.
+Names of a record do reach the text, so they must be identifiers: a µGraph cannot smuggle text in.
+These hashes tie the image to the text only as far as the record is believed; ``check_images``
+compiles again (docs/decisions.md, "A kernel is tied to its text").
 """
 
 import hashlib
@@ -21,6 +21,8 @@ from mirage_onnx.codegen.candidates import Compiled, emit_candidate
 from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.header import GENERATOR_VERSION
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.custom_op.interface import Interface, make_plan
+from mirage_onnx.custom_op.plan import Plan
 from mirage_onnx.errors import MirageError, RejectionError
 from mirage_onnx.ir import (
   Candidate,
@@ -62,14 +64,15 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Regenerated:
-  """The kernels of one plan, and the NVRTC that compiled them."""
+  """The kernels of one plan, the NVRTC that compiled them, and the plan (kernel k is in image k)."""
 
   kernels: tuple[Kernel, ...]
   target: Target
   nvrtc: str
+  plan: Plan
 
 
-def record(region: Region, compiled: Compiled, target: Target) -> dict[str, object]:
+def record(region: Region, compiled: Compiled, target: Target, interface: Interface) -> dict[str, object]:
   """The provenance of one plan."""
   return {
     "region": region.text,
@@ -78,6 +81,7 @@ def record(region: Region, compiled: Compiled, target: Target) -> dict[str, obje
     "generator": GENERATOR_VERSION,
     "nvrtc": nvrtc_version(),
     "target": target.name,
+    "interface": interface.to_record(),
     "kernels": [
       {"name": s.name, "sha256": sha256(s.text.encode()), "image_sha256": sha256(c.image)}
       for s, c in zip(compiled.sources, compiled.cubins, strict=True)
@@ -104,6 +108,9 @@ def regenerate(record: Mapping[str, Any], where: str) -> Regenerated:
     axes = {t.name: tuple(a for a in t.axes if a in runtime) for t in graph.tensors}
     dtypes = {t.name: t.dtype.value for t in graph.tensors}
     names = [s.name for s in sources]
+    interface = Interface.from_record(record["interface"])
+    plan = make_plan(interface, graph, ugraph_extents(graph, params, extents), sources, range(len(sources)))
+    plan.to_text()
   except RejectionError as error:
     why = f"the generator refuses the µGraph of {_kernels(record)} ({error.rejection})"
     raise MirageError("SOURCE_MISMATCH", f"{where}: {why}") from error
@@ -129,6 +136,7 @@ def regenerate(record: Mapping[str, Any], where: str) -> Regenerated:
     ),
     target,
     str(record.get("nvrtc", "unknown")),
+    plan,
   )
 
 

@@ -6,9 +6,10 @@ from math import prod
 
 from mirage_onnx.codegen.sizes import MOST_AT_RUNTIME
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.custom_op.arguments import Int32
 from mirage_onnx.custom_op.expr import Expr, const, dim
-from mirage_onnx.custom_op.plan import Int32
 from mirage_onnx.ir import KTensor, Monomial
+from mirage_onnx.ir.view import Window
 
 #: Alignment of each tensor inside the workspace, bytes.
 ALIGNMENT = 256
@@ -36,15 +37,13 @@ def total(a: Expr, b: Expr) -> Expr:
 
 
 @dataclass(frozen=True, slots=True)
-class RuntimeSizes:
-  """The extents of a region's axes: numbers, or of ``runtime`` axes how a run finds them.
+class RunDims:
+  """Where a plan has the dims of a region's inputs.
 
   ``orders``: per input of the plan, its dims in their order there. ``place``: where the plan has
   a dimension of an input of the region, as (input, dimension as the model has it).
   """
 
-  extents: Mapping[str, int]
-  runtime: Mapping[str, Monomial]
   orders: Sequence[Sequence[int]]
   place: Callable[[int, int], tuple[int, int]] = lambda i, d: (i, d)
 
@@ -54,12 +53,27 @@ class RuntimeSizes:
     dims = [dim(i, tuple(self.orders[i]).index(d)) for i, d in places]
     return product([*dims, size.coefficient])
 
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSizes:
+  """The extents of axes: numbers, or of those in ``runtime`` how a run finds them."""
+
+  extents: Mapping[str, int]
+  runtime: Mapping[str, Expr]
+
   def _extent(self, axis: str) -> Expr:
-    return self.of(self.runtime[axis]) if axis in self.runtime else const(self.extents[axis])
+    return self.runtime[axis] if axis in self.runtime else const(self.extents[axis])
+
+  def bytes_of(self, tensor: KTensor) -> Expr:
+    """Of the memory that a tensor lies in: what a kernel that is given it touches at most."""
+    factors: list[Expr | int] = [tensor.dtype.size_bytes]
+    for w in tensor.windows or (Window(tensor.axes),):
+      factors += map(self._extent, w.axes) if w.full is None else [w.full]
+    return product(factors)
 
   def aligned_bytes(self, tensor: KTensor) -> Expr:
     """What a tensor takes of the workspace."""
-    size = product([*map(self._extent, tensor.axes), tensor.dtype.size_bytes])
+    size = self.bytes_of(tensor)
     if size.constant is not None:
       return const(-(-size.constant // ALIGNMENT) * ALIGNMENT)
     return size.ceildiv(ALIGNMENT) * ALIGNMENT

@@ -65,7 +65,7 @@ def check_sources(model: Model, *, strict: bool) -> SourceCheck:
     return SourceCheck(text[:200], text[:200])
   plans = read_sources(nodes, bundle).values()
   for found in plans:
-    if why := plan_differs(found.plan, found.regenerated.kernels):
+    if why := plan_differs(found.plan, found.regenerated):
       raise MirageError("SOURCE_MISMATCH", f"{found.where}: {why}")
   kernels = {k.image_sha256 for p in plans for row in p.kernels for k in row}
   count = f"{len(kernels)} kernel{'s' * (len(kernels) != 1)}"

@@ -14,6 +14,7 @@ from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.custom_op.assemble import BundleBuilder
 from mirage_onnx.custom_op.bundle import write_bundle
 from mirage_onnx.custom_op.launch_plan import Places, Planned, plan_candidate
+from mirage_onnx.custom_op.node_digest import tie_nodes
 from mirage_onnx.custom_op.plan import InputSpec
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import guarded, largest_valid
@@ -84,16 +85,18 @@ def apply(
         draft = drafts[i]
         if added := builder.add(*chosen[i], draft.body.key, draft.operands):
           numbered[i] = replace(draft.replacement, plan=added[0])
+      bundle = builder.bundle()
       result = rewrite_model(
         loaded.proto,
         tuple(numbered.values()),
-        write_bundle(builder.bundle()),
+        write_bundle(bundle),
         target_suffix=target.suffix,
         base_dir=loaded.base_dir,
         shapes=shapes,
         folded=loaded.folded,
         half=half,
       )
+      tie_nodes(result, bundle)
       used = tuple(numbered)
 
     nodes = chosen[order[some[-1]]][0].nodes if len(some) == 1 else ()

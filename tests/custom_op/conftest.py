@@ -25,8 +25,11 @@ from mirage_onnx.custom_op import (
   Variant,
   const,
   dim,
+  read_bundle,
   write_bundle,
 )
+from mirage_onnx.custom_op.node_digest import ATTRIBUTE, node_digest
+from mirage_onnx.errors import MirageError
 from tests.support.rewritten import chain as make_chain
 
 HERE = Path(__file__).parent
@@ -137,6 +140,15 @@ class Native:
     self.handle.mirage_test_bundle(data, size(len(data)), u32(kind), u32(number), error, size(512))
     return error.value.decode(errors="replace")
 
+  def node(self, data, number=0, stated="any"):
+    """(accepted, the digest of a node that runs this plan of a bundle, else why it is refused)"""
+    text = ctypes.create_string_buffer(512)
+    size = ctypes.c_size_t
+    refused = self.handle.mirage_test_node(
+      data, size(len(data)), ctypes.c_uint32(number), stated.encode(), text, size(512)
+    )
+    return not refused, text.value.decode(errors="replace")
+
   def image(self, data):
     """Kernels of an image, a line each, or the reason of its refusal: (accepted, text)."""
     text = ctypes.create_string_buffer(4096)
@@ -171,7 +183,8 @@ def native(ops_library):
 
 def add_plan(**changes):
   """out = a + b over float vectors of any length, by the stand-in's standin_add."""
-  args = (OutputPtr(0), InputPtr(0), InputPtr(1), Int32(dim(0, 0)))
+  size = dim(0, 0) * 4
+  args = (OutputPtr(0, size), InputPtr(0, size), InputPtr(1, size), Int32(dim(0, 0)))
   launch = Launch(0, "standin_add", (dim(0, 0).ceildiv(32), const(1), const(1)), 32, args)
   fields = {
     "inputs": (InputSpec("f32", (None,)),) * 2,
@@ -179,6 +192,14 @@ def add_plan(**changes):
     "variants": (Variant((launch,)),),
   }
   return Plan(**(fields | changes))
+
+
+def digest_of(data, number):
+  """What a node states that runs this plan of a bundle; of one that cannot be read, anything."""
+  try:
+    return node_digest(read_bundle(data), number)
+  except MirageError:
+    return "0" * 64
 
 
 @dataclass(frozen=True)
@@ -218,10 +239,12 @@ class Models:
     workspace=False,
     number=0,
     function=True,
+    digest=None,
   ):
     """A chain y = a + b + b + ... of MuGraph nodes ``node0``, ``node1``, ...
 
-    The function body is the ONNX Add, so both paths give the same values.
+    The function body is the ONNX Add, so both paths give the same values. ``digest``: what the nodes
+    state, if it is not that of the bundle; "": they have no such attribute.
     """
     data = self.bundle(add_plan()) if bundle is None else bundle
     name = f"MuGraph_{number}"
@@ -235,13 +258,20 @@ class Models:
         new_node("Constant", "", "shape", value=shape),
         helper.make_node("ConstantOfShape", ["shape"], extra, value=empty),
       ]
-    definition = helper.make_function(domain, name, ["bundle", "x", "y"], ["z", *extra], body, opsets[:1])
+    formals = ["bundle", "x", "y"]
+    definition = helper.make_function(
+      domain, name, formals, ["z", *extra], body, opsets[:1], attributes=[ATTRIBUTE]
+    )
+    stated = digest_of(data, number) if digest is None else digest
+    attributes = {ATTRIBUTE: stated} if stated else {}
     values = ["a", *(f"v{i}" for i in range(1, nodes)), "c"]
     graph_nodes, infos = [], []
     for i in range(nodes):
       outputs = [values[i + 1], *(f"w{i}" for _ in extra)]
       graph_nodes.append(
-        helper.make_node(name, ["bundle", values[i], "b"], outputs, name=f"node{i}", domain=domain)
+        helper.make_node(
+          name, ["bundle", values[i], "b"], outputs, name=f"node{i}", domain=domain, **attributes
+        )
       )
       infos += [typed(w, TensorProto.UINT8, [None])
                 for w in outputs[1:]]  # fmt: skip

@@ -3,7 +3,7 @@
 // Accepted expressions are evaluated too. Deterministic: the seed is the iteration number.
 //
 // fuzz_main judge <corpus> reads files that tests/support/damaged_files.py made, {kind, u32 size, bytes},
-// and prints a line for each: why it is refused, or nothing.
+// and prints a line for each: why it is refused, or nothing, or the digest of a node that runs it.
 
 #include <cstdio>
 #include <cstdlib>
@@ -16,13 +16,14 @@
 
 #include "bundle.h"
 #include "image.h"
+#include "node_digest.h"
 #include "plan.h"
 
 namespace {
 
 const char* const kPieces[] = {"\n", " ", "*", ",", "d0.0", "d", ".", "-", "-9223372036854775808",
     "9223372036854775807", "ceildiv", "mod", "and", "0",
-    "i64:", "w:", "launch 0 k grid 1 1 1 block 1 cluster 1 smem 0 pdl 0 args i0\n", "variant\n",
+    "i64:", "w:", "#", "launch 0 k grid 1 1 1 block 1 cluster 1 smem 0 pdl 0 args i0#8\n", "variant\n",
     "input f16 *\n", "output f16 d0.0\n"};
 
 std::string mutate(std::string text, std::mt19937* random) {
@@ -61,9 +62,10 @@ void evaluate(const mirage::Plan& plan) {
     for (const auto& launch : variant.launches) {
       for (const auto& extent : launch.grid) extent.eval(dims, &value, &why);
       for (const auto& arg : launch.args) {
-        const bool has_value =
-            arg.kind != mirage::ArgKind::kInput && arg.kind != mirage::ArgKind::kOutput;
-        if (has_value) arg.value.eval(dims, &value, &why);
+        const bool is_tensor =
+            arg.kind == mirage::ArgKind::kInput || arg.kind == mirage::ArgKind::kOutput;
+        if (!is_tensor) arg.value.eval(dims, &value, &why);
+        if (arg.is_pointer()) arg.bytes.eval(dims, &value, &why);
       }
     }
   }
@@ -92,8 +94,18 @@ std::string judge_bundle(const char* data, size_t size) {
   return sum == 0xffffffff ? "unlikely" : "";  // so that the bytes are read
 }
 
+// The node that runs plan 0 of a bundle: "digest <what it states>", or why there is none.
+std::string judge_node(const char* data, size_t size) {
+  mirage::Bundle bundle;
+  mirage::PlannedNode node;
+  std::string why = mirage::Bundle::open(data, size, &bundle);
+  if (why.empty()) why = mirage::read_node(bundle, 0, &node);
+  return why.empty() ? "digest " + node.digest : why;
+}
+
 std::string judge(char kind, const char* data, size_t size) {
   if (kind == 'B') return judge_bundle(data, size);
+  if (kind == 'N') return judge_node(data, size);
   if (kind == 'I') {
     mirage::ImageKernels kernels;
     return mirage::read_image(reinterpret_cast<const uint8_t*>(data), size, &kernels);

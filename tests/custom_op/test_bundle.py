@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mirage_onnx.custom_op import Bundle, InferenceSession, read_bundle, write_bundle
 from mirage_onnx.errors import MirageError
 
-BUNDLE = Bundle((b"\x7fELF" * 5, b""), ("plan 1\n", "plan 1\nx\n"), ({"µ": [1, 2], "a": None}, {}))
+BUNDLE = Bundle((b"\x7fELF" * 5, b""), ("plan 2\n", "plan 2\nx\n"), ({"µ": [1, 2], "a": None}, {}))
 DATA = write_bundle(BUNDLE)
 
 
@@ -43,11 +43,11 @@ def test_written_bundles_read_back(native, cubins, plans, provenance):
 
 
 def test_layout():
-  assert struct.unpack_from("<8sII", DATA) == (b"MUGRAPH1", 1, 6)
+  assert struct.unpack_from("<8sII", DATA) == (b"MUGRAPH1", 2, 6)
   kind, number, offset, size, digest = struct.unpack_from("<IIQQ32s", DATA, 16 + 2 * 56)
   assert (kind, number, offset % 16) == (2, 0, 0)
-  assert DATA[offset : offset + size] == b"plan 1\n"
-  assert digest == hashlib.sha256(b"plan 1\n").digest()
+  assert DATA[offset : offset + size] == b"plan 2\n"
+  assert digest == hashlib.sha256(b"plan 2\n").digest()
 
 
 def test_key_order_does_not_change_the_bytes():
@@ -98,7 +98,8 @@ def put(at, value):
   ("data", "reason"),
   [
     (put(0, b"X"), "it does not begin with MUGRAPH1"),
-    (put(8, struct.pack("<I", 2)), "it has version 2, this program reads 1"),
+    (put(8, struct.pack("<I", 1)), "it has version 1, this program reads 2: optimize the original model"),
+    (put(8, struct.pack("<I", 3)), "it has version 3, this program reads 2: optimize the original model"),
     (put(12, struct.pack("<I", 2**32 - 1)), f"4294967295 entries do not fit in {len(DATA)} bytes"),
     (put(12, struct.pack("<I", 4097)), "entries do not fit"),
     (put(16, struct.pack("<I", 4)), "entry 0 is out of order or out of place"),
@@ -116,7 +117,7 @@ def put(at, value):
     (DATA, ""),
     (DATA + b"\0", "1 bytes after the last section"),
     (DATA[:-1], "entry 5 is cut off"),
-    (DATA.replace(b"plan 1\n", b"plan 2\n", 1), "entry 2 does not have its SHA-256"),
+    (DATA.replace(b"plan 2\n", b"plan 3\n", 1), "entry 2 does not have its SHA-256"),
   ],
 )
 def test_both_readers_have_the_same_rules(native, data, reason):
@@ -168,7 +169,7 @@ def test_damaged_bundles_never_crash_a_session(models, driver, noise, at):
 
 def _one_section(kind, data):
   entry = struct.pack("<IIQQ32s", kind, 0, 80, len(data), hashlib.sha256(data).digest())
-  return struct.pack("<8sII", b"MUGRAPH1", 1, 1) + entry + bytes(8) + data
+  return struct.pack("<8sII", b"MUGRAPH1", 2, 1) + entry + bytes(8) + data
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_the_provenance_of_a_file_is_bounded_together():
     padded = data + bytes(-len(data) % 16)
     offset += len(padded)
     sections += padded if i + 1 < len(records) else data
-  data = struct.pack("<8sII", b"MUGRAPH1", 1, len(records)) + entries
+  data = struct.pack("<8sII", b"MUGRAPH1", 2, len(records)) + entries
   data += bytes(first - len(data)) + sections
   tracemalloc.start()
   assert "too long" in refusal(data)

@@ -12,11 +12,13 @@ from protos import new_node, typed
 from refused import refused
 
 from mirage_onnx.custom_op import compare
+from mirage_onnx.custom_op.bundle import read_bundle
 from mirage_onnx.custom_op.compare import compare_models
 from mirage_onnx.custom_op.compare_inputs import KINDS, draw_inputs, size_of
 from mirage_onnx.custom_op.comparison import NO_KERNEL, NodePath
 from mirage_onnx.custom_op.difference import RTOL, difference, worse
 from mirage_onnx.custom_op.edge_inputs import EDGES
+from mirage_onnx.custom_op.node_digest import tie_nodes
 from mirage_onnx.rewrite.model import rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement
 from tests.custom_op.test_compare_inputs import Argument
@@ -285,7 +287,9 @@ def original_add():
 def rewritten_add(models):
   region = Replacement(("sum",), ("a", "b"), (), ("c",), False, 0)
   bundle = models.bundle(models.add_plan())
-  return rewrite_model(original_add(), [region], bundle).SerializeToString()
+  model = rewrite_model(original_add(), [region], bundle)
+  tie_nodes(model, read_bundle(bundle))
+  return model.SerializeToString()
 
 
 def test_bodies_are_no_kernels(models):

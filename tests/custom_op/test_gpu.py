@@ -69,7 +69,8 @@ def cubin(target):
 @pytest.fixture
 def session_of(models, cubin, target):
   def make(*, nodes=1, smem=0):
-    args = (OutputPtr(0), InputPtr(0), InputPtr(1), Int32(dim(0, 0)))
+    size = dim(0, 0) * 4
+    args = (OutputPtr(0, size), InputPtr(0, size), InputPtr(1, size), Int32(dim(0, 0)))
     grid = (dim(0, 0).ceildiv(128), const(1), const(1))
     launch = Launch(0, "add", grid, 128, args, smem_bytes=smem, pdl=target == "sm_90a")
     plan = models.add_plan(variants=(Variant((launch,)),)).to_text()

@@ -8,10 +8,11 @@ from refused import refused
 from region_data import sources_of
 from small_models import region_of, search_region
 
+from mirage_onnx.custom_op.arguments import InputPtr, Int32, OutputPtr, WorkspacePtr
 from mirage_onnx.custom_op.expr import ExprError, const
 from mirage_onnx.custom_op.launch_plan import plan_candidate
-from mirage_onnx.custom_op.plan import InputPtr, Int32, OutputPtr, WorkspacePtr, parse_plan
-from mirage_onnx.custom_op.runtime_sizes import ALIGNMENT, RuntimeSizes, total
+from mirage_onnx.custom_op.plan import parse_plan
+from mirage_onnx.custom_op.runtime_sizes import ALIGNMENT, RunDims, RuntimeSizes, total
 from mirage_onnx.ir import DType, KTensor, Monomial, RegionTensor, Tensor, dim_permutation
 from mirage_onnx.tune.measure import stored
 
@@ -77,8 +78,8 @@ def test_one_kernel(net):
   assert len(got.plan.outputs) == 1
   pointers = dict(zip(source_.args, launch.args, strict=True))
   for k, i in enumerate(region.inputs):
-    assert pointers[i.name] == InputPtr(k)
-  assert pointers["o0"] == OutputPtr(0)
+    assert pointers[i.name] == InputPtr(k, const(2 * int(np.prod(i.tensor.shape))))
+  assert pointers["o0"] == OutputPtr(0, const(2 * 4 * 256 * 2))
 
 
 def test_the_plan_is_text_and_back(net):
@@ -135,6 +136,10 @@ def test_sizes_that_only_a_run_knows(net):
     assert plan.workspace.eval(shapes) == -(-rows * 256 * 2 // ALIGNMENT) * ALIGNMENT
     for source_, launch in zip(sources, plan.variants[0].launches, strict=True):
       assert tuple(g.eval(shapes) for g in launch.grid) == source_.grid_at({axis: rows})
+      for arg in launch.args[:-1]:
+        columns = 512 if isinstance(arg, OutputPtr) else 256  # of the workspace too
+        whole = np.prod(shapes[arg.index]) if isinstance(arg, InputPtr) else rows * columns
+        assert arg.bytes.eval(shapes) == 2 * whole
       size = launch.args[-1]
       assert isinstance(size, Int32)
       assert size.value.eval(shapes) == rows
@@ -144,7 +149,7 @@ def test_sizes_that_only_a_run_knows(net):
 
 def test_several_temporaries_of_unknown_sizes():
   tensor = KTensor("t0", DType.F16, ("a1", "a0"), "temp")
-  sizes = RuntimeSizes({"a0": 9, "a1": 5}, {"a0": Monomial(3, ((1, 0),))}, ((0,), (1, 0)))
+  sizes = RuntimeSizes({"a0": 9, "a1": 5}, {"a0": RunDims(((0,), (1, 0))).of(Monomial(3, ((1, 0),)))})
   each = sizes.aligned_bytes(tensor)
   assert each.eval([(7,), (1, 100)]) == -(-100 * 3 * 5 * 2 // ALIGNMENT) * ALIGNMENT
   fixed = sizes.aligned_bytes(replace(tensor, axes=("a1",)))

@@ -54,7 +54,7 @@ def short_grid(chain):
 
 def exchanged_inputs(chain):
   """Two tensors of one shape in each other's place."""
-  return tampered(chain.model, with_plan(2, "args i2 i0 i1", "args i1 i0 i2"))
+  return tampered(chain.model, with_plan(2, "args i2#1024 i0#8192 i1#1024", "args i1#1024 i0#8192 i2#1024"))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_errors_outside_of_the_regions_are_told_apart(chain):
 
 
 def test_a_fault_names_node_and_kernel(chain):
-  model = tampered(chain.model, with_plan(0, "args i0 i1 o0", "args i1 i0 o0"))
+  model = tampered(chain.model, with_plan(0, "args i0#1024 i1#8192", "args i1#8192 i0#1024"))
   with refused("EMULATION_FAILED") as caught:
     check(chain, model)
   line = caught.value.line()

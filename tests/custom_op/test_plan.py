@@ -25,7 +25,7 @@ from mirage_onnx.custom_op.plan import Equal
 from mirage_onnx.errors import MirageError
 
 TEXT = """\
-plan 1
+plan 2
 input f16 * 4096
 input i64
 equal d0.0,2,* 8
@@ -33,10 +33,10 @@ output f16 d0.0 4096
 output f32
 workspace d0.0,4096,*
 variant d0.0,16,le
-launch 0 rms_linear grid d0.0,16,ceildiv 64 1 block 128 cluster 4 smem 65536 pdl 1 args i0 w:16 o0
+launch 0 rms grid d0.0,16,ceildiv 64 1 block 128 cluster 4 smem 65536 pdl 1 args i0#d0.0,8192,* w:16#4096 o0#0
 launch 4095 _Z1kv grid 1 1 1 block 1 cluster 1 smem 0 pdl 0 args
 variant
-launch 1 k grid 1 1 1 block 1024 cluster 16 smem 232448 pdl 0 args i32:d0.0 i64:-1 o1
+launch 1 k grid 1 1 1 block 1024 cluster 16 smem 232448 pdl 0 args i32:d0.0 i64:-1 o1#4
 """
 
 
@@ -53,8 +53,9 @@ def test_text_reads_into_the_objects_it_names():
   plan = parse_plan(TEXT)
   one = const(1)
   first = Launch(
-    0, "rms_linear", (dim(0, 0).ceildiv(16), const(64), one), 128,
-    (InputPtr(0), WorkspacePtr(const(16)), OutputPtr(0)), 4, 65536, True,
+    0, "rms", (dim(0, 0).ceildiv(16), const(64), one), 128,
+    (InputPtr(0, dim(0, 0) * 8192), WorkspacePtr(const(16), const(4096)), OutputPtr(0, const(0))),
+    4, 65536, True,
   )  # fmt: skip
   second = Launch(4095, "_Z1kv", (one, one, one), 1, ())
   third = Launch(
@@ -62,7 +63,7 @@ def test_text_reads_into_the_objects_it_names():
     "k",
     (one, one, one),
     1024,
-    (Int32(dim(0, 0)), Int64(const(-1)), OutputPtr(1)),
+    (Int32(dim(0, 0)), Int64(const(-1)), OutputPtr(1, const(4))),
     16,
     232448,
   )
@@ -106,8 +107,8 @@ def test_every_keyword_of_a_launch_is_needed(native, word):
   ("text", "reason"),
   [
     ("", "line 1: the plan has no variant"),
-    ("plan 1\n", "line 2: the plan has no variant"),
-    ("plan 1\nvariant\n", "line 2: statement 'variant' is unknown or out of place"),
+    ("plan 2\n", "line 2: the plan has no variant"),
+    ("plan 2\nvariant\n", "line 2: statement 'variant' is unknown or out of place"),
     ("x" * (1 << 20) + "\n", "line 1: the text is longer than 1 MiB"),
   ],
 )

@@ -8,15 +8,21 @@ from refused import refused
 
 from mirage_onnx.codegen import candidates
 from mirage_onnx.custom_op import provenance
+from mirage_onnx.custom_op.launch_plan import plan_candidate
 from mirage_onnx.custom_op.provenance import check_images, record, regenerate
 from mirage_onnx.target import H200
 
 Record = dict[str, Any]
 
 
+def recorded(region, compiled):
+  planned = plan_candidate(region, compiled.candidate, compiled.sources, range(len(compiled.sources)))
+  return record(region, compiled, H200, planned.interface)
+
+
 @pytest.fixture
 def made(chain):
-  return record(chain.regions[0], chain.compiled[0], H200)
+  return recorded(chain.regions[0], chain.compiled[0])
 
 
 def refusal(found):
@@ -76,6 +82,12 @@ def set_hash(found):
     (lambda r: r.update(ugraph="ugraph 2"), "cannot be read"),
     (lambda r: r.update(region="region"), "cannot be read"),
     (lambda r: r.update(kernels=7), "cannot be read"),
+    (lambda r: r.pop("interface"), "cannot be read"),
+    (lambda r: r.update(interface=[]), "cannot be read"),
+    (lambda r: r["interface"].update(head="plan 1\n"), "cannot be read"),
+    (lambda r: r["interface"].update(sizes={"a0": "d9.0"}), "cannot be read"),
+    (lambda r: r["interface"].update(inputs={}), "cannot be read"),
+    (lambda r: r["interface"]["inputs"].update(i0=7), "cannot be read"),
   ],
 )
 def test_one_token_is_enough(made, change, said):
@@ -107,7 +119,7 @@ def test_one_token_of_the_generator(made, monkeypatch):
 
 
 def test_images_are_made_of_their_text(chain):
-  records = [record(r, c, H200) for r, c in zip(chain.regions, chain.compiled, strict=True)]
+  records = [recorded(r, c) for r, c in zip(chain.regions, chain.compiled, strict=True)]
   plans = [(f"node '{i}'", regenerate(r, "")) for i, r in enumerate(records)]
   images = [c.cubins[0].image for c in chain.compiled]
   assert check_images(plans, images) == ()

@@ -1,5 +1,7 @@
 """What the op refuses, in onnxruntime: while running and while a session is created."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -93,7 +95,7 @@ def test_output_and_workspace_sizes_are_checked(models, vectors, driver):
     session = host_session(models, driver, models.add_plan(workspace=size), workspace=True)
     with pytest.raises(Exception, match="bad workspace size: out of range"):
       run(session, vectors)
-  args = (WorkspacePtr(n + 1),)
+  args = (WorkspacePtr(n + 1, const(0)),)
   launch = Launch(0, "other", (const(1),) * 3, 1, args)
   plan = models.add_plan(workspace=n, variants=(Variant((launch,)),))
   session = host_session(models, driver, plan, workspace=True)
@@ -112,6 +114,39 @@ def test_more_memory_than_there_is_is_not_asked_for(models, vectors, driver):
     with pytest.raises(Exception, match=r"outputs and workspace take \d+ bytes of the \d+ that there are"):
       run(session, vectors)
     assert launches(session) == {"node0": 0}
+
+
+def test_a_buffer_shorter_than_what_a_kernel_touches(models, vectors, driver, driver_log):
+  """Every launch of a run is judged before the first: a copy that would do is not launched either."""
+  n = dim(0, 0)
+  out, a, b, count = models.add_plan().variants[0].launches[0].args
+  good = Launch(0, "standin_copy", (const(1),) * 3, 1, (out, a, Int64(n * 4)))
+  space = WorkspacePtr(n * 4, n * 4)
+  cases = {
+    "argument 0 of standin_add: the kernel takes 404 bytes of output 0, there are 400":
+      (replace(out, bytes=n * 4 + 4), a, b, count),
+    "argument 1 of standin_add: the kernel takes 401 bytes of input 1, there are 400":
+      (out, replace(a, bytes=n * 4 + 1), b, count),
+    "argument 2 of standin_add: the kernel takes 40000 bytes of input 2, there are 400":
+      (out, a, replace(b, bytes=n * n * 4), count),
+    "argument 2 of standin_add: the kernel takes 400 bytes of the workspace, there are 399":
+      (out, a, replace(space, offset=n * 4 + 1), count),
+    "argument 2 of standin_add: the kernel takes -4 bytes of input 2, there are 400":
+      (out, a, replace(b, bytes=n - 104), count),
+    "argument 2 of standin_add: overflow": (out, a, replace(b, bytes=n * (1 << 62)), count),
+  }  # fmt: skip
+  for message, args in cases.items():
+    bad = Launch(0, "standin_add", (n.ceildiv(32), const(1), const(1)), 32, args)
+    plan = models.add_plan(workspace=n * 8, variants=(Variant((good, bad)),))
+    session = host_session(models, driver, plan, workspace=True)
+    with pytest.raises(Exception, match=rf"node 'node0' \(MuGraph_0\): {message}"):
+      run(session, vectors)
+    assert launches(session) == {"node0": 0}
+  assert not driver_log("launch")
+  fits = Launch(0, "standin_add", (n.ceildiv(32), const(1), const(1)), 32, (out, a, b, count))
+  plan = models.add_plan(workspace=n * 8, variants=(Variant((good, fits)),))
+  session = host_session(models, driver, plan, workspace=True)
+  np.testing.assert_array_equal(run(session, vectors), sum(vectors.values()))
 
 
 def test_a_failing_launch_is_an_error_and_not_counted(models, vectors, driver, monkeypatch):
@@ -140,7 +175,7 @@ def test_plans_that_do_not_fit_the_node_or_the_cubin(models, driver):
     "argument 3 of kernel standin_add has 4 bytes, the plan passes 8": replace_launch(
       models, args=(*args[:3], Int64(dim(0, 0)))
     ),
-    "plan line 1: expected 'plan 1'": "nonsense\n",
+    "plan line 1: expected 'plan 2'": "nonsense\n",
   }
   for message, plan in cases.items():
     with pytest.raises(Exception, match=rf"node 'node0' \(MuGraph_0\): .*{message}"):

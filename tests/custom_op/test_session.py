@@ -133,8 +133,9 @@ def test_callers_options_are_kept(models, driver, tmp_path):
 
 
 def test_the_driver_receives_what_the_plan_says(models, vectors, driver, driver_log):
-  args = (OutputPtr(0), InputPtr(0), InputPtr(1), Int32(dim(0, 0)))
-  copy = (WorkspacePtr(const(64)), InputPtr(1), Int64(dim(1, 0) * 4))
+  size = dim(0, 0) * 4
+  args = (OutputPtr(0, size), InputPtr(0, size), InputPtr(1, size), Int32(dim(0, 0)))
+  copy = (WorkspacePtr(const(64), size), InputPtr(1, size), Int64(dim(1, 0) * 4))
   grid = (dim(0, 0).ceildiv(32).ceildiv(8) * 8, const(2), const(3))
   plan = models.add_plan(
     workspace=dim(0, 0) * 4 + 64,
@@ -174,14 +175,14 @@ def test_the_driver_receives_what_the_plan_says(models, vectors, driver, driver_
 
 
 def test_non_portable_clusters_are_asked_for(models, driver, driver_log):
-  launch = Launch(0, "other", (const(16),) * 3, 1, (OutputPtr(0),), 16)
+  launch = Launch(0, "other", (const(16),) * 3, 1, (OutputPtr(0, const(0)),), 16)
   plan = models.add_plan(variants=(Variant((launch,)),))
   hosted(models.add(models.bundle(plan)), driver)
   assert driver_log("attribute") == [["attribute", "other", "14", "1", "device", "0"]]
 
 
 def test_a_cubin_is_loaded_once_per_process(models, driver, driver_log):
-  launch = Launch(0, "once", (const(1),) * 3, 1, (OutputPtr(0),))
+  launch = Launch(0, "once", (const(1),) * 3, 1, (OutputPtr(0, const(0)),))
   plan = models.add_plan(variants=(Variant((launch,)),))
   cubins = (models.standin_cubin((plan,), once=[8]),)
   model = models.add(write_bundle(Bundle(cubins, (plan.to_text(),))), nodes=4)
@@ -193,7 +194,8 @@ def test_a_cubin_is_loaded_once_per_process(models, driver, driver_log):
 
 def test_the_first_true_guard_wins_and_zero_grids_are_skipped(models, driver, driver_log):
   def variant(layers, guard=None):
-    args = (OutputPtr(0), InputPtr(0), InputPtr(1), Int32(dim(0, 0)))
+    size = dim(0, 0) * 4
+    args = (OutputPtr(0, size), InputPtr(0, size), InputPtr(1, size), Int32(dim(0, 0)))
     return Variant((Launch(0, "standin_add", (dim(0, 0), const(layers), const(1)), 32, args),), guard)
 
   plan = models.add_plan(variants=(variant(1, dim(0, 0).le(4)), variant(2, dim(0, 0).le(8) * 2), variant(3)))

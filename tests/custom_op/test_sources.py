@@ -57,12 +57,14 @@ def test_a_plan_launches_what_was_made_for_it(chain):
     ("block 32", "block 64", "its plan has block 64, the generator 32"),
     ("cluster 1", "cluster 2", "its plan has cluster 2, the generator 1"),
     ("grid 64 ", "grid 63 ", "its plan has grid (63, "),
-    ("output f16", "output i16", "is tensor o0 of f16, o0 of its plan is i16"),
-    ("input f16", "input bf16", "of f16, i0 of its plan is bf16"),
-    ("output f16 8", "output f16 7", "takes 1024 bytes, o0 of its plan has 896"),
-    ("args i0 i1 o0", "args i1 i0 o0", "its plan has 1024"),
-    ("args i0 i1 o0", "args i0 i1 o0 i32:1", "its plan has arguments 4, the generator 3"),
-    ("args i0 i1 o0", "args i0 i1 i64:1", "is tensor o0, its plan has i64:1"),
+    ("output f16", "output i16", "is tensor o0 of f16, o0#1024 of its plan is i16"),
+    ("input f16", "input bf16", "of f16, i0#1024 of its plan is bf16"),
+    ("output f16 8", "output f16 7", "takes 1024 bytes, o0#1024 of its plan has 896"),
+    ("args i0#1024 i1#8192", "args i1#8192 i0#1024", "its plan says 8192"),
+    ("args i0#1024 i1#8192", "args i1#1024 i0#8192", "i0#8192 of its plan has 1024"),
+    ("i1#8192", "i1#8190", "takes 8192 bytes, i1#8190 of its plan says 8190"),
+    ("o0#1024", "o0#1024 i32:1", "its plan has arguments 4, the generator 3"),
+    ("o0#1024", "i64:1", "is tensor o0, its plan has i64:1"),
     ("variant\n", "variant 0\nvariant\n", "its plan has 2 variants, the generator makes one"),
   ],
 )
@@ -85,8 +87,9 @@ def test_a_plan_of_any_rows():
   assert not check_sources(made.model.SerializeToString(), strict=True).unseen
   for old, new, said in (
     ("grid d0.0 ", "grid 9 ", "the generator"),
-    ("output f16 d0.0", "output f16 1", "bytes, o0 of its plan has"),
+    ("output f16 d0.0", "output f16 1", "bytes, o0#d0.0,128,* of its plan has"),
     (" i32:d0.0", " i32:1", "the generator"),
+    ("i0#d0.0,128,*", "i0#d0.0,64,*", "i0#d0.0,64,* of its plan says 64"),
   ):
     assert said in refusal(tampered(made.model, with_plan(0, old, new)))
 

@@ -11,7 +11,8 @@ import zlib
 
 from cubin_images import HEADER, SECTION, Compiled, cubin_image
 
-from mirage_onnx.custom_op.bundle import read_bundle
+from mirage_onnx.custom_op.bundle import Bundle, read_bundle, write_bundle
+from mirage_onnx.custom_op.node_digest import node_digest
 from mirage_onnx.custom_op.plan import DTYPES, parse_plan
 from mirage_onnx.errors import MirageError
 
@@ -19,7 +20,8 @@ OPERATORS = ("+", "-", "*", "ceildiv", "mod", "min", "max", "eq", "le", "and")
 NUMBERS = ("0", "1", "2", "7", "16", "4096", "65535", "-1", "9223372036854775807", "-9223372036854775808",
            "9223372036854775808", "1099511627776", "00", "-0", "+1", "1e9", "")  # fmt: skip
 WORDS = (*NUMBERS, *OPERATORS, *sorted(DTYPES), "*", "d0.0", "d0.7", "d63.0", "d1.1", "d0", "d.0", "i0",
-         "i63", "o0", "o31", "w:0", "w:d0.0", "i32:1", "i64:d0.0", "i32:", "w:-1", "x", "variant", "launch",
+         "i0#1", "i63#1", "o0#d0.0", "o31#1", "o0#-1", "w:0", "w:0#8", "w:d0.0#d0.0", "w:0#", "#1", "i32:1#1",
+         "i32:1", "i64:d0.0", "i32:", "w:-1", "x", "variant", "launch",
          "plan", "input", "output", "equal", "workspace", "grid", "args", "pdl", "f64\t", "é")  # fmt: skip
 
 
@@ -41,13 +43,14 @@ class _Plan:
     return ",".join(tokens)
 
   def argument(self):
-    choices = ["i32:" + self.expr(), "i64:" + self.expr(), "w:" + self.expr()]
-    choices += [f"i{i}" for i in range(len(self.ranks))] + [f"o{i}" for i in range(self.outputs)]
+    choices = ["i32:" + self.expr(), "i64:" + self.expr(), f"w:{self.expr()}#{self.expr()}"]
+    choices += [f"i{i}#{self.expr()}" for i in range(len(self.ranks))]
+    choices += [f"o{i}#{self.expr()}" for i in range(self.outputs)]
     return self.rng.choice(choices)
 
   def lines(self):
     rng, kinds = self.rng, sorted(DTYPES)
-    yield "plan 1"
+    yield "plan 2"
     for rank in self.ranks:
       yield " ".join(("input", rng.choice(kinds), *(rng.choice(("*", "8", "64")) for _ in range(rank))))
     for _ in range(rng.randrange(2)):
@@ -148,7 +151,7 @@ def damaged_bundle(rng):
       digest = rng.randbytes(32)
     table += struct.pack("<IIQQ32s", row["kind"], row["id"], offset % 2**64, size % 2**64, digest)
   count = len(rows) + (rng.choice((1, -1, 5000, 2**31)) if 9 in edits else 0)
-  data = struct.pack("<8sII", b"MUGRAPH1", 1 + (10 in edits), count % 2**32) + table + body
+  data = struct.pack("<8sII", b"MUGRAPH1", 2 - (10 in edits), count % 2**32) + table + body
   if 11 in edits:
     data += bytes(rng.randrange(1, 20))
   if 12 in edits:
@@ -187,11 +190,19 @@ def damaged_image(rng):
   return bytes(data)
 
 
-MAKERS = {"P": damaged_plan, "B": damaged_bundle, "I": damaged_image}
+def damaged_node(rng):
+  """The bytes of a bundle that is right but for what plan 0 of it needs."""
+  images = [rng.randbytes(rng.randrange(80)) for _ in range(rng.randrange(4))]
+  plans = [damaged_plan(rng) for _ in range(rng.choice((0, 1, 1, 1, 1, 2)))]
+  plans = [p.decode("latin-1") for p in plans if p.isascii()]
+  return write_bundle(Bundle(tuple(images), tuple(plans)))
+
+
+MAKERS = {"P": damaged_plan, "B": damaged_bundle, "N": damaged_node, "I": damaged_image}
 
 
 def made(kind, seed):
-  """One file: ``kind`` is P(lan), B(undle) or I(mage)."""
+  """One file: ``kind`` is P(lan), B(undle), N(ode: a bundle of which it runs plan 0) or I(mage)."""
   return MAKERS[kind](random.Random(f"{kind}{seed}"))
 
 
@@ -201,15 +212,22 @@ def corpus(files):
 
 
 def judged(kind, data):
-  """Why Python refuses a file, or ""; None where only the library reads it."""
+  """Why Python refuses a file, "", or the digest of a node; None where only the library reads it."""
   try:
     if kind == "P":
       parse_plan(data.decode("latin-1"))
     elif kind == "B":
       read_bundle(data)
+    elif kind == "N":
+      return f"digest {node_digest(read_bundle(data), 0)}"
     else:
       return None
   except MirageError as error:
     # Only Python decodes provenance: the last rule, when all of the library's have passed.
     return "" if "cannot be decoded" in error.detail else error.detail
   return ""
+
+
+def accepted(said):
+  """How many lines of judgement are of files that are taken."""
+  return sum(not line or line.startswith("digest ") for line in said)

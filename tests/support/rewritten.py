@@ -1,5 +1,6 @@
 """A small model with three regions, rewritten; and ways to tamper with what the rewriter wrote."""
 
+import contextlib
 import copy
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,8 @@ from small_models import Net, matches, region_of
 
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.custom_op.bundle import read_bundle, write_bundle
+from mirage_onnx.custom_op.node_digest import tie_nodes
+from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir import Candidate, KernelParams, Region, parse_ugraph, print_ugraph
 from mirage_onnx.rewrite.apply import apply
@@ -94,12 +97,14 @@ def any_rows():
 
 
 def tampered(model, change):
-  """The model with another bundle, whose own hashes are right again."""
+  """The model with another bundle, whose own hashes, and the digests of nodes, are right again."""
   result = onnx.ModelProto()
   result.CopyFrom(model)
   (tensor,) = (t for t in result.graph.initializer if t.name == BUNDLE_NAME)
-  data = write_bundle(change(read_bundle(numpy_helper.to_array(tensor).tobytes())))
-  tensor.CopyFrom(numpy_helper.from_array(np.frombuffer(data, np.uint8), BUNDLE_NAME))
+  bundle = change(read_bundle(numpy_helper.to_array(tensor).tobytes()))
+  tensor.CopyFrom(numpy_helper.from_array(np.frombuffer(write_bundle(bundle), np.uint8), BUNDLE_NAME))
+  with contextlib.suppress(MirageError):  # a bundle that lacks a part is refused for that
+    tie_nodes(result, bundle)
   return result
 
 
