@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
   name="mirage-onnx",
   help="Superoptimize regions of ONNX models into verified CUDA kernels.",
-  add_completion=False,
+  add_completion=True,
   pretty_exceptions_enable=False,
   no_args_is_help=False,
   context_settings={"help_option_names": ["-h", "--help"]},

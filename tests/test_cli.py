@@ -346,6 +346,17 @@ def test_version_schema_env(capsys):
   assert "numpy" in out and out.splitlines()[-1].split()[:2] == ["verdict", facts["verdict"].split()[0]]
 
 
+@pytest.mark.parametrize(
+  ("words", "found"), [("mirage-onnx opt", "optimize"), ("mirage-onnx bench --sec", "--seconds")]
+)
+def test_completion(words, found):
+  """As a shell asks for it, in a process of its own."""
+  asked = {"_MIRAGE_ONNX_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+  command = [sys.executable, "-c", "import sys; from mirage_onnx.cli import main; sys.exit(main())"]
+  done = subprocess.run(command, cwd=ROOT, env={**os.environ, **asked}, capture_output=True, text=True)
+  assert (done.stdout.split(), done.stderr) == ([found], "")
+
+
 def test_help(capsys):
   assert cli.main(["optimize", "--help"]) == Exit.DONE
   assert "--target" in capsys.readouterr().out
