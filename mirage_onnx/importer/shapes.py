@@ -21,6 +21,7 @@ from onnx import (
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.declared_names import with_names, without_names
+from mirage_onnx.importer.external import MAX_ELEMENTS
 from mirage_onnx.importer.graph import label, subgraphs
 from mirage_onnx.importer.stand_ins import stand_ins
 from mirage_onnx.ir import Dim, DType, Tensor
@@ -36,8 +37,6 @@ DTYPES: dict[int, DType] = {
 SMALL = 1024
 #: Beside a vector of more elements no values of shapes are followed through the graph.
 LONG_VECTOR = 1 << 18
-#: A value of more elements fits into no memory.
-MAX_ELEMENTS = 1 << 48
 #: Where the copy puts operators that onnx does not know, so that its checks pass over them.
 _UNCHECKED = "ai.mirage.unchecked"
 #: Operators whose inference ends the process (onnx 1.23) where an input's type is not known.

@@ -135,3 +135,28 @@ def test_the_name_of_a_dimension_is_text(bench):
   dim.dim_param = "@@"
   data = model.SerializeToString().replace(b"@@", b"\xff@")
   assert refusal(onnx.ModelProto.FromString(data)) == r"MODEL_INVALID: the name b'\xff@' is not UTF-8 text"
+
+
+@pytest.mark.parametrize("dtype", [F32, np.int64])
+def test_a_tensor_in_segments(bench, dtype):
+  model = relu(bench, weights={"w": np.ones(3, dtype)})
+  model.graph.initializer[0].segment.end = 3
+  assert refusal(model) == "MODEL_INVALID: the tensor 'w' is a segment of one: no reader joins these"
+
+
+@pytest.mark.parametrize("op", ["Softmax", "Transpose", "Concat", "Constant"])
+def test_an_attribute_of_a_function_outside_of_one(bench, op):
+  node = new_node(op, "" if op == "Constant" else "x", "y", name="n")
+  node.attribute.add(name="axis", ref_attr_name="outer", type=2)
+  model = bench.model(node, {"x": (F32, [2])}, ["y"])
+  said = (
+    "MODEL_INVALID: node 'n': its attribute 'axis' is the attribute 'outer' of a function, and it is in none"
+  )
+  assert refusal(model) == said
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.INT64, TensorProto.FLOAT])
+def test_a_tensor_of_no_elements_and_two_huge_dimensions(bench, dtype):
+  model = relu(bench)
+  model.graph.initializer.add(name="w", data_type=dtype, dims=[0, 1 << 62, 1 << 62], raw_data=b"")
+  assert refusal(model).startswith("MODEL_INVALID: the tensor 'w' of shape 0x4611686018427387904x")
