@@ -60,8 +60,8 @@ def fold(
         continue
       left -= np.size(result)
       tensor = numpy_helper.from_array(np.array(result), node.output[0])
-    except (ArithmeticError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError):
-      continue  # NotImplementedError: an attribute is of another type than its operator's
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+      continue  # RuntimeError: an attribute of another type than its operator's, too many dimensions
     if tensor.name and DTYPES.get(tensor.data_type) in _TYPES:
       values[tensor.name] = numpy_helper.to_array(tensor)
       if node.op_type != "Constant" and len(tensor.raw_data) <= LARGEST:

@@ -1,4 +1,4 @@
-"""How many nodes the functions of a model stand for: onnx's inference walks into every call.
+"""What a model asks of onnx's inference, which walks into every call and makes what nodes count.
 
 Functions that each call the one before twice are 2**n nodes in n lines, so they are counted before
 anything looks at them.
@@ -15,8 +15,24 @@ from mirage_onnx.importer.graph import subgraphs
 #: Nodes of all calls together. A layer of a large model in functions has some thousands, and
 #: inference takes a second for ten thousands.
 MOST_NODES = 1 << 17
+#: Outputs of a node that an attribute counts; onnx makes as many, whatever the node has.
+MOST_OUTPUTS = 1 << 16
 #: A function, as calls name it.
 Name = tuple[str, str]
+
+
+def check_counts(model: ModelProto) -> None:
+  """No node, inside of what it may be, is split into more than ``MOST_OUTPUTS`` parts.
+
+  Raises:
+      MirageError: MODEL_LIMIT.
+  """
+  inner = (n for f in model.functions for node in f.node for n in _with_inner(node))
+  for node in (*_nodes(model.graph), *inner):
+    for a in node.attribute:
+      if a.name == "num_outputs" and a.i > MOST_OUTPUTS:
+        where = f"node {node.name or node.op_type!r}"
+        raise MirageError("MODEL_LIMIT", f"{where} counts {a.i} outputs, at most {MOST_OUTPUTS} are made")
 
 
 def check_functions(model: ModelProto) -> None:

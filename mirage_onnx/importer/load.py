@@ -13,7 +13,7 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import shapes
 from mirage_onnx.importer.external import check_stored, read_tensor, stored_tensors
 from mirage_onnx.importer.folding import fold
-from mirage_onnx.importer.functions import check_functions
+from mirage_onnx.importer.functions import check_counts, check_functions
 from mirage_onnx.importer.graph import (
   check_names,
   check_text,
@@ -94,6 +94,7 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
   graph = proto.graph
   check_text(graph)
   check_functions(proto)
+  check_counts(proto)
   opset = _opset(proto)
   check_names(graph)
   order = topological_order(graph)
@@ -141,6 +142,8 @@ def _opset(proto: ModelProto) -> int:
   """The version of the default domain; the newest known where no node uses that domain."""
   versions: dict[str, int] = {}
   for entry in proto.opset_import:
+    if not isinstance(entry.domain, str):
+      raise MirageError("MODEL_INVALID", f"the name {entry.domain!r} is not UTF-8 text")
     domain = "" if entry.domain == "ai.onnx" else entry.domain
     if versions.setdefault(domain, entry.version) != entry.version:
       name = domain or "the default domain"

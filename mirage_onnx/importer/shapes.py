@@ -144,8 +144,8 @@ def _infer(light: ModelProto, *, follow: bool) -> tuple[ModelProto | None, str]:
     inferred = shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=follow)
   except checker.ValidationError as e:  # what a model says of itself, e.g. a recursive function
     raise MirageError("MODEL_INVALID", _sentence(str(e))) from None
-  except (shape_inference.InferenceError, ValueError) as e:
-    return None, str(e)
+  except (shape_inference.InferenceError, ValueError, LookupError, MemoryError, RuntimeError) as e:
+    return None, str(e)  # of some operators onnx takes what they lack, or a size as it stands
   return inferred, ""
 
 

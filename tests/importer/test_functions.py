@@ -80,3 +80,13 @@ def test_many_calls_of_small_functions():
   model.graph.node.extend(call("f0", "x", f"y{i}") for i in range(3000))
   check_functions(model)
   assert MOST_NODES > 10 * 3000
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_outputs_that_an_attribute_counts(bench, inside):
+  """onnx makes 2**40 of them: 850 bytes of model took all memory that there was."""
+  split = helper.make_node("Split", ["a" if inside else "x"], ["b" if inside else "y"], num_outputs=1 << 28)
+  plain = bench.model(split, {"x": (F32, [2])}, ["y"])
+  model = calling(bench, [function("f", split)]) if inside else plain
+  said = "MODEL_LIMIT: node 'Split' counts 268435456 outputs, at most 65536 are made"
+  assert refusal(model) == said

@@ -1,5 +1,6 @@
 """What damaged files have shown: once a traceback, a hang or gigabytes, now a code or a barrier."""
 
+import contextlib
 import time
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from protos import new_node
 
+from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import import_model, load_model
 from tests.importer.refusals import F32, refusal, relu
 
@@ -160,3 +162,25 @@ def test_a_tensor_of_no_elements_and_two_huge_dimensions(bench, dtype):
   model = relu(bench)
   model.graph.initializer.add(name="w", data_type=dtype, dims=[0, 1 << 62, 1 << 62], raw_data=b"")
   assert refusal(model).startswith("MODEL_INVALID: the tensor 'w' of shape 0x4611686018427387904x")
+
+
+def test_the_name_of_a_domain_is_text(bench):
+  model = relu(bench)
+  model.opset_import.add(domain="@@", version=1)
+  data = model.SerializeToString().replace(b"@@", b"\xff@")
+  assert refusal(onnx.ModelProto.FromString(data)) == r"MODEL_INVALID: the name b'\xff@' is not UTF-8 text"
+
+
+def test_what_onnx_takes_though_it_is_not_there(bench):
+  """Inference of STFT reads the dimensions of a scalar (onnx 1.23)."""
+  nodes = [new_node("STFT", "x step window", "y")]
+  inputs = {"x": (F32, [4, 8, 1]), "step": (np.int64, []), "window": (F32, [])}
+  loaded = bench.model(nodes, inputs, ["y"])
+  with contextlib.suppress(MirageError):
+    load_model(loaded)
+
+
+def test_shapes_of_more_dimensions_than_numpy_broadcasts(bench):
+  node = new_node("Add", "w w", "y")
+  model = bench.model(node, {}, ["y"], {"w": np.ones([1] * 36, np.int64)})
+  assert not load_model(model).folded
