@@ -4,35 +4,40 @@ Functions that each call the one before twice are 2**n nodes in n lines, so they
 anything looks at them.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterator
 
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import ModelProto
 
 from mirage_onnx.errors import MirageError
-from mirage_onnx.importer.graph import subgraphs
+from mirage_onnx.importer.graph import nodes_of
 
 #: Nodes of all calls together. A layer of a large model in functions has some thousands, and
 #: inference takes a second for ten thousands.
 MOST_NODES = 1 << 17
-#: Outputs of a node that an attribute counts; onnx makes as many, whatever the node has.
-MOST_OUTPUTS = 1 << 16
+_TERM = rb"[A-Za-z ]*(?:\.\.\.)?[A-Za-z ]*"
+_EQUATION = re.compile(_TERM + rb"(?:," + _TERM + rb")*(?:->" + _TERM + rb")?")
 #: A function, as calls name it.
 Name = tuple[str, str]
 
 
-def check_counts(model: ModelProto) -> None:
-  """No node, inside of what it may be, is split into more than ``MOST_OUTPUTS`` parts.
+def check_attributes(model: ModelProto) -> None:
+  """What inference takes as it stands: counts of outputs, and equations of Einsum.
+
+  onnx makes as many outputs as an attribute says and writes as many as there are, and it never ends
+  at a character that no equation has.
 
   Raises:
-      MirageError: MODEL_LIMIT.
+      MirageError: MODEL_INVALID.
   """
-  inner = (n for f in model.functions for node in f.node for n in _with_inner(node))
-  for node in (*_nodes(model.graph), *inner):
+  for node in nodes_of(model.graph, *model.functions):
     for a in node.attribute:
-      if a.name == "num_outputs" and a.i > MOST_OUTPUTS:
-        where = f"node {node.name or node.op_type!r}"
-        raise MirageError("MODEL_LIMIT", f"{where} counts {a.i} outputs, at most {MOST_OUTPUTS} are made")
+      if a.name == "num_outputs" and not a.ref_attr_name and a.i != len(node.output):
+        what = f"counts {a.i} outputs and has {len(node.output)}"
+        raise MirageError("MODEL_INVALID", f"node {node.name or node.op_type!r} {what}")
+      if node.op_type == "Einsum" and a.name == "equation" and _EQUATION.fullmatch(a.s) is None:
+        what = f"the equation {a.s[:80].decode(errors='replace')!r} is none"
+        raise MirageError("MODEL_INVALID", f"node {node.name or node.op_type!r}: {what}")
 
 
 def check_functions(model: ModelProto) -> None:
@@ -50,11 +55,11 @@ def check_functions(model: ModelProto) -> None:
   known = {(f.domain, f.name) for f in model.functions}
   for f in model.functions:  # of overloads together, which is no less
     calls = bodies.setdefault((f.domain, f.name), Counter())
-    nodes = [n for node in f.node for n in _with_inner(node)]
+    nodes = list(nodes_of(f))
     calls.update(name for n in nodes if (name := (n.domain, n.op_type)) in known)
     own[f.domain, f.name] = own.get((f.domain, f.name), 0) + len(nodes)
   size = _sizes(bodies, own)
-  called = Counter((n.domain, n.op_type) for n in _nodes(model.graph))
+  called = Counter((n.domain, n.op_type) for n in nodes_of(model.graph))
   total = sum(count * size[name] for name, count in called.items() if name in known)
   total = max(total, *size.values())  # onnx looks at functions that nobody calls, too
   if total > MOST_NODES:
@@ -80,15 +85,3 @@ def _sizes(bodies: dict[Name, Counter[Name]], own: dict[Name, int]) -> dict[Name
       open_.discard(name)
       path.pop()
   return size
-
-
-def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
-  for node in graph.node:
-    yield from _with_inner(node)
-
-
-def _with_inner(node: NodeProto) -> Iterator[NodeProto]:
-  """A node, and those of the graphs that it holds: protobuf bounds how deep these are."""
-  yield node
-  for inner in subgraphs(node):
-    yield from _nodes(inner)

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterable, Iterator
 
-from onnx import AttributeProto, GraphProto, NodeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 from mirage_onnx.errors import MirageError
 
@@ -20,6 +20,14 @@ def subgraphs(node: NodeProto) -> tuple[GraphProto, ...]:
     elif a.type == AttributeProto.GRAPHS:
       found.extend(a.graphs)
   return tuple(found)
+
+
+def nodes_of(*holders: GraphProto | FunctionProto) -> Iterator[NodeProto]:
+  """All nodes of graphs and functions, and of the graphs that these nodes hold."""
+  for holder in holders:
+    for node in holder.node:
+      yield node
+      yield from nodes_of(*subgraphs(node))
 
 
 def defined_names(graph: GraphProto) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import shapes
 from mirage_onnx.importer.external import check_stored, read_tensor, stored_tensors
 from mirage_onnx.importer.folding import fold
-from mirage_onnx.importer.functions import check_counts, check_functions
+from mirage_onnx.importer.functions import check_attributes, check_functions
 from mirage_onnx.importer.graph import (
   check_names,
   check_text,
@@ -94,7 +94,7 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
   graph = proto.graph
   check_text(graph)
   check_functions(proto)
-  check_counts(proto)
+  check_attributes(proto)
   opset = _opset(proto)
   check_names(graph)
   order = topological_order(graph)

@@ -82,11 +82,25 @@ def test_many_calls_of_small_functions():
   assert MOST_NODES > 10 * 3000
 
 
+@pytest.mark.parametrize("count", [1 << 28, 0, 2, -1])
 @pytest.mark.parametrize("inside", [False, True])
-def test_outputs_that_an_attribute_counts(bench, inside):
-  """onnx makes 2**40 of them: 850 bytes of model took all memory that there was."""
-  split = helper.make_node("Split", ["a" if inside else "x"], ["b" if inside else "y"], num_outputs=1 << 28)
+def test_outputs_that_an_attribute_counts(bench, inside, count):
+  """onnx makes 2**28 of them in all memory that there is, and ends the process where they are too few."""
+  split = helper.make_node("Split", ["a" if inside else "x"], ["b" if inside else "y"], num_outputs=count)
   plain = bench.model(split, {"x": (F32, [2])}, ["y"])
   model = calling(bench, [function("f", split)]) if inside else plain
-  said = "MODEL_LIMIT: node 'Split' counts 268435456 outputs, at most 65536 are made"
+  said = f"MODEL_INVALID: node 'Split' counts {count} outputs and has 1"
   assert refusal(model) == said
+
+
+@pytest.mark.parametrize("equation", ["\\0", "ij,j1->i", "i..j", "ij->jk->i", "\u00e9"])
+def test_an_equation_that_is_none(bench, equation):
+  """Inference of onnx never ended at some of them."""
+  node = helper.make_node("Einsum", ["x"], ["y"], equation=equation)
+  assert "the equation" in refusal(bench.model(node, {"x": (F32, [2, 2])}, ["y"]))
+
+
+@pytest.mark.parametrize("equation", ["ij->ji", " i j -> j i ", "...ij->...ji", "ij", "ii->i", "ij,jk->ik"])
+def test_equations(bench, equation):
+  node = helper.make_node("Einsum", ["x"] * (1 + equation.count(",")), ["y"], equation=equation)
+  load_model(bench.model(node, {"x": (F32, [2, 2])}, ["y"]))

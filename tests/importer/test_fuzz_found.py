@@ -1,6 +1,8 @@
 """What damaged files have shown: once a traceback, a hang or gigabytes, now a code or a barrier."""
 
 import contextlib
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -184,3 +186,21 @@ def test_shapes_of_more_dimensions_than_numpy_broadcasts(bench):
   node = new_node("Add", "w w", "y")
   model = bench.model(node, {}, ["y"], {"w": np.ones([1] * 36, np.int64)})
   assert not load_model(model).folded
+
+
+@pytest.mark.parametrize("batch_dims", [-(1 << 31), 8, 1])
+@pytest.mark.parametrize("inside", [False, True])
+def test_more_batches_than_dimensions(bench, batch_dims, inside):
+  """onnx ended the process: once by an assertion, once by reading far outside."""
+  node = new_node("GatherND", "x rows", "y", batch_dims=batch_dims)
+  if inside:
+    made = helper.make_tensor_value_info("y", 1, None)
+    branch = helper.make_graph([node], "b", [], [made])
+    node = helper.make_node("If", ["c"], ["z"], then_branch=branch, else_branch=branch)
+  inputs = {"x": (F32, [4]), "rows": (np.int64, [2]), "c": (bool, [])}
+  model = bench.model(node, inputs, [node.output[0]])
+  code = (
+    "import sys, onnx; from mirage_onnx.importer import load_model; load_model(onnx.load(sys.stdin.buffer))"
+  )
+  done = subprocess.run([sys.executable, "-c", code], input=model.SerializeToString(), capture_output=True)
+  assert done.returncode == 0, done.stderr[-2000:]
