@@ -15,7 +15,7 @@ from mirage_onnx.importer.graph import nodes_of
 #: Nodes of all calls together. A layer of a large model in functions has some thousands, and
 #: inference takes a second for ten thousands.
 MOST_NODES = 1 << 17
-_TERM = rb"[A-Za-z ]*(?:\.\.\.)?[A-Za-z ]*"
+_TERM = rb"[A-Za-z ]*(?:\.\.\.[A-Za-z ]*)?"
 _EQUATION = re.compile(_TERM + rb"(?:," + _TERM + rb")*(?:->" + _TERM + rb")?")
 #: A function, as calls name it.
 Name = tuple[str, str]
