@@ -40,7 +40,7 @@ LONG_VECTOR = 1 << 18
 #: Where the copy puts operators that onnx does not know, so that its checks pass over them.
 _UNCHECKED = "ai.mirage.unchecked"
 #: Operators whose inference may end the process (onnx 1.23): where an input's type is not known, or
-#: where an attribute counts more dimensions than there are.
+#: where an attribute counts fewer than no dimensions.
 _CRASHING = frozenset({"RegexFullMatch", "GatherND"})
 
 
@@ -55,7 +55,7 @@ def has_schema(node: NodeProto, opset: int) -> bool:
 
 def _ends_process(node: NodeProto) -> bool:
   """Whether inference of a node of ``_CRASHING`` is not safe, whatever its operands are."""
-  return node.op_type != "GatherND" or any(a.name == "batch_dims" and a.i != 0 for a in node.attribute)
+  return node.op_type != "GatherND" or any(a.name == "batch_dims" and a.i < 0 for a in node.attribute)
 
 
 def check_nodes(model: ModelProto, opset: int) -> None:
