@@ -38,6 +38,10 @@ ERRORS: dict[str, Entry] = {
     "the graph is cyclic, ill-typed or uses names it does not define",
     "run onnx.checker on the model and fix the exporter",
   ),
+  "MODEL_LIMIT": Entry(
+    "a small part of the model stands for more work or memory than any real model takes",
+    "report it with the model if that is a real one",
+  ),
   "OPSET_UNSUPPORTED": Entry(
     "the model's opset is newer or older than this version understands",
     "export with opset 7 to 26",

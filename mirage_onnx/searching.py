@@ -30,10 +30,12 @@ from mirage_onnx.events import Event
 from mirage_onnx.failures import refusal
 from mirage_onnx.importer import LoadedModel, load_model
 from mirage_onnx.importer.inline import outside
+from mirage_onnx.ir import Candidate, ugraph_extents
 from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal import Journal
+from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_results import KeptResults
 from mirage_onnx.superopt.remote_hooks import ANSWERED, Parent, answer
 from mirage_onnx.superopt.result import Bound, SearchReport, SearchResult, Stop, Verify
@@ -47,6 +49,7 @@ from mirage_onnx.superopt.worker_process import WorkerProcess, worker_streams
 from mirage_onnx.target import Target
 from mirage_onnx.verify.prover import prover, structure_prover
 from mirage_onnx.verify.weights import ModelWeights, sample_weights
+from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
 #: Fewer regions than this are searched here: starting a worker takes longer.
 MIN_REGIONS = 8
@@ -150,7 +153,8 @@ def search_all(
     for i, region in enumerate(regions if kept.folder else ()):
       # What is found depends on the weights of the twins too.
       digests[i] = " ".join(map(weights.digest, (region, *own[i])))
-      if (found := kept.get(region, digests[i], seconds)) is not None:
+      found = kept.get(region, digests[i], seconds)
+      if found is not None and all(_is_of(region, v.candidate) for v in found.candidates):
         known[i] = found
   left = [i for i in range(len(regions)) if i not in known]
   told = 0
@@ -175,6 +179,17 @@ def search_all(
   elif left:
     rest, others = [regions[i] for i in left], [own[i] for i in left]
     _search_rest(loaded, rest, others, setting, weights, workers, keep)
+
+
+def _is_of(region: Region, candidate: Candidate) -> bool:
+  """Whether a kept candidate could be a program of the region: its file may have been edited."""
+  try:
+    if check_ugraph(candidate.ugraph) or check_interface(region, candidate.ugraph):
+      return False
+    ugraph_extents(candidate.ugraph, candidate.params, region.extents)
+  except UNREADABLE:
+    return False
+  return True
 
 
 def _kept_setting(setting: Setting) -> dict[str, str]:

@@ -175,7 +175,7 @@ class Bench:
   def prepare(self, name):
     """Write the subject and its result; what is written twice must be the same."""
     onnx.save(subject(name), self.original(name))
-    os.environ["MIRAGE_ONNX_CACHE"] = "off"
+    os.environ["MIRAGE_ONNX_CACHE"] = "searches-off"
     with self.searches(name).keep():
       refusals = optimize(self.original(name), self.good(name))
     self.refusals(name).write_text(json.dumps(refusals))
@@ -193,7 +193,7 @@ class Bench:
     out = self.folder / f"{os.getpid()}.onnx"
     out.unlink(missing_ok=True)
     given = nullcontext() if fault.searches else self.searches(fault.subject).give()
-    os.environ["MIRAGE_ONNX_CACHE"] = "off"  # what other searches have learned
+    os.environ["MIRAGE_ONNX_CACHE"] = "searches-off"  # what other searches have learned
 
     def outcome(result, by=""):
       return Outcome(fault.id, result, by, round(time.monotonic() - start, 1))

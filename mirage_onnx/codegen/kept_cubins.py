@@ -16,6 +16,7 @@ from typing import Any
 from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.errors import Rejection
 from mirage_onnx.superopt.atomic import replace_file
+from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.structures import cache_folder
 
 #: Of the texts and of what is kept beside them; counted up when the form of a file changes.
@@ -52,7 +53,7 @@ class KeptCubins:
       line, _, image = path.read_bytes().partition(b"\n")
       value = json.loads(line)
       return _decode(value, image) if value["key"] == path.stem else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, *UNREADABLE):
       return None
 
   def put(self, text: str, name: str, arch: str, made: Cubin | Rejection) -> None:

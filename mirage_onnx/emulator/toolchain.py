@@ -14,6 +14,11 @@ from pathlib import Path
 import platformdirs
 
 from mirage_onnx.errors import MirageError
+from mirage_onnx.superopt.atomic import replace_file
+
+#: Between a file and its digest.
+_SEAL = b"mirage-onnx sha256"
+_SEAL_BYTES = len(_SEAL) + 32
 
 
 class BuildError(Exception):
@@ -46,21 +51,47 @@ def has_host_compiler() -> bool:
   return True
 
 
-@functools.cache
 def cache_folder() -> Path:
-  """Where built libraries are kept: below the user's cache folder, if one can write there.
+  """Where built libraries are kept: below ``$MIRAGE_CACHE_DIR`` or the user's cache folder.
 
-  Else in a folder of this process: what is loaded must be nobody else's.
+  With ``MIRAGE_ONNX_CACHE=off``, or where one cannot write there, in a folder of this process: what is
+  loaded must be nobody else's. ``searches-off``: only what searches and NVRTC made is not kept.
   """
-  own = Path(platformdirs.user_cache_dir("mirage-onnx")) / "emulator"
+  chosen = os.environ.get("MIRAGE_CACHE_DIR") or platformdirs.user_cache_dir("mirage-onnx")
+  return _writable(None if os.environ.get("MIRAGE_ONNX_CACHE") == "off" else chosen)
+
+
+@functools.cache
+def _writable(chosen: str | None) -> Path:
   try:
-    own.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=own):
-      return own
+    if chosen is not None:
+      own = Path(chosen) / "emulator"
+      own.mkdir(parents=True, exist_ok=True)
+      with tempfile.TemporaryFile(dir=own):
+        return own
   except OSError:
-    folder = tempfile.mkdtemp(prefix="mirage-onnx-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+    pass
+  folder = tempfile.mkdtemp(prefix="mirage-onnx-")
+  atexit.register(shutil.rmtree, folder, ignore_errors=True)
+  return Path(folder)
+
+
+def sealed(data: bytes) -> bytes:
+  """``data`` with its own digest behind it, which linker and loader pass over."""
+  return data + _SEAL + hashlib.sha256(data).digest()
+
+
+def unsealed(path: Path) -> bytes | None:
+  """What was sealed in a file; None where there is none, or where it is cut or changed.
+
+  A library that is cut short kills the process that opens it.
+  """
+  try:
+    whole = path.read_bytes()
+  except OSError:
+    return None
+  data, seal, digest = whole[:-_SEAL_BYTES], whole[-_SEAL_BYTES:-32], whole[-32:]
+  return data if seal == _SEAL and hashlib.sha256(data).digest() == digest else None
 
 
 def build_library(
@@ -82,7 +113,7 @@ def build_library(
     digest.update(hashlib.sha256(part).digest())
   digest.update("\0".join(flags).encode())
   library = cache_folder() / f"{digest.hexdigest()}{suffix}"
-  if library.exists():
+  if unsealed(library) is not None:
     return library
   library.parent.mkdir(parents=True, exist_ok=True)
   with tempfile.TemporaryDirectory(dir=library.parent) as folder:
@@ -96,5 +127,5 @@ def build_library(
     )
     if done.returncode:
       raise BuildError(done.stderr)
-    os.replace(built, library)
+    replace_file(library, sealed(built.read_bytes()))
   return library

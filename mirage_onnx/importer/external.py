@@ -16,6 +16,8 @@ from mirage_onnx.importer.graph import subgraphs
 MAPPED_BYTES = 1 << 16
 #: What numpy holds.
 MAX_RANK = 64
+#: A value of more elements fits into no memory.
+MAX_ELEMENTS = 1 << 48
 #: Bits of the types that pack several elements into a byte; onnx gains more with time.
 _PACKED_BITS: dict[int, int] = {
   TensorProto.DataType.Value(name): 2 if name.endswith("INT2") else 4
@@ -71,6 +73,13 @@ def check_stored(tensor: TensorProto, base_dir: Path | None) -> None:
       "MODEL_INVALID",
       f"the tensor {tensor.name!r} has {len(tensor.dims)} dimensions, more than {MAX_RANK}",
     )
+  if tensor.HasField("segment"):
+    raise MirageError(
+      "MODEL_INVALID", f"the tensor {tensor.name!r} is a segment of one: no reader joins these"
+    )
+  if math.prod(max(d, 1) for d in tensor.dims) > MAX_ELEMENTS:
+    shape = "x".join(map(str, tensor.dims))
+    raise MirageError("MODEL_INVALID", f"the tensor {tensor.name!r} of shape {shape} fits into no memory")
   if tensor.data_location == TensorProto.EXTERNAL:
     _check_external(tensor, base_dir)
     return

@@ -16,6 +16,8 @@ from mirage_onnx.ir import DType, Tensor
 
 #: Bytes of a result: what every reader can take along as a constant (``rewrite.body``).
 LARGEST = 1024
+#: Elements of all values that are held together: no shape of a real model takes a thousandth.
+MOST_ELEMENTS = 1 << 20
 _TYPES = frozenset({DType.I64, DType.I32, DType.BOOL})
 
 
@@ -28,10 +30,12 @@ def fold(
 ) -> dict[str, TensorProto]:
   """The results of nodes that are the same in every run, of at most ``LARGEST`` bytes.
 
-  ``tensors``: the shapes known so far. A node that would fail is left to the run.
+  ``tensors``: the shapes known so far. A node that would fail is left to the run, and so is one of
+  a large result: its size is known before it is computed.
   """
   found: dict[str, TensorProto] = {}
   values: dict[str, Any] = {"": None}
+  left = MOST_ELEMENTS
   inputs = {i.name for i in model.graph.input}
   for t in model.graph.initializer:
     if DTYPES.get(t.data_type) in _TYPES and prod(t.dims) <= SMALL and t.name not in inputs:
@@ -41,17 +45,23 @@ def fold(
     rule = _RULES.get(node.op_type)
     if rule is None or node.op_type in local or not has_schema(node, opset):
       continue
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    if node.op_type == "Constant" and any(prod(a.t.dims) > SMALL for a in node.attribute):
+      continue  # before its elements are read
     try:
+      given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
       if rule is _shape:
         result = _shape(given, tensors[node.input[0]])
       else:
-        result = rule(given, *(values[i] for i in node.input))
-      if np.size(result) > SMALL:
+        operands = [values[i] for i in node.input]
+        if (grown := _GROWING.get(node.op_type)) is not None and grown(given, operands) > SMALL:
+          continue
+        result = rule(given, *operands)
+      if np.size(result) > min(SMALL, left):
         continue
+      left -= np.size(result)
       tensor = numpy_helper.from_array(np.array(result), node.output[0])
-    except (ArithmeticError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError):
-      continue  # NotImplementedError: an attribute is of another type than its operator's
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+      continue  # RuntimeError: an attribute of another type than its operator's, too many dimensions
     if tensor.name and DTYPES.get(tensor.data_type) in _TYPES:
       values[tensor.name] = numpy_helper.to_array(tensor)
       if node.op_type != "Constant" and len(tensor.raw_data) <= LARGEST:
@@ -132,3 +142,21 @@ _RULES: dict[str, Callable[..., Any]] = {
   "Transpose": lambda a, x: np.transpose(x, a.get("perm")),
   **{name: lambda _, *x, f=f: f(*x) for name, f in _PLAIN.items()},
 }  # fmt: skip
+
+
+def _broadcast(_: Mapping[str, Any], operands: Sequence[Any]) -> int:
+  return prod(np.broadcast_shapes(*(x.shape for x in operands)))
+
+
+def _rows(given: Mapping[str, Any], operands: Sequence[Any]) -> int:
+  x, rows = operands
+  return int(x.size // max(1, x.shape[given.get("axis", 0)]) * rows.size)
+
+
+#: Elements of a result, of rules that make more of their operands than those have; ``_range`` looks
+#: itself, and ConstantOfShape and Expand repeat what they have in no memory.
+_GROWING: dict[str, Callable[[Mapping[str, Any], Sequence[Any]], int]] = {
+  **dict.fromkeys((*_PLAIN, "Div"), _broadcast),
+  "Concat": lambda _, parts: sum(map(np.size, parts)),
+  "Gather": _rows,
+}

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterable, Iterator
 
-from onnx import AttributeProto, GraphProto, NodeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 from mirage_onnx.errors import MirageError
 
@@ -20,6 +20,14 @@ def subgraphs(node: NodeProto) -> tuple[GraphProto, ...]:
     elif a.type == AttributeProto.GRAPHS:
       found.extend(a.graphs)
   return tuple(found)
+
+
+def nodes_of(*holders: GraphProto | FunctionProto) -> Iterator[NodeProto]:
+  """All nodes of graphs and functions, and of the graphs that these nodes hold."""
+  for holder in holders:
+    for node in holder.node:
+      yield node
+      yield from nodes_of(*subgraphs(node))
 
 
 def defined_names(graph: GraphProto) -> Iterator[tuple[str, str]]:
@@ -60,6 +68,8 @@ def reads(node: NodeProto) -> tuple[str, ...]:
 def check_text(graph: GraphProto) -> None:
   """Every name is text: protobuf hands out bytes where a field is not UTF-8.
 
+  And no attribute is that of a function around the graph, for there is none.
+
   Raises:
       MirageError: MODEL_INVALID.
   """
@@ -70,6 +80,9 @@ def check_text(graph: GraphProto) -> None:
   names += [t.name for t in graph.initializer]
   for n in graph.node:
     names += [n.name, n.op_type, n.domain, *n.input, *n.output, *(a.name for a in n.attribute)]
+    if (a := next((a for a in n.attribute if a.ref_attr_name), None)) is not None:
+      what = f"its attribute {a.name!r} is the attribute {a.ref_attr_name!r} of a function, and it is in none"
+      raise MirageError("MODEL_INVALID", f"node {n.name or n.op_type!r}: {what}")
     for inner in subgraphs(n):
       check_text(inner)
   broken = next((n for n in names if not isinstance(n, str)), None)

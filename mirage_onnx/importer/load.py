@@ -13,6 +13,7 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import shapes
 from mirage_onnx.importer.external import check_stored, read_tensor, stored_tensors
 from mirage_onnx.importer.folding import fold
+from mirage_onnx.importer.functions import check_attributes, check_functions
 from mirage_onnx.importer.graph import (
   check_names,
   check_text,
@@ -25,6 +26,9 @@ from mirage_onnx.ir.program import Tensor
 
 #: Versions of the default domain whose operators this version understands.
 OPSETS = range(7, 27)
+#: Inferences with what was folded after the one before: a model that says to the last node what its
+#: shape is made of takes one for each shape that is made of a shape.
+MOST_ROUNDS = 32
 #: protobuf refuses messages above this size.
 PROTOBUF_LIMIT = 2**31 - 1
 
@@ -75,8 +79,8 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
   ``base_dir`` is where the external data of a model in memory is.
 
   Raises:
-      MirageError: FILE_MISSING, FILE_UNREADABLE, NOT_ONNX, MODEL_INVALID, OPSET_UNSUPPORTED
-          or EXTERNAL_DATA_MISSING.
+      MirageError: FILE_MISSING, FILE_UNREADABLE, NOT_ONNX, MODEL_INVALID, MODEL_LIMIT,
+          OPSET_UNSUPPORTED or EXTERNAL_DATA_MISSING.
   """
   if isinstance(source, ModelProto):
     path, proto, what = None, source, "the model in memory"
@@ -89,6 +93,8 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
   given, proto = proto, without_old_inputs(proto)
   graph = proto.graph
   check_text(graph)
+  check_functions(proto)
+  check_attributes(proto)
   opset = _opset(proto)
   check_names(graph)
   order = topological_order(graph)
@@ -101,7 +107,9 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
 
   folded = dict[str, TensorProto]()
   tensors = shapes.infer(proto, order, opset, read, folded)
-  while len(found := fold(proto, order, opset, tensors, read)) > len(folded):
+  for _ in range(MOST_ROUNDS):
+    if len(found := fold(proto, order, opset, tensors, read)) == len(folded):
+      break
     try:
       tensors = shapes.infer(proto, order, opset, read, found)
     except MirageError:  # a branch of an If that will not be taken
@@ -134,6 +142,8 @@ def _opset(proto: ModelProto) -> int:
   """The version of the default domain; the newest known where no node uses that domain."""
   versions: dict[str, int] = {}
   for entry in proto.opset_import:
+    if not isinstance(entry.domain, str):
+      raise MirageError("MODEL_INVALID", f"the name {entry.domain!r} is not UTF-8 text")
     domain = "" if entry.domain == "ai.onnx" else entry.domain
     if versions.setdefault(domain, entry.version) != entry.version:
       name = domain or "the default domain"

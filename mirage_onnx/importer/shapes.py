@@ -21,7 +21,8 @@ from onnx import (
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.declared_names import with_names, without_names
-from mirage_onnx.importer.graph import label, subgraphs
+from mirage_onnx.importer.external import MAX_ELEMENTS
+from mirage_onnx.importer.graph import label, nodes_of, subgraphs
 from mirage_onnx.importer.stand_ins import stand_ins
 from mirage_onnx.ir import Dim, DType, Tensor
 
@@ -36,12 +37,11 @@ DTYPES: dict[int, DType] = {
 SMALL = 1024
 #: Beside a vector of more elements no values of shapes are followed through the graph.
 LONG_VECTOR = 1 << 18
-#: A value of more elements fits into no memory.
-MAX_ELEMENTS = 1 << 48
 #: Where the copy puts operators that onnx does not know, so that its checks pass over them.
 _UNCHECKED = "ai.mirage.unchecked"
-#: Operators whose inference ends the process (onnx 1.23) where an input's type is not known.
-_CRASHING = frozenset({"RegexFullMatch"})
+#: Operators whose inference may end the process (onnx 1.23): where an input's type is not known, or
+#: where an attribute counts fewer than no dimensions.
+_CRASHING = frozenset({"RegexFullMatch", "GatherND"})
 
 
 def domain_of(node: NodeProto) -> str:
@@ -51,6 +51,11 @@ def domain_of(node: NodeProto) -> str:
 
 def has_schema(node: NodeProto, opset: int) -> bool:
   return domain_of(node) == "" and defs.has(node.op_type, opset, "")
+
+
+def _ends_process(node: NodeProto) -> bool:
+  """Whether inference of a node of ``_CRASHING`` is not safe, whatever its operands are."""
+  return node.op_type != "GatherND" or any(a.name == "batch_dims" and a.i < 0 for a in node.attribute)
 
 
 def check_nodes(model: ModelProto, opset: int) -> None:
@@ -145,8 +150,8 @@ def _infer(light: ModelProto, *, follow: bool) -> tuple[ModelProto | None, str]:
     inferred = shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=follow)
   except checker.ValidationError as e:  # what a model says of itself, e.g. a recursive function
     raise MirageError("MODEL_INVALID", _sentence(str(e))) from None
-  except (shape_inference.InferenceError, ValueError) as e:
-    return None, str(e)
+  except (shape_inference.InferenceError, ValueError, LookupError, MemoryError, RuntimeError) as e:
+    return None, str(e)  # of some operators onnx takes what they lack, or a size as it stands
   return inferred, ""
 
 
@@ -200,9 +205,11 @@ def _weight_free(
     else:
       copy = graph.node.add()
       copy.CopyFrom(node)
-      checked = has_schema(node, opset) and node.op_type not in _CRASHING
-      checked = checked or (node.domain, node.op_type) in local
+      checked = has_schema(node, opset) or (node.domain, node.op_type) in local
       copy.domain = domain_of(node) if checked else _UNCHECKED
+  for node in nodes_of(light.graph, *light.functions):
+    if node.op_type in _CRASHING and node.domain in ("", "ai.onnx") and _ends_process(node):
+      node.domain = _UNCHECKED
   return light
 
 

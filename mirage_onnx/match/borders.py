@@ -1,5 +1,7 @@
 """Where a region may end: borders that are natural, and chains of moves that no kernel is found across."""
 
+from functools import cached_property
+
 from mirage_onnx.ir.program import Node, Step
 from mirage_onnx.match.contracted import contracts_apart
 from mirage_onnx.match.graph import Graph, permutes
@@ -53,16 +55,24 @@ class Borders:
 
   def is_only_viewed(self, tensor: str) -> bool:
     """Whether regions that yield views of the tensor stand for those that yield it."""
+    return tensor in self._only_viewed
+
+  @cached_property
+  def _only_viewed(self) -> frozenset[str]:
+    """From the outputs up, so that no chain of views is too long."""
     graph = self.graph
-    readers = graph.consumers.get(tensor, ())
-    if tensor in graph.program.outputs or not readers:
-      return False
-    return all(
-      graph.reasons[r] is None
-      and graph.is_view(r)
-      and all(self.is_natural(o) or self.is_only_viewed(o) for o in graph.node[r].outputs)
-      for r in readers
-    )
+    found = set[str]()
+    order = [o for n in graph.program.nodes for o in n.outputs]
+    for tensor in (*reversed(order), *(t for t in graph.consumers if t not in graph.producer)):
+      readers = graph.consumers.get(tensor, ())
+      if readers and tensor not in graph.program.outputs and all(
+        graph.reasons[r] is None
+        and graph.is_view(r)
+        and all(o in found or self.is_natural(o) for o in graph.node[r].outputs)
+        for r in readers
+      ):  # fmt: skip
+        found.add(tensor)
+    return frozenset(found)
 
   def _borders_regrouping(self, node: Node, readers: tuple[str, ...]) -> bool:
     """Whether here begins or ends a chain of moves that regroups dimensions in another order.

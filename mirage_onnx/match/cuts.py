@@ -14,6 +14,9 @@ from mirage_onnx.match.borders import Borders
 from mirage_onnx.match.graph import Graph
 from mirage_onnx.match.sinking import SLICING
 
+#: Joined cuts of a node: of many operands that all come from one value every subset is a cut.
+MOST_UNIONS = 1 << 13
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -98,8 +101,13 @@ def _unions(choices: Sequence[Sequence[Cut]], limits: Limits) -> list[Cut]:
     joined = (
       Cut(a.leaves | b.leaves, a.nodes | b.nodes, 0, max(a.depth, b.depth)) for a in found for b in options
     )
-    inside = (c for c in joined if len(c.leaves) <= limits.leaves)
-    found = list(dict.fromkeys(c for c in inside if len(c.nodes) < limits.nodes))
+    inside = (c for c in joined if len(c.leaves) <= limits.leaves and len(c.nodes) < limits.nodes)
+    distinct = dict[Cut, None]()
+    for cut in inside:
+      distinct[cut] = None
+      if len(distinct) == MOST_UNIONS:
+        break
+    found = list(distinct)
   return found
 
 

@@ -33,9 +33,12 @@ class Graph:
     self.order = {n.name: i for i, n in enumerate(program.nodes)}
     self.producer = {o: n for n in program.nodes for o in n.outputs if o}
     self._moves = {n.name for n in program.nodes if n.steps and all(s.op in LAYOUT for s in n.steps)}
-    self.reasons = {n.name: self._reason(n) for n in program.nodes}
     self._contractions = {n.name: sum(s.op == "matmul" for s in n.steps) for n in program.nodes}
+    self._own: dict[str, dict[str, bool]] = {}
+    self._moved, self._picked = self._moved_and_picked()
+    self.reasons = {n.name: self._reason(n) for n in program.nodes}
     self._views = {n.name for n in program.nodes if n.steps and all(map(_is_view, n.steps))}
+    self._yielding = self._yielding_weights()
     #: Nodes that pick rows of a table that are no weights: activations.
     self.embeddings = frozenset(n.name for n in program.nodes if self._embeds(n))
     self._assumed = dict.fromkeys(program.primes.values(), ASSUMED)
@@ -102,42 +105,71 @@ class Graph:
     """A weight, or computed from one inside the node (a transpose)."""
     if name in self.program.weights:
       return True
-    made = next((s for s in node.steps if s.output.name == name), None)
-    if made is None and name in self.producer and name not in node.outputs:
-      return self.is_moved_weight(name)
-    return made is not None and all(isinstance(i, str) and self._is_constant(node, i) for i in made.inputs)
+    own = self._made_of_weights(node)
+    return own.get(name, name in self._moved and name not in node.outputs)
+
+  def _made_of_weights(self, node: Node) -> dict[str, bool]:
+    """Of every result of the node's steps, whether it is made of nothing but weights."""
+    if node.name not in self._own:
+      own = self._own.setdefault(node.name, {})
+      weights = self.program.weights
+      for s in node.steps:
+        own[s.output.name] = all(
+          isinstance(i, str) and (i in weights or own.get(i, i in self._moved)) for i in s.inputs
+        )
+    return self._own[node.name]
+
+  def _moved_and_picked(self) -> tuple[set[str], set[str]]:
+    """Tensors that are moved weights, and those that are rows which a run picks, moved or not.
+
+    One pass over the nodes: asked of one tensor after the other, it would follow every path.
+    """
+    moved, picked = set[str](), set[str]()
+    for node in self.program.nodes:
+      if node.barrier is not None or node.name not in self._moves:
+        continue
+      operands = self.reads[node.name]
+      if all(i in self.program.weights or i in moved for i in operands if not self.picks(node, i)):
+        moved.update(node.outputs)
+      if any(s.op == "gather" for s in node.steps) or any(i in picked for i in operands):
+        picked.update(node.outputs)
+    return moved, picked
 
   def is_moved_weight(self, name: str) -> bool:
     """Whether nothing but weights is here, in another order, beside each other, or rows that a run picks."""
-    node = self.producer.get(name)
-    if node is None or node.barrier is not None or node.name not in self._moves:
-      return False
-    return all(self._is_constant(node, i) for i in node.operands if not self.picks(node, i))
+    return name in self._moved
 
   def is_read_as_weight(self, name: str, reader: Node) -> bool:
     """Whether it is a moved weight and, of rows that a run picks, the one operand of a product.
 
     Rows that are no operand of one, or beside a weight, are activations: the embeddings of tokens.
     """
-    if not self.is_moved_weight(name) or not self._is_picked(name):
-      return self.is_moved_weight(name)
-    if self.contractions(reader.name):
-      return not any(self._is_constant(reader, i) for i in reader.operands if not self._is_picked(i))
-    return self.moves(reader.name) and self._yields_weight(reader)
+    return self._reads_weight(name, reader, self._yielding)
 
-  def _yields_weight(self, node: Node) -> bool:
-    ends = ((o, self.node[r]) for o in node.outputs for r in self.consumers.get(o, ()))
-    return any(self.is_read_as_weight(*end) for end in ends)
+  def _reads_weight(self, name: str, reader: Node, yielding: set[str]) -> bool:
+    if name not in self._moved or name not in self._picked:
+      return name in self._moved
+    if self.contractions(reader.name):
+      operands = self.reads[reader.name]
+      return not any(self._is_constant(reader, i) for i in operands if i not in self._picked)
+    return reader.name in yielding
+
+  def _yielding_weights(self) -> set[str]:
+    """Moves of whose results one is read as a weight: in one pass from the outputs up."""
+    found = set[str]()
+    for node in reversed(self.program.nodes):
+      if node.name in self._moves:
+        ends = ((o, self.node[r]) for o in node.outputs for r in self.consumers.get(o, ()))
+        if any(self._reads_weight(o, reader, found) for o, reader in ends):
+          found.add(node.name)
+    return found
 
   def _embeds(self, node: Node) -> bool:
     return any(s.op == "gather" for s in node.steps) and not self._yields_weight(node)
 
-  def _is_picked(self, name: str) -> bool:
-    """Whether moves bring here rows that a run picks of a table."""
-    node = self.producer.get(name)
-    if node is None or node.barrier is not None or not self.moves(node.name):
-      return False
-    return any(s.op == "gather" for s in node.steps) or any(map(self._is_picked, node.operands))
+  def _yields_weight(self, node: Node) -> bool:
+    ends = ((o, self.node[r]) for o in node.outputs for r in self.consumers.get(o, ()))
+    return any(self.is_read_as_weight(*end) for end in ends)
 
   def picks(self, node: Node, name: str) -> bool:
     """Whether the node does not compute with its operand, which says what rows it has of another."""

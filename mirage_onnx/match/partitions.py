@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from math import prod
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.program import Program, Step
@@ -20,6 +21,8 @@ from mirage_onnx.match.boxes import (
   whole_box,
 )
 
+#: Parts of a tensor that are told apart: what is concatenated with itself again and again has 2**n.
+MOST_PARTS = 1024
 REDUCING = ("sum", "mean", "rmax")
 
 
@@ -27,7 +30,8 @@ class Partitions:
   """The partitions of the tensors of some steps, by the tensors' names; ``makers`` in order.
 
   Raises:
-      RejectionError: AXES_CONFLICT where parts meet inside what another step needs whole.
+      RejectionError: AXES_CONFLICT where parts meet inside what another step needs whole, OP_FORM
+          where they are more than ``MOST_PARTS``.
   """
 
   def __init__(self, program: Program, makers: Mapping[str, Step]) -> None:
@@ -59,7 +63,11 @@ class Partitions:
     return self._sliced.get(name) or self.parts(name)
 
   def boxes(self, name: str) -> list[Box]:
-    """Boxes that make up a tensor, as few as the concatenations in front of it allow."""
+    """Boxes that make up a tensor, as few as the concatenations in front of it allow.
+
+    Raises:
+        RejectionError: OP_FORM, they are more than ``MOST_PARTS``.
+    """
     step = self._makers.get(name)
     if step is None or step.op not in ("transpose", "reshape", "cast", "neg", "concat"):
       return cells(self.parts(name))
@@ -80,6 +88,7 @@ class Partitions:
             return cells(self.parts(name))
           b = put(b, attr[0], dim)
         found.append(b)
+        _check_count(name, len(found))
       offset += self.shape(x)[attr[0]] if step.op == "concat" else 0
     return found
 
@@ -100,7 +109,9 @@ class Partitions:
         return put(own[0], attr[0], clipped(own[0][attr[0]], *attr[1:]))
       case "concat":
         dims = list(zip(*own, strict=True))
-        return tuple((beside if i == attr[0] else _all)(d) for i, d in enumerate(dims))
+        made = tuple((beside if i == attr[0] else _all)(d) for i, d in enumerate(dims))
+        _check_count(step.output.name, prod(len(f.bounds) - 1 for d in made for f in d))
+        return made
       case "gather":
         return (whole(shape[0]), *own[0][1:])
       case "transpose":
@@ -182,6 +193,11 @@ def matmul_dims(a: int, b: int) -> list[tuple[int | None, ...]]:
   found += [(a - 2, None)] if a > 1 else []
   found += [(None, b - 1)] if b > 1 else []
   return found
+
+
+def _check_count(name: str, parts: int) -> None:
+  if parts > MOST_PARTS:
+    raise RejectionError("OP_FORM", f"{name} is concatenated of more than {MOST_PARTS} parts", (name,))
 
 
 def _all(partitions: list[Dim] | tuple[Dim, ...]) -> Dim:

@@ -17,6 +17,11 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.superopt.search_setting import SettingText, differing_parts
 
 VERSION = 1
+#: What reading an entry may raise that was edited and has its checksum.
+UNREADABLE = (
+  ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, StopIteration, TypeError,
+  ValueError,
+)  # fmt: skip
 _START = b'{"journal":"mirage-onnx","version":'
 _SUM = re.compile(rb'(\{.*),"sum":"([0-9a-f]{16})"\}', re.DOTALL)
 

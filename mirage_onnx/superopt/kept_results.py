@@ -16,7 +16,13 @@ from typing import Any
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.ir import Candidate, KernelParams, Region, parse_ugraph, print_ugraph
 from mirage_onnx.superopt.atomic import replace_file
-from mirage_onnx.superopt.journal_lines import entry_line, entry_value, header_line, read_lines
+from mirage_onnx.superopt.journal_lines import (
+  UNREADABLE,
+  entry_line,
+  entry_value,
+  header_line,
+  read_lines,
+)
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified
 from mirage_onnx.superopt.search_setting import SettingText, entry_key
 from mirage_onnx.superopt.search_structure import FINISHED
@@ -65,7 +71,7 @@ class KeptResults:
       found = _decode(value)
       enough = found.report.stop in FINISHED or seconds <= MORE * value["seconds"]
       return found if enough else None
-    except (OSError, MirageError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, MirageError, *UNREADABLE):
       return None  # a cache is no document: it is found again, and replaces the damage
 
   def put(self, region: Region, weights: str, seconds: float, result: SearchResult) -> None:

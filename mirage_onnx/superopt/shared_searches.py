@@ -13,8 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from mirage_onnx.errors import MirageError, RejectionError
 from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.hooks import Hooks
+from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.result import SearchResult, Verify
 from mirage_onnx.superopt.search_structure import (
   FINISHED,
@@ -47,11 +49,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-  """The result of a search and all it has proven, or the entry after the probes."""
+  """The result of a search and all it has proven, or the entry after the probes.
+
+  ``spoiled``: the entry of the job made no sense.
+  """
 
   result: SearchResult | None = None
   proven: tuple[str, ...] = ()
   entry: Entry | None = None
+  spoiled: bool = False
 
 
 #: Does a job, here or elsewhere.
@@ -66,12 +72,16 @@ def work(job: Job, scope: Scope, verify: Verify, hooks: Hooks) -> Answer:
       budget_s=job.seconds, hooks=hooks,
     )  # fmt: skip
     return Answer(entry=learned)
-  if job.entry is not None and job.entry.serves(job.region):
-    known = from_known(job.region, scope, verify, job.entry, budget_s=job.seconds, hooks=hooks)
-    if known.candidates or known.report.stop not in FINISHED:
-      return Answer(known)
+  spoiled = False
+  try:
+    if job.entry is not None and job.entry.serves(job.region):
+      known = from_known(job.region, scope, verify, job.entry, budget_s=job.seconds, hooks=hooks)
+      if known.candidates or known.report.stop not in FINISHED:
+        return Answer(known)
+  except (MirageError, RejectionError, *UNREADABLE):  # a cache is no document: it is found again
+    spoiled = True
   result, proven = search_proven(job.region, scope, verify, budget_s=job.seconds, hooks=hooks)
-  return Answer(result, proven)
+  return Answer(result, proven, spoiled=spoiled)
 
 
 class SharedSearches:
@@ -126,6 +136,8 @@ class SharedSearches:
       region, entry = self.regions[i], self.store.get(kin)
       answer = ask(Job(region, self._share_s(), entry, twins=self._twins[i]))
       assert answer.result is not None
+      if answer.spoiled:
+        self.store.forget(kin)
       if answer.proven and answer.result.report.stop in FINISHED:
         self._unlearned[i] = answer.proven
         if first and self._count[kin] > 1:

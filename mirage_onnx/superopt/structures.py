@@ -21,10 +21,16 @@ from typing import Any
 
 import platformdirs
 
-from mirage_onnx.errors import MirageError
+from mirage_onnx.errors import MirageError, RejectionError
 from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.atomic import replace_file
-from mirage_onnx.superopt.journal_lines import entry_line, entry_value, header_line, read_lines
+from mirage_onnx.superopt.journal_lines import (
+  UNREADABLE,
+  entry_line,
+  entry_value,
+  header_line,
+  read_lines,
+)
 from mirage_onnx.superopt.renumber import Known, renumber
 from mirage_onnx.superopt.result import Bound
 from mirage_onnx.superopt.search_setting import SettingText, entry_key
@@ -126,6 +132,11 @@ class StructureStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, data)
 
+  def forget(self, family: str) -> None:
+    """Nothing is known of ``family``: what was read of it made no sense."""
+    with self._guard:
+      self._entries[family] = None
+
   def _read(self, family: str) -> Entry | None:
     path = self.path(family)
     if path is None:
@@ -134,16 +145,16 @@ class StructureStore:
       contents = read_lines(path.read_bytes(), self._setting, str(path))
       line = contents.entries.get(path.stem)
       return None if line is None else _decode(family, entry_value(line))
-    except (OSError, MirageError, ValueError):
+    except (OSError, MirageError, RejectionError, *UNREADABLE):
       return None  # a cache is no document: it is found again, and replaces the damage
 
 
 def cache_folder(what: str = "structures") -> Path | None:
-  """Where ``what`` is kept from run to run; None with ``MIRAGE_ONNX_CACHE=off``.
+  """Where ``what`` is kept from run to run; None with ``MIRAGE_ONNX_CACHE=off`` or ``searches-off``.
 
   A folder of ``$MIRAGE_CACHE_DIR``, or of the user's cache folder.
   """
-  if os.environ.get("MIRAGE_ONNX_CACHE") == "off":
+  if os.environ.get("MIRAGE_ONNX_CACHE") in ("off", "searches-off"):
     return None
   chosen = os.environ.get("MIRAGE_CACHE_DIR")
   own = chosen or platformdirs.user_cache_dir("mirage-onnx", appauthor=False)

@@ -84,11 +84,11 @@ def declared_sizes(program: Program, given: Mapping[str, Sequence[int]]) -> Decl
   outer = {d for i in program.inputs for d in program.tensors[i].shape or ()}
   free = [n for n in names if n in outer or n in given]
   sizes = {n: sorted(given.get(n, DEFAULT)) for n in names}
+  if 2 ** sum(len(sizes[n]) > 1 for n in free) > MOST_POINTS:
+    free = []  # two of each are too many: all together
   counts = {n: len(sizes[n]) for n in free}
   while _total(counts.values()) > MOST_POINTS and max(counts.values()) > 2:
     counts[max(counts, key=lambda n: counts[n])] -= 1
-  if _total(counts.values()) > MOST_POINTS:
-    free = []  # all together
   axes = [[(n, v) for v in _spread(sizes[n], counts[n])] for n in free]
   rest = [n for n in names if n not in free]
   steps = max((len(sizes[n]) for n in rest), default=1)

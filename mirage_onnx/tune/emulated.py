@@ -10,6 +10,7 @@ compiler, or when its share of the time is spent, a kernel is said never to have
 import hashlib
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -20,9 +21,10 @@ from mirage_onnx.codegen.candidates import emit_candidate
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator import EmulationError, compile_kernels
 from mirage_onnx.emulator.build import INCLUDE_DIRS
-from mirage_onnx.emulator.toolchain import cache_folder, has_host_compiler
+from mirage_onnx.emulator.toolchain import cache_folder, has_host_compiler, sealed, unsealed
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
 from mirage_onnx.ir import Candidate, Region, ugraph_extents
+from mirage_onnx.superopt.atomic import replace_file
 from mirage_onnx.target import Target
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
 from mirage_onnx.verify.numeric import FACTOR, SLACK
@@ -59,8 +61,8 @@ class Emulated:
       return NEVER_RAN, None
     extents, sources = small
     kept = _verdict_file(region, sources)
-    if kept.exists():
-      return _read(kept.read_text(encoding="utf-8"), region)
+    if (said := unsealed(kept)) is not None:
+      return _read(said.decode(errors="replace"), region)
     if self.left_s < self._longest_s:
       return NEVER_RAN, None
     start = time.monotonic()
@@ -71,8 +73,8 @@ class Emulated:
     finally:
       took = time.monotonic() - start
       self.left_s, self._longest_s = self.left_s - took, max(self._longest_s, took)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(wrong, encoding="utf-8")
+    with suppress(OSError):
+      replace_file(kept, sealed(wrong.encode()))
     return _read(wrong, region)
 
 

@@ -38,6 +38,41 @@ def test_a_source_is_built_once(cache, monkeypatch):
   assert [p.name for p in cache.iterdir()] == [path.name], "nothing temporary is left"
 
 
+@pytest.mark.parametrize(
+  "damage",
+  [
+    lambda data: data[: len(data) // 2],
+    lambda data: b"",
+    lambda data: data[:-1],
+    lambda data: data[:4096] + bytes([data[4096] ^ 1]) + data[4097:],
+    lambda data: b"not a library",
+  ],
+)
+def test_a_damaged_library_is_built_again(cache, damage):
+  """One that is cut short killed the process that opened it, in every run."""
+  path = build_library(answer(42), FLAGS)
+  whole = path.read_bytes()
+  path.write_bytes(damage(whole))
+  assert build_library(answer(42), FLAGS) == path
+  assert path.read_bytes() == whole
+  assert ctypes.CDLL(str(path)).answer() == 42
+
+
+def test_the_folder_of_the_cache(monkeypatch, tmp_path):
+  """``MIRAGE_CACHE_DIR`` says where; what is off, or cannot be written, is in a folder of the process."""
+  monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path / "mine"))
+  for setting in ("on", "searches-off"):
+    monkeypatch.setenv("MIRAGE_ONNX_CACHE", setting)
+    assert toolchain.cache_folder() == tmp_path / "mine" / "emulator"
+  monkeypatch.setenv("MIRAGE_ONNX_CACHE", "off")
+  own = toolchain.cache_folder()
+  assert tmp_path not in own.parents and own == toolchain.cache_folder()
+  monkeypatch.setenv("MIRAGE_ONNX_CACHE", "on")
+  (tmp_path / "file").write_text("")
+  monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path / "file"))
+  assert tmp_path not in toolchain.cache_folder().parents
+
+
 def test_everything_that_matters_is_in_the_key(cache):
   built = {
     build_library(answer(1), FLAGS),

@@ -1,14 +1,19 @@
 """What constants and shapes make is known when loading, as ONNX Runtime computes it."""
 
+import tracemalloc
+from unittest import mock
+
 import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
-from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.importer import folding, import_model, load_model, shapes
 from mirage_onnx.importer.folding import LARGEST
+from mirage_onnx.importer.load import MOST_ROUNDS
 from mirage_onnx.rewrite.body import MAX_CONSTANT_BYTES
 
+INFER = shapes.infer
 ONE = numpy_helper.from_array(np.array([1], np.int64))
 
 
@@ -60,6 +65,58 @@ def test_left_to_the_run(net, make):
   model = net.model(make(net, net.input("n", 4)))
   assert not load_model(model).folded
   assert LARGEST <= MAX_CONSTANT_BYTES
+
+
+def large(net, op):
+  """Operands of 1024 elements, and results of 2**30."""
+  a, b, c = (net.constant(np.ones(s), np.int64) for s in ([1024, 1, 1], [1, 1024, 1], [1, 1, 1024]))
+  if op == "Where":
+    return net.Where(net.constant(np.ones([1024, 1, 1]), bool), b, c)
+  if op == "Concat":
+    return net.Concat(*[b] * 20_000, axis=0)
+  if op == "Gather":
+    return net.Gather(b, net.constant(np.zeros(1024), np.int64), axis=0)
+  return getattr(net, op)(net.Add(a, b), c)
+
+
+@pytest.mark.parametrize("op", ["Where", "Add", "Mul", "Div", "Equal", "Concat", "Gather"])
+def test_the_size_of_a_result_is_known_before_it_is_computed(net, op):
+  """18 kB of model took 8 GB."""
+  model = net.model(large(net, op), net.Relu(net.input(2, 3)))
+  tracemalloc.start()
+  try:
+    assert not load_model(model).folded
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+  finally:
+    tracemalloc.stop()
+
+
+def test_rows_of_a_large_table_are_small(net):
+  table = net.constant(np.arange(1024).reshape(256, 4), np.int64)
+  model = net.model(net.Gather(table, [3, 1, 0], axis=0))
+  (found,) = load_model(model).folded.values()
+  assert numpy_helper.to_array(found).tolist()[0] == [12, 13, 14, 15]
+
+
+def test_all_results_together_have_a_limit(net, monkeypatch):
+  monkeypatch.setattr(folding, "MOST_ELEMENTS", 250)
+  ones = [net.ConstantOfShape([100], value=ONE) for _ in range(4)]
+  assert list(load_model(net.model(*ones)).folded) == ones[:2]
+
+
+def test_shapes_of_shapes_are_followed_so_often(net):
+  """Each is known when the one before was folded: every time inference runs over the whole model."""
+  s = net.Shape(net.input(2, 3))
+  both = net.constant([True, True], bool)
+  for _ in range(MOST_ROUNDS + 40):
+    s = net.Shape(net.Expand(net.constant([[1.0]]), net.Where(both, s, s)))
+  model = net.model(s)
+  del model.graph.value_info[:]
+  model.graph.output[0].ClearField("type")
+  calls = []
+  with mock.patch.object(shapes, "infer", side_effect=lambda *a: calls.append(1) or INFER(*a)):
+    folded = load_model(model).folded
+  assert len(calls) == MOST_ROUNDS + 1 and len(folded) > MOST_ROUNDS
 
 
 def test_the_shape_of_torchscript(net):

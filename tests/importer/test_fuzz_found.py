@@ -1,5 +1,8 @@
 """What damaged files have shown: once a traceback, a hang or gigabytes, now a code or a barrier."""
 
+import contextlib
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from protos import new_node
 
+from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import import_model, load_model
 from tests.importer.refusals import F32, refusal, relu
 
@@ -135,3 +139,68 @@ def test_the_name_of_a_dimension_is_text(bench):
   dim.dim_param = "@@"
   data = model.SerializeToString().replace(b"@@", b"\xff@")
   assert refusal(onnx.ModelProto.FromString(data)) == r"MODEL_INVALID: the name b'\xff@' is not UTF-8 text"
+
+
+@pytest.mark.parametrize("dtype", [F32, np.int64])
+def test_a_tensor_in_segments(bench, dtype):
+  model = relu(bench, weights={"w": np.ones(3, dtype)})
+  model.graph.initializer[0].segment.end = 3
+  assert refusal(model) == "MODEL_INVALID: the tensor 'w' is a segment of one: no reader joins these"
+
+
+@pytest.mark.parametrize("op", ["Softmax", "Transpose", "Concat", "Constant"])
+def test_an_attribute_of_a_function_outside_of_one(bench, op):
+  node = new_node(op, "" if op == "Constant" else "x", "y", name="n")
+  node.attribute.add(name="axis", ref_attr_name="outer", type=2)
+  model = bench.model(node, {"x": (F32, [2])}, ["y"])
+  said = (
+    "MODEL_INVALID: node 'n': its attribute 'axis' is the attribute 'outer' of a function, and it is in none"
+  )
+  assert refusal(model) == said
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.INT64, TensorProto.FLOAT])
+def test_a_tensor_of_no_elements_and_two_huge_dimensions(bench, dtype):
+  model = relu(bench)
+  model.graph.initializer.add(name="w", data_type=dtype, dims=[0, 1 << 62, 1 << 62], raw_data=b"")
+  assert refusal(model).startswith("MODEL_INVALID: the tensor 'w' of shape 0x4611686018427387904x")
+
+
+def test_the_name_of_a_domain_is_text(bench):
+  model = relu(bench)
+  model.opset_import.add(domain="@@", version=1)
+  data = model.SerializeToString().replace(b"@@", b"\xff@")
+  assert refusal(onnx.ModelProto.FromString(data)) == r"MODEL_INVALID: the name b'\xff@' is not UTF-8 text"
+
+
+def test_what_onnx_takes_though_it_is_not_there(bench):
+  """Inference of STFT reads the dimensions of a scalar (onnx 1.23)."""
+  nodes = [new_node("STFT", "x step window", "y")]
+  inputs = {"x": (F32, [4, 8, 1]), "step": (np.int64, []), "window": (F32, [])}
+  loaded = bench.model(nodes, inputs, ["y"])
+  with contextlib.suppress(MirageError):
+    load_model(loaded)
+
+
+def test_shapes_of_more_dimensions_than_numpy_broadcasts(bench):
+  node = new_node("Add", "w w", "y")
+  model = bench.model(node, {}, ["y"], {"w": np.ones([1] * 36, np.int64)})
+  assert not load_model(model).folded
+
+
+@pytest.mark.parametrize("batch_dims", [-(1 << 31), 8, 1])
+@pytest.mark.parametrize("inside", [False, True])
+def test_more_batches_than_dimensions(bench, batch_dims, inside):
+  """onnx ended the process: once by an assertion, once by reading far outside."""
+  node = new_node("GatherND", "x rows", "y", batch_dims=batch_dims)
+  if inside:
+    made = helper.make_tensor_value_info("y", 1, None)
+    branch = helper.make_graph([node], "b", [], [made])
+    node = helper.make_node("If", ["c"], ["z"], then_branch=branch, else_branch=branch)
+  inputs = {"x": (F32, [4]), "rows": (np.int64, [2]), "c": (bool, [])}
+  model = bench.model(node, inputs, [node.output[0]])
+  code = (
+    "import sys, onnx; from mirage_onnx.importer import load_model; load_model(onnx.load(sys.stdin.buffer))"
+  )
+  done = subprocess.run([sys.executable, "-c", code], input=model.SerializeToString(), capture_output=True)
+  assert done.returncode in (0, 1), done.stderr[-2000:]  # loaded, or a refusal

@@ -1,5 +1,6 @@
 """Results of searches from run to run: the same, or none."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir import print_ugraph
 from mirage_onnx.pipeline import Options
+from mirage_onnx.superopt.journal_lines import entry_line, header_line
 from mirage_onnx.superopt.kept_results import KeptResults
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop
 from mirage_onnx.target import H200
@@ -110,3 +112,53 @@ def test_a_second_run_searches_nothing_and_other_weights_are_checked(monkeypatch
   )
   pipeline.run(load_model(model_of(3.0)), options)
   assert len(asked) == 2 and asked[1] > 0
+
+
+def edited(path, change):
+  """The entry of a file, changed, with a checksum of its own."""
+  header, line, _ = path.read_bytes().split(b"\n")
+  entry = json.loads(line)
+  change(entry["value"])
+  path.write_bytes(header_line(json.loads(header)["setting"]) + entry_line(entry["key"], entry["value"]))
+
+
+def other_graph(value):
+  """One that is well spelled, and of no region."""
+  value["graphs"] = [text.replace("i0", "i7") for text in value["graphs"]]
+
+
+def no_such_graph(value):
+  value["candidates"][0][0] = 99
+
+
+def other_axes(value):
+  value["graphs"] = [text.replace("a0", "zz") for text in value["graphs"]]
+
+
+@pytest.mark.parametrize(
+  ("what", "change"),
+  [(w, c) for w in ("results", "structures") for c in (other_graph, other_axes)]
+  + [("results", no_such_graph)],
+)
+def test_edited_files_are_found_again(monkeypatch, tmp_path, what, change):
+  """Once a failure of the region in every run, until the file was deleted."""
+  monkeypatch.setenv("MIRAGE_ONNX_CACHE", "on")
+  monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
+  options = Options(H200, margin=-20.0)
+  first = pipeline.run(load_model(model_of(1.0)), options)
+  assert first.chosen
+  if what == "structures":
+    for path in (tmp_path / "results").iterdir():
+      path.unlink()
+  files = list((tmp_path / what).iterdir())
+  before = [path.read_bytes() for path in files]
+  for path in files:
+    edited(path, change)
+  spoiled = [path.read_bytes() for path in files]
+  assert spoiled != before
+  for _ in range(2):
+    again = pipeline.run(load_model(model_of(1.0)), options)
+    assert [o.rejection for o in again.outcomes.values()] == [o.rejection for o in first.outcomes.values()]
+    assert len(again.chosen) == len(first.chosen)
+  if what == "results":
+    assert not {path.read_bytes() for path in files} & set(spoiled), "what was damaged is replaced"

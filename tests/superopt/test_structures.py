@@ -8,6 +8,7 @@ from small_models import prover
 
 from mirage_onnx.superopt import structures
 from mirage_onnx.superopt.hooks import Hooks
+from mirage_onnx.superopt.journal_lines import entry_line, header_line
 from mirage_onnx.superopt.renumber import Known, renumber
 from mirage_onnx.superopt.result import Bound
 from mirage_onnx.superopt.search_structure import Scope, probe, search_proven
@@ -84,6 +85,31 @@ def test_damage_is_as_if_nothing_was_there(tmp_path, damage):
   assert store.get(structure) is None
   store.put(structure, entry())
   assert StructureStore(tmp_path, SETTING).get(structure) == entry()
+
+
+@pytest.mark.parametrize(
+  "edit",
+  [
+    {"graphs": None},
+    {"graphs": [None]},
+    {"shapes": [{"a0": "many"}]},
+    {"shapes": {"a0": 1}},
+    {"graphs": ["ugraph 1\nkernel k0 grid= cluster=- loop=-\n  %0 = const[] : f32[] loop C_frag\n"]},
+    {"graphs": ["ugraph 1\nkernel k0 grid= cluster=- loop=-\n  %0 = exp %9 : f32[] loop C_frag\n"]},
+    {"graphs": ["ugraph 1\nkernel k0 grid= cluster=- loop=-\n  %0 = const[1/0] : f32[] loop C_frag\n"]},
+  ],
+)  # fmt: skip
+def test_an_edited_entry_with_its_checksum_is_found_again(tmp_path, edit):
+  """Once an error in every run until the file was deleted."""
+  store = StructureStore(tmp_path, SETTING)
+  store.put(REGION.structure, entry())
+  path = store.path(REGION.structure)
+  value = {**structures._encode(REGION.structure, entry()), **edit}
+  path.write_bytes(header_line(SETTING) + entry_line(path.stem, value))
+  store = StructureStore(tmp_path, SETTING)
+  assert store.get(REGION.structure) is None
+  store.put(REGION.structure, entry())
+  assert StructureStore(tmp_path, SETTING).get(REGION.structure) == entry()
 
 
 def test_a_folder_that_cannot_be_written_costs_only_the_file(tmp_path):

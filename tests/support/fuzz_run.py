@@ -19,8 +19,10 @@ CASE = Path(__file__).with_name("fuzz_case.py")
 
 
 class Worker:
-  def __init__(self):
-    self._process = None
+  """``case``: the program that answers; ``limit_s``: of processor time for one seed."""
+
+  def __init__(self, case=CASE, limit_s=LIMIT_S):
+    self._process, self._case, self._limit_s = None, case, limit_s
 
   def ask(self, seed):
     process = self._process or self._start()
@@ -32,12 +34,12 @@ class Worker:
     process.poll()
     outcome = "HANG" if line is None else "CRASH"
     self.stop()
-    what = f"no answer in {LIMIT_S:.0f} s" if line is None else f"exit {process.returncode}"
+    what = f"no answer in {self._limit_s:.0f} s" if line is None else f"exit {process.returncode}"
     return {"seed": seed, "kind": "", "outcome": outcome, "faults": [what], "seconds": None}
 
   def _start(self):
     self._process = subprocess.Popen(
-      [sys.executable, str(CASE)],
+      [sys.executable, str(self._case)],
       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     assert self._line(self._process, START_S) == "ready\n", "the worker did not start"
@@ -46,10 +48,10 @@ class Worker:
   def _answer(self, process):
     start, used = time.monotonic(), _processor_s(process.pid)
     while time.monotonic() - start < ASLEEP_S:
-      line = self._line(process, LIMIT_S / 6)
+      line = self._line(process, self._limit_s / 6)
       if line is not None:
         return line
-      if _processor_s(process.pid) - used > LIMIT_S:
+      if _processor_s(process.pid) - used > self._limit_s:
         return None
     return None
 
@@ -71,8 +73,8 @@ def _processor_s(pid):
   return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def answers(seeds):
-  worker = Worker()
+def answers(seeds, case=CASE, limit_s=LIMIT_S):
+  worker = Worker(case, limit_s)
   try:
     for seed in seeds:
       yield worker.ask(seed)

@@ -39,6 +39,19 @@ def test_right_programs_and_a_wrong_one(small, monkeypatch):
   assert again(small.regions[1], wrong(small)) == (EMULATED, refusal)
 
 
+@pytest.mark.parametrize("damage", [b"", b"\xff\xfe", b"it is wrong"])
+def test_a_damaged_verdict_is_none(small, tmp_path, monkeypatch, damage):
+  """A file that was cut to nothing said that the program is right."""
+  region, candidate = small.regions[1], small.compiled[1].candidate
+  assert Emulated(H200, 1000.0)(region, candidate) == (EMULATED, None)
+  (path,) = tmp_path.iterdir()
+  whole = path.read_bytes()
+  path.write_bytes(damage)
+  assert Emulated(H200, 0.0)(region, candidate) == (NEVER_RAN, None)
+  assert Emulated(H200, 1000.0)(region, candidate) == (EMULATED, None)
+  assert path.read_bytes() == whole
+
+
 def test_reduced_sizes_keep_two_tiles(small):
   region, candidate = small.regions[0], small.compiled[0].candidate
   extents, sources = emulated._reduced(region, candidate, H200)

@@ -1,0 +1,153 @@
+"""One damaged model of ``damaged_models`` through loading, inspection and (some) optimizing.
+
+However it ends, it ends in a result or in a ``MirageError`` with a code; a record in what ``verify``
+reads, an entry in nothing or in a result. As a program it answers seeds on stdin with lines of JSON.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import resource
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+if __name__ == "__main__":
+  sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+
+import numpy as np
+from damaged_models import made
+from small_models import Net
+
+from mirage_onnx import api, pipeline
+from mirage_onnx.custom_op.provenance import record, regenerate
+from mirage_onnx.errors import ERRORS, MirageError
+from mirage_onnx.importer import load_model
+from mirage_onnx.pipeline import Options
+from mirage_onnx.superopt import kept_results
+from mirage_onnx.superopt.journal_lines import entry_line, header_line
+from mirage_onnx.target import H200
+
+#: Every so many models are optimized too.
+OPTIMIZED_EVERY = 10
+#: Seconds of such a search, and what stages behind it may take longer.
+BUDGET_S = 1.0
+#: A model that asks for more address space than this has fooled us.
+MEMORY_BYTES = 4 << 30
+#: Seconds of processor time for a file that is not optimized.
+LIMIT_S = 2.0
+SETTING = {"target": "a"}
+
+
+@functools.cache
+def known():
+  """A region, what a search of it found, and the record of its kernels."""
+  net = Net(np.float16, seed=1)
+  model = net.model(net.MatMul(net.rms(net.input(4, 64)), net.weight(64, 96)))
+  run = pipeline.run(load_model(model), Options(H200, margin=-20.0, workers=1))
+  ((_, outcome),) = run.chosen
+  text = json.dumps(record(outcome.region, outcome.compiled, H200)).encode()
+  entry = json.dumps({**kept_results._encode(outcome.result), "seconds": 1.0}).encode()
+  return outcome.region, text, entry
+
+
+def run_case(seed):
+  region, text, entry = known()
+  file = made(seed, text, entry)
+  optimized = file.kind == "model" and seed % OPTIMIZED_EVERY == 0
+  _forget_peak()
+  start = time.process_time()
+  try:
+    faults = _RUN[file.kind](file, region, optimized)
+    outcome = "ACCEPTED"
+  except MirageError as error:
+    outcome, faults = error.code, _of_error(error)
+  except Exception:
+    outcome, faults = "TRACEBACK", [traceback.format_exc(limit=-4)]
+  seconds = time.process_time() - start
+  if seconds > LIMIT_S + 4 * BUDGET_S * optimized:
+    faults.append(f"it took {seconds:.1f} s")
+  return {
+    "seed": seed, "kind": file.kind, "what": file.what, "optimized": optimized, "outcome": outcome,
+    "bytes": len(file.data), "faults": faults, "seconds": round(seconds, 3), "mib": _peak_mib(),
+  }  # fmt: skip
+
+
+def _model(file, _, optimized):
+  with tempfile.TemporaryDirectory(prefix="mirage-models-") as name:
+    path = Path(name, "in.onnx")
+    path.write_bytes(file.data)
+    for other, data in file.files.items():
+      Path(name, other).write_bytes(data)
+    before = {p.name: hashlib.sha256(p.read_bytes()).digest() for p in Path(name).iterdir()}
+    report = api.inspect(path, target="h200")
+    json.dumps(report, default=str)
+    if optimized:
+      loaded = load_model(path)
+      pipeline.run(loaded, Options(H200, margin=-20.0, budget_s=BUDGET_S, workers=1))
+    after = {p.name: hashlib.sha256(p.read_bytes()).digest() for p in Path(name).iterdir()}
+  return [] if after == before else ["the folder changed"]
+
+
+def _record(file, _, __):
+  regenerate(json.loads(file.data), "node 'n'")
+  return []
+
+
+def _entry(file, region, _):
+  with tempfile.TemporaryDirectory(prefix="mirage-models-") as name:
+    kept = kept_results.KeptResults(Path(name), SETTING)
+    path = kept.path(region, "w")
+    value = json.loads(file.data)
+    if isinstance(value, dict):
+      path.write_bytes(header_line(SETTING) + entry_line(path.stem, value))
+    kept.get(region, "w", 9.0)
+  return []
+
+
+_RUN = {"model": _model, "record": _record, "entry": _entry}
+
+
+def _of_error(error):
+  faults = []
+  if error.code not in ERRORS or error.code == "INTERNAL":
+    faults.append(f"{error.code}: {error.detail}")
+  if "Traceback" in error.detail or "\n" in error.detail or "/onnx/" in error.detail:
+    faults.append(f"not one line of ours: {error.detail[:300]}")
+  if len(error.detail) > 20_000:
+    faults.append(f"a message of {len(error.detail)} characters")
+  return faults
+
+
+def _forget_peak():
+  with contextlib.suppress(OSError):
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_mib():
+  """The most memory of the process since ``_forget_peak`` (proc(5)), where the kernel lets us ask."""
+  for line in Path("/proc/self/status").read_text().splitlines():
+    if line.startswith("VmHWM"):
+      return int(line.split()[1]) >> 10
+  return 0
+
+
+def _serve():
+  resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+  warnings.simplefilter("ignore")
+  answers = sys.stdout
+  sys.stdout = sys.stderr
+  known()
+  print("ready", file=answers, flush=True)
+  for line in sys.stdin:
+    print(json.dumps(run_case(int(line))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+  _serve()
