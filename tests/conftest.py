@@ -130,7 +130,7 @@ def pytest_assertrepr_compare(op, left, right):
 
 @pytest.fixture
 def golden(request):
-  """The text <test file>/<name of the test> in tests/golden.txt.xz."""
+  """The text <test file>/<name of the test> in tests/golden.txt."""
   name = re.sub(r"[^\w.=-]+", "_", request.node.name).strip("_")
   update = request.config.getoption("--update-golden")
   return Golden(GOLDEN, f"{request.path.stem}/{name}", update)

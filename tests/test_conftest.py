@@ -11,11 +11,11 @@ def make(golden):
 
 def test_missing_names_the_flag(make, tmp_path):
   with pytest.raises(pytest.fail.Exception, match="--update-golden"):
-    assert make(tmp_path / "new.txt.xz", "name", update=False) == "text"
+    assert make(tmp_path / "new.txt", "name", update=False) == "text"
 
 
 def test_update_then_compare(make, tmp_path):
-  path = tmp_path / "file.txt.xz"
+  path = tmp_path / "file.txt"
   texts = {"name": "one\ntwo\n", "empty": "", "no line feed": "x"}
   for name, text in texts.items():
     assert make(path, name, update=True) == text

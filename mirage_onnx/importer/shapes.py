@@ -210,6 +210,10 @@ def _weight_free(
   for node in nodes_of(light.graph, *light.functions):
     if node.op_type in _CRASHING and node.domain in ("", "ai.onnx") and _ends_process(node):
       node.domain = _UNCHECKED
+  for value in (*graph.input, *graph.value_info, *graph.output):
+    for dim in value.type.tensor_type.shape.dim:
+      if dim.dim_value < 0:  # as some exporters say that they do not know; onnx counts back with it
+        dim.Clear()
   return light
 
 

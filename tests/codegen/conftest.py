@@ -14,7 +14,7 @@ def numbers(*tile, c=1, w=2, s=2):
   return KernelParams(tile, cluster=c, loop_tile=32 * w, warps=w, stages=s)
 
 
-#: What a text ``graphs`` of tests/golden.txt.xz computes:
+#: What a text ``graphs`` of tests/golden.txt computes:
 #: plain: o0 = i0 i1
 #: scaled: o0 = rsqrt(mean(i0^2) + eps) * (i0 i1) + i2 + i3
 #: layouts: every layout of the loop: o0 = (i0 * i2 + i3) (i1 - i4); sums and maxima on the side

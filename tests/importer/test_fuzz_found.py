@@ -204,3 +204,20 @@ def test_more_batches_than_dimensions(bench, batch_dims, inside):
   )
   done = subprocess.run([sys.executable, "-c", code], input=model.SerializeToString(), capture_output=True)
   assert done.returncode in (0, 1), done.stderr[-2000:]  # loaded, or a refusal
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_indices_of_a_negative_size(bench, sparse):
+  """onnx counts from it, and ends the process by reading outside."""
+  model = bench.model(new_node("GatherND", "x rows", "y"), {"x": (F32, [4, 8])}, ["y"])
+  if sparse:
+    empty = TensorProto(name="rows", data_type=TensorProto.INT64, dims=[0])
+    places = TensorProto(data_type=TensorProto.INT64, dims=[0])
+    model.graph.sparse_initializer.add(values=empty, indices=places, dims=[-1])
+  else:
+    model.graph.input.append(helper.make_tensor_value_info("rows", TensorProto.INT64, [1, -3]))
+  code = (
+    "import sys, onnx; from mirage_onnx.importer import load_model; load_model(onnx.load(sys.stdin.buffer))"
+  )
+  done = subprocess.run([sys.executable, "-c", code], input=model.SerializeToString(), capture_output=True)
+  assert done.returncode in (0, 1), done.stderr[-2000:]  # loaded, or a refusal

@@ -1,10 +1,9 @@
-"""Texts of tests, many in one compressed file (``xzcat`` shows it, ``xz -9e`` packs it).
+"""Texts of tests, many in one file.
 
 A text of the file is a line ``=== NAME``, its own lines and a line feed more. Beside what tests
 expect: what they run (kernels, µGraphs, models, files) and tables, a row a line (``rules``).
 """
 
-import lzma
 import re
 import tempfile
 from pathlib import Path
@@ -12,16 +11,14 @@ from pathlib import Path
 from filelock import FileLock
 
 #: The file of all tests: FILE/TEST, and under other names what helpers read.
-GOLDEN = Path(__file__).parents[1] / "golden.txt.xz"
-#: Text: what repeats is not aligned.
-_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "pb": 0}]
+GOLDEN = Path(__file__).parents[1] / "golden.txt"
 _HEAD = re.compile(r"^=== (.+)\n", re.M)
 
 
 def read_texts(path):
   if not path.exists():
     return {}
-  _, *parts = _HEAD.split(lzma.decompress(path.read_bytes()).decode())
+  _, *parts = _HEAD.split(path.read_bytes().decode())
   return {n: t.removesuffix("\n") for n, t in zip(parts[::2], parts[1::2], strict=True)}
 
 
@@ -36,7 +33,7 @@ def write_text(path, name, text):
   with FileLock(Path(tempfile.gettempdir()) / f"{path.name}.lock"):
     texts = sorted({**read_texts(path), name: text}.items())
     data = "".join(f"=== {n}\n{t}\n" for n, t in texts).encode()
-    path.write_bytes(lzma.compress(data, filters=_FILTERS))
+    path.write_bytes(data)  # line feeds stay what they are
 
 
 #: Block graphs that several tests compile or run, by name.

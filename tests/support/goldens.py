@@ -1,6 +1,6 @@
 """The golden µGraphs: right programs for the regions of small ONNX graphs.
 
-A text of ``goldens`` in tests/golden.txt.xz is in the canonical names of the region, which the
+A text of ``goldens`` in tests/golden.txt is in the canonical names of the region, which the
 importer and the matcher make of all nodes of the graph in ``golden_models``.
 """
 

@@ -25,7 +25,10 @@ from damaged_models import made
 from small_models import Net
 
 from mirage_onnx import api, pipeline
-from mirage_onnx.custom_op.provenance import record, regenerate
+from mirage_onnx.custom_op.model_nodes import ModelFile
+from mirage_onnx.custom_op.plan import parse_plan
+from mirage_onnx.custom_op.plan_check import plan_differs
+from mirage_onnx.custom_op.provenance import regenerate
 from mirage_onnx.errors import ERRORS, MirageError
 from mirage_onnx.importer import load_model
 from mirage_onnx.pipeline import Options
@@ -51,19 +54,20 @@ def known():
   model = net.model(net.MatMul(net.rms(net.input(4, 64)), net.weight(64, 96)))
   run = pipeline.run(load_model(model), Options(H200, margin=-20.0, workers=1))
   ((_, outcome),) = run.chosen
-  text = json.dumps(record(outcome.region, outcome.compiled, H200)).encode()
+  bundle = ModelFile(run.model, None).bundle()
+  text = json.dumps(bundle.provenance[0]).encode()
   entry = json.dumps({**kept_results._encode(outcome.result), "seconds": 1.0}).encode()
-  return outcome.region, text, entry
+  return outcome.region, text, entry, parse_plan(bundle.plans[0])
 
 
 def run_case(seed):
-  region, text, entry = known()
+  region, text, entry, plan = known()
   file = made(seed, text, entry)
   optimized = file.kind == "model" and seed % OPTIMIZED_EVERY == 0
   _forget_peak()
   start = time.process_time()
   try:
-    faults = _RUN[file.kind](file, region, optimized)
+    faults = _RUN[file.kind](file, plan if file.kind == "record" else region, optimized)
     outcome = "ACCEPTED"
   except MirageError as error:
     outcome, faults = error.code, _of_error(error)
@@ -94,8 +98,9 @@ def _model(file, _, optimized):
   return [] if after == before else ["the folder changed"]
 
 
-def _record(file, _, __):
-  regenerate(json.loads(file.data), "node 'n'")
+def _record(file, plan, _):
+  if why := plan_differs(plan, regenerate(json.loads(file.data), "node 'n'")):
+    raise MirageError("SOURCE_MISMATCH", why)
   return []
 
 
