@@ -40,10 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
   from typer.exceptions import Abort, TyperException
 
-  from mirage_onnx.commands import app
+  from mirage_onnx import commands, model_commands
 
+  assert commands.app is model_commands.app  # each has registered its verbs, in this order
   try:
-    code = app(args=arguments, prog_name="mirage-onnx", standalone_mode=False)
+    code = commands.app(args=arguments, prog_name="mirage-onnx", standalone_mode=False)
     sys.stdout.flush()
   except TyperException as error:
     raise MirageError("OPTION_INVALID", _first_line(error.format_message()).rstrip(".")) from error

@@ -1,4 +1,7 @@
-"""The verbs of the command line: arguments to API calls, results to text. No other logic."""
+"""The verbs of the command line: arguments to API calls, results to text. No other logic.
+
+Those that only look at models are in ``model_commands.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,82 +9,27 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
 
 from mirage_onnx import __version__
-from mirage_onnx.errors import Exit, MirageError
-from mirage_onnx.target import TARGETS
-
-if TYPE_CHECKING:
-  from rich.table import Table
-
-app = typer.Typer(
-  name="mirage-onnx",
-  help="Superoptimize regions of ONNX models into verified CUDA kernels.",
-  add_completion=True,
-  pretty_exceptions_enable=False,
-  no_args_is_help=False,
-  context_settings={"help_option_names": ["-h", "--help"]},
+from mirage_onnx.command_options import (
+  External,
+  Json,
+  Profile,
+  Provider,
+  Quiet,
+  Reporting,
+  Shapes,
+  Verbose,
+  app,
+  print_json,
+  require,
+  stdout_kept,
 )
-
-
-class Provider(StrEnum):
-  """Where ``verify`` runs the models."""
-
-  CPU = "cpu"
-  CUDA = "cuda"
-
-
-class External(StrEnum):
-  """What becomes of untouched weights outside the model file."""
-
-  KEEP = "keep"
-  COPY = "copy"
-  INLINE = "inline"
-
-
-class Reporting(StrEnum):
-  """Commands with ``--json``, as ``schema`` takes them."""
-
-  OPTIMIZE = "optimize"
-  VERIFY = "verify"
-  INSPECT = "inspect"
-  EXPLAIN = "explain"
-  BENCH = "bench"
-  DIFF = "diff"
-
-
-Profile = Annotated[
-  str | None,
-  typer.Option(
-    "--target",
-    metavar="NAME",
-    help=f"Device profile: {', '.join(sorted(TARGETS))}, or local (the present GPU). "
-    "Default: local where there is a GPU, else h200.",
-  ),
-]
-Shapes = Annotated[
-  list[str] | None,
-  typer.Option(metavar="NAME=SIZES", help="Sizes of a dynamic dimension, as of optimize."),
-]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every region.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")]
-
-
-def _require(holds: bool, text: str) -> None:
-  if not holds:
-    raise MirageError("OPTION_INVALID", text)
-
-
-def _print_json(value: dict[str, Any]) -> None:
-  print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+from mirage_onnx.errors import Exit, MirageError
 
 
 @app.callback(invoke_without_command=True)
@@ -174,9 +122,9 @@ def optimize(
   from mirage_onnx.report.table import region_table
   from mirage_onnx.tune.declared_sizes import parse_sizes
 
-  _require(budget is None or budget > 0, f"--budget {budget}: must be more than 0 seconds")
-  _require(0 <= margin < 1, f"--margin {margin}: must be at least 0 and less than 1")
-  _require(not (verbose and quiet), "-v and -q exclude each other")
+  require(budget is None or budget > 0, f"--budget {budget}: must be more than 0 seconds")
+  require(0 <= margin < 1, f"--margin {margin}: must be at least 0 and less than 1")
+  require(not (verbose and quiet), "-v and -q exclude each other")
   console = stderr_console()
   written = None if dry_run else output or model.with_name(f"{model.stem}.mirage.onnx")
   kept = journal or (written and written.with_name(f"{written.name}.journal"))
@@ -184,7 +132,7 @@ def optimize(
     Interrupt() as interrupt,
     ProgressLog(console, 1 + verbose - quiet, interrupted=lambda: interrupt.asked) as log,
     FailureLog() as failures,
-    _stdout_kept(as_json),
+    stdout_kept(as_json),
   ):
     result = api.optimize(
       model,
@@ -211,7 +159,7 @@ def optimize(
     if interrupt.asked and kept:
       console.print(f"the same command goes on from {kept}", highlight=False, markup=False)
   if as_json:
-    _print_json(result.report)
+    print_json(result.report)
   return Exit.INTERRUPTED if interrupt.asked else Exit.DONE
 
 
@@ -256,8 +204,8 @@ def verify(
   from mirage_onnx.report.table import verify_tables
   from mirage_onnx.tune.declared_sizes import parse_sizes
 
-  _require(rtol is None or rtol >= 0, f"--rtol {rtol}: must not be negative")
-  with _stdout_kept(as_json):
+  require(rtol is None or rtol >= 0, f"--rtol {rtol}: must not be negative")
+  with stdout_kept(as_json):
     result = api.verify(
       a,
       b,
@@ -275,124 +223,8 @@ def verify(
   for part in verify_tables(report):
     console.print(part, highlight=False)
   if as_json:
-    _print_json(found)
+    print_json(found)
   return Exit.DONE if report.passed else Exit.CHECK_FAILED
-
-
-@app.command()
-def bench(
-  a: Annotated[Path, typer.Argument(metavar="A.onnx", help="The original.")],
-  b: Annotated[Path, typer.Argument(metavar="B.onnx", help="The model to time beside it.")],
-  provider: Annotated[
-    Provider | None,
-    typer.Option(help="Execution provider of both. Default: cuda where there is a GPU for B's kernels."),
-  ] = None,
-  seconds: Annotated[float, typer.Option(help="How long, at each size.")] = 5.0,
-  seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
-  shapes: Shapes = None,
-  as_json: Json = False,
-) -> int:
-  """Time whole runs of two models side by side. Exit code 1 where B is slower."""
-  from mirage_onnx import api
-  from mirage_onnx.report.bench_report import bench_tables, verdict
-  from mirage_onnx.tune.declared_sizes import parse_sizes
-
-  with _stdout_kept(as_json):
-    report = api.bench(
-      a, b, provider=provider.value if provider else None, seconds=seconds, seed=seed,
-      shapes=parse_sizes(shapes or ()),
-    )  # fmt: skip
-  _show(report, bench_tables(report), as_json)
-  return Exit.CHECK_FAILED if verdict(report).startswith("slower") else Exit.DONE
-
-
-@app.command()
-def diff(
-  a: Annotated[Path, typer.Argument(metavar="A.onnx", help="The original.")],
-  b: Annotated[Path, typer.Argument(metavar="B.onnx", help="The model that was made of it.")],
-  as_json: Json = False,
-) -> int:
-  """Show what an optimized model has in place of its original, node by node."""
-  from mirage_onnx import api
-  from mirage_onnx.report.diff_report import diff_tables
-
-  with _stdout_kept(as_json):
-    report = api.diff(a, b)
-  _show(report, diff_tables(report), as_json)
-  return Exit.DONE
-
-
-@app.command()
-def inspect(
-  model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to look at.")],
-  target: Profile = None,
-  every: Annotated[bool, typer.Option("--all", help="Show all regions that the model offers.")] = False,
-  shapes: Shapes = None,
-  as_json: Json = False,
-) -> int:
-  """Show what could be fused and what that would bring at most; no search, no GPU."""
-  from mirage_onnx import api
-  from mirage_onnx.report.inspection_table import inspect_tables
-  from mirage_onnx.report.log import stdout_console
-  from mirage_onnx.tune.declared_sizes import parse_sizes
-
-  with _stdout_kept(as_json):
-    report = api.inspect(model, target=target, every=every, shapes=parse_sizes(shapes or ()))
-  _show(report, inspect_tables(report, stdout_console().width), as_json)
-  return Exit.DONE
-
-
-@app.command()
-def explain(
-  model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to look at.")],
-  region: Annotated[
-    str, typer.Argument(metavar="REGION", help="A key that inspect shows, or a node's name.")
-  ],
-  target: Profile = None,
-  budget: Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Stop searching after this time.")
-  ] = None,
-  dot: Annotated[Path | None, typer.Option(metavar="FILE.dot", help="Write the µGraph as a drawing.")] = None,
-  cuda: Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Write the CUDA of the kernels.")] = None,
-  shapes: Shapes = None,
-  as_json: Json = False,
-) -> int:
-  """Search one region and show its borders, candidates, µGraph and proof."""
-  from mirage_onnx import api
-  from mirage_onnx.report.inspection_table import explain_tables
-  from mirage_onnx.tune.declared_sizes import parse_sizes
-
-  _require(budget is None or budget > 0, f"--budget {budget}: must be more than 0 seconds")
-  with _stdout_kept(as_json):
-    sizes = parse_sizes(shapes or ())
-    report = api.explain(model, region, target=target, budget_s=budget, shapes=sizes)
-  _show(report, explain_tables(report), as_json)
-  wanted = [(path, name) for path, name in ((dot, "dot"), (cuda, "cuda")) if path is not None]
-  for path, name in wanted:
-    if report.chosen is None:
-      print(f"{path} is not written: no kernel was found", file=sys.stderr)
-      return Exit.CHECK_FAILED
-    _write(path, getattr(report.chosen, name))
-  return Exit.DONE
-
-
-def _show(report: msgspec.Struct, parts: Iterable[Table | str], as_json: bool) -> None:
-  """The whole result on stdout: one JSON object, or tables."""
-  from mirage_onnx.report.log import stdout_console
-
-  if as_json:
-    _print_json(msgspec.to_builtins(report))
-    return
-  console = stdout_console()
-  for part in parts:
-    console.print(part)
-
-
-def _write(path: Path, text: str) -> None:
-  try:
-    path.write_text(text, encoding="utf-8")
-  except OSError as error:
-    raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {error.strerror or error}") from error
 
 
 @app.command()
@@ -403,13 +235,14 @@ def demo(
 ) -> int:
   """Make a small model, optimize it, show what changed and verify it: half a minute, no GPU needed."""
   from mirage_onnx.demo_model import gated_mlp
+  from mirage_onnx.model_commands import diff
 
   source, result = folder / "mlp.onnx", folder / "mlp.mirage.onnx"
   made = gated_mlp().SerializeToString(deterministic=True)
   try:
     folder.mkdir(parents=True, exist_ok=True)
     if not source.exists() or source.read_bytes() != made:
-      _require(not source.exists(), f"{source} is another model: give another folder")
+      require(not source.exists(), f"{source} is another model: give another folder")
       source.write_bytes(made)
   except OSError as error:
     raise MirageError("OUTPUT_UNWRITABLE", f"{folder}: {error.strerror or error}") from error
@@ -440,7 +273,7 @@ def env(as_json: Json = False) -> int:
 
   facts = collect()
   if as_json:
-    _print_json(facts)
+    print_json(facts)
   else:
     print(to_text(facts))
   return Exit.DONE
@@ -457,10 +290,3 @@ def schema(
 
   print(json.dumps(json_schema(command.value), indent=2))
   return Exit.DONE
-
-
-@contextlib.contextmanager
-def _stdout_kept(for_json: bool) -> Iterator[None]:
-  """Send what a library prints to stderr, so that stdout holds one JSON object only."""
-  with contextlib.redirect_stdout(sys.stderr) if for_json else contextlib.nullcontext():
-    yield

@@ -13,13 +13,13 @@ from small_models import Net
 
 import mirage_onnx
 from mirage_onnx import pipeline
-from mirage_onnx.api import _regions
 from mirage_onnx.codegen.read_ahead import reads_ahead
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir.program import Node
 from mirage_onnx.match.candidates import Candidate
 from mirage_onnx.match.siblings import siblings
+from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.rewrite.apply import apply
 from mirage_onnx.target import H200
 from mirage_onnx.tune import beside
@@ -195,7 +195,7 @@ def test_a_weight_stored_in_two_orders_is_refused(chosen):
 def test_the_report_counts_it_as_one_replaced_region(chosen):
   loaded, run, timed = chosen
   together, outcomes = beside.with_siblings(loaded, run.program, timed, H200)
-  rows = _regions(replace(run, chosen=together, outcomes=run.outcomes | outcomes))
+  rows = region_rows(replace(run, chosen=together, outcomes=run.outcomes | outcomes))
   replaced = [r for r in rows if r["status"] == "replaced"]
   assert [(r["count"], r["choice"], r["measured_us"]) for r in replaced] == [(1, "measured", 9.0)]
   assert replaced[0]["proof"]["bound"] < 1e-9 and replaced[0]["ugraph"].count("\nkernel ") == 3

@@ -1,0 +1,108 @@
+"""What the verbs of the command line share: the application, its options, how results are shown."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from mirage_onnx.errors import MirageError
+from mirage_onnx.target import TARGETS
+
+if TYPE_CHECKING:
+  from rich.table import Table
+
+app = typer.Typer(
+  name="mirage-onnx",
+  help="Superoptimize regions of ONNX models into verified CUDA kernels.",
+  add_completion=True,
+  pretty_exceptions_enable=False,
+  no_args_is_help=False,
+  context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Provider(StrEnum):
+  """Where ``verify`` runs the models."""
+
+  CPU = "cpu"
+  CUDA = "cuda"
+
+
+class External(StrEnum):
+  """What becomes of untouched weights outside the model file."""
+
+  KEEP = "keep"
+  COPY = "copy"
+  INLINE = "inline"
+
+
+class Reporting(StrEnum):
+  """Commands with ``--json``, as ``schema`` takes them."""
+
+  OPTIMIZE = "optimize"
+  VERIFY = "verify"
+  INSPECT = "inspect"
+  EXPLAIN = "explain"
+  BENCH = "bench"
+  DIFF = "diff"
+
+
+Profile = Annotated[
+  str | None,
+  typer.Option(
+    "--target",
+    metavar="NAME",
+    help=f"Device profile: {', '.join(sorted(TARGETS))}, or local (the present GPU). "
+    "Default: local where there is a GPU, else h200.",
+  ),
+]
+Shapes = Annotated[
+  list[str] | None,
+  typer.Option(metavar="NAME=SIZES", help="Sizes of a dynamic dimension, as of optimize."),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every region.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")]
+
+
+def require(holds: bool, text: str) -> None:
+  if not holds:
+    raise MirageError("OPTION_INVALID", text)
+
+
+def print_json(value: dict[str, Any]) -> None:
+  print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def show(report: msgspec.Struct, parts: Iterable[Table | str], as_json: bool) -> None:
+  """The whole result on stdout: one JSON object, or tables."""
+  from mirage_onnx.report.log import stdout_console
+
+  if as_json:
+    print_json(msgspec.to_builtins(report))
+    return
+  console = stdout_console()
+  for part in parts:
+    console.print(part)
+
+
+def write(path: Path, text: str) -> None:
+  try:
+    path.write_text(text, encoding="utf-8")
+  except OSError as error:
+    raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def stdout_kept(for_json: bool) -> Iterator[None]:
+  """Send what a library prints to stderr, so that stdout holds one JSON object only."""
+  with contextlib.redirect_stdout(sys.stderr) if for_json else contextlib.nullcontext():
+    yield

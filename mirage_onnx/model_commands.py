@@ -1,0 +1,119 @@
+"""The verbs that look at models: ``bench`` and ``diff`` of two, ``inspect`` and ``explain`` of one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mirage_onnx.command_options import (
+  Json,
+  Profile,
+  Provider,
+  Shapes,
+  app,
+  require,
+  show,
+  stdout_kept,
+  write,
+)
+from mirage_onnx.errors import Exit
+
+
+@app.command()
+def bench(
+  a: Annotated[Path, typer.Argument(metavar="A.onnx", help="The original.")],
+  b: Annotated[Path, typer.Argument(metavar="B.onnx", help="The model to time beside it.")],
+  provider: Annotated[
+    Provider | None,
+    typer.Option(help="Execution provider of both. Default: cuda where there is a GPU for B's kernels."),
+  ] = None,
+  seconds: Annotated[float, typer.Option(help="How long, at each size.")] = 5.0,
+  seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
+  shapes: Shapes = None,
+  as_json: Json = False,
+) -> int:
+  """Time whole runs of two models side by side. Exit code 1 where B is slower."""
+  from mirage_onnx import api
+  from mirage_onnx.report.bench_report import bench_tables, verdict
+  from mirage_onnx.tune.declared_sizes import parse_sizes
+
+  with stdout_kept(as_json):
+    report = api.bench(
+      a, b, provider=provider.value if provider else None, seconds=seconds, seed=seed,
+      shapes=parse_sizes(shapes or ()),
+    )  # fmt: skip
+  show(report, bench_tables(report), as_json)
+  return Exit.CHECK_FAILED if verdict(report).startswith("slower") else Exit.DONE
+
+
+@app.command()
+def diff(
+  a: Annotated[Path, typer.Argument(metavar="A.onnx", help="The original.")],
+  b: Annotated[Path, typer.Argument(metavar="B.onnx", help="The model that was made of it.")],
+  as_json: Json = False,
+) -> int:
+  """Show what an optimized model has in place of its original, node by node."""
+  from mirage_onnx import api
+  from mirage_onnx.report.diff_report import diff_tables
+
+  with stdout_kept(as_json):
+    report = api.diff(a, b)
+  show(report, diff_tables(report), as_json)
+  return Exit.DONE
+
+
+@app.command()
+def inspect(
+  model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to look at.")],
+  target: Profile = None,
+  every: Annotated[bool, typer.Option("--all", help="Show all regions that the model offers.")] = False,
+  shapes: Shapes = None,
+  as_json: Json = False,
+) -> int:
+  """Show what could be fused and what that would bring at most; no search, no GPU."""
+  from mirage_onnx import api
+  from mirage_onnx.report.inspection_table import inspect_tables
+  from mirage_onnx.report.log import stdout_console
+  from mirage_onnx.tune.declared_sizes import parse_sizes
+
+  with stdout_kept(as_json):
+    report = api.inspect(model, target=target, every=every, shapes=parse_sizes(shapes or ()))
+  show(report, inspect_tables(report, stdout_console().width), as_json)
+  return Exit.DONE
+
+
+@app.command()
+def explain(
+  model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to look at.")],
+  region: Annotated[
+    str, typer.Argument(metavar="REGION", help="A key that inspect shows, or a node's name.")
+  ],
+  target: Profile = None,
+  budget: Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Stop searching after this time.")
+  ] = None,
+  dot: Annotated[Path | None, typer.Option(metavar="FILE.dot", help="Write the µGraph as a drawing.")] = None,
+  cuda: Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Write the CUDA of the kernels.")] = None,
+  shapes: Shapes = None,
+  as_json: Json = False,
+) -> int:
+  """Search one region and show its borders, candidates, µGraph and proof."""
+  from mirage_onnx import api
+  from mirage_onnx.report.inspection_table import explain_tables
+  from mirage_onnx.tune.declared_sizes import parse_sizes
+
+  require(budget is None or budget > 0, f"--budget {budget}: must be more than 0 seconds")
+  with stdout_kept(as_json):
+    sizes = parse_sizes(shapes or ())
+    report = api.explain(model, region, target=target, budget_s=budget, shapes=sizes)
+  show(report, explain_tables(report), as_json)
+  wanted = [(path, name) for path, name in ((dot, "dot"), (cuda, "cuda")) if path is not None]
+  for path, name in wanted:
+    if report.chosen is None:
+      print(f"{path} is not written: no kernel was found", file=sys.stderr)
+      return Exit.CHECK_FAILED
+    write(path, getattr(report.chosen, name))
+  return Exit.DONE
