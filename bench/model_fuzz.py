@@ -69,11 +69,14 @@ def main():
   parser.add_argument("--state", type=Path, default=ROOT / "build" / "model_fuzz.jsonl")
   parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
   arguments = parser.parse_args()
-  seeds = range(arguments.first, arguments.first + arguments.seeds)
+  about, seeds = (
+    facts(("onnx", "onnxruntime", "numpy", "protobuf")),
+    range(arguments.first, arguments.first + arguments.seeds),
+  )
   share = -(-len(seeds) // arguments.jobs)
   ask = partial(answers, case=model_case.__file__, limit_s=HANG_S)
   found = kept_rows(seeds, arguments.state, ask, jobs=arguments.jobs, together=share)
-  result = {**facts(("onnx", "onnxruntime", "numpy", "protobuf")), **summary(found)}
+  result = {**about, **summary(found)}
   arguments.out.mkdir(parents=True, exist_ok=True)
   (arguments.out / "model_fuzz.json").write_text(json.dumps(result, indent=1) + "\n")
   print(json.dumps(result, indent=1))

@@ -31,8 +31,15 @@ def check_attributes(model: ModelProto) -> None:
       MirageError: MODEL_INVALID.
   """
   for node in nodes_of(model.graph, *model.functions):
+    if node.domain not in ("", "ai.onnx"):
+      continue
     for a in node.attribute:
-      if a.name == "num_outputs" and not a.ref_attr_name and a.i != len(node.output):
+      if (
+        node.op_type == "Split"
+        and a.name == "num_outputs"
+        and not a.ref_attr_name
+        and a.i != len(node.output)
+      ):
         what = f"counts {a.i} outputs and has {len(node.output)}"
         raise MirageError("MODEL_INVALID", f"node {node.name or node.op_type!r} {what}")
       if node.op_type == "Einsum" and a.name == "equation" and _EQUATION.fullmatch(a.s) is None:

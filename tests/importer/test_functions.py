@@ -104,3 +104,11 @@ def test_an_equation_that_is_none(bench, equation):
 def test_equations(bench, equation):
   node = helper.make_node("Einsum", ["x"] * (1 + equation.count(",")), ["y"], equation=equation)
   load_model(bench.model(node, {"x": (F32, [2, 2])}, ["y"]))
+
+
+def test_operators_of_others_count_what_they_like(bench):
+  nodes = [helper.make_node("Split", ["x"], ["y"], domain="theirs", num_outputs=5),
+           helper.make_node("Einsum", ["x"], ["z"], domain="theirs", equation="\0")]  # fmt: skip
+  model = bench.model(nodes, {"x": (F32, [2])}, ["y", "z"])
+  model.opset_import.add(domain="theirs", version=1)
+  assert len(load_model(model).proto.graph.node) == 2
