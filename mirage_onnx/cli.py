@@ -1,6 +1,6 @@
 """The command line's outer wall: every way a command can end becomes an exit code and one line.
 
-    0 done   1 a check failed   2 usage or input error   3 internal error   130 interrupted
+    0 done   1 a check failed   2 usage or input error   3 internal error   4 unchanged   130 interrupted
 
 No traceback reaches the terminal: that of an internal error goes to a log file. With ``--json``
 stdout gets exactly one object, also when the command fails: ``{"schema":1,"error":{...}}``.

@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from mirage_onnx.errors import MirageError
+from mirage_onnx.events import Emit, silent
 from mirage_onnx.target import TARGETS
 
 if TYPE_CHECKING:
@@ -106,3 +107,23 @@ def stdout_kept(for_json: bool) -> Iterator[None]:
   """Send what a library prints to stderr, so that stdout holds one JSON object only."""
   with contextlib.redirect_stdout(sys.stderr) if for_json else contextlib.nullcontext():
     yield
+
+
+@contextlib.contextmanager
+def event_lines(path: Path | None) -> Iterator[Emit]:
+  """What writes events to a file; nothing where there is none.
+
+  Raises:
+      MirageError: OUTPUT_UNWRITABLE.
+  """
+  from mirage_onnx.report.event_lines import EventLines
+
+  if path is None:
+    yield silent
+    return
+  try:
+    stream = path.open("w", encoding="utf-8")
+  except OSError as error:
+    raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {error.strerror or error}") from error
+  with stream:
+    yield EventLines(stream)

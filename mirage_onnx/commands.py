@@ -9,6 +9,7 @@ import contextlib
 import json
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -25,11 +26,13 @@ from mirage_onnx.command_options import (
   Shapes,
   Verbose,
   app,
+  event_lines,
   print_json,
   require,
   stdout_kept,
 )
 from mirage_onnx.errors import Exit, MirageError
+from mirage_onnx.events import both
 
 
 @app.callback(invoke_without_command=True)
@@ -102,6 +105,12 @@ def optimize(
       "(up to 512 MiB of weights); regions with which that fails stay as they were.",
     ),
   ] = True,
+  fail_if_unchanged: Annotated[
+    bool, typer.Option("--fail-if-unchanged", help="Exit code 4 where no region was replaced.")
+  ] = False,
+  events: Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write what happens as lines of JSON, as it happens.")
+  ] = None,
   dry_run: Annotated[bool, typer.Option("--dry-run", help="Search and report, write no model.")] = False,
   as_json: Json = False,
   verbose: Verbose = False,
@@ -132,6 +141,7 @@ def optimize(
     Interrupt() as interrupt,
     ProgressLog(console, 1 + verbose - quiet, interrupted=lambda: interrupt.asked) as log,
     FailureLog() as failures,
+    event_lines(events) as lines,
     stdout_kept(as_json),
   ):
     result = api.optimize(
@@ -141,7 +151,7 @@ def optimize(
       budget_s=budget,
       margin=margin,
       external=external.value if external else None,
-      emit=log,
+      emit=both(log, lines),
       journal=kept,
       stop=lambda: interrupt.asked,
       tiled=tiled,
@@ -160,7 +170,10 @@ def optimize(
       console.print(f"the same command goes on from {kept}", highlight=False, markup=False)
   if as_json:
     print_json(result.report)
-  return Exit.INTERRUPTED if interrupt.asked else Exit.DONE
+  if interrupt.asked:
+    return Exit.INTERRUPTED
+  unchanged = not any(r.status == "replaced" for r in report.regions)
+  return Exit.UNCHANGED if fail_if_unchanged and unchanged else Exit.DONE
 
 
 @app.command()
@@ -276,6 +289,27 @@ def env(as_json: Json = False) -> int:
     print_json(facts)
   else:
     print(to_text(facts))
+  return Exit.DONE
+
+
+@app.command()
+def cache(
+  clear: Annotated[bool, typer.Option("--clear", help="Remove what is kept.")] = False, as_json: Json = False
+) -> int:
+  """Show what earlier runs keep for later ones, where, and how much; or remove it."""
+  from mirage_onnx.collect_env import cache_folder
+  from mirage_onnx.kept_files import kept_files, remove_kept
+
+  folder = Path(cache_folder())
+  if clear:
+    remove_kept(folder)
+  found = kept_files(folder)
+  if as_json:
+    print_json({"schema": 1, "folder": str(folder), "kinds": [asdict(k) for k in found]})
+    return Exit.DONE
+  print(folder)
+  for k in found:
+    print(f"  {k.kind:10} {k.files:6} files {k.bytes / 1e6:9.1f} MB  {k.what}")
   return Exit.DONE
 
 

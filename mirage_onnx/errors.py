@@ -17,6 +17,7 @@ class Exit(IntEnum):
   CHECK_FAILED = 1
   INPUT = 2
   INTERNAL = 3
+  UNCHANGED = 4
   INTERRUPTED = 130
 
 

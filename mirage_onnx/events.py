@@ -72,3 +72,13 @@ Emit = Callable[[Event], None]
 
 def silent(event: Event) -> None:
   """The consumer that ignores everything."""
+
+
+def both(first: Emit, second: Emit) -> Emit:
+  """The consumer that hands every event to two."""
+
+  def emit(event: Event) -> None:
+    first(event)
+    second(event)
+
+  return emit

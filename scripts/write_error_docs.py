@@ -12,6 +12,7 @@ EXITS = {
   Exit.CHECK_FAILED: "a check failed: two models differ, or a kernel is not what its record says",
   Exit.INPUT: "usage or input error",
   Exit.INTERNAL: "internal error: one line, and the path of a log file with the traceback",
+  Exit.UNCHANGED: "no region was replaced; only with `--fail-if-unchanged`",
   Exit.INTERRUPTED: "interrupted: once keeps the best found so far, twice writes nothing",
 }
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from schema_text import REGION
 from stand_in_api import REPORT, Api
 
 import mirage_onnx
@@ -88,6 +89,35 @@ def test_demo(api, capsys, tmp_path):
   assert (folder / "mlp.onnx").read_bytes() == b"mine"
   assert cli.main(["demo", str(folder / "mlp.onnx" / "below")]) == Exit.INPUT
   assert "OUTPUT_UNWRITABLE" in capsys.readouterr().err
+
+
+def test_fail_if_unchanged(api, monkeypatch):
+  assert cli.main([*OPTIMIZE, "--fail-if-unchanged"]) == Exit.UNCHANGED == 4
+  assert cli.main(OPTIMIZE) == Exit.DONE
+  monkeypatch.setitem(REPORT, "regions", [REGION])
+  assert cli.main([*OPTIMIZE, "--fail-if-unchanged"]) == Exit.DONE
+
+
+def test_events(api, capsys, tmp_path):
+  path = tmp_path / "events.jsonl"
+  assert cli.main([*OPTIMIZE, "--events", str(path), "-q"]) == Exit.DONE
+  assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["Warned", "StageEnded"]
+  assert "warning: odd" in capsys.readouterr().err
+  assert cli.main([*OPTIMIZE, "--events", str(tmp_path)]) == Exit.INPUT
+  assert "OUTPUT_UNWRITABLE" in capsys.readouterr().err
+
+
+def test_cache(capsys, tmp_path, monkeypatch):
+  monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
+  (tmp_path / "results").mkdir()
+  (tmp_path / "results" / "one").write_bytes(bytes(2_000_000))
+  assert cli.main(["cache"]) == Exit.DONE
+  out = capsys.readouterr().out.splitlines()
+  assert out[0] == str(tmp_path) and out[1].split()[:5] == ["results", "1", "files", "2.0", "MB"]
+  assert cli.main(["cache", "--clear", "--json"]) == Exit.DONE
+  found = json.loads(capsys.readouterr().out)
+  assert found["folder"] == str(tmp_path) and not any(k["files"] for k in found["kinds"])
+  assert not (tmp_path / "results" / "one").exists()
 
 
 def test_dry_run_writes_nothing(api):

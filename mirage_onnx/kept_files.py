@@ -1,0 +1,50 @@
+"""What runs keep for later ones below the cache folder: how much of each kind, and removing it.
+
+All of it is found again where it is missing; nothing here is a document.
+"""
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Folder of the cache -> what is in it.
+KINDS = {
+  "results": "what searches of regions found",
+  "structures": "what searches of regions of one structure proved",
+  "cubins": "kernels that NVRTC compiled",
+  "emulator": "kernels that g++ built for the emulator, and what came of running them",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+  """The files of one kind."""
+
+  kind: str
+  what: str
+  files: int
+  bytes: int
+
+
+def kept_files(cache: Path) -> tuple[Kept, ...]:
+  """How much is kept of every kind, also of those of which nothing is."""
+  found = []
+  for kind, what in KINDS.items():
+    sizes = [p.stat().st_size for p in _files(cache / kind)]
+    found.append(Kept(kind, what, len(sizes), sum(sizes)))
+  return tuple(found)
+
+
+def remove_kept(cache: Path) -> None:
+  """Remove the files of all kinds; what else lies in the folder stays, and so does what cannot be removed.
+
+  A run that goes on meanwhile may keep new ones.
+  """
+  for kind in KINDS:
+    for path in _files(cache / kind):
+      with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _files(folder: Path) -> list[Path]:
+  return sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())

@@ -1,0 +1,30 @@
+"""What is kept for later runs, counted and removed; what is not ours stays."""
+
+import os
+
+from mirage_onnx.emulator import toolchain
+from mirage_onnx.kept_files import KINDS, kept_files, remove_kept
+from mirage_onnx.superopt.structures import cache_folder
+
+
+def test_kinds_are_the_folders_that_are_written(monkeypatch, tmp_path):
+  monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
+  monkeypatch.setenv("MIRAGE_ONNX_CACHE", "on")
+  kept = {cache_folder(kind) for kind in ("results", "structures", "cubins")} | {toolchain.cache_folder()}
+  assert kept == {tmp_path / kind for kind in KINDS}
+
+
+def test_counts_and_removal(tmp_path):
+  assert [(k.kind, k.files, k.bytes) for k in kept_files(tmp_path / "none")] == [(k, 0, 0) for k in KINDS]
+  deep = tmp_path / "results" / "ab"
+  deep.mkdir(parents=True)
+  (deep / "one").write_bytes(b"12345")
+  (tmp_path / "results" / "two").write_bytes(b"678")
+  (tmp_path / "mine").write_bytes(b"mine")
+  (tmp_path / "others").mkdir()
+  (tmp_path / "others" / "file").write_bytes(b"mine")
+  os.symlink(tmp_path / "mine", tmp_path / "results" / "link")
+  assert {k.kind: (k.files, k.bytes) for k in kept_files(tmp_path)}["results"] == (2, 8)
+  remove_kept(tmp_path)
+  assert all(k.files == 0 for k in kept_files(tmp_path))
+  assert (tmp_path / "mine").exists() and (tmp_path / "others" / "file").exists()
