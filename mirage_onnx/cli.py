@@ -11,7 +11,10 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+from mirage_onnx.config_file import read_config
 from mirage_onnx.errors import ERRORS, Exit, MirageError
 from mirage_onnx.report.log_file import write_log
 
@@ -39,15 +42,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
   from typer.exceptions import Abort, TyperException
+  from typer.main import get_command
 
   from mirage_onnx import commands, model_commands
 
   assert commands.app is model_commands.app  # each has registered its verbs, in this order
+  group: Any = get_command(commands.app)
+  config = read_config(Path.cwd(), group.commands)
   try:
-    code = commands.app(args=arguments, prog_name="mirage-onnx", standalone_mode=False)
+    code = commands.app(
+      args=arguments, prog_name="mirage-onnx", standalone_mode=False, default_map=config.defaults
+    )
     sys.stdout.flush()
   except TyperException as error:
-    raise MirageError("OPTION_INVALID", _first_line(error.format_message()).rstrip(".")) from error
+    said = _first_line(error.format_message()).rstrip(".")
+    also = f" (defaults are of {config.source})" if config.source else ""
+    raise MirageError("OPTION_INVALID", said + also) from error
   except Abort:
     code = Exit.INTERRUPTED
   if code == Exit.INTERRUPTED:  # typer turns Ctrl-C into this code

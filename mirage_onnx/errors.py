@@ -62,6 +62,10 @@ ERRORS: dict[str, Entry] = {
     "the model has no region of this key, or none that holds this node",
     "see the keys that mirage-onnx inspect shows",
   ),
+  "CONFIG_INVALID": Entry(
+    "mirage.toml, or [tool.mirage-onnx] of pyproject.toml, is not what it should be",
+    "correct it: a table a verb, a key an option by its long name",
+  ),
   "OPTION_INVALID": Entry("an option has a value it cannot take", "see --help"),
   "SHAPES_DIFFER": Entry("the two models have different inputs or outputs", "compare models of one origin"),
   "GRAPH_OPERAND": Entry(
