@@ -7,6 +7,11 @@ The public names are loaded when first used, so that ``import mirage_onnx`` cost
 """
 
 import importlib
+import os
+
+#: onnxruntime sends telemetry on Linux from 1.29 on unless this says no before it is imported: models are
+#: their owners' business. Who wants it sets the variable to 0.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.1.0"
 

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Of one size of ``bench``.
 _MOST_SECONDS = 3600.0
+#: Of a search: four months; timers take no more.
+_MOST_BUDGET_S = 1e7
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ def optimize(
       MirageError: with one of the codes of ``docs/errors.md``.
   """
   start = time.monotonic()
+  _check_budget(budget_s)
   source = Path(model) if isinstance(model, (str, Path)) else None
   target_path = Path(output) if output is not None else None
   profile, measure = _target(target)
@@ -145,6 +148,31 @@ def _target(name: str | None) -> tuple[Target, bool]:
   return H200, False
 
 
+def _check_budget(budget_s: float | None) -> None:
+  if budget_s is not None and not 0 <= budget_s <= _MOST_BUDGET_S:
+    raise MirageError("OPTION_INVALID", f"a budget of {budget_s} seconds: {_MOST_BUDGET_S:.0f} at most")
+
+
+def _check_pair(a: str | Path, b: str | Path, seed: int, dims: Mapping[str, Sequence[int]]) -> None:
+  """That two models are files, and have the dimensions of which ``dims`` gives sizes."""
+  for path in (a, b):
+    if not Path(path).exists():
+      raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
+    if not Path(path).is_file():
+      raise MirageError("FILE_UNREADABLE", f"{str(path)!r} is not a file")
+  if seed < 0:
+    raise MirageError("OPTION_INVALID", f"the seed is {seed}: it must not be negative")
+  if dims:
+    from mirage_onnx.custom_op.model_nodes import ModelFile
+
+    graph = ModelFile.read(a).proto.graph
+    values = (*graph.input, *graph.output, *graph.value_info)
+    names = sorted({d.dim_param for v in values for d in v.type.tensor_type.shape.dim if d.dim_param})
+    if unknown := [n for n in dims if not any(n in name for name in names)]:
+      have = ", ".join(names) or "none"
+      raise MirageError("OPTION_INVALID", f"no dynamic dimension is called {unknown[0]!r}; there are: {have}")
+
+
 def _constants(loaded: LoadedModel, run: Run) -> dict[str, str]:
   found = atoms(loaded, run.program.constants)
   return {str(a).split("'")[1]: str(a) for a in found}
@@ -179,15 +207,14 @@ def verify(
   from mirage_onnx.custom_op.isolated import compare_isolated
   from mirage_onnx.custom_op.sources import check_sources
 
-  for path in (a, b):
-    if not Path(path).exists():
-      raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
+  dims = checked_sizes(shapes or {})
+  _check_pair(a, b, seed, dims)
   provider, emulate, advice = choose_path(b, provider, emulate)
   given = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
   source = check_sources(b, strict=emulate)
   found = compare_isolated(
     str(a), str(b), seed=seed, provider=provider, rtol=rtol, emulate=emulate, inputs=given,
-    bisect=bisect, dims=checked_sizes(shapes or {}),
+    bisect=bisect, dims=dims,
   )  # fmt: skip
   note = "; ".join(text for text in (found.note, advice) if text)
   return replace(found.with_source(source.text, source.unseen), note=note)
@@ -215,13 +242,11 @@ def bench(
   from mirage_onnx.custom_op.model_times import time_models
   from mirage_onnx.report.bench_report import BenchNode, BenchReport, BenchRow
 
-  for path in (a, b):
-    if not Path(path).is_file():
-      raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
+  dims = checked_sizes(shapes or {})
+  _check_pair(a, b, seed, dims)
   if not 0 < seconds <= _MOST_SECONDS:
     raise MirageError("OPTION_INVALID", f"{seconds} seconds: more than 0, {_MOST_SECONDS:.0f} at most")
   provider, _, _ = choose_path(b, provider, False if provider == "cpu" else None)
-  dims = checked_sizes(shapes or {})
   found = time_models(str(a), str(b), provider=provider, dims=dims, seconds=seconds, seed=seed)
   nodes = [BenchNode(name=name, launches=count) for name, count in found.launches.items()]
   bodies = "B's kernels need their GPU; here its function bodies ran, which are the original's nodes"
@@ -308,6 +333,7 @@ def explain(
   from mirage_onnx.report.inspection_report import explain_report
 
   start = time.monotonic()
+  _check_budget(budget_s)
   profile, _ = _target(target)
   loaded = load_model(model)
   sizes = checked_sizes(shapes or {})

@@ -21,6 +21,9 @@ from mirage_onnx.report.log_file import write_log
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Run one command and return its exit code."""
+  for name in ("stdout", "stderr"):
+    if getattr(sys, name) is None:  # it was closed before the start
+      setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (as long as the process)
   arguments = list(sys.argv[1:] if argv is None else argv)
   as_json = "--json" in arguments
   try:

@@ -35,6 +35,7 @@ def collect() -> dict[str, Any]:
     "cpus": available_cores,
     "packages": _packages,
     "onnxruntime": _onnxruntime,
+    "telemetry": lambda: f"ORT_DISABLE_TELEMETRY={os.environ.get('ORT_DISABLE_TELEMETRY', 'not set')}",
     "ops library": _library,
     "nvrtc": _nvrtc,
     "gpus": gpus,

@@ -125,5 +125,8 @@ def event_lines(path: Path | None) -> Iterator[Emit]:
     stream = path.open("w", encoding="utf-8")
   except OSError as error:
     raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {error.strerror or error}") from error
-  with stream:
+  try:
     yield EventLines(stream)
+  finally:
+    with contextlib.suppress(OSError):  # of what was not written, say: nobody reads it any more
+      stream.close()

@@ -135,7 +135,7 @@ def optimize(
   require(0 <= margin < 1, f"--margin {margin}: must be at least 0 and less than 1")
   require(not (verbose and quiet), "-v and -q exclude each other")
   console = stderr_console()
-  written = None if dry_run else output or model.with_name(f"{model.stem}.mirage.onnx")
+  written = None if dry_run else output or model.parent / f"{model.stem}.mirage.onnx"
   kept = journal or (written and written.with_name(f"{written.name}.journal"))
   with (
     Interrupt() as interrupt,

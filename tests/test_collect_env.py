@@ -1,5 +1,9 @@
 """The last line of ``env``: ready, or the one thing to do."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from mirage_onnx.collect_env import PACKAGES, collect, verdict
@@ -41,4 +45,14 @@ def test_verdict(found, said):
 
 
 def test_of_this_machine():
-  assert collect()["verdict"].startswith("ready")
+  found = collect()
+  assert found["verdict"].startswith("ready") and found["telemetry"] == "ORT_DISABLE_TELEMETRY=1"
+
+
+@pytest.mark.parametrize(("given", "wanted"), [(None, "1"), ("0", "0")])
+def test_telemetry_is_off_unless_wanted(given, wanted):
+  env = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}
+  env |= {} if given is None else {"ORT_DISABLE_TELEMETRY": given}
+  code = "import os, mirage_onnx; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+  done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+  assert done.stdout.strip() == wanted

@@ -51,12 +51,14 @@ class ModelFile:
     """From a path or bytes; ``folder``: where the external data of bytes is.
 
     Raises:
-        MirageError: FILE_MISSING, NOT_ONNX.
+        MirageError: FILE_MISSING, FILE_UNREADABLE, NOT_ONNX.
     """
     try:
       if isinstance(model, bytes):
         return cls(onnx.load_from_string(model), Path(folder) if folder else None)
       path = Path(model)
+      if path.exists() and not path.is_file():
+        raise MirageError("FILE_UNREADABLE", f"{os.fspath(model)!r} is not a file")
       if not path.is_file():
         raise MirageError("FILE_MISSING", f"{os.fspath(model)!r} does not exist")
       proto = onnx.load(os.fspath(model), load_external_data=False)

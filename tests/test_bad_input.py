@@ -1,0 +1,152 @@
+"""What people get wrong, through the command line, from a folder of their own.
+
+One line with the right code, the right exit code, no traceback, and nothing new in the folder.
+"""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from small_models import Net
+
+from mirage_onnx import cli
+from mirage_onnx.errors import Exit
+
+OPTION = "OPTION_INVALID"
+#: Arguments, the code, and words of the line.
+CASES = (
+  ("optimize", "Missing argument 'IN.onnx'", OPTION),
+  ("optimize m.onnx m.onnx", "unexpected extra argument", OPTION),
+  ("optimize no.onnx", "'no.onnx' does not exist", "FILE_MISSING"),
+  ("optimize link.onnx", "does not exist", "FILE_MISSING"),
+  ("optimize folder", "'folder' is not a file", "FILE_UNREADABLE"),
+  ("optimize .", "is not a file", "FILE_UNREADABLE"),
+  ("optimize pipe", "is not a file", "FILE_UNREADABLE"),
+  ("optimize empty.onnx", "is empty", "NOT_ONNX"),
+  ("optimize text.onnx", "is not a protobuf message", "NOT_ONNX"),
+  ("optimize cut.onnx", "or is cut off", "NOT_ONNX"),
+  ("optimize zip.onnx", "is not a protobuf message", "NOT_ONNX"),
+  ("optimize lost.onnx", "", "EXTERNAL_DATA_MISSING"),
+  ("optimize m.onnx -o folder", "folder is a folder", "OUTPUT_UNWRITABLE"),
+  ("optimize m.onnx -o none/o.onnx", "there is no folder", "OUTPUT_UNWRITABLE"),
+  ("optimize m.onnx -o text.onnx/o.onnx", "there is no folder", "OUTPUT_UNWRITABLE"),
+  ("optimize m.onnx -o pipe", "is not a regular file", "OUTPUT_UNWRITABLE"),
+  ("optimize m.onnx -o m.onnx", "is the input", "OUTPUT_IS_INPUT"),
+  ("optimize m.onnx -o ./m.onnx", "is the input", "OUTPUT_IS_INPUT"),
+  ("optimize external.onnx -o external.data", "is the input, or holds its weights", "OUTPUT_IS_INPUT"),
+  ("optimize m.onnx --budget 0", "must be more than 0", OPTION),
+  ("optimize m.onnx --budget -1", "must be more than 0", OPTION),
+  ("optimize m.onnx --budget nan", "must be more than 0", OPTION),
+  ("optimize m.onnx --budget inf", "10000000 at most", OPTION),
+  ("optimize m.onnx --budget soon", "'--budget'", OPTION),
+  ("optimize m.onnx --margin 1", "less than 1", OPTION),
+  ("optimize m.onnx --margin nan", "less than 1", OPTION),
+  ("optimize m.onnx --target cpu", "known: h200, local", "TARGET_UNKNOWN"),
+  ("optimize m.onnx --external none", "'--external'", OPTION),
+  ("optimize external.onnx -o folder/o.onnx --external keep", "can only be kept", OPTION),
+  ("optimize m.onnx --shapes rows", "is not of the form", OPTION),
+  ("optimize m.onnx --shapes rows=0", "is not of the form", OPTION),
+  ("optimize m.onnx --shapes rows=9..3", "is not of the form", OPTION),
+  ("optimize m.onnx --shapes rows=1 --shapes rows=2", "are given twice", OPTION),
+  ("optimize m.onnx --shapes cols=1", "no dynamic dimension is called 'cols'; there are: rows", OPTION),
+  ("optimize m.onnx -v -q", "exclude each other", OPTION),
+  ("optimize m.onnx --events folder", "folder", "OUTPUT_UNWRITABLE"),
+  ("optimize m.onnx --nonsense", "No such option", OPTION),
+  ("verify m.onnx", "Missing argument", OPTION),
+  ("verify m.onnx no.onnx", "'no.onnx' does not exist", "FILE_MISSING"),
+  ("verify m.onnx folder", "'folder' is not a file", "FILE_UNREADABLE"),
+  ("verify m.onnx text.onnx", "", "NOT_ONNX"),
+  ("verify m.onnx other.onnx", "", "SHAPES_DIFFER"),
+  ("verify m.onnx m.onnx --seed -1", "must not be negative", OPTION),
+  ("verify m.onnx m.onnx --rtol -1", "must not be negative", OPTION),
+  ("verify m.onnx m.onnx --rtol nan", "must not be negative", OPTION),
+  ("verify m.onnx m.onnx --provider tpu", "'--provider'", OPTION),
+  ("verify m.onnx m.onnx --provider cuda --emulate", "CPU provider", OPTION),
+  ("verify m.onnx m.onnx --shapes cols=1", "no dynamic dimension is called 'cols'; there are: rows", OPTION),
+  ("verify m.onnx m.onnx --inputs no.npz", "does not exist", "FILE_MISSING"),
+  ("verify m.onnx m.onnx --inputs text.onnx", "is no .npz file", "INPUTS_INVALID"),
+  ("verify m.onnx m.onnx --inputs names.npz", "is missing", "INPUTS_INVALID"),
+  ("verify m.onnx m.onnx --inputs types.npz", "is float64, not float16", "INPUTS_INVALID"),
+  ("verify m.onnx m.onnx --inputs objects.npz", "", "INPUTS_INVALID"),
+  ("bench m.onnx", "Missing argument", OPTION),
+  ("bench m.onnx no.onnx", "does not exist", "FILE_MISSING"),
+  ("bench m.onnx folder", "is not a file", "FILE_UNREADABLE"),
+  ("bench m.onnx m.onnx --seconds 0", "more than 0", OPTION),
+  ("bench m.onnx m.onnx --seconds nan", "more than 0", OPTION),
+  ("bench m.onnx m.onnx --seed -3", "must not be negative", OPTION),
+  ("bench m.onnx m.onnx --shapes cols=2", "no dynamic dimension is called 'cols'", OPTION),
+  ("diff m.onnx no.onnx", "does not exist", "FILE_MISSING"),
+  ("diff m.onnx folder", "is not a file", "FILE_UNREADABLE"),
+  ("diff text.onnx m.onnx", "", "NOT_ONNX"),
+  ("inspect no.onnx", "does not exist", "FILE_MISSING"),
+  ("inspect m.onnx --target cpu", "known: h200, local", "TARGET_UNKNOWN"),
+  ("inspect m.onnx --shapes cols=1", "there are: rows", OPTION),
+  ("explain m.onnx nothing", "no region or node 'nothing'", "REGION_UNKNOWN"),
+  ("explain m.onnx nothing --budget inf", "10000000 at most", OPTION),
+  ("demo text.onnx", "text.onnx", "OUTPUT_UNWRITABLE"),
+  ("schema nothing", "is not one of", OPTION),
+  ("frobnicate", "No such command", OPTION),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  made = tmp_path_factory.mktemp("own")
+  net = Net()
+  model = net.model(net.MatMul(net.rms(net.input("rows", 64)), net.weight(64, 64)))
+  onnx.save(model, made / "m.onnx")
+  more = {"save_as_external_data": True, "size_threshold": 64}
+  for name in ("external", "lost"):
+    onnx.save(onnx.load(made / "m.onnx"), made / f"{name}.onnx", location=f"{name}.data", **more)
+  (made / "lost.data").unlink()
+  other = Net()
+  onnx.save(other.model(other.Relu(other.input(3, 5))), made / "other.onnx")
+  (made / "folder").mkdir()
+  (made / "empty.onnx").touch()
+  (made / "text.onnx").write_text("hello\n")
+  (made / "cut.onnx").write_bytes((made / "m.onnx").read_bytes()[:1000])
+  (made / "zip.onnx").write_bytes(b"PK\x03\x04 and so on")
+  (made / "link.onnx").symlink_to("nowhere")
+  os.mkfifo(made / "pipe")
+  x = model.graph.input[0].name
+  np.savez(made / "names.npz", y=np.ones((8, 64), np.float16))
+  np.savez(made / "types.npz", **{x: np.ones((8, 64))})
+  np.savez(made / "objects.npz", **{x: np.array([{}], object)})
+  return made
+
+
+def contents(folder):
+  return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(("arguments", "words", "code"), CASES, ids=[c[0] for c in CASES])
+def test_one_line(folder, monkeypatch, capfd, arguments, words, code):
+  monkeypatch.chdir(folder)
+  before = contents(folder)
+  assert cli.main(arguments.split()) == Exit.INPUT
+  out, err = capfd.readouterr()
+  *stages, line = err.splitlines()
+  assert line.startswith(f"error: {code}: ") and words in line and out == ""
+  assert all(s.split()[0] in ("importer", "match") for s in stages)  # what was done before it was known
+  assert contents(folder) == before
+
+
+def test_there_are_many():
+  assert len(CASES) >= 60 and len({c[2] for c in CASES}) >= 11
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "0<&-", "1>&- 2>&-"])
+def test_closed_streams(folder, closed):
+  command = f"'{sys.executable}' -m mirage_onnx inspect m.onnx {closed}"
+  done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True)
+  assert done.returncode == Exit.DONE and "error" not in done.stderr
+
+
+def test_events_that_nobody_can_write(folder, monkeypatch, capsys):
+  """The disk is full: the run goes on."""
+  monkeypatch.chdir(folder)
+  assert cli.main(["optimize", "other.onnx", "--dry-run", "-q", "--events", "/dev/full"]) == Exit.DONE
+  assert "error" not in capsys.readouterr().err
