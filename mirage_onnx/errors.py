@@ -6,6 +6,7 @@ The catalogue below is the single list of codes: ``docs/errors.md`` is generated
 provokes each one.
 """
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -176,10 +177,18 @@ REJECTIONS: dict[str, str] = {
 }
 
 
+#: What ends a line somewhere, and other control characters.
+_LINE_ENDS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
+
 class MirageError(Exception):
-  """An error a user can act on; ``code`` is a key of ``ERRORS``."""
+  """An error a user can act on; ``code`` is a key of ``ERRORS``.
+
+  ``detail``: one line, whatever names of a file are quoted in it.
+  """
 
   def __init__(self, code: str, detail: str) -> None:
+    detail = " ".join(_LINE_ENDS.split(detail))
     super().__init__(detail)
     self.code = code
     self.detail = detail

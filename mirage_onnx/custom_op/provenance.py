@@ -39,7 +39,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
 #: What reading a record that was tampered with may raise.
 _UNREADABLE = (
   LookupError, TypeError, ValueError, AttributeError, StopIteration, ArithmeticError,
-  AssertionError, RecursionError, MirageError,
+  AssertionError, RuntimeError, MirageError,
 )  # fmt: skip
 
 

@@ -7,9 +7,10 @@ anything looks at them.
 import re
 from collections import Counter
 
-from onnx import ModelProto
+from onnx import AttributeProto, ModelProto
 
 from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.external import MAX_RANK
 from mirage_onnx.importer.graph import nodes_of
 
 #: Nodes of all calls together. A layer of a large model in functions has some thousands, and
@@ -22,10 +23,10 @@ Name = tuple[str, str]
 
 
 def check_attributes(model: ModelProto) -> None:
-  """What inference takes as it stands: counts of outputs, and equations of Einsum.
+  """What inference takes as it stands: counts of outputs, axes, and equations of Einsum.
 
-  onnx makes as many outputs as an attribute says and writes as many as there are, and it never ends
-  at a character that no equation has.
+  onnx makes as many outputs as an attribute says and writes as many as there are, it counts up to an
+  axis of 64 bits in 32, and it never ends at a character that no equation has.
 
   Raises:
       MirageError: MODEL_INVALID.
@@ -42,6 +43,9 @@ def check_attributes(model: ModelProto) -> None:
       ):
         what = f"counts {a.i} outputs and has {len(node.output)}"
         raise MirageError("MODEL_INVALID", f"node {node.name or node.op_type!r} {what}")
+      if a.name == "axis" and a.type == AttributeProto.INT and abs(a.i) > MAX_RANK:
+        what = f"the axis {a.i} is of no tensor"
+        raise MirageError("MODEL_INVALID", f"node {node.name or node.op_type!r}: {what}")
       if node.op_type == "Einsum" and a.name == "equation" and _EQUATION.fullmatch(a.s) is None:
         what = f"the equation {a.s[:80].decode(errors='replace')!r} is none"
         raise MirageError("MODEL_INVALID", f"node {node.name or node.op_type!r}: {what}")

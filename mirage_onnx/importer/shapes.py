@@ -21,7 +21,7 @@ from onnx import (
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.declared_names import with_names, without_names
-from mirage_onnx.importer.external import MAX_ELEMENTS
+from mirage_onnx.importer.external import MAX_ELEMENTS, MAX_RANK
 from mirage_onnx.importer.graph import label, nodes_of, subgraphs
 from mirage_onnx.importer.stand_ins import stand_ins
 from mirage_onnx.ir import Dim, DType, Tensor
@@ -41,7 +41,7 @@ LONG_VECTOR = 1 << 18
 _UNCHECKED = "ai.mirage.unchecked"
 #: Operators whose inference may end the process (onnx 1.23): where an input's type is not known, or
 #: where an attribute counts fewer than no dimensions.
-_CRASHING = frozenset({"RegexFullMatch", "GatherND"})
+_CRASHING = frozenset({"EyeLike", "RegexFullMatch", "GatherND"})
 
 
 def domain_of(node: NodeProto) -> str:
@@ -244,6 +244,8 @@ def _tensor(name: str, type_: TypeProto) -> Tensor:
   dtype = DTYPES.get(type_.tensor_type.elem_type)
   if not type_.tensor_type.HasField("shape"):
     return Tensor(name, dtype, None)
+  if len(type_.tensor_type.shape.dim) > MAX_RANK:
+    return Tensor(name, dtype, None)  # as a vector of so many elements says; no array has them
   dims: list[Dim] = []
   for axis, d in enumerate(type_.tensor_type.shape.dim):
     if d.HasField("dim_value") and d.dim_value >= 0:

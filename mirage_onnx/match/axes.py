@@ -21,6 +21,8 @@ from mirage_onnx.ir.term import Term
 from mirage_onnx.match.factors import Atom, Dimension, Factors, Regrouping, Union
 from mirage_onnx.match.partitions import matmul_depth
 
+#: Factors of a product: no kernel computes a thousandth of them.
+MOST_ARGUMENTS = 4096
 Shape = tuple[int, ...]
 #: The axes of every dimension of a tensor, slowest first; none where its extent is 1.
 Dims = tuple[tuple[str, ...], ...]
@@ -171,7 +173,10 @@ def name_axes(
     for name in inputs
   }
   for s in steps:
-    terms[s.output.name] = _term(s, axes, terms, constants)
+    made = terms[s.output.name] = _term(s, axes, terms, constants)
+    if len(made.args) > MOST_ARGUMENTS:  # what is multiplied with itself again and again has 2**n factors
+      name = s.output.name
+      raise RejectionError("CONE_LIMIT", f"{name} is of more than {MOST_ARGUMENTS} factors", (name,))
   return Named(axes, extents, terms)
 
 

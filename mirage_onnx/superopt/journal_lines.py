@@ -19,7 +19,7 @@ from mirage_onnx.superopt.search_setting import SettingText, differing_parts
 VERSION = 1
 #: What reading an entry may raise that was edited and has its checksum.
 UNREADABLE = (
-  ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, StopIteration, TypeError,
+  ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, StopIteration, TypeError,
   ValueError,
 )  # fmt: skip
 _START = b'{"journal":"mirage-onnx","version":'

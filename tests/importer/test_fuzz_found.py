@@ -221,3 +221,39 @@ def test_indices_of_a_negative_size(bench, sparse):
   )
   done = subprocess.run([sys.executable, "-c", code], input=model.SerializeToString(), capture_output=True)
   assert done.returncode in (0, 1), done.stderr[-2000:]  # loaded, or a refusal
+
+
+def in_a_process(model):
+  """The exit code of loading a model; of signals a negative one."""
+  code = (
+    "import sys, onnx; from mirage_onnx.importer import load_model; load_model(onnx.load(sys.stdin.buffer))"
+  )
+  done = subprocess.run([sys.executable, "-c", code], input=model.SerializeToString(), capture_output=True)
+  return done.returncode
+
+
+def test_the_identity_like_what_nobody_knows(bench):
+  """onnx reads a type that is not there."""
+  nodes = [new_node("Theirs", "x", "u"), new_node("EyeLike", "u", "y", dtype=1)]
+  nodes[0].domain = "theirs"
+  model = bench.model(nodes, {"x": (F32, [2, 2])}, ["y"])
+  model.opset_import.add(domain="theirs", version=1)
+  assert in_a_process(model) == 0
+
+
+@pytest.mark.parametrize(("axis", "code"), [(1, 0), (-1, 0), (1 << 31, 1), (-(1 << 31), 1), (1 << 62, 1)])
+def test_axes_of_more_bits_than_onnx_counts_in(bench, axis, code):
+  scale = np.ones([8], np.float32)
+  node = new_node("LayerNormalization", "x scale", "y mean deviation", axis=axis)
+  model = bench.model(node, {"x": (F32, [4, 8])}, ["y"], {"scale": scale})
+  assert in_a_process(model) == code
+
+
+def test_more_dimensions_than_any_array_has(bench):
+  """A vector of 65536 sizes makes as many dimensions, each with a name that nothing else has."""
+  model = bench.model(
+    new_node("Expand", "x sizes", "y"), {"x": (F32, [4]), "sizes": (np.int64, [1 << 16])}, ["y"]
+  )
+  start = time.monotonic()
+  assert load_model(model).tensors["y"].shape is None
+  assert time.monotonic() - start < 2

@@ -1,5 +1,7 @@
 """Axes of steps that split, join and repeat dimensions."""
 
+import time
+
 import numpy as np
 import pytest
 from small_models import Net, matches, region_of
@@ -134,3 +136,14 @@ def test_the_output_of_an_expand_is_refused_with_a_reason(net):
     make_region(program, nodes, program.inputs, program.outputs)
   assert caught.value.rejection.code == "OP_FORM"
   assert "repeats its elements 3 times" in caught.value.rejection.reason
+
+
+def test_a_product_with_itself_again_and_again(net):
+  """Thirty lines are 2**30 roots, which no power gathers."""
+  x = net.rms(net.input(4, 64))
+  for _ in range(30):
+    x = net.Mul(x, x)
+  start = time.monotonic()
+  found = matches(net.model(x))
+  assert time.monotonic() - start < 60
+  assert all(len(c.nodes) < 30 for c in found.candidates)

@@ -5,6 +5,7 @@ and wrong operands and attributes; those that are lowered come most often. What 
 ``model_mutations``. ``made`` also gives damaged records of kernels and entries of caches.
 """
 
+import copy
 import json
 import random
 from dataclasses import dataclass, field
@@ -256,7 +257,7 @@ def _changed_json(rng, kind, text):
     if change == 0:
       del holder[key]
     elif change == 1 or not isinstance(old, str) or not old:
-      holder[key] = rng.choice(_JSON)
+      holder[key] = copy.deepcopy(rng.choice(_JSON))
     else:
       holder[key] = _changed_text(rng, old)
   return Made(kind, "json", json.dumps(value).encode())
