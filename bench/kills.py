@@ -72,7 +72,7 @@ class Kills:
 
   def __init__(self, folder):
     self.folder, self.out = folder, folder / "out" / "out.onnx"
-    self.sources, self.right, self.calls = [], [], 0
+    self.sources, self.right = [], []
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     for k, scale in enumerate((1.0, 0.5)):
       own = folder / f"in{k}"
@@ -83,9 +83,7 @@ class Kills:
       self.forked(lambda own=own: self.prepare(own), LIMIT_S)
       self.right.append(contents(own / "right"))
       assert len(self.right[k]) == 2, "a model and its data"
-    self.inputs = [
-      contents(s.parent) | {"in.data": (s.parent / "in.data").read_bytes()} for s in self.sources
-    ]
+    self.inputs = self.given()
     self.out.parent.mkdir()
     for name, data in self.right[0].items():
       (self.out.parent / name).write_bytes(data)
@@ -164,6 +162,10 @@ class Kills:
       raise SystemExit("a run that was not killed failed")
     return time.monotonic() - start, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
+  def given(self):
+    """The bytes of both inputs."""
+    return [[(s.parent / n).read_bytes() for n in ("in.onnx", "in.data")] for s in self.sources]
+
   def now(self):
     """Which of the two results the output is; None: neither."""
     found = contents(self.out.parent)
@@ -185,9 +187,7 @@ class Kills:
       _, by = self.forked(run, rng.uniform(*span) * takes)
     if by not in (0, signal.SIGKILL):
       return kind, f"signal {by}"
-    if [self.inputs[k] for k in range(2)] != [
-      contents(s.parent) | {"in.data": (s.parent / "in.data").read_bytes()} for s in self.sources
-    ]:
+    if self.given() != self.inputs:
       return kind, "the input changed"
     now = self.now()
     if by == 0 and now != other:

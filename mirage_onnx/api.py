@@ -18,6 +18,7 @@ import onnx
 from mirage_onnx import events, pipeline
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
+from mirage_onnx.importer.external import check_file
 from mirage_onnx.pipeline import Options, Run
 from mirage_onnx.report.optimize_report import found_report, model_report
 from mirage_onnx.report.region_rows import region_rows
@@ -156,10 +157,7 @@ def _check_budget(budget_s: float | None) -> None:
 def _check_pair(a: str | Path, b: str | Path, seed: int, dims: Mapping[str, Sequence[int]]) -> None:
   """That two models are files, and have the dimensions of which ``dims`` gives sizes."""
   for path in (a, b):
-    if not Path(path).exists():
-      raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
-    if not Path(path).is_file():
-      raise MirageError("FILE_UNREADABLE", f"{str(path)!r} is not a file")
+    check_file(Path(path))
   if seed < 0:
     raise MirageError("OPTION_INVALID", f"the seed is {seed}: it must not be negative")
   if dims:

@@ -50,12 +50,10 @@ def _run(arguments: list[str]) -> int:
   from mirage_onnx import commands, model_commands
 
   assert commands.app is model_commands.app  # each has registered its verbs, in this order
-  group: Any = get_command(commands.app)
+  group: Any = get_command(commands.app)  # once: it takes 20 ms
   config = read_config(Path.cwd(), group.commands)
   try:
-    code = commands.app(
-      args=arguments, prog_name="mirage-onnx", standalone_mode=False, default_map=config.defaults
-    )
+    code = group(args=arguments, prog_name="mirage-onnx", standalone_mode=False, default_map=config.defaults)
     sys.stdout.flush()
   except TyperException as error:
     said = _first_line(error.format_message()).rstrip(".")

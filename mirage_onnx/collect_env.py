@@ -158,7 +158,6 @@ def _nvrtc() -> str:
 
 def cache_folder() -> str:
   """Where compiled kernels are kept: ``$MIRAGE_CACHE_DIR`` or the user's cache folder."""
-  import platformdirs
+  from mirage_onnx.superopt.structures import cache_root
 
-  chosen = os.environ.get("MIRAGE_CACHE_DIR")
-  return chosen or platformdirs.user_cache_dir("mirage-onnx", appauthor=False)
+  return str(cache_root())

@@ -15,7 +15,7 @@ from mirage_onnx.custom_op.bundle import Bundle, read_bundle
 from mirage_onnx.custom_op.node_digest import check_digest, stated_digest
 from mirage_onnx.custom_op.runtime import DOMAIN_PREFIX, OP_PREFIX
 from mirage_onnx.errors import MirageError
-from mirage_onnx.importer.external import check_stored, read_tensor, stored_tensors
+from mirage_onnx.importer.external import check_file, check_stored, read_tensor, stored_tensors
 from mirage_onnx.importer.graph import subgraphs
 
 Model = str | os.PathLike[str] | bytes
@@ -57,10 +57,7 @@ class ModelFile:
       if isinstance(model, bytes):
         return cls(onnx.load_from_string(model), Path(folder) if folder else None)
       path = Path(model)
-      if path.exists() and not path.is_file():
-        raise MirageError("FILE_UNREADABLE", f"{os.fspath(model)!r} is not a file")
-      if not path.is_file():
-        raise MirageError("FILE_MISSING", f"{os.fspath(model)!r} does not exist")
+      check_file(path)
       proto = onnx.load(os.fspath(model), load_external_data=False)
       return cls(proto, path.resolve().parent)
     except DecodeError as error:

@@ -6,7 +6,6 @@ What fails is one line: MirageError with SESSION_FAILED, or what fits better.
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from mirage_onnx.custom_op.model_nodes import Model
 from mirage_onnx.custom_op.runtime import EXTERNAL_FOLDER_KEY, import_onnxruntime
 from mirage_onnx.custom_op.session import CPU_PROVIDER, CUDA_PROVIDER, InferenceSession
 from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.external import check_file
 
 if TYPE_CHECKING:
   import onnxruntime as ort
@@ -46,10 +46,10 @@ def open_session(model: Model, how: How, external_folder: str | None = None) -> 
   """A session; ``external_folder`` is where the weights of a model given as bytes are.
 
   Raises:
-      MirageError: FILE_MISSING, SESSION_FAILED, and those of ``InferenceSession``.
+      MirageError: FILE_MISSING, FILE_UNREADABLE, SESSION_FAILED, and those of ``InferenceSession``.
   """
-  if not isinstance(model, bytes) and not Path(model).is_file():
-    raise MirageError("FILE_MISSING", f"{os.fspath(model)!r} does not exist")
+  if not isinstance(model, bytes):
+    check_file(Path(model))
   ort = import_onnxruntime()
   options = ort.SessionOptions()
   options.log_severity_level = 4  # what fails is raised; a line of ours is enough
@@ -115,15 +115,17 @@ def run_session(session: ort.InferenceSession, feeds: Mapping[str, np.ndarray]) 
   return {o.name: np.asarray(r) for o, r in zip(outputs, results, strict=True)}
 
 
+def ort_value(x: np.ndarray, device: str = "cpu") -> Any:
+  """The array as onnxruntime's value: on the ``device``, but of bfloat16 on the host."""
+  value = import_onnxruntime().OrtValue
+  if x.dtype == ml_dtypes.bfloat16:
+    return value.ortvalue_from_numpy_with_onnx_type(x.view(np.uint16), onnx.TensorProto.BFLOAT16)
+  return value.ortvalue_from_numpy(x, device, 0)
+
+
 def _run_bfloat16(session: ort.InferenceSession, feeds: Mapping[str, np.ndarray]) -> list[Any]:
   """onnxruntime's numpy interface has no bfloat16; its OrtValue has, as raw memory."""
-  ort = import_onnxruntime()
-  given = {
-    name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(x.view(np.uint16), onnx.TensorProto.BFLOAT16)
-    if x.dtype == ml_dtypes.bfloat16
-    else ort.OrtValue.ortvalue_from_numpy(x)
-    for name, x in feeds.items()
-  }
+  given = {name: ort_value(x) for name, x in feeds.items()}
   results = []
   for value in session.run_with_ort_values(None, given):
     if value.data_type() != _BFLOAT16:

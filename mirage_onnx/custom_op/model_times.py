@@ -13,15 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import ml_dtypes
 import numpy as np
 import onnx
 
 from mirage_onnx.custom_op.child import At, Ended, in_child, serve
 from mirage_onnx.custom_op.compare_inputs import combinations, draw_one
 from mirage_onnx.custom_op.input_facts import input_facts
-from mirage_onnx.custom_op.model_run import How, check_signatures, open_session
-from mirage_onnx.custom_op.runtime import import_onnxruntime
+from mirage_onnx.custom_op.model_run import How, check_signatures, open_session, ort_value
 from mirage_onnx.custom_op.session import launches
 from mirage_onnx.errors import MirageError
 
@@ -131,16 +129,9 @@ def _bound(
   session: ort.InferenceSession, feeds: Mapping[str, np.ndarray], device: str
 ) -> Callable[[], object]:
   """A run on inputs that lie on the device already."""
-  runtime = import_onnxruntime()
   binding = session.io_binding()
-  kept = []
-  for name, x in feeds.items():
-    if x.dtype == ml_dtypes.bfloat16:
-      kind = onnx.TensorProto.BFLOAT16
-      value = runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(x.view(np.uint16), kind)
-    else:
-      value = runtime.OrtValue.ortvalue_from_numpy(x, device, 0)
-    kept.append(value)
+  kept = {name: ort_value(x, device) for name, x in feeds.items()}
+  for name, value in kept.items():
     binding.bind_ortvalue_input(name, value)
   for output in session.get_outputs():
     binding.bind_output(output.name, device)

@@ -11,10 +11,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import platformdirs
-
 from mirage_onnx.errors import MirageError
 from mirage_onnx.superopt.atomic import replace_file
+from mirage_onnx.superopt.structures import cache_root
 
 #: Between a file and its digest.
 _SEAL = b"mirage-onnx sha256"
@@ -52,20 +51,19 @@ def has_host_compiler() -> bool:
 
 
 def cache_folder() -> Path:
-  """Where built libraries are kept: below ``$MIRAGE_CACHE_DIR`` or the user's cache folder.
+  """Where built libraries are kept: below the folder of all caches.
 
   With ``MIRAGE_ONNX_CACHE=off``, or where one cannot write there, in a folder of this process: what is
   loaded must be nobody else's. ``searches-off``: only what searches and NVRTC made is not kept.
   """
-  chosen = os.environ.get("MIRAGE_CACHE_DIR") or platformdirs.user_cache_dir("mirage-onnx")
-  return _writable(None if os.environ.get("MIRAGE_ONNX_CACHE") == "off" else chosen)
+  return _writable(None if os.environ.get("MIRAGE_ONNX_CACHE") == "off" else cache_root())
 
 
 @functools.cache
-def _writable(chosen: str | None) -> Path:
+def _writable(root: Path | None) -> Path:
   try:
-    if chosen is not None:
-      own = Path(chosen) / "emulator"
+    if root is not None:
+      own = root / "emulator"
       own.mkdir(parents=True, exist_ok=True)
       with tempfile.TemporaryFile(dir=own):
         return own

@@ -33,6 +33,18 @@ _TYPED_FIELDS: dict[int, tuple[str, int]] = {
 }  # fmt: skip
 
 
+def check_file(path: Path) -> None:
+  """A model's path leads to a file.
+
+  Raises:
+      MirageError: FILE_MISSING, FILE_UNREADABLE.
+  """
+  if not path.exists():
+    raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
+  if not path.is_file():
+    raise MirageError("FILE_UNREADABLE", f"{str(path)!r} is not a file")
+
+
 def stored_tensors(graph: GraphProto) -> Iterator[TensorProto]:
   """Every tensor of a graph: initializers, attribute tensors, and those of its subgraphs."""
   yield from graph.initializer

@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import shapes
-from mirage_onnx.importer.external import check_stored, read_tensor, stored_tensors
+from mirage_onnx.importer.external import check_file, check_stored, read_tensor, stored_tensors
 from mirage_onnx.importer.folding import fold
 from mirage_onnx.importer.functions import check_attributes, check_functions
 from mirage_onnx.importer.graph import (
@@ -120,10 +120,7 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
 
 
 def _parse(path: Path) -> ModelProto:
-  if not path.exists():
-    raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
-  if not path.is_file():
-    raise MirageError("FILE_UNREADABLE", f"{str(path)!r} is not a file")
+  check_file(path)
   try:
     if path.stat().st_size > PROTOBUF_LIMIT:
       raise MirageError("NOT_ONNX", f"{str(path)!r} is larger than 2 GiB in one file")

@@ -6,19 +6,12 @@ models can be compared, names or not.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 
 import onnx
-from onnx import helper
 
 from mirage_onnx.custom_op.model_nodes import ModelFile
-
-#: Bits of an element of types of less than a byte.
-_PACKED_BITS = {
-  getattr(onnx.TensorProto, name): bits
-  for name, bits in (("INT4", 4), ("UINT4", 4), ("FLOAT4E2M1", 4), ("INT2", 2), ("UINT2", 2))
-  if hasattr(onnx.TensorProto, name)
-}
+from mirage_onnx.importer.external import size_bytes
+from mirage_onnx.importer.graph import unique_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +27,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class ModelDiff:
-  """Names of nodes are those that refusals have, too. Weights: (name, bytes)."""
+  """Names of nodes are those of reports and refusals, also where nodes have none. Weights: (name, bytes)."""
 
   replaced: tuple[Replaced, ...]
   unchanged: int
@@ -48,10 +41,10 @@ class ModelDiff:
 
 def model_diff(a: ModelFile, b: ModelFile) -> ModelDiff:
   """Compare the main graphs; a node with subgraphs is the same if these are."""
-  ours = {_key(n): n for n in a.proto.graph.node}
-  theirs = {_key(n): n for n in b.proto.graph.node}
+  ours, theirs = ({_key(n): n for n in m.proto.graph.node} for m in (a, b))
+  name, their_name = (_names(m.proto.graph) for m in (a, b))
   custom = {n.outputs: n for n in b.custom_nodes() if not n.is_nested}
-  by_name = {node_name(n): n for n in ours.values()}
+  by_name = {name[k]: n for k, n in ours.items()}
   replaced, stood_for = [], set[str]()
   for key, node in theirs.items():
     if (found := custom.get(key)) is not None:
@@ -59,10 +52,10 @@ def model_diff(a: ModelFile, b: ModelFile) -> ModelDiff:
       stood_for.update(names)
       ops = tuple(by_name[n].op_type for n in names)
       replaced.append(Replaced(found.name, tuple(names), ops, found.inputs, found.outputs))
-  both = [(n, theirs[k]) for k, n in ours.items() if k in theirs and k not in custom]
-  changed = [node_name(x) for x, y in both if not _same(x, y)]
-  gone = [node_name(n) for k, n in ours.items() if k not in theirs and node_name(n) not in stood_for]
-  added = [node_name(n) for k, n in theirs.items() if k not in ours and k not in custom]
+  both = [k for k in ours if k in theirs and k not in custom]
+  changed = [name[k] for k in both if not _same(ours[k], theirs[k])]
+  gone = [name[k] for k in ours if k not in theirs and name[k] not in stood_for]
+  added = [their_name[k] for k in theirs if k not in ours and k not in custom]
   weights = [{t.name: _bytes(t) for t in m.proto.graph.initializer} for m in (a, b)]
   return ModelDiff(
     tuple(replaced), len(both) - len(changed), tuple(changed), tuple(gone), tuple(added),
@@ -72,9 +65,8 @@ def model_diff(a: ModelFile, b: ModelFile) -> ModelDiff:
   )  # fmt: skip
 
 
-def node_name(node: onnx.NodeProto) -> str:
-  """Its name, or what it is called where it has none."""
-  return node.name or f"{node.op_type}_{next(iter(node.output), '')}"
+def _names(graph: onnx.GraphProto) -> dict[tuple[str, ...], str]:
+  return dict(zip(map(_key, graph.node), unique_names(graph), strict=True))
 
 
 def _key(node: onnx.NodeProto) -> tuple[str, ...]:
@@ -96,12 +88,8 @@ def _attributes(node: onnx.NodeProto) -> dict[str, bytes]:
 
 
 def _bytes(tensor: onnx.TensorProto) -> int:
-  count = prod(tensor.dims)
-  if tensor.data_type == onnx.TensorProto.STRING:
-    return sum(map(len, tensor.string_data))
-  if (bits := _PACKED_BITS.get(tensor.data_type)) is not None:
-    return -(-count * bits // 8)
-  return count * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+  size = size_bytes(tensor)
+  return sum(map(len, tensor.string_data)) if size is None else size
 
 
 def _interface(a: onnx.ModelProto, b: onnx.ModelProto) -> Iterator[str]:

@@ -149,16 +149,17 @@ class StructureStore:
       return None  # a cache is no document: it is found again, and replaces the damage
 
 
-def cache_folder(what: str = "structures") -> Path | None:
-  """Where ``what`` is kept from run to run; None with ``MIRAGE_ONNX_CACHE=off`` or ``searches-off``.
+def cache_root() -> Path:
+  """The folder of all caches: ``$MIRAGE_CACHE_DIR``, or the user's cache folder."""
+  chosen = os.environ.get("MIRAGE_CACHE_DIR")
+  return Path(chosen or platformdirs.user_cache_dir("mirage-onnx", appauthor=False))
 
-  A folder of ``$MIRAGE_CACHE_DIR``, or of the user's cache folder.
-  """
+
+def cache_folder(what: str = "structures") -> Path | None:
+  """Where ``what`` is kept from run to run; None with ``MIRAGE_ONNX_CACHE=off`` or ``searches-off``."""
   if os.environ.get("MIRAGE_ONNX_CACHE") in ("off", "searches-off"):
     return None
-  chosen = os.environ.get("MIRAGE_CACHE_DIR")
-  own = chosen or platformdirs.user_cache_dir("mirage-onnx", appauthor=False)
-  return Path(own) / what
+  return cache_root() / what
 
 
 def dominant(

@@ -10,13 +10,10 @@ import functools
 import hashlib
 import io
 import json
-import re
-import resource
 import sys
 import tempfile
 import time
 import traceback
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -27,14 +24,14 @@ if __name__ == "__main__":
   sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "models" / "architectures")]
 
 from exotic_models import EXOTIC
+from fuzz_answers import faults_of, serve
 from model_mutations import mutant
 from small_models import Net
+from written_files import data_files_of, is_data_of
 
 from mirage_onnx import api, cli
-from mirage_onnx.errors import ERRORS, Exit, MirageError
+from mirage_onnx.errors import Exit, MirageError
 
-#: The data file of an output.
-DATA = re.compile(r"out\.onnx\.[0-9a-f]{16}\.data")
 #: Every so many seeds go through the command line, search included.
 COMMAND_EVERY = 50
 #: Seconds that the search of such a seed may take.
@@ -97,7 +94,7 @@ def run_case(seed):
   made = sorted(after.keys() - before.keys())
   if {k: after.get(k) for k in before} != before:
     faults.append("the input changed")
-  if outcome == "DONE" and not all(n == "out.onnx" or DATA.fullmatch(n) for n in made):
+  if outcome == "DONE" and not all(n == "out.onnx" or is_data_of("out.onnx", n) for n in made):
     faults.append(f"it left {made}")
   if outcome == "DONE" and "out.onnx" not in made:
     faults.append("it wrote no model")
@@ -111,10 +108,10 @@ def _call(path, out):
   try:
     result = api.optimize(path, out, target="h200", margin=NO_REGION, workers=1)
   except MirageError as error:
-    return error.code, _of_error(error.code, error.detail)
+    return error.code, faults_of(error.code, error.detail)
   except Exception:
     return "TRACEBACK", [traceback.format_exc(limit=-4)]
-  if any(DATA.fullmatch(p.name) for p in out.parent.iterdir()):
+  if data_files_of(out):
     return "DONE", ["it wrote a data file beside its input"]
   given = onnx.ModelProto.FromString(path.read_bytes())
   if result.model.SerializeToString(deterministic=True) != given.SerializeToString(deterministic=True):
@@ -138,31 +135,8 @@ def _command(path, out):
     log = error["log"]
     text = Path(log).read_text()[-2000:] if log else said.getvalue()
     return "TRACEBACK", [*faults, f"exit code {code}: {text}"]
-  return error["code"], faults + _of_error(error["code"], error["detail"])
-
-
-def _of_error(code, detail):
-  faults = []
-  if code not in ERRORS or code == "INTERNAL":
-    faults.append(f"{code}: {detail}")
-  if "Traceback" in detail or "/onnx/" in detail:
-    faults.append(f"a message of a library's insides: {detail}")
-  if len(detail) > 20_000:
-    faults.append(f"a message of {len(detail)} characters")
-  return faults
-
-
-def _serve():
-  resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-  warnings.simplefilter("ignore")
-  answers = sys.stdout
-  sys.stdout = sys.stderr
-  subjects()
-  print("ready", file=answers, flush=True)
-  for line in sys.stdin:
-    print(json.dumps(run_case(int(line))), file=answers, flush=True)
+  return error["code"], faults + faults_of(error["code"], error["detail"])
 
 
 if __name__ == "__main__":
-  _serve()
+  serve(subjects, run_case, MEMORY_BYTES)

@@ -8,12 +8,10 @@ import contextlib
 import functools
 import hashlib
 import json
-import resource
 import sys
 import tempfile
 import time
 import traceback
-import warnings
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +20,7 @@ if __name__ == "__main__":
 
 import numpy as np
 from damaged_models import made
+from fuzz_answers import faults_of, serve
 from small_models import Net
 
 from mirage_onnx import api, pipeline
@@ -29,7 +28,7 @@ from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.plan import parse_plan
 from mirage_onnx.custom_op.plan_check import plan_differs
 from mirage_onnx.custom_op.provenance import regenerate
-from mirage_onnx.errors import ERRORS, MirageError
+from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import load_model
 from mirage_onnx.pipeline import Options
 from mirage_onnx.superopt import kept_results
@@ -70,7 +69,7 @@ def run_case(seed):
     faults = _RUN[file.kind](file, plan if file.kind == "record" else region, optimized)
     outcome = "ACCEPTED"
   except MirageError as error:
-    outcome, faults = error.code, _of_error(error)
+    outcome, faults = error.code, faults_of(error.code, error.detail)
   except Exception:
     outcome, faults = "TRACEBACK", [traceback.format_exc(limit=-4)]
   seconds = time.process_time() - start
@@ -118,17 +117,6 @@ def _entry(file, region, _):
 _RUN = {"model": _model, "record": _record, "entry": _entry}
 
 
-def _of_error(error):
-  faults = []
-  if error.code not in ERRORS or error.code == "INTERNAL":
-    faults.append(f"{error.code}: {error.detail}")
-  if "Traceback" in error.detail or "\n" in error.detail or "/onnx/" in error.detail:
-    faults.append(f"not one line of ours: {error.detail[:300]}")
-  if len(error.detail) > 20_000:
-    faults.append(f"a message of {len(error.detail)} characters")
-  return faults
-
-
 def _forget_peak():
   with contextlib.suppress(OSError):
     Path("/proc/self/clear_refs").write_text("5")
@@ -142,17 +130,5 @@ def _peak_mib():
   return 0
 
 
-def _serve():
-  resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-  warnings.simplefilter("ignore")
-  answers = sys.stdout
-  sys.stdout = sys.stderr
-  known()
-  print("ready", file=answers, flush=True)
-  for line in sys.stdin:
-    print(json.dumps(run_case(int(line))), file=answers, flush=True)
-
-
 if __name__ == "__main__":
-  _serve()
+  serve(known, run_case, MEMORY_BYTES)

@@ -3,10 +3,14 @@
 import re
 
 
+def is_data_of(output, name):
+  """Whether a file's name is that of a data file of an output's name."""
+  return re.fullmatch(re.escape(output) + r"\.[0-9a-f]{16}\.data", name) is not None
+
+
 def data_files_of(out):
   """The data files that have the name of an output, in order."""
-  pattern = re.compile(re.escape(out.name) + r"\.[0-9a-f]{16}\.data")
-  return sorted(p for p in out.parent.iterdir() if pattern.fullmatch(p.name))
+  return sorted(p for p in out.parent.iterdir() if is_data_of(out.name, p.name))
 
 
 def data_file(out):
