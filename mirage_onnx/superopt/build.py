@@ -12,7 +12,7 @@ from itertools import combinations
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Kernel, KTensor, Layout, Phase, Save
-from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.functions import ELEMENTWISE, EXPONENTS
 from mirage_onnx.ir.term import ADD, CONST, EXTENT, MAXR, MUL, POW, SUM
 from mirage_onnx.superopt.choices import Choice, Place
 from mirage_onnx.superopt.derive import Derivation
@@ -21,12 +21,7 @@ from mirage_onnx.superopt.roles import Roles
 from mirage_onnx.superopt.space import Space
 from mirage_onnx.superopt.thread import Family, assign_layouts
 
-_POWERS = {
-  Fraction(-1): "recip",
-  Fraction(2): "square",
-  Fraction(1, 2): "sqrt",
-  Fraction(-1, 2): "rsqrt",
-}
+_POWERS = {e: op for op, e in EXPONENTS.items()}
 
 
 @dataclass(slots=True)

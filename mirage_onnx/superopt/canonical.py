@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.ops import to_term
+from mirage_onnx.ir.functions import to_term
 from mirage_onnx.ir.term import Term
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor
 from mirage_onnx.superopt.chain_form import chain_form

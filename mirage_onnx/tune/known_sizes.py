@@ -13,13 +13,14 @@ from functools import cache
 from importlib import resources
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.ir.functions import ELEMENTWISE, Work
 from mirage_onnx.ir.program import Node, Program
 from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import Table, largest_elements, load_table, weight_product
 from mirage_onnx.tune.declared_sizes import Sizes, sizes_text
 
 #: Functions that take many instructions. What lies before a product every block of it computes again.
-FUNCTIONS = frozenset({"exp", "log", "erf", "tanh", "sigmoid", "sin", "cos"})
+FUNCTIONS = frozenset(op for op, f in ELEMENTWISE.items() if f.work is Work.LONG)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,13 @@ from functools import lru_cache
 from math import comb, prod
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.functions import ELEMENTWISE, EXPONENTS, evaluations
 from mirage_onnx.ir.term import Term
 from mirage_onnx.ir.ugraph import KernelParams, UGraph, ugraph_extents
 from mirage_onnx.verify.degree import Degree, DegreeAlgebra, Past, Size, exponential_size
-from mirage_onnx.verify.domain import EXPONENTS
 from mirage_onnx.verify.exponential_terms import TermsAlgebra, differences
 from mirage_onnx.verify.field import P, Q
 from mirage_onnx.verify.fold import KernelFold, fold_terms, fold_ugraph, repeats
-
-#: Evaluations of random functions per element, where it is not 1.
-_CALLS = {"max": 4, "min": 4, "relu": 4} | dict.fromkeys(
-  ("add", "sub", "mul", "div", "neg", "recip", "square"), 0
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +137,7 @@ def _calls(op: str, exponent: object, reduced: int) -> int:
     return 2 + reduced
   if op in (t.POW, "powr"):
     return int(isinstance(exponent, Fraction) and exponent.denominator != 1)
-  return _CALLS.get(op, 1) if op in ELEMENTWISE else 0
+  return evaluations(op) if op in ELEMENTWISE else 0
 
 
 def _root_calls(op: str, exponent: object, reduced: int) -> int:

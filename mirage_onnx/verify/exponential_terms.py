@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
+from mirage_onnx.ir.functions import DEFINED, EXPONENTS, by_definition
 from mirage_onnx.verify.degree import Ratio
-from mirage_onnx.verify.domain import EXPONENTS
 
 #: Counts are cut off here: no number of draws decides so many.
 MANY = 1 << 40
@@ -55,6 +55,8 @@ class TermsAlgebra:
     return Terms()
 
   def elementwise(self, op: str, args: Sequence[Terms]) -> Terms:
+    if op in DEFINED:
+      return by_definition(op, args, self, lambda name, *values: self.elementwise(name, values))
     axes = frozenset[str]().union(*(a.axes for a in args))
     varies = frozenset[str]().union(*(a.varies for a in args))
     x = args[0]
@@ -73,8 +75,6 @@ class TermsAlgebra:
         return x
       case "exp":
         return Terms(1, 1, Ratio(1, 0), axes)
-      case "sigmoid":
-        return Terms(1, 2, Ratio(0, 1), axes, axes)
       case _ if op in EXPONENTS:
         return self.power(x, EXPONENTS[op])
     return Terms(axes=axes)

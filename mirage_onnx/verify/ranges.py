@@ -19,10 +19,11 @@ from typing import Any
 
 import ml_dtypes
 
+from mirage_onnx.ir import interval as iv
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.verify import intervals as iv
+from mirage_onnx.ir.functions import ELEMENTWISE, divides_by_last
+from mirage_onnx.ir.interval import Interval
 from mirage_onnx.verify.domain import LOWEST
-from mirage_onnx.verify.intervals import Interval
 from mirage_onnx.verify.program_lines import Line
 from mirage_onnx.verify.term_bounds import Bounds
 
@@ -31,9 +32,6 @@ _SAME = frozenset(("load", "cast", "rmax", "acc_max", "red_max", "run_max"))
 
 #: Half the reciprocal of the smallest normal fp32 number; what exceeds it has the reciprocal 0.
 _RECIPROCAL_IS_0 = 2.0**126
-
-#: Operations that divide by their last argument, or by a root of it.
-_DIVISOR = frozenset(("div", "recip", "rsqrt"))
 
 
 def finfo(dtype: DType) -> Any:
@@ -96,7 +94,8 @@ def follow(lines: Sequence[Line], bounds: Bounds) -> dict[str, Reach]:
 def _apply(line: Line, args: Sequence[Reach], bounds: Bounds) -> tuple[Interval, bool]:
   """The interval before rounding, and whether the value may be lost."""
   x = [a.interval for a in args]
-  divides = line.op in _DIVISOR or (line.exponent is not None and line.exponent < 0)
+  negative = line.exponent is not None and line.exponent < 0
+  divides = negative or (line.op in ELEMENTWISE and divides_by_last(line.op))
   if divides and args[-1].finite and not args[-1].vanishes:
     x[-1] = _normal(x[-1], args[-1].dtype)
   plain = _interval(line, x, bounds)
@@ -136,35 +135,19 @@ def _interval(line: Line, x: Sequence[Interval], bounds: Bounds) -> Interval:
     case "acc_scaled":
       shrinks = x[1].lo >= 0.0 and x[1].hi <= 1.0
       return x[0].scaled(line.count(bounds.extents)) if shrinks else iv.REALS
-  return iv.ELEMENTWISE[line.op](*x)
+  return ELEMENTWISE[line.op].interval(*x)
 
 
 def _loses(line: Line, x: Sequence[Interval]) -> bool:
   """Can the result be NaN or far from the truth, where an argument may be infinite?"""
-  above, below = [v.hi == inf for v in x], [v.lo == -inf for v in x]
-  either = [a or b for a, b in zip(above, below, strict=True)]
-  zero = [v.contains(0.0) for v in x]
+  if line.op in ELEMENTWISE:
+    return ELEMENTWISE[line.op].loses(*x)
   match line.op:
-    case "add":
-      return (above[0] and below[1]) or (below[0] and above[1])
-    case "sub":
-      return (above[0] and above[1]) or (below[0] and below[1])
-    case "mul":
-      return (either[0] and zero[1]) or (either[1] and zero[0])
-    case "div":
-      return (either[0] and either[1]) or zero[1]
-    case "recip":
-      return zero[0]
     case "sum" | "acc_sum" | "red_sum":
-      return above[0] and below[0]
+      return x[0].hi == inf and x[0].lo == -inf
     case "powr":
       assert line.exponent is not None
-      return line.exponent.denominator != 1 or (line.exponent < 0 and zero[0])
-    case "less" | "less_equal" | "equal":
-      # Two numbers beyond the type are equal there.
-      return (above[0] and above[1]) or (below[0] and below[1])
-    case "exp" | "neg" | "abs" | "square" | "relu" | "max" | "min" | "select":
-      return False
-    case "sigmoid" | "tanh" | "erf" | "prev":
+      return line.exponent.denominator != 1 or (line.exponent < 0 and x[0].contains(0.0))
+    case "prev":
       return False
   return line.op not in _SAME

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.functions import ELEMENTWISE
 from mirage_onnx.verify.saved_factors import Dim, Factors
 
 
@@ -36,7 +36,7 @@ class Value:
   matmul     contracted     sum over the factors of the product, dims (..., m, k) and (..., k, n)
   sum        reduced        sum over the factors of one dimension
   acc        -              sum over the iterations of the loop: after it
-  otherwise an elementwise function of ``ir.ops``
+  otherwise an elementwise function of ``ir.functions``
 
   ``looped``: it comes from a tile that the loop cut. ``post``: it is computed after the loop.
   """

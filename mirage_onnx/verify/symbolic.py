@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.ops import ELEMENTWISE, to_term
+from mirage_onnx.ir.functions import ELEMENTWISE, to_term
 from mirage_onnx.ir.term import Term
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, UGraph, is_part_axis, part_axis
 

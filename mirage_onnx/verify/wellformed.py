@@ -18,7 +18,7 @@ from mirage_onnx.ir import (
   is_part_axis,
   part_axis,
 )
-from mirage_onnx.ir.ops import ELEMENTWISE, IRRATIONAL
+from mirage_onnx.ir.functions import ELEMENTWISE, IRRATIONAL
 
 ROLES = ("input", "weight", "rows", "output", "temp")
 ACCUMULATORS = ("acc_sum", "acc_max", "acc_scaled")

@@ -12,7 +12,7 @@ from random_kernel_wishes import EVERY, FIRST, WISHES, missing, unreachable, wis
 from random_kernels import FREE, MOST_RESCALED, random_kernel
 
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.functions import ELEMENTWISE
 from mirage_onnx.verify.domain import Float64, Rounded
 from mirage_onnx.verify.tiles import Tile, Tiling
 from mirage_onnx.verify.wellformed import check_ugraph

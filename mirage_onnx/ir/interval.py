@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from math import erf, exp, inf, isinf, log, sqrt, tanh
+from math import exp, inf, isinf, log, sqrt
 
 #: exp(x) overflows float64 beyond this; no bound is needed there.
 _MOST_EXPONENT = 709.0
@@ -114,49 +114,35 @@ def exponential(x: Interval) -> Interval:
   return Interval(*(exp(v) if v < _MOST_EXPONENT else inf for v in (x.lo, x.hi)))
 
 
-def _logarithm(x: Interval) -> Interval:
+def logarithm(x: Interval) -> Interval:
   return Interval(*(log(v) if 0 < v < inf else (inf if v > 0 else -inf) for v in (x.lo, x.hi)))
 
 
-def _sigmoid(v: float) -> float:
+def sigmoid(v: float) -> float:
+  """1 / (1 + exp(-v))."""
   return 1 / (1 + exp(-v)) if v > -_MOST_EXPONENT else 0.0
 
 
-def _monotone(fn: Callable[[float], float]) -> Callable[[Interval], Interval]:
+def monotone(fn: Callable[[float], float]) -> Callable[[Interval], Interval]:
+  """Of a function that never falls, which ``fn`` says at infinity too."""
   return lambda x: Interval(fn(x.lo), fn(x.hi))
 
 
-def _absolute(x: Interval) -> Interval:
+def absolute(x: Interval) -> Interval:
   return Interval(max(x.lo, -x.hi, 0.0), x.magnitude)
 
 
-#: Elementwise function of ``ir.ops`` -> its interval.
-ELEMENTWISE: dict[str, Callable[..., Interval]] = {
-  "add": lambda a, b: a + b,
-  "sub": lambda a, b: a + -b,
-  "mul": lambda a, b: a * b,
-  "div": lambda a, b: a * reciprocal(b),
-  "neg": lambda a: -a,
-  "recip": reciprocal,
-  "square": lambda a: power(a, Fraction(2)),
-  "sqrt": lambda a: power(a, Fraction(1, 2)),
-  "rsqrt": lambda a: power(a, Fraction(-1, 2)),
-  "sigmoid": _monotone(_sigmoid),
-  "relu": _monotone(lambda v: max(v, 0.0)),
-  "exp": exponential,
-  "log": _logarithm,
-  "erf": _monotone(erf),
-  "tanh": _monotone(tanh),
-  "abs": _absolute,
-  "sin": lambda _: SIGNED_UNIT,
-  "cos": lambda _: SIGNED_UNIT,
-  "max": lambda a, b: Interval(max(a.lo, b.lo), max(a.hi, b.hi)),
-  "min": lambda a, b: Interval(min(a.lo, b.lo), min(a.hi, b.hi)),
-  "less": lambda a, b: UNIT,
-  "less_equal": lambda a, b: UNIT,
-  "equal": lambda a, b: UNIT,
-  "select": lambda c, a, b: a | b,
-}
+def larger(a: Interval, b: Interval) -> Interval:
+  return Interval(max(a.lo, b.lo), max(a.hi, b.hi))
+
+
+def smaller(a: Interval, b: Interval) -> Interval:
+  return Interval(min(a.lo, b.lo), min(a.hi, b.hi))
+
+
+def within(bounds: Interval) -> Callable[..., Interval]:
+  """Of a function that is never outside of ``bounds``."""
+  return lambda *_: bounds
 
 
 def root_of_sum(count: float, magnitude: float) -> float:
