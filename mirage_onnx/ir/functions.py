@@ -8,12 +8,13 @@ The rest follows (below the table): which functions are powers, which divide, of
 made. Truth values are the numbers 0 and 1, so "and" is a product and "not x" is 1 - x.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from functools import cache, reduce
-from math import erf, inf, tanh
+from math import inf
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -169,10 +170,10 @@ ELEMENTWISE: dict[str, Elementwise] = {
     "expf({0})", _LONG, np.exp, iv.exponential, (lambda v, a: v,), onnx="Exp", loses=_never),
   "log": Elementwise("logf({0})", _LONG, np.log, iv.logarithm, (lambda v, a: 1 / a,), onnx="Log"),
   "erf": Elementwise(
-    "erff({0})", _LONG, Scipy("erf"), iv.monotone(erf), (lambda v, a: _SLOPE_OF_ERF * np.exp(-a * a),),
+    "erff({0})", _LONG, Scipy("erf"), iv.monotone(math.erf), (lambda v, a: _SLOPE_OF_ERF * np.exp(-a * a),),
     onnx="Erf", keeps_zero=True, loses=_never),
   "tanh": Elementwise(
-    "tanhf({0})", _LONG, np.tanh, iv.monotone(tanh), (lambda v, a: 1 - v * v,),
+    "tanhf({0})", _LONG, np.tanh, iv.monotone(math.tanh), (lambda v, a: 1 - v * v,),
     onnx="Tanh", keeps_zero=True, loses=_never),
   "abs": Elementwise(
     "fabsf({0})", _LANE, np.abs, iv.absolute, (lambda v, a: np.sign(a),),
