@@ -82,6 +82,43 @@ def test_without_the_row_its_test_fails(tree):
     passes(tree, name)
 
 
+def test_a_block_operator_is_a_row_and_its_test(tree):
+  changed, new = follow(tree, "A block operator")
+  assert changed == {"mirage_onnx/ir/block_ops.py"}
+  assert new == {"tests/codegen/test_run_sum.py"}
+  assert passes(tree, *new) == 1
+  of_the_table = (
+    "tests/ir/test_block_ops.py",
+    "tests/verify/test_wellformed.py",
+    "tests/codegen/tiled/test_lower.py",
+  )
+  assert passes(tree, "-m", "not slow", *of_the_table) > 10
+
+
+def test_a_kind_without_rules_cannot_be_imported(tree):
+  """The message names a stage that the recipe names, and the kind."""
+  kinds = tree / "mirage_onnx" / "ir" / "block_ops.py"
+  kinds.write_text(kinds.read_text().replace('  LOAD = "', '  SCAN = "all sums so far"\n  LOAD = "', 1))
+  stages = {
+    m
+    for path in (ROOT / "mirage_onnx").rglob("*.py")
+    for m in re.findall(r'= covered\(\s*"([^"]+)"', path.read_text())
+  }
+  assert len(stages) == 5
+  for stage in stages:
+    assert f"`{stage}`" in RECIPES
+    module = f"mirage_onnx.{stage.removesuffix('.py').replace('/', '.')}"
+    code = (
+      f"import sys; sys.path.insert(0, {str(tree)!r}); sys.meta_path[:] = sys.meta_path[-3:]; import {module}"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    named = re.fullmatch(
+      r"mirage_onnx\.ir\.rows\.MissingRowError: (\S+) lacks a row for SCAN \(docs/adding\.md\)", last
+    )
+    assert named and named[1] in stages, done.stderr
+
+
 @pytest.mark.slow
 def test_every_rule_and_kernel_is_as_before(tree):
   """With the row, the tests of all other functions and the recorded kernels."""

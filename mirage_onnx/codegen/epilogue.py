@@ -22,6 +22,7 @@ from mirage_onnx.codegen.scalar import Place, Scalar
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, UGraph
+from mirage_onnx.ir.block_ops import REDUCTIONS, merge_of
 
 #: Shared memory is handed out in pieces of 16 bytes.
 _PIECE = 4
@@ -147,7 +148,7 @@ class Epilogue:
     op, writer, span = self.ops[index], self.writer, self.placement.span(index)
     writer.comment(f"%{index} ({op.op}), for all threads.")
     name = self._reserve(f"tile{index}", span.elements)
-    if op.op in ("sum", "rmax"):
+    if op.op in REDUCTIONS:
       with span.walk(writer, "ptx::warp()", self.warps) as at:
         value = self._warp_reduction(index, at)
         writer.line(f"if (ptx::lane() == 0) {name}[{span.offset(at)}] = {value};", index)
@@ -166,7 +167,7 @@ class Epilogue:
     tile = self.placement.tile(op.reduced[0])
     if tile.split or tile.axis == self.plan.depth:
       raise RejectionError("LAYOUT", f"{op.op} over {tile.axis}, which is not in the block")
-    rule, name = ("Sum" if op.op == "sum" else "Max"), axis_variable(tile.axis)
+    rule, name = merge_of(op.op).cuda, axis_variable(tile.axis)
     writer.line(f"float p{index} = {rule}::neutral();")
     with writer.block(f"for (int {name} = ptx::lane(); {name} < {tile.extent}; {name} += 32)"):
       value = self.scalar.value(op.args[0], {**at, tile.axis: name}, {})

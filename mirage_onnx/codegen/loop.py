@@ -16,6 +16,7 @@ from mirage_onnx.codegen.plan import STEP, Accumulator, Form, StreamPlan, operan
 from mirage_onnx.codegen.ring import Ring, subscript
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.block_ops import OVER_AXES
 from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
 
 #: Which layouts an elementwise op of the loop may combine into its own.
@@ -59,13 +60,13 @@ class LoopEmitter:
     return found
 
   def _check(self, op: BlockOp) -> None:
-    known = op.op in ("load", "matmul", "sum", "rmax") or is_elementwise(op.op)
+    known = op.op == "load" or op.op in OVER_AXES or is_elementwise(op.op)
     if not known and constant(op, self.plan.extents) is None:
       raise RejectionError("EMIT_UNSUPPORTED", f"no rule for {op.op!r} in the loop")
-    if any(self.ops[a].op in ("matmul", "sum", "rmax") for a in op.args):
+    if any(self.ops[a].op in OVER_AXES for a in op.args):
       raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} in the loop of a value that is not accumulated yet")
     deep = op.layout in (Layout.A_FRAG, Layout.B_FRAG, Layout.DEPTH)
-    if op.op not in ("matmul", "sum", "rmax") and deep != (self.plan.depth in op.axes):
+    if op.op not in OVER_AXES and deep != (self.plan.depth in op.axes):
       raise RejectionError("LAYOUT", f"{op.op} with axes {op.axes} of layout {op.layout}")
 
   # ---- what the values are

@@ -7,6 +7,7 @@ from mirage_onnx.codegen.plan import Accumulator, Form, StreamPlan
 from mirage_onnx.codegen.scalar import post_sources
 from mirage_onnx.codegen.space import Space
 from mirage_onnx.ir import Save, UGraph
+from mirage_onnx.ir.block_ops import OVER_AXES, REDUCTIONS
 
 #: Output walks of at most this many elements per thread are unrolled, and their loads hoisted.
 MOST_UNROLLED = 4
@@ -44,7 +45,7 @@ class Placement:
       op = self.ops[index]
       if op.op == "matmul":
         staged |= {a for a in op.args if self.ops[a].op != "load"}
-      elif op.op in ("sum", "rmax"):
+      elif op.op in REDUCTIONS:
         staged.add(index)
     return sorted(staged)
 
@@ -75,6 +76,6 @@ class Placement:
       if len(users) != 1 or any(s.arg == index for s in self.plan.kernel.saves):
         return False
       (index,) = users
-      if self.ops[index].op in ("matmul", "sum", "rmax") or set(self.ops[index].axes) != axes:
+      if self.ops[index].op in OVER_AXES or set(self.ops[index].axes) != axes:
         return False
     return True

@@ -18,6 +18,7 @@ from enum import StrEnum
 from mirage_onnx.codegen.grid import AxisTile, Grid
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Kernel, KernelParams, Layout, Phase
+from mirage_onnx.ir.block_ops import Kind, merge_of, of_kinds
 from mirage_onnx.target import Target
 
 #: Depth elements that a warp consumes at once: 8 for each lane of a quad.
@@ -25,7 +26,8 @@ STEP = 32
 #: Rows of an mma tile (its n) and columns (its m).
 ROWS, COLUMNS = 8, 16
 
-_ACCUMULATES = {"acc_sum": ("matmul", "sum"), "acc_max": ("rmax",)}
+_ACCUMULATES = {op: of_kinds(Kind.CONTRACTION, Kind.REDUCTION, merges=(merge_of(op),))
+                for op in of_kinds(Kind.ACCUMULATOR)}  # fmt: skip
 
 
 class Form(StrEnum):
@@ -246,7 +248,7 @@ def _accumulator(plan: StreamPlan, index: int, op: BlockOp) -> Accumulator:
     raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} of {source.op!r}")
   if op.dtype is not DType.F32 or source.dtype is not DType.F32:
     raise RejectionError("EMIT_UNSUPPORTED", f"an accumulator is f32, not {op.dtype}")
-  rule = "Max" if op.op == "acc_max" else "Sum"
+  rule = merge_of(op.op).cuda
   if source.op == "matmul":
     a, b = operands(plan.kernel, source)
     column = plan.column_of(ops[a])

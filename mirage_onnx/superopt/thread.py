@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.block_ops import OVER_AXES
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
 from mirage_onnx.superopt.lanes import streamed_of_values
 from mirage_onnx.superopt.tiled_layouts import tiled_layouts
@@ -105,7 +106,7 @@ def _streaming_layouts(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[
   staged = {
     a
     for op in kernel.ops
-    if op.phase is Phase.POST and (op.op == "matmul" or op.op in ("sum", "rmax"))
+    if op.phase is Phase.POST and op.op in OVER_AXES
     for a in op.args
     if kernel.ops[a].op != "load"
   }

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mirage_onnx.ir.block_ops import LEAVES, REDUCTIONS, Kind, of_kinds
 from mirage_onnx.ir.functions import ELEMENTWISE, Work
 from mirage_onnx.ir.ugraph import BlockOp, Layout, Phase
 from mirage_onnx.superopt.cost import BARRIER_US
-from mirage_onnx.superopt.lanes import REDUCTIONS
 from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, Sizes, Warps, up
 from mirage_onnx.superopt.tiled_work import Cut, Product, TiledWork, Value
 
 #: Operations that go through the special function unit.
 SPECIAL = frozenset({op for op, f in ELEMENTWISE.items() if f.work is not Work.LANE} | {"powr"})
-_NO_WORK = ("load", "const", "extent", "matmul", "prev", "red_sum", "red_max")
+_NO_WORK = LEAVES | of_kinds(Kind.CONTRACTION, Kind.PREVIOUS, Kind.CLUSTER)
 #: One iteration: waiting for its tile; a dependent contraction; a reduction inside the warp.
 STEP_US, MMA_US, REDUCE_US, MOVE_US = 0.05, 0.02, 0.02, 0.01
 #: Lane operations of a movmatrix or shuffle, and of a reduction, per element of the value.

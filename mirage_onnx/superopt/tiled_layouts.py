@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from mirage_onnx.ir.block_ops import REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
 from mirage_onnx.superopt.lanes import Contraction, Lanes, Use, choose_lanes, is_free_to_read
 
@@ -151,7 +152,7 @@ class _Sides:
             operand[arg] = (Layout.A_FRAG, Layout.B_FRAG)[n]
         elif after[user]:
           result[arg] = True
-        elif op.op not in ("sum", "rmax") and operand[arg] is not Layout.A_FRAG:
+        elif op.op not in REDUCTIONS and operand[arg] is not Layout.A_FRAG:
           operand[arg] = operand[user] or operand[arg]
     return cls(tuple(result), tuple(operand))
 

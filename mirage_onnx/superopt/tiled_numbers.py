@@ -14,9 +14,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from mirage_onnx.ir.block_ops import REDUCTIONS
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
 from mirage_onnx.superopt.cost import PARTS_ASSUMED, Cost
-from mirage_onnx.superopt.lanes import REDUCTIONS
 from mirage_onnx.superopt.tiled_block import cluster_piece, loop_piece
 from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS, Costs, fitting, resources, tiled_costs
 from mirage_onnx.superopt.tiled_fit import Least, fits_nowhere

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS, RUNNING, Kind, kind_of
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
-from mirage_onnx.superopt.lanes import REDUCTIONS, Contraction, Lanes
+from mirage_onnx.superopt.lanes import Contraction, Lanes
 from mirage_onnx.superopt.tiled_layouts import Conversion, conversions, is_wide, lanes_of
 
 
@@ -159,7 +160,7 @@ def _repeats(kernel: Kernel) -> list[bool]:
   """For each value, whether it is another one in every iteration."""
   found: list[bool] = []
   for op in kernel.ops:
-    again = op.fmap is not None or op.op in ("run_max", "prev")
+    again = op.fmap is not None or op.op in RUNNING
     again = again or any(found[a] for a in op.args)
     found.append(again and op.phase is Phase.LOOP)
   return found
@@ -222,11 +223,11 @@ def _live(kernel: Kernel, values: tuple[Value, ...]) -> tuple[tuple[tuple[int, i
     op = v.op
     if op.layout in (Layout.SHARED, Layout.ELEMENT, Layout.UNIFORM):
       continue
-    accumulates = op.op.startswith("acc_") or op.op == "run_max"
+    accumulates = op.op in ACCUMULATORS or kind_of(op.op) is Kind.RUNNING
     steady_load = op.op == "load" and op.phase is Phase.LOOP and with_mma
     if with_mma and not (v.after_matmul or accumulates or steady_load):
       continue
-    if users[v.index] and all(ops[u].op.startswith("acc_") for u in users[v.index]):
+    if users[v.index] and all(ops[u].op in ACCUMULATORS for u in users[v.index]):
       continue
     last = end if v.index in saved else max(users[v.index], default=v.index)
     first = v.index
@@ -234,7 +235,7 @@ def _live(kernel: Kernel, values: tuple[Value, ...]) -> tuple[tuple[tuple[int, i
       first = min(users[v.index], default=first)
     if accumulates or steady_load:
       first = -1
-    held[v.index] = (first, end if op.op == "run_max" else last)
+    held[v.index] = (first, end if kind_of(op.op) is Kind.RUNNING else last)
   same: dict[tuple[object, ...], int] = {}
   kind = {v.index: same.setdefault((v.extent, v.op.layout, v.op.dtype, v.repeats), v.index) for v in values}
   points = [i for i, op in enumerate(ops) if with_mma or op.op in REDUCTIONS]

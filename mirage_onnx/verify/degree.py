@@ -18,6 +18,7 @@ from fractions import Fraction
 from math import prod
 
 from mirage_onnx.ir import term as t
+from mirage_onnx.ir.block_ops import SUM, Merge
 from mirage_onnx.ir.functions import DEFINED, EXPONENTS, EXTREMES, by_definition, to_term
 from mirage_onnx.ir.term import Term
 
@@ -226,8 +227,8 @@ class DegreeAlgebra:
     top = self._elementwise("max", (x,))
     return replace(top, axes=x.axes - frozenset(axes))
 
-  def repeated(self, op: str, x: Degree, times: int) -> Degree:
-    if op in ("acc_sum", "red_sum"):
+  def repeated(self, merge: Merge, x: Degree, times: int) -> Degree:
+    if merge is SUM:
       return replace(x, size=x.size.total(times), linear=x.linear.total(times), constant=None)
     return self._elementwise("max", (x,))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
+from mirage_onnx.ir.block_ops import SUM, Merge
 from mirage_onnx.ir.functions import DEFINED, EXPONENTS, by_definition
 from mirage_onnx.verify.degree import Ratio
 
@@ -98,8 +99,8 @@ class TermsAlgebra:
   def highest(self, x: Terms, axes: Mapping[str, int]) -> Terms:
     return Terms(axes=x.axes - frozenset(axes))
 
-  def repeated(self, op: str, x: Terms, times: int) -> Terms:
-    return _sum(x, times, times) if op in ("acc_sum", "red_sum") else Terms(axes=x.axes)
+  def repeated(self, merge: Merge, x: Terms, times: int) -> Terms:
+    return _sum(x, times, times) if merge is SUM else Terms(axes=x.axes)
 
   def rescaled(self, x: Terms, f: Terms, times: int) -> Terms:
     result = x

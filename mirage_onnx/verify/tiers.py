@@ -20,6 +20,7 @@ import numpy as np
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Kernel, KernelParams, Region, UGraph
 from mirage_onnx.ir import term as t
+from mirage_onnx.ir.block_ops import MAXIMA
 from mirage_onnx.ir.functions import ELEMENTWISE, opaque_parts
 from mirage_onnx.verify import bounds
 from mirage_onnx.verify.domain import Field
@@ -76,13 +77,10 @@ def functions(region: Region, graph: UGraph) -> frozenset[str]:
   return frozenset().union(*(_heads(op, attr) for op, attr in chain(nodes, ops)))
 
 
-_MAXIMA = frozenset({"rmax", "acc_max", "red_max", "run_max"})
-
-
 def _heads(op: str, attr: object) -> frozenset[str]:
   if op in (t.POW, "powr"):
     return frozenset({"sqrt"} if isinstance(attr, Fraction) and attr.denominator == 2 else ())
-  if op in _MAXIMA:
+  if op in MAXIMA:
     return frozenset({"max"})
   return opaque_parts(op) if op in ELEMENTWISE else frozenset()
 

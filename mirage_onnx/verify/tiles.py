@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage_onnx.ir.block_ops import RUNNING
 from mirage_onnx.ir.ugraph import GRID_NAMES, BlockOp, Kernel, KernelParams, Phase
 from mirage_onnx.verify.named import Named
 
@@ -107,7 +108,7 @@ class Tiling:
     """Of every block value: does it change from one iteration to the next?"""
     result: list[bool] = []
     for op in self.kernel.ops:
-      own = op.op in ("run_max", "prev") or op.fmap is not None
+      own = op.op in RUNNING or op.fmap is not None
       result.append(op.phase is Phase.LOOP and (own or any(result[a] for a in op.args)))
     return tuple(result)
 

@@ -18,16 +18,19 @@ from mirage_onnx.ir import (
   is_part_axis,
   part_axis,
 )
+from mirage_onnx.ir.block_ops import (
+  ACCUMULATORS,
+  OPERATORS,
+  OVER,
+  OVER_AXES,
+  RUNNING,
+  Kind,
+  kind_of,
+  merge_of,
+)
 from mirage_onnx.ir.functions import ELEMENTWISE, IRRATIONAL
 
 ROLES = ("input", "weight", "rows", "output", "temp")
-ACCUMULATORS = ("acc_sum", "acc_max", "acc_scaled")
-RUNNING = ("run_max", "prev")
-CLUSTER_OPS = ("red_sum", "red_max")
-LEAVES = ("load", "const", "extent")
-OTHERS = (*LEAVES, "cast", "matmul", "sum", "rmax", "powr", *ACCUMULATORS, *RUNNING, *CLUSTER_OPS)
-ARITY = {"matmul": 2, "acc_scaled": 2} | dict.fromkeys(("load", "const", "extent"), 0)
-SUMS = ("matmul", "sum", "acc_sum", "acc_scaled", "red_sum")
 WIDE = (DType.F32, DType.F64)
 OPERANDS = (DType.F16, DType.BF16, DType.F32)
 
@@ -152,9 +155,9 @@ def _check_op(
   cuts: list[Cuts],
 ) -> Cuts:
   _need(all(0 <= a < index for a in op.args), "an argument is not an earlier value")
-  entry = ELEMENTWISE.get(op.op)
-  _need(entry is not None or op.op in OTHERS, "there is no such operation")
-  arity = entry.arity if entry else ARITY.get(op.op, 1)
+  entry = ELEMENTWISE.get(op.op) or OPERATORS.get(op.op)
+  _need(entry is not None, "there is no such operation")
+  arity = entry.arity if entry else 0
   _need(len(op.args) == arity, f"{arity} arguments are needed, not {len(op.args)}")
   kept = op.dtype.is_float or (op.dtype.is_computed and op.op == "load")
   _need(kept, f"{op.dtype} is no float type")
@@ -212,7 +215,7 @@ def _check_attributes(op: BlockOp) -> None:
   else:
     _need(op.value is None, "the operation takes no value")
   _need(len(set(op.reduced)) == len(op.reduced), f"{op.reduced} names an axis twice")
-  if op.op not in ("extent", "matmul", "sum", "rmax"):
+  if op.op != "extent" and op.op not in OVER_AXES:
     _need(not op.reduced, "the operation takes no axes")
   if op.op == "extent":
     parts = [a for a in op.reduced if is_part_axis(a)]
@@ -237,33 +240,34 @@ def _check_inner(kernel: Kernel, op: BlockOp, args: list[BlockOp], cuts: Cuts) -
   else:
     outside = [f"%{i}" for i in op.args if kernel.ops[i].phase is not op.phase]
     _need(not outside, f"{outside} is not of phase {op.phase}")
-  if op.op in (*ACCUMULATORS, "run_max"):
+  kind = kind_of(op.op)
+  if op.op in ACCUMULATORS or kind is Kind.RUNNING:
     looped = [a for a, by in cuts.items() if "loop" in by]
     _need(not looped, f"adds up tiles of {looped} that are different elements")
   if op.op in RUNNING:
     _need(op.phase is Phase.LOOP, "a running value exists only in the loop")
     _need(op.dtype in WIDE, f"a running maximum is kept in f32, not {op.dtype}")
-  if op.op == "prev":
-    _need(args[0].op == "run_max", f"{args[0].op} has no previous value")
+  if kind is Kind.PREVIOUS:
+    _need(kind_of(args[0].op) is Kind.RUNNING, f"{args[0].op} has no previous value")
     _need(args[0].dtype is op.dtype, f"the running maximum is {args[0].dtype}")
-  if op.op == "acc_scaled":
+  if kind is Kind.RESCALED:
     more = sorted(set(args[1].axes) - set(args[0].axes))
     _need(not more, f"the factor varies over {more}, the sum does not")
-  if op.op in CLUSTER_OPS:
+  if kind is Kind.CLUSTER:
     _need(kernel.cluster is not None, "the kernel has no cluster")
     _need(op.phase is Phase.POST, "a cluster reduction comes after the loop")
     shared = [a for a, by in cuts.items() if "cluster" in by]
     _need(not shared, f"adds up pieces of {shared} that are different elements")
-  if op.op == "matmul":
+  if kind is Kind.CONTRACTION:
     _need(len(op.reduced) == 1, "a matmul contracts one axis")
     _need(all(op.reduced[0] in a.axes for a in args), f"an operand lacks {op.reduced[0]}")
     kinds = {a.dtype for a in args}
     _need(len(kinds) == 1 and kinds <= set(OPERANDS), f"operands are {sorted(kinds)}")
-  if op.op in ("sum", "rmax"):
+  if kind is Kind.REDUCTION:
     _need(bool(op.reduced) and set(op.reduced) <= set(cuts), f"there is no {op.reduced} here")
-  if op.op in SUMS:
+  if kind is not None and kind in OVER and merge_of(op.op).rounds:
     _need(op.dtype in WIDE, f"a sum accumulates in f32, not {op.dtype}")
-  if op.op in ("matmul", "sum", "rmax"):
+  if op.op in OVER_AXES:
     return {a: by for a, by in cuts.items() if a not in op.reduced}
   return cuts
 
