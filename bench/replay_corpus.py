@@ -6,7 +6,10 @@
 - graphs: block graphs of tests/codegen, also with sizes that only a launch knows.
 - random: random kernels (tests/support/random_kernels.py).
 - speed: what the rows of the speed table ran (bench/results/h200/speed.json).
-- models: the kernels of optimized models, read from the models named on the command line.
+- models: the kernels of optimized models, read from the models named on the command line. Recorded are those
+  of real_archive.py's whole_minilm_l6_1x128 (also with --tiled) and whole_bert_base_1x128 (--budget 300),
+  whole_qwen3_0.6b_decode1024 and whole_llama3_8b_4l_decode4096 (--budget 240), and of models/*.onnx, all with
+  --target h200.
 - runtime: entries of the other groups, each axis of the grid counted at run time, where that is possible.
 """
 
