@@ -41,7 +41,7 @@ def follow(tree, title):
       new.add(name)
     else:
       whole = path.read_text()
-      (head,) = re.findall(rf"^{table}\b.*\{{\n", whole, re.M)
+      (head,) = re.findall(rf"^{table}\b.*[{{(]\n", whole, re.M)
       path.write_text(whole.replace(head, head + text))
       changed.add(name)
   return changed, new
@@ -117,6 +117,13 @@ def test_a_kind_without_rules_cannot_be_imported(tree):
       r"mirage_onnx\.ir\.rows\.MissingRowError: (\S+) lacks a row for SCAN \(docs/adding\.md\)", last
     )
     assert named and named[1] in stages, done.stderr
+
+
+def test_a_gpu_is_a_row_and_its_test(tree):
+  changed, new = follow(tree, "A GPU")
+  assert changed == {"mirage_onnx/targets/rows.py"}
+  assert new == {"tests/targets/test_half.py"}
+  assert passes(tree, "tests/targets") >= 5
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from math import ceil, prod
 
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Layout, Phase
-from mirage_onnx.target import RESERVED_SMEM, SM_BLOCKS, SM_THREADS, Target
+from mirage_onnx.target import Target
 
 #: One trip to memory under load; what one dependent step adds to a small kernel in a graph.
 LOADED_LATENCY_US = 0.65
@@ -246,5 +246,5 @@ def _resident_blocks(params: KernelParams, registers: int, smem: int, target: Ta
   """Blocks that fit on one multiprocessor at once (at least one)."""
   threads = 32 * params.warps
   by_registers = target.registers_per_sm // (threads * max(-(-registers // 8) * 8, 24))
-  by_smem = target.smem_per_sm_bytes // (smem + RESERVED_SMEM)
-  return max(1, min(by_registers, by_smem, SM_THREADS // threads, SM_BLOCKS))
+  by_smem = target.smem_per_sm_bytes // (smem + target.reserved_smem_bytes)
+  return max(1, min(by_registers, by_smem, target.sm_threads // threads, target.sm_blocks))

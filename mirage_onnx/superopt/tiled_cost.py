@@ -36,7 +36,7 @@ from mirage_onnx.superopt.tiled_block import (
 )
 from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, Sizes, Warps, up
 from mirage_onnx.superopt.tiled_work import TiledWork
-from mirage_onnx.target import RESERVED_SMEM, SM_BLOCKS, SM_THREADS, Target
+from mirage_onnx.target import Target
 
 #: Cycles per microsecond; per cycle and multiprocessor: lanes, special functions, bytes of shared
 #: memory, bytes from the shared memory of the other blocks of a cluster.
@@ -192,8 +192,8 @@ def _parts_us(work: TiledWork, sizes: Sizes, target: Target) -> Array:
 def fill_of(ctas: Array, registers: Array, smem: Array, points: Points, target: Target) -> Fill:
   threads = 32 * points.warps
   by_registers = np.floor(target.registers_per_sm / (threads * np.maximum(up(registers, 8), 24)))
-  by_smem = np.floor(target.smem_per_sm_bytes / (smem + RESERVED_SMEM))
-  by_threads = np.minimum(SM_THREADS / threads, SM_BLOCKS)
+  by_smem = np.floor(target.smem_per_sm_bytes / (smem + target.reserved_smem_bytes))
+  by_threads = np.minimum(target.sm_threads / threads, target.sm_blocks)
   resident = np.maximum(1.0, np.minimum(np.minimum(by_registers, by_smem), by_threads))
   # Clusters leave multiprocessors of a GPC over.
   sms = target.multiprocessors * FILL[points.cluster.astype(int)]
