@@ -42,7 +42,7 @@ def follow(tree, title):
     else:
       whole = path.read_text()
       (head,) = re.findall(rf"^{table}\b.*[{{(]\n", whole, re.M)
-      path.write_text(whole.replace(head, head + text))
+      path.write_text(whole.replace(head, f"{head}{text.rstrip().rstrip(',')},\n"))
       changed.add(name)
   return changed, new
 
