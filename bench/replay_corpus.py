@@ -109,8 +109,8 @@ def _regions(case):
 def _region_of(text, params, regions):
   """The region that a µGraph is a program of: a proof tells it from others of its interface."""
   from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
+  from mirage_onnx.ir.spec import check_interface
   from mirage_onnx.verify.equivalence import verify
-  from mirage_onnx.verify.wellformed import check_interface
 
   graph = parse_ugraph(text)
   for region in regions:

@@ -32,6 +32,7 @@ from mirage_onnx.importer import LoadedModel, load_model
 from mirage_onnx.importer.inline import outside
 from mirage_onnx.ir import Candidate, ugraph_extents
 from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.spec import check_interface, check_ugraph
 from mirage_onnx.source_digest import PROOF_SOURCES, source_digest
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.hooks import Hooks
@@ -50,7 +51,6 @@ from mirage_onnx.superopt.worker_process import WorkerProcess, worker_streams
 from mirage_onnx.target import Target
 from mirage_onnx.verify.prover import prover, structure_prover
 from mirage_onnx.verify.weights import ModelWeights, sample_weights
-from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
 #: Fewer regions than this are searched here: starting a worker takes longer.
 MIN_REGIONS = 8

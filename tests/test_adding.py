@@ -89,7 +89,7 @@ def test_a_block_operator_is_a_row_and_its_test(tree):
   assert passes(tree, *new) == 1
   of_the_table = (
     "tests/ir/test_block_ops.py",
-    "tests/verify/test_wellformed.py",
+    "tests/ir/test_spec.py",
     "tests/codegen/tiled/test_lower.py",
   )
   assert passes(tree, "-m", "not slow", *of_the_table) > 10

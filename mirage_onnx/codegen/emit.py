@@ -13,9 +13,9 @@ from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.codegen.streaming import emit_streaming
 from mirage_onnx.codegen.tiled import emit_tiled
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.spec import check_ugraph
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
 from mirage_onnx.target import Target
-from mirage_onnx.verify.wellformed import check_ugraph
 
 #: Refusals of a special form that leave the general one.
 _OTHER_FORM = ("LAYOUT", "EMIT_UNSUPPORTED")

@@ -39,7 +39,7 @@ def interpret_ugraph(
 ) -> dict[str, Named]:
   """Tensor name -> value, for all tensors.
 
-  ``graph`` is well-formed (``wellformed``); of other graphs some are found out here too.
+  ``graph`` is well-formed (``ir/spec.py``); of other graphs some are found out here too.
 
   Raises:
       ValueError: tiles do not fit together, or blocks or ranks write one element differently.

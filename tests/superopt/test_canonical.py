@@ -16,9 +16,9 @@ from mutations import mutants
 from mirage_onnx.ir import DType, Layout, parse_ugraph
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.functions import ELEMENTWISE, to_term
+from mirage_onnx.ir.spec import check_ugraph
 from mirage_onnx.superopt.canonical import HEAVY, canonical_kernel
 from mirage_onnx.superopt.chain_form import chain_form
-from mirage_onnx.verify.wellformed import check_ugraph
 
 NAMES = sorted(TEXTS)
 

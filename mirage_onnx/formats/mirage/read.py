@@ -8,11 +8,11 @@ Every recorded shape is computed again, and a graph that contradicts itself is r
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mirage_onnx.formats.mirage.draft import Draft, DraftKernel, DraftTensor, invalid, unsupported
+from mirage_onnx.formats.mirage.factors import Dim, Factors
+from mirage_onnx.formats.mirage.graph import SavedBlock, SavedGraph, SavedOp, SavedTensor, Shape
+from mirage_onnx.formats.mirage.ops import BLOCK, COMMON, Rule
 from mirage_onnx.ir import DType, Program, Region, RegionTensor
-from mirage_onnx.verify.saved_draft import Draft, DraftKernel, DraftTensor, invalid, unsupported
-from mirage_onnx.verify.saved_factors import Dim, Factors
-from mirage_onnx.verify.saved_format import SavedBlock, SavedGraph, SavedOp, SavedTensor, Shape
-from mirage_onnx.verify.saved_ops import BLOCK, COMMON, Rule
 
 GRID = ("x", "y", "z")
 

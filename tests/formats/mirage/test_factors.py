@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.verify.saved_factors import Factors
+from mirage_onnx.formats.mirage.factors import Factors
 
 
 def sizes(factors, dim):

@@ -13,7 +13,7 @@ from saved_writer import Graph, MisfitError, begun, recorded
 from saved_wrong import op
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.verify.saved import SavedProgram
+from mirage_onnx.formats.mirage.check import SavedProgram
 
 COLUMNS = (1, -1, -1)
 

@@ -9,8 +9,8 @@ from refused import refused
 from saved_examples import EXAMPLES
 
 from mirage_onnx.errors import MirageError, Rejection
+from mirage_onnx.formats.mirage.graph import SavedGraph, parse_saved, read_saved
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.verify.saved_format import SavedGraph, parse_saved, read_saved
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 from golden_texts import texts_of
 from goldens import edited, golden
 
-from mirage_onnx.verify.wellformed import check_interface, check_ugraph
+from mirage_onnx.ir.spec import check_interface, check_ugraph
 
 SPLIT = "attention_split_kv"
 

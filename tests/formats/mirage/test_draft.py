@@ -3,8 +3,8 @@
 import pytest
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.verify.saved_draft import DraftKernel
-from mirage_onnx.verify.saved_factors import Factors
+from mirage_onnx.formats.mirage.draft import DraftKernel
+from mirage_onnx.formats.mirage.factors import Factors
 
 
 class Tiles:

@@ -10,10 +10,10 @@ from saved_writer import Graph
 
 import mirage_onnx as mi
 from mirage_onnx.errors import Rejection
+from mirage_onnx.formats.mirage.check import SavedProgram
+from mirage_onnx.ir.spec import check_interface, check_ugraph
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.verify.equivalence import Proof, verify
-from mirage_onnx.verify.saved import SavedProgram
-from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
 ROWS = (0, -1, -1)
 

@@ -7,8 +7,8 @@ from saved_values import read
 from saved_writer import squares
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.formats.mirage.check import SavedProgram
 from mirage_onnx.ir import term as t
-from mirage_onnx.verify.saved import SavedProgram
 
 ROWS, COLUMNS = (0, -1, -1), (1, -1, -1)
 SQUARES = ((8, 8), (8, 8))

@@ -8,6 +8,8 @@ are whole in the tile, because all operations treat them independently.
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from mirage_onnx.formats.mirage.axes import LOOP, Axes, Roles
+from mirage_onnx.formats.mirage.draft import Draft, DraftKernel, Value, unsupported
 from mirage_onnx.ir import (
   BlockOp,
   DType,
@@ -19,8 +21,6 @@ from mirage_onnx.ir import (
   Save,
   UGraph,
 )
-from mirage_onnx.verify.saved_axes import LOOP, Axes, Roles
-from mirage_onnx.verify.saved_draft import Draft, DraftKernel, Value, unsupported
 
 GRID_DIMENSIONS = 3
 

@@ -20,9 +20,9 @@ from saved_truth import EQUAL, Truth
 from saved_values import read, values
 from saved_wrong import WRONG, diagonal_of_a_loop, diagonal_of_a_product
 
-import mirage_onnx.verify
+import mirage_onnx.formats.mirage
+from mirage_onnx.formats.mirage.check import SavedProgram, check_saved
 from mirage_onnx.verify.equivalence import Proof, verify
-from mirage_onnx.verify.saved import SavedProgram, check_saved
 
 FOLDER = saved_folder()
 published = pytest.mark.skipif(
@@ -48,8 +48,8 @@ def written(tmp_path, graphs):
 
 
 def test_public_names():
-  assert mirage_onnx.verify.check_saved is check_saved
-  assert {"check_saved", "Verdict"} <= set(mirage_onnx.verify.__all__)
+  assert mirage_onnx.formats.mirage.check_saved is check_saved
+  assert {"check_saved", "Verdict"} == set(mirage_onnx.formats.mirage.__all__)
   with pytest.raises(AttributeError, match="no attribute 'check_everything'"):
     mirage_onnx.verify.check_everything  # noqa: B018
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from mirage_onnx.formats.mirage.draft import Draft, DraftKernel, unsupported
+from mirage_onnx.formats.mirage.factors import Dim
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.ir.term import Term
-from mirage_onnx.verify.saved_draft import Draft, DraftKernel, unsupported
-from mirage_onnx.verify.saved_factors import Dim
 
 LOOP = "loop"
 #: Factor -> the index of a grid dimension, or LOOP; what is whole in the tile is left out.

@@ -14,7 +14,7 @@ A mean over iterations counts them, also where the loop cuts nothing that x depe
 from collections.abc import Callable
 from fractions import Fraction
 
-from mirage_onnx.verify.saved_draft import DraftKernel
+from mirage_onnx.formats.mirage.draft import DraftKernel
 
 HALF = Fraction(1, 2)
 

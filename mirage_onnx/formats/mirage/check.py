@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirage_onnx.errors import Rejection, RejectionError
+from mirage_onnx.formats.mirage.axes import name_factors, refine
+from mirage_onnx.formats.mirage.emit import emit_ugraph
+from mirage_onnx.formats.mirage.graph import SavedGraph, read_saved
+from mirage_onnx.formats.mirage.read import read_draft
 from mirage_onnx.importer.kernel_graph import KernelGraph
 from mirage_onnx.ir import KernelParams, Program, Region, UGraph
 from mirage_onnx.match.whole import whole_region
-from mirage_onnx.verify.saved_axes import name_factors, refine
-from mirage_onnx.verify.saved_emit import emit_ugraph
-from mirage_onnx.verify.saved_format import SavedGraph, read_saved
-from mirage_onnx.verify.saved_read import read_draft
 from mirage_onnx.verify.verdict import Verdict, judge
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.formats.mirage.factors import Dim, Factors
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.functions import ELEMENTWISE
-from mirage_onnx.verify.saved_factors import Dim, Factors
 
 
 @dataclass(frozen=True, slots=True)

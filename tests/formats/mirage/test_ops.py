@@ -8,8 +8,8 @@ from saved_values import read, values
 from saved_writer import Graph
 
 import mirage_onnx as mi
-from mirage_onnx.verify.saved import SavedProgram
-from mirage_onnx.verify.saved_ops import BLOCK, COMMON
+from mirage_onnx.formats.mirage.check import SavedProgram
+from mirage_onnx.formats.mirage.ops import BLOCK, COMMON
 
 X, W = (4, 8), (8, 4)
 #: What comes out of x (4, 8) and w (8, 4), by operator; others keep the shape of x.
