@@ -19,8 +19,8 @@ from mirage_onnx import events, pipeline
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.external import check_file
-from mirage_onnx.pipeline import Options, Run
-from mirage_onnx.report.optimize_report import found_report, model_report
+from mirage_onnx.pipeline import Options, Run, stage
+from mirage_onnx.report.optimize_report import found_report, measured_report, model_report
 from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.report.schema import SCHEMA
 from mirage_onnx.rewrite.save import External, check_output
@@ -33,6 +33,7 @@ from mirage_onnx.writing import Place, write
 
 if TYPE_CHECKING:
   from mirage_onnx.custom_op.comparison import Comparison
+  from mirage_onnx.racing import Gate
   from mirage_onnx.report.bench_report import BenchReport
   from mirage_onnx.report.diff_report import DiffReport
   from mirage_onnx.report.inspection import ExplainReport, InspectReport
@@ -66,6 +67,7 @@ def optimize(
   tiled: bool | None = None,
   shapes: Mapping[str, Sequence[int]] | None = None,
   check: bool = True,
+  model_check: bool = True,
 ) -> Result:
   """Replace regions of ``model`` by generated kernels, where that is faster.
 
@@ -82,7 +84,9 @@ def optimize(
   at which a dynamic dimension will be used, by its name in the model (default 1, 16 and 256):
   kernels are right at every size, and a region is replaced if they are faster at all of these.
   ``check``: before ``output`` is replaced, run the new model in a plain onnxruntime against the
-  original; regions with which it fails are left as they were.
+  original; regions with which it fails are left as they were. ``model_check``: with ``local``, before
+  ``output`` is replaced, time whole runs of the original and of the result at all declared sizes; regions
+  are dropped until the result is faster with confidence, and with none left the original is written.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
@@ -106,10 +110,13 @@ def optimize(
     streamed=target_path is not None, emulate=not measure,
   )  # fmt: skip
   run = pipeline.run(loaded, options, emit or events.silent)
-  checked = None
+  checked, gate = None, None
   if target_path is not None:
     place = Place(target_path, source, weights, start + options.budget_s)
-    run, checked = write(run, loaded, options, place, check=check)
+    gate = _gate(run, source, place.end) if measure and model_check else None
+    with stage(emit or events.silent, "check") as detail:
+      run, checked = write(run, loaded, options, place, check=check, gate=gate)
+      detail.extend(gate.said() if gate else ())
     if any(map(is_turned, run.model.graph.initializer)):  # as written: what was streamed is in no memory
       run = replace(run, model=onnx.load(target_path, load_external_data=False))
   report = {
@@ -124,8 +131,18 @@ def optimize(
     "barriers": dict(sorted(Counter(r.code for r in run.matches.rejections).items())),
     "constants": _constants(loaded, run),
     "checked": checked,
+    "measured": measured_report(gate),
   }
   return Result(run.model, report)
+
+
+def _gate(run: Run, source: Path | None, end: float) -> Gate | None:
+  """What times whole models; None where the original is in no file that onnxruntime could read."""
+  if source is None or not run.chosen:
+    return None
+  from mirage_onnx.racing import Gate
+
+  return Gate(str(source), run.points, end)
 
 
 def present_target() -> Target | None:

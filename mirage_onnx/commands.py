@@ -105,6 +105,14 @@ def optimize(
       "(up to 512 MiB of weights); regions with which that fails stay as they were.",
     ),
   ] = True,
+  model_check: Annotated[
+    bool,
+    typer.Option(
+      "--model-check/--no-model-check",
+      help="With --target local, time whole runs of the result beside IN.onnx's before it is "
+      "written, and drop regions until it is faster with confidence at all declared sizes.",
+    ),
+  ] = True,
   fail_if_unchanged: Annotated[
     bool, typer.Option("--fail-if-unchanged", help="Exit code 4 where no region was replaced.")
   ] = False,
@@ -157,6 +165,7 @@ def optimize(
       tiled=tiled,
       shapes=parse_sizes(shapes or ()),
       check=check,
+      model_check=model_check,
     )
   if kept and not journal and not interrupt.asked:
     kept.unlink(missing_ok=True)

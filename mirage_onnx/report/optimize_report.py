@@ -1,11 +1,15 @@
 """What ``optimize``'s report says of the whole: its times, and what became of all regions."""
 
 from collections import Counter
-from typing import Any
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
 from mirage_onnx.pipeline import Run
 from mirage_onnx.report.schema import CUT_OFF
 from mirage_onnx.tune.outcome import Outcome
+
+if TYPE_CHECKING:
+  from mirage_onnx.racing import Gate
 
 
 def model_report(run: Run) -> dict[str, Any] | None:
@@ -23,6 +27,21 @@ def model_report(run: Run) -> dict[str, Any] | None:
     "before_us": round(t.before_us, 3),
     "after_us": round(t.after_us, 3),
   }
+
+
+def measured_report(gate: "Gate | None") -> dict[str, Any] | None:
+  """The fields of ``MeasuredReport``: the last time that the whole model was timed; None if it was not."""
+  if gate is None or not (gate.rows or gate.note):
+    return None
+  rows = []
+  for row in gate.rows:
+    (before_us, after_us), (s,) = row.us, row.speedups
+    rows.append({
+      "sizes": row.sizes, "how": row.how, "before_us": round(before_us, 3), "after_us": round(after_us, 3),
+      "speedup": round(s.median, 4), "low": round(s.low, 4),
+      "high": round(s.high, 4) if isfinite(s.high) else None, "pairs": s.pairs,
+    })  # fmt: skip
+  return {"rows": rows, "note": gate.note}
 
 
 def found_report(run: Run) -> dict[str, Any]:

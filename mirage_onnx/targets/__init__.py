@@ -6,6 +6,6 @@ sizes ours were ahead of them; ``tables/ort_fusions.json``: what ONNX Runtime fu
 
 from mirage_onnx.targets.measured import table_path
 from mirage_onnx.targets.profile import Target
-from mirage_onnx.targets.rows import H200, TARGETS, get_target
+from mirage_onnx.targets.rows import H100, H200, TARGETS, get_target
 
-__all__ = ["H200", "TARGETS", "Target", "get_target", "table_path"]
+__all__ = ["H100", "H200", "TARGETS", "Target", "get_target", "table_path"]

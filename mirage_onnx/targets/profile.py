@@ -21,6 +21,8 @@ class Target:
 
   Rates. ``launch_us``: one more empty kernel in a CUDA graph. A kernel in a graph that reads B bytes
   from memory takes launch_us + ramp_us + B / stream_tbps (a fit of measured times, >= 16 MB).
+  ``ranked_by``: the profile whose table of ONNX Runtime's times says which regions are timed first,
+  where there is none of its own.
   """
 
   name: str
@@ -43,3 +45,4 @@ class Target:
   ramp_us: float
   stream_tbps: float
   mma_tflops: float
+  ranked_by: str = ""
