@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from mirage_onnx.codegen.elementwise import KEEPS_ZERO, constant, evaluate, is_elementwise, literal
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.plan import STEP, Accumulator, Form, StreamPlan, operands
+from mirage_onnx.codegen.plan import STEP, Accumulator, AccumulatorForm, StreamPlan, operands
 from mirage_onnx.codegen.ring import Ring, subscript
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
@@ -169,7 +169,7 @@ class LoopEmitter:
 
   def _declare_accumulator(self, acc: Accumulator) -> None:
     dims = subscript([str(count) for _, count in acc.tiles])
-    dims += "[4]" if acc.form is Form.MMA else ""
+    dims += "[4]" if acc.form is AccumulatorForm.MMA else ""
     name = f"acc{acc.index}"
     if acc.rule == "Sum":
       self.writer.line(f"float {name}{dims} = {'{}' if dims else '0.0f'};")
@@ -241,7 +241,7 @@ class LoopEmitter:
     writer, plan = self.writer, self.plan
     for acc in self.accumulators:
       source = self.ops[acc.source]
-      if acc.form is Form.MMA:
+      if acc.form is AccumulatorForm.MMA:
         a, b = operands(plan.kernel, source)
         with writer.loops(acc.tiles) as (i, n):
           columns = f"{self._packed(a, stage)}[{n}]"
@@ -315,7 +315,7 @@ class LoopEmitter:
       self._declare_accumulator(acc)
     self._rounds()
     for acc in self.accumulators:
-      if acc.form is not Form.MMA:
+      if acc.form is not AccumulatorForm.MMA:
         with self.writer.loops(acc.tiles) as indices:
           slot = f"acc{acc.index}{subscript(indices)}"
           self.writer.line(f"{slot} = quad_reduce<{acc.rule}>({slot});", acc.index)

@@ -30,7 +30,7 @@ _ACCUMULATES = {op: of_kinds(Kind.CONTRACTION, Kind.REDUCTION, merges=(merge_of(
                 for op in of_kinds(Kind.ACCUMULATOR)}  # fmt: skip
 
 
-class Form(StrEnum):
+class AccumulatorForm(StrEnum):
   """What an accumulator is before the warps meet."""
 
   MMA = "mma"
@@ -49,7 +49,7 @@ class Accumulator:
 
   index: int
   source: int
-  form: Form
+  form: AccumulatorForm
   column: str | None
   rule: str
   row_tiles: int
@@ -59,13 +59,13 @@ class Accumulator:
   def tiles(self) -> tuple[tuple[str, int], ...]:
     """The loops over one lane's accumulators: (index variable, count)."""
     match self.form:
-      case Form.MMA:
+      case AccumulatorForm.MMA:
         return (("i", self.row_tiles), ("n", self.column_tiles))
-      case Form.ROW:
+      case AccumulatorForm.ROW:
         return (("i", self.row_tiles),)
-      case Form.COLUMN:
+      case AccumulatorForm.COLUMN:
         return (("n", self.column_tiles), ("h", 2))
-      case Form.UNIFORM:
+      case AccumulatorForm.UNIFORM:
         return ()
 
   @property
@@ -77,13 +77,13 @@ class Accumulator:
   def floats(self) -> int:
     """Of one warp's partial tile."""
     match self.form:
-      case Form.MMA:
+      case AccumulatorForm.MMA:
         return ROWS * self.row_tiles * self.pitch
-      case Form.ROW:
+      case AccumulatorForm.ROW:
         return ROWS * self.row_tiles
-      case Form.COLUMN:
+      case AccumulatorForm.COLUMN:
         return COLUMNS * self.column_tiles
-      case Form.UNIFORM:
+      case AccumulatorForm.UNIFORM:
         return 4
 
 
@@ -253,19 +253,19 @@ def _accumulator(plan: StreamPlan, index: int, op: BlockOp) -> Accumulator:
     a, b = operands(plan.kernel, source)
     column = plan.column_of(ops[a])
     tiles = (plan.tiles(ops[b])[0][1], plan.column_tiles(column))
-    return Accumulator(index, op.args[0], Form.MMA, column, rule, *tiles)
+    return Accumulator(index, op.args[0], AccumulatorForm.MMA, column, rule, *tiles)
   value = ops[source.args[0]]
   if source.reduced != (plan.depth,):
     raise RejectionError("EMIT_UNSUPPORTED", f"the loop reduces {source.reduced}")
   match value.layout:
     case Layout.B_FRAG:
       tiles = (plan.tiles(value)[0][1], 0)
-      return Accumulator(index, op.args[0], Form.ROW, None, rule, *tiles)
+      return Accumulator(index, op.args[0], AccumulatorForm.ROW, None, rule, *tiles)
     case Layout.A_FRAG:
       column = plan.column_of(value)
       tiles = (0, plan.column_tiles(column))
-      return Accumulator(index, op.args[0], Form.COLUMN, column, rule, *tiles)
+      return Accumulator(index, op.args[0], AccumulatorForm.COLUMN, column, rule, *tiles)
     case Layout.DEPTH:
-      return Accumulator(index, op.args[0], Form.UNIFORM, None, rule, 0, 0)
+      return Accumulator(index, op.args[0], AccumulatorForm.UNIFORM, None, rule, 0, 0)
     case _:
       raise RejectionError("LAYOUT", f"the loop reduces a value of layout {value.layout}")

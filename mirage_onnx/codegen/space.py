@@ -15,7 +15,7 @@ from mirage_onnx.codegen.source import Writer
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class TileSpace:
   """The elements of one tile of some axes, the last axis fastest.
 
   ``ranks`` blocks of a cluster share them out, and their ``threads`` threads do.
@@ -26,7 +26,7 @@ class Space:
   ranks: int
 
   @classmethod
-  def of(cls, tiles: Sequence[AxisTile], threads: int, ranks: int = 1) -> Space:
+  def of(cls, tiles: Sequence[AxisTile], threads: int, ranks: int = 1) -> TileSpace:
     """The space of those axes that are wider than one element in the block."""
     return cls(tuple(t for t in tiles if t.tile > 1), threads, ranks)
 

@@ -29,7 +29,7 @@ MINUS = t.const(-1)
 _SLOPE_OF_ERF = 2 / float(np.sqrt(np.pi))
 
 
-class Work(Enum):
+class Price(Enum):
   """What the CUDA text of a function keeps busy, for the cost model and the tuner."""
 
   LANE = "an instruction or two of a lane"
@@ -102,7 +102,7 @@ class Elementwise:
   """One function.
 
   ``cuda``: an expression in fp32 of operands {0}, {1}, ..., each a name (never evaluated twice) or a
-  literal, so they need no parentheses. ``work``: what that costs. ``reals``: on float64 arrays, for
+  literal, so they need no parentheses. ``price``: what that costs. ``reals``: on float64 arrays, for
   the interpreters. ``interval``: holds every value that exists. ``partials``: a derivative by each
   argument, of (result, *arguments): there are as many as arguments.
 
@@ -112,7 +112,7 @@ class Elementwise:
   """
 
   cuda: str
-  work: Work
+  price: Price
   reals: Callable[..., np.ndarray]
   interval: Callable[..., Interval]
   partials: tuple[Partial, ...]
@@ -126,7 +126,7 @@ class Elementwise:
     return len(self.partials)
 
 
-_LANE, _SPECIAL, _LONG = Work
+_LANE, _SPECIAL, _LONG = Price
 
 ELEMENTWISE: dict[str, Elementwise] = {
   "add": Elementwise(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.block_ops import OVER_AXES
+from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, OVER_AXES
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
 from mirage_onnx.superopt.lanes import streamed_of_values
 from mirage_onnx.superopt.tiled_layouts import tiled_layouts
@@ -120,9 +120,9 @@ def _streaming_layouts(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[
       raise _refuse(f"{op.tensor} is not contiguous along the loop's axis")
     if op.phase is Phase.LOOP:
       layout = _loop_layout(op, axes, streamed[i] > least)
-    elif op.op.startswith("acc_") and len(op.axes) == 2:
+    elif op.op in ACCUMULATORS and len(op.axes) == 2:
       layout = Layout.C_FRAG
-    elif i in staged or (op.op.startswith("red_") and len(op.axes) == 2):
+    elif i in staged or (op.op in CLUSTER and len(op.axes) == 2):
       layout = Layout.SHARED
     else:
       layout = _post_layout(op, axes)

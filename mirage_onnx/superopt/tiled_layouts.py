@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from mirage_onnx.ir.block_ops import REDUCTIONS
+from mirage_onnx.ir.block_ops import CLUSTER, REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
 from mirage_onnx.superopt.lanes import Contraction, Lanes, Use, choose_lanes, is_free_to_read
 
@@ -112,7 +112,7 @@ def conversions(kernel: Kernel, lanes: tuple[Lanes, ...], uses: tuple[Use, ...])
       target = user.layout if all(side) else _NAMES.get((*side, True)) or Layout.UNIFORM
       found.append(Conversion(use.value, arg.layout, target, kind))
   for op in ops:
-    if op.op.startswith("red_"):
+    if op.op in CLUSTER:
       found.append(Conversion(op.args[0], ops[op.args[0]].layout, op.layout, "dsmem"))
   return tuple(found)
 

@@ -18,7 +18,7 @@ from mirage_onnx.superopt.lanes import Contraction, Lanes
 from mirage_onnx.superopt.tiled_layouts import Conversion, conversions, is_wide, lanes_of
 
 
-class Cut:
+class CutLevels:
   """Bits of the levels that cut an axis of a value (an ``enum.Flag`` takes ten times as long)."""
 
   NONE, GRID, CLUSTER, LOOP = 0, 1, 2, 4
@@ -127,7 +127,7 @@ class TiledWork:
       if op.op == "matmul":
         products.append(_product(kernel, i, cuts, repeats[i], after))
     deep = set(products[-1].depth) if products else set()
-    deep |= {(a, c) for own in cuts for a, c in own.items() if c & Cut.LOOP}
+    deep |= {(a, c) for own in cuts for a, c in own.items() if c & CutLevels.LOOP}
     values = tuple(
       _value(i, op, cuts[i], lanes[i], repeats[i], after[i], deep, with_mma) for i, op in enumerate(ops)
     )
@@ -139,15 +139,15 @@ def _cuts(kernel: Kernel) -> list[dict[str, int]]:
   """For each value, the levels that cut each of its axes."""
   found: list[dict[str, int]] = []
   for op in kernel.ops:
-    own = dict.fromkeys(op.axes, Cut.NONE)
+    own = dict.fromkeys(op.axes, CutLevels.NONE)
     if op.op == "load":
       for axis in op.imap:
         if axis is not None:
-          own[axis] |= Cut.GRID
+          own[axis] |= CutLevels.GRID
       if op.cmap is not None:
-        own[op.cmap] |= Cut.CLUSTER
+        own[op.cmap] |= CutLevels.CLUSTER
       if op.fmap is not None:
-        own[op.fmap] |= Cut.LOOP
+        own[op.fmap] |= CutLevels.LOOP
     for a in op.args:
       for axis, cut in found[a].items():
         if axis in own:

@@ -22,7 +22,7 @@ from mirage_onnx.ir import Kernel, KernelParams, Region, print_kernel
 from mirage_onnx.ir.term import MAXR
 from mirage_onnx.superopt.axioms import Axiom
 from mirage_onnx.superopt.build import build_kernel
-from mirage_onnx.superopt.choices import Counts, Place, Setting, StateLimitError
+from mirage_onnx.superopt.choices import Counts, Place, RoleSetting, StateLimitError
 from mirage_onnx.superopt.derive import Derivation, derivations
 from mirage_onnx.superopt.egraph import PMAX
 from mirage_onnx.superopt.floors import Floors
@@ -192,7 +192,7 @@ class Units(Saturated):
     """The derivations of ``classes`` under these roles only."""
     roles = depth.roles
     counts, complete = Counts(limit=self.bound.states), True
-    setting = Setting(
+    setting = RoleSetting(
       self.graph, roles, self.space, frozenset(self.inputs), self.readable, self.original,
       self.region.extents, counts, self._held,
     )  # fmt: skip

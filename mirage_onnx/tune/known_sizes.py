@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.functions import ELEMENTWISE, Work
+from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.program import Node, Program
 from mirage_onnx.target import Target
 from mirage_onnx.targets import table_path
@@ -20,7 +20,7 @@ from mirage_onnx.tune.baseline import Table, largest_elements, load_table, weigh
 from mirage_onnx.tune.declared_sizes import Sizes, sizes_text
 
 #: Functions that take many instructions. What lies before a product every block of it computes again.
-FUNCTIONS = frozenset(op for op, f in ELEMENTWISE.items() if f.work is Work.LONG)
+FUNCTIONS = frozenset(op for op, f in ELEMENTWISE.items() if f.price is Price.LONG)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from mirage_onnx.ir.ugraph import (
 from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Domain
 from mirage_onnx.verify.named import Named
-from mirage_onnx.verify.tiles import BLOCK_AXES, RANK_AXIS, Cut, Tiling, tiling
+from mirage_onnx.verify.tiles import BLOCK_AXES, RANK_AXIS, AxisCut, Tiling, tiling
 
 
 def interpret_ugraph(
@@ -150,7 +150,7 @@ class _Launch:
   def _load(self, index: int, op: BlockOp, args: list[Named], iteration: int) -> Named:
     result = self.env[op.tensor]
     for axis, cut in self.tiles.cuts[index].items():
-      if cut != Cut(axis):
+      if cut != AxisCut(axis):
         at = self.tiles.tile(cut, iteration).index
         result = named.take(result, axis, at, cut.block_axes)
     return result
@@ -160,7 +160,7 @@ class _Launch:
     arg = op.args[position]
     result = self.values[arg]
     for axis in op.reduced:
-      cut = self.tiles.cuts[arg].get(axis, Cut(axis))
+      cut = self.tiles.cuts[arg].get(axis, AxisCut(axis))
       valid = self.tiles.tile(cut, iteration).valid
       if valid is not None:
         ignored = Named(self.domain.neutral(kind), ())
@@ -179,7 +179,7 @@ class _Launch:
     for axis in tensor.axes:
       dim = save.omap.index(axis) if axis in save.omap else None
       partial = dim is not None and axis == part_axis(self.kernel.grid[dim], self.kernel.name)
-      wanted = None if partial else Cut(axis, dim)
+      wanted = None if partial else AxisCut(axis, dim)
       if cuts.get(axis) != wanted:
         found = cuts.get(axis, f"no {axis}")
         raise ValueError(f"%{save.arg} has {found}; {tensor.name} takes {wanted}")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mirage_onnx.ir import functions as f
-from mirage_onnx.ir.functions import ELEMENTWISE, Elementwise, Work
+from mirage_onnx.ir.functions import ELEMENTWISE, Elementwise, Price
 from mirage_onnx.ir.interval import Interval
 from mirage_onnx.verify.domain import Float64
 
@@ -18,7 +18,7 @@ INTERVALS = [Interval(a, b) for a in LIMITS for b in LIMITS if a <= b and (a != 
 
 def test_every_row_has_every_column():
   with pytest.raises(TypeError, match="partials"):
-    Elementwise("{0}", Work.LANE, np.abs, lambda a: a)
+    Elementwise("{0}", Price.LANE, np.abs, lambda a: a)
   for name, row in ELEMENTWISE.items():
     used = {f"{{{i}}}" for i in range(3) if f"{{{i}}}" in row.cuda}
     assert used == {f"{{{i}}}" for i in range(row.arity)}, name

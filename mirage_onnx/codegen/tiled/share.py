@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mirage_onnx.codegen.tiled.assign import Assignment, partial_folds, vector_frames
 from mirage_onnx.codegen.tiled.forms import MMA, Form, Side, Warps
-from mirage_onnx.ir.block_ops import REDUCTIONS
+from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS
 from mirage_onnx.ir.ugraph import KTensor, Phase
 
 #: Lane operations that a meeting of warps costs, that one value through shared memory costs, and
@@ -114,7 +114,7 @@ def split_cost(assignment: Assignment, forms: Mapping[int, Form], split: Warps) 
       have = [forms[op.args[0]]] if op.args[0] in forms else assignment.frames
       work = min(split.registers(f.of(own)) for f in have)
     if meets:
-      waits = users[i] and all(u.startswith("acc_") for u in users[i])
+      waits = users[i] and all(u in ACCUMULATORS for u in users[i])
       total += _MEET + (2 * split.registers(form) if waits else _MEET * often)
     total += often * work
   return total
