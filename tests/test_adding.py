@@ -74,6 +74,7 @@ def test_an_elementwise_function_is_a_row_and_its_test(tree):
   assert passes(tree, *new) == 1
 
 
+@pytest.mark.slow
 def test_without_the_row_its_test_fails(tree):
   (name,) = [n for kind, n, _, _ in steps("An elementwise function") if kind == "file"]
   follow_only = [text for kind, _, _, text in steps("An elementwise function") if kind == "file"]
@@ -119,6 +120,7 @@ def test_a_kind_without_rules_cannot_be_imported(tree):
     assert named and named[1] in stages, done.stderr
 
 
+@pytest.mark.slow
 def test_a_gpu_is_a_row_and_its_test(tree):
   changed, new = follow(tree, "A GPU")
   assert changed == {"mirage_onnx/targets/rows.py"}

@@ -123,7 +123,15 @@ def test_the_command(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.slow
+def test_all_kernels_are_those_recorded():
+  found = kernel_replay.generated(ENTRIES, 2)
+  assert [e.name for e, *_ in kernel_replay.differences(ENTRIES, found)] == []
+
+
+@pytest.mark.slow
 def test_the_texts_of_another_commit(tmp_path):
+  if not (kernel_replay.ROOT / ".git").exists():
+    pytest.skip("not a git checkout")
   texts = kernel_replay.texts_at("HEAD", ("goldens",), tmp_path)
   assert len(list(texts.rglob("*.cu"))) == sum(len(e.made) for e in ENTRIES if e.group == "goldens")
 
