@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from mirage_onnx.codegen.early_loads import EarlyLoads
+from mirage_onnx.codegen.index_text import subscript, times, total
 from mirage_onnx.codegen.loads import TensorView, axis_variable
 from mirage_onnx.codegen.placement import MOST_UNROLLED, Placement
 from mirage_onnx.codegen.plan import COLUMNS, ROWS, Accumulator, AccumulatorForm, StreamPlan
-from mirage_onnx.codegen.ring import subscript, times, total
 from mirage_onnx.codegen.scalar import Place, Scalar
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError

@@ -11,9 +11,10 @@ before it is contracted or summed (``masked``).
 from collections.abc import Sequence
 
 from mirage_onnx.codegen.elementwise import KEEPS_ZERO, constant, evaluate, is_elementwise, literal
+from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.plan import STEP, Accumulator, AccumulatorForm, StreamPlan, operands
-from mirage_onnx.codegen.ring import Ring, subscript
+from mirage_onnx.codegen.ring import Ring
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.block_ops import OVER_AXES

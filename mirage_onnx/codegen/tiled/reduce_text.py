@@ -1,6 +1,6 @@
 """Reductions as text: in a lane, in a warp, over warps, over ranks; contractions in fp32."""
 
-from mirage_onnx.codegen.ring import total
+from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.forms import Form
 from mirage_onnx.codegen.tiled.parts import rule_of
