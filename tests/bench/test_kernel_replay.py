@@ -4,6 +4,7 @@ import dataclasses
 
 import kernel_replay
 import pytest
+import replay_corpus
 import replay_record
 from replay_record import FOLDER, headers, made, read_group, read_record, write_group
 
@@ -32,6 +33,17 @@ def test_the_kernels_are_those_recorded(group):
 
 def test_the_device_headers_are_those_recorded():
   assert not kernel_replay.header_differences()
+
+
+@pytest.mark.parametrize("group", ["goldens", "graphs", "programs"])
+def test_the_entries_are_what_the_sources_say(group):
+  """Of searched programs also the numbers, best first: those that the cost model likes best.
+
+  Else ``python bench/kernel_replay.py GROUP --collect``.
+  """
+  found = [(e.graph, e.params, e.extents, e.runtime) for e in replay_corpus.GROUPS[group](None)]
+  recorded = [(e.graph, e.params, e.extents, e.runtime) for e in ENTRIES if e.group == group]
+  assert recorded == [x for i, x in enumerate(found) if x not in found[:i]]
 
 
 def test_what_is_recorded():
