@@ -19,7 +19,7 @@ from mirage_onnx.superopt.derive import Derivation
 from mirage_onnx.superopt.egraph import COPY, PARTS, EGraph, part_of
 from mirage_onnx.superopt.roles import Roles
 from mirage_onnx.superopt.space import Space
-from mirage_onnx.superopt.thread import Family, assign_layouts
+from mirage_onnx.superopt.thread import Laid, lay_out
 
 _POWERS = {e: op for op, e in EXPONENTS.items()}
 
@@ -202,11 +202,11 @@ def build_kernel(
   *,
   clusters: bool,
   space: Space,
-) -> tuple[Family, Kernel, Mapping[int, Place]]:
+) -> tuple[Laid, Kernel, Mapping[int, Place]]:
   """The kernel that computes ``targets`` by ``derivation``; ``tensors`` maps leaf classes.
 
-  Part axes of its targets are ``a/``: the kernel has no name in its program yet. With the places
-  that its block values are of; a conversion is of none.
+  Part axes of its targets are ``a/``: the kernel has no name in its program yet. With how it is laid
+  out, and the places that its block values are of; a conversion is of none.
 
   Raises:
       RejectionError: DTYPE or LAYOUT, when no thread layout holds the values.
@@ -248,5 +248,5 @@ def build_kernel(
     tuple(saves),
   )
   named = {t.name: t for t in (*tensors.values(), *(t for _, t in targets))}
-  family, ops = assign_layouts(kernel, named, tiled=space.tiled)
-  return family, replace(kernel, ops=ops), {i: place for place, i in at.items()}
+  laid = lay_out(kernel, named, tiled=space.tiled)
+  return laid, replace(kernel, ops=laid.ops), {i: place for place, i in at.items()}

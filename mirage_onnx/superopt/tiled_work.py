@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS, RUNNING, Kind, kind_of
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
 from mirage_onnx.superopt.lanes import Contraction, Lanes
-from mirage_onnx.superopt.tiled_layouts import Conversion, conversions, is_wide, lanes_of
+from mirage_onnx.superopt.tiled_layouts import Chosen, Conversion, conversions, is_wide, lanes_of
 
 
 class CutLevels:
@@ -113,11 +113,11 @@ class TiledWork:
     return {p: a for omap in omaps for p, a in omap if p is not None and p != a}
 
   @classmethod
-  def of(cls, kernel: Kernel, tensors: Mapping[str, KTensor]) -> TiledWork:
-    """The work of a kernel whose layouts ``tiled_layouts`` chose."""
+  def of(cls, kernel: Kernel, tensors: Mapping[str, KTensor], known: Chosen | None = None) -> TiledWork:
+    """The work of a kernel whose layouts ``tiled_layouts`` chose; ``known``: its lanes, if they are."""
     ops = kernel.ops
     with_mma = any(op.op == "matmul" for op in ops)
-    lanes, uses = lanes_of(kernel) if with_mma else ((Lanes(),) * len(ops), ())
+    lanes, uses = lanes_of(kernel, known) if with_mma else ((Lanes(),) * len(ops), ())
     cuts = _cuts(kernel)
     repeats = _repeats(kernel)
     after: list[bool] = []
