@@ -3,7 +3,7 @@
     python3 bench/kinds.py [--type fp16] [--kinds NAME ...] [--rows 64 256 ...] [--total 540] [--out DIR]
 
 As ``bash bench/h200.sh kinds``. Every chain is optimized with default flags for the H200, but for the
-limits of ``tune/tables/h200_known.json``, which this is to find: what a prediction chooses where nothing
+limits of ``targets/tables/h200_known.json``, which this is to find: what a prediction chooses where nothing
 limits it. Weights of a chain are more than L2 holds. DIR/kinds.jsonl gets a line per chain; times and
 ``ratio`` are as ``whole.py`` says. No custom nodes: the prediction itself leaves it. A kind at some rows
 is ahead if the interval of its ratio lies above 1.

@@ -1,4 +1,4 @@
-"""The rates of a profile (``mirage_onnx/target.py``), measured on this machine's GPU.
+"""The rates of a profile (``mirage_onnx/targets/rows.py``), measured on this machine's GPU.
 
     python3 bench/rates.py OUT.json
 

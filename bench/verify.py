@@ -32,9 +32,9 @@ from saved_truth import Truth
 from verify_times import LIMIT_MS, times_ms
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.formats.mirage.check import check_saved
 from mirage_onnx.verify.equivalence import Proof, verify
 from mirage_onnx.verify.safety import safety_row
-from mirage_onnx.verify.saved import check_saved
 
 
 def _row(times):

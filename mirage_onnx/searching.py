@@ -32,6 +32,8 @@ from mirage_onnx.importer import LoadedModel, load_model
 from mirage_onnx.importer.inline import outside
 from mirage_onnx.ir import Candidate, ugraph_extents
 from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.spec import check_interface, check_ugraph
+from mirage_onnx.source_digest import PROOF_SOURCES, source_digest
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal import Journal
@@ -40,7 +42,7 @@ from mirage_onnx.superopt.kept_results import KeptResults
 from mirage_onnx.superopt.remote_hooks import ANSWERED, Parent, answer
 from mirage_onnx.superopt.result import Bound, SearchReport, SearchResult, Stop, Verify
 from mirage_onnx.superopt.search import search
-from mirage_onnx.superopt.search_setting import setting_text, source_digest
+from mirage_onnx.superopt.search_setting import setting_text
 from mirage_onnx.superopt.search_structure import Scope, search_structure
 from mirage_onnx.superopt.shared_searches import Answer, Ask, Job, SharedSearches, work
 from mirage_onnx.superopt.space import ALL, EMITTED
@@ -49,7 +51,6 @@ from mirage_onnx.superopt.worker_process import WorkerProcess, worker_streams
 from mirage_onnx.target import Target
 from mirage_onnx.verify.prover import prover, structure_prover
 from mirage_onnx.verify.weights import ModelWeights, sample_weights
-from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
 #: Fewer regions than this are searched here: starting a worker takes longer.
 MIN_REGIONS = 8
@@ -194,8 +195,7 @@ def _is_of(region: Region, candidate: Candidate) -> bool:
 
 def _kept_setting(setting: Setting) -> dict[str, str]:
   """What a result depends on beside the region and its weights: also who has verified it."""
-  checked = source_digest("verify", "match", "importer")
-  return {**_setting_text(setting.target, setting.bound), "verifier": checked}
+  return {**_setting_text(setting.target, setting.bound), "verifier": source_digest(*PROOF_SOURCES)}
 
 
 def _search_rest(

@@ -39,7 +39,7 @@ def test_contents(wheel):
   package = ROOT / "mirage_onnx"
   data = [
     path.relative_to(ROOT).as_posix()
-    for folder in ("codegen/device", "emulator/host", "tune/tables")
+    for folder in ("codegen/device", "emulator/host", "targets/tables")
     for path in (package / folder).rglob("*")
     if path.is_file() and "__pycache__" not in path.parts
   ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 from mirage_onnx.superopt.blame import Blame
-from mirage_onnx.superopt.choices import Setting
+from mirage_onnx.superopt.choices import RoleSetting
 from mirage_onnx.superopt.floors import Floors
 from mirage_onnx.superopt.result import Bound
 
@@ -91,7 +91,7 @@ PRUNINGS = {
   ),
   "products": Pruning(
     "what a contraction sums is not summed element by element too",
-    patches=((Setting, "contracts_only", False),),
+    patches=((RoleSetting, "contracts_only", False),),
   ),
   "blame": Pruning(
     "what has overflowed in one program is not verified in another",
@@ -100,8 +100,8 @@ PRUNINGS = {
   "fits": Pruning(
     "no tile that is too large at its smallest",
     patches=(
-      (Setting, "too_large", lambda self, place: False),
-      (Setting, "_least_registers", lambda self, operands, axis: 0),
+      (RoleSetting, "too_large", lambda self, place: False),
+      (RoleSetting, "_least_registers", lambda self, operands, axis: 0),
     ),
   ),
 }

@@ -1,6 +1,5 @@
 """CUDA text to cubin: NVRTC through cuda-core. Needs no GPU, no driver and no toolkit."""
 
-import hashlib
 import importlib
 import re
 import threading
@@ -15,6 +14,7 @@ from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.kept_cubins import KeptCubins
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
+from mirage_onnx.source_digest import HEADER_SOURCES, source_digest
 from mirage_onnx.target import Target
 
 DEVICE_HEADERS = Path(__file__).parent / "device"
@@ -166,7 +166,5 @@ def _compiler() -> str:
   """The compiler's version, how it is asked, and the headers that it is given."""
   from cuda.bindings import nvrtc
 
-  headers = hashlib.sha256()
-  for path in sorted(DEVICE_HEADERS.glob("*.cuh")):
-    headers.update(path.name.encode() + path.read_bytes())
-  return f"{nvrtc.nvrtcVersion()[1:]} {_WAYS} {_HOPELESS} {FMA} {headers.hexdigest()}"
+  headers = source_digest(*HEADER_SOURCES)
+  return f"{nvrtc.nvrtcVersion()[1:]} {_WAYS} {_HOPELESS} {FMA} {headers}"

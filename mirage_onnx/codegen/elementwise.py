@@ -8,43 +8,13 @@ import numpy as np
 
 from mirage_onnx.codegen.loads import rounded
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ops import IRRATIONAL
+from mirage_onnx.ir.functions import ELEMENTWISE, IRRATIONAL
 from mirage_onnx.ir.ugraph import BlockOp
 
-#: Names that stand for an operand (never evaluated twice) and literals need no parentheses.
-_EXPRESSIONS = {
-  "add": "{0} + {1}",
-  "sub": "{0} - {1}",
-  "mul": "{0} * {1}",
-  "div": "{0} / {1}",
-  "neg": "-{0}",
-  "recip": "ptx::rcp({0})",
-  "square": "square({0})",
-  "sqrt": "sqrtf({0})",
-  "rsqrt": "ptx::rsqrt({0})",
-  "sigmoid": "sigmoid({0})",
-  "relu": "ptx::max_nan({0}, 0.0f)",
-  "exp": "expf({0})",
-  "log": "logf({0})",
-  "erf": "erff({0})",
-  "tanh": "tanhf({0})",
-  "abs": "fabsf({0})",
-  "sin": "sine({0})",
-  "cos": "cosine({0})",
-  "max": "ptx::max_nan({0}, {1})",
-  "min": "ptx::min_nan({0}, {1})",
-  "less": "({0} < {1} ? 1.0f : 0.0f)",
-  "less_equal": "({0} <= {1} ? 1.0f : 0.0f)",
-  "equal": "({0} == {1} ? 1.0f : 0.0f)",
-  "select": "({0} != 0.0f ? {1} : {2})",
-  "cast": "{0}",
-}
-
-#: Functions that send zeros to zero (of all arguments).
-KEEPS_ZERO = frozenset(
-  ("add", "sub", "mul", "neg", "square", "sqrt", "relu", "erf", "tanh", "abs", "sin", "max",
-   "min", "less", "select", "cast")
-)  # fmt: skip
+#: Operation -> its expression of operands.
+_EXPRESSIONS = {op: f.cuda for op, f in ELEMENTWISE.items()} | {"cast": "{0}"}
+#: Operations that send zeros to zero (of all arguments).
+KEEPS_ZERO = frozenset({op for op, f in ELEMENTWISE.items() if f.keeps_zero} | {"cast"})
 
 #: The largest integer exponent that becomes multiplications.
 _LARGEST_POWER = 32

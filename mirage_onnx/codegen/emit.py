@@ -8,14 +8,14 @@ from mirage_onnx.codegen.loads import runtime_axes
 from mirage_onnx.codegen.read_ahead import reads_ahead
 from mirage_onnx.codegen.row import emit_row
 from mirage_onnx.codegen.rules import broken_rules
-from mirage_onnx.codegen.sizes import Sizes
+from mirage_onnx.codegen.sizes import LaunchSizes
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.codegen.streaming import emit_streaming
 from mirage_onnx.codegen.tiled import emit_tiled
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.spec import check_ugraph
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
 from mirage_onnx.target import Target
-from mirage_onnx.verify.wellformed import check_ugraph
 
 #: Refusals of a special form that leave the general one.
 _OTHER_FORM = ("LAYOUT", "EMIT_UNSUPPORTED")
@@ -50,7 +50,7 @@ def emit_kernel(
   """
   if axes := runtime & {a for t in graph.tensors_of(kernel) for a in t.axes}:
     _check_runtime(graph, kernel, axes)
-    extents = Sizes(extents, axes)
+    extents = LaunchSizes(extents, axes)
   source = _emit(graph, kernel, params, extents, target)
   if broken := broken_rules(source.text):
     raise RejectionError("EMIT_RULE", f"{kernel.name}, {broken[0]}")
@@ -88,10 +88,10 @@ def _emit(
       return special(graph, kernel, params, extents, target)
     except RejectionError as error:
       # What is wrong with an ill-formed graph, the special form says best.
-      other = error.rejection.code in _OTHER_FORM and not isinstance(extents, Sizes)
+      other = error.rejection.code in _OTHER_FORM and not isinstance(extents, LaunchSizes)
       if not other or check_ugraph(graph) is not None:
         raise
-  if isinstance(extents, Sizes):
+  if isinstance(extents, LaunchSizes):
     why = f"{kernel.name} is neither a streaming kernel nor a row kernel"
     raise RejectionError("DYNAMIC_DIM", f"{why}, and has sizes known only at run time")
   return emit_tiled(graph, kernel, params, extents, target)

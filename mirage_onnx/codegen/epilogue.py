@@ -14,14 +14,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from mirage_onnx.codegen.early_loads import EarlyLoads
+from mirage_onnx.codegen.index_text import subscript, times, total
 from mirage_onnx.codegen.loads import TensorView, axis_variable
 from mirage_onnx.codegen.placement import MOST_UNROLLED, Placement
-from mirage_onnx.codegen.plan import COLUMNS, ROWS, Accumulator, Form, StreamPlan
-from mirage_onnx.codegen.ring import subscript, times, total
+from mirage_onnx.codegen.plan import COLUMNS, ROWS, Accumulator, AccumulatorForm, StreamPlan
 from mirage_onnx.codegen.scalar import Place, Scalar
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, UGraph
+from mirage_onnx.ir.block_ops import REDUCTIONS, merge_of
 
 #: Shared memory is handed out in pieces of 16 bytes.
 _PIECE = 4
@@ -58,7 +59,7 @@ class Epilogue:
     row = self.placement.row(acc)
     i = at.get(row.axis, "0") if row else "0"
     column = at.get(acc.column, "0") if acc.column else "0"
-    place = total(times(i, acc.pitch) if acc.form is Form.MMA else i, column)
+    place = total(times(i, acc.pitch) if acc.form is AccumulatorForm.MMA else i, column)
     name = self.homes[acc.index]
     if not self.placement.reduced:
       kind = f"{acc.rule}, {self.warps}, {acc.floats}"
@@ -90,16 +91,16 @@ class Epilogue:
       with writer.loops(acc.tiles) as indices:
         value = f"acc{acc.index}{subscript(indices)}"
         match acc.form:
-          case Form.MMA:
+          case AccumulatorForm.MMA:
             to = total(mine, times(indices[0], ROWS * acc.pitch), times(indices[1], COLUMNS))
             writer.line(f"store_accumulator<{acc.pitch}>({to}, {value});", acc.index)
-          case Form.ROW:
+          case AccumulatorForm.ROW:
             to = total(mine, times(indices[0], ROWS), "g")
             writer.line(f"if (t == 0) *({to}) = {value};", acc.index)
-          case Form.COLUMN:
+          case AccumulatorForm.COLUMN:
             to = total(mine, times(indices[0], COLUMNS), times(indices[1], 8), "g")
             writer.line(f"if (t == 0) *({to}) = {value};", acc.index)
-          case Form.UNIFORM:
+          case AccumulatorForm.UNIFORM:
             writer.line(f"if (ptx::lane() == 0) *({mine}) = {value};", acc.index)
     writer.line("ptx::sync_block();")
 
@@ -112,7 +113,7 @@ class Epilogue:
     count = rows * columns
     head = f"for (int e = ptx::thread(); e < {count}; e += {self.plan.threads})"
     with self.writer.block(head):
-      padded = acc.form is Form.MMA and rows > 1
+      padded = acc.form is AccumulatorForm.MMA and rows > 1
       yield f"e / {columns} * {acc.pitch} + e % {columns}" if padded else "e"
 
   def _add_up(self) -> None:
@@ -147,7 +148,7 @@ class Epilogue:
     op, writer, span = self.ops[index], self.writer, self.placement.span(index)
     writer.comment(f"%{index} ({op.op}), for all threads.")
     name = self._reserve(f"tile{index}", span.elements)
-    if op.op in ("sum", "rmax"):
+    if op.op in REDUCTIONS:
       with span.walk(writer, "ptx::warp()", self.warps) as at:
         value = self._warp_reduction(index, at)
         writer.line(f"if (ptx::lane() == 0) {name}[{span.offset(at)}] = {value};", index)
@@ -166,7 +167,7 @@ class Epilogue:
     tile = self.placement.tile(op.reduced[0])
     if tile.split or tile.axis == self.plan.depth:
       raise RejectionError("LAYOUT", f"{op.op} over {tile.axis}, which is not in the block")
-    rule, name = ("Sum" if op.op == "sum" else "Max"), axis_variable(tile.axis)
+    rule, name = merge_of(op.op).cuda, axis_variable(tile.axis)
     writer.line(f"float p{index} = {rule}::neutral();")
     with writer.block(f"for (int {name} = ptx::lane(); {name} < {tile.extent}; {name} += 32)"):
       value = self.scalar.value(op.args[0], {**at, tile.axis: name}, {})

@@ -11,11 +11,13 @@ before it is contracted or summed (``masked``).
 from collections.abc import Sequence
 
 from mirage_onnx.codegen.elementwise import KEEPS_ZERO, constant, evaluate, is_elementwise, literal
+from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.plan import STEP, Accumulator, Form, StreamPlan, operands
-from mirage_onnx.codegen.ring import Ring, subscript
+from mirage_onnx.codegen.plan import STEP, Accumulator, AccumulatorForm, StreamPlan, operands
+from mirage_onnx.codegen.ring import Ring
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.block_ops import OVER_AXES
 from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
 
 #: Which layouts an elementwise op of the loop may combine into its own.
@@ -59,13 +61,13 @@ class LoopEmitter:
     return found
 
   def _check(self, op: BlockOp) -> None:
-    known = op.op in ("load", "matmul", "sum", "rmax") or is_elementwise(op.op)
+    known = op.op == "load" or op.op in OVER_AXES or is_elementwise(op.op)
     if not known and constant(op, self.plan.extents) is None:
       raise RejectionError("EMIT_UNSUPPORTED", f"no rule for {op.op!r} in the loop")
-    if any(self.ops[a].op in ("matmul", "sum", "rmax") for a in op.args):
+    if any(self.ops[a].op in OVER_AXES for a in op.args):
       raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} in the loop of a value that is not accumulated yet")
     deep = op.layout in (Layout.A_FRAG, Layout.B_FRAG, Layout.DEPTH)
-    if op.op not in ("matmul", "sum", "rmax") and deep != (self.plan.depth in op.axes):
+    if op.op not in OVER_AXES and deep != (self.plan.depth in op.axes):
       raise RejectionError("LAYOUT", f"{op.op} with axes {op.axes} of layout {op.layout}")
 
   # ---- what the values are
@@ -168,7 +170,7 @@ class LoopEmitter:
 
   def _declare_accumulator(self, acc: Accumulator) -> None:
     dims = subscript([str(count) for _, count in acc.tiles])
-    dims += "[4]" if acc.form is Form.MMA else ""
+    dims += "[4]" if acc.form is AccumulatorForm.MMA else ""
     name = f"acc{acc.index}"
     if acc.rule == "Sum":
       self.writer.line(f"float {name}{dims} = {'{}' if dims else '0.0f'};")
@@ -240,7 +242,7 @@ class LoopEmitter:
     writer, plan = self.writer, self.plan
     for acc in self.accumulators:
       source = self.ops[acc.source]
-      if acc.form is Form.MMA:
+      if acc.form is AccumulatorForm.MMA:
         a, b = operands(plan.kernel, source)
         with writer.loops(acc.tiles) as (i, n):
           columns = f"{self._packed(a, stage)}[{n}]"
@@ -314,7 +316,7 @@ class LoopEmitter:
       self._declare_accumulator(acc)
     self._rounds()
     for acc in self.accumulators:
-      if acc.form is not Form.MMA:
+      if acc.form is not AccumulatorForm.MMA:
         with self.writer.loops(acc.tiles) as indices:
           slot = f"acc{acc.index}{subscript(indices)}"
           self.writer.line(f"{slot} = quad_reduce<{acc.rule}>({slot});", acc.index)

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from mirage_onnx.codegen.grid import AxisTile
-from mirage_onnx.codegen.plan import Accumulator, Form, StreamPlan
+from mirage_onnx.codegen.plan import Accumulator, AccumulatorForm, StreamPlan
 from mirage_onnx.codegen.scalar import post_sources
-from mirage_onnx.codegen.space import Space
+from mirage_onnx.codegen.space import TileSpace
 from mirage_onnx.ir import Save, UGraph
+from mirage_onnx.ir.block_ops import OVER_AXES, REDUCTIONS
 
 #: Output walks of at most this many elements per thread are unrolled, and their loads hoisted.
 MOST_UNROLLED = 4
@@ -27,9 +28,9 @@ class Placement:
   def tile(self, axis: str) -> AxisTile:
     return self.plan.grid.tile(axis, self.plan.extents)
 
-  def span(self, index: int) -> Space:
+  def span(self, index: int) -> TileSpace:
     """The tile of a staged value, as it lies in shared memory."""
-    return Space.of([self.tile(a) for a in self.ops[index].axes], self.plan.threads)
+    return TileSpace.of([self.tile(a) for a in self.ops[index].axes], self.plan.threads)
 
   def row(self, acc: Accumulator) -> AxisTile | None:
     """The row axis, if the accumulator has it."""
@@ -44,16 +45,16 @@ class Placement:
       op = self.ops[index]
       if op.op == "matmul":
         staged |= {a for a in op.args if self.ops[a].op != "load"}
-      elif op.op in ("sum", "rmax"):
+      elif op.op in REDUCTIONS:
         staged.add(index)
     return sorted(staged)
 
-  def _spaces(self) -> list[tuple[Space, list[Save]]]:
+  def _spaces(self) -> list[tuple[TileSpace, list[Save]]]:
     """Saves grouped by the axes that they walk."""
-    groups: dict[frozenset[str], tuple[Space, list[Save]]] = {}
+    groups: dict[frozenset[str], tuple[TileSpace, list[Save]]] = {}
     for save in self.plan.kernel.saves:
       tiles = [self.tile(a) for a in self.graph.tensor(save.tensor).axes]
-      space = Space.of(tiles, self.plan.threads, self.plan.grid.cluster)
+      space = TileSpace.of(tiles, self.plan.threads, self.plan.grid.cluster)
       key = frozenset(a.axis for a in space.axes)
       groups.setdefault(key, (space, []))[1].append(save)
     return list(groups.values())
@@ -63,7 +64,7 @@ class Placement:
     if self.plan.grid.cluster == 1:
       return []
     tiles = post_sources(self.ops, self.staged)
-    found = (a for a in self.accumulators if a.form is not Form.MMA or a.index in tiles)
+    found = (a for a in self.accumulators if a.form is not AccumulatorForm.MMA or a.index in tiles)
     return [a for a in found if not self._read_once(a)]
 
   def _read_once(self, acc: Accumulator) -> bool:
@@ -75,6 +76,6 @@ class Placement:
       if len(users) != 1 or any(s.arg == index for s in self.plan.kernel.saves):
         return False
       (index,) = users
-      if self.ops[index].op in ("matmul", "sum", "rmax") or set(self.ops[index].axes) != axes:
+      if self.ops[index].op in OVER_AXES or set(self.ops[index].axes) != axes:
         return False
     return True

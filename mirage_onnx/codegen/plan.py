@@ -18,6 +18,7 @@ from enum import StrEnum
 from mirage_onnx.codegen.grid import AxisTile, Grid
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Kernel, KernelParams, Layout, Phase
+from mirage_onnx.ir.block_ops import Kind, merge_of, of_kinds
 from mirage_onnx.target import Target
 
 #: Depth elements that a warp consumes at once: 8 for each lane of a quad.
@@ -25,10 +26,11 @@ STEP = 32
 #: Rows of an mma tile (its n) and columns (its m).
 ROWS, COLUMNS = 8, 16
 
-_ACCUMULATES = {"acc_sum": ("matmul", "sum"), "acc_max": ("rmax",)}
+_ACCUMULATES = {op: of_kinds(Kind.CONTRACTION, Kind.REDUCTION, merges=(merge_of(op),))
+                for op in of_kinds(Kind.ACCUMULATOR)}  # fmt: skip
 
 
-class Form(StrEnum):
+class AccumulatorForm(StrEnum):
   """What an accumulator is before the warps meet."""
 
   MMA = "mma"
@@ -47,7 +49,7 @@ class Accumulator:
 
   index: int
   source: int
-  form: Form
+  form: AccumulatorForm
   column: str | None
   rule: str
   row_tiles: int
@@ -57,13 +59,13 @@ class Accumulator:
   def tiles(self) -> tuple[tuple[str, int], ...]:
     """The loops over one lane's accumulators: (index variable, count)."""
     match self.form:
-      case Form.MMA:
+      case AccumulatorForm.MMA:
         return (("i", self.row_tiles), ("n", self.column_tiles))
-      case Form.ROW:
+      case AccumulatorForm.ROW:
         return (("i", self.row_tiles),)
-      case Form.COLUMN:
+      case AccumulatorForm.COLUMN:
         return (("n", self.column_tiles), ("h", 2))
-      case Form.UNIFORM:
+      case AccumulatorForm.UNIFORM:
         return ()
 
   @property
@@ -75,13 +77,13 @@ class Accumulator:
   def floats(self) -> int:
     """Of one warp's partial tile."""
     match self.form:
-      case Form.MMA:
+      case AccumulatorForm.MMA:
         return ROWS * self.row_tiles * self.pitch
-      case Form.ROW:
+      case AccumulatorForm.ROW:
         return ROWS * self.row_tiles
-      case Form.COLUMN:
+      case AccumulatorForm.COLUMN:
         return COLUMNS * self.column_tiles
-      case Form.UNIFORM:
+      case AccumulatorForm.UNIFORM:
         return 4
 
 
@@ -246,24 +248,24 @@ def _accumulator(plan: StreamPlan, index: int, op: BlockOp) -> Accumulator:
     raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} of {source.op!r}")
   if op.dtype is not DType.F32 or source.dtype is not DType.F32:
     raise RejectionError("EMIT_UNSUPPORTED", f"an accumulator is f32, not {op.dtype}")
-  rule = "Max" if op.op == "acc_max" else "Sum"
+  rule = merge_of(op.op).cuda
   if source.op == "matmul":
     a, b = operands(plan.kernel, source)
     column = plan.column_of(ops[a])
     tiles = (plan.tiles(ops[b])[0][1], plan.column_tiles(column))
-    return Accumulator(index, op.args[0], Form.MMA, column, rule, *tiles)
+    return Accumulator(index, op.args[0], AccumulatorForm.MMA, column, rule, *tiles)
   value = ops[source.args[0]]
   if source.reduced != (plan.depth,):
     raise RejectionError("EMIT_UNSUPPORTED", f"the loop reduces {source.reduced}")
   match value.layout:
     case Layout.B_FRAG:
       tiles = (plan.tiles(value)[0][1], 0)
-      return Accumulator(index, op.args[0], Form.ROW, None, rule, *tiles)
+      return Accumulator(index, op.args[0], AccumulatorForm.ROW, None, rule, *tiles)
     case Layout.A_FRAG:
       column = plan.column_of(value)
       tiles = (0, plan.column_tiles(column))
-      return Accumulator(index, op.args[0], Form.COLUMN, column, rule, *tiles)
+      return Accumulator(index, op.args[0], AccumulatorForm.COLUMN, column, rule, *tiles)
     case Layout.DEPTH:
-      return Accumulator(index, op.args[0], Form.UNIFORM, None, rule, 0, 0)
+      return Accumulator(index, op.args[0], AccumulatorForm.UNIFORM, None, rule, 0, 0)
     case _:
       raise RejectionError("LAYOUT", f"the loop reduces a value of layout {value.layout}")

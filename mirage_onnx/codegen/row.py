@@ -22,6 +22,7 @@ from mirage_onnx.codegen.read_ahead import is_overtaken, reads_ahead
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Kernel, KernelParams, UGraph
+from mirage_onnx.ir.block_ops import REDUCTIONS, merge_of
 from mirage_onnx.target import Target
 
 _MOST_PER_THREAD = 64
@@ -193,7 +194,7 @@ class _RowEmitter:
     if op.reduced != (self.plan.axis,) or not self._is_vector(op.args[0]):
       raise RejectionError("EMIT_UNSUPPORTED", f"a row kernel reduces {self.plan.axis}, not {op.reduced}")
     plan, writer = self.plan, self.writer
-    rule = "Sum" if op.op == "sum" else "Max"
+    rule = merge_of(op.op).cuda
     writer.line(f"float p{index} = {rule}::neutral();")
     with writer.loop("i", plan.count) as i, writer.block():
       if plan.short:
@@ -243,7 +244,7 @@ class _RowEmitter:
         run = []
       if simple:
         self._uniform(index, op)
-      elif op.op in ("sum", "rmax"):
+      elif op.op in REDUCTIONS:
         self._reduce(index, op)
       else:
         raise RejectionError("EMIT_UNSUPPORTED", f"no rule for {op.op!r} in a row kernel")

@@ -8,9 +8,9 @@ from mirage_onnx.codegen.plan import Accumulator, StreamPlan
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Phase, UGraph
+from mirage_onnx.ir.block_ops import CLUSTER, Kind, merge_of, of_kinds
 
-_ACCUMULATIONS = ("acc_sum", "acc_max")
-_CLUSTER_REDUCTIONS = {"red_sum": "acc_sum", "red_max": "acc_max"}
+_ACCUMULATIONS = of_kinds(Kind.ACCUMULATOR)
 
 Place = dict[str, str]
 
@@ -109,7 +109,7 @@ class Scalar:
       op = self.ops[number]
       text = self._formula(number, op, at, names)
       literals = constant(op, self.plan.extents) is not None
-      if literals or text.isidentifier() or op.op in _CLUSTER_REDUCTIONS:
+      if literals or text.isidentifier() or op.op in CLUSTER:
         names[number] = text
         continue
       self.writer.line(f"const float v{number} = {text};", number)
@@ -142,8 +142,9 @@ class Scalar:
         raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} is used without a reduction "
                              "over the cluster")  # fmt: skip
       return self.accumulator(self.by_index[index], at)
-    if op.op in _CLUSTER_REDUCTIONS:
-      if self.ops[op.args[0]].op != _CLUSTER_REDUCTIONS[op.op]:
+    if op.op in CLUSTER:
+      own = self.ops[op.args[0]].op
+      if own not in _ACCUMULATIONS or merge_of(own) is not merge_of(op.op):
         raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} of {self.ops[op.args[0]].op!r}")
       return rounded(names[op.args[0]], op.dtype)
     if self.plan.depth in op.axes:
@@ -160,7 +161,7 @@ class Scalar:
     """Every use of an accumulator after the loop is a reduction over the cluster."""
     saved = any(s.arg == index for s in self.plan.kernel.saves)
     uses = [o for o in self.ops if index in o.args]
-    return not saved and all(o.op in _CLUSTER_REDUCTIONS for o in uses)
+    return not saved and all(o.op in CLUSTER for o in uses)
 
   def _contraction(self, index: int, op: BlockOp, at: Place) -> str:
     """A matmul over an axis that is whole in the tile: fp32 multiply-adds by one thread."""

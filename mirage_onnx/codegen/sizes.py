@@ -14,7 +14,7 @@ Count = int | str
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes(Mapping[str, int]):
+class LaunchSizes(Mapping[str, int]):
   """Extents of which those of ``runtime`` axes are known to a launch only.
 
   Asking for one as a number refuses the kernel, so that no text can depend on it.
@@ -38,7 +38,7 @@ class Sizes(Mapping[str, int]):
 
 def is_runtime(extents: Mapping[str, int], axis: str) -> bool:
   """Whether the size of an axis is known to a launch only."""
-  return isinstance(extents, Sizes) and axis in extents.runtime
+  return isinstance(extents, LaunchSizes) and axis in extents.runtime
 
 
 def product(counts: Sequence[Count]) -> Count:

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mirage_onnx.codegen.grid import AxisTile
+from mirage_onnx.codegen.index_text import parts_of, times, total
 from mirage_onnx.codegen.loads import axis_variable
-from mirage_onnx.codegen.ring import parts_of, times, total
 from mirage_onnx.codegen.scalar import Place
 from mirage_onnx.codegen.source import Writer
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class TileSpace:
   """The elements of one tile of some axes, the last axis fastest.
 
   ``ranks`` blocks of a cluster share them out, and their ``threads`` threads do.
@@ -26,7 +26,7 @@ class Space:
   ranks: int
 
   @classmethod
-  def of(cls, tiles: Sequence[AxisTile], threads: int, ranks: int = 1) -> Space:
+  def of(cls, tiles: Sequence[AxisTile], threads: int, ranks: int = 1) -> TileSpace:
     """The space of those axes that are wider than one element in the block."""
     return cls(tuple(t for t in tiles if t.tile > 1), threads, ranks)
 

@@ -18,7 +18,7 @@ from mirage_onnx.importer.constants import ConstantTable
 from mirage_onnx.importer.symbols import Symbols
 from mirage_onnx.ir import Constant, DType, Step, StepAttr, Tensor
 from mirage_onnx.ir.factors import have_common_factors
-from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.functions import ELEMENTWISE
 
 Value = Tensor | Constant
 
@@ -142,7 +142,7 @@ class Context:
   # -- writing steps
 
   def elementwise(self, op: str, *args: Value, dtype: DType | None = None) -> Tensor:
-    """One function of ``ir.ops``; constants have no shape of their own."""
+    """One function of ``ir.functions``; constants have no shape of their own."""
     assert ELEMENTWISE[op].arity == len(args)
     tensors = [a for a in args if isinstance(a, Tensor)]
     shape = self.broadcast(*(shape_of(t) for t in tensors))

@@ -6,15 +6,11 @@ from collections.abc import Callable
 import numpy as np
 
 from mirage_onnx.importer.context import Context, Value, const
+from mirage_onnx.ir.functions import ELEMENTWISE
 from mirage_onnx.ir.program import Constant, Tensor
 
-#: ONNX operator -> function of ``ir.ops``.
-FUNCTIONS = {
-  "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div",
-  "Neg": "neg", "Reciprocal": "recip", "Sqrt": "sqrt", "Abs": "abs",
-  "Exp": "exp", "Log": "log", "Erf": "erf", "Tanh": "tanh", "Sigmoid": "sigmoid",
-  "Sin": "sin", "Cos": "cos", "Relu": "relu",
-}  # fmt: skip
+#: ONNX operator -> function of ``ir.functions``.
+FUNCTIONS = {f.onnx: op for op, f in ELEMENTWISE.items() if f.onnx}
 #: Variadic ONNX operator -> function that chains its operands.
 CHAINS = {"Max": "max", "Min": "min", "Sum": "add"}
 _LARGEST = float(np.finfo(np.float32).max)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 
+from mirage_onnx.ir.block_ops import CLUSTER, OPERATORS, Kind, of_kinds
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, Layout, Phase, UGraph
 
 
@@ -21,13 +22,13 @@ COLOURS: Mapping[Level, str] = {
   Level.BLOCK: "khaki",
   Level.THREAD: "palegreen",
 }
-_CLUSTER = ("red_sum", "red_max")
-_BLOCK = ("load", "sum", "rmax", "matmul", "acc_sum", "acc_max", "acc_scaled", "run_max", "prev")
+#: What takes other elements than its own of its arguments, or other iterations.
+_BLOCK = {*OPERATORS} - of_kinds(Kind.CLUSTER, Kind.CONSTANT, Kind.POINTWISE)
 
 
 def level(op: BlockOp) -> Level:
   """Where the value of ``op`` comes from."""
-  if op.op in _CLUSTER:
+  if op.op in CLUSTER:
     return Level.CLUSTER
   return Level.BLOCK if op.op in _BLOCK or op.layout is Layout.SHARED else Level.THREAD
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from mirage_onnx.inspection.dot import COLOURS, Level
+from mirage_onnx.ir.block_ops import CLUSTER
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
 from mirage_onnx.superopt.canonical import canonical_kernel
 
@@ -127,7 +128,7 @@ def _boxes(kernel: Kernel, tensors: Sequence[KTensor]) -> list[_Box]:
 def _level(op: str) -> Level:
   if op == "load":
     return Level.KERNEL
-  return Level.CLUSTER if op.startswith("red_") else Level.BLOCK
+  return Level.CLUSTER if op in CLUSTER else Level.BLOCK
 
 
 def _wrapped(text: str) -> tuple[str, ...]:

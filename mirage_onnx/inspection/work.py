@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_onnx.ir import Region, Step, Tensor
-from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.functions import ELEMENTWISE
 from mirage_onnx.target import Target
 
 #: Primitive operations that read every element of their operand once.

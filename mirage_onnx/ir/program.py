@@ -54,7 +54,7 @@ class Step:
   """One primitive operation on positional tensors; ``inputs`` are tensor names or constants.
 
   op                      attr                 meaning (numpy broadcasting where elementwise)
-  an ``ir.ops`` name      None                 elementwise
+  an ``ir.functions`` name    None                 elementwise
   ``pow``                 -                    inputs (x, Constant exponent)
   ``cast``                target DType         rounding, the identity of the algebra
   ``matmul``              None                 numpy matmul

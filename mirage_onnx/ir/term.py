@@ -35,7 +35,7 @@ COMMUTATIVE = frozenset({ADD, MUL, "max", "min"})
 class Term:
   """One node; equal terms are the same object, so ``is`` and ``==`` agree.
 
-  ``op`` is a head above or an elementwise function of ``ir/ops.py``. ``attr`` holds the name of
+  ``op`` is a head above or an elementwise function of ``ir/functions.py``. ``attr`` holds the name of
   an input, the value of a constant (a Fraction, or the name of an irrational such as ``pi``),
   the exponent of a power, or the axes of a reduction or extent. ``axes`` is the sorted tuple of
   axes that the value varies over.
@@ -213,7 +213,7 @@ def power(x: Term, e: Fraction | int) -> Term:
 
 
 def apply(op: str, *args: Term) -> Term:
-  """An elementwise function of ``ir/ops.py`` that has no algebra of its own (exp, erf, ...)."""
+  """An elementwise function of ``ir/functions.py`` that has no algebra of its own (exp, erf, ...)."""
   if op in COMMUTATIVE:
     args = tuple(sorted(args))
   return _make(op, tuple(args), None, _axes(args))

@@ -160,7 +160,7 @@ class BlockOp:
   prev       -                    of a run_max, LOOP: its m before this iteration's update
   acc_scaled -                    of x, f: acc <- acc * f + x in every iteration, from acc = 0:
                                   LOOP -> POST; f varies over axes of x only
-  otherwise an elementwise function of ``ir.ops`` that takes its arguments' axes by name; ``powr``
+  otherwise an elementwise function of ``ir.functions`` that takes its arguments' axes by name; ``powr``
   with ``value`` the exponent raises to a rational power.
 
   What a rank without iterations accumulates is what the empty sum or maximum is.

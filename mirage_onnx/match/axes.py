@@ -15,7 +15,7 @@ from math import prod
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.factors import groups
-from mirage_onnx.ir.ops import to_term
+from mirage_onnx.ir.functions import to_term
 from mirage_onnx.ir.program import Constant, Operand, Step
 from mirage_onnx.ir.term import Term
 from mirage_onnx.match.factors import Atom, Dimension, Factors, Regrouping, Union

@@ -12,21 +12,16 @@ from itertools import combinations
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Kernel, KTensor, Layout, Phase, Save
-from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.functions import ELEMENTWISE, EXPONENTS
 from mirage_onnx.ir.term import ADD, CONST, EXTENT, MAXR, MUL, POW, SUM
 from mirage_onnx.superopt.choices import Choice, Place
 from mirage_onnx.superopt.derive import Derivation
 from mirage_onnx.superopt.egraph import COPY, PARTS, EGraph, part_of
 from mirage_onnx.superopt.roles import Roles
 from mirage_onnx.superopt.space import Space
-from mirage_onnx.superopt.thread import Family, assign_layouts
+from mirage_onnx.superopt.thread import Laid, lay_out
 
-_POWERS = {
-  Fraction(-1): "recip",
-  Fraction(2): "square",
-  Fraction(1, 2): "sqrt",
-  Fraction(-1, 2): "rsqrt",
-}
+_POWERS = {e: op for op, e in EXPONENTS.items()}
 
 
 @dataclass(slots=True)
@@ -207,11 +202,11 @@ def build_kernel(
   *,
   clusters: bool,
   space: Space,
-) -> tuple[Family, Kernel, Mapping[int, Place]]:
+) -> tuple[Laid, Kernel, Mapping[int, Place]]:
   """The kernel that computes ``targets`` by ``derivation``; ``tensors`` maps leaf classes.
 
-  Part axes of its targets are ``a/``: the kernel has no name in its program yet. With the places
-  that its block values are of; a conversion is of none.
+  Part axes of its targets are ``a/``: the kernel has no name in its program yet. With how it is laid
+  out, and the places that its block values are of; a conversion is of none.
 
   Raises:
       RejectionError: DTYPE or LAYOUT, when no thread layout holds the values.
@@ -253,5 +248,5 @@ def build_kernel(
     tuple(saves),
   )
   named = {t.name: t for t in (*tensors.values(), *(t for _, t in targets))}
-  family, ops = assign_layouts(kernel, named, tiled=space.tiled)
-  return family, replace(kernel, ops=ops), {i: place for place, i in at.items()}
+  laid = lay_out(kernel, named, tiled=space.tiled)
+  return laid, replace(kernel, ops=laid.ops), {i: place for place, i in at.items()}

@@ -23,15 +23,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.ops import to_term
+from mirage_onnx.ir.block_ops import OPERATORS, Kind, of_kinds
+from mirage_onnx.ir.functions import to_term
 from mirage_onnx.ir.term import Term
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor
 from mirage_onnx.superopt.chain_form import chain_form
 
-HEAVY = frozenset({
-  "load", "matmul", "sum", "rmax", "acc_sum", "acc_max", "acc_scaled",
-  "red_sum", "red_max", "run_max", "prev",
-})  # fmt: skip
+HEAVY = frozenset(OPERATORS) - of_kinds(Kind.CONSTANT, Kind.POINTWISE)
 _LEAF = re.compile(r"%[0-9a-f]{24}\[[^]]*\]")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from mirage_onnx.ir.term import CONST, EXTENT
-from mirage_onnx.superopt.choices import Choice, Place, Setting
+from mirage_onnx.superopt.choices import Choice, Place, RoleSetting
 from mirage_onnx.superopt.egraph import HEAVY, RUN
 
 
@@ -16,7 +16,7 @@ from mirage_onnx.superopt.egraph import HEAVY, RUN
 class Chain:
   """What an elementwise chain picks and which heavy values it needs.
 
-  ``ops``: the elementwise work of its operations (``Setting.work``).
+  ``ops``: the elementwise work of its operations (``RoleSetting.work``).
   """
 
   ops: int
@@ -31,7 +31,7 @@ class Chains:
   operand that are combined, least work first. None keeps all.
   """
 
-  def __init__(self, setting: Setting, *, kept: int | None, parts: int | None) -> None:
+  def __init__(self, setting: RoleSetting, *, kept: int | None, parts: int | None) -> None:
     self.setting, self.kept, self.parts = setting, kept, parts
     self._known: dict[Place, dict[frozenset[Place], Chain]] = {}
 

@@ -81,7 +81,7 @@ class StateLimitError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RoleSetting:
   """What all derivations under some roles share.
 
   ``reads``: classes that an earlier kernel can write, ``inputs``: those that are tensors of the

@@ -15,8 +15,9 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
+from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Layout, Phase
-from mirage_onnx.target import RESERVED_SMEM, SM_BLOCKS, SM_THREADS, Target
+from mirage_onnx.target import Target
 
 #: One trip to memory under load; what one dependent step adds to a small kernel in a graph.
 LOADED_LATENCY_US = 0.65
@@ -101,16 +102,16 @@ def features(kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[st
   ops = kernel.ops
   work: dict[tuple[str, ...], int] = {}
   for o in ops:
-    if o.op not in ("load", "const", "extent", "matmul"):
+    if o.op not in LEAVES and o.op != "matmul":
       axes = tuple(sorted({*o.axes, *o.reduced})) if o.op == "sum" else o.axes
       work[axes] = work.get(axes, 0) + 1
   after: dict[tuple[str, ...], int] = {}
   if kernel.loop is not None:
     for o in ops:
-      if o.phase is Phase.POST and len(o.axes) > 1 and not o.op.startswith(("acc", "red")):
+      if o.phase is Phase.POST and len(o.axes) > 1 and o.op not in ACCUMULATORS | CLUSTER:
         after[o.axes] = after.get(o.axes, 0) + 1
   loops = [o for o in ops if o.phase is Phase.LOOP]
-  barriers = sum(1 for o in ops if o.op in ("sum", "rmax") and o.phase is Phase.POST)
+  barriers = sum(1 for o in ops if o.op in REDUCTIONS and o.phase is Phase.POST)
   return Features(
     kernel=kernel,
     extents=extents,
@@ -245,5 +246,5 @@ def _resident_blocks(params: KernelParams, registers: int, smem: int, target: Ta
   """Blocks that fit on one multiprocessor at once (at least one)."""
   threads = 32 * params.warps
   by_registers = target.registers_per_sm // (threads * max(-(-registers // 8) * 8, 24))
-  by_smem = target.smem_per_sm_bytes // (smem + RESERVED_SMEM)
-  return max(1, min(by_registers, by_smem, SM_THREADS // threads, SM_BLOCKS))
+  by_smem = target.smem_per_sm_bytes // (smem + target.reserved_smem_bytes)
+  return max(1, min(by_registers, by_smem, target.sm_threads // threads, target.sm_blocks))

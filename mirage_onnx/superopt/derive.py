@@ -12,7 +12,7 @@ from math import inf
 
 from mirage_onnx.ir.ugraph import Phase
 from mirage_onnx.superopt.chains import Chains
-from mirage_onnx.superopt.choices import Choice, Place, Setting
+from mirage_onnx.superopt.choices import Choice, Place, RoleSetting
 from mirage_onnx.superopt.result import Bound
 
 Derivation = Mapping[Place, Choice]
@@ -34,7 +34,7 @@ class Step:
 class Steps:
   """The steps that give a place its value; found once for each place of a setting."""
 
-  def __init__(self, setting: Setting, goal: tuple[Place, ...], bound: Bound) -> None:
+  def __init__(self, setting: RoleSetting, goal: tuple[Place, ...], bound: Bound) -> None:
     self.setting, self.goal, self.bound = setting, goal, bound
     self.chains = Chains(setting, kept=bound.chains, parts=bound.parts)
     self._known: dict[Place, tuple[Step, ...]] = {}
@@ -79,7 +79,7 @@ class Steps:
 
 
 def derivations(
-  setting: Setting,
+  setting: RoleSetting,
   targets: tuple[int, ...],
   bound: Bound,
   floor_us: Callable[[frozenset[int], frozenset[int]], float] = lambda reads, loads: 0.0,
@@ -171,7 +171,7 @@ def _fed_by(
   return frozenset(found.items())
 
 
-def _is_sound(setting: Setting, order: list[Place], chosen: Mapping[Place, Choice]) -> bool:
+def _is_sound(setting: RoleSetting, order: list[Place], chosen: Mapping[Place, Choice]) -> bool:
   """Whether a complete derivation is a kernel of its own; why not is counted."""
   counts, loop = setting.counts, setting.roles.loop
   if loop is None:

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from mirage_onnx.ir.block_ops import REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Phase
 from mirage_onnx.superopt.min_sum import MinSum, minimise
 
@@ -32,7 +33,6 @@ LOOP_WEIGHT = 8
 #: A conversion outweighs any number of axes outside the lanes, and those any preference. What a
 #: reduction leaves lies as its argument did.
 _FIXED, _MOVE, _OUTSIDE = 1_000_000_000, 10_000, 100
-REDUCTIONS = ("sum", "rmax")
 
 
 @dataclass(frozen=True, slots=True)

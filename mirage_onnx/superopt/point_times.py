@@ -28,7 +28,7 @@ from mirage_onnx.superopt.cost import (
   WAVE_US,
   Features,
 )
-from mirage_onnx.target import RESERVED_SMEM, SM_BLOCKS, SM_THREADS, Target
+from mirage_onnx.target import Target
 
 Array = NDArray[Any]
 
@@ -83,9 +83,9 @@ def point_times(
   rounded = np.maximum(np.ceil(registers / 8) * 8, 24)
   resident = np.minimum(
     np.floor(target.registers_per_sm / (threads * rounded)),
-    np.floor(target.smem_per_sm_bytes / (smem + RESERVED_SMEM)),
+    np.floor(target.smem_per_sm_bytes / (smem + target.reserved_smem_bytes)),
   )
-  resident = np.maximum(1, np.minimum(resident, np.minimum(SM_THREADS // threads, SM_BLOCKS)))
+  resident = np.maximum(1, np.minimum(resident, np.minimum(target.sm_threads // threads, target.sm_blocks)))
   ctas = blocks * cluster
   sms = target.multiprocessors
   capacity = sms * resident * FILL[cluster]

@@ -9,9 +9,8 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache
-from pathlib import Path
 
+from mirage_onnx.source_digest import SEARCH_SOURCES, source_digest
 from mirage_onnx.target import Target
 
 #: Name of a part of a setting -> its canonical text.
@@ -49,19 +48,7 @@ def differing_parts(a: SettingText, b: SettingText) -> tuple[str, ...]:
 
 def generator_digest() -> str:
   """A hash of the source of the search and of the IR that its results are written in."""
-  return source_digest("superopt", "ir")
-
-
-@cache
-def source_digest(*folders: str) -> str:
-  """A hash of the source in these folders of the package, at any depth."""
-  package = Path(__file__).resolve().parents[1]
-  sources = [path for folder in folders for path in package.glob(f"{folder}/**/*.py")]
-  digest = hashlib.sha256()
-  for path in sorted(sources):
-    digest.update(f"{path.relative_to(package).as_posix()}\n".encode())
-    digest.update(hashlib.sha256(path.read_bytes()).digest())
-  return digest.hexdigest()[:16]
+  return source_digest(*SEARCH_SOURCES)
 
 
 def _canonical(value: object) -> str:

@@ -10,11 +10,13 @@ A *row* kernel has no loop and spreads one axis over the threads of a block. All
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, OVER_AXES
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
 from mirage_onnx.superopt.lanes import streamed_of_values
-from mirage_onnx.superopt.tiled_layouts import tiled_layouts
+from mirage_onnx.superopt.tiled_layouts import Chosen, lay_out_tiled
 
 
 class Family(StrEnum):
@@ -25,9 +27,27 @@ class Family(StrEnum):
   TILED = "tiled"
 
 
+class Laid(NamedTuple):
+  """Block operations with their layouts; ``lanes``: of a tiled kernel with contractions."""
+
+  family: Family
+  ops: tuple[BlockOp, ...]
+  lanes: Chosen | None = None
+
+
 def assign_layouts(
   kernel: Kernel, tensors: Mapping[str, KTensor], *, tiled: bool = False
 ) -> tuple[Family, tuple[BlockOp, ...]]:
+  """The family and the operations of ``lay_out``.
+
+  Raises:
+      RejectionError: LAYOUT.
+  """
+  laid = lay_out(kernel, tensors, tiled=tiled)
+  return laid.family, laid.ops
+
+
+def lay_out(kernel: Kernel, tensors: Mapping[str, KTensor], *, tiled: bool = False) -> Laid:
   """The block operations with their layouts (and the contractions' operands as (A, B)).
 
   ``tiled``: a kernel of no other family gets the layouts of a tiled one.
@@ -37,12 +57,12 @@ def assign_layouts(
   """
   try:
     if kernel.loop is None:
-      return Family.ROW, _row_layouts(kernel)
-    return Family.STREAMING, _streaming_layouts(kernel, tensors)
+      return Laid(Family.ROW, _row_layouts(kernel))
+    return Laid(Family.STREAMING, _streaming_layouts(kernel, tensors))
   except RejectionError:
     if not tiled:
       raise
-    return Family.TILED, tiled_layouts(kernel, tensors)
+    return Laid(Family.TILED, *lay_out_tiled(kernel, tensors))
 
 
 def _refuse(reason: str) -> RejectionError:
@@ -105,7 +125,7 @@ def _streaming_layouts(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[
   staged = {
     a
     for op in kernel.ops
-    if op.phase is Phase.POST and (op.op == "matmul" or op.op in ("sum", "rmax"))
+    if op.phase is Phase.POST and op.op in OVER_AXES
     for a in op.args
     if kernel.ops[a].op != "load"
   }
@@ -119,9 +139,9 @@ def _streaming_layouts(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[
       raise _refuse(f"{op.tensor} is not contiguous along the loop's axis")
     if op.phase is Phase.LOOP:
       layout = _loop_layout(op, axes, streamed[i] > least)
-    elif op.op.startswith("acc_") and len(op.axes) == 2:
+    elif op.op in ACCUMULATORS and len(op.axes) == 2:
       layout = Layout.C_FRAG
-    elif i in staged or (op.op.startswith("red_") and len(op.axes) == 2):
+    elif i in staged or (op.op in CLUSTER and len(op.axes) == 2):
       layout = Layout.SHARED
     else:
       layout = _post_layout(op, axes)

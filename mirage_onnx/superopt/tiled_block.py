@@ -1,6 +1,6 @@
 """What one block of a tiled kernel does and holds, at many parameter points.
 
-Work counts lane operations, special functions, operations of the tensor cores, and bytes of shared
+Price counts lane operations, special functions, operations of the tensor cores, and bytes of shared
 memory, over all warps and iterations; latency is what a block waits for, one after the other. The
 latencies and the operations of a conversion are estimates: nothing here has been measured.
 """
@@ -9,17 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mirage_onnx.ir.block_ops import ACCUMULATORS, LEAVES, REDUCTIONS, Kind, of_kinds
+from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import BlockOp, Layout, Phase
 from mirage_onnx.superopt.cost import BARRIER_US
-from mirage_onnx.superopt.lanes import REDUCTIONS
-from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, Sizes, Warps, up
-from mirage_onnx.superopt.tiled_work import Cut, Product, TiledWork, Value
+from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, TileSizes, WarpCounts, up
+from mirage_onnx.superopt.tiled_work import CutLevels, Product, TiledWork, Value
 
-#: Functions that go through the special function unit.
-SPECIAL = frozenset(
-  ("exp", "log", "tanh", "sqrt", "rsqrt", "recip", "div", "erf", "sigmoid", "sin", "cos", "powr")
-)
-_NO_WORK = ("load", "const", "extent", "matmul", "prev", "red_sum", "red_max")
+#: Operations that go through the special function unit.
+SPECIAL = frozenset({op for op, f in ELEMENTWISE.items() if f.price is not Price.LANE} | {"powr"})
+_NO_WORK = LEAVES | of_kinds(Kind.CONTRACTION, Kind.PREVIOUS, Kind.CLUSTER)
 #: One iteration: waiting for its tile; a dependent contraction; a reduction inside the warp.
 STEP_US, MMA_US, REDUCE_US, MOVE_US = 0.05, 0.02, 0.02, 0.01
 #: Lane operations of a movmatrix or shuffle, and of a reduction, per element of the value.
@@ -43,7 +42,7 @@ class BlockWork:
   latency_us: Array
 
 
-def block_work(work: TiledWork, sizes: Sizes, warps: Warps, iterations: Array) -> BlockWork:
+def block_work(work: TiledWork, sizes: TileSizes, warps: WarpCounts, iterations: Array) -> BlockWork:
   """The work of one block."""
   zero = ONE * 0.0
   mma, flops, latency = zero, zero, zero
@@ -67,7 +66,7 @@ def block_work(work: TiledWork, sizes: Sizes, warps: Warps, iterations: Array) -
     flops = flops + 2 * rows * columns * depth * batch
     latency = latency + MMA_US * times
     for arg in p.chained:
-      # Warps with other columns of the one contraction have other depth of the next.
+      # WarpCounts with other columns of the one contraction have other depth of the next.
       across = warps.columns > 1
       bytes_moved = 4 * sizes.of(work.values[arg].extent.axes) * times
       smem = smem + np.where(across, bytes_moved, 0.0)
@@ -113,7 +112,7 @@ def _operations(work: TiledWork) -> list[tuple[Value, bool, bool, int]]:
   return list(found.values())
 
 
-def _operand_bytes(work: TiledWork, sizes: Sizes, warps: Warps, iterations: Array) -> Array:
+def _operand_bytes(work: TiledWork, sizes: TileSizes, warps: WarpCounts, iterations: Array) -> Array:
   """Bytes that loads write to shared memory and that warps read from there."""
   total = ONE * 0.0
   for v in work.values:
@@ -128,14 +127,16 @@ def _operand_bytes(work: TiledWork, sizes: Sizes, warps: Warps, iterations: Arra
   return total
 
 
-def times_read(user: BlockOp, v: Value, warps: Warps) -> Array:
+def times_read(user: BlockOp, v: Value, warps: WarpCounts) -> Array:
   """How often the warps together read a shared value for one use."""
   as_a = user.args[0] == v.index if user.op == "matmul" else user.layout is Layout.A_FRAG
   as_b = user.op == "matmul" or user.layout is Layout.B_FRAG
   return warps.columns if as_a else (warps.rows if as_b else ONE)
 
 
-def _moves(work: TiledWork, sizes: Sizes, warps: Warps, iterations: Array) -> tuple[Array, Array, Array]:
+def _moves(
+  work: TiledWork, sizes: TileSizes, warps: WarpCounts, iterations: Array
+) -> tuple[Array, Array, Array]:
   """Of the conversions inside a block: bytes of shared memory, lane operations, latency."""
   smem, lanes, latency = ONE * 0.0, ONE * 0.0, ONE * 0.0
   for move in work.moves:
@@ -150,7 +151,7 @@ def _moves(work: TiledWork, sizes: Sizes, warps: Warps, iterations: Array) -> tu
   return smem, lanes, latency
 
 
-def _reduction_waits(work: TiledWork, warps: Warps, iterations: Array) -> Array:
+def _reduction_waits(work: TiledWork, warps: WarpCounts, iterations: Array) -> Array:
   """Reductions inside a warp, and where warps have parts of one: a barrier.
 
   A partial sum that only accumulates is added up behind the loop, with the accumulators.
@@ -161,7 +162,7 @@ def _reduction_waits(work: TiledWork, warps: Warps, iterations: Array) -> Array:
     if v.op.op not in REDUCTIONS:
       continue
     users = [op for op in ops if v.index in op.args]
-    only_accumulates = all(op.op.startswith("acc_") for op in users)
+    only_accumulates = all(op.op in ACCUMULATORS for op in users)
     of = work.values[v.op.args[0]]
     gone = of.share & ~v.share
     cut = of.op.layout is Layout.VECTOR and v.op.layout is not Layout.VECTOR
@@ -171,16 +172,16 @@ def _reduction_waits(work: TiledWork, warps: Warps, iterations: Array) -> Array:
   return total
 
 
-def _combined_bytes(work: TiledWork, sizes: Sizes) -> Array:
+def _combined_bytes(work: TiledWork, sizes: TileSizes) -> Array:
   """Bytes of one copy of all accumulators."""
   total = ONE * 0.0
   for v in work.values:
-    if v.op.op.startswith("acc_"):
+    if v.op.op in ACCUMULATORS:
       total = total + 4 * sizes.of(v.extent.axes)
   return total
 
 
-def block_registers(work: TiledWork, sizes: Sizes, warps: Warps, points: Points) -> Array:
+def block_registers(work: TiledWork, sizes: TileSizes, warps: WarpCounts, points: Points) -> Array:
   """Registers per thread: the largest set of values that are held at once."""
   most = ONE * 0.0
   for together in work.live:
@@ -199,7 +200,7 @@ def block_registers(work: TiledWork, sizes: Sizes, warps: Warps, points: Points)
   return registers
 
 
-def block_shared_memory(work: TiledWork, sizes: Sizes, warps: Warps, points: Points) -> Array:
+def block_shared_memory(work: TiledWork, sizes: TileSizes, warps: WarpCounts, points: Points) -> Array:
   """Bytes of shared memory."""
   ring, kept, moved = ONE * 0.0, ONE * 0.0, ONE * 0.0
   for v in work.values:
@@ -226,7 +227,7 @@ def block_shared_memory(work: TiledWork, sizes: Sizes, warps: Warps, points: Poi
   return smem
 
 
-def block_loads(work: TiledWork, sizes: Sizes, iterations: Array) -> tuple[Array, Array, Array]:
+def block_loads(work: TiledWork, sizes: TileSizes, iterations: Array) -> tuple[Array, Array, Array]:
   """Bytes that one block loads in all, those of one iteration, and those loaded once."""
   total, step, once = ONE * 0.0, ONE * 0.0, ONE * 0.0
   for v in work.values:
@@ -239,25 +240,25 @@ def block_loads(work: TiledWork, sizes: Sizes, iterations: Array) -> tuple[Array
   return total, step, once
 
 
-def loop_piece(work: TiledWork, sizes: Sizes) -> Array:
+def loop_piece(work: TiledWork, sizes: TileSizes) -> Array:
   """Elements of the loop's axis that one block walks."""
   loop = work.kernel.loop
   assert loop is not None
-  return _piece(work, sizes, loop, Cut.LOOP)
+  return _piece(work, sizes, loop, CutLevels.LOOP)
 
 
-def cluster_piece(work: TiledWork, sizes: Sizes) -> Array:
+def cluster_piece(work: TiledWork, sizes: TileSizes) -> Array:
   """Elements of the cluster's axis that its ranks share out."""
   cluster = work.kernel.cluster
   assert cluster is not None
-  return _piece(work, sizes, cluster, Cut.CLUSTER)
+  return _piece(work, sizes, cluster, CutLevels.CLUSTER)
 
 
-def _piece(work: TiledWork, sizes: Sizes, axis: str, level: int) -> Array:
+def _piece(work: TiledWork, sizes: TileSizes, axis: str, level: int) -> Array:
   """Elements of an axis before that level cuts it."""
   for v in work.values:
-    cut = dict(v.extent.axes).get(axis, Cut.NONE)
+    cut = dict(v.extent.axes).get(axis, CutLevels.NONE)
     if level & cut:
-      before = Cut.GRID if level == Cut.CLUSTER else Cut.GRID | Cut.CLUSTER
+      before = CutLevels.GRID if level == CutLevels.CLUSTER else CutLevels.GRID | CutLevels.CLUSTER
       return sizes.axis(axis, cut & before)
   raise AssertionError("no value is cut by a level that the kernel has")

@@ -34,9 +34,9 @@ from mirage_onnx.superopt.tiled_block import (
   block_work,
   loop_piece,
 )
-from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, Sizes, Warps, up
+from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, TileSizes, WarpCounts, up
 from mirage_onnx.superopt.tiled_work import TiledWork
-from mirage_onnx.target import RESERVED_SMEM, SM_BLOCKS, SM_THREADS, Target
+from mirage_onnx.target import Target
 
 #: Cycles per microsecond; per cycle and multiprocessor: lanes, special functions, bytes of shared
 #: memory, bytes from the shared memory of the other blocks of a cluster.
@@ -85,8 +85,8 @@ class Traffic:
   ``refused``: why a point cannot be -> where. ``in_flight``: bytes of a multiprocessor.
   """
 
-  sizes: Sizes
-  warps: Warps
+  sizes: TileSizes
+  warps: WarpCounts
   registers: Array
   smem: Array
   refused: Mapping[str, Array]
@@ -101,7 +101,7 @@ class Traffic:
   @classmethod
   def of(cls, work: TiledWork, extents: Mapping[str, int], points: Points, target: Target) -> "Traffic":
     kernel = work.kernel
-    sizes = Sizes(work, extents, points)
+    sizes = TileSizes(work, extents, points)
     warps, registers, smem, refused = resources(work, sizes, points, target)
     ctas, iterations = ONE * points.cluster, ONE
     for axis, tile in zip(kernel.grid, points.tile, strict=True):
@@ -157,13 +157,13 @@ def fitting(time_us: Array, refused: Mapping[str, Array]) -> Array:
 
 
 def resources(
-  work: TiledWork, sizes: Sizes, points: Points, target: Target
-) -> tuple[Warps, Array, Array, dict[str, Array]]:
+  work: TiledWork, sizes: TileSizes, points: Points, target: Target
+) -> tuple[WarpCounts, Array, Array, dict[str, Array]]:
   """The split of the warps, registers, shared memory, and why points cannot be: reason -> where.
 
   With more stages nothing fits that does not with fewer.
   """
-  warps, idle = Warps.of(work, sizes, points)
+  warps, idle = WarpCounts.of(work, sizes, points)
   registers = block_registers(work, sizes, warps, points)
   smem = block_shared_memory(work, sizes, warps, points)
   too_many = up(registers, 8) * 32 * points.warps > target.registers_per_sm
@@ -179,7 +179,7 @@ def resources(
   )
 
 
-def _parts_us(work: TiledWork, sizes: Sizes, target: Target) -> Array:
+def _parts_us(work: TiledWork, sizes: TileSizes, target: Target) -> Array:
   """What a later kernel takes to read more parts than it is taken to read."""
   total = ONE * 0.0
   for save in work.kernel.saves:
@@ -192,8 +192,8 @@ def _parts_us(work: TiledWork, sizes: Sizes, target: Target) -> Array:
 def fill_of(ctas: Array, registers: Array, smem: Array, points: Points, target: Target) -> Fill:
   threads = 32 * points.warps
   by_registers = np.floor(target.registers_per_sm / (threads * np.maximum(up(registers, 8), 24)))
-  by_smem = np.floor(target.smem_per_sm_bytes / (smem + RESERVED_SMEM))
-  by_threads = np.minimum(SM_THREADS / threads, SM_BLOCKS)
+  by_smem = np.floor(target.smem_per_sm_bytes / (smem + target.reserved_smem_bytes))
+  by_threads = np.minimum(target.sm_threads / threads, target.sm_blocks)
   resident = np.maximum(1.0, np.minimum(np.minimum(by_registers, by_smem), by_threads))
   # Clusters leave multiprocessors of a GPC over.
   sms = target.multiprocessors * FILL[points.cluster.astype(int)]
@@ -234,7 +234,7 @@ def _compute_us(block: BlockWork, fill: Fill, points: Points, target: Target) ->
   return np.maximum(unit_us + shown_us, LATENCY_US + alone_us * fill.waves)
 
 
-def cluster_time_us(work: TiledWork, sizes: Sizes, points: Points) -> Array:
+def cluster_time_us(work: TiledWork, sizes: TileSizes, points: Points) -> Array:
   """The exchange of a cluster: every rank reads what the others have."""
   total = ONE * 0.0
   count = 0

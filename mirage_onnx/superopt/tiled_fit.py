@@ -13,7 +13,7 @@ from mirage_onnx.ir.ugraph import Layout
 from mirage_onnx.superopt.cost import PARTS_ASSUMED
 from mirage_onnx.superopt.tiled_block import BASE_REGISTERS
 from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS
-from mirage_onnx.superopt.tiled_work import Cut, CutAxes, TiledWork, Value
+from mirage_onnx.superopt.tiled_work import CutAxes, CutLevels, TiledWork, Value
 from mirage_onnx.target import Target
 
 
@@ -32,9 +32,9 @@ class Least:
     for name, cut in axes:
       n = extents.get(name, PARTS_ASSUMED)
       if name in extents:
-        n = min(n, self.tile[name]) if cut & Cut.GRID else n
-        n = ceil(n / self.cluster) if cut & Cut.CLUSTER else n
-        n = min(n, self.loop_tile) if cut & Cut.LOOP else n
+        n = min(n, self.tile[name]) if cut & CutLevels.GRID else n
+        n = ceil(n / self.cluster) if cut & CutLevels.CLUSTER else n
+        n = min(n, self.loop_tile) if cut & CutLevels.LOOP else n
       count *= n
     return count
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from mirage_onnx.ir.block_ops import CLUSTER, REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
 from mirage_onnx.superopt.lanes import Contraction, Lanes, Use, choose_lanes, is_free_to_read
 
@@ -34,7 +35,8 @@ _NAMES: dict[tuple[bool, bool, bool], Layout | None] = {
 }
 
 
-_Chosen = tuple[tuple[Lanes, ...], tuple[Use, ...]]
+#: The lanes of every value and the uses of values, by ``choose_lanes``.
+Chosen = tuple[tuple[Lanes, ...], tuple[Use, ...]]
 
 
 class Conversion(NamedTuple):
@@ -52,8 +54,15 @@ class Conversion(NamedTuple):
 
 def tiled_layouts(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[BlockOp, ...]:
   """The block operations with their layouts, the arguments of a contraction as (A, B)."""
+  return lay_out_tiled(kernel, tensors)[0]
+
+
+def lay_out_tiled(
+  kernel: Kernel, tensors: Mapping[str, KTensor]
+) -> tuple[tuple[BlockOp, ...], Chosen | None]:
+  """``tiled_layouts``, and where there are contractions the lanes that they stand for."""
   if not any(op.op == "matmul" for op in kernel.ops):
-    return _vector_layouts(kernel, tensors)
+    return _vector_layouts(kernel, tensors), None
   lanes, uses = choose_lanes(kernel, tensors)
   # Arguments first, so that "A" is the first of them below.
   ordered = tuple(
@@ -73,22 +82,12 @@ def tiled_layouts(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[Block
     for i, op in enumerate(kernel.ops)
   )
   again = tuple(sorted(uses, key=lambda u: (u.user, ordered[u.user].args.index(u.value))))
-  global _laid_out
-  _laid_out = laid, kernel.grid, (lanes, again)
-  return laid
+  return laid, (lanes, again)
 
 
-#: The operations that got layouts last, with their grid and what ``choose_lanes`` says of them: the
-#: search takes the numbers of a kernel as soon as it has its layouts.
-_laid_out: tuple[tuple[BlockOp, ...], tuple[str, ...], _Chosen] | None = None
-
-
-def lanes_of(kernel: Kernel) -> _Chosen:
-  """The lanes and uses of a kernel that has tiled layouts, by ``choose_lanes``."""
-  last = _laid_out
-  if last is not None and last[0] is kernel.ops and last[1] == kernel.grid:
-    return last[2]
-  return choose_lanes(kernel)
+def lanes_of(kernel: Kernel, known: Chosen | None = None) -> Chosen:
+  """The lanes and uses of a kernel that has tiled layouts; ``known``: if it was just laid out."""
+  return known or choose_lanes(kernel)
 
 
 def conversions(kernel: Kernel, lanes: tuple[Lanes, ...], uses: tuple[Use, ...]) -> tuple[Conversion, ...]:
@@ -111,7 +110,7 @@ def conversions(kernel: Kernel, lanes: tuple[Lanes, ...], uses: tuple[Use, ...])
       target = user.layout if all(side) else _NAMES.get((*side, True)) or Layout.UNIFORM
       found.append(Conversion(use.value, arg.layout, target, kind))
   for op in ops:
-    if op.op.startswith("red_"):
+    if op.op in CLUSTER:
       found.append(Conversion(op.args[0], ops[op.args[0]].layout, op.layout, "dsmem"))
   return tuple(found)
 
@@ -151,7 +150,7 @@ class _Sides:
             operand[arg] = (Layout.A_FRAG, Layout.B_FRAG)[n]
         elif after[user]:
           result[arg] = True
-        elif op.op not in ("sum", "rmax") and operand[arg] is not Layout.A_FRAG:
+        elif op.op not in REDUCTIONS and operand[arg] is not Layout.A_FRAG:
           operand[arg] = operand[user] or operand[arg]
     return cls(tuple(result), tuple(operand))
 

@@ -14,14 +14,14 @@ from typing import Any, cast
 
 import numpy as np
 
+from mirage_onnx.ir.block_ops import REDUCTIONS
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
 from mirage_onnx.superopt.cost import PARTS_ASSUMED, Cost
-from mirage_onnx.superopt.lanes import REDUCTIONS
 from mirage_onnx.superopt.tiled_block import cluster_piece, loop_piece
 from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS, Costs, fitting, resources, tiled_costs
 from mirage_onnx.superopt.tiled_fit import Least, fits_nowhere
 from mirage_onnx.superopt.tiled_layouts import spread_axis
-from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, Sizes
+from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, TileSizes
 from mirage_onnx.superopt.tiled_work import TiledWork
 from mirage_onnx.target import Target
 
@@ -175,7 +175,7 @@ def _points(work: TiledWork, extents: Mapping[str, int], choices: _Choices) -> P
   *tile, cluster, loop_tile = (a.reshape(-1, 1, 1).astype(float) for a in axes)
   points = _grid(tuple(tile), cluster, loop_tile, WARPS, stages)
   possible = np.ones(cluster.shape, dtype=bool)
-  sizes = Sizes(work, extents, points)
+  sizes = TileSizes(work, extents, points)
   if kernel.loop is not None:
     piece = loop_piece(work, sizes)
     # A tile that is twice too long is the same as one that is not, in more memory.
@@ -197,7 +197,7 @@ def _fitting(
   """The points that fit with one stage, as a list: most do not, and a cost takes longer."""
   count = points.stages.size
   once = replace(points, stages=ONE)
-  warps, _, _, refused = resources(work, Sizes(work, extents, once), once, target)
+  warps, _, _, refused = resources(work, TileSizes(work, extents, once), once, target)
   shape = (points.cluster.shape[0], points.warps.shape[1], 1)
   fits = np.ones(shape, dtype=bool)
   for reason, where in refused.items():

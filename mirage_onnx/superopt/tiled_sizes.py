@@ -1,4 +1,4 @@
-"""Sizes of the tiles of a kernel at many parameter points, and how its warps share them out.
+"""TileSizes of the tiles of a kernel at many parameter points, and how its warps share them out.
 
 Arrays have the shape (tiles, loop tile and cluster; warps and their split; stages), 1 where they do
 not depend on it.
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mirage_onnx.ir.ugraph import Layout, is_part_axis
 from mirage_onnx.superopt.cost import PARTS_ASSUMED, element_bytes
-from mirage_onnx.superopt.tiled_work import Cut, CutAxes, Extent, Share, TiledWork, Value
+from mirage_onnx.superopt.tiled_work import CutAxes, CutLevels, Extent, Share, TiledWork, Value
 
 Array = NDArray[Any]
 ONE: Array = np.ones((1, 1, 1))
@@ -51,8 +51,8 @@ def power_of_two(n: Array) -> Array:
 
 
 @dataclass(slots=True)
-class Sizes:
-  """Sizes of tiles at all points, each computed once."""
+class TileSizes:
+  """TileSizes of tiles at all points, each computed once."""
 
   work: TiledWork
   extents: Mapping[str, int]
@@ -66,11 +66,11 @@ class Sizes:
     if name not in self.extents and is_part_axis(name):
       return np.full((1, 1, 1), float(PARTS_ASSUMED))
     n: Array = np.full((1, 1, 1), float(self.extents[name]))
-    if cut & Cut.GRID:
+    if cut & CutLevels.GRID:
       n = np.minimum(n, self.points.tile[kernel.grid.index(name)])
-    if cut & Cut.CLUSTER:
+    if cut & CutLevels.CLUSTER:
       n = np.ceil(n / self.points.cluster)
-    if cut & Cut.LOOP:
+    if cut & CutLevels.LOOP:
       n = np.minimum(n, self.points.loop_tile)
     return n
 
@@ -112,7 +112,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Warps:
+class WarpCounts:
   """How many warps have other rows, other columns, other depth."""
 
   rows: Array
@@ -121,7 +121,7 @@ class Warps:
   _divided: dict[int, Array] = field(default_factory=dict)
 
   @classmethod
-  def of(cls, work: TiledWork, sizes: Sizes, points: Points) -> tuple[Warps, Array]:
+  def of(cls, work: TiledWork, sizes: TileSizes, points: Points) -> tuple[WarpCounts, Array]:
     """The split, and where it leaves warps idle."""
     last = work.last
     if last is None:
@@ -154,5 +154,5 @@ class Warps:
     return n
 
   def having(self, share: int) -> Array:
-    """Warps that have a copy of what is divided so."""
+    """WarpCounts that have a copy of what is divided so."""
     return self.rows * self.columns * self.depth / self.dividing(share)

@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS, RUNNING, Kind, kind_of
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
-from mirage_onnx.superopt.lanes import REDUCTIONS, Contraction, Lanes
-from mirage_onnx.superopt.tiled_layouts import Conversion, conversions, is_wide, lanes_of
+from mirage_onnx.superopt.lanes import Contraction, Lanes
+from mirage_onnx.superopt.tiled_layouts import Chosen, Conversion, conversions, is_wide, lanes_of
 
 
-class Cut:
+class CutLevels:
   """Bits of the levels that cut an axis of a value (an ``enum.Flag`` takes ten times as long)."""
 
   NONE, GRID, CLUSTER, LOOP = 0, 1, 2, 4
@@ -112,11 +113,11 @@ class TiledWork:
     return {p: a for omap in omaps for p, a in omap if p is not None and p != a}
 
   @classmethod
-  def of(cls, kernel: Kernel, tensors: Mapping[str, KTensor]) -> TiledWork:
-    """The work of a kernel whose layouts ``tiled_layouts`` chose."""
+  def of(cls, kernel: Kernel, tensors: Mapping[str, KTensor], known: Chosen | None = None) -> TiledWork:
+    """The work of a kernel whose layouts ``tiled_layouts`` chose; ``known``: its lanes, if they are."""
     ops = kernel.ops
     with_mma = any(op.op == "matmul" for op in ops)
-    lanes, uses = lanes_of(kernel) if with_mma else ((Lanes(),) * len(ops), ())
+    lanes, uses = lanes_of(kernel, known) if with_mma else ((Lanes(),) * len(ops), ())
     cuts = _cuts(kernel)
     repeats = _repeats(kernel)
     after: list[bool] = []
@@ -126,7 +127,7 @@ class TiledWork:
       if op.op == "matmul":
         products.append(_product(kernel, i, cuts, repeats[i], after))
     deep = set(products[-1].depth) if products else set()
-    deep |= {(a, c) for own in cuts for a, c in own.items() if c & Cut.LOOP}
+    deep |= {(a, c) for own in cuts for a, c in own.items() if c & CutLevels.LOOP}
     values = tuple(
       _value(i, op, cuts[i], lanes[i], repeats[i], after[i], deep, with_mma) for i, op in enumerate(ops)
     )
@@ -138,15 +139,15 @@ def _cuts(kernel: Kernel) -> list[dict[str, int]]:
   """For each value, the levels that cut each of its axes."""
   found: list[dict[str, int]] = []
   for op in kernel.ops:
-    own = dict.fromkeys(op.axes, Cut.NONE)
+    own = dict.fromkeys(op.axes, CutLevels.NONE)
     if op.op == "load":
       for axis in op.imap:
         if axis is not None:
-          own[axis] |= Cut.GRID
+          own[axis] |= CutLevels.GRID
       if op.cmap is not None:
-        own[op.cmap] |= Cut.CLUSTER
+        own[op.cmap] |= CutLevels.CLUSTER
       if op.fmap is not None:
-        own[op.fmap] |= Cut.LOOP
+        own[op.fmap] |= CutLevels.LOOP
     for a in op.args:
       for axis, cut in found[a].items():
         if axis in own:
@@ -159,7 +160,7 @@ def _repeats(kernel: Kernel) -> list[bool]:
   """For each value, whether it is another one in every iteration."""
   found: list[bool] = []
   for op in kernel.ops:
-    again = op.fmap is not None or op.op in ("run_max", "prev")
+    again = op.fmap is not None or op.op in RUNNING
     again = again or any(found[a] for a in op.args)
     found.append(again and op.phase is Phase.LOOP)
   return found
@@ -222,11 +223,11 @@ def _live(kernel: Kernel, values: tuple[Value, ...]) -> tuple[tuple[tuple[int, i
     op = v.op
     if op.layout in (Layout.SHARED, Layout.ELEMENT, Layout.UNIFORM):
       continue
-    accumulates = op.op.startswith("acc_") or op.op == "run_max"
+    accumulates = op.op in ACCUMULATORS or kind_of(op.op) is Kind.RUNNING
     steady_load = op.op == "load" and op.phase is Phase.LOOP and with_mma
     if with_mma and not (v.after_matmul or accumulates or steady_load):
       continue
-    if users[v.index] and all(ops[u].op.startswith("acc_") for u in users[v.index]):
+    if users[v.index] and all(ops[u].op in ACCUMULATORS for u in users[v.index]):
       continue
     last = end if v.index in saved else max(users[v.index], default=v.index)
     first = v.index
@@ -234,7 +235,7 @@ def _live(kernel: Kernel, values: tuple[Value, ...]) -> tuple[tuple[tuple[int, i
       first = min(users[v.index], default=first)
     if accumulates or steady_load:
       first = -1
-    held[v.index] = (first, end if op.op == "run_max" else last)
+    held[v.index] = (first, end if kind_of(op.op) is Kind.RUNNING else last)
   same: dict[tuple[object, ...], int] = {}
   kind = {v.index: same.setdefault((v.extent, v.op.layout, v.op.dtype, v.repeats), v.index) for v in values}
   points = [i for i, op in enumerate(ops) if with_mma or op.op in REDUCTIONS]

@@ -22,7 +22,7 @@ from mirage_onnx.ir import Kernel, KernelParams, Region, print_kernel
 from mirage_onnx.ir.term import MAXR
 from mirage_onnx.superopt.axioms import Axiom
 from mirage_onnx.superopt.build import build_kernel
-from mirage_onnx.superopt.choices import Counts, Place, Setting, StateLimitError
+from mirage_onnx.superopt.choices import Counts, Place, RoleSetting, StateLimitError
 from mirage_onnx.superopt.derive import Derivation, derivations
 from mirage_onnx.superopt.egraph import PMAX
 from mirage_onnx.superopt.floors import Floors
@@ -41,7 +41,9 @@ from mirage_onnx.superopt.saturated import Saturated
 from mirage_onnx.superopt.solved import solved
 from mirage_onnx.superopt.space import Space
 from mirage_onnx.superopt.spellings import Spellings
+from mirage_onnx.superopt.thread import Family
 from mirage_onnx.superopt.tiled_numbers import REGISTER_BYTES
+from mirage_onnx.superopt.tiled_work import TiledWork
 from mirage_onnx.target import Target
 
 MAXIMA = frozenset({"rmax", "run_max"})
@@ -192,7 +194,7 @@ class Units(Saturated):
     """The derivations of ``classes`` under these roles only."""
     roles = depth.roles
     counts, complete = Counts(limit=self.bound.states), True
-    setting = Setting(
+    setting = RoleSetting(
       self.graph, roles, self.space, frozenset(self.inputs), self.readable, self.original,
       self.region.extents, counts, self._held,
     )  # fmt: skip
@@ -225,7 +227,7 @@ class Units(Saturated):
         counts.prune("kernels of the same reads that cost no more")
         continue
       try:
-        family, kernel, places = build_kernel(
+        laid, kernel, places = build_kernel(
           self.graph, "k", targets, roles, d, tensors,
           clusters=self.target.has_clusters, space=self.space,
         )  # fmt: skip
@@ -237,9 +239,10 @@ class Units(Saturated):
       if text in found:
         counts.prune("the same kernel twice")
         continue
+      work = TiledWork.of(kernel, named, laid.lanes) if laid.family is Family.TILED else None
       best = solved(
-        family, kernel, named, self.extents, self.target,
-        keep=self.bound.points, pruned=counts.pruned, allow=self._allowed(kernel),
+        laid.family, kernel, named, self.extents, self.target,
+        keep=self.bound.points, pruned=counts.pruned, allow=self._allowed(kernel), work=work,
       )  # fmt: skip
       if best:
         cost_us, params = best

@@ -1,8 +1,8 @@
 """What ONNX Runtime's own kernels cost on a target: a measured table, interpolated.
 
-``tables/<target>.json`` is written by ``bench/baseline_table.py`` on the GPU itself. Each figure is
+``targets/tables/<target>.json`` is written by ``bench/baseline_table.py`` on the GPU itself. Each figure is
 an operator's share of a replayed CUDA graph. Operators that ORT fuses into their neighbour cost
-nothing here (``tables/ort_fusions.json``), so a prediction never claims a gain that ORT's own
+nothing here (``targets/tables/ort_fusions.json``), so a prediction never claims a gain that ORT's own
 optimizer makes.
 """
 
@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from math import prod
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from mirage_onnx.importer.causal import implied
 from mirage_onnx.ir.program import Node, Program
 from mirage_onnx.target import TARGETS, Target
+from mirage_onnx.targets import table_path
 
 #: Operators that move no data in ORT (or are folded away), whatever their size.
 FREE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})
@@ -70,7 +70,7 @@ def ranking_table(target: Target) -> Table | None:
 @cache
 def load_table(target: Target) -> Table | None:
   """The table of ``target``, or None where nobody has measured it."""
-  path = resources.files("mirage_onnx.tune").joinpath("tables", f"{target.name}.json")
+  path = table_path(target.name)
   if not path.is_file():
     return None
   data = json.loads(path.read_text())
@@ -82,7 +82,7 @@ def load_table(target: Target) -> Table | None:
 @cache
 def _fusions() -> dict[tuple[str, str], str]:
   """(producer, consumer) -> which of them ORT computes inside the other."""
-  path = resources.files("mirage_onnx.tune").joinpath("tables", "ort_fusions.json")
+  path = table_path("ort_fusions")
   return {(a, b): which for a, b, which in json.loads(path.read_text())["pairs"]}
 
 

@@ -20,10 +20,10 @@ import numpy as np
 from mirage_onnx.codegen.candidates import emit_candidate
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator import EmulationError, compile_kernels
-from mirage_onnx.emulator.build import INCLUDE_DIRS
 from mirage_onnx.emulator.toolchain import cache_folder, has_host_compiler, sealed, unsealed
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
 from mirage_onnx.ir import Candidate, Region, ugraph_extents
+from mirage_onnx.source_digest import EMULATION_SOURCES, source_digest
 from mirage_onnx.superopt.atomic import replace_file
 from mirage_onnx.target import Target
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
@@ -159,10 +159,9 @@ def _worst_row(want: np.ndarray, got: np.ndarray) -> float:
 
 
 def _verdict_file(region: Region, sources: tuple[KernelSource, ...]) -> Path:
-  """Where the verdict on these texts is kept; the emulator's own code is part of its key."""
+  """Where the verdict on these texts is kept; what runs and judges them is part of its key."""
   digest = hashlib.sha256(region.text.encode())
   for source in sources:
     digest.update(source.text.encode())
-  for path in sorted(p for folder in INCLUDE_DIRS for p in folder.iterdir() if p.is_file()):
-    digest.update(path.read_bytes())
+  digest.update(source_digest(*EMULATION_SOURCES).encode())
   return cache_folder() / f"{digest.hexdigest()}.verdict"

@@ -1,7 +1,7 @@
 """What a prediction may stand on: sizes at which both sides were measured on the target.
 
-``tables/<target>_known.json`` says up to how many rows products with a weight were ahead of ONNX Runtime,
-by element type and the size of the weight. Everything else is known as far as the table of
+``targets/tables/<target>_known.json`` says up to how many rows products with a weight were ahead of ONNX
+Runtime, by element type and the size of the weight. Everything else is known as far as the table of
 ONNX Runtime's own kernels reaches (``baseline.py``). A region with a node beyond is left as it is:
 extrapolated, products of 4096 rows seemed to take 28 us for 69, and BERT became slower.
 """
@@ -10,16 +10,17 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.program import Node, Program
 from mirage_onnx.target import Target
+from mirage_onnx.targets import table_path
 from mirage_onnx.tune.baseline import Table, largest_elements, load_table, weight_product
 from mirage_onnx.tune.declared_sizes import Sizes, sizes_text
 
 #: Functions that take many instructions. What lies before a product every block of it computes again.
-FUNCTIONS = frozenset({"exp", "log", "erf", "tanh", "sigmoid", "sin", "cos"})
+FUNCTIONS = frozenset(op for op, f in ELEMENTWISE.items() if f.price is Price.LONG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Known:
 @cache
 def load_known(target: Target) -> Known | None:
   """What is known of ``target``, or None where nobody has measured it."""
-  path = resources.files("mirage_onnx.tune").joinpath("tables", f"{target.name}_known.json")
+  path = table_path(f"{target.name}_known")
   if not path.is_file():
     return None
   data = json.loads(path.read_text())

@@ -3,7 +3,7 @@
 import importlib
 
 #: Public name -> the module that defines it; loaded when first used.
-_PUBLIC = {"Verdict": "mirage_onnx.verify.verdict", "check_saved": "mirage_onnx.verify.saved"}
+_PUBLIC = {"Verdict": "mirage_onnx.verify.verdict"}
 
 __all__ = list(_PUBLIC)
 

@@ -13,19 +13,14 @@ from functools import lru_cache
 from math import comb, prod
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.block_ops import MAXIMA, Kind, kind_of
+from mirage_onnx.ir.functions import ELEMENTWISE, EXPONENTS, evaluations
 from mirage_onnx.ir.term import Term
 from mirage_onnx.ir.ugraph import KernelParams, UGraph, ugraph_extents
 from mirage_onnx.verify.degree import Degree, DegreeAlgebra, Past, Size, exponential_size
-from mirage_onnx.verify.domain import EXPONENTS
 from mirage_onnx.verify.exponential_terms import TermsAlgebra, differences
 from mirage_onnx.verify.field import P, Q
 from mirage_onnx.verify.fold import KernelFold, fold_terms, fold_ugraph, repeats
-
-#: Evaluations of random functions per element, where it is not 1.
-_CALLS = {"max": 4, "min": 4, "relu": 4} | dict.fromkeys(
-  ("add", "sub", "mul", "div", "neg", "recip", "square"), 0
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +134,11 @@ def root_evaluations(
 
 def _calls(op: str, exponent: object, reduced: int) -> int:
   """Evaluations of random functions for one element; ``reduced``: arguments of a maximum."""
-  if op in ("rmax", "acc_max", "red_max", "run_max"):
+  if op in MAXIMA:
     return 2 + reduced
   if op in (t.POW, "powr"):
     return int(isinstance(exponent, Fraction) and exponent.denominator != 1)
-  return _CALLS.get(op, 1) if op in ELEMENTWISE else 0
+  return evaluations(op) if op in ELEMENTWISE else 0
 
 
 def _root_calls(op: str, exponent: object, reduced: int) -> int:
@@ -221,8 +216,9 @@ def _evaluations(
     op = ops[index]
     for a in op.args:
       reduced.setdefault(a, set()).update(reduced[index] | set(op.reduced))
-    times = {"acc_max": folded.iterations, "red_max": folded.ranks, "run_max": 2}
-    inside = times.get(op.op, prod(extents[a] for a in op.reduced))
+    times = {Kind.ACCUMULATOR: folded.iterations, Kind.CLUSTER: folded.ranks, Kind.RUNNING: 2}
+    kind = kind_of(op.op)
+    inside = times[kind] if kind in times else prod(extents[a] for a in op.reduced)
     here = tensors[op.tensor].evaluations if op.op == "load" else calls(op.op, op.value, inside)
     repeated = prod(extents[a] for a in op.axes if a in reduced[index])
     count += here * repeats(folded, index) * repeated

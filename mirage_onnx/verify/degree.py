@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
 
-from mirage_onnx.ir import ops
 from mirage_onnx.ir import term as t
+from mirage_onnx.ir.block_ops import SUM, Merge
+from mirage_onnx.ir.functions import DEFINED, EXPONENTS, EXTREMES, by_definition, to_term
 from mirage_onnx.ir.term import Term
-from mirage_onnx.verify.domain import EXPONENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,8 @@ class DegreeAlgebra:
     return Degree(ONE, constant=t.extent(axes))
 
   def elementwise(self, op: str, args: Sequence[Degree]) -> Degree:
+    if op in DEFINED:
+      return by_definition(op, args, self, lambda name, *values: self.elementwise(name, values))
     if op == "div":
       return self.elementwise("mul", (args[0], self.power(args[1], Fraction(-1))))
     if op in EXPONENTS:
@@ -175,7 +177,7 @@ class DegreeAlgebra:
     linear = result.linear if self._shifts else PLAIN
     constants = [a.constant for a in args]
     known = [c for c in constants if c is not None]
-    constant = ops.to_term(op, *known) if len(known) == len(args) else None
+    constant = to_term(op, *known) if len(known) == len(args) else None
     return replace(result, linear=linear, constant=constant)
 
   def _elementwise(self, op: str, args: Sequence[Degree]) -> Degree:
@@ -193,12 +195,9 @@ class DegreeAlgebra:
       return _joined(args, x.size, PLAIN.plus(x.linear, -1))
     if op == "exp":
       return self._exp(x)
-    if op == "sigmoid":
-      e = self._exp(self._elementwise("neg", args))
-      return self.power(replace(e, size=e.size.plus(ONE)), Fraction(-1))
     if op == "log":
       return x.call(linear=Linear(logs=x.size))
-    result = x.call(linear=A_MAXIMUM if op in ("max", "min", "relu") else PLAIN)
+    result = x.call(linear=A_MAXIMUM if op in EXTREMES else PLAIN)
     for a in args[1:]:
       past = result.past.union(a.call().past)
       result = replace(result, axes=result.axes | a.axes, past=past)
@@ -225,13 +224,13 @@ class DegreeAlgebra:
     return replace(x, size=size, axes=x.axes - gone, linear=linear, varies=x.varies - gone, constant=None)
 
   def highest(self, x: Degree, axes: Mapping[str, int]) -> Degree:
-    top = self._elementwise("relu", (x,))
+    top = self._elementwise("max", (x,))
     return replace(top, axes=x.axes - frozenset(axes))
 
-  def repeated(self, op: str, x: Degree, times: int) -> Degree:
-    if op in ("acc_sum", "red_sum"):
+  def repeated(self, merge: Merge, x: Degree, times: int) -> Degree:
+    if merge is SUM:
       return replace(x, size=x.size.total(times), linear=x.linear.total(times), constant=None)
-    return self._elementwise("relu", (x,))
+    return self._elementwise("max", (x,))
 
   def rescaled(self, x: Degree, f: Degree, times: int) -> Degree:
     result = x

@@ -5,6 +5,7 @@ independent runs (random draws, or numeric cases); all other axes belong to the 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from importlib import import_module
 from math import prod
@@ -13,7 +14,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from mirage_onnx.ir.dtype import DType, round_to
-from mirage_onnx.ir.ops import ELEMENTWISE, HALF, IRRATIONAL
+from mirage_onnx.ir.functions import (
+  DEFINED,
+  ELEMENTWISE,
+  EXPONENTS,
+  EXTREMES,
+  HALF,
+  IRRATIONAL,
+  Scipy,
+  by_definition,
+)
 from mirage_onnx.verify import field
 
 Axes = tuple[int, ...]
@@ -128,14 +138,11 @@ def real_function(op: str, xp: Any) -> Callable[..., np.ndarray]:
   """
   if op == "select":
     return lambda c, x, y: xp.where(c != 0, x, y)
-  name = _OF_SCIPY.get(op)
-  if xp is np or name is None:
-    return ELEMENTWISE[op].fn
-  result: Callable[..., np.ndarray] = getattr(import_module(f"{xp.__name__}x.scipy.special"), name)
+  function = ELEMENTWISE[op].reals
+  if xp is np or not isinstance(function, Scipy):
+    return function
+  result: Callable[..., np.ndarray] = getattr(import_module(f"{xp.__name__}x.scipy.special"), function.name)
   return result
-
-
-_OF_SCIPY = {"erf": "erf", "sigmoid": "expit"}
 
 
 def real_power(x: np.ndarray, e: Fraction) -> np.ndarray:
@@ -196,7 +203,13 @@ class Field:
     return self.constant(Fraction(prod(sizes.values())))
 
   def elementwise(self, op: str, *args: np.ndarray) -> np.ndarray:
+    if op in DEFINED:
+      return self.defined(op, *args)
     return self._lift(lambda *a: self._apply(op, *a), *args)
+
+  def defined(self, op: str, *args: np.ndarray) -> np.ndarray:
+    """A function that others are the definition of."""
+    return by_definition(op, args, _Scalars(self, args[0].ndim), self.elementwise)
 
   def power(self, x: np.ndarray, e: Fraction) -> np.ndarray:
     return self._lift(lambda a: self._power(a, e), x)
@@ -268,19 +281,24 @@ class Field:
         return self._lift(field.mul, x, self._power(y, Fraction(-1)))
       case "neg", (x,):
         return field.sub(np.zeros_like(x), x)
-      case "recip" | "square" | "sqrt" | "rsqrt", (x,):
+      case _, (x,) if op in EXPONENTS:
         return self._power(x, EXPONENTS[op])
-      case "sigmoid", (x,):
-        e = self.oracle.call("exp", field.sub(np.zeros_like(x), x))
-        return self._power(field.add(np.ones_like(e), e), Fraction(-1))
-      case "relu", (x,):
-        return self._extreme("max", np.zeros_like(x), x)
-      case "max" | "min", (x, y):
+      case _, (x, y) if op in EXTREMES:
         return self._extreme(op, x, y)
       case _ if ELEMENTWISE[op].algebra is None:
         return self.oracle.call(op, *args)
     raise ValueError(f"{op} of {len(args)} arguments has no meaning in the field")
 
 
-#: The elementwise functions that are powers.
-EXPONENTS = {"recip": Fraction(-1), "square": Fraction(2), "sqrt": HALF, "rsqrt": -HALF}
+@dataclass(frozen=True, slots=True)
+class _Scalars:
+  """The rules of a field where constants have as many axes as a value."""
+
+  domain: Field
+  ndim: int
+
+  def constant(self, value: Fraction | str) -> np.ndarray:
+    return self.domain.constant(value).reshape(-1, *[1] * (self.ndim - 1))
+
+  def power(self, x: np.ndarray, e: Fraction) -> np.ndarray:
+    return self.domain.power(x, e)

@@ -10,6 +10,7 @@ import numpy as np
 
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import Region, UGraph, as_input
+from mirage_onnx.ir.spec import check_interface, check_ugraph
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
 from mirage_onnx.verify.interpret_term import interpret_terms
@@ -19,7 +20,6 @@ from mirage_onnx.verify.reals import check_reals
 from mirage_onnx.verify.reduced import small_extents
 from mirage_onnx.verify.repeated_maxima import without_repeats
 from mirage_onnx.verify.tiers import Case, Proof, functions, tiers
-from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
 __all__ = ["Proof", "Refutation", "check_terms", "decide", "verify", "without_bound"]
 

@@ -11,8 +11,9 @@ from fractions import Fraction
 import numpy as np
 
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.functions import DEFINED, EXPONENTS, EXTREMES
 from mirage_onnx.verify import field
-from mirage_onnx.verify.domain import EXPONENTS, Axes, Field
+from mirage_onnx.verify.domain import Axes, Field
 
 #: In x_q: the value is made from an exponential, and cannot stand in one.
 OUTSIDE = field.VOID
@@ -49,6 +50,8 @@ class ExponentPair(Field):
     return np.concatenate([x, np.full(self.draws, inside, dtype=np.uint64)])
 
   def elementwise(self, op: str, *args: np.ndarray) -> np.ndarray:
+    if op in DEFINED:
+      return self.defined(op, *args)
     outer, inner = [list(parts) for parts in zip(*map(self._parts, args), strict=True)]
     match op:
       case "add" | "sub" | "mul" | "neg":
@@ -58,14 +61,10 @@ class ExponentPair(Field):
         return self.elementwise("mul", args[0], self.power(args[1], Fraction(-1)))
       case "exp":
         return self._exp(args[0])
-      case "sigmoid":
-        e = self._exp(self.elementwise("neg", args[0]))
-        one = self.constant(Fraction(1)).reshape(-1, *[1] * (e.ndim - 1))
-        return self.power(self.elementwise("add", one, e), Fraction(-1))
       case _ if op in EXPONENTS:
         return self.power(args[0], EXPONENTS[op])
     x = super().elementwise(op, *outer)
-    if op in ("max", "min", "relu"):
+    if op in EXTREMES:
       return self._opaque(x, "max", x)
     return self._opaque(outer[0] if len(outer) == 1 else x, op, x)
 

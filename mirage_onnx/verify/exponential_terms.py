@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
+from mirage_onnx.ir.block_ops import SUM, Merge
+from mirage_onnx.ir.functions import DEFINED, EXPONENTS, by_definition
 from mirage_onnx.verify.degree import Ratio
-from mirage_onnx.verify.domain import EXPONENTS
 
 #: Counts are cut off here: no number of draws decides so many.
 MANY = 1 << 40
@@ -55,6 +56,8 @@ class TermsAlgebra:
     return Terms()
 
   def elementwise(self, op: str, args: Sequence[Terms]) -> Terms:
+    if op in DEFINED:
+      return by_definition(op, args, self, lambda name, *values: self.elementwise(name, values))
     axes = frozenset[str]().union(*(a.axes for a in args))
     varies = frozenset[str]().union(*(a.varies for a in args))
     x = args[0]
@@ -73,8 +76,6 @@ class TermsAlgebra:
         return x
       case "exp":
         return Terms(1, 1, Ratio(1, 0), axes)
-      case "sigmoid":
-        return Terms(1, 2, Ratio(0, 1), axes, axes)
       case _ if op in EXPONENTS:
         return self.power(x, EXPONENTS[op])
     return Terms(axes=axes)
@@ -98,8 +99,8 @@ class TermsAlgebra:
   def highest(self, x: Terms, axes: Mapping[str, int]) -> Terms:
     return Terms(axes=x.axes - frozenset(axes))
 
-  def repeated(self, op: str, x: Terms, times: int) -> Terms:
-    return _sum(x, times, times) if op in ("acc_sum", "red_sum") else Terms(axes=x.axes)
+  def repeated(self, merge: Merge, x: Terms, times: int) -> Terms:
+    return _sum(x, times, times) if merge is SUM else Terms(axes=x.axes)
 
   def rescaled(self, x: Terms, f: Terms, times: int) -> Terms:
     result = x

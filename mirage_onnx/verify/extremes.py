@@ -6,7 +6,7 @@ from math import inf, prod
 import numpy as np
 
 from mirage_onnx import deadline
-from mirage_onnx.verify.intervals import Interval
+from mirage_onnx.ir.interval import Interval
 
 #: Elements that are measured at a time: in double precision they fit a core's cache.
 BLOCK = 1 << 18

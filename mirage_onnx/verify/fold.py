@@ -5,12 +5,14 @@ degree, a number of terms, a symbolic term. µGraphs are folded with the numbers
 since they say how often something is added up.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from mirage_onnx.ir import term as t
+from mirage_onnx.ir.block_ops import SUM, Kind, Merge, kind_of, merge_of
+from mirage_onnx.ir.rows import covered
 from mirage_onnx.ir.term import Term
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, Phase, UGraph, ugraph_extents
 
@@ -38,7 +40,7 @@ class Algebra(Protocol[V]):
     """The maximum over ``axes``."""
     ...
 
-  def repeated(self, op: str, x: V, times: int) -> V:
+  def repeated(self, merge: Merge, x: V, times: int) -> V:
     """An accumulator or cluster reduction (``ir/ugraph.py``) of ``times`` different x."""
     ...
 
@@ -123,22 +125,15 @@ def _kernel(
     args = [values[a] for a in op.args]
     size = {a: n for i in op.args for a, n in sizes[i].items() if a not in op.reduced}
     counts = {a: n for i in op.args for a, n in sizes[i].items() if a in op.reduced}
-    match op.op:
-      case "load":
-        whole = {a: extents[a] for a in op.axes}
-        size = _tile(kernel, numbers, whole, op.imap, op.cmap, op.fmap)
-        value = tensors[op.tensor]
-      case "acc_sum" | "acc_max":
-        value = algebra.repeated(op.op, args[0], iterations)
-      case "run_max":
-        value = algebra.repeated(op.op, args[0], iterations + 1)
-      case "red_sum" | "red_max":
-        value = algebra.repeated(op.op, args[0], ranks)
-      case "acc_scaled":
-        value = algebra.rescaled(args[0], args[1], iterations)
-      case _:
-        value = _block_value(algebra, op, args, counts)
-    values.append(value)
+    kind = kind_of(op.op)
+    if kind is Kind.LOAD:
+      whole = {a: extents[a] for a in op.axes}
+      size = _tile(kernel, numbers, whole, op.imap, op.cmap, op.fmap)
+      values.append(tensors[op.tensor])
+    elif kind is None:
+      values.append(algebra.elementwise(op.op, args))
+    else:
+      values.append(_RULES[kind](algebra, op, args, _Times(counts, iterations, ranks)))
     sizes.append(size)
   return KernelFold(kernel, tuple(values), iterations, ranks)
 
@@ -163,25 +158,65 @@ def _tile(
   return size
 
 
-def _block_value(algebra: Algebra[V], op: BlockOp, args: Sequence[V], counts: Mapping[str, int]) -> V:
-  match op.op:
-    case "const":
-      assert op.value is not None
-      return algebra.constant(op.value)
-    case "extent":
-      return algebra.extent(op.reduced)
-    case "cast" | "prev":
-      return args[0]
-    case "powr":
-      assert isinstance(op.value, Fraction)
-      return algebra.power(args[0], op.value)
-    case "matmul":
-      return algebra.total(algebra.elementwise("mul", args), counts)
-    case "sum":
-      return algebra.total(args[0], counts)
-    case "rmax":
-      return algebra.highest(args[0], counts)
-  return algebra.elementwise(op.op, args)
+@dataclass(frozen=True, slots=True)
+class _Times:
+  """Elements of each axis that an operator goes over, iterations and ranks."""
+
+  counts: Mapping[str, int]
+  iterations: int
+  ranks: int
+
+
+def _constant(algebra: Algebra[V], op: BlockOp, args: Sequence[V], times: _Times) -> V:
+  return algebra.extent(op.reduced) if op.value is None else algebra.constant(op.value)
+
+
+def _pointwise(algebra: Algebra[V], op: BlockOp, args: Sequence[V], times: _Times) -> V:
+  return algebra.power(args[0], op.value) if isinstance(op.value, Fraction) else args[0]
+
+
+def _product(algebra: Algebra[V], op: BlockOp, args: Sequence[V], times: _Times) -> V:
+  return algebra.total(algebra.elementwise("mul", args), times.counts)
+
+
+def _reduction(algebra: Algebra[V], op: BlockOp, args: Sequence[V], times: _Times) -> V:
+  over = algebra.total if merge_of(op.op) is SUM else algebra.highest
+  return over(args[0], times.counts)
+
+
+def _accumulator(algebra: Algebra[V], op: BlockOp, args: Sequence[V], times: _Times) -> V:
+  return algebra.repeated(merge_of(op.op), args[0], times.iterations)
+
+
+def _rescaled(algebra: Algebra[V], op: BlockOp, args: Sequence[V], times: _Times) -> V:
+  return algebra.rescaled(args[0], args[1], times.iterations)
+
+
+def _running(algebra: Algebra[V], op: BlockOp, args: Sequence[V], times: _Times) -> V:
+  """What it begins with is one of its values."""
+  return algebra.repeated(merge_of(op.op), args[0], times.iterations + 1)
+
+
+def _previous(algebra: Algebra[V], op: BlockOp, args: Sequence[V], times: _Times) -> V:
+  return args[0]
+
+
+def _cluster(algebra: Algebra[V], op: BlockOp, args: Sequence[V], times: _Times) -> V:
+  return algebra.repeated(merge_of(op.op), args[0], times.ranks)
+
+
+#: Kind of operator -> its value, by algebra, operator, values of the arguments and counts.
+_RULES: Mapping[Kind, Callable[..., Any]] = covered("verify/fold.py", {
+  Kind.CONSTANT: _constant,
+  Kind.POINTWISE: _pointwise,
+  Kind.CONTRACTION: _product,
+  Kind.REDUCTION: _reduction,
+  Kind.ACCUMULATOR: _accumulator,
+  Kind.RESCALED: _rescaled,
+  Kind.RUNNING: _running,
+  Kind.PREVIOUS: _previous,
+  Kind.CLUSTER: _cluster,
+}, {*Kind} - {Kind.LOAD})  # fmt: skip
 
 
 def repeats(folded: KernelFold[V], index: int) -> int:

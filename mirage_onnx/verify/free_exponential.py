@@ -11,8 +11,9 @@ from math import prod
 
 import numpy as np
 
+from mirage_onnx.ir.functions import DEFINED, EXPONENTS, EXTREMES
 from mirage_onnx.verify import field
-from mirage_onnx.verify.domain import EXPONENTS, Axes, Field
+from mirage_onnx.verify.domain import Axes, Field
 
 #: Bit of ``s``: a constant, and ``s`` holds its residue modulo q. Bit of ``g``: positive.
 MARK = np.uint64(1 << 62)
@@ -83,6 +84,8 @@ class FreeExponential(Field):
     return self._join(t, s=image | MARK, g=_ONE | MARK if positive else None)
 
   def elementwise(self, op: str, *args: np.ndarray) -> np.ndarray:
+    if op in DEFINED:
+      return self.defined(op, *args)
     match op:
       case "add" | "sub":
         return self._sum(op, *args)
@@ -96,13 +99,10 @@ class FreeExponential(Field):
         return self._exp(args[0])
       case "log":
         return self._log(args[0])
-      case "sigmoid":
-        e = self._exp(self.elementwise("neg", args[0]))
-        return self.power(self._sum("add", self._scalar(1, e.ndim), e), Fraction(-1))
       case _ if op in EXPONENTS:
         return self.power(args[0], EXPONENTS[op])
     t = super().elementwise(op, *map(self.residues, args))
-    return self._atom(t) if op in ("max", "min", "relu") else self._join(t)
+    return self._atom(t) if op in EXTREMES else self._join(t)
 
   def power(self, x: np.ndarray, e: Fraction) -> np.ndarray:
     t = super().power(self.residues(x), e)

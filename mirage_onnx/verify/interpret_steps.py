@@ -12,7 +12,7 @@ import numpy as np
 
 from mirage_onnx import deadline
 from mirage_onnx.ir import Constant, Dim, DType, Operand, Region, RegionTensor, Step, round_to
-from mirage_onnx.ir.ops import ELEMENTWISE, IRRATIONAL
+from mirage_onnx.ir.functions import ELEMENTWISE, IRRATIONAL
 from mirage_onnx.verify.domain import real_function, real_power
 from mirage_onnx.verify.step_axes import step_axes
 

@@ -11,6 +11,8 @@ from fractions import Fraction
 from math import prod
 
 from mirage_onnx import deadline
+from mirage_onnx.ir.block_ops import ACCUMULATORS, MAX, Kind, kind_of, merge_of
+from mirage_onnx.ir.rows import covered
 from mirage_onnx.ir.ugraph import (
   BlockOp,
   Kernel,
@@ -25,10 +27,7 @@ from mirage_onnx.ir.ugraph import (
 from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Domain
 from mirage_onnx.verify.named import Named
-from mirage_onnx.verify.tiles import BLOCK_AXES, RANK_AXIS, Cut, Tiling, tiling
-
-#: Accumulator -> how two iterations combine, and what no iteration gives.
-ACCUMULATORS = {"acc_sum": ("add", "sum"), "acc_max": ("max", "max"), "acc_scaled": ("add", "sum")}
+from mirage_onnx.verify.tiles import BLOCK_AXES, RANK_AXIS, AxisCut, Tiling, tiling
 
 
 def interpret_ugraph(
@@ -40,7 +39,7 @@ def interpret_ugraph(
 ) -> dict[str, Named]:
   """Tensor name -> value, for all tensors.
 
-  ``graph`` is well-formed (``wellformed``); of other graphs some are found out here too.
+  ``graph`` is well-formed (``ir/spec.py``); of other graphs some are found out here too.
 
   Raises:
       ValueError: tiles do not fit together, or blocks or ranks write one element differently.
@@ -90,28 +89,29 @@ class _Launch:
         self._accumulate(index, op, active)
       elif op.phase is Phase.POST or (iteration and not self.tiles.varies[index]):
         continue
-      elif op.op == "run_max":
-        x = self.values[op.args[0]]
+      elif kind_of(op.op) is Kind.RUNNING:
+        x, merge = self.values[op.args[0]], merge_of(op.op)
         if index not in before:
-          lowest = self._round(op, Named(self.domain.lowest(), ()))
-          before[index] = named.expand(self.domain, lowest, named.sizes([x]))
-        new = named.elementwise(self.domain, "max", before[index], x)
+          start = self.domain.lowest() if merge is MAX else self.domain.neutral(merge.name)
+          first = self._round(op, Named(start, ()))
+          before[index] = named.expand(self.domain, first, named.sizes([x]))
+        new = named.elementwise(self.domain, merge.function, before[index], x)
         new = self.values[index] = self._round(op, new)
         self.running[index] = self._keep(active, new, before[index])
-      elif op.op == "prev":
+      elif kind_of(op.op) is Kind.PREVIOUS:
         self.values[index] = before[op.args[0]]
       else:
         self.values[index] = self._value(index, op, iteration)
 
   def _accumulate(self, index: int, op: BlockOp, active: Named | None) -> None:
-    fold, kind = ACCUMULATORS[op.op]
-    old = self.sums.get(index, Named(self.domain.neutral(kind), ()))
+    merge = merge_of(op.op)
+    old = self.sums.get(index, Named(self.domain.neutral(merge.name), ()))
     new = self.values[op.args[0]]
-    if op.op == "acc_scaled":
+    if kind_of(op.op) is Kind.RESCALED:
       scaled = named.elementwise(self.domain, "mul", old, self.values[op.args[1]])
-      new = named.elementwise(self.domain, fold, scaled, new)
+      new = named.elementwise(self.domain, merge.function, scaled, new)
     elif index in self.sums:
-      new = named.elementwise(self.domain, fold, old, new)
+      new = named.elementwise(self.domain, merge.function, old, new)
     self.sums[index] = self._keep(active, self._round(op, new), old)
 
   def _keep(self, active: Named | None, new: Named, old: Named) -> Named:
@@ -121,38 +121,36 @@ class _Launch:
   def _value(self, index: int, op: BlockOp, iteration: int) -> Named:
     deadline.check()
     args = [self.values[a] for a in op.args]
-    match op.op:
-      case "load":
-        result = self._load(index, op, iteration)
-      case "const":
-        assert op.value is not None
-        result = Named(self.domain.constant(op.value), ())
-      case "extent":
-        sizes = {a: self.tiles.extents[a] for a in op.reduced}
-        result = Named(self.domain.extent(sizes), ())
-      case "cast":
-        result = args[0]
-      case "powr":
-        assert isinstance(op.value, Fraction)
-        result = named.power(self.domain, args[0], op.value)
-      case "matmul":
-        x, y = (self._masked(op, at, "sum", iteration) for at in (0, 1))
-        result = named.matmul(self.domain, x, y, op.reduced[0])
-      case "sum" | "rmax":
-        x = self._masked(op, 0, "sum" if op.op == "sum" else "max", iteration)
-        result = named.reduce_(self.domain, op.op, op.reduced, x)
-      case "red_sum" | "red_max":
-        kind = "sum" if op.op == "red_sum" else "rmax"
-        x = named.expand(self.domain, args[0], {RANK_AXIS: self.tiles.ranks})
-        result = named.reduce_(self.domain, kind, (RANK_AXIS,), x)
-      case _:
-        result = named.elementwise(self.domain, op.op, *args)
-    return self._round(op, result)
+    kind = kind_of(op.op)
+    if kind is None:
+      return self._round(op, named.elementwise(self.domain, op.op, *args))
+    return self._round(op, _RULES[kind](self, index, op, args, iteration))
 
-  def _load(self, index: int, op: BlockOp, iteration: int) -> Named:
+  def _constant(self, index: int, op: BlockOp, args: list[Named], iteration: int) -> Named:
+    if op.value is not None:
+      return Named(self.domain.constant(op.value), ())
+    return Named(self.domain.extent({a: self.tiles.extents[a] for a in op.reduced}), ())
+
+  def _pointwise(self, index: int, op: BlockOp, args: list[Named], iteration: int) -> Named:
+    return named.power(self.domain, args[0], op.value) if isinstance(op.value, Fraction) else args[0]
+
+  def _product(self, index: int, op: BlockOp, args: list[Named], iteration: int) -> Named:
+    x, y = (self._masked(op, at, "sum", iteration) for at in (0, 1))
+    return named.matmul(self.domain, x, y, op.reduced[0])
+
+  def _reduction(self, index: int, op: BlockOp, args: list[Named], iteration: int) -> Named:
+    merge = merge_of(op.op)
+    x = self._masked(op, 0, merge.name, iteration)
+    return named.reduce_(self.domain, merge.reduction, op.reduced, x)
+
+  def _cluster(self, index: int, op: BlockOp, args: list[Named], iteration: int) -> Named:
+    x = named.expand(self.domain, args[0], {RANK_AXIS: self.tiles.ranks})
+    return named.reduce_(self.domain, merge_of(op.op).reduction, (RANK_AXIS,), x)
+
+  def _load(self, index: int, op: BlockOp, args: list[Named], iteration: int) -> Named:
     result = self.env[op.tensor]
     for axis, cut in self.tiles.cuts[index].items():
-      if cut != Cut(axis):
+      if cut != AxisCut(axis):
         at = self.tiles.tile(cut, iteration).index
         result = named.take(result, axis, at, cut.block_axes)
     return result
@@ -162,7 +160,7 @@ class _Launch:
     arg = op.args[position]
     result = self.values[arg]
     for axis in op.reduced:
-      cut = self.tiles.cuts[arg].get(axis, Cut(axis))
+      cut = self.tiles.cuts[arg].get(axis, AxisCut(axis))
       valid = self.tiles.tile(cut, iteration).valid
       if valid is not None:
         ignored = Named(self.domain.neutral(kind), ())
@@ -181,7 +179,7 @@ class _Launch:
     for axis in tensor.axes:
       dim = save.omap.index(axis) if axis in save.omap else None
       partial = dim is not None and axis == part_axis(self.kernel.grid[dim], self.kernel.name)
-      wanted = None if partial else Cut(axis, dim)
+      wanted = None if partial else AxisCut(axis, dim)
       if cuts.get(axis) != wanted:
         found = cuts.get(axis, f"no {axis}")
         raise ValueError(f"%{save.arg} has {found}; {tensor.name} takes {wanted}")
@@ -206,3 +204,14 @@ class _Launch:
         raise ValueError(f"two blocks or ranks write different values to {save.tensor}")
       data = data[:, 0]
     return Named(data, tensor.axes)
+
+
+#: Kind of operator -> its value; what lives through the loop is ``_iterate``'s.
+_RULES = covered("verify/interpret_ugraph.py", {
+  Kind.LOAD: _Launch._load,
+  Kind.CONSTANT: _Launch._constant,
+  Kind.POINTWISE: _Launch._pointwise,
+  Kind.CONTRACTION: _Launch._product,
+  Kind.REDUCTION: _Launch._reduction,
+  Kind.CLUSTER: _Launch._cluster,
+}, {*Kind} - {Kind.ACCUMULATOR, Kind.RESCALED, Kind.RUNNING, Kind.PREVIOUS})  # fmt: skip

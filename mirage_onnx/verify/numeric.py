@@ -20,6 +20,7 @@ import numpy as np
 
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import KernelParams, Region, UGraph, round_to
+from mirage_onnx.ir.spec import check_interface, check_ugraph
 from mirage_onnx.verify.adversarial import mask_inputs
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
@@ -35,7 +36,6 @@ from mirage_onnx.verify.samples import (
   sample_params,
   stacked_inputs,
 )
-from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
 #: The candidate's relative error may be ``FACTOR`` times the original's, plus a slack, which is
 #: smaller where the original has no 16-bit value.

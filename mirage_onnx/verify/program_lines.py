@@ -6,6 +6,7 @@ from fractions import Fraction
 from math import prod
 
 from mirage_onnx.ir import DType, UGraph
+from mirage_onnx.ir.block_ops import OPERATORS, OVER_LOOP, SUM, Kind
 from mirage_onnx.ir.term import Term
 from mirage_onnx.verify.symbolic import block_values
 
@@ -47,10 +48,11 @@ def ugraph_lines(graph: UGraph) -> tuple[Line, ...]:
       if op.op == "load" and op.tensor not in inputs:
         args = (op.tensor,)
       summed = tuple(a.partition("/")[0] for a in op.reduced)
-      if op.op in ("acc_sum", "acc_scaled") and kernel.loop:
-        summed = (kernel.loop.partition("/")[0],)
-      if op.op == "red_sum" and kernel.cluster:
-        summed = (kernel.cluster.partition("/")[0],)
+      over, row = None, OPERATORS.get(op.op)
+      if row and row.merge is SUM:
+        over = kernel.cluster if row.kind is Kind.CLUSTER else kernel.loop if row.kind in OVER_LOOP else None
+      if over:
+        summed = (over.partition("/")[0],)
       exponent = op.value if op.op == "powr" and isinstance(op.value, Fraction) else None
       lines.append(
         Line(

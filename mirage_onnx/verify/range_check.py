@@ -16,9 +16,9 @@ import numpy as np
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import DType, Region, RegionTensor, UGraph
+from mirage_onnx.ir import interval as iv
 from mirage_onnx.ir import term as t
-from mirage_onnx.verify import intervals as iv
-from mirage_onnx.verify.intervals import Interval
+from mirage_onnx.ir.interval import Interval
 from mirage_onnx.verify.program_lines import Line, ugraph_lines
 from mirage_onnx.verify.ranges import Reach, follow, largest
 from mirage_onnx.verify.region_ugraph import region_graph

@@ -19,21 +19,21 @@ from typing import Any
 
 import ml_dtypes
 
+from mirage_onnx.ir import interval as iv
+from mirage_onnx.ir.block_ops import MAXIMA, SUMS, Kind, kind_of
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.verify import intervals as iv
+from mirage_onnx.ir.functions import ELEMENTWISE, divides_by_last
+from mirage_onnx.ir.interval import Interval
+from mirage_onnx.ir.rows import covered
 from mirage_onnx.verify.domain import LOWEST
-from mirage_onnx.verify.intervals import Interval
 from mirage_onnx.verify.program_lines import Line
 from mirage_onnx.verify.term_bounds import Bounds
 
 #: Operations whose result is one of the values of their argument.
-_SAME = frozenset(("load", "cast", "rmax", "acc_max", "red_max", "run_max"))
+_SAME = frozenset(("load", "cast")) | MAXIMA
 
 #: Half the reciprocal of the smallest normal fp32 number; what exceeds it has the reciprocal 0.
 _RECIPROCAL_IS_0 = 2.0**126
-
-#: Operations that divide by their last argument, or by a root of it.
-_DIVISOR = frozenset(("div", "recip", "rsqrt"))
 
 
 def finfo(dtype: DType) -> Any:
@@ -96,7 +96,8 @@ def follow(lines: Sequence[Line], bounds: Bounds) -> dict[str, Reach]:
 def _apply(line: Line, args: Sequence[Reach], bounds: Bounds) -> tuple[Interval, bool]:
   """The interval before rounding, and whether the value may be lost."""
   x = [a.interval for a in args]
-  divides = line.op in _DIVISOR or (line.exponent is not None and line.exponent < 0)
+  negative = line.exponent is not None and line.exponent < 0
+  divides = negative or (line.op in ELEMENTWISE and divides_by_last(line.op))
   if divides and args[-1].finite and not args[-1].vanishes:
     x[-1] = _normal(x[-1], args[-1].dtype)
   plain = _interval(line, x, bounds)
@@ -118,53 +119,63 @@ def _normal(x: Interval, dtype: DType) -> Interval:
 
 
 def _interval(line: Line, x: Sequence[Interval], bounds: Bounds) -> Interval:
-  match line.op:
-    case name if name in _SAME:
-      return x[0]
-    case "const" | "extent":
-      assert line.term is not None
-      return bounds.interval(line.term)
-    case "powr":
-      assert line.exponent is not None
-      return iv.power(x[0], line.exponent)
-    case "prev":
-      return x[0] | Interval(LOWEST, LOWEST)
-    case "matmul":
-      return (x[0] * x[1]).scaled(line.count(bounds.extents))
-    case "sum" | "acc_sum" | "red_sum":
-      return x[0].scaled(line.count(bounds.extents))
-    case "acc_scaled":
-      shrinks = x[1].lo >= 0.0 and x[1].hi <= 1.0
-      return x[0].scaled(line.count(bounds.extents)) if shrinks else iv.REALS
-  return iv.ELEMENTWISE[line.op](*x)
+  kind = kind_of(line.op)
+  return ELEMENTWISE[line.op].interval(*x) if kind is None else _RULES[kind](line, x, bounds)
+
+
+def _same(line: Line, x: Sequence[Interval], bounds: Bounds) -> Interval:
+  return x[0]
+
+
+def _constant(line: Line, x: Sequence[Interval], bounds: Bounds) -> Interval:
+  assert line.term is not None
+  return bounds.interval(line.term)
+
+
+def _pointwise(line: Line, x: Sequence[Interval], bounds: Bounds) -> Interval:
+  return x[0] if line.exponent is None else iv.power(x[0], line.exponent)
+
+
+def _product(line: Line, x: Sequence[Interval], bounds: Bounds) -> Interval:
+  return (x[0] * x[1]).scaled(line.count(bounds.extents))
+
+
+def _merged(line: Line, x: Sequence[Interval], bounds: Bounds) -> Interval:
+  return x[0] if line.op in MAXIMA else x[0].scaled(line.count(bounds.extents))
+
+
+def _rescaled(line: Line, x: Sequence[Interval], bounds: Bounds) -> Interval:
+  shrinks = x[1].lo >= 0.0 and x[1].hi <= 1.0
+  return x[0].scaled(line.count(bounds.extents)) if shrinks else iv.REALS
+
+
+def _previous(line: Line, x: Sequence[Interval], bounds: Bounds) -> Interval:
+  """Before the first iteration a maximum is the lowest number; a sum is nothing, which its bounds hold."""
+  return x[0] | Interval(LOWEST, LOWEST)
+
+
+#: Kind of operator -> interval of its value, by line, intervals of the arguments and bounds.
+_RULES = covered("verify/ranges.py", {
+  Kind.LOAD: _same,
+  Kind.CONSTANT: _constant,
+  Kind.POINTWISE: _pointwise,
+  Kind.CONTRACTION: _product,
+  Kind.REDUCTION: _merged,
+  Kind.ACCUMULATOR: _merged,
+  Kind.RESCALED: _rescaled,
+  Kind.RUNNING: _merged,
+  Kind.PREVIOUS: _previous,
+  Kind.CLUSTER: _merged,
+}, Kind)  # fmt: skip
 
 
 def _loses(line: Line, x: Sequence[Interval]) -> bool:
   """Can the result be NaN or far from the truth, where an argument may be infinite?"""
-  above, below = [v.hi == inf for v in x], [v.lo == -inf for v in x]
-  either = [a or b for a, b in zip(above, below, strict=True)]
-  zero = [v.contains(0.0) for v in x]
-  match line.op:
-    case "add":
-      return (above[0] and below[1]) or (below[0] and above[1])
-    case "sub":
-      return (above[0] and above[1]) or (below[0] and below[1])
-    case "mul":
-      return (either[0] and zero[1]) or (either[1] and zero[0])
-    case "div":
-      return (either[0] and either[1]) or zero[1]
-    case "recip":
-      return zero[0]
-    case "sum" | "acc_sum" | "red_sum":
-      return above[0] and below[0]
-    case "powr":
-      assert line.exponent is not None
-      return line.exponent.denominator != 1 or (line.exponent < 0 and zero[0])
-    case "less" | "less_equal" | "equal":
-      # Two numbers beyond the type are equal there.
-      return (above[0] and above[1]) or (below[0] and below[1])
-    case "exp" | "neg" | "abs" | "square" | "relu" | "max" | "min" | "select":
-      return False
-    case "sigmoid" | "tanh" | "erf" | "prev":
-      return False
-  return line.op not in _SAME
+  if line.op in ELEMENTWISE:
+    return ELEMENTWISE[line.op].loses(*x)
+  if line.op in SUMS:
+    return x[0].hi == inf and x[0].lo == -inf
+  if line.op == "powr":
+    assert line.exponent is not None
+    return line.exponent.denominator != 1 or (line.exponent < 0 and x[0].contains(0.0))
+  return line.op not in _SAME and kind_of(line.op) is not Kind.PREVIOUS

@@ -10,9 +10,8 @@ As everywhere, a running maximum starts below every number that the inputs can h
 
 from dataclasses import replace
 
+from mirage_onnx.ir.block_ops import CLUSTER
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, Phase, UGraph
-
-CLUSTER_REDUCTIONS = ("red_sum", "red_max")
 
 
 def without_repeats(graph: UGraph) -> UGraph:
@@ -59,7 +58,7 @@ def _is_uniform(op: BlockOp, uniform: list[bool]) -> bool:
 
   What the loop makes is not asked: ranks may differ in the number of their iterations.
   """
-  if op.op in CLUSTER_REDUCTIONS:
+  if op.op in CLUSTER:
     return True
   if op.phase is Phase.LOOP or any(not uniform[a] for a in op.args):
     return False

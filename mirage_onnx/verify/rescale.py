@@ -14,6 +14,7 @@ from fractions import Fraction
 from math import ceil, isfinite, log2
 
 from mirage_onnx.ir import BlockOp, DType, Kernel, Layout, UGraph
+from mirage_onnx.ir.block_ops import SUM, Kind, of_kinds
 from mirage_onnx.verify.program_lines import block_name, ugraph_lines
 from mirage_onnx.verify.range_check import RangeCheck
 from mirage_onnx.verify.ranges import largest
@@ -21,7 +22,7 @@ from mirage_onnx.verify.ranges import largest
 #: Exponents of the factor.
 MOST = 6
 #: What sums up products, and is linear in them.
-_SUMS = ("acc_sum", "red_sum")
+_SUMS = of_kinds(Kind.ACCUMULATOR, Kind.CLUSTER, merges=(SUM,))
 
 
 def rescaled(graph: UGraph, checks: Sequence[RangeCheck]) -> UGraph | None:

@@ -15,7 +15,7 @@ times the region's error plus the slack of ``check_numerics``: that of the same 
 row, because a row in which it happens to be exact (8 x is) is no measure.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
@@ -24,6 +24,7 @@ import numpy as np
 
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import DType, KernelParams, Region, UGraph, round_to
+from mirage_onnx.ir.functions import ELEMENTWISE
 from mirage_onnx.verify.domain import Axes, Float64, real_power
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
@@ -48,47 +49,6 @@ DIRECTIONS = 16
 def deviation(dtype: DType) -> float:
   """The standard deviation of a relative rounding error that is uniform in +-u (u = eps / 2)."""
   return float(finfo(dtype).eps) / 2 / float(np.sqrt(3))
-
-
-def _same(*_: np.ndarray) -> float:
-  return 1.0
-
-
-def _none(*_: np.ndarray) -> float:
-  """A comparison that rounding turns is seen by the empirical checks, not to first order."""
-  return 0.0
-
-
-Partials = tuple[Callable[..., np.ndarray | float], ...]
-_ROOT_PI = float(np.sqrt(np.pi))
-
-#: Function -> its partial derivatives, each of (result, *arguments).
-PARTIALS: dict[str, Partials] = {
-  "add":     (_same, _same),
-  "sub":     (_same, lambda v, a, b: -1.0),
-  "mul":     (lambda v, a, b: b, lambda v, a, b: a),
-  "div":     (lambda v, a, b: 1 / b, lambda v, a, b: -v / b),
-  "neg":     (lambda v, a: -1.0,),
-  "recip":   (lambda v, a: -v * v,),
-  "square":  (lambda v, a: 2 * a,),
-  "sqrt":    (lambda v, a: 0.5 / v,),
-  "rsqrt":   (lambda v, a: -0.5 * v / a,),
-  "sigmoid": (lambda v, a: v * (1 - v),),
-  "relu":    (lambda v, a: (a > 0) * 1.0,),
-  "exp":     (lambda v, a: v,),
-  "log":     (lambda v, a: 1 / a,),
-  "erf":     (lambda v, a: 2 / _ROOT_PI * np.exp(-a * a),),
-  "tanh":    (lambda v, a: 1 - v * v,),
-  "abs":     (lambda v, a: np.sign(a),),
-  "sin":     (lambda v, a: np.cos(a),),
-  "cos":     (lambda v, a: -np.sin(a),),
-  "max":     (lambda v, a, b: (a >= b) * 1.0, lambda v, a, b: (a < b) * 1.0),
-  "min":     (lambda v, a, b: (a <= b) * 1.0, lambda v, a, b: (a > b) * 1.0),
-  "less":       (_none, _none),
-  "less_equal": (_none, _none),
-  "equal":      (_none, _none),
-  "select":  (_none, lambda v, c, a, b: (c != 0) * 1.0, lambda v, c, a, b: (c == 0) * 1.0),
-}  # fmt: skip
 
 
 class RunningError(Float64):
@@ -136,7 +96,7 @@ class RunningError(Float64):
     value = super().elementwise(op, *given)
     with np.errstate(all="ignore"):
       errors = np.zeros((1,) * (1 + value.ndim))
-      for partial, a in zip(PARTIALS[op], args, strict=True):
+      for partial, a in zip(ELEMENTWISE[op].partials, args, strict=True):
         errors = errors + _carried(partial(value, *given), self.errors(a))
     return self._join(value, errors)
 

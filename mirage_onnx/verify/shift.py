@@ -15,8 +15,8 @@ import numpy as np
 
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import Region, RegionTensor, UGraph, is_part_axis
+from mirage_onnx.ir import interval as iv
 from mirage_onnx.ir import term as t
-from mirage_onnx.verify import intervals as iv
 from mirage_onnx.verify.adversarial import CASES, adversarial_inputs, even_instantiation
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms

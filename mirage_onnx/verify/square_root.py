@@ -12,10 +12,11 @@ import numpy as np
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import term as t
+from mirage_onnx.ir.functions import EXPONENTS
 from mirage_onnx.ir.term import Term
 from mirage_onnx.ir.ugraph import UGraph
 from mirage_onnx.verify import field
-from mirage_onnx.verify.domain import EXPONENTS, Field
+from mirage_onnx.verify.domain import Field
 from mirage_onnx.verify.free_exponential import FreeExponential
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.named import Named

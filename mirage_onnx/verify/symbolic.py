@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.ops import ELEMENTWISE, to_term
+from mirage_onnx.ir.block_ops import MAXIMA, OVER_AXES, Kind, kind_of, merge_of
+from mirage_onnx.ir.functions import ELEMENTWISE, to_term
+from mirage_onnx.ir.rows import covered
 from mirage_onnx.ir.term import Term
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, UGraph, is_part_axis, part_axis
 
@@ -68,7 +70,7 @@ def _value(kernel: Kernel, op: BlockOp, args: list[Value], tensors: Mapping[str,
   known = [x for x in terms if x is not None]
   if len(known) < len(terms):
     return Value(None, {a: by for a, by in cuts.items() if a not in op.reduced})
-  if op.op in ("matmul", "sum", "rmax"):
+  if op.op in OVER_AXES:
     left = {a: by for a, by in cuts.items() if a not in op.reduced}
     return Value(_reduce(op, known, cuts), left)
   return Value(_inner(kernel, op, known), cuts)
@@ -88,7 +90,7 @@ def _load_cuts(kernel: Kernel, op: BlockOp) -> Cuts:
 
 def _reduce(op: BlockOp, args: list[Term], cuts: Cuts) -> Term | None:
   result: Term | None = t.mul(*args)
-  kind = t.MAXR if op.op == "rmax" else t.SUM
+  kind = merge_of(op.op).reduction
   for axis in op.reduced:
     if is_part_axis(axis):
       result = _undo(f"{PART}{axis}", result, kind)
@@ -108,35 +110,51 @@ def _order(marks: Iterable[str]) -> list[str]:
 
 
 def _inner(kernel: Kernel, op: BlockOp, args: list[Term]) -> Term | None:
-  loop, rank = f"{PART}loop/{kernel.name}", f"{PART}rank/{kernel.name}"
-  match op.op:
-    case "const":
-      assert op.value is not None
-      return t.const(op.value)
-    case "extent":
-      return t.extent(op.reduced)
-    case "cast":
-      return args[0]
-    case "powr":
-      assert isinstance(op.value, Fraction)
-      return t.power(args[0], op.value)
-    case "acc_sum":
-      return _undo(loop, args[0], t.SUM)
-    case "acc_max":
-      return _undo(loop, args[0], t.MAXR)
-    case "red_sum":
-      return _undo(rank, args[0], t.SUM)
-    case "red_max":
-      return _undo(rank, args[0], t.MAXR)
-    case "run_max":
-      return t.apply(RUN, args[0])
-    case "prev":
-      return t.apply(PREV, args[0])
-    case "acc_scaled":
-      return _undo_rescaled(loop, *args)
-    case name if name in ELEMENTWISE:
-      return to_term(name, *args)
-  return None
+  kind = kind_of(op.op)
+  if kind is None:
+    return to_term(op.op, *args) if op.op in ELEMENTWISE else None
+  return _RULES[kind](kernel, op, args)
+
+
+def _constant(_: Kernel, op: BlockOp, args: list[Term]) -> Term:
+  return t.extent(op.reduced) if op.value is None else t.const(op.value)
+
+
+def _pointwise(_: Kernel, op: BlockOp, args: list[Term]) -> Term:
+  return t.power(args[0], op.value) if isinstance(op.value, Fraction) else args[0]
+
+
+def _accumulator(kernel: Kernel, op: BlockOp, args: list[Term]) -> Term | None:
+  return _undo(f"{PART}loop/{kernel.name}", args[0], merge_of(op.op).reduction)
+
+
+def _rescaled(kernel: Kernel, op: BlockOp, args: list[Term]) -> Term | None:
+  return _undo_rescaled(f"{PART}loop/{kernel.name}", *args)
+
+
+def _cluster(kernel: Kernel, op: BlockOp, args: list[Term]) -> Term | None:
+  return _undo(f"{PART}rank/{kernel.name}", args[0], merge_of(op.op).reduction)
+
+
+def _running(_: Kernel, op: BlockOp, args: list[Term]) -> Term | None:
+  """Rules know maxima only."""
+  return t.apply(RUN, args[0]) if op.op in MAXIMA else None
+
+
+def _previous(_: Kernel, op: BlockOp, args: list[Term]) -> Term:
+  return t.apply(PREV, args[0])
+
+
+#: Kind of operator -> its term, by kernel, operator and terms of the arguments; None: not known.
+_RULES = covered("verify/symbolic.py", {
+  Kind.CONSTANT: _constant,
+  Kind.POINTWISE: _pointwise,
+  Kind.ACCUMULATOR: _accumulator,
+  Kind.RESCALED: _rescaled,
+  Kind.RUNNING: _running,
+  Kind.PREVIOUS: _previous,
+  Kind.CLUSTER: _cluster,
+}, {*Kind} - {Kind.LOAD, Kind.CONTRACTION, Kind.REDUCTION})  # fmt: skip
 
 
 def _undo(mark: str, x: Term | None, kind: str) -> Term | None:

@@ -26,13 +26,13 @@ from math import inf, prod
 
 import numpy as np
 
+from mirage_onnx.ir import interval as iv
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.ops import HALF, IRRATIONAL
+from mirage_onnx.ir.functions import ELEMENTWISE, HALF, IRRATIONAL
+from mirage_onnx.ir.interval import Interval
 from mirage_onnx.ir.term import Term
-from mirage_onnx.verify import intervals as iv
 from mirage_onnx.verify.domain import LOWEST
 from mirage_onnx.verify.extremes import Extremes, extremes
-from mirage_onnx.verify.intervals import Interval
 from mirage_onnx.verify.symbolic import PART
 from mirage_onnx.verify.term_patterns import (
   Power,
@@ -142,7 +142,7 @@ class Bounds:
     if x.op.startswith(PART):
       whole = self.within([x.op])._interval(x.args[0])
       return whole if innermost(x).op == t.MAXR else whole | iv.ZERO
-    return iv.ELEMENTWISE[x.op](*(self._interval(a) for a in x.args))
+    return ELEMENTWISE[x.op].interval(*(self._interval(a) for a in x.args))
 
   def _count(self, axes: object) -> int:
     assert isinstance(axes, tuple)

@@ -20,6 +20,8 @@ import numpy as np
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Kernel, KernelParams, Region, UGraph
 from mirage_onnx.ir import term as t
+from mirage_onnx.ir.block_ops import MAXIMA
+from mirage_onnx.ir.functions import ELEMENTWISE, opaque_parts
 from mirage_onnx.verify import bounds
 from mirage_onnx.verify.domain import Field
 from mirage_onnx.verify.exponent_pair import ExponentPair
@@ -69,23 +71,18 @@ Outcome = Proof | Difference | Rejection
 
 
 def functions(region: Region, graph: UGraph) -> frozenset[str]:
-  """The heads of both programs, with one name for all kinds of exp, max and square root."""
-  heads = ((n.op, n.attr) for n in t.walk(region.terms))
+  """The opaque functions of both programs, with one name for all kinds of max and square root."""
+  nodes = ((n.op, n.attr) for n in t.walk(region.terms))
   ops = ((o.op, o.value) for k in graph.kernels for o in k.ops)
-  return frozenset(_head(op, attr) for op, attr in chain(heads, ops))
+  return frozenset().union(*(_heads(op, attr) for op, attr in chain(nodes, ops)))
 
 
-_HEADS = {
-  "sigmoid": "exp", "rsqrt": "sqrt",
-  "rmax": "max", "min": "max", "relu": "max",
-  "acc_max": "max", "red_max": "max", "run_max": "max",
-}  # fmt: skip
-
-
-def _head(op: str, attr: object) -> str:
-  if op in (t.POW, "powr") and isinstance(attr, Fraction):
-    return "sqrt" if attr.denominator == 2 else op
-  return _HEADS.get(op, op)
+def _heads(op: str, attr: object) -> frozenset[str]:
+  if op in (t.POW, "powr"):
+    return frozenset({"sqrt"} if isinstance(attr, Fraction) and attr.denominator == 2 else ())
+  if op in MAXIMA:
+    return frozenset({"max"})
+  return opaque_parts(op) if op in ELEMENTWISE else frozenset()
 
 
 @dataclass(frozen=True)

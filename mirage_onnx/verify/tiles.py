@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage_onnx.ir.block_ops import RUNNING
 from mirage_onnx.ir.ugraph import GRID_NAMES, BlockOp, Kernel, KernelParams, Phase
 from mirage_onnx.verify.named import Named
 
@@ -21,7 +22,7 @@ RANK_AXIS = "@rank"
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class AxisCut:
   """How a load cuts an axis: by a grid dimension, then by the cluster, then by the loop."""
 
   axis: str
@@ -69,12 +70,12 @@ class Tiling:
     )
     self.ranks = params.cluster if kernel.cluster else 1
     self.cuts = self._infer_cuts()
-    self._tiles: dict[tuple[Cut, int], Tile] = {}
+    self._tiles: dict[tuple[AxisCut, int], Tile] = {}
     self._active: dict[int, Named | None] = {}
 
-  def _infer_cuts(self) -> tuple[dict[str, Cut], ...]:
+  def _infer_cuts(self) -> tuple[dict[str, AxisCut], ...]:
     """Of every block value: axis -> cut."""
-    result: list[dict[str, Cut]] = []
+    result: list[dict[str, AxisCut]] = []
     for index, op in enumerate(self.kernel.ops):
       cuts = {} if op.op != "load" else self._cuts_of_load(op)
       for arg in op.args:
@@ -86,14 +87,14 @@ class Tiling:
       result.append({a: c for a, c in cuts.items() if a not in gone})
     return tuple(result)
 
-  def _cuts_of_load(self, op: BlockOp) -> dict[str, Cut]:
+  def _cuts_of_load(self, op: BlockOp) -> dict[str, AxisCut]:
     kernel = self.kernel
     roles = [*kernel.grid, kernel.cluster, kernel.loop]
     for mapped, role in zip([*op.imap, op.cmap, op.fmap], roles, strict=True):
       if mapped is not None and (mapped != role or mapped not in op.axes):
         raise ValueError(f"{op.tensor} over {op.axes} is cut over {mapped}, not {role}")
     return {
-      axis: Cut(
+      axis: AxisCut(
         axis,
         op.imap.index(axis) if axis in op.imap else None,
         op.cmap == axis,
@@ -107,17 +108,17 @@ class Tiling:
     """Of every block value: does it change from one iteration to the next?"""
     result: list[bool] = []
     for op in self.kernel.ops:
-      own = op.op in ("run_max", "prev") or op.fmap is not None
+      own = op.op in RUNNING or op.fmap is not None
       result.append(op.phase is Phase.LOOP and (own or any(result[a] for a in op.args)))
     return tuple(result)
 
   @cached_property
-  def _walk(self) -> Cut | None:
+  def _walk(self) -> AxisCut | None:
     kernel = self.kernel
     if kernel.loop is None:
       return None
     grid = kernel.grid.index(kernel.loop) if kernel.loop in kernel.grid else None
-    return Cut(kernel.loop, grid, kernel.loop == kernel.cluster, loop=True)
+    return AxisCut(kernel.loop, grid, kernel.loop == kernel.cluster, loop=True)
 
   @cached_property
   def iterations(self) -> int:
@@ -137,14 +138,14 @@ class Tiling:
         self._active[iteration] = self._mask(makes, self._walk.block_axes)
     return self._active[iteration]
 
-  def tile(self, cut: Cut, iteration: int) -> Tile:
+  def tile(self, cut: AxisCut, iteration: int) -> Tile:
     """What the blocks and ranks have of ``cut.axis``."""
     key = cut, iteration if cut.loop else 0
     if key not in self._tiles:
       self._tiles[key] = self._tile(*key)
     return self._tiles[key]
 
-  def _pieces(self, cut: Cut) -> tuple[np.ndarray, np.ndarray]:
+  def _pieces(self, cut: AxisCut) -> tuple[np.ndarray, np.ndarray]:
     """[*block axes]: first element and end of what is left after grid and cluster."""
     extent = self.extents[cut.axis]
     start, stop = np.zeros((1, 1), dtype=np.intp), np.full((1, 1), extent)
@@ -160,7 +161,7 @@ class Tiling:
     shape = [n for n, keep in zip(start.shape, has, strict=True) if keep]
     return start.reshape(shape), stop.reshape(shape)
 
-  def _tile(self, cut: Cut, iteration: int) -> Tile:
+  def _tile(self, cut: AxisCut, iteration: int) -> Tile:
     start, end = self._pieces(cut)
     stop = end
     if cut.loop:

@@ -84,7 +84,7 @@ def test_compiles_for_every_architecture(arch):
   clusters = ARCHITECTURES[arch]
   target = replace(
     H200, arch=arch, capability=divmod(int(arch.strip("sm_a")), 10), has_clusters=clusters,
-    max_cluster=8 if clusters else 1,
+    max_cluster=8 if clusters else 1, has_pdl=not arch.startswith("sm_8"),
   )  # fmt: skip
   spilled = []
   for name in NAMES:

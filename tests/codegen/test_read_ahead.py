@@ -8,7 +8,7 @@ import pytest
 from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.codegen.emit import MOST_EARLY_BYTES, touched_bytes
 from mirage_onnx.codegen.read_ahead import is_overtaken, reads_ahead
-from mirage_onnx.codegen.sizes import Sizes
+from mirage_onnx.codegen.sizes import LaunchSizes
 from mirage_onnx.emulator import EmulationError, compile_kernels
 from mirage_onnx.ir import KernelParams
 from mirage_onnx.ir.text import parse_ugraph
@@ -141,5 +141,5 @@ def test_what_a_loop_needs_of_another_kernel_is_waited_for():
 
 def test_kernels_of_sizes_that_only_a_run_knows_wait_first():
   graph = parse_ugraph(LOW_RANK)
-  sizes = Sizes(EXTENTS, frozenset({"a2"}))
+  sizes = LaunchSizes(EXTENTS, frozenset({"a2"}))
   assert not any(reads_ahead(graph, k, sizes) for k in graph.kernels)

@@ -31,7 +31,7 @@ def texts(found):
 def test_names_of_the_original():
   assert mi.new_graph is mi.new_kernel_graph
   assert isinstance(mi.new_graph(), KernelGraph)
-  assert issubclass(KernelGraph, Operations)  # what verify.check_saved takes
+  assert issubclass(KernelGraph, Operations)  # what formats.mirage.check_saved takes
 
 
 def test_best_and_all(rng):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.ops import ELEMENTWISE, to_term
+from mirage_onnx.ir.functions import ELEMENTWISE, to_term
 from mirage_onnx.ir.term import Term
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
@@ -160,7 +160,7 @@ def in_numpy(text, x, sizes):
   """The text as plain numpy over [i, j]; reductions are not translated."""
   if any(word in text for word in ("sum", "mean", "rmax", "n(", "w")):
     return None
-  scope = {op: e.fn for op, e in ELEMENTWISE.items()}
+  scope = {op: e.reals for op, e in ELEMENTWISE.items()}
   scope |= {"x": x["x"], "y": x["y"], "v": x["v"][:, None], "q": lambda a, b: a / b, "pi": np.pi}
   scope |= {"relu": lambda a: np.maximum(a, 0)}
   value = eval(text, {"__builtins__": {}}, scope)

@@ -13,7 +13,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import term
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS
-from mirage_onnx.superopt.choices import Setting
+from mirage_onnx.superopt.choices import RoleSetting
 from mirage_onnx.superopt.result import default_bound
 from mirage_onnx.superopt.search import Bound, Stop, search
 from mirage_onnx.superopt.space import ALL, EMITTED
@@ -245,7 +245,7 @@ def test_an_output_that_is_an_input_has_no_program():
 def test_no_numbers_fit_what_is_too_large(monkeypatch):
   """Kernels that are left out because the smallest tile of a value is too large have none."""
   large, seen = set(), 0
-  too_large, least_registers = Setting.too_large, Setting._least_registers
+  too_large, least_registers = RoleSetting.too_large, RoleSetting._least_registers
 
   def note_tile(self, place):
     large.update([(self.roles, place)] if too_large(self, place) else ())
@@ -256,8 +256,8 @@ def test_no_numbers_fit_what_is_too_large(monkeypatch):
     large.update([(self.roles, operands)] if needed > MAX_REGISTERS else ())
     return 0
 
-  monkeypatch.setattr(Setting, "too_large", note_tile)
-  monkeypatch.setattr(Setting, "_least_registers", note_result)
+  monkeypatch.setattr(RoleSetting, "too_large", note_tile)
+  monkeypatch.setattr(RoleSetting, "_least_registers", note_result)
   units = Units(SEARCHED["groupnorm_linear"](), H200, default_bound(ALL), AXIOMS, ALL)
   for reads, every in units.outline(units.outputs, 0).derivations.items():
     out = tuple(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.functions import ELEMENTWISE
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def evaluate(op, args, tiles):
         for xi, fi in zip(x, f, strict=True):
           total = total * fi + xi
         return np.expand_dims(total, loop)
-    result = ELEMENTWISE[op.op].fn(*args)
+    result = ELEMENTWISE[op.op].reals(*args)
   return result
 
 

@@ -16,7 +16,7 @@ MOST_ADDED = 1000
 
 @dataclass(frozen=True)
 class Step:
-  """How a normal form stands: the operations (names of ``ir/ops.py``) on its ``parts``."""
+  """How a normal form stands: the operations (names of ``ir/functions.py``) on its ``parts``."""
 
   ops: tuple[str, ...]
   parts: tuple[Term, ...]

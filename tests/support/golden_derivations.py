@@ -12,7 +12,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import is_part_axis
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.build import build_kernel
-from mirage_onnx.superopt.choices import Counts, Setting
+from mirage_onnx.superopt.choices import Counts, RoleSetting
 from mirage_onnx.superopt.derive import derivations
 from mirage_onnx.superopt.egraph import part_of
 from mirage_onnx.superopt.result import default_bound
@@ -70,7 +70,7 @@ def _is_kernel_derived(units, kernel, classes):
   reads = frozenset(classes[o.tensor] for o in kernel.loads if o.tensor in classes)
   counts = Counts(limit=units.bound.states)
   inputs = frozenset(units.inputs)
-  setting = Setting(units.graph, roles, ALL, inputs, reads, units.original, units.extents, counts)
+  setting = RoleSetting(units.graph, roles, ALL, inputs, reads, units.original, units.extents, counts)
   made = tuple(classes[s.tensor] for s in kernel.saves)
   targets = tuple((c, units.tensor(c)) for c in made)
   tensors = {**units.inputs, **{c: units.tensor(c) for c in reads}, **dict(targets)}

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.functions import ELEMENTWISE
+from mirage_onnx.ir.interval import symmetric
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.verify.domain import Float64
-from mirage_onnx.verify.intervals import symmetric
 from mirage_onnx.verify.named import Named
 from mirage_onnx.verify.program_lines import block_name
 from mirage_onnx.verify.term_bounds import Fact, measured

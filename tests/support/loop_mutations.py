@@ -4,7 +4,7 @@ from fractions import Fraction
 
 from draft import ACCUMULATORS, LEAVES, Draft, each, users
 
-from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.functions import ELEMENTWISE
 from mirage_onnx.ir.ugraph import Phase
 
 UNARY = (*(name for name, e in ELEMENTWISE.items() if e.arity == 1), "powr")

@@ -8,10 +8,10 @@ from mutant_oracle import difference, scenes
 from mutations import mutants
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.ir.spec import check_interface, check_ugraph
 from mirage_onnx.ir.ugraph import UGraph
 from mirage_onnx.verify.equivalence import verify
 from mirage_onnx.verify.shift import check_shift
-from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
 #: Who rejected a mutant; ``accepted`` if nobody did.
 STAGES = ("ill-formed", "random test", "shift check", "accepted")

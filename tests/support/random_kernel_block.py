@@ -12,7 +12,7 @@ from math import log2, prod, sqrt
 import numpy as np
 
 from mirage_onnx.ir import BlockOp, DType, KTensor, Layout, Phase, Save, part_axis
-from mirage_onnx.ir.ops import ELEMENTWISE, IRRATIONAL
+from mirage_onnx.ir.functions import ELEMENTWISE, IRRATIONAL
 
 Axes = tuple[str, ...]
 LOOP, POST = Phase.LOOP, Phase.POST
@@ -90,7 +90,7 @@ class Block:
         y = x[0] * self.noise.permutation(x[1]) if len(x) > 1 else x[0]
         spread = sqrt(n) * y.std() * self.noise.standard_normal(SAMPLE)
         return np.asarray(n * y.mean() + spread)
-    return ELEMENTWISE[op.op].fn(*x) if op.op in ELEMENTWISE else x[0]
+    return ELEMENTWISE[op.op].reals(*x) if op.op in ELEMENTWISE else x[0]
 
   def rms(self, x):
     return float(np.sqrt(np.square(self.sample[x]).mean()))

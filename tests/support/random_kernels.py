@@ -26,7 +26,7 @@ from mirage_onnx.ir import (
   print_ugraph,
   ugraph_extents,
 )
-from mirage_onnx.verify.wellformed import check_ugraph
+from mirage_onnx.ir.spec import check_ugraph
 
 HALVES = {DType.F16: 0.42, DType.BF16: 0.36, DType.F32: 0.22}
 #: How often operations round to 16 bits themselves, and in how many kernels.

@@ -11,7 +11,7 @@ from random_kernel_steps import pick
 from random_kernels import Again, finished
 
 from mirage_onnx.ir import DType, KernelParams, UGraph, ugraph_extents
-from mirage_onnx.verify.wellformed import check_ugraph
+from mirage_onnx.ir.spec import check_ugraph
 
 EXTENTS = (1, 2, 3, 4, 5, 7)
 #: Mostly loads that are cut in any way; and how often a program without a cluster counts.

@@ -21,7 +21,7 @@ from mirage_onnx.ir import (
   Save,
   Tensor,
   UGraph,
-  ops,
+  functions,
   term,
 )
 
@@ -119,7 +119,7 @@ def to_term(x):
       return term.power(args[0], e)
     case ("sum" | "rmax") as op, tuple(axes):
       return term.reduce_(op, axes, args[0])
-  return ops.to_term(x.op, *args)
+  return functions.to_term(x.op, *args)
 
 
 def region_of(x):

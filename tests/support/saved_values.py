@@ -4,12 +4,12 @@ import numpy as np
 from saved_truth import Truth
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.formats.mirage.check import translate
+from mirage_onnx.formats.mirage.graph import parse_saved
 from mirage_onnx.match.whole import whole_region
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
-from mirage_onnx.verify.saved import translate
-from mirage_onnx.verify.saved_format import parse_saved
 
 
 def read(graph, reference):

@@ -7,7 +7,7 @@ from mirage_onnx.ir.ugraph import Kernel
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.build import build_kernel
 from mirage_onnx.superopt.canonical import block_terms, canonical_kernel
-from mirage_onnx.superopt.choices import Counts, Setting
+from mirage_onnx.superopt.choices import Counts, RoleSetting
 from mirage_onnx.superopt.derive import derivations
 from mirage_onnx.superopt.result import Bound
 from mirage_onnx.superopt.space import Space
@@ -28,7 +28,7 @@ def search_programs(region, roles, size, *, space=SPACE, bound=EXHAUSTIVE):
   units = Units(region, H200, bound, AXIOMS, space)
   g, counts = units.graph, Counts(limit=bound.states)
   inputs, none = frozenset(units.inputs), frozenset[int]()
-  setting = Setting(g, roles, space, inputs, none, units.original, region.extents, counts)
+  setting = RoleSetting(g, roles, space, inputs, none, units.original, region.extents, counts)
   targets = tuple((c, units.tensor(c)) for c in units.outputs)
   sizes, programs = Sizes(), dict[str, Kernel]()
   for derivation in derivations(setting, units.outputs, bound):

@@ -5,7 +5,7 @@ from fractions import Fraction
 from draft import Draft, depends, each, replaced
 
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.functions import ELEMENTWISE
 
 UNARY = tuple(name for name, e in ELEMENTWISE.items() if e.arity == 1)
 BINARY = tuple(name for name, e in ELEMENTWISE.items() if e.arity == 2)

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from small_models import Net
 from mirage_onnx import pipeline
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.target import H100, H200
+from mirage_onnx.targets import table_path
 from mirage_onnx.tune.baseline import (
   FREE,
   Table,
@@ -216,7 +216,7 @@ def test_a_mask_that_attention_implies_is_no_weight_and_not_read():
 
 
 def test_every_pair_of_the_fusion_table_has_one_side():
-  path = resources.files("mirage_onnx.tune").joinpath("tables", "ort_fusions.json")
+  path = table_path("ort_fusions")
   pairs = json.loads(path.read_text())["pairs"]
   assert pairs
   assert {which for *_, which in pairs} <= {"producer", "consumer"}

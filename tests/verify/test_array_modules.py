@@ -5,7 +5,7 @@ import pytest
 from goldens import GOLDENS
 from strict_arrays import StrictArray, strict
 
-from mirage_onnx.ir.ops import ELEMENTWISE
+from mirage_onnx.ir.functions import ELEMENTWISE
 from mirage_onnx.verify.domain import Field, Float64, Rounded
 from mirage_onnx.verify.interpret_steps import interpret_steps, positional
 from mirage_onnx.verify.interpret_term import interpret_terms
@@ -99,7 +99,7 @@ def test_steps(golden, rounded, module):
 @pytest.mark.parametrize("slip", [
   lambda x: np.asarray(x), lambda x: np.where(x > 0, x, 0.0), lambda x: x + np.ones(3),
   lambda x: np.broadcast_to(x, (2, 3)), lambda x: np.add(x, np.ones(3)),
-  lambda x: ELEMENTWISE["erf"].fn(x), lambda x: x[np.array([0, 1])], lambda x: x.max(initial=0),
+  lambda x: ELEMENTWISE["erf"].reals(x), lambda x: x[np.array([0, 1])], lambda x: x.max(initial=0),
 ])  # fmt: skip
 def test_the_strict_module_catches_a_slip(slip):
   with pytest.raises(TypeError):

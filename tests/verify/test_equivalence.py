@@ -13,7 +13,7 @@ from raw_programs import C, exp, graph_of, region_of, total
 from raw_programs import X as X2
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir import Constant, ops, parse_ugraph, term
+from mirage_onnx.ir import Constant, functions, parse_ugraph, term
 from mirage_onnx.verify.equivalence import Proof, check_terms, decide, verify
 from mirage_onnx.verify.field import P
 from mirage_onnx.verify.reduced import PRIMES
@@ -73,10 +73,10 @@ HALF = Fraction(1, 2)
     (term.power(X, -HALF), ("rsqrt %0",)),
     (term.power(X, -HALF), ("sqrt %0", "recip %1")),
     (term.power(X, Fraction(3, 2)), ("sqrt %0", "square %1", "sqrt %0", "mul %2 %3")),
-    (ops.to_term("sigmoid", X), ("neg %0", "exp %1", "const[1]", "add %2 %3", "recip %4")),
-    (ops.to_term("sigmoid", X), ("sigmoid %0",)),
-    (ops.to_term("relu", X), ("const[0]", "max %0 %1")),
-    (ops.to_term("relu", X), ("relu %0",)),
+    (functions.to_term("sigmoid", X), ("neg %0", "exp %1", "const[1]", "add %2 %3", "recip %4")),
+    (functions.to_term("sigmoid", X), ("sigmoid %0",)),
+    (functions.to_term("relu", X), ("const[0]", "max %0 %1")),
+    (functions.to_term("relu", X), ("relu %0",)),
     (term.mul(term.const("pi"), X), ("const[pi]", "mul %0 %1")),
     (term.mul(term.power(term.const(HALF), HALF), X),
      ("const[1/2]", "powr[1/2] %1", "mul %0 %2")),
@@ -102,8 +102,8 @@ def test_equal_programs_are_proven(value, lines):
     (term.apply("abs", X), ("square %0", "sqrt %1", "neg %2")),
     (term.apply("erf", X), ("tanh %0",)),
     (term.apply("exp", X), ("neg %0", "exp %1")),
-    (ops.to_term("relu", X), ("const[0]", "min %0 %1")),
-    (ops.to_term("relu", X), ("abs %0",)),
+    (functions.to_term("relu", X), ("const[0]", "min %0 %1")),
+    (functions.to_term("relu", X), ("abs %0",)),
     (term.mul(term.const("pi"), X), ("const[355/113]", "mul %0 %1")),
     (term.add(term.power(X, 2), X), ("square %0", "sub %1 %0")),
     (call("less", X, ONE), ("const[1]", "less %1 %0")),

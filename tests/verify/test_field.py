@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mirage_onnx.ir import ops, term
+from mirage_onnx.ir import functions, term
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.verify import field
 from mirage_onnx.verify.domain import Field, Float64, Rounded
@@ -172,15 +172,15 @@ DOMAINS = {
 
 
 @pytest.mark.parametrize("name", DOMAINS)
-@pytest.mark.parametrize("op", sorted(ops.ELEMENTWISE))
+@pytest.mark.parametrize("op", sorted(functions.ELEMENTWISE))
 def test_every_function_means_its_term_in_every_domain(op, name):
   """In all components: also of what stands in an exponential then."""
   rng = np.random.default_rng(5)
   d = DOMAINS[name](rng)
-  arity = ops.ELEMENTWISE[op].arity
+  arity = functions.ELEMENTWISE[op].arity
   args = [Named(d.random(rng, (5,)), ("k",)) for _ in range(arity)]
   inputs = {f"i{n}": a for n, a in enumerate(args)}
-  value = ops.to_term(op, *(term.input_(name, ["k"]) for name in inputs))
+  value = functions.to_term(op, *(term.input_(name, ["k"]) for name in inputs))
   (want,) = interpret_terms(d, [value], inputs, {"k": 5})
   got = d.elementwise(op, *(a.data for a in args))
   assert not d.unequal(got, want.data).any()

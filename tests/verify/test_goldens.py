@@ -7,6 +7,7 @@ from mutant_oracle import difference, scenes
 from verify_times import LIMIT_MS, times_ms
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.ir.spec import check_interface, check_ugraph
 from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.equivalence import Proof, check_terms, verify
@@ -16,7 +17,6 @@ from mirage_onnx.verify.named import Named
 from mirage_onnx.verify.reduced import reduced_instantiation
 from mirage_onnx.verify.shift import check_shift
 from mirage_onnx.verify.tiers import Tier
-from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
 each_golden = pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: g.name)
 

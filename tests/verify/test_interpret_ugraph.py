@@ -13,12 +13,12 @@ from plain_interpreter import interpret_plainly
 from random_ugraphs import random_program
 
 from mirage_onnx.ir import KernelParams, parse_ugraph, print_ugraph
+from mirage_onnx.ir.spec import check_ugraph
 from mirage_onnx.verify.domain import Field, Float64, Rounded
 from mirage_onnx.verify.field import VOID
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import Named
 from mirage_onnx.verify.reduced import reduced_instantiations
-from mirage_onnx.verify.wellformed import check_ugraph
 
 RNG = np.random.default_rng(5)
 REAL = Float64()

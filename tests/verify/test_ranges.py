@@ -4,8 +4,8 @@ import pytest
 from golden_texts import PROGRAMS
 
 from mirage_onnx.ir import DType, parse_ugraph
-from mirage_onnx.verify import intervals as iv
-from mirage_onnx.verify.intervals import Interval
+from mirage_onnx.ir import interval as iv
+from mirage_onnx.ir.interval import Interval
 from mirage_onnx.verify.program_lines import ugraph_lines
 from mirage_onnx.verify.ranges import follow, largest
 from mirage_onnx.verify.term_bounds import Bounds, Fact

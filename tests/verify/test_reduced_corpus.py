@@ -5,8 +5,8 @@ from fragile_programs import FRAGILE
 from mutant_oracle import EVEN, difference, scene, scenes
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.ir.spec import check_interface, check_ugraph
 from mirage_onnx.verify.equivalence import verify
-from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
 
 @pytest.mark.parametrize("program", FRAGILE, ids=lambda p: p.name)

@@ -7,10 +7,10 @@ from goldens import GOLDENS
 from mutant_oracle import outputs, scenes
 from mutations import mutants
 
+from mirage_onnx.ir.spec import check_ugraph
 from mirage_onnx.ir.ugraph import Phase, UGraph
 from mirage_onnx.verify.equivalence import Proof, verify
 from mirage_onnx.verify.repeated_maxima import without_repeats
-from mirage_onnx.verify.wellformed import check_ugraph
 
 BY_NAME = {g.name: g for g in GOLDENS}
 

@@ -7,13 +7,13 @@ from interval_runs import CASES, hard_inputs
 from mutations import mutants
 
 from mirage_onnx.ir import term as t
+from mirage_onnx.ir.spec import check_interface, check_ugraph
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.verify.adversarial import even_instantiation
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.symbolic import PART, PREV, RUN, block_values
-from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
 each_golden = pytest.mark.parametrize("given", GOLDENS, ids=lambda g: g.name)
 

@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from interval_runs import CASES, Recorder, hard_inputs, labelled, widened
 from mutations import mutants
 
+from mirage_onnx.ir import interval as iv
 from mirage_onnx.ir import term as t
-from mirage_onnx.ir.ops import to_term
-from mirage_onnx.verify import intervals as iv
+from mirage_onnx.ir.functions import to_term
+from mirage_onnx.ir.interval import Interval
+from mirage_onnx.ir.spec import check_interface, check_ugraph
 from mirage_onnx.verify.adversarial import even_instantiation
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.intervals import Interval
 from mirage_onnx.verify.named import Named
 from mirage_onnx.verify.program_lines import ugraph_lines
 from mirage_onnx.verify.ranges import follow
 from mirage_onnx.verify.term_bounds import Bounds, Fact, measured
-from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
 EXTENTS = {"a": 3, "k": 16, "b": 4}
 X, Y, W, S = (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_onnx.ir import BlockOp, DType, Kernel, KernelParams, Layout, Phase
-from mirage_onnx.verify.tiles import Cut, Tiling, tiling
+from mirage_onnx.verify.tiles import AxisCut, Tiling, tiling
 
 
 def kernel(cut):
@@ -32,7 +32,7 @@ def pieces(cut, extent, tile, ranks, step):
   return result
 
 
-cuts = st.builds(Cut, st.just("a"), st.sampled_from([None, 1]), st.booleans(), st.booleans())
+cuts = st.builds(AxisCut, st.just("a"), st.sampled_from([None, 1]), st.booleans(), st.booleans())
 small = st.integers(1, 9)
 
 
@@ -61,7 +61,7 @@ def test_every_block_and_rank_has_its_elements(cut, extent, tile, ranks, step):
 
 
 def test_what_varies_is_known():
-  moving, still = kernel(Cut("a", loop=True)).ops[0], kernel(Cut("a")).ops[0]
+  moving, still = kernel(AxisCut("a", loop=True)).ops[0], kernel(AxisCut("a")).ops[0]
   of = {"dtype": DType.F32, "phase": Phase.LOOP, "layout": Layout.SHARED}
   ops = (
     moving,
@@ -77,12 +77,12 @@ def test_what_varies_is_known():
 
 
 def test_cuts_are_said_in_words():
-  assert str(Cut("a", 1, cluster=True, loop=True)) == "a cut by grid y, cluster, loop"
-  assert str(Cut("a")) == "all of a"
+  assert str(AxisCut("a", 1, cluster=True, loop=True)) == "a cut by grid y, cluster, loop"
+  assert str(AxisCut("a")) == "all of a"
 
 
 def test_a_map_that_is_not_the_kernel_s_is_refused():
-  wrong = kernel(Cut("a", loop=True))
+  wrong = kernel(AxisCut("a", loop=True))
   with pytest.raises(ValueError, match="i0 over .* is cut over a, not b"):
     Tiling(
       Kernel("k0", (), None, "b", wrong.ops, ()), KernelParams(loop_tile=1),

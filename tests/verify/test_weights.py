@@ -12,6 +12,7 @@ from small_models import Net
 
 from mirage_onnx import searching
 from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.ir.interval import Interval
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.searching import Setting, search_all
 from mirage_onnx.superopt.result import Bound
@@ -19,7 +20,6 @@ from mirage_onnx.target import H200
 from mirage_onnx.verify import extremes as module
 from mirage_onnx.verify import weights
 from mirage_onnx.verify.extremes import extremes
-from mirage_onnx.verify.intervals import Interval
 from mirage_onnx.verify.range_check import RangeCheck
 from mirage_onnx.verify.weights import ModelWeights, sample_weights
 

@@ -13,6 +13,7 @@ from mirage_onnx.codegen.tiled.barriers import Unordered, unordered_behind, with
 from mirage_onnx.codegen.tiled.lower import Lowering
 from mirage_onnx.codegen.tiled.op_order import Node, Order, fewest_barriers
 from mirage_onnx.codegen.tiled.steps import Barrier, Step, ThreadGraph
+from mirage_onnx.ir.block_ops import CLUSTER, Kind, kind_of
 
 _Steps = tuple[Step, ...]
 #: Row tiles up to which the loads of a contraction that reads device memory take few registers.
@@ -116,9 +117,9 @@ def node(lowering: Lowering, step: Step, behind: Unordered) -> Node:
     case do.Contract():
       makes = {step.into}
     case do.Update():
-      makes |= {i for i, op in enumerate(ops) if op.op == "prev" and op.args == (index,)}
+      makes |= {i for i, op in enumerate(ops) if kind_of(op.op) is Kind.PREVIOUS and op.args == (index,)}
     case do.Publish():
-      makes, args = set(), args if ops[index].op in ("red_sum", "red_max") else (index,)
+      makes, args = set(), args if ops[index].op in CLUSTER else (index,)
     case do.Spill():
       makes, args = set(), (index,)
     case do.Pack():

@@ -18,13 +18,13 @@ from itertools import combinations
 from mirage_onnx.codegen.tiled.forms import MMA, Form, Side, Warps, vector
 from mirage_onnx.codegen.tiled.pieces import Piece, Pieces
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS, RUNNING
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, Phase
 from mirage_onnx.superopt.min_sum import MinSum, minimise
 
 MOVE, LOOP_WEIGHT, _NEVER = 10_000, 8, 1_000_000_000
 #: Ops that leave a value where it lies.
-KEEPS = ("acc_sum", "acc_max", "acc_scaled", "run_max", "prev", "red_sum", "red_max")
-LEAVES = ("load", "const", "extent")
+KEEPS = ACCUMULATORS | RUNNING | CLUSTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Assignment:
     move = MOVE * (LOOP_WEIGHT if inside else 1)
     if op.op in KEEPS and n == 0:
       return 0 if have == own else _NEVER
-    if op.op in ("sum", "rmax"):
+    if op.op in REDUCTIONS:
       gone = {self.own(arg)[a] for a in op.reduced}
       return 0 if folded(have, gone) == own else 2 * move
     if op.op == "matmul":
@@ -166,7 +166,7 @@ def vector_frames(kernel: Kernel, pieces: Pieces, needed: frozenset[int]) -> Ite
   gone = {
     own[op.args[0]][a]
     for i, op in enumerate(kernel.ops)
-    if i in needed and op.op in ("sum", "rmax")
+    if i in needed and op.op in REDUCTIONS
     for a in op.reduced
   }
   for t in every:
@@ -187,7 +187,7 @@ def partial_folds(
   """Reductions that have to go through shared memory with this frame."""
   count = 0
   for i, op in enumerate(kernel.ops):
-    if i in needed and op.op in ("sum", "rmax"):
+    if i in needed and op.op in REDUCTIONS:
       own = pieces.of_value[op.args[0]]
       have = frame.of(own.values())
       count += folded(have, {own[a] for a in op.reduced}) != forms[i]

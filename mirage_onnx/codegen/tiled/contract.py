@@ -7,8 +7,8 @@ over the depth is unrolled where an operand is registers, since those have no ad
 
 from dataclasses import dataclass
 
+from mirage_onnx.codegen.index_text import parts_of, subscript, times, total
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.ring import parts_of, subscript, times, total
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.forms import Form, length
 from mirage_onnx.codegen.tiled.pairs_text import pair

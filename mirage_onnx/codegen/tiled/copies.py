@@ -8,8 +8,8 @@ one by one. What does not exist is filled with zeros.
 from collections.abc import Mapping
 from math import prod
 
+from mirage_onnx.codegen.index_text import parts_of, times, total
 from mirage_onnx.codegen.loads import TensorView
-from mirage_onnx.codegen.ring import parts_of, times, total
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.pieces import Piece, Pieces
 from mirage_onnx.codegen.tiled.shared import SharedTile

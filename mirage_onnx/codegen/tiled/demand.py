@@ -14,6 +14,7 @@ from mirage_onnx.codegen.tiled.forms import Form, Warps
 from mirage_onnx.codegen.tiled.shared import SharedTile
 from mirage_onnx.codegen.tiled.steps import Held, Step
 from mirage_onnx.ir import DType, KTensor, Phase
+from mirage_onnx.ir.block_ops import RUNNING
 
 #: Registers of a lane beyond which a loaded tile is read where it is used, and up to which a packed
 #: operand stays through the loop.
@@ -47,7 +48,7 @@ class Demand:
 
   def __post_init__(self) -> None:
     for op in self.assignment.kernel.ops:
-      own = op.op in ("run_max", "prev") or op.fmap is not None
+      own = op.op in RUNNING or op.fmap is not None
       known = own or any(self.varies[a] for a in op.args)
       self.varies.append(op.phase is Phase.LOOP and known)
 

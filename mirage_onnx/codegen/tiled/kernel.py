@@ -27,7 +27,7 @@ from mirage_onnx.codegen.tiled.text import begin_state, write_step
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
-from mirage_onnx.target import RESERVED_SMEM, SM_THREADS, Target
+from mirage_onnx.target import Target
 
 #: A lane holds at most this many elements of one value, and computes so many of one in place.
 _MOST_REGISTERS, _MOST_IN_PLACE = 256, 2048
@@ -169,8 +169,8 @@ def _plan(
 def _resident(blocks: int, threads: int, target: Target, size: int) -> int:
   """How many of these blocks a multiprocessor holds if each takes ``size`` bytes."""
   there = -(-blocks // target.multiprocessors)
-  fit = target.smem_per_sm_bytes // (size + RESERVED_SMEM) if size <= target.smem_bytes else 0
-  return min(there, SM_THREADS // threads, fit)
+  fit = target.smem_per_sm_bytes // (size + target.reserved_smem_bytes) if size <= target.smem_bytes else 0
+  return min(there, target.sm_threads // threads, fit)
 
 
 def thread_graph(

@@ -8,6 +8,7 @@ what only a reduction uses is added up as it is made.
 
 from mirage_onnx.codegen.elementwise import is_elementwise
 from mirage_onnx.codegen.tiled.lower import Lowering
+from mirage_onnx.ir.block_ops import REDUCTIONS
 from mirage_onnx.ir.ugraph import Phase
 
 
@@ -22,7 +23,7 @@ def most_live(lowering: Lowering) -> int:
   passing = set()
   for i in sorted(needed, reverse=True):
     form = lowering.forms.get(i)
-    if is_elementwise(ops[i].op) and users[i] <= {"sum", "rmax"}:
+    if is_elementwise(ops[i].op) and users[i] <= REDUCTIONS:
       passing.add(i)
     placed = i in passing or (form is not None and lowering.in_place(i, form))
     for a in ops[i].args:

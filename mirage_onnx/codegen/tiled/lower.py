@@ -1,5 +1,6 @@
 """From a block graph with forms to the steps of its threads."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -8,15 +9,19 @@ from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.assign import folded
 from mirage_onnx.codegen.tiled.demand import MOST_FETCHED, Demand
 from mirage_onnx.codegen.tiled.forms import Form
-from mirage_onnx.codegen.tiled.parts import ACCUMULATORS, Parts, lane_bits, rule_of
+from mirage_onnx.codegen.tiled.parts import Parts, lane_bits, rule_of
 from mirage_onnx.codegen.tiled.pieces import STEP, Piece
 from mirage_onnx.codegen.tiled.shared import STORAGE, SharedTile
 from mirage_onnx.codegen.tiled.steps import Held, ThreadGraph
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, Layout
+from mirage_onnx.ir.block_ops import ACCUMULATORS, OPERATORS, SUM, Kind, kind_of, of_kinds
+from mirage_onnx.ir.rows import covered
 
 #: Bytes of a tile that is too large for registers up to which it goes to shared memory instead.
 MOST_COPIED = 64 * 1024
+#: What a contraction can add to directly.
+_ADDS = of_kinds(Kind.ACCUMULATOR, Kind.RESCALED, merges=(SUM,))
 
 
 @dataclass(slots=True)
@@ -56,7 +61,7 @@ class Lowering(Demand):
     ops = self.assignment.kernel.ops
     for i in self.assignment.products:
       users = [u for u in self.assignment.needed if i in ops[u].args]
-      alone = len(users) == 1 and ops[users[0]].op in ("acc_sum", "acc_scaled")
+      alone = len(users) == 1 and ops[users[0]].op in _ADDS
       saved = any(s.arg == i for s in self.assignment.kernel.saves)
       if alone and not saved and self.on_tensor_cores(i) and ops[users[0]].args[0] == i:
         self.fused[i] = users[0]
@@ -65,25 +70,19 @@ class Lowering(Demand):
     op = self.assignment.kernel.ops[index]
     if constant(op, self.extents) is not None:
       return
-    if op.op == "load":
-      self._load(index)
-    elif op.op == "matmul":
-      if index not in self.fused:
-        self._contract(index, index, self.run_of(index))
-    elif op.op in ("sum", "rmax"):
-      self._reduce(index)
-    elif op.op in ACCUMULATORS:
-      self._accumulate(index)
-    elif op.op == "run_max":
-      self._running(index)
-    elif op.op == "prev":
-      pass  # the running maximum keeps it
-    elif op.op in ("red_sum", "red_max"):
-      self._over_ranks(index)
-    elif is_elementwise(op.op):
+    if is_elementwise(op.op):
       self._elementwise(index)
+    elif op.op in OPERATORS:
+      _RULES[OPERATORS[op.op].kind](self, index)
     else:
       raise RejectionError("EMIT_UNSUPPORTED", f"no rule for the operation {op.op!r}")
+
+  def _product(self, index: int) -> None:
+    if index not in self.fused:
+      self._contract(index, index, self.run_of(index))
+
+  def _kept(self, index: int) -> None:
+    """Constants stand where they are used; the running value keeps what it was."""
 
   def _load(self, index: int) -> None:
     op = self.assignment.kernel.ops[index]
@@ -174,7 +173,7 @@ class Lowering(Demand):
     rule = rule_of(ops[index].op)
     saved = any(s.arg == index for s in self.assignment.kernel.saves)
     waits = all(
-      u.op in ACCUMULATORS and u.args[0] == index and ACCUMULATORS[u.op] == rule
+      u.op in ACCUMULATORS and u.args[0] == index and rule_of(u.op) == rule
       and index not in u.args[1:]
       for u in users
     )  # fmt: skip
@@ -218,7 +217,7 @@ class Lowering(Demand):
     self.made[Held(index, form)] = "body"
     for i in self.assignment.needed:
       other = self.assignment.kernel.ops[i]
-      if other.op == "prev" and other.args[0] == index:
+      if kind_of(other.op) is Kind.PREVIOUS and other.args[0] == index:
         self.made[Held(i, form)] = "body"
 
   def _over_ranks(self, index: int) -> None:
@@ -232,3 +231,18 @@ class Lowering(Demand):
       self.after.append(do.Publish(index, name, touched=touched))
       self.after.append(do.GatherRanks(index, name))
     self.made[Held(index, form)] = "after"
+
+
+#: What a kind of operator becomes; elementwise functions and casts are ``_elementwise``.
+_RULES: Mapping[Kind, Callable[[Lowering, int], None]] = covered("codegen/tiled/lower.py", {
+  Kind.LOAD: Lowering._load,
+  Kind.CONSTANT: Lowering._kept,
+  Kind.POINTWISE: Lowering._elementwise,
+  Kind.CONTRACTION: Lowering._product,
+  Kind.REDUCTION: Lowering._reduce,
+  Kind.ACCUMULATOR: Lowering._accumulate,
+  Kind.RESCALED: Lowering._accumulate,
+  Kind.RUNNING: Lowering._running,
+  Kind.PREVIOUS: Lowering._kept,
+  Kind.CLUSTER: Lowering._over_ranks,
+}, Kind)  # fmt: skip

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.ring import total
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.copies import copy_tile
 from mirage_onnx.codegen.tiled.pairs_text import in_pairs

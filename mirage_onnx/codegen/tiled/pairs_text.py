@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.loads import TensorView, tag
-from mirage_onnx.codegen.ring import total
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.forms import Form
 from mirage_onnx.codegen.tiled.lower import Lowering

@@ -4,14 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_onnx.codegen.tiled.forms import Form, Side
-
-ACCUMULATORS = {"acc_sum": "Sum", "acc_max": "Max", "acc_scaled": "Sum"}
-REDUCTIONS = {"sum": "Sum", "rmax": "Max", "red_sum": "Sum", "red_max": "Max", "matmul": "Sum"}
+from mirage_onnx.ir.block_ops import merge_of
 
 
 def rule_of(op: str) -> str:
   """How parts of a value combine."""
-  return ACCUMULATORS.get(op) or REDUCTIONS[op]
+  return merge_of(op).cuda
+
+
+def nothing(op: str) -> str:
+  """What no parts of a value are."""
+  merge = merge_of(op)
+  return f"{merge.cuda}::neutral()" if merge.neutral else "0.0f"
 
 
 def lane_bits(form: Form, sides: Sequence[Side]) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from mirage_onnx.codegen.grid import Grid
+from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import axis_variable
-from mirage_onnx.codegen.ring import times, total
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams

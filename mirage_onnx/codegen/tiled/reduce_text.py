@@ -1,6 +1,6 @@
 """Reductions as text: in a lane, in a warp, over warps, over ranks; contractions in fp32."""
 
-from mirage_onnx.codegen.ring import total
+from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.forms import Form
 from mirage_onnx.codegen.tiled.parts import rule_of
@@ -8,6 +8,7 @@ from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.codegen.tiled.spot import Spot
 from mirage_onnx.codegen.tiled.steps import Held
 from mirage_onnx.codegen.tiled.values import ValueWriter, chosen
+from mirage_onnx.ir.block_ops import CLUSTER
 
 
 def multiply(w: ValueWriter, step: do.Multiply) -> None:
@@ -102,7 +103,7 @@ def publish(w: ValueWriter, step: do.Publish) -> None:
   """A slot of shared memory for every register of a thread."""
   threads = 32 * w.lowering.warps.total
   index = step.index
-  if w.ops[index].op in ("red_sum", "red_max"):
+  if w.ops[index].op in CLUSTER:
     index = w.ops[index].args[0]
   form = w.lowering.forms[step.index]
   tile = w.lowering.tiles[step.tile]

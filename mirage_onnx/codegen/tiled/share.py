@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from mirage_onnx.codegen.tiled.assign import Assignment, partial_folds, vector_frames
 from mirage_onnx.codegen.tiled.forms import MMA, Form, Side, Warps
+from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS
 from mirage_onnx.ir.ugraph import KTensor, Phase
 
 #: Lane operations that a meeting of warps costs, that one value through shared memory costs, and
@@ -106,14 +107,14 @@ def split_cost(assignment: Assignment, forms: Mapping[int, Form], split: Warps) 
       depth = split.tiles((p.depth,), 8)
       work *= _MMA_STEP * depth if form.lanes == MMA else 1
       meets = split.count((p.depth,)) > 1
-    elif op.op in ("sum", "rmax"):
+    elif op.op in REDUCTIONS:
       gone = {assignment.own(op.args[0])[a] for a in op.reduced}
       meets = any(set(s) & gone for s, count in split.digits if count > 1)
       own = assignment.own(op.args[0]).values()
       have = [forms[op.args[0]]] if op.args[0] in forms else assignment.frames
       work = min(split.registers(f.of(own)) for f in have)
     if meets:
-      waits = users[i] and all(u.startswith("acc_") for u in users[i])
+      waits = users[i] and all(u in ACCUMULATORS for u in users[i])
       total += _MEET + (2 * split.registers(form) if waits else _MEET * often)
     total += often * work
   return total

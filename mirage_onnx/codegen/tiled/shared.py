@@ -8,8 +8,8 @@ exchange is a float slot per register and thread.
 from dataclasses import dataclass
 from math import prod
 
+from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.ring import times, total
 from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.ir.dtype import DType
 

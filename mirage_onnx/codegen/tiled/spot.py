@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from mirage_onnx.codegen.ring import parts_of, subscript, times, total
+from mirage_onnx.codegen.index_text import parts_of, subscript, times, total
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.forms import MMA, Form, Side, Warps, length
 from mirage_onnx.codegen.tiled.pieces import Piece, Pieces

@@ -5,9 +5,10 @@ from mirage_onnx.codegen.tiled import memory_text, reduce_text
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.contract import contract
 from mirage_onnx.codegen.tiled.pairs_text import pack
-from mirage_onnx.codegen.tiled.parts import ACCUMULATORS
+from mirage_onnx.codegen.tiled.parts import nothing, rule_of
 from mirage_onnx.codegen.tiled.steps import Held, Step
 from mirage_onnx.codegen.tiled.values import ValueWriter
+from mirage_onnx.ir.block_ops import CLUSTER, MAXIMA, Kind, kind_of
 
 _LOWEST = "-3.4028235e38f"
 
@@ -57,8 +58,8 @@ def begin_state(w: ValueWriter, index: int) -> None:
   """Accumulators and running maxima before the first iteration."""
   op = w.ops[index]
   held = Held(index, w.lowering.forms[index])
-  start = {"acc_max": "Max::neutral()", "run_max": rounded(_LOWEST, op.dtype)}
-  w.declare(held, start.get(op.op, "0.0f"))
+  finite = kind_of(op.op) is Kind.RUNNING and op.op in MAXIMA
+  w.declare(held, rounded(_LOWEST, op.dtype) if finite else nothing(op.op))
 
 
 def _run(w: ValueWriter, step: do.Run) -> None:
@@ -68,7 +69,7 @@ def _run(w: ValueWriter, step: do.Run) -> None:
     for index in step.ops:
       op = w.ops[index]
       args = [w.element(a, spot) for a in op.args]
-      one = op.op.startswith("red_")
+      one = op.op in CLUSTER
       value = w.taken(op, args[0]) if one else w.evaluated(op, args)
       w.writer.line(f"{w.element(index, spot)} = {value};", index)
 
@@ -79,19 +80,20 @@ def _update(w: ValueWriter, step: do.Update) -> None:
   old = [
     Held(i, form)
     for i in sorted(w.lowering.assignment.needed)
-    if w.ops[i].op == "prev" and w.ops[i].args[0] == step.index
+    if kind_of(w.ops[i].op) is Kind.PREVIOUS and w.ops[i].args[0] == step.index
   ]
-  for held in old if op.op == "run_max" else []:
+  running = kind_of(op.op) is Kind.RUNNING
+  for held in old if running else []:
     w.declare(held)
   with w.walk(form) as spot:
     to = f"{name}{spot.subscript(form)}"
-    if op.op == "acc_scaled":
+    if kind_of(op.op) is Kind.RESCALED:
       scaled = f"{to} * {w.element(op.args[1], spot)}"
       fused = w.lowering.fused.get(op.args[0]) == step.index
       value = scaled if fused else f"{scaled} + {w.element(op.args[0], spot)}"
     else:
-      rule = ACCUMULATORS.get(op.op, "Max")
-      if op.op == "run_max":
+      rule = rule_of(op.op)
+      if running:
         for held in old:
           w.writer.line(f"{w.name(held)}{spot.subscript(form)} = {to};")
       value = f"{rule}::combine({to}, {w.taken(op, w.element(op.args[0], spot))})"

@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from mirage_onnx.codegen.elementwise import constant, evaluate, literal
+from mirage_onnx.codegen.index_text import subscript, total
 from mirage_onnx.codegen.loads import TensorView, rounded
-from mirage_onnx.codegen.ring import subscript, total
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.forms import Form
 from mirage_onnx.codegen.tiled.lower import Lowering

@@ -1,0 +1,173 @@
+"""Where the entries of the kernel replay come from; slow parts (searches, matching) happen here only.
+
+- goldens: the golden µGraphs of the tests, with their numbers.
+- programs: what the search finds for the programs of search_programs.py, at full size, with the
+  numbers that the cost model likes best.
+- graphs: block graphs of tests/codegen, also with sizes that only a launch knows.
+- random: random kernels (tests/support/random_kernels.py).
+- speed: what the rows of the speed table ran (bench/results/h200/speed.json).
+- models: the kernels of optimized models, read from the models named on the command line. Recorded are those
+  of real_archive.py's whole_minilm_l6_1x128 (also with --tiled) and whole_bert_base_1x128 (--budget 300),
+  whole_qwen3_0.6b_decode1024 and whole_llama3_8b_4l_decode4096 (--budget 240), and of models/*.onnx, all with
+  --target h200.
+- runtime: entries of the other groups, each axis of the grid counted at run time, where that is possible.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "bench"), str(ROOT / "tests" / "support")]
+
+from replay_record import Entry, made, read_group, read_record, write_group
+
+from mirage_onnx.ir import print_ugraph
+from mirage_onnx.target import H200
+
+#: Sets of numbers of a program of the search, and random kernels.
+POINTS, SEEDS = 4, 400
+SPEED = ROOT / "bench" / "results" / "h200" / "speed.json"
+
+
+def _entry(name, graph, params, extents, runtime=(), target=H200.name):
+  text = graph if isinstance(graph, str) else print_ugraph(graph)
+  numbers = tuple(p if isinstance(p, str) else p.to_text() for p in params)
+  sizes = dict(sorted(extents.items()))
+  return Entry(name, target, sizes, tuple(sorted(runtime)), text, numbers)
+
+
+def goldens(_):
+  from goldens import GOLDENS
+
+  for g in GOLDENS:
+    yield _entry(g.name, g.ugraph, g.params, g.region.extents)
+
+
+def programs(_):
+  from golden_graphs import NAMES, golden_graph
+  from golden_kernels import numbered
+  from search_programs import PROGRAMS
+
+  for name in sorted(NAMES):
+    region, graph = PROGRAMS[name](), golden_graph(name)
+    for i, (_, params) in enumerate(numbered(graph, region, H200, POINTS)):
+      yield _entry(f"{name}.{i}", graph, params, region.extents)
+
+
+def graphs(_):
+  sys.path.append(str(ROOT))
+  from tests.codegen.conftest import Graphs
+  from tests.codegen.test_runtime_sizes import CASES
+
+  for i, (name, axes, extents, params) in enumerate(CASES):
+    every = {**extents, **dict.fromkeys(axes.split(), 8)}
+    graph = Graphs()[name]
+    for runtime in ((), axes.split()):
+      yield _entry(f"{name.replace(':', '_')}.{i}.{len(runtime)}", graph, [params], every, runtime)
+
+
+def random(_):
+  from random_kernels import random_kernel
+
+  for seed in range(SEEDS):
+    k = random_kernel(seed)
+    yield _entry(f"{seed:04}", k.graph, k.params, k.extents)
+
+
+def speed(_):
+  """Of a row's model the regions are found again, for their extents."""
+  from cases import ROWS
+
+  results = json.loads(SPEED.read_text())["results"]
+  for result in results:
+    row, size = result["case"].split("/")
+    case = ROWS[row].make(**{**ROWS[row].sizes, **ROWS[row].nearby}[size])
+    regions = _regions(case)
+    for arm, done in result["optimize"].items():
+      for i, (was, params) in enumerate(zip(done["replaced"], done["params"], strict=True)):
+        region = _region_of(was["ugraph"], params, regions)
+        if region is None:
+          print(f"{result['case']} {arm} {i}: the model has no such region any more")
+          continue
+        name = f"{row}.{size}.{arm}.{i}"
+        yield _entry(name, was["ugraph"], params, region.extents, region.runtime)
+
+
+def _regions(case):
+  from mirage_onnx.importer import import_model, load_model
+  from mirage_onnx.match.candidates import find_candidates
+  from mirage_onnx.match.cuts import TILED, Limits
+
+  program = import_model(load_model(case.model))
+  found = find_candidates(program, TILED if case.tiled else Limits()).candidates
+  return {c.region.text: c.region for c in found}.values()
+
+
+def _region_of(text, params, regions):
+  """The region that a µGraph is a program of: a proof tells it from others of its interface."""
+  from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
+  from mirage_onnx.ir.spec import check_interface
+  from mirage_onnx.verify.equivalence import verify
+
+  graph = parse_ugraph(text)
+  for region in regions:
+    if check_interface(region, graph) is None and hasattr(verify(region, graph), "bound"):
+      ugraph_extents(graph, [KernelParams.from_text(p) for p in params], region.extents)
+      return region
+  return None
+
+
+def models(paths):
+  from mirage_onnx.custom_op.model_nodes import ModelFile
+
+  for path in paths:
+    seen = set()
+    for record in ModelFile.read(str(path)).bundle().provenance:
+      extents, runtime = _sizes(record["region"])
+      name = f"{path.stem}.{len(seen)}"
+      entry = _entry(name, record["ugraph"], record["params"], extents, runtime, record["target"])
+      if entry.key not in seen:
+        seen.add(entry.key)
+        yield entry
+
+
+def _sizes(region):
+  """Extents and run-time axes, as ``Region.text`` says them."""
+  lines = region.splitlines()
+  extents = {a: int(n) for a, n in (w.split("=") for w in lines[1].split(" ")[1:])}
+  return extents, [a for line in lines if line.startswith("runtime ") for a in line[8:].split(",")]
+
+
+def runtime(folder):
+  """Only what is no refusal: an axis outside of the grid never is one of a launch."""
+  for entry in read_record(folder):
+    if entry.runtime or entry.group not in ("goldens", "programs", "speed", "models"):
+      continue
+    grid = {a for line in entry.graph.splitlines() if line.startswith("kernel")
+            for a in line.split("grid=")[1].split(" ")[0].split(",")}  # fmt: skip
+    for axis in sorted(grid & {*entry.extents}):
+      tried = replace(entry, name=f"{entry.group}.{entry.name.split('/')[1]}.{axis}", runtime=(axis,))
+      if all(m.text for m in made(tried)):
+        yield tried
+
+
+GROUPS = {
+  "goldens": goldens, "programs": programs, "graphs": graphs, "random": random, "speed": speed,
+  "models": models, "runtime": runtime,
+}  # fmt: skip
+
+
+def collect(folder, groups, paths):
+  """Write the entries of these groups, equal ones once."""
+  for group in groups:
+    found = GROUPS[group](folder if group == "runtime" else paths)
+    once = {}
+    for e in found:
+      name = e.name.removeprefix(f"{group}/")
+      once.setdefault(e.key, replace(e, name=f"{group}/{name}"))
+    ordered = [e for _, some in groupby(once.values(), lambda e: e.graph) for e in some]
+    write_group(folder / f"{group}.jsonl", ordered)
+    print(f"{group}: {len(read_group(folder / f'{group}.jsonl'))} entries")

@@ -1,0 +1,1 @@
+"""µGraphs in other programs' files."""

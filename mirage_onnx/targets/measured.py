@@ -1,0 +1,9 @@
+"""Where the tables of ``targets/tables`` are."""
+
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+
+def table_path(name: str) -> Traversable:
+  """The table of this name, which need not exist: a target, ``<target>_known`` or ``ort_fusions``."""
+  return resources.files("mirage_onnx.targets").joinpath("tables", f"{name}.json")

@@ -1,0 +1,138 @@
+"""The recipes of docs/adding.md, followed in a copy of the tree: what they say is all that there is to do."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mirage_onnx.custom_op.library import PATH_VARIABLE, get_library_path
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPES = (ROOT / "docs" / "adding.md").read_text()
+_BLOCK = re.compile(r"<!-- (row|file): ([^ ,]+)(?:, (\w+))? -->\n\n```python\n(.*?)```", re.S)
+
+
+def steps(title):
+  """What the chapter says is to be done: (row or file, path, table, text)."""
+  chapter = RECIPES.split(f"## {title}\n")[1].split("\n## ")[0]
+  return _BLOCK.findall(chapter)
+
+
+@pytest.fixture
+def tree(tmp_path):
+  for folder in ("mirage_onnx", "tests", "models", "bench"):
+    shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+  shutil.copy(ROOT / "pyproject.toml", tmp_path)
+  return tmp_path
+
+
+def follow(tree, title):
+  """Do what the chapter says; the files of the tree that changed, and those that are new."""
+  changed, new = set(), set()
+  for kind, name, table, text in steps(title):
+    path = tree / name
+    if kind == "file":
+      assert not path.exists()
+      path.write_text(text)
+      new.add(name)
+    else:
+      whole = path.read_text()
+      (head,) = re.findall(rf"^{table}\b.*[{{(]\n", whole, re.M)
+      path.write_text(whole.replace(head, f"{head}{text.rstrip().rstrip(',')},\n"))
+      changed.add(name)
+  return changed, new
+
+
+def passes(tree, *arguments):
+  """pytest in the tree, which is the one that is imported."""
+  conftest = tree / "conftest.py"
+  conftest.write_text(
+    "import sys\n"
+    "sys.meta_path[:] = [m for m in sys.meta_path if 'Scikit' not in type(m).__name__]\n"
+    f"sys.path.insert(0, {str(tree)!r})\n"
+    "import mirage_onnx\n"
+    f"assert mirage_onnx.__file__.startswith({str(tree)!r})\n"
+  )
+  environment = {**os.environ, "PYTHONPATH": str(tree), PATH_VARIABLE: get_library_path()}
+  run = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments]
+  done = subprocess.run(run, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+  return int(re.search(r"(\d+) passed", done.stdout)[1])
+
+
+def test_an_elementwise_function_is_a_row_and_its_test(tree):
+  changed, new = follow(tree, "An elementwise function")
+  assert changed == {"mirage_onnx/ir/functions.py"}
+  assert new == {"tests/test_atan.py"}
+  of_the_row = ("tests/ir/test_functions.py", "tests/ir/test_interval.py", "tests/verify/test_rounding.py",
+                "tests/verify/test_field.py")  # fmt: skip
+  assert passes(tree, "-k", "atan", *of_the_row) >= 6
+  assert passes(tree, *new) == 1
+
+
+@pytest.mark.slow
+def test_without_the_row_its_test_fails(tree):
+  (name,) = [n for kind, n, _, _ in steps("An elementwise function") if kind == "file"]
+  follow_only = [text for kind, _, _, text in steps("An elementwise function") if kind == "file"]
+  (tree / name).write_text(follow_only[0])
+  with pytest.raises(AssertionError, match="1 failed"):
+    passes(tree, name)
+
+
+def test_a_block_operator_is_a_row_and_its_test(tree):
+  changed, new = follow(tree, "A block operator")
+  assert changed == {"mirage_onnx/ir/block_ops.py"}
+  assert new == {"tests/codegen/test_run_sum.py"}
+  assert passes(tree, *new) == 1
+  of_the_table = (
+    "tests/ir/test_block_ops.py",
+    "tests/ir/test_spec.py",
+    "tests/codegen/tiled/test_lower.py",
+  )
+  assert passes(tree, "-m", "not slow", *of_the_table) > 10
+
+
+def test_a_kind_without_rules_cannot_be_imported(tree):
+  """The message names a stage that the recipe names, and the kind."""
+  kinds = tree / "mirage_onnx" / "ir" / "block_ops.py"
+  kinds.write_text(kinds.read_text().replace('  LOAD = "', '  SCAN = "all sums so far"\n  LOAD = "', 1))
+  stages = {
+    m
+    for path in (ROOT / "mirage_onnx").rglob("*.py")
+    for m in re.findall(r'= covered\(\s*"([^"]+)"', path.read_text())
+  }
+  assert len(stages) == 5
+  for stage in stages:
+    assert f"`{stage}`" in RECIPES
+    module = f"mirage_onnx.{stage.removesuffix('.py').replace('/', '.')}"
+    code = (
+      f"import sys; sys.path.insert(0, {str(tree)!r}); sys.meta_path[:] = sys.meta_path[-3:]; import {module}"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    named = re.fullmatch(
+      r"mirage_onnx\.ir\.rows\.MissingRowError: (\S+) lacks a row for SCAN \(docs/adding\.md\)", last
+    )
+    assert named and named[1] in stages, done.stderr
+
+
+@pytest.mark.slow
+def test_a_gpu_is_a_row_and_its_test(tree):
+  changed, new = follow(tree, "A GPU")
+  assert changed == {"mirage_onnx/targets/rows.py"}
+  assert new == {"tests/targets/test_half.py"}
+  assert passes(tree, "tests/targets") >= 5
+
+
+@pytest.mark.slow
+def test_every_rule_and_kernel_is_as_before(tree):
+  """With the row, the tests of all other functions and the recorded kernels."""
+  follow(tree, "An elementwise function")
+  assert (
+    passes(tree, "-m", "not slow", "tests/codegen/test_elementwise.py", "tests/bench/test_kernel_replay.py")
+    > 40
+  )
