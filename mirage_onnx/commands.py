@@ -26,6 +26,7 @@ from mirage_onnx.command_options import (
   Shapes,
   Verbose,
   app,
+  budget_option,
   event_lines,
   print_json,
   require,
@@ -60,7 +61,7 @@ def optimize(
   target: Profile = None,
   budget: Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="End after this time, with what is found and timed by then."),
+    budget_option("End after this time (90, 90s, 10m, 1h), with what is found and timed by then."),
   ] = None,
   margin: Annotated[
     float, typer.Option(help="Without a GPU: predicted gain a kernel must have to be used.")
