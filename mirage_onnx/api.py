@@ -19,6 +19,7 @@ from mirage_onnx import events, pipeline
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.external import check_file
+from mirage_onnx.locking import better_before, check_same, lock_of
 from mirage_onnx.pipeline import Options, Run
 from mirage_onnx.report.optimize_report import found_report, model_report
 from mirage_onnx.report.region_rows import region_rows
@@ -29,6 +30,7 @@ from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
 from mirage_onnx.target import H200, Target, get_target
 from mirage_onnx.tune.declared_sizes import checked_sizes
+from mirage_onnx.tune.lock import Lock, read_lock, write_lock
 from mirage_onnx.writing import Place, write
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ def optimize(
   tiled: bool | None = None,
   shapes: Mapping[str, Sequence[int]] | None = None,
   check: bool = True,
+  lock: str | Path | None = None,
+  locked: bool = False,
 ) -> Result:
   """Replace regions of ``model`` by generated kernels, where that is faster.
 
@@ -82,7 +86,9 @@ def optimize(
   at which a dynamic dimension will be used, by its name in the model (default 1, 16 and 256):
   kernels are right at every size, and a region is replaced if they are faster at all of these.
   ``check``: before ``output`` is replaced, run the new model in a plain onnxruntime against the
-  original; regions with which it fails are left as they were.
+  original; regions with which it fails are left as they were. ``lock``: a file that is to say what
+  was written; where a call is cut off and ends worse than the one before that wrote it, what that one
+  wrote stays. ``locked``: write what ``lock`` says, the same bytes, without a search or a GPU.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
@@ -91,11 +97,22 @@ def optimize(
   _check_budget(budget_s)
   source = Path(model) if isinstance(model, (str, Path)) else None
   target_path = Path(output) if output is not None else None
-  profile, measure = _target(target)
   if external not in (None, *External):
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
-  weights = External(external) if external else None
   loaded = load_model(model)
+  lock_path, recorded = Path(lock) if lock is not None else None, None
+  if locked:
+    recorded = _locked(lock_path, target_path)
+    profile = check_same(
+      recorded, loaded, target=target, margin=margin, tiled=tiled, shapes=checked_sizes(shapes or {}),
+      external=external,
+    )  # fmt: skip
+    o = recorded.options
+    margin, tiled, shapes, external = o.margin, o.tiled, o.shapes, o.external
+    measure = o.measured
+  else:
+    profile, measure = _target(target)
+  weights = External(external) if external else None
   if target_path is not None:
     check_output(target_path, source, loaded.proto, external=weights)
   options = Options(
@@ -103,13 +120,19 @@ def optimize(
     journal=Path(journal) if journal is not None else None,
     stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
     tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}), began=start,
-    streamed=target_path is not None, emulate=not measure,
+    streamed=target_path is not None, emulate=recorded is not None or not measure, lock=recorded,
   )  # fmt: skip
   run = pipeline.run(loaded, options, emit or events.silent)
   checked = None
   if target_path is not None:
-    place = Place(target_path, source, weights, start + options.budget_s)
+    if lock_path is not None and recorded is None:
+      recorded = better_before(lock_path, run, loaded, options)
+      run = _again(recorded, run, loaded, options, emit or events.silent)
+    sha256 = recorded.output if recorded else ""
+    place = Place(target_path, source, weights, start + options.budget_s, sha256)
     run, checked = write(run, loaded, options, place, check=check)
+    if lock_path is not None and recorded is None:
+      write_lock(lock_path, lock_of(run, loaded, options, external, target_path))
     if any(map(is_turned, run.model.graph.initializer)):  # as written: what was streamed is in no memory
       run = replace(run, model=onnx.load(target_path, load_external_data=False))
   report = {
@@ -126,6 +149,25 @@ def optimize(
     "checked": checked,
   }
   return Result(run.model, report)
+
+
+def _locked(lock: Path | None, output: Path | None) -> Lock:
+  if lock is None or output is None:
+    raise MirageError("OPTION_INVALID", "locked needs an output and its lock")
+  return read_lock(lock)
+
+
+def _again(lock: Lock | None, run: Run, loaded: LoadedModel, options: Options, emit: events.Emit) -> Run:
+  """What ``lock`` says, which is better than ``run``; without one, ``run``."""
+  if lock is None or run.times is None:
+    return run
+  before, now = f"{lock.after_us:.1f} µs", f"{run.times.after_us:.1f} µs"
+  emit(
+    events.Warned(
+      f"there was no time for all: this run ends at {now}, an earlier one at {before}, which stays"
+    )
+  )
+  return pipeline.run(loaded, replace(options, lock=lock, journal=None, emulate=True), emit)
 
 
 def present_target() -> Target | None:

@@ -106,6 +106,14 @@ def optimize(
       "(up to 512 MiB of weights); regions with which that fails stay as they were.",
     ),
   ] = True,
+  locked: Annotated[
+    bool,
+    typer.Option(
+      "--locked",
+      help="Write the same bytes as the run that wrote OUT.onnx.lock, without a search or a GPU, or say "
+      "what differs.",
+    ),
+  ] = False,
   fail_if_unchanged: Annotated[
     bool, typer.Option("--fail-if-unchanged", help="Exit code 4 where no region was replaced.")
   ] = False,
@@ -137,7 +145,9 @@ def optimize(
   require(not (verbose and quiet), "-v and -q exclude each other")
   console = stderr_console()
   written = None if dry_run else output or model.parent / f"{model.stem}.mirage.onnx"
+  require(not (locked and dry_run), "--locked and --dry-run exclude each other")
   kept = journal or (written and written.with_name(f"{written.name}.journal"))
+  lock = written and written.with_name(f"{written.name}.lock")
   with (
     Interrupt() as interrupt,
     ProgressLog(console, 1 + verbose - quiet, interrupted=lambda: interrupt.asked) as log,
@@ -158,6 +168,8 @@ def optimize(
       tiled=tiled,
       shapes=parse_sizes(shapes or ()),
       check=check,
+      lock=lock,
+      locked=locked,
     )
   if kept and not journal and not interrupt.asked:
     kept.unlink(missing_ok=True)

@@ -40,6 +40,7 @@ from mirage_onnx.tune.worth import refuse_search
 
 if TYPE_CHECKING:
   from mirage_onnx.tune.dynamic import Dynamic
+  from mirage_onnx.tune.lock import Lock
   from mirage_onnx.tune.realise import Chosen
   from mirage_onnx.verify.weights import ModelWeights
 
@@ -61,6 +62,7 @@ class Options:
   run, ``began`` (of ``time.monotonic``) its start, where that was before ``run`` is called.
   ``emulate``: a predicted choice is run once before it ships (``tune/emulated.py``).
   ``streamed``: copies of large external weights in another order are left to ``save_model``.
+  ``lock``: what is chosen, by an earlier run; nothing is searched or timed.
   """
 
   target: Target
@@ -79,6 +81,7 @@ class Options:
   streamed: bool = False
   emulate: bool = False
   began: float | None = None
+  lock: Lock | None = None
 
   @property
   def searched_margin(self) -> float:
@@ -119,7 +122,12 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     matches = find_candidates(program, limits, declared.typical)
     typical = program.sized(declared.typical)
     node_us = _node_us(typical, options)
-    outcomes = _refused(_group(matches, node_us), node_us, program, declared, options)
+    outcomes = _group(matches, node_us)
+    if options.lock is None:
+      outcomes = _refused(outcomes, node_us, program, declared, options)
+  if options.lock is not None:
+    found = Run(loaded.given, program, matches, (), outcomes, node_us)
+    return _replayed(loaded, found, declared, options, options.lock, budget, emit)
   if all(o.rejection for o in outcomes.values()):
     times = _times(program, typical, (), node_us, options)
     return Run(loaded.given, program, matches, (), outcomes, node_us, times)
@@ -176,6 +184,43 @@ def _optimized(
   model = done.model if options.streamed else held(done.model, loaded.base_dir)
   times = _times(program, program.sized(declared.typical), replaced, node_us, options)
   return Run(model, program, matches, replaced, outcomes, node_us, times)
+
+
+def _replayed(
+  loaded: LoadedModel,
+  found: Run,
+  declared: Declared,
+  options: Options,
+  lock: Lock,
+  budget: Budget,
+  emit: events.Emit,
+) -> Run:
+  """What a lock has chosen, in place of the stages from search to tune.
+
+  Raises:
+      MirageError: LOCK_DIFFERS, LOCK_INVALID.
+  """
+  from mirage_onnx.tune.dynamic import Dynamic
+  from mirage_onnx.tune.emulated import Emulated
+  from mirage_onnx.tune.replay import replayed
+  from mirage_onnx.verify.weights import ModelWeights
+
+  program, typical = found.program, found.program.sized(declared.typical)
+  dynamic = Dynamic(
+    program, declared, lambda s: _node_us(program.sized(s), options), options.target, options.margin
+  )
+  with _stage(emit, "lock"):
+    look = Emulated(options.target, budget.tune - time.monotonic()) if options.emulate else None
+    chosen, outcomes = replayed(
+      program, found.matches, found.outcomes, lock, options.target, ModelWeights(loaded), look
+    )
+    for key, o in outcomes.items():
+      made = guarded("times at sizes", o.region.nodes, partial(dynamic.with_points, o))
+      outcomes[key] = o if isinstance(made, Rejection) else made
+  run = replace(found, chosen=chosen, outcomes=outcomes)
+  with _stage(emit, "rewrite"):
+    run = with_these(run, loaded, options, range(len(chosen)))
+  return replace(run, times=_times(program, typical, run.chosen, run.node_us, options))
 
 
 def _times(

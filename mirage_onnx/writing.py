@@ -14,12 +14,13 @@ from pathlib import Path
 
 from onnx import helper
 
-from mirage_onnx.errors import Rejection
+from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.failures import largest_valid
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.pipeline import Options, Run, refused, with_these
 from mirage_onnx.rewrite.save import External, save_model
 from mirage_onnx.rewrite.stock_check import check_written
+from mirage_onnx.tune.lock import file_hash
 
 #: One check may take so long at most, and so long whatever the budget has left.
 MOST_S, LEAST_S = 60.0, 5.0
@@ -31,23 +32,30 @@ LATE_S = 30.0
 class Place:
   """Where a model is written, and where its external data is now and then.
 
-  ``end``: of ``time.monotonic``, when no check is begun any more.
+  ``end``: of ``time.monotonic``, when no check is begun any more. ``sha256``: of the file that has to
+  come out, where that is known.
   """
 
   output: Path
   source: Path | None
   external: External | None
   end: float
+  sha256: str = ""
 
 
 def write(run: Run, loaded: LoadedModel, options: Options, place: Place, *, check: bool) -> tuple[Run, str]:
   """Write the model of a run; returns what is left of the run, and what was checked.
 
   Raises:
-      MirageError: as ``save_model``.
+      MirageError: as ``save_model``; LOCK_DIFFERS, another file would come out than has to.
   """
+
+  def expected(new: Path) -> None:
+    if place.sha256 and file_hash(new) != place.sha256:
+      raise MirageError("LOCK_DIFFERS", "the model that comes out has another hash than in the lock")
+
   if not check or not run.chosen:
-    save_model(run.model, place.output, place.source, external=place.external)
+    save_model(run.model, place.output, place.source, external=place.external, check=expected)
     return run, "nothing was replaced" if not run.chosen else "not checked"
   original = loaded.path or loaded.given.SerializeToString()
   weights = sum(
@@ -58,6 +66,7 @@ def write(run: Run, loaded: LoadedModel, options: Options, place: Place, *, chec
 
   def checked(new: Path) -> Rejection | None:
     nonlocal last
+    expected(new)
     now = time.monotonic()
     found = check_written(original, new, weights, max(LEAST_S, min(MOST_S, place.end - now)))
     last = found.said

@@ -42,6 +42,7 @@ def test_optimize(api, capsys):
   wanted["journal"] = Path("out.onnx.journal")
   wanted["shapes"] = {"batch": (1, 8), "seq": (2,), "n": (3,)}
   wanted["check"] = True
+  wanted |= {"lock": Path("out.onnx.lock"), "locked": False}
   assert api.calls == [("in.onnx", "out.onnx", wanted)]
   out, err = capsys.readouterr()
   assert out == "a library's own print\n"
