@@ -97,6 +97,7 @@ def optimize(
   _check_budget(budget_s)
   source = Path(model) if isinstance(model, (str, Path)) else None
   target_path = Path(output) if output is not None else None
+  profile, measure = (H200, False) if locked else _target(target)
   if external not in (None, *External):
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
   loaded = load_model(model)
@@ -108,10 +109,7 @@ def optimize(
       external=external,
     )  # fmt: skip
     o = recorded.options
-    margin, tiled, shapes, external = o.margin, o.tiled, o.shapes, o.external
-    measure = o.measured
-  else:
-    profile, measure = _target(target)
+    margin, tiled, shapes, external, measure = o.margin, o.tiled, o.shapes, o.external, o.measured
   weights = External(external) if external else None
   if target_path is not None:
     check_output(target_path, source, loaded.proto, external=weights)

@@ -127,7 +127,7 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
       outcomes = _refused(outcomes, node_us, program, declared, options)
   if options.lock is not None:
     found = Run(loaded.given, program, matches, (), outcomes, node_us)
-    return _replayed(loaded, found, declared, options, options.lock, budget, emit)
+    return _replayed(loaded, found, declared, options, emit)
   if all(o.rejection for o in outcomes.values()):
     times = _times(program, typical, (), node_us, options)
     return Run(loaded.given, program, matches, (), outcomes, node_us, times)
@@ -148,17 +148,13 @@ def _optimized(
   """The stages behind match."""
   from mirage_onnx.rewrite.apply import apply
   from mirage_onnx.rewrite.turned import held
-  from mirage_onnx.tune.dynamic import Dynamic
   from mirage_onnx.tune.emulated import Emulated
   from mirage_onnx.tune.instances import InstanceChecks
   from mirage_onnx.tune.realise import realise
   from mirage_onnx.verify.weights import ModelWeights
 
   begun = time.monotonic()
-  dynamic = Dynamic(
-    program, declared, lambda s: _node_us(program.sized(s), options),
-    options.target, options.margin,
-  )  # fmt: skip
+  dynamic = _dynamic(program, declared, options)
   with _stage(emit, "superopt") as detail, _hooks(options, emit, detail) as hooks:
     weights = ModelWeights(loaded)
     outcomes = _search(loaded, outcomes, dynamic, options, budget.search, hooks, weights)
@@ -173,9 +169,7 @@ def _optimized(
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
     )  # fmt: skip
-    for key, o in outcomes.items():
-      made = guarded("times at sizes", o.region.nodes, partial(dynamic.with_points, o))
-      outcomes[key] = o if isinstance(made, Rejection) else made
+    outcomes = dynamic.with_all_points(outcomes)
   with _stage(emit, "rewrite"):
     kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
     done = apply(loaded, kernels, options.target, pool=options.pool)
@@ -187,40 +181,32 @@ def _optimized(
 
 
 def _replayed(
-  loaded: LoadedModel,
-  found: Run,
-  declared: Declared,
-  options: Options,
-  lock: Lock,
-  budget: Budget,
-  emit: events.Emit,
+  loaded: LoadedModel, found: Run, declared: Declared, options: Options, emit: events.Emit
 ) -> Run:
-  """What a lock has chosen, in place of the stages from search to tune.
-
-  Raises:
-      MirageError: LOCK_DIFFERS, LOCK_INVALID.
-  """
-  from mirage_onnx.tune.dynamic import Dynamic
+  """What a lock has chosen, in place of the stages from search to tune."""
   from mirage_onnx.tune.emulated import Emulated
   from mirage_onnx.tune.replay import replayed
   from mirage_onnx.verify.weights import ModelWeights
 
-  program, typical = found.program, found.program.sized(declared.typical)
-  dynamic = Dynamic(
-    program, declared, lambda s: _node_us(program.sized(s), options), options.target, options.margin
-  )
+  assert options.lock is not None
+  program, weights = found.program, ModelWeights(loaded)
   with _stage(emit, "lock"):
-    look = Emulated(options.target, budget.tune - time.monotonic()) if options.emulate else None
+    look = Emulated(options.target, options.budget_s) if options.emulate else None
     chosen, outcomes = replayed(
-      program, found.matches, found.outcomes, lock, options.target, ModelWeights(loaded), look
+      program, found.matches, found.outcomes, options.lock, options.target, weights, look
     )
-    for key, o in outcomes.items():
-      made = guarded("times at sizes", o.region.nodes, partial(dynamic.with_points, o))
-      outcomes[key] = o if isinstance(made, Rejection) else made
-  run = replace(found, chosen=chosen, outcomes=outcomes)
+    outcomes = _dynamic(program, declared, options).with_all_points(outcomes)
   with _stage(emit, "rewrite"):
-    run = with_these(run, loaded, options, range(len(chosen)))
+    run = with_these(replace(found, chosen=chosen, outcomes=outcomes), loaded, options, range(len(chosen)))
+  typical = program.sized(declared.typical)
   return replace(run, times=_times(program, typical, run.chosen, run.node_us, options))
+
+
+def _dynamic(program: Program, declared: Declared, options: Options) -> Dynamic:
+  from mirage_onnx.tune.dynamic import Dynamic
+
+  node_us = lambda s: _node_us(program.sized(s), options)  # noqa: E731
+  return Dynamic(program, declared, node_us, options.target, options.margin)
 
 
 def _times(

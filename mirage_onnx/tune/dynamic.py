@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from mirage_onnx.errors import Rejection, RejectionError
+from mirage_onnx.failures import guarded
 from mirage_onnx.ir import Program, Region, print_ugraph
 from mirage_onnx.match.candidates import Candidate
 from mirage_onnx.match.disappearing import shares
@@ -92,6 +93,14 @@ class Dynamic:
       o,
       points=point_times(chosen, self._points(o.instances[0]), self._target, o.region.runtime),
     )
+
+  def with_all_points(self, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    """All of ``outcomes`` so; where that fails, it costs the region."""
+    found = dict(outcomes)
+    for key, o in outcomes.items():
+      made = guarded("times at sizes", o.region.nodes, partial(self.with_points, o))
+      found[key] = o if isinstance(made, Rejection) else made
+    return found
 
   def losers(self, chosen: Sequence[tuple[Candidate, Outcome]]) -> dict[str, Outcome]:
     """Those of ``chosen`` of which an instance loses at some size, without such instances.

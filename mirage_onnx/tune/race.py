@@ -23,11 +23,15 @@ More = Callable[[Compiled, Sequence[Compiled]], Sequence[Compiled]]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-  """Medians in microseconds (cold L2), and how many candidates were right."""
+  """Medians in microseconds (cold L2), and how many candidates were right.
+
+  ``timed``: of every candidate that was timed, what was predicted and what was measured last.
+  """
 
   kernel_us: float
   ort_us: float
   tried: int
+  timed: tuple[tuple[float, float], ...] = ()
 
 
 class Bench(Protocol):
@@ -56,6 +60,7 @@ def raced(
   tried: list[Compiled] = []
   wrong: list[str] = []
   arms: list[Compiled] = []
+  timed: dict[int, tuple[float, float]] = {}
   others = compiled
   while others:
     tried += others
@@ -68,6 +73,7 @@ def raced(
     if not arms:
       return None, Rejection("KERNEL_WRONG", wrong[0], nodes)
     took = np.median(bench.times_us(arms, SAMPLES, beside_ort=False), axis=1)
+    timed |= {id(c): (c.candidate.predicted_us, float(us)) for c, us in zip(arms, took, strict=True)}
     arms = [arms[i] for i in np.argsort(took, kind="stable")[:FINALISTS]]
     others = more(arms[0], tried)
   medians = [float(t) for t in np.median(bench.times_us(arms, SAMPLES, beside_ort=True), axis=1)]
@@ -76,4 +82,5 @@ def raced(
   if ours[best] > ort_us * (1 - MIN_GAIN):
     reason = f"{ours[best]:.2f} us measured against {ort_us:.2f} us of onnxruntime"
     return None, Rejection("NOT_FASTER", reason, nodes)
-  return arms[best], Measured(ours[best], ort_us, len(tried) - len(wrong))
+  timed |= {id(c): (c.candidate.predicted_us, us) for c, us in zip(arms, ours, strict=True)}
+  return arms[best], Measured(ours[best], ort_us, len(tried) - len(wrong), tuple(timed.values()))
