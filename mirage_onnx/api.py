@@ -19,7 +19,7 @@ from mirage_onnx import events, pipeline
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.external import check_file
-from mirage_onnx.locking import better_before, check_same, lock_of
+from mirage_onnx.locking import better_of, check_same, lock_of
 from mirage_onnx.pipeline import Options, Run
 from mirage_onnx.report.optimize_report import found_report, model_report
 from mirage_onnx.report.region_rows import region_rows
@@ -30,7 +30,7 @@ from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
 from mirage_onnx.target import H200, Target, get_target
 from mirage_onnx.tune.declared_sizes import checked_sizes
-from mirage_onnx.tune.lock import Lock, read_lock, write_lock
+from mirage_onnx.tune.lock import read_lock, write_lock
 from mirage_onnx.writing import Place, write
 
 if TYPE_CHECKING:
@@ -103,7 +103,9 @@ def optimize(
   loaded = load_model(model)
   lock_path, recorded = Path(lock) if lock is not None else None, None
   if locked:
-    recorded = _locked(lock_path, target_path)
+    if lock_path is None or target_path is None:
+      raise MirageError("OPTION_INVALID", "locked needs an output and its lock")
+    recorded = read_lock(lock_path)
     profile = check_same(
       recorded, loaded, target=target, margin=margin, tiled=tiled, shapes=checked_sizes(shapes or {}),
       external=external,
@@ -124,8 +126,7 @@ def optimize(
   checked = None
   if target_path is not None:
     if lock_path is not None and recorded is None:
-      recorded = better_before(lock_path, run, loaded, options)
-      run = _again(recorded, run, loaded, options, emit or events.silent)
+      run, recorded = better_of(run, lock_path, loaded, options, external, emit or events.silent)
     sha256 = recorded.output if recorded else ""
     place = Place(target_path, source, weights, start + options.budget_s, sha256)
     run, checked = write(run, loaded, options, place, check=check)
@@ -147,25 +148,6 @@ def optimize(
     "checked": checked,
   }
   return Result(run.model, report)
-
-
-def _locked(lock: Path | None, output: Path | None) -> Lock:
-  if lock is None or output is None:
-    raise MirageError("OPTION_INVALID", "locked needs an output and its lock")
-  return read_lock(lock)
-
-
-def _again(lock: Lock | None, run: Run, loaded: LoadedModel, options: Options, emit: events.Emit) -> Run:
-  """What ``lock`` says, which is better than ``run``; without one, ``run``."""
-  if lock is None or run.times is None:
-    return run
-  before, now = f"{lock.after_us:.1f} µs", f"{run.times.after_us:.1f} µs"
-  emit(
-    events.Warned(
-      f"there was no time for all: this run ends at {now}, an earlier one at {before}, which stays"
-    )
-  )
-  return pipeline.run(loaded, replace(options, lock=lock, journal=None, emulate=True), emit)
 
 
 def present_target() -> Target | None:

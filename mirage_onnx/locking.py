@@ -2,11 +2,12 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mirage_onnx import __version__
+from mirage_onnx import __version__, events, pipeline
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir.text import print_ugraph
@@ -127,26 +128,41 @@ def check_same(
   return get_target(o.target)
 
 
-def better_before(path: Path, run: Run, loaded: LoadedModel, options: Options) -> Lock | None:
-  """The lock at ``path``, if the same command has written it and what it is of is better than ``run``.
+def better_of(
+  run: Run, path: Path, loaded: LoadedModel, options: Options, external: str | None, emit: events.Emit
+) -> tuple[Run, Lock | None]:
+  """``run``; or, if time or the user has cut it off, what the lock at ``path`` says, and that lock.
 
-  That can be so only where time, or the user, has cut ``run`` off.
+  It counts if the same command has written it, and what it is of is better.
   """
-  if run.times is None or not is_cut_off(run):
-    return None
+  lock = _same_command(path, loaded, options, external) if is_cut_off(run) else None
+  if (
+    lock is None or lock.after_us is None or run.times is None or run.times.after_us <= lock.after_us * WORSE
+  ):
+    return run, None
+  try:
+    again = pipeline.run(loaded, replace(options, lock=lock, journal=None, emulate=True), emit)
+  except MirageError as error:  # somebody has changed it
+    emit(events.Warned(f"the lock of an earlier run, which was better, is of no use: {error.detail}"))
+    return run, None
+  now, before = f"{run.times.after_us:.1f} µs", f"{lock.after_us:.1f} µs"
+  said = f"there was no time for all: this run ends at {now}, an earlier one at {before}, which stays"
+  emit(events.Warned(said))
+  return again, lock
+
+
+def _same_command(path: Path, loaded: LoadedModel, options: Options, external: str | None) -> Lock | None:
   try:
     lock = read_lock(path)
     check_same(
       lock, loaded, target="local" if options.measure else options.target.name, margin=options.margin,
-      tiled=options.tiled, shapes=options.shapes, external=None,
+      tiled=options.tiled, shapes=options.shapes, external=external,
     )  # fmt: skip
   except MirageError:
     return None
-  o = lock.options  # what check_same takes for not given
-  if o.margin != options.margin or o.shapes != {n: list(sizes) for n, sizes in options.shapes.items()}:
-    return None
-  better = lock.after_us is not None and run.times.after_us > lock.after_us * WORSE
-  return lock if better else None
+  # What check_same takes for not given is the default here.
+  o, shapes = lock.options, {n: list(sizes) for n, sizes in options.shapes.items()}
+  return lock if (o.margin, o.shapes, o.external) == (options.margin, shapes, external) else None
 
 
 def is_cut_off(run: Run) -> bool:

@@ -290,7 +290,14 @@ def test_a_better_model_that_is_gone_is_written_again(folder):
   assert (folder / "out.onnx").read_bytes() == want
 
 
-@pytest.mark.parametrize("other", ["margin", "model", "shapes", "version", "no lock"])
+def test_a_better_lock_that_is_of_no_use_costs_nothing_but_the_model(folder):
+  edited(folder, lambda lock: replace_line(lock, r"= mul ", "= add "))
+  _, said = cut_short(folder)
+  assert any("is of no use: the program of " in text for text in said)
+  assert onnx.load(folder / "out.onnx") == onnx.load(folder / "in.onnx")
+
+
+@pytest.mark.parametrize("other", ["margin", "model", "shapes", "external", "version", "no lock"])
 def test_what_is_not_of_the_same_command_is_replaced(folder, other):
   options = {}
   if other == "margin":
@@ -301,6 +308,8 @@ def test_what_is_not_of_the_same_command_is_replaced(folder, other):
     onnx.save(model, folder / "in.onnx")
   elif other == "shapes":
     edited(folder, lambda lock: lock["options"].update(shapes={"batch": [1]}))
+  elif other == "external":
+    edited(folder, lambda lock: lock["options"].update(external="copy"))
   elif other == "version":
     edited(folder, lambda lock: lock["versions"].update(mirage_onnx="9.9"))
   else:
