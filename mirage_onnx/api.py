@@ -127,11 +127,14 @@ def optimize(
   if target_path is not None:
     if lock_path is not None and recorded is None:
       run, recorded = better_of(run, lock_path, loaded, options, external, emit or events.silent)
+    begun, tell = time.monotonic(), emit or events.silent
+    tell(events.StageStarted("write"))
     sha256 = recorded.output if recorded else ""
     place = Place(target_path, source, weights, start + options.budget_s, sha256)
     run, checked = write(run, loaded, options, place, check=check)
     if lock_path is not None and recorded is None:
       write_lock(lock_path, lock_of(run, loaded, options, external, target_path))
+    tell(events.StageEnded("write", time.monotonic() - begun, checked))
     if any(map(is_turned, run.model.graph.initializer)):  # as written: what was streamed is in no memory
       run = replace(run, model=onnx.load(target_path, load_external_data=False))
   report = {

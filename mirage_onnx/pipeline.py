@@ -114,6 +114,7 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
   start = time.monotonic() if options.began is None else options.began
   stored = sum(size_bytes(t) or 0 for t in loaded.proto.graph.initializer) if options.streamed else 0
   budget = Budget(start, options.budget_s, options.measure, stored)
+  emit(events.RunStarted(options.budget_s, time.monotonic() - start))
   with _stage(emit, "importer"):
     program = import_model(loaded)
   with _stage(emit, "match"):
@@ -164,7 +165,7 @@ def _optimized(
       loaded, program, outcomes, node_us, options.target,
       margin=0.0 if options.measure else options.margin,
       measure=options.measure, tries=options.tries, dynamic=dynamic, instances=InstanceChecks(weights),
-      alone=alone,
+      alone=alone, emit=emit,
       # What is timed may be long, so that who asks for the end does not wait for all of it.
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
@@ -193,7 +194,7 @@ def _replayed(
   with _stage(emit, "lock"):
     look = Emulated(options.target, options.budget_s) if options.emulate else None
     chosen, outcomes = replayed(
-      program, found.matches, found.outcomes, options.lock, options.target, weights, look
+      program, found.matches, found.outcomes, options.lock, options.target, weights, look, emit
     )
     outcomes = _dynamic(program, declared, options).with_all_points(outcomes)
   with _stage(emit, "rewrite"):
@@ -391,6 +392,7 @@ def _search(
 
   setting = Setting(options.target, options.bound, deadline, hooks)
   regions = [found[k].region for k in todo]
+  hooks.emit(events.RegionsStarted("superopt", tuple((r.key, r.nodes) for r in regions)))
   more = [unlike([c.region for c in found[k].instances], weights) for k in todo]
   search_all(loaded, regions, setting, workers=options.workers, done=done, twins=more, weights=weights)
   return found

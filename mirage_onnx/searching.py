@@ -271,7 +271,15 @@ def _search_rest(
     with suppress(BrokenPipeError):  # it was ended meanwhile, which is for ``ask`` to say
       local.worker.send(header)
 
+  def begin() -> None:
+    # A thread that fails to begin takes the word that ends the others out of their queue, and they wait
+    # for ever: who asks this worker is told instead.
+    with suppress(Exception):
+      start_worker()
+
   def ask(job: Job) -> Answer:
+    if not hasattr(local, "worker"):
+      start_worker()
     try:
       with deadline.until(setting.deadline + GRACE_S):
         return _ask(local.worker, hooks, weights, job)
@@ -293,7 +301,7 @@ def _search_rest(
   watchdog = threading.Timer(min(setting.seconds_left + GRACE_S, threading.TIMEOUT_MAX), end_workers)
   watchdog.daemon = True
   watchdog.start()
-  with ThreadPoolExecutor(count, initializer=start_worker) as pool:
+  with ThreadPoolExecutor(count, initializer=begin) as pool:
     try:
       results = {i: pool.submit(shared.result, i, there) for i in shared.order}
       for i in range(len(regions)):

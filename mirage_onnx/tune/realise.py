@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-from mirage_onnx import deadline
+from mirage_onnx import deadline, events
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.cores import available_cores
 from mirage_onnx.deadline import NEVER, Ends
@@ -54,6 +54,7 @@ def realise(
   alone: Mapping[str, tuple[str, float]] | None = None,
   ends: Ends = NEVER,
   look: Look | None = None,
+  emit: events.Emit = events.silent,
 ) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
   """The chosen instances, each with compiled kernels, and all outcomes by region key.
 
@@ -104,6 +105,7 @@ def realise(
           chosen, together = joined
           found |= together
       return chosen, found
+    emit(events.RegionsStarted("tune", tuple((key, found[key].region.nodes) for key in todo)))
     for n, key in enumerate(todo):
       if ends.over:
         break
@@ -121,6 +123,13 @@ def realise(
         why = refusal(error, "compile or measurement", o.region.nodes)
         o = replace(o, compiled=None, measured=None, rejection=why)
       found[key] = o
+      emit(_tuned(o))
+
+
+def _tuned(o: Outcome) -> events.RegionTuned:
+  predicted = o.compiled.candidate.predicted_us if o.compiled else None
+  us = o.measured.kernel_us if o.measured else predicted
+  return events.RegionTuned(o.region.key, o.region.nodes, us, o.rejection.code if o.rejection else None)
 
 
 def _most_gain_first(todo: Sequence[Chosen], node_us: Mapping[str, float], margin: float) -> list[str]:

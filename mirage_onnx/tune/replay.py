@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from mirage_onnx import events
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.failures import guarded
@@ -39,6 +40,7 @@ def replayed(
   target: Target,
   weights: ModelWeights,
   look: Look | None = None,
+  emit: events.Emit = events.silent,
 ) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
   """What the lock has chosen, with kernels, and all outcomes by region key; others are NOT_LOCKED.
 
@@ -57,6 +59,9 @@ def replayed(
     own.setdefault(node.region, []).append(instance)
   checks, terms = InstanceChecks(weights), TermChecks()
   done = dict[int, Outcome]()
+  emit(
+    events.RegionsStarted("lock", tuple((same[0].region.key, same[0].region.nodes) for same in own.values()))
+  )
   for n, same in own.items():
     locked, region = lock.regions[n], same[0].region
     _same(f"the weights of {_named(region)}", weights_of(same, weights), locked.weights)
@@ -73,6 +78,7 @@ def replayed(
       region, tuple(same), known.baseline_us, result, compiled, measured, ran=ran or known.ran
     )  # fmt: skip
     found[region.key] = done[n]
+    emit(events.RegionTuned(region.key, region.nodes, program_.predicted_us, None))
   return tuple((c, done[n.region]) for n, c in zip(lock.nodes, instances, strict=True)), found
 
 
