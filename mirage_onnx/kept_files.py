@@ -12,6 +12,7 @@ KINDS = {
   "results": "what searches of regions found",
   "structures": "what searches of regions of one structure proved",
   "cubins": "kernels that NVRTC compiled",
+  "verdicts": "whether chosen programs are safe with the weights of an instance",
   "measurements": "what was timed and checked on a GPU",
   "emulator": "kernels that g++ built for the emulator, and what came of running them",
 }

@@ -164,8 +164,8 @@ def _optimized(
     chosen, outcomes = realise(
       loaded, program, outcomes, node_us, options.target,
       margin=0.0 if options.measure else options.margin,
-      measure=options.measure, tries=options.tries, dynamic=dynamic, instances=InstanceChecks(weights),
-      alone=alone, emit=emit,
+      measure=options.measure, tries=options.tries, dynamic=dynamic,
+      instances=InstanceChecks.of_user(weights), alone=alone, emit=emit,
       # What is timed may be long, so that who asks for the end does not wait for all of it.
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
