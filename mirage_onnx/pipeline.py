@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import fsum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -319,7 +320,7 @@ def _group(matches: Matches, node_us: Mapping[str, float]) -> dict[str, Outcome]
     key: Outcome(
       same[0].region,
       tuple(same),
-      max(sum(node_us.get(n, 0.0) for n in c.nodes) for c in same),
+      max(fsum(node_us.get(n, 0.0) for n in c.nodes) for c in same),
     )
     for key, same in groups.items()
   }

@@ -18,6 +18,7 @@ from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.failures import largest_valid
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.pipeline import Options, Run, refused, with_these
+from mirage_onnx.rewrite.kept_checks import KeptChecks
 from mirage_onnx.rewrite.save import External, save_model
 from mirage_onnx.rewrite.stock_check import check_written
 from mirage_onnx.tune.lock import file_hash
@@ -63,12 +64,16 @@ def write(run: Run, loaded: LoadedModel, options: Options, place: Place, *, chec
     for t in loaded.given.graph.initializer
   )
   left, said, last = run, "", ""
+  kept = KeptChecks.of_user(original, loaded.given)
 
   def checked(new: Path) -> Rejection | None:
     nonlocal last
     expected(new)
     now = time.monotonic()
-    found = check_written(original, new, weights, max(LEAST_S, min(MOST_S, place.end - now)))
+    found = kept.passed(new)
+    if found is None:
+      found = check_written(original, new, weights, max(LEAST_S, min(MOST_S, place.end - now)))
+      kept.keep(new, found)
     last = found.said
     return Rejection("CHECK_FAILED", found.problem) if found.problem else None
 

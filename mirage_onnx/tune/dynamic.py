@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from math import fsum
 
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.failures import guarded
@@ -114,7 +115,7 @@ class Dynamic:
     for sizes, times in zip(self._declared.points, self._times if dynamic else (), strict=False):
       share = shares(self._program, candidates, times)
       for c, best in dynamic:
-        have = sum(share.get(n, 0.0) for n in c.nodes)
+        have = fsum(share.get(n, 0.0) for n in c.nodes)
         at = at_point(c, self._program, sizes, have)
         us = predicted_us(best, at.extents, self._target, c.region.runtime) or 0.0
         if us > have * (1 - self._margin):
