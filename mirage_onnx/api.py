@@ -19,7 +19,8 @@ from mirage_onnx import events, pipeline
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.external import check_file
-from mirage_onnx.pipeline import Options, Run, stage
+from mirage_onnx.locking import better_of, check_same, lock_of
+from mirage_onnx.pipeline import Options, Run
 from mirage_onnx.report.optimize_report import found_report, measured_report, model_report
 from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.report.schema import SCHEMA
@@ -29,6 +30,7 @@ from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
 from mirage_onnx.target import H200, Target, get_target
 from mirage_onnx.tune.declared_sizes import checked_sizes
+from mirage_onnx.tune.lock import read_lock, write_lock
 from mirage_onnx.writing import Place, write
 
 if TYPE_CHECKING:
@@ -68,6 +70,8 @@ def optimize(
   shapes: Mapping[str, Sequence[int]] | None = None,
   check: bool = True,
   model_check: bool = True,
+  lock: str | Path | None = None,
+  locked: bool = False,
 ) -> Result:
   """Replace regions of ``model`` by generated kernels, where that is faster.
 
@@ -87,6 +91,9 @@ def optimize(
   original; regions with which it fails are left as they were. ``model_check``: with ``local``, before
   ``output`` is replaced, time whole runs of the original and of the result at all declared sizes; regions
   are dropped until the result is faster with confidence, and with none left the original is written.
+  ``lock``: a file that is to say what
+  was written; where a call is cut off and ends worse than the one before that wrote it, what that one
+  wrote stays. ``locked``: write what ``lock`` says, the same bytes, without a search or a GPU.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
@@ -95,11 +102,22 @@ def optimize(
   _check_budget(budget_s)
   source = Path(model) if isinstance(model, (str, Path)) else None
   target_path = Path(output) if output is not None else None
-  profile, measure = _target(target)
+  profile, measure = (H200, False) if locked else _target(target)
   if external not in (None, *External):
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
-  weights = External(external) if external else None
   loaded = load_model(model)
+  lock_path, recorded = Path(lock) if lock is not None else None, None
+  if locked:
+    if lock_path is None or target_path is None:
+      raise MirageError("OPTION_INVALID", "locked needs an output and its lock")
+    recorded = read_lock(lock_path)
+    profile = check_same(
+      recorded, loaded, target=target, margin=margin, tiled=tiled, shapes=checked_sizes(shapes or {}),
+      external=external,
+    )  # fmt: skip
+    o = recorded.options
+    margin, tiled, shapes, external, measure = o.margin, o.tiled, o.shapes, o.external, o.measured
+  weights = External(external) if external else None
   if target_path is not None:
     check_output(target_path, source, loaded.proto, external=weights)
   options = Options(
@@ -107,16 +125,26 @@ def optimize(
     journal=Path(journal) if journal is not None else None,
     stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
     tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}), began=start,
-    streamed=target_path is not None, emulate=not measure,
+    streamed=target_path is not None, emulate=recorded is not None or not measure, lock=recorded,
   )  # fmt: skip
   run = pipeline.run(loaded, options, emit or events.silent)
   checked, gate = None, None
   if target_path is not None:
-    place = Place(target_path, source, weights, start + options.budget_s)
-    gate = _gate(run, source, place.end) if measure and model_check else None
-    with stage(emit or events.silent, "check") as detail:
-      run, checked = write(run, loaded, options, place, check=check, gate=gate)
-      detail.extend(gate.said() if gate else ())
+    if lock_path is not None and recorded is None:
+      run, recorded = better_of(run, lock_path, loaded, options, external, emit or events.silent)
+    begun, tell = time.monotonic(), emit or events.silent
+    tell(events.StageStarted("write"))
+    sha256 = recorded.output if recorded else ""
+    place = Place(target_path, source, weights, start + options.budget_s, sha256)
+    gate = _gate(run, source, place.end) if measure and model_check and recorded is None else None
+    run, checked = write(run, loaded, options, place, check=check, gate=gate)
+    if lock_path is not None and recorded is None:
+      write_lock(lock_path, lock_of(run, loaded, options, external, target_path))
+    tell(
+      events.StageEnded(
+        "write", time.monotonic() - begun, "; ".join((checked, *(gate.said() if gate else ())))
+      )
+    )
     if any(map(is_turned, run.model.graph.initializer)):  # as written: what was streamed is in no memory
       run = replace(run, model=onnx.load(target_path, load_external_data=False))
   report = {

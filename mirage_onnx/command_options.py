@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -65,6 +66,31 @@ Profile = Annotated[
     "Default: local where there is a GPU, else h200.",
   ),
 ]
+#: What a unit of a duration counts, in seconds.
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds_of(value: object) -> float:
+  """``90``, ``90s``, ``1.5h`` or ``1h30m`` in seconds.
+
+  Raises:
+      typer.BadParameter: it is none of these.
+  """
+  text = str(value).strip().lower()
+  parts = re.findall(r"([0-9.]+)([smh])", text)
+  try:
+    if not text or "".join(n + unit for n, unit in parts) != text:
+      return float(text)
+    return sum(float(n) * _UNITS[unit] for n, unit in parts)
+  except ValueError:
+    raise typer.BadParameter(f"{value!r} is no time; 90, 90s, 10m and 1h30m are") from None
+
+
+def budget_option(text: str) -> Any:
+  """The option ``--budget``; ``text``: its help."""
+  return typer.Option("--budget", metavar="TIME", parser=seconds_of, help=text)
+
+
 Shapes = Annotated[
   list[str] | None,
   typer.Option(metavar="NAME=SIZES", help="Sizes of a dynamic dimension, as of optimize."),

@@ -26,6 +26,7 @@ from mirage_onnx.command_options import (
   Shapes,
   Verbose,
   app,
+  budget_option,
   event_lines,
   print_json,
   require,
@@ -60,7 +61,7 @@ def optimize(
   target: Profile = None,
   budget: Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="End after this time, with what is found and timed by then."),
+    budget_option("End after this time (90, 90s, 10m, 1h), with what is found and timed by then."),
   ] = None,
   margin: Annotated[
     float, typer.Option(help="Without a GPU: predicted gain a kernel must have to be used.")
@@ -113,6 +114,14 @@ def optimize(
       "written, and drop regions until it is faster with confidence at all declared sizes.",
     ),
   ] = True,
+  locked: Annotated[
+    bool,
+    typer.Option(
+      "--locked",
+      help="Write the same bytes as the run that wrote OUT.onnx.lock, without a search or a GPU, or say "
+      "what differs.",
+    ),
+  ] = False,
   fail_if_unchanged: Annotated[
     bool, typer.Option("--fail-if-unchanged", help="Exit code 4 where no region was replaced.")
   ] = False,
@@ -144,7 +153,9 @@ def optimize(
   require(not (verbose and quiet), "-v and -q exclude each other")
   console = stderr_console()
   written = None if dry_run else output or model.parent / f"{model.stem}.mirage.onnx"
+  require(not (locked and dry_run), "--locked and --dry-run exclude each other")
   kept = journal or (written and written.with_name(f"{written.name}.journal"))
+  lock = written and written.with_name(f"{written.name}.lock")
   with (
     Interrupt() as interrupt,
     ProgressLog(console, 1 + verbose - quiet, interrupted=lambda: interrupt.asked) as log,
@@ -166,6 +177,8 @@ def optimize(
       shapes=parse_sizes(shapes or ()),
       check=check,
       model_check=model_check,
+      lock=lock,
+      locked=locked,
     )
   if kept and not journal and not interrupt.asked:
     kept.unlink(missing_ok=True)

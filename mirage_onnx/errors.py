@@ -84,6 +84,18 @@ ERRORS: dict[str, Entry] = {
     "the journal of a search is damaged, in use, no journal, or cannot be opened",
     "wait for the other run, delete the file, or give another --journal",
   ),
+  "LOCK_MISSING": Entry(
+    "--locked was asked for, and there is no lock", "run once without --locked, which writes one"
+  ),
+  "LOCK_INVALID": Entry(
+    "the lock is damaged, or has a program that is refused when it is proven again",
+    "run once without --locked, which writes a new one",
+  ),
+  "LOCK_DIFFERS": Entry(
+    "the output would be another than that of the lock",
+    "undo what differs, or run once without --locked",
+    Exit.CHECK_FAILED,
+  ),
   "CHECKPOINT": Entry(
     "a checkpoint is damaged, of another version, or of a region that computes something else",
     "delete the file or give another path",
@@ -174,6 +186,7 @@ REJECTIONS: dict[str, str] = {
   "KERNEL_WRONG": "the compiled kernel differs from the float64 reference",
   "MEASURE_FAILED": "the region's kernels, or ONNX Runtime's, could not be run to be timed",
   "BUDGET": "the time budget ended before this region was searched, compiled or timed",
+  "NOT_LOCKED": "the run wrote what its lock has, and this region is not in it",
   "INTERRUPTED": "the run was stopped before this region had a program that was verified and timed",
 }
 

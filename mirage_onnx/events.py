@@ -13,6 +13,14 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class RunStarted(Event):
+  """The whole run may take ``budget_s``, of which ``seconds`` are gone."""
+
+  budget_s: float
+  seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class StageStarted(Event):
   """A pipeline stage begins (``importer``, ``match``, ``superopt``, ...)."""
 
@@ -46,6 +54,27 @@ class SearchProgress(Event):
   budget_left_s: float
   units_done: int
   units_known: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegionsStarted(Event):
+  """A stage is about to work on these: key and nodes of each. Later ones of a stage are further ones."""
+
+  stage: str
+  regions: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionTuned(Event):
+  """A region was compiled, and timed where there is a GPU; ``kernel_us`` is predicted elsewhere.
+
+  ``reason``: why it stays as it was.
+  """
+
+  region: str
+  ops: tuple[str, ...]
+  kernel_us: float | None
+  reason: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ KINDS = {
   "results": "what searches of regions found",
   "structures": "what searches of regions of one structure proved",
   "cubins": "kernels that NVRTC compiled",
+  "verdicts": "whether chosen programs are safe with the weights of an instance",
+  "checks": "written models that ran in onnxruntime as their originals do",
+  "measurements": "what was timed and checked on a GPU",
   "emulator": "kernels that g++ built for the emulator, and what came of running them",
 }
 

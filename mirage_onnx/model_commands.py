@@ -14,6 +14,7 @@ from mirage_onnx.command_options import (
   Provider,
   Shapes,
   app,
+  budget_option,
   require,
   show,
   stdout_kept,
@@ -92,9 +93,7 @@ def explain(
     str, typer.Argument(metavar="REGION", help="A key that inspect shows, or a node's name.")
   ],
   target: Profile = None,
-  budget: Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Stop searching after this time.")
-  ] = None,
+  budget: Annotated[float | None, budget_option("Stop searching after this time (90, 90s, 10m, 1h).")] = None,
   dot: Annotated[Path | None, typer.Option(metavar="FILE.dot", help="Write the µGraph as a drawing.")] = None,
   cuda: Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Write the CUDA of the kernels.")] = None,
   shapes: Shapes = None,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import fsum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,13 +41,13 @@ from mirage_onnx.tune.worth import refuse_search
 
 if TYPE_CHECKING:
   from mirage_onnx.tune.dynamic import Dynamic
+  from mirage_onnx.tune.lock import Lock
   from mirage_onnx.tune.realise import Chosen
   from mirage_onnx.verify.weights import ModelWeights
 
-#: Margin of the prediction before a measurement: up to twice as slow is worth timing.
-HOPELESS = -1.0
-#: Time of a node with ``Options.every``: no kernel of a program takes that long.
-SLOW_US = 1e6
+#: Margin of the prediction before a measurement (up to twice as slow is worth timing), and the time of a
+#: node with ``Options.every``: no kernel of a program takes that long.
+HOPELESS, SLOW_US = -1.0, 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Options:
   run, ``began`` (of ``time.monotonic``) its start, where that was before ``run`` is called.
   ``emulate``: a predicted choice is run once before it ships (``tune/emulated.py``).
   ``streamed``: copies of large external weights in another order are left to ``save_model``.
+  ``lock``: what is chosen, by an earlier run; nothing is searched or timed.
   """
 
   target: Target
@@ -79,6 +81,7 @@ class Options:
   streamed: bool = False
   emulate: bool = False
   began: float | None = None
+  lock: Lock | None = None
 
   @property
   def searched_margin(self) -> float:
@@ -113,15 +116,21 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
   start = time.monotonic() if options.began is None else options.began
   stored = sum(size_bytes(t) or 0 for t in loaded.proto.graph.initializer) if options.streamed else 0
   budget = Budget(start, options.budget_s, options.measure, stored)
-  with stage(emit, "importer"):
+  emit(events.RunStarted(options.budget_s, time.monotonic() - start))
+  with _stage(emit, "importer"):
     program = import_model(loaded)
-  with stage(emit, "match"):
+  with _stage(emit, "match"):
     declared = declared_sizes(program, options.shapes)
     limits = replace(TILED if options.tiled else Limits(), single=options.every)
     matches = find_candidates(program, limits, declared.typical)
     typical = program.sized(declared.typical)
     node_us = _node_us(typical, options)
-    outcomes = _refused(_group(matches, node_us), node_us, program, declared, options)
+    outcomes = _group(matches, node_us)
+    if options.lock is None:
+      outcomes = _refused(outcomes, node_us, program, declared, options)
+  if options.lock is not None:
+    found = Run(loaded.given, program, matches, (), outcomes, node_us)
+    return _replayed(loaded, found, declared, options, emit)
   if all(o.rejection for o in outcomes.values()):
     times = _times(program, typical, (), node_us, options)
     return Run(loaded.given, program, matches, (), outcomes, node_us, times, declared.points)
@@ -142,36 +151,30 @@ def _optimized(
   """The stages behind match."""
   from mirage_onnx.rewrite.apply import apply
   from mirage_onnx.rewrite.turned import held
-  from mirage_onnx.tune.dynamic import Dynamic
   from mirage_onnx.tune.emulated import Emulated
   from mirage_onnx.tune.instances import InstanceChecks
   from mirage_onnx.tune.realise import realise
   from mirage_onnx.verify.weights import ModelWeights
 
   begun = time.monotonic()
-  dynamic = Dynamic(
-    program, declared, lambda s: _node_us(program.sized(s), options),
-    options.target, options.margin,
-  )  # fmt: skip
-  with stage(emit, "superopt") as detail, _hooks(options, emit, detail) as hooks:
+  dynamic = _dynamic(program, declared, options)
+  with _stage(emit, "superopt") as detail, _hooks(options, emit, detail) as hooks:
     weights = ModelWeights(loaded)
     outcomes = _search(loaded, outcomes, dynamic, options, budget.search, hooks, weights)
   alone = alone_us(program.sized(declared.typical), options.target)
-  with stage(emit, "tune"):
+  with _stage(emit, "tune"):
     chosen, outcomes = realise(
       loaded, program, outcomes, node_us, options.target,
       margin=0.0 if options.measure else options.margin,
-      measure=options.measure, tries=options.tries, dynamic=dynamic, instances=InstanceChecks(weights),
-      alone=alone,
+      measure=options.measure, tries=options.tries, dynamic=dynamic,
+      instances=InstanceChecks.of_user(weights), alone=alone, emit=emit,
       # What is timed may be long, so that who asks for the end does not wait for all of it.
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
       checks=Ends(budget.checks),
     )  # fmt: skip
-    for key, o in outcomes.items():
-      made = guarded("times at sizes", o.region.nodes, partial(dynamic.with_points, o))
-      outcomes[key] = o if isinstance(made, Rejection) else made
-  with stage(emit, "rewrite"):
+    outcomes = dynamic.with_all_points(outcomes)
+  with _stage(emit, "rewrite"):
     kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
     done = apply(loaded, kernels, options.target, pool=options.pool)
     replaced = tuple(chosen[i] for i in done.used)
@@ -179,6 +182,35 @@ def _optimized(
   model = done.model if options.streamed else held(done.model, loaded.base_dir)
   times = _times(program, program.sized(declared.typical), replaced, node_us, options)
   return Run(model, program, matches, replaced, outcomes, node_us, times, declared.points)
+
+
+def _replayed(
+  loaded: LoadedModel, found: Run, declared: Declared, options: Options, emit: events.Emit
+) -> Run:
+  """What a lock has chosen, in place of the stages from search to tune."""
+  from mirage_onnx.tune.emulated import Emulated
+  from mirage_onnx.tune.replay import replayed
+  from mirage_onnx.verify.weights import ModelWeights
+
+  assert options.lock is not None
+  program, weights = found.program, ModelWeights(loaded)
+  with _stage(emit, "lock"):
+    look = Emulated(options.target, options.budget_s) if options.emulate else None
+    chosen, outcomes = replayed(
+      program, found.matches, found.outcomes, options.lock, options.target, weights, look, emit
+    )
+    outcomes = _dynamic(program, declared, options).with_all_points(outcomes)
+  with _stage(emit, "rewrite"):
+    run = with_these(replace(found, chosen=chosen, outcomes=outcomes), loaded, options, range(len(chosen)))
+  typical = program.sized(declared.typical)
+  return replace(run, times=_times(program, typical, run.chosen, run.node_us, options))
+
+
+def _dynamic(program: Program, declared: Declared, options: Options) -> Dynamic:
+  from mirage_onnx.tune.dynamic import Dynamic
+
+  node_us = lambda s: _node_us(program.sized(s), options)  # noqa: E731
+  return Dynamic(program, declared, node_us, options.target, options.margin)
 
 
 def _times(
@@ -190,8 +222,8 @@ def _times(
 ) -> ModelTimes | None:
   if options.every or load_table(options.target) is None:
     return None
-  alone = alone_us(typical, options.target)
-  return model_times(program, replaced, _table_us(typical, options), node_us, alone)
+  table_us = _table_us(typical, options)
+  return model_times(program, replaced, table_us, node_us, alone_us(typical, options.target))
 
 
 def _table_us(program: Program, options: Options) -> dict[str, float]:
@@ -253,7 +285,7 @@ def _left(
 
 
 @contextmanager
-def stage(emit: events.Emit, name: str) -> Iterator[list[str]]:
+def _stage(emit: events.Emit, name: str) -> Iterator[list[str]]:
   """A stage with what it has to say, in a list that it may fill."""
   start, detail = time.monotonic(), list[str]()
   emit(events.StageStarted(name))
@@ -290,7 +322,7 @@ def _group(matches: Matches, node_us: Mapping[str, float]) -> dict[str, Outcome]
     key: Outcome(
       same[0].region,
       tuple(same),
-      max(sum(node_us.get(n, 0.0) for n in c.nodes) for c in same),
+      max(fsum(node_us.get(n, 0.0) for n in c.nodes) for c in same),
     )
     for key, same in groups.items()
   }
@@ -363,6 +395,7 @@ def _search(
 
   setting = Setting(options.target, options.bound, deadline, hooks)
   regions = [found[k].region for k in todo]
+  hooks.emit(events.RegionsStarted("superopt", tuple((r.key, r.nodes) for r in regions)))
   more = [unlike([c.region for c in found[k].instances], weights) for k in todo]
   search_all(loaded, regions, setting, workers=options.workers, done=done, twins=more, weights=weights)
   return found

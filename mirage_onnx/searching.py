@@ -155,7 +155,7 @@ def search_all(
       # What is found depends on the weights of the twins too.
       digests[i] = " ".join(map(weights.digest, (region, *own[i])))
       found = kept.get(region, digests[i], seconds)
-      if found is not None and all(_is_of(region, v.candidate) for v in found.candidates):
+      if found is not None and _are_of(region, [v.candidate for v in found.candidates]):
         known[i] = found
   left = [i for i in range(len(regions)) if i not in known]
   told = 0
@@ -182,12 +182,14 @@ def search_all(
     _search_rest(loaded, rest, others, setting, weights, workers, keep)
 
 
-def _is_of(region: Region, candidate: Candidate) -> bool:
-  """Whether a kept candidate could be a program of the region: its file may have been edited."""
+def _are_of(region: Region, candidates: Sequence[Candidate]) -> bool:
+  """Whether kept candidates could be programs of the region: their file may have been edited."""
+  graphs = {id(c.ugraph): c.ugraph for c in candidates}  # many have the same one with other numbers
   try:
-    if check_ugraph(candidate.ugraph) or check_interface(region, candidate.ugraph):
+    if any(check_ugraph(g) or check_interface(region, g) for g in graphs.values()):
       return False
-    ugraph_extents(candidate.ugraph, candidate.params, region.extents)
+    for c in candidates:
+      ugraph_extents(c.ugraph, c.params, region.extents)
   except UNREADABLE:
     return False
   return True
@@ -271,7 +273,15 @@ def _search_rest(
     with suppress(BrokenPipeError):  # it was ended meanwhile, which is for ``ask`` to say
       local.worker.send(header)
 
+  def begin() -> None:
+    # A thread that fails to begin takes the word that ends the others out of their queue, and they wait
+    # for ever: who asks this worker is told instead.
+    with suppress(Exception):
+      start_worker()
+
   def ask(job: Job) -> Answer:
+    if not hasattr(local, "worker"):
+      start_worker()
     try:
       with deadline.until(setting.deadline + GRACE_S):
         return _ask(local.worker, hooks, weights, job)
@@ -293,7 +303,7 @@ def _search_rest(
   watchdog = threading.Timer(min(setting.seconds_left + GRACE_S, threading.TIMEOUT_MAX), end_workers)
   watchdog.daemon = True
   watchdog.start()
-  with ThreadPoolExecutor(count, initializer=start_worker) as pool:
+  with ThreadPoolExecutor(count, initializer=begin) as pool:
     try:
       results = {i: pool.submit(shared.result, i, there) for i in shared.order}
       for i in range(len(regions)):

@@ -14,13 +14,15 @@ from pathlib import Path
 
 from onnx import helper
 
-from mirage_onnx.errors import Rejection
+from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.failures import largest_valid
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.pipeline import Options, Run, refused, with_these
 from mirage_onnx.racing import Gate
+from mirage_onnx.rewrite.kept_checks import KeptChecks
 from mirage_onnx.rewrite.save import External, save_model
 from mirage_onnx.rewrite.stock_check import check_written
+from mirage_onnx.tune.lock import file_hash
 
 #: One check may take so long at most, and so long whatever the budget has left.
 MOST_S, LEAST_S = 60.0, 5.0
@@ -32,13 +34,15 @@ LATE_S = 30.0
 class Place:
   """Where a model is written, and where its external data is now and then.
 
-  ``end``: of ``time.monotonic``, when no check is begun any more.
+  ``end``: of ``time.monotonic``, when no check is begun any more. ``sha256``: of the file that has to
+  come out, where that is known.
   """
 
   output: Path
   source: Path | None
   external: External | None
   end: float
+  sha256: str = ""
 
 
 def write(
@@ -50,7 +54,7 @@ def write(
   asked about what is left.
 
   Raises:
-      MirageError: as ``save_model``.
+      MirageError: as ``save_model``; LOCK_DIFFERS, another file would come out than has to.
   """
   while run.chosen:
     try:
@@ -64,8 +68,15 @@ def write(
         if key in dropped.keys
       }
       run = refused(left, run, why)
-  save_model(run.model, place.output, place.source, external=place.external)
+  save_model(
+    run.model, place.output, place.source, external=place.external, check=lambda new: _expected(new, place)
+  )
   return run, "nothing was replaced"
+
+
+def _expected(new: Path, place: Place) -> None:
+  if place.sha256 and file_hash(new) != place.sha256:
+    raise MirageError("LOCK_DIFFERS", "the model that comes out has another hash than in the lock")
 
 
 class _DroppedError(Exception):
@@ -91,12 +102,17 @@ def _write(
     for t in loaded.given.graph.initializer
   )
   left, said, last, made = run, "", "not checked", run
+  kept = KeptChecks.of_user(original, loaded.given)
 
   def checked(new: Path) -> Rejection | None:
     nonlocal last
+    _expected(new, place)
     if check:
       now = time.monotonic()
-      found = check_written(original, new, weights, max(LEAST_S, min(MOST_S, place.end - now)))
+      found = kept.passed(new)
+      if found is None:
+        found = check_written(original, new, weights, max(LEAST_S, min(MOST_S, place.end - now)))
+        kept.keep(new, found)
       last = found.said
       if found.problem:
         return Rejection("CHECK_FAILED", found.problem)

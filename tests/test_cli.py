@@ -42,10 +42,25 @@ def test_optimize(api, capsys):
   wanted["journal"] = Path("out.onnx.journal")
   wanted["shapes"] = {"batch": (1, 8), "seq": (2,), "n": (3,)}
   wanted["check"] = True
+  wanted |= {"lock": Path("out.onnx.lock"), "locked": False}
   assert api.calls == [("in.onnx", "out.onnx", wanted)]
   out, err = capsys.readouterr()
   assert out == "a library's own print\n"
   assert "warning: odd" in err and "3 nodes" in err and "regions: 0 replaced" in err
+
+
+@pytest.mark.parametrize(
+  ("given", "seconds"),
+  [("9", 9), ("90s", 90), ("10m", 600), ("1h", 3600), ("1h30m", 5400), ("1.5H", 5400), ("2m 5s", None),
+   ("10x", None), ("m", None), ("1..2s", None), ("", None), ("-5m", None)],
+)  # fmt: skip
+def test_budgets(api, capsys, given, seconds):
+  code = cli.main([*OPTIMIZE, f"--budget={given}"])
+  if seconds is None:
+    assert code == Exit.INPUT and not api.calls
+    assert "'--budget'" in capsys.readouterr().err
+  else:
+    assert api.calls[0][2]["budget_s"] == seconds
 
 
 def test_optimize_json_is_all_of_stdout(api, capsys):

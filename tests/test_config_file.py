@@ -76,6 +76,10 @@ def test_the_command_line_wins(tmp_path, monkeypatch, capsys):
   (tmp_path / "mirage.toml").write_text('[optimize]\nbudget = "soon"')
   assert cli.main(["optimize", "no.onnx"]) == Exit.INPUT
   assert "(defaults are of mirage.toml)" in capsys.readouterr().err
+  for budget in ("1e9", '"1000h1000h1000h"'):  # a number and a text: both are read
+    (tmp_path / "mirage.toml").write_text(f"[optimize]\nbudget = {budget}")
+    assert cli.main(["optimize", "no.onnx"]) == Exit.INPUT
+    assert "10000000 at most" in capsys.readouterr().err
   (tmp_path / "mirage.toml").write_text("[nonsense]")
   assert cli.main(["version"]) == Exit.INPUT
   assert "CONFIG_INVALID" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The end of a run, for every stage: nobody goes on much longer, and what was not done stays as it was."""
 
+import threading
 import time
 from pathlib import Path
 
@@ -131,6 +132,31 @@ def test_the_end_comes_before_workers_are_started(monkeypatch, seconds):
   setting = Setting(H200, Bound(), time.monotonic() + seconds, structures=StructureStore(None, {}))
   search_all(loaded, regions[:12], setting, workers=2, done=found.__setitem__)
   assert len(found) == 12 and {r.report.stop for r in found.values()} == {Stop.BUDGET}
+
+
+@pytest.mark.parametrize("error", [OSError("no memory"), ValueError("write to closed file")])
+def test_a_worker_that_cannot_be_started_costs_its_regions(monkeypatch, error):
+  """Of two workers one never starts: nobody waits for it, and the other does what it is asked."""
+  loaded, regions = regions_of("bert")
+  real, started = searching.WorkerProcess, []
+
+  def failing(module):
+    started.append(module)
+    if len(started) % 2:
+      time.sleep(0.2)  # the other one is at work, or done, by then
+      raise error
+    return real(module)
+
+  monkeypatch.setattr(searching, "WorkerProcess", failing)
+  found = {}
+  setting = Setting(H200, Bound(), time.monotonic() + 2.0, structures=StructureStore(None, {}))
+  searched = threading.Thread(
+    target=search_all, args=(loaded, regions[:12], setting), daemon=True,
+    kwargs={"workers": 2, "done": found.__setitem__},
+  )  # fmt: skip
+  searched.start()
+  searched.join(60.0)
+  assert not searched.is_alive() and len(found) == 12
 
 
 def slowly_dying(worker):

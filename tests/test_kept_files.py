@@ -10,7 +10,9 @@ from mirage_onnx.superopt.structures import cache_folder
 def test_kinds_are_the_folders_that_are_written(monkeypatch, tmp_path):
   monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
   monkeypatch.setenv("MIRAGE_ONNX_CACHE", "on")
-  kept = {cache_folder(kind) for kind in ("results", "structures", "cubins")} | {toolchain.cache_folder()}
+  kept = {
+    cache_folder(kind) for kind in ("results", "structures", "checks", "cubins", "measurements", "verdicts")
+  } | {toolchain.cache_folder()}
   assert kept == {tmp_path / kind for kind in KINDS}
 
 

@@ -208,6 +208,15 @@ def test_events():
   stages = [e for e in seen if isinstance(e, (events.StageStarted, events.StageEnded))]
   names = ["importer", "match", "superopt", "tune", "rewrite"]
   assert [e.stage for e in stages] == [n for name in names for n in (name, name)]
+  (started,) = [e for e in seen if isinstance(e, events.RunStarted)]
+  assert started.budget_s == 300.0 and 0 <= started.seconds < 60 and seen[0] is started
   done = [e for e in seen if isinstance(e, events.RegionDone)]
+  begun = {"superopt": [], "tune": []}
+  for e in seen:
+    if isinstance(e, events.RegionsStarted):
+      begun[e.stage] += [key for key, _ in e.regions]
+  assert [e.region for e in done] == begun["superopt"]
+  tuned = [e for e in seen if isinstance(e, events.RegionTuned)]
+  assert [e.region for e in tuned] == begun["tune"] and all(e.kernel_us for e in tuned)
   assert len(done) >= len(replaced(result))
   assert len({e.region for e in done}) == len(done)

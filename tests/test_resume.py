@@ -97,7 +97,7 @@ def test_ctrl_c_keeps_the_best_and_the_same_command_goes_on(tmp_path):
   assert onnx.load(output).graph.node
   before = steps(journal)
   assert before >= STEPS and goes_on(output) == before
-  assert sorted(os.listdir(tmp_path)) == ["out.onnx"]
+  assert sorted(os.listdir(tmp_path)) == ["out.onnx", "out.onnx.lock"]
 
 
 def test_killed_it_goes_on(tmp_path):
@@ -107,7 +107,7 @@ def test_killed_it_goes_on(tmp_path):
     process.wait()
   assert os.listdir(tmp_path) == [journal.name]
   assert goes_on(output) >= STEPS
-  assert os.listdir(tmp_path) == ["out.onnx"]
+  assert sorted(os.listdir(tmp_path)) == ["out.onnx", "out.onnx.lock"]
 
 
 def test_ctrl_c_twice_aborts(tmp_path):

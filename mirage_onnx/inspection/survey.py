@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import fsum
 
 from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.inspection.work import Flops, Work, count_flops, region_work, tensor_bytes
@@ -134,7 +135,7 @@ class Survey:
 
   def time_us(self, nodes: Iterable[str]) -> float:
     """What those of ``nodes`` whose times are known cost in ONNX Runtime."""
-    return sum(self.node_us.get(n, 0.0) for n in nodes)
+    return fsum(self.node_us.get(n, 0.0) for n in nodes)
 
   def flops(self, nodes: Iterable[str] | None = None) -> Flops:
     """Operations of ``nodes`` (default: all that were lowered), each node once."""
@@ -192,8 +193,8 @@ def survey_model(
   for key, same in groups.items():
     instances = tuple(matches.candidates[i] for i in same)
     chosen = tuple(matches.candidates[i] for i in same if i in picked)
-    ort_us = max(sum(node_us.get(n, 0.0) for n in c.nodes) for c in instances)
-    saved_us = sum(share_us.get(n, 0.0) for c in chosen for n in c.nodes)
+    ort_us = max(fsum(node_us.get(n, 0.0) for n in c.nodes) for c in instances)
+    saved_us = fsum(share_us.get(n, 0.0) for c in chosen for n in c.nodes)
     unknown = sum(n not in node_us for n in instances[0].nodes)
     offers.append(Offer(instances, chosen, work[key], floor[key], ort_us, saved_us, unknown))
   offers.sort(key=lambda o: (not o.chosen, -o.total_gain_us, -o.gain_us, o.region.key))

@@ -12,6 +12,7 @@ search assumes, and ``runtime`` says how a run finds it.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from mirage_onnx.ir.dtype import DType
@@ -72,9 +73,9 @@ class RegionTensor:
     return regrouped or any(len(d) > 1 for d in self.dims)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Region:
-  """One instance of a region of a model.
+  """One instance of a region of a model. Its texts are made once.
 
   ``runtime``: the axes whose extents follow from the shapes of the inputs in a run, and how.
   ``equal_dims``: sizes that must agree in a run; ``output_dims``: those of every output's
@@ -125,7 +126,7 @@ class Region:
       data, box[0] = data[rows.reshape(-1)], slice(None)
     return data[tuple(box)]
 
-  @property
+  @cached_property
   def structure(self) -> str:
     """Canonical text without sizes: one line per input, value and output."""
     sources = tuple(dict.fromkeys(x.source.name for x in (*self.inputs, *self.outputs) if x.view))
@@ -136,13 +137,15 @@ class Region:
 
     lines = [f"in {i.name} {i.dtype}[{','.join(i.axes)}]{place(i)}" for i in self.given]
     names: dict[Term, str] = {}
+    values = 0
     for t in walk(self.terms):
       if t.op == "input" or t.op == "const":
         names[t] = str(t.attr)
       elif t.op == "extent":
         names[t] = f"|{','.join(t.attr)}|"  # type: ignore[arg-type]
       else:
-        names[t] = f"%{sum(n.startswith('%') for n in names.values())}"
+        names[t] = f"%{values}"
+        values += 1
         attr = "" if t.attr is None else f"[{_attr(t.attr)}]"
         args = ", ".join(names[a] for a in t.args)
         lines.append(f"{names[t]} = {t.op}{attr}({args}) : [{','.join(t.axes)}]")
@@ -154,7 +157,7 @@ class Region:
       lines.append(f"runtime {','.join(sorted(self.runtime))}")
     return "\n".join(lines) + "\n"
 
-  @property
+  @cached_property
   def text(self) -> str:
     """``structure`` with the extents of the axes: the input of every cache key."""
     sizes = " ".join(f"{a}={n}" for a, n in sorted(self.extents.items()))
@@ -165,7 +168,7 @@ class Region:
     )
     return f"region\naxes {sizes}\n{self.structure}{windows}"
 
-  @property
+  @cached_property
   def key(self) -> str:
     return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 

@@ -23,7 +23,7 @@ again go down it, too, and the better choice is taken. (Of LoRA's 823 candidates
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from math import inf
+from math import fsum, inf
 
 import numpy as np
 
@@ -116,9 +116,9 @@ class _Problem:
   def cost_us(self, chosen: Sequence[int]) -> float:
     """What a choice costs, less what it saves."""
     gone = disappearing(self.program, [self.candidates[i] for i in chosen])
-    left = sum(us for n, (p, us) in self.alone.items() if p in gone and n not in gone)
-    used = sum(self.times_us[i] + TIE_US for i in chosen)
-    return used + left - sum(self.node_us.get(n, 0.0) + GONE_US for n in gone)
+    left = fsum(us for n, (p, us) in self.alone.items() if p in gone and n not in gone)
+    used = fsum(self.times_us[i] + TIE_US for i in chosen)
+    return used + left - fsum(self.node_us.get(n, 0.0) + GONE_US for n in gone)
 
   def border(self, order: Sequence[int], start: int, window: int) -> int:
     """How many in ``order`` are decided with the window from ``start`` on.

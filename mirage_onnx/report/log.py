@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from mirage_onnx.events import Event, RegionDone, StageEnded, StageStarted, Warned
+from mirage_onnx.events import Event, RegionDone, RegionTuned, StageEnded, StageStarted, Warned
 
 QUIET, NORMAL, VERBOSE = 0, 1, 2
 
@@ -66,6 +66,10 @@ class EventLog:
         self._print(f"{escape(stage):<10} {seconds:6.1f} s  {escape(detail)}", at=NORMAL)
       case RegionDone():
         self._print(f"  {escape(_region(event))}", at=VERBOSE)
+      case RegionTuned(key, ops, us, reason):
+        outcome = "no kernel" if us is None else f"{us:.1f} µs"
+        outcome += f" ({reason})" if reason else ""
+        self._print(f"  {escape(f'{key}: {len(ops)} nodes, {outcome}')}", at=VERBOSE)
 
   def _print(self, line: str, at: int) -> None:
     if self._verbosity >= at:

@@ -1,17 +1,31 @@
-"""The log with the running search in it: live lines on a terminal, now and then a line elsewhere.
+"""The log with the running work in it: live lines on a terminal, now and then a line elsewhere.
 
-What is shown is what is known: states, their rate, the best so far, the budget that is left. There
-is no bar, because nobody knows how many states a search has.
+    superopt: region 12 of 61, 0:35 of 5:00
+    region at node_MatMul_62 (8 nodes): 4,569 states, 2,889/s, 32 of 35 units, best 7.4 µs
+    dropped: 1,161 registers
+
+What is shown is what is known: the stage, its region, the clock of the whole run against its budget; of a
+search states, their rate and the best so far. There is no bar, because nobody knows how many states a
+search has.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from mirage_onnx.events import Event, SearchProgress, StageEnded, StageStarted
+from mirage_onnx.events import (
+  Event,
+  RegionDone,
+  RegionsStarted,
+  RegionTuned,
+  RunStarted,
+  SearchProgress,
+  StageEnded,
+  StageStarted,
+)
 from mirage_onnx.report.log import NORMAL, EventLog
 
 #: Without a terminal, a line is printed this often at most.
@@ -21,8 +35,48 @@ REASONS = 3
 NOTE = "stopping: the best found so far is kept; Ctrl-C again aborts"
 
 
+class Whole:
+  """Where a run is: its stage, the region at hand, its clock."""
+
+  def __init__(self, clock: Callable[[], float]) -> None:
+    self._clock = clock
+    self._began: float | None = None
+    self._budget_s = 0.0
+    self._stage, self._done, self._total = "", 0, 0
+    self.names: dict[str, tuple[str, ...]] = {}
+
+  def note(self, event: Event) -> None:
+    """Take in what an event says of it."""
+    match event:
+      case RunStarted(budget_s, seconds) if self._began is None:  # a run may have another one inside
+        self._began, self._budget_s = self._clock() - seconds, budget_s
+      case StageStarted(stage):
+        self._stage, self._done, self._total = stage, 0, 0
+      case RegionsStarted(_, regions):
+        self._total = self._done + len(regions)
+        self.names |= dict(regions)
+      case RegionDone() | RegionTuned():
+        self._done += 1
+
+  @property
+  def line(self) -> str:
+    """``superopt: region 12 of 61, 0:35 of 5:00``, as far as it is known."""
+    at = min(self._done + 1, self._total)
+    parts = [f"region {at:,} of {self._total:,}"] if self._total else []
+    if self._began is not None:
+      parts.append(f"{minutes(self._clock() - self._began)} of {minutes(self._budget_s)}")
+    return f"{self._stage}: {', '.join(parts)}" if parts else self._stage
+
+
+def minutes(seconds: float) -> str:
+  """``4:05``, ``1:00:00``."""
+  whole = max(0, int(seconds))
+  hours, rest = divmod(whole, 3600)
+  return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
 class ProgressLog(EventLog):
-  """An ``EventLog`` that shows ``SearchProgress`` too, unless it is quiet.
+  """An ``EventLog`` that shows where the run is too, unless it is quiet.
 
   ``interrupted`` is asked whenever the live lines are drawn, so that a Ctrl-C shows at once,
   while the stage that runs is still on its way to the next point where it can stop.
@@ -38,6 +92,8 @@ class ProgressLog(EventLog):
   ) -> None:
     super().__init__(console, verbosity)
     self._interrupted, self._clock = interrupted, clock
+    self._whole = Whole(clock)
+    self._search: SearchProgress | None = None
     self._since: float | None = None
     self._told = False
 
@@ -45,47 +101,53 @@ class ProgressLog(EventLog):
     if not self._status and not self._told and self._interrupted():
       self._told = True
       self._print(f"[yellow]{NOTE}[/]", at=NORMAL)
+    self._whole.note(event)
     if isinstance(event, SearchProgress):
-      self._show(event)
+      self._search = event
+      self._show()
       return
     super().__call__(event)
-    if isinstance(event, StageStarted) and self._status:
-      self._status.update(_Live((event.stage,), self._interrupted))
-    if isinstance(event, StageEnded):
-      self._since = None
+    if isinstance(event, StageStarted | StageEnded):
+      self._search = self._since = None
+    if isinstance(event, StageStarted | RegionsStarted | RegionDone | RegionTuned):
+      self._show()
 
-  def _show(self, event: SearchProgress) -> None:
+  def _show(self) -> None:
+    search = progress_lines(self._search, self._whole.names) if self._search else ()
     if self._status:
-      self._status.update(_Live(progress_lines(event), self._interrupted))
+      self._status.update(_Live(self._whole, search, self._interrupted))
       return
     now = self._clock()
-    # Counted from the first event: a search that is shorter needs no line.
+    # Counted from the first event: a stage that is shorter needs no line.
     self._since = now if self._since is None else self._since
     if now - self._since >= PLAIN_EVERY_S:
       self._since = now
-      self._print(f"  {escape('; '.join(progress_lines(event)))}", at=NORMAL)
+      self._print(f"  {escape('; '.join((self._whole.line, *search)))}", at=NORMAL)
 
 
 class _Live:
   """Lines beside the spinner, drawn anew several times a second."""
 
-  def __init__(self, lines: tuple[str, ...], interrupted: Callable[[], bool]) -> None:
-    self._lines, self._interrupted = lines, interrupted
+  def __init__(self, whole: Whole, lines: tuple[str, ...], interrupted: Callable[[], bool]) -> None:
+    self._whole, self._lines, self._interrupted = whole, lines, interrupted
 
   def __rich__(self) -> RenderableType:
     note = [Text(NOTE, style="yellow")] if self._interrupted() else []
-    cut = (Text(line, no_wrap=True, overflow="ellipsis") for line in self._lines)
+    shown = (self._whole.line, *self._lines)
+    cut = (Text(line, no_wrap=True, overflow="ellipsis") for line in shown)
     return Group(*cut, *note)
 
 
-def progress_lines(event: SearchProgress) -> tuple[str, ...]:
-  """What is known of a running search; the second line says why states were dropped, if any."""
+def progress_lines(event: SearchProgress, names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+  """What is known of a running search; the second line says why states were dropped, if any.
+
+  ``names``: key of a region -> its nodes.
+  """
   best = "no program yet" if event.best_us is None else f"best {event.best_us:.1f} µs"
   units = f"{event.units_done:,} of {event.units_known:,} units, " if event.units_known else ""
-  first = (
-    f"region {event.region}: {event.states:,} states, {event.states_per_s:,.0f}/s, "
-    f"{units}{best}, {event.budget_left_s:.0f} s left"
-  )
+  ops = names.get(event.region, ())
+  at = f"at {ops[0]} ({len(ops)} node{'s' * (len(ops) > 1)})" if ops else event.region
+  first = f"region {at}: {event.states:,} states, {event.states_per_s:,.0f}/s, {units}{best}"
   ranked = sorted(event.pruned, key=lambda p: (-p[1], p[0]))
   shown = [f"{count:,} {reason}" for reason, count in ranked[:REASONS]]
   if rest := sum(count for _, count in ranked[REASONS:]):

@@ -37,10 +37,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-  """``problem``: why the written model must not replace anything. ``said``: what was checked."""
+  """``problem``: why the written model must not replace anything. ``said``: what was checked.
+
+  ``ran``: whether that was in onnxruntime.
+  """
 
   problem: str = ""
   said: str = ""
+  ran: bool = False
 
 
 def check_written(original: Path | bytes, written: Path, weight_bytes: int, seconds: float) -> Found:
@@ -134,7 +138,7 @@ def _compare(question: Question, at: At) -> Found:
       why = found.reason or f"its error is {found.needed_rtol:.2g}, not {found.rtol:.2g}"
       return Found(problem=f"output {name!r} differs in onnxruntime without the library: {why}")
   bits = "the same bits" if not others else f"{others} of {len(want)} outputs equal up to rounding"
-  return Found(said=f"onnxruntime without the library: {bits} on one input")
+  return Found(said=f"onnxruntime without the library: {bits} on one input", ran=True)
 
 
 def _light(path: Path) -> "onnx.ModelProto":
@@ -147,9 +151,10 @@ def _same(a: "np.ndarray", b: "np.ndarray") -> bool:
   return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-def _work(question: Question, at: At) -> tuple[str, str]:
+def _work(question: Question, at: At) -> tuple[str, str, bool]:
   found = _check(question, at)
-  return found.problem, found.said  # classes of a process's main module are not those of its parent
+  # Classes of a process's main module are not those of its parent.
+  return found.problem, found.said, found.ran
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ left, and the reason names the points at which the one that loses at the fewest 
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate, Program, Region
@@ -50,7 +51,7 @@ def sized_instance(
   """``instance`` at each of ``points``, where nodes take ``node_us``; equal ones once."""
   found: dict[str, Sized] = {}
   for sizes, times in zip(points, node_us, strict=True):
-    at = at_point(instance, program, sizes, sum(times.get(n, 0.0) for n in instance.nodes))
+    at = at_point(instance, program, sizes, fsum(times.get(n, 0.0) for n in instance.nodes))
     found[at.sizes] = at
   return tuple(found.values())
 

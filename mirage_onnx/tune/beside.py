@@ -21,8 +21,9 @@ from mirage_onnx.match.siblings import join, siblings
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified, varied
 from mirage_onnx.target import Target
 from mirage_onnx.tune.instances import InstanceChecks
-from mirage_onnx.tune.measure import MIN_GAIN, measure_region
+from mirage_onnx.tune.measure import measure_region
 from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.race import MIN_GAIN
 from mirage_onnx.verify.prover import prover
 from mirage_onnx.verify.weights import sample_weights
 

@@ -90,6 +90,14 @@ def present_gpu() -> PresentGpu | None:
   return PresentGpu(name.split(b"\0")[0].decode(errors="replace").strip(), (major, minor), processors)
 
 
+def driver_api_version() -> int:
+  """The newest CUDA version that the driver serves, as 1000 * major + 10 * minor; 0 without one."""
+  try:
+    return int(_ok(_driver().cuDriverGetVersion()))
+  except Exception:
+    return 0
+
+
 def present_target() -> Target | None:
   """The profile of device 0, or None without a usable GPU (or without a profile of it)."""
   gpu = present_gpu()

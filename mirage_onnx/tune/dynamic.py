@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from math import fsum
 
 from mirage_onnx.errors import Rejection, RejectionError
+from mirage_onnx.failures import guarded
 from mirage_onnx.ir import Program, Region, print_ugraph
 from mirage_onnx.match.candidates import Candidate
 from mirage_onnx.match.disappearing import shares
@@ -93,6 +95,14 @@ class Dynamic:
       points=point_times(chosen, self._points(o.instances[0]), self._target, o.region.runtime),
     )
 
+  def with_all_points(self, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    """All of ``outcomes`` so; where that fails, it costs the region."""
+    found = dict(outcomes)
+    for key, o in outcomes.items():
+      made = guarded("times at sizes", o.region.nodes, partial(self.with_points, o))
+      found[key] = o if isinstance(made, Rejection) else made
+    return found
+
   def losers(self, chosen: Sequence[tuple[Candidate, Outcome]]) -> dict[str, Outcome]:
     """Those of ``chosen`` of which an instance loses at some size, without such instances.
 
@@ -105,7 +115,7 @@ class Dynamic:
     for sizes, times in zip(self._declared.points, self._times if dynamic else (), strict=False):
       share = shares(self._program, candidates, times)
       for c, best in dynamic:
-        have = sum(share.get(n, 0.0) for n in c.nodes)
+        have = fsum(share.get(n, 0.0) for n in c.nodes)
         at = at_point(c, self._program, sizes, have)
         us = predicted_us(best, at.extents, self._target, c.region.runtime) or 0.0
         if us > have * (1 - self._margin):

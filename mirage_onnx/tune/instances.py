@@ -10,15 +10,26 @@ instances that may have it. The others are left as they were, each with its reas
 for them would be a search and a choice of their own, for a rare case.
 """
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from mirage_onnx import deadline
 from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import refusal
 from mirage_onnx.ir import Candidate as Program
+from mirage_onnx.ir import Region, print_ugraph
 from mirage_onnx.match.candidates import Candidate
+from mirage_onnx.match.twins import step_form
+from mirage_onnx.source_digest import source_digest
+from mirage_onnx.superopt.journal_lines import UNREADABLE
+from mirage_onnx.superopt.kept_folder import KeptFolder
+from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.verify.instance_checks import check_instances
 from mirage_onnx.verify.weights import ModelWeights
@@ -46,19 +57,49 @@ def with_right_terms(outcome: Outcome, check: Callable[..., Rejection | None]) -
 
 
 class InstanceChecks:
-  """What is known of the instances of a run that were chosen: none is asked about twice."""
+  """What is known of the instances of a run that were chosen: none is asked about twice.
 
-  def __init__(self, weights: ModelWeights) -> None:
-    self._weights = weights
+  ``kept``: what earlier runs have found, by all that it is made of.
+  """
+
+  def __init__(self, weights: ModelWeights, kept: KeptFolder | None = None) -> None:
+    self._weights, self._kept = weights, kept
     self._safe: dict[tuple[frozenset[str], frozenset[str]], Program] = {}
+
+  @classmethod
+  def of_user(cls, weights: ModelWeights) -> InstanceChecks:
+    """With those in the user's cache folder."""
+    folder = cache_folder("verdicts")
+    setting = {"checker": source_digest("verify", "match", "importer", "ir"), "numpy": np.__version__}
+    return cls(weights, None if folder is None else KeptFolder(folder, setting))
 
   def verdicts(self, instances: Sequence[Candidate], program: Program) -> Verdicts:
     """For each instance why ``program`` is unsafe with its weights, or None."""
     new = [c for c in instances if self._safe.get((c.nodes, c.outputs)) != program]
-    asked = check_instances([c.region for c in new], program.ugraph, program.params, self._weights)
+    asked = self._asked([c.region for c in new], program)
     refused = {id(c): r for c, r in zip(new, asked, strict=True)}
     self._safe |= {(c.nodes, c.outputs): program for c in new if refused[id(c)] is None}
     return tuple(refused.get(id(c)) for c in instances)
+
+  def _asked(self, regions: Sequence[Region], program: Program) -> Verdicts:
+    if self._kept is None:
+      return check_instances(regions, program.ugraph, program.params, self._weights)
+    text = "\n".join((print_ugraph(program.ugraph), *(p.to_text() for p in program.params)))
+    keys = [self._key(self._kept, text, r) for r in regions]
+    known = {k: verdict for k in keys if (verdict := _kept_verdict(self._kept.get(k))) is not None}
+    left = {k: r for k, r in zip(keys, regions, strict=True) if k not in known}
+    if left:
+      new = check_instances([*left.values()], program.ugraph, program.params, self._weights)
+      for key, why in zip(left, new, strict=True):
+        self._kept.put(key, {"refused": None if why is None else [why.code, why.reason]})
+        known[key] = (why,)
+    found = [known[k][0] for k in keys]
+    return tuple(w and Rejection(w.code, w.reason, r.nodes) for w, r in zip(found, regions, strict=True))
+
+  def _key(self, kept: KeptFolder, text: str, region: Region) -> str:
+    """All that a verdict is made of: its steps with their types are not in the text of a region."""
+    form = repr(step_form(region)[:4])
+    return kept.key("instance", text, region.text, form, self._weights.digest(region))
 
   def refused(self, chosen: Sequence[Chosen], ends: Ends = NEVER) -> dict[str, Outcome]:
     """Those of ``chosen`` that are not safe for all their chosen instances, changed so that they are.
@@ -105,6 +146,17 @@ class InstanceChecks:
       o = replace(o, result=replace(o.result, candidates=same), compiled=None, measured=None)
     refused = [(c, r) for c, r in zip(picked, best, strict=True) if r is not None]
     return without(o, refused) if refused else o
+
+
+def _kept_verdict(value: Mapping[str, Any] | None) -> tuple[Rejection | None] | None:
+  """What is kept as one verdict, or None where it says none."""
+  try:
+    if value is None:
+      return None
+    said = value["refused"]
+    return (None if said is None else Rejection(str(said[0]), str(said[1])),)
+  except UNREADABLE:
+    return None
 
 
 def _saved_us(o: Outcome, program: Program, verdicts: Verdicts) -> float:

@@ -4,41 +4,30 @@ One process owns the GPU. Every arm is a CUDA-graph replay on one stream, ONNX R
 which is captured like ours: its own replay waits for the GPU, and that wait would be charged to it.
 A time is T(flush + arm) - T(flush) with a flush of two clean reads of 256 MB, all arms interleaved
 (``Gpu.time_us``). A kernel is timed only after it agreed with a float64 oracle on hard inputs
-(``hard_inputs.py``). It must be at least ``MIN_GAIN`` faster than ONNX Runtime.
+(``hard_inputs.py``). What was measured is kept (``kept_bench.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 
 from mirage_onnx.codegen.candidates import Compiled
-from mirage_onnx.errors import Rejection, RejectionError
+from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Region, RegionTensor, dim_permutation, ugraph_extents
 from mirage_onnx.target import Target
 from mirage_onnx.tune.device import Gpu
-from mirage_onnx.tune.oracle import Buffers, hard_draws
+from mirage_onnx.tune.kept_bench import kept_bench
+from mirage_onnx.tune.oracle import Buffers, Oracle, hard_draws
 from mirage_onnx.tune.ort_run import OrtRun, region_model
+from mirage_onnx.tune.race import Measured, More, raced
 from mirage_onnx.verify.interpret_steps import by_axes
 from mirage_onnx.verify.weights import sample_weights
-
-MIN_GAIN = 0.03
-#: Candidates that stay in the race from one look to the next.
-FINALISTS = 4
-SAMPLES = 15
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-  """Medians in microseconds (cold L2), and how many candidates were right."""
-
-  kernel_us: float
-  ort_us: float
-  tried: int
-
 
 _gpu: Gpu | None = None
 
@@ -56,7 +45,7 @@ def measure_region(
   region: Region,
   compiled: Sequence[Compiled],
   target: Target,
-  more: Callable[[Compiled, Sequence[Compiled]], Sequence[Compiled]] = lambda best, tried: (),
+  more: More = lambda best, tried: (),
 ) -> tuple[Compiled | None, Measured | Rejection]:
   """The fastest right candidate with its time, or why ONNX Runtime's kernels stay.
 
@@ -69,55 +58,68 @@ def measure_region(
       OverdueError: the time is over that the caller has set.
   """
   try:
-    return _raced(loaded, region, compiled, target, more)
+    with GpuBench(loaded, region, target) as bench:
+      return raced(kept_bench(bench, loaded, region), region.nodes, compiled, more)
   except Exception as error:
     reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return None, Rejection("MEASURE_FAILED", reason, region.nodes)
 
 
-def _raced(
-  loaded: LoadedModel,
-  region: Region,
-  compiled: Sequence[Compiled],
-  target: Target,
-  more: Callable[[Compiled, Sequence[Compiled]], Sequence[Compiled]],
-) -> tuple[Compiled | None, Measured | Rejection]:
-  gpu = gpu_of(target)
-  try:
-    draws = hard_draws(region, sample_weights(loaded, region), np.random.default_rng(0))
-  except RejectionError as refused:
-    return None, refused.rejection
-  data = draws[0][0]
-  with gpu.scope():
-    inputs = Inputs(gpu, region, data)
-    tried: list[Compiled] = []
-    wrong: list[str] = []
-    arms: list[tuple[Compiled, Callable[[], None]]] = []
-    others = compiled
-    while others:
-      tried += others
-      asked = [(c, *prepare(gpu, region, c, inputs)) for c in others]
-      for at, oracle in draws:
-        inputs.become(at)
-        complaints = [oracle.complaint(gpu, replay, outputs) for _, replay, outputs in asked]
-        wrong += [error for error in complaints if error]
-        asked = [a for a, error in zip(asked, complaints, strict=True) if not error]
-      inputs.become(data)
-      arms += [(c, replay) for c, replay, _ in asked]
-      if not arms:
-        return None, Rejection("KERNEL_WRONG", wrong[0], region.nodes)
-      took = np.median(gpu.time_us([replay for _, replay in arms], SAMPLES), axis=1)
-      arms = [arms[i] for i in np.argsort(took, kind="stable")[:FINALISTS]]
-      others = more(arms[0][0], tried)
-    ort = ort_replay(gpu, loaded, region, data)
-    times = gpu.time_us([ort, *(replay for _, replay in arms)], SAMPLES)
-  medians = [float(t) for t in np.median(times, axis=1)]
-  ort_us, ours = medians[0], medians[1:]
-  best = int(np.argmin(ours))
-  if ours[best] > ort_us * (1 - MIN_GAIN):
-    reason = f"{ours[best]:.2f} us measured against {ort_us:.2f} us of onnxruntime"
-    return None, Rejection("NOT_FASTER", reason, region.nodes)
-  return arms[best][0], Measured(ours[best], ort_us, len(tried) - len(wrong))
+class GpuBench:
+  """The ``Bench`` of a region on the GPU. What it needs there is made when it is needed first."""
+
+  def __init__(self, loaded: LoadedModel, region: Region, target: Target) -> None:
+    self._loaded, self._region, self._target = loaded, region, target
+    self._open = ExitStack()
+    self._prepared: dict[int, tuple[Compiled, Callable[[], None], Buffers]] = {}
+
+  def __enter__(self) -> Self:
+    return self
+
+  def __exit__(self, *error: object) -> None:
+    self._open.close()
+
+  @cached_property
+  def _draws(self) -> list[tuple[Mapping[str, np.ndarray], Oracle]]:
+    weights = sample_weights(self._loaded, self._region)
+    return list(hard_draws(self._region, weights, np.random.default_rng(0)))
+
+  @cached_property
+  def _gpu(self) -> Gpu:
+    gpu = gpu_of(self._target)
+    self._open.enter_context(gpu.scope())
+    return gpu
+
+  @cached_property
+  def _inputs(self) -> Inputs:
+    return Inputs(self._gpu, self._region, self._draws[0][0])
+
+  @cached_property
+  def _ort(self) -> Callable[[], None]:
+    return ort_replay(self._gpu, self._loaded, self._region, self._draws[0][0])
+
+  def _arm(self, c: Compiled) -> tuple[Compiled, Callable[[], None], Buffers]:
+    if id(c) not in self._prepared:  # held, so that no other one gets its id
+      self._prepared[id(c)] = (c, *prepare(self._gpu, self._region, c, self._inputs))
+    return self._prepared[id(c)]
+
+  def complaints(self, some: Sequence[Compiled]) -> list[str | None]:
+    """As of ``Bench``."""
+    inputs = self._inputs
+    found: dict[int, str] = {}
+    arms = [self._arm(c) for c in some]
+    for at, oracle in self._draws:
+      inputs.become(at)
+      for n, (_, replay, outputs) in enumerate(arms):
+        if n not in found and (error := oracle.complaint(self._gpu, replay, outputs)):
+          found[n] = error
+    inputs.become(self._draws[0][0])
+    return [found.get(n) for n in range(len(arms))]
+
+  def times_us(self, some: Sequence[Compiled], samples: int, *, beside_ort: bool) -> np.ndarray:
+    """As of ``Bench``."""
+    replays = [self._arm(c)[1] for c in some]
+    return self._gpu.time_us([self._ort, *replays] if beside_ort else replays, samples)
 
 
 def ort_replay(

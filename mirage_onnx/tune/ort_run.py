@@ -1,6 +1,7 @@
 """ONNX Runtime in a measurement: a region as a model of its own, and its run on our stream."""
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,15 @@ from mirage_onnx.importer.constants import known_values
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.tune.device import Gpu
 
+#: Elements of a constant that a hollow model has.
+HELD = 64
 
-def region_model(loaded: LoadedModel, region: Region) -> onnx.ModelProto:
-  """The region's own ONNX nodes as a model of its sizes: activations in, outputs out."""
+
+def region_model(loaded: LoadedModel, region: Region, *, hollow: bool = False) -> onnx.ModelProto:
+  """The region's own ONNX nodes as a model of its sizes: activations in, outputs out.
+
+  ``hollow``: of constants of more than ``HELD`` elements only types and shapes, which is no model to run.
+  """
   values = known_values(loaded)
   inputs = {i.source.name: i for i in region.given if not i.is_weight}
   outputs = {o.source.name: o for o in region.outputs}
@@ -27,7 +34,7 @@ def region_model(loaded: LoadedModel, region: Region) -> onnx.ModelProto:
       if not name or name in made | set(inputs):
         continue
       if name in values:
-        initializers[name] = numpy_helper.from_array(loaded.read(values[name]), name)
+        initializers[name] = _constant(loaded, values[name], name, hollow)
       else:  # a shape, or axes, that the model computes elsewhere: the result's shape says it
         assert place == 1
         shape = np.array(shapes[node.output[0]], np.int64)
@@ -48,6 +55,12 @@ def region_model(loaded: LoadedModel, region: Region) -> onnx.ModelProto:
   return helper.make_model(
     graph, opset_imports=loaded.proto.opset_import, ir_version=min(loaded.proto.ir_version, 10)
   )
+
+
+def _constant(loaded: LoadedModel, stored: TensorProto, name: str, hollow: bool) -> TensorProto:
+  if hollow and prod(stored.dims) > HELD:
+    return TensorProto(name=name, data_type=stored.data_type, dims=stored.dims)
+  return numpy_helper.from_array(loaded.read(stored), name)
 
 
 class Bound:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # a model in which nothing is searched needs none of them
   from mirage_onnx.codegen.candidates import Compiled
   from mirage_onnx.superopt.result import SearchResult
   from mirage_onnx.tune.at_sizes import PointTime
-  from mirage_onnx.tune.measure import Measured
+  from mirage_onnx.tune.race import Measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from math import prod
+from math import fsum, prod
 
-from mirage_onnx import deadline
+from mirage_onnx import deadline, events
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.cores import available_cores
 from mirage_onnx.deadline import NEVER, Ends
@@ -55,6 +55,7 @@ def realise(
   ends: Ends = NEVER,
   checks: Ends | None = None,
   look: Look | None = None,
+  emit: events.Emit = events.silent,
 ) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
   """The chosen instances, each with compiled kernels, and all outcomes by region key.
 
@@ -94,8 +95,11 @@ def realise(
     elif not todo and dynamic and (less := dynamic.losers(chosen)):
       found |= less
     elif not todo:
-      # Most gain first: where names run out, the least is left as it was.
-      gain = [_price_us(c, o, margin, doubted) - sum(node_us.get(n, 0.0) for n in c.nodes) for c, o in chosen]
+      # Sums over sets are exact (fsum): a set has another order in every process, and ties are
+      # broken by place. Most gain first: where names run out, the least is left as it was.
+      gain = [
+        _price_us(c, o, margin, doubted) - fsum(node_us.get(n, 0.0) for n in c.nodes) for c, o in chosen
+      ]
       order = sorted(range(len(chosen)), key=lambda i: (gain[i], i))
       chosen = tuple(chosen[i] for i in order)
       if measure:
@@ -106,6 +110,7 @@ def realise(
           chosen, together = joined
           found |= together
       return chosen, found
+    emit(events.RegionsStarted("tune", tuple((key, found[key].region.nodes) for key in todo)))
     for n, key in enumerate(todo):
       if ends.over:
         break
@@ -123,13 +128,20 @@ def realise(
         why = refusal(error, "compile or measurement", o.region.nodes)
         o = replace(o, compiled=None, measured=None, rejection=why)
       found[key] = o
+      emit(_tuned(o))
+
+
+def _tuned(o: Outcome) -> events.RegionTuned:
+  predicted = o.compiled.candidate.predicted_us if o.compiled else None
+  us = o.measured.kernel_us if o.measured else predicted
+  return events.RegionTuned(o.region.key, o.region.nodes, us, o.rejection.code if o.rejection else None)
 
 
 def _most_gain_first(todo: Sequence[Chosen], node_us: Mapping[str, float], margin: float) -> list[str]:
   """The keys of what is chosen and not compiled, in the order of what all instances save."""
   gain = defaultdict[str, float](float)
   for c, o in todo:
-    gain[o.region.key] += sum(node_us.get(n, 0.0) for n in c.nodes) - o.price_us(min(margin, 0.0))
+    gain[o.region.key] += fsum(node_us.get(n, 0.0) for n in c.nodes) - o.price_us(min(margin, 0.0))
   return sorted(gain, key=lambda key: (-gain[key], key))
 
 
@@ -150,7 +162,7 @@ def _doubts(
 ) -> set[int]:
   """The instances that win by less than the margin against their share of what disappears."""
   share = shares(program, [c for c, _ in chosen], node_us)
-  return {id(c) for c, o in chosen if o.price_us(margin) > sum(share.get(n, 0.0) for n in c.nodes)}
+  return {id(c) for c, o in chosen if o.price_us(margin) > fsum(share.get(n, 0.0) for n in c.nodes)}
 
 
 def _compile(

@@ -8,6 +8,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from onnx import TensorProto
@@ -69,6 +70,10 @@ class Weights(Mapping[str, np.ndarray]):
     return len(self._names)
 
 
+#: Model -> name of a weight -> its hash: who asks again, on whatever way, does not read it again.
+_DIGESTS: WeakKeyDictionary[LoadedModel, dict[str, str]] = WeakKeyDictionary()
+
+
 class ModelWeights:
   """The weights of one model. ``measure``: asked instead of measuring here, in a worker.
 
@@ -78,7 +83,7 @@ class ModelWeights:
   def __init__(self, loaded: LoadedModel, measure: Measure | None = None) -> None:
     self._loaded, self._measure = loaded, measure or self._measured
     self._known: dict[tuple[str, tuple[int, ...]], Extremes] = {}
-    self._digests: dict[str, str] = {}
+    self._digests = _DIGESTS.setdefault(loaded, {})
     self._locks: dict[tuple[str, tuple[int, ...]], threading.Lock] = {}
 
   @cached_property

@@ -8,7 +8,9 @@ from unlike_layers import GOLDEN, SAFE, instances, layers
 
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir import Candidate
+from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified
+from mirage_onnx.tune import instances as module
 from mirage_onnx.tune.instances import InstanceChecks, with_right_terms
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.verify.equivalence import Proof
@@ -98,3 +100,59 @@ def test_an_instance_with_wrong_terms_is_left_alone(wrong):
   assert [c for c, _ in found.left_alone] == [planted]
   assert found.instances == tuple(c for c in o.instances if c is not planted)
   assert found.left_alone[0][1].code == "NOT_EQUIVALENT"
+
+
+def verdicts(model, folder, setting=None):
+  """Of two programs for all instances, as codes; kept in ``folder``."""
+  checks = InstanceChecks(ModelWeights(load_model(model)), KeptFolder(folder, setting or {"checker": "1"}))
+  o = outcome(model, 5.0, 6.0)
+  return [
+    [v and (v.code, v.nodes) for v in checks.verdicts(o.instances, found.candidate)]
+    for found in o.result.candidates
+  ]
+
+
+def count_asked(monkeypatch):
+  asked, real = [], module.check_instances
+  monkeypatch.setattr(
+    module, "check_instances", lambda regions, *rest: (asked.extend(regions), real(regions, *rest))[1]
+  )
+  return asked
+
+
+def test_another_run_does_not_ask_again(monkeypatch, tmp_path):
+  model = layers(1, 60, 1)
+  first = verdicts(model, tmp_path)
+  assert [v and v[0] for v in first[0]] == [None, "RANGE", None] and first[1] == [None] * 3
+  asked = count_asked(monkeypatch)
+  assert verdicts(model, tmp_path) == first and not asked
+  assert verdicts(model, tmp_path, {"checker": "2"}) == first and len(asked) == 6
+
+
+def test_other_weights_are_another_question(monkeypatch, tmp_path):
+  verdicts(layers(1, 0.5), tmp_path)
+  asked = count_asked(monkeypatch)
+  found = verdicts(layers(1, 60), tmp_path)
+  assert [v and v[0] for v in found[0]] == [None, "RANGE"] and len(asked) == 2  # the second, twice
+
+
+def test_a_damaged_verdict_is_asked_again(monkeypatch, tmp_path):
+  model = layers(1, 60)
+  first = verdicts(model, tmp_path)
+  for n, path in enumerate(sorted(tmp_path.iterdir())):
+    path.write_bytes(path.read_bytes()[: -5 * n] if n % 2 else b"{}")
+  asked = count_asked(monkeypatch)
+  assert verdicts(model, tmp_path) == first and asked
+
+
+@pytest.mark.parametrize("value", [{}, {"refused": 3}, {"refused": []}, {"refused": ["RANGE"]}])
+def test_what_is_no_verdict_is_none(value):
+  assert module._kept_verdict(value) is None
+
+
+def test_the_cache_switch(monkeypatch, tmp_path):
+  weights = ModelWeights(load_model(layers(1)))
+  monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
+  assert InstanceChecks.of_user(weights)._kept is None  # as all tests are run
+  monkeypatch.setenv("MIRAGE_ONNX_CACHE", "on")
+  assert InstanceChecks.of_user(weights)._kept.folder == tmp_path / "verdicts"

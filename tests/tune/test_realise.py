@@ -63,3 +63,28 @@ def test_a_region_wins_by_the_margin_against_what_disappears(monkeypatch, us, ma
   times = dict.fromkeys((n.name for n in model.graph.node), 5.0)
   found = chosen_nodes(monkeypatch, model, times, {nodes(first, second): us}, margin)
   assert found == ({nodes(first, second)} if wins else set())
+
+
+def test_regions_that_save_the_same_stay_in_order(monkeypatch):
+  """Sums of the same times, in the order of a set of names: they differ in the last bit, if they are sums."""
+  net = Net(seed=3, opset=18)
+  x = net.input(4, 64)
+  for _ in range(12):
+    x = net.Tanh(net.Mul(net.Exp(net.Neg(x)), net.Sigmoid(x)))
+  loaded = load_model(net.model(x))
+  program = import_model(loaded)
+  monkeypatch.setattr(realise, "_compile", lambda _, o, *rest, **more: compiled(o))
+  node_us = {
+    n.name: {"Neg": 3.9, "Exp": 2.3, "Mul": 8.5, "Sigmoid": 8.4}.get(n.op_type, 4.1) for n in program.nodes
+  }
+  found = [c for c in find_candidates(program).candidates if len(c.nodes) == 5 and len(c.outputs) == 1]
+  (key,) = {
+    c.region.key for c in found if {n.op_type for n in program.nodes if n.name in c.nodes} >= {"Neg", "Exp"}
+  }
+  same = tuple(c for c in found if c.region.key == key)
+  result = SimpleNamespace(candidates=[offered(0.5)])
+  outcomes = {key: Outcome(same[0].region, same, 0.0, result)}  # type: ignore[arg-type]
+  chosen, _ = realise.realise(loaded, program, outcomes, node_us, H200, margin=0.2, measure=False, tries=1)
+  place = {n.name: i for i, n in enumerate(program.nodes)}
+  at = [min(place[n] for n in c.nodes) for c, _ in chosen]
+  assert len(at) == 12 and at == sorted(at)

@@ -1,0 +1,203 @@
+"""What a run has written as a lock (``tune/lock.py``), and whether a later run is the same one."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mirage_onnx import __version__, events, pipeline
+from mirage_onnx.errors import MirageError
+from mirage_onnx.importer import LoadedModel
+from mirage_onnx.ir.text import print_ugraph
+from mirage_onnx.pipeline import Options, Run
+from mirage_onnx.target import Target, get_target
+from mirage_onnx.tune.lock import (
+  Lock,
+  LockedKernel,
+  LockedNode,
+  LockedOptions,
+  LockedRegion,
+  LockedTimes,
+  LockedVersions,
+  file_hash,
+  read_lock,
+)
+from mirage_onnx.tune.outcome import Outcome
+
+#: The margin that counts as not given.
+DEFAULT_MARGIN = 0.2
+#: A model that takes so many times as long as another is worse.
+WORSE = 1.0 + 1e-9
+#: Refusals for want of time.
+CUT_OFF = ("BUDGET", "INTERRUPTED")
+
+
+def lock_of(run: Run, loaded: LoadedModel, options: Options, external: str | None, output: Path) -> Lock:
+  """The lock of what ``run`` has written to ``output``."""
+  from mirage_onnx.tune.replay import weights_of
+  from mirage_onnx.verify.weights import ModelWeights
+
+  weights = ModelWeights(loaded)
+  places: dict[str, int] = {}
+  nodes, own = list[LockedNode](), list[tuple[Outcome, list[Any]]]()
+  for c, o in run.chosen:
+    at = places.setdefault(o.region.key, len(places))
+    if at == len(own):
+      own.append((o, []))
+    own[at][1].append(c)
+    nodes.append(LockedNode(at, sorted(c.nodes), sorted(c.outputs)))
+  return Lock(
+    format="mirage-onnx lock",
+    version=1,
+    input=input_hash(loaded),
+    output=file_hash(output),
+    options=LockedOptions(
+      options.target.name, options.measure, options.margin, options.tiled,
+      {name: list(sizes) for name, sizes in sorted(options.shapes.items())}, external,
+    ),
+    versions=here(_machine() if options.measure else None),
+    before_us=run.times.before_us if run.times else None,
+    after_us=run.times.after_us if run.times else None,
+    regions=[_region(o, weights_of(same, weights)) for o, same in own],
+    nodes=nodes,
+  )  # fmt: skip
+
+
+def _region(o: Outcome, weights: str) -> LockedRegion:
+  assert o.compiled is not None
+  program, m = o.compiled.candidate, o.measured
+  return LockedRegion(
+    key=o.region.key,
+    ugraph=print_ugraph(program.ugraph).splitlines(),
+    params=[p.to_text() for p in program.params],
+    predicted_us=program.predicted_us,
+    baseline_us=o.baseline_us,
+    measured=LockedTimes(m.kernel_us, m.ort_us, m.tried) if m else None,
+    kernels=[
+      LockedKernel(s.name, _sha256(s.text.encode()), _sha256(c.image))
+      for s, c in zip(o.compiled.sources, o.compiled.cubins, strict=True)
+    ],
+    weights=weights,
+  )
+
+
+def here(machine: Mapping[str, str] | None = None) -> LockedVersions:
+  """The versions of this process."""
+  found = [_version(name) for name in ("onnxruntime-gpu", "onnxruntime")]
+  runtime = next((v for v in found if v), "none")
+  return LockedVersions(
+    __version__, _version("nvidia-cuda-nvrtc") or "none", runtime, dict(machine) if machine else None
+  )
+
+
+def check_same(
+  lock: Lock,
+  loaded: LoadedModel,
+  *,
+  target: str | None,
+  margin: float,
+  tiled: bool | None,
+  shapes: Mapping[str, Sequence[int]],
+  external: str | None,
+) -> Target:
+  """The target of ``lock``, which is of this model, these options and these versions.
+
+  What is left out (None, no sizes, the default margin) is as in the lock.
+
+  Raises:
+      MirageError: LOCK_DIFFERS with all that differs; TARGET_UNKNOWN.
+  """
+  o, v, now = lock.options, lock.versions, here()
+  wanted = "local" if o.measured else o.target
+  given = target.lower() if target is not None else wanted
+  pairs: list[tuple[str, object, object]] = [
+    ("the model", input_hash(loaded), lock.input),
+    ("--target", given, wanted),
+    ("--margin", o.margin if margin == DEFAULT_MARGIN else margin, o.margin),
+    ("--tiled", o.tiled if tiled is None else tiled, o.tiled),
+    ("--shapes", {n: list(s) for n, s in shapes.items()} or o.shapes, o.shapes),
+    ("--external", external or o.external, o.external),
+    ("mirage-onnx", now.mirage_onnx, v.mirage_onnx),
+    ("NVRTC", now.nvrtc, v.nvrtc),
+  ]
+  differ = [f"{what} is {_short(a)}, {_short(b)} in the lock" for what, a, b in pairs if a != b]
+  if differ:
+    raise MirageError("LOCK_DIFFERS", "; ".join(differ))
+  return get_target(o.target)
+
+
+def better_of(
+  run: Run, path: Path, loaded: LoadedModel, options: Options, external: str | None, emit: events.Emit
+) -> tuple[Run, Lock | None]:
+  """``run``; or, if time or the user has cut it off, what the lock at ``path`` says, and that lock.
+
+  It counts if the same command has written it, and what it is of is better.
+  """
+  lock = _same_command(path, loaded, options, external) if is_cut_off(run) else None
+  if (
+    lock is None or lock.after_us is None or run.times is None or run.times.after_us <= lock.after_us * WORSE
+  ):
+    return run, None
+  try:
+    again = pipeline.run(loaded, replace(options, lock=lock, journal=None, emulate=True), emit)
+  except MirageError as error:  # somebody has changed it
+    emit(events.Warned(f"the lock of an earlier run, which was better, is of no use: {error.detail}"))
+    return run, None
+  now, before = f"{run.times.after_us:.1f} µs", f"{lock.after_us:.1f} µs"
+  said = f"there was no time for all: this run ends at {now}, an earlier one at {before}, which stays"
+  emit(events.Warned(said))
+  return again, lock
+
+
+def _same_command(path: Path, loaded: LoadedModel, options: Options, external: str | None) -> Lock | None:
+  try:
+    lock = read_lock(path)
+    check_same(
+      lock, loaded, target="local" if options.measure else options.target.name, margin=options.margin,
+      tiled=options.tiled, shapes=options.shapes, external=external,
+    )  # fmt: skip
+  except MirageError:
+    return None
+  # What check_same takes for not given is the default here.
+  o, shapes = lock.options, {n: list(sizes) for n, sizes in options.shapes.items()}
+  return lock if (o.margin, o.shapes, o.external) == (options.margin, shapes, external) else None
+
+
+def is_cut_off(run: Run) -> bool:
+  """Whether there was no time, or no patience, for something."""
+  return any(
+    (o.rejection and o.rejection.code in CUT_OFF) or (o.result and str(o.result.report.stop) in CUT_OFF)
+    for o in run.outcomes.values()
+  )
+
+
+def input_hash(loaded: LoadedModel) -> str:
+  """SHA-256 of the model file, without weights outside of it; of a model in memory, of its bytes."""
+  if loaded.path is not None:
+    return file_hash(loaded.path)
+  return _sha256(loaded.given.SerializeToString(deterministic=True))
+
+
+def _machine() -> Mapping[str, str] | None:
+  from mirage_onnx.tune.machine import present_machine
+
+  machine = present_machine()
+  return machine.text if machine else None
+
+
+def _version(package: str) -> str:
+  try:
+    return metadata.version(package)
+  except metadata.PackageNotFoundError:
+    return ""
+
+
+def _short(value: object) -> str:
+  text = str(value)
+  return text[:12] if len(text) == 64 else text
+
+
+def _sha256(data: bytes) -> str:
+  return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,109 @@
+"""What a measurement was made on, and that one process measures at a time."""
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from mirage_onnx import deadline
+from mirage_onnx.tune import machine
+from mirage_onnx.tune.device import PresentGpu
+from mirage_onnx.tune.machine import driver_version, gpu_alone, machine_of, packages
+
+GPU = PresentGpu("NVIDIA H200", (9, 0), 132)
+
+
+def test_what_it_says():
+  found = machine_of(GPU, "580.1").text
+  assert found["gpu"] == "NVIDIA H200 (sm_90, 132 multiprocessors)"
+  assert "onnxruntime" in found["onnxruntime"] and found["driver"] == "580.1"
+  assert machine_of(replace(GPU, multiprocessors=16), "580.1").text != found
+  assert machine_of(GPU, "580.2").text != found
+
+
+def test_the_driver(tmp_path):
+  file = tmp_path / "version"
+  assert driver_version(13000, file) == "unknown, CUDA 13.0"
+  file.write_text(
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.82.07  Release Build\nGCC version: 12.2.0\n"
+  )
+  assert driver_version(13010, file) == "580.82.07, CUDA 13.1"
+  file.write_bytes(b"\xff\xfe")
+  assert driver_version(0, file) == "unknown, CUDA 0.0"
+
+
+def test_packages():
+  assert packages(("no-such-package", "numpy")).startswith("numpy ")
+  assert packages(("no-such-package",)) == ""
+
+
+def test_the_protocol_is_the_source_of_what_times(tmp_path, monkeypatch):
+  before = machine.protocol_digest()
+  for name in machine.PROTOCOL_FILES:
+    (tmp_path / name).write_bytes((machine.Path(machine.__file__).with_name(name)).read_bytes())
+  monkeypatch.setattr(machine, "__file__", str(tmp_path / "machine.py"))
+  machine.protocol_digest.cache_clear()
+  assert machine.protocol_digest() == before
+  (tmp_path / "race.py").write_text("SAMPLES = 16\n")
+  machine.protocol_digest.cache_clear()
+  assert machine.protocol_digest() != before
+  monkeypatch.undo()
+  machine.protocol_digest.cache_clear()
+
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from mirage_onnx.tune.machine import gpu_alone
+with gpu_alone(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def another(tmp_path):
+  """Another process that has the GPU for so many seconds."""
+  started = []
+
+  def hold(seconds):
+    process = subprocess.Popen(
+      [sys.executable, "-c", HOLDS, str(tmp_path), str(seconds)], stdout=subprocess.PIPE, text=True
+    )
+    started.append(process)
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+
+  yield hold
+  for process in started:
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_one_process_measures_at_a_time(tmp_path, another):
+  another(1.0)
+  start = time.monotonic()
+  with gpu_alone(tmp_path):
+    assert time.monotonic() - start > 0.5
+  with gpu_alone(tmp_path):
+    pass
+
+
+def test_who_waits_for_the_gpu_ends_in_time(tmp_path, another):
+  another(60.0)
+  start = time.monotonic()
+  with pytest.raises(deadline.OverdueError), deadline.until(time.monotonic() + 0.3), gpu_alone(tmp_path):
+    pytest.fail("it was not free")
+  assert time.monotonic() - start < 20
+
+
+def test_without_a_cache_nobody_waits(tmp_path, monkeypatch):
+  monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path / "cache"))
+  monkeypatch.setenv("MIRAGE_ONNX_CACHE", "off")
+  with gpu_alone():
+    assert not (tmp_path / "cache").exists()
+  (tmp_path / "file").write_text("no folder")
+  with gpu_alone(tmp_path / "file"):  # nor where it cannot be written
+    pass
