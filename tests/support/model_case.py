@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 import traceback
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -64,10 +65,21 @@ def run_case(seed):
   region, text, entry, plan = known()
   file = made(seed, text, entry)
   optimized = file.kind == "model" and seed % OPTIMIZED_EVERY == 0
+  return answer(
+    seed,
+    file,
+    file.what,
+    partial(_RUN[file.kind], file, plan if file.kind == "record" else region, optimized),
+    optimized,
+  )
+
+
+def answer(seed, file, what, run, optimized):
+  """What became of a file; ``run`` returns faults."""
   _forget_peak()
   start = _used_s()
   try:
-    faults = _RUN[file.kind](file, plan if file.kind == "record" else region, optimized)
+    faults = run()
     outcome = "ACCEPTED"
   except MirageError as error:
     outcome, faults = error.code, faults_of(error.code, error.detail)
@@ -77,12 +89,12 @@ def run_case(seed):
   if seconds > LIMIT_S + 4 * BUDGET_S * optimized:
     faults.append(f"it took {seconds:.1f} s")
   return {
-    "seed": seed, "kind": file.kind, "what": file.what, "optimized": optimized, "outcome": outcome,
+    "seed": seed, "kind": file.kind, "what": what, "optimized": optimized, "outcome": outcome,
     "bytes": len(file.data), "faults": faults, "seconds": round(seconds, 3), "mib": _peak_mib(),
   }  # fmt: skip
 
 
-def _model(file, _, optimized):
+def run_model(file, _, optimized):
   with tempfile.TemporaryDirectory(prefix="mirage-models-") as name:
     path = Path(name, "in.onnx")
     path.write_bytes(file.data)
@@ -115,7 +127,7 @@ def _entry(file, region, _):
   return []
 
 
-_RUN = {"model": _model, "record": _record, "entry": _entry}
+_RUN = {"model": run_model, "record": _record, "entry": _entry}
 
 
 def _forget_peak():
