@@ -123,7 +123,11 @@ def deep_graphs(rng):
     if kind == "If":
       body = helper.make_graph(inner, f"b{k}", [], [helper.make_empty_tensor_value_info(last)])
       other = helper.make_graph([node("Neg", "x", f"e{k}")], f"e{k}", [], [info(f"e{k}")])
-      inner = [node("If", "c", made, then_branch=body, else_branch=body if rng.random() < 0.3 else other)]
+      inner = [
+        node(
+          "If", "c", made, then_branch=body, else_branch=body if rng.random() < 0.3 and depth <= 12 else other
+        )
+      ]
     elif kind == "Loop":
       carried = [node("Identity", f"c{k}", f"cc{k}"), *inner]
       ins = [info(f"i{k}", INT, ()), info(f"c{k}", B, ()), info(f"v{k}")]
