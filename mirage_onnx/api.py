@@ -254,7 +254,7 @@ def verify(
   _check_pair(a, b, seed, dims)
   provider, emulate, advice = choose_path(b, provider, emulate)
   given = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
-  source = check_sources(b, strict=emulate)
+  source = check_sources(b, strict=emulate, original=a)
   found = compare_isolated(
     str(a), str(b), seed=seed, provider=provider, rtol=rtol, emulate=emulate, inputs=given,
     bisect=bisect, dims=dims,

@@ -191,6 +191,8 @@ REJECTIONS: dict[str, str] = {
 }
 
 
+#: Of an error's text: a name in a file may be as long as the file.
+MOST_CHARACTERS = 2000
 #: What ends a line somewhere, and other control characters.
 _LINE_ENDS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
@@ -198,11 +200,13 @@ _LINE_ENDS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 class MirageError(Exception):
   """An error a user can act on; ``code`` is a key of ``ERRORS``.
 
-  ``detail``: one line, whatever names of a file are quoted in it.
+  ``detail``: one line of a bounded length, whatever names of a file are quoted in it.
   """
 
   def __init__(self, code: str, detail: str) -> None:
     detail = " ".join(_LINE_ENDS.split(detail))
+    if len(detail) > MOST_CHARACTERS:
+      detail = f"{detail[:MOST_CHARACTERS]} ..."
     super().__init__(detail)
     self.code = code
     self.detail = detail

@@ -1,6 +1,6 @@
 """Searching the regions of a model: the search with the verifier inside, on all cores.
 
-Workers (``superopt/worker_process.py``) run this module; they are given the model and then regions.
+Workers (``worker_process.py``) run this module; they are given the model and then regions.
 The order of results is the order of the regions, whatever the number of workers.
 
 A worker asks its parent for what a search is connected to (``superopt/remote_hooks.py``), so that
@@ -28,7 +28,7 @@ from mirage_onnx import deadline
 from mirage_onnx.cores import available_cores
 from mirage_onnx.events import Event
 from mirage_onnx.failures import refusal
-from mirage_onnx.importer import LoadedModel, load_model
+from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.inline import outside
 from mirage_onnx.ir import Candidate, ugraph_extents
 from mirage_onnx.ir.region import Region
@@ -47,10 +47,10 @@ from mirage_onnx.superopt.search_structure import Scope, search_structure
 from mirage_onnx.superopt.shared_searches import Answer, Ask, Job, SharedSearches, work
 from mirage_onnx.superopt.space import ALL, EMITTED
 from mirage_onnx.superopt.structures import StructureStore, cache_folder
-from mirage_onnx.superopt.worker_process import WorkerProcess, worker_streams
 from mirage_onnx.target import Target
 from mirage_onnx.verify.prover import prover, structure_prover
 from mirage_onnx.verify.weights import ModelWeights, sample_weights
+from mirage_onnx.worker_process import WorkerProcess, worker_streams
 
 #: Fewer regions than this are searched here: starting a worker takes longer.
 MIN_REGIONS = 8
@@ -259,7 +259,7 @@ def _search_rest(
     for i in shared.unlearned:
       shared.learn(i, here, seconds_left())
     return
-  header = (sent.SerializeToString(), loaded.base_dir, setting.target, setting.bound)
+  header = (sent.SerializeToString(), loaded.known, setting.target, setting.bound)
   started: list[WorkerProcess] = []
   local = threading.local()
 
@@ -348,8 +348,8 @@ def _ask(worker: WorkerProcess, hooks: Hooks, weights: ModelWeights, job: Job) -
 def _serve() -> None:
   """The worker: header, then job -> answer, until stdin ends."""
   requests, answers = worker_streams()
-  model, base_dir, target, bound = pickle.load(requests)
-  loaded = load_model(onnx.ModelProto.FromString(model), base_dir)
+  model, known, target, bound = pickle.load(requests)
+  loaded = known.loaded(onnx.ModelProto.FromString(model))
   del model
   parent = Parent(requests, answers)
   hooks = Hooks(parent, parent.stop, parent.emit)

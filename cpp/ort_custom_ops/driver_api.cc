@@ -85,4 +85,17 @@ bool compute_capability(
   return r == kSuccess;
 }
 
+bool device_limits(const Driver& driver, Device device, Limits* limits, std::string* error) {
+  int most = 0;
+  int reserved = 0;
+  int clusters = 0;
+  Result r = driver.DeviceGetAttribute(&most, kDeviceMostSharedBytes, device);
+  if (r == kSuccess) r = driver.DeviceGetAttribute(&reserved, kDeviceReservedSharedBytes, device);
+  if (r == kSuccess) r = driver.DeviceGetAttribute(&clusters, kDeviceClusters, device);
+  if (r == kSuccess && (most < 0 || reserved < 0)) r = kInvalidValue;
+  if (r != kSuccess) *error = "cuDeviceGetAttribute failed: " + driver.describe(r);
+  *limits = {uint64_t(most), uint64_t(reserved), clusters != 0};
+  return r == kSuccess;
+}
+
 }  // namespace mirage::cu

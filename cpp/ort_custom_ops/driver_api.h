@@ -24,6 +24,9 @@ constexpr Result kSuccess = 0;
 constexpr Result kInvalidValue = 1;
 constexpr int kDeviceComputeMajor = 75;
 constexpr int kDeviceComputeMinor = 76;
+constexpr int kDeviceMostSharedBytes = 97;  // of a block that asks for them
+constexpr int kDeviceReservedSharedBytes = 111;  // of a block, for the system
+constexpr int kDeviceClusters = 120;  // whether there are any
 constexpr int kFuncMaxDynamicSmem = 8;
 constexpr int kFuncNonPortableCluster = 14;
 constexpr unsigned kAttrClusterDim = 4;
@@ -97,5 +100,14 @@ const Driver* open_driver(const std::string& path, std::string* error);
 
 // Compute capability of a device; false (with `error`) when the driver refuses.
 bool compute_capability(const Driver&, Device, int* major, int* minor, std::string* error);
+
+// What a device gives one block.
+struct Limits {
+  uint64_t shared_bytes;  // static and dynamic
+  uint64_t reserved_bytes;  // for the system, beside them
+  bool clusters;
+};
+// False (with `error`) when the driver does not say.
+bool device_limits(const Driver&, Device, Limits*, std::string* error);
 
 }  // namespace mirage::cu

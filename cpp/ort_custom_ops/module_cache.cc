@@ -11,8 +11,6 @@ namespace {
 
 constexpr uint32_t kDefaultSmemBytes = 48 * 1024;  // more must be asked for, per kernel
 constexpr uint32_t kPortableCluster = 8;
-// Static and dynamic shared memory of a block together, with the KiB that the system takes.
-constexpr uint64_t kMostSharedBytes = uint64_t(kMaxSmemBytes) + 1024;
 
 struct Loaded {
   cu::Library library = nullptr;
@@ -34,9 +32,11 @@ Cache& cache() {
 
 size_t argument_bytes(const Arg& arg) { return arg.kind == ArgKind::kInt32 ? 4 : 8; }
 
-// Compares a launch with what the kernel was compiled for. The driver reads each argument with the
-// size that the image states, so a plan that disagrees would make it read beyond our array.
-std::string check_launch(const ImageKernel& kernel, const Launch& launch) {
+// Compares a launch with what the kernel was compiled for, and both with what the device gives. The
+// driver reads each argument with the size that the image states, so a plan that disagrees would make it
+// read beyond our array.
+std::string check_launch(
+    const ImageKernel& kernel, const Launch& launch, const cu::Limits& limits) {
   const std::string name = "kernel " + launch.kernel;
   if (kernel.parameter_bytes.size() != launch.args.size()) {
     return name + " does not take " + std::to_string(launch.args.size()) + " arguments";
@@ -57,9 +57,16 @@ std::string check_launch(const ImageKernel& kernel, const Launch& launch) {
   if (kernel.cluster != launch.cluster) {
     return differs("blocks in a cluster", kernel.cluster, launch.cluster);
   }
-  if (kernel.shared_bytes > kMostSharedBytes - launch.smem_bytes) {
+  if (launch.cluster > 1 && !limits.clusters) {
+    return name + " is of clusters of " + std::to_string(launch.cluster) +
+        ", and the device has none";
+  }
+  // An image counts what the system takes where it has shared memory of its own. 64 bits hold the sums.
+  if (launch.smem_bytes > limits.shared_bytes ||
+      kernel.shared_bytes + launch.smem_bytes > limits.shared_bytes + limits.reserved_bytes) {
     return name + " has " + std::to_string(kernel.shared_bytes) +
-        " bytes of shared memory, and the plan adds " + std::to_string(launch.smem_bytes);
+        " bytes of shared memory, and the plan adds " + std::to_string(launch.smem_bytes) +
+        ": the device gives a block " + std::to_string(limits.shared_bytes);
   }
   return "";
 }
@@ -105,7 +112,9 @@ std::string prepare_kernel(const cu::Driver& driver, cu::Device device, const Se
   if (compiled == loaded.kernels.end()) {
     return image + " has no kernel " + launch.kernel + " that says what it takes";
   }
-  if (std::string why = check_launch(compiled->second, launch); !why.empty()) return why;
+  cu::Limits limits;
+  if (std::string why; !cu::device_limits(driver, device, &limits, &why)) return why;
+  if (std::string why = check_launch(compiled->second, launch, limits); !why.empty()) return why;
   cu::Result r = driver.LibraryGetKernel(out, loaded.library, launch.kernel.c_str());
   if (r != cu::kSuccess) {
     return image + " has no kernel " + launch.kernel + ": " + driver.describe(r);

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mirage_onnx.superopt.remote_hooks import send
-from mirage_onnx.superopt.worker_process import WorkerProcess, worker_streams
+from mirage_onnx.worker_process import WorkerProcess, send, worker_streams
 
 #: Tells the parent what is done next.
 At = Callable[[str], None]

@@ -98,7 +98,7 @@ def regenerate(record: Mapping[str, Any], where: str) -> Regenerated:
   try:
     target, kernels = get_target(record["target"]), record["kernels"]
     recorded = [(k["name"], k["sha256"], k["image_sha256"]) for k in kernels]
-    extents, runtime = _extents(record["region"])
+    extents, runtime = recorded_extents(record["region"])
     graph = parse_ugraph(record["ugraph"])
     _check_names(graph)
     params = tuple(KernelParams.from_text(text) for text in record["params"])
@@ -206,7 +206,7 @@ def _differs(record: Mapping[str, Any]) -> str:
   return "the text generated from its µGraph is not the one that was compiled"
 
 
-def _extents(region: str) -> tuple[dict[str, int], tuple[str, ...]]:
+def recorded_extents(region: str) -> tuple[dict[str, int], tuple[str, ...]]:
   """The axes line of ``Region.text``, and the axes that only a launch counts."""
   lines = region.splitlines()
   words = lines[1].split(" ")

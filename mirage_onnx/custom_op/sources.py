@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from mirage_onnx.codegen.header import GENERATOR_VERSION
 from mirage_onnx.custom_op.bundle import Bundle
+from mirage_onnx.custom_op.derived_interface import check_interfaces
 from mirage_onnx.custom_op.model_nodes import CustomNode, Model, ModelFile
 from mirage_onnx.custom_op.plan import Plan, parse_plan
 from mirage_onnx.custom_op.plan_check import plan_differs
 from mirage_onnx.custom_op.provenance import Kernel, Regenerated, check_images, regenerate, sha256
 from mirage_onnx.errors import MirageError
+from mirage_onnx.importer import load_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,11 @@ class SourceCheck:
   unseen: str = ""
 
 
-def check_sources(model: Model, *, strict: bool) -> SourceCheck:
+def check_sources(model: Model, *, strict: bool, original: Model | None = None) -> SourceCheck:
   """Whether the launches of a model are those of its µGraphs, and its images those of their text.
 
-  ``strict``: kernels of another generator version are an error, not a remark.
+  ``strict``: kernels of another generator version are an error, not a remark. ``original``: the model
+  that it was made of, from which the interfaces of its nodes are made again.
 
   Raises:
       MirageError: SOURCE_MISMATCH, PLAN_INVALID, BUNDLE_INVALID.
@@ -67,9 +70,10 @@ def check_sources(model: Model, *, strict: bool) -> SourceCheck:
   for found in plans:
     if why := plan_differs(found.plan, found.regenerated):
       raise MirageError("SOURCE_MISMATCH", f"{found.where}: {why}")
+  derived = _derived(original, nodes, bundle)
   kernels = {k.image_sha256 for p in plans for row in p.kernels for k in row}
   count = f"{len(kernels)} kernel{'s' * (len(kernels) != 1)}"
-  head = f"{count} generated again, with the recorded text"
+  head = f"{count} generated again, with the recorded text{derived}"
   try:
     left = check_images([(p.where, p.regenerated) for p in plans], bundle.cubins)
   except MirageError as error:
@@ -78,6 +82,22 @@ def check_sources(model: Model, *, strict: bool) -> SourceCheck:
     left = (f"images not compiled again: {error.detail}",)
   unseen = "; ".join(left)
   return SourceCheck(f"{head}; {unseen or 'the text compiles to the same images, byte for byte'}", unseen)
+
+
+def _derived(original: Model | None, nodes: Sequence[CustomNode], bundle: Bundle) -> str:
+  """How many interfaces follow from the original, for the report.
+
+  Raises:
+      MirageError: SOURCE_MISMATCH where one that does is another.
+  """
+  if original is None:
+    return ""
+  try:
+    file = ModelFile.read(original)
+    loaded = load_model(file.proto, file.folder)
+  except MirageError as error:  # onnxruntime may run what the importer refuses
+    return f"; no interface was made from the original ({error.code})"
+  return f"; {check_interfaces(loaded, nodes, bundle).text}"
 
 
 def _read(node: CustomNode, bundle: Bundle) -> PlanSources:

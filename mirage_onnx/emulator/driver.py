@@ -1,6 +1,6 @@
 """A CUDA driver whose kernels are run by a Python function: what the custom-op library opens.
 
-``host/driver.cc`` is compiled once per compute capability and opened by its path. A launch calls
+``host/driver.cc`` is compiled once per device profile and opened by its path. A launch calls
 back into Python in the thread that runs the session (ctypes takes the GIL); sessions may run in
 several threads at once.
 """
@@ -78,7 +78,12 @@ class Driver:
 
   def __init__(self, target: Target) -> None:
     major, minor = target.capability
-    self.path = build_library(_SOURCE.read_text(), (*_FLAGS, f"-DEMU_CAPABILITY={10 * major + minor}"))
+    facts = {
+      "CAPABILITY": 10 * major + minor, "SHARED_BYTES": target.smem_bytes,
+      "RESERVED_BYTES": target.reserved_smem_bytes, "CLUSTERS": int(target.has_clusters),
+    }  # fmt: skip
+    defined = (f"-DEMU_{name}={value}" for name, value in facts.items())
+    self.path = build_library(_SOURCE.read_text(), (*_FLAGS, *defined))
     self._library = ctypes.CDLL(str(self.path))
     self._runner: Runner | None = None
     self._callbacks: list[object] = []  # for good: a launch may be in any of them

@@ -23,6 +23,7 @@ from mirage_onnx.importer.graph import (
 )
 from mirage_onnx.importer.old_inputs import without_old_inputs
 from mirage_onnx.ir.program import Tensor
+from mirage_onnx.onnx_process import Onnx, start_early
 
 #: Versions of the default domain whose operators this version understands.
 OPSETS = range(7, 27)
@@ -72,6 +73,31 @@ class LoadedModel:
     """The values of a tensor of this model, from its external file if it has one."""
     return read_tensor(tensor, self.base_dir)
 
+  @property
+  def known(self) -> "Known":
+    """What another process need not find out again."""
+    folded = {k: t.SerializeToString() for k, t in self.folded.items()}
+    return Known(self.base_dir, self.opset, self.order, self.node_names, dict(self.tensors), folded)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+  """A ``LoadedModel`` without its protos, to be pickled; ``folded`` as bytes."""
+
+  base_dir: Path | None
+  opset: int
+  order: tuple[int, ...]
+  node_names: tuple[str, ...]
+  tensors: dict[str, Tensor]
+  folded: dict[str, bytes]
+
+  def loaded(self, proto: ModelProto) -> LoadedModel:
+    """The model again; ``proto``: its, where its weights may lie elsewhere."""
+    folded = {k: TensorProto.FromString(t) for k, t in self.folded.items()}
+    return LoadedModel(
+      proto, None, self.base_dir, self.opset, self.order, self.node_names, self.tensors, folded
+    )
+
 
 def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = None) -> LoadedModel:
   """Load a model file, or take a model in memory, and check it.
@@ -82,6 +108,7 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
       MirageError: FILE_MISSING, FILE_UNREADABLE, NOT_ONNX, MODEL_INVALID, MODEL_LIMIT,
           OPSET_UNSUPPORTED or EXTERNAL_DATA_MISSING.
   """
+  start_early()
   if isinstance(source, ModelProto):
     path, proto, what = None, source, "the model in memory"
     folder = Path(base_dir) if base_dir is not None else None
@@ -100,19 +127,20 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
   order = topological_order(graph)
   for tensor in stored_tensors(graph):
     check_stored(tensor, folder)
-  shapes.check_nodes(proto, opset)
+  onnx = Onnx()
+  shapes.check_nodes(proto, opset, onnx)
 
   def read(tensor: TensorProto) -> np.ndarray:
     return read_tensor(tensor, folder)
 
   folded = dict[str, TensorProto]()
-  tensors = shapes.infer(proto, order, opset, read, folded)
+  tensors = shapes.infer(proto, order, opset, read, folded, onnx)
   for _ in range(MOST_ROUNDS):
     if len(found := fold(proto, order, opset, tensors, read)) == len(folded):
       break
     try:
-      tensors = shapes.infer(proto, order, opset, read, found)
-    except MirageError:  # a branch of an If that will not be taken
+      tensors = shapes.infer(proto, order, opset, read, found, onnx)
+    except MirageError:  # a branch of an If that will not be taken, or the time is over
       break
     folded = found
   names = unique_names(graph)

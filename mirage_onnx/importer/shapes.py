@@ -12,11 +12,9 @@ from onnx import (
   TensorProto,
   TypeProto,
   ValueInfoProto,
-  checker,
   defs,
   helper,
   numpy_helper,
-  shape_inference,
 )
 
 from mirage_onnx.errors import MirageError
@@ -25,6 +23,7 @@ from mirage_onnx.importer.external import MAX_ELEMENTS, MAX_RANK
 from mirage_onnx.importer.graph import label, nodes_of, subgraphs
 from mirage_onnx.importer.stand_ins import stand_ins
 from mirage_onnx.ir import Dim, DType, Tensor
+from mirage_onnx.onnx_process import Onnx, sentence
 
 DTYPES: dict[int, DType] = {
   TensorProto.FLOAT16: DType.F16, TensorProto.BFLOAT16: DType.BF16,
@@ -58,25 +57,25 @@ def _ends_process(node: NodeProto) -> bool:
   return node.op_type != "GatherND" or any(a.name == "batch_dims" and a.i < 0 for a in node.attribute)
 
 
-def check_nodes(model: ModelProto, opset: int) -> None:
+def check_nodes(model: ModelProto, opset: int, onnx: Onnx) -> None:
   """Arity and attributes of every node that onnx knows.
 
   Raises:
-      MirageError: MODEL_INVALID.
+      MirageError: MODEL_INVALID, MODEL_LIMIT.
   """
-  context = checker.C.CheckerContext()
-  context.ir_version = min(max(model.ir_version, 3), IR_VERSION)
-  context.opset_imports = {"": opset}
+  places, nodes = [], []
   for index, node in enumerate(model.graph.node):
     if node.op_type == "Constant" or subgraphs(node) or not has_schema(node, opset):
       continue
     plain = NodeProto()
     plain.CopyFrom(node)
     plain.domain = ""
-    try:
-      checker.check_node(plain, context)
-    except (checker.ValidationError, ValueError) as e:
-      raise MirageError("MODEL_INVALID", f"node {label(node, index)}: {_sentence(str(e))}") from None
+    places.append(index)
+    nodes.append(plain)
+  found = onnx.first_invalid(nodes, opset, min(max(model.ir_version, 3), IR_VERSION))
+  if found is not None:
+    index, why = places[found[0]], sentence(found[1])
+    raise MirageError("MODEL_INVALID", f"node {label(model.graph.node[index], index)}: {why}")
 
 
 def infer(
@@ -85,6 +84,7 @@ def infer(
   opset: int,
   read: Callable[[TensorProto], np.ndarray],
   folded: Mapping[str, TensorProto],
+  onnx: Onnx,
 ) -> dict[str, Tensor]:
   """A Tensor for every named value of the graph; ``folded``: results that are known.
 
@@ -92,20 +92,20 @@ def infer(
   element types and operators that contradict each other are errors.
 
   Raises:
-      MirageError: MODEL_INVALID.
+      MirageError: MODEL_INVALID, MODEL_LIMIT.
   """
   light = _weight_free(model, order, opset, read, folded)
-  inferred, problem = _attempt(light)
+  inferred, problem = _attempt(light, onnx)
   if inferred is None:
     _forget_declared(light, opset)
-    inferred, problem = _attempt(light)
+    inferred, problem = _attempt(light, onnx)
   if inferred is None and light.functions:
     del light.functions[:]
-    inferred, problem = _attempt(light)
+    inferred, problem = _attempt(light, onnx)
   if inferred is None:
-    inferred, _ = _attempt(_weight_free(model, order, opset, read, folded, known=False))
+    inferred, _ = _attempt(_weight_free(model, order, opset, read, folded, known=False), onnx)
   if inferred is None:
-    raise MirageError("MODEL_INVALID", _sentence(problem))
+    raise MirageError("MODEL_INVALID", sentence(problem))
   graph = inferred.graph
   tensors = {o: Tensor(o, None, None) for n in model.graph.node for o in n.output if o}
   for value in (*graph.value_info, *graph.output, *graph.input):
@@ -130,12 +130,17 @@ def _shown(tensor: Tensor) -> str:
   return "x".join([*dims[:8], *(["..."] if len(dims) > 8 else [])])
 
 
-def _attempt(light: ModelProto) -> tuple[ModelProto | None, str]:
+def _attempt(light: ModelProto, onnx: Onnx) -> tuple[ModelProto | None, str]:
   """Inference, with the values of shapes followed through the graph where that is cheap."""
-  inferred, problem = _infer(light, follow=False)
+  inferred, problem = onnx.inferred(light, strict=True, followed=False)
   if inferred is None or _has_long_vector(inferred.graph):
     return inferred, problem
-  return _infer(light, follow=True)
+  try:
+    return onnx.inferred(light, strict=True, followed=True)
+  except MirageError as error:
+    if error.code != "MODEL_LIMIT":
+      raise
+    return inferred, ""  # it was not cheap
 
 
 def _has_long_vector(graph: GraphProto) -> bool:
@@ -143,24 +148,6 @@ def _has_long_vector(graph: GraphProto) -> bool:
   values = (*graph.input, *graph.output, *graph.value_info)
   shapes = (v.type.tensor_type.shape.dim for v in values if v.type.HasField("tensor_type"))
   return any(len(s) == 1 and s[0].dim_value > LONG_VECTOR for s in shapes)
-
-
-def _infer(light: ModelProto, *, follow: bool) -> tuple[ModelProto | None, str]:
-  try:
-    inferred = shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=follow)
-  except checker.ValidationError as e:  # what a model says of itself, e.g. a recursive function
-    raise MirageError("MODEL_INVALID", _sentence(str(e))) from None
-  except (shape_inference.InferenceError, ValueError, LookupError, MemoryError, RuntimeError) as e:
-    return None, str(e)  # of some operators onnx takes what they lack, or a size as it stands
-  return inferred, ""
-
-
-def _sentence(problem: str) -> str:
-  """The first line of a message of onnx, without its tags."""
-  line = next((s for s in problem.splitlines() if s.strip()), "ill-typed graph")
-  for tag in ("[ShapeInferenceError]", "[TypeInferenceError]", "Inference error(s):"):
-    line = line.replace(tag, "")
-  return " ".join(line.split()).rstrip(".")
 
 
 def _weight_free(

@@ -4,6 +4,7 @@ Every candidate of the matcher is priced at its roofline floor, and the partitio
 kernels ran that fast: its gain is an upper bound of what ``optimize`` can save with these regions.
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,10 @@ MOVES = frozenset({
   "Cast", "Constant", "ConstantOfShape", "DepthToSpace", "EyeLike", "GatherElements", "GatherND", "Pad",
   "Range", "ScatterElements", "ScatterND", "Shape", "Size", "SpaceToDepth", "Tile", "Transpose",
 })  # fmt: skip
+
+#: The time that the choice may take, at least and by the nodes of the program. Layers of real models are
+#: proven the best within; where it is over, the best that is known is shown.
+LEAST_CHOICE_S, CHOICE_S_PER_NODE = 0.3, 2e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +192,9 @@ def survey_model(
   work = {k: region_work(matches.candidates[same[0]].region) for k, same in groups.items()}
   floor = {k: w.floor_us(target) for k, w in work.items()}
   prices = [floor[c.region.key] for c in matches.candidates]
-  picked = set(choose(program, matches.candidates, prices, node_us, alone_us(program, target)))
+  until = time.monotonic() + max(LEAST_CHOICE_S, CHOICE_S_PER_NODE * len(program.nodes))
+  alone = alone_us(program, target)
+  picked = set(choose(program, matches.candidates, prices, node_us, alone, until))
   share_us = shares(program, [matches.candidates[i] for i in picked], node_us)
   offers = []
   for key, same in groups.items():

@@ -10,6 +10,7 @@ search assumes, and ``runtime`` says how a run finds it.
 """
 
 import hashlib
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -137,15 +138,14 @@ class Region:
 
     lines = [f"in {i.name} {i.dtype}[{','.join(i.axes)}]{place(i)}" for i in self.given]
     names: dict[Term, str] = {}
-    values = 0
+    values = itertools.count()
     for t in walk(self.terms):
       if t.op == "input" or t.op == "const":
         names[t] = str(t.attr)
       elif t.op == "extent":
         names[t] = f"|{','.join(t.attr)}|"  # type: ignore[arg-type]
       else:
-        names[t] = f"%{values}"
-        values += 1
+        names[t] = f"%{next(values)}"
         attr = "" if t.attr is None else f"[{_attr(t.attr)}]"
         args = ", ".join(names[a] for a in t.args)
         lines.append(f"{names[t]} = {t.op}{attr}({args}) : [{','.join(t.axes)}]")

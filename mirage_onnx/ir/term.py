@@ -20,6 +20,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 
 Attr = Fraction | str | tuple[str, ...] | None
 
@@ -28,6 +29,8 @@ INPUT, CONST, EXTENT, ADD, MUL, POW, SUM, MAXR = (
   "input", "const", "extent", "add", "mul", "pow", "sum", "rmax",
 )  # fmt: skip
 REDUCTIONS = (SUM, MAXR)
+#: Sums and products that are not made again: the regions of a program share most of theirs.
+KEPT_SUMS = 1 << 16
 COMMUTATIVE = frozenset({ADD, MUL, "max", "min"})
 
 
@@ -115,6 +118,7 @@ def _axes(args: Iterable[Term]) -> set[str]:
   return {a for t in args for a in t.axes}
 
 
+@lru_cache(KEPT_SUMS)
 def add(*args: Term) -> Term:
   """Sum of terms: flat, equal summands collected by their rational coefficient."""
   total = Fraction(0)
@@ -146,6 +150,7 @@ def _split_coefficient(t: Term) -> tuple[Fraction, Term]:
   return Fraction(1), t
 
 
+@lru_cache(KEPT_SUMS)
 def mul(*args: Term) -> Term:
   """Product of terms: flat, rational factors folded, equal factors merged into powers."""
   coefficient = Fraction(1)

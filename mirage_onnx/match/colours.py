@@ -2,10 +2,15 @@
 
 import hashlib
 from collections.abc import Mapping, Set
+from functools import lru_cache
 
 from mirage_onnx.ir.term import COMMUTATIVE, EXTENT, INPUT, REDUCTIONS, Term, walk
 
+#: Digests that are not made again: regions of one program share most of what they compute.
+KEPT = 1 << 16
 
+
+@lru_cache(KEPT, typed=True)
 def digest(*parts: object) -> str:
   return hashlib.blake2b("|".join(map(str, parts)).encode(), digest_size=10).hexdigest()
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mirage_onnx.ir import Constant, Program, Region, RegionTensor, Step
+from mirage_onnx.ir.term import walk
 from mirage_onnx.match.canonical import make_region
 from mirage_onnx.match.sinking import viewed
 
@@ -25,10 +26,14 @@ class _Part:
 
 
 class RegionMaker:
-  """``make_region`` of one program, which does not do the same work twice."""
+  """``make_region`` of one program, which does not do the same work twice.
+
+  ``work``: terms of all regions that were made and not copied.
+  """
 
   def __init__(self, program: Program, sizes: Mapping[str, int] | None = None) -> None:
     self._program, self._sizes = program, sizes
+    self.work = 0
     self._numbers: dict[Form, int] = {}
     self._nodes = {n.name: n for n in program.nodes}
     self._order = {n.name: i for i, n in enumerate(program.nodes)}
@@ -58,6 +63,7 @@ class RegionMaker:
     own = [s for n in nodes for s in self._nodes[n].steps]
     if key not in self._made:
       region = make_region(self._program, nodes, inputs, outputs, self._sizes)
+      self.work += len(walk(region.terms))
       at = {s: i for i, s in enumerate(own)}
       kept = [at.get(s) for s in region.steps]
       self._made[key] = region, self._numbered(nodes, region.steps), kept

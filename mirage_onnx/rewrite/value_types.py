@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import onnx
 
+from mirage_onnx.onnx_process import Onnx
 from mirage_onnx.rewrite.replacement import internal
 
 
@@ -12,13 +13,14 @@ def types_of(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, onnx.Typ
 
   Raises:
       MirageError: INTERNAL where an element type cannot be found: ONNX Runtime refuses a custom
-          node whose outputs have none.
+          node whose outputs have none. MODEL_INVALID, MODEL_LIMIT of ``Onnx``.
   """
   wanted = dict.fromkeys(names)
   known = _stated(model.graph)
   if any(name not in known for name in wanted):
-    inferred = onnx.shape_inference.infer_shapes(_weightless(model))
-    known = _stated(inferred.graph) | known
+    inferred, _ = Onnx().inferred(_weightless(model), strict=False, followed=False)
+    if inferred is not None:
+      known = _stated(inferred.graph) | known
   missing = [name for name in wanted if name not in known]
   if missing:
     raise internal(f"the element type of {missing[0]!r} is unknown")

@@ -3,8 +3,8 @@
 A result that came to its end is a function of its key: the setting of the search, the source of the
 generator and of the verifier, the region's text, and the bytes of the weights that it was checked
 with. A region of which all that is equal takes its verified candidates from here and proves nothing
-again. On disk an entry is one file in the form of a journal (``journal_lines.py``), so that damage
-shows; what is damaged is searched again.
+again until one of them is chosen (``tune/instances.py``). On disk an entry is one file in the form of a
+journal (``journal_lines.py``), so that damage shows; what is damaged is searched again.
 """
 
 import contextlib
@@ -33,10 +33,16 @@ MORE = 1.25
 
 @dataclass(frozen=True, slots=True)
 class KeptProof:
-  """What is kept of a proof: its draws and the probability of a false accept."""
+  """What is kept of a proof, in ``file``: its draws and the probability of a false accept."""
 
   draws: int
   bound: float
+  file: Path
+
+  def forget(self) -> None:
+    """What the file says is wrong: the next run searches."""
+    with contextlib.suppress(OSError):
+      self.file.unlink(missing_ok=True)
 
 
 class KeptResults:
@@ -68,7 +74,7 @@ class KeptResults:
       if line is None:
         return None
       value = entry_value(line)
-      found = _decode(value)
+      found = _decode(value, path)
       enough = found.report.stop in FINISHED or seconds <= MORE * value["seconds"]
       return found if enough else None
     except (OSError, MirageError, *UNREADABLE):
@@ -108,8 +114,8 @@ def _encode(result: SearchResult) -> dict[str, Any]:
   }
 
 
-def _decode(value: Mapping[str, Any]) -> SearchResult:
-  """The inverse of ``_encode``; no time was spent.
+def _decode(value: Mapping[str, Any], file: Path) -> SearchResult:
+  """The inverse of ``_encode``, read from ``file``; no time was spent.
 
   Raises:
       ValueError, TypeError, KeyError or AttributeError: it is no result.
@@ -120,7 +126,8 @@ def _decode(value: Mapping[str, Any]) -> SearchResult:
     numbers = tuple(KernelParams.from_text(p) for p in params)
     if len(numbers) != len(graphs[at].kernels):
       raise ValueError("numbers of other kernels")
-    found.append(Verified(Candidate(graphs[at], numbers, float(us)), KeptProof(int(draws), float(bound))))
+    proof = KeptProof(int(draws), float(bound), file)
+    found.append(Verified(Candidate(graphs[at], numbers, float(us)), proof))
   states, built, verified, stop = value["counts"]
   pruned = tuple((str(reason), int(count)) for reason, count in value["pruned"])
   refused = tuple(Rejection(code, reason, tuple(nodes)) for code, reason, nodes in value["refused"])

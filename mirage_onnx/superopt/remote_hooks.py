@@ -13,16 +13,11 @@ from typing import IO, Any
 from mirage_onnx.events import Event
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.result import Stop
+from mirage_onnx.worker_process import send
 
 ANSWERED = ("get", "stop", "measure")
 #: Shortest time between two questions whether to stop.
 ASK_EVERY_S = 0.05
-
-
-def send(stream: IO[bytes], value: object) -> None:
-  """Write one message, or one answer."""
-  pickle.dump(value, stream)
-  stream.flush()
 
 
 def answer(hooks: Hooks, name: str, arguments: Sequence[Any]) -> object:

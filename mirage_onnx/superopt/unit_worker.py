@@ -17,13 +17,12 @@ from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.garbage import young_only
 from mirage_onnx.superopt.outlines import Depth, Derivations, Outline, Reads
-from mirage_onnx.superopt.remote_hooks import send
 from mirage_onnx.superopt.result import Allow, Bound
 from mirage_onnx.superopt.search_setting import generator_digest
 from mirage_onnx.superopt.space import Space
 from mirage_onnx.superopt.units import UnitResult, Units
-from mirage_onnx.superopt.worker_process import worker_streams
 from mirage_onnx.target import Target
+from mirage_onnx.worker_process import send, worker_streams
 
 #: Classes with a depth: a part of their outline. Classes with what they read: the unit to build.
 Job = tuple[tuple[int, ...], Depth | Reads]

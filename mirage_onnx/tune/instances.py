@@ -8,6 +8,8 @@ once where that is as good (``verify/instance_checks.py``).
 Where the kernels that were chosen are unsafe for some, that program is taken that saves most over all
 instances that may have it. The others are left as they were, each with its reason: a second program
 for them would be a search and a choice of their own, for a rare case.
+
+A program that a file of an earlier run holds is proven again when it is chosen: such a file can be edited.
 """
 
 from __future__ import annotations
@@ -23,14 +25,16 @@ from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import refusal
 from mirage_onnx.ir import Candidate as Program
-from mirage_onnx.ir import Region, print_ugraph
+from mirage_onnx.ir import Region, UGraph, print_ugraph
 from mirage_onnx.match.candidates import Candidate
 from mirage_onnx.match.twins import step_form
 from mirage_onnx.source_digest import source_digest
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_folder import KeptFolder
+from mirage_onnx.superopt.kept_results import KeptProof
 from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.verify.equivalence import verify
 from mirage_onnx.verify.instance_checks import check_instances
 from mirage_onnx.verify.weights import ModelWeights
 
@@ -65,6 +69,7 @@ class InstanceChecks:
   def __init__(self, weights: ModelWeights, kept: KeptFolder | None = None) -> None:
     self._weights, self._kept = weights, kept
     self._safe: dict[tuple[frozenset[str], frozenset[str]], Program] = {}
+    self._proven: set[tuple[str, UGraph]] = set()
 
   @classmethod
   def of_user(cls, weights: ModelWeights) -> InstanceChecks:
@@ -114,6 +119,9 @@ class InstanceChecks:
       assert o.compiled is not None
       try:
         with deadline.until(ends.at):
+          if other := self._edited(o):
+            found[key] = other
+            continue
           verdicts = self.verdicts(picked[key], o.compiled.candidate)
           if any(verdicts):
             found[key] = self._changed(o, picked[key], verdicts)
@@ -124,6 +132,26 @@ class InstanceChecks:
         why = refusal(error, "check of instances", o.region.nodes)
         found[key] = replace(o, compiled=None, measured=None, rejection=why)
     return found
+
+  def _edited(self, o: Outcome) -> Outcome | None:
+    """``o`` without the program that was chosen, where that is of a file and not the region's."""
+    assert o.compiled is not None
+    assert o.result is not None
+    graph = o.compiled.candidate.ugraph
+    if (o.region.key, graph) in self._proven:
+      return None
+    others = tuple(v for v in o.result.candidates if v.candidate.ugraph != graph)
+    kept = [v.proof for v in o.result.candidates if v.candidate.ugraph == graph]
+    for proof in kept:
+      if isinstance(proof, KeptProof):
+        found = verify(o.region, graph)
+        if isinstance(found, Rejection):
+          proof.forget()
+          rest = replace(o, result=replace(o.result, candidates=others), compiled=None, measured=None)
+          return rest if others else replace(rest, rejection=found)
+        break
+    self._proven.add((o.region.key, graph))
+    return None
 
   def _changed(self, o: Outcome, picked: Sequence[Candidate], verdicts: Verdicts) -> Outcome:
     """``o`` with the program that saves most, over the instances that may have it."""

@@ -15,6 +15,7 @@ from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.failures import guarded
 from mirage_onnx.ir import Candidate as IrCandidate
 from mirage_onnx.ir import Program, Region, ugraph_extents
+from mirage_onnx.ir.spec import check_interface, check_ugraph
 from mirage_onnx.match.candidates import Candidate, Matches, candidate
 from mirage_onnx.match.repeated import RegionMaker
 from mirage_onnx.superopt.journal_lines import UNREADABLE
@@ -29,7 +30,6 @@ from mirage_onnx.verify.equivalence import Proof
 from mirage_onnx.verify.prover import prover
 from mirage_onnx.verify.term_checks import TermChecks
 from mirage_onnx.verify.weights import ModelWeights
-from mirage_onnx.verify.wellformed import check_interface, check_ugraph
 
 
 def replayed(

@@ -74,7 +74,7 @@ def _environment(ops_library, monkeypatch):
   """Every test uses the library that was just built, and no setting of the caller's shell."""
   for name in ("EP", "DRIVER", "VERBOSE"):
     monkeypatch.delenv(f"MIRAGE_ONNX_{name}", raising=False)
-  for name in ("LOG", "CC", "DEVICES", "FAIL"):
+  for name in ("LOG", "CC", "DEVICES", "FAIL", "SHARED", "CLUSTERS"):
     monkeypatch.delenv(f"STANDIN_{name}", raising=False)
   monkeypatch.setenv("MIRAGE_ONNX_OPS_LIBRARY", str(ops_library))
 

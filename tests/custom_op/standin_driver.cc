@@ -3,7 +3,8 @@
 // A cubin is an ELF file with a section ".standin" of text: "STANDIN\n" and one line per kernel,
 // "<name> <parameter sizes...>". Every call
 // that matters is appended to the file named by STANDIN_LOG. STANDIN_CC ("90") is the compute
-// capability, STANDIN_DEVICES the device count, STANDIN_FAIL the name of an entry point that fails.
+// capability, STANDIN_DEVICES the device count, STANDIN_SHARED the most shared memory of a block,
+// STANDIN_CLUSTERS whether there are clusters, STANDIN_FAIL the name of an entry point that fails.
 //
 // Kernels that it executes: standin_copy(dst, src, i64 bytes) and standin_add(dst, a, b, i32 n), the
 // latter on floats, one thread an element, so a grid that does not cover n leaves a gap.
@@ -108,10 +109,16 @@ STANDIN int cuDeviceGet(int* device, int ordinal) {
   return 0;
 }
 STANDIN int cuDeviceGetAttribute(int* value, int attribute, int) {
+  FAIL_IF_ASKED("cuDeviceGetAttribute");
   const int capability = number("STANDIN_CC", 90);
-  if (attribute != 75 && attribute != 76) return 1;
-  *value = attribute == 75 ? capability / 10 : capability % 10;
-  return 0;
+  switch (attribute) {
+    case 75: *value = capability / 10; return 0;
+    case 76: *value = capability % 10; return 0;
+    case 97: *value = number("STANDIN_SHARED", 232448); return 0;
+    case 111: *value = 1024; return 0;
+    case 120: *value = number("STANDIN_CLUSTERS", 1); return 0;
+    default: return 1;
+  }
 }
 STANDIN int cuCtxGetDevice(int* device) {
   *device = 0;

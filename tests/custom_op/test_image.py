@@ -160,6 +160,32 @@ def test_launches_are_compared_with_the_image(models, driver):
     hosted(models.add(write_bundle(Bundle((shared,), (text,)))), driver)
 
 
+def test_what_the_present_device_gives_a_block(models, driver, monkeypatch):
+  """One of 99 KiB takes no launch of 100, and one without clusters none of a cluster."""
+  text = replace_launch(models, smem_bytes=100 * 1024).to_text()
+
+  def made():
+    cubin = models.standin_cubin((models.add_plan(),), standin_add=[8, 8, 8, 4])
+    return hosted(models.add(write_bundle(Bundle((cubin,), (text,)))), driver)
+
+  monkeypatch.setenv("STANDIN_SHARED", str(99 * 1024))
+  with pytest.raises(Exception, match="the plan adds 102400: the device gives a block 101376") as refused:
+    made()
+  assert "standin_add has " in str(refused.value)
+  monkeypatch.setenv("STANDIN_SHARED", str(100 * 1024))
+  made()
+  clustered = replace_launch(models, cluster=2)
+  cubin = models.standin_cubin((clustered,), standin_add=[8, 8, 8, 4])
+  model = models.add(write_bundle(Bundle((cubin,), (clustered.to_text(),))))
+  hosted(model, driver)
+  monkeypatch.setenv("STANDIN_CLUSTERS", "0")
+  with pytest.raises(Exception, match="standin_add is of clusters of 2, and the device has none"):
+    hosted(model, driver)
+  monkeypatch.setenv("STANDIN_FAIL", "cuDeviceGetAttribute")
+  with pytest.raises(Exception, match=r"CUDA_ERROR_UNKNOWN \(999\)"):
+    hosted(model, driver)
+
+
 def test_a_bundle_of_16_mib_is_judged_in_a_second(models, driver):
   """Its images were hashed again for each of 4096 launches: 48 s."""
   launch = models.add_plan().variants[0].launches[0]

@@ -77,11 +77,12 @@ def message(cuda):
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9), (12, 0)])
 def test_it_is_one_device_of_the_targets_kind(capability):
-  cuda = ctypes.CDLL(str(Driver(replace(H200, capability=capability)).path))
+  target = replace(H200, capability=capability, smem_bytes=166912, has_clusters=False)
+  cuda = ctypes.CDLL(str(Driver(target).path))
   count, value = ctypes.c_int(), ctypes.c_int()
   assert cuda.cuInit(0) == cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
   assert count.value == 1
-  for attribute, wanted in zip((75, 76), capability, strict=True):
+  for attribute, wanted in zip((75, 76, 97, 111, 120), (*capability, 166912, 1024, 0), strict=True):
     assert cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0) == 0
     assert value.value == wanted
   assert cuda.cuDeviceGetAttribute(ctypes.byref(value), 1, 0) != 0

@@ -12,6 +12,7 @@ from protos import new_node, typed
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import atoms, import_model, load_model
+from mirage_onnx.onnx_process import Onnx
 from tests.importer.refusals import F32, refusal, relu
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -213,11 +214,10 @@ def test_the_model_is_not_changed(bench):
 def test_large_weights_are_not_copied(bench, monkeypatch):
   """Inference sees the shape of a weight, not its bytes."""
   sizes = []
-  infer = onnx.shape_inference.infer_shapes
+  infer = Onnx.inferred
   monkeypatch.setattr(
-    onnx.shape_inference, "infer_shapes",
-    lambda m, **k: sizes.append(m.ByteSize()) or infer(m, **k),
-  )  # fmt: skip
+    Onnx, "inferred", lambda self, m, **k: sizes.append(m.ByteSize()) or infer(self, m, **k)
+  )
   weight = np.ones((512, 512), F32)
   constant = new_node("Constant", "", "c", value=numpy_helper.from_array(weight))
   node = new_node("MatMul", "x w", "a")

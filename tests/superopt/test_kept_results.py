@@ -162,3 +162,24 @@ def test_edited_files_are_found_again(monkeypatch, tmp_path, what, change):
     assert len(again.chosen) == len(first.chosen)
   if what == "results":
     assert not {path.read_bytes() for path in files} & set(spoiled), "what was damaged is replaced"
+
+
+def other_function(value):
+  """A program of the same form that computes something else."""
+  value["graphs"] = [text.replace("= mul", "= add") for text in value["graphs"]]
+
+
+def test_an_edited_program_is_proven_again(monkeypatch, tmp_path):
+  """Its checksum is right: it was written into the model once."""
+  monkeypatch.setenv("MIRAGE_ONNX_CACHE", "on")
+  monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
+  options = Options(H200, margin=-20.0)
+  first = pipeline.run(load_model(model_of(1.0)), options)
+  assert first.chosen
+  for path in (tmp_path / "results").iterdir():
+    edited(path, other_function)
+  spoiled = pipeline.run(load_model(model_of(1.0)), options)
+  codes = {o.rejection.code for o in spoiled.outcomes.values() if o.rejection}
+  assert not spoiled.chosen and "NOT_EQUIVALENT" in codes
+  again = pipeline.run(load_model(model_of(1.0)), options)
+  assert len(again.chosen) == len(first.chosen)

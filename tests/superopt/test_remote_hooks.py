@@ -9,8 +9,9 @@ from mirage_onnx.events import Event, Warned
 from mirage_onnx.superopt import remote_hooks
 from mirage_onnx.superopt.hooks import Hooks, NoStore
 from mirage_onnx.superopt.journal import Journal
-from mirage_onnx.superopt.remote_hooks import ANSWERED, Parent, answer, send
+from mirage_onnx.superopt.remote_hooks import ANSWERED, Parent, answer
 from mirage_onnx.superopt.result import Stop
+from mirage_onnx.worker_process import send
 
 
 @contextmanager

@@ -25,8 +25,8 @@ from mirage_onnx.superopt.space import ALL
 from mirage_onnx.superopt.unit_pool import UnitPool
 from mirage_onnx.superopt.unit_worker import Job
 from mirage_onnx.superopt.units import Units
-from mirage_onnx.superopt.worker_process import WorkerProcess
 from mirage_onnx.target import H200
+from mirage_onnx.worker_process import WorkerProcess
 
 #: More than any job of these tests takes.
 LONG_S = 60.0

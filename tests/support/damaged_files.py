@@ -224,7 +224,9 @@ def judged(kind, data):
       return None
   except MirageError as error:
     # Only Python decodes provenance: the last rule, when all of the library's have passed.
-    return "" if "cannot be decoded" in error.detail else error.detail
+    if "cannot be decoded" in error.detail:
+      return None if kind == "N" else ""
+    return error.detail
   return ""
 
 

@@ -46,12 +46,12 @@ class Worker:
     return self._process
 
   def _answer(self, process):
-    start, used = time.monotonic(), _processor_s(process.pid)
+    start, used = time.monotonic(), processor_s(process.pid)
     while time.monotonic() - start < ASLEEP_S:
       line = self._line(process, self._limit_s / 6)
       if line is not None:
         return line
-      if _processor_s(process.pid) - used > self._limit_s:
+      if processor_s(process.pid) - used > self._limit_s:
         return None
     return None
 
@@ -67,7 +67,7 @@ class Worker:
       self._process = None
 
 
-def _processor_s(pid):
+def processor_s(pid):
   """Seconds of processor time of a process so far (proc(5): fields 14 and 15 of stat)."""
   fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
   return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

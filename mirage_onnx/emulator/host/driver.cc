@@ -4,7 +4,9 @@
 // are host memory, and each cuLaunchKernelEx calls the function that the process has set, in the thread
 // that runs the session, and returns when the kernel is done. Any image and any kernel name are taken:
 // which text stands for which launch is decided by whoever set the function (mirage_onnx/custom_op).
-// EMU_CAPABILITY is the compute capability times ten: one library per device profile.
+// EMU_CAPABILITY is the compute capability times ten, EMU_SHARED_BYTES the most dynamic shared memory of a
+// block, EMU_RESERVED_BYTES what the system takes beside it, EMU_CLUSTERS 1 where there are clusters: one
+// library per device profile.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +23,7 @@ namespace {
 
 constexpr int kSuccess = 0, kInvalidValue = 1, kNotFound = 500, kLaunchFailed = 719;
 constexpr int kComputeMajor = 75, kComputeMinor = 76;
+constexpr int kMostSharedBytes = 97, kReservedSharedBytes = 111, kClusters = 120;
 constexpr unsigned kClusterDim = 4, kHostLaunch = 0x4d475500;
 
 // As cpp/ort_custom_ops/driver_api.h declares them.
@@ -83,9 +86,14 @@ DRIVER int cuDeviceGetCount(int* count) { return *count = 1, kSuccess; }
 DRIVER int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, kSuccess; }
 DRIVER int cuCtxGetDevice(int* device) { return *device = 0, kSuccess; }
 DRIVER int cuDeviceGetAttribute(int* value, int attribute, int) {
-  if (attribute != kComputeMajor && attribute != kComputeMinor) return kInvalidValue;
-  *value = attribute == kComputeMajor ? EMU_CAPABILITY / 10 : EMU_CAPABILITY % 10;
-  return kSuccess;
+  switch (attribute) {
+    case kComputeMajor: return *value = EMU_CAPABILITY / 10, kSuccess;
+    case kComputeMinor: return *value = EMU_CAPABILITY % 10, kSuccess;
+    case kMostSharedBytes: return *value = EMU_SHARED_BYTES, kSuccess;
+    case kReservedSharedBytes: return *value = EMU_RESERVED_BYTES, kSuccess;
+    case kClusters: return *value = EMU_CLUSTERS, kSuccess;
+    default: return kInvalidValue;
+  }
 }
 // What went wrong in this thread last: more than a name, and the only text that the API hands on.
 DRIVER int cuGetErrorName(int, const char** name) { return *name = message, kSuccess; }
