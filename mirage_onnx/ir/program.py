@@ -101,7 +101,8 @@ class Program:
   ``weights``: initializers that are not graph inputs (their values never change);
   ``constants``: the scalar ones among them, and Constant nodes, by exact value.
   ``symbols``: the number that stands for a name of a dimension in the shapes of steps, a prime of
-  its own (``primes``) or a product of those.
+  its own (``primes``) or a product of those. ``repeats``: how often nodes in the body of a Loop or a
+  Scan are run, where that is known and more than once.
   """
 
   inputs: tuple[str, ...]
@@ -112,6 +113,7 @@ class Program:
   constants: Mapping[str, Constant]
   symbols: Mapping[str, int] = field(default_factory=dict)
   primes: Mapping[int, str] = field(default_factory=dict)
+  repeats: Mapping[str, int] = field(default_factory=dict)
 
   def numbers(self, name: str) -> tuple[int, ...] | None:
     """The shape of a tensor as steps have it; None where it is not known."""
