@@ -4,10 +4,13 @@ import numpy as np
 import onnx
 import pytest
 import subgraph_models
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from small_models import Net, feeds, run_model
 
 import mirage_onnx
+from mirage_onnx.api import diff, explain
+from mirage_onnx.custom_op.compare import compare_models
+from mirage_onnx.custom_op.steps import LeftOut
 from mirage_onnx.importer import import_model, load_model
 
 KINDS = {"If": subgraph_models.chosen, "Loop": subgraph_models.repeated, "Scan": subgraph_models.scanned}
@@ -78,6 +81,44 @@ def test_the_rest_stays(optimized):
   assert "mirage.bundle" in {t.name for t in result.model.graph.initializer}
   row = next(r for r in result.report["regions"] if r["reason"] == "SUBGRAPH")
   assert "optimized for themselves" in row["reason_text"]
+
+
+def test_what_verify_diff_and_explain_see(optimized, tmp_path):
+  """Every custom node is checked by itself, whatever branch is taken; diff and explain have its nodes."""
+  model, result = optimized
+  a, b = tmp_path / "a.onnx", tmp_path / "b.onnx"
+  onnx.save(model, a)
+  onnx.save(result.model, b)
+  graphs = [result.model.graph, *(x.g for x in holder(result.model).attribute if x.HasField("g"))]
+  names = {n.name for g in graphs for n in custom(g)}
+  found = compare_models(str(a), str(b), emulate=True, draws=1, left_out=LeftOut(edges=True))
+  assert found.passed and {r.node for r in found.regions} == names
+  paths = {n.path for n in found.nodes}
+  assert "emulated" in paths and paths <= {"emulated", "not run"}
+  rows = diff(a, b).nodes
+  assert {r.node for r in rows} == names and all(r.replaces and r.ops for r in rows)
+  inner = next(r.replaces[0] for r in rows if any(r.node == n.name for n in custom(graphs[-1])))
+  assert inner in explain(model, inner, target="h200", margin=-20.0).region.nodes
+
+
+def test_a_wrong_weight_in_a_branch_is_found(tmp_path):
+  """Where the branch is taken, and where it is not."""
+  model = subgraph_models.model(subgraph_models.chosen)
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0).model
+  a, b = tmp_path / "a.onnx", tmp_path / "b.onnx"
+  onnx.save(model, a)
+  branch = next(x.g for x in holder(result).attribute if x.name == "then_branch")
+  stored = {t.name: t for t in result.graph.initializer if t.name.endswith(".kmajor")}
+  node, weight = next((n, stored[i]) for n in custom(branch) for i in n.input if i in stored)
+  weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float16(1.5), weight.name))
+  onnx.save(result, b)
+  values = feeds(model, np.random.default_rng(0))
+  for c in (True, False):
+    given = values | {condition(model): np.array(c)}
+    found = compare_models(str(a), str(b), emulate=True, inputs=given)
+    wrong = {r.node for r in found.regions if not r.output.passed}
+    assert not found.passed and wrong == {node.name}
+    assert all(o.passed for o in found.outputs) != c
 
 
 def test_what_is_run_again_counts_again():

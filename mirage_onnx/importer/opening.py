@@ -10,7 +10,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.graph import captured_names, subgraphs
 from mirage_onnx.importer.section_types import Read, Scope, carried_results, repeats, section_scope, stated
-from mirage_onnx.importer.sections import Section, renamed, sections_of
+from mirage_onnx.importer.sections import Section, node_names, renamed, sections_of
 from mirage_onnx.ir.program import Tensor
 
 #: Key of the property that says of a node which of ``Flat.holders`` it is.
@@ -25,7 +25,8 @@ class Flat:
 
   ``order`` and ``tensors`` as in ``LoadedModel``; ``folded``, too, with what sections read of it.
   By the place of a node in the graph: ``holders``: as they were, and why a subgraph of them is not opened;
-  ``repeats``: how often it is run, where that is known and more than once.
+  ``repeats``: how often it is run, where that is known and more than once. ``names``: names of nodes that
+  are others in the model, and those.
   """
 
   proto: ModelProto
@@ -35,6 +36,7 @@ class Flat:
   sections: tuple[Section, ...] = ()
   holders: Mapping[int, tuple[NodeProto, str]] = field(default_factory=dict)
   repeats: Mapping[int, int] = field(default_factory=dict)
+  names: Mapping[str, str] = field(default_factory=dict)
 
 
 def opened(model: ModelProto, main: Scope, opset: int, read: Read) -> Flat | None:
@@ -92,9 +94,14 @@ def _flat(opener: _Opener) -> Flat:
     captured.setdefault(section.key, set()).update(section.captures.values())
   times = dict[int, int]()
 
+  every = node_names(model.graph, opener.sections)
+  own_names = dict[str, str]()
+
   def add(nodes: Iterable[NodeProto], path: str, names: Mapping[str, str]) -> None:
-    for node in nodes:
+    for node, name in zip(nodes, every[path], strict=True):
       copy = renamed(node, names)
+      if copy.name != name:
+        own_names[name], copy.name = copy.name, name
       if subgraphs(node):
         key = path + next((o for o in node.output if o), "")
         outer = [names.get(n, n) for n in captured_names(node)]
@@ -130,4 +137,4 @@ def _flat(opener: _Opener) -> Flat:
   said = {v.name for v in graph.value_info}
   made = (tensors[o] for n in graph.node for o in n.output if o and o not in said)
   graph.value_info.extend(stated(t) for t in made if t.dtype is not None)
-  return Flat(flat, tuple(order), tensors, folded, tuple(found), holders, times)
+  return Flat(flat, tuple(order), tensors, folded, tuple(found), holders, times, own_names)

@@ -8,12 +8,12 @@ model and what is made of it name values alike. ``rewrite.sections`` is the way 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnx import AttributeProto, GraphProto, NodeProto
 
-from mirage_onnx.importer.graph import defined_names, free_names, subgraphs
+from mirage_onnx.importer.graph import defined_names, free_names, subgraphs, unique_names
 
 #: Operators whose subgraphs are opened.
 HOLDERS = frozenset({"If", "Loop", "Scan"})
@@ -25,7 +25,7 @@ class Section:
 
   ``path``: what its flat names begin with. ``holder``: its node. ``outer``: the path of the graph that
   has that node. ``flat``: name -> flat name, of all that it defines or reads. ``captures``: what it
-  reads that a run makes outside, flat name -> flat name there.
+  reads that a run makes outside, flat name -> flat name there. ``around``: as ``flat``, of that graph.
   """
 
   path: str
@@ -35,6 +35,7 @@ class Section:
   graph: GraphProto = field(repr=False)
   flat: Mapping[str, str] = field(repr=False)
   captures: Mapping[str, str] = field(repr=False)
+  around: Mapping[str, str] = field(repr=False)
 
   @property
   def key(self) -> str:
@@ -61,6 +62,25 @@ def sections_of(graph: GraphProto) -> tuple[Section, ...]:
   return tuple(_sections(graph, "", {n: n for n in own}, _constants(graph), frozenset(own)))
 
 
+def node_names(graph: GraphProto, sections: Sequence[Section]) -> dict[str, tuple[str, ...]]:
+  """A name for every node, by the path of its graph; ``sections``: all of the main graph ``graph``.
+
+  Its own name, where no node of a graph before has it; else with the path before it.
+  """
+  found = {"": unique_names(graph)}
+  used = set(found[""])
+  for s in sections:
+    names = []
+    for own, node in zip(unique_names(s.graph), s.graph.node, strict=True):
+      name = own if node.name and own not in used else s.path + own
+      while name in used:
+        name += "_"
+      used.add(name)
+      names.append(name)
+    found[s.path] = tuple(names)
+  return found
+
+
 def _sections(
   graph: GraphProto, path: str, flat: Mapping[str, str], constants: frozenset[str], taken: frozenset[str]
 ) -> Iterator[Section]:
@@ -82,8 +102,8 @@ def _sections(
           names[name] = inside + name
           captures[inside + name] = flat[name]
       else:
-        if taken.isdisjoint(n for n in names.values() if n.startswith(inside)):
-          yield Section(inside, path, node, attribute.name, inner, names, captures)
+        if taken.isdisjoint((*captures, *(inside + name for name, _ in defined_names(inner)))):
+          yield Section(inside, path, node, attribute.name, inner, names, captures, flat)
           yield from _sections(inner, inside, names, frozenset(fixed), taken)
 
 

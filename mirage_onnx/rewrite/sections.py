@@ -115,6 +115,10 @@ def _back(node: onnx.NodeProto, names: Mapping[str, str], flat: Flat, done: _Mad
   held = next((p.value for p in node.metadata_props if p.key == HOLDER), None)
   if held is None:
     copy.CopyFrom(node)
+    if (name := flat.names.get(node.name)) == "":
+      copy.ClearField("name")
+    elif name:
+      copy.name = name
     copy.input[:] = [names.get(i, i) for i in node.input]
     copy.output[:] = [names.get(o, o) for o in node.output]
     return copy

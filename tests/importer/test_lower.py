@@ -111,7 +111,7 @@ def conditional(bench):
 def test_subgraphs_and_what_they_capture(bench, conditional):
   """Captured values count as inputs, constants do not: for the order, and as consumers."""
   program = bench.program(conditional)
-  assert [n.name for n in program.nodes] == ["before", "it", "Neg_2", "Add_3"]
+  assert [n.name for n in program.nodes] == ["before", "it", "y:else_branch/Neg_0", "y:then_branch/Add_0"]
   assert program.nodes[1].inputs == ("c", "a")
   assert program.nodes[3].inputs == ("y:then_branch/a", "w") and program.outputs[0] == "y"
   assert program.consumers()["a"] == ("it",)
