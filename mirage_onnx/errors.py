@@ -146,7 +146,7 @@ REJECTIONS: dict[str, str] = {
   "ZERO_SIZE": "a tensor of the node holds no elements",
   "DYNAMIC_DIM": "what only a run counts is summed over or split, or may not be equal",
   "RANK_UNKNOWN": "a shape is not known",
-  "SUBGRAPH": "the node holds a subgraph (If, Loop, Scan): kernels are placed in the main graph only",
+  "SUBGRAPH": "the node runs subgraphs (If, Loop, Scan): regions are found in them, and end at their borders",
   "CUSTOM_DOMAIN": "the node belongs to a domain with no tabled semantics",
   # match: why a set of nodes is no region
   "AXES_CONFLICT": "one axis would have to be two axes at once",

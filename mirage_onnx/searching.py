@@ -230,7 +230,7 @@ def _search_rest(
     end = min(setting.deadline, now + LEARN * (now - start))
     return lambda: end - time.monotonic()
 
-  sent = outside(loaded.proto, loaded.path)
+  sent = outside(loaded.given or loaded.proto, loaded.path)
 
   def unless_failed(ask: Ask) -> Ask:
     """What fails at one region is the refusal of that region."""

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_models import float64_feeds, in_float64, random_model, swapped
 from region_data import device_outputs, device_tensors, exactly, relative_error, sources_of
-from small_models import Net, feeds, largest, matches, run_model, search_region
+from small_models import Net, check_kernels, feeds, largest, matches, run_model, search_region
 
 import mirage_onnx
 from mirage_onnx.emulator import compile_kernels
@@ -177,3 +177,13 @@ def test_unnamed_regions_are_replaced(build, skip):
   values = feeds(model, np.random.default_rng(0))
   for a, b in zip(run_model(model, values), run_model(result.model, values), strict=True):
     assert a.tobytes() == b.tobytes()
+
+
+def test_a_value_that_is_two_outputs():
+  """As a Loop's body often yields what it carries: one kernel writes both."""
+  net = Net(seed=1)
+  y = net.MatMul(net.rms(net.input(8, 64)), net.weight(64, 64))
+  model = net.model(y, net.Identity(y))
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0)
+  assert {r["status"] for r in result.report["regions"]} == {"replaced"}
+  check_kernels(model, result, feeds(model, np.random.default_rng(0)))

@@ -11,12 +11,14 @@ import onnx
 from coverage_table.inputs import KINDS, draw
 from mirage_onnx.custom_op.boundary import boundaries, detached_nodes, detached_original, exposed, fed
 from mirage_onnx.custom_op.difference import FLOOR, RTOL, difference, excused, typical_row
+from mirage_onnx.custom_op.first_runs import custom_names, custom_paths, first_runs
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
 from mirage_onnx.custom_op.session import launches
 from mirage_onnx.custom_op.widen import HALF, MOST_BYTES, run_widened, widened, widened_values
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.external import size_bytes
+from mirage_onnx.importer.old_inputs import without_old_inputs
 
 #: The original does not run here: onnxruntime's CPU provider has no bfloat16 kernels.
 NOT_RUN = "not run"
@@ -108,13 +110,19 @@ def _fits_in_fp32(path):
 class Nodes:
   """The custom nodes of an optimized model by themselves, one of every plan, on one input.
 
+  Those of subgraphs, too, which are unrolled once beside the main graph.
+
   The original runs in stock onnxruntime (in fp32, where that has no kernels for its type) with what
   the nodes read as further outputs; ``check`` runs one of them in the emulator.
   """
 
   def __init__(self, original, optimized, kind="hard"):
     """Raises MirageError: SESSION_FAILED where the original does not run here."""
-    self._original, self._optimized = ModelFile.read(str(original)), ModelFile.read(str(optimized))
+    files = ModelFile.read(str(original)), ModelFile.read(str(optimized))
+    paths = custom_paths(files[1].proto, custom_names(files[1].proto))
+    self._original, self._optimized = (
+      replace(f, proto=first_runs(without_old_inputs(f.proto), paths)) for f in files
+    )
     plans = {n.name: n.plan for n in self._optimized.custom_nodes() if not n.is_nested}
     first = {plan: name for name, plan in reversed(plans.items())}
     self.total = len(plans)

@@ -7,29 +7,32 @@ is also checked by itself (``model_check``): on the first input and the hard one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mirage_onnx.custom_op.boundary import boundaries
+from mirage_onnx.custom_op.boundary import Boundary
 from mirage_onnx.custom_op.compare_inputs import MASKED, check_inputs, draw_inputs
 from mirage_onnx.custom_op.comparison import ALONE, ERRORS_ADD_UP, NO_KERNEL, Comparison, NodePath
 from mirage_onnx.custom_op.defined import Defined
 from mirage_onnx.custom_op.difference import OutputDifference, worse
 from mirage_onnx.custom_op.edge_inputs import EDGES, IsFinite, edge_inputs
+from mirage_onnx.custom_op.first_runs import custom_names, custom_paths, first_runs
 from mirage_onnx.custom_op.input_facts import input_facts
 from mirage_onnx.custom_op.measure import Tolerances
 from mirage_onnx.custom_op.model_check import RegionCheck
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.model_run import How, check_signatures, open_session, run_session
+from mirage_onnx.custom_op.ran_checks import RanChecks
 from mirage_onnx.custom_op.session import launches
 from mirage_onnx.custom_op.steps import EVERYTHING, LeftOut, Step, Tell, tell_nobody
 from mirage_onnx.custom_op.wide_check import Input, WideCheck
 from mirage_onnx.custom_op.widen import run_widened
 from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.old_inputs import without_old_inputs
 
 if TYPE_CHECKING:
   import onnxruntime as ort
@@ -112,45 +115,51 @@ def compare_models(
   measure = Tolerances.of(a, b, rtol)
   worst: dict[str, OutputDifference] = {}
   kinds: list[str] = []
-  regions: RegionCheck | None = None
-  looked, failures = left_out.regions, list[str]()
+  checks = RanChecks(a, b, partial(_region_check, reference, candidate, tell, left_out))
+  last: dict[str, np.ndarray] = {}
   defined = Defined(a, left)
   for kind, feeds in drawn(left.get_inputs(), defined):
     if kind in left_out.kinds:
       continue
     tell(Step.RUN, kind)
+    before = launches(right)
     wanted, found = run_session(left, feeds), run_session(right, feeds)
+    ran = {name for name, count in launches(right).items() if count > before[name]}
     in_fp32, as_defined = cache(partial(_in_fp32, a, feeds)), cache(partial(defined.run, feeds))
     for name, want in wanted.items():
       one = measure(name, want, found[name], kind, in_fp32, as_defined, whole=True)
       worst[name] = worse(worst[name], one) if name in worst else one
-    if not looked:
-      looked = True
-      try:
-        regions = _region_check(a, b, right, reference, candidate, tell, left_out)
-      except MirageError as error:
-        if error.code != "SESSION_FAILED":
-          raise
-        failures.append(f"SESSION_FAILED: custom nodes by themselves: {error.detail}: not checked")
-    if regions and (bisect or not kinds or kind in (*EDGES, *MASKED)):
-      regions.run(feeds, kind, measure)
+    if not left_out.regions and (bisect or not kinds or kind in (*EDGES, *MASKED)):
+      checks.run(ran, feeds, kind, measure)
     kinds.append(kind)
+    last = feeds
     if kind in EDGES:
       tell(Step.EDGES, "")
-  found_all = _result(tuple(worst.values()), _paths(right, provider), tuple(kinds), regions)
-  lost = (*failures, *(regions.failures if regions else ()))
-  return replace(found_all, failures=lost, passed=found_all.passed and not lost)
+  if not left_out.regions and kinds:
+    checks.finish(last, kinds[-1], measure)
+  found_all = _result(tuple(worst.values()), _paths(right, provider, checks.inner), tuple(kinds), checks)
+  return replace(found_all, failures=checks.failures, passed=found_all.passed and not checks.failures)
 
 
 def _wide_check(a: Model, b: Model) -> WideCheck | None:
-  """None where the original does not run in fp32 either, or no custom node is left."""
-  try:
-    check = WideCheck(ModelFile.read(a), ModelFile.read(b))
-  except MirageError as error:
-    if error.code != "SESSION_FAILED":
-      raise
-    return None
-  return check if check.nodes else None
+  """None where the original does not run in fp32 either, or no custom node is left.
+
+  With subgraphs unrolled, where the original runs so too.
+  """
+  original, rewritten = (replace(f, proto=without_old_inputs(f.proto)) for f in map(ModelFile.read, (a, b)))
+  paths = custom_paths(rewritten.proto, custom_names(rewritten.proto))
+  for these in (paths, frozenset[str]()) if paths else (paths,):
+    try:
+      check = WideCheck(
+        replace(original, proto=first_runs(original.proto, these)),
+        replace(rewritten, proto=first_runs(rewritten.proto, these)),
+      )
+    except MirageError as error:
+      if error.code != "SESSION_FAILED":
+        raise
+    else:
+      return check if check.nodes else None
+  return None
 
 
 def _alone(
@@ -179,28 +188,20 @@ def _in_fp32(model: Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndar
 
 
 def _region_check(
-  a: Model,
-  b: Model,
-  right: ort.InferenceSession,
   reference: How,
   candidate: How,
   tell: Tell,
   left_out: LeftOut,
-) -> RegionCheck | None:
-  """None where no kernel ran.
+  original: ModelFile,
+  rewritten: ModelFile,
+  cuts: tuple[Boundary, ...],
+) -> RegionCheck:
+  """The check of some custom nodes.
 
   The reference is the CPU provider, which computes fp16 in fp32: the CUDA provider rounds every
   intermediate, and on hard inputs its error would be laid to a better kernel. Where the CPU
   provider lacks an operator (bfloat16), it is the CUDA provider after all.
   """
-  ran = {name for name, count in launches(right).items() if count}
-  if not ran:
-    return None
-  rewritten = ModelFile.read(b)
-  cuts = tuple(c for c in boundaries(rewritten) if c.node in ran)
-  if not cuts:
-    return None
-  original = ModelFile.read(a)
   try:
     exact = replace(reference, provider="cpu")
     return RegionCheck(original, rewritten, cuts, exact, candidate, tell=tell, left_out=left_out)
@@ -210,20 +211,29 @@ def _region_check(
     return RegionCheck(original, rewritten, cuts, reference, candidate, tell=tell, left_out=left_out)
 
 
-def _paths(right: ort.InferenceSession, provider: str) -> tuple[NodePath, ...]:
+def _paths(right: ort.InferenceSession, provider: str, inner: Set[str]) -> tuple[NodePath, ...]:
+  """``inner``: nodes in subgraphs, which no input may have reached."""
+  counts = launches(right)
   ran = "kernel" if provider == "cuda" else "emulated"
-  return tuple(NodePath(name, ran if count else "body", count) for name, count in launches(right).items())
+
+  def path(name: str, count: int) -> str:
+    if count:
+      return ran
+    return "not run" if name in inner and any(counts.values()) else "body"
+
+  return tuple(NodePath(name, path(name, count), count) for name, count in counts.items())
 
 
 def _result(
   outputs: tuple[OutputDifference, ...],
   nodes: tuple[NodePath, ...],
   kinds: tuple[str, ...],
-  check: RegionCheck | None,
+  checks: RanChecks,
 ) -> Comparison:
-  regions = check.differences if check else ()
+  regions = checks.differences
   good, alone = all(o.passed for o in outputs), all(r.output.passed for r in regions)
   note = "" if any(node.launches for node in nodes) else NO_KERNEL
   if regions and alone and not good:
     note = ERRORS_ADD_UP
-  return Comparison(good and alone, outputs, nodes, kinds, note, regions)
+  notes = "; ".join(text for text in (note, checks.note) if text)
+  return Comparison(good and alone, outputs, nodes, kinds, notes, regions)

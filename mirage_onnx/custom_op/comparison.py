@@ -23,7 +23,7 @@ ALONE = (
 
 @dataclass(frozen=True, slots=True)
 class NodePath:
-  """A custom node of the second model; ``path`` is ``kernel``, ``emulated`` or ``body``."""
+  """A custom node of the second model; ``path`` is ``kernel``, ``emulated``, ``body`` or ``not run``."""
 
   name: str
   path: str

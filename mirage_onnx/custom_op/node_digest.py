@@ -69,15 +69,16 @@ def tie_nodes(model: onnx.ModelProto, bundle: Bundle) -> None:
       MirageError: as ``node_digest``.
   """
   for node in model.graph.node:
-    if _is_custom(node.domain, node.op_type):
+    if is_custom(node.domain, node.op_type):
       kept = [a for a in node.attribute if a.name != ATTRIBUTE]
       del node.attribute[:]
       digest = node_digest(bundle, int(node.op_type.removeprefix(OP_PREFIX)))
       node.attribute.extend([*kept, helper.make_attribute(ATTRIBUTE, digest)])
   for function in model.functions:
-    if _is_custom(function.domain, function.name) and ATTRIBUTE not in function.attribute:
+    if is_custom(function.domain, function.name) and ATTRIBUTE not in function.attribute:
       function.attribute.append(ATTRIBUTE)
 
 
-def _is_custom(domain: str, name: str) -> bool:
+def is_custom(domain: str, name: str) -> bool:
+  """Whether an operator, or a function, is one of ours."""
   return domain.startswith(DOMAIN_PREFIX) and name.startswith(OP_PREFIX)

@@ -6,7 +6,7 @@ from mirage_onnx.importer.constants import constant_values, read_constants
 from mirage_onnx.importer.context import Context
 from mirage_onnx.importer.graph import reads
 from mirage_onnx.importer.load import LoadedModel
-from mirage_onnx.importer.lower import lower_node
+from mirage_onnx.importer.lower import holder, lower_node
 from mirage_onnx.importer.symbols import Symbols
 from mirage_onnx.ir.program import Node, Program, Tensor
 
@@ -23,7 +23,9 @@ def import_model(loaded: LoadedModel) -> Program:
   named = dict(loaded.tensors)
   symbols = Symbols(named.values())
   outputs = {o for n in graph.node for o in n.output}
-  tensors = {k: symbols.numbered(t) for k, t in named.items() if k not in outputs}
+  flat = loaded.flat
+  inner = {i for s in flat.sections for i in s.given} if flat else set[str]()
+  tensors = {k: symbols.numbered(t) for k, t in named.items() if k not in outputs | inner}
   functions = frozenset((f.domain, f.name) for f in loaded.proto.functions)
   used = frozenset((*(o.name for o in graph.output), *(r for n in graph.node for r in reads(n))))
   nodes, implied, casts = [], dict[str, Tensor](), dict[str, str]()
@@ -33,10 +35,13 @@ def import_model(loaded: LoadedModel) -> Program:
     if proto.op_type == "Constant" and proto.output[0] in values:
       tensors |= {o: named[o] for o in made}
       continue
+    # A section knows the dimensions of what is around it, where they have numbers by now.
+    tensors |= {i: symbols.numbered(named[i]) for i in reads(proto) if i in inner and i not in tensors}
     tensors |= {o: symbols.known(named[o]) for o in made}
     name = loaded.node_names[index]
     context = Context(proto, name, loaded.opset, tensors, constants, used, symbols, casts)
-    node = _lower(context, functions)
+    held = flat.holders.get(index) if flat else None
+    node = _lower(context, functions) if held is None else holder(context, *held)
     for s in node.steps:
       if s.output.name in made:
         named[s.output.name] = symbols.named(s.output, named[s.output.name])
@@ -46,7 +51,7 @@ def import_model(loaded: LoadedModel) -> Program:
       casts[proto.output[0]] = proto.input[0]
     implied |= context.beyond
   return Program(
-    inputs=tuple(i.name for i in graph.input),
+    inputs=tuple(i.name for i in graph.input if i.name not in inner),
     outputs=tuple(o.name for o in graph.output),
     nodes=tuple(nodes),
     tensors=named | implied,
@@ -54,6 +59,7 @@ def import_model(loaded: LoadedModel) -> Program:
     constants=constants.scalars,
     symbols=symbols.numbers,
     primes=symbols.names,
+    repeats={loaded.node_names[i]: n for i, n in flat.repeats.items()} if flat else {},
   )
 
 

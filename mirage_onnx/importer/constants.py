@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-from onnx import NodeProto, TensorProto, numpy_helper
+from onnx import TensorProto
 
+from mirage_onnx.importer.constant_nodes import constant_nodes
 from mirage_onnx.importer.load import LoadedModel
-from mirage_onnx.importer.shapes import DTYPES, SMALL, domain_of
+from mirage_onnx.importer.shapes import DTYPES, SMALL
 from mirage_onnx.ir import Constant, DType
 
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
@@ -58,35 +59,12 @@ class ConstantTable:
 
 def constant_values(loaded: LoadedModel) -> dict[str, TensorProto]:
   """Initializers that are not graph inputs, and the values of Constant nodes."""
-  found = dict(loaded.initializers)
-  for node in loaded.proto.graph.node:
-    if node.op_type == "Constant" and (value := constant_node(node)) is not None:
-      found[node.output[0]] = value
-  return found
+  return loaded.initializers | constant_nodes(loaded.proto.graph.node)
 
 
 def known_values(loaded: LoadedModel) -> dict[str, TensorProto]:
   """What no run can change: constants as stored, and what was folded when loading."""
   return constant_values(loaded) | dict(loaded.folded)
-
-
-def constant_node(node: NodeProto) -> TensorProto | None:
-  """The tensor of a Constant node, or None for sparse and string values."""
-  if domain_of(node) != "" or len(node.attribute) != 1:
-    return None
-  a = node.attribute[0]
-  match a.name:
-    case "value":
-      return a.t
-    case "value_float":
-      return numpy_helper.from_array(np.array(a.f, np.float32))
-    case "value_floats":
-      return numpy_helper.from_array(np.array(a.floats, np.float32))
-    case "value_int":
-      return numpy_helper.from_array(np.array(a.i, np.int64))
-    case "value_ints":
-      return numpy_helper.from_array(np.array(a.ints, np.int64))
-  return None
 
 
 def read_constants(loaded: LoadedModel) -> ConstantTable:

@@ -49,11 +49,11 @@ def label(node: NodeProto, index: int) -> str:
 
 def captured_names(node: NodeProto) -> tuple[str, ...]:
   """Outer values that the subgraphs of a node read without listing them as inputs."""
-  names = (n for g in subgraphs(node) for n in _free_names(g))
+  names = (n for g in subgraphs(node) for n in free_names(g))
   return tuple(dict.fromkeys(n for n in names if n not in node.input))
 
 
-def _free_names(graph: GraphProto) -> Iterator[str]:
+def free_names(graph: GraphProto) -> Iterator[str]:
   defined = {name for name, _ in defined_names(graph)}
   reads = [i for n in graph.node for i in (*n.input, *captured_names(n))]
   reads += [o.name for o in graph.output]

@@ -11,25 +11,26 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import shapes
+from mirage_onnx.importer.constant_nodes import constant_nodes
 from mirage_onnx.importer.external import check_file, check_stored, read_tensor, stored_tensors
-from mirage_onnx.importer.folding import fold
 from mirage_onnx.importer.functions import check_attributes, check_functions
 from mirage_onnx.importer.graph import (
   check_names,
   check_text,
   label,
+  subgraphs,
   topological_order,
   unique_names,
 )
+from mirage_onnx.importer.inferring import known_of
 from mirage_onnx.importer.old_inputs import without_old_inputs
+from mirage_onnx.importer.opening import Flat, opened
+from mirage_onnx.importer.section_types import Scope
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.onnx_process import Onnx, start_early
 
 #: Versions of the default domain whose operators this version understands.
 OPSETS = range(7, 27)
-#: Inferences with what was folded after the one before: a model that says to the last node what its
-#: shape is made of takes one for each shape that is made of a shape.
-MOST_ROUNDS = 32
 #: protobuf refuses messages above this size.
 PROTOBUF_LIMIT = 2**31 - 1
 
@@ -39,9 +40,10 @@ class LoadedModel:
   """A model that passed every check.
 
   ``given`` is as in the file, without external data; ``proto`` is that without the inputs of
-  ``old_inputs``.
+  ``old_inputs``. Where it has subgraphs, ``proto`` is the ``flat`` graph of all of them (``opening``),
+  and ``nested`` what it was before.
   ``order`` are indices of ``graph.node``, producers first; ``node_names`` are unique, one per
-  node in the order of the file; ``tensors`` has every named value of the top-level graph;
+  node in the order of the file; ``tensors`` has every named value of the graph;
   ``folded``: what nodes make of constants and shapes.
   """
 
@@ -54,6 +56,8 @@ class LoadedModel:
   tensors: Mapping[str, Tensor] = field(repr=False)
   folded: Mapping[str, TensorProto] = field(repr=False, default_factory=dict)
   given: ModelProto = field(repr=False, default_factory=ModelProto)
+  nested: ModelProto | None = field(repr=False, default=None)
+  flat: Flat | None = field(repr=False, default=None)
 
   @cached_property
   def node_index(self) -> dict[str, int]:
@@ -133,16 +137,19 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
   def read(tensor: TensorProto) -> np.ndarray:
     return read_tensor(tensor, folder)
 
-  folded = dict[str, TensorProto]()
-  tensors = shapes.infer(proto, order, opset, read, folded, onnx)
-  for _ in range(MOST_ROUNDS):
-    if len(found := fold(proto, order, opset, tensors, read)) == len(folded):
-      break
-    try:
-      tensors = shapes.infer(proto, order, opset, read, found, onnx)
-    except MirageError:  # a branch of an If that will not be taken, or the time is over
-      break
-    folded = found
+  tensors, folded = known_of(proto, order, opset, read, onnx=onnx)
+  if any(map(subgraphs, graph.node)):
+    constants = {t.name: t for t in graph.initializer} | constant_nodes(graph.node)
+    for value in graph.input:
+      constants.pop(value.name, None)
+    given_dims = frozenset(d for i in graph.input for d in tensors[i.name].shape or ())
+    main = Scope(proto, order, tensors, folded, constants, given=given_dims)
+    flat = opened(proto, main, opset, read)
+    if flat is not None:
+      names = unique_names(flat.proto.graph)
+      return LoadedModel(
+        flat.proto, path, folder, opset, flat.order, names, flat.tensors, flat.folded, given, proto, flat
+      )
   names = unique_names(graph)
   return LoadedModel(proto, path, folder, opset, order, names, tensors, folded, given)
 

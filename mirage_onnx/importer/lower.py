@@ -27,6 +27,14 @@ def lower_node(context: Context, functions: frozenset[tuple[str, str]]) -> Node:
   return Node(context.name, node.op_type, inputs, outputs, steps, barrier)
 
 
+def holder(context: Context, node: NodeProto, closed: str) -> Node:
+  """The barrier that a node with subgraphs is, of which only what it reads is in the flat graph."""
+  why = context.reject(_held(node, closed), "SUBGRAPH").rejection
+  return Node(
+    context.name, node.op_type, reads(context.node), tuple(o for o in context.node.output if o), (), why
+  )
+
+
 def find_rule(c: Context, functions: frozenset[tuple[str, str]]) -> Rule:
   """The rule of a node.
 
@@ -35,7 +43,7 @@ def find_rule(c: Context, functions: frozenset[tuple[str, str]]) -> Rule:
   """
   node, domain = c.node, domain_of(c.node)
   if subgraphs(node):
-    raise c.reject(_held(node), "SUBGRAPH")
+    raise c.reject(_held(node, "they cannot be opened"), "SUBGRAPH")
   if (node.domain, node.op_type) in functions:
     raise c.reject("is a function of the model", "CUSTOM_DOMAIN")
   if domain not in DOMAINS:
@@ -48,15 +56,15 @@ def find_rule(c: Context, functions: frozenset[tuple[str, str]]) -> Rule:
   return rule
 
 
-def _held(node: NodeProto) -> str:
-  """What the subgraphs of a node are, and why they stay as they are."""
+def _held(node: NodeProto, closed: str) -> str:
+  """What the subgraphs of a node are, and whether they are optimized."""
   kinds = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
   names = " and ".join(a.name for a in node.attribute if a.type in kinds)
   nodes, outer = sum(map(_size, subgraphs(node))), len(captured_names(node))
-  return (
-    f"its {names} ({nodes} nodes, which read {outer} values from outside) run as they are: "
-    "types and shapes are inferred, and kernels are placed, in the main graph only"
-  )
+  what = f"its {names} ({nodes} nodes, which read {outer} values from outside)"
+  if closed:
+    return f"{what} run as they are: {closed}"
+  return f"{what} are optimized for themselves: no kernel reaches across their borders"
 
 
 def _size(graph: GraphProto) -> int:

@@ -85,8 +85,11 @@ def infer(
   read: Callable[[TensorProto], np.ndarray],
   folded: Mapping[str, TensorProto],
   onnx: Onnx,
+  more: Sequence[ValueInfoProto] = (),
 ) -> dict[str, Tensor]:
   """A Tensor for every named value of the graph; ``folded``: results that are known.
+
+  ``more``: types that hold for values of which inference finds out less.
 
   Declared shapes that contradict the operators are ignored, as ONNX Runtime does; declared
   element types and operators that contradict each other are errors.
@@ -95,6 +98,7 @@ def infer(
       MirageError: MODEL_INVALID, MODEL_LIMIT.
   """
   light = _weight_free(model, order, opset, read, folded)
+  _state(light.graph, more)
   inferred, problem = _attempt(light, onnx)
   if inferred is None:
     _forget_declared(light, opset)
@@ -123,6 +127,13 @@ def infer(
         f"the value {tensor.name!r} of shape {_shown(tensor)} fits into no memory",
       )
   return tensors
+
+
+def _state(graph: GraphProto, more: Sequence[ValueInfoProto]) -> None:
+  names = {v.name for v in more}
+  values = {v.name: v for v in (*graph.output, *graph.value_info) if v.name in names}
+  for value in more:
+    (values.get(value.name) or graph.value_info.add()).CopyFrom(value)
 
 
 def _shown(tensor: Tensor) -> str:

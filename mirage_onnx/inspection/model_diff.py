@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import onnx
 
 from mirage_onnx.custom_op.model_nodes import ModelFile
+from mirage_onnx.custom_op.node_digest import is_custom
 from mirage_onnx.importer.external import size_bytes
-from mirage_onnx.importer.graph import unique_names
+from mirage_onnx.importer.sections import first_output, node_names, renamed, sections_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +41,23 @@ class ModelDiff:
 
 
 def model_diff(a: ModelFile, b: ModelFile) -> ModelDiff:
-  """Compare the main graphs; a node with subgraphs is the same if these are."""
-  ours, theirs = ({_key(n): n for n in m.proto.graph.node} for m in (a, b))
-  name, their_name = (_names(m.proto.graph) for m in (a, b))
-  custom = {n.outputs: n for n in b.custom_nodes() if not n.is_nested}
+  """Compare the graphs, subgraphs too: a node that holds some is the same whatever is in them."""
+  (ours, name), (theirs, their_name) = (_nodes(m.proto.graph) for m in (a, b))
+  custom = {k for k, n in theirs.items() if is_custom(n.domain, n.op_type)}
   by_name = {name[k]: n for k, n in ours.items()}
   replaced, stood_for = [], set[str]()
-  for key, node in theirs.items():
-    if (found := custom.get(key)) is not None:
-      names = [n for n in _region(node) if n in by_name]
-      stood_for.update(names)
-      ops = tuple(by_name[n].op_type for n in names)
-      replaced.append(Replaced(found.name, tuple(names), ops, found.inputs, found.outputs))
+  for key in (k for k in theirs if k in custom):
+    node = theirs[key]
+    names = [n for n in _region(node) if n in by_name]
+    stood_for.update(names)
+    ops = tuple(by_name[n].op_type for n in names)
+    own = node.name or node.op_type
+    replaced.append(Replaced(own, tuple(names), ops, tuple(node.input[1:]), tuple(node.output)))
   both = [k for k in ours if k in theirs and k not in custom]
   changed = [name[k] for k in both if not _same(ours[k], theirs[k])]
   gone = [name[k] for k in ours if k not in theirs and name[k] not in stood_for]
   added = [their_name[k] for k in theirs if k not in ours and k not in custom]
-  weights = [{t.name: _bytes(t) for t in m.proto.graph.initializer} for m in (a, b)]
+  weights = [_weights(m.proto.graph) for m in (a, b)]
   return ModelDiff(
     tuple(replaced), len(both) - len(changed), tuple(changed), tuple(gone), tuple(added),
     tuple((n, s) for n, s in weights[1].items() if n not in weights[0]),
@@ -65,8 +66,29 @@ def model_diff(a: ModelFile, b: ModelFile) -> ModelDiff:
   )  # fmt: skip
 
 
-def _names(graph: onnx.GraphProto) -> dict[tuple[str, ...], str]:
-  return dict(zip(map(_key, graph.node), unique_names(graph), strict=True))
+def _nodes(
+  graph: onnx.GraphProto,
+) -> tuple[dict[tuple[str, ...], onnx.NodeProto], dict[tuple[str, ...], str]]:
+  """Nodes and their names by what they yield: all in the names that the importer gives values."""
+  sections = sections_of(graph)
+  names = node_names(graph, sections)
+  found, called = dict[tuple[str, ...], onnx.NodeProto](), dict[tuple[str, ...], str]()
+  parts = [("", graph, dict[str, str]()), *((s.path, s.graph, s.flat) for s in sections)]
+  opened = {s.key for s in sections}
+  for path, part, flat in parts:
+    for node, name in zip(part.node, names[path], strict=True):
+      holds = path + first_output(node) in opened
+      copy = renamed(node, flat) if holds or path else node
+      found[_key(copy)], called[_key(copy)] = copy, name
+  return found, called
+
+
+def _weights(graph: onnx.GraphProto) -> dict[str, int]:
+  """Those of subgraphs by their flat names."""
+  found = {t.name: _bytes(t) for t in graph.initializer}
+  for s in sections_of(graph):
+    found |= {s.flat[t.name]: _bytes(t) for t in s.graph.initializer}
+  return found
 
 
 def _key(node: onnx.NodeProto) -> tuple[str, ...]:

@@ -101,7 +101,8 @@ class Program:
   ``weights``: initializers that are not graph inputs (their values never change);
   ``constants``: the scalar ones among them, and Constant nodes, by exact value.
   ``symbols``: the number that stands for a name of a dimension in the shapes of steps, a prime of
-  its own (``primes``) or a product of those.
+  its own (``primes``) or a product of those. ``repeats``: how often nodes in the body of a Loop or a
+  Scan are run, where that is known and more than once.
   """
 
   inputs: tuple[str, ...]
@@ -112,6 +113,7 @@ class Program:
   constants: Mapping[str, Constant]
   symbols: Mapping[str, int] = field(default_factory=dict)
   primes: Mapping[int, str] = field(default_factory=dict)
+  repeats: Mapping[str, int] = field(default_factory=dict)
 
   def numbers(self, name: str) -> tuple[int, ...] | None:
     """The shape of a tensor as steps have it; None where it is not known."""
@@ -140,14 +142,18 @@ class Program:
     """The program of fixed shapes that has these sizes in place of names."""
     if not self.primes:
       return self
+    known = dict[int, int]()
+
+    def size(number: int) -> int:
+      if number not in known:
+        known[number] = self.size(number, sizes)
+      return known[number]
+
     tensors = dict(self.tensors)
     for name, t in tensors.items():
       if not t.is_static and (numbers := self.numbers(name)) is not None:
-        shape = tuple(self.size(n, sizes) for n in numbers)
-        tensors[name] = Tensor(name, t.dtype, shape)
-    nodes = tuple(
-      replace(n, steps=tuple(resized(s, lambda d: self.size(d, sizes)) for s in n.steps)) for n in self.nodes
-    )
+        tensors[name] = Tensor(name, t.dtype, tuple(map(size, numbers)))
+    nodes = tuple(_resized_node(n, size) for n in self.nodes)
     return replace(self, tensors=tensors, nodes=nodes, symbols={}, primes={})
 
   def consumers(self) -> dict[str, tuple[str, ...]]:
@@ -160,12 +166,20 @@ class Program:
 
 
 def resized(step: Step, size: Callable[[int], int]) -> Step:
-  """``step`` with ``size`` of every dimension in its shapes."""
+  """``step`` with ``size`` of every dimension in its shapes; itself where that changes nothing."""
   shape = tuple(size(int(n)) for n in step.output.shape or ())
   attr = step.attr
   if step.op in ("reshape", "expand") and isinstance(attr, tuple):
     attr = tuple(map(size, attr))
+  if shape == step.output.shape and attr == step.attr:
+    return step
   return replace(step, output=replace(step.output, shape=shape), attr=attr)
+
+
+def _resized_node(node: Node, size: Callable[[int], int]) -> Node:
+  steps = tuple(resized(s, size) for s in node.steps)
+  same = all(a is b for a, b in zip(steps, node.steps, strict=True))
+  return node if same else replace(node, steps=steps)
 
 
 def symbols_of(number: int, primes: Iterable[int]) -> tuple[int, tuple[int, ...]]:

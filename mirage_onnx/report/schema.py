@@ -208,7 +208,7 @@ class NodeReport(Struct, frozen=True):
   """A custom node and what ran: its kernel on a GPU, in the emulator, or the function body."""
 
   name: str
-  path: Literal["kernel", "emulated", "body"]
+  path: Literal["kernel", "emulated", "body", "not run"]
   launches: int
 
 

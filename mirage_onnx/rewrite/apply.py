@@ -14,7 +14,7 @@ from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.custom_op.assemble import BundleBuilder
 from mirage_onnx.custom_op.bundle import write_bundle
 from mirage_onnx.custom_op.launch_plan import Places, Planned, plan_candidate
-from mirage_onnx.custom_op.node_digest import tie_nodes
+from mirage_onnx.custom_op.node_digest import is_custom, tie_nodes
 from mirage_onnx.custom_op.plan import InputSpec
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import guarded, largest_valid
@@ -25,6 +25,7 @@ from mirage_onnx.ir.region import Region
 from mirage_onnx.rewrite.body import Body
 from mirage_onnx.rewrite.model import BodyMaker, rewrite_model
 from mirage_onnx.rewrite.replacement import NAME_POOL, Replacement, WeightUse, internal
+from mirage_onnx.rewrite.sections import all_names, closed_again
 from mirage_onnx.target import Target
 
 #: One region instance and its kernels.
@@ -63,6 +64,7 @@ def apply(
     return Applied(loaded.given, (), {})
   shapes = {name: tuple(int(d) for d in t.shape or ()) for name, t in loaded.tensors.items() if t.is_static}
   half = {name for name, t in loaded.tensors.items() if t.dtype is DType.F16}
+  taken = all_names(loaded.nested) if loaded.nested is not None else frozenset[str]()
   maker = BodyMaker(loaded.proto, loaded.base_dir, shapes, loaded.folded, half)
   drafts: dict[int, _Draft] = {}
   refused: dict[int, Rejection] = {}
@@ -95,8 +97,12 @@ def apply(
         shapes=shapes,
         folded=loaded.folded,
         half=half,
+        taken=taken,
       )
       tie_nodes(result, bundle)
+      if loaded.flat is not None and loaded.nested is not None:
+        made = [o for node in result.graph.node if is_custom(node.domain, node.op_type) for o in node.output]
+        result = closed_again(result, loaded.nested, loaded.flat, made)
       used = tuple(numbered)
 
     nodes = chosen[order[some[-1]]][0].nodes if len(some) == 1 else ()

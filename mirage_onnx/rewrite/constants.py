@@ -9,7 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from mirage_onnx.importer.causal import implied
-from mirage_onnx.importer.constants import constant_node
+from mirage_onnx.importer.constant_nodes import constant_nodes
 from mirage_onnx.importer.external import check_stored, read_tensor
 from mirage_onnx.rewrite.replacement import WeightUse, internal
 from mirage_onnx.rewrite.turned import can_turn, turned
@@ -31,11 +31,7 @@ class Constants:
     self.tensors: dict[str, onnx.TensorProto] = {
       t.name: t for t in model.graph.initializer if t.name not in fed
     } | dict(folded)
-    for node in model.graph.node:
-      if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-        value = constant_node(node)
-        if value is not None:
-          self.tensors[node.output[0]] = value
+    self.tensors |= constant_nodes(model.graph.node)
 
   def array(self, name: str) -> np.ndarray:
     """The data of a constant.

@@ -70,12 +70,13 @@ def rewrite_model(
   shapes: Shapes = NO_SHAPES,
   folded: Folded = NOTHING,
   half: Set[str] = frozenset(),
+  taken: Set[str] = frozenset(),
 ) -> onnx.ModelProto:
   """A new model with every region replaced; ``model`` is not modified.
 
   ``base_dir``: the folder of the model file, needed to read external data. ``shapes``: the static
   shapes of values, for ``build_body``; ``folded``: that of the ``LoadedModel``; ``half``: the
-  fp16 values. References of untouched weights stay as they are.
+  fp16 values; ``taken``: names that nothing new may have. References of untouched weights stay as they are.
 
   Raises:
       MirageError: INTERNAL for a region that is not convex; EXTERNAL_DATA_MISSING;
@@ -87,6 +88,7 @@ def rewrite_model(
     constants = Constants(model, base_dir, folded)
     domain = f"{DOMAIN_PREFIX}.{target_suffix}"
     rewriter = _Rewriter(model, result, domain, constants, shapes, half)
+    rewriter.taken |= taken
     for replacement in replacements:
       rewriter.replace(replacement)
     rewriter.finish(bundle)

@@ -42,11 +42,11 @@ class Saturated:
     )
 
   def _written(self, roots: list[int]) -> tuple[int, ...]:
-    """The classes of the outputs; parts that are an input or another output too are copies."""
+    """The classes of the outputs; one that is another output too is a copy, and a part that is an input."""
     found: list[int] = []
     parts = any(x.windows for x in (*self.region.inputs, *self.region.outputs))
     for c, o in zip(roots, self.region.outputs, strict=True):
-      held = parts and (c in found or any(n.op == INPUT for n in self.graph.nodes(c)))
+      held = c in found or (parts and any(n.op == INPUT for n in self.graph.nodes(c)))
       found.append(self.graph.insert(ENode(COPY, (c,), o.name)) if held else c)
     return tuple(found)
 

@@ -13,7 +13,7 @@ from functools import cache
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.functions import ELEMENTWISE, Price
-from mirage_onnx.ir.program import Node, Program
+from mirage_onnx.ir.program import Node, Program, symbols_of
 from mirage_onnx.target import Target
 from mirage_onnx.targets import table_path
 from mirage_onnx.tune.baseline import Table, largest_elements, load_table, weight_product
@@ -76,17 +76,26 @@ def unpredicted_at(program: Program, points: Iterable[Sizes], target: Target) ->
   nodes: dict[str, str] = {}
   behind: dict[tuple[str, str], str] = {}
   for sizes in points if program.primes else ({},):
-    at = f"at {sizes_text(sizes, sizes)}: " if sizes else ""
     sized = program.sized(sizes)
     for node in sized.nodes:
       if node.barrier is None and node.name not in nodes:
         if why := _beyond(node, sized, known, table):
-          nodes[node.name] = at + why
+          nodes[node.name] = _at(node, program, sizes) + why
         elif known:
           behind |= {
-            pair: at + why for pair, why in _behind(node, sized, known).items() if pair not in behind
+            pair: _at(node, program, sizes) + why
+            for pair, why in _behind(node, sized, known).items()
+            if pair not in behind
           }
   return Unpredicted(nodes, behind)
+
+
+def _at(node: Node, program: Program, sizes: Sizes) -> str:
+  """The sizes that a node has something to do with, for a message."""
+  shapes = [program.numbers(x) or () for x in (*node.inputs, *node.outputs)]
+  primes = {p for n in (n for s in shapes for n in s) for p in symbols_of(n, program.primes)[1]}
+  names = [name for p, name in program.primes.items() if p in primes and name in sizes]
+  return f"at {sizes_text(sizes, names)}: " if names else ""
 
 
 def _beyond(node: Node, program: Program, known: Known | None, table: Table | None) -> str | None:

@@ -1,6 +1,7 @@
 """What a whole model takes, predicted: before, and with the regions that were chosen.
 
-Every node counts once. Before: the nodes of known time. After: those that are left, and the chosen
+Every node counts once, in the body of a Loop or a Scan as often as it is run where that is known; of an If
+both branches count. Before: the nodes of known time. After: those that are left, and the chosen
 kernels. A node without a time is in neither, so both are of the same nodes; how many there are is said.
 """
 
@@ -47,9 +48,10 @@ def model_times(
   names = [n.name for n in program.nodes]
   gone = disappearing(program, [c for c, _ in chosen])
   unknown = [n for n in names if n not in node_us]
-  left_us = sum(us for n, us in node_us.items() if n not in gone)
+  times = program.repeats
+  left_us = sum(us * times.get(n, 1) for n, us in node_us.items() if n not in gone)
   # Computed in the kernel of another node until only that one is gone.
-  left_us += sum(us for n, (other, us) in alone.items() if other in gone and n not in gone)
+  left_us += sum(us * times.get(n, 1) for n, (other, us) in alone.items() if other in gone and n not in gone)
   return ModelTimes(
     nodes=len(names),
     gone=len(gone),
@@ -57,6 +59,6 @@ def model_times(
     unknown=len(unknown),
     unknown_gone=sum(n in gone for n in unknown),
     bounded=sum(n not in table_us for n in node_us),
-    before_us=sum(node_us.values()),
-    after_us=left_us + sum(o.price_us(0.0) for _, o in chosen),
+    before_us=sum(us * times.get(n, 1) for n, us in node_us.items()),
+    after_us=left_us + sum(o.price_us(0.0) * times.get(c.region.nodes[0], 1) for c, o in chosen),
   )

@@ -139,13 +139,15 @@ def fill(module, dtype):
         part.copy_(drawn[: len(part)])
       p.data = data
       seen.add(p.data_ptr())
-    for name, b in module.named_buffers():
+    for name, b in list(module.named_buffers()):
       if name.endswith("running_mean"):
         b.copy_(0.1 * block[: b.numel()].view(b.shape))
       elif name.endswith("running_var"):
         b.copy_(1 + 0.2 * block[: b.numel()].view(b.shape).abs())
       if b.is_floating_point() and "inv_freq" not in name:
-        b.data = b.data.to(dtype)
+        owner, _, last = name.rpartition(".")
+        # Anew: of a view, torch would still see what it is a view of, in its old type (DiT's positions).
+        module.get_submodule(owner)._buffers[last] = b.detach().to(dtype).clone()
 
 
 def _rule(name, p):

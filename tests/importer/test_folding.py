@@ -10,7 +10,7 @@ from onnx import numpy_helper
 
 from mirage_onnx.importer import folding, import_model, load_model, shapes
 from mirage_onnx.importer.folding import LARGEST
-from mirage_onnx.importer.load import MOST_ROUNDS
+from mirage_onnx.importer.inferring import MOST_ROUNDS
 from mirage_onnx.rewrite.body import MAX_CONSTANT_BYTES
 
 INFER = shapes.infer

@@ -109,14 +109,15 @@ def conditional(bench):
 
 
 def test_subgraphs_and_what_they_capture(bench, conditional):
-  """Captured values count as inputs: for the order, and as consumers."""
+  """Captured values count as inputs, constants do not: for the order, and as consumers."""
   program = bench.program(conditional)
-  assert [n.name for n in program.nodes] == ["before", "it"]
-  assert program.nodes[1].inputs == ("c", "a", "w")
+  assert [n.name for n in program.nodes] == ["before", "it", "y:else_branch/Neg_0", "y:then_branch/Add_0"]
+  assert program.nodes[1].inputs == ("c", "a")
+  assert program.nodes[3].inputs == ("y:then_branch/a", "w") and program.outputs[0] == "y"
   assert program.consumers()["a"] == ("it",)
   assert bench.barrier(conditional, 1) == (
-    "SUBGRAPH: If: its else_branch and then_branch (2 nodes, which read 2 values from outside) run as "
-    "they are: types and shapes are inferred, and kernels are placed, in the main graph only"
+    "SUBGRAPH: If: its else_branch and then_branch (2 nodes, which read 2 values from outside) are "
+    "optimized for themselves: no kernel reaches across their borders"
   )
   assert program.tensors["y"].shape == (3,)
 

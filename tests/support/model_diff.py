@@ -2,7 +2,7 @@
 
 import onnx
 
-from mirage_onnx.importer.graph import reads
+from mirage_onnx.importer.graph import nodes_of, reads, subgraphs
 from mirage_onnx.importer.old_inputs import without_old_inputs
 from mirage_onnx.rewrite.model import BUNDLE_NAME, DOMAIN_PREFIX, MIN_IR_VERSION
 
@@ -18,7 +18,8 @@ def unexplained(original, result):
 
 
 def custom_nodes(model):
-  return [n for n in model.graph.node if n.domain.startswith(DOMAIN_PREFIX)]
+  """Of subgraphs, too."""
+  return [n for n in nodes_of(model.graph) if n.domain.startswith(DOMAIN_PREFIX)]
 
 
 def _differences(original, result):
@@ -30,9 +31,7 @@ def _differences(original, result):
   raised = max(original.ir_version, MIN_IR_VERSION) if custom else original.ir_version
   if result.ir_version != raised:
     yield f"IR version {original.ir_version} became {result.ir_version}"
-  yield from _nodes(original, result, custom)
-  yield from _weights(original, result, custom)
-  yield from _values(original, result, custom)
+  yield from _graphs(original.graph, result.graph, custom)
   for name, ours in (
     ("functions", lambda f: f.domain.startswith(DOMAIN_PREFIX)),
     ("opset_import", lambda o: o.domain.startswith(DOMAIN_PREFIX)),
@@ -41,11 +40,24 @@ def _differences(original, result):
     yield from _grown(name, getattr(original, name), getattr(result, name), ours, bool(custom))
 
 
+def _graphs(original, result, custom):
+  """``custom``: of all graphs; each kept node has the same subgraphs, but for custom nodes in them."""
+  outer, inner = onnx.ModelProto(graph=original), onnx.ModelProto(graph=result)
+  own = [n for n in inner.graph.node if n.domain.startswith(DOMAIN_PREFIX)]
+  yield from _nodes(outer, inner, own)
+  yield from _weights(outer, inner, custom)
+  yield from _values(outer, inner, own)
+  held = {tuple(n.output): subgraphs(n) for n in result.node}
+  for node in original.node:
+    for a, b in zip(subgraphs(node), held.get(tuple(node.output), ()), strict=False):
+      yield from (f"{a.name}: {line}" for line in _graphs(a, b, custom))
+
+
 def _nodes(original, result, custom):
   """Kept nodes are byte for byte the same and in order; others are in a region, or dead."""
-  given = [_bytes(n) for n in original.graph.node]
-  ours = {id(n) for n in custom}
-  kept = [_bytes(n) for n in result.graph.node if id(n) not in ours]
+  given = [_bytes(_without_nodes(n)) for n in original.graph.node]
+  ours = {_bytes(n) for n in custom}
+  kept = [_bytes(_without_nodes(n)) for n in result.graph.node if _bytes(n) not in ours]
   places = iter(given)
   for data in kept:
     if data not in places:  # consumes the iterator: the order counts
@@ -123,6 +135,16 @@ def _rest(model):
   for field in _GRAPH_LISTS:
     rest.graph.ClearField(field)
   return rest
+
+
+def _without_nodes(node):
+  """A node whose subgraphs have lost what ``_graphs`` compares."""
+  bare = onnx.NodeProto()
+  bare.CopyFrom(node)
+  for graph in subgraphs(bare):
+    for field in _GRAPH_LISTS:
+      graph.ClearField(field)
+  return bare
 
 
 def _bytes(message):
