@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.external import check_file
 from mirage_onnx.pipeline import Options, Run
 from mirage_onnx.report.optimize_report import found_report, model_report
+from mirage_onnx.report.record_run import noted, record_run
 from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.report.schema import SCHEMA
 from mirage_onnx.rewrite.save import External, check_output
@@ -66,6 +68,7 @@ def optimize(
   tiled: bool | None = None,
   shapes: Mapping[str, Sequence[int]] | None = None,
   check: bool = True,
+  page: str | Path | None = None,
 ) -> Result:
   """Replace regions of ``model`` by generated kernels, where that is faster.
 
@@ -82,7 +85,8 @@ def optimize(
   at which a dynamic dimension will be used, by its name in the model (default 1, 16 and 256):
   kernels are right at every size, and a region is replaced if they are faster at all of these.
   ``check``: before ``output`` is replaced, run the new model in a plain onnxruntime against the
-  original; regions with which it fails are left as they were.
+  original; regions with which it fails are left as they were. ``page``: a file for the report as one
+  HTML page; ``report_page`` makes it of the output later.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
@@ -95,6 +99,8 @@ def optimize(
   if external not in (None, *External):
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
   weights = External(external) if external else None
+  if page is not None:
+    _check_page(Path(page), source, target_path)
   loaded = load_model(model)
   if target_path is not None:
     check_output(target_path, source, loaded.proto, external=weights)
@@ -107,11 +113,21 @@ def optimize(
   )  # fmt: skip
   run = pipeline.run(loaded, options, emit or events.silent)
   checked = None
+  note = partial(noted, source=source, target=profile)
   if target_path is not None:
     place = Place(target_path, source, weights, start + options.budget_s)
-    run, checked = write(run, loaded, options, place, check=check)
+    run, checked = write(run, loaded, options, place, check=check, noted=note)
     if any(map(is_turned, run.model.graph.initializer)):  # as written: what was streamed is in no memory
       run = replace(run, model=onnx.load(target_path, load_external_data=False))
+  else:
+    run = note(run)
+  if page is not None:
+    from mirage_onnx.custom_op.model_nodes import ModelFile
+    from mirage_onnx.report.page import page as page_of
+    from mirage_onnx.report.text_file import write_text
+
+    folder = target_path.resolve().parent if target_path is not None else None
+    write_text(Path(page), page_of(record_run(run, source, profile), ModelFile(run.model, folder)))
   report = {
     "schema": SCHEMA,
     "input": str(source) if source is not None else None,
@@ -147,6 +163,14 @@ def _target(name: str | None) -> tuple[Target, bool]:
 
     raise MirageError("NO_GPU", no_profile())
   return H200, False
+
+
+def _check_page(page: Path, *models: Path | None) -> None:
+  from mirage_onnx.report.text_file import check_writable
+
+  check_writable(page)
+  if page.resolve() in [m.resolve() for m in models if m is not None]:
+    raise MirageError("OPTION_INVALID", f"the page {page} is a model of this run")
 
 
 def _check_budget(budget_s: float | None) -> None:
@@ -282,6 +306,20 @@ def diff(a: str | Path, b: str | Path) -> DiffReport:
     gone=list(found.gone), added=list(found.added), weights_added=added, weights_gone=gone,
     interface=list(found.interface),
   )  # fmt: skip
+
+
+def report_page(model: str | Path) -> str:
+  """The report of an optimized model as one HTML page, of what is in the model.
+
+  Raises:
+      MirageError: REPORT_MISSING, FILE_MISSING, NOT_ONNX.
+  """
+  from mirage_onnx.custom_op.model_nodes import ModelFile
+  from mirage_onnx.report import run_record
+  from mirage_onnx.report.page import page as page_of
+
+  file = ModelFile.read(model)
+  return page_of(run_record.read(file.proto), file)
 
 
 def inspect(

@@ -66,6 +66,24 @@ def diff(
 
 
 @app.command()
+def report(
+  model: Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A model that optimize wrote.")],
+  output: Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE.html", help="Default: OUT.html beside OUT.onnx."),
+  ] = None,
+) -> int:
+  """Write the report of an optimized model, of what is in it, as one HTML page."""
+  from mirage_onnx import api
+
+  path = output or model.with_suffix(".html")
+  require(path.resolve() != model.resolve(), f"{path} is the model")
+  write(path, api.report_page(model))
+  print(f"wrote {path}", file=sys.stderr)
+  return Exit.DONE
+
+
+@app.command()
 def inspect(
   model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to look at.")],
   target: Profile = None,

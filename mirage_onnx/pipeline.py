@@ -164,6 +164,7 @@ def _optimized(
       # What is timed may be long, so that who asks for the end does not wait for all of it.
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
+      emit=emit,
     )  # fmt: skip
     for key, o in outcomes.items():
       made = guarded("times at sizes", o.region.nodes, partial(dynamic.with_points, o))

@@ -7,7 +7,7 @@ passes; with none left, the model is written as it was given.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -40,13 +40,24 @@ class Place:
   end: float
 
 
-def write(run: Run, loaded: LoadedModel, options: Options, place: Place, *, check: bool) -> tuple[Run, str]:
+def write(
+  run: Run,
+  loaded: LoadedModel,
+  options: Options,
+  place: Place,
+  *,
+  check: bool,
+  noted: Callable[[Run], Run] = lambda run: run,
+) -> tuple[Run, str]:
   """Write the model of a run; returns what is left of the run, and what was checked.
+
+  ``noted``: adds to the model what is to be kept in it about the run.
 
   Raises:
       MirageError: as ``save_model``.
   """
   if not check or not run.chosen:
+    run = noted(run)
     save_model(run.model, place.output, place.source, external=place.external)
     return run, "nothing was replaced" if not run.chosen else "not checked"
   original = loaded.path or loaded.given.SerializeToString()
@@ -70,6 +81,7 @@ def write(run: Run, loaded: LoadedModel, options: Options, place: Place, *, chec
     made = run if len(some) == len(run.chosen) else with_these(run, loaded, options, some)
     if not made.chosen:
       return Rejection("CHECK_FAILED", "it could not be rewritten without the others")
+    made = noted(made)
     why = save_model(made.model, place.output, place.source, external=place.external, check=checked)
     if why is None:
       left, said = made, last

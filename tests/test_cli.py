@@ -42,6 +42,7 @@ def test_optimize(api, capsys):
   wanted["journal"] = Path("out.onnx.journal")
   wanted["shapes"] = {"batch": (1, 8), "seq": (2,), "n": (3,)}
   wanted["check"] = True
+  wanted["page"] = None
   assert api.calls == [("in.onnx", "out.onnx", wanted)]
   out, err = capsys.readouterr()
   assert out == "a library's own print\n"
@@ -104,6 +105,26 @@ def test_events(api, capsys, tmp_path):
   assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["Warned", "StageEnded"]
   assert "warning: odd" in capsys.readouterr().err
   assert cli.main([*OPTIMIZE, "--events", str(tmp_path)]) == Exit.INPUT
+  assert "OUTPUT_UNWRITABLE" in capsys.readouterr().err
+
+
+def test_trace(api, tmp_path):
+  path = tmp_path / "trace.json"
+  assert cli.main([*OPTIMIZE, "--trace", str(path), "-q"]) == Exit.DONE
+  assert "warning" in {e["name"] for e in json.loads(path.read_text())}
+  assert cli.main([*OPTIMIZE, "--trace", str(tmp_path)]) == Exit.INPUT
+
+
+def test_report(api, capsys, tmp_path):
+  path = tmp_path / "r.html"
+  assert cli.main([*OPTIMIZE, "--report", str(path)]) == Exit.DONE
+  assert api.calls[-1][2]["page"] == path and f"wrote {path}" in capsys.readouterr().err.replace("\n", "")
+  model = tmp_path / "out.onnx"
+  assert cli.main(["report", str(model)]) == Exit.DONE
+  assert (tmp_path / "out.html").read_text() == "<!doctype html>" and api.calls[-1] == (str(model),)
+  assert cli.main(["report", str(model), "-o", str(path)]) == Exit.DONE and path.exists()
+  assert cli.main(["report", str(model), "-o", str(model)]) == Exit.INPUT
+  assert cli.main(["report", str(model), "-o", str(tmp_path)]) == Exit.INPUT
   assert "OUTPUT_UNWRITABLE" in capsys.readouterr().err
 
 

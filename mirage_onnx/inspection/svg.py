@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from math import prod
 
 from mirage_onnx.inspection.dot import Level
 from mirage_onnx.inspection.infix import infix
 from mirage_onnx.inspection.layers import CHARACTER, GAP, LAYER, LINE, MARGIN, Box, placed
+from mirage_onnx.inspection.printable import printable
 from mirage_onnx.ir.term import Term
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Phase, UGraph
 from mirage_onnx.superopt.canonical import Heavy, block_terms, in_order, leaves_of
@@ -50,7 +52,7 @@ class Known:
   names: Mapping[str, str] = field(default_factory=dict)
 
   def name(self, tensor: str) -> str:
-    return self.names.get(tensor, tensor)
+    return printable(self.names.get(tensor, tensor))
 
   def short(self, tensor: str) -> str:
     name = self.name(tensor)
@@ -151,8 +153,9 @@ def _titles(kernel: Kernel, params: KernelParams | None, known: Known) -> Iterat
   yield params.to_text()
   if kernel.grid and all(a in known.extents for a in kernel.grid):
     blocks = [-(-known.extents[a] // n) for a, n in zip(kernel.grid, params.tile, strict=True)]
+    many = "block" if prod(blocks) == 1 else "blocks"
     yield (
-      f"{' × '.join(map(str, blocks))} blocks of {' × '.join(map(str, params.tile))}, "
+      f"{' × '.join(map(str, blocks))} {many} of {' × '.join(map(str, params.tile))}, "
       f"{params.cluster} rank{'s' * (params.cluster != 1)} each, {32 * params.warps} threads"
     )
 

@@ -33,11 +33,15 @@ SAMPLES = 15
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-  """Medians in microseconds (cold L2), and how many candidates were right."""
+  """Medians in microseconds (cold L2), and how many candidates were right.
+
+  ``timed``: of every candidate that was timed, what was predicted and what was measured last.
+  """
 
   kernel_us: float
   ort_us: float
   tried: int
+  timed: tuple[tuple[float, float], ...] = ()
 
 
 _gpu: Gpu | None = None
@@ -93,6 +97,7 @@ def _raced(
     tried: list[Compiled] = []
     wrong: list[str] = []
     arms: list[tuple[Compiled, Callable[[], None]]] = []
+    timed: dict[int, tuple[float, float]] = {}
     others = compiled
     while others:
       tried += others
@@ -107,6 +112,7 @@ def _raced(
       if not arms:
         return None, Rejection("KERNEL_WRONG", wrong[0], region.nodes)
       took = np.median(gpu.time_us([replay for _, replay in arms], SAMPLES), axis=1)
+      timed |= {id(c): (c.candidate.predicted_us, float(us)) for (c, _), us in zip(arms, took, strict=True)}
       arms = [arms[i] for i in np.argsort(took, kind="stable")[:FINALISTS]]
       others = more(arms[0][0], tried)
     ort = ort_replay(gpu, loaded, region, data)
@@ -117,7 +123,8 @@ def _raced(
   if ours[best] > ort_us * (1 - MIN_GAIN):
     reason = f"{ours[best]:.2f} us measured against {ort_us:.2f} us of onnxruntime"
     return None, Rejection("NOT_FASTER", reason, region.nodes)
-  return arms[best][0], Measured(ours[best], ort_us, len(tried) - len(wrong))
+  timed |= {id(c): (c.candidate.predicted_us, us) for (c, _), us in zip(arms, ours, strict=True)}
+  return arms[best][0], Measured(ours[best], ort_us, len(tried) - len(wrong), tuple(timed.values()))
 
 
 def ort_replay(

@@ -76,9 +76,9 @@ def test_names_of_the_model_and_extents_stand_in_it():
   given = golden("norm_linear")
   extents = {"a0": 4096, "a1": 512, "a2": 8}
   long = "encoder/layers.11/attention/output/LayerNorm/weight"
-  drawing = to_svg(given.ugraph, given.params, extents, {"i0": "<script>]]>", "i1": long})
+  drawing = to_svg(given.ugraph, given.params, extents, {"i0": "<script>]]>\x01", "i1": long})
   words = " ".join(" ".join(texts(drawing)).split())
-  assert "load <script>]]>" in words and "<script>" not in drawing  # it was read back, and was escaped
+  assert "load <script>]]>\ufffd" in words and "<script>" not in drawing  # it was read back, and was escaped
   assert f"…{long[-29:]}" in words and long in "".join(ElementTree.fromstring(drawing).itertext())
   assert "/ 4096" in words and "rsqrt(" in words and "pow[" not in words and "|a0|" not in words
   assert "8 × 1 blocks of 64 × 16, 1 rank each, 128 threads" in words
