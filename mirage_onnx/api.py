@@ -359,14 +359,16 @@ def explain(
 ) -> ExplainReport:
   """Why ``region`` of ``model`` ends where it does, and what a search of it alone finds.
 
-  ``region``: a key that ``inspect`` shows (or its first letters), or the name of a node in it.
+  ``region``: a key that ``inspect`` shows (or its first letters), or the name of a node, or of a tensor
+  that it makes; of a node that is in no region the report says why, and what can be done.
   Nothing is timed, so the choice is that of ``optimize`` without a GPU. ``shapes`` as in ``optimize``.
 
   Raises:
       MirageError: REGION_UNKNOWN, or another code of ``docs/errors.md``.
   """
   from mirage_onnx.inspection import explain_region, survey_model
-  from mirage_onnx.report.inspection_report import explain_report
+  from mirage_onnx.inspection.node_answer import Place, answer_node
+  from mirage_onnx.report.inspection_report import explain_report, node_report
 
   start = time.monotonic()
   _check_budget(budget_s)
@@ -375,10 +377,13 @@ def explain(
   sizes = checked_sizes(shapes or {})
   survey = survey_model(loaded, profile, margin, sizes)
   options = Options(profile, margin, 300.0 if budget_s is None else budget_s, shapes=sizes)
-  found = explain_region(loaded, survey, region, options)
+  node, source = answer_node(loaded, survey, region), _source(model)
+  if node is not None and node.place is not Place.REGION:
+    seconds = time.monotonic() - start
+    return node_report(survey, node, source=source, target=profile.name, seconds=seconds)
+  found = explain_region(loaded, survey, node.name if node else region, options)
   seconds = time.monotonic() - start
-  source = _source(model)
-  return explain_report(survey, found, source=source, target=profile.name, seconds=seconds)
+  return explain_report(survey, found, node, source=source, target=profile.name, seconds=seconds)
 
 
 def _source(model: str | Path | onnx.ModelProto) -> str | None:

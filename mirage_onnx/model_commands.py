@@ -107,18 +107,19 @@ def inspect(
 def explain(
   model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to look at.")],
   region: Annotated[
-    str, typer.Argument(metavar="REGION", help="A key that inspect shows, or a node's name.")
+    str, typer.Argument(metavar="REGION", help="A key that inspect shows, or the name of any node or tensor.")
   ],
   target: Profile = None,
   budget: Annotated[
     float | None, typer.Option(metavar="SECONDS", help="Stop searching after this time.")
   ] = None,
-  dot: Annotated[Path | None, typer.Option(metavar="FILE.dot", help="Write the µGraph as a drawing.")] = None,
+  dot: Annotated[Path | None, typer.Option(metavar="FILE.dot", help="Write the µGraph for Graphviz.")] = None,
+  svg: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the µGraph as a picture.")] = None,
   cuda: Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Write the CUDA of the kernels.")] = None,
   shapes: Shapes = None,
   as_json: Json = False,
 ) -> int:
-  """Search one region and show its borders, candidates, µGraph and proof."""
+  """Search one region and show its borders, candidates, µGraph and proof; or why a node is in none."""
   from mirage_onnx import api
   from mirage_onnx.report.inspection_table import explain_tables
   from mirage_onnx.tune.declared_sizes import parse_sizes
@@ -128,7 +129,7 @@ def explain(
     sizes = parse_sizes(shapes or ())
     report = api.explain(model, region, target=target, budget_s=budget, shapes=sizes)
   show(report, explain_tables(report), as_json)
-  wanted = [(path, name) for path, name in ((dot, "dot"), (cuda, "cuda")) if path is not None]
+  wanted = [(path, name) for path, name in ((dot, "dot"), (svg, "svg"), (cuda, "cuda")) if path is not None]
   for path, name in wanted:
     if report.chosen is None:
       print(f"{path} is not written: no kernel was found", file=sys.stderr)

@@ -278,10 +278,12 @@ def test_inspect(api, capsys):
 
 def test_explain(api, capsys, tmp_path):
   dot, cuda = tmp_path / "x.dot", tmp_path / "x.cu"
-  files = ["--dot", str(dot), "--cuda", str(cuda)]
+  svg = tmp_path / "x.svg"
+  files = ["--dot", str(dot), "--cuda", str(cuda), "--svg", str(svg)]
   assert cli.main(["explain", "in.onnx", "k0", *files, "--budget", "9", "--shapes", "n=3"]) == Exit.DONE
   out, err = capsys.readouterr()
   assert "where it stops" in out and err == ""
+  assert svg.read_text() == "<svg/>\n"
   assert dot.read_text().startswith("digraph") and "PTX_KERNEL" in cuda.read_text()
   assert api.calls == [("in.onnx", "k0", {"target": None, "budget_s": 9.0, "shapes": {"n": (3,)}})]
   assert cli.main(["explain", "in.onnx", "k0", "--json"]) == Exit.DONE

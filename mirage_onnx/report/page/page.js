@@ -116,7 +116,10 @@
     list.className = "all-nodes scroll";
     list.append(table);
   };
-  if (list) list.parentElement.addEventListener("toggle", fill);
+  if (list) {
+    list.parentElement.addEventListener("toggle", fill);
+    if (list.parentElement.open) fill();
+  }
 
   // A link to a card moves the focus there; on paper, what is worth it is open.
   addEventListener("hashchange", () => {
