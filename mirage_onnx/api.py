@@ -17,11 +17,13 @@ import numpy as np
 import onnx
 
 from mirage_onnx import events, pipeline
+from mirage_onnx.api_reports import check_budget, check_page, reduce, report_page, write_page
+from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.external import check_file
 from mirage_onnx.pipeline import Options, Run
-from mirage_onnx.report.optimize_report import found_report, model_report
+from mirage_onnx.report.optimize_report import dimensions_report, found_report, model_report
 from mirage_onnx.report.record_run import noted, record_run
 from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.report.schema import SCHEMA
@@ -39,10 +41,13 @@ if TYPE_CHECKING:
   from mirage_onnx.report.diff_report import DiffReport
   from mirage_onnx.report.inspection import ExplainReport, InspectReport
 
+__all__ = [
+  "Result", "bench", "diff", "explain", "inspect", "optimize", "present_target", "reduce", "report_page",
+  "verify",
+]  # fmt: skip
+
 #: Of one size of ``bench``.
 _MOST_SECONDS = 3600.0
-#: Of a search: four months; timers take no more.
-_MOST_BUDGET_S = 1e7
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ def optimize(
       MirageError: with one of the codes of ``docs/errors.md``.
   """
   start = time.monotonic()
-  _check_budget(budget_s)
+  check_budget(budget_s)
   source = Path(model) if isinstance(model, (str, Path)) else None
   target_path = Path(output) if output is not None else None
   profile, measure = _target(target)
@@ -100,7 +105,7 @@ def optimize(
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
   weights = External(external) if external else None
   if page is not None:
-    _check_page(Path(page), source, target_path)
+    check_page(Path(page), source, target_path)
   loaded = load_model(model)
   if target_path is not None:
     check_output(target_path, source, loaded.proto, external=weights)
@@ -122,12 +127,8 @@ def optimize(
   else:
     run = note(run)
   if page is not None:
-    from mirage_onnx.custom_op.model_nodes import ModelFile
-    from mirage_onnx.report.page import page as page_of
-    from mirage_onnx.report.text_file import write_text
-
     folder = target_path.resolve().parent if target_path is not None else None
-    write_text(Path(page), page_of(record_run(run, source, profile), ModelFile(run.model, folder)))
+    write_page(Path(page), record_run(run, source, profile), ModelFile(run.model, folder))
   report = {
     "schema": SCHEMA,
     "input": str(source) if source is not None else None,
@@ -140,6 +141,7 @@ def optimize(
     "barriers": dict(sorted(Counter(r.code for r in run.matches.rejections).items())),
     "constants": _constants(loaded, run),
     "checked": checked,
+    "dimensions": dimensions_report(run, options.shapes),
   }
   return Result(run.model, report)
 
@@ -165,19 +167,6 @@ def _target(name: str | None) -> tuple[Target, bool]:
   return H200, False
 
 
-def _check_page(page: Path, *models: Path | None) -> None:
-  from mirage_onnx.report.text_file import check_writable
-
-  check_writable(page)
-  if page.resolve() in [m.resolve() for m in models if m is not None]:
-    raise MirageError("OPTION_INVALID", f"the page {page} is a model of this run")
-
-
-def _check_budget(budget_s: float | None) -> None:
-  if budget_s is not None and not 0 <= budget_s <= _MOST_BUDGET_S:
-    raise MirageError("OPTION_INVALID", f"a budget of {budget_s} seconds: {_MOST_BUDGET_S:.0f} at most")
-
-
 def _check_pair(a: str | Path, b: str | Path, seed: int, dims: Mapping[str, Sequence[int]]) -> None:
   """That two models are files, and have the dimensions of which ``dims`` gives sizes."""
   for path in (a, b):
@@ -185,8 +174,6 @@ def _check_pair(a: str | Path, b: str | Path, seed: int, dims: Mapping[str, Sequ
   if seed < 0:
     raise MirageError("OPTION_INVALID", f"the seed is {seed}: it must not be negative")
   if dims:
-    from mirage_onnx.custom_op.model_nodes import ModelFile
-
     graph = ModelFile.read(a).proto.graph
     values = (*graph.input, *graph.output, *graph.value_info)
     names = sorted({d.dim_param for v in values for d in v.type.tensor_type.shape.dim if d.dim_param})
@@ -285,7 +272,6 @@ def diff(a: str | Path, b: str | Path) -> DiffReport:
   Raises:
       MirageError: FILE_MISSING, NOT_ONNX.
   """
-  from mirage_onnx.custom_op.model_nodes import ModelFile
   from mirage_onnx.inspection import model_diff
   from mirage_onnx.report.diff_report import DiffNode, DiffReport, DiffWeight
 
@@ -306,20 +292,6 @@ def diff(a: str | Path, b: str | Path) -> DiffReport:
     gone=list(found.gone), added=list(found.added), weights_added=added, weights_gone=gone,
     interface=list(found.interface),
   )  # fmt: skip
-
-
-def report_page(model: str | Path) -> str:
-  """The report of an optimized model as one HTML page, of what is in the model.
-
-  Raises:
-      MirageError: REPORT_MISSING, FILE_MISSING, NOT_ONNX.
-  """
-  from mirage_onnx.custom_op.model_nodes import ModelFile
-  from mirage_onnx.report import run_record
-  from mirage_onnx.report.page import page as page_of
-
-  file = ModelFile.read(model)
-  return page_of(run_record.read(file.proto), file)
 
 
 def inspect(
@@ -371,7 +343,7 @@ def explain(
   from mirage_onnx.report.inspection_report import explain_report, node_report
 
   start = time.monotonic()
-  _check_budget(budget_s)
+  check_budget(budget_s)
   profile, _ = _target(target)
   loaded = load_model(model)
   sizes = checked_sizes(shapes or {})

@@ -54,6 +54,7 @@ class Reporting(StrEnum):
   EXPLAIN = "explain"
   BENCH = "bench"
   DIFF = "diff"
+  REDUCE = "reduce"
 
 
 Profile = Annotated[

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from mirage_onnx.command_options import (
@@ -14,12 +15,16 @@ from mirage_onnx.command_options import (
   Provider,
   Shapes,
   app,
+  print_json,
   require,
   show,
   stdout_kept,
   write,
 )
 from mirage_onnx.errors import Exit
+
+if TYPE_CHECKING:
+  from mirage_onnx.reduction import Step
 
 
 @app.command()
@@ -63,6 +68,58 @@ def diff(
     report = api.diff(a, b)
   show(report, diff_tables(report), as_json)
   return Exit.DONE
+
+
+@app.command()
+def reduce(
+  model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model on which the command fails.")],
+  command: Annotated[
+    list[str],
+    typer.Argument(metavar="-- COMMAND", help="The command, with {} where the path of a model stands."),
+  ],
+  output: Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="OUT.onnx", help="Default: MODEL.reduced.onnx beside MODEL.onnx."),
+  ] = None,
+  match: Annotated[
+    str, typer.Option(metavar="TEXT", help="A failure also prints TEXT (then its exit code may be 0).")
+  ] = "",
+  budget: Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="End after this time, with the smallest so far.")
+  ] = None,
+  as_json: Json = False,
+) -> int:
+  """Find the smallest model on which a command still fails in the same way, for a bug report.
+
+  Ctrl-C keeps the smallest so far.
+  """
+  from mirage_onnx import api
+  from mirage_onnx.interrupt import Interrupt
+  from mirage_onnx.report.reduce_report import reduce_line, step_line
+
+  require(budget is None or budget > 0, f"--budget {budget}: must be more than 0 seconds")
+  path = output or model.with_name(f"{model.stem}.reduced.onnx")
+  live, last = sys.stderr.isatty(), 0
+
+  def tell(step: Step) -> None:
+    nonlocal last
+    line = step_line(step)
+    if live:
+      print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+    elif step.nodes != last:
+      print(line, file=sys.stderr, flush=True)
+    last = step.nodes
+
+  with Interrupt() as interrupt:
+    found = api.reduce(
+      model, path, command, match=match, budget_s=budget, stop=lambda: interrupt.asked, tell=tell
+    )
+  if live:
+    print("\r\x1b[K", end="", file=sys.stderr)
+  print(reduce_line(found), file=sys.stderr)
+  if as_json:
+    print_json(msgspec.to_builtins(found))
+  return Exit.INTERRUPTED if interrupt.asked else Exit.DONE
 
 
 @app.command()
