@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+from onnx.external_data_helper import load_external_data_for_model
 
+from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.errors import MirageError
-from mirage_onnx.importer.external import check_file
+from mirage_onnx.importer.external import check_stored, stored_tensors
 from mirage_onnx.importer.graph import reads
 from mirage_onnx.reduction.command import Command, Outcome
 from mirage_onnx.reduction.pieces import Pieces
@@ -90,15 +92,7 @@ class _Run:
     stop: Callable[[], bool],
     tell: Callable[[Step], None],
   ) -> None:
-    check_file(path)
-    try:
-      self._whole = onnx.load(path)
-    except FileNotFoundError as error:
-      raise MirageError("EXTERNAL_DATA_MISSING", str(error)) from None
-    except Exception as error:
-      if "external" in str(error).lower():
-        raise MirageError("EXTERNAL_DATA_MISSING", str(error)) from None
-      raise MirageError("NOT_ONNX", f"{path} cannot be read: {error}") from None
+    self._whole = _loaded(path)
     self._path, self._command, self._stop, self._tell = path, command, stop, tell
     self._start = time.monotonic()
     self._end = self._start + budget_s
@@ -184,6 +178,16 @@ class _Run:
       )
     )  # fmt: skip
     return failed
+
+
+def _loaded(path: Path) -> onnx.ModelProto:
+  """The model with all its weights."""
+  file = ModelFile.read(path)
+  for t in stored_tensors(file.proto.graph):
+    check_stored(t, file.folder)
+  if file.folder is not None:
+    load_external_data_for_model(file.proto, str(file.folder))
+  return file.proto
 
 
 def write_model(model: onnx.ModelProto, path: Path) -> None:
