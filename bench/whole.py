@@ -63,15 +63,23 @@ def optimize(o):
   import onnx
 
   import mirage_onnx
+  from mirage_onnx.events import StageEnded
 
   source, path = files_of(o)
-  start = time.monotonic()
-  report = mirage_onnx.optimize(source, path, target=o.target, workers=o.workers or None).report
+  start, stages = time.monotonic(), {}
+
+  def emit(event):
+    if isinstance(event, StageEnded):
+      stages[event.stage] = round(event.seconds, 1)
+
+  report = mirage_onnx.optimize(source, path, target=o.target, workers=o.workers or None, emit=emit).report
   nodes = onnx.load(path, load_external_data=False).graph.node
   custom = sum(n.domain.startswith("ai.mirage") for n in nodes)
   replaced = [r for r in report["regions"] if r["status"] == "replaced"]
   return {
     "optimize_s": round(time.monotonic() - start, 1),
+    "stages_s": stages,
+    "measured": report.get("measured"),
     "custom_nodes": custom,
     "other_nodes": len(nodes) - custom,
     "predicted": report.get("model"),

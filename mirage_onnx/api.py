@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +21,14 @@ from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.external import check_file
-from mirage_onnx.pipeline import Options, Run
-from mirage_onnx.report.optimize_report import dimensions_report, found_report, model_report
-from mirage_onnx.report.record_run import noted, record_run
+from mirage_onnx.pipeline import Options, Run, stage
+from mirage_onnx.report.optimize_report import (
+  dimensions_report,
+  found_report,
+  measured_report,
+  model_report,
+)
+from mirage_onnx.report.record_run import Notes, record_run
 from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.report.schema import SCHEMA
 from mirage_onnx.rewrite.save import External, check_output
@@ -37,6 +41,7 @@ from mirage_onnx.writing import Place, write
 
 if TYPE_CHECKING:
   from mirage_onnx.custom_op.comparison import Comparison
+  from mirage_onnx.racing import Gate
   from mirage_onnx.report.bench_report import BenchReport
   from mirage_onnx.report.diff_report import DiffReport
   from mirage_onnx.report.inspection import ExplainReport, InspectReport
@@ -73,6 +78,7 @@ def optimize(
   tiled: bool | None = None,
   shapes: Mapping[str, Sequence[int]] | None = None,
   check: bool = True,
+  model_check: bool = True,
   page: str | Path | None = None,
 ) -> Result:
   """Replace regions of ``model`` by generated kernels, where that is faster.
@@ -90,8 +96,10 @@ def optimize(
   at which a dynamic dimension will be used, by its name in the model (default 1, 16 and 256):
   kernels are right at every size, and a region is replaced if they are faster at all of these.
   ``check``: before ``output`` is replaced, run the new model in a plain onnxruntime against the
-  original; regions with which it fails are left as they were. ``page``: a file for the report as one
-  HTML page; ``report_page`` makes it of the output later.
+  original; regions with which it fails are left as they were. ``model_check``: with ``local``, before
+  ``output`` is replaced, time whole runs of the original and of the result at all declared sizes; regions
+  are dropped until the result is faster with confidence, and with none left the original is written.
+  ``page``: a file for the report as one HTML page; ``report_page`` makes it of the output later.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
@@ -117,18 +125,23 @@ def optimize(
     streamed=target_path is not None, emulate=not measure,
   )  # fmt: skip
   run = pipeline.run(loaded, options, emit or events.silent)
-  checked = None
-  note = partial(noted, source=source, target=profile)
+  checked, gate = None, None
+  notes = Notes(source, profile)
   if target_path is not None:
     place = Place(target_path, source, weights, start + options.budget_s)
-    run, checked = write(run, loaded, options, place, check=check, noted=note)
+    gate = notes.gate = _gate(run, source, place.end) if measure and model_check else None
+    with stage(emit or events.silent, "check") as detail:
+      run, checked = write(
+        run, loaded, options, place, check=check, gate=gate, noted=notes.noted, timed=notes.timed
+      )
+      detail.extend(gate.said() if gate else ())
     if any(map(is_turned, run.model.graph.initializer)):  # as written: what was streamed is in no memory
       run = replace(run, model=onnx.load(target_path, load_external_data=False))
   else:
-    run = note(run)
+    run = notes.noted(run)
   if page is not None:
     folder = target_path.resolve().parent if target_path is not None else None
-    write_page(Path(page), record_run(run, source, profile), ModelFile(run.model, folder))
+    write_page(Path(page), record_run(run, source, profile, gate), ModelFile(run.model, folder))
   report = {
     "schema": SCHEMA,
     "input": str(source) if source is not None else None,
@@ -141,9 +154,19 @@ def optimize(
     "barriers": dict(sorted(Counter(r.code for r in run.matches.rejections).items())),
     "constants": _constants(loaded, run),
     "checked": checked,
+    "measured": measured_report(gate),
     "dimensions": dimensions_report(run, options.shapes),
   }
   return Result(run.model, report)
+
+
+def _gate(run: Run, source: Path | None, end: float) -> Gate | None:
+  """What times whole models; None where the original is in no file that onnxruntime could read."""
+  if source is None or not run.chosen:
+    return None
+  from mirage_onnx.racing import Gate
+
+  return Gate(str(source), run.points, end)
 
 
 def present_target() -> Target | None:

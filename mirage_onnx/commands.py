@@ -110,6 +110,14 @@ def optimize(
     Path | None,
     typer.Option(metavar="FILE.html", help="Write the report as one HTML page (report OUT.onnx does later)."),
   ] = None,
+  model_check: Annotated[
+    bool,
+    typer.Option(
+      "--model-check/--no-model-check",
+      help="With --target local, time whole runs of the result beside IN.onnx's before it is "
+      "written, and drop regions until it is faster with confidence at all declared sizes.",
+    ),
+  ] = True,
   fail_if_unchanged: Annotated[
     bool, typer.Option("--fail-if-unchanged", help="Exit code 4 where no region was replaced.")
   ] = False,
@@ -168,6 +176,7 @@ def optimize(
       shapes=parse_sizes(shapes or ()),
       check=check,
       page=report,
+      model_check=model_check,
     )
   if kept and not journal and not interrupt.asked:
     kept.unlink(missing_ok=True)

@@ -177,6 +177,7 @@ REJECTIONS: dict[str, str] = {
   "SPILLS": "the compiled kernel spills registers",
   # tune
   "NOT_PREDICTED": "its sizes or types were never measured on the target, so only measuring can choose it",
+  "MODEL_SLOWER": "with it the whole model was not measured faster than it was",
   "NOT_FASTER": "no candidate is faster than ONNX Runtime by the required margin",
   "KERNEL_WRONG": "the compiled kernel differs from the float64 reference",
   "MEASURE_FAILED": "the region's kernels, or ONNX Runtime's, could not be run to be timed",

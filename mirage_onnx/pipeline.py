@@ -31,7 +31,7 @@ from mirage_onnx.rewrite.replacement import NAME_POOL
 from mirage_onnx.superopt.hooks import Hooks, never
 from mirage_onnx.superopt.result import Bound, SearchResult, Stop
 from mirage_onnx.target import Target
-from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us, with_floors
+from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us, ranking_table, with_floors
 from mirage_onnx.tune.declared_sizes import Declared, declared_sizes
 from mirage_onnx.tune.known_sizes import unpredicted_at
 from mirage_onnx.tune.model_times import ModelTimes, model_times
@@ -91,6 +91,7 @@ class Run:
   """Everything a report needs; ``outcomes`` by region key, ``chosen`` the replaced instances.
 
   ``node_us``: the nodes' times in ONNX Runtime, where they are known; ``times``: of the whole model.
+  ``points``: the declared sizes of dynamic dimensions.
   """
 
   model: onnx.ModelProto
@@ -100,6 +101,7 @@ class Run:
   outcomes: Mapping[str, Outcome]
   node_us: Mapping[str, float] = field(default_factory=dict)
   times: ModelTimes | None = None
+  points: tuple[Mapping[str, int], ...] = ({},)
 
   def counts(self) -> Counter[str]:
     """Region key -> replaced instances."""
@@ -111,9 +113,9 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
   start = time.monotonic() if options.began is None else options.began
   stored = sum(size_bytes(t) or 0 for t in loaded.proto.graph.initializer) if options.streamed else 0
   budget = Budget(start, options.budget_s, options.measure, stored)
-  with _stage(emit, "importer"):
+  with stage(emit, "importer"):
     program = import_model(loaded)
-  with _stage(emit, "match"):
+  with stage(emit, "match"):
     declared = declared_sizes(program, options.shapes)
     limits = replace(TILED if options.tiled else Limits(), single=options.every)
     matches = find_candidates(program, limits, declared.typical)
@@ -122,7 +124,7 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     outcomes = _refused(_group(matches, node_us), node_us, program, declared, options)
   if all(o.rejection for o in outcomes.values()):
     times = _times(program, typical, (), node_us, options)
-    return Run(loaded.given, program, matches, (), outcomes, node_us, times)
+    return Run(loaded.given, program, matches, (), outcomes, node_us, times, declared.points)
   return _optimized(loaded, program, declared, matches, outcomes, node_us, options, budget, emit)
 
 
@@ -151,11 +153,11 @@ def _optimized(
     program, declared, lambda s: _node_us(program.sized(s), options),
     options.target, options.margin,
   )  # fmt: skip
-  with _stage(emit, "superopt") as detail, _hooks(options, emit, detail) as hooks:
+  with stage(emit, "superopt") as detail, _hooks(options, emit, detail) as hooks:
     weights = ModelWeights(loaded)
     outcomes = _search(loaded, outcomes, dynamic, options, budget.search, hooks, weights)
   alone = alone_us(program.sized(declared.typical), options.target)
-  with _stage(emit, "tune"):
+  with stage(emit, "tune"):
     chosen, outcomes = realise(
       loaded, program, outcomes, node_us, options.target,
       margin=0.0 if options.measure else options.margin,
@@ -169,14 +171,14 @@ def _optimized(
     for key, o in outcomes.items():
       made = guarded("times at sizes", o.region.nodes, partial(dynamic.with_points, o))
       outcomes[key] = o if isinstance(made, Rejection) else made
-  with _stage(emit, "rewrite"):
+  with stage(emit, "rewrite"):
     kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
     done = apply(loaded, kernels, options.target, pool=options.pool)
     replaced = tuple(chosen[i] for i in done.used)
     outcomes = _left(outcomes, chosen, replaced, done.refused)
   model = done.model if options.streamed else held(done.model, loaded.base_dir)
   times = _times(program, program.sized(declared.typical), replaced, node_us, options)
-  return Run(model, program, matches, replaced, outcomes, node_us, times)
+  return Run(model, program, matches, replaced, outcomes, node_us, times, declared.points)
 
 
 def _times(
@@ -186,14 +188,14 @@ def _times(
   node_us: Mapping[str, float],
   options: Options,
 ) -> ModelTimes | None:
-  if options.every:
+  if options.every or load_table(options.target) is None:
     return None
   alone = alone_us(typical, options.target)
   return model_times(program, replaced, _table_us(typical, options), node_us, alone)
 
 
 def _table_us(program: Program, options: Options) -> dict[str, float]:
-  table = load_table(options.target)
+  table = (ranking_table if options.measure else load_table)(options.target)
   return node_times_us(program, table) if table else {}
 
 
@@ -251,7 +253,7 @@ def _left(
 
 
 @contextmanager
-def _stage(emit: events.Emit, name: str) -> Iterator[list[str]]:
+def stage(emit: events.Emit, name: str) -> Iterator[list[str]]:
   """A stage with what it has to say, in a list that it may fill."""
   start, detail = time.monotonic(), list[str]()
   emit(events.StageStarted(name))

@@ -1,9 +1,9 @@
 """Writing what a run made of a model: checked first, and without the regions that fail the check.
 
-    rewritten model -> temporary files -> onnx's checker, onnxruntime on the CPU -> its name
+    rewritten model -> temporary files -> onnx's checker, onnxruntime on the CPU -> timed whole -> its name
 
-Nothing of an older output is touched before. Where the check fails, regions are dropped until it
-passes; with none left, the model is written as it was given.
+Nothing of an older output is touched before. Where the check fails, or the whole model is not faster than
+it was, regions are dropped until it passes; with none left, the model is written as it was given.
 """
 
 import time
@@ -18,6 +18,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import largest_valid
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.pipeline import Options, Run, refused, with_these
+from mirage_onnx.racing import Gate
 from mirage_onnx.rewrite.save import External, save_model
 from mirage_onnx.rewrite.stock_check import check_written
 
@@ -47,41 +48,88 @@ def write(
   place: Place,
   *,
   check: bool,
+  gate: Gate | None = None,
   noted: Callable[[Run], Run] = lambda run: run,
+  timed: Callable[[Path], None] = lambda path: None,
 ) -> tuple[Run, str]:
   """Write the model of a run; returns what is left of the run, and what was checked.
 
-  ``noted``: adds to the model what is to be kept in it about the run.
+  ``gate``: asked whether the whole model is faster; regions that it drops stay as they were, and it is
+  asked about what is left. ``noted``: adds to the model what is to be kept in it about the run,
+  ``timed`` to its new file what the gate has measured.
 
   Raises:
       MirageError: as ``save_model``.
   """
-  if not check or not run.chosen:
-    run = noted(run)
-    save_model(run.model, place.output, place.source, external=place.external)
-    return run, "nothing was replaced" if not run.chosen else "not checked"
+  while run.chosen:
+    try:
+      return _write(run, loaded, options, place, check=check, gate=gate, notes=(noted, timed))
+    except _DroppedError as dropped:
+      keys = [o.region.key for _, o in run.chosen]
+      left = with_these(run, loaded, options, [i for i, key in enumerate(keys) if key not in dropped.keys])
+      why = {
+        i: Rejection("MODEL_SLOWER", dropped.keys[key], run.chosen[i][0].region.nodes)
+        for i, key in enumerate(keys)
+        if key in dropped.keys
+      }
+      run = refused(left, run, why)
+  save_model(run.model, place.output, place.source, external=place.external)
+  return run, "nothing was replaced"
+
+
+class _DroppedError(Exception):
+  """Regions by key that must go before anything is written, each with the reason."""
+
+  def __init__(self, keys: dict[str, str]) -> None:
+    super().__init__(", ".join(keys))
+    self.keys = keys
+
+
+def _write(
+  run: Run,
+  loaded: LoadedModel,
+  options: Options,
+  place: Place,
+  *,
+  check: bool,
+  gate: Gate | None,
+  notes: tuple[Callable[[Run], Run], Callable[[Path], None]],
+) -> tuple[Run, str]:
+  """As ``write``.
+
+  Raises:
+      _DroppedError: the gate does not let the result pass; nothing was written.
+      MirageError: as ``save_model``.
+  """
   original = loaded.path or loaded.given.SerializeToString()
   weights = sum(
     prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize
     for t in loaded.given.graph.initializer
   )
-  left, said, last = run, "", ""
+  left, said, last, made = run, "", "not checked", run
 
   def checked(new: Path) -> Rejection | None:
     nonlocal last
-    now = time.monotonic()
-    found = check_written(original, new, weights, max(LEAST_S, min(MOST_S, place.end - now)))
-    last = found.said
-    return Rejection("CHECK_FAILED", found.problem) if found.problem else None
+    if check:
+      now = time.monotonic()
+      found = check_written(original, new, weights, max(LEAST_S, min(MOST_S, place.end - now)))
+      last = found.said
+      if found.problem:
+        return Rejection("CHECK_FAILED", found.problem)
+    if gate and (keys := gate.drops(new, made)):
+      raise _DroppedError(keys)
+    if gate:
+      notes[1](new)
+    return None
 
   def attempt(some: Sequence[int]) -> Rejection | None:
-    nonlocal left, said
+    nonlocal left, said, made
     if len(some) < len(run.chosen) and time.monotonic() > place.end + LATE_S:
       return Rejection("CHECK_FAILED", "the model failed its check, and there was no time to find the region")
     made = run if len(some) == len(run.chosen) else with_these(run, loaded, options, some)
     if not made.chosen:
       return Rejection("CHECK_FAILED", "it could not be rewritten without the others")
-    made = noted(made)
+    made = notes[0](made)
     why = save_model(made.model, place.output, place.source, external=place.external, check=checked)
     if why is None:
       left, said = made, last

@@ -42,7 +42,7 @@ def test_optimize(api, capsys):
   wanted["journal"] = Path("out.onnx.journal")
   wanted["shapes"] = {"batch": (1, 8), "seq": (2,), "n": (3,)}
   wanted["check"] = True
-  wanted["page"] = None
+  wanted |= {"page": None, "model_check": True}
   assert api.calls == [("in.onnx", "out.onnx", wanted)]
   out, err = capsys.readouterr()
   assert out == "a library's own print\n"

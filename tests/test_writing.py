@@ -9,35 +9,20 @@ import pytest
 from onnx import numpy_helper
 from rewritten import chain
 from written_files import data_file
+from written_runs import OPTIONS, a_run
 
 from mirage_onnx import writing
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import load_model
-from mirage_onnx.match.candidates import Candidate, Matches
-from mirage_onnx.pipeline import Options, Run, with_these
+from mirage_onnx.match.candidates import Matches
+from mirage_onnx.pipeline import Run
 from mirage_onnx.rewrite import model as model_module
 from mirage_onnx.rewrite.stock_check import Found
-from mirage_onnx.target import H200
-from mirage_onnx.tune.outcome import Outcome
-
-OPTIONS = Options(H200)
 
 
 @pytest.fixture(scope="module")
 def three():
   return chain()
-
-
-def a_run(three, loaded, options=OPTIONS):
-  chosen, outcomes = [], {}
-  for region, compiled in zip(three.regions, three.compiled, strict=True):
-    names = frozenset(o.tensor.name for o in region.outputs)
-    candidate = Candidate(region, frozenset(region.nodes), names)
-    outcome = Outcome(region, (candidate,), 1.0, compiled=compiled)
-    outcomes[region.key] = outcome
-    chosen.append((candidate, outcome))
-  run = Run(loaded.given, None, Matches((), ()), tuple(chosen), outcomes)
-  return with_these(run, loaded, options, range(3))
 
 
 def written(three, folder, *, check=True, seconds=300.0):

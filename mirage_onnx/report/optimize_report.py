@@ -2,12 +2,16 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
 from mirage_onnx.pipeline import Run
 from mirage_onnx.report.schema import CUT_OFF
 from mirage_onnx.tune.declared_sizes import DEFAULT, declared_sizes
 from mirage_onnx.tune.outcome import Outcome
+
+if TYPE_CHECKING:
+  from mirage_onnx.racing import Gate
 
 
 def model_report(run: Run) -> dict[str, Any] | None:
@@ -32,6 +36,21 @@ def dimensions_report(run: Run, shapes: Mapping[str, Sequence[int]]) -> list[dic
   names = list(run.program.primes.values())
   typical = declared_sizes(run.program, shapes).typical if names else {}
   return [{"name": n, "sizes": sorted(shapes.get(n, DEFAULT)), "typical": typical[n]} for n in names]
+
+
+def measured_report(gate: "Gate | None") -> dict[str, Any] | None:
+  """The fields of ``MeasuredReport``: the last time that the whole model was timed; None if it was not."""
+  if gate is None or not (gate.rows or gate.note):
+    return None
+  rows = []
+  for row in gate.rows:
+    (before_us, after_us), (s,) = row.us, row.speedups
+    rows.append({
+      "sizes": row.sizes, "how": row.how, "before_us": round(before_us, 3), "after_us": round(after_us, 3),
+      "speedup": round(s.median, 4), "low": round(s.low, 4),
+      "high": round(s.high, 4) if isfinite(s.high) else None, "pairs": s.pairs,
+    })  # fmt: skip
+  return {"rows": rows, "note": gate.note}
 
 
 def found_report(run: Run) -> dict[str, Any]:

@@ -2,8 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
 import onnx
 
 from mirage_onnx import __version__
@@ -11,7 +14,7 @@ from mirage_onnx.custom_op.runtime import DOMAIN_PREFIX
 from mirage_onnx.inspection.work import region_work
 from mirage_onnx.ir import Region
 from mirage_onnx.pipeline import Run
-from mirage_onnx.report.optimize_report import found_report, model_report, unknown_nodes
+from mirage_onnx.report.optimize_report import found_report, measured_report, model_report, unknown_nodes
 from mirage_onnx.report.run_record import (
   MOST_KEPT,
   VERSION,
@@ -24,11 +27,16 @@ from mirage_onnx.report.run_record import (
   RegionRecord,
   RunRecord,
   WorkRecord,
+  append_measured,
   store,
 )
-from mirage_onnx.report.schema import CountReport, FoundReport, ModelReport, SizeReport
+from mirage_onnx.report.schema import CountReport, FoundReport, MeasuredReport, ModelReport, SizeReport
 from mirage_onnx.target import Target
+from mirage_onnx.tune.model_times import ModelTimes
 from mirage_onnx.tune.outcome import Outcome
+
+if TYPE_CHECKING:
+  from mirage_onnx.racing import Gate
 
 #: Nodes that the text of a custom node names.
 _NAMED = 12
@@ -36,22 +44,36 @@ _NAMED = 12
 REGION = "pkg.mirage_onnx.region"
 
 
-def noted(run: Run, source: Path | None, target: Target) -> Run:
-  """``run``, whose model (a new one, where anything was replaced) keeps the record and says what it is."""
-  if run.chosen:
-    record = record_run(run, source, target)
-    store(run.model, record)
-    describe(run.model, record)
-  return run
+@dataclass
+class Notes:
+  """What models are given about the run that makes them; ``gate``: what times them, if anything."""
+
+  source: Path | None
+  target: Target
+  gate: "Gate | None" = None
+
+  def noted(self, run: Run) -> Run:
+    """``run``, whose model (a new one, where anything was replaced) keeps the record and says what it is."""
+    if run.chosen:
+      record = record_run(run, self.source, self.target)
+      store(run.model, record)
+      describe(run.model, record)
+    return run
+
+  def timed(self, path: Path) -> None:
+    """Adds to a model's new file how it was timed."""
+    if (found := measured_report(self.gate)) is not None:
+      append_measured(path, msgspec.convert(found, MeasuredReport))
 
 
-def record_run(run: Run, source: Path | None, target: Target) -> RunRecord:
-  """What is kept of a run on ``source`` (None: a model that was no file)."""
+def record_run(run: Run, source: Path | None, target: Target, gate: "Gate | None" = None) -> RunRecord:
+  """What is kept of a run on ``source`` (None: a model that was no file); ``gate``: what has timed it."""
   number = {n.name: i for i, n in enumerate(run.program.nodes)}
   keys = list(run.counts())
+  times = run.times  # None: no time of a node is known of this GPU, only what was measured
   places = [
     PlaceRecord(
-      region=keys.index(o.region.key), nodes=sorted(number[n] for n in c.nodes), us=_us(o.price_us(0.0))
+      region=keys.index(o.region.key), nodes=sorted(number[n] for n in c.nodes), us=_us(_counted_us(o, times))
     )
     for c, o in run.chosen
   ]
@@ -59,9 +81,9 @@ def record_run(run: Run, source: Path | None, target: Target) -> RunRecord:
   for i, p in enumerate(places):
     for n in p.nodes:
       owners.setdefault(n, []).append(i)
-  times = run.times
+  node_us = run.node_us if times else {}
   left: Mapping[str, float] = times.left_us if times else {}
-  model, found = model_report(run), found_report(run)
+  model, found, measured = model_report(run), found_report(run), measured_report(gate)
   return RunRecord(
     version=VERSION,
     made_by=__version__,
@@ -71,7 +93,7 @@ def record_run(run: Run, source: Path | None, target: Target) -> RunRecord:
     found=FoundReport(**{**found, "by_result": {k: CountReport(**v) for k, v in found["by_result"].items()}}),
     nodes=[
       NodeRecord(
-        name=n.name, op=n.op_type, us=_us(run.node_us[n.name]) if n.name in run.node_us else None,
+        name=n.name, op=n.op_type, us=_us(node_us[n.name]) if n.name in node_us else None,
         bound=bool(times and n.name in times.bounds), left_us=_us(left.get(n.name, 0.0)),
         places=owners.get(i, []),
       )
@@ -84,7 +106,15 @@ def record_run(run: Run, source: Path | None, target: Target) -> RunRecord:
       BarrierRecord(code=code, text=text, nodes=[number[n] for n in nodes if n in number])
       for code, (text, nodes) in sorted(_barriers(run).items())
     ],
+    measured=msgspec.convert(measured, MeasuredReport) if measured else None,
   )  # fmt: skip
+
+
+def _counted_us(o: Outcome, times: ModelTimes | None) -> float:
+  """What one place takes in the time of the whole model."""
+  if times is None:
+    return o.measured.kernel_us if o.measured else 0.0
+  return o.price_us(0.0)
 
 
 def _region(run: Run, name: str, o: Outcome, target: Target) -> RegionRecord:
@@ -92,7 +122,7 @@ def _region(run: Run, name: str, o: Outcome, target: Target) -> RegionRecord:
   measured, region = o.measured, c.region
   ours = measured.kernel_us if measured else o.price_us(0.0)
   unknown = unknown_nodes(run, o)
-  known = measured is not None or unknown < len(o.region.nodes)
+  known = measured is not None or (run.times is not None and unknown < len(o.region.nodes))
   return RegionRecord(
     id=name,
     key=o.region.key,
@@ -165,7 +195,7 @@ def _kept(run: Run, number: Mapping[str, int], target: Target) -> list[KeptRecor
     if used[key] or not o.instances:
       continue
     first = o.result.candidates[0].candidate.predicted_us if o.result and o.result.candidates else None
-    known = unknown_nodes(run, o) < len(o.region.nodes)
+    known = run.times is not None and unknown_nodes(run, o) < len(o.region.nodes)
     rows.append(
       KeptRecord(
         key=key, count=len(o.instances), nodes=sorted(number[n] for n in o.instances[0].nodes),

@@ -5,17 +5,21 @@ that equal runs write equal models. Anyone may have written a record: it is boun
 """
 
 import base64
+import os
 import zlib
+from pathlib import Path
 
 import msgspec
 import onnx
 
 from mirage_onnx.errors import MirageError
-from mirage_onnx.report.schema import FoundReport, ModelReport, SizeReport
+from mirage_onnx.report.schema import FoundReport, MeasuredReport, ModelReport, SizeReport
 from mirage_onnx.report.struct import Struct
 
 #: Where a model keeps it: zlib-compressed JSON in base64.
 KEY = "mirage_onnx.report"
+#: Where it keeps how it was timed: JSON.
+MEASURED_KEY = "mirage_onnx.measured"
 VERSION = 1
 #: Of a record as JSON; one of a model of 2,000 nodes has a hundredth.
 MAX_BYTES = 16 << 20
@@ -121,7 +125,11 @@ class BarrierRecord(Struct, frozen=True):
 
 
 class RunRecord(Struct, frozen=True):
-  """One run of ``optimize``. ``input``: the name of the file, without its folder."""
+  """One run of ``optimize``. ``input``: the name of the file, without its folder.
+
+  ``measured``: the whole model as it was timed before it was written; in a file it stands by itself, for it
+  is known later than the rest.
+  """
 
   version: int
   made_by: str
@@ -134,6 +142,7 @@ class RunRecord(Struct, frozen=True):
   regions: list[RegionRecord]
   kept: list[KeptRecord]
   barriers: list[BarrierRecord]
+  measured: MeasuredReport | None = None
 
 
 def store(model: onnx.ModelProto, record: RunRecord) -> None:
@@ -145,13 +154,25 @@ def store(model: onnx.ModelProto, record: RunRecord) -> None:
   model.metadata_props.add(key=KEY, value=base64.b64encode(packed).decode("ascii"))
 
 
+def append_measured(path: Path, measured: MeasuredReport) -> None:
+  """Adds it to a model file, behind its end: protobuf reads what follows as more of the same message."""
+  more = onnx.ModelProto()
+  more.metadata_props.add(key=MEASURED_KEY, value=msgspec.json.encode(measured).decode())
+  with path.open("ab") as stream:
+    stream.write(more.SerializeToString())
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
 def read(model: onnx.ModelProto) -> RunRecord:
   """The record of an optimized model.
 
   Raises:
       MirageError: REPORT_MISSING, with what is wrong.
   """
-  found = next((p.value for p in model.metadata_props if p.key == KEY), None)
+  found, measured = (
+    next((p.value for p in model.metadata_props if p.key == key), None) for key in (KEY, MEASURED_KEY)
+  )
   if found is None:
     raise MirageError("REPORT_MISSING", "the model holds no record of an optimization")
   try:
@@ -161,6 +182,9 @@ def read(model: onnx.ModelProto) -> RunRecord:
       raise ValueError(f"it is cut off, or longer than {MAX_BYTES} bytes")
     record = msgspec.json.decode(text, type=RunRecord, strict=True)
     _check(record)
+    if measured is not None and len(measured) <= MAX_BYTES:
+      times = msgspec.json.decode(measured, type=MeasuredReport, strict=True)
+      record = msgspec.structs.replace(record, measured=times)
   except (ValueError, zlib.error, RecursionError) as error:
     raise MirageError(
       "REPORT_MISSING", f"the model's record of its optimization cannot be read: {error}"

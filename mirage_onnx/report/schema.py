@@ -106,6 +106,30 @@ class ModelReport(Struct, frozen=True):
   after_us: float
 
 
+class TimedReport(Struct, frozen=True):
+  """Whole runs of the original and of the result, medians in us, at sizes of dynamic dimensions.
+
+  ``how``: ``run``, a session's run with its end waited for, or ``graph``, a replay of its CUDA graph.
+  ``speedup``: the median over ``pairs`` of samples beside each other; ``low`` and ``high`` are bounds of it.
+  """
+
+  sizes: str
+  how: Literal["run", "graph"]
+  before_us: float
+  after_us: float
+  speedup: float
+  low: float
+  high: float | None
+  pairs: int
+
+
+class MeasuredReport(Struct, frozen=True):
+  """The whole model as it was timed before it was written; ``note``: why it was not."""
+
+  rows: list[TimedReport]
+  note: str = ""
+
+
 class CountReport(Struct, frozen=True):
   """Distinct regions, and instances of them in the model."""
 
@@ -131,6 +155,7 @@ class Report(Struct, frozen=True):
 
   ``model``: null where no time is known. ``regions``: those that were replaced, every one that the
   budget cut off, and for other refusals the largest; ``found`` counts all.
+  ``measured``: null where the whole model was not timed.
   ``barriers``: refusal code -> number of nodes that no region can hold. ``constants``: tensor
   name -> exact value that it was read as. ``checked``: what was done before the output was
   replaced, in words. ``dimensions``: dynamic ones, with the sizes that counted.
@@ -148,6 +173,7 @@ class Report(Struct, frozen=True):
   found: FoundReport | None = None
   checked: str | None = None
   dimensions: list[DimensionReport] = msgspec.field(default_factory=list)
+  measured: MeasuredReport | None = None
 
 
 class OutputReport(Struct, frozen=True):

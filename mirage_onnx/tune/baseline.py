@@ -17,7 +17,7 @@ import numpy as np
 
 from mirage_onnx.importer.causal import implied
 from mirage_onnx.ir.program import Node, Program
-from mirage_onnx.target import Target
+from mirage_onnx.target import TARGETS, Target
 
 #: Operators that move no data in ORT (or are folded away), whatever their size.
 FREE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})
@@ -60,6 +60,11 @@ class Table:
       return None
     xs, ys = zip(*points, strict=True)
     return float(np.interp(k * n, xs, ys))
+
+
+def ranking_table(target: Target) -> Table | None:
+  """The table that says which regions to time first: that of ``target``, else of a GPU like it."""
+  return load_table(target) or (load_table(TARGETS[target.ranked_by]) if target.ranked_by else None)
 
 
 @cache
@@ -128,7 +133,7 @@ def node_times_us(program: Program, table: Table) -> dict[str, float]:
 
 def alone_us(program: Program, target: Target) -> dict[str, tuple[str, float]]:
   """Of every node that ORT computes in the kernel of another one: which, and its time without."""
-  table = load_table(target)
+  table = ranking_table(target)
   nodes = {n.name: n for n in program.nodes}
   found = {n: (p, table and _node_us(nodes[n], program, table)) for n, p in _fused_away(program).items()}
   return {n: (p, us) for n, (p, us) in found.items() if us}

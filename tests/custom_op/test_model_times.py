@@ -1,37 +1,13 @@
 """Two models beside each other: what is slower is said to be, what is not is not, and a crash is one line."""
 
-import time
-from itertools import pairwise
-
 import numpy as np
-import onnx
 import pytest
-from onnx import helper
-from protos import typed
 from refused import refused
+from timed_models import busy, save
 
 from mirage_onnx.custom_op import model_times
 from mirage_onnx.custom_op.child import Ended
 from mirage_onnx.custom_op.model_times import LEAST_PAIRS, compare, interval, time_models
-
-
-def busy(seconds):
-  def run():
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-      pass
-
-  return run
-
-
-def save(path, layers, rows=64):
-  """``layers`` products of 256 x 256, one after the other."""
-  weight = onnx.numpy_helper.from_array(np.eye(256, dtype=np.float32) * 0.5, "w")
-  names = ["x", *(f"h{i}" for i in range(layers - 1)), "y"]
-  nodes = [helper.make_node("MatMul", [a, "w"], [b]) for a, b in pairwise(names)]
-  graph = helper.make_graph(nodes, "g", [typed("x", 1, [rows, 256])], [typed("y", 1, [rows, 256])], [weight])
-  onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
-  return str(path)
 
 
 def test_numbers():

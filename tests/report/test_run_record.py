@@ -4,12 +4,14 @@ import base64
 import zlib
 
 import msgspec
+import onnx
 import pytest
 from refused import refused
 from reported import copied, optimized, record_of
 
 from mirage_onnx.report import run_record
-from mirage_onnx.report.run_record import KEY, MAX_BYTES, read, store
+from mirage_onnx.report.run_record import KEY, MAX_BYTES, MEASURED_KEY, append_measured, read, store
+from mirage_onnx.report.schema import MeasuredReport, TimedReport
 
 
 def with_value(value):
@@ -68,6 +70,22 @@ def test_numbers_that_are_those_of_nothing_are_refused(field, change):
   record = record_of()
   model = copied(optimized()[1].model)
   store(model, msgspec.structs.replace(record, **{field: change(record)}))
+  assert refused("REPORT_MISSING", lambda: read(model))
+
+
+def test_how_it_was_timed_is_added_to_the_file(tmp_path):
+  """Behind its end, where protobuf reads on; the rest of the model is as it was."""
+  row = TimedReport(
+    sizes="batch=1", how="run", before_us=3.0, after_us=2.0, speedup=1.5, low=1.4, high=None, pairs=9
+  )  # fmt: skip
+  measured, path = MeasuredReport(rows=[row], note="a note"), tmp_path / "model.onnx"
+  onnx.save(optimized()[1].model, path)
+  append_measured(path, measured)
+  model = onnx.load(path)
+  assert read(model) == msgspec.structs.replace(record_of(), measured=measured)
+  del model.metadata_props[-1]
+  assert model == optimized()[1].model
+  model.metadata_props.add(key=MEASURED_KEY, value='{"rows":[{"sizes":3}]}')
   assert refused("REPORT_MISSING", lambda: read(model))
 
 

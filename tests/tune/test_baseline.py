@@ -4,15 +4,26 @@ import json
 from dataclasses import replace
 from importlib import resources
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from small_models import Net
 
+from mirage_onnx import pipeline
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.target import H200
-from mirage_onnx.tune.baseline import FREE, Table, alone_us, load_table, node_times_us, with_floors
+from mirage_onnx.target import H100, H200
+from mirage_onnx.tune.baseline import (
+  FREE,
+  Table,
+  alone_us,
+  load_table,
+  node_times_us,
+  ranking_table,
+  with_floors,
+)
 
+MODELS = Path(__file__).resolve().parents[2] / "models"
 TABLE = Table(
   "a test",
   {"Exp": ((1000.0, 1.0), (3000.0, 2.0)), "Mul": ((200.0, 1.5),), "Add": ((200.0, 1.5),),
@@ -75,6 +86,18 @@ def test_the_table_names_its_source():
   assert "H200" in table.source
   assert all(us > 0 for points in table.ops.values() for _, us in points)
   assert load_table(replace(H200, name="unmeasured")) is None
+
+
+def test_what_ranks_regions_where_nothing_is_predicted():
+  """An H100's regions are timed in the order of an H200's times; without timing none is replaced."""
+  other = replace(H100, name="unmeasured")
+  assert load_table(other) is None and ranking_table(other) is load_table(H200)
+  assert ranking_table(H200) is load_table(H200)
+  assert ranking_table(replace(H200, name="unmeasured")) is None
+  loaded = load_model(MODELS / "lora.onnx")
+  run = pipeline.run(loaded, pipeline.Options(other))
+  assert not run.chosen and run.times is None
+  assert {o.rejection.code for o in run.outcomes.values()} == {"NOT_PREDICTED"}
 
 
 def times(net, *outputs, table=TABLE):

@@ -6,7 +6,7 @@ import pytest
 from refused import refused
 
 import mirage_onnx
-from mirage_onnx.target import H200
+from mirage_onnx.target import H100, H200
 from mirage_onnx.tune import device
 from mirage_onnx.tune.device import no_profile, present_gpu, present_target, runnable_target
 
@@ -42,10 +42,14 @@ def test_an_h200(present):
   assert str(present_gpu()) == "NVIDIA H200 (sm_90, 132 multiprocessors)"
 
 
+def test_an_h100_runs_what_is_made_for_an_h200(present):
+  present("NVIDIA H100 80GB HBM3")
+  assert present_target() is H100 and runnable_target().arch == H100.arch
+
+
 @pytest.mark.parametrize(
   ("name", "multiprocessors"),
   [
-    ("NVIDIA H100 80GB HBM3", 132),
     ("NVIDIA H100 PCIe", 114),
     ("NVIDIA GH200 480GB", 132),
     ("NVIDIA H20", 78),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from mirage_onnx.report.page.figures import WIDE, at, colour, figure, number, ticks
-from mirage_onnx.report.page.html import Markup, el, markup, times, us
+from mirage_onnx.report.page.html import Markup, el, markup, table, times, us
 from mirage_onnx.report.run_record import RunRecord
+from mirage_onnx.report.schema import MeasuredReport
 
 _LEFT = 64.0
 
@@ -15,9 +16,10 @@ def overview(record: RunRecord) -> Markup:
   choices = sorted({r.choice for r in record.regions})
   places, distinct = len(record.places), len(record.regions)
   nodes_in = sum(bool(n.places) for n in record.nodes)
+  before, after, how = _headline(record)
   tiles = [
-    ("Whole model", _change(record), "predicted, every node once"),
-    ("Speedup", times(m.before_us, m.after_us) if m else "unknown", f"kernels chosen by {_choices(choices)}"),
+    ("Whole model", f"{us(before)} → {us(after)} µs" if before else "unknown", how),
+    ("Speedup", times(before, after) if before else "unknown", f"kernels chosen by {_choices(choices)}"),
     ("Regions replaced", str(distinct), f"in {_count(places, 'place')}, of {record.found.regions} found"),
     ("Nodes", f"{len(record.nodes)} → {len(record.nodes) - (m.nodes_gone if m else nodes_in) + places}",
      f"{places} of them custom nodes"),
@@ -30,15 +32,37 @@ def overview(record: RunRecord) -> Markup:
     "section",
     el("h2", "Whole model", id="whole"),
     el("dl", boxes, class_="tiles"),
+    _measured(record.measured) if record.measured else None,
     _bars(record),
     el("p", _left_out(record), class_="note") if m else None,
     aria_labelledby="whole",
   )
 
 
-def _change(record: RunRecord) -> str:
+def _headline(record: RunRecord) -> tuple[float, float, str]:
+  """Before, after, and how that is known: as measured where it gained least, else predicted."""
+  if record.measured and record.measured.rows:
+    r = min(record.measured.rows, key=lambda r: r.speedup)
+    return r.before_us, r.after_us, f"measured: {_HOW[r.how]}{f' at {r.sizes}' if r.sizes else ''}"
   m = record.model
-  return f"{us(m.before_us)} → {us(m.after_us)} µs" if m else "unknown"
+  return (m.before_us, m.after_us, "predicted, every node once") if m else (0.0, 0.0, "no time is known")
+
+
+_HOW = {"run": "a session's run", "graph": "its CUDA graph"}
+
+
+def _measured(found: MeasuredReport) -> Markup:
+  """Whole runs, as they were timed before the model was written."""
+  rows = [
+    (
+      r.sizes or "–", _HOW[r.how], us(r.before_us), us(r.after_us), f"{r.speedup:.2f}×",
+      f"{r.low:.2f} to {'∞' if r.high is None else f'{r.high:.2f}'}", str(r.pairs),
+    )
+    for r in found.rows
+  ]  # fmt: skip
+  head = ("sizes", "how", "before µs", "after µs", "speedup", "bounds", "pairs")
+  made = table(head, rows, "Whole runs, measured before the model was written", (2, 3, 4, 5, 6))
+  return markup(made if rows else None, el("p", f"{found.note}.", class_="note") if found.note else None)
 
 
 def _choices(kinds: list[str]) -> str:
@@ -107,7 +131,8 @@ def _bars(record: RunRecord) -> Markup | None:
     f"with every kernel at its limit {us(stays + sum(limit.values()))}; nodes that stay take {us(stays)}"
   )
   caption = markup(
-    "Microseconds. ", el("span", class_="key stays"), " nodes that stay with ONNX Runtime; colours are ",
+    "Microseconds, predicted of every node once. ", el("span", class_="key stays"),
+    " nodes that stay with ONNX Runtime; colours are ",
     "regions. Limit: every kernel at the speed of memory or tensor cores, with its launch.",
   )  # fmt: skip
   return figure(parts, 126, says, caption)

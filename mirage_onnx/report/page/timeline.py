@@ -54,7 +54,7 @@ def timeline(record: RunRecord) -> Markup | None:
   """The section, or None where no time is known."""
   before, after = lanes(record)
   whole = max((p.start_us + p.us for lane in (before, after) for p in lane), default=0.0)
-  if whole <= 0:
+  if whole <= 0 or not any(n.us for n in record.nodes):
     return None
   scale = _UNITS / whole
   marks: list[Markup] = []

@@ -17,6 +17,7 @@ from mirage_onnx import api
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.inspection.printable import printable
 from mirage_onnx.report.page import page
+from mirage_onnx.report.schema import MeasuredReport, TimedReport
 
 EMPTY = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -174,6 +175,19 @@ def test_without_times_there_is_no_timeline():
   assert "Roofline" not in [
     e["text"] for e in Tree(page(elsewhere, ModelFile(optimized()[1].model, None))).all("h2")
   ]
+
+
+def test_whole_runs_that_were_measured():
+  first = {"sizes": "n=1", "how": "run", "before_us": 40.0, "after_us": 20.0, "speedup": 2.0}
+  second = {"sizes": "n=<8>", "how": "graph", "before_us": 33.0, "after_us": 30.0, "speedup": 1.1}
+  rows = [
+    TimedReport(**first, low=1.9, high=2.1, pairs=12),
+    TimedReport(**second, low=1.05, high=None, pairs=7),
+  ]
+  record = msgspec.structs.replace(record_of(), measured=MeasuredReport(rows=rows, note="not at <all>"))
+  says = Tree(page(record, ModelFile(optimized()[1].model, None))).all("main")[0]["text"]
+  assert "33.0 → 30.0 µs measured: its CUDA graph at n=<8>" in says  # where it gained least
+  assert "Speedup1.10×" in says and "1.05 to ∞" in says and "not at <all>." in says
 
 
 def test_the_page_of_the_run_is_that_of_its_model(tmp_path):

@@ -1,0 +1,105 @@
+"""The promise kept on the whole model: what is about to be written against what it was made of.
+
+``tune/gate.py`` decides, ``custom_op/race.py`` times; here is what both are asked, and what is said of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mirage_onnx.custom_op.race import Arm, Failed, Race, Raced, Times, race
+from mirage_onnx.pipeline import Run
+from mirage_onnx.tune.gate import Gain, is_faster, to_drop
+from mirage_onnx.tune.paired import ALPHA, spent
+
+#: Groups that are left out side by side, beside the result itself: so many sessions are open at a time.
+BATCH = 3
+#: A question is given this much time whatever is left, and at most so much.
+LEAST_S, MOST_S = 3.0, 30.0
+#: Of the chance of a wrong answer, what leaving out a group may have: a harmless region would go.
+DROP_ALPHA = 0.05
+
+
+@dataclass
+class Gate:
+  """Asked about each file that is about to be written; remembers what it has seen.
+
+  ``points``: the declared sizes. ``end``: of ``time.monotonic``; ``timer``: times a race (replaced in
+  tests). ``rows``: the last comparison of the original with the result. ``note``: what else is to be said.
+  """
+
+  original: str
+  points: tuple[Mapping[str, int], ...]
+  end: float
+  provider: str = "cuda"
+  timer: Callable[[Race], Times | Failed] = race
+  rows: tuple[Raced, ...] = ()
+  note: str = ""
+  _questions: int = 0
+  _looked: set[str] = field(default_factory=set)
+
+  def drops(self, new: Path, run: Run) -> dict[str, str]:
+    """Region keys that have to go before ``new`` may be written, each with the reason; none: it may."""
+    result, groups = Arm(str(new)), _groups(run)
+    found = self._ask((Arm(self.original), result), ((0, 1),), spent(ALPHA, self._questions))
+    self._questions += 1
+    if isinstance(found, Failed):
+      if found.arm != 1:  # nothing can be said of a model that onnxruntime cannot run itself
+        self.note = f"not timed: {found.reason}"
+        return {}
+      return dict.fromkeys(groups, f"onnxruntime could not run the model with it: {found.reason}")
+    self.rows = found.rows
+    faster = is_faster(found.rows)
+    if faster and time.monotonic() > self.end:
+      return {}
+
+    def without(some: Sequence[str]) -> dict[str, Gain]:
+      arms = (result, *(Arm(str(new), groups[key]) for key in some))
+      pairs = tuple((0, k + 1) for k in range(len(some)))
+      seen = self._ask(arms, pairs, DROP_ALPHA)
+      rows = () if isinstance(seen, Failed) else seen.rows
+      self._looked.update(some)
+      return {key: Gain(tuple(r.speedups[k] for r in rows)) for k, key in enumerate(some)}
+
+    # What was worth its place in a larger result is not asked about again.
+    asked = tuple(key for key in groups if not faster or key not in self._looked)
+    keys = to_drop(asked, without, batch=BATCH, over=lambda: time.monotonic() > self.end, faster=faster)
+    how = "the whole model was measured faster without it" if faster else _why(found.rows)
+    return dict.fromkeys(keys, how)
+
+  def said(self) -> tuple[str, ...]:
+    """What was measured, in words."""
+    if self.note:
+      return (self.note,)
+    return tuple(
+      f"{r.us[0]:.1f} to {r.us[1]:.1f} us ({r.speedups[0].median:.3f}x, {r.speedups[0].low:.3f} at least) "
+      f"as a {r.how}{' at ' + r.sizes if r.sizes else ''}"
+      for r in self.rows
+    )
+
+  def _ask(self, arms: tuple[Arm, ...], pairs: tuple[tuple[int, int], ...], alpha: float) -> Times | Failed:
+    seconds = min(MOST_S, max(LEAST_S, self.end - time.monotonic()))
+    return self.timer(Race(arms, pairs, seconds, alpha, self.points, self.provider))
+
+
+def _why(rows: Sequence[Raced]) -> str:
+  worst = min(rows, key=lambda r: r.speedups[0].low)
+  s, at = worst.speedups[0], f" at {worst.sizes}" if worst.sizes else ""
+  return (
+    f"with it the whole model was not faster with confidence: {s.median:.3f}x ({s.low:.3f} to {s.high:.3f}, "
+    f"{s.pairs} pairs, {worst.how}{at})"
+  )
+
+
+def _groups(run: Run) -> dict[str, frozenset[str]]:
+  """Region key -> the outputs of its custom nodes; what should save the least comes first."""
+  outputs: dict[str, set[str]] = {}
+  saved: dict[str, float] = {}
+  for c, o in run.chosen:
+    key = o.region.key
+    outputs.setdefault(key, set()).update(t.source.name for t in c.region.outputs)
+    saved[key] = saved.get(key, 0.0) + o.baseline_us - o.price_us(0.0)
+  return {key: frozenset(outputs[key]) for key in sorted(outputs, key=lambda k: (saved[k], k))}

@@ -1,0 +1,97 @@
+"""Whole sessions side by side: the slower is said to be, at every size; failures say whose they are."""
+
+import time
+
+import numpy as np
+import onnx
+import pytest
+from rewritten import chain
+from timed_models import busy, save
+
+from mirage_onnx.custom_op import race as module
+from mirage_onnx.custom_op.child import Ended
+from mirage_onnx.custom_op.race import Arm, Failed, Race, Times, paired_rounds, race
+from mirage_onnx.tune.paired import LOOKS, Verdict
+
+
+def question(*paths, pairs=((0, 1),), seconds=1.0, **more):
+  return Race(tuple(map(Arm, map(str, paths))), pairs, seconds, 0.01, provider="cpu", **more)
+
+
+def test_rounds():
+  end = time.monotonic() + 10
+  times, (faster, slower) = paired_rounds(
+    (busy(2e-3), busy(1e-3)), ((0, 1), (1, 0)), alpha=0.01, end=end, looks=(11, 12)
+  )
+  assert times.shape[0] == 2 and 11 <= times.shape[1] <= 12 and 1.2 < faster.median < 3
+  assert faster.verdict is Verdict.FASTER and slower.verdict is not Verdict.FASTER
+
+
+def test_no_more_rounds_than_there_is_time():
+  times, (found,) = paired_rounds((busy(1e-3), busy(1e-3)), ((0, 1),), alpha=0.01, end=time.monotonic())
+  assert times.shape[1] == LOOKS[0] == found.pairs
+
+
+def test_the_slower_model(tmp_path):
+  one, nine = save(tmp_path / "one.onnx", 1), save(tmp_path / "nine.onnx", 9)
+  found = race(question(nine, one, nine, pairs=((0, 1), (1, 0), (0, 2))))
+  assert isinstance(found, Times) and found.launches == (0, 0, 0)
+  (row,) = found.rows
+  assert (row.how, row.sizes) == ("run", "") and row.us[0] > row.us[1] > 0
+  assert row.speedups[0].verdict is Verdict.FASTER and row.speedups[1].verdict is Verdict.SLOWER
+  assert row.speedups[2].low < 1
+
+
+def test_every_size_but_those_that_the_original_cannot_run(tmp_path):
+  path = save(tmp_path / "m.onnx", 2, "rows")
+  fixed = save(tmp_path / "fixed.onnx", 2, 4)
+  points = ({"rows": 1}, {"rows": 300})
+  found = race(question(path, path, points=points, seconds=0.2))
+  assert [r.sizes for r in found.rows] == ["rows=1", "rows=300"] and not found.skipped
+  assert found.rows[1].us[0] > found.rows[0].us[0]
+  model = onnx.load(fixed)
+  for value in (*model.graph.input, *model.graph.output):  # a size that it says it takes, and does not
+    value.type.tensor_type.shape.dim[0].dim_param = "rows"
+  weight = onnx.numpy_helper.from_array(np.ones((4, 256), np.float32), "four")
+  model.graph.initializer.append(weight)
+  last = model.graph.node[-1].output[0]
+  model.graph.node[-1].output[0] = "before"
+  model.graph.node.append(onnx.helper.make_node("Add", ["before", "four"], [last]))
+  onnx.save(model, fixed)
+  found = race(question(fixed, fixed, points=({"rows": 4}, {"rows": 300}), seconds=0.2))
+  assert [r.sizes for r in found.rows] == ["rows=4"] and found.skipped == ("rows=300",)
+  nothing = race(question(fixed, fixed, points=({"rows": 300}, {"rows": 301}), seconds=0.2))
+  assert isinstance(nothing, Failed) and nothing.arm == 0 and "none of the declared sizes" in nothing.reason
+
+
+def test_whose_failure_it_is(tmp_path, monkeypatch):
+  good = save(tmp_path / "good.onnx", 1)
+  (tmp_path / "bad.onnx").write_bytes(b"no model")
+  for paths, arm in (((good, tmp_path / "bad.onnx"), 1), ((tmp_path / "bad.onnx", good), 0)):
+    found = race(question(*paths))
+    assert isinstance(found, Failed) and found.arm == arm and "bad.onnx" in found.reason
+  monkeypatch.setattr(module, "in_child", lambda *_: Ended("1 running", "ended by SIGSEGV"))
+  assert race(question(good, good)) == Failed(1, "1 running: ended by SIGSEGV")
+  monkeypatch.setattr(module, "in_child", lambda *_: Ended("its start", "ended by SIGKILL"))
+  assert race(question(good, good)).arm is None
+
+
+def test_an_arm_may_run_bodies(tmp_path):
+  three = chain()
+  onnx.save(three.model, tmp_path / "m.onnx")
+  outputs = frozenset(o for n in three.model.graph.node for o in n.output)
+  arms = (Arm(str(tmp_path / "m.onnx")), Arm(str(tmp_path / "m.onnx"), outputs))
+  found = race(Race(arms, ((0, 1),), 0.1, 0.01, provider="cpu"))
+  assert isinstance(found, Times) and found.rows[0].us[1] > 0
+
+
+@pytest.mark.gpu
+def test_graphs_and_kernels(tmp_path):
+  """On a GPU runs and replays are timed, and the rewritten model launches its kernels."""
+  three = chain()
+  for name, model in (("a", three.original), ("b", three.model)):
+    onnx.save(model, tmp_path / f"{name}.onnx")
+  found = race(Race((Arm(str(tmp_path / "a.onnx")), Arm(str(tmp_path / "b.onnx"))), ((0, 1),), 2.0, 0.01))
+  assert isinstance(found, Times), found
+  assert [r.how for r in found.rows] == ["run", "graph"]
+  assert found.launches[0] == 0 and found.launches[1] > 3 * LOOKS[0]

@@ -1,0 +1,108 @@
+"""The gate before a file is replaced: what makes the whole model slower goes, and the report says it."""
+
+import time
+
+import numpy as np
+import onnx
+import pytest
+from rewritten import chain
+from written_runs import OPTIONS, a_run
+
+from mirage_onnx import writing
+from mirage_onnx.custom_op.race import Failed, Raced, Times
+from mirage_onnx.importer import load_model
+from mirage_onnx.racing import Gate
+from mirage_onnx.report.optimize_report import measured_report
+from mirage_onnx.tune.paired import speedup
+
+
+@pytest.fixture(scope="module")
+def three():
+  return chain()
+
+
+class Timer:
+  """Stands in for sessions: ``costs`` of kernels by what their nodes yield; the rest takes 100 us."""
+
+  def __init__(self, costs, original_us=130.0, noise=0.0):
+    self.costs, self.original_us, self.noise, self.asked = costs, original_us, noise, []
+
+  def __call__(self, race):
+    self.asked.append(race)
+    us = [self.us(arm) for arm in race.arms]
+    rng = np.random.default_rng(len(self.asked))
+    pairs = [us[a] / us[b] * (1 + self.noise * rng.standard_normal(60)) for a, b in race.pairs]
+    return Times((Raced("", "run", tuple(us), tuple(speedup(p, race.alpha) for p in pairs)),), (1,) * len(us))
+
+  def us(self, arm):
+    model = onnx.load(arm.path)
+    custom = [n for n in model.graph.node if n.op_type.startswith("MuGraph_")]
+    if not custom:
+      return self.original_us
+    own = sum(self.costs[n.output[0]] for n in custom if not set(n.output) & arm.bodies)
+    return 100.0 + own + 10.0 * (3 - sum(not set(n.output) & arm.bodies for n in custom))
+
+
+def written(three, folder, timer, seconds=300.0):
+  onnx.save(three.original, folder / "in.onnx")
+  loaded = load_model(folder / "in.onnx")
+  end = time.monotonic() + seconds
+  place = writing.Place(folder / "out.onnx", folder / "in.onnx", None, end)
+  gate = Gate(str(folder / "in.onnx"), ({},), end, timer=timer)
+  run, _ = writing.write(a_run(three, loaded), loaded, OPTIONS, place, check=False, gate=gate)
+  assert sorted(p.name for p in folder.iterdir()) == ["in.onnx", "out.onnx"]
+  assert onnx.load(folder / "out.onnx") == run.model
+  return run, gate
+
+
+def costs(three, *us):
+  names = [n.output[0] for n in three.model.graph.node if n.op_type.startswith("MuGraph_")]
+  return dict(zip(names, us, strict=True))
+
+
+def reasons(run):
+  return [o.rejection.code if o.rejection else None for o in run.outcomes.values()]
+
+
+def test_what_is_faster_is_written(three, tmp_path):
+  run, gate = written(three, tmp_path, Timer(costs(three, 1, 2, 3), noise=0.01))
+  assert len(run.chosen) == 3 and reasons(run) == [None] * 3
+  (row,) = measured_report(gate)["rows"]
+  assert (row["before_us"], row["after_us"]) == (130.0, 106.0) and row["low"] > 1.15 and row["pairs"] == 60
+
+
+@pytest.mark.parametrize("first", [1.0, 8.0])
+def test_a_harmful_region_goes(three, tmp_path, first):
+  """Whether the result is slower with it (8 + 40 of 30), or only less fast."""
+  timer = Timer(costs(three, first, 40.0 if first == 8 else 14.0, 3), noise=0.005)
+  run, gate = written(three, tmp_path, timer)
+  assert len(run.chosen) == 2 and reasons(run) == [None, "MODEL_SLOWER", None]
+  assert measured_report(gate)["rows"][0]["speedup"] > 1
+  assert {len(q.arms) for q in timer.asked} == {2, 4}
+  assert len({q.alpha for q in timer.asked if len(q.arms) == 2}) == 2  # the chance of an error is shared
+
+
+def test_nothing_helps(three, tmp_path):
+  """Every region wins a little, the whole does not: the original is written, byte for byte."""
+  run, _ = written(three, tmp_path, Timer(costs(three, 9, 9, 9), original_us=120.0))
+  assert not run.chosen and set(reasons(run)) == {"MODEL_SLOWER"}
+  assert onnx.load(tmp_path / "out.onnx") == onnx.load(tmp_path / "in.onnx")
+  text = next(iter(run.outcomes.values())).rejection.reason
+  assert "0.9" in text and "pairs" in text
+
+
+def test_no_time_is_no_gain(three, tmp_path):
+  run, _ = written(three, tmp_path, Timer(costs(three, 50, 1, 1)), seconds=-1.0)
+  assert not run.chosen
+
+
+def test_failures(three, tmp_path):
+  a, b = tmp_path / "a", tmp_path / "b"
+  for folder in (a, b):
+    folder.mkdir()
+  run, gate = written(three, a, lambda race: Failed(0, "0 opening in.onnx: no memory"))
+  assert len(run.chosen) == 3 and measured_report(gate) == {
+    "rows": [], "note": "not timed: 0 opening in.onnx: no memory"
+  }  # fmt: skip
+  run, _ = written(three, b, lambda race: Failed(1, "1 running: SIGSEGV"))
+  assert not run.chosen
