@@ -112,7 +112,8 @@ def explain_tables(report: ExplainReport) -> Iterator[Table | str]:
 
 
 def _node(n: AskedReport) -> Iterator[str]:
-  yield f"node {n.name}: {n.op}, {_time(n.ort_us)}{'' if n.ort_us is None else ' µs'} in ONNX Runtime"
+  us = "" if n.ort_us is None else " µs"
+  yield f"node {n.name}: {n.op}; in ONNX Runtime: {_time(n.ort_us)}{us}"
   if n.inputs or n.outputs:
     yield f"reads {_tensors(n.inputs) or 'nothing'}; yields {_tensors(n.outputs)}"
 

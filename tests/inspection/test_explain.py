@@ -95,7 +95,7 @@ def test_a_node_in_no_region_is_answered():
   assert [t.shape for t in report.node.outputs] == [[8, 128]]
   assert explain(other.output[0]).node == report.node  # a tensor stands for the node that makes it
   lines = [str(part) for part in explain_tables(report)]
-  assert lines[0] == f"node {other.name}: Hardmax, unknown in ONNX Runtime"
+  assert lines[0] == f"node {other.name}: Hardmax; in ONNX Runtime: unknown"
   assert any(line.startswith("in no region: OP_UNKNOWN: ") for line in lines)
   assert lines[-1] == f"what you can do: {report.remedy} ({report.link})"
 
