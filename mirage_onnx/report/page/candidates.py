@@ -63,12 +63,18 @@ def _program(i: int, c: CandidateRecord, scale: float, region: int) -> list[Mark
       text_anchor="end",
     ),
     el("rect", el("title", text), class_=kind, x=_LEFT, y=at(y + 2), width=width, height=at(_ROW - 5)),
-    el("text", _shortened(text), class_="strong small" if c.chosen else "small", x=_BARS + 12, y=at(y + 12)),
+    el(
+      "text",
+      _shortened(text, 48 if c.chosen else 54),
+      class_="strong small" if c.chosen else "small",
+      x=_BARS + 12,
+      y=at(y + 12),
+    ),
   ]
   return [*parts, *([_dot(c.measured_us, y + _ROW / 2, scale)] if c.measured_us else [])]
 
 
-def _shortened(text: str, most: int = 54) -> str:
+def _shortened(text: str, most: int) -> str:
   text = text.replace("loop_tile", "step")
   return text if len(text) <= most else f"{text[: most - 1]}…"
 

@@ -73,9 +73,11 @@ def _choices(kinds: list[str]) -> str:
 def _left_out(record: RunRecord) -> str:
   m = record.model
   assert m is not None
-  text = ""
+  typical = {name: size for r in record.regions for name, size in r.typical.items()}
+  at = ", ".join(f"{name} = {size}" for name, size in sorted(typical.items()))
+  text = f"Predicted times are at {at}. " if at else ""
   if not m.nodes_unknown and not m.nodes_bounded:
-    return "The time of every node is known."
+    return f"{text}The time of every node is known."
   if m.nodes_unknown:
     gone = f" ({m.nodes_unknown_gone} of them replaced)" if m.nodes_unknown_gone else ""
     text += f"Left out of both times: {_nodes(m.nodes_unknown)} of unknown time{gone}. "

@@ -100,6 +100,7 @@
     for (const name of ["#", "node", "operator", "before µs", "left µs", "region"]) {
       const cell = make("th", name);
       cell.scope = "col";
+      if (name === "#" || name.endsWith("µs")) cell.className = "n";
       head.append(cell);
     }
     const body = table.createTBody();
