@@ -33,7 +33,9 @@ _PUBLIC = {
   "new_graph": "mirage_onnx.graphs.kernel_graph",
   "new_kernel_graph": "mirage_onnx.graphs.kernel_graph",
   "optimize": "mirage_onnx.api",
+  "reduce": "mirage_onnx.api",
   "register": "mirage_onnx.custom_op",
+  "report_page": "mirage_onnx.api",
   "superoptimize": "mirage_onnx.graphs.kernel_graph",
 }
 

@@ -16,12 +16,20 @@ import numpy as np
 import onnx
 
 from mirage_onnx import events, pipeline
+from mirage_onnx.api_reports import check_budget, check_page, reduce, report_page, write_page
+from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.external import check_file
 from mirage_onnx.locking import better_of, check_same, lock_of
 from mirage_onnx.pipeline import Options, Run
-from mirage_onnx.report.optimize_report import found_report, measured_report, model_report
+from mirage_onnx.report.optimize_report import (
+  dimensions_report,
+  found_report,
+  measured_report,
+  model_report,
+)
+from mirage_onnx.report.record_run import Notes, record_run
 from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.report.schema import SCHEMA
 from mirage_onnx.rewrite.save import External, check_output
@@ -40,10 +48,13 @@ if TYPE_CHECKING:
   from mirage_onnx.report.diff_report import DiffReport
   from mirage_onnx.report.inspection import ExplainReport, InspectReport
 
+__all__ = [
+  "Result", "bench", "diff", "explain", "inspect", "optimize", "present_target", "reduce", "report_page",
+  "verify",
+]  # fmt: skip
+
 #: Of one size of ``bench``.
 _MOST_SECONDS = 3600.0
-#: Of a search: four months; timers take no more.
-_MOST_BUDGET_S = 1e7
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,7 @@ def optimize(
   model_check: bool = True,
   lock: str | Path | None = None,
   locked: bool = False,
+  page: str | Path | None = None,
 ) -> Result:
   """Replace regions of ``model`` by generated kernels, where that is faster.
 
@@ -94,17 +106,20 @@ def optimize(
   ``lock``: a file that is to say what
   was written; where a call is cut off and ends worse than the one before that wrote it, what that one
   wrote stays. ``locked``: write what ``lock`` says, the same bytes, without a search or a GPU.
+  ``page``: a file for the report as one HTML page; ``report_page`` makes it of the output later.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
   """
   start = time.monotonic()
-  _check_budget(budget_s)
+  check_budget(budget_s)
   source = Path(model) if isinstance(model, (str, Path)) else None
   target_path = Path(output) if output is not None else None
   profile, measure = (H200, False) if locked else _target(target)
   if external not in (None, *External):
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
+  if page is not None:
+    check_page(Path(page), source, target_path)
   loaded = load_model(model)
   lock_path, recorded = Path(lock) if lock is not None else None, None
   if locked:
@@ -129,6 +144,7 @@ def optimize(
   )  # fmt: skip
   run = pipeline.run(loaded, options, emit or events.silent)
   checked, gate = None, None
+  notes = Notes(source, profile)
   if target_path is not None:
     if lock_path is not None and recorded is None:
       run, recorded = better_of(run, lock_path, loaded, options, external, emit or events.silent)
@@ -136,8 +152,13 @@ def optimize(
     tell(events.StageStarted("write"))
     sha256 = recorded.output if recorded else ""
     place = Place(target_path, source, weights, start + options.budget_s, sha256)
-    gate = _gate(run, source, place.end) if measure and model_check and recorded is None else None
-    run, checked = write(run, loaded, options, place, check=check, gate=gate)
+    gate = notes.gate = (
+      _gate(run, source, place.end) if measure and model_check and recorded is None else None
+    )
+    run, checked = write(
+      run, loaded, options, place, check=check, gate=gate, noted=notes.noted,
+      timed=notes.timed if lock_path is None else lambda path: None,
+    )  # fmt: skip
     if lock_path is not None and recorded is None:
       write_lock(lock_path, lock_of(run, loaded, options, external, target_path))
     tell(
@@ -147,6 +168,11 @@ def optimize(
     )
     if any(map(is_turned, run.model.graph.initializer)):  # as written: what was streamed is in no memory
       run = replace(run, model=onnx.load(target_path, load_external_data=False))
+  else:
+    run = notes.noted(run)
+  if page is not None:
+    folder = target_path.resolve().parent if target_path is not None else None
+    write_page(Path(page), record_run(run, source, profile, gate), ModelFile(run.model, folder))
   report = {
     "schema": SCHEMA,
     "input": str(source) if source is not None else None,
@@ -160,6 +186,7 @@ def optimize(
     "constants": _constants(loaded, run),
     "checked": checked,
     "measured": measured_report(gate),
+    "dimensions": dimensions_report(run, options.shapes),
   }
   return Result(run.model, report)
 
@@ -194,11 +221,6 @@ def _target(name: str | None) -> tuple[Target, bool]:
   return H200, False
 
 
-def _check_budget(budget_s: float | None) -> None:
-  if budget_s is not None and not 0 <= budget_s <= _MOST_BUDGET_S:
-    raise MirageError("OPTION_INVALID", f"a budget of {budget_s} seconds: {_MOST_BUDGET_S:.0f} at most")
-
-
 def _check_pair(a: str | Path, b: str | Path, seed: int, dims: Mapping[str, Sequence[int]]) -> None:
   """That two models are files, and have the dimensions of which ``dims`` gives sizes."""
   for path in (a, b):
@@ -206,8 +228,6 @@ def _check_pair(a: str | Path, b: str | Path, seed: int, dims: Mapping[str, Sequ
   if seed < 0:
     raise MirageError("OPTION_INVALID", f"the seed is {seed}: it must not be negative")
   if dims:
-    from mirage_onnx.custom_op.model_nodes import ModelFile
-
     graph = ModelFile.read(a).proto.graph
     values = (*graph.input, *graph.output, *graph.value_info)
     names = sorted({d.dim_param for v in values for d in v.type.tensor_type.shape.dim if d.dim_param})
@@ -306,7 +326,6 @@ def diff(a: str | Path, b: str | Path) -> DiffReport:
   Raises:
       MirageError: FILE_MISSING, NOT_ONNX.
   """
-  from mirage_onnx.custom_op.model_nodes import ModelFile
   from mirage_onnx.inspection import model_diff
   from mirage_onnx.report.diff_report import DiffNode, DiffReport, DiffWeight
 
@@ -366,26 +385,31 @@ def explain(
 ) -> ExplainReport:
   """Why ``region`` of ``model`` ends where it does, and what a search of it alone finds.
 
-  ``region``: a key that ``inspect`` shows (or its first letters), or the name of a node in it.
+  ``region``: a key that ``inspect`` shows (or its first letters), or the name of a node, or of a tensor
+  that it makes; of a node that is in no region the report says why, and what can be done.
   Nothing is timed, so the choice is that of ``optimize`` without a GPU. ``shapes`` as in ``optimize``.
 
   Raises:
       MirageError: REGION_UNKNOWN, or another code of ``docs/errors.md``.
   """
   from mirage_onnx.inspection import explain_region, survey_model
-  from mirage_onnx.report.inspection_report import explain_report
+  from mirage_onnx.inspection.node_answer import Place, answer_node
+  from mirage_onnx.report.inspection_report import explain_report, node_report
 
   start = time.monotonic()
-  _check_budget(budget_s)
+  check_budget(budget_s)
   profile, _ = _target(target)
   loaded = load_model(model)
   sizes = checked_sizes(shapes or {})
   survey = survey_model(loaded, profile, margin, sizes)
   options = Options(profile, margin, 300.0 if budget_s is None else budget_s, shapes=sizes)
-  found = explain_region(loaded, survey, region, options)
+  node, source = answer_node(loaded, survey, region), _source(model)
+  if node is not None and node.place is not Place.REGION:
+    seconds = time.monotonic() - start
+    return node_report(survey, node, source=source, target=profile.name, seconds=seconds)
+  found = explain_region(loaded, survey, node.name if node else region, options)
   seconds = time.monotonic() - start
-  source = _source(model)
-  return explain_report(survey, found, source=source, target=profile.name, seconds=seconds)
+  return explain_report(survey, found, node, source=source, target=profile.name, seconds=seconds)
 
 
 def _source(model: str | Path | onnx.ModelProto) -> str | None:

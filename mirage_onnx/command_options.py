@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import msgspec
 import typer
@@ -55,6 +55,7 @@ class Reporting(StrEnum):
   EXPLAIN = "explain"
   BENCH = "bench"
   DIFF = "diff"
+  REDUCE = "reduce"
 
 
 Profile = Annotated[
@@ -122,10 +123,9 @@ def show(report: msgspec.Struct, parts: Iterable[Table | str], as_json: bool) ->
 
 
 def write(path: Path, text: str) -> None:
-  try:
-    path.write_text(text, encoding="utf-8")
-  except OSError as error:
-    raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {error.strerror or error}") from error
+  from mirage_onnx.report.text_file import write_text
+
+  write_text(path, text)
 
 
 @contextlib.contextmanager
@@ -144,15 +144,41 @@ def event_lines(path: Path | None) -> Iterator[Emit]:
   """
   from mirage_onnx.report.event_lines import EventLines
 
+  with _opened(path) as stream:
+    yield EventLines(stream) if stream else silent
+
+
+@contextlib.contextmanager
+def trace_file(path: Path | None) -> Iterator[Emit]:
+  """What writes events to a file as a trace; nothing where there is none.
+
+  Raises:
+      MirageError: OUTPUT_UNWRITABLE.
+  """
+  from mirage_onnx.report.trace import Trace
+
+  with _opened(path) as stream:
+    if stream is None:
+      yield silent
+      return
+    trace = Trace(stream)
+    try:
+      yield trace
+    finally:
+      trace.close()
+
+
+@contextlib.contextmanager
+def _opened(path: Path | None) -> Iterator[TextIO | None]:
   if path is None:
-    yield silent
+    yield None
     return
   try:
     stream = path.open("w", encoding="utf-8")
   except OSError as error:
     raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {error.strerror or error}") from error
   try:
-    yield EventLines(stream)
+    yield stream
   finally:
     with contextlib.suppress(OSError):  # of what was not written, say: nobody reads it any more
       stream.close()

@@ -31,6 +31,7 @@ from mirage_onnx.command_options import (
   print_json,
   require,
   stdout_kept,
+  trace_file,
 )
 from mirage_onnx.errors import Exit, MirageError
 from mirage_onnx.events import both
@@ -106,6 +107,10 @@ def optimize(
       "(up to 512 MiB of weights); regions with which that fails stay as they were.",
     ),
   ] = True,
+  report: Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.html", help="Write the report as one HTML page (report OUT.onnx does later)."),
+  ] = None,
   model_check: Annotated[
     bool,
     typer.Option(
@@ -127,6 +132,10 @@ def optimize(
   ] = False,
   events: Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write what happens as lines of JSON, as it happens.")
+  ] = None,
+  trace: Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.json", help="Write stages, regions and workers as a trace (ui.perfetto.dev)."),
   ] = None,
   dry_run: Annotated[bool, typer.Option("--dry-run", help="Search and report, write no model.")] = False,
   as_json: Json = False,
@@ -161,6 +170,7 @@ def optimize(
     ProgressLog(console, 1 + verbose - quiet, interrupted=lambda: interrupt.asked) as log,
     FailureLog() as failures,
     event_lines(events) as lines,
+    trace_file(trace) as tracks,
     stdout_kept(as_json),
   ):
     result = api.optimize(
@@ -170,12 +180,13 @@ def optimize(
       budget_s=budget,
       margin=margin,
       external=external.value if external else None,
-      emit=both(log, lines),
+      emit=both(log, both(lines, tracks)),
       journal=kept,
       stop=lambda: interrupt.asked,
       tiled=tiled,
       shapes=parse_sizes(shapes or ()),
       check=check,
+      page=report,
       model_check=model_check,
       lock=lock,
       locked=locked,
@@ -184,17 +195,19 @@ def optimize(
     kept.unlink(missing_ok=True)
   if file := failures.write():
     console.print(f"warning: some regions failed and stay as they were; please report {file}", markup=False)
-  report = check_report(result.report)
+  told = check_report(result.report)
   if not quiet:
-    console.print(region_table(report, console.width))
-    console.print(summary(report), highlight=False)
+    console.print(region_table(told, console.width))
+    console.print(summary(told), highlight=False)
+    if report:
+      console.print(f"wrote {report}", highlight=False, markup=False)
     if interrupt.asked and kept:
       console.print(f"the same command goes on from {kept}", highlight=False, markup=False)
   if as_json:
     print_json(result.report)
   if interrupt.asked:
     return Exit.INTERRUPTED
-  unchanged = not any(r.status == "replaced" for r in report.regions)
+  unchanged = not any(r.status == "replaced" for r in told.regions)
   return Exit.UNCHANGED if fail_if_unchanged and unchanged else Exit.DONE
 
 

@@ -67,6 +67,14 @@ ERRORS: dict[str, Entry] = {
     "mirage.toml, or [tool.mirage-onnx] of pyproject.toml, is not what it should be",
     "correct it: a table a verb, a key an option by its long name",
   ),
+  "REPORT_MISSING": Entry(
+    "the model holds no record of how it was made, or not one that can be read",
+    "give a model that this version of mirage-onnx optimize wrote and changed; or optimize --report FILE",
+  ),
+  "NOT_FAILING": Entry(
+    "the command of reduce does not fail on the whole model, so there is nothing to find",
+    "give the command that fails; with --match TEXT, a failure is a run that prints TEXT",
+  ),
   "OPTION_INVALID": Entry("an option has a value it cannot take", "see --help"),
   "SHAPES_DIFFER": Entry("the two models have different inputs or outputs", "compare models of one origin"),
   "GRAPH_OPERAND": Entry(

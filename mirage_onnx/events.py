@@ -90,6 +90,24 @@ class RegionDone(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkStarted(Event):
+  """A worker begins with a region; ``kind``: ``search`` or ``compile`` (and what is timed there)."""
+
+  kind: str
+  worker: int
+  region: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkEnded(Event):
+  """The worker is done with it."""
+
+  kind: str
+  worker: int
+  region: str
+
+
+@dataclass(frozen=True, slots=True)
 class Warned(Event):
   """Something the user should know that does not stop the run."""
 

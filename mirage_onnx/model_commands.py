@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from mirage_onnx.command_options import (
@@ -15,12 +16,16 @@ from mirage_onnx.command_options import (
   Shapes,
   app,
   budget_option,
+  print_json,
   require,
   show,
   stdout_kept,
   write,
 )
 from mirage_onnx.errors import Exit
+
+if TYPE_CHECKING:
+  from mirage_onnx.reduction import Step
 
 
 @app.command()
@@ -67,6 +72,76 @@ def diff(
 
 
 @app.command()
+def reduce(
+  model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model on which the command fails.")],
+  command: Annotated[
+    list[str],
+    typer.Argument(metavar="-- COMMAND", help="The command, with {} where the path of a model stands."),
+  ],
+  output: Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="OUT.onnx", help="Default: MODEL.reduced.onnx beside MODEL.onnx."),
+  ] = None,
+  match: Annotated[
+    str, typer.Option(metavar="TEXT", help="A failure also prints TEXT (then its exit code may be 0).")
+  ] = "",
+  budget: Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="End after this time, with the smallest so far.")
+  ] = None,
+  as_json: Json = False,
+) -> int:
+  """Find the smallest model on which a command still fails in the same way, for a bug report.
+
+  Ctrl-C keeps the smallest so far.
+  """
+  from mirage_onnx import api
+  from mirage_onnx.interrupt import Interrupt
+  from mirage_onnx.report.reduce_report import reduce_line, step_line
+
+  require(budget is None or budget > 0, f"--budget {budget}: must be more than 0 seconds")
+  path = output or model.with_name(f"{model.stem}.reduced.onnx")
+  live, last = sys.stderr.isatty(), 0
+
+  def tell(step: Step) -> None:
+    nonlocal last
+    line = step_line(step)
+    if live:
+      print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+    elif step.nodes != last:
+      print(line, file=sys.stderr, flush=True)
+    last = step.nodes
+
+  with Interrupt() as interrupt:
+    found = api.reduce(
+      model, path, command, match=match, budget_s=budget, stop=lambda: interrupt.asked, tell=tell
+    )
+  if live:
+    print("\r\x1b[K", end="", file=sys.stderr)
+  print(reduce_line(found), file=sys.stderr)
+  if as_json:
+    print_json(msgspec.to_builtins(found))
+  return Exit.INTERRUPTED if interrupt.asked else Exit.DONE
+
+
+@app.command()
+def report(
+  model: Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A model that optimize wrote.")],
+  output: Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE.html", help="Default: OUT.html beside OUT.onnx."),
+  ] = None,
+) -> int:
+  """Write the report of an optimized model, of what is in it, as one HTML page."""
+  from mirage_onnx import api
+
+  path = output or model.with_suffix(".html")
+  require(path.resolve() != model.resolve(), f"{path} is the model")
+  write(path, api.report_page(model))
+  print(f"wrote {path}", file=sys.stderr)
+  return Exit.DONE
+
+
+@app.command()
 def inspect(
   model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to look at.")],
   target: Profile = None,
@@ -90,16 +165,17 @@ def inspect(
 def explain(
   model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to look at.")],
   region: Annotated[
-    str, typer.Argument(metavar="REGION", help="A key that inspect shows, or a node's name.")
+    str, typer.Argument(metavar="REGION", help="A key that inspect shows, or the name of any node or tensor.")
   ],
   target: Profile = None,
   budget: Annotated[float | None, budget_option("Stop searching after this time (90, 90s, 10m, 1h).")] = None,
-  dot: Annotated[Path | None, typer.Option(metavar="FILE.dot", help="Write the µGraph as a drawing.")] = None,
+  dot: Annotated[Path | None, typer.Option(metavar="FILE.dot", help="Write the µGraph for Graphviz.")] = None,
+  svg: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Write the µGraph as a picture.")] = None,
   cuda: Annotated[Path | None, typer.Option(metavar="FILE.cu", help="Write the CUDA of the kernels.")] = None,
   shapes: Shapes = None,
   as_json: Json = False,
 ) -> int:
-  """Search one region and show its borders, candidates, µGraph and proof."""
+  """Search one region and show its borders, candidates, µGraph and proof; or why a node is in none."""
   from mirage_onnx import api
   from mirage_onnx.report.inspection_table import explain_tables
   from mirage_onnx.tune.declared_sizes import parse_sizes
@@ -109,7 +185,7 @@ def explain(
     sizes = parse_sizes(shapes or ())
     report = api.explain(model, region, target=target, budget_s=budget, shapes=sizes)
   show(report, explain_tables(report), as_json)
-  wanted = [(path, name) for path, name in ((dot, "dot"), (cuda, "cuda")) if path is not None]
+  wanted = [(path, name) for path, name in ((dot, "dot"), (svg, "svg"), (cuda, "cuda")) if path is not None]
   for path, name in wanted:
     if report.chosen is None:
       print(f"{path} is not written: no kernel was found", file=sys.stderr)

@@ -16,17 +16,18 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import count as count_from
 from pathlib import Path
 
 import onnx
 
 from mirage_onnx import deadline
 from mirage_onnx.cores import available_cores
-from mirage_onnx.events import Event
+from mirage_onnx.events import Emit, Event, WorkEnded, WorkStarted
 from mirage_onnx.failures import refusal
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.inline import outside
@@ -230,7 +231,7 @@ def _search_rest(
     end = min(setting.deadline, now + LEARN * (now - start))
     return lambda: end - time.monotonic()
 
-  sent = outside(loaded.given or loaded.proto, loaded.path)
+  sent = outside(loaded.proto if loaded.flat else loaded.given or loaded.proto, loaded.path)
 
   def unless_failed(ask: Ask) -> Ask:
     """What fails at one region is the refusal of that region."""
@@ -250,7 +251,8 @@ def _search_rest(
 
     def alone(job: Job) -> Answer:
       scope = Scope.of(setting.target, setting.bound, job.region)
-      return work(job, scope, _verifier(weights, job), setting.hooks)
+      with _told(setting.hooks.emit, 0, job):
+        return work(job, scope, _verifier(weights, job), setting.hooks)
 
     here = unless_stopped(unless_failed(alone))
     for i, result in shared.results(here):
@@ -267,7 +269,11 @@ def _search_rest(
     for worker in started:
       worker.kill()
 
+  numbers = count_from(0)
+
   def start_worker() -> None:
+    if not hasattr(local, "number"):
+      local.number = next(numbers)
     local.worker = WorkerProcess("mirage_onnx.searching")
     started.append(local.worker)
     with suppress(BrokenPipeError):  # it was ended meanwhile, which is for ``ask`` to say
@@ -283,7 +289,7 @@ def _search_rest(
     if not hasattr(local, "worker"):
       start_worker()
     try:
-      with deadline.until(setting.deadline + GRACE_S):
+      with deadline.until(setting.deadline + GRACE_S), _told(hooks.emit, local.number, job):
         return _ask(local.worker, hooks, weights, job)
     except (EOFError, BrokenPipeError, deadline.OverdueError):
       local.worker.kill()
@@ -321,6 +327,16 @@ def _search_rest(
       for worker in started:
         worker.kill()
         worker.close()
+
+
+@contextmanager
+def _told(emit: Emit, worker: int, job: Job) -> Iterator[None]:
+  """Says when a worker begins and ends."""
+  emit(WorkStarted("search", worker, job.region.key))
+  try:
+    yield
+  finally:
+    emit(WorkEnded("search", worker, job.region.key))
 
 
 def _stopped(stop: Stop) -> SearchResult:

@@ -7,7 +7,7 @@ it was, regions are dropped until it passes; with none left, the model is writte
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -46,19 +46,28 @@ class Place:
 
 
 def write(
-  run: Run, loaded: LoadedModel, options: Options, place: Place, *, check: bool, gate: Gate | None = None
+  run: Run,
+  loaded: LoadedModel,
+  options: Options,
+  place: Place,
+  *,
+  check: bool,
+  gate: Gate | None = None,
+  noted: Callable[[Run], Run] = lambda run: run,
+  timed: Callable[[Path], None] = lambda path: None,
 ) -> tuple[Run, str]:
   """Write the model of a run; returns what is left of the run, and what was checked.
 
   ``gate``: asked whether the whole model is faster; regions that it drops stay as they were, and it is
-  asked about what is left.
+  asked about what is left. ``noted``: adds to the model what is to be kept in it about the run,
+  ``timed`` to its new file what the gate has measured.
 
   Raises:
       MirageError: as ``save_model``; LOCK_DIFFERS, another file would come out than has to.
   """
   while run.chosen:
     try:
-      return _write(run, loaded, options, place, check=check, gate=gate)
+      return _write(run, loaded, options, place, check=check, gate=gate, notes=(noted, timed))
     except _DroppedError as dropped:
       keys = [o.region.key for _, o in run.chosen]
       left = with_these(run, loaded, options, [i for i, key in enumerate(keys) if key not in dropped.keys])
@@ -88,7 +97,14 @@ class _DroppedError(Exception):
 
 
 def _write(
-  run: Run, loaded: LoadedModel, options: Options, place: Place, *, check: bool, gate: Gate | None
+  run: Run,
+  loaded: LoadedModel,
+  options: Options,
+  place: Place,
+  *,
+  check: bool,
+  gate: Gate | None,
+  notes: tuple[Callable[[Run], Run], Callable[[Path], None]],
 ) -> tuple[Run, str]:
   """As ``write``.
 
@@ -118,6 +134,8 @@ def _write(
         return Rejection("CHECK_FAILED", found.problem)
     if gate and (keys := gate.drops(new, made)):
       raise _DroppedError(keys)
+    if gate:
+      notes[1](new)
     return None
 
   def attempt(some: Sequence[int]) -> Rejection | None:
@@ -127,6 +145,7 @@ def _write(
     made = run if len(some) == len(run.chosen) else with_these(run, loaded, options, some)
     if not made.chosen:
       return Rejection("CHECK_FAILED", "it could not be rewritten without the others")
+    made = notes[0](made)
     why = save_model(made.model, place.output, place.source, external=place.external, check=checked)
     if why is None:
       left, said = made, last

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from mirage_onnx.errors import ERRORS, REJECTIONS, Exit
+from mirage_onnx.remedies import remedy
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "errors.md"
 
@@ -34,7 +35,10 @@ def page():
     "## Refusals",
     "A refusal says why a node, a region or a candidate was left as it is. The optimized "
     "model is right and complete without it.",
-    _table(("code", "meaning"), [(f"`{code}`", meaning) for code, meaning in REJECTIONS.items()]),
+    _table(
+      ("code", "meaning", "what you can do"),
+      [(f'<a id="{code.lower()}"></a>`{code}`', text, remedy(code)) for code, text in REJECTIONS.items()],
+    ),
   ]
   return "\n\n".join(parts) + "\n"
 

@@ -43,6 +43,7 @@ def test_optimize(api, capsys):
   wanted["shapes"] = {"batch": (1, 8), "seq": (2,), "n": (3,)}
   wanted["check"] = True
   wanted |= {"lock": Path("out.onnx.lock"), "locked": False}
+  wanted |= {"page": None, "model_check": True}
   assert api.calls == [("in.onnx", "out.onnx", wanted)]
   out, err = capsys.readouterr()
   assert out == "a library's own print\n"
@@ -119,6 +120,26 @@ def test_events(api, capsys, tmp_path):
   assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["Warned", "StageEnded"]
   assert "warning: odd" in capsys.readouterr().err
   assert cli.main([*OPTIMIZE, "--events", str(tmp_path)]) == Exit.INPUT
+  assert "OUTPUT_UNWRITABLE" in capsys.readouterr().err
+
+
+def test_trace(api, tmp_path):
+  path = tmp_path / "trace.json"
+  assert cli.main([*OPTIMIZE, "--trace", str(path), "-q"]) == Exit.DONE
+  assert "warning" in {e["name"] for e in json.loads(path.read_text())}
+  assert cli.main([*OPTIMIZE, "--trace", str(tmp_path)]) == Exit.INPUT
+
+
+def test_report(api, capsys, tmp_path):
+  path = tmp_path / "r.html"
+  assert cli.main([*OPTIMIZE, "--report", str(path)]) == Exit.DONE
+  assert api.calls[-1][2]["page"] == path and f"wrote {path}" in capsys.readouterr().err.replace("\n", "")
+  model = tmp_path / "out.onnx"
+  assert cli.main(["report", str(model)]) == Exit.DONE
+  assert (tmp_path / "out.html").read_text() == "<!doctype html>" and api.calls[-1] == (str(model),)
+  assert cli.main(["report", str(model), "-o", str(path)]) == Exit.DONE and path.exists()
+  assert cli.main(["report", str(model), "-o", str(model)]) == Exit.INPUT
+  assert cli.main(["report", str(model), "-o", str(tmp_path)]) == Exit.INPUT
   assert "OUTPUT_UNWRITABLE" in capsys.readouterr().err
 
 
@@ -272,10 +293,12 @@ def test_inspect(api, capsys):
 
 def test_explain(api, capsys, tmp_path):
   dot, cuda = tmp_path / "x.dot", tmp_path / "x.cu"
-  files = ["--dot", str(dot), "--cuda", str(cuda)]
+  svg = tmp_path / "x.svg"
+  files = ["--dot", str(dot), "--cuda", str(cuda), "--svg", str(svg)]
   assert cli.main(["explain", "in.onnx", "k0", *files, "--budget", "9", "--shapes", "n=3"]) == Exit.DONE
   out, err = capsys.readouterr()
   assert "where it stops" in out and err == ""
+  assert svg.read_text() == "<svg/>\n"
   assert dot.read_text().startswith("digraph") and "PTX_KERNEL" in cuda.read_text()
   assert api.calls == [("in.onnx", "k0", {"target": None, "budget_s": 9.0, "shapes": {"n": (3,)}})]
   assert cli.main(["explain", "in.onnx", "k0", "--json"]) == Exit.DONE

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 
+from mirage_onnx.inspection.printable import printable
 from mirage_onnx.ir.block_ops import CLUSTER, OPERATORS, Kind, of_kinds
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, Layout, Phase, UGraph
 
@@ -33,15 +34,20 @@ def level(op: BlockOp) -> Level:
   return Level.BLOCK if op.op in _BLOCK or op.layout is Layout.SHARED else Level.THREAD
 
 
-def to_dot(graph: UGraph, params: Sequence[KernelParams] = ()) -> str:
-  """The drawing; ``params``: numbers of the kernels, for their titles."""
+def to_dot(graph: UGraph, params: Sequence[KernelParams] = (), names: Mapping[str, str] | None = None) -> str:
+  """The drawing, of a page at most; ``params``: numbers of the kernels, for their titles.
+
+  ``names``: tensor of the µGraph -> what the model calls it.
+  """
   lines = [
     "digraph ugraph {",
-    "  rankdir=TB;",
-    '  node [shape=box, style=filled, fontname="monospace"];',
+    '  graph [rankdir=TB, size="7.5,10.5", nodesep=0.15, ranksep=0.25, fontname="monospace", fontsize=10];',
+    '  node [shape=box, style=filled, fontname="monospace", fontsize=9, height=0.2, margin="0.06,0.03"];',
+    "  edge [arrowsize=0.6];",
   ]
   for t in graph.tensors:
-    label = f"{t.name}\n{t.dtype}[{','.join(t.axes)}]\n{t.role}"
+    called = printable((names or {}).get(t.name, t.name))
+    label = f"{called}\n{t.dtype}[{','.join(t.axes)}]\n{t.role}"
     lines.append(f"  {_node(t.name, label, Level.KERNEL)}")
   for i, kernel in enumerate(graph.kernels):
     lines += _kernel(kernel, params[i] if i < len(params) else None)
@@ -60,8 +66,9 @@ def _kernel(kernel: Kernel, params: KernelParams | None) -> Iterator[str]:
   yield f"  subgraph {_quoted(f'cluster_{kernel.name}')} {{"
   yield f"    label={_quoted(title)};"
   for phase in Phase:
+    says = _PHASES[phase] if kernel.loop else "once"
     yield f"    subgraph {_quoted(f'cluster_{kernel.name}_{phase}')} {{"
-    yield f"      style=dashed; label={_quoted(_PHASES[phase])};"
+    yield f"      style=dashed; label={_quoted(says)};"
     for index, op in enumerate(kernel.ops):
       if op.phase is phase:
         yield f"      {_node(f'{kernel.name}%{index}', _label(index, op), level(op))}"

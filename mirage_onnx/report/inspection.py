@@ -103,6 +103,23 @@ class InspectReport(Struct, frozen=True):
   dimensions: list[DimensionReport]
 
 
+class AskedReport(Struct, frozen=True):
+  """The node that was asked about: where it is, its tensors, its time in ONNX Runtime (null: unknown).
+
+  ``place``: in a ``region`` that is offered, ``alone`` in none, a ``constant`` that is known before a run,
+  or ``nested`` in a subgraph or function. ``reason``: why it is alone, a code of docs/errors.md.
+  """
+
+  name: str
+  op: str
+  place: Literal["region", "alone", "constant", "nested"]
+  ort_us: float | None
+  inputs: list[TensorReport]
+  outputs: list[TensorReport]
+  reason: str | None
+  reason_text: str | None
+
+
 class BorderReport(Struct, frozen=True):
   """Where a region ends: at ``tensor``, because ``node`` beyond it is left out for a reason.
 
@@ -184,11 +201,12 @@ class NumericReport(Struct, frozen=True):
 
 
 class ChosenReport(Struct, frozen=True):
-  """The µGraph (canonical text and DOT), its CUDA, and what is known of it."""
+  """The µGraph (canonical text, DOT and SVG), its CUDA, and what is known of it."""
 
   predicted_us: float
   ugraph: str
   dot: str
+  svg: str
   cuda: str
   kernels: list[KernelReport]
   proof: ProofReport
@@ -196,17 +214,26 @@ class ChosenReport(Struct, frozen=True):
 
 
 class ExplainReport(Struct, frozen=True):
-  """One run of ``explain``. ``reason``: why the region would be kept, null if a kernel wins."""
+  """One run of ``explain``. ``reason``: why the region would be kept, null if a kernel wins.
+
+  ``region`` and ``search`` are null where a node was asked about that is in none; ``reason`` is that of
+  the node then. ``node``: null where a region was asked about by its key. ``remedy``: what can be done about
+  ``reason``, ``link`` where it is explained.
+  """
 
   schema: Literal[1]
   input: str | None
   target: str
   seconds: float
-  region: OfferReport
+  region: OfferReport | None
   borders: list[BorderReport]
-  search: SearchedReport
+  search: SearchedReport | None
   candidates: list[CandidateReport]
   refused: list[RefusalReport]
   chosen: ChosenReport | None
   reason: str | None
   reason_text: str | None
+  node: AskedReport | None
+  remedy: str | None
+  link: str | None
+  dimensions: list[DimensionReport]

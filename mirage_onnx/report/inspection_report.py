@@ -5,9 +5,13 @@ from collections.abc import Iterable
 from mirage_onnx.errors import Rejection
 from mirage_onnx.inspection import Explanation, Offer, Survey
 from mirage_onnx.inspection.dot import to_dot
-from mirage_onnx.ir import Candidate, RegionTensor, print_ugraph
+from mirage_onnx.inspection.node_answer import NodeAnswer
+from mirage_onnx.inspection.svg import to_svg
+from mirage_onnx.ir import Candidate, RegionTensor, Tensor, print_ugraph
 from mirage_onnx.match.candidates import Candidate as Instance
+from mirage_onnx.remedies import link, remedy
 from mirage_onnx.report.inspection import (
+  AskedReport,
   BarrierReport,
   BorderReport,
   CandidateReport,
@@ -46,11 +50,15 @@ def inspect_report(
       for b in survey.barriers
     ],
     totals=_totals(survey),
-    dimensions=[
-      DimensionReport(name=n, sizes=sorted(sizes), typical=survey.typical[n])
-      for n, sizes in survey.sizes.items()
-    ],
+    dimensions=_dimensions(survey),
   )  # fmt: skip
+
+
+def _dimensions(survey: Survey) -> list[DimensionReport]:
+  return [
+    DimensionReport(name=n, sizes=sorted(sizes), typical=survey.typical[n])
+    for n, sizes in survey.sizes.items()
+  ]
 
 
 def _totals(survey: Survey) -> TotalsReport:
@@ -104,11 +112,66 @@ def _tensors(tensors: Iterable[RegionTensor]) -> list[TensorReport]:
   ]  # fmt: skip
 
 
-def explain_report(
-  survey: Survey, found: Explanation, *, source: str | None, target: str, seconds: float
+def node_report(
+  survey: Survey, node: NodeAnswer, *, source: str | None, target: str, seconds: float
 ) -> ExplainReport:
-  """The report of an explanation."""
-  report = found.result.report
+  """The report of a node that is in no region."""
+  why = node.rejection
+  return ExplainReport(
+    schema=SCHEMA,
+    input=source,
+    target=target,
+    seconds=round(seconds, 3),
+    region=None,
+    borders=[],
+    search=None,
+    candidates=[],
+    refused=[],
+    chosen=None,
+    reason=why.code if why else None,
+    reason_text=why.reason if why else node.says,
+    node=_asked(survey, node),
+    remedy=remedy(why.code) if why else None,
+    link=link(why.code) if why else None,
+    dimensions=_dimensions(survey),
+  )
+
+
+def _asked(survey: Survey, node: NodeAnswer) -> AskedReport:
+  weights = survey.program.weights
+
+  def shown(tensors: Iterable[Tensor]) -> list[TensorReport]:
+    return [
+      TensorReport(
+        name=t.name, dtype=str(t.dtype or "unknown"), shape=list(t.shape or ()), weight=t.name in weights
+      )
+      for t in tensors
+    ]  # fmt: skip
+
+  why = node.rejection
+  return AskedReport(
+    name=node.name,
+    op=node.op,
+    place=node.place.value,
+    ort_us=None if node.ort_us is None else _us(node.ort_us),
+    inputs=shown(node.inputs),
+    outputs=shown(node.outputs),
+    reason=why.code if why else None,
+    reason_text=why.reason if why else node.says or None,
+  )
+
+
+def explain_report(
+  survey: Survey,
+  found: Explanation,
+  node: NodeAnswer | None = None,
+  *,
+  source: str | None,
+  target: str,
+  seconds: float,
+) -> ExplainReport:
+  """The report of an explanation; ``node``: the one that was asked about."""
+  report, why = found.result.report, found.rejection
   return ExplainReport(
     schema=SCHEMA,
     input=source,
@@ -133,8 +196,12 @@ def explain_report(
       for (code, text), count in found.refusals.items()
     ],
     chosen=_chosen(found),
-    reason=found.rejection.code if found.rejection else None,
-    reason_text=found.rejection.reason if found.rejection else None,
+    reason=why.code if why else None,
+    reason_text=why.reason if why else None,
+    node=_asked(survey, node) if node else None,
+    remedy=remedy(why.code) if why else None,
+    link=link(why.code) if why else None,
+    dimensions=_dimensions(survey),
   )  # fmt: skip
 
 
@@ -161,12 +228,15 @@ def _chosen(found: Explanation) -> ChosenReport | None:
   proof, compiled = found.proof, found.compiled
   if proof is None or compiled is None:
     return None
-  candidate, extents = compiled.candidate, found.instance.region.extents
+  region = found.instance.region
+  candidate, extents = compiled.candidate, region.extents
+  names = {x.name: x.source.name for x in (*region.given, *region.outputs)}
   numeric = found.safety.numeric if found.safety else None
   return ChosenReport(
     predicted_us=_us(candidate.predicted_us),
     ugraph=print_ugraph(candidate.ugraph),
-    dot=to_dot(candidate.ugraph, candidate.params),
+    dot=to_dot(candidate.ugraph, candidate.params, names),
+    svg=to_svg(candidate.ugraph, candidate.params, extents, names),
     cuda="\n".join(s.text for s in compiled.sources),
     kernels=[
       KernelReport(

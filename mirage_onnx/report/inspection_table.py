@@ -7,10 +7,13 @@ from rich.box import HEAVY_HEAD
 from rich.table import Table
 
 from mirage_onnx.report.inspection import (
+  AskedReport,
   ChosenReport,
+  DimensionReport,
   ExplainReport,
   InspectReport,
   OfferReport,
+  SearchedReport,
   TensorReport,
   TotalsReport,
 )
@@ -45,10 +48,15 @@ def inspect_tables(report: InspectReport, width: int = WIDE) -> Iterator[Table |
       )  # fmt: skip
     yield table
   yield _totals(report.totals)
-  for d in report.dimensions:
+  yield from dimension_lines(report.dimensions)
+  yield f"{report.seconds:.1f} s; no kernel was searched, so no gain is promised"
+
+
+def dimension_lines(dimensions: Iterable[DimensionReport]) -> Iterator[str]:
+  """The sizes of dynamic dimensions that count, chosen by the user or by default."""
+  for d in dimensions:
     at = ", ".join(map(str, d.sizes[:SHOWN_SIZES])) + (" ..." if len(d.sizes) > SHOWN_SIZES else "")
     yield f"dynamic: {d.name} at {at}; times are at {d.typical} (--shapes {d.name}=... says which count)"
-  yield f"{report.seconds:.1f} s; no kernel was searched, so no gain is promised"
 
 
 def _offers(report: InspectReport, title: str, width: int) -> Table:
@@ -94,15 +102,30 @@ def _totals(t: TotalsReport) -> str:
 
 
 def explain_tables(report: ExplainReport) -> Iterator[Table | str]:
-  """The region, its borders, its search, and the µGraph that came out."""
-  yield from _region(report.region)
+  """The node that was asked about, its region, borders and search, and the µGraph that came out."""
+  if report.node is not None:
+    yield from _node(report.node)
+  if report.region is not None and report.search is not None:
+    yield from _searched(report, report.region, report.search)
+  yield from dimension_lines(report.dimensions)
+  yield from _verdict(report)
+
+
+def _node(n: AskedReport) -> Iterator[str]:
+  us = "" if n.ort_us is None else " µs"
+  yield f"node {n.name}: {n.op}; in ONNX Runtime: {_time(n.ort_us)}{us}"
+  if n.inputs or n.outputs:
+    yield f"reads {_tensors(n.inputs) or 'nothing'}; yields {_tensors(n.outputs)}"
+
+
+def _searched(report: ExplainReport, region: OfferReport, s: SearchedReport) -> Iterator[Table | str]:
+  yield from _region(region)
   table = _table("where it stops")
   _columns(table, "side", "tensor", "node", "reason", "why")
   for b in report.borders:
     node = f"{b.node} ({b.op})" if b.node else "-"
     table.add_row(b.side, b.tensor, node, b.reason, b.reason_text)
   yield table
-  s = report.search
   pruned = ", ".join(f"{n} {rule}" for rule, n in s.pruned.items())
   yield (
     f"search: {s.states} states, {s.built} kernel graphs, {s.verified} µGraphs verified, "
@@ -126,7 +149,6 @@ def explain_tables(report: ExplainReport) -> Iterator[Table | str]:
     yield table
   if report.chosen is not None:
     yield from _chosen(report.chosen)
-  yield _verdict(report)
 
 
 def _region(r: OfferReport) -> Iterator[str]:
@@ -161,11 +183,18 @@ def _chosen(chosen: ChosenReport) -> Iterator[Table | str]:
     )
 
 
-def _verdict(report: ExplainReport) -> str:
-  if report.reason is not None:
-    return f"kept: {report.reason}: {report.reason_text}"
+def _verdict(report: ExplainReport) -> Iterator[str]:
+  if report.region is None:
+    why = f"{report.reason}: " if report.reason else ""
+    yield f"in no region: {why}{report.reason_text}"
+  elif report.reason is not None:
+    yield f"kept: {report.reason}: {report.reason_text}"
+  if report.remedy is not None:
+    yield f"what you can do: {report.remedy} ({report.link})"
+  if report.region is None or report.reason is not None:
+    return
   assert report.chosen is not None
-  return (
+  yield (
     f"a kernel wins: {report.chosen.predicted_us:.2f} µs predicted against "
     f"{_time(report.region.ort_us)} µs in ONNX Runtime"
   )

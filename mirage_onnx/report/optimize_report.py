@@ -1,11 +1,13 @@
 """What ``optimize``'s report says of the whole: its times, and what became of all regions."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from mirage_onnx.pipeline import Run
 from mirage_onnx.report.schema import CUT_OFF
+from mirage_onnx.tune.declared_sizes import DEFAULT, declared_sizes
 from mirage_onnx.tune.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -27,6 +29,13 @@ def model_report(run: Run) -> dict[str, Any] | None:
     "before_us": round(t.before_us, 3),
     "after_us": round(t.after_us, 3),
   }
+
+
+def dimensions_report(run: Run, shapes: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
+  """The fields of ``DimensionReport`` of each dynamic dimension; ``shapes``: sizes that the user gave."""
+  names = list(run.program.primes.values())
+  typical = declared_sizes(run.program, shapes).typical if names else {}
+  return [{"name": n, "sizes": sorted(shapes.get(n, DEFAULT)), "typical": typical[n]} for n in names]
 
 
 def measured_report(gate: "Gate | None") -> dict[str, Any] | None:

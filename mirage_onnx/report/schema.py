@@ -12,7 +12,8 @@ import msgspec
 
 from mirage_onnx.report.bench_report import BenchReport
 from mirage_onnx.report.diff_report import DiffReport
-from mirage_onnx.report.inspection import ExplainReport, InspectReport
+from mirage_onnx.report.inspection import DimensionReport, ExplainReport, InspectReport
+from mirage_onnx.report.reduce_report import ReduceReport
 from mirage_onnx.report.struct import SCHEMA, Struct
 
 #: Refusals for want of time: every such region is in the report.
@@ -157,7 +158,7 @@ class Report(Struct, frozen=True):
   ``measured``: null where the whole model was not timed.
   ``barriers``: refusal code -> number of nodes that no region can hold. ``constants``: tensor
   name -> exact value that it was read as. ``checked``: what was done before the output was
-  replaced, in words.
+  replaced, in words. ``dimensions``: dynamic ones, with the sizes that counted.
   """
 
   schema: Literal[1]
@@ -171,6 +172,7 @@ class Report(Struct, frozen=True):
   model: ModelReport | None = None
   found: FoundReport | None = None
   checked: str | None = None
+  dimensions: list[DimensionReport] = msgspec.field(default_factory=list)
   measured: MeasuredReport | None = None
 
 
@@ -263,6 +265,7 @@ REPORTS: dict[str, type[Struct]] = {
   "explain": ExplainReport,
   "bench": BenchReport,
   "diff": DiffReport,
+  "reduce": ReduceReport,
 }
 
 

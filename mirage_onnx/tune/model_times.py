@@ -8,7 +8,7 @@ kernels. A node without a time is in neither, so both are of the same nodes; how
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mirage_onnx.ir.program import Program
 from mirage_onnx.match.candidates import Candidate
@@ -21,7 +21,8 @@ class ModelTimes:
   """``nodes`` of the model, of which nobody needs ``gone`` any more; ``kernels``: custom nodes.
 
   ``unknown``: nodes without a time, ``unknown_gone`` of them replaced (their kernels' time is in
-  ``after_us``). ``bounded``: nodes that count as what moving their bytes takes, at least.
+  ``after_us``). ``bounded``: nodes that count as what moving their bytes takes, at least, and
+  ``bounds`` which these are. ``left_us``: of the nodes that are left, those whose time is known.
   """
 
   nodes: int
@@ -32,6 +33,8 @@ class ModelTimes:
   bounded: int
   before_us: float
   after_us: float
+  left_us: Mapping[str, float] = field(default_factory=dict)
+  bounds: frozenset[str] = frozenset()
 
 
 def model_times(
@@ -49,16 +52,22 @@ def model_times(
   gone = disappearing(program, [c for c, _ in chosen])
   unknown = [n for n in names if n not in node_us]
   times = program.repeats
-  left_us = sum(us * times.get(n, 1) for n, us in node_us.items() if n not in gone)
+  left_us = {n: us * times.get(n, 1) for n, us in node_us.items() if n not in gone}
   # Computed in the kernel of another node until only that one is gone.
-  left_us += sum(us * times.get(n, 1) for n, (other, us) in alone.items() if other in gone and n not in gone)
+  for n, (other, us) in alone.items():
+    if other in gone and n not in gone:
+      left_us[n] = left_us.get(n, 0.0) + us * times.get(n, 1)
+  bounds = frozenset(n for n in node_us if n not in table_us)
   return ModelTimes(
     nodes=len(names),
     gone=len(gone),
     kernels=len(chosen),
     unknown=len(unknown),
     unknown_gone=sum(n in gone for n in unknown),
-    bounded=sum(n not in table_us for n in node_us),
+    bounded=len(bounds),
     before_us=sum(us * times.get(n, 1) for n, us in node_us.items()),
-    after_us=left_us + sum(o.price_us(0.0) * times.get(c.region.nodes[0], 1) for c, o in chosen),
+    after_us=sum(left_us.values())
+    + sum(o.price_us(0.0) * times.get(c.region.nodes[0], 1) for c, o in chosen),
+    left_us=left_us,
+    bounds=bounds,
   )

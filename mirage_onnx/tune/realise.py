@@ -12,6 +12,7 @@ from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.cores import available_cores
 from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection
+from mirage_onnx.events import WorkEnded, WorkStarted
 from mirage_onnx.failures import guarded, refusal
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Candidate as IrCandidate
@@ -117,6 +118,7 @@ def realise(
       share = max(LEAST_S, FAIR * ends.seconds_left / (len(todo) - n))
       own = replace(ends, at=min(ends.at, time.monotonic() + share))
       o = found[key]
+      emit(WorkStarted("compile", 0, key))
       try:
         with deadline.until(ends.at):
           o = _compile(loaded, o, target, measure=measure, tries=tries, ends=own, look=look)
@@ -127,6 +129,7 @@ def realise(
       except Exception as error:
         why = refusal(error, "compile or measurement", o.region.nodes)
         o = replace(o, compiled=None, measured=None, rejection=why)
+      emit(WorkEnded("compile", 0, key))
       found[key] = o
       emit(_tuned(o))
 

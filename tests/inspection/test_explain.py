@@ -2,13 +2,17 @@
 
 from functools import cache
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from refused import refused
 from small_models import Net, refuse_once
 
 from mirage_onnx import api
 from mirage_onnx.errors import REJECTIONS, MirageError
 from mirage_onnx.ir.text import parse_ugraph
+from mirage_onnx.remedies import remedy
+from mirage_onnx.report.inspection_table import explain_tables
 
 
 @cache
@@ -76,10 +80,65 @@ def test_unknown_names(net):
 
   key = whole().region.key
   assert detail("nothing", model()) == f"no region or node 'nothing'; regions: {key}"
-  other = model().graph.node[-1].name
-  assert detail(other, model()).startswith(f"node {other} is in no region: OP_UNKNOWN, ")
   lonely = net.model(net.Exp(net.input(8, 64)))
   assert detail("x", lonely) == "the model has no region (1 TOO_SMALL)"
+
+
+def test_a_node_in_no_region_is_answered():
+  other = model().graph.node[-1]
+  report = explain(other.name)
+  assert report.region is None and report.search is None and report.chosen is None and not report.candidates
+  assert report.node is not None and (report.node.name, report.node.op) == (other.name, "Hardmax")
+  assert report.node.place == "alone" and report.node.ort_us is None
+  assert report.reason == report.node.reason == "OP_UNKNOWN" and report.reason_text
+  assert report.remedy == remedy("OP_UNKNOWN") and report.link == "docs/errors.md#op_unknown"
+  assert [t.shape for t in report.node.outputs] == [[8, 128]]
+  assert explain(other.output[0]).node == report.node  # a tensor stands for the node that makes it
+  lines = [str(part) for part in explain_tables(report)]
+  assert lines[0] == f"node {other.name}: Hardmax; in ONNX Runtime: unknown"
+  assert any(line.startswith("in no region: OP_UNKNOWN: ") for line in lines)
+  assert lines[-1] == f"what you can do: {report.remedy} ({report.link})"
+
+
+def test_a_node_in_a_region_is_said_to_be():
+  report = explain(whole().region.nodes[0])
+  assert report.node is not None and report.node.place == "region" and report.node.reason is None
+  assert report.region == whole().region and report.node.name == report.region.nodes[0]
+  assert whole().node is None
+  weight = next(t for t in explain(whole().region.nodes[-1]).node.inputs if t.weight)
+  assert weight.shape == [256, 128]
+
+
+def test_nodes_that_are_known_before_a_run_and_in_subgraphs(net):
+  shape = net.Shape(net.constant(np.ones((8, 256))))
+  x = net.Reshape(net.input(8, 256), shape)
+  y = net.MatMul(net.rms(x, net.weight(256)), net.weight(256, 128))
+  then, other = (
+    helper.make_graph([helper.make_node(op, [y], [f"z{op}"], name=f"in_{op}")], op, [],
+                      [helper.make_tensor_value_info(f"z{op}", TensorProto.FLOAT16, (8, 128))])
+    for op in ("Abs", "Neg")
+  )  # fmt: skip
+  flag = net.input(1, dtype=bool)
+  given = net.model(net.If(flag, then_branch=then, else_branch=other))
+  folded = api.explain(given, shape, target="h200")
+  assert folded.node is not None and folded.node.place == "constant" and folded.reason is None
+  assert "known before a run" in folded.reason_text and folded.remedy is None
+  nested = api.explain(given, "in_Neg", target="h200")
+  assert nested.node.place == "nested" and nested.reason == "SUBGRAPH" and "If" in nested.reason_text
+
+
+def test_sizes_of_dynamic_dimensions_are_said(net):
+  x = net.input("batch", 256)
+  given = net.model(net.MatMul(net.rms(x, net.weight(256)), net.weight(256, 128)))
+  report = api.explain(given, given.graph.node[-1].name, target="h200", budget_s=1e-9)
+  assert [(d.name, d.sizes, d.typical) for d in report.dimensions] == [("batch", [1, 16, 256], 16)]
+  assert "dynamic: batch at 1, 16, 256" in " ".join(map(str, explain_tables(report)))
+
+
+def test_the_drawings_have_the_names_of_the_model():
+  chosen, region = whole().chosen, whole().region
+  for text in (chosen.dot, chosen.svg):
+    assert all(t.name in text for t in (*region.inputs, *region.outputs))
 
 
 def test_many_regions_are_listed_shortly(net):

@@ -33,7 +33,7 @@ def test_every_line_of_the_canonical_text_is_a_box(given):
   for name in re.findall(r"%\d+", "".join(lines)):
     assert name in words
   for kernel, params in zip(graph.kernels, given.params, strict=True):
-    assert f"{kernel.name} grid=" in words and params.to_text() in words
+    assert f"{kernel.name}: grid {' × '.join(kernel.grid) or '-'}," in words and params.to_text() in words
 
 
 @each_golden
@@ -66,3 +66,27 @@ def test_it_is_the_same_every_time():
 def test_without_numbers_there_is_one_title_line():
   graph = golden("norm_linear").ugraph
   assert "warps=" not in to_svg(graph)
+
+
+def texts(drawing):
+  return [e.text or "" for e in ElementTree.fromstring(drawing).iter(f"{SVG}text")]
+
+
+def test_names_of_the_model_and_extents_stand_in_it():
+  given = golden("norm_linear")
+  extents = {"a0": 4096, "a1": 512, "a2": 8}
+  long = "encoder/layers.11/attention/output/LayerNorm/weight"
+  drawing = to_svg(given.ugraph, given.params, extents, {"i0": "<script>]]>\x01", "i1": long})
+  words = " ".join(" ".join(texts(drawing)).split())
+  assert "load <script>]]>\ufffd" in words and "<script>" not in drawing  # it was read back, and was escaped
+  assert f"…{long[-29:]}" in words and long in "".join(ElementTree.fromstring(drawing).itertext())
+  assert "/ 4096" in words and "rsqrt(" in words and "pow[" not in words and "|a0|" not in words
+  assert "8 × 1 blocks of 64 × 16, 1 rank each, 128 threads" in words
+  assert "a0 = 4096, a1 = 512, a2 = 8" in words
+
+
+def test_in_a_page_there_is_no_legend_and_no_style():
+  given = golden("norm_linear_cluster")
+  alone, inside = to_svg(given.ugraph, given.params), to_svg(given.ugraph, given.params, in_page=True)
+  assert "<style>" in alone and "prefers-color-scheme" in alone and "cluster: combined over ranks" in alone
+  assert "<style>" not in inside and "combined over ranks" not in inside

@@ -39,6 +39,15 @@ def test_of_the_whole_model():
   assert model_us(report(REGION)) is None
 
 
+def test_sizes_of_dynamic_dimensions_are_said():
+  given = [{"name": "batch", "sizes": [1, 16, 256], "typical": 16}]
+  lines = summary(report(REGION, dimensions=given)).splitlines()
+  said = "dynamic: batch at 1, 16, 256; times are at 16 (--shapes batch=... says which count)"
+  assert lines.index(said) == 3  # behind what was written, before what to do next
+  many = [{"name": "n", "sizes": list(range(1, 20)), "typical": 9}]
+  assert "dynamic: n at 1, 2, 3, 4, 5, 6 ...;" in summary(report(REGION, dimensions=many))
+
+
 def test_nothing_replaced():
   kept = KEPT | {"reason": "NOT_FASTER"}
   found = report(kept, model=AS_IT_WAS, found=DONE, barriers={"OP_UNKNOWN": 3, "DTYPE": 1}, checked="nothing")

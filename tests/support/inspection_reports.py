@@ -57,6 +57,7 @@ CHOSEN = ChosenReport(
   predicted_us=2.25,
   ugraph="ugraph 1\nkernel k0 grid=a0 cluster=- loop=-\n",
   dot="digraph ugraph {\n}\n",
+  svg="<svg/>\n",
   cuda="PTX_KERNEL(32) k0()\n",
   kernels=[KernelReport(name="k0", grid=[4, 2, 1], threads=32, cluster=1, registers=40, smem_bytes=512)],
   proof=ProofReport(tier="free exponential", draws=3, bound=6e-25, instantiation=["a0=3", "a0=6"]),
@@ -91,7 +92,8 @@ def explained(**change):
       ),
     ],
     "refused": [RefusalReport(reason="LAYOUT", reason_text="no layout", count=2)],
-    "chosen": CHOSEN, "reason": None, "reason_text": None,
+    "chosen": CHOSEN, "reason": None, "reason_text": None, "node": None, "remedy": None, "link": None,
+    "dimensions": [],
     **change,
   }  # fmt: skip
   if fields["chosen"] is None and fields["reason"] is None:

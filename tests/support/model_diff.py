@@ -35,7 +35,7 @@ def _differences(original, result):
   for name, ours in (
     ("functions", lambda f: f.domain.startswith(DOMAIN_PREFIX)),
     ("opset_import", lambda o: o.domain.startswith(DOMAIN_PREFIX)),
-    ("metadata_props", lambda p: p.key == "mirage_onnx.version"),
+    ("metadata_props", lambda p: p.key.startswith("mirage_onnx.")),
   ):
     yield from _grown(name, getattr(original, name), getattr(result, name), ours, bool(custom))
 

@@ -69,6 +69,10 @@ class Api(ModuleType):
     lists = ("nodes", "changed", "gone", "added", "weights_added", "weights_gone", "interface")
     return DiffReport(schema=1, a=str(a), b=str(b), unchanged=3, **{name: [] for name in lists})
 
+  def report_page(self, model):
+    self.calls.append((str(model),))
+    return "<!doctype html>"
+
   def inspect(self, model, **options):
     self.calls.append((str(model), options))
     print("a library's own print")

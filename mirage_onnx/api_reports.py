@@ -1,0 +1,104 @@
+"""What ``api`` has beside the run itself: the page of a run, and models for bug reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirage_onnx.custom_op.model_nodes import ModelFile
+from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.external import check_file
+from mirage_onnx.report.text_file import check_writable, write_text
+
+if TYPE_CHECKING:
+  from mirage_onnx.reduction import Step
+  from mirage_onnx.report.reduce_report import ReduceReport
+  from mirage_onnx.report.run_record import RunRecord
+
+#: Of a search: four months; timers take no more.
+_MOST_BUDGET_S = 1e7
+
+
+def check_budget(budget_s: float | None) -> None:
+  """Of a search, or of a reduction.
+
+  Raises:
+      MirageError: OPTION_INVALID.
+  """
+  if budget_s is not None and not 0 <= budget_s <= _MOST_BUDGET_S:
+    raise MirageError("OPTION_INVALID", f"a budget of {budget_s} seconds: {_MOST_BUDGET_S:.0f} at most")
+
+
+def check_page(page: Path, *models: Path | None) -> None:
+  """That a page can be written, in place of none of ``models``.
+
+  Raises:
+      MirageError: OUTPUT_UNWRITABLE, OPTION_INVALID.
+  """
+  check_writable(page)
+  if page.resolve() in [m.resolve() for m in models if m is not None]:
+    raise MirageError("OPTION_INVALID", f"the page {page} is a model of this run")
+
+
+def write_page(path: Path, record: RunRecord, file: ModelFile) -> None:
+  """Write the report of a run.
+
+  Raises:
+      MirageError: OUTPUT_UNWRITABLE.
+  """
+  from mirage_onnx.report.page import page
+
+  write_text(path, page(record, file))
+
+
+def reduce(
+  model: str | Path,
+  output: str | Path,
+  command: Sequence[str],
+  *,
+  match: str = "",
+  budget_s: float | None = None,
+  stop: Callable[[], bool] | None = None,
+  tell: Callable[[Step], None] | None = None,
+) -> ReduceReport:
+  """Write the smallest model on which ``command`` still fails as it does on ``model``, for a bug report.
+
+  ``command``: words, with ``{}`` where the path of a model stands. It fails with the same exit code,
+  and, with ``match``, if it prints that text. ``stop``: polled between runs; ``tell`` is told of every run.
+
+  Raises:
+      MirageError: NOT_FAILING, FILE_MISSING, NOT_ONNX, EXTERNAL_DATA_MISSING, OPTION_INVALID,
+          OUTPUT_IS_INPUT, OUTPUT_UNWRITABLE.
+  """
+  from mirage_onnx.reduction import reduce_model
+  from mirage_onnx.reduction.command import Command
+  from mirage_onnx.reduction.reduce import write_model
+  from mirage_onnx.report.reduce_report import reduce_report
+
+  check_budget(budget_s)
+  source, target = Path(model), Path(output)
+  check_file(source)
+  if target.resolve() == source.resolve():
+    raise MirageError("OUTPUT_IS_INPUT", f"{target} is the input")
+  check_writable(target)
+  limit = float("inf") if budget_s is None else budget_s
+  found = reduce_model(
+    source, Command(tuple(command), match), budget_s=limit, stop=stop or (lambda: False),
+    tell=tell or (lambda step: None),
+  )  # fmt: skip
+  write_model(found.model, target)
+  return reduce_report(found, str(source), str(target))
+
+
+def report_page(model: str | Path) -> str:
+  """The report of an optimized model as one HTML page, of what is in the model.
+
+  Raises:
+      MirageError: REPORT_MISSING, FILE_MISSING, NOT_ONNX.
+  """
+  from mirage_onnx.report import run_record
+  from mirage_onnx.report.page import page as page_of
+
+  file = ModelFile.read(model)
+  return page_of(run_record.read(file.proto), file)

@@ -1,0 +1,40 @@
+"""Text files that a command writes beside its result: pages, drawings, traces."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from mirage_onnx.errors import MirageError
+
+
+def write_text(path: Path, text: str) -> None:
+  """Write ``text`` so that a reader sees the old file or the whole new one; a pipe is written to as it is.
+
+  Raises:
+      MirageError: OUTPUT_UNWRITABLE.
+  """
+  part = path.with_name(f"{path.name}.{os.getpid()}.part")
+  try:
+    if path.exists() and not path.is_file():
+      path.write_text(text, encoding="utf-8")
+      return
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)
+  except OSError as error:
+    with contextlib.suppress(OSError):
+      part.unlink()
+    raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {error.strerror or error}") from error
+
+
+def check_writable(path: Path) -> None:
+  """That a file can be written at ``path``, without writing it: before a search of minutes.
+
+  Raises:
+      MirageError: OUTPUT_UNWRITABLE.
+  """
+  folder = path.parent
+  if path.exists() and not path.is_file() and not path.is_dir():
+    return
+  if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+    why = "it is a folder" if path.is_dir() else f"{folder} is no folder that can be written to"
+    raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {why}")
