@@ -19,6 +19,7 @@ from mirage_onnx import events, pipeline
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.external import check_file
+from mirage_onnx.importer.model_source import ModelSource, readable
 from mirage_onnx.pipeline import Options, Run
 from mirage_onnx.report.optimize_report import found_report, model_report
 from mirage_onnx.report.region_rows import region_rows
@@ -52,7 +53,7 @@ class Result:
 
 
 def optimize(
-  model: str | Path | onnx.ModelProto,
+  model: ModelSource,
   output: str | Path | None = None,
   *,
   target: str | None = None,
@@ -69,6 +70,7 @@ def optimize(
 ) -> Result:
   """Replace regions of ``model`` by generated kernels, where that is faster.
 
+  ``model``: a path, an ``onnx.ModelProto``, an ``onnx_ir.Model`` or what ``torch.onnx.export`` returns.
   ``target``: a device profile (``h200``) or ``local``, the present GPU; default: ``local`` where
   there is a GPU, else ``h200``. With ``local`` kernels are timed against ONNX Runtime, otherwise
   they must be predicted faster by ``margin``. ``output``: where to write the model, atomically.
@@ -82,7 +84,9 @@ def optimize(
   at which a dynamic dimension will be used, by its name in the model (default 1, 16 and 256):
   kernels are right at every size, and a region is replaced if they are faster at all of these.
   ``check``: before ``output`` is replaced, run the new model in a plain onnxruntime against the
-  original; regions with which it fails are left as they were.
+  original; regions with which it fails are left as they were. ``budget_s``: seconds for the whole run
+  (default 300); what it does not reach is left as it was. ``workers``: processes of the search (default:
+  one per core). ``emit``: is called with what happens (``mirage_onnx.events``).
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
@@ -95,23 +99,26 @@ def optimize(
   if external not in (None, *External):
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
   weights = External(external) if external else None
-  loaded = load_model(model)
-  if target_path is not None:
-    check_output(target_path, source, loaded.proto, external=weights)
-  options = Options(
-    profile, margin, 300.0 if budget_s is None else budget_s, workers, measure,
-    journal=Path(journal) if journal is not None else None,
-    stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
-    tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}), began=start,
-    streamed=target_path is not None, emulate=not measure,
-  )  # fmt: skip
-  run = pipeline.run(loaded, options, emit or events.silent)
-  checked = None
-  if target_path is not None:
-    place = Place(target_path, source, weights, start + options.budget_s)
-    run, checked = write(run, loaded, options, place, check=check)
-    if any(map(is_turned, run.model.graph.initializer)):  # as written: what was streamed is in no memory
-      run = replace(run, model=onnx.load(target_path, load_external_data=False))
+  with readable(model) as given:
+    loaded = load_model(given)
+    if target_path is None and source is None and loaded.path is not None:
+      raise MirageError("OPTION_INVALID", "a model of more than 1 GiB in memory needs output=PATH")
+    if target_path is not None:
+      check_output(target_path, loaded.path, loaded.proto, external=weights)
+    options = Options(
+      profile, margin, 300.0 if budget_s is None else budget_s, workers, measure,
+      journal=Path(journal) if journal is not None else None,
+      stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
+      tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}), began=start,
+      streamed=target_path is not None, emulate=not measure,
+    )  # fmt: skip
+    run = pipeline.run(loaded, options, emit or events.silent)
+    checked = None
+    if target_path is not None:
+      place = Place(target_path, loaded.path, weights, start + options.budget_s)
+      run, checked = write(run, loaded, options, place, check=check)
+      if any(map(is_turned, run.model.graph.initializer)):  # as written: what was streamed is in no memory
+        run = replace(run, model=onnx.load(target_path, load_external_data=False))
   report = {
     "schema": SCHEMA,
     "input": str(source) if source is not None else None,
@@ -194,7 +201,8 @@ def verify(
   the CPU provider with the kernels of ``b`` in the emulator where there is a C++ compiler.
   ``inputs``: arrays by name, or an ``.npz`` file. ``bisect``: check every custom node by itself
   on every input, not only on the first. ``shapes``: sizes of dynamic dimensions by name; all
-  combinations are run. The CUDA text of ``b`` is generated again and compared. onnxruntime runs in a
+  combinations are run. ``seed``: of the random inputs. ``rtol``: the tolerance of every float
+  output (default: that of its type). The CUDA text of ``b`` is generated again and compared. onnxruntime runs in a
   child process: what kills it is one of the ``failures``, or SESSION_FAILED.
 
   Raises:
@@ -231,7 +239,8 @@ def bench(
 
   Sessions with default options, inputs and outputs on the device. ``provider`` left out: the CUDA
   provider where there is a GPU for ``b``, else the CPU provider, where the function bodies of ``b`` run.
-  ``seconds``: at every combination of ``shapes`` (sizes of dynamic dimensions by name).
+  ``seconds``: at every combination of ``shapes`` (sizes of dynamic dimensions by name). ``seed``: of the
+  random inputs.
 
   Raises:
       MirageError: FILE_MISSING, OPTION_INVALID, SHAPES_DIFFER, SESSION_FAILED.
@@ -285,7 +294,7 @@ def diff(a: str | Path, b: str | Path) -> DiffReport:
 
 
 def inspect(
-  model: str | Path | onnx.ModelProto,
+  model: ModelSource,
   *,
   target: str | None = None,
   every: bool = False,
@@ -293,8 +302,8 @@ def inspect(
 ) -> InspectReport:
   """What could be fused in ``model``, and what that would bring at most: no search, no GPU.
 
-  ``target`` and ``shapes`` as in ``optimize``. ``every``: all regions that the model offers, not only
-  those of the partition with the most possible gain.
+  ``model``, ``target`` and ``shapes`` as in ``optimize``. ``every``: all regions that the model offers,
+  not only those of the partition with the most possible gain.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
@@ -304,14 +313,16 @@ def inspect(
 
   start = time.monotonic()
   profile, _ = _target(target)
-  survey = survey_model(load_model(model), profile, shapes=checked_sizes(shapes or {}))
+  sizes = checked_sizes(shapes or {})
+  with readable(model) as given:
+    survey = survey_model(load_model(given), profile, shapes=sizes)
   seconds = time.monotonic() - start
   source = _source(model)
   return inspect_report(survey, source=source, target=profile.name, seconds=seconds, every=every)
 
 
 def explain(
-  model: str | Path | onnx.ModelProto,
+  model: ModelSource,
   region: str,
   *,
   target: str | None = None,
@@ -321,8 +332,9 @@ def explain(
 ) -> ExplainReport:
   """Why ``region`` of ``model`` ends where it does, and what a search of it alone finds.
 
+  ``model``, ``target``, ``budget_s``, ``margin`` and ``shapes`` as in ``optimize``.
   ``region``: a key that ``inspect`` shows (or its first letters), or the name of a node in it.
-  Nothing is timed, so the choice is that of ``optimize`` without a GPU. ``shapes`` as in ``optimize``.
+  Nothing is timed, so the choice is that of ``optimize`` without a GPU.
 
   Raises:
       MirageError: REGION_UNKNOWN, or another code of ``docs/errors.md``.
@@ -333,15 +345,16 @@ def explain(
   start = time.monotonic()
   _check_budget(budget_s)
   profile, _ = _target(target)
-  loaded = load_model(model)
   sizes = checked_sizes(shapes or {})
-  survey = survey_model(loaded, profile, margin, sizes)
   options = Options(profile, margin, 300.0 if budget_s is None else budget_s, shapes=sizes)
-  found = explain_region(loaded, survey, region, options)
+  with readable(model) as given:
+    loaded = load_model(given)
+    survey = survey_model(loaded, profile, margin, sizes)
+    found = explain_region(loaded, survey, region, options)
   seconds = time.monotonic() - start
   source = _source(model)
   return explain_report(survey, found, source=source, target=profile.name, seconds=seconds)
 
 
-def _source(model: str | Path | onnx.ModelProto) -> str | None:
+def _source(model: ModelSource) -> str | None:
   return str(model) if isinstance(model, (str, Path)) else None
