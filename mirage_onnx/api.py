@@ -202,8 +202,8 @@ def verify(
   ``inputs``: arrays by name, or an ``.npz`` file. ``bisect``: check every custom node by itself
   on every input, not only on the first. ``shapes``: sizes of dynamic dimensions by name; all
   combinations are run. ``seed``: of the random inputs. ``rtol``: the tolerance of every float
-  output (default: that of its type). The CUDA text of ``b`` is generated again and compared. onnxruntime runs in a
-  child process: what kills it is one of the ``failures``, or SESSION_FAILED.
+  output (default: that of its type). The CUDA text of ``b`` is generated again and compared.
+  onnxruntime runs in a child process: what kills it is one of the ``failures``, or SESSION_FAILED.
 
   Raises:
       MirageError: SOURCE_MISMATCH, those of ``compare_models`` and ``read_inputs``.
