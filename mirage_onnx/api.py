@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,10 @@ def optimize(
   _check_budget(budget_s)
   source = Path(model) if isinstance(model, (str, Path)) else None
   target_path = Path(output) if output is not None else None
+  if target_path is not None and check and find_spec("onnxruntime") is None:
+    raise MirageError(
+      "ORT_MISSING", "what is written is checked in onnxruntime (check=False, --no-check: not)"
+    )
   profile, measure = _target(target)
   if external not in (None, *External):
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")

@@ -115,6 +115,17 @@ def test_refused_before_the_work(path, tmp_path, monkeypatch):
       mirage_onnx.optimize(source, out, target="h200")
 
 
+def test_without_onnxruntime_nothing_is_written_unchecked(path, tmp_path, monkeypatch):
+  monkeypatch.setattr(api, "find_spec", lambda name: None)
+  out = tmp_path / "out.onnx"
+  with refused("ORT_MISSING", "--no-check"):
+    mirage_onnx.optimize(path, out, target="h200")
+  assert not out.exists()
+  assert (
+    mirage_onnx.optimize(path, out, target="h200", workers=1, check=False).report["checked"] == "not checked"
+  )
+
+
 def test_an_optimized_model_is_not_optimized_again():
   """Where there still is a region left to replace."""
   again = mirage_onnx.optimize(model(), target="h200", workers=1).model
