@@ -67,7 +67,7 @@ golden: build
 # The site, in build/site, every link checked; its tools are in an environment of their own.
 docs:
 	@test -x build/docs/bin/mkdocs || { $(PYTHON) -m venv build/docs && \
-	  build/docs/bin/pip install -q 'mkdocs>=1.6,<2' 'mkdocs-material>=9.7' 'mkdocstrings[python]>=1'; }
+	  build/docs/bin/pip install -q 'mkdocs>=1.6,<2' 'mkdocs-material>=9.7' 'mkdocstrings[python]>=1' 'ruff>=0.17'; }
 	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build -q
 
 # A wheel for manylinux_2_28 and an sdist, in dist.

@@ -71,23 +71,29 @@ def optimize(
 ) -> Result:
   """Replace regions of ``model`` by generated kernels, where that is faster.
 
-  ``model``: a path, an ``onnx.ModelProto``, an ``onnx_ir.Model`` or what ``torch.onnx.export`` returns.
-  ``target``: a device profile (``h200``) or ``local``, the present GPU; default: ``local`` where
-  there is a GPU, else ``h200``. With ``local`` kernels are timed against ONNX Runtime, otherwise
-  they must be predicted faster by ``margin``. ``output``: where to write the model, atomically.
-  ``external``: what to do with untouched weights outside the model file, ``keep`` (default beside
-  the input), ``copy`` into a data file beside the output (default elsewhere) or ``inline``. ``journal``: a
-  file that keeps what the search has found; a later call with it goes on from there, also after
-  a crash. ``stop``: polled by the search; when it returns true, the search ends with the best
-  found so far, and the model is written with that. ``tiled``: also search regions in which two
-  activations are contracted (attention), which may take minutes; default: where kernels are
-  timed, for their times are predicted only roughly. ``shapes``: the sizes
-  at which a dynamic dimension will be used, by its name in the model (default 1, 16 and 256):
-  kernels are right at every size, and a region is replaced if they are faster at all of these.
-  ``check``: before ``output`` is replaced, run the new model in a plain onnxruntime against the
-  original; regions with which it fails are left as they were. ``budget_s``: seconds for the whole run
-  (default 300); what it does not reach is left as it was. ``workers``: processes of the search (default:
-  one per core). ``emit``: is called with what happens (``mirage_onnx.events``).
+  Args:
+      model: a path, an ``onnx.ModelProto``, an ``onnx_ir.Model`` or what ``torch.onnx.export`` returns.
+      output: where to write the model, atomically.
+      target: a device profile (``h200``) or ``local``, the present GPU; default: ``local`` where there
+          is a GPU, else ``h200``. With ``local`` kernels are timed against ONNX Runtime, otherwise they
+          must be predicted faster by ``margin``.
+      budget_s: seconds for the whole run (default 300); what it does not reach is left as it was.
+      margin: the least predicted gain of a region, as a share of its time; no matter with ``local``.
+      workers: processes of the search (default: one per core).
+      external: what to do with untouched weights outside the model file, ``keep`` (default beside the
+          input), ``copy`` into a data file beside the output (default elsewhere) or ``inline``.
+      emit: is called with what happens (``mirage_onnx.events``).
+      journal: a file that keeps what the search has found; a later call with it goes on from there, also
+          after a crash.
+      stop: polled by the search; when it returns true, the search ends with the best found so far, and
+          the model is written with that.
+      tiled: also search regions in which two activations are contracted (attention), which may take
+          minutes; default: where kernels are timed, for their times are predicted only roughly.
+      shapes: the sizes at which a dynamic dimension will be used, by its name in the model (default 1,
+          16 and 256): kernels are right at every size, and a region is replaced if they are faster at
+          all of these.
+      check: before ``output`` is replaced, run the new model in a plain onnxruntime against the original;
+          regions with which it fails are left as they were.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
@@ -202,13 +208,21 @@ def verify(
 ) -> Comparison:
   """Run the original ``a`` and the optimized ``b`` on the same inputs and compare.
 
-  ``provider`` and ``emulate`` left out: the CUDA provider where there is a GPU for ``b``, else
-  the CPU provider with the kernels of ``b`` in the emulator where there is a C++ compiler.
-  ``inputs``: arrays by name, or an ``.npz`` file. ``bisect``: check every custom node by itself
-  on every input, not only on the first. ``shapes``: sizes of dynamic dimensions by name; all
-  combinations are run. ``seed``: of the random inputs. ``rtol``: the tolerance of every float
-  output (default: that of its type). The CUDA text of ``b`` is generated again and compared.
-  onnxruntime runs in a child process: what kills it is one of the ``failures``, or SESSION_FAILED.
+  The CUDA text of ``b`` is generated again and compared. onnxruntime runs in a child process: what kills
+  it is one of the ``failures``, or SESSION_FAILED.
+
+  Args:
+      a: the original's path.
+      b: that of the optimized model.
+      seed: of the random inputs.
+      provider: ``cpu`` or ``cuda``. Left out, as ``emulate``: the CUDA provider where there is a GPU for
+          ``b``, else the CPU provider with the kernels of ``b`` in the emulator where there is a C++
+          compiler.
+      rtol: the tolerance of every float output (default: that of its type).
+      emulate: run the kernels of ``b`` in the emulator, or not.
+      inputs: arrays by name, or an ``.npz`` file.
+      bisect: check every custom node by itself on every input, not only on the first.
+      shapes: sizes of dynamic dimensions by name; all combinations are run.
 
   Raises:
       MirageError: SOURCE_MISMATCH, those of ``compare_models`` and ``read_inputs``.
@@ -242,10 +256,16 @@ def bench(
 ) -> BenchReport:
   """Time whole onnxruntime runs of the original ``a`` and of ``b``, side by side.
 
-  Sessions with default options, inputs and outputs on the device. ``provider`` left out: the CUDA
-  provider where there is a GPU for ``b``, else the CPU provider, where the function bodies of ``b`` run.
-  ``seconds``: at every combination of ``shapes`` (sizes of dynamic dimensions by name). ``seed``: of the
-  random inputs.
+  Sessions with default options, inputs and outputs on the device.
+
+  Args:
+      a: the original's path.
+      b: that of the optimized model.
+      provider: ``cpu`` or ``cuda``. Left out: the CUDA provider where there is a GPU for ``b``, else the
+          CPU provider, where the function bodies of ``b`` run.
+      seconds: at every combination of ``shapes``.
+      seed: of the random inputs.
+      shapes: sizes of dynamic dimensions by name.
 
   Raises:
       MirageError: FILE_MISSING, OPTION_INVALID, SHAPES_DIFFER, SESSION_FAILED.
@@ -307,8 +327,12 @@ def inspect(
 ) -> InspectReport:
   """What could be fused in ``model``, and what that would bring at most: no search, no GPU.
 
-  ``model``, ``target`` and ``shapes`` as in ``optimize``. ``every``: all regions that the model offers,
-  not only those of the partition with the most possible gain.
+  Args:
+      model: as in ``optimize``.
+      target: as in ``optimize``.
+      every: all regions that the model offers, not only those of the partition with the most possible
+          gain.
+      shapes: sizes of dynamic dimensions by name.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
@@ -337,9 +361,15 @@ def explain(
 ) -> ExplainReport:
   """Why ``region`` of ``model`` ends where it does, and what a search of it alone finds.
 
-  ``model``, ``target``, ``budget_s``, ``margin`` and ``shapes`` as in ``optimize``.
-  ``region``: a key that ``inspect`` shows (or its first letters), or the name of a node in it.
   Nothing is timed, so the choice is that of ``optimize`` without a GPU.
+
+  Args:
+      model: as in ``optimize``.
+      region: a key that ``inspect`` shows (or its first letters), or the name of a node in it.
+      target: as in ``optimize``, and so are ``budget_s``, ``margin`` and ``shapes``.
+      budget_s: seconds for the search.
+      margin: the least predicted gain.
+      shapes: sizes of dynamic dimensions by name.
 
   Raises:
       MirageError: REGION_UNKNOWN, or another code of ``docs/errors.md``.
