@@ -1,4 +1,4 @@
-# make build | demo | test | test-all | lint | clean
+# make build | demo | test | test-all | lint | docs | wheels | clean
 # Needs python3 >= 3.11 with venv, g++ and make; everything else comes from PyPI. PYTHON=... chooses
 # the interpreter.
 
@@ -15,7 +15,7 @@ JOBS ?= 2
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: build demo test test-all lint format golden clean
+.PHONY: build demo test test-all lint format golden docs wheels clean
 .DELETE_ON_ERROR:
 
 build: $(DEPS) $(OPS) $(MODELS)
@@ -63,6 +63,16 @@ format: $(DEPS)
 
 golden: build
 	$(BIN)/python -m pytest -q -n $(JOBS) -m "not gpu" --update-golden
+
+# The site, in build/site, every link checked; its tools are in an environment of their own.
+docs:
+	@test -x build/docs/bin/mkdocs || { $(PYTHON) -m venv build/docs && \
+	  build/docs/bin/pip install -q 'mkdocs>=1.6,<2' 'mkdocs-material>=9.7' 'mkdocstrings[python]>=1' 'ruff>=0.17'; }
+	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build -q
+
+# A wheel for manylinux_2_28 and an sdist, in dist.
+wheels:
+	PYTHON=$(PYTHON) bash scripts/build_wheels.sh
 
 clean:
 	rm -rf build out $(MODELS)

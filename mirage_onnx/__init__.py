@@ -4,6 +4,8 @@ The public names are loaded when first used, so that ``import mirage_onnx`` cost
 
     result = mirage_onnx.optimize("model.onnx", "fast.onnx", target="h200")
     session = mirage_onnx.InferenceSession("fast.onnx", providers=["CUDAExecutionProvider"])
+
+``mirage_onnx.verify`` is the package that proves µGraphs; ``mirage_onnx.api.verify`` compares two models.
 """
 
 import importlib

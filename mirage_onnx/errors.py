@@ -187,6 +187,7 @@ REJECTIONS: dict[str, str] = {
   "EMIT_RULE": "the generated text breaks a rule that every kernel keeps (docs/emulator.md)",
   "COMPILE_FAILED": "NVRTC refused the generated kernel",
   "SPILLS": "the compiled kernel spills registers",
+  "TRITON_UNSUPPORTED": "Triton cannot say what the µGraph does, or not within its limits",
   # tune
   "NOT_PREDICTED": "its sizes or types were never measured on the target, so only measuring can choose it",
   "MODEL_SLOWER": "with it the whole model was not measured faster than it was",
@@ -208,25 +209,24 @@ _LINE_ENDS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 class MirageError(Exception):
   """An error a user can act on; ``code`` is a key of ``ERRORS``.
 
-  ``detail``: one line of a bounded length, whatever names of a file are quoted in it.
+  ``detail``: one line of a bounded length, whatever names of a file are quoted in it. As text it is ``line``.
   """
 
   def __init__(self, code: str, detail: str) -> None:
     detail = " ".join(_LINE_ENDS.split(detail))
     if len(detail) > MOST_CHARACTERS:
       detail = f"{detail[:MOST_CHARACTERS]} ..."
-    super().__init__(detail)
+    super().__init__(code, detail)
     self.code = code
     self.detail = detail
-
-  def __reduce__(self) -> tuple[type["MirageError"], tuple[str, str]]:
-    """Exceptions are pickled by their message alone."""
-    return type(self), (self.code, self.detail)
 
   @property
   def exit(self) -> Exit:
     entry = ERRORS.get(self.code)
     return entry.exit if entry else Exit.INTERNAL
+
+  def __str__(self) -> str:
+    return self.line()
 
   def line(self) -> str:
     """The one line a user sees: ``CODE: what was found; what to do``."""

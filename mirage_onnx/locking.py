@@ -34,7 +34,9 @@ WORSE = 1.0 + 1e-9
 CUT_OFF = ("BUDGET", "INTERRUPTED")
 
 
-def lock_of(run: Run, loaded: LoadedModel, options: Options, external: str | None, output: Path) -> Lock:
+def lock_of(
+  run: Run, loaded: LoadedModel, options: Options, external: str | None, output: Path, record: str = ""
+) -> Lock:
   """The lock of what ``run`` has written to ``output``."""
   from mirage_onnx.tune.replay import weights_of
   from mirage_onnx.verify.weights import ModelWeights
@@ -62,6 +64,7 @@ def lock_of(run: Run, loaded: LoadedModel, options: Options, external: str | Non
     after_us=run.times.after_us if run.times else None,
     regions=[_region(o, weights_of(same, weights)) for o, same in own],
     nodes=nodes,
+    record=record,
   )  # fmt: skip
 
 

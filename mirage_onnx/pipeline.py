@@ -93,8 +93,7 @@ class Options:
 class Run:
   """Everything a report needs; ``outcomes`` by region key, ``chosen`` the replaced instances.
 
-  ``node_us``: the nodes' times in ONNX Runtime, where they are known; ``times``: of the whole model.
-  ``points``: the declared sizes of dynamic dimensions.
+  ``node_us``: times of nodes in ONNX Runtime, ``times`` of the whole; ``points``: the declared sizes.
   """
 
   model: onnx.ModelProto

@@ -55,7 +55,7 @@ def axiom_table():
   yield "| axiom | | | where |"
   yield "| --- | --- | --- | --- |"
   for a in AXIOMS:
-    where = "; ".join(filter(None, (a.condition, _space(a))))
+    where = "; ".join(filter(None, (a.condition, _space(a)))).replace("[", r"\[")  # no link
     yield f"| {a.name} | `{a.lhs}` | `{a.rhs}` | {where} |"
 
 

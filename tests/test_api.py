@@ -2,7 +2,9 @@
 
 import copy
 import hashlib
+import inspect
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -111,6 +113,17 @@ def test_refused_before_the_work(path, tmp_path, monkeypatch):
   for source, out, code in cases:
     with refused(code):
       mirage_onnx.optimize(source, out, target="h200")
+
+
+def test_without_onnxruntime_nothing_is_written_unchecked(path, tmp_path, monkeypatch):
+  monkeypatch.setattr(api, "find_spec", lambda name: None)
+  out = tmp_path / "out.onnx"
+  with refused("ORT_MISSING", "--no-check"):
+    mirage_onnx.optimize(path, out, target="h200")
+  assert not out.exists()
+  assert (
+    mirage_onnx.optimize(path, out, target="h200", workers=1, check=False).report["checked"] == "not checked"
+  )
 
 
 def test_an_optimized_model_is_not_optimized_again():
@@ -286,6 +299,17 @@ def test_public_names():
   for name in mirage_onnx.__all__:
     value = getattr(mirage_onnx, name)
     assert not isinstance(value, ModuleType), name
+
+
+def test_public_functions_say_and_type_all_that_they_take():
+  functions = {name: getattr(mirage_onnx, name) for name in mirage_onnx.__all__}
+  functions["verify"] = api.verify
+  for name, function in functions.items():
+    if inspect.isfunction(function):
+      taken = [p for p in inspect.signature(function).parameters if p != "kwargs"]
+      assert set(taken) <= set(function.__annotations__) and "return" in function.__annotations__, name
+      said = set(re.findall(r"``(\w+)[`=]|^ +(\w+): ", inspect.getdoc(function) or "", re.M))
+      assert [p for p in taken if not any(p in pair for pair in said)] == [], name
 
 
 #: In a process of its own, so that everything is imported for the first time.

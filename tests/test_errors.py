@@ -11,7 +11,7 @@ from mirage_onnx.errors import MirageError
 def test_one_line(end):
   error = MirageError("NOT_ONNX", f"the node 'a{end}b' is none")
   assert len(error.line().splitlines()) == 1 and "\x1b" not in error.line()
-  assert error.detail.startswith("the node 'a ") and str(error) == error.detail
+  assert error.detail.startswith("the node 'a ") and str(error) == error.line()
   again = pickle.loads(pickle.dumps(error))
   assert (again.code, again.detail) == (error.code, error.detail)
 

@@ -76,7 +76,7 @@ _records: weakref.WeakKeyDictionary[Any, _Record] = weakref.WeakKeyDictionary()
 
 
 def register(sess_options: ort.SessionOptions, *, ep: str | None = None, driver: str | None = None) -> None:
-  """Adds our custom ops to session options: for code that makes its own session.
+  """Adds our custom ops to session options, ``sess_options``: for code that makes its own session.
 
   ``ep`` and ``driver`` become config entries (``ai.mirage.ep``, ``ai.mirage.driver``); without
   them the options' own entries hold, then ``MIRAGE_ONNX_EP`` and ``MIRAGE_ONNX_DRIVER``, then
@@ -193,7 +193,7 @@ def InferenceSession(  # noqa: N802 (the name users know)
 
 
 def launches(session: ort.InferenceSession) -> dict[str, int]:
-  """Kernel launches per MuGraph node since the session was made; 0 where the body ran.
+  """Kernel launches per MuGraph node since ``session`` was made; 0 where the body ran.
 
   Raises:
       MirageError: LAUNCHES_UNKNOWN when the session did not come from ``InferenceSession``.

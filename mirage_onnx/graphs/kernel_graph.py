@@ -130,7 +130,7 @@ new_graph = new_kernel_graph
 
 
 def superoptimize(graph: KernelGraph, config: str | None = None, **options: Any) -> list[OptimizedGraph]:
-  """All µGraphs found for ``graph``, best first; options are those of its method."""
+  """All µGraphs found for ``graph``, best first; ``config`` and ``options`` are those of its method."""
   found = graph.superoptimize(config, **{**options, "return_all": True})
   assert isinstance(found, list)
   return found

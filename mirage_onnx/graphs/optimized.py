@@ -12,6 +12,7 @@ from mirage_onnx.graphs.device import ArrayGpu, Loaded, launch_on_device, load_o
 from mirage_onnx.graphs.host import run_on_host
 from mirage_onnx.graphs.python_text import python_text
 from mirage_onnx.graphs.shapes import Sizes, sizes_of_call
+from mirage_onnx.graphs.triton_text import triton_text
 from mirage_onnx.inspection.dot import to_dot
 from mirage_onnx.inspection.svg import to_svg
 from mirage_onnx.ir import Candidate, KernelParams, Program, Region, UGraph, print_ugraph
@@ -137,8 +138,13 @@ class OptimizedGraph:
     Path(path).write_text(text, encoding="utf-8")
 
   def generate_triton_program(self, path: str | Path) -> None:
-    """As ``generate_python_program``: a program of its own, but not in Triton.
+    """Write a Python file with the µGraph's kernels in Triton, for torch tensors at the graph's shapes.
 
-    The name is the original's, so that its README runs. Our kernels are CUDA.
+    It is the µGraph's algorithm with its tiles; clusters, stages and layouts are not Triton's. Nothing is
+    timed, and it is not what calling the graph runs.
+
+    Raises:
+        RejectionError: TRITON_UNSUPPORTED, before the file is written.
     """
-    self.generate_python_program(path)
+    text = triton_text(self.program, self.region, self.candidate, self.summary())
+    Path(path).write_text(text, encoding="utf-8")

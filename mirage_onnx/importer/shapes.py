@@ -191,6 +191,7 @@ def _weight_free(
     if t.name not in inputs:
       _add_value(light, t.name, t, read)
   local = {(f.domain, f.name) for f in model.functions}
+  stored = {t.name: t for t in source.initializer}
   for i in order:
     node = source.node[i]
     value = next((a.t for a in node.attribute if a.name == "value"), None)
@@ -198,7 +199,7 @@ def _weight_free(
       _add_value(light, node.output[0], value, read)
     elif node.output and (result := folded.get(node.output[0])) is not None:
       _add_value(light, node.output[0], result, read)
-    elif known and (nodes := stand_ins(domain_of(node), node)) is not None:
+    elif known and (nodes := stand_ins(domain_of(node), node, stored)) is not None:
       graph.node.extend(nodes)
     else:
       copy = graph.node.add()

@@ -16,12 +16,20 @@ _LIKE_INPUT: dict[tuple[str, str], tuple[int, ...]] = {
   ("", "MeanVarianceNormalization"): (0,),  # onnx 1.23 fails at the function of its schema
   (MICROSOFT, "SkipLayerNormalization"): (0, 3),
   (MICROSOFT, "SkipSimplifiedLayerNormalization"): (0, 3),
-  **{(MICROSOFT, name): (0,) for name in ("Gelu", "BiasGelu", "FastGelu", "QuickGelu", "RotaryEmbedding")},
+  **{
+    (MICROSOFT, name): (0,)
+    for name in ("Gelu", "BiasGelu", "FastGelu", "QuickGelu", "RotaryEmbedding", "MoE", "QMoE")
+  },
 }
 
 
-def stand_ins(domain: str, node: NodeProto) -> list[NodeProto] | None:
-  """Nodes with the results of ``node``, or None where nothing is known of them."""
+def stand_ins(
+  domain: str, node: NodeProto, stored: Mapping[str, TensorProto] | None = None
+) -> list[NodeProto] | None:
+  """Nodes with the results of ``node``, or None where nothing is known of them.
+
+  ``stored``: initializers by name.
+  """
   if (like := _LIKE_INPUT.get((domain, node.op_type))) is not None:
     outputs = [node.output[k] for k in like if k < len(node.output) and node.output[k]]
     return [helper.make_node("Identity", node.input[:1], [o]) for o in outputs]
@@ -31,7 +39,7 @@ def stand_ins(domain: str, node: NodeProto) -> list[NodeProto] | None:
   inputs = [*node.input, *[""] * (8 - len(node.input))]
   try:
     given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    return rule(_Nodes(node.output[0]), given, inputs, list(node.output))
+    return rule(_Nodes(node.output[0], stored or {}), given, inputs, list(node.output))
   except (LookupError, TypeError, ValueError):  # attributes that are missing, or of another type
     return None
 
@@ -39,9 +47,9 @@ def stand_ins(domain: str, node: NodeProto) -> list[NodeProto] | None:
 class _Nodes(list[NodeProto]):
   """Nodes that are being written; inner values are named after ``prefix``."""
 
-  def __init__(self, prefix: str) -> None:
+  def __init__(self, prefix: str, stored: Mapping[str, TensorProto]) -> None:
     super().__init__()
-    self.prefix = prefix
+    self.prefix, self.stored = prefix, stored
 
   def add(self, op: str, *inputs: str, to: str = "", **attributes: Any) -> str:
     name = to or f"{self.prefix}/shape{len(self)}"
@@ -109,7 +117,35 @@ def _projecting(made: _Nodes, given: Mapping[str, Any], inputs: list[str], outpu
   return made
 
 
+def _few_bits(made: _Nodes, given: Mapping[str, Any], inputs: list[str], outputs: list[str]) -> _Nodes:
+  """MatMulNBits: a product with a matrix of K x N, which is of the type of the scales."""
+  one = made.first(made.reshaped(inputs[2], -1), 1, 0)
+  made.add("MatMul", inputs[0], made.add("Expand", one, made.ints(given["K"], given["N"])), to=outputs[0])
+  return made
+
+
+def _rows_of_few_bits(
+  made: _Nodes, given: Mapping[str, Any], inputs: list[str], outputs: list[str]
+) -> _Nodes | None:
+  """GatherBlockQuantized: rows of a table, as many blocks wide as the scales say.
+
+  Only of tables that whole blocks fill, with a value or two in a byte: else the width would be a guess.
+  """
+  table, data, scales = made.stored[inputs[0]], made.stored[inputs[0]].dims, made.stored[inputs[2]].dims
+  block, bits = given.get("block_size", 128), given.get("bits", 4)
+  if bits not in (4, 8) or not 16 <= block <= 1024 or len(data) != 2 or len(scales) != 2:
+    return None
+  if scales[1] * block != data[1] * (8 // bits if table.data_type == TensorProto.UINT8 else 1):
+    return None
+  if given.get("gather_axis", 0) != 0 or given.get("quantize_axis", 1) not in (1, -1):
+    return None
+  rows = made.add("Gather", inputs[2], inputs[1], axis=0)
+  made.add("Concat", *[rows] * block, to=outputs[0], axis=-1)
+  return made
+
+
 _RULES = {
   "FusedMatMul": _fused_matmul, "MultiHeadAttention": _heads,
   "GroupQueryAttention": _grouped, "Attention": _projecting,
+  "MatMulNBits": _few_bits, "GatherBlockQuantized": _rows_of_few_bits,
 }  # fmt: skip

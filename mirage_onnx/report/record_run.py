@@ -28,6 +28,8 @@ from mirage_onnx.report.run_record import (
   RunRecord,
   WorkRecord,
   append_measured,
+  read,
+  restore,
   store,
 )
 from mirage_onnx.report.schema import CountReport, FoundReport, MeasuredReport, ModelReport, SizeReport
@@ -46,15 +48,22 @@ REGION = "pkg.mirage_onnx.region"
 
 @dataclass
 class Notes:
-  """What models are given about the run that makes them; ``gate``: what times them, if anything."""
+  """What models are given about the run that makes them; ``gate``: what times them, if anything.
+
+  ``record``: what is kept, where that is known.
+  """
 
   source: Path | None
   target: Target
   gate: "Gate | None" = None
+  record: str = ""
 
   def noted(self, run: Run) -> Run:
     """``run``, whose model (a new one, where anything was replaced) keeps the record and says what it is."""
-    if run.chosen:
+    if run.chosen and self.record:  # of the run that a lock repeats
+      restore(run.model, self.record)
+      describe(run.model, read(run.model))
+    elif run.chosen:
       record = record_run(run, self.source, self.target)
       store(run.model, record)
       describe(run.model, record)

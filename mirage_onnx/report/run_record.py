@@ -148,10 +148,20 @@ class RunRecord(Struct, frozen=True):
 def store(model: onnx.ModelProto, record: RunRecord) -> None:
   """Adds the record to the metadata of ``model``, in place."""
   packed = zlib.compress(msgspec.json.encode(record), 9)
+  restore(model, base64.b64encode(packed).decode("ascii"))
+
+
+def kept_record(model: onnx.ModelProto) -> str:
+  """The record as it is in the metadata; empty where there is none."""
+  return next((p.value for p in model.metadata_props if p.key == KEY), "")
+
+
+def restore(model: onnx.ModelProto, text: str) -> None:
+  """Put a record as ``kept_record`` gave it into the metadata of ``model``, in place."""
   kept = [p for p in model.metadata_props if p.key != KEY]
   del model.metadata_props[:]
   model.metadata_props.extend(kept)
-  model.metadata_props.add(key=KEY, value=base64.b64encode(packed).decode("ascii"))
+  model.metadata_props.add(key=KEY, value=text)
 
 
 def append_measured(path: Path, measured: MeasuredReport) -> None:

@@ -101,7 +101,8 @@ class LockedVersions(Part, frozen=True):
 class Lock(Part, frozen=True):
   """``input``, ``output``: SHA-256 of the model files. ``nodes``: in the order of their numbers.
 
-  ``before_us``, ``after_us``: of the whole model, where they are known.
+  ``before_us``, ``after_us``: of the whole model, where they are known. ``record``: what the model keeps of
+  its run (``report/run_record.py``), as it is written there.
   """
 
   format: Literal["mirage-onnx lock"]
@@ -114,6 +115,7 @@ class Lock(Part, frozen=True):
   after_us: float | None
   regions: list[LockedRegion]
   nodes: list[LockedNode]
+  record: str = ""
 
 
 def write_lock(path: Path, lock: Lock) -> None:

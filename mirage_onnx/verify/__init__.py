@@ -1,4 +1,8 @@
-"""Proof that a µGraph computes what its region says, and a record of how it rounds."""
+"""Proof that a µGraph computes what its region says, and a record of how it rounds.
+
+This is about µGraphs. The function that compares two models, ``mirage-onnx verify`` at the command line, is
+``mirage_onnx.api.verify``.
+"""
 
 import importlib
 

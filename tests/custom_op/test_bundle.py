@@ -21,7 +21,7 @@ def refusal(data):
     read_bundle(data)
   except MirageError as error:
     assert error.code == "BUNDLE_INVALID"
-    return str(error)
+    return error.detail
   return ""
 
 

@@ -45,7 +45,7 @@ def python_refusal(text):
     parse_plan(text)
   except MirageError as error:
     assert error.code == "PLAN_INVALID"
-    return str(error)
+    return error.detail
   return ""
 
 

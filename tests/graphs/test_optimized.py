@@ -103,7 +103,7 @@ def test_drawing(optimized, tmp_path):
 def test_python_program(optimized, tmp_path):
   """The file, run by itself, has the same µGraph verified and prints it."""
   path = tmp_path / "generated_program_0.py"
-  optimized.generate_triton_program(path)
+  optimized.generate_python_program(path)
   command = [sys.executable, str(path)]
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr

@@ -1,0 +1,166 @@
+"""The Python interface to pairs of models: ``verify``, ``bench`` and ``diff``.
+
+What only some of them need is imported there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mirage_onnx.custom_op.model_nodes import ModelFile
+from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.external import check_file
+from mirage_onnx.report.schema import SCHEMA
+from mirage_onnx.tune.declared_sizes import checked_sizes
+
+if TYPE_CHECKING:
+  from mirage_onnx.custom_op.comparison import Comparison
+  from mirage_onnx.report.bench_report import BenchReport
+  from mirage_onnx.report.diff_report import DiffReport
+
+#: Of one size of ``bench``.
+_MOST_SECONDS = 3600.0
+
+
+def _check_pair(a: str | Path, b: str | Path, seed: int, dims: Mapping[str, Sequence[int]]) -> None:
+  """That two models are files, and have the dimensions of which ``dims`` gives sizes."""
+  for path in (a, b):
+    check_file(Path(path))
+  if seed < 0:
+    raise MirageError("OPTION_INVALID", f"the seed is {seed}: it must not be negative")
+  if dims:
+    graph = ModelFile.read(a).proto.graph
+    values = (*graph.input, *graph.output, *graph.value_info)
+    names = sorted({d.dim_param for v in values for d in v.type.tensor_type.shape.dim if d.dim_param})
+    if unknown := [n for n in dims if not any(n in name for name in names)]:
+      have = ", ".join(names) or "none"
+      raise MirageError("OPTION_INVALID", f"no dynamic dimension is called {unknown[0]!r}; there are: {have}")
+
+
+def verify(
+  a: str | Path,
+  b: str | Path,
+  *,
+  seed: int = 0,
+  provider: str | None = None,
+  rtol: float | None = None,
+  emulate: bool | None = None,
+  inputs: Mapping[str, np.ndarray] | str | Path | None = None,
+  bisect: bool = False,
+  shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Comparison:
+  """Run the original ``a`` and the optimized ``b`` on the same inputs and compare.
+
+  The CUDA text of ``b`` is generated again and compared. onnxruntime runs in a child process: what kills
+  it is one of the ``failures``, or SESSION_FAILED.
+
+  Args:
+      a: the original's path.
+      b: that of the optimized model.
+      seed: of the random inputs.
+      provider: ``cpu`` or ``cuda``. Left out, as ``emulate``: the CUDA provider where there is a GPU for
+          ``b``, else the CPU provider with the kernels of ``b`` in the emulator where there is a C++
+          compiler.
+      rtol: the tolerance of every float output (default: that of its type).
+      emulate: run the kernels of ``b`` in the emulator, or not.
+      inputs: arrays by name, or an ``.npz`` file.
+      bisect: check every custom node by itself on every input, not only on the first.
+      shapes: sizes of dynamic dimensions by name; all combinations are run.
+
+  Raises:
+      MirageError: SOURCE_MISMATCH, those of ``compare_models`` and ``read_inputs``.
+  """
+  from mirage_onnx.custom_op.choose_path import choose_path
+  from mirage_onnx.custom_op.compare_inputs import read_inputs
+  from mirage_onnx.custom_op.isolated import compare_isolated
+  from mirage_onnx.custom_op.sources import check_sources
+
+  dims = checked_sizes(shapes or {})
+  _check_pair(a, b, seed, dims)
+  provider, emulate, advice = choose_path(b, provider, emulate)
+  given = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
+  source = check_sources(b, strict=emulate, original=a)
+  found = compare_isolated(
+    str(a), str(b), seed=seed, provider=provider, rtol=rtol, emulate=emulate, inputs=given,
+    bisect=bisect, dims=dims,
+  )  # fmt: skip
+  note = "; ".join(text for text in (found.note, advice) if text)
+  return replace(found.with_source(source.text, source.unseen), note=note)
+
+
+def bench(
+  a: str | Path,
+  b: str | Path,
+  *,
+  provider: str | None = None,
+  seconds: float = 5.0,
+  seed: int = 0,
+  shapes: Mapping[str, Sequence[int]] | None = None,
+) -> BenchReport:
+  """Time whole onnxruntime runs of the original ``a`` and of ``b``, side by side.
+
+  Sessions with default options, inputs and outputs on the device.
+
+  Args:
+      a: the original's path.
+      b: that of the optimized model.
+      provider: ``cpu`` or ``cuda``. Left out: the CUDA provider where there is a GPU for ``b``, else the
+          CPU provider, where the function bodies of ``b`` run.
+      seconds: at every combination of ``shapes``.
+      seed: of the random inputs.
+      shapes: sizes of dynamic dimensions by name.
+
+  Raises:
+      MirageError: FILE_MISSING, OPTION_INVALID, SHAPES_DIFFER, SESSION_FAILED.
+  """
+  from mirage_onnx.custom_op.choose_path import choose_path
+  from mirage_onnx.custom_op.model_times import time_models
+  from mirage_onnx.report.bench_report import BenchNode, BenchReport, BenchRow
+
+  dims = checked_sizes(shapes or {})
+  _check_pair(a, b, seed, dims)
+  if not 0 < seconds <= _MOST_SECONDS:
+    raise MirageError("OPTION_INVALID", f"{seconds} seconds: more than 0, {_MOST_SECONDS:.0f} at most")
+  provider, _, _ = choose_path(b, provider, False if provider == "cpu" else None)
+  found = time_models(str(a), str(b), provider=provider, dims=dims, seconds=seconds, seed=seed)
+  nodes = [BenchNode(name=name, launches=count) for name, count in found.launches.items()]
+  bodies = "B's kernels need their GPU; here its function bodies ran, which are the original's nodes"
+  return BenchReport(
+    schema=SCHEMA, a=str(a), b=str(b), provider="cuda" if provider == "cuda" else "cpu",
+    rows=[BenchRow(**asdict(row)) for row in found.rows], nodes=nodes,
+    note=bodies if nodes and not any(n.launches for n in nodes) else "",
+  )  # fmt: skip
+
+
+def diff(a: str | Path, b: str | Path) -> DiffReport:
+  """What the model ``b`` has in place of its original ``a``: node by node, and of the weights.
+
+  Raises:
+      MirageError: FILE_MISSING, NOT_ONNX.
+  """
+  from mirage_onnx.inspection import model_diff
+  from mirage_onnx.report.diff_report import DiffNode, DiffReport, DiffWeight
+
+  found = model_diff(ModelFile.read(a), ModelFile.read(b))
+  nodes = [
+    DiffNode(
+      node=r.node, replaces=list(r.nodes), ops=dict(Counter(r.ops)), inputs=list(r.inputs),
+      outputs=list(r.outputs),
+    )
+    for r in found.replaced
+  ]  # fmt: skip
+  added, gone = (
+    [DiffWeight(name=name, bytes=size) for name, size in weights]
+    for weights in (found.weights_added, found.weights_gone)
+  )
+  return DiffReport(
+    schema=SCHEMA, a=str(a), b=str(b), nodes=nodes, unchanged=found.unchanged, changed=list(found.changed),
+    gone=list(found.gone), added=list(found.added), weights_added=added, weights_gone=gone,
+    interface=list(found.interface),
+  )  # fmt: skip

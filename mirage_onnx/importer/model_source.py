@@ -1,0 +1,86 @@
+"""The models that ``optimize``, ``inspect`` and ``explain`` take: a file, or one that is in memory.
+
+    path, onnx.ModelProto                        as they are
+    onnx_ir.Model, torch.onnx.ONNXProgram        serialized; above 1 GiB into a temporary folder
+
+A model of onnx_ir may have its weights in files, on a device or lazily; its own writer reads them.
+Neither library is imported here: who has such a model has imported it.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import onnx
+
+from mirage_onnx.errors import MirageError
+
+#: Weights up to this size together are held in memory: protobuf serializes 2 GiB at most.
+IN_MEMORY_BYTES = 1 << 30
+
+
+class IrModel(Protocol):
+  """An ``onnx_ir.Model``."""
+
+  @property
+  def graph(self) -> Any: ...
+  @property
+  def opset_imports(self) -> Any: ...
+
+
+class ExportedProgram(Protocol):
+  """What ``torch.onnx.export(..., dynamo=True)`` returns: its ``model`` is an ``onnx_ir.Model``."""
+
+  @property
+  def model(self) -> Any: ...
+
+
+ModelSource: TypeAlias = str | Path | onnx.ModelProto | IrModel | ExportedProgram
+
+
+@contextmanager
+def readable(model: ModelSource) -> Iterator[Path | onnx.ModelProto]:
+  """What ``load_model`` takes; a path that is not the caller's own is gone afterwards.
+
+  ``model`` is not modified.
+
+  Raises:
+      MirageError: OPTION_INVALID for anything that is none of these.
+  """
+  if isinstance(model, (str, Path)):
+    yield Path(model)
+  elif isinstance(model, onnx.ModelProto):
+    yield model
+  elif (found := _ir_model(model)) is not None:
+    with tempfile.TemporaryDirectory(prefix="mirage-onnx-") as folder:
+      yield _written(found, Path(folder))
+  else:
+    kinds = "a path, onnx.ModelProto, onnx_ir.Model or torch.onnx.ONNXProgram"
+    raise MirageError("OPTION_INVALID", f"the model is of type {type(model).__name__}, not {kinds}")
+
+
+def _ir_model(model: object) -> Any:
+  """The onnx_ir.Model that ``model`` is or holds; None where there is none."""
+  library = sys.modules.get("onnx_ir")
+  if library is None:
+    return None
+  held = (model, getattr(model, "model", None))
+  return next((m for m in held if isinstance(m, library.Model)), None)
+
+
+def _written(model: Any, folder: Path) -> Path | onnx.ModelProto:
+  ir = sys.modules["onnx_ir"]
+  graphs = (model.graph, *model.graph.subgraphs())
+  weights = [
+    v.const_value for graph in graphs for v in graph.initializers.values() if v.const_value is not None
+  ]
+  size = sum(w.nbytes for w in weights)
+  if size <= IN_MEMORY_BYTES and not any(isinstance(w, ir.ExternalTensor) for w in weights):
+    proto: onnx.ModelProto = ir.to_proto(model)
+    return proto
+  path = folder / "model.onnx"
+  ir.save(model, path, external_data="model.onnx.data")
+  return onnx.load(path) if size <= IN_MEMORY_BYTES else path

@@ -1,0 +1,79 @@
+"""The pages of docs/: all are in the site, every link leads somewhere, every command has its options."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import mirage_onnx.commands
+import mirage_onnx.model_commands  # both fill the app
+from mirage_onnx.command_options import app
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = {p.relative_to(DOCS).as_posix(): p.read_text(encoding="utf-8") for p in sorted(DOCS.rglob("*.md"))}
+FENCES = re.compile(r"^```(\w*)\n(.*?)^```$", re.S | re.M)
+
+
+def test_every_page_is_in_the_site():
+  nav = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
+  assert sorted(nav) == sorted(PAGES)
+
+
+def prose(text):
+  return re.sub(r"`[^`\n]*`", "", FENCES.sub("", text))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links(name):
+  for target in re.findall(r"(?<!\\)\[[^\]\\]*\]\(([^)\s]+)\)", prose(PAGES[name])):
+    path = target.partition("#")[0]
+    assert re.match(r"https?://", target) or not path or (DOCS / name).parent.joinpath(path).is_file(), target
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_and_programs(name):
+  verbs = get_command(app).commands
+  assert mirage_onnx.commands and mirage_onnx.model_commands
+  for language, body in FENCES.findall(PAGES[name]):
+    if language == "python":
+      ast.parse(body)
+    if language == "console":
+      for verb, rest in re.findall(r"^\$ mirage-onnx (\w+)((?:.*\\\n)*.*)$", body, re.M):
+        known = {o for p in verbs[verb].params for o in (*p.opts, *p.secondary_opts)}
+        options = re.findall(r"(?<=\s)--?[a-z][\w-]*", rest.partition("#")[0])
+        assert set(options) <= known, (verb, options)
+
+
+def test_symbols_of_the_api_page():
+  for dotted in re.findall(r"^::: ([\w.]+)$", PAGES["api.md"], re.M):
+    module, name = dotted.rsplit(".", 1)
+    found = __import__(module, fromlist=[name])
+    assert (getattr(found, name).__doc__ or "").strip(), dotted
+
+
+def test_the_citation_has_the_version():
+  text = (ROOT / "CITATION.cff").read_text()
+  assert f"\nversion: {mirage_onnx.__version__}\n" in text
+  assert "docs" in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+@pytest.mark.slow
+def test_the_site_builds(tmp_path):
+  """As ``make docs``: with the tools that it has installed, or those of this environment."""
+  beside = ROOT / "build/docs/bin/mkdocs"
+  mkdocs = str(beside) if beside.exists() else shutil.which("mkdocs", path=str(Path(sys.executable).parent))
+  if mkdocs is None:
+    pytest.skip("mkdocs is not installed: make docs")
+  command = [mkdocs, "build", "-q", "--strict", "-d", str(tmp_path / "site")]
+  environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+  assert done.returncode == 0, done.stderr
+  assert (tmp_path / "site/paths/encoder/index.html").exists()
