@@ -22,13 +22,13 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.external import check_file
 from mirage_onnx.pipeline import Options, Run, stage
+from mirage_onnx.report.notes import Notes
 from mirage_onnx.report.optimize_report import (
   dimensions_report,
   found_report,
   measured_report,
   model_report,
 )
-from mirage_onnx.report.record_run import Notes, record_run
 from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.report.schema import SCHEMA
 from mirage_onnx.rewrite.save import External, check_output
@@ -140,6 +140,8 @@ def optimize(
   else:
     run = notes.noted(run)
   if page is not None:
+    from mirage_onnx.report.record_run import record_run
+
     folder = target_path.resolve().parent if target_path is not None else None
     write_page(Path(page), record_run(run, source, profile, gate), ModelFile(run.model, folder))
   report = {
