@@ -94,5 +94,10 @@ class Budget:
 
   @property
   def tune(self) -> float:
-    """The rest is for the last choice, to put the model together and, where kernels are timed, to time it."""
+    """The rest is for the check of instances, the last choice, and to put the model together."""
+    return self.start + self._before_writing * (0.7 if self.measure else 0.85)
+
+  @property
+  def checks(self) -> float:
+    """When instances have to be checked: what was timed is of no use without. Then the whole is timed."""
     return self.start + self._before_writing * (0.8 if self.measure else 0.93)

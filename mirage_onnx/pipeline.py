@@ -167,6 +167,7 @@ def _optimized(
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
       emit=emit,
+      checks=Ends(budget.checks),
     )  # fmt: skip
     for key, o in outcomes.items():
       made = guarded("times at sizes", o.region.nodes, partial(dynamic.with_points, o))

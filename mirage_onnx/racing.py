@@ -75,7 +75,7 @@ class Gate:
     if self.note:
       return (self.note,)
     return tuple(
-      f"{r.us[0]:.1f} to {r.us[1]:.1f} us ({r.speedups[0].median:.3f}x, {r.speedups[0].low:.3f} at least) "
+      f"{r.us[0]:.1f} to {r.us[1]:.1f} us ({r.speedups[0].mean:.3f}x, {r.speedups[0].low:.3f} at least) "
       f"as a {r.how}{' at ' + r.sizes if r.sizes else ''}"
       for r in self.rows
     )
@@ -89,8 +89,8 @@ def _why(rows: Sequence[Raced]) -> str:
   worst = min(rows, key=lambda r: r.speedups[0].low)
   s, at = worst.speedups[0], f" at {worst.sizes}" if worst.sizes else ""
   return (
-    f"with it the whole model was not faster with confidence: {s.median:.3f}x ({s.low:.3f} to {s.high:.3f}, "
-    f"{s.pairs} pairs, {worst.how}{at})"
+    f"with it the whole model was not faster with confidence: {s.mean:.3f}x ({s.low:.3f} to {s.high:.3f}, "
+    f"{s.openings} openings, {worst.how}{at})"
   )
 
 

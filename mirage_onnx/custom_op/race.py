@@ -2,8 +2,9 @@
 
 A run is what a user's is: a session with default options, inputs and outputs on the device, and the end
 of the run is waited for. Where onnxruntime can capture all arms as CUDA graphs, replays of these are
-timed as well: what a run's launches hide on the host shows there. A sample is ``SAMPLE_S`` of runs of one
-arm; every round has one of each, forth and back in turn, and a comparison is of the two in one round.
+timed as well: what a run's launches hide on the host shows there. In an opening every arm gets a session
+anew (``tune/paired.py`` says why); a sample is ``SAMPLE_S`` of runs of one arm, and every round has one of
+each, forth and back in turn.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,13 +26,13 @@ from mirage_onnx.custom_op.model_run import check_signatures, ort_value
 from mirage_onnx.custom_op.runtime import EXTERNAL_FOLDER_KEY, import_onnxruntime
 from mirage_onnx.custom_op.session import CPU_PROVIDER, CUDA_PROVIDER, InferenceSession, launches
 from mirage_onnx.errors import MirageError
-from mirage_onnx.tune.paired import LOOKS, Speedup, decide
+from mirage_onnx.tune.paired import LOOKS, Speedup, Verdict, speedup
 
 if TYPE_CHECKING:
   import onnxruntime as ort
 
-#: Seconds of one sample, about.
-SAMPLE_S = 0.01
+#: Seconds of one sample, about, and rounds of samples in an opening.
+SAMPLE_S, ROUNDS = 0.01, 9
 #: Runs before anything counts: allocations, the choice of algorithms, the capture of a graph.
 WARM_RUNS = 4
 #: Beyond the time that a child is given, for what it cannot end by itself: making a session.
@@ -111,48 +111,17 @@ def race(question: Race) -> Times | Failed:
   return Times(tuple(made), tuple(counts), tuple(skipped))
 
 
-def paired_rounds(
-  runs: Sequence[Callable[[], object]],
-  pairs: Sequence[tuple[int, int]],
-  *,
-  alpha: float,
-  end: float,
-  looks: tuple[int, ...] = LOOKS,
-) -> tuple[np.ndarray, tuple[Speedup, ...]]:
-  """((arms, rounds) of microseconds, the speedup of each pair) of things that can be run.
-
-  No round begins after ``end`` (of ``time.monotonic``), but the first look is always taken.
-  """
+def rounds_us(runs: Sequence[Callable[[], object]]) -> np.ndarray:
+  """(arms, ``ROUNDS``) of microseconds of things that can be run, in turns."""
   for run in runs:
     for _ in range(WARM_RUNS):
       run()
-  once = [_sample(run, 1) for run in runs]
-  calls = [max(1, int(SAMPLE_S / max(o, 1e-6))) for o in once]
-  rounds: list[list[float]] = []
-
-  def until(count: int) -> np.ndarray:
-    while len(rounds) < count and (len(rounds) < looks[0] or time.monotonic() < end):
-      forth = range(len(runs)) if len(rounds) % 2 == 0 else range(len(runs) - 1, -1, -1)
-      took = {k: _sample(runs[k], calls[k]) for k in forth}
-      rounds.append([took[k] for k in range(len(runs))])
-    return np.array(rounds).T * 1e6
-
-  found = dict[int, Speedup]()
-
-  def ratios(a: int, b: int, count: int) -> np.ndarray:
-    times = until(count)
-    return np.asarray(times[a] / times[b])
-
-  asked = {k: decide(partial(ratios, a, b), alpha, looks) for k, (a, b) in enumerate(pairs)}
-  for _ in looks:
-    for k, answers in list(asked.items()):
-      if (answer := next(answers, None)) is None:
-        del asked[k]
-      else:
-        found[k] = answer
-    if not asked or time.monotonic() > end:
-      break
-  return until(0), tuple(found[k] for k in range(len(pairs)))
+  calls = [max(1, int(SAMPLE_S / max(_sample(run, 1), 1e-6))) for run in runs]
+  found = np.empty((len(runs), ROUNDS))
+  for r in range(ROUNDS):
+    for k in range(len(runs)) if r % 2 == 0 else range(len(runs) - 1, -1, -1):
+      found[k, r] = _sample(runs[k], calls[k])
+  return found * 1e6
 
 
 def _sample(run: Callable[[], object], calls: int) -> float:
@@ -206,68 +175,96 @@ class _Session:
     return lambda: (self.session.run_with_iobinding(binding, options), kept, results)
 
 
-def _sessions(question: Race, at: At, *, graph: bool) -> list[_Session]:
-  made = []
-  for k, arm in enumerate(question.arms):
-    at(f"{k} opening {os.path.basename(arm.path)}")
-    made.append(_Session(arm, question.provider, graph=graph))
-  return made
+class _Race:
+  """The openings of a race so far: of every way to run and point the arms' medians."""
 
+  def __init__(self, question: Race, at: At) -> None:
+    self._question, self._at = question, at
+    self._end = time.monotonic() + question.seconds
+    at(f"0 reading {os.path.basename(question.arms[0].path)}")
+    self._facts = input_facts(onnx.load(question.arms[0].path, load_external_data=False))
+    self._us: dict[tuple[str, str], list[np.ndarray]] = {}
+    self._ratios: dict[tuple[str, str], list[np.ndarray]] = {}
+    self._graphs, self._openings = question.provider == "cuda", 0
+    self.counts, self.skipped = list[int](), list[str]()
 
-def _graph_sessions(question: Race, at: At) -> list[_Session] | None:
-  """Sessions that capture CUDA graphs, where onnxruntime can do that with every arm."""
-  if question.provider != "cuda":
-    return None
-  try:
-    return _sessions(question, at, graph=True)
-  except Exception:  # a node on the CPU, or anything else: then runs are what is timed
-    return None
+  def rows(self) -> list[tuple[object, ...]]:
+    """Openings until all pairs are decided everywhere, or the time is over."""
+    pairs = range(len(self._question.pairs))
+    found = dict[tuple[str, str], list[Speedup]]()
+    for count in LOOKS:
+      while self._openings < count and (self._openings < 1 or time.monotonic() < self._end):
+        self._open()
+      alpha = self._question.alpha / len(LOOKS)
+      for key, ratios in self._ratios.items():
+        found[key] = [speedup([float(r[p]) for r in ratios], alpha) for p in pairs]
+      speedups = [s for some in found.values() for s in some]
+      if all(s.verdict is not Verdict.UNDECIDED for s in speedups) or time.monotonic() > self._end:
+        break
+    return [
+      (
+        sizes, how, tuple(float(u) for u in np.median(self._us[sizes, how], axis=0)),
+        [(s.mean, s.low, s.high, s.openings, s.alpha) for s in some],
+      )
+      for (sizes, how), some in found.items()
+    ]  # fmt: skip
 
+  def _open(self) -> None:
+    """One opening: runs first, then graphs, at every point."""
+    self._openings += 1
+    for graph in (False, True) if self._graphs else (False,):
+      sessions = self._sessions(graph)
+      if sessions is None:
+        self._graphs = False
+        return
+      for n, sizes in enumerate(self._question.points):
+        text = " ".join(f"{name}={v}" for name, v in sizes.items())
+        if text not in self.skipped and not self._time(sessions, n, sizes, text):
+          return
+      if not graph:
+        self.counts = [sum(launches(s.session).values()) for s in sessions]
+        if not self._us:
+          raise MirageError("SESSION_FAILED", "the original runs at none of the declared sizes")
 
-def _race(question: Race, at: At) -> tuple[object, ...]:
-  """Runs first, then graphs, at every point; what is left of the time is shared evenly by what is left."""
-  end = time.monotonic() + question.seconds
-  at(f"0 reading {os.path.basename(question.arms[0].path)}")
-  facts = input_facts(onnx.load(question.arms[0].path, load_external_data=False))
-  rows, counts, skipped = list[tuple[object, ...]](), list[int](), list[str]()
-  for graph in (False, True):
-    sessions = _graph_sessions(question, at) if graph else _sessions(question, at, graph=False)
-    if sessions is None:
-      break
-    for other in sessions[1:]:
-      check_signatures(sessions[0].session, other.session)
-    for n, sizes in enumerate(question.points):
-      text = " ".join(f"{name}={v}" for name, v in sizes.items())
-      if text in skipped:
-        continue
-      rng = np.random.default_rng([question.seed, n])
-      feeds = draw_one(sessions[0].session.get_inputs(), rng, "normal 0", sizes, {}, facts)
-      runs = list[Callable[[], object]]()
+  def _sessions(self, graph: bool) -> list[_Session] | None:
+    """One of each arm, with the first in turn; None where onnxruntime cannot capture graphs of all."""
+    made = dict[int, _Session]()
+    arms = list(enumerate(self._question.arms))
+    for k, arm in arms if self._openings % 2 else arms[::-1]:
+      self._at(f"{k} opening {os.path.basename(arm.path)}")
       try:
-        for k, session in enumerate(sessions):
-          at(f"{k} running {text}".rstrip())
-          runs.append(_warmed(session.bound(feeds, str(n + 1))))
-      except Exception:
-        if graph:  # it cannot be captured after all
-          return "timed", rows, counts, skipped
-        if runs or len(question.points) == 1:
-          raise
-        skipped.append(text)
-        continue
-      at(f"timing {text}".rstrip())
-      left = len(question.points) - n + (0 if graph else len(question.points))
-      now = time.monotonic()
-      own = now + max(0.0, end - now) / left
-      times, speedups = paired_rounds(runs, question.pairs, alpha=question.alpha, end=own)
-      us = tuple(float(t) for t in np.median(times, axis=1))
-      plain = [(s.median, s.low, s.high, s.pairs, s.alpha) for s in speedups]
-      rows.append((text, "graph" if graph else "run", us, plain))
-    if not graph:
-      counts = [sum(launches(s.session).values()) for s in sessions]
-      if not rows:
-        raise MirageError("SESSION_FAILED", "the original runs at none of the declared sizes")
-    del sessions
-  return "timed", rows, counts, skipped
+        made[k] = _Session(arm, self._question.provider, graph=graph)
+      except Exception:  # of graphs: a node on the CPU, or anything else; then only runs are timed
+        if graph:
+          return None
+        raise
+    for k in range(1, len(made)):
+      check_signatures(made[0].session, made[k].session)
+    return [made[k] for k in range(len(made))]
+
+  def _time(self, sessions: list[_Session], n: int, sizes: Mapping[str, int], text: str) -> bool:
+    """Time all arms at a point; False where it turns out that they cannot be captured."""
+    graph, rng = sessions[0].graph, np.random.default_rng([self._question.seed, n])
+    feeds = draw_one(sessions[0].session.get_inputs(), rng, "normal 0", sizes, {}, self._facts)
+    runs = list[Callable[[], object]]()
+    try:
+      for k, session in enumerate(sessions):
+        self._at(f"{k} running {text}".rstrip())
+        runs.append(_warmed(session.bound(feeds, str(n + 1))))
+    except Exception:
+      if graph:
+        self._graphs = False
+        return False
+      if runs or len(self._question.points) == 1:
+        raise
+      self.skipped.append(text)  # the original does not run at this size
+      return True
+    self._at(f"timing {text}".rstrip())
+    us, key = rounds_us(runs), (text, "graph" if graph else "run")
+    self._us.setdefault(key, []).append(np.median(us, axis=1))
+    ratios = [np.median(us[a] / us[b]) for a, b in self._question.pairs]
+    self._ratios.setdefault(key, []).append(np.array(ratios))
+    return True
 
 
 def _warmed(run: Callable[[], object]) -> Callable[[], object]:
@@ -285,7 +282,8 @@ def _work(question: Race, at: At) -> tuple[object, ...]:
     at(what)
 
   try:
-    return _race(question, told)
+    race = _Race(question, told)
+    return "timed", race.rows(), race.counts, race.skipped
   except Exception as error:  # onnxruntime has a class per status code and no common base
     arm = last.partition(" ")[0]
     line = next(iter(str(error).splitlines()), "")

@@ -47,8 +47,8 @@ def measured_report(gate: "Gate | None") -> dict[str, Any] | None:
     (before_us, after_us), (s,) = row.us, row.speedups
     rows.append({
       "sizes": row.sizes, "how": row.how, "before_us": round(before_us, 3), "after_us": round(after_us, 3),
-      "speedup": round(s.median, 4), "low": round(s.low, 4),
-      "high": round(s.high, 4) if isfinite(s.high) else None, "pairs": s.pairs,
+      "speedup": round(s.mean, 4), "low": round(s.low, 4),
+      "high": round(s.high, 4) if isfinite(s.high) else None, "openings": s.openings,
     })  # fmt: skip
   return {"rows": rows, "note": gate.note}
 

@@ -110,7 +110,7 @@ class TimedReport(Struct, frozen=True):
   """Whole runs of the original and of the result, medians in us, at sizes of dynamic dimensions.
 
   ``how``: ``run``, a session's run with its end waited for, or ``graph``, a replay of its CUDA graph.
-  ``speedup``: the median over ``pairs`` of samples beside each other; ``low`` and ``high`` are bounds of it.
+  ``speedup``: the mean over ``openings`` of both sessions; ``low`` and ``high`` are bounds of it.
   """
 
   sizes: str
@@ -120,7 +120,7 @@ class TimedReport(Struct, frozen=True):
   speedup: float
   low: float
   high: float | None
-  pairs: int
+  openings: int
 
 
 class MeasuredReport(Struct, frozen=True):

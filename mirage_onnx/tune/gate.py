@@ -39,7 +39,7 @@ class Gain:
   @property
   def mean(self) -> float:
     """The geometric mean of what is gained without it; below 1 it is worth its place."""
-    return exp(sum(log(s.median) for s in self.speedups) / len(self.speedups)) if self.speedups else 1.0
+    return exp(sum(log(s.mean) for s in self.speedups) / len(self.speedups)) if self.speedups else 1.0
 
 
 def is_faster(rows: Sequence[Looked], pair: int = 0) -> bool:

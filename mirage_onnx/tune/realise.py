@@ -54,6 +54,7 @@ def realise(
   instances: InstanceChecks | None = None,
   alone: Mapping[str, tuple[str, float]] | None = None,
   ends: Ends = NEVER,
+  checks: Ends | None = None,
   look: Look | None = None,
   emit: Emit = silent,
 ) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
@@ -69,7 +70,8 @@ def realise(
   ``tries``: candidates that are compiled (and timed) per region at most. ``dynamic``: what
   is known of other sizes. ``instances``: asked whether those that are chosen are safe with
   their own weights. ``alone``: as ``choose``. ``ends``: what is not compiled (and timed) by
-  then stays as it was, the least gain first.
+  then stays as it was, the least gain first. ``checks``: the end of the questions to ``instances``, after
+  ``ends``: else all time would go into timing what is refused then.
   ``look``: asked about each program that is chosen by prediction; one that it refuses makes way
   for the next.
   """
@@ -89,7 +91,7 @@ def realise(
       waiting = [o for o in found.values() if o.rejection is None and o.compiled is None]
       found |= {o.region.key: replace(o, rejection=_too_late(o, ends)) for o in waiting}
       continue
-    if not todo and instances and (unsafe := instances.refused(chosen, ends)):
+    if not todo and instances and (unsafe := instances.refused(chosen, checks or ends)):
       found |= unsafe
     elif not todo and dynamic and (less := dynamic.losers(chosen)):
       found |= less

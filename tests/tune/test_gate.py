@@ -13,7 +13,7 @@ def seen(*ratios):
 
 
 def test_faster_is_faster_everywhere():
-  rows = [SimpleNamespace(speedups=seen(1.1)), SimpleNamespace(speedups=seen(1.0))]
+  rows = [SimpleNamespace(speedups=seen(1.1)), SimpleNamespace(speedups=seen(1.01))]
   assert is_faster(rows)
   assert not is_faster([*rows, SimpleNamespace(speedups=seen(0.99))])
   assert not is_faster([SimpleNamespace(speedups=(speedup(np.array([0.9, *[1.1] * 8]), 0.001),))])

@@ -56,11 +56,11 @@ def _measured(found: MeasuredReport) -> Markup:
   rows = [
     (
       r.sizes or "–", _HOW[r.how], us(r.before_us), us(r.after_us), f"{r.speedup:.2f}×",
-      f"{r.low:.2f} to {'∞' if r.high is None else f'{r.high:.2f}'}", str(r.pairs),
+      f"{r.low:.2f} to {'∞' if r.high is None else f'{r.high:.2f}'}", str(r.openings),
     )
     for r in found.rows
   ]  # fmt: skip
-  head = ("sizes", "how", "before µs", "after µs", "speedup", "bounds", "pairs")
+  head = ("sizes", "how", "before µs", "after µs", "speedup", "bounds", "openings")
   made = table(head, rows, "Whole runs, measured before the model was written", (2, 3, 4, 5, 6))
   return markup(made if rows else None, el("p", f"{found.note}.", class_="note") if found.note else None)
 
