@@ -24,13 +24,13 @@ from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.model_source import ModelSource, readable
 from mirage_onnx.locking import better_of, check_same, lock_of
 from mirage_onnx.pipeline import Options, Run
+from mirage_onnx.report.notes import Notes
 from mirage_onnx.report.optimize_report import (
   dimensions_report,
   found_report,
   measured_report,
   model_report,
 )
-from mirage_onnx.report.record_run import Notes, record_run
 from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.report.run_record import kept_record
 from mirage_onnx.report.schema import SCHEMA
@@ -183,6 +183,8 @@ def optimize(
     else:
       run = notes.noted(run)
   if page is not None:
+    from mirage_onnx.report.record_run import record_run
+
     folder = target_path.resolve().parent if target_path is not None else None
     write_page(Path(page), record_run(run, source, profile, gate), ModelFile(run.model, folder))
   report = {

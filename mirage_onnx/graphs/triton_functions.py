@@ -1,4 +1,4 @@
-"""The elementwise functions of ``ir.ops`` in Triton, on fp32 values, and numbers as its literals."""
+"""The elementwise functions of ``ir.functions`` in Triton, on fp32 values, and numbers as its literals."""
 
 from fractions import Fraction
 from math import isfinite
@@ -6,7 +6,7 @@ from math import isfinite
 import numpy as np
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ops import IRRATIONAL
+from mirage_onnx.ir.functions import IRRATIONAL
 
 _NAN = "propagate_nan=tl.PropagateNan.ALL"
 #: Function -> its text; {0}, {1}, {2} are the arguments. Maxima keep NaN, as ONNX Runtime's do.

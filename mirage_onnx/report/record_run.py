@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,10 +26,6 @@ from mirage_onnx.report.run_record import (
   RegionRecord,
   RunRecord,
   WorkRecord,
-  append_measured,
-  read,
-  restore,
-  store,
 )
 from mirage_onnx.report.schema import CountReport, FoundReport, MeasuredReport, ModelReport, SizeReport
 from mirage_onnx.target import Target
@@ -44,35 +39,6 @@ if TYPE_CHECKING:
 _NAMED = 12
 #: Where a custom node says which nodes it stands for (``rewrite/model.py``).
 REGION = "pkg.mirage_onnx.region"
-
-
-@dataclass
-class Notes:
-  """What models are given about the run that makes them; ``gate``: what times them, if anything.
-
-  ``record``: what is kept, where that is known.
-  """
-
-  source: Path | None
-  target: Target
-  gate: "Gate | None" = None
-  record: str = ""
-
-  def noted(self, run: Run) -> Run:
-    """``run``, whose model (a new one, where anything was replaced) keeps the record and says what it is."""
-    if run.chosen and self.record:  # of the run that a lock repeats
-      restore(run.model, self.record)
-      describe(run.model, read(run.model))
-    elif run.chosen:
-      record = record_run(run, self.source, self.target)
-      store(run.model, record)
-      describe(run.model, record)
-    return run
-
-  def timed(self, path: Path) -> None:
-    """Adds to a model's new file how it was timed."""
-    if (found := measured_report(self.gate)) is not None:
-      append_measured(path, msgspec.convert(found, MeasuredReport))
 
 
 def record_run(run: Run, source: Path | None, target: Target, gate: "Gate | None" = None) -> RunRecord:

@@ -10,7 +10,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from mirage_onnx.ir.ops import ELEMENTWISE
 from readme_graphs import ONE_KERNEL, ONE_KERNEL_NUMBERS, SPLIT, SPLIT_NUMBERS, attention
 
 import mirage_onnx as mi
@@ -18,6 +17,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.graphs.triton_functions import FUNCTIONS, literal, power
 from mirage_onnx.graphs.triton_tiles import Tiles
 from mirage_onnx.ir import parse_ugraph
+from mirage_onnx.ir.functions import ELEMENTWISE
 from mirage_onnx.ir.ugraph import KernelParams
 
 needs_triton = pytest.mark.skipif(

@@ -76,7 +76,7 @@ def test_numbers_that_are_those_of_nothing_are_refused(field, change):
 def test_how_it_was_timed_is_added_to_the_file(tmp_path):
   """Behind its end, where protobuf reads on; the rest of the model is as it was."""
   row = TimedReport(
-    sizes="batch=1", how="run", before_us=3.0, after_us=2.0, speedup=1.5, low=1.4, high=None, pairs=9
+    sizes="batch=1", how="run", before_us=3.0, after_us=2.0, speedup=1.5, low=1.4, high=None, openings=9
   )  # fmt: skip
   measured, path = MeasuredReport(rows=[row], note="a note"), tmp_path / "model.onnx"
   onnx.save(optimized()[1].model, path)

@@ -19,7 +19,7 @@ def overview(record: RunRecord) -> Markup:
   before, after, how = _headline(record)
   tiles = [
     ("Whole model", f"{us(before)} → {us(after)} µs" if before else "unknown", how),
-    ("Speedup", times(before, after) if before else "unknown", f"kernels chosen by {_choices(choices)}"),
+    ("Speedup", times(before, after) if before else "unknown", _choices(choices)),
     ("Regions replaced", str(distinct), f"in {_count(places, 'place')}, of {record.found.regions} found"),
     ("Nodes", f"{len(record.nodes)} → {len(record.nodes) - (m.nodes_gone if m else nodes_in) + places}",
      f"{places} of them custom nodes"),
@@ -67,7 +67,8 @@ def _measured(found: MeasuredReport) -> Markup:
 
 def _choices(kinds: list[str]) -> str:
   names = {"measured": "measurement", "predicted": "prediction"}
-  return " and ".join(names.get(k, k) for k in kinds) or "nobody"
+  chosen = " and ".join(names.get(k, k) for k in kinds)
+  return f"kernels chosen by {chosen}" if chosen else "no kernel was chosen"
 
 
 def _left_out(record: RunRecord) -> str:

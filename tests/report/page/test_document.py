@@ -181,8 +181,8 @@ def test_whole_runs_that_were_measured():
   first = {"sizes": "n=1", "how": "run", "before_us": 40.0, "after_us": 20.0, "speedup": 2.0}
   second = {"sizes": "n=<8>", "how": "graph", "before_us": 33.0, "after_us": 30.0, "speedup": 1.1}
   rows = [
-    TimedReport(**first, low=1.9, high=2.1, pairs=12),
-    TimedReport(**second, low=1.05, high=None, pairs=7),
+    TimedReport(**first, low=1.9, high=2.1, openings=12),
+    TimedReport(**second, low=1.05, high=None, openings=7),
   ]
   record = msgspec.structs.replace(record_of(), measured=MeasuredReport(rows=rows, note="not at <all>"))
   says = Tree(page(record, ModelFile(optimized()[1].model, None))).all("main")[0]["text"]

@@ -1,0 +1,53 @@
+"""What models are given about the run that makes them.
+
+What makes a record is imported where there is something to record: it takes a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mirage_onnx.pipeline import Run
+from mirage_onnx.report.optimize_report import measured_report
+from mirage_onnx.report.run_record import append_measured, read, restore, store
+from mirage_onnx.report.schema import MeasuredReport
+from mirage_onnx.target import Target
+
+if TYPE_CHECKING:
+  from mirage_onnx.racing import Gate
+
+
+@dataclass
+class Notes:
+  """Of a run on the file ``source`` (None: a model in memory); ``gate``: what times models, if anything.
+
+  ``record``: what is kept, where that is known: of the run that a lock repeats.
+  """
+
+  source: Path | None
+  target: Target
+  gate: Gate | None = None
+  record: str = ""
+
+  def noted(self, run: Run) -> Run:
+    """``run``, whose model (a new one, where anything was replaced) keeps the record and says what it is."""
+    if run.chosen:
+      from mirage_onnx.report.record_run import describe, record_run
+
+      if self.record:
+        restore(run.model, self.record)
+        record = read(run.model)
+      else:
+        record = record_run(run, self.source, self.target)
+        store(run.model, record)
+      describe(run.model, record)
+    return run
+
+  def timed(self, path: Path) -> None:
+    """Adds to a model's new file how it was timed."""
+    if (found := measured_report(self.gate)) is not None:
+      append_measured(path, msgspec.convert(found, MeasuredReport))
