@@ -3,9 +3,9 @@
     python bench/library_fuzz.py [--odd] [--files 100000] [--graphs 2000] [--out bench/results]
 
 Plans, bundles and nodes are judged by Python too, and both must say the same. Files and graphs are made by
-tests/support/damaged_files.py and graph_types.py from their seeds; with --odd by odd_files.py, and the structure
-of graphs is another. Writes library_fuzz.json (odd_library_fuzz.json), prints it, and exits 1 where anything
-crashed, hung for 2 s or was judged differently.
+tests/support/damaged_files.py and graph_types.py from their seeds; with --odd by odd_files.py, and the
+structure of graphs is another. Writes library_fuzz.json (odd_library_fuzz.json), prints it, and exits 1 where
+anything crashed, hung for 2 s or was judged differently.
 """
 
 import argparse
@@ -91,9 +91,8 @@ def main():
       faults += wrong
   result = {**facts(("onnx", "onnxruntime", "numpy")), **found, "faults": faults[:20], "faulty": len(faults)}
   arguments.out.mkdir(parents=True, exist_ok=True)
-  (arguments.out / f"{'odd_' * arguments.odd}library_fuzz.json").write_text(
-    json.dumps(result, indent=1) + "\n"
-  )
+  name = "odd_library_fuzz.json" if arguments.odd else "library_fuzz.json"
+  (arguments.out / name).write_text(json.dumps(result, indent=1) + "\n")
   print(json.dumps(result, indent=1))
   return 1 if faults else 0
 

@@ -95,7 +95,10 @@ def decode_built(value: object) -> BuiltRecord:
   rounded = tuple(map(_classes, _list(fields.get("rounded"))))
   if any(len(r) < 2 for r in rounded):
     raise MirageError("JOURNAL", "an entry holds a rounding of no class")
-  return BuiltRecord(cost, text, tuple(map(_text, _list(params))), reads, exponentials, rounded)
+  numbers = tuple(map(_text, _list(params)))
+  if not numbers:
+    raise MirageError("JOURNAL", "an entry holds a kernel without numbers")
+  return BuiltRecord(cost, text, numbers, reads, exponentials, rounded)
 
 
 def encode_unit(record: UnitRecord) -> dict[str, Any]:
