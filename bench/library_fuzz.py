@@ -1,10 +1,11 @@
 """Damaged plans, bundles, nodes, images and graph types against the custom-op library under sanitizers.
 
-    python bench/library_fuzz.py [--files 100000] [--graphs 2000] [--out bench/results]
+    python bench/library_fuzz.py [--odd] [--files 100000] [--graphs 2000] [--out bench/results]
 
 Plans, bundles and nodes are judged by Python too, and both must say the same. Files and graphs are made by
-tests/support/damaged_files.py and graph_types.py from their seeds. Writes library_fuzz.json, prints
-it, and exits 1 where anything crashed, hung for 2 s or was judged differently.
+tests/support/damaged_files.py and graph_types.py from their seeds; with --odd by odd_files.py, and the
+structure of graphs is another. Writes library_fuzz.json (odd_library_fuzz.json), prints it, and exits 1 where
+anything crashed, hung for 2 s or was judged differently.
 """
 
 import argparse
@@ -19,14 +20,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "bench")]
 
-from damaged_files import accepted, corpus, judged, made
+import damaged_files
+import odd_files
+from damaged_files import accepted, corpus, judged
 from facts import facts
+from graph_types import ODD
 from sanitized import build, build_fuzzer, build_ops, preload
 
 BATCH = 5000
 
 
-def judge(program, kind, seeds, folder):
+def judge(program, kind, seeds, folder, made):
   """(accepted, seeds judged differently, slowest seconds a file): of one batch."""
   files = [(kind, made(kind, seed)) for seed in seeds]
   path = folder / "corpus"
@@ -46,12 +50,12 @@ def judge(program, kind, seeds, folder):
   return accepted(said), wrong, seconds
 
 
-def graphs(folder, count):
+def graphs(folder, count, first):
   library = build_ops(folder)
   driver = build(folder / "standin.so", "-shared", "-fPIC", str(ROOT / "tests/custom_op/standin_driver.cc"))
   script = str(ROOT / "tests" / "support" / "graph_types.py")
   ours = {"LD_PRELOAD": preload(), "ASAN_OPTIONS": "detect_leaks=0"}
-  command = [sys.executable, script, "0", str(count), str(library), str(driver)]
+  command = [sys.executable, script, str(first), str(count), str(library), str(driver)]
   done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **ours})
   if done.returncode:
     return {}, [f"graphs: {done.stdout} {done.stderr[-400:]}"]
@@ -62,11 +66,13 @@ def graphs(folder, count):
 
 def main():
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("--odd", action="store_true")
   parser.add_argument("--files", type=int, default=100_000, metavar="N", help="of each kind")
   parser.add_argument("--graphs", type=int, default=2000, metavar="N")
   parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
   arguments = parser.parse_args()
   found, faults = {}, []
+  made = (odd_files if arguments.odd else damaged_files).made
   with tempfile.TemporaryDirectory() as name:
     folder = Path(name)
     program = build_fuzzer(folder)
@@ -74,18 +80,19 @@ def main():
       row = {"files": arguments.files, "accepted": 0, "longest_batch_s": 0.0, "batch": BATCH}
       for first in range(0, arguments.files, BATCH):
         seeds = range(first, min(first + BATCH, arguments.files))
-        taken, wrong, seconds = judge(program, kind, seeds, folder)
+        taken, wrong, seconds = judge(program, kind, seeds, folder, made)
         row["accepted"] += taken
         row["longest_batch_s"] = max(row["longest_batch_s"], round(seconds, 2))
         faults += wrong
       found[what] = row
     if arguments.graphs:
-      counted, wrong = graphs(folder, arguments.graphs)
+      counted, wrong = graphs(folder, arguments.graphs, ODD if arguments.odd else 0)
       found["graphs"] = {"files": arguments.graphs, **counted}
       faults += wrong
   result = {**facts(("onnx", "onnxruntime", "numpy")), **found, "faults": faults[:20], "faulty": len(faults)}
   arguments.out.mkdir(parents=True, exist_ok=True)
-  (arguments.out / "library_fuzz.json").write_text(json.dumps(result, indent=1) + "\n")
+  name = "odd_library_fuzz.json" if arguments.odd else "library_fuzz.json"
+  (arguments.out / name).write_text(json.dumps(result, indent=1) + "\n")
   print(json.dumps(result, indent=1))
   return 1 if faults else 0
 

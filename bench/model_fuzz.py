@@ -1,12 +1,14 @@
 """Models of a grammar, damaged, through loading, inspection and a search: a result or a code, soon.
 
-    python bench/model_fuzz.py [--seeds 100000] [--first 0] [--jobs 1] [--state build/model_fuzz.jsonl]
-                               [--out bench/results]
+    python bench/model_fuzz.py [--case damaged|odd|kept] [--seeds 100000] [--first 0] [--jobs 1]
+                               [--state build/model_fuzz.jsonl] [--out bench/results]
 
 Every file in a child process with a limit of processor time (2 s; more for the tenth that is optimized)
 and of address space. Seeds whose answer is in the state file are not run again (delete it after a change
 of the code). Writes model_fuzz.json, prints it, and exits 1 where a file led to a fault. One file
-again: ``echo SEED | python tests/support/model_case.py``.
+again: ``echo SEED | python tests/support/model_case.py``. ``odd``: models that no exporter writes
+(odd_case.py); ``kept``: journals and files of the cache folder (kept_case.py). They write odd_fuzz.json and
+kept_fuzz.json.
 """
 
 import argparse
@@ -19,7 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
+import kept_case
 import model_case
+import odd_case
 from facts import facts
 from fuzz_run import answers, counts
 from kept_rows import kept_rows
@@ -28,6 +32,12 @@ from kept_rows import kept_rows
 SHOWN_CHARACTERS, SHOWN = 400, 20
 #: Seconds of processor time after which a file that gave no answer is a hang.
 HANG_S = 12.0
+#: What is run -> the name of its record, and the program that answers.
+CASES = {
+  "damaged": ("model_fuzz", model_case),
+  "odd": ("odd_fuzz", odd_case),
+  "kept": ("kept_fuzz", kept_case),
+}
 
 
 def summary(found):
@@ -63,10 +73,11 @@ def summary(found):
 
 def main():
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("--case", choices=CASES, default="damaged")
   parser.add_argument("--seeds", type=int, default=100_000, metavar="N")
   parser.add_argument("--first", type=int, default=0)
   parser.add_argument("--jobs", type=int, default=1)
-  parser.add_argument("--state", type=Path, default=ROOT / "build" / "model_fuzz.jsonl")
+  parser.add_argument("--state", type=Path, help="default: build/NAME.jsonl")
   parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
   arguments = parser.parse_args()
   about, seeds = (
@@ -74,11 +85,13 @@ def main():
     range(arguments.first, arguments.first + arguments.seeds),
   )
   share = -(-len(seeds) // arguments.jobs)
-  ask = partial(answers, case=model_case.__file__, limit_s=HANG_S)
-  found = kept_rows(seeds, arguments.state, ask, jobs=arguments.jobs, together=share)
+  name, case = CASES[arguments.case]
+  ask = partial(answers, case=case.__file__, limit_s=HANG_S)
+  state = arguments.state or ROOT / "build" / f"{name}.jsonl"
+  found = kept_rows(seeds, state, ask, jobs=arguments.jobs, together=share)
   result = {**about, **summary(found)}
   arguments.out.mkdir(parents=True, exist_ok=True)
-  (arguments.out / "model_fuzz.json").write_text(json.dumps(result, indent=1) + "\n")
+  (arguments.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
   print(json.dumps(result, indent=1))
   return 1 if result["faulty"] else 0
 

@@ -19,6 +19,8 @@ class KeptUnits:
   def __init__(self, units: Units, store: Store) -> None:
     self._units, self._store = units, store
     self._region_text = units.region.text
+    #: Whether any result was the store's: what makes no sense later may be its.
+    self.taken = False
 
   def run(self, classes: tuple[int, ...], reads: Reads) -> UnitResult:
     """What the unit of these classes and reads finds.
@@ -29,6 +31,7 @@ class KeptUnits:
     key = self._key(classes, reads)
     value = self._store.get(key)
     if value is not None:
+      self.taken = True
       return unit_result(decode_unit(value))
     result = self._units.run(classes, reads)
     self._store.put(key, encode_unit(unit_record(result)))

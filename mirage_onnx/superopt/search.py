@@ -10,12 +10,13 @@ import time
 from itertools import chain
 
 from mirage_onnx import deadline
-from mirage_onnx.errors import Rejection
+from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.ir import Candidate, Region, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.choices import Counts
 from mirage_onnx.superopt.garbage import young_only
 from mirage_onnx.superopt.hooks import Hooks, NoStore
+from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_units import KeptUnits
 from mirage_onnx.superopt.outlines import Depth, Reads
 from mirage_onnx.superopt.plans import Plans
@@ -172,6 +173,11 @@ def _searched(
         out += proven
   except StoppedError as error:
     stop = error.stop
+  except UNREADABLE as error:
+    if not kept.taken:
+      raise
+    what = f"{type(error).__name__}: {error}"
+    raise MirageError("JOURNAL", f"an entry of the search is none of it ({what})") from error
   except deadline.OverdueError:  # in the middle of a proof
     stop = Stop.BUDGET
   finally:

@@ -23,10 +23,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirage_onnx import deadline
-from mirage_onnx.errors import Rejection
+from mirage_onnx.errors import MirageError, Rejection, RejectionError
 from mirage_onnx.ir import KernelParams, Region, UGraph, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.hooks import Hooks
+from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.renumber import Known, renumber
 from mirage_onnx.superopt.result import (
   Bound,
@@ -94,9 +95,14 @@ def search_structure(
   start, ends = time.monotonic(), hooks or Hooks()
   entry = store.get(family(region))
   if entry is not None and entry.serves(region):
-    known = from_known(region, scope, verify, entry, budget_s=budget_s, hooks=ends)
-    if known.candidates or known.report.stop not in FINISHED:
-      return known
+    try:
+      known = from_known(region, scope, verify, entry, budget_s=budget_s, hooks=ends)
+    except (MirageError, RejectionError, *UNREADABLE):  # a cache is no document: it is found again
+      store.forget(family(region))
+      entry = None
+    else:
+      if known.candidates or known.report.stop not in FINISHED:
+        return known
   result, graphs = search_proven(region, scope, verify, budget_s=budget_s, hooks=ends)
   if result.report.stop in FINISHED:
     left = budget_s - (time.monotonic() - start)

@@ -93,7 +93,12 @@ def decode_built(value: object) -> BuiltRecord:
     raise MirageError("JOURNAL", "an entry holds no kernel with a cost")
   reads, exponentials = (_classes(fields.get(name)) for name in ("reads", "exponentials"))
   rounded = tuple(map(_classes, _list(fields.get("rounded"))))
-  return BuiltRecord(cost, text, tuple(map(_text, _list(params))), reads, exponentials, rounded)
+  if any(len(r) < 2 for r in rounded):
+    raise MirageError("JOURNAL", "an entry holds a rounding of no class")
+  numbers = tuple(map(_text, _list(params)))
+  if not numbers:
+    raise MirageError("JOURNAL", "an entry holds a kernel without numbers")
+  return BuiltRecord(cost, text, numbers, reads, exponentials, rounded)
 
 
 def encode_unit(record: UnitRecord) -> dict[str, Any]:
@@ -113,9 +118,12 @@ def decode_unit(value: object) -> UnitRecord:
       MirageError: JOURNAL.
   """
   fields = _object(value)
+  counts = _counts(fields.get("counts"))
+  if "built" not in dict(counts):
+    raise MirageError("JOURNAL", "an entry holds no count of kernels")
   return UnitRecord(
     tuple(map(decode_built, _list(fields.get("built")))),
-    _counts(fields.get("counts")),
+    counts,
     _counts(fields.get("pruned")),
     tuple(map(_rejection, _list(fields.get("refused")))),
   )
