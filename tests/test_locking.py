@@ -187,7 +187,7 @@ def replace_line(lock, pattern, by):
     (lambda k: k.update(version=2), "LOCK_INVALID", "2"),
     (lambda k: k.update(more=1), "LOCK_INVALID", "more"),
     (lambda k: k.pop("nodes"), "LOCK_INVALID", "nodes"),
-    (lambda k: k["options"].update(target="h100"), "TARGET_UNKNOWN", "h100"),
+    (lambda k: k["options"].update(target="h99"), "TARGET_UNKNOWN", "h99"),
   ],
 )
 def test_what_was_changed_is_not_believed(folder, change, code, said):

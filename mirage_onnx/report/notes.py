@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mirage_onnx.errors import MirageError
 from mirage_onnx.pipeline import Run
 from mirage_onnx.report.optimize_report import measured_report
 from mirage_onnx.report.run_record import append_measured, read, restore, store
@@ -40,7 +41,10 @@ class Notes:
 
       if self.record:
         restore(run.model, self.record)
-        record = read(run.model)
+        try:
+          record = read(run.model)
+        except MirageError as error:
+          raise MirageError("LOCK_INVALID", error.detail) from None
       else:
         record = record_run(run, self.source, self.target)
         store(run.model, record)
