@@ -136,7 +136,7 @@ def _proof(o: Outcome) -> ProofRecord | None:
   if found is None:
     return None
   return ProofRecord(
-    # Kept results know neither tier nor sizes, and the same command writes the same bytes with or without them.
+    # Kept results know neither tier nor sizes, and with or without them the bytes are the same.
     tier="", draws=found.draws, bound=found.bound,
     instantiation=[],
   )  # fmt: skip
