@@ -44,7 +44,7 @@ def test_commands_and_programs(name):
   assert mirage_onnx.commands and mirage_onnx.model_commands
   for language, body in FENCES.findall(PAGES[name]):
     if language == "python":
-      ast.parse(body)
+      ast.parse(f"{{{body}}}" if body.startswith(" ") else body)  # a row of a table, or a program
     if language == "console":
       for verb, rest in re.findall(r"^\$ mirage-onnx (\w+)((?:.*\\\n)*.*)$", body, re.M):
         known = {o for p in verbs[verb].params for o in (*p.opts, *p.secondary_opts)}
