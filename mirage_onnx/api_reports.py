@@ -64,8 +64,8 @@ def reduce(
 ) -> ReduceReport:
   """Write the smallest model on which ``command`` still fails as it does on ``model``, for a bug report.
 
-  ``command``: words, with ``{}`` where the path of a model stands. It fails with the same exit code,
-  and, with ``match``, if it prints that text. ``stop``: polled between runs; ``tell`` is told of every run.
+  ``output``: where to write it. ``command``: words, with ``{}`` where the path of a model stands. It fails with
+  the same exit code, and, with ``match``, if it prints that text. ``budget_s``: seconds for all. ``stop``: polled between runs; ``tell`` is told of every run.
 
   Raises:
       MirageError: NOT_FAILING, FILE_MISSING, NOT_ONNX, EXTERNAL_DATA_MISSING, OPTION_INVALID,
@@ -92,7 +92,7 @@ def reduce(
 
 
 def report_page(model: str | Path) -> str:
-  """The report of an optimized model as one HTML page, of what is in the model.
+  """The report of an optimized ``model`` as one HTML page, of what is in the model.
 
   Raises:
       MirageError: REPORT_MISSING, FILE_MISSING, NOT_ONNX.

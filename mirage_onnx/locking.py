@@ -38,10 +38,6 @@ def lock_of(
   run: Run, loaded: LoadedModel, options: Options, external: str | None, output: Path, record: str = ""
 ) -> Lock:
   """The lock of what ``run`` has written to ``output``."""
-  from mirage_onnx.tune.replay import weights_of
-  from mirage_onnx.verify.weights import ModelWeights
-
-  weights = ModelWeights(loaded)
   places: dict[str, int] = {}
   nodes, own = list[LockedNode](), list[tuple[Outcome, list[Any]]]()
   for c, o in run.chosen:
@@ -62,10 +58,19 @@ def lock_of(
     versions=here(_machine() if options.measure else None),
     before_us=run.times.before_us if run.times else None,
     after_us=run.times.after_us if run.times else None,
-    regions=[_region(o, weights_of(same, weights)) for o, same in own],
+    regions=_regions(loaded, own) if own else [],
     nodes=nodes,
     record=record,
   )  # fmt: skip
+
+
+def _regions(loaded: LoadedModel, own: Sequence[tuple[Outcome, list[Any]]]) -> list[LockedRegion]:
+  # Here: where nothing was replaced, it would be a second for nothing.
+  from mirage_onnx.tune.replay import weights_of
+  from mirage_onnx.verify.weights import ModelWeights
+
+  weights = ModelWeights(loaded)
+  return [_region(o, weights_of(same, weights)) for o, same in own]
 
 
 def _region(o: Outcome, weights: str) -> LockedRegion:

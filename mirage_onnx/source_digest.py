@@ -16,7 +16,7 @@ SUFFIXES = frozenset({".py", ".cuh", ".h", ".cc", ".json"})
 #: What every stage stands on, beside ``ir``.
 PLUMBING = (
   "cores.py", "deadline.py", "errors.py", "events.py", "failures.py", "interrupt.py",
-  "source_digest.py", "target.py",
+  "onnx_process.py", "source_digest.py", "target.py", "worker_process.py",
   "targets/__init__.py", "targets/measured.py", "targets/profile.py", "targets/rows.py",
 )  # fmt: skip
 

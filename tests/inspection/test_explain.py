@@ -123,8 +123,8 @@ def test_nodes_that_are_known_before_a_run_and_in_subgraphs(net):
   folded = api.explain(given, shape, target="h200")
   assert folded.node is not None and folded.node.place == "constant" and folded.reason is None
   assert "known before a run" in folded.reason_text and folded.remedy is None
-  nested = api.explain(given, "in_Neg", target="h200")
-  assert nested.node.place == "nested" and nested.reason == "SUBGRAPH" and "If" in nested.reason_text
+  nested = api.explain(given, "in_Neg", target="h200")  # found as any other node
+  assert nested.node.place == "alone" and nested.node.op == "Neg" and nested.reason == "TOO_SMALL"
 
 
 def test_sizes_of_dynamic_dimensions_are_said(net):

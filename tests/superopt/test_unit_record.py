@@ -45,7 +45,7 @@ UNIT = UnitRecord(
 
 
 def test_units_come_back():
-  for unit in (UNIT, UnitRecord()):
+  for unit in (UNIT, UnitRecord(counts=(("built", 0),))):
     assert decode_unit(json.loads(json.dumps(encode_unit(unit)))) == unit
 
 

@@ -47,7 +47,7 @@ def test_what_only_its_neighbour_computed_is_left_alone(net):
   program = import_model(load_model(net.model(net.Exp(y), y)))
   product, bias, _ = (n.name for n in program.nodes)
   gone = SimpleNamespace(
-    region=SimpleNamespace(given=()), nodes={product}, outputs={program.nodes[0].outputs[0]}
+    region=SimpleNamespace(given=(), nodes=(product,)), nodes={product}, outputs={program.nodes[0].outputs[0]}
   )
   node_us = {product: 2.0, bias: 0.0}
   found = model_times(
