@@ -64,8 +64,9 @@ def reduce(
 ) -> ReduceReport:
   """Write the smallest model on which ``command`` still fails as it does on ``model``, for a bug report.
 
-  ``output``: where to write it. ``command``: words, with ``{}`` where the path of a model stands. It fails with
-  the same exit code, and, with ``match``, if it prints that text. ``budget_s``: seconds for all. ``stop``: polled between runs; ``tell`` is told of every run.
+  ``output``: where to write it. ``command``: words, with ``{}`` where the path of a model stands. It fails
+  with the same exit code, and, with ``match``, if it prints that text. ``budget_s``: seconds for all.
+  ``stop``: polled between runs; ``tell`` is told of every run.
 
   Raises:
       MirageError: NOT_FAILING, FILE_MISSING, NOT_ONNX, EXTERNAL_DATA_MISSING, OPTION_INVALID,
