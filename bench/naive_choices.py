@@ -81,8 +81,8 @@ def _where_used() -> Iterator[None]:
 class ProgramOrder(lower.Lowering):
   """Copies where the program has its loads, not before everything else."""
 
-  def _load(self, index: int) -> None:
-    super()._load(index)
+  def _value(self, index: int) -> None:
+    super()._value(index)
     for steps in (self.before, self.body, self.after):
       for step in [s for s in steps if isinstance(s, do.Copy) and s.index == index]:
         steps.remove(step)
