@@ -94,7 +94,9 @@ def run_case(seed):
   made = sorted(after.keys() - before.keys())
   if {k: after.get(k) for k in before} != before:
     faults.append("the input changed")
-  if outcome == "DONE" and not all(n in ("out.onnx", "out.onnx.lock") or is_data_of("out.onnx", n) for n in made):
+  if outcome == "DONE" and not all(
+    n in ("out.onnx", "out.onnx.lock") or is_data_of("out.onnx", n) for n in made
+  ):
     faults.append(f"it left {made}")
   if outcome == "DONE" and "out.onnx" not in made:
     faults.append("it wrote no model")
