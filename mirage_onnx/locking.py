@@ -24,14 +24,12 @@ from mirage_onnx.tune.lock import (
   file_hash,
   read_lock,
 )
-from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.outcome import CUT_OFF, Outcome
 
 #: The margin that counts as not given.
 DEFAULT_MARGIN = 0.2
 #: A model that takes so many times as long as another is worse.
 WORSE = 1.0 + 1e-9
-#: Refusals for want of time.
-CUT_OFF = ("BUDGET", "INTERRUPTED")
 
 
 def lock_of(

@@ -34,7 +34,6 @@ class Gate:
   original: str
   points: tuple[Mapping[str, int], ...]
   end: float
-  provider: str = "cuda"
   timer: Callable[[Race], Times | Failed] = race
   rows: tuple[Raced, ...] = ()
   note: str = ""
@@ -82,7 +81,7 @@ class Gate:
 
   def _ask(self, arms: tuple[Arm, ...], pairs: tuple[tuple[int, int], ...], alpha: float) -> Times | Failed:
     seconds = min(MOST_S, max(LEAST_S, self.end - time.monotonic()))
-    return self.timer(Race(arms, pairs, seconds, alpha, self.points, self.provider))
+    return self.timer(Race(arms, pairs, seconds, alpha, self.points))
 
 
 def _why(rows: Sequence[Raced]) -> str:

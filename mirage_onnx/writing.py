@@ -118,12 +118,12 @@ def _write(
     for t in loaded.given.graph.initializer
   )
   left, said, last, made = run, "", "not checked", run
-  kept = KeptChecks.of_user(original, loaded.given)
+  kept = KeptChecks.of_user(original, loaded.given) if check else None
 
   def checked(new: Path) -> Rejection | None:
     nonlocal last
     _expected(new, place)
-    if check:
+    if kept:
       now = time.monotonic()
       found = kept.passed(new)
       if found is None:

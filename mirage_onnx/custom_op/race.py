@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from mirage_onnx.custom_op.model_run import check_signatures, ort_value
 from mirage_onnx.custom_op.runtime import EXTERNAL_FOLDER_KEY, import_onnxruntime
 from mirage_onnx.custom_op.session import CPU_PROVIDER, CUDA_PROVIDER, InferenceSession, launches
 from mirage_onnx.errors import MirageError
-from mirage_onnx.tune.paired import LOOKS, Speedup, Verdict, speedup
+from mirage_onnx.tune.paired import Speedup, decide
 
 if TYPE_CHECKING:
   import onnxruntime as ort
@@ -112,10 +113,7 @@ def race(question: Race) -> Times | Failed:
 
 
 def rounds_us(runs: Sequence[Callable[[], object]]) -> np.ndarray:
-  """(arms, ``ROUNDS``) of microseconds of things that can be run, in turns."""
-  for run in runs:
-    for _ in range(WARM_RUNS):
-      run()
+  """(arms, ``ROUNDS``) of microseconds of things that were run before, in turns."""
   calls = [max(1, int(SAMPLE_S / max(_sample(run, 1), 1e-6))) for run in runs]
   found = np.empty((len(runs), ROUNDS))
   for r in range(ROUNDS):
@@ -191,22 +189,19 @@ class _Race:
   def rows(self) -> list[tuple[object, ...]]:
     """Openings until all pairs are decided everywhere, or the time is over."""
     pairs = range(len(self._question.pairs))
-    found = dict[tuple[str, str], list[Speedup]]()
-    for count in LOOKS:
+
+    def openings(count: int) -> list[list[float]]:
       while self._openings < count and (self._openings < 1 or time.monotonic() < self._end):
         self._open()
-      alpha = self._question.alpha / len(LOOKS)
-      for key, ratios in self._ratios.items():
-        found[key] = [speedup([float(r[p]) for r in ratios], alpha) for p in pairs]
-      speedups = [s for some in found.values() for s in some]
-      if all(s.verdict is not Verdict.UNDECIDED for s in speedups) or time.monotonic() > self._end:
-        break
+      return [[float(r[p]) for r in some] for some in self._ratios.values() for p in pairs]
+
+    found = iter(decide(openings, self._question.alpha))
     return [
       (
-        sizes, how, tuple(float(u) for u in np.median(self._us[sizes, how], axis=0)),
-        [(s.mean, s.low, s.high, s.openings, s.alpha) for s in some],
+        sizes, how, tuple(float(u) for u in np.median(us, axis=0)),
+        [(s.mean, s.low, s.high, s.openings, s.alpha) for s in islice(found, len(pairs))],
       )
-      for (sizes, how), some in found.items()
+      for (sizes, how), us in self._us.items()
     ]  # fmt: skip
 
   def _open(self) -> None:

@@ -15,9 +15,7 @@ from mirage_onnx.report.diff_report import DiffReport
 from mirage_onnx.report.inspection import DimensionReport, ExplainReport, InspectReport
 from mirage_onnx.report.reduce_report import ReduceReport
 from mirage_onnx.report.struct import SCHEMA, Struct
-
-#: Refusals for want of time: every such region is in the report.
-CUT_OFF = ("BUDGET", "INTERRUPTED")
+from mirage_onnx.tune.outcome import CUT_OFF
 
 __all__ = [
   "CUT_OFF",

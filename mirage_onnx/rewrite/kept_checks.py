@@ -16,6 +16,7 @@ from mirage_onnx.rewrite.stock_check import Found
 from mirage_onnx.source_digest import source_digest
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.structures import cache_folder
+from mirage_onnx.tune.lock import file_hash
 
 #: What the report adds.
 EARLIER = " (in an earlier run that wrote these bytes)"
@@ -54,7 +55,9 @@ class KeptChecks:
     if self._store.folder is None:
       return ""
     try:
-      parts = [_hash(self._original), _hash(written)]
+      own = self._original
+      first = hashlib.sha256(own).hexdigest() if isinstance(own, bytes) else file_hash(own)
+      parts = [first, file_hash(written)]
       if isinstance(self._original, Path):
         for file in sorted(data_files(self._given, self._original.parent)):
           facts = file.stat()
@@ -62,13 +65,6 @@ class KeptChecks:
     except OSError:
       return ""
     return self._store.key("check", *parts)
-
-
-def _hash(model: Path | bytes) -> str:
-  if isinstance(model, bytes):
-    return hashlib.sha256(model).hexdigest()
-  with model.open("rb") as stream:
-    return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _setting() -> dict[str, str]:

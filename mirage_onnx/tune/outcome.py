@@ -16,6 +16,10 @@ if TYPE_CHECKING:  # a model in which nothing is searched needs none of them
   from mirage_onnx.tune.race import Measured
 
 
+#: Refusals for want of time.
+CUT_OFF = ("BUDGET", "INTERRUPTED")
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
   """``instances``: cones of the model with this canonical form. ``baseline_us``: ORT's time.

@@ -11,7 +11,7 @@ several times, so the chance of a wrong "faster" is shared among the looks, and 
 search asks one after the other.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -72,14 +72,19 @@ def _student(alpha: float, freedom: int) -> float:
 
 
 def decide(
-  openings: Callable[[int], Sequence[float]], alpha: float = ALPHA, looks: tuple[int, ...] = LOOKS
-) -> Iterator[Speedup]:
-  """The speedup at every look, until it is decided; ``openings(n)``: those of n, or all that there are."""
+  openings: Callable[[int], Sequence[Sequence[float]]], alpha: float = ALPHA, looks: tuple[int, ...] = LOOKS
+) -> list[Speedup]:
+  """The speedup of each question when all are decided, at the last look, or when no more openings come.
+
+  ``openings(n)``: of each question the ratios of n openings, or of all that there are.
+  """
+  found = list[Speedup]()
   for count in looks:
-    found = speedup(openings(count), alpha / len(looks))
-    yield found
-    if found.verdict is not Verdict.UNDECIDED:
-      return
+    ratios = openings(count)
+    found = [speedup(some, alpha / len(looks)) for some in ratios]
+    if all(s.verdict is not Verdict.UNDECIDED for s in found) or max(map(len, ratios)) < count:
+      break
+  return found
 
 
 def spent(alpha: float, question: int) -> float:

@@ -47,10 +47,9 @@ def answer(rng, truth, luck):
   def openings(count):
     while len(made) < count:
       made.append(opening(rng, truth, luck))
-    return made
+    return [made]
 
-  *_, last = decide(openings)
-  return last
+  return decide(openings)[0]
 
 
 @pytest.mark.parametrize("luck", [none, even, one_of_two])
@@ -93,14 +92,23 @@ def test_bounds():
 def test_looks_end_with_the_decision():
   asked = []
 
-  def openings(count):
-    asked.append(count)
-    return [2.0] * count
+  def openings(*ratios):
+    def of(count):
+      asked.append(count)
+      return [r[:count] for r in ratios]
 
-  assert [s.verdict for s in decide(openings)] == [Verdict.FASTER] and asked == [LOOKS[0]]
-  same = list(decide(lambda count: [0.9, 1.1, 0.95, 1.07, 1.0, 0.99, 1.01, 0.9, 1.1][:count]))
-  assert [s.openings for s in same] == list(LOOKS)
-  assert {s.verdict for s in same} == {Verdict.UNDECIDED}
+    return of
+
+  undecided = [0.9, 1.1, 0.95, 1.07, 1.0, 0.99, 1.01, 0.9, 1.1]
+  (found,) = decide(openings([2.0] * 9))
+  assert found.verdict is Verdict.FASTER and asked == [LOOKS[0]] == [found.openings]
+  asked.clear()
+  same, faster = decide(openings(undecided, [2.0] * 9))  # one goes on as long as another does
+  assert asked == list(LOOKS) and same.openings == faster.openings == LOOKS[-1]
+  assert (same.verdict, faster.verdict) == (Verdict.UNDECIDED, Verdict.FASTER)
+  asked.clear()
+  (found,) = decide(openings(undecided[:5]))  # no more come
+  assert asked == list(LOOKS[:2]) and found.openings == 5
 
 
 def test_questions_share_the_chance():
