@@ -17,7 +17,7 @@ REMEDIES: dict[str, str] = {
   "ZERO_SIZE": "export with example inputs that have elements",
   "DYNAMIC_DIM": "if the size is always the same, export with it fixed; --shapes only says which sizes count",
   "RANK_UNKNOWN": "run onnx.shape_inference, or onnxruntime.tools.symbolic_shape_infer, on the model first",
-  "SUBGRAPH": "export without control flow where its condition or number of turns is known",
+  "SUBGRAPH": "nothing, its regions are offered; without control flow they could reach across its borders",
   "CUSTOM_DOMAIN": "give the model as it was before the optimizer of a runtime fused operators",
   "AXES_CONFLICT": "nothing: no single kernel computes these nodes by named axes",
   "TOO_SMALL": "nothing: ONNX Runtime's kernel of one such operator is as good as ours",
