@@ -5,7 +5,6 @@ from collections.abc import Mapping, Set
 
 from mirage_onnx.ir.term import COMMUTATIVE, EXTENT, INPUT, REDUCTIONS, Term, walk
 
-
 _EMPTY = hashlib.blake2b(digest_size=10)
 
 
