@@ -187,7 +187,7 @@ def test_what_the_present_device_gives_a_block(models, driver, monkeypatch):
 
 
 def test_a_cluster_that_the_device_cannot_hold(models, driver, driver_log, old_driver, monkeypatch):
-  """It is refused with the session, not by the launches of every run; 16 blocks are more than most GPUs hold."""
+  """It is refused with the session, not by the launches of every run."""
   plan = replace_launch(models, cluster=16)
   cubin = models.standin_cubin((plan,), standin_add=[8, 8, 8, 4])
   model = models.add(write_bundle(Bundle((cubin,), (plan.to_text(),))))
