@@ -238,9 +238,15 @@ def _number_in(counts: Sequence[Count]) -> int:
   return prod(c for c in counts if isinstance(c, int))
 
 
+def kernel_axes(graph: UGraph, kernel: Kernel) -> frozenset[str]:
+  """The axes of a kernel's tensors, and those of which it needs the number."""
+  counted = (a for op in kernel.ops if op.op == "extent" for a in op.reduced)
+  return frozenset((*counted, *(a for t in graph.tensors_of(kernel) for a in t.axes)))
+
+
 def runtime_axes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> tuple[str, ...]:
-  """The axes of a kernel's tensors whose sizes only a launch knows."""
-  axes = {a for t in graph.tensors_of(kernel) for a in t.axes}
+  """The axes of a kernel whose sizes only a launch knows."""
+  axes = kernel_axes(graph, kernel)
   return tuple(sorted(a for a in axes if is_runtime(extents, a)))
 
 

@@ -22,7 +22,7 @@ def in_chunks(view: TensorView, tile: SharedTile) -> bool:
   chunk, last = 16 // tile.dtype.size_bytes, tile.order[-1]
   # ``together`` does not see a second axis of stride 1, of which the last has one element.
   others = (view.stride(a) for a in view.tensor.axes if a != last.axis and not view.is_picked(a))
-  rows = all(isinstance(s, int) and s % chunk == 0 for s in others)
+  rows = all(not isinstance(s, int) or s % chunk == 0 for s in others)  # others: view.aligned
   return rows and view.together(last.axis, chunk) and last.aligned % chunk == 0 and tile.pitch % chunk == 0
 
 
