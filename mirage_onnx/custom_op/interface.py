@@ -88,11 +88,11 @@ def make_plan(
       kernel=s.name,
       grid=(known.blocks(s), const(s.grid[1]), const(s.grid[2])),
       block=s.block,
-      args=(*(pointers[a] for a in s.args), *(known.argument(a) for a in s.sizes)),
+      args=(*(pointers[a] for a in s.args), *(known.argument(a, graph, k, s) for a in s.sizes)),
       cluster=s.cluster,
       smem_bytes=s.smem_bytes,
       pdl=s.pdl,
     )
-    for s, cubin in zip(sources, cubins, strict=True)
+    for k, s, cubin in zip(graph.kernels, sources, cubins, strict=True)
   )
   return replace(interface.head, variants=(Variant(launches),), workspace=size if offsets else None)

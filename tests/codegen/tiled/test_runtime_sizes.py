@@ -8,7 +8,6 @@ import pytest
 from tiled_kernels import ATTENTION, TWO_PRODUCTS, product
 
 from mirage_onnx.codegen import emit_kernel
-from mirage_onnx.codegen.tiled.kernel import plan_tiled
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.target import H200
