@@ -8,7 +8,7 @@ from mirage_onnx.codegen.sizes import MOST_AT_RUNTIME
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.custom_op.arguments import Int32
 from mirage_onnx.custom_op.expr import Expr, const, dim
-from mirage_onnx.ir import Kernel, KTensor, Monomial, Phase, UGraph
+from mirage_onnx.ir import BlockOp, Kernel, KTensor, Monomial, Phase, UGraph
 from mirage_onnx.ir.block_ops import ACCUMULATORS, SUM, Kind, of_kinds
 from mirage_onnx.ir.view import Window
 
@@ -86,21 +86,21 @@ class RuntimeSizes:
     ]
     return product([*blocks, source.grid[0]])
 
-  def argument(self, axis: str, graph: UGraph, kernel: Kernel, source: KernelSource) -> Int32:
-    """The size of an axis, for a kernel.
+  def argument(self, axis: str, graph: UGraph, kernel: Kernel, results: Expr) -> Int32:
+    """The size of an axis, for a kernel; ``results``: elements of all outputs.
 
     More than it can count make a divisor of 0: the run fails there and computes nothing wrong. So
-    does an axis without elements, if the kernel would divide by a sum over it and has blocks.
+    does an axis without elements, if the kernel would divide by a sum over it and there are results.
     """
     size = self._extent(axis)
     fits = size.le(MOST_AT_RUNTIME)
     if needs_elements(graph, kernel, axis):
-      fits = fits.and_(size + self.blocks(source).eq(0))
+      fits = fits.and_(size + results.eq(0))
     return Int32(size.ceildiv(fits))
 
 
 #: What is right for a sum that is 0 because it has no terms.
-_OF_NOTHING = of_kinds(Kind.CLUSTER, merges=(SUM,)) | {"acc_sum", "cast", "add", "sub", "mul", "neg"}
+_OF_NOTHING = of_kinds(Kind.CLUSTER, merges=(SUM,)) | {"acc_sum", "cast", "add", "sub", "neg"}
 
 
 def needs_elements(graph: UGraph, kernel: Kernel, axis: str) -> bool:
@@ -117,4 +117,9 @@ def needs_elements(graph: UGraph, kernel: Kernel, axis: str) -> bool:
   for i, op in enumerate(kernel.ops):
     if op.phase is Phase.POST and (op.op in ACCUMULATORS or made.intersection(op.args)):
       made.add(i)
-  return any(kernel.ops[i].op not in _OF_NOTHING for i in made)
+
+  def is_right(op: BlockOp) -> bool:
+    others = [kernel.ops[a].op for a in op.args if a not in made]
+    return op.op in _OF_NOTHING or (op.op == "mul" and others == ["const"])
+
+  return not all(is_right(kernel.ops[i]) for i in made)

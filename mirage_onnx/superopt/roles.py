@@ -44,7 +44,8 @@ def enumerate_roles(
   An axis that nothing below the targets reduces is always split: a tile of its whole extent is
   a number, not a role. So is a ``runtime`` axis of any target, and every target has it: else its
   blocks would not cover whatever size it has, or leave a target unwritten where it has none.
-  One that is reduced is walked by the loop: no tile has all of it, and no blocks share it out.
+  One that is reduced is walked by the loop, no tile has all of it and no blocks share it out: a
+  target that varies over what is reduced below it needs another kernel to reduce it.
   """
   parts = tuple(sorted({a[:-1] for t in targets for a in g.axes(t) if _is_parted(g, t, a)}))
   common: set[str] | None = None
@@ -56,14 +57,14 @@ def enumerate_roles(
     return
   reduced = reduced_axes(g, targets)
   split = {a for t in targets for a in g.axes(t)}.intersection(runtime)
-  if not split <= set(axes) - reduced or set(parts).intersection(runtime):
+  if not split <= set(axes) or set(parts).intersection(runtime):
     return
   if not space.tiled:
     yield from _emitted_roles(axes, reduced.difference(runtime), extents, split)
     return
-  loops = sorted(a for a in reduced if not is_part(a))
-  must = [a for a in axes if a not in reduced]
-  may = [a for a in axes if a in reduced and a not in parts and a not in set(runtime)]
+  loops = sorted(a for a in reduced - split if not is_part(a))
+  must = [a for a in axes if a not in reduced or a in split]
+  may = [a for a in axes if a in reduced - split and a not in parts]
   for loop in (None, *loops):
     fixed = [*parts, *(a for a in must if a != loop)]
     free = [a for a in may if a != loop]
