@@ -5,11 +5,12 @@ import zlib
 
 import numpy as np
 import pytest
-from tiled_kernels import ATTENTION, TWO_PRODUCTS, product
+from tiled_kernels import ATTENTION, PARTS, TWO_PRODUCTS, product
 
 from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.emulator import compile_kernels
-from mirage_onnx.ir import KernelParams, parse_ugraph
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.target import H200
 
 #: Batch a0, heads a1, queries a2, keys a3; i3 is a mask of keys, one of sequence and query and key i4.
@@ -158,3 +159,41 @@ def test_the_text_does_not_know_what_the_search_assumed(case):
     assert f"const int n_{axis}" in source.text
   graph, grid = _graph(case), {axis for axis, _ in source.tiles}
   assert grid == set(source.sizes) & set(graph.kernels[0].grid)
+
+
+@pytest.mark.parametrize("size", [1, 5, 20])
+def test_parts_of_another_axis(graphs, size):
+  """Static axes have y and z beside one that a run counts: so has the number of the part."""
+  graph, params = parse_ugraph(PARTS), (p(8, 4), p(2))
+  extents = ugraph_extents(graph, params, {"a0": size, "a1": 20, "a2": 9})
+  sources = [
+    emit_kernel(graph, k, q, extents, H200, frozenset({"a0"}))
+    for k, q in zip(graph.kernels, params, strict=True)
+  ]
+  tensors = graphs.inputs(graph, extents, np.random.default_rng(size))
+  expected = graphs.expected(graph, {"a0": size, "a1": 20, "a2": 9, "a1/k0": 1}, tensors)
+  compile_kernels(sources).run(tensors, [0, 1], sizes={"a0": size})
+  graphs.check(graph, tensors, expected)
+
+
+def test_no_parts_of_what_a_run_counts(graphs):
+  """How many there are would be a size of its own."""
+  graph, params = parse_ugraph(PARTS), (p(8, 4), p(2))
+  extents = ugraph_extents(graph, params, {"a0": 5, "a1": 20, "a2": 9})
+  with pytest.raises(RejectionError, match="a result does not vary over a1") as caught:
+    emit_kernel(graph, graph.kernels[0], params[0], extents, H200, frozenset({"a1"}))
+  assert caught.value.rejection.code == "DYNAMIC_DIM"
+
+
+def test_no_tile_of_all_that_a_run_counts():
+  graph = parse_ugraph(NORM)
+  with pytest.raises(RejectionError, match="a1, whose size is known only at run time"):
+    emit_kernel(graph, graph.kernels[0], p(16, 16, 1), {"a0": 9, "a1": 72, "a2": 40, "a3": 2}, H200,
+                frozenset({"a1"}))  # fmt: skip
+
+
+def test_it_overlaps_as_others_do():
+  sources = [emitted(i) for i in range(len(CASES))]
+  assert all(s.pdl for s in sources)
+  for s in sources:
+    assert s.text.index("ptx::grid_trigger();") < s.text.index("ptx::grid_wait();")
