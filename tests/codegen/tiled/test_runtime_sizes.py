@@ -118,13 +118,13 @@ IDS = [f"{i}-{axes}-{q.to_text()}".replace(" ", "-") for i, (_, axes, _, q) in e
 SIZES = (1, 7, 64, 77, 128, 333)
 
 
-def _graph(case):
+def graph_of(case):
   return parse_ugraph(re.sub(r"\bk0\b", f"c{case}k", CASES[case][0]))
 
 
 def emitted(case, assumed=128):
   _, axes, extents, params = CASES[case]
-  runtime, graph = frozenset(axes.split()), _graph(case)
+  runtime, graph = frozenset(axes.split()), graph_of(case)
   every = {**extents, **dict.fromkeys(runtime, assumed)}
   return emit_kernel(graph, graph.kernels[0], params, every, H200, runtime)
 
@@ -135,7 +135,7 @@ def module():
 
 
 def run(graphs, module, case, sizes):
-  graph, every = _graph(case), {**CASES[case][2], **sizes}
+  graph, every = graph_of(case), {**CASES[case][2], **sizes}
   tensors = graphs.inputs(graph, every, np.random.default_rng(zlib.crc32(IDS[case].encode())))
   expected = graphs.expected(graph, every, tensors)
   module.run(tensors, [case], order=("ascending", "descending")[case % 2], sizes=sizes)
@@ -157,7 +157,7 @@ def test_the_text_does_not_know_what_the_search_assumed(case):
   assert source.sizes == tuple(sorted(CASES[case][1].split()))
   for axis in source.sizes:
     assert f"const int n_{axis}" in source.text
-  graph, grid = _graph(case), {axis for axis, _ in source.tiles}
+  graph, grid = graph_of(case), {axis for axis, _ in source.tiles}
   assert grid == set(source.sizes) & set(graph.kernels[0].grid)
 
 
