@@ -54,3 +54,4 @@ def test_dynamic_attention_of_bert(tmp_path):
   found = api.verify(before, after, emulate=True, shapes={"batch": [1, 3], "tokens": [7, 77, 128]})
   assert found.passed
   assert all(n.launches for n in found.nodes)
+  assert f"{len(found.nodes)} of {len(found.nodes)} nodes follow from the original" in found.source

@@ -63,7 +63,8 @@ def make_plan(
 ) -> Plan:
   """The plan that launches ``sources`` (one per kernel of ``graph``, image ids ``cubins``).
 
-  ``extents``: of every axis, part axes with them (``ugraph_extents``).
+  ``extents``: of every axis, part axes with them (``ugraph_extents``). Without ``sources`` the plan has
+  no launches.
   """
   known = RuntimeSizes(extents, interface.sizes)
   offsets: dict[str, Expr] = {}
@@ -96,6 +97,6 @@ def make_plan(
       smem_bytes=s.smem_bytes,
       pdl=s.pdl,
     )
-    for k, s, cubin in zip(graph.kernels, sources, cubins, strict=True)
+    for k, (s, cubin) in zip(graph.kernels, zip(sources, cubins, strict=True), strict=False)
   )
   return replace(interface.head, variants=(Variant(launches),), workspace=size if offsets else None)
