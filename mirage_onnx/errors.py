@@ -152,7 +152,7 @@ REJECTIONS: dict[str, str] = {
   "OP_FORM": "an attribute or input form of the operator is not supported",
   "DTYPE": "the element type is not supported",
   "ZERO_SIZE": "a tensor of the node holds no elements",
-  "DYNAMIC_DIM": "what only a run counts is summed over or split, or may not be equal",
+  "DYNAMIC_DIM": "what only a run counts is summed over (without --tiled) or split, or may not be equal",
   "RANK_UNKNOWN": "a shape is not known",
   "SUBGRAPH": "the node runs subgraphs (If, Loop, Scan): regions are found in them, and end at their borders",
   "CUSTOM_DOMAIN": "the node belongs to a domain with no tabled semantics",

@@ -59,12 +59,24 @@ def test_reduced_sizes_keep_two_tiles(small):
   assert sources[0].grid != small.compiled[0].sources[0].grid
 
 
+def test_what_only_a_run_counts():
+  """The text that ships, where nothing else is reduced; the verdict is of the numbers as well."""
+  dynamic = any_rows()
+  region, compiled = dynamic.regions[0], dynamic.compiled[0]
+  extents, sources = emulated._reduced(region, compiled.candidate, H200)
+  (axis,) = region.runtime
+  (tile,) = {t for s in sources for a, t in s.tiles if a == axis}
+  assert (extents[axis] == 2 * tile * 3 // 4 + 1 and extents[axis] % tile) or tile == 1
+  assert [s.tiles for s in sources] == [s.tiles for s in compiled.sources]
+  assert Emulated(H200, 1000.0)(region, compiled.candidate) == (EMULATED, None)
+  broken = dynamic.recompiled(0, "const[-1/2]", "const[-9/16]").candidate
+  ran, refusal = Emulated(H200, 1000.0)(region, broken)
+  assert ran == EMULATED and refusal.code == "KERNEL_WRONG"
+
+
 def test_what_never_ran(small, monkeypatch):
   region, candidate = small.regions[0], small.compiled[0].candidate
   assert Emulated(H200, 0.0)(region, candidate) == (NEVER_RAN, None), "no time"
-  dynamic = any_rows()
-  assert dynamic.regions[0].runtime
-  assert Emulated(H200, 99.0)(dynamic.regions[0], dynamic.compiled[0].candidate) == (NEVER_RAN, None)
   monkeypatch.setattr(emulated, "MOST_WORK", 10)
   assert Emulated(H200, 99.0)(region, candidate) == (NEVER_RAN, None), "too large"
   monkeypatch.undo()
