@@ -62,7 +62,7 @@ def touched_bytes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> 
   """Of the tensors of a kernel, each once; those of sizes that only a launch knows are left out."""
   unknown = {*runtime_axes(graph, kernel, extents)}
   return sum(
-    prod(extents[a] for a in t.axes) * t.dtype.size_bytes
+    t.dtype.bytes_of(prod(extents[a] for a in t.axes)) // t.repeat
     for t in graph.tensors_of(kernel) if not unknown & {*t.axes}
   )  # fmt: skip
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.dtype import DType, unpacked
 from mirage_onnx.ir.program import Constant, Step, Tensor
 from mirage_onnx.ir.runtime_extent import Monomial
 from mirage_onnx.ir.term import Term, walk
@@ -58,18 +58,23 @@ class RegionTensor:
     found: list[Window] = []
     parts = zip(self.tensor.shape or (), self.view.starts, self.view.fulls, strict=True)
     for d, (own, (n, start, full)) in enumerate(zip(self.dims, parts, strict=True)):
-      if self.picks and d == 0:
+      if (often := self.view.repeat(d)) > 1:
+        assert isinstance(full, int)
+        found.append(Window(own, start, full if n != full * often else None, "", often))
+      elif self.picks and d == 0:
         assert isinstance(full, int)
         found.append(Window(own, start, full, self.picks))
       elif n != full and isinstance(full, int):
         found.append(Window(own, start, full))
       elif own and (not found or found[-1] != Window(own)):  # many dimensions may be one axis
         found.append(Window(own))
-    return tuple(found) if any(w.full is not None for w in found) else ()
+    return tuple(found) if any(w.full is not None or w.repeat > 1 for w in found) else ()
 
   @property
   def splits_dims(self) -> bool:
     """Whether an axis begins or ends inside a dimension: no order of dims reorders the axes."""
+    if self.dtype.is_packed:
+      return True
     regrouped = self.view is not None and len(self.view.fulls) != len(self.source.shape or ())
     return regrouped or any(len(d) > 1 for d in self.dims)
 
@@ -121,11 +126,16 @@ class Region:
     if x.view is None:
       return data
     shape, fulls = (self.shape(Tensor("", None, s)) for s in (x.tensor.shape, x.view.fulls))
-    box = [slice(start, start + n) for start, n in zip(x.view.starts, shape, strict=True)]
-    data = data.reshape(fulls)
+    often = x.view.repeats or (1,) * len(shape)
+    parts = zip(x.view.starts, shape, often, strict=True)
+    box = [slice(start, start + n // r) for start, n, r in parts]
+    data = (unpacked(data, x.dtype) if x.dtype.is_packed else data).reshape(fulls)
     if x.view.picks:
       data, box[0] = data[rows.reshape(-1)], slice(None)
-    return data[tuple(box)]
+    data = data[tuple(box)]
+    for d, r in enumerate(often):
+      data = data.repeat(r, axis=d) if r > 1 else data
+    return data
 
   @cached_property
   def structure(self) -> str:
@@ -180,8 +190,11 @@ def _notes(i: RegionTensor) -> str:
 
 
 def _windows(x: RegionTensor) -> str:
-  """The dimensions of a view; a dot is behind those of which it is a part, and what picks rows."""
-  dims = (f"{','.join(w.axes)}{'.' if w.full is not None else ''}{w.picks}" for w in x.windows)
+  """The dimensions of a view; a dot is behind those of which it is a part, then what picks or repeats."""
+  dims = (
+    f"{','.join(w.axes)}{'.' if w.full is not None else ''}{w.picks}{f'*{w.repeat}' if w.repeat > 1 else ''}"
+    for w in x.windows
+  )
   return f"({' '.join(dims)})" if x.windows else ""
 
 
