@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from mirage_onnx.ir.dtype import DType, unpacked
@@ -69,6 +70,11 @@ class RegionTensor:
       elif own and (not found or found[-1] != Window(own)):  # many dimensions may be one axis
         found.append(Window(own))
     return tuple(found) if any(w.full is not None or w.repeat > 1 for w in found) else ()
+
+  @property
+  def repeat(self) -> int:
+    """How many of its elements are one in memory."""
+    return prod(self.view.repeats) if self.view else 1
 
   @property
   def splits_dims(self) -> bool:
