@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from mirage_onnx.codegen.elementwise import KEEPS_ZERO, constant, evaluate, is_elementwise, literal
 from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.packed_operands import scaled_integers, statement
+from mirage_onnx.codegen.packed_operands import apart_operands, scaled_integers, statement
 from mirage_onnx.codegen.plan import Accumulator, AccumulatorForm, StreamPlan, operands
 from mirage_onnx.codegen.ring import Ring
 from mirage_onnx.codegen.source import Writer
@@ -50,6 +50,7 @@ class LoopEmitter:
     for acc in accumulators:
       used |= self._sources(acc.source)
     self.used = sorted(used)
+    self.apart = apart_operands(plan.kernel, self.scaled, self.used)
     self.masked = self._masked()
     for index in self.used:
       self._check(self.ops[index])
@@ -87,7 +88,13 @@ class LoopEmitter:
     """The ``Eight`` that a tile of a 16-bit value of the loop is."""
     if self.ops[index].op != "load":
       return f"p{index}{subscript(indices)}"
+    stage = self.ring.at_stage(index, stage)
     return f"x{index}[{stage}]{subscript([*indices, *([part] if self.plan.parts > 1 else [])])}"
+
+  def _operand_eight(self, index: int, stage: str, part: str, indices: Sequence[str]) -> str:
+    """The same as an operand of mma, of which both may be apart (``packed_operands.py``)."""
+    eight = self._eight(index, stage, part, indices)
+    return f"apart({eight})" if index in self.apart and self.ops[index].op == "load" else eight
 
   def _zero_beyond(self, index: int) -> bool:
     """Elements beyond the depth are zero without a mask, whatever the values are."""
@@ -124,7 +131,8 @@ class LoopEmitter:
       raise RejectionError("LAYOUT", f"{result.op} combines two column axes")
     tiles = self.plan.tiles(op)
     own = ["0" if count == 1 else at for at, (_, count) in zip(indices, tiles, strict=False)]
-    return f"v{index}{subscript(own)}" + (f"[{j}]" if self._deep(index) and not self._is_shared(index) else "")
+    element = f"[{j}]" if self._deep(index) and not self._is_shared(index) else ""
+    return f"v{index}{subscript(own)}{element}"
 
   def _is_shared(self, index: int) -> bool:
     """A load of one element for all eight of a lane."""
@@ -161,8 +169,8 @@ class LoopEmitter:
     warps, stride, lane = plan.params.warps, plan.step * plan.params.warps, plan.lane
     writer.comment(
       f"Depth {plan.depth}: {plan.rounds} rounds of {plan.stages} stages; in a stage each of "
-      f"the {warps} warps takes {plan.step}\nelements, of which lane (g, t) has {lane}t .. {lane}t+{lane - 1} of "
-      "row g and of columns g and g + 8."
+      f"the {warps} warps takes {plan.step}\nelements, of which lane (g, t) has {lane}t .. "
+      f"{lane}t+{lane - 1} of row g and of columns g and g + 8."
     )
     writer.line("const int g = ptx::lane() / 4;")
     writer.line("const int t = ptx::lane() % 4;")
@@ -250,7 +258,8 @@ class LoopEmitter:
           writer.line(f"{to}[{j}] = {value};", index)
       for index in halves:
         name = tag(self.ops[index].dtype)
-        writer.line(f"p{index}{at} = pack8<{name}>(f{index});", index)
+        pack = "pack8_apart" if index in self.apart else "pack8"
+        writer.line(f"p{index}{at} = {pack}<{name}>(f{index});", index)
         if self._floats_needed(index):
           writer.line(f"unpack8<{name}>(p{index}{at}, v{index}{at});", index)
 
@@ -263,13 +272,14 @@ class LoopEmitter:
       self._declare("v", index, "float", "[8]")
     with self.writer.loops(tiles) as indices:
       at = subscript(indices)
-      texts = {-1: part}
+      texts = {}
       for i in made.loads:
         packed = self.ring.packed(i)
         assert packed is not None
         slot = f"x{i}[{stage}]{at}"
         texts[i] = packed.element(slot, part) if packed.repeat > 1 else slot
-      self.writer.line(statement(made, self.ops, f"p{index}{at}", texts), index)
+      line = statement(made, self.ops, f"p{index}{at}", texts, part, apart=index in self.apart)
+      self.writer.line(line, index)
       if self._floats_needed(index):
         self.writer.line(f"unpack8<{name}>(p{index}{at}, v{index}{at});", index)
 
@@ -280,8 +290,8 @@ class LoopEmitter:
       if acc.form is AccumulatorForm.MMA:
         a, b = operands(plan.kernel, source)
         with writer.loops(acc.tiles) as (i, n):
-          low, high = (self._eight(a, stage, part, (n, h)) for h in "01")
-          rows = self._eight(b, stage, part, (i,))
+          low, high = (self._operand_eight(a, stage, part, (n, h)) for h in "01")
+          rows = self._operand_eight(b, stage, part, (i,))
           to = f"acc{acc.index}[{i}][{n}]"
           writer.line(f"mma_step({to}, {low}, {high}, {rows});", acc.source)
         continue
@@ -341,9 +351,11 @@ class LoopEmitter:
     for loads in (weights, others):
       if waits and loads is others:
         self.writer.wait()
-      if loads:
+      near = [i for i in loads if ring.stages(i) < self.plan.stages]
+      if deep := [i for i in loads if i not in near]:
         with self.writer.loop("s", self.plan.stages) as s:
-          ring.fetch(s, loads, ahead=False)
+          ring.fetch(s, deep, ahead=False)
+      ring.fetch("0", near, ahead=False)
     self._invariants()
 
   def run(self) -> None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import TensorView, tag
-from mirage_onnx.codegen.plan import StreamPlan
+from mirage_onnx.codegen.plan import StreamPlan, operands
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import BlockOp, UGraph
+from mirage_onnx.ir import BlockOp, DType, Kernel, UGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,8 @@ class PackedOperand:
       else:
         load, none = f"load_bits<{self.view.tag}, {path}>({row} + {place})", "0"
       to = f"{slot}[{b}]" if self.blocks > 1 else slot
-      found.append(f"{to} = {valid} ? {load} : static_cast<{self.view.storage}>({none});" if valid else f"{to} = {load};")
+      value = f"{valid} ? {load} : static_cast<{self.view.storage}>({none})" if valid else load
+      found.append(f"{to} = {value};")
     return found
 
   def cleared(self, slot: str) -> list[str]:
@@ -127,8 +128,9 @@ def scaled_integers(graph: UGraph, ops: Sequence[BlockOp]) -> dict[int, Scaled]:
   found = {}
   for index, op in enumerate(ops):
     if op.op == "cast" and op.dtype.is_half and ops[op.args[0]].op == "mul":
-      made = [_scaled(graph, ops, op, *pair) for pair in _both(ops[op.args[0]].args)]
-      found |= {index: m for m in made if m}
+      made = (_scaled(graph, ops, op, *pair) for pair in _both(ops[op.args[0]].args))
+      if (first := next((m for m in made if m), None)) is not None:
+        found[index] = first
   return found
 
 
@@ -186,8 +188,32 @@ def _negated(ops: Sequence[BlockOp], index: int) -> int | None:
   return None
 
 
-def statement(scaled: Scaled, ops: Sequence[BlockOp], to: str, operands: Mapping[int, str]) -> str:
-  """Makes eight values at ``to``; ``operands``: the texts of the loads, and of the part at -1."""
-  kind = f"{tag(ops[scaled.scales].dtype)}, {tag(ops[scaled.integers].dtype)}"
-  zero = "" if scaled.zeros is None else f", {operands[scaled.zeros]}"
-  return f"{to} = scaled8<{kind}>({operands[scaled.integers]}, {operands[-1]}, {operands[scaled.scales]}{zero});"
+def apart_operands(kernel: Kernel, scaled: Mapping[int, Scaled], used: Sequence[int]) -> frozenset[int]:
+  """Operands of products whose eights are in the order in which four bits come out of a word.
+
+  Those with nothing but 4-bit integers on the other side, and these; both as operands only.
+  """
+  ops = kernel.ops
+  made = {i for i, s in scaled.items() if ops[s.integers].dtype is DType.Q4}
+  products = [op for i in used if (op := ops[i]).op == "matmul"]
+  found = {a for op in products for a in op.args}
+  others = {a for i in used if ops[i].op != "matmul" for a in ops[i].args}
+  while True:
+    whole = [op for op in products if set(op.args) <= found]
+    pairs = [operands(kernel, op) for op in whole]
+    left = {a for pair in pairs for a in pair if pair[0] in made}
+    split = {a for op in products if op not in whole for a in op.args}
+    computed_twice = {a for a in left if a in others and ops[a].op != "load"}
+    kept = frozenset(left - split - computed_twice - {b for a, b in pairs if a not in made})
+    if kept == found:
+      return kept
+    found = set(kept)
+
+
+def statement(
+  scaled: Scaled, ops: Sequence[BlockOp], to: str, texts: Mapping[int, str], part: str, *, apart: bool
+) -> str:
+  """Makes eight values at ``to``; ``texts``: of the loads, as memory has them."""
+  types = [tag(ops[i].dtype) for i in (scaled.scales, scaled.integers)]
+  call = f"scaled8_apart<{types[0]}>" if apart else f"scaled8<{', '.join(types)}>"
+  return f"{to} = {call}({', '.join([texts[scaled.integers], part, *(texts[i] for i in scaled.loads[1:])])});"

@@ -4,6 +4,9 @@ Every warp keeps ``stages`` steps of each operand in flight, in registers: a sta
 soon as it has been consumed, with the step that comes a whole round later. Loads never leave a
 tensor: lanes of rows and columns beyond the end read the last one (their results are not stored),
 lanes beyond the depth read nothing and hold zeros.
+
+Beside packed weights, of which a step is 16 bytes of a row, operands of 16 bits take four times as many
+registers as they: of those a warp has the next step only. Every block reads them, so they are near.
 """
 
 from collections.abc import Sequence
@@ -33,6 +36,14 @@ class Ring:
   def view(self, index: int) -> TensorView:
     tensor = self.graph.tensor(self._op(index).tensor)
     return TensorView.of(tensor, self.plan.extents, packed=index in self.loads)
+
+  def stages(self, index: int) -> int:
+    """How many steps of an operand are in flight."""
+    return self.plan.stages if self.plan.parts == 1 or self.packed(index) else 1
+
+  def at_stage(self, index: int, stage: str) -> str:
+    """The stage of the ring, where an operand has several."""
+    return stage if self.stages(index) == self.plan.stages else "0"
 
   def packed(self, index: int) -> PackedOperand | None:
     """How an operand is read that memory has packed, or once for a block."""
@@ -135,7 +146,7 @@ class Ring:
         reason = f"{op.tensor} is read in the loop as {op.dtype}"
         raise RejectionError("EMIT_UNSUPPORTED", reason)
       name = tag(op.dtype)
-      self.writer.line(f"Eight<{name}> x{index}[{self.plan.stages}]{dims};  // {op.tensor}")
+      self.writer.line(f"Eight<{name}> x{index}[{self.stages(index)}]{dims};  // {op.tensor}")
 
   def fetch(self, stage: str, loads: Sequence[int], *, ahead: bool) -> None:
     """Load a stage of the operands, of this round or the next one (``ahead``)."""
@@ -167,9 +178,7 @@ class Ring:
         else:
           writer.line(f"{slot} = load8<{types}>({address});", index)
 
-  def _fetch_packed(
-    self, index: int, packed: PackedOperand, stage: str, depth: str, *, ahead: bool
-  ) -> None:
+  def _fetch_packed(self, index: int, packed: PackedOperand, stage: str, depth: str, *, ahead: bool) -> None:
     op, plan = self._op(index), self.plan
     path = self._types(op, packed.view).split(", ")[1]
     if packed.repeat > 1 and path == "Path::kStream":
@@ -185,17 +194,20 @@ class Ring:
   def _fetch_parts(self, index: int, stage: str, depth: str, *, ahead: bool) -> None:
     """Operands of 16 bits where a lane has several eights of the depth."""
     op, view, plan = self._op(index), self.view(index), self.plan
-    types = self._types(op, view)
+    types, more = self._types(op, view), "more"
     if not view.together(plan.depth, 8) or plan.depth_extent % plan.lane:
       raise RejectionError("LAYOUT", f"lanes do not find {plan.lane} of the depth of {op.tensor} at once")
+    if self.stages(index) < plan.stages and ahead:
+      depth = total("k", "kStride" if stage == "0" else f"({stage} + 1) * kStride")
+      more = f"{stage} + 1 < {plan.stages} || more"
     tiles = plan.tiles(op)
     with self.writer.loops((*tiles, ("u", plan.parts))) as (*indices, u):
       address = f"{self._tile_address(index, indices)} + {total(depth, times(u, 8))}"
-      slot = f"x{index}[{stage}]{subscript([*indices, u])}"
+      slot = f"x{index}[{self.at_stage(index, stage)}]{subscript([*indices, u])}"
       if not plan.even:
         self.writer.line(f"{slot} = {{}};")
         self.writer.line(f"load8_if<{types}>({slot}, {address}, {depth} < k_end);", index)
       elif ahead:
-        self.writer.line(f"load8_if<{types}>({slot}, {address}, more);", index)
+        self.writer.line(f"load8_if<{types}>({slot}, {address}, {more});", index)
       else:
         self.writer.line(f"{slot} = load8<{types}>({address});", index)

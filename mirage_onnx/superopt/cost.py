@@ -14,6 +14,7 @@ The model ranks candidates; a measured choice replaces it wherever there is a GP
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from math import ceil, prod
+from typing import Any
 
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Layout, Phase
@@ -74,8 +75,8 @@ class Features:
   """What the cost depends on, read off a kernel once: element counts by axes, not by tile.
 
   ``row``: elements of the axis that a row kernel spreads over threads; 1 if there is none.
-  ``lane_depth``: of a streaming kernel (``Kernel``). ``a_loads`` are without what is one element for
-  many of the depth: nothing of note is in flight of it.
+  ``lane_depth``: of a streaming kernel (``Kernel``), ``depth_loads`` what it loads over the depth alone.
+  ``a_loads`` are without what is one element for many of the depth: nothing of note is in flight of it.
   """
 
   kernel: Kernel
@@ -91,6 +92,7 @@ class Features:
   after: tuple[tuple[tuple[str, ...], int], ...]
   row: int
   lane_depth: int = 8
+  depth_loads: int = 0
 
   @property
   def step(self) -> int:
@@ -128,8 +130,7 @@ def features(kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[st
     matmuls=tuple((o.axes, size(o.reduced), o.phase is Phase.LOOP) for o in ops if o.op == "matmul"),
     work=tuple(work.items()),
     a_loads=tuple(
-      free(o) for o in loops
-      if o.op == "load" and o.layout is Layout.A_FRAG and tensors[o.tensor].repeat == 1
+      free(o) for o in loops if o.op == "load" and o.layout is Layout.A_FRAG and tensors[o.tensor].repeat == 1
     ),
     b_loads=tuple(free(o) for o in loops if o.op == "load" and o.layout is Layout.B_FRAG),
     vectors=sum(1 for o in ops if o.layout is Layout.VECTOR),
@@ -137,6 +138,7 @@ def features(kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[st
     row=max((extents[a] for o in ops for a in o.axes if a not in kernel.grid), default=1),
     barriers=barriers + 2 * any(o.layout is Layout.SHARED for o in ops),
     lane_depth=kernel.lane_depth,
+    depth_loads=sum(1 for o in loops if o.op == "load" and o.layout is Layout.DEPTH),
   )
 
 
@@ -253,9 +255,19 @@ def _resources(
       for a in axes:
         tiles *= ceil(local[a] / (8 if a in row_axes else 16))
       fragments += tiles
-  # Compiled kernels (sm_90a): 8 registers per step and column tile, 10 per row tile.
-  ring = params.stages * (8 * columns + 10 * rows * f.lane_depth // 8)
+  ring = int(ring_registers(f, params.stages, columns, rows))
   return 26 + ring + 4 * fragments, params.warps * 512 * fragments
+
+
+def ring_registers(f: Features, stages: Any, columns: Any, rows: Any) -> Any:
+  """Registers for what is in flight, of numbers or arrays of them.
+
+  Compiled kernels (sm_90a): 8 registers per step and column tile, 10 per row tile; of packed weights 10
+  with their scales, and one step of all else (``codegen/ring.py``).
+  """
+  if f.lane_depth == 8:
+    return stages * (8 * columns + 10 * rows)
+  return stages * 10 * columns + f.lane_depth // 2 * (rows + f.depth_loads)
 
 
 def elements_per_thread(f: Features, params: KernelParams) -> int:

@@ -27,6 +27,7 @@ from mirage_onnx.superopt.cost import (
   MMA_SHARE,
   WAVE_US,
   Features,
+  ring_registers,
 )
 from mirage_onnx.target import Target
 
@@ -77,7 +78,7 @@ def point_times(
   columns = sum((np.ceil(local[a] / 16) for a in f.a_loads if a), zero)
   rows = sum((np.ceil(local[a] / 8) if a else 1 for a in f.b_loads), zero)
   fragments = _fragments(f, local, zero)
-  registers = 26 + stages * (8 * columns + np.floor(10 * rows * f.lane_depth / 8)) + 4 * fragments
+  registers = 26 + ring_registers(f, stages, columns, rows) + 4 * fragments
   smem = warps * 512 * fragments
   threads = 32 * warps
   rounded = np.maximum(np.ceil(registers / 8) * 8, 24)

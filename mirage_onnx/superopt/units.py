@@ -22,8 +22,8 @@ from mirage_onnx.ir import Kernel, KernelParams, Region, print_kernel
 from mirage_onnx.ir.term import MAXR
 from mirage_onnx.superopt.axioms import Axiom
 from mirage_onnx.superopt.build import build_kernel
-from mirage_onnx.superopt.cost import stored_bytes
 from mirage_onnx.superopt.choices import Counts, Place, RoleSetting, StateLimitError
+from mirage_onnx.superopt.cost import stored_bytes
 from mirage_onnx.superopt.derive import Derivation, derivations
 from mirage_onnx.superopt.egraph import PMAX
 from mirage_onnx.superopt.floors import Floors

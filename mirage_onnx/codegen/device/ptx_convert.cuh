@@ -74,6 +74,11 @@ PTX_DEVICE unsigned mul_f16x2(unsigned a, unsigned b) {
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
   return r;
 }
+PTX_DEVICE unsigned fma_f16x2(unsigned a, unsigned b, unsigned c) {  // a * b + c, rounded once
+  unsigned r;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
 PTX_DEVICE unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) {  // a * b + c, rounded once
   unsigned r;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
