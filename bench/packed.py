@@ -37,7 +37,7 @@ from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.superopt.search import search
 from mirage_onnx.targets import get_target
 from mirage_onnx.tune.device import runnable_target
-from mirage_onnx.tune.measure import Inputs, gpu_of, ort_replay, prepare
+from mirage_onnx.tune.measure import Inputs, gpu_of, prepare
 from mirage_onnx.tune.oracle import hard_draws
 from mirage_onnx.tune.ort_run import OrtRun
 from mirage_onnx.verify.prover import prover
@@ -166,18 +166,18 @@ def warm_us(gpu, arms, samples):
 
 
 def drawn(job):
-  """Hard inputs of a case and the oracle of them, which keeps the outputs only."""
+  """Region and model of a case, hard inputs and the oracle of them, which keeps the outputs only."""
   loaded, region = loaded_region(*job)
   data, oracle = hard_draws(region, sample_weights(loaded, region), np.random.default_rng(0))[0]
   kept = [{o.tensor.name: x[o.tensor.name] for o in region.outputs} for x in (oracle.exact, oracle.rounded)]
-  return data, replace(oracle, exact=kept[0], rounded=kept[1])
+  model = loaded.proto.SerializeToString()
+  return region, model, data, replace(oracle, exact=kept[0], rounded=kept[1])
 
 
 def measured(gpu, case, rows, found, draw, other=False):
   """A row of the record."""
   graph, _, kernels = found
-  loaded, region = loaded_region(case, rows)
-  data, oracle = draw
+  region, model, data, oracle = draw
   k, n, bits, block, kind = CASES[case]
   row = {"case": case, "rows": rows, "wrong": [], "swept": []}
   with gpu.scope():
@@ -195,16 +195,17 @@ def measured(gpu, case, rows, found, draw, other=False):
     row["swept"] = sorted([round(t, 2), a[0].to_text()] for t, a in zip(times, arms, strict=True))
     best = arms[int(np.argmin(times))]
     peers = {"ours": best[1]}
-    peers["ort"] = ort_replay(gpu, loaded, region, data)
+    feeds = {"x": data["x"]}
+    peers["ort"] = OrtRun(gpu, model, feeds).captured()
     if other:
       try:
         os.environ["ORT_FPA_INTB_GEMM"] = "1"
-        peers["ort_fpa_intb"] = ort_replay(gpu, loaded, region, data)
+        peers["ort_fpa_intb"] = OrtRun(gpu, model, feeds).captured()
       except Exception as error:
         row["ort_fpa_intb_error"] = str(error)[:200]
       os.environ.pop("ORT_FPA_INTB_GEMM", None)
     plain = model_of(k, n, bits, block, kind, rows, fp16=True).SerializeToString()
-    peers["fp16"] = OrtRun(gpu, plain, {"x": data["x"]}).captured()
+    peers["fp16"] = OrtRun(gpu, plain, feeds).captured()
     cold = gpu.time_us(list(peers.values()), SAMPLES)
     warm = warm_us(gpu, list(peers.values()), SAMPLES)
     for name, c, w in zip(peers, cold, warm, strict=True):
