@@ -41,6 +41,8 @@ class PackedOperand:
       raise RejectionError("LAYOUT", f"the depth is not the last dimension of {name}")
     if repeat == 1 and (view.aligned % lane or lane * tensor.dtype.bits % 128):
       raise RejectionError("LAYOUT", f"rows of {name} do not begin at 16 bytes")
+    if plan.depth_extent % repeat:
+      raise RejectionError("LAYOUT", f"the depth, {plan.depth_extent}, ends inside a block of {repeat}")
     if repeat > 1 and (repeat % 8 or (lane % repeat and repeat % lane)):
       raise RejectionError("LAYOUT", f"lanes of {lane} share blocks of {repeat}")
     if repeat > 1 and view.aligned * tensor.dtype.bits % 8:

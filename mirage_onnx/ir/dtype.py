@@ -138,3 +138,15 @@ def unpacked(data: np.ndarray, dtype: DType) -> np.ndarray:
     flat = pairs.reshape(-1)
   # Modulo 256 the bytes are right before and behind the subtraction.
   return (flat - np.uint8(-dtype.integers[0])).view(np.int8)
+
+
+def packed(values: np.ndarray, dtype: DType) -> np.ndarray:
+  """The bytes of memory that hold these values of a packed type: the inverse of ``unpacked``.
+
+  The last dimension is even where two share a byte.
+  """
+  stored = (values.astype(np.int16) - dtype.integers[0]).astype(np.uint8)
+  if dtype is DType.Q8:
+    return stored
+  pairs = stored.reshape(*stored.shape[:-1], -1, 2)
+  return np.asarray(pairs[..., 0] | pairs[..., 1] << 4)
