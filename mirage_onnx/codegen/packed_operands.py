@@ -25,6 +25,7 @@ class PackedOperand:
   view: TensorView
   lane: int
   repeat: int
+  depth: int
 
   @classmethod
   def of(cls, plan: StreamPlan, view: TensorView) -> "PackedOperand":
@@ -47,7 +48,7 @@ class PackedOperand:
       raise RejectionError("LAYOUT", f"lanes of {lane} share blocks of {repeat}")
     if repeat > 1 and view.aligned * tensor.dtype.bits % 8:
       raise RejectionError("LAYOUT", f"rows of {name} begin inside a byte")
-    return cls(view, lane, repeat)
+    return cls(view, lane, repeat, plan.depth_extent)
 
   @property
   def blocks(self) -> int:
@@ -74,7 +75,8 @@ class PackedOperand:
   def fetches(self, slot: str, row: str, depth: str, path: str, valid: str) -> list[str]:
     """Statements that load a lane's part at ``depth`` of the row that begins at ``row``.
 
-    ``valid``: the condition that it exists, "" where it does.
+    ``valid``: the condition that it exists, "" where it does. What is one for a block is read in any
+    case, at the last place that there is: a branch around each load would keep them apart.
     """
     kind = f"{self.view.tag}, {self.lane // 8}, {path}"
     if self.repeat == 1:
@@ -84,15 +86,17 @@ class PackedOperand:
         return [f"{slot} = load_lane<{kind}>({at});"]
       return [f"load_lane_if<{kind}>({slot}, {at}, {valid});"]
     found = []
+    first = f"at_most({depth}, {self.depth - self.lane})" if valid else f"({depth})"
     for b in range(self.blocks):
-      place = f"({depth}) / {self.repeat}" + (f" + {b}" if b else "")
+      place = f"{first} / {self.repeat}" + (f" + {b}" if b else "")
       if self.view.tensor.dtype.is_packed:
         load, none = f"load_packed<{self.view.tag}, {path}>({row}, {place})", f"{self.view.tag}::kZero"
       else:
         load, none = f"load_bits<{self.view.tag}, {path}>({row} + {place})", "0"
       to = f"{slot}[{b}]" if self.blocks > 1 else slot
-      value = f"{valid} ? {load} : static_cast<{self.view.storage}>({none})" if valid else load
-      found.append(f"{to} = {value};")
+      found.append(f"{to} = {load};")
+      if valid and valid != "more":  # what is read for no round is not used
+        found.append(f"if (!({valid})) {to} = {none};")
     return found
 
   def cleared(self, slot: str) -> list[str]:

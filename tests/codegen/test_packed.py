@@ -83,7 +83,9 @@ def test_compiles(dtype, half, apart, arch):
 
 @pytest.mark.parametrize("half", HALF)
 def test_the_other_operand(half, rng):
-  text = TEXT.split("PTX_KERNEL")[0] + f"""PTX_KERNEL(32) k(
+  text = (
+    TEXT.split("PTX_KERNEL")[0]
+    + f"""PTX_KERNEL(32) k(
     const unsigned short* __restrict__ x, unsigned short* __restrict__ y, unsigned short* __restrict__ p) {{
   const int i = ptx::thread();
   const Eight<{half}> e = load8<{half}, Path::kConst>(x + 8 * i);
@@ -93,6 +95,7 @@ def test_the_other_operand(half, rng):
   ptx::st_v4(p + 8 * i, pack8_apart<{half}>(v).v);
 }}
 """
+  )
   x = rng.standard_normal((32, 8)).astype(HALF[half]).view(np.uint16)
   tensors = {"x": x, "y": np.zeros((32, 8), np.uint16), "p": np.zeros((32, 8), np.uint16)}
   run_kernel(KernelSource("k", text, (1, 1, 1), 32, 1, 0, ("x", "y", "p"), False), tensors)

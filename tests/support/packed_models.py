@@ -12,7 +12,9 @@ def nbits(net, x, n, k, *, block=32, bits=4, zero=False, bias=False, flat=False)
   blocks = k // block
   b = net.constant(net.rng.integers(0, 256, (n, blocks, block * bits // 8)), np.uint8)
   # So that products of normal numbers are about normal.
-  scale = net.rng.uniform(0.5, 1.5, (n * blocks,) if flat else (n, blocks)) * 2.0 ** (4 - bits) * 0.2 / np.sqrt(k)
+  scale = (
+    net.rng.uniform(0.5, 1.5, (n * blocks,) if flat else (n, blocks)) * 2.0 ** (4 - bits) * 0.2 / np.sqrt(k)
+  )
   inputs = [x, b, net.constant(scale)]
   if zero or bias:
     points = net.rng.integers(0, 256, (n, -(-blocks * bits // 8)))

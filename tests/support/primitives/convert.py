@@ -73,7 +73,11 @@ def _exact(given):
 def _draw_pairs(rng):
   """Pairs of 16-bit numbers: all there are, against others; ``y`` of those that bf16 has room for."""
   x = rng.permutation(np.arange(65536, dtype=U16))
-  return {"x": x, "y": rng.integers(0, 65536, 65536, dtype=U16), "z": rng.integers(0, 65536, 65536, dtype=U16)}
+  return {
+    "x": x,
+    "y": rng.integers(0, 65536, 65536, dtype=U16),
+    "z": rng.integers(0, 65536, 65536, dtype=U16),
+  }
 
 
 def _odd(v):
@@ -96,7 +100,12 @@ def _pairs(given):
         found[f"{op}_{name}"] = np.where(np.isnan(v), U16(0x7FFF), once.astype(dtype).view(U16)).astype(U16)
   pairs = [given[k].reshape(-1, 2) for k in "xy"]
   halves = [np.stack([p[:, i] for p in pairs], 1).reshape(-1) for i in (0, 1)]
-  kept = {"sub": found["sub_f16"], "mul": found["mul_f16"], "fma": found["fma_f16"], "fma_b": found["fma_bf16"]}
+  kept = {
+    "sub": found["sub_f16"],
+    "mul": found["mul_f16"],
+    "fma": found["fma_f16"],
+    "fma_b": found["fma_bf16"],
+  }
   return kept | {"low": halves[0], "high": halves[1]}
 
 
