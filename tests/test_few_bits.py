@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from packed_models import gated, heads, norm, nbits, model_of, product, residual
+from packed_models import gated, heads, model_of, nbits, norm, residual
 from small_models import Net, check_kernels, feeds, replaced_ops
 
 import mirage_onnx

@@ -83,13 +83,17 @@ def _emit(
   graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> KernelSource:
   special = special_emitter(kernel)
+  few_bits = next((t.name for t in graph.tensors_of(kernel) if t.few_bits), None)
+  if few_bits and special is not emit_streaming:
+    why = f"{few_bits} has weights of few bits, and {kernel.name} is no streaming kernel"
+    raise RejectionError("EMIT_UNSUPPORTED", why)
   if special is not None:
     try:
       return special(graph, kernel, params, extents, target)
     except RejectionError as error:
       # What is wrong with an ill-formed graph, the special form says best.
       other = error.rejection.code in _OTHER_FORM and not isinstance(extents, LaunchSizes)
-      if not other or check_ugraph(graph) is not None:
+      if few_bits or not other or check_ugraph(graph) is not None:
         raise
   if isinstance(extents, LaunchSizes):
     why = f"{kernel.name} is neither a streaming kernel nor a row kernel"

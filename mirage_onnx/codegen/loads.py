@@ -107,7 +107,7 @@ class TensorView:
             counts an axis of which it has a part.
     """
     tag(tensor.dtype)
-    if not packed and (tensor.dtype.is_packed or tensor.repeat > 1):
+    if not packed and tensor.few_bits:
       reason = f"{tensor.name}, weights of few bits or their scales, is an operand of a streaming loop only"
       raise RejectionError("EMIT_UNSUPPORTED", reason)
     counts = {a: count(extents, a) for a in tensor.axes}

@@ -48,7 +48,7 @@ class Ring:
   def packed(self, index: int) -> PackedOperand | None:
     """How an operand is read that memory has packed, or once for a block."""
     tensor = self.graph.tensor(self._op(index).tensor)
-    if not tensor.dtype.is_packed and tensor.repeat == 1:
+    if not tensor.few_bits:
       return None
     return PackedOperand.of(self.plan, self.view(index))
 

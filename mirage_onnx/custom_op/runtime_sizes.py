@@ -66,7 +66,7 @@ class RuntimeSizes:
 
   def bytes_of(self, tensor: KTensor) -> Expr:
     """Of the memory that a tensor lies in: what a kernel that is given it touches at most."""
-    if tensor.dtype.is_packed or tensor.repeat > 1:  # weights, of which no run counts anything
+    if tensor.few_bits:  # weights, of which no run counts anything
       return const(tensor.bytes(self.extents))
     factors: list[Expr | int] = [tensor.dtype.size_bytes]
     for w in tensor.windows or (Window(tensor.axes),):

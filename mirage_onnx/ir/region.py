@@ -180,7 +180,7 @@ class Region:
     windows = "".join(
       f"{x.name} {' '.join(f'{w.start}/{w.full}' for w in x.windows if w.full)}\n"
       for x in (*self.inputs, *self.outputs)
-      if x.windows
+      if any(w.full for w in x.windows)
     )
     return f"region\naxes {sizes}\n{self.structure}{windows}"
 

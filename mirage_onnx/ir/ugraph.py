@@ -137,6 +137,11 @@ class KTensor:
     """How many of its elements are one in memory."""
     return prod(w.repeat for w in self.windows)
 
+  @property
+  def few_bits(self) -> bool:
+    """Whether memory has it packed, or once for a block: kernels widen such a thing in one place."""
+    return self.dtype.is_packed or self.repeat > 1
+
   def renamed(self, name: str, axes: Mapping[str, str], tensors: Mapping[str, str] | None = None) -> KTensor:
     """The same tensor with this name; axes that are not in ``axes`` keep theirs.
 

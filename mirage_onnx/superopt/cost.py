@@ -144,7 +144,7 @@ def features(kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[st
 
 def stored_bytes(tensor: KTensor) -> float:
   """What an element takes in memory: a part of a byte where it is packed, or several are one."""
-  if tensor.dtype.is_packed or tensor.repeat > 1:
+  if tensor.few_bits:
     return tensor.dtype.bits / 8 / tensor.repeat
   return tensor.dtype.size_bytes
 
@@ -152,7 +152,7 @@ def stored_bytes(tensor: KTensor) -> float:
 def element_bytes(tensor: KTensor) -> float:
   """What an element takes of memory traffic: alone of its row, that row, a sector at most."""
   size = stored_bytes(tensor)
-  if tensor.dtype.is_packed or tensor.repeat > 1:
+  if tensor.few_bits:
     return size
   for w in reversed(tensor.windows):
     if w.axes or w.full is None:

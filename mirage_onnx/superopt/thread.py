@@ -55,7 +55,7 @@ def lay_out(kernel: Kernel, tensors: Mapping[str, KTensor], *, tiled: bool = Fal
   Raises:
       RejectionError: LAYOUT.
   """
-  few_bits = frozenset(o.tensor for o in kernel.loads if is_of_few_bits(tensors[o.tensor]))
+  few_bits = frozenset(o.tensor for o in kernel.loads if tensors[o.tensor].few_bits)
   try:
     if kernel.loop is None:
       if few_bits:
@@ -70,11 +70,6 @@ def lay_out(kernel: Kernel, tensors: Mapping[str, KTensor], *, tiled: bool = Fal
   if any(o.tensor in few_bits and o.layout not in fragments for o in laid.ops):
     raise _refuse("weights of few bits are operands of contractions in a loop")
   return laid
-
-
-def is_of_few_bits(tensor: KTensor) -> bool:
-  """Whether memory has it packed, or once for a block: kernels widen such a thing in one place."""
-  return tensor.dtype.is_packed or tensor.repeat > 1
 
 
 def _refuse(reason: str) -> RejectionError:

@@ -189,7 +189,7 @@ CASES = (
   case(
     "pairs", "sub_f16x2 mul_f16x2 fma_f16x2 fma_bf16x2 low_halves high_halves", _PAIRS_TEXT,
     draw=_draw_pairs, reference=_pairs,
-    outputs={n: ((65536,), U16) for n in ("sub", "mul", "fma", "fma_b", "low", "high")},
+    outputs=dict.fromkeys(("sub", "mul", "fma", "fma_b", "low", "high"), ((65536,), U16)),
     grid=(32, 1, 1), block=256,
   ),
   *(_approximate(name) for name in _APPROXIMATE),
