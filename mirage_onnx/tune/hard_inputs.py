@@ -118,11 +118,11 @@ def hard_inputs(
   data: dict[str, np.ndarray] = {}
   masks = mask_inputs(region)
   for i in region.inputs:
-    name, shape = i.source.name, region.shape(i.source)
+    name, shape, stored = i.source.name, region.shape(i.source), i.source.dtype or i.dtype
     if name in data:
       continue
     if name in weights:
-      data[name] = np.asarray(weights[name]).astype(i.dtype.numpy, copy=False).reshape(shape)
+      data[name] = np.asarray(weights[name]).astype(stored.numpy, copy=False).reshape(shape)
       continue
     if i.is_weight or i.view is not None:
       data[name] = before[name] if before else _drawn_as(shape, i.dtype, rng)
@@ -134,7 +134,7 @@ def hard_inputs(
     elif i.dtype.is_float:
       x = _of_kinds(x, rows % len(KINDS), rng)
     with np.errstate(over="ignore"):
-      data[name] = as_input(x, i.dtype).astype(i.dtype.numpy)
+      data[name] = as_input(x, stored).astype(stored.numpy)
   for p in region.picks:
     data[p.source.name] = rng.integers(0, region.count_of(p), region.shape(p.source))
   return data

@@ -193,14 +193,14 @@ def prepare(
       continue
     name = whole.get(t.name, t.name)
     if name not in made:
-      size = t.elements(extents) * t.dtype.size_bytes
+      size = t.bytes(extents)
       made[name] = gpu.empty(size)
       gpu.poison(made[name], size)
     at[t.name] = made[name]
     if t.role == "output":
       outputs[t.name] = at[t.name]
     else:
-      outputs.scratch[at[t.name]] = t.elements(extents) * t.dtype.size_bytes
+      outputs.scratch[at[t.name]] = t.bytes(extents)
   kernels = [
     (gpu.load(c, s.name, s.smem_bytes), s) for s, c in zip(compiled.sources, compiled.cubins, strict=True)
   ]

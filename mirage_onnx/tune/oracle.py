@@ -207,15 +207,15 @@ def draw(
   for positive in (False, True):
     data: dict[str, np.ndarray] = {}
     for i in region.inputs:
-      name, shape = i.source.name, region.shape(i.source)
+      name, shape, stored = i.source.name, region.shape(i.source), i.source.dtype or i.dtype
       if name in data:
         continue
       if name in weights:
-        data[name] = np.asarray(weights[name]).astype(i.dtype.numpy, copy=False).reshape(shape)
+        data[name] = np.asarray(weights[name]).astype(stored.numpy, copy=False).reshape(shape)
       else:
         x = hard_inputs.drawn(shape, rng)
         x = np.abs(x) + 0.5 if positive and i.dtype.is_float else x
-        data[name] = as_input(x, i.dtype).astype(i.dtype.numpy)
+        data[name] = as_input(x, stored).astype(stored.numpy)
     for p in region.picks:
       data[p.source.name] = rng.integers(0, region.count_of(p), region.shape(p.source))
     oracle = Oracle.of(region, data, xp=xp)
