@@ -82,7 +82,7 @@ def _check_runtime(graph: UGraph, kernel: Kernel, runtime: frozenset[str]) -> No
 def _emit(
   graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> KernelSource:
-  special = special_emitter(kernel)
+  special = special_emitter(kernel) if params.instruction == "mma" else None
   if special is not None:
     try:
       return special(graph, kernel, params, extents, target)

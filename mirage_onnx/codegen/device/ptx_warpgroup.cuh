@@ -37,6 +37,13 @@ PTX_DEVICE void wgmma_hold(float (&d)[2][J][2]) {
                  : "+f"(d[0][j][0]), "+f"(d[0][j][1]), "+f"(d[1][j][0]), "+f"(d[1][j][1])::"memory");
 }
 
+// A number that is computed here: computed behind a loop with products under way, in front of the wait
+// for them, it would make ptxas wait for each of them (C7514).
+PTX_DEVICE int pinned(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 namespace device {
 
 // Registers of d: of 8 columns, of 32; their names; and of the operands behind them.

@@ -6,6 +6,7 @@ one by one. What does not exist is filled with zeros.
 """
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from math import prod
 
 from mirage_onnx.codegen.index_text import parts_of, times, total
@@ -37,14 +38,23 @@ def copy_tile(
   threads: int,
   sizes: Mapping[Piece, str] | None = None,
 ) -> None:
-  """Writes the copy of a tile whose pieces begin at ``firsts``; chunks arrive later."""
+  """Writes the copy of a tile whose pieces begin at ``firsts``; chunks arrive later.
+
+  Of a swizzled tile every thread has its chunks at once: one address, and distances.
+  """
   chunk = 16 // tile.dtype.size_bytes if in_chunks(view, tile) else 1
   counts = [p.length for p in tile.order]
   if counts:
     counts[-1] = -(-counts[-1] // chunk)
   every = prod(counts)
   head = f"for (int e = ptx::thread(); e < {every}; e += {threads})"
-  with writer.block(head):
+  with ExitStack() as stack:
+    if tile.swizzled and every % threads == 0:
+      n = stack.enter_context(writer.loop("n", every // threads))
+      stack.enter_context(writer.scope(n == "0"))
+      writer.line(f"const int e = {total('ptx::thread()', times(n, threads))};")
+    else:
+      stack.enter_context(writer.block(head))
     local: dict[Piece, str] = {}
     for p, count, text in zip(tile.order, counts, parts_of("e", counts), strict=True):
       name = f"x_{p.name}"

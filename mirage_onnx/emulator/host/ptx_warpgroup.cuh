@@ -22,6 +22,8 @@ PTX_DEVICE void wgmma_hold(float (&d)[2][J][2]) {
   static_cast<void>(d);  // what is under way is poison
 }
 
+PTX_DEVICE int pinned(int value) { return value; }
+
 namespace host {
 
 // 16 rows, 8 columns, a depth of 16, by the registers of the lanes of a warp.
