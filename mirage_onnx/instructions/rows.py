@@ -15,7 +15,7 @@ from mirage_onnx.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-  """One instruction: ``rows`` x one of ``columns`` += ``rows`` x ``depth`` times ``depth`` x columns, in fp32.
+  """One instruction: adds the products of a ``depth`` to ``rows`` x one of ``columns``, in fp32.
 
   ``warps`` issue it together, 16 rows each. ``swizzle_bytes``: of the rows in which shared memory
   holds an operand that it reads there itself; 0: operands are registers. ``share``: of the chip's rate
@@ -45,7 +45,15 @@ _ROWS = (
   # name, rows, columns, depth, operands, warps, swizzle_bytes, share, function, headers
   Instruction("mma", 16, (8,), 16, _HALF, 1, 0, 0.5, "mma_16816", ()),
   Instruction(
-    "wgmma", 64, (32, 64, 96, 128, 192, 256), 16, _HALF, 4, 128, 0.85, "wgmma",
+    "wgmma",
+    64,
+    (32, 64, 96, 128, 192, 256),
+    16,
+    _HALF,
+    4,
+    128,
+    0.85,
+    "wgmma",
     ("ptx_warpgroup.cuh", "warpgroup.cuh"),
   ),
 )

@@ -14,7 +14,7 @@ _TILES, _COLUMNS = 4, 8
 
 
 def in_quads(w: ValueWriter, index: int, form: Form, view: TensorView, own: Mapping[str, Piece]) -> bool:
-  """Whether eight columns that begin at a multiple of eight lie together in the tensor, and exist together."""
+  """Whether eight columns from a multiple of eight on lie together in the tensor, all or none there."""
   if form.lanes != MMA or len(form.t) != 1 or not form.g or not view.tensor.dtype.is_half:
     return False
   (p,), warps = form.t, w.lowering.warps
@@ -36,20 +36,23 @@ def store_quads(
   warps, (p,) = lowering.warps, form.t
   units = {f"q_{q.name}": "0" for q in form.rest}
   kind, each = tag(view.tensor.dtype), warps.tiles(form.t, 8)
-  with writer.loop("i", warps.tiles(form.g, 8)) as i, writer.loop("j", each // _TILES) as j:
-    with writer.scope(i == j == "0"):
-      writer.line(f"unsigned pairs[{_TILES}];")
-      with writer.loop("n", _TILES) as n:
-        place = {**units, "i": i, "j": total(times(j, _TILES), n)}
-        spot = Spot(writer, w.pieces, warps, form, place)
-        low, high = (w.element(index, spot.half(e)) for e in (0, 1))
-        writer.line(f"pairs[{n}] = {kind}::pack({low}, {high});", index)
-      writer.line("const ptx::U4 eight = quad_turned(pairs, t);")
-      spot = Spot(writer, w.pieces, warps, form, {**units, "i": i, "j": j, "e": "0"})
-      spot.declare(q for q in own.values() if q != p)
-      column = total(times(warps.digit(form.t), 8 * each), times(j, 8 * _TILES), "t * 8")
-      writer.line(f"const int c = {column};")
-      spot.known[p] = "c"
-      address = view.address(w.global_index(view, own, spot))
-      only = [*conditions, *spot.exists(own.values())]
-      writer.line(conditional(only, f"ptx::st_v4({address}, eight);"), index)
+  rows, columns = warps.tiles(form.g, 8), each // _TILES
+  with (
+    writer.loop("i", rows) as i, writer.loop("j", columns) as j,
+    writer.scope(rows == columns == 1),
+  ):  # fmt: skip
+    writer.line(f"unsigned pairs[{_TILES}];")
+    with writer.loop("n", _TILES) as n:
+      place = {**units, "i": i, "j": total(times(j, _TILES), n)}
+      spot = Spot(writer, w.pieces, warps, form, place)
+      low, high = (w.element(index, spot.half(e)) for e in (0, 1))
+      writer.line(f"pairs[{n}] = {kind}::pack({low}, {high});", index)
+    writer.line("const ptx::U4 eight = quad_turned(pairs, t);")
+    spot = Spot(writer, w.pieces, warps, form, {**units, "i": i, "j": j, "e": "0"})
+    spot.declare(q for q in own.values() if q != p)
+    column = total(times(warps.digit(form.t), 8 * each), times(j, 8 * _TILES), "t * 8")
+    writer.line(f"const int c = {column};")
+    spot.known[p] = "c"
+    address = view.address(w.global_index(view, own, spot))
+    only = [*conditions, *spot.exists(own.values())]
+    writer.line(conditional(only, f"ptx::st_v4({address}, eight);"), index)

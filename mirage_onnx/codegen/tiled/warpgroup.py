@@ -39,9 +39,7 @@ def oriented(kernel: Kernel, tensors: Mapping[str, KTensor]) -> Kernel:
   return replace(kernel, ops=tuple(ops))
 
 
-def fitting_products(
-  assignment: Assignment, warps: Warps, tensors: Mapping[str, KTensor]
-) -> frozenset[int]:
+def fitting_products(assignment: Assignment, warps: Warps, tensors: Mapping[str, KTensor]) -> frozenset[int]:
   """The contractions that wgmma does with this split of the warps."""
   found = (i for i, p in assignment.products.items() if _fits(assignment, warps, i, p))
   return frozenset(i for i in found if _is_tile(assignment, i, tensors))
@@ -89,7 +87,9 @@ def is_operand(assignment: Assignment, products: frozenset[int], index: int) -> 
   return False
 
 
-def is_swizzled(assignment: Assignment, products: frozenset[int], index: int, order: tuple[Piece, ...]) -> bool:
+def is_swizzled(
+  assignment: Assignment, products: frozenset[int], index: int, order: tuple[Piece, ...]
+) -> bool:
   """Whether a load's tile in shared memory has the rows of an operand of these contractions."""
   for i in products:
     p = assignment.products[i]
