@@ -17,9 +17,11 @@ from mirage_onnx.target import Target
 
 #: Rows of a tile below which no other instruction wastes as little.
 LEAST_ROWS = WGMMA.rows
-_ROWS, _PARTS, _STAGES, _CLUSTERS = (64, 128, 192, 256), (1, 2), (3, 4, 6), (1, 2, 4)
+_ROWS, _PARTS, _STAGES, _CLUSTERS = (64, 128, 192, 256), (1, 2, 4), (3, 4, 6), (1, 2, 4)
 #: Accumulators of a lane, and warps of a block, that leave registers for the rest.
 _MOST_ACCUMULATORS, _MOST_WARPS = 128, 16
+#: Elements of a tile times the warpgroups that share out its columns or depth: beyond, one is enough.
+_MOST_SHARED = 128 * 256 * 2
 #: Bytes of shared memory in a cycle, cycles in a microsecond.
 _SMEM_BYTES, _CYCLES_PER_US = 128.0, 1700.0
 #: Until the first products of a block begin, and from its last ones to its end.
@@ -91,19 +93,21 @@ def _points(
   clusters = _CLUSTERS if kernel.cluster == kernel.loop and target.has_clusters else (1,)
   for rows, columns, parts, stages, cluster in product(_ROWS, WGMMA.columns, _PARTS, _STAGES, clusters):
     warps = rows // 16 * parts
-    steps = ceil(ceil(depth / cluster) / WGMMA.step)
+    # Warpgroups of the same rows share out columns, or depth where those are too few.
+    loop_tile = WGMMA.step * (1 if columns // parts in WGMMA.columns else parts)
+    steps = ceil(ceil(depth / cluster) / loop_tile)
     accumulators = shape.products * rows * columns // (32 * warps)
     fits = accumulators <= _MOST_ACCUMULATORS and warps <= _MOST_WARPS
-    fits &= columns // parts in WGMMA.columns and rows <= extents[shape.rows]
+    fits &= rows <= extents[shape.rows] and rows * columns * parts <= _MOST_SHARED
     fits &= columns <= extents[shape.columns] and stages <= max(3, steps) and steps > 1
-    if fits and _smem_bytes(shape, rows, columns, stages) <= target.smem_bytes:
+    if fits and _smem_bytes(shape, rows, columns, loop_tile, stages) <= target.smem_bytes:
       tile = {shape.rows: rows, shape.columns: columns}
       tiles = tuple(tile.get(a, 1) for a in kernel.grid)
-      yield KernelParams(tiles, cluster, WGMMA.step, warps, stages, WGMMA.name)
+      yield KernelParams(tiles, cluster, loop_tile, warps, stages, WGMMA.name)
 
 
-def _smem_bytes(shape: Shape, rows: int, columns: int, stages: int) -> int:
-  return (rows * shape.row_bytes + columns * shape.column_bytes) * WGMMA.step * stages
+def _smem_bytes(shape: Shape, rows: int, columns: int, loop_tile: int, stages: int) -> int:
+  return (rows * shape.row_bytes + columns * shape.column_bytes) * loop_tile * stages
 
 
 def _time_us(
@@ -115,7 +119,7 @@ def _time_us(
   blocks = prod(ceil(extents[a] / t) for a, t in tile.items()) * params.cluster
   depth = ceil(extents[kernel.loop or ""] / params.cluster)
   steps, groups = ceil(depth / WGMMA.step), params.warps // WGMMA.warps
-  threads, smem = 32 * params.warps, _smem_bytes(shape, rows, columns, params.stages)
+  threads, smem = 32 * params.warps, _smem_bytes(shape, rows, columns, params.loop_tile, params.stages)
   accumulators = shape.products * rows * columns // threads
   resident = min(
     target.smem_per_sm_bytes // (smem + target.reserved_smem_bytes),
@@ -125,8 +129,9 @@ def _time_us(
   # A step: what the tensor cores do, and what they and the copies move.
   rate = target.mma_tflops * WGMMA.share * 1e6 / target.multiprocessors
   mma_us = 2 * rows * columns * WGMMA.step * shape.products / rate
-  parts = params.warps * 16 // rows
-  read = (WGMMA.rows + columns // parts) * groups * shape.products
+  deep = params.loop_tile // WGMMA.step
+  parts = params.warps * 16 // rows // deep
+  read = (WGMMA.rows + columns // parts) * (groups // deep) * shape.products
   moved = (read + rows * shape.row_bytes // 2 + columns * shape.column_bytes // 2) * WGMMA.swizzle_bytes
   step_us = max(mma_us, moved / (_SMEM_BYTES * _CYCLES_PER_US))
   rounds = ceil(blocks / target.multiprocessors)

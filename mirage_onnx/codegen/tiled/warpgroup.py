@@ -1,7 +1,7 @@
 """Contractions by wgmma: where they can be, and their text.
 
 The rows of a block's tile are shared out by 16 over its warps, so 64 to each warpgroup, whose four
-warps have the same columns and the same depth. Operand B, and operand A unless it is computed, are
+warps have the same columns and the same depth; other warpgroups may have others of both. Operand B, and operand A unless it is computed, are
 tiles in shared memory in rows of 128 bytes, swizzled (``SharedTile.swizzled``); a computed A is
 fragments in registers. Everything else about a kernel is as with ``mma``.
 
@@ -67,7 +67,7 @@ def _fits(assignment: Assignment, warps: Warps, index: int, product: Product) ->
   rows = digits[:1] == [c.g] and warps.count(c.g) % WGMMA.warps == 0
   rows = rows and warps.tiles(c.g, 8) == 2 and warps.covers(c.g, 8)
   columns = 8 * warps.tiles(c.t, 8) in WGMMA.columns and warps.covers(c.t, 8)
-  deep = product.depth.length % WGMMA.step == 0 and warps.count((product.depth,)) == 1
+  deep = product.depth.length % (WGMMA.step * warps.count((product.depth,))) == 0
   return rows and columns and deep
 
 

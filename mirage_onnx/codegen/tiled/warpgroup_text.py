@@ -51,15 +51,21 @@ def contract_by_warpgroup(w: ValueWriter, step: do.Contract) -> None:
     tile_as_operand(w, a, form) for a, form in zip(op.args, (product.a, product.b), strict=True)
   )
   assert b_tile is not None
-  steps = product.depth.length // WGMMA.depth
+  parts, deep = warps.count((product.depth,)), warps.digit((product.depth,))
+  steps = product.depth.length // parts // WGMMA.depth
+  panels = product.depth.length // parts // WGMMA.step
   with w.writer.block():
     columns = 8 * warps.tiles(c.t, 8)
-    line(f"const ptx::U64 b = ptx::wgmma_tile({total(b_tile.name, _first(warps.digit(c.t), columns))});")
+    part = times(deep, panels * b_tile.rows * WGMMA.step)
+    line(
+      f"const ptx::U64 b = ptx::wgmma_tile({total(b_tile.name, _first(warps.digit(c.t), columns), part)});"
+    )
     if a_tile is not None:
       group = warps.digit(c.g)
       group = group if warps.count(c.g) == WGMMA.warps else f"{group} / {WGMMA.warps}"
       first = "0" if warps.count(c.g) == WGMMA.warps else _first(group, WGMMA.rows)
-      line(f"const ptx::U64 a = ptx::wgmma_tile({total(a_tile.name, first)});")
+      part = times(deep, panels * a_tile.rows * WGMMA.step)
+      line(f"const ptx::U64 a = ptx::wgmma_tile({total(a_tile.name, first, part)});")
     else:
       _fragments(w, op.args[0], product, steps)
     if step.index not in lowering.under_way:  # else nothing has touched them since the last one

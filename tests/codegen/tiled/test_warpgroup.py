@@ -116,6 +116,8 @@ RUN = {
   "depth": by_wgmma(PLAIN, 64, 128, a0=130, a1=1000, a2=64),
   "panels": by_wgmma(PLAIN, 96, 64, warps=4, loop_tile=128, stages=3, a1=456, a2=192),
   "shared columns": by_wgmma(PLAIN, 256, 64, stages=3, a0=64),
+  "shared depth": by_wgmma(PLAIN, 64, 64, loop_tile=128, stages=3, a0=77, a1=840),
+  "depth of registers": by_wgmma(NORM, 64, 64, loop_tile=128, stages=3, a0=77, a1=840),
   "two stages": by_wgmma(PLAIN, 64, 128, stages=2),
   "one stage": by_wgmma(PLAIN, 64, 128, stages=1),
   "all at once": by_wgmma(PLAIN, 64, 128, a1=192),
