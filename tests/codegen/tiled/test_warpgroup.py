@@ -81,6 +81,26 @@ kernel k0 grid=a2,a0 cluster=- loop=a1
   %16 = cast %15 : f16[a0,a2] post C_frag
   save o0 = %16 omap=a2,a0
 """
+#: silu(i0 i1^T) * (i0 i2^T): two products of one operand A.
+GATED = """ugraph 1
+tensor i0 f16[a0,a1] input
+tensor i1 f16[a2,a1] weight
+tensor i2 f16[a2,a1] weight
+tensor o0 f16[a0,a2] output
+kernel k0 grid=a2,a0 cluster=- loop=a1
+  %0 = load i0 imap=-,a0 cmap=- fmap=a1 : f16[a0,a1] loop shared
+  %1 = load i1 imap=a2,- cmap=- fmap=a1 : f16[a2,a1] loop shared
+  %2 = matmul[a1] %0 %1 : f32[a0,a2] loop C_frag
+  %3 = acc_sum %2 : f32[a0,a2] post C_frag
+  %4 = load i2 imap=a2,- cmap=- fmap=a1 : f16[a2,a1] loop shared
+  %5 = matmul[a1] %0 %4 : f32[a0,a2] loop C_frag
+  %6 = acc_sum %5 : f32[a0,a2] post C_frag
+  %7 = sigmoid %3 : f32[a0,a2] post C_frag
+  %8 = mul %3 %7 : f32[a0,a2] post C_frag
+  %9 = mul %8 %6 : f32[a0,a2] post C_frag
+  %10 = cast %9 : f16[a0,a2] post C_frag
+  save o0 = %10 omap=a2,a0
+"""
 #: The ranks of a cluster share out the depth.
 SPLIT = """ugraph 1
 tensor i0 f16[a0,a1] input
@@ -125,6 +145,7 @@ RUN = {
   "gelu": by_wgmma(GELU, 128, 128, a0=197, a1=200),
   "residual": by_wgmma(RESIDUAL, 192, 128, a0=140, a1=192, a2=384),
   "norm": by_wgmma(NORM, 128, 128, a0=197, a1=200),
+  "gated": by_wgmma(GATED, 64, 128, a0=197, a1=456),
   "split": by_wgmma(SPLIT, 64, 64, warps=4, stages=3, cluster=2, a0=77, a1=448),
 }
 
@@ -162,6 +183,7 @@ COMPILED = {
   "128x256": by_wgmma(PLAIN, 256, 128, a0=4096, a1=4096, a2=4096),
   "gelu": by_wgmma(GELU, 192, 128, a0=4000, a1=1000, a2=3000),
   "residual": by_wgmma(RESIDUAL, 128, 128, a0=4096, a1=768, a2=768),
+  "gated": by_wgmma(GATED, 128, 128, a0=4096, a1=4096, a2=4096),
 }
 
 
@@ -171,6 +193,10 @@ def test_compiles_without_spills_and_waits(name):
   source = emit(COMPILED[name])
   cubin = compile_cubin(source.text, H100, name=source.name)
   assert cubin.spill_bytes == 0 and "C75" not in cubin.log
+
+
+def test_two_products_stay_under_way():
+  assert "wgmma_wait<2>" in emit(COMPILED["gated"]).text
 
 
 REFUSED = {
