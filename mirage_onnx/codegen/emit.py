@@ -84,7 +84,7 @@ def _check_runtime(graph: UGraph, kernel: Kernel, runtime: frozenset[str]) -> No
 def _emit(
   graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> KernelSource:
-  special = special_emitter(kernel)
+  special = special_emitter(kernel) if params.instruction == "mma" else None
   few_bits = next((t.name for t in graph.tensors_of(kernel) if t.few_bits), None)
   if few_bits and special is not emit_streaming:
     why = f"{few_bits} has weights of few bits, and {kernel.name} is no streaming kernel"

@@ -15,6 +15,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.events import WorkEnded, WorkStarted
 from mirage_onnx.failures import guarded, refusal
 from mirage_onnx.importer import LoadedModel
+from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir import Candidate as IrCandidate
 from mirage_onnx.ir import KernelParams, Program, Region
 from mirage_onnx.match.candidates import Candidate
@@ -27,7 +28,7 @@ from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.instances import Chosen, InstanceChecks
 from mirage_onnx.tune.measure import measure_region
 from mirage_onnx.tune.outcome import Outcome
-from mirage_onnx.tune.refine import other_numbers
+from mirage_onnx.tune.refine import by_warpgroups, other_numbers
 
 #: Where the fastest program has a tiled kernel, so many times as many of its numbers are tried in
 #: the second look, and in all.
@@ -181,8 +182,10 @@ def _compile(
   region, result = outcome.region, outcome.result
   assert result is not None
   candidates = [v.candidate for v in varied(result.candidates, tries)]
+  beside = _by_warpgroups(region, candidates, target, tries) if measure else []
   keep, workers = (tries, available_cores()) if measure else (1, 1)
   compiled, refused = compile_candidates(region, candidates, target, keep=keep, workers=workers)
+  compiled += compile_candidates(region, beside, target, keep=tries, workers=workers)[0]
   if not compiled:
     return replace(outcome, rejection=refused[0])
   if not measure:
@@ -200,7 +203,11 @@ def _compile(
     count = min(left, 2 * tries if near else MORE * tries)
     # What the compiler refused is not asked again either.
     known = {c.params for c in asked if c.ugraph == best.candidate.ugraph} if near else None
-    others = other_numbers(region, best.candidate, target, count, known)
+    if WGMMA.name in {p.instruction for p in at}:
+      own = by_warpgroups(region, best.candidate, target, count)
+      others = tuple(c for c in own if c.params not in {a.params for a in asked})
+    else:
+      others = other_numbers(region, best.candidate, target, count, known)
     asked.extend(others)
     return compile_candidates(region, others, target, keep=count, workers=workers)[0]
 
@@ -208,6 +215,16 @@ def _compile(
   if isinstance(measured, Rejection):
     return replace(outcome, rejection=measured)
   return replace(outcome, compiled=best, measured=measured)
+
+
+def _by_warpgroups(
+  region: Region, candidates: Sequence[IrCandidate], target: Target, count: int
+) -> list[IrCandidate]:
+  """Of every µGraph the best numbers with wgmma, then the second best, ..."""
+  graphs = list({c.ugraph: c for c in reversed(candidates)}.values())[::-1]
+  own = [by_warpgroups(region, c, target, count) for c in graphs]
+  most = max(map(len, own), default=0)
+  return [found[n] for n in range(most) for found in own if n < len(found)][:count]
 
 
 def _looked_at(
