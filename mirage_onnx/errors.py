@@ -195,6 +195,7 @@ REJECTIONS: dict[str, str] = {
   "KERNEL_WRONG": "the compiled kernel differs from the float64 reference",
   "MEASURE_FAILED": "the region's kernels, or ONNX Runtime's, could not be run to be timed",
   "BUDGET": "the time budget ended before this region was searched, compiled or timed",
+  "NOT_TIMED": "timing it was expected to bring less than the seconds that it takes are worth",
   "NOT_LOCKED": "the run wrote what its lock has, and this region is not in it",
   "INTERRUPTED": "the run was stopped before this region had a program that was verified and timed",
 }

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 HOPELESS, SLOW_US = -1.0, 1e6
 #: The most of the budget that goes into the times of single nodes.
 NODES_SHARE = 0.1
+#: The budget with which timing is as patient as usual (``tune/exploring.py``).
+PATIENT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ def _optimized(
     weights = ModelWeights(loaded)
     outcomes = _search(loaded, outcomes, dynamic, options, budget.search, hooks, weights)
   alone = alone_us(program.sized(declared.typical), options.target)
-  with _stage(emit, "tune"):
+  with _stage(emit, "tune") as detail:
     chosen, outcomes = realise(
       loaded, program, outcomes, node_us, options.target,
       margin=0.0 if options.measure else options.margin,
@@ -177,7 +179,7 @@ def _optimized(
       # What is timed may be long, so that who asks for the end does not wait for all of it.
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
-      checks=Ends(budget.checks),
+      checks=Ends(budget.checks), patience=options.budget_s / PATIENT_S, detail=detail,
     )  # fmt: skip
     outcomes = dynamic.with_all_points(outcomes)
   with _stage(emit, "rewrite"):

@@ -113,3 +113,13 @@ def _steps(a: KernelParams, b: KernelParams) -> float:
   sizes = [(*p.tile, p.cluster, max(p.loop_tile, 1), p.warps) for p in (a, b)]
   doublings = sum(abs(log2(x / y)) for x, y in zip(*sizes, strict=True))
   return doublings + abs(a.stages - b.stages)
+
+
+def of_warpgroups(
+  region: Region, candidates: Sequence[Candidate], target: Target, count: int
+) -> list[Candidate]:
+  """Of every µGraph of ``candidates`` the best numbers with wgmma, then the second best, ..."""
+  graphs = list({c.ugraph: c for c in reversed(candidates)}.values())[::-1]
+  own = [by_warpgroups(region, c, target, count) for c in graphs]
+  most = max(map(len, own), default=0)
+  return [found[n] for n in range(most) for found in own if n < len(found)][:count]

@@ -9,7 +9,7 @@ from small_models import region_of, search_region
 from mirage_onnx.emulator import EmulationError, toolchain
 from mirage_onnx.ir import parse_ugraph, print_ugraph
 from mirage_onnx.target import H200
-from mirage_onnx.tune import emulated, realise
+from mirage_onnx.tune import emulated, tuning
 from mirage_onnx.tune.emulated import EMULATED, NEVER_RAN, Emulated
 from mirage_onnx.tune.outcome import Outcome
 from tests.support.rewritten import any_rows, chain
@@ -126,11 +126,11 @@ def test_the_next_candidate_is_taken(small):
   region, right = small.regions[1], small.compiled[1].candidate
   first = small.recompiled(1, "const[-1/2]", "const[-9/16]")
   outcome, look = Outcome(region, (), 1.0), Emulated(H200, 1000.0)
-  found = realise._looked_at(outcome, first, [first.candidate, right], H200, look)
+  found = tuning._looked_at(outcome, first, [first.candidate, right], H200, look)
   assert found.compiled.candidate == right and found.ran == EMULATED and found.rejection is None
-  none = realise._looked_at(outcome, first, [first.candidate], H200, look)
+  none = tuning._looked_at(outcome, first, [first.candidate], H200, look)
   assert none.compiled is None and none.rejection.code == "KERNEL_WRONG"
-  unseen = realise._looked_at(outcome, first, [first.candidate], H200, None)
+  unseen = tuning._looked_at(outcome, first, [first.candidate], H200, None)
   assert unseen.compiled is first and unseen.ran == ""
 
 

@@ -16,7 +16,7 @@ from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.result import SearchResult, Verified
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import H200
-from mirage_onnx.tune import realise
+from mirage_onnx.tune import ahead, tuning
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.refine import FAR, WORTH_US, by_warpgroups, other_numbers
 
@@ -104,10 +104,11 @@ def test_what_the_compiler_refuses_is_asked_once(monkeypatch):
       others = more(tried[-1], tried)  # the last is always the fastest
     return tried[-1], None
 
-  monkeypatch.setattr(realise, "compile_candidates", compile_some)
-  monkeypatch.setattr(realise, "measure_region", measure_all)
+  for place in (ahead, tuning):
+    monkeypatch.setattr(place, "compile_candidates", compile_some)
+  monkeypatch.setattr(tuning, "measure_region", measure_all)
   outcome = Outcome(REGION, (), 0.0, SearchResult((Verified(candidate(), None),), None))
-  realise._compile(None, outcome, H200, measure=True, tries=4, ends=Ends(), look=None)
+  tuning.tuned(None, outcome, H200, measure=True, tries=4, ends=Ends(), look=None)
   assert len(rounds) > 4 and len(asked) == len(set(asked))
 
 
