@@ -128,6 +128,11 @@ class KTensor:
       found *= prod(extents[a] for a in w.axes) if w.full is None else w.full
     return found
 
+  @property
+  def counted(self) -> tuple[str, ...]:
+    """The axes that ``elements`` counts: a whole that this is a part of, or picks rows of, has its own size."""
+    return tuple(a for w in self.windows or (Window(self.axes),) if w.full is None for a in w.axes)
+
   def renamed(self, name: str, axes: Mapping[str, str], tensors: Mapping[str, str] | None = None) -> KTensor:
     """The same tensor with this name; axes that are not in ``axes`` keep theirs.
 
