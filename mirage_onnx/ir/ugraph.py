@@ -130,7 +130,7 @@ class KTensor:
 
   @property
   def counted(self) -> tuple[str, ...]:
-    """The axes that ``elements`` counts: a whole that this is a part of, or picks rows of, has its own size."""
+    """The axes that ``elements`` counts: a whole of which this is a part, or rows, has its own size."""
     return tuple(a for w in self.windows or (Window(self.axes),) if w.full is None for a in w.axes)
 
   def renamed(self, name: str, axes: Mapping[str, str], tensors: Mapping[str, str] | None = None) -> KTensor:
