@@ -9,9 +9,10 @@ import contextlib
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -52,11 +53,17 @@ def _root(
 
 @app.command()
 def optimize(
-  model: Annotated[Path, typer.Argument(metavar="IN.onnx", help="The model to optimize.")],
+  model: Annotated[
+    Path,
+    typer.Argument(metavar="IN.onnx|DIR", help="The model, or a folder of onnxruntime-genai."),
+  ],
   output: Annotated[
     Path | None,
     typer.Option(
-      "--output", "-o", metavar="OUT.onnx", help="Where to write it. Default: IN.mirage.onnx beside IN.onnx."
+      "--output",
+      "-o",
+      metavar="OUT.onnx",
+      help="Where to write it. Default: IN.mirage.onnx or DIR.mirage.",
     ),
   ] = None,
   target: Profile = None,
@@ -147,6 +154,9 @@ def optimize(
   Ctrl-C once ends the search and keeps the best found so far, twice aborts. The same command
   goes on where a run was interrupted or killed.
   """
+  if model.is_dir():
+    options = {name: value for name, value in locals().items() if name not in ("model", "output", "shapes")}
+    return _optimize_folder(model, output, shapes, options)
   from mirage_onnx import api
   from mirage_onnx.interrupt import Interrupt
   from mirage_onnx.report.log import stderr_console
@@ -209,6 +219,35 @@ def optimize(
     return Exit.INTERRUPTED
   unchanged = not any(r.status == "replaced" for r in told.regions)
   return Exit.UNCHANGED if fail_if_unchanged and unchanged else Exit.DONE
+
+
+def _optimize_folder(
+  source: Path, output: Path | None, shapes: list[str] | None, options: Mapping[str, Any]
+) -> int:
+  """Each model of a folder of onnxruntime-genai, at sizes of its config, and what lies beside them."""
+  from mirage_onnx.genai_folder import GenaiFolder
+  from mirage_onnx.tune.declared_sizes import parse_sizes
+
+  folder, written = GenaiFolder.read(source), output or source.with_name(f"{source.resolve().name}.mirage")
+  several = len(folder.models) > 1
+  for name in ("journal", "report", "events", "trace"):
+    require(not (several and options[name]), f"--{name}: the folder has {len(folder.models)} models")
+  require(not (several and options["as_json"]), f"--json: the folder has {len(folder.models)} models")
+  if not options["dry_run"]:
+    folder.begin(written)
+  given, codes = parse_sizes(shapes or ()), []
+  for file in folder.models:
+    sizes = folder.sizes(file, given if not several else {})
+    words = [f"{name}={','.join(map(str, s))}" for name, s in sizes.items()]
+    codes.append(optimize(folder.path / file, written / file, shapes=words, **options))
+    if codes[-1] == Exit.INTERRUPTED:
+      return codes[-1]
+  if not options["dry_run"]:
+    changed = folder.finish(written)
+    if not options["quiet"]:
+      said = f"custom_ops_library is set for {', '.join(changed)}" if changed else "no model has custom nodes"
+      print(f"wrote {written}: {said}", file=sys.stderr)
+  return Exit.UNCHANGED if all(c == Exit.UNCHANGED for c in codes) else Exit.DONE
 
 
 @app.command()

@@ -1,8 +1,8 @@
 """Sizes as a graph computes them: polynomials over the names of its inputs' dimensions.
 
 A name is a number of 0 or more that only a run knows (of sizes of 0, which make a Reshape take
-those of its input, no more is claimed than onnx's own inference does). What is compared is compared for every run: where
-that depends on the run, a comparison raises ``UnsettledError``.
+those of its input, no more is claimed than onnx's own inference does). What is compared is compared
+for every run: where that depends on the run, a comparison raises ``UnsettledError``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of dimensions that inference loses, followed through the graph: what ONNX Runtime has at every size."""
+"""Names of dimensions that inference loses, followed through the graph, against ONNX Runtime."""
 
 import numpy as np
 import onnxruntime as ort
