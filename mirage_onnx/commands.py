@@ -1,29 +1,25 @@
 """The verbs of the command line: arguments to API calls, results to text. No other logic.
 
-Those that only look at models are in ``model_commands.py``.
+Those that only look at models are in ``model_commands.py``, of this machine in ``machine_commands.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mirage_onnx import __version__
 from mirage_onnx.command_options import (
   External,
   Json,
   Profile,
   Provider,
   Quiet,
-  Reporting,
   Shapes,
   Verbose,
   app,
@@ -44,6 +40,8 @@ def _root(
   show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
   if show_version:
+    from mirage_onnx.machine_commands import version
+
     raise typer.Exit(version())
   if context.invoked_subcommand is None:
     with contextlib.redirect_stdout(sys.stderr):  # typer prints it, or returns it
@@ -343,58 +341,4 @@ def demo(
     code = run()
     if code != Exit.DONE:
       return code
-  return Exit.DONE
-
-
-@app.command()
-def version() -> int:
-  """Print the version."""
-  print(f"mirage-onnx {__version__}")
-  return Exit.DONE
-
-
-@app.command()
-def env(as_json: Json = False) -> int:
-  """Print versions, execution providers, compiler, GPUs and folders, for bug reports."""
-  from mirage_onnx.collect_env import collect, to_text
-
-  facts = collect()
-  if as_json:
-    print_json(facts)
-  else:
-    print(to_text(facts))
-  return Exit.DONE
-
-
-@app.command()
-def cache(
-  clear: Annotated[bool, typer.Option("--clear", help="Remove what is kept.")] = False, as_json: Json = False
-) -> int:
-  """Show what earlier runs keep for later ones, where, and how much; or remove it."""
-  from mirage_onnx.collect_env import cache_folder
-  from mirage_onnx.kept_files import kept_files, remove_kept
-
-  folder = Path(cache_folder())
-  if clear:
-    remove_kept(folder)
-  found = kept_files(folder)
-  if as_json:
-    print_json({"schema": 1, "folder": str(folder), "kinds": [asdict(k) for k in found]})
-    return Exit.DONE
-  print(folder)
-  for k in found:
-    print(f"  {k.kind:10} {k.files:6} files {k.bytes / 1e6:9.1f} MB  {k.what}")
-  return Exit.DONE
-
-
-@app.command()
-def schema(
-  command: Annotated[
-    Reporting, typer.Argument(metavar="COMMAND", help="A command that prints JSON.")
-  ] = Reporting.OPTIMIZE,
-) -> int:
-  """Print the JSON Schema of what a command prints with --json."""
-  from mirage_onnx.report.schema import json_schema
-
-  print(json.dumps(json_schema(command.value), indent=2))
   return Exit.DONE

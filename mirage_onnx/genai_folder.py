@@ -33,7 +33,7 @@ CONTEXT = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NamedFile:
   """A model of the folder; ``at``: the keys of the config under which it is."""
 
   file: str
@@ -46,7 +46,7 @@ class GenaiFolder:
 
   path: Path
   config: Mapping[str, Any]
-  parts: tuple[Part, ...]
+  parts: tuple[NamedFile, ...]
 
   @classmethod
   def read(cls, path: Path) -> GenaiFolder:
@@ -146,18 +146,18 @@ class GenaiFolder:
     return changed
 
 
-def _parts(value: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[Part]:
+def _parts(value: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[NamedFile]:
   """Every section with a file of ONNX: the decoder, an encoder, vision, stages of a pipeline."""
   name = value.get("filename")
   if isinstance(name, str) and name.endswith(".onnx"):
-    yield Part(name, at)
+    yield NamedFile(name, at)
   for key, inner in value.items():
     for index, item in enumerate(inner if isinstance(inner, list) else [inner]):
       if isinstance(item, dict):
         yield from _parts(item, (*at, key, *([str(index)] if isinstance(inner, list) else [])))
 
 
-def _section(config: Any, part: Part) -> Any:
+def _section(config: Any, part: NamedFile) -> Any:
   for key in part.at:
     config = config[int(key)] if isinstance(config, list) else config[key]
   return config

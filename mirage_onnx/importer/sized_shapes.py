@@ -10,15 +10,24 @@ from typing import Any, Protocol
 
 from onnx import NodeProto
 
-from mirage_onnx.importer.sizes import Least, Size, UnsettledError, at_most, divided, is_count, product, same
+from mirage_onnx.importer.sizes import (
+  Capped,
+  SizeSum,
+  UnsettledError,
+  at_most,
+  divided,
+  is_count,
+  product,
+  same,
+)
 
-Dim = Size | Least | int | None
+Dim = SizeSum | Capped | int | None
 Dims = tuple[Dim, ...]
 #: From here on an end of a slice is that of what is sliced.
 _TO_THE_END = (1 << 31) - 1
 
 
-class Known(Protocol):
+class KnownSizes(Protocol):
   """What is known so far."""
 
   def value(self, name: str) -> list[Any]: ...
@@ -45,9 +54,9 @@ def _both(a: Dim, b: Dim) -> Dim:
     if isinstance(one, int) and one == 1:
       return other
     # Equal, or the number is 1, or the run fails.
-    if isinstance(one, Least) and isinstance(other, Size) and same(one.size, other):
+    if isinstance(one, Capped) and isinstance(other, SizeSum) and same(one.size, other):
       return other
-  if isinstance(a, Least) or isinstance(b, Least) or a is None or b is None:
+  if isinstance(a, Capped) or isinstance(b, Capped) or a is None or b is None:
     # What is no 1 is the size of the result, whatever it meets.
     return next((n for n in (a, b) if isinstance(n, int) and n > 1), None)
   if same(a, b):
@@ -61,18 +70,18 @@ def _both(a: Dim, b: Dim) -> Dim:
   return None
 
 
-def _shape(known: Known, name: str) -> Dims:
+def _shape(known: KnownSizes, name: str) -> Dims:
   shape = known.shape(name)
   if shape is None:
     raise UnsettledError("an unknown rank")
   return shape
 
 
-def _elementwise(known: Known, node: NodeProto, _: Mapping[str, Any]) -> Dims:
+def _elementwise(known: KnownSizes, node: NodeProto, _: Mapping[str, Any]) -> Dims:
   return broadcast(*(_shape(known, i) for i in node.input))
 
 
-def _like_first(known: Known, node: NodeProto, _: Mapping[str, Any]) -> Dims:
+def _like_first(known: KnownSizes, node: NodeProto, _: Mapping[str, Any]) -> Dims:
   return _shape(known, node.input[0])
 
 
@@ -82,22 +91,22 @@ def _counted(values: list[Any]) -> Dims:
   return tuple(values)
 
 
-def _expand(known: Known, node: NodeProto, _: Mapping[str, Any]) -> Dims:
+def _expand(known: KnownSizes, node: NodeProto, _: Mapping[str, Any]) -> Dims:
   return broadcast(_shape(known, node.input[0]), _counted(known.value(node.input[1])))
 
 
-def _filled(known: Known, node: NodeProto, _: Mapping[str, Any]) -> Dims:
+def _filled(known: KnownSizes, node: NodeProto, _: Mapping[str, Any]) -> Dims:
   return _counted(known.value(node.input[0]))
 
 
-def _range(known: Known, node: NodeProto, _: Mapping[str, Any]) -> Dims:
+def _range(known: KnownSizes, node: NodeProto, _: Mapping[str, Any]) -> Dims:
   (start,), (limit,), (step,) = map(known.value, node.input)
   if not (isinstance(step, int) and step == 1):
     raise UnsettledError("a step")
   return _counted([limit - start])
 
 
-def _reshape(known: Known, node: NodeProto, attributes: Mapping[str, Any]) -> Dims:
+def _reshape(known: KnownSizes, node: NodeProto, attributes: Mapping[str, Any]) -> Dims:
   have = known.shape(node.input[0])
   dims: list[Dim] = []
   rest: int | None = None
@@ -111,13 +120,13 @@ def _reshape(known: Known, node: NodeProto, attributes: Mapping[str, Any]) -> Di
       dims += _counted([d])
   if rest is not None and have is not None:
     others = [d for axis, d in enumerate(dims) if axis != rest]
-    sizes = [d for d in (*have, *others) if isinstance(d, (int, Size))]
+    sizes = [d for d in (*have, *others) if isinstance(d, (int, SizeSum))]
     if len(sizes) == len(have) + len(others):
       dims[rest] = divided(product(sizes[: len(have)]), product(sizes[len(have) :]))
   return tuple(dims)
 
 
-def _slice(known: Known, node: NodeProto, _: Mapping[str, Any]) -> Dims:
+def _slice(known: KnownSizes, node: NodeProto, _: Mapping[str, Any]) -> Dims:
   dims = list(_shape(known, node.input[0]))
   starts, ends = known.value(node.input[1]), known.value(node.input[2])
   given = [*node.input, "", ""]
@@ -129,34 +138,34 @@ def _slice(known: Known, node: NodeProto, _: Mapping[str, Any]) -> Dims:
 
 
 def _part(size: Dim, start: object, end: object) -> Dim:
-  if size is None or isinstance(size, Least) or not (isinstance(start, int) and start >= 0):
+  if size is None or isinstance(size, Capped) or not (isinstance(start, int) and start >= 0):
     return None
   if isinstance(end, int) and end >= _TO_THE_END:
     end = size
   elif isinstance(end, int) and end < 0:
     end = size + end
-  if not (isinstance(end, (int, Size)) and is_count(end) and at_most(start, end)):
+  if not (isinstance(end, (int, SizeSum)) and is_count(end) and at_most(start, end)):
     return None
-  if isinstance(size, int) and size > 0 and isinstance(end, Size) and start == 0:
-    return Least(size, end)
+  if isinstance(size, int) and size > 0 and isinstance(end, SizeSum) and start == 0:
+    return Capped(size, end)
   left = end if at_most(end, size) else size if at_most(size, end) else None
   return None if left is None or not at_most(start, left) else left - start
 
 
-def _transpose(known: Known, node: NodeProto, attributes: Mapping[str, Any]) -> Dims:
+def _transpose(known: KnownSizes, node: NodeProto, attributes: Mapping[str, Any]) -> Dims:
   have = _shape(known, node.input[0])
   order = attributes.get("perm") or range(len(have))[::-1]
   return tuple(have[i] for i in order)
 
 
-def _matmul(known: Known, node: NodeProto, _: Mapping[str, Any]) -> Dims:
+def _matmul(known: KnownSizes, node: NodeProto, _: Mapping[str, Any]) -> Dims:
   a, b = (_shape(known, i) for i in node.input)
   if len(a) < 2 or len(b) < 2:
     raise UnsettledError("a vector")
   return (*broadcast(a[:-2], b[:-2]), a[-2], b[-1])
 
 
-def _concat(known: Known, node: NodeProto, attributes: Mapping[str, Any]) -> Dims:
+def _concat(known: KnownSizes, node: NodeProto, attributes: Mapping[str, Any]) -> Dims:
   shapes = [_shape(known, i) for i in node.input]
   axis = range(len(shapes[0]))[attributes["axis"]]
   dims: list[Dim] = []
@@ -172,13 +181,13 @@ def _concat(known: Known, node: NodeProto, attributes: Mapping[str, Any]) -> Dim
   return tuple(dims)
 
 
-def _gather(known: Known, node: NodeProto, attributes: Mapping[str, Any]) -> Dims:
+def _gather(known: KnownSizes, node: NodeProto, attributes: Mapping[str, Any]) -> Dims:
   have, by = (_shape(known, i) for i in node.input)
   axis = range(len(have))[attributes.get("axis", 0)]
   return (*have[:axis], *by, *have[axis + 1 :])
 
 
-def _unsqueeze(known: Known, node: NodeProto, attributes: Mapping[str, Any]) -> Dims:
+def _unsqueeze(known: KnownSizes, node: NodeProto, attributes: Mapping[str, Any]) -> Dims:
   have = list(_shape(known, node.input[0]))
   axes = attributes["axes"] if "axes" in attributes else known.value(node.input[1])
   rank = len(have) + len(axes)
@@ -187,12 +196,12 @@ def _unsqueeze(known: Known, node: NodeProto, attributes: Mapping[str, Any]) -> 
   return tuple(have)
 
 
-def _like_indices(known: Known, node: NodeProto, _: Mapping[str, Any]) -> Dims:
+def _like_indices(known: KnownSizes, node: NodeProto, _: Mapping[str, Any]) -> Dims:
   return _shape(known, node.input[1])
 
 
-#: Of operators whose results have no rule of their own, onnx's inference is taken (``Known.shape``).
-SHAPES: Mapping[str, Callable[[Known, NodeProto, Mapping[str, Any]], Dims]] = {
+#: Of operators whose results have no rule of their own, onnx's inference is taken (``KnownSizes.shape``).
+SHAPES: Mapping[str, Callable[[KnownSizes, NodeProto, Mapping[str, Any]], Dims]] = {
   "Reshape": _reshape, "Expand": _expand, "ConstantOfShape": _filled, "Range": _range, "Slice": _slice,
   "Transpose": _transpose, "MatMul": _matmul, "Concat": _concat, "Gather": _gather,
   "Unsqueeze": _unsqueeze, "GatherElements": _like_indices,

@@ -3,7 +3,7 @@
 Exporters (TorchScript, above all) write down how a shape comes about: Shape, Gather, Equal, Where, Expand,
 Range. onnx's inference follows some of that and calls the rest ``unk__5``, so what is one size has several
 names, and nothing is fused across them. Here the values are computed as ``folding.py`` computes them where
-they are numbers, with ``Size`` for what only a run knows, and the shapes that follow are told to inference
+they are numbers, with ``SizeSum`` for what only a run knows, and the shapes that follow are told to inference
 (``inferring.py``). Each is a proof for every run that ends well: what a run decides is not followed.
 """
 
@@ -21,7 +21,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from mirage_onnx.importer.folding import GROWING, MOST_ELEMENTS, RULES
 from mirage_onnx.importer.shapes import DTYPES, SMALL, domain_of, has_schema
 from mirage_onnx.importer.sized_shapes import SHAPES, Dim, Dims
-from mirage_onnx.importer.sizes import Size, UnsettledError, divided, is_count
+from mirage_onnx.importer.sizes import SizeSum, UnsettledError, divided, is_count
 from mirage_onnx.ir import DType, Tensor
 
 #: What a rule may raise at what it does not follow, or at a node that would fail in a run.
@@ -98,7 +98,7 @@ class _Walk:
     shape = self.tensors[name].shape
     if shape is None:
       return None
-    return tuple(d if isinstance(d, int) else Size.of(d) if d in self.given else None for d in shape)
+    return tuple(d if isinstance(d, int) else SizeSum.of(d) if d in self.given else None for d in shape)
 
   def _merged(self, have: Dims | None, found: Dims) -> Dims:
     if have is None or len(have) != len(found):
@@ -130,7 +130,7 @@ class _Walk:
 
 
 def _kept(values: Any) -> np.ndarray:
-  """Truth values and numbers as numpy has them; of objects where a ``Size`` is among them."""
+  """Truth values and numbers as numpy has them; of objects where a ``SizeSum`` is among them."""
   array = np.asarray(values)
   if array.dtype == object and all(isinstance(v, int) for v in array.flat):
     return array.astype(np.int64)
@@ -174,7 +174,7 @@ def _dim(size: Dim, said: set[str]) -> int | str | None:
   """As inference can be told it; ``said``: names that the file gives to other values."""
   if isinstance(size, int):
     return size if size >= 0 else None
-  if not isinstance(size, Size) or not is_count(size):
+  if not isinstance(size, SizeSum) or not is_count(size):
     return None
   if size.name is not None:
     return size.name

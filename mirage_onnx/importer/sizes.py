@@ -20,13 +20,13 @@ class UnsettledError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Size:
+class SizeSum:
   """A polynomial that is no number: products of names (sorted), and how often each counts."""
 
   terms: tuple[tuple[tuple[str, ...], int], ...]
 
   @classmethod
-  def of(cls, name: str) -> Size:
+  def of(cls, name: str) -> SizeSum:
     return cls((((name,), 1),))
 
   @property
@@ -52,21 +52,21 @@ class Size:
     text = " ".join(parts)
     return text[2:] if text.startswith("+ ") else f"-{text[2:]}"
 
-  def __add__(self, other: object) -> Size | int:
+  def __add__(self, other: object) -> SizeSum | int:
     return _made(_sum(_terms(self), _terms(other)))
 
   __radd__ = __add__
 
-  def __neg__(self) -> Size | int:
+  def __neg__(self) -> SizeSum | int:
     return self * -1
 
-  def __sub__(self, other: object) -> Size | int:
+  def __sub__(self, other: object) -> SizeSum | int:
     return self + _made(_scaled(_terms(other), -1))
 
-  def __rsub__(self, other: object) -> Size | int:
+  def __rsub__(self, other: object) -> SizeSum | int:
     return _made(_sum(_terms(other), _scaled(_terms(self), -1)))
 
-  def __mul__(self, other: object) -> Size | int:
+  def __mul__(self, other: object) -> SizeSum | int:
     found: dict[tuple[str, ...], int] = {}
     for names, factor in _terms(self).items():
       for more, by in _terms(other).items():
@@ -76,10 +76,10 @@ class Size:
 
   __rmul__ = __mul__
 
-  def __floordiv__(self, other: object) -> Size | int:
+  def __floordiv__(self, other: object) -> SizeSum | int:
     return divided(self, other)
 
-  def __rfloordiv__(self, other: object) -> Size | int:
+  def __rfloordiv__(self, other: object) -> SizeSum | int:
     return divided(other, self)
 
   def __eq__(self, other: object) -> bool:
@@ -104,14 +104,14 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Least:
+class Capped:
   """The less of a number (1 or more) and a size: what a slice of a table of positions has."""
 
   number: int
-  size: Size
+  size: SizeSum
 
 
-def divided(a: object, b: object) -> Size | int:
+def divided(a: object, b: object) -> SizeSum | int:
   """``a / b`` where nothing is left over.
 
   Raises:
@@ -151,7 +151,7 @@ def at_most(a: object, b: object, *, settled: bool = False) -> bool:
 
 def is_count(a: object) -> bool:
   """Whether ``a`` is 0 or more in every run."""
-  return isinstance(a, (int, Size)) and at_most(0, a)
+  return isinstance(a, (int, SizeSum)) and at_most(0, a)
 
 
 def _sign(a: object, b: object) -> int:
@@ -165,7 +165,7 @@ def _sign(a: object, b: object) -> int:
 
 
 def _terms(a: object) -> Mapping[tuple[str, ...], int]:
-  if isinstance(a, Size):
+  if isinstance(a, SizeSum):
     return dict(a.terms)
   if isinstance(a, int):
     return {(): int(a)} if a else {}
@@ -181,7 +181,7 @@ def _scaled(a: Mapping[tuple[str, ...], int], by: int) -> dict[tuple[str, ...], 
   return {names: n * by for names, n in a.items()}
 
 
-def _made(terms: Mapping[tuple[str, ...], int]) -> Size | int:
+def _made(terms: Mapping[tuple[str, ...], int]) -> SizeSum | int:
   found = {names: n for names, n in terms.items() if n}
   if not found:
     return 0
@@ -191,11 +191,11 @@ def _made(terms: Mapping[tuple[str, ...], int]) -> Size | int:
     raise UnsettledError("a large number")
   if list(found) == [()]:
     return found[()]
-  return Size(tuple(sorted(found.items())))
+  return SizeSum(tuple(sorted(found.items())))
 
 
-def product(sizes: Iterable[Size | int]) -> Size | int:
-  found: Size | int = 1
+def product(sizes: Iterable[SizeSum | int]) -> SizeSum | int:
+  found: SizeSum | int = 1
   for s in sizes:
     found = found * s
   return found

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_onnx.importer.sizes import Size, UnsettledError, at_most, divided, is_count, product
+from mirage_onnx.importer.sizes import SizeSum, UnsettledError, at_most, divided, is_count, product
 
-A, B = Size.of("a"), Size.of("b")
+A, B = SizeSum.of("a"), SizeSum.of("b")
 
 
 def value(size, run):
-  if not isinstance(size, Size):
+  if not isinstance(size, SizeSum):
     return size
   return sum(factor * int(np.prod([run[n] for n in names])) for names, factor in size.terms)
 
@@ -31,7 +31,7 @@ def test_arithmetic_and_comparisons_hold_in_every_run(x, y, a, b):
     try:
       assert op(x, y) == op(value(x, run), value(y, run))
     except UnsettledError:
-      assert isinstance(x, Size) or isinstance(y, Size)
+      assert isinstance(x, SizeSum) or isinstance(y, SizeSum)
   with suppress(UnsettledError):
     assert value(divided(x, y), run) * value(y, run) == value(x, run)
   if at_most(x, y):
@@ -66,7 +66,7 @@ def test_limits():
   with pytest.raises(UnsettledError, match="long"):
     product([A] * 9)
   with pytest.raises(UnsettledError, match="long"):
-    sum((Size.of(f"n{i}") for i in range(17)), 0)
+    sum((SizeSum.of(f"n{i}") for i in range(17)), 0)
   with pytest.raises(UnsettledError, match="large"):
     A * (1 << 62)
   with pytest.raises(UnsettledError):
