@@ -142,6 +142,11 @@ class KTensor:
     """Whether memory has it packed, or once for a block: kernels widen such a thing in one place."""
     return self.dtype.is_packed or self.repeat > 1
 
+  @property
+  def counted(self) -> tuple[str, ...]:
+    """The axes that ``elements`` counts: a whole of which this is a part, or rows, has its own size."""
+    return tuple(a for w in self.windows or (Window(self.axes),) if w.full is None for a in w.axes)
+
   def renamed(self, name: str, axes: Mapping[str, str], tensors: Mapping[str, str] | None = None) -> KTensor:
     """The same tensor with this name; axes that are not in ``axes`` keep theirs.
 
