@@ -13,12 +13,19 @@ from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.superopt.numbers import solve
-from mirage_onnx.superopt.result import SearchResult, Verified
+from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import H200
 from mirage_onnx.tune import ahead, tuning
 from mirage_onnx.tune.outcome import Outcome
-from mirage_onnx.tune.refine import FAR, WORTH_US, by_warpgroups, other_numbers
+from mirage_onnx.tune.refine import (
+  FAR,
+  WORTH_US,
+  by_warpgroups,
+  of_warpgroups,
+  other_numbers,
+  with_warpgroups,
+)
 
 REGION = PROGRAMS["lora_two_adapters"]()
 
@@ -140,6 +147,22 @@ def test_products_of_many_rows_by_warpgroups():
   assert {c.ugraph for c in found} == {first.ugraph}
   assert {p.instruction for c in found for p in c.params} == {"wgmma"}
   assert all(emit_candidate(c, region.extents, H200, "k") for c in found)
+
+
+def test_what_is_timed_is_chosen_by_what_warpgroups_take():
+  """4096 rows: hopeless by the other instruction, so no one would time them."""
+  region, first = linear(4096)
+  first = replace(first, predicted_us=400.0)
+  result = SearchResult((Verified(first, None),), SearchReport(0, 0, 0, 0, Stop.EXHAUSTED, (), ()))
+  found = with_warpgroups(region, result, H200)
+  best, *others = (v.candidate for v in found.candidates)
+  assert {p.instruction for p in best.params} == {"wgmma"} and others == [first]
+  assert best.predicted_us < 100
+  again = of_warpgroups(region, [best, first], H200, 8)
+  assert len(again) == 7 and best.params not in {c.params for c in again}
+  few, one = linear(32)
+  none = SearchResult((Verified(one, None),), result.report)
+  assert with_warpgroups(few, none, H200) is none
 
 
 def test_not_where_rows_are_few_or_only_known_in_a_run():
