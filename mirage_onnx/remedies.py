@@ -47,6 +47,7 @@ REMEDIES: dict[str, str] = {
   "MODEL_SLOWER": "nothing: it saves nothing in the whole model; --no-model-check writes it all the same",
   "NOT_FASTER": f"{_MEASURE}; a smaller --margin takes smaller gains; --shapes says which sizes count",
   "KERNEL_WRONG": _REPORT,
+  "NOT_TIMED": "a larger --budget is more patient: then smaller gains are timed too",
   "NOT_LOCKED": "run without --locked: then regions are searched again",
   "TRITON_UNSUPPORTED": "generate_python_program writes what Triton cannot say",
   "MEASURE_FAILED": "see that nothing else uses the GPU's memory, and run again",

@@ -62,7 +62,7 @@ def touched_bytes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> 
   """Of the tensors of a kernel, each once; those of sizes that only a launch knows are left out."""
   unknown = {*runtime_axes(graph, kernel, extents)}
   return sum(
-    prod(extents[a] for a in t.axes) * t.dtype.size_bytes
+    t.dtype.bytes_of(prod(extents[a] for a in t.axes)) // t.repeat
     for t in graph.tensors_of(kernel) if not unknown & {*t.axes}
   )  # fmt: skip
 
@@ -84,13 +84,17 @@ def _check_runtime(graph: UGraph, kernel: Kernel, runtime: frozenset[str]) -> No
 def _emit(
   graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> KernelSource:
-  special = special_emitter(kernel)
+  special = special_emitter(kernel) if params.instruction == "mma" else None
+  few_bits = next((t.name for t in graph.tensors_of(kernel) if t.few_bits), None)
+  if few_bits and special is not emit_streaming:
+    why = f"{few_bits} has weights of few bits, and {kernel.name} is no streaming kernel"
+    raise RejectionError("EMIT_UNSUPPORTED", why)
   if special is not None:
     try:
       return special(graph, kernel, params, extents, target)
     except RejectionError as error:
       # What is wrong with an ill-formed graph, the special form says best.
-      if error.rejection.code not in _OTHER_FORM or check_ugraph(graph) is not None:
+      if few_bits or error.rejection.code not in _OTHER_FORM or check_ugraph(graph) is not None:
         raise
   return emit_tiled(graph, kernel, params, extents, target)
 

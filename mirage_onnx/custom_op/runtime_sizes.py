@@ -67,6 +67,8 @@ class RuntimeSizes:
 
   def bytes_of(self, tensor: KTensor) -> Expr:
     """Of the memory that a tensor lies in: what a kernel that is given it touches at most."""
+    if tensor.few_bits:  # weights, of which no run counts anything
+      return const(tensor.bytes(self.extents))
     factors: list[Expr | int] = [tensor.dtype.size_bytes]
     for w in tensor.windows or (Window(tensor.axes),):
       factors += map(self._extent, w.axes) if w.full is None else [w.full]

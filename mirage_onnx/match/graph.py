@@ -50,9 +50,10 @@ class Graph:
       return node.barrier
     if not self._runtime and not self._contracts_weights(node):
       return Rejection("WEIGHT_RUNTIME", "no operand is an initializer", (node.name,))
+    packed = {i for s in node.steps if s.op == "stored" for i in s.inputs}
     for name in (*self.reads[node.name], *node.outputs):
       tensor = self.program.tensors.get(name)
-      if not name or name in self.program.constants:
+      if not name or name in self.program.constants or name in packed:
         continue
       if tensor is None or tensor.dtype is None or not tensor.dtype.is_computed:
         return Rejection("DTYPE", f"{name} is not a float tensor", (node.name,))

@@ -24,7 +24,8 @@ from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator import EmulationError, compile_kernels
 from mirage_onnx.emulator.toolchain import cache_folder, has_host_compiler, sealed, unsealed
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
-from mirage_onnx.ir import Candidate, Region, ugraph_extents
+from mirage_onnx.ir import Candidate, KTensor, Region, RegionTensor, ugraph_extents
+from mirage_onnx.ir.dtype import packed
 from mirage_onnx.source_digest import EMULATION_SOURCES, source_digest
 from mirage_onnx.superopt.atomic import replace_file
 from mirage_onnx.target import Target
@@ -53,7 +54,7 @@ class Emulated:
 
   def __call__(self, region: Region, candidate: Candidate) -> tuple[str, Rejection | None]:
     """Whether the program ran, and why it is refused if it is wrong."""
-    if any(x.view is not None for x in (*region.inputs, *region.outputs)):
+    if any(_is_part(x) for x in (*region.inputs, *region.outputs)):
       return NEVER_RAN, None
     if not has_host_compiler():
       return NEVER_RAN, None
@@ -126,14 +127,13 @@ def _complaint(
       RejectionError: INCONCLUSIVE, the original is finite nowhere.
   """
   drawn = sample_inputs(region, extents, {}, np.random.default_rng(0), ("normal",))
-  inputs = {i.name: (i, drawn[i.name][0]) for i in region.inputs}
+  inputs = {i.name: (i, _in_blocks(i, drawn[i.name][0])) for i in region.inputs}
   sizes = ugraph_extents(candidate.ugraph, candidate.params, extents)
   memory = {}
   for t in candidate.ugraph.tensors:
     if t.name in inputs:
       i, x = inputs[t.name]
-      values = x.transpose([i.axes.index(a) for a in t.axes])
-      memory[t.name] = np.ascontiguousarray(values.astype(t.dtype.numpy))
+      memory[t.name] = _stored(t, x.transpose([i.axes.index(a) for a in t.axes]))
     else:
       shape = [sizes[a] for a in t.axes]
       poison = b"\xff" * (prod(shape) * t.dtype.size_bytes)
@@ -160,6 +160,34 @@ def _complaint(
     if not off <= allowed:
       return f"{o.tensor.name} is off by {off:.2e}, {allowed:.2e} allowed (emulated at reduced sizes)"
   return ""
+
+
+def _is_part(x: RegionTensor) -> bool:
+  """Whether memory has more than the tensor where it lies; weights of few bits are all that is there."""
+  if x.view is None:
+    return False
+  few_bits = x.dtype.is_packed or x.repeat > 1
+  return bool(x.view.picks) or any(x.view.starts) or not few_bits or any(len(w.axes) != 1 for w in x.windows)
+
+
+def _in_blocks(i: RegionTensor, x: np.ndarray) -> np.ndarray:
+  """``x``, with one number for all neighbours that are one element of memory."""
+  for d, w in enumerate(i.windows):
+    if w.repeat > 1:
+      at = np.arange(x.shape[d]) // w.repeat * w.repeat
+      x = x.take(at, axis=d)
+  return x
+
+
+def _stored(t: KTensor, values: np.ndarray) -> np.ndarray:
+  """What memory holds of a tensor with these values."""
+  for d, w in enumerate(t.windows):
+    values = values[(slice(None),) * d + (slice(None, None, w.repeat),)]
+    if w.full is not None:
+      room = [(0, w.full - n if k == d else 0) for k, n in enumerate(values.shape)]
+      values = np.pad(values, room)
+  made = packed(values, t.dtype) if t.dtype.is_packed else values.astype(t.dtype.numpy)
+  return np.ascontiguousarray(made)
 
 
 def _worst_row(want: np.ndarray, got: np.ndarray) -> float:

@@ -6,6 +6,7 @@ one by one. What does not exist is filled with zeros.
 """
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from math import prod
 
@@ -68,12 +69,19 @@ def _copy(
   sizes: Mapping[Piece, str],
   chunk: int,
 ) -> None:
+  """Of a swizzled tile every thread has its chunks at once: one address, and distances."""
   counts = [p.length for p in tile.order]
   if counts:
     counts[-1] = -(-counts[-1] // chunk)
   every = prod(counts)
   head = f"for (int e = ptx::thread(); e < {every}; e += {threads})"
-  with writer.block(head):
+  with ExitStack() as stack:
+    if tile.swizzled and every % threads == 0:
+      n = stack.enter_context(writer.loop("n", every // threads))
+      stack.enter_context(writer.scope(n == "0"))
+      writer.line(f"const int e = {total('ptx::thread()', times(n, threads))};")
+    else:
+      stack.enter_context(writer.block(head))
     local: dict[Piece, str] = {}
     for p, length, text in zip(tile.order, counts, parts_of("e", counts), strict=True):
       name = f"x_{p.name}"
