@@ -14,8 +14,11 @@ HEADERS = ("ptx.cuh", "vector.cuh", "fragment.cuh", "numeric.cuh")
 PACKED_HEADER = "packed.cuh"
 
 
-def header(graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], name: str) -> str:
-  """Comment (name, generator, µGraph of the kernel, numbers) and includes."""
+def header(
+  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], name: str,
+  headers: Sequence[str] = (),
+) -> str:  # fmt: skip
+  """Comment (name, generator, µGraph of the kernel, numbers) and includes, ``headers`` the last."""
   used = graph.tensors_of(kernel)
   axes = {a for t in used for a in t.axes}
   numbers = " ".join(f"{a}={count(extents, a)}" for a in sorted(axes))
@@ -24,7 +27,7 @@ def header(graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping
   lines += ["  " + line for line in (*tensors, *print_kernel(kernel).splitlines())]
   lines += ["", f"extents {numbers}", f"numbers {params.to_text()}"]
   packed = (PACKED_HEADER,) if any(t.dtype.is_packed for t in used) else ()
-  return _comment(lines) + "\n" + "".join(f'#include "{h}"\n' for h in (*HEADERS, *packed))
+  return _comment(lines) + "\n" + "".join(f'#include "{h}"\n' for h in (*HEADERS, *packed, *headers))
 
 
 def _comment(lines: Sequence[str]) -> str:

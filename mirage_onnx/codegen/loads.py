@@ -99,8 +99,17 @@ class TensorView:
   picked: tuple[Picked, ...] = ()
 
   @classmethod
-  def of(cls, tensor: KTensor, extents: Mapping[str, int], *, packed: bool = False) -> TensorView:
+  def of(
+    cls,
+    tensor: KTensor,
+    extents: Mapping[str, int],
+    multiples: Mapping[str, int] | None = None,
+    *,
+    packed: bool = False,
+  ) -> TensorView:
     """The view of a tensor with these extents; ``packed``: who asks knows weights of few bits.
+
+    ``multiples``: of axes that only a launch counts, numbers that are taken to divide the count.
 
     Raises:
         RejectionError: EMIT_UNSUPPORTED, its type or its size; DYNAMIC_DIM, only a run
@@ -111,6 +120,7 @@ class TensorView:
       reason = f"{tensor.name}, weights of few bits or their scales, is an operand of a streaming loop only"
       raise RejectionError("EMIT_UNSUPPORTED", reason)
     counts = {a: count(extents, a) for a in tensor.axes}
+    known = {str(counts[a]): n for a, n in (multiples or {}).items()}
     inside: list[Count] = []  # the dimensions inside the one at hand
     strides: dict[str, Count] = {}
     starts, steps, picked = [], [0], []
@@ -119,13 +129,13 @@ class TensorView:
         assert w.full is not None
         assert w is tensor.windows[0]
         picked.append(Picked(w.picks, w.axes, w.full, product(inside)))
-        steps.append(_number_in(inside))
+        steps.append(_number_in(inside, known))
         strides |= dict.fromkeys(w.axes, 0)
         break  # rows are 64 bits apart: a table may have any size
       within = inside
       for a in reversed(w.axes):
         strides[a] = product(within)
-        steps.append(_number_in(within) if strides[a] != 1 else 0)
+        steps.append(_number_in(within, known) if strides[a] != 1 else 0)
         within = [counts[a] if w.repeat == 1 else extents[a] // w.repeat, *within]
       if w.full is None:
         inside = within
@@ -135,9 +145,9 @@ class TensorView:
         raise RejectionError("DYNAMIC_DIM", why)
       if w.start:
         starts.append((w.start, product(inside)))
-        steps.append(w.start * _number_in(inside))
+        steps.append(w.start * _number_in(inside, known))
       inside = [w.full, *inside]
-    if _number_in(inside) > _MOST_ELEMENTS:
+    if _number_in(inside, known) > _MOST_ELEMENTS:
       raise RejectionError("EMIT_UNSUPPORTED", f"{tensor.name} has 2^31 elements or more")
     return cls(
       tensor, tuple(counts.values()), tuple(strides[a] for a in tensor.axes),
@@ -238,14 +248,20 @@ class TensorView:
     return f"{'' if written else 'const '}{self.storage}* __restrict__ {self.pointer}"
 
 
-def _number_in(counts: Sequence[Count]) -> int:
-  """The product of what is known of these."""
-  return prod(c for c in counts if isinstance(c, int))
+def _number_in(counts: Sequence[Count], known: Mapping[str, int]) -> int:
+  """The product of what is known of these: numbers, and what divides others."""
+  return prod(c if isinstance(c, int) else known.get(c, 1) for c in counts)
+
+
+def kernel_axes(graph: UGraph, kernel: Kernel) -> frozenset[str]:
+  """The axes of a kernel's tensors, and those of which it needs the number."""
+  counted = (a for op in kernel.ops if op.op == "extent" for a in op.reduced)
+  return frozenset((*counted, *(a for t in graph.tensors_of(kernel) for a in t.axes)))
 
 
 def runtime_axes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> tuple[str, ...]:
-  """The axes of a kernel's tensors whose sizes only a launch knows."""
-  axes = {a for t in graph.tensors_of(kernel) for a in t.axes}
+  """The axes of a kernel whose sizes only a launch knows."""
+  axes = kernel_axes(graph, kernel)
   return tuple(sorted(a for a in axes if is_runtime(extents, a)))
 
 

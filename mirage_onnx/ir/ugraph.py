@@ -142,6 +142,11 @@ class KTensor:
     """Whether memory has it packed, or once for a block: kernels widen such a thing in one place."""
     return self.dtype.is_packed or self.repeat > 1
 
+  @property
+  def counted(self) -> tuple[str, ...]:
+    """The axes that ``elements`` counts: a whole of which this is a part, or rows, has its own size."""
+    return tuple(a for w in self.windows or (Window(self.axes),) if w.full is None for a in w.axes)
+
   def renamed(self, name: str, axes: Mapping[str, str], tensors: Mapping[str, str] | None = None) -> KTensor:
     """The same tensor with this name; axes that are not in ``axes`` keep theirs.
 
@@ -307,7 +312,8 @@ class KernelParams:
 
   ``tile``: grid axis -> elements per block, by grid dimension. ``cluster``: ranks. ``loop_tile``:
   elements of the loop axis per iteration (of the whole block). ``warps``: per block.
-  ``stages``: loop steps whose loads are in flight.
+  ``stages``: loop steps whose loads are in flight. ``instruction``: by which tensor cores contract
+  (``instructions``); only one that is not ``mma`` is in the text.
   """
 
   tile: tuple[int, ...] = ()
@@ -315,12 +321,14 @@ class KernelParams:
   loop_tile: int = 0
   warps: int = 4
   stages: int = 1
+  instruction: str = "mma"
 
   def to_text(self) -> str:
     tiles = ",".join(map(str, self.tile)) or "-"
+    other = f" instruction={self.instruction}" if self.instruction != "mma" else ""
     return (
       f"tile={tiles} cluster={self.cluster} loop_tile={self.loop_tile} "
-      f"warps={self.warps} stages={self.stages}"
+      f"warps={self.warps} stages={self.stages}{other}"
     )
 
   @classmethod
@@ -331,9 +339,10 @@ class KernelParams:
         ValueError, TypeError or KeyError: no ``to_text`` gives this text.
     """
     fields = dict(word.split("=") for word in text.split(" "))
-    tile = fields.pop("tile")
+    tile, instruction = fields.pop("tile"), fields.pop("instruction", "mma")
     numbers = {name: int(value) for name, value in fields.items()}
-    params = cls(() if tile == "-" else tuple(map(int, tile.split(","))), **numbers)
+    tiles = () if tile == "-" else tuple(map(int, tile.split(",")))
+    params = cls(tiles, **numbers, instruction=instruction)
     if params.to_text() != text:
       raise ValueError(f"not the numbers of a kernel: {text!r}")
     return params

@@ -197,7 +197,7 @@ class Units(Saturated):
     counts, complete = Counts(limit=self.bound.states), True
     setting = RoleSetting(
       self.graph, roles, self.space, frozenset(self.inputs), self.readable, self.original,
-      self.region.extents, counts, self._held,
+      self.region.extents, counts, self._held, frozenset(self.region.runtime),
     )  # fmt: skip
     spellings = Spellings(setting, self.bound)
     try:

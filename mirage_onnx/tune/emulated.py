@@ -2,9 +2,11 @@
 
 The text of a kernel holds its sizes, so what runs is the text that the same program and numbers give
 at smaller extents: an axis is halved as long as two tiles, or two rounds of a loop, are left and the
-code generator takes it. It is compared with the region in float64: relative L2 error of an output
-row at most ``FACTOR`` times that of rounding every step, plus a slack (DESIGN 4). Without a C++
-compiler, or when its share of the time is spent, a kernel is said never to have run.
+code generator takes it. What only a run counts is a tile and a part of one, or less: the text is for
+any size, and if nothing else is reduced, it is the text that ships. It is compared with the region in
+float64: relative L2 error of an output row at most ``FACTOR`` times that of rounding every step, plus
+a slack (DESIGN 4). Without a C++ compiler, or when its share of the time is spent, a kernel is said
+never to have run.
 """
 
 import hashlib
@@ -38,6 +40,8 @@ SHARE, FIRST_S = 0.25, 4.0
 MOST_WORK = 1 << 22
 #: Elements that an axis without tiles keeps; CPU seconds of one kernel.
 LEAST, TIMEOUT_S = 64, 20
+#: Most elements of what a run counts: a tile and a half and one; less where that is too much to run.
+RUN_SIZES = (1 << 20, 97, 33, 7)
 
 
 @dataclass
@@ -50,7 +54,7 @@ class Emulated:
 
   def __call__(self, region: Region, candidate: Candidate) -> tuple[str, Rejection | None]:
     """Whether the program ran, and why it is refused if it is wrong."""
-    if region.runtime or any(_is_part(x) for x in (*region.inputs, *region.outputs)):
+    if any(_is_part(x) for x in (*region.inputs, *region.outputs)):
       return NEVER_RAN, None
     if not has_host_compiler():
       return NEVER_RAN, None
@@ -96,16 +100,22 @@ def _reduced(
       whole = axis.split("/")[0]
       least[whole] = max(least.get(whole, 1), 2 * tile)
   extents = dict(region.extents)
-  sources = emit_candidate(candidate, extents, target, "reduced")
+  sources = emit_candidate(candidate, extents, target, "reduced", region.runtime)
   for axis in sorted(extents, key=lambda a: -extents[a]):
-    while extents[axis] % 2 == 0 and extents[axis] // 2 >= least.get(axis, LEAST):
+    while (
+      axis not in region.runtime and extents[axis] % 2 == 0 and extents[axis] // 2 >= least.get(axis, LEAST)
+    ):
       smaller = {**extents, axis: extents[axis] // 2}
       try:
-        sources = emit_candidate(candidate, smaller, target, "reduced")
+        sources = emit_candidate(candidate, smaller, target, "reduced", region.runtime)
       except (RejectionError, ValueError):
         break
       extents = smaller
-  return (extents, sources) if prod(extents.values()) <= MOST_WORK else None
+  for most in RUN_SIZES if region.runtime else (0,):
+    extents |= {a: min(most, least.get(a, 2) * 3 // 4 + 1) for a in region.runtime}
+    if prod(extents.values()) <= MOST_WORK:
+      return extents, sources
+  return None
 
 
 def _complaint(
@@ -130,7 +140,10 @@ def _complaint(
       memory[t.name] = np.frombuffer(poison, t.dtype.numpy).reshape(shape).copy()
   try:
     module = compile_kernels(sources)
-    module.run(memory, uninitialised=[n for n in memory if n not in inputs], timeout_s=TIMEOUT_S)
+    module.run(
+      memory, uninitialised=[n for n in memory if n not in inputs],
+      timeout_s=TIMEOUT_S, sizes={a: extents[a] for a in region.runtime},
+    )  # fmt: skip
   except EmulationError as error:
     if error.kind == "timeout":
       raise RejectionError("INCONCLUSIVE", "it takes too long") from error

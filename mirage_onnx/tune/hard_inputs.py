@@ -26,6 +26,8 @@ KINDS = (
 )  # fmt: skip
 #: One channel of so many is an outlier, and by how much; how far an offset is; what is constant.
 CHANNELS, OUTLIER, OFFSET, CONSTANT = 100, 100.0, 64.0, 1.5
+#: Numbers of classes are smaller, so that none overflows.
+PRIME = (1 << 31) - 1
 #: Rows of a mask that are left alone, have every second element masked, and are masked throughout.
 MASKS = 3
 
@@ -83,12 +85,11 @@ def classes_of(region: Region, x: RegionTensor, number: int) -> np.ndarray:
   for i in region.inputs:
     if not i.is_weight and i.view is None:
       own = sum((along(a) for a in rows if a in i.axes), np.full(1, number))
-      found = found * len(KINDS) + own % len(KINDS)
-  _, found = np.unique(found, return_inverse=True)
+      found = (found * len(KINDS) + own % len(KINDS)) % PRIME
   for a in rows:
     if a != longest:
-      found = found.reshape(shape) * rows[a] + along(a)
-  return positional(x, found.reshape(shape))
+      found = (found * rows[a] + along(a)) % PRIME
+  return positional(x, found)
 
 
 def drawn(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
