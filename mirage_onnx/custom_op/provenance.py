@@ -236,4 +236,4 @@ def _tensor_bytes(
   graph: UGraph, params: Sequence[KernelParams], extents: Mapping[str, int]
 ) -> dict[str, int]:
   sizes = ugraph_extents(graph, params, extents)
-  return {t.name: t.elements(sizes) * t.dtype.size_bytes for t in graph.tensors}
+  return {t.name: t.bytes(sizes) for t in graph.tensors}

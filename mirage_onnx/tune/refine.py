@@ -16,6 +16,7 @@ from mirage_onnx.ir import Candidate, KernelParams, Region, ugraph_extents
 from mirage_onnx.superopt.solved import kernel_times, solver
 from mirage_onnx.superopt.thread import Family
 from mirage_onnx.superopt.tiled_numbers import tiled_cost
+from mirage_onnx.superopt.warpgroup_numbers import warpgroup_points
 from mirage_onnx.target import Target
 
 #: Points of the model that are looked at, and what is passed over: so many times the best.
@@ -76,6 +77,26 @@ def other_numbers(
   )
 
 
+def by_warpgroups(region: Region, candidate: Candidate, target: Target, count: int) -> tuple[Candidate, ...]:
+  """At most ``count`` candidates of the same µGraph whose contractions of many rows use wgmma.
+
+  What they take is not predicted (``warpgroup_numbers.py`` only ranks them), so they are for whoever times
+  them. None for sizes that only a run knows: those kernels have none (``codegen/emit.py``).
+  """
+  graph = candidate.ugraph
+  if region.runtime:
+    return ()
+  tensors = {t.name: t for t in graph.tensors}
+  extents = ugraph_extents(graph, candidate.params, region.extents)
+  points = [warpgroup_points(k, tensors, extents, target, count) for k in graph.kernels]
+  most = max(map(len, points), default=0)
+  found = (
+    tuple(own[min(n, len(own) - 1)][1] if own else p for own, p in zip(points, candidate.params, strict=True))
+    for n in range(most)
+  )
+  return tuple(replace(candidate, params=params) for params in found)
+
+
 def _kinds(points: Sequence[Point]) -> list[Point]:
   """The first for each number of warps and length of a step, then the others."""
   seen = set[tuple[int, int]]()
@@ -92,3 +113,13 @@ def _steps(a: KernelParams, b: KernelParams) -> float:
   sizes = [(*p.tile, p.cluster, max(p.loop_tile, 1), p.warps) for p in (a, b)]
   doublings = sum(abs(log2(x / y)) for x, y in zip(*sizes, strict=True))
   return doublings + abs(a.stages - b.stages)
+
+
+def of_warpgroups(
+  region: Region, candidates: Sequence[Candidate], target: Target, count: int
+) -> list[Candidate]:
+  """Of every µGraph of ``candidates`` the best numbers with wgmma, then the second best, ..."""
+  graphs = list({c.ugraph: c for c in reversed(candidates)}.values())[::-1]
+  own = [by_warpgroups(region, c, target, count) for c in graphs]
+  most = max(map(len, own), default=0)
+  return [found[n] for n in range(most) for found in own if n < len(found)][:count]

@@ -7,6 +7,7 @@ from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.copies import copy_tile
 from mirage_onnx.codegen.tiled.pairs_text import in_pairs
+from mirage_onnx.codegen.tiled.quads_text import in_quads, store_quads
 from mirage_onnx.codegen.tiled.spot import owner
 from mirage_onnx.codegen.tiled.steps import Held
 from mirage_onnx.codegen.tiled.values import ValueWriter, chosen, conditional
@@ -17,6 +18,8 @@ def barrier(w: ValueWriter, step: do.Barrier) -> None:
   """Of the block or of the cluster."""
   if step.copies:
     w.writer.line("ptx::cp_async_wait_all();")
+  if w.lowering.warpgroup:
+    w.writer.line("ptx::fence_proxy_async();")
   w.writer.line("ptx::cluster_sync();" if step.cluster else "ptx::sync_block();")
 
 
@@ -118,12 +121,15 @@ def store(w: ValueWriter, step: do.Store) -> None:
   saved = tuple(a.partition("/")[0] for a in view.tensor.axes)
   conditions += [replica] if (replica := grid.replicas(saved)) else []
   w.writer.comment(f"%{save.arg} to {save.tensor}.")
+  if lowering.warpgroup and in_quads(w, save.arg, form, view, own):
+    store_quads(w, save.arg, form, view, own, conditions)
+    return
   with w.walk(form) as spot:
     spot.declare(own.values())
     index = {}
     for axis in view.tensor.axes:
       if is_part_axis(axis) and axis in save.omap:
-        index[axis] = grid.block_index(save.omap.index(axis))
+        index[axis] = grid.block_index(grid.axes[save.omap.index(axis)].dim or 0)
       else:
         index[axis] = total(w.pieces.first(own[axis]), spot.known[own[axis]])
     text = view.store(index, w.element(save.arg, spot))
