@@ -148,7 +148,7 @@ class Pieces:
     return 1 if step is None else -(-self._outer(step).length // step.length)
 
   def declare(self, writer: Writer, tile: str = "") -> None:
-    """``first_`` and ``size_`` of the pieces that do not move with the loop; ``tile``: see ``Grid.declare``."""
+    """``first_`` and ``size_`` of what does not move with the loop; ``tile``: see ``Grid.declare``."""
     self.grid.declare(writer, tile)
     for (axis, levels), piece in sorted(self.used.items()):
       if levels == GRID and not piece.exact:
