@@ -185,7 +185,8 @@ def _compile(
   beside = _by_warpgroups(region, candidates, target, tries) if measure else []
   keep, workers = (tries, available_cores()) if measure else (1, 1)
   compiled, refused = compile_candidates(region, candidates, target, keep=keep, workers=workers)
-  compiled += compile_candidates(region, beside, target, keep=tries, workers=workers)[0]
+  if beside:
+    compiled += compile_candidates(region, beside, target, keep=tries, workers=workers)[0]
   if not compiled:
     return replace(outcome, rejection=refused[0])
   if not measure:
