@@ -31,8 +31,7 @@ STOCK = How("cpu", ep="none")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-  """``result``: ``identical``, ``WITH_A_FUNCTION``, ``IN_FP32``, ``passed``, ``FAILED``, ``NOT_RUN``, ``none``
-  or ``time``.
+  """What was found: ``identical``, a name above, ``passed``, ``FAILED``, ``none`` or ``time``.
 
   ``inputs``: how many were tried. ``needed_rtol``: the least relative L2 error per row that
   passes, at worst over outputs and inputs. ``note`` says why nothing was run, or what differs.
