@@ -96,7 +96,7 @@ def test_what_the_compiler_refuses_is_asked_once(monkeypatch):
     taken = [SimpleNamespace(candidate=c) for c in candidates[:: 1 if len(rounds) < 3 else 2]]
     return taken, [Rejection("SMEM", "", ())] * (len(candidates) - len(taken))
 
-  def measure_all(loaded, region, compiled, target, more):
+  def measure_all(loaded, region, compiled, target, more, draws):
     tried, others = [], compiled
     while others:
       tried += others
