@@ -105,7 +105,7 @@ def test_what_the_compiler_refuses_is_asked_once(monkeypatch):
     taken = [SimpleNamespace(candidate=c) for c in candidates[:: 1 if len(rounds) < 3 else 2]]
     return taken, [Rejection("SMEM", "", ())] * (len(candidates) - len(taken))
 
-  def measure_all(loaded, region, compiled, target, more):
+  def measure_all(loaded, region, compiled, target, more, draws):
     tried, others = [], compiled
     while others:
       tried += others
@@ -181,17 +181,18 @@ def test_they_are_timed_beside_the_others(monkeypatch, measure):
     asked.append([c.params[0].instruction for c in candidates])
     return [SimpleNamespace(candidate=c) for c in candidates[:keep]], []
 
-  def measure_all(loaded, region, compiled, target, more):
+  def measure_all(loaded, region, compiled, target, more, given=None):
     tried, others = [], compiled
     while others:
       tried += others
       others = more(tried[-1], tried)
     return tried[-1], None
 
-  monkeypatch.setattr(realise, "compile_candidates", compile_some)
-  monkeypatch.setattr(realise, "measure_region", measure_all)
+  for module in (ahead, tuning):
+    monkeypatch.setattr(module, "compile_candidates", compile_some)
+  monkeypatch.setattr(tuning, "measure_region", measure_all)
   outcome = Outcome(region, (), 0.0, SearchResult((Verified(first, None),), None))
-  best = realise._compile(None, outcome, H200, measure=measure, tries=4, ends=Ends(), look=None).compiled
+  best = tuning.tuned(None, outcome, H200, measure=measure, tries=4, ends=Ends(), look=None).compiled
   if measure:
     assert asked[:2] == [["mma"], ["wgmma"] * 4]
     assert {i for own in asked[2:] for i in own} == {"wgmma"} and best.candidate.params[
