@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, Region, RegionTensor, as_input, round_to
 from mirage_onnx.tune import hard_inputs
-from mirage_onnx.verify.interpret_steps import interpret_steps
+from mirage_onnx.tune.expected_rows import ExpectedRows, allowed_errors, distances
+from mirage_onnx.tune.gpu_arrays import interpreted
 
 #: Largest relative L2 error of an output row, beyond twice that of rounding every step.
 SLACK = 1e-3
@@ -35,17 +37,19 @@ class Buffers(dict[str, int]):
     self.scratch: dict[int, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Oracle:
   """A region's values on some inputs: in float64, and with ONNX's rounding after every step.
 
   ``kinds``: output -> the kind of each of its elements, an index of ``KINDS``; empty: all normal.
+  ``classes``: likewise the kinds of all inputs that meet there, as one number.
   """
 
   region: Region
   exact: Mapping[str, np.ndarray]
   rounded: Mapping[str, np.ndarray]
   kinds: Mapping[str, np.ndarray] = field(default_factory=dict)
+  classes: Mapping[str, np.ndarray] = field(default_factory=dict)
 
   @classmethod
   def of(
@@ -54,14 +58,17 @@ class Oracle:
     data: Mapping[str, np.ndarray],
     kinds: Mapping[str, np.ndarray] | None = None,
     known: Mapping[str, np.ndarray] | None = None,
+    classes: Mapping[str, np.ndarray] | None = None,
+    xp: Any = np,
   ) -> Oracle:
-    """``known``: inputs that are in float64 already."""
+    """``known``: inputs that are in float64 already. ``xp``: the module of arrays that computes."""
     wide = dict(known or {})
     for i in region.inputs:
       if i.tensor.name not in wide:
         wide[i.tensor.name] = part(region, i, data).astype(np.float64)
-    exact = interpret_steps(region, wide, rounded=False)
-    return cls(region, exact, interpret_steps(region, wide, rounded=True), kinds or {})
+    names = [o.tensor.name for o in region.outputs]
+    exact, rounded = (interpreted(region, wide, names, rounded=r, xp=xp) for r in (False, True))
+    return cls(region, exact, rounded, kinds or {}, classes or {})
 
   @property
   def finite(self) -> bool:
@@ -97,35 +104,39 @@ class Oracle:
     replay()
     found = {}
     for o in self.region.outputs:
-      error, allowed = self._rows(o, _read(gpu, outputs[o.name], self.region.shape(o.source), o.dtype))
+      expected = self._expected[o.tensor.name]
+      memory = _read(gpu, outputs[o.name], self.region.shape(o.source), o.dtype)
+      error, allowed = expected.errors(self.region.part(o, memory)), expected.allowed
       worst = int(np.argmax(error - allowed)) if error.size else 0
       found[o.tensor.name] = (float(error[worst]), float(allowed[worst])) if error.size else (0.0, SLACK)
     return found
 
-  def _rows(self, o: RegionTensor, memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The relative error of every row, and what is allowed."""
+  @cached_property
+  def _expected(self) -> dict[str, ExpectedRows]:
+    return {o.tensor.name: self._rows(o) for o in self.region.outputs}
+
+  def _rows(self, o: RegionTensor) -> ExpectedRows:
     shape, name = self.region.shape(o.source), o.tensor.name
     mask = rows_of(self._measured(o), shape)
-    got = rows_of(self.region.part(o, memory).astype(np.float64), shape)
-    want, baseline = (rows_of(x[name], shape) for x in (self.exact, self.rounded))
-    kinds = self._kinds(o, shape, mask.shape[:-1]) if mask.ndim else np.zeros(1, int)
-    with np.errstate(invalid="ignore", over="ignore"):
-      mine, theirs = (np.where(mask, x - want, 0.0) for x in (got, baseline))
-    norm = np.maximum(self._norms(o, kinds), 1e-30).ravel()
-    error = np.nan_to_num(np.linalg.norm(mine, axis=-1).ravel() / norm, nan=np.inf)
-    base = np.linalg.norm(theirs, axis=-1).ravel() / norm
-    # A row may be lucky in its few roundings: what others of its kind have is no worse a measure.
-    for kind in np.unique(kinds) if self.kinds else ():
-      own = kinds == kind
-      base[own] = np.maximum(base[own], np.sqrt(np.square(base[own]).mean()))
-    return error, 2 * base + SLACK
+    rows = mask.shape[:-1]
+    width = mask.shape[-1] if mask.ndim else 1
+    mask, want, rounded = (x.reshape(-1, width) for x in (mask, self.exact[name], self.rounded[name]))
+    kinds = self._of_rows(self.kinds, o, rows)
+    norms = np.maximum(self._norms(o, np.zeros(len(mask), int) if kinds is None else kinds), 1e-30).ravel()
+    off = distances(rounded, want, mask)
+    allowed = allowed_errors(off, norms, kinds, self._of_rows(self.classes, o, rows), SLACK)
+    return ExpectedRows(want, mask, norms, allowed)
 
-  def _kinds(self, o: RegionTensor, shape: Sequence[int], rows: tuple[int, ...]) -> np.ndarray:
-    """The kind of every row of an output."""
-    if o.tensor.name not in self.kinds:
-      return np.zeros(max(1, prod(rows)), int)
-    kinds = self.kinds[o.tensor.name].reshape(self.exact[o.tensor.name].shape)
-    return np.asarray(rows_of(kinds, shape)[..., 0].ravel())
+  def _of_rows(
+    self, known: Mapping[str, np.ndarray], o: RegionTensor, rows: tuple[int, ...]
+  ) -> np.ndarray | None:
+    """What is known of the elements of an output, for its rows."""
+    if o.tensor.name not in known:
+      return None
+    if not rows:
+      return known[o.tensor.name].ravel()[:1]
+    found = known[o.tensor.name].reshape(self.exact[o.tensor.name].shape)
+    return np.asarray(rows_of(found, self.region.shape(o.source))[..., 0].ravel())
 
   def _norms(self, output: RegionTensor, kinds: np.ndarray) -> np.ndarray:
     """The norms of an output's rows: of a part of a row, what it has to be by the rms of all its parts.
@@ -181,7 +192,7 @@ def rows_of(x: np.ndarray, whole: Sequence[int]) -> np.ndarray:
 
 
 def draw(
-  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator
+  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator, xp: Any = np
 ) -> tuple[dict[str, np.ndarray], Oracle]:
   """Inputs (ONNX name -> values in their type and shape) where the region is finite, its values.
 
@@ -196,47 +207,49 @@ def draw(
   for positive in (False, True):
     data: dict[str, np.ndarray] = {}
     for i in region.inputs:
-      name, shape = i.source.name, region.shape(i.source)
+      name, shape, stored = i.source.name, region.shape(i.source), i.source.dtype or i.dtype
       if name in data:
         continue
       if name in weights:
-        data[name] = np.asarray(weights[name]).astype(i.dtype.numpy, copy=False).reshape(shape)
+        data[name] = np.asarray(weights[name]).astype(stored.numpy, copy=False).reshape(shape)
       else:
         x = hard_inputs.drawn(shape, rng)
         x = np.abs(x) + 0.5 if positive and i.dtype.is_float else x
-        data[name] = as_input(x, i.dtype).astype(i.dtype.numpy)
+        data[name] = as_input(x, stored).astype(stored.numpy)
     for p in region.picks:
       data[p.source.name] = rng.integers(0, region.count_of(p), region.shape(p.source))
-    oracle = Oracle.of(region, data)
+    oracle = Oracle.of(region, data, xp=xp)
     if oracle.finite:
       return data, oracle
   raise RejectionError("INCONCLUSIVE", "no random input gives finite values", region.nodes)
 
 
 def hard_draws(
-  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator
+  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator, xp: Any = np
 ) -> list[tuple[dict[str, np.ndarray], Oracle]]:
   """Draws that have rows of all kinds, the last one a plain one where the others left the domain.
 
   Raises:
       RejectionError: INCONCLUSIVE, no input is in the domain.
   """
-  found = []
+  found = list[tuple[dict[str, np.ndarray], Oracle]]()
   known: dict[str, np.ndarray] = {}
   for number in range(hard_inputs.draws(region)):
-    data = hard_inputs.hard_inputs(region, weights, rng, number)
+    data = hard_inputs.hard_inputs(region, weights, rng, number, found[0][0] if found else {})
     if not known:  # large ones take a second, and are the same in all draws
       same = [i for i in region.inputs if i.source.name in weights and not (i.view and i.view.picks)]
       known = {i.tensor.name: part(region, i, data).astype(np.float64) for i in same}
-    count = len(hard_inputs.KINDS)
-    kinds = {
-      o.tensor.name: hard_inputs.kinds_of(region, o, number) % count for o in region.outputs if o.view is None
-    }
-    oracle = Oracle.of(region, data, kinds if len(kinds) == len(region.outputs) else None, known)
+    whole = [o for o in region.outputs if o.view is None]
+    kinds, classes = (
+      {o.tensor.name: of(region, o, number) for o in whole} if len(whole) == len(region.outputs) else None
+      for of in (hard_inputs.kinds_of, hard_inputs.classes_of)
+    )
+    kinds = kinds and {name: x % len(hard_inputs.KINDS) for name, x in kinds.items()}
+    oracle = Oracle.of(region, data, kinds, known, classes, xp)
     if oracle.measured > 0:
       found.append((data, oracle))
   if not found or found[0][1].measured < LEAST_MEASURED:
-    found.append(draw(region, weights, rng))
+    found.append(draw(region, weights, rng, xp))
   return found
 
 
