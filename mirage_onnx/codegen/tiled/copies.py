@@ -116,7 +116,8 @@ def _copy(
     if whole and not others:
       writer.line(f"ptx::cp_async_16({place}, {view.address(index)});")
       return
-    if tile.swizzled and not others and pieces.extents[last.axis] % chunk == 0:
+    known = not is_runtime(pieces.extents, last.axis)
+    if tile.swizzled and not others and known and pieces.extents[last.axis] % chunk == 0:
       there = f"{local[last]} < {size[last]} ? 16 : 0"
       writer.line(f"ptx::cp_async_16_zfill({place}, {view.address(index)}, {there});")
       return
