@@ -8,7 +8,7 @@ from mirage_onnx.importer.context import Context, Value, shape_of
 from mirage_onnx.ir import DType, Tensor
 
 #: Bits of a weight -> its type.
-PACKED = {4: DType.Q4, 8: DType.Q8}
+PACKED = {2: DType.Q2, 4: DType.Q4, 8: DType.Q8}
 BLOCKS = (16, 32, 64, 128, 256)
 
 
@@ -51,7 +51,7 @@ def _sizes(c: Context, a: Tensor) -> tuple[int, int, int, DType]:
   k, n, block = (c.attribute(name, 0) for name in ("K", "N", "block_size"))
   bits = c.attribute("bits", 4)
   if bits not in PACKED:
-    raise c.reject(f"weights of {bits} bits, not of {' or '.join(map(str, PACKED))}")
+    raise c.reject(f"weights of {bits} bits, not of {', '.join(map(str, PACKED))}")
   if c.attribute("weight_prepacked", 0):
     raise c.reject("weights are in an order that only one kernel knows (weight_prepacked)")
   if block not in BLOCKS:
