@@ -56,6 +56,7 @@ class Reporting(StrEnum):
   BENCH = "bench"
   DIFF = "diff"
   REDUCE = "reduce"
+  TUNE = "tune"
 
 
 Profile = Annotated[

@@ -357,6 +357,7 @@ def _search(
   from mirage_onnx.searching import Setting, search_all
   from mirage_onnx.tune.instances import with_right_terms
   from mirage_onnx.tune.predict import as_expected, refuse_result
+  from mirage_onnx.tune.refine import with_warpgroups
   from mirage_onnx.verify.instance_checks import unlike
   from mirage_onnx.verify.term_checks import TermChecks
 
@@ -373,7 +374,8 @@ def _search(
     if o.region.runtime:
       return dynamic.judged(o, r)
     # What tiled kernels take is known so roughly that only a measurement can refuse them.
-    r = r if options.measure else as_expected(o.region, r, options.target)
+    again = with_warpgroups if options.measure else as_expected
+    r = again(o.region, r, options.target)
     return replace(o, result=r, rejection=refuse_result(r, o.baseline_us, margin, o.region.nodes))
 
   def done(i: int, r: SearchResult) -> None:

@@ -52,7 +52,7 @@ _ROWS = (
     _HALF,
     4,
     128,
-    0.85,
+    1.0,
     "wgmma",
     ("ptx_warpgroup.cuh", "warpgroup.cuh"),
   ),

@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Iterator
 
 from mirage_onnx.report.dimensions import dimension_lines
-from mirage_onnx.report.schema import CUT_OFF, ModelReport, Report, TimedReport
+from mirage_onnx.report.schema import CUT_OFF, ModelReport, Report
+from mirage_onnx.report.timed import timed_line
 
 #: Reasons of kept regions which a run on the target's GPU would settle.
 _MEASURABLE = ("NOT_FASTER", "NOT_PREDICTED")
@@ -31,7 +32,7 @@ def _model(report: Report) -> str:
     why = ": what was replaced was not faster, measured" if _dropped(report) else ""
     return "whole model: as it was" + (why or (_time(m) if m and m.before_us > 0 else ""))
   if report.measured and report.measured.rows:
-    return "whole model: " + _timed(report.measured.rows)
+    return "whole model: " + timed_line(report.measured.rows)
   if m is None or m.after_us <= 0:
     return "whole model: its time is unknown"
   kinds = sorted({r.choice for r in report.regions if r.choice})
@@ -41,17 +42,6 @@ def _model(report: Report) -> str:
 
 def _dropped(report: Report) -> bool:
   return bool(report.found and "MODEL_SLOWER" in report.found.by_result)
-
-
-def _timed(rows: list[TimedReport]) -> str:
-  """The time that gained least of those that were measured."""
-  r = min(rows, key=lambda r: r.speedup)
-  high = "" if r.high is None else f" to {r.high:.2f}"
-  how = "a session's run" if r.how == "run" else "its CUDA graph"
-  at = f" at {r.sizes}" if r.sizes else ""
-  text = f"{r.before_us:.1f} → {r.after_us:.1f} µs ({r.speedup:.2f}x, {r.low:.2f}{high}), measured: {how}{at}"
-  others = f"; the least gain of {len(rows)} sizes and ways to run" if len(rows) > 1 else ""
-  return text + others
 
 
 _CHOICES = {"measured": "measurement", "predicted": "prediction"}

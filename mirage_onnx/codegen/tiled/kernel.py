@@ -23,6 +23,7 @@ from mirage_onnx.codegen.tiled.pieces import Pieces
 from mirage_onnx.codegen.tiled.share import ways
 from mirage_onnx.codegen.tiled.smem_plan import MemoryPlan, plan_memory
 from mirage_onnx.codegen.tiled.spot import digits
+from mirage_onnx.codegen.tiled.standing import standing_blocks
 from mirage_onnx.codegen.tiled.steps import Advance, Copy, GatherRanks, Held, Step, ThreadGraph
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
 from mirage_onnx.codegen.tiled.values import ValueWriter
@@ -220,7 +221,8 @@ def emit_tiled(
   pieces, lowering = plan.pieces, plan.lowering
   args, given = parameters(graph, kernel, extents)
   writer = Writer()
-  emitter = _Emitter(graph, plan, ValueWriter(graph, lowering, pieces, writer), writer)
+  blocks = standing_blocks(graph, extents, target, lowering, plan.memory, plan.live)
+  emitter = _Emitter(graph, plan, ValueWriter(graph, lowering, pieces, writer), writer, blocks)
   with writer.kernel(
     kernel.name, 32 * params.warps, params.cluster,
     given,
@@ -233,7 +235,7 @@ def emit_tiled(
   headers = INSTRUCTIONS[params.instruction].headers
   top = header(graph, kernel, params, extents, kernel.name, headers)
   return KernelSource(
-    kernel.name, f"{top}\n{writer.text}", pieces.grid.launch, 32 * params.warps,
+    kernel.name, f"{top}\n{writer.text}", (blocks, 1, 1) if blocks else pieces.grid.launch, 32 * params.warps,
     params.cluster, plan.smem_bytes, args, target.has_pdl,
     runtime_axes(graph, kernel, extents), pieces.grid.tiles,
   )  # fmt: skip
@@ -241,10 +243,13 @@ def emit_tiled(
 
 @dataclass(slots=True)
 class _Emitter:
+  """``blocks``: those that do the work of several (``standing_blocks``)."""
+
   graph: UGraph
   plan: TiledPlan
   values: ValueWriter
   writer: Writer
+  blocks: int
 
   def prologue(self) -> None:
     """Lanes, warps, pieces and shared tiles."""
@@ -253,7 +258,8 @@ class _Emitter:
     writer.line("const int g = ptx::lane() / 4;")
     writer.line("const int t = ptx::lane() % 4;")
     digits(writer, self.plan.warps)
-    pieces.declare(writer)
+    if not self.blocks:
+      pieces.declare(writer)
     pieces.grid.declare_rows(writer, self.graph, pieces.kernel, pieces.extents)
     ringed = {lowering.homes[i] for i in lowering.ring}
     for tile in lowering.tiles.values():
@@ -270,8 +276,20 @@ class _Emitter:
     if loop:
       writer.line(f"const int steps = {plan.pieces.steps};")
     self._all(steps.before, ahead)
+    if self.blocks:
+      self._tiles(ahead)
+      return
     if loop:
       ahead.begin()
+    self._loop(ahead, loop)
+    self._all(steps.after, ahead)
+    if any(isinstance(s, GatherRanks) for s in steps.before + steps.body + steps.after):
+      writer.comment("Shared memory stays until every block of the cluster has read it.")
+      writer.line("ptx::cluster_sync();")
+
+  def _loop(self, ahead: AheadWriter, loop: bool) -> None:
+    """All iterations, with what begins in front of them and what they leave under way."""
+    writer, plan = self.writer, self.plan
     issue(self.values, plan.issued.after)
     for index in plan.lowering.states:
       begin_state(self.values, index)
@@ -280,14 +298,31 @@ class _Emitter:
       with writer.block("for (int step = 0; step < steps; ++step)"):
         plan.pieces.declare_step(writer, "step")
         issue(self.values, plan.issued.body)
-        self._all(steps.body, ahead)
+        self._all(plan.steps.body, ahead)
         if products := plan.lowering.under_way:
           writer.line(f"ptx::wgmma_wait<{len(products)}>();")
       self._complete()
-    self._all(steps.after, ahead)
-    if any(isinstance(s, GatherRanks) for s in steps.before + steps.body + steps.after):
-      writer.comment("Shared memory stays until every block of the cluster has read it.")
-      writer.line("ptx::cluster_sync();")
+
+  def _tiles(self, ahead: AheadWriter) -> None:
+    """One tile after the other; the first copies of the next are under way while one is finished."""
+    writer, plan = self.writer, self.plan
+    total = prod(plan.pieces.grid.launch)
+
+    def begin(tile: str) -> None:
+      with writer.block():
+        writer.line(f"const int next = {tile};")
+        with writer.block(f"if (next < {total})"):
+          plan.pieces.declare(writer, "next")
+          ahead.begin()
+
+    begin("ptx::block_x()")
+    writer.line("#pragma unroll 1")
+    with writer.block(f"for (int tile = ptx::block_x(); tile < {total}; tile += {self.blocks})"):
+      plan.pieces.declare(PinningWriter(writer), "tile")
+      self._loop(ahead, loop=True)
+      writer.line("ptx::sync_block();")
+      begin(f"tile + {self.blocks}")
+      self._all(plan.steps.after, ahead)
 
   def _complete(self) -> None:
     """What the loop has left under way."""

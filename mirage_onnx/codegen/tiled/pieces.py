@@ -164,9 +164,9 @@ class Pieces:
     step = self._step
     return 1 if step is None else -(-self._outer(step).length // step.length)
 
-  def declare(self, writer: Writer) -> None:
-    """``first_`` and ``size_`` of the pieces that do not move with the loop."""
-    self.grid.declare(writer)
+  def declare(self, writer: Writer, tile: str = "") -> None:
+    """``first_`` and ``size_`` of what does not move with the loop; ``tile``: see ``Grid.declare``."""
+    self.grid.declare(writer, tile)
     for (axis, levels), piece in sorted(self.used.items()):
       if levels == GRID and not piece.exact:
         left = total(str(count(self.extents, axis)), f"-{self.first(piece)}").replace("+ -", "- ")

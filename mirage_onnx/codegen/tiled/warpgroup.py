@@ -1,10 +1,10 @@
 """Contractions by wgmma: where they can be, and their text.
 
 The rows of a block's tile are shared out by 16 over its warps, so 64 to each warpgroup, whose four
-warps have the same columns and the same depth; other warpgroups may have others of both. Operand B, and
-operand A unless it is computed, are
-tiles in shared memory in rows of 128 bytes, swizzled (``SharedTile.swizzled``); a computed A is
-fragments in registers. Everything else about a kernel is as with ``mma``.
+warps have the same columns and the same depth; other warpgroups may have others of both. Operand B,
+and operand A unless it is computed, are tiles in shared memory in rows of 128 bytes, swizzled
+(``SharedTile.swizzled``); a computed A is fragments in registers. Everything else about a kernel is
+as with ``mma``.
 
 Products run beside the threads. One iteration's are left under way while the next one's tiles are
 waited for, if nothing but the accumulators takes them: then the ring frees a tile one step later.

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import tiled_kernels
 from tiled_kernels import Case, near
 
 from mirage_onnx.codegen.compile import compile_cubin
@@ -156,6 +157,31 @@ def test_right_in_the_emulator():
 
 def test_bf16_is_right():
   near([by_wgmma(PLAIN.replace("f16", "bf16"), 64, 128, a0=177, a1=328, a2=136)], bound=3e-2)
+
+
+SMALL = replace(H100, name="small", multiprocessors=2)
+STANDING = [
+  by_wgmma(PLAIN, 64, 128, a0=197, a1=456, a2=456),
+  by_wgmma(GELU, 64, 64, warps=4, a0=397, a1=1000, a2=200),
+  by_wgmma(RESIDUAL, 64, 128, a0=397, a1=520, a2=200),
+]
+
+
+def test_blocks_that_stand_for_several(monkeypatch):
+  """With more tiles than blocks at once each block goes on, the first copies of its next tile under way."""
+  monkeypatch.setattr(tiled_kernels, "H200", SMALL)
+  near(STANDING, bound=6e-3)
+  for c in STANDING:
+    source = emit(c, SMALL)
+    assert "tile += " in source.text and source.grid[0] % 2 == 0 and source.grid[1:] == (1, 1)
+    assert "tile += " not in emit(c).text
+
+
+@pytest.mark.parametrize("name", ["norm", "split", "shared depth"])
+def test_blocks_that_end(name):
+  """Where more than the ring is in shared memory, or ranks share a tile."""
+  c = RUN[name]
+  assert "tile += " not in emit(replace(c, extents={**c.extents, "a0": 1280, "a1": 2048}), SMALL).text
 
 
 def test_text(golden):
