@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from protos import new_node
 
-from mirage_onnx.importer import import_model, inferring, load_model
+from mirage_onnx.importer import import_model, inferring, load_model, sized_values
 
 F32, I64 = TensorProto.FLOAT, TensorProto.INT64
 WEIGHTS = {
@@ -207,6 +207,15 @@ def random_graph(rng):
 
 def test_turns_end(monkeypatch):
   monkeypatch.setattr(inferring, "MOST_TURNS", 0)
+  model = built(EXPANDED, {"x": X, "m": M}, {"y": F32, "z": F32})
+  ((*_, last),) = shapes(model, "z")
+  assert last != "seq"
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MOST_SIZES", 3), ("MOST_IN_ALL", 5)])
+def test_sizes_that_are_followed_are_counted(monkeypatch, limit, most):
+  """A shape of more elements than a tensor has dimensions is nobody's; Python takes time for each."""
+  monkeypatch.setattr(sized_values, limit, most)  # the shape of the mask has four elements
   model = built(EXPANDED, {"x": X, "m": M}, {"y": F32, "z": F32})
   ((*_, last),) = shapes(model, "z")
   assert last != "seq"
