@@ -6,6 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from protos import new_node
 
+from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import import_model, inferring, load_model, sized_values
 
 F32, I64 = TensorProto.FLOAT, TensorProto.INT64
@@ -219,3 +220,13 @@ def test_sizes_that_are_followed_are_counted(monkeypatch, limit, most):
   model = built(EXPANDED, {"x": X, "m": M}, {"y": F32, "z": F32})
   ((*_, last),) = shapes(model, "z")
   assert last != "seq"
+
+
+def test_a_node_that_no_run_gets_through():
+  """What contradicts an operator is not told to inference; the model is what it was without."""
+  nodes = [*HEADS, new_node("Reshape", "x to", "y"), new_node("MatMul", "y z", "w")]
+  inputs = {"x": X, "z": (F32, ["batch", "seq", 5, 3])}  # 16 times 5
+  try:
+    load_model(built(nodes, inputs, {"w": F32}))
+  except MirageError as error:
+    assert error.code == "MODEL_INVALID"
