@@ -1,6 +1,6 @@
 """Damaged plans, bundles, nodes, images and graph types against the custom-op library under sanitizers.
 
-    python bench/library_fuzz.py [--odd] [--files 100000] [--graphs 2000] [--out bench/results]
+    python bench/library_fuzz.py [--odd] [--files 100000] [--graphs 2000] [--jobs 1] [--out bench/results]
 
 Plans, bundles and nodes are judged by Python too, and both must say the same. Files and graphs are made by
 tests/support/damaged_files.py and graph_types.py from their seeds; with --odd by odd_files.py, and the
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,14 +31,16 @@ from sanitized import build, build_fuzzer, build_ops, preload
 BATCH = 5000
 
 
-def judge(program, kind, seeds, folder, made):
-  """(accepted, seeds judged differently, slowest seconds a file): of one batch."""
+def judge(program, kind, seeds, folder, odd):
+  """(accepted, seeds judged differently, seconds of the library's program): of one batch."""
+  made = (odd_files if odd else damaged_files).made
   files = [(kind, made(kind, seed)) for seed in seeds]
-  path = folder / "corpus"
+  path = folder / f"corpus{kind}{seeds[0]}"
   path.write_bytes(corpus(files))
   began = time.monotonic()
   done = subprocess.run([str(program), "judge", str(path)], capture_output=True)
   seconds = time.monotonic() - began
+  path.unlink()
   if done.returncode:
     return 0, [f"{kind} {seeds[0]}..: {done.stderr.decode(errors='replace')[-400:]}"], seconds
   said = [line.removeprefix("bundle: ") for line in done.stdout.decode("latin-1").split("\n")[:-1]]
@@ -69,18 +72,20 @@ def main():
   parser.add_argument("--odd", action="store_true")
   parser.add_argument("--files", type=int, default=100_000, metavar="N", help="of each kind")
   parser.add_argument("--graphs", type=int, default=2000, metavar="N")
+  parser.add_argument("--jobs", type=int, default=1)
   parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
   arguments = parser.parse_args()
   found, faults = {}, []
-  made = (odd_files if arguments.odd else damaged_files).made
-  with tempfile.TemporaryDirectory() as name:
+  with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(arguments.jobs) as pool:
     folder = Path(name)
     program = build_fuzzer(folder)
-    for kind, what in (("P", "plans"), ("B", "bundles"), ("N", "nodes"), ("I", "images")):
+    every = range(arguments.files)
+    batches = [every[first : first + BATCH] for first in range(0, len(every), BATCH)]
+    kinds = {"P": "plans", "B": "bundles", "N": "nodes", "I": "images"}
+    asked = {k: [pool.submit(judge, program, k, b, folder, arguments.odd) for b in batches] for k in kinds}
+    for kind, what in kinds.items():
       row = {"files": arguments.files, "accepted": 0, "longest_batch_s": 0.0, "batch": BATCH}
-      for first in range(0, arguments.files, BATCH):
-        seeds = range(first, min(first + BATCH, arguments.files))
-        taken, wrong, seconds = judge(program, kind, seeds, folder, made)
+      for taken, wrong, seconds in (a.result() for a in asked[kind]):
         row["accepted"] += taken
         row["longest_batch_s"] = max(row["longest_batch_s"], round(seconds, 2))
         faults += wrong

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 HOPELESS, SLOW_US = -1.0, 1e6
 #: The most of the budget that goes into the times of single nodes.
 NODES_SHARE = 0.1
+#: The budget with which timing is as patient as usual (``tune/exploring.py``).
+PATIENT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ def _optimized(
     weights = ModelWeights(loaded)
     outcomes = _search(loaded, outcomes, dynamic, options, budget.search, hooks, weights)
   alone = alone_us(program.sized(declared.typical), options.target)
-  with _stage(emit, "tune"):
+  with _stage(emit, "tune") as detail:
     chosen, outcomes = realise(
       loaded, program, outcomes, node_us, options.target,
       margin=0.0 if options.measure else options.margin,
@@ -177,7 +179,7 @@ def _optimized(
       # What is timed may be long, so that who asks for the end does not wait for all of it.
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
-      checks=Ends(budget.checks),
+      checks=Ends(budget.checks), patience=options.budget_s / PATIENT_S, detail=detail,
     )  # fmt: skip
     outcomes = dynamic.with_all_points(outcomes)
   with _stage(emit, "rewrite"):
@@ -355,6 +357,7 @@ def _search(
   from mirage_onnx.searching import Setting, search_all
   from mirage_onnx.tune.instances import with_right_terms
   from mirage_onnx.tune.predict import as_expected, refuse_result
+  from mirage_onnx.tune.refine import with_warpgroups
   from mirage_onnx.verify.instance_checks import unlike
   from mirage_onnx.verify.term_checks import TermChecks
 
@@ -371,7 +374,8 @@ def _search(
     if o.region.runtime:
       return dynamic.judged(o, r)
     # What tiled kernels take is known so roughly that only a measurement can refuse them.
-    r = r if options.measure else as_expected(o.region, r, options.target)
+    again = with_warpgroups if options.measure else as_expected
+    r = again(o.region, r, options.target)
     return replace(o, result=r, rejection=refuse_result(r, o.baseline_us, margin, o.region.nodes))
 
   def done(i: int, r: SearchResult) -> None:

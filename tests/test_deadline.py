@@ -55,7 +55,7 @@ def test_shares():
 @pytest.mark.parametrize("measure", [True, False])
 def test_tuning_ends(monkeypatch, measure):
   """Compiling (or timing) a region takes a minute: what is not done by the end stays as it was."""
-  monkeypatch.setattr(realise, "_compile", lambda *args, **options: slowly())
+  monkeypatch.setattr(realise, "tuned", lambda *args, **options: slowly())
   loaded = load_model(MODELS / "rmsnorm_linear.onnx")
   start = time.monotonic()
   run = pipeline.run(loaded, Options(H200, budget_s=4.0, measure=measure))
@@ -75,7 +75,7 @@ def test_who_stops_a_run_does_not_wait_for_its_timings(monkeypatch):
     return searched[0]
 
   monkeypatch.setattr(pipeline, "_search", searching_done)
-  monkeypatch.setattr(realise, "_compile", lambda *args, **options: pytest.fail("it was timed"))
+  monkeypatch.setattr(realise, "tuned", lambda *args, **options: pytest.fail("it was timed"))
   loaded = load_model(MODELS / "rmsnorm_linear.onnx")
   options = Options(H200, measure=True, stop=lambda: Stop.INTERRUPTED if searched else None)
   run = pipeline.run(loaded, options)

@@ -102,7 +102,7 @@ def test_an_error_of_the_whole_run_ends_it(monkeypatch):
   def missing(*_, **__):
     raise MirageError("COMPILER_MISSING", "planted")
 
-  monkeypatch.setattr(realise, "_compile", missing)
+  monkeypatch.setattr(realise, "tuned", missing)
   with pytest.raises(MirageError, match="planted"):
     optimized()
 

@@ -125,8 +125,27 @@ class KTensor:
     """How many elements the memory has that it lies in."""
     found = 1
     for w in self.windows or (Window(self.axes),):
-      found *= prod(extents[a] for a in w.axes) if w.full is None else w.full
+      found *= -(-prod(extents[a] for a in w.axes) // w.repeat) if w.full is None else w.full
     return found
+
+  def bytes(self, extents: Mapping[str, int]) -> int:
+    """Of the memory that it lies in."""
+    return self.dtype.bytes_of(self.elements(extents))
+
+  @property
+  def repeat(self) -> int:
+    """How many of its elements are one in memory."""
+    return prod(w.repeat for w in self.windows)
+
+  @property
+  def few_bits(self) -> bool:
+    """Whether memory has it packed, or once for a block: kernels widen such a thing in one place."""
+    return self.dtype.is_packed or self.repeat > 1
+
+  @property
+  def counted(self) -> tuple[str, ...]:
+    """The axes that ``elements`` counts: a whole of which this is a part, or rows, has its own size."""
+    return tuple(a for w in self.windows or (Window(self.axes),) if w.full is None for a in w.axes)
 
   def renamed(self, name: str, axes: Mapping[str, str], tensors: Mapping[str, str] | None = None) -> KTensor:
     """The same tensor with this name; axes that are not in ``axes`` keep theirs.
@@ -229,6 +248,15 @@ class Kernel:
   def touched(self) -> tuple[str, ...]:
     """The tensors that it loads and then those that it saves, each once."""
     return tuple(dict.fromkeys([o.tensor for o in self.loads] + [s.tensor for s in self.saves]))
+
+  @property
+  def lane_depth(self) -> int:
+    """How much of the depth a lane of a streaming kernel takes at once.
+
+    8 elements of 16 bits, which are 16 bytes; as many as those are of the narrowest packed operand.
+    """
+    packed = (o.dtype.bits for o in self.loads if o.dtype.is_packed and o.phase is Phase.LOOP)
+    return 128 // min(packed, default=16)
 
   def renamed(self, name: str, axes: Mapping[str, str], tensors: Mapping[str, str]) -> Kernel:
     """The same kernel with this name; axes and tensors that are in neither mapping keep theirs."""

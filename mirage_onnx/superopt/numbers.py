@@ -100,7 +100,8 @@ def _streaming_points(
   read: Features, extents: Mapping[str, int], target: Target, first: int, dropped: Counter[str]
 ) -> Iterator[tuple[Cost, KernelParams]]:
   """All points of a streaming kernel that fit, cheapest first; ``first`` are likely wanted."""
-  tile, cluster, warps, stages = _enumerate(read.kernel, extents, target)
+  step = read.step
+  tile, cluster, warps, stages = _enumerate(read.kernel, extents, target, step)
   times = point_times(read, tile, cluster, warps, stages, target)
   spills = times.registers > MAX_REGISTERS
   too_large = ~spills & (times.smem_bytes > target.smem_bytes)
@@ -109,7 +110,7 @@ def _streaming_points(
       dropped[reason] += int(np.count_nonzero(where))
 
   def cost(i: int) -> tuple[Cost, KernelParams]:
-    numbers = int(cluster[i]), 32 * int(warps[i]), int(warps[i]), int(stages[i])
+    numbers = int(cluster[i]), step * int(warps[i]), int(warps[i]), int(stages[i])
     params = KernelParams(tuple(int(t[i]) for t in tile), *numbers)
     return kernel_cost(read, params, target), params
 
@@ -127,14 +128,14 @@ def _streaming_points(
 
 
 def _enumerate(
-  kernel: Kernel, extents: Mapping[str, int], target: Target
+  kernel: Kernel, extents: Mapping[str, int], target: Target, step: int
 ) -> tuple[tuple[Array, ...], Array, Array, Array]:
-  """Tiles by grid axis, cluster sizes, warps and stages of all points."""
+  """Tiles by grid axis, cluster sizes, warps and stages of all points; ``step``: depth of a warp's step."""
   assert kernel.loop is not None
   choices, clusters = tile_choices(kernel, extents, target)
   axes = np.meshgrid(*choices, clusters, (2, 4, 8), (1, 2, 4, 8), indexing="ij")
   *tile, cluster, warps, stages = (a.ravel() for a in axes)
-  steps = -(-extents[kernel.loop] // (32 * cluster))
+  steps = -(-extents[kernel.loop] // (step * cluster))
   useful = (warps <= np.maximum(2, steps)) & (stages <= np.maximum(1, -(-steps // warps)))
   return tuple(t[useful] for t in tile), cluster[useful], warps[useful], stages[useful]
 
@@ -155,5 +156,6 @@ def tile_choices(
   depth = extents[kernel.loop]
   clusters = [1]
   if kernel.cluster and target.has_clusters:
-    clusters += [c for c in (2, 4) if depth % (32 * c) == 0 and depth // c >= 256]
+    step = 4 * kernel.lane_depth
+    clusters += [c for c in (2, 4) if depth % (step * c) == 0 and depth // c >= 256]
   return choices, clusters

@@ -26,6 +26,8 @@ KINDS = (
 )  # fmt: skip
 #: One channel of so many is an outlier, and by how much; how far an offset is; what is constant.
 CHANNELS, OUTLIER, OFFSET, CONSTANT = 100, 100.0, 64.0, 1.5
+#: Numbers of classes are smaller, so that none overflows.
+PRIME = (1 << 31) - 1
 #: Rows of a mask that are left alone, have every second element masked, and are masked throughout.
 MASKS = 3
 
@@ -83,12 +85,11 @@ def classes_of(region: Region, x: RegionTensor, number: int) -> np.ndarray:
   for i in region.inputs:
     if not i.is_weight and i.view is None:
       own = sum((along(a) for a in rows if a in i.axes), np.full(1, number))
-      found = found * len(KINDS) + own % len(KINDS)
-  _, found = np.unique(found, return_inverse=True)
+      found = (found * len(KINDS) + own % len(KINDS)) % PRIME
   for a in rows:
     if a != longest:
-      found = found.reshape(shape) * rows[a] + along(a)
-  return positional(x, found.reshape(shape))
+      found = (found * rows[a] + along(a)) % PRIME
+  return positional(x, found)
 
 
 def drawn(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
@@ -117,11 +118,11 @@ def hard_inputs(
   data: dict[str, np.ndarray] = {}
   masks = mask_inputs(region)
   for i in region.inputs:
-    name, shape = i.source.name, region.shape(i.source)
+    name, shape, stored = i.source.name, region.shape(i.source), i.source.dtype or i.dtype
     if name in data:
       continue
     if name in weights:
-      data[name] = np.asarray(weights[name]).astype(i.dtype.numpy, copy=False).reshape(shape)
+      data[name] = np.asarray(weights[name]).astype(stored.numpy, copy=False).reshape(shape)
       continue
     if i.is_weight or i.view is not None:
       data[name] = before[name] if before else _drawn_as(shape, i.dtype, rng)
@@ -133,7 +134,7 @@ def hard_inputs(
     elif i.dtype.is_float:
       x = _of_kinds(x, rows % len(KINDS), rng)
     with np.errstate(over="ignore"):
-      data[name] = as_input(x, i.dtype).astype(i.dtype.numpy)
+      data[name] = as_input(x, stored).astype(stored.numpy)
   for p in region.picks:
     data[p.source.name] = rng.integers(0, region.count_of(p), region.shape(p.source))
   return data

@@ -22,6 +22,7 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Region, RegionTensor, dim_permutation, ugraph_extents
 from mirage_onnx.target import Target
 from mirage_onnx.tune.device import Gpu
+from mirage_onnx.tune.gpu_arrays import gpu_arrays
 from mirage_onnx.tune.kept_bench import kept_bench
 from mirage_onnx.tune.oracle import Buffers, Oracle, hard_draws
 from mirage_onnx.tune.ort_run import OrtRun, region_model
@@ -82,7 +83,7 @@ class GpuBench:
   @cached_property
   def _draws(self) -> list[tuple[Mapping[str, np.ndarray], Oracle]]:
     weights = sample_weights(self._loaded, self._region)
-    return list(hard_draws(self._region, weights, np.random.default_rng(0)))
+    return list(hard_draws(self._region, weights, np.random.default_rng(0), gpu_arrays() or np))
 
   @cached_property
   def _gpu(self) -> Gpu:
@@ -192,14 +193,14 @@ def prepare(
       continue
     name = whole.get(t.name, t.name)
     if name not in made:
-      size = t.elements(extents) * t.dtype.size_bytes
+      size = t.bytes(extents)
       made[name] = gpu.empty(size)
       gpu.poison(made[name], size)
     at[t.name] = made[name]
     if t.role == "output":
       outputs[t.name] = at[t.name]
     else:
-      outputs.scratch[at[t.name]] = t.elements(extents) * t.dtype.size_bytes
+      outputs.scratch[at[t.name]] = t.bytes(extents)
   kernels = [
     (gpu.load(c, s.name, s.smem_bytes), s) for s, c in zip(compiled.sources, compiled.cubins, strict=True)
   ]

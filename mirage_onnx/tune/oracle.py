@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, Region, RegionTensor, as_input, round_to
 from mirage_onnx.tune import hard_inputs
 from mirage_onnx.tune.expected_rows import ExpectedRows, allowed_errors, distances
-from mirage_onnx.verify.interpret_steps import interpret_steps
+from mirage_onnx.tune.gpu_arrays import interpreted
 
 #: Largest relative L2 error of an output row, beyond twice that of rounding every step.
 SLACK = 1e-3
@@ -59,14 +59,15 @@ class Oracle:
     kinds: Mapping[str, np.ndarray] | None = None,
     known: Mapping[str, np.ndarray] | None = None,
     classes: Mapping[str, np.ndarray] | None = None,
+    xp: Any = np,
   ) -> Oracle:
-    """``known``: inputs that are in float64 already."""
+    """``known``: inputs that are in float64 already. ``xp``: the module of arrays that computes."""
     wide = dict(known or {})
     for i in region.inputs:
       if i.tensor.name not in wide:
         wide[i.tensor.name] = part(region, i, data).astype(np.float64)
-    exact = interpret_steps(region, wide, rounded=False)
-    rounded = interpret_steps(region, wide, rounded=True)
+    names = [o.tensor.name for o in region.outputs]
+    exact, rounded = (interpreted(region, wide, names, rounded=r, xp=xp) for r in (False, True))
     return cls(region, exact, rounded, kinds or {}, classes or {})
 
   @property
@@ -191,7 +192,7 @@ def rows_of(x: np.ndarray, whole: Sequence[int]) -> np.ndarray:
 
 
 def draw(
-  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator
+  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator, xp: Any = np
 ) -> tuple[dict[str, np.ndarray], Oracle]:
   """Inputs (ONNX name -> values in their type and shape) where the region is finite, its values.
 
@@ -206,25 +207,25 @@ def draw(
   for positive in (False, True):
     data: dict[str, np.ndarray] = {}
     for i in region.inputs:
-      name, shape = i.source.name, region.shape(i.source)
+      name, shape, stored = i.source.name, region.shape(i.source), i.source.dtype or i.dtype
       if name in data:
         continue
       if name in weights:
-        data[name] = np.asarray(weights[name]).astype(i.dtype.numpy, copy=False).reshape(shape)
+        data[name] = np.asarray(weights[name]).astype(stored.numpy, copy=False).reshape(shape)
       else:
         x = hard_inputs.drawn(shape, rng)
         x = np.abs(x) + 0.5 if positive and i.dtype.is_float else x
-        data[name] = as_input(x, i.dtype).astype(i.dtype.numpy)
+        data[name] = as_input(x, stored).astype(stored.numpy)
     for p in region.picks:
       data[p.source.name] = rng.integers(0, region.count_of(p), region.shape(p.source))
-    oracle = Oracle.of(region, data)
+    oracle = Oracle.of(region, data, xp=xp)
     if oracle.finite:
       return data, oracle
   raise RejectionError("INCONCLUSIVE", "no random input gives finite values", region.nodes)
 
 
 def hard_draws(
-  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator
+  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator, xp: Any = np
 ) -> list[tuple[dict[str, np.ndarray], Oracle]]:
   """Draws that have rows of all kinds, the last one a plain one where the others left the domain.
 
@@ -244,11 +245,11 @@ def hard_draws(
       for of in (hard_inputs.kinds_of, hard_inputs.classes_of)
     )
     kinds = kinds and {name: x % len(hard_inputs.KINDS) for name, x in kinds.items()}
-    oracle = Oracle.of(region, data, kinds, known, classes)
+    oracle = Oracle.of(region, data, kinds, known, classes, xp)
     if oracle.measured > 0:
       found.append((data, oracle))
   if not found or found[0][1].measured < LEAST_MEASURED:
-    found.append(draw(region, weights, rng))
+    found.append(draw(region, weights, rng, xp))
   return found
 
 

@@ -12,11 +12,17 @@ import numpy as np
 
 from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.errors import Rejection, RejectionError
+from mirage_onnx.tune.paired import ALPHA, Speedup, Verdict, decide, speedup
 
-MIN_GAIN = 0.03
 #: Candidates that stay in the race from one look to the next.
 FINALISTS = 4
 SAMPLES = 15
+#: Samples after which there is a look at whether a candidate is faster than ONNX Runtime's kernels.
+LOOKS = (15, 30, 60)
+#: Samples whose median counts as one.
+OF_SAMPLES = 3
+#: A difference of two cold times may come out as nothing, or less; its logarithm counts.
+LEAST_US = 0.05
 #: What else is worth a try, by the fastest so far and all that were tried.
 More = Callable[[Compiled, Sequence[Compiled]], Sequence[Compiled]]
 
@@ -32,6 +38,13 @@ class Measured:
   ort_us: float
   tried: int
   timed: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(Rejection):
+  """NOT_FASTER with the times that say so."""
+
+  measured: Measured | None = None
 
 
 class Bench(Protocol):
@@ -55,7 +68,8 @@ def raced(
 ) -> tuple[Compiled | None, Measured | Rejection]:
   """The fastest right candidate with its time, or why ONNX Runtime's kernels stay.
 
-  It must be at least ``MIN_GAIN`` faster than these. ``more`` is asked again until it has nothing.
+  It must be faster than these with confidence: samples of one round are a pair, and the lower bound of
+  their ratio counts (``paired.py``). ``more`` is asked again until it has nothing.
   """
   tried: list[Compiled] = []
   wrong: list[str] = []
@@ -76,11 +90,60 @@ def raced(
     timed |= {id(c): (c.candidate.predicted_us, float(us)) for c, us in zip(arms, took, strict=True)}
     arms = [arms[i] for i in np.argsort(took, kind="stable")[:FINALISTS]]
     others = more(arms[0], tried)
-  medians = [float(t) for t in np.median(bench.times_us(arms, SAMPLES, beside_ort=True), axis=1)]
+  place = {id(c): i for i, c in enumerate(tried)}
+  found_us, best, against = _final(bench, arms, [place[id(c)] for c in arms])
+  medians = [float(t) for t in np.median(found_us, axis=1)]
   ort_us, ours = medians[0], medians[1:]
-  best = int(np.argmin(ours))
-  if ours[best] > ort_us * (1 - MIN_GAIN):
-    reason = f"{ours[best]:.2f} us measured against {ort_us:.2f} us of onnxruntime"
-    return None, Rejection("NOT_FASTER", reason, nodes)
   timed |= {id(c): (c.candidate.predicted_us, us) for c, us in zip(arms, ours, strict=True)}
-  return arms[best], Measured(ours[best], ort_us, len(tried) - len(wrong), tuple(timed.values()))
+  measured = Measured(ours[best], ort_us, len(tried) - len(wrong), tuple(timed.values()))
+  if against.verdict is not Verdict.FASTER:
+    reason = (
+      f"{ours[best]:.2f} us measured against {ort_us:.2f} us of onnxruntime: {against.mean:.3f}x "
+      f"({against.low:.3f} to {against.high:.3f})"
+    )
+    return None, Lost("NOT_FASTER", reason, nodes, measured)
+  return arms[best], measured
+
+
+def _final(bench: Bench, arms: Sequence[Compiled], place: Sequence[int]) -> tuple[np.ndarray, int, Speedup]:
+  """The last look: the times with ONNX Runtime's first, which of ``arms`` wins, and its speedup over these.
+
+  ``place``: of the arms in the canonical order. Among those that no other one is faster than with
+  confidence the first wins, so that what is nearly equal is the same in every run.
+  """
+  looked: list[np.ndarray] = []
+  best = 0
+
+  def samples(count: int) -> list[list[float]]:
+    nonlocal best
+    if have := sum(x.shape[1] for x in looked):
+      looked.append(bench.times_us(arms[best : best + 1], count - have, beside_ort=True))
+      return [_ratios(np.concatenate([looked[0][[0, best + 1]], *looked[1:]], axis=1))]
+    looked.append(bench.times_us(arms, count, beside_ort=True))
+    best = _first_unbeaten(looked[0][1:], place)
+    return [_ratios(looked[0][[0, best + 1]])]
+
+  (against,) = decide(lambda n: samples(n * OF_SAMPLES), ALPHA, tuple(n // OF_SAMPLES for n in LOOKS))
+  found = looked[0]
+  if looked[1:]:  # of the winner and ONNX Runtime all samples count, of others those that there are
+    both = np.concatenate([found[[0, best + 1]], *looked[1:]], axis=1)
+    found = np.median(found, axis=1, keepdims=True)
+    found[[0, best + 1], 0] = np.median(both, axis=1)
+  return found, best, against
+
+
+def _ratios(us: np.ndarray) -> list[float]:
+  """First over second of (2, samples): the median of each few, so that an outlier is none."""
+  kept = np.maximum(us, LEAST_US)
+  few = kept.shape[1] // OF_SAMPLES * OF_SAMPLES
+  return [float(x) for x in np.median((kept[0, :few] / kept[1, :few]).reshape(-1, OF_SAMPLES), axis=1)]
+
+
+def _first_unbeaten(us: np.ndarray, place: Sequence[int]) -> int:
+  """The first of (arms, samples) that no other one is faster than with confidence."""
+
+  def is_beaten(i: int) -> bool:
+    rest = (j for j in range(len(us)) if j != i)
+    return any(speedup(_ratios(us[[i, j]]), ALPHA).verdict is Verdict.FASTER for j in rest)
+
+  return min((i for i in range(len(us)) if not is_beaten(i)), key=lambda i: place[i])

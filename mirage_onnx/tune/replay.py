@@ -25,7 +25,7 @@ from mirage_onnx.tune.instances import Chosen, InstanceChecks
 from mirage_onnx.tune.lock import Lock, LockedRegion
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.race import Measured
-from mirage_onnx.tune.realise import Look
+from mirage_onnx.tune.tuning import Look
 from mirage_onnx.verify.equivalence import Proof
 from mirage_onnx.verify.prover import prover
 from mirage_onnx.verify.term_checks import TermChecks

@@ -14,7 +14,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.superopt.result import FAR, Verified, varied
 from mirage_onnx.superopt.search import search
 from mirage_onnx.target import H200
-from mirage_onnx.tune import realise
+from mirage_onnx.tune import ahead, tuning
 from mirage_onnx.tune.outcome import Outcome
 
 
@@ -64,9 +64,10 @@ def test_different_programs_are_tried(tries, monkeypatch):
     tried.extend(candidates)
     return [], [Rejection("SMEM", "said so")]
 
-  monkeypatch.setattr(realise, "compile_candidates", compile_candidates)
+  monkeypatch.setattr(tuning, "compile_candidates", compile_candidates)
+  monkeypatch.setattr(ahead, "compile_candidates", compile_candidates)
   outcome = Outcome(region, (), 100.0, result)
-  realise._compile(None, outcome, H200, measure=True, tries=tries, ends=Ends(), look=None)
+  tuning.tuned(None, outcome, H200, measure=True, tries=tries, ends=Ends(), look=None)
   assert tried == [v.candidate for v in varied(result.candidates, tries)]
   near = {v.candidate.ugraph for v in result.candidates if v.candidate.predicted_us < 5}
   assert len({c.ugraph for c in tried}) == min(tries, len(near)) > 2

@@ -17,7 +17,7 @@ STAGES = {
   "search": (searching, "work", 0),
   "verifier": (searching, "_verifier", 1),
   "prediction": (predict, "as_expected", 0),
-  "compile": (realise, "_compile", 1),
+  "compile": (realise, "tuned", 1),
   "instances": (instances.InstanceChecks, "verdicts", 1),
   "emulated run": (emulated.Emulated, "__call__", 1),
   "plan": (apply_module, "plan_candidate", 0),

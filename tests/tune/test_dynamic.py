@@ -10,7 +10,7 @@ from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.target import H200
-from mirage_onnx.tune import realise
+from mirage_onnx.tune import tuning
 from mirage_onnx.tune.declared_sizes import MOST_POINTS, checked_sizes, declared_sizes
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.measure import Measured
@@ -95,9 +95,9 @@ def test_measured_elsewhere(monkeypatch):
     seen.append(region.extents[next(iter(region.runtime))])  # type: ignore[attr-defined]
     return None, Rejection("NOT_FASTER", "slow", ()) if seen[-1] == 2 else Measured(1, 2, 1)
 
-  monkeypatch.setattr(realise, "measure_region", measure)
+  monkeypatch.setattr(tuning, "measure_region", measure)
   compiled = Compiled(None, (), ())  # type: ignore[arg-type]
   outcome = Outcome(region, (), 0.0, compiled=compiled, measured=Measured(1, 2, 1))
-  found = realise._elsewhere(loaded, outcome, compiled, dynamic, H200)
+  found = tuning.elsewhere(loaded, outcome, compiled, dynamic, H200)
   assert seen == [2] and found.compiled is None and found.rejection is not None
   assert found.rejection.reason == "at batch=2: slow"

@@ -132,7 +132,7 @@ def test_an_unwritten_or_wrong_output_is_noticed(small):
 def timed(monkeypatch, *looks):
   """A GPU whose looks at the arms give these times, in us."""
   gpu, left = EmulatedGpu(), iter(looks)
-  gpu.time_us = lambda arms, samples: np.array([[t] for t in next(left)])
+  gpu.time_us = lambda arms, samples: np.repeat([[t] for t in next(left)], samples, axis=1)
   monkeypatch.setattr(measure, "gpu_of", lambda target: gpu)
   monkeypatch.setattr(measure, "ort_replay", lambda *args: None)
 
@@ -142,9 +142,10 @@ def timed(monkeypatch, *looks):
   [
     ([(12.0, 10.0), (30.0, 10.0, 12.0)], 1),
     ([(12.0, 10.0), (30.0, 10.1, 10.0)], 0),
-    ([(9.9, 9.8), (10.0, 9.8, 9.9)], None),
+    ([(12.0, 10.0), (30.0, 10.0, 10.0)], 0),
+    ([(9.9, 9.8), (9.8, 9.9, 9.85)], None),
   ],
-  ids=["fastest", "fastest in the end", "no gain"],
+  ids=["fastest", "fastest in the end", "a tie is the canonical first's", "no gain"],
 )
 def test_choice(small, monkeypatch, looks, choice):
   loaded, run = small

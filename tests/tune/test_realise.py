@@ -16,7 +16,7 @@ def chosen_nodes(monkeypatch, model, node_us, ours_us, margin):
   """The nodes of each chosen region. ``ours_us``: the offered ones, by their nodes."""
   loaded = load_model(model)
   program = import_model(loaded)
-  monkeypatch.setattr(realise, "_compile", lambda _, o, *rest, **more: compiled(o))
+  monkeypatch.setattr(realise, "tuned", lambda _, o, *rest, **more: compiled(o))
   outcomes = {}
   for c in find_candidates(program).candidates:
     if c.nodes in ours_us:
@@ -73,7 +73,7 @@ def test_regions_that_save_the_same_stay_in_order(monkeypatch):
     x = net.Tanh(net.Mul(net.Exp(net.Neg(x)), net.Sigmoid(x)))
   loaded = load_model(net.model(x))
   program = import_model(loaded)
-  monkeypatch.setattr(realise, "_compile", lambda _, o, *rest, **more: compiled(o))
+  monkeypatch.setattr(realise, "tuned", lambda _, o, *rest, **more: compiled(o))
   node_us = {
     n.name: {"Neg": 3.9, "Exp": 2.3, "Mul": 8.5, "Sigmoid": 8.4}.get(n.op_type, 4.1) for n in program.nodes
   }

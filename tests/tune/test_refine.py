@@ -14,12 +14,19 @@ from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.superopt.numbers import solve
-from mirage_onnx.superopt.result import SearchResult, Verified
+from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import H200
-from mirage_onnx.tune import realise
+from mirage_onnx.tune import ahead, tuning
 from mirage_onnx.tune.outcome import Outcome
-from mirage_onnx.tune.refine import FAR, WORTH_US, by_warpgroups, other_numbers
+from mirage_onnx.tune.refine import (
+  FAR,
+  WORTH_US,
+  by_warpgroups,
+  of_warpgroups,
+  other_numbers,
+  with_warpgroups,
+)
 
 REGION = PROGRAMS["lora_two_adapters"]()
 
@@ -105,10 +112,11 @@ def test_what_the_compiler_refuses_is_asked_once(monkeypatch):
       others = more(tried[-1], tried)  # the last is always the fastest
     return tried[-1], None
 
-  monkeypatch.setattr(realise, "compile_candidates", compile_some)
-  monkeypatch.setattr(realise, "measure_region", measure_all)
+  for place in (ahead, tuning):
+    monkeypatch.setattr(place, "compile_candidates", compile_some)
+  monkeypatch.setattr(tuning, "measure_region", measure_all)
   outcome = Outcome(REGION, (), 0.0, SearchResult((Verified(candidate(), None),), None))
-  realise._compile(None, outcome, H200, measure=True, tries=4, ends=Ends(), look=None)
+  tuning.tuned(None, outcome, H200, measure=True, tries=4, ends=Ends(), look=None)
   assert len(rounds) > 4 and len(asked) == len(set(asked))
 
 
@@ -142,9 +150,31 @@ def test_products_of_many_rows_by_warpgroups():
   assert all(emit_candidate(c, region.extents, H200, "k") for c in found)
 
 
-def test_not_where_rows_are_few_or_only_known_in_a_run():
+def test_what_is_timed_is_chosen_by_what_warpgroups_take():
+  """4096 rows: hopeless by the other instruction, so no one would time them."""
+  region, first = linear(4096)
+  first = replace(first, predicted_us=400.0)
+  result = SearchResult((Verified(first, None),), SearchReport(0, 0, 0, 0, Stop.EXHAUSTED, (), ()))
+  found = with_warpgroups(region, result, H200)
+  best, *others = (v.candidate for v in found.candidates)
+  assert {p.instruction for p in best.params} == {"wgmma"} and others == [first]
+  assert best.predicted_us < 100
+  again = of_warpgroups(region, [best, first], H200, 8)
+  assert len(again) == 7 and best.params not in {c.params for c in again}
+  few, one = linear(32)
+  none = SearchResult((Verified(one, None),), result.report)
+  assert with_warpgroups(few, none, H200) is none
+
+
+def test_not_where_rows_are_few():
   assert by_warpgroups(*linear(32), H200, 8) == ()
-  assert by_warpgroups(*linear(512, frozenset({"a2"})), H200, 8) == ()
+
+
+def test_rows_that_only_a_run_counts():
+  region, first = linear(512, frozenset({"a2"}))
+  found = by_warpgroups(region, first, H200, 8)
+  assert len(found) == 8
+  assert all(emit_candidate(c, region.extents, H200, "k", region.runtime)[0].sizes == ("a2",) for c in found)
 
 
 @pytest.mark.parametrize("measure", [True, False])
@@ -164,14 +194,14 @@ def test_they_are_timed_beside_the_others(monkeypatch, measure):
       others = more(tried[-1], tried)
     return tried[-1], None
 
-  monkeypatch.setattr(realise, "compile_candidates", compile_some)
-  monkeypatch.setattr(realise, "measure_region", measure_all)
+  for place in (ahead, tuning):
+    monkeypatch.setattr(place, "compile_candidates", compile_some)
+  monkeypatch.setattr(tuning, "measure_region", measure_all)
   outcome = Outcome(region, (), 0.0, SearchResult((Verified(first, None),), None))
-  best = realise._compile(None, outcome, H200, measure=measure, tries=4, ends=Ends(), look=None).compiled
+  best = tuning.tuned(None, outcome, H200, measure=measure, tries=4, ends=Ends(), look=None).compiled
   if measure:
     assert asked[:2] == [["mma"], ["wgmma"] * 4]
-    assert {i for own in asked[2:] for i in own} == {"wgmma"} and best.candidate.params[
-      0
-    ].instruction == "wgmma"
+    assert {i for own in asked[2:] for i in own} == {"wgmma"}
+    assert best.candidate.params[0].instruction == "wgmma"
   else:
     assert asked == [["mma"]] and best.candidate is first

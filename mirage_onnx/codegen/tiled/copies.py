@@ -7,10 +7,12 @@ one by one. What does not exist is filled with zeros.
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from math import prod
 
 from mirage_onnx.codegen.index_text import parts_of, times, total
-from mirage_onnx.codegen.loads import TensorView
+from mirage_onnx.codegen.loads import TensorView, count
+from mirage_onnx.codegen.sizes import is_runtime
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.pieces import GRID, Piece, Pieces
 from mirage_onnx.codegen.tiled.shared import SharedTile
@@ -23,7 +25,7 @@ def in_chunks(view: TensorView, tile: SharedTile) -> bool:
   chunk, last = 16 // tile.dtype.size_bytes, tile.order[-1]
   # ``together`` does not see a second axis of stride 1, of which the last has one element.
   others = (view.stride(a) for a in view.tensor.axes if a != last.axis and not view.is_picked(a))
-  rows = all(isinstance(s, int) and s % chunk == 0 for s in others)
+  rows = all(not isinstance(s, int) or s % chunk == 0 for s in others)  # others: view.aligned
   return rows and view.together(last.axis, chunk) and last.aligned % chunk == 0 and tile.pitch % chunk == 0
 
 
@@ -40,9 +42,34 @@ def copy_tile(
 ) -> None:
   """Writes the copy of a tile whose pieces begin at ``firsts``; chunks arrive later.
 
-  Of a swizzled tile every thread has its chunks at once: one address, and distances.
+  Where rows are as long as only a launch knows, it goes by chunks if that is a multiple of them.
   """
-  chunk = 16 // tile.dtype.size_bytes if in_chunks(view, tile) else 1
+  wide = 16 // tile.dtype.size_bytes
+  copy = partial(_copy, writer, pieces, view, tile, own, firsts, to, threads, sizes or {})
+  last = tile.order[-1].axis if tile.order else ""
+  unknown = not in_chunks(view, tile) and is_runtime(pieces.extents, last)
+  if unknown and in_chunks(TensorView.of(view.tensor, pieces.extents, {last: wide}), tile):
+    with writer.block(f"if ({count(pieces.extents, last)} % {wide} == 0)"):
+      copy(wide)
+    with writer.block("else"):
+      copy(1)
+  else:
+    copy(wide if in_chunks(view, tile) else 1)
+
+
+def _copy(
+  writer: Writer,
+  pieces: Pieces,
+  view: TensorView,
+  tile: SharedTile,
+  own: Mapping[str, Piece],
+  firsts: Mapping[str, str],
+  to: str,
+  threads: int,
+  sizes: Mapping[Piece, str],
+  chunk: int,
+) -> None:
+  """Of a swizzled tile every thread has its chunks at once: one address, and distances."""
   counts = [p.length for p in tile.order]
   if counts:
     counts[-1] = -(-counts[-1] // chunk)
@@ -56,9 +83,9 @@ def copy_tile(
     else:
       stack.enter_context(writer.block(head))
     local: dict[Piece, str] = {}
-    for p, count, text in zip(tile.order, counts, parts_of("e", counts), strict=True):
+    for p, length, text in zip(tile.order, counts, parts_of("e", counts), strict=True):
       name = f"x_{p.name}"
-      if count == 1:
+      if length == 1:
         local[p] = "0"
         continue
       text = times(
@@ -67,7 +94,7 @@ def copy_tile(
       )
       writer.line(f"const int {name} = {text};")
       local[p] = name
-    size = {p: (sizes or {}).get(p) or pieces.size(p) for p in tile.order}
+    size = {p: sizes.get(p) or pieces.size(p) for p in tile.order}
     inside = [f"{local[p]} < {size[p]}" for p in tile.order if not p.exact]
     place = total(to, tile.offset(local))
     near = dict(local)

@@ -8,8 +8,9 @@ from math import inf, prod
 
 from mirage_onnx.codegen.grid import Grid
 from mirage_onnx.codegen.header import header
-from mirage_onnx.codegen.loads import parameters
+from mirage_onnx.codegen.loads import parameters, runtime_axes
 from mirage_onnx.codegen.read_ahead import is_overtaken
+from mirage_onnx.codegen.sizes import MOST_AT_RUNTIME
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.codegen.tiled.ahead import AheadWriter, Issued
 from mirage_onnx.codegen.tiled.arrange import arranged
@@ -171,13 +172,18 @@ def _plan(
       arranged(lowering, graph, _MOST_LIVE - live),
       {name: _placed_bytes(tile.size_bytes, warpgroup) for name, tile in lowering.tiles.items()},
       frozenset(lowering.homes[i] for i in lowering.ring),
-      partial(_resident, prod(pieces.grid.launch), 32 * warps.total, target),
+      partial(_resident, _blocks(pieces.grid), 32 * warps.total, target),
     )  # fmt: skip
     smem_bytes = memory.size
     if smem_bytes <= target.smem_bytes:
       issued = Issued.of(lowering, memory.graph, _MOST_ISSUING - live)
       return TiledPlan(pieces, forms, warps, lowering, memory, issued, live)
   raise RejectionError("SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}")
+
+
+def _blocks(grid: Grid) -> int:
+  """Blocks of a launch; where only a launch counts them, as many as there may be."""
+  return MOST_AT_RUNTIME if grid.tiles else prod(grid.launch)
 
 
 def _placed_bytes(size: int, warpgroup: frozenset[int]) -> int:
@@ -230,7 +236,8 @@ def emit_tiled(
   top = header(graph, kernel, params, extents, kernel.name, headers)
   return KernelSource(
     kernel.name, f"{top}\n{writer.text}", (blocks, 1, 1) if blocks else pieces.grid.launch, 32 * params.warps,
-    params.cluster, plan.smem_bytes, args, pdl=target.has_pdl,
+    params.cluster, plan.smem_bytes, args, target.has_pdl,
+    runtime_axes(graph, kernel, extents), pieces.grid.tiles,
   )  # fmt: skip
 
 

@@ -129,7 +129,7 @@ def store(w: ValueWriter, step: do.Store) -> None:
     index = {}
     for axis in view.tensor.axes:
       if is_part_axis(axis) and axis in save.omap:
-        index[axis] = grid.block_index(save.omap.index(axis))
+        index[axis] = grid.block_index(grid.axes[save.omap.index(axis)].dim or 0)
       else:
         index[axis] = total(w.pieces.first(own[axis]), spot.known[own[axis]])
     text = view.store(index, w.element(save.arg, spot))

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.loads import TensorView, tag
+from mirage_onnx.codegen.sizes import is_runtime
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.forms import Form
 from mirage_onnx.codegen.tiled.lower import Lowering
@@ -39,6 +40,8 @@ def _together(lowering: Lowering, view: TensorView, own: Mapping[str, Piece], fo
   if len(form.t) != 1:
     return False
   (p,) = form.t
+  if is_runtime(lowering.extents, p.axis):
+    return False
   whole = lowering.extents[p.axis]
   even = p.length % 2 == 0 and p.aligned % 2 == 0 and whole % 2 == 0
   return own.get(p.axis) == p and even and view.together(p.axis, 2)

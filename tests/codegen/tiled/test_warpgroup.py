@@ -1,13 +1,16 @@
 """Contractions by wgmma: right at every size, as text, compiled, and where they cannot be."""
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import tiled_kernels
 from tiled_kernels import Case, near
 
 from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.emit import emit_kernel
+from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams
 from mirage_onnx.target import H100
@@ -157,6 +160,22 @@ def test_right_in_the_emulator():
 
 def test_bf16_is_right():
   near([by_wgmma(PLAIN.replace("f16", "bf16"), 64, 128, a0=177, a1=328, a2=136)], bound=3e-2)
+
+
+def test_rows_that_only_a_run_counts():
+  """One text is right for any number of rows."""
+  c = by_wgmma(GELU, 64, 64, warps=4, a0=512, a1=200, a2=136)
+  source = emit_kernel(c.graph, c.graph.kernels[0], c.params[0], c.all_extents(), H100, frozenset({"a0"}))
+  assert source.sizes == ("a0",)
+  module = compile_kernels([source])
+  for rows in (1, 64, 77, 200):
+    rng = np.random.default_rng(rows)
+    x, w, b = (rng.standard_normal(s).astype(np.float16) for s in ((rows, 200), (136, 200), (136,)))
+    y = np.full((rows, 136), np.nan, np.float16)
+    module.run({"i0": x, "i1": w, "i2": b, "o0": y}, sizes={"a0": rows})
+    z = x.astype(float) @ w.astype(float).T + b
+    want = z / 2 * (1 + np.vectorize(math.erf)(z / math.sqrt(2)))
+    assert np.abs(y - want).max() < 2e-3 * np.abs(want).max()
 
 
 SMALL = replace(H100, name="small", multiprocessors=2)

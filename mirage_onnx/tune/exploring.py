@@ -1,0 +1,178 @@
+"""Which regions are timed, in which order, and when that ends: the best expected gain per second first.
+
+    expected gains (``expected.py``) of what was not timed, over what was --choice--> the regions to time
+    the first few of them --tune--> what they take --> expected gains again
+
+It ends when what is left is expected to bring less than a small part of the model's time, or less than the
+seconds that it takes are worth; a larger budget is more patient. Equal regions are one.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import fsum
+
+from mirage_onnx.deadline import Ends
+from mirage_onnx.errors import Rejection
+from mirage_onnx.ir import Program
+from mirage_onnx.match.candidates import Candidate
+from mirage_onnx.match.partition import choose
+from mirage_onnx.tune.expected import Expectations
+from mirage_onnx.tune.outcome import Outcome
+
+#: Parts of the model's time that are still worth something: at most, of what was gained so far, and at least.
+WORTH_OF_MODEL, WORTH_OF_GAIN, LEAST_OF_MODEL = 0.003, 0.02, 0.001
+#: What a second of timing has to bring, in parts of the model's time.
+WORTH_PER_S = 0.0005
+#: A region that is expected to bring less is not asked about.
+LEAST_OF_REGION = 0.0005
+#: Regions that are timed before the choice is made again.
+ROUND = 4
+#: Seconds that a region has at least, and that a choice of what is timed next may take.
+LEAST_S, PLAN_S = 5.0, 3.0
+
+#: Compiles and times a region, in so many seconds.
+Tune = Callable[[Outcome, float], Outcome]
+#: Told which regions come next, so that they can be made ready.
+Soon = Callable[[Sequence[Outcome]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+  """``order``: keys to time, the most gain per second first; ``gain_us``: expected, of each.
+
+  ``model_us``: what the model takes now, ``gained_us``: what was gained so far.
+  """
+
+  order: tuple[str, ...]
+  gain_us: Mapping[str, float]
+  model_us: float
+  gained_us: float
+
+  @property
+  def left_us(self) -> float:
+    """The expected gain of all of it."""
+    return fsum(self.gain_us[key] for key in self.order)
+
+
+def explored(
+  program: Program,
+  outcomes: Mapping[str, Outcome],
+  node_us: Mapping[str, float],
+  alone: Mapping[str, tuple[str, float]] | None,
+  expected: Expectations,
+  tune: Tune,
+  *,
+  ends: Ends,
+  late: Callable[[Outcome], Rejection],
+  patience: float = 1.0,
+  soon: Soon = lambda some: None,
+  starts: Callable[[Sequence[Outcome]], None] = lambda some: None,
+) -> tuple[dict[str, Outcome], str]:
+  """``outcomes`` with what was timed, the rest refused; and how many were timed, and why no more.
+
+  ``late``: the refusal where the time is over. ``patience``: how much more than usual a second may be
+  wasted. ``starts``: told of what is timed before the next choice.
+  """
+  found = dict(outcomes)
+  todo = [key for key, o in found.items() if o.rejection is None and o.compiled is None]
+  if not todo:
+    return found, ""
+  timed, whole = 0, len(todo)
+  why = "all of them were"
+  while left := [key for key in todo if found[key].rejection is None and found[key].compiled is None]:
+    if ends.over:
+      found |= {key: replace(found[key], rejection=late(found[key])) for key in left}
+      why = "the time was over" if not ends.stopped() else "the run was stopped"
+      break
+    until = min(ends.at, time.monotonic() + PLAN_S)
+    plan = planned(program, found, node_us, alone, expected, until)
+    if said := enough(plan, expected, found, patience):
+      reason = "timing it was expected to bring less than it takes"
+      found |= {
+        key: replace(found[key], rejection=Rejection("NOT_TIMED", reason, found[key].region.nodes))
+        for key in left
+      }
+      why = said
+      break
+    part, then = plan.order[:ROUND], plan.order[ROUND : ROUND + 1]
+    starts([found[key] for key in part])
+    for i, key in enumerate(part):
+      if i and _is_over(ends):
+        break
+      soon([found[k] for k in (*part, *then)[i : i + 2]])
+      begun, before = time.monotonic(), found[key]
+      share = plan.gain_us[key] / (plan.model_us * WORTH_PER_S / patience)
+      found[key] = tune(before, max(LEAST_S, share))
+      expected.learn(before, found[key], time.monotonic() - begun)
+      timed += 1
+  return found, f"{timed} of {whole} regions timed, {why}"
+
+
+def _is_over(ends: Ends) -> bool:
+  return ends.over
+
+
+def planned(
+  program: Program,
+  found: Mapping[str, Outcome],
+  node_us: Mapping[str, float],
+  alone: Mapping[str, tuple[str, float]] | None,
+  expected: Expectations,
+  until: float,
+) -> Plan:
+  """What to time, of ``found``: the choice in which what is not known counts as much as it may gain.
+
+  That is what is expected over the best choice of what was timed. (Taking the best a second, one after the
+  other, needs twice as many for as much: several small regions may be worth more than one large one.)
+  """
+  live = [(c, o) for o in found.values() if o.rejection is None for c in o.instances]
+  known = [(c, o) for c, o in live if o.compiled is not None]
+  prices = [o.price_us(0.0) for _, o in known]
+  picked = choose(program, [c for c, _ in known], prices, node_us, alone, until) if known else ()
+  now_us = dict(node_us)
+  for i in picked:
+    c = known[i][0]
+    whole = _sum(node_us, c)
+    if whole > 0:
+      part = min(1.0, prices[i] / whole)
+      now_us |= {n: us * part for n in c.nodes if (us := now_us.get(n)) is not None}
+  model_us = max(fsum(now_us.values()), 1e-9)
+  offered, gains = list[tuple[Candidate, Outcome]](), list[float]()
+  for o in found.values():
+    if o.rejection is None and o.compiled is None:
+      own = [expected.guess(o, c).gain_us(_sum(now_us, c)) for c in o.instances]
+      if fsum(own) >= LEAST_OF_REGION * model_us:
+        offered += [(c, o) for c in o.instances]
+        gains += own
+  count = len(known)
+  both = [c for c, _ in known] + [c for c, _ in offered]
+  # With these prices a choice gains what it takes over now, and what is expected beyond that.
+  prices += [_sum(now_us, c) - gain for (c, _), gain in zip(offered, gains, strict=True)]
+  taken = choose(program, both, prices, node_us, alone, until) if offered else ()
+  gain_us = defaultdict[str, float](float)
+  for i in taken:
+    if i >= count:
+      gain_us[offered[i - count][1].region.key] += gains[i - count]
+  order = sorted(gain_us, key=lambda key: (-gain_us[key] / expected.seconds(found[key]), key))
+  return Plan(tuple(order), dict(gain_us), model_us, fsum(node_us.values()) - model_us)
+
+
+def enough(plan: Plan, expected: Expectations, found: Mapping[str, Outcome], patience: float = 1.0) -> str:
+  """Why nothing more is timed, or nothing."""
+  if not plan.order:
+    return "no other was expected to gain anything"
+  model_us = plan.model_us
+  worth_us = max(LEAST_OF_MODEL * model_us, min(WORTH_OF_MODEL * model_us, WORTH_OF_GAIN * plan.gained_us))
+  if plan.left_us < worth_us / patience:
+    return f"the others were expected to gain {plan.left_us / model_us:.2%} of the model's time"
+  seconds = {key: expected.seconds(found[key]) for key in plan.order}
+  rate = max(plan.gain_us[key] / seconds[key] for key in plan.order) / model_us
+  if rate < WORTH_PER_S / patience:
+    return f"the others were expected to gain {rate:.3%} of the model's time a second at most"
+  return ""
+
+
+def _sum(us: Mapping[str, float], c: Candidate) -> float:
+  return fsum(us.get(n, 0.0) for n in c.nodes)
