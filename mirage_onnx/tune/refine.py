@@ -18,6 +18,7 @@ from mirage_onnx.superopt.solved import kernel_times, solver
 from mirage_onnx.superopt.thread import Family
 from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.superopt.tiled_numbers import tiled_cost
+from mirage_onnx.superopt.warpgroup_chains import chained_points
 from mirage_onnx.superopt.warpgroup_numbers import warpgroup_points
 from mirage_onnx.target import Target
 
@@ -88,7 +89,10 @@ def by_warpgroups(region: Region, candidate: Candidate, target: Target, count: i
   graph = candidate.ugraph
   tensors = {t.name: t for t in graph.tensors}
   extents = ugraph_extents(graph, candidate.params, region.extents)
-  points = [warpgroup_points(k, tensors, extents, target, count) for k in graph.kernels]
+  points = [
+    warpgroup_points(k, tensors, extents, target, count) or chained_points(k, tensors, extents, target, count)
+    for k in graph.kernels
+  ]
   most = max(map(len, points), default=0)
   if not most:
     return ()
