@@ -5,7 +5,7 @@
 Plans, bundles and nodes are judged by Python too, and both must say the same. Files and graphs are made by
 tests/support/damaged_files.py and graph_types.py from their seeds; with --odd by odd_files.py, and the
 structure of graphs is another. Writes library_fuzz.json (odd_library_fuzz.json), prints it, and exits 1 where
-anything crashed, hung for 2 s or was judged differently.
+anything crashed, hung for 2 s, took memory (fuzz_main.cc says how much it may) or was judged differently.
 """
 
 import argparse
@@ -32,7 +32,7 @@ BATCH = 5000
 
 
 def judge(program, kind, seeds, folder, odd):
-  """(accepted, seeds judged differently, seconds of the library's program): of one batch."""
+  """Of one batch: accepted, seeds judged differently, seconds of the library's program, its largest peak."""
   made = (odd_files if odd else damaged_files).made
   files = [(kind, made(kind, seed)) for seed in seeds]
   path = folder / f"corpus{kind}{seeds[0]}"
@@ -42,7 +42,7 @@ def judge(program, kind, seeds, folder, odd):
   seconds = time.monotonic() - began
   path.unlink()
   if done.returncode:
-    return 0, [f"{kind} {seeds[0]}..: {done.stderr.decode(errors='replace')[-400:]}"], seconds
+    return 0, [f"{kind} {seeds[0]}..: {done.stderr.decode(errors='replace')[-400:]}"], seconds, 0
   said = [line.removeprefix("bundle: ") for line in done.stdout.decode("latin-1").split("\n")[:-1]]
   ours = [judged(kind, data) for _, data in files]
   wrong = [
@@ -50,7 +50,7 @@ def judge(program, kind, seeds, folder, odd):
     for seed, a, b in zip(seeds, said, ours, strict=True)
     if b not in (None, a)
   ]
-  return accepted(said), wrong, seconds
+  return accepted(said), wrong, seconds, int(done.stderr.split()[-1])
 
 
 def graphs(folder, count, first):
@@ -84,10 +84,17 @@ def main():
     kinds = {"P": "plans", "B": "bundles", "N": "nodes", "I": "images"}
     asked = {k: [pool.submit(judge, program, k, b, folder, arguments.odd) for b in batches] for k in kinds}
     for kind, what in kinds.items():
-      row = {"files": arguments.files, "accepted": 0, "longest_batch_s": 0.0, "batch": BATCH}
-      for taken, wrong, seconds in (a.result() for a in asked[kind]):
+      row = {
+        "files": arguments.files,
+        "accepted": 0,
+        "longest_batch_s": 0.0,
+        "batch": BATCH,
+        "largest_peak_bytes": 0,
+      }
+      for taken, wrong, seconds, peak in (a.result() for a in asked[kind]):
         row["accepted"] += taken
         row["longest_batch_s"] = max(row["longest_batch_s"], round(seconds, 2))
+        row["largest_peak_bytes"] = max(row["largest_peak_bytes"], peak)
         faults += wrong
       found[what] = row
     if arguments.graphs:

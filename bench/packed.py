@@ -34,6 +34,7 @@ from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir import KernelParams
 from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.match.candidates import find_candidates
+from mirage_onnx.superopt.numbers import tile_choices
 from mirage_onnx.superopt.search import search
 from mirage_onnx.targets import get_target
 from mirage_onnx.tune.device import runnable_target
@@ -106,18 +107,19 @@ def loaded_region(case, rows):
   return loaded, max(found, key=lambda c: (len(c.nodes), len(c.outputs))).region
 
 
-def points(kernel, extents, first, count):
+def points(kernel, extents, first, count, target):
   """Numbers around ``first``: products of what the text can have, those of few registers first."""
   step = 4 * kernel.lane_depth
   steps = extents[kernel.loop] // step
   rows = first.tile[1:] if len(first.tile) > 1 else ()
   found = []
-  for tile in (16, 32, 64):
+  columns, _ = tile_choices(kernel, extents, get_target(target))
+  for tile in columns[0]:
     for warps in (2, 4, 8, 16):
       for stages in (1, 2, 3, 4, 8):
         for cluster in (1, 2):
           each = steps / (warps * stages * cluster)
-          if each < 1 or tile * stages > 128 or warps * stages * tile > 1024:
+          if each < 1 or tile * stages > 144 or warps * stages * tile > 1024:
             continue
           uneven = each != int(each)
           if uneven and steps % (warps * cluster):
@@ -136,7 +138,7 @@ def searched(job):
   result = search(region, get_target(target), prover(region))
   best = next(c.candidate for c in result.candidates if len(c.candidate.ugraph.kernels) == 1)
   kernel = best.ugraph.kernels[0]
-  return best.ugraph, points(kernel, region.extents, best.params[0], count), region.extents
+  return best.ugraph, points(kernel, region.extents, best.params[0], count, target), region.extents
 
 
 def built(job):

@@ -23,6 +23,7 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.model_source import ModelSource, readable
 from mirage_onnx.locking import better_of, check_same, lock_of
+from mirage_onnx.model_tuning import tune
 from mirage_onnx.pipeline import Options, Run
 from mirage_onnx.report.notes import Notes
 from mirage_onnx.report.optimize_report import (
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
   "Result", "bench", "diff", "explain", "inspect", "optimize", "present_target", "reduce", "report_page",
-  "verify",
+  "tune", "verify",
 ]  # fmt: skip
 
 #: Of one size of ``bench``.
@@ -168,7 +169,7 @@ def optimize(
       sha256, notes.record = (recorded.output, recorded.record) if recorded else ("", "")
       place = Place(target_path, loaded.path, weights, start + options.budget_s, sha256)
       gate = notes.gate = (
-        _gate(run, loaded.path, place.end) if measure and model_check and recorded is None else None
+        _gate(run, loaded.path, place.end, start) if measure and model_check and recorded is None else None
       )
       run, checked = write(
         run, loaded, options, place, check=check, gate=gate, noted=notes.noted,
@@ -205,13 +206,13 @@ def optimize(
   return Result(run.model, report)
 
 
-def _gate(run: Run, source: Path | None, end: float) -> Gate | None:
+def _gate(run: Run, source: Path | None, end: float, began: float) -> Gate | None:
   """What times whole models; None where the original is in no file that onnxruntime could read."""
   if source is None or not run.chosen:
     return None
   from mirage_onnx.racing import Gate
 
-  return Gate(str(source), run.points, end)
+  return Gate(str(source), run.points, end, began=began)
 
 
 def present_target() -> Target | None:

@@ -56,6 +56,7 @@ class Reporting(StrEnum):
   BENCH = "bench"
   DIFF = "diff"
   REDUCE = "reduce"
+  TUNE = "tune"
 
 
 Profile = Annotated[
@@ -71,6 +72,7 @@ Profile = Annotated[
 EXAMPLES = {
   "optimize": "mirage-onnx optimize model.onnx -o fast.onnx --shapes 'batch=1,8 seq=128' --budget 10m",
   "verify": "mirage-onnx verify model.onnx fast.onnx --shapes 'batch=1,3 seq=7,128'",
+  "tune": "mirage-onnx tune fast.onnx",
   "bench": "mirage-onnx bench model.onnx fast.onnx --shapes 'batch=8 seq=128'",
   "diff": "mirage-onnx diff model.onnx fast.onnx",
   "inspect": "mirage-onnx inspect model.onnx --shapes 'batch=8 seq=128'",

@@ -63,6 +63,14 @@ ERRORS: dict[str, Entry] = {
     "--target local needs a GPU that has a device profile",
     "use --target h200: what is chosen is for an H200, its kernels are compiled without one",
   ),
+  "GPU_NEEDED": Entry(
+    "tune measures kernels, and there is no GPU here that runs those of the model",
+    "run it on the machine that will run the model; its kernels stay as they are",
+  ),
+  "TUNE_FAILED": Entry(
+    "the model without what was measured to cost time did not pass its check; the file is as it was",
+    "optimize the original again with --target local; report it with the model",
+  ),
   "REGION_UNKNOWN": Entry(
     "the model has no region of this key, or none that holds this node",
     "see the keys that mirage-onnx inspect shows",

@@ -1,7 +1,8 @@
-"""The verbs that look at models: ``bench`` and ``diff`` of two, ``inspect`` and ``explain`` of one."""
+"""The verbs on models that are there: ``bench`` and ``diff`` of two, ``tune``, ``inspect`` ... of one."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -53,6 +54,34 @@ def bench(
     )  # fmt: skip
   show(report, bench_tables(report), as_json)
   return Exit.CHECK_FAILED if verdict(report).startswith("slower") else Exit.DONE
+
+
+@app.command()
+def tune(
+  model: Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A model that optimize wrote.")],
+  budget: Annotated[
+    float | None, budget_option("Time for all of it (90, 90s, 10m, 1h); default 120 s.")
+  ] = None,
+  shapes: Shapes = None,
+  check: Annotated[
+    bool,
+    typer.Option("--check/--no-check", help="Run the new file in a plain onnxruntime before it is kept."),
+  ] = True,
+  as_json: Json = False,
+) -> int:
+  """Time an optimized model on the GPU that is here, and drop what makes it slower, in place."""
+  from mirage_onnx import api
+  from mirage_onnx.report.log import stderr_console
+  from mirage_onnx.report.tune_report import tune_lines
+  from mirage_onnx.tune.declared_sizes import parse_sizes
+
+  require(budget is None or budget > 0, f"--budget {budget}: must be more than 0 seconds")
+  with stdout_kept(as_json):
+    report = api.tune(model, budget_s=budget, shapes=parse_sizes(shapes or ()), check=check)
+  stderr_console().print(tune_lines(report), highlight=False, markup=False)
+  if as_json:
+    print_json(msgspec.to_builtins(report))
+  return Exit.DONE
 
 
 @app.command()
@@ -130,10 +159,20 @@ def report(
     Path | None,
     typer.Option("--output", "-o", metavar="FILE.html", help="Default: OUT.html beside OUT.onnx."),
   ] = None,
+  node_data: Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.json", help="Also write the nodes' times, for Model Explorer (--node_data)."),
+  ] = None,
 ) -> int:
   """Write the report of an optimized model, of what is in it, as one HTML page."""
   from mirage_onnx import api
 
+  if node_data is not None:
+    require(node_data.resolve() != model.resolve(), f"{node_data} is the model")
+    from mirage_onnx.api_reports import node_times
+
+    write(node_data, json.dumps(node_times(model), ensure_ascii=False, indent=1) + "\n")
+    print(f"wrote {node_data}", file=sys.stderr)
   path = output or model.with_suffix(".html")
   require(path.resolve() != model.resolve(), f"{path} is the model")
   write(path, api.report_page(model))

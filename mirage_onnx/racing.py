@@ -19,6 +19,9 @@ from mirage_onnx.tune.paired import ALPHA, spent
 BATCH = 3
 #: A question is given this much time whatever is left, and at most so much.
 LEAST_S, MOST_S = 3.0, 30.0
+#: Of a result that is faster already, what is left out in turn: for so much of the time that the run took
+#: before, and so long at least.
+LEFT_OUT, LEFT_OUT_S = 0.25, 10.0
 #: Of the chance of a wrong answer, what leaving out a group may have: a harmless region would go.
 DROP_ALPHA = 0.05
 
@@ -27,8 +30,10 @@ DROP_ALPHA = 0.05
 class Gate:
   """Asked about each file that is about to be written; remembers what it has seen.
 
-  ``points``: the declared sizes. ``end``: of ``time.monotonic``; ``timer``: times a race (replaced in
-  tests). ``rows``: the last comparison of the original with the result. ``note``: what else is to be said.
+  ``points``: the declared sizes. ``end``, ``began``: of ``time.monotonic``, of the run; ``timer``: times a
+  race (replaced in tests). ``rows``: the last comparison of the original with the result. ``note``: what
+  else is to be said. ``bodies``: outputs of custom nodes that run their bodies in ``original``, where that
+  is an optimized model itself.
   """
 
   original: str
@@ -37,13 +42,31 @@ class Gate:
   timer: Callable[[Race], Times | Failed] = race
   rows: tuple[Raced, ...] = ()
   note: str = ""
+  bodies: frozenset[str] = frozenset()
+  began: float = field(default_factory=time.monotonic)
+  _patient_until: float | None = None
   _questions: int = 0
   _looked: set[str] = field(default_factory=set)
 
+  def _over(self, faster: bool) -> bool:
+    """Whether nothing more is left out to see what it does: sooner where the result may stay as it is."""
+    now = time.monotonic()
+    if self._patient_until is None:
+      self._patient_until = now + max(LEFT_OUT_S, LEFT_OUT * (now - self.began))
+    return now > (min(self.end, self._patient_until) if faster else self.end)
+
   def drops(self, new: Path, run: Run) -> dict[str, str]:
     """Region keys that have to go before ``new`` may be written, each with the reason; none: it may."""
-    result, groups = Arm(str(new)), _groups(run)
-    found = self._ask((Arm(self.original), result), ((0, 1),), spent(ALPHA, self._questions))
+    return self.losers(Arm(str(new)), _groups(run))
+
+  def losers(self, result: Arm, groups: Mapping[str, frozenset[str]]) -> dict[str, str]:
+    """Keys of ``groups`` that have to go from ``result``, each with the reason; none: it may stay as it is.
+
+    ``groups``: key -> outputs of its custom nodes, in which ``result`` has kernels; what should save the
+    least first.
+    """
+    original = Arm(self.original, self.bodies)
+    found = self._ask((original, result), ((0, 1),), spent(ALPHA, self._questions))
     self._questions += 1
     if isinstance(found, Failed):
       if found.arm != 1:  # nothing can be said of a model that onnxruntime cannot run itself
@@ -52,20 +75,20 @@ class Gate:
       return dict.fromkeys(groups, f"onnxruntime could not run the model with it: {found.reason}")
     self.rows = found.rows
     faster = is_faster(found.rows)
-    if faster and time.monotonic() > self.end:
+    if faster and self._over(faster):
       return {}
 
     def without(some: Sequence[str]) -> dict[str, Gain]:
-      arms = (result, *(Arm(str(new), groups[key]) for key in some))
+      arms = (result, *(Arm(result.path, result.bodies | groups[key]) for key in some))
       pairs = tuple((0, k + 1) for k in range(len(some)))
-      seen = self._ask(arms, pairs, DROP_ALPHA)
+      seen = self._ask(arms, pairs, DROP_ALPHA, self._patient_until if faster else None)
       rows = () if isinstance(seen, Failed) else seen.rows
       self._looked.update(some)
       return {key: Gain(tuple(r.speedups[k] for r in rows)) for k, key in enumerate(some)}
 
     # What was worth its place in a larger result is not asked about again.
     asked = tuple(key for key in groups if not faster or key not in self._looked)
-    keys = to_drop(asked, without, batch=BATCH, over=lambda: time.monotonic() > self.end, faster=faster)
+    keys = to_drop(asked, without, batch=BATCH, over=lambda: self._over(faster), faster=faster)
     how = "the whole model was measured faster without it" if faster else _why(found.rows)
     return dict.fromkeys(keys, how)
 
@@ -79,8 +102,15 @@ class Gate:
       for r in self.rows
     )
 
-  def _ask(self, arms: tuple[Arm, ...], pairs: tuple[tuple[int, int], ...], alpha: float) -> Times | Failed:
-    seconds = min(MOST_S, max(LEAST_S, self.end - time.monotonic()))
+  def _ask(
+    self,
+    arms: tuple[Arm, ...],
+    pairs: tuple[tuple[int, int], ...],
+    alpha: float,
+    until: float | None = None,
+  ) -> Times | Failed:
+    end = self.end if until is None else min(self.end, until)
+    seconds = min(MOST_S, max(LEAST_S, end - time.monotonic()))
     return self.timer(Race(arms, pairs, seconds, alpha, self.points))
 
 

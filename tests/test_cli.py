@@ -15,15 +15,18 @@ from pathlib import Path
 import pytest
 from schema_text import REGION
 from stand_in_api import REPORT
+from typer.main import get_command
 
 import mirage_onnx
-from mirage_onnx import cli
+from mirage_onnx import cli, commands, machine_commands, model_commands
 from mirage_onnx.command_options import EXAMPLES
 from mirage_onnx.errors import ERRORS, Exit, MirageError
 
 ROOT = Path(__file__).parents[1]
 
 
+assert commands.app is model_commands.app is machine_commands.app  # each has registered its verbs
+VERBS = sorted(get_command(machine_commands.app).commands)
 OPTIMIZE = ["optimize", "in.onnx", "-o", "out.onnx"]
 
 
@@ -262,7 +265,7 @@ def test_completion(words, found):
   assert (done.stdout.split(), done.stderr) == ([found], "")
 
 
-@pytest.mark.parametrize("verb", EXAMPLES)
+@pytest.mark.parametrize("verb", VERBS)
 def test_help_ends_with_an_example(verb, capsys):
   """One that has only options that there are; what comes behind ``--`` is another command."""
   assert cli.main([verb, "--help"]) == Exit.DONE
@@ -274,11 +277,7 @@ def test_help_ends_with_an_example(verb, capsys):
 
 
 def test_every_verb_has_an_example():
-  from typer.main import get_command
-
-  from mirage_onnx.machine_commands import app
-
-  assert set(get_command(app).commands) == set(EXAMPLES)
+  assert set(VERBS) <= set(EXAMPLES)
 
 
 def test_public_names():

@@ -8,7 +8,7 @@ import pytest
 from rewritten import chain
 from written_runs import OPTIONS, a_run
 
-from mirage_onnx import writing
+from mirage_onnx import racing, writing
 from mirage_onnx.custom_op.race import Failed, Raced, Times
 from mirage_onnx.importer import load_model
 from mirage_onnx.racing import Gate
@@ -106,3 +106,24 @@ def test_failures(three, tmp_path):
   }  # fmt: skip
   run, _ = written(three, b, lambda race: Failed(1, "1 running: SIGSEGV"))
   assert not run.chosen
+
+
+def test_what_is_faster_is_not_asked_about_for_long(three, tmp_path, monkeypatch):
+  """Leaving out regions of a result that may be written as it is has a share of the time before."""
+  now = [1000.0]
+  monkeypatch.setattr(racing.time, "monotonic", lambda: now[0])
+  timer = Timer(costs(three, 1, 2, 14), noise=0.005)
+
+  def slow(race):
+    now[0] += 30.0
+    return timer(race)
+
+  onnx.save(three.original, tmp_path / "in.onnx")
+  loaded = load_model(tmp_path / "in.onnx")
+  place = writing.Place(tmp_path / "out.onnx", tmp_path / "in.onnx", None, 2000.0)
+  monkeypatch.setattr(racing, "BATCH", 1)
+  gate = Gate(str(tmp_path / "in.onnx"), ({},), 2000.0, timer=slow, began=900.0)
+  writing.write(a_run(three, loaded), loaded, OPTIONS, place, check=False, gate=gate)
+  # 130 s were over when it was seen to be faster, a quarter of which is for two of the three regions; one
+  # of them goes, and the rest is asked about again.
+  assert [len(q.arms) for q in timer.asked] == [2, 2, 2, 2]

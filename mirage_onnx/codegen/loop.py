@@ -46,6 +46,7 @@ class LoopEmitter:
     self.plan, self.writer, self.accumulators = plan, writer, accumulators
     self.ops = plan.kernel.ops
     self.scaled = scaled_integers(graph, self.ops)
+    self.by_tile = False
     used: set[int] = set()
     for acc in accumulators:
       used |= self._sources(acc.source)
@@ -59,10 +60,18 @@ class LoopEmitter:
 
   def _sources(self, index: int) -> set[int]:
     found = {index}
-    made = self.scaled.get(index)
-    for argument in made.loads if made else self.ops[index].args:
+    for argument in self._leaves(index):
       found |= self._sources(argument)
     return found
+
+  def _leaves(self, index: int) -> tuple[int, ...]:
+    """What a value is made of at once."""
+    made = self.scaled.get(index)
+    return made.loads if made else self.ops[index].args
+
+  def _made_apart(self, index: int) -> bool:
+    """Whether a value has a rule of its own."""
+    return False
 
   def _check(self, op: BlockOp) -> None:
     known = op.op == "load" or op.op in OVER_AXES or is_elementwise(op.op)
@@ -221,7 +230,7 @@ class LoopEmitter:
     run: list[int] = []
     for index in self.used:
       op = self.ops[index]
-      if not (is_elementwise(op.op) and self._deep(index)):
+      if not (is_elementwise(op.op) and self._deep(index)) or self._made_apart(index):
         continue
       if index in self.scaled:
         self._scale(index, stage, part)
@@ -265,28 +274,32 @@ class LoopEmitter:
 
   def _scale(self, index: int, stage: str, part: str) -> None:
     """Packed integers times their scales, eight at once."""
-    made, tiles = self.scaled[index], self.plan.tiles(self.ops[index])
-    name = tag(self.ops[index].dtype)
+    tiles, name = self.plan.tiles(self.ops[index]), tag(self.ops[index].dtype)
     self._declare("p", index, f"Eight<{name}>")
     if self._floats_needed(index):
       self._declare("v", index, "float", "[8]")
     with self.writer.loops(tiles) as indices:
       at = subscript(indices)
-      texts = {}
-      for i in made.loads:
-        packed = self.ring.packed(i)
-        assert packed is not None
-        slot = f"x{i}[{stage}]{at}"
-        texts[i] = packed.element(slot, part) if packed.repeat > 1 else slot
-      line = statement(made, self.ops, f"p{index}{at}", texts, part, apart=index in self.apart)
-      self.writer.line(line, index)
+      self.writer.line(self._widened(index, f"p{index}{at}", stage, part, indices), index)
       if self._floats_needed(index):
         self.writer.line(f"unpack8<{name}>(p{index}{at}, v{index}{at});", index)
+
+  def _widened(self, index: int, to: str, stage: str, part: str, indices: Sequence[str]) -> str:
+    """The statement that makes eight of them at ``to``."""
+    made, texts = self.scaled[index], {}
+    for i in made.loads:
+      packed = self.ring.packed(i)
+      assert packed is not None
+      slot = f"x{i}[{stage}]{subscript(indices)}"
+      texts[i] = packed.element(slot, part) if packed.repeat > 1 else slot
+    return statement(made, self.ops, to, texts, part, apart=index in self.apart)
 
   def _accumulate(self, stage: str, part: str) -> None:
     writer, plan = self.writer, self.plan
     for acc in self.accumulators:
       source = self.ops[acc.source]
+      if acc.form is AccumulatorForm.MMA and self.by_tile:
+        continue
       if acc.form is AccumulatorForm.MMA:
         a, b = operands(plan.kernel, source)
         with writer.loops(acc.tiles) as (i, n):
@@ -325,11 +338,15 @@ class LoopEmitter:
         if self._uses_left():
           at = "k" if s == "0" else f"(k + {s} * kStride)"
           writer.line(f"const int left = k_end - {at};")
-        with writer.loop("u", plan.parts) as u:
-          self._unpack(s, u)
-          self._compute(s, u)
-          self._accumulate(s, u)
-        self.ring.fetch(s, self.ring.loads, ahead=True)
+        self._stage(s)
+
+  def _stage(self, stage: str) -> None:
+    """What is done with one step of the ring, which is then loaded again."""
+    with self.writer.loop("u", self.plan.parts) as u:
+      self._unpack(stage, u)
+      self._compute(stage, u)
+      self._accumulate(stage, u)
+    self.ring.fetch(stage, self.ring.loads, ahead=True)
 
   def begin(self) -> None:
     """Everything up to the first round; the ring is being filled when it ends.

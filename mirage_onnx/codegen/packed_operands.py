@@ -145,7 +145,7 @@ def _both(args: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _scaled(graph: UGraph, ops: Sequence[BlockOp], op: BlockOp, scale: int, integer: int) -> Scaled | None:
-  scales = _cast_load(ops, scale)
+  scales = cast_load(ops, scale)
   if scales is None or ops[scales].dtype is not op.dtype or graph.tensor(ops[scales].tensor).repeat == 1:
     return None
   pair = _difference(ops, integer)
@@ -159,7 +159,7 @@ def _scaled(graph: UGraph, ops: Sequence[BlockOp], op: BlockOp, scale: int, inte
   return Scaled(pair[0], scales, pair[1])
 
 
-def _cast_load(ops: Sequence[BlockOp], index: int) -> int | None:
+def cast_load(ops: Sequence[BlockOp], index: int) -> int | None:
   """The load that a value is, in fp32."""
   op = ops[index]
   while op.op == "cast" and not op.dtype.is_half:
@@ -169,15 +169,15 @@ def _cast_load(ops: Sequence[BlockOp], index: int) -> int | None:
 
 def _difference(ops: Sequence[BlockOp], index: int) -> tuple[int, int | None] | None:
   """The loads a and b of a value a - b, or a alone."""
-  if (alone := _cast_load(ops, index)) is not None:
+  if (alone := cast_load(ops, index)) is not None:
     return alone, None
   op = ops[index]
   if op.op == "sub":
-    a, b = (_cast_load(ops, i) for i in op.args)
+    a, b = (cast_load(ops, i) for i in op.args)
     return (a, b) if a is not None and b is not None else None
   if op.op == "add":
     for x, y in _both(op.args):
-      a, b = _cast_load(ops, x), _negated(ops, y)
+      a, b = cast_load(ops, x), _negated(ops, y)
       if a is not None and b is not None:
         return a, b
   return None
@@ -186,11 +186,11 @@ def _difference(ops: Sequence[BlockOp], index: int) -> tuple[int, int | None] | 
 def _negated(ops: Sequence[BlockOp], index: int) -> int | None:
   op = ops[index]
   if op.op == "neg":
-    return _cast_load(ops, op.args[0])
+    return cast_load(ops, op.args[0])
   if op.op == "mul":
     for x, y in _both(op.args):
       if ops[x].op == "const" and ops[x].value == -1:
-        return _cast_load(ops, y)
+        return cast_load(ops, y)
   return None
 
 

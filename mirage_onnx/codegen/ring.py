@@ -148,15 +148,18 @@ class Ring:
       name = tag(op.dtype)
       self.writer.line(f"Eight<{name}> x{index}[{self.stages(index)}]{dims};  // {op.tensor}")
 
-  def fetch(self, stage: str, loads: Sequence[int], *, ahead: bool) -> None:
-    """Load a stage of the operands, of this round or the next one (``ahead``)."""
+  def fetch(self, stage: str, loads: Sequence[int], *, ahead: bool, tile: str | None = None) -> None:
+    """Load a stage of the operands, of this round or the next one (``ahead``).
+
+    ``tile``: only this column tile, of packed operands.
+    """
     plan, writer = self.plan, self.writer
     within = "0" if stage == "0" else f"{stage} * kStride"
     depth = total("k", "kRound" if ahead else "0", within)
     for index in loads:
       op, view = self._op(index), self.view(index)
       if packed := self.packed(index):
-        self._fetch_packed(index, packed, stage, depth, ahead=ahead)
+        self._fetch_packed(index, packed, stage, depth, ahead=ahead, tile=tile)
         continue
       if plan.parts > 1:
         self._fetch_parts(index, stage, depth, ahead=ahead)
@@ -178,13 +181,17 @@ class Ring:
         else:
           writer.line(f"{slot} = load8<{types}>({address});", index)
 
-  def _fetch_packed(self, index: int, packed: PackedOperand, stage: str, depth: str, *, ahead: bool) -> None:
+  def _fetch_packed(
+    self, index: int, packed: PackedOperand, stage: str, depth: str, *, ahead: bool, tile: str | None
+  ) -> None:
     op, plan = self._op(index), self.plan
     path = self._types(op, packed.view).split(", ")[1]
     if packed.repeat > 1 and path == "Path::kStream":
       path = packed.view.path  # lanes and steps share what is in a sector
     valid = f"{depth} < k_end" if not plan.even else "more" if ahead else ""
-    with self.writer.loops(plan.tiles(op)) as indices:
+    tiles = plan.tiles(op)
+    with self.writer.loops(tiles if tile is None else tiles[1:]) as own:
+      indices = own if tile is None else (tile, *own)
       slot = f"x{index}[{stage}]{subscript(indices)}"
       for line in packed.cleared(slot) if not plan.even else ():
         self.writer.line(line)

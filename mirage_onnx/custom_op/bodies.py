@@ -1,12 +1,13 @@
 """A model some of whose custom nodes run their function bodies, that is the original's nodes.
 
-Nothing is rewritten: a node and its function get a domain that the library never registers, so that
-onnxruntime inlines the body. It folds what the body does to weights when a session is made.
+For a session nothing is rewritten: a node and its function get a domain that the library never registers,
+so that onnxruntime inlines the body. It folds what the body does to weights when a session is made.
 """
 
 from collections.abc import Collection, Iterator
 
 import onnx
+from google.protobuf.message import Message
 
 from mirage_onnx.custom_op.runtime import DOMAIN_PREFIX, OP_PREFIX
 from mirage_onnx.importer.graph import subgraphs
@@ -31,6 +32,56 @@ def with_bodies(model: onnx.ModelProto, outputs: Collection[str]) -> onnx.ModelP
   if called:
     result.opset_import.append(onnx.helper.make_opsetid(BODY_DOMAIN, 1))
   return result
+
+
+def inlined(model: onnx.ModelProto, outputs: Collection[str]) -> onnx.ModelProto:
+  """A copy in which the nodes of the bodies stand for the custom nodes that yield any of ``outputs``.
+
+  What only they have used (functions, operator sets, kernels where no custom node is left) goes with them.
+  """
+  from onnx.inliner import inline_selected_functions
+
+  bodied = with_bodies(model, outputs)
+  called = [(f.domain, f.name) for f in bodied.functions if f.domain == BODY_DOMAIN]
+  if not called:
+    return bodied
+  result = inline_selected_functions(bodied, called)
+  used = {(n.domain, n.op_type) for n in _custom(result.graph)}
+  kept = [f for f in result.functions if f.domain != BODY_DOMAIN and _is_called(f, used)]
+  bundles = {n.input[0] for n in _custom(result.graph)}
+  gone = {n.input[0] for n in _custom(model.graph)} - bundles
+  graph = result.graph
+  weights = [t for t in graph.initializer if t.name not in gone]
+  domains = {n.domain for n in _every(graph)} | {f.domain for f in kept} | {""}
+  domains |= {n.domain for f in kept for n in f.node}
+  imports = [i for i in result.opset_import if i.domain in domains]
+  for field, values in (
+    (result.functions, kept),
+    (graph.initializer, weights),
+    (result.opset_import, imports),
+  ):
+    copies = [_copied(v) for v in values]
+    del field[:]  # type: ignore[attr-defined]
+    field.extend(copies)  # type: ignore[attr-defined]
+  return result
+
+
+def _is_called(function: onnx.FunctionProto, used: Collection[tuple[str, str]]) -> bool:
+  """A function of another's domain is the model's own, and stays."""
+  return not function.domain.startswith(DOMAIN_PREFIX) or (function.domain, function.name) in used
+
+
+def _copied(value: Message) -> Message:
+  made = type(value)()
+  made.CopyFrom(value)
+  return made
+
+
+def _every(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+  for node in graph.node:
+    yield node
+    for inner in subgraphs(node):
+      yield from _every(inner)
 
 
 def _custom(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

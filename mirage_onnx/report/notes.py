@@ -15,7 +15,7 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.pipeline import Run
 from mirage_onnx.report.optimize_report import measured_report
 from mirage_onnx.report.run_record import append_measured, read, restore, store
-from mirage_onnx.report.schema import MeasuredReport
+from mirage_onnx.report.timed import MeasuredReport
 from mirage_onnx.target import Target
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from mirage_onnx.report.run_record import (
   RunRecord,
   WorkRecord,
 )
-from mirage_onnx.report.schema import CountReport, FoundReport, MeasuredReport, ModelReport, SizeReport
+from mirage_onnx.report.schema import CountReport, FoundReport, ModelReport, SizeReport
+from mirage_onnx.report.timed import MeasuredReport
 from mirage_onnx.target import Target
 from mirage_onnx.tune.model_times import ModelTimes
 from mirage_onnx.tune.outcome import Outcome

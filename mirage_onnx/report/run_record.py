@@ -13,8 +13,9 @@ import msgspec
 import onnx
 
 from mirage_onnx.errors import MirageError
-from mirage_onnx.report.schema import FoundReport, MeasuredReport, ModelReport, SizeReport
+from mirage_onnx.report.schema import FoundReport, ModelReport, SizeReport
 from mirage_onnx.report.struct import Struct
+from mirage_onnx.report.timed import MeasuredReport
 
 #: Where a model keeps it: zlib-compressed JSON in base64.
 KEY = "mirage_onnx.report"

@@ -15,6 +15,8 @@ from mirage_onnx.report.diff_report import DiffReport
 from mirage_onnx.report.inspection import DimensionReport, ExplainReport, InspectReport
 from mirage_onnx.report.reduce_report import ReduceReport
 from mirage_onnx.report.struct import SCHEMA, Struct
+from mirage_onnx.report.timed import MeasuredReport
+from mirage_onnx.report.tune_report import TuneReport
 from mirage_onnx.tune.outcome import CUT_OFF
 
 __all__ = [
@@ -102,30 +104,6 @@ class ModelReport(Struct, frozen=True):
   nodes_bounded: int
   before_us: float
   after_us: float
-
-
-class TimedReport(Struct, frozen=True):
-  """Whole runs of the original and of the result, medians in us, at sizes of dynamic dimensions.
-
-  ``how``: ``run``, a session's run with its end waited for, or ``graph``, a replay of its CUDA graph.
-  ``speedup``: the mean over ``openings`` of both sessions; ``low`` and ``high`` are bounds of it.
-  """
-
-  sizes: str
-  how: Literal["run", "graph"]
-  before_us: float
-  after_us: float
-  speedup: float
-  low: float
-  high: float | None
-  openings: int
-
-
-class MeasuredReport(Struct, frozen=True):
-  """The whole model as it was timed before it was written; ``note``: why it was not."""
-
-  rows: list[TimedReport]
-  note: str = ""
 
 
 class CountReport(Struct, frozen=True):
@@ -264,6 +242,7 @@ REPORTS: dict[str, type[Struct]] = {
   "bench": BenchReport,
   "diff": DiffReport,
   "reduce": ReduceReport,
+  "tune": TuneReport,
 }
 
 

@@ -3,10 +3,10 @@
 import shlex
 from collections.abc import Iterator
 
-from mirage_onnx.report.schema import CUT_OFF, ModelReport, Report, TimedReport
+from mirage_onnx.report.dimensions import dimension_lines
+from mirage_onnx.report.schema import CUT_OFF, ModelReport, Report
+from mirage_onnx.report.timed import timed_line
 
-#: Sizes of a dynamic dimension that are shown.
-_SIZES = 6
 #: Reasons of kept regions which a run on the target's GPU would settle.
 _MEASURABLE = ("NOT_FASTER", "NOT_PREDICTED")
 
@@ -18,14 +18,8 @@ def model_us(report: Report) -> tuple[float, float] | None:
 
 def summary(report: Report) -> str:
   """Three lines, of the model, its regions and the file; dynamic sizes; and one for each thing to do next."""
-  dynamic = _dynamic(report)
+  dynamic = dimension_lines(report.dimensions)
   return "\n".join((_model(report), _regions(report), _file(report), *dynamic, *_next(report)))
-
-
-def _dynamic(report: Report) -> Iterator[str]:
-  for d in report.dimensions:
-    at = ", ".join(map(str, d.sizes[:_SIZES])) + (" ..." if len(d.sizes) > _SIZES else "")
-    yield f"dynamic: {d.name} at {at}; times are at {d.typical} (--shapes {d.name}=... says which count)"
 
 
 def _replaced(report: Report) -> int:
@@ -38,7 +32,7 @@ def _model(report: Report) -> str:
     why = ": what was replaced was not faster, measured" if _dropped(report) else ""
     return "whole model: as it was" + (why or (_time(m) if m and m.before_us > 0 else ""))
   if report.measured and report.measured.rows:
-    return "whole model: " + _timed(report.measured.rows)
+    return "whole model: " + timed_line(report.measured.rows)
   if m is None or m.after_us <= 0:
     return "whole model: its time is unknown"
   kinds = sorted({r.choice for r in report.regions if r.choice})
@@ -48,17 +42,6 @@ def _model(report: Report) -> str:
 
 def _dropped(report: Report) -> bool:
   return bool(report.found and "MODEL_SLOWER" in report.found.by_result)
-
-
-def _timed(rows: list[TimedReport]) -> str:
-  """The time that gained least of those that were measured."""
-  r = min(rows, key=lambda r: r.speedup)
-  high = "" if r.high is None else f" to {r.high:.2f}"
-  how = "a session's run" if r.how == "run" else "its CUDA graph"
-  at = f" at {r.sizes}" if r.sizes else ""
-  text = f"{r.before_us:.1f} → {r.after_us:.1f} µs ({r.speedup:.2f}x, {r.low:.2f}{high}), measured: {how}{at}"
-  others = f"; the least gain of {len(rows)} sizes and ways to run" if len(rows) > 1 else ""
-  return text + others
 
 
 _CHOICES = {"measured": "measurement", "predicted": "prediction"}

@@ -60,18 +60,20 @@ def save_model(
   external: External | None = None,
   inline_limit_bytes: int = INLINE_LIMIT_BYTES,
   check: Check | None = None,
+  in_place: bool = False,
 ) -> Rejection | None:
   """Write ``model`` to ``path``; external data is read relative to ``source_path``.
 
   ``external`` left out: ``KEEP`` beside the source, ``COPY`` elsewhere. The same model gives the
   same bytes. ``model`` is not modified. ``check`` is given the new file, with its weights beside it,
-  before it replaces anything; what it refuses is not written, and is returned.
+  before it replaces anything; what it refuses is not written, and is returned. ``in_place``: ``path`` may be
+  the source.
 
   Raises:
       MirageError: OUTPUT_IS_INPUT, OUTPUT_UNWRITABLE, EXTERNAL_DATA_MISSING, MODEL_INVALID;
           OPTION_INVALID for ``KEEP`` in another folder.
   """
-  check_output(path, source_path, model, external=external)
+  check_output(path, None if in_place else source_path, model, external=external)
   target = Path(os.path.realpath(path))
   folder = Path(os.path.realpath(source_path)).parent if source_path is not None else None
   how = _placement(model, folder, target.parent, external)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
+import numpy as np
+
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Layout, Phase
 from mirage_onnx.target import Target
@@ -224,7 +226,7 @@ def kernel_cost(f: Features, params: KernelParams, target: Target, runtime: Cont
     in_flight = active * params.warps * min(params.stages, steps) * columns * 1024
     limit = in_flight * sms / LOADED_LATENCY_US
     rate = (rate**-3 + limit**-3) ** (-1 / 3)
-  dram_us = f.dram_bytes / rate
+  dram_us = f.dram_bytes / rate * float(imbalance(f, ctas / sms))
   l2_rate = L2_TBPS * 1e6 * busy
   l2_us = max(0.0, L2_SHARE * (l2 - f.dram_bytes)) / l2_rate
   mma_us = flops / (target.mma_tflops * MMA_SHARE * 1e6 * busy)
@@ -257,6 +259,18 @@ def _resources(
       fragments += tiles
   ring = int(ring_registers(f, params.stages, columns, rows))
   return 26 + ring + 4 * fragments, params.warps * 512 * fragments
+
+
+def imbalance(f: Features, share: Any) -> Any:
+  """What the multiprocessors with most blocks take longer than the average, of numbers or arrays of them.
+
+  Of packed weights only, whose widening takes about as long as reading them: of 4096x14336 and one row
+  448 blocks of 32 columns took 18.5 us on an H100, 896 of 16 columns 16.4 us (3.4 and 6.8 blocks a
+  multiprocessor; bench/results/h100/packed.json).
+  """
+  if f.lane_depth == 8:
+    return 1.0
+  return np.maximum(1.0, np.ceil(share) / np.maximum(share, 1e-9))
 
 
 def ring_registers(f: Features, stages: Any, columns: Any, rows: Any) -> Any:

@@ -27,6 +27,7 @@ from mirage_onnx.superopt.cost import (
   MMA_SHARE,
   WAVE_US,
   Features,
+  imbalance,
   ring_registers,
 )
 from mirage_onnx.target import Target
@@ -103,7 +104,7 @@ def point_times(
   # Without an operand that streams nothing limits the rate, and nothing is infinite.
   limit = np.maximum(in_flight, 1e-30) * sms / LOADED_LATENCY_US
   rate = ((target.stream_tbps * 1e6 * busy) ** -3 + limit**-3) ** (-1 / 3)
-  dram_us = f.dram_bytes / rate
+  dram_us = f.dram_bytes / rate * imbalance(f, ctas / sms)
   l2_rate = L2_TBPS * 1e6 * busy
   l2_us = np.maximum(0.0, L2_SHARE * (l2 - f.dram_bytes)) / l2_rate
   memory_us = np.maximum(dram_us + l2_us, l2 / l2_rate)

@@ -1,10 +1,10 @@
-"""What comes next is compiled while the GPU times what is before it."""
+"""What comes next is made ready while the GPU times what is before it: kernels, inputs, right results."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from mirage_onnx import deadline
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
@@ -13,8 +13,11 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate
 from mirage_onnx.superopt.result import varied
 from mirage_onnx.target import Target
+from mirage_onnx.tune.measure import Draws
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.refine import of_warpgroups
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +43,26 @@ def first_kernels(
 
 
 class Ahead:
-  """Compiles the first ``tries`` programs of regions in a thread, whose pool has all cores.
+  """Makes the first ``tries`` programs of regions ready in threads; the compiler has all cores.
 
-  ``until``: of ``time.monotonic``, when that ends.
+  ``until``: of ``time.monotonic``, when that ends. ``draw``: a region's inputs and right results, which
+  are made before they are asked for once any were (what is known from an earlier run needs none).
+  ``more``: programs that are likely to be compiled after the first ones; they are then found in the cache.
   """
 
-  def __init__(self, target: Target, tries: int, until: float) -> None:
+  def __init__(
+    self,
+    target: Target,
+    tries: int,
+    until: float,
+    draw: Callable[[Outcome], Draws],
+    more: Callable[[Outcome, Compiled], Sequence[Candidate]],
+  ) -> None:
     self._target, self._tries, self._until = target, tries, until
-    self._pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
-    self._asked: dict[str, tuple[Outcome, Future[Ready]]] = {}
+    self._draw, self._more, self._draws_wanted = draw, more, False
+    self._pools = [ThreadPoolExecutor(1, thread_name_prefix=f"ahead {what}") for what in ("kernels", "draws")]
+    self._kernels = dict[str, tuple[Outcome, Future[Ready]]]()
+    self._draws = dict[str, tuple[Outcome, Future[Draws]]]()
 
   def __enter__(self) -> Self:
     return self
@@ -56,13 +70,16 @@ class Ahead:
   def __exit__(
     self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
   ) -> None:
-    self._pool.shutdown(wait=kind is None, cancel_futures=True)
+    for pool in self._pools:
+      pool.shutdown(wait=kind is None, cancel_futures=True)
 
   def soon(self, some: Sequence[Outcome]) -> None:
     """These come next, in this order."""
     for o in some:
-      if self._known(o) is None:
-        self._asked[o.region.key] = o, self._pool.submit(self._made, o)
+      if _known(self._kernels, o) is None:
+        self._kernels[o.region.key] = o, self._pools[0].submit(self._compiled, o)
+      if self._draws_wanted and _known(self._draws, o) is None:
+        self._draws[o.region.key] = o, self._pools[1].submit(self._drawn, o)
 
   def take(self, o: Outcome) -> Ready:
     """What was made ready of ``o``, or is now.
@@ -70,17 +87,45 @@ class Ahead:
     Raises:
         OverdueError: the time is over.
     """
-    future = self._known(o)
+    future = _known(self._kernels, o)
     if future is None:
       return first_kernels(o, self._target, self._tries, self._tries, available_cores())
-    del self._asked[o.region.key]
+    del self._kernels[o.region.key]
     return future.result()
 
-  def _known(self, o: Outcome) -> Future[Ready] | None:
-    asked = self._asked.get(o.region.key)
-    return asked[1] if asked is not None and asked[0].result is o.result else None
+  def draws(self, o: Outcome) -> Draws | None:
+    """The inputs of ``o`` if they were made ready; large, so nothing holds them here any more.
 
-  def _made(self, o: Outcome) -> Ready:
+    Raises:
+        RejectionError: INCONCLUSIVE.
+    """
+    self._draws_wanted = True
+    future = _known(self._draws, o)
+    if future is None:
+      return None
+    del self._draws[o.region.key]
+    return future.result()
+
+  def _compiled(self, o: Outcome) -> Ready:
     with deadline.until(self._until):
       deadline.check()
-      return first_kernels(o, self._target, self._tries, self._tries, available_cores())
+      ready = first_kernels(o, self._target, self._tries, self._tries, available_cores())
+    if ready.compiled:
+      self._pools[0].submit(self._compile_more, o, ready.compiled[0])
+    return ready
+
+  def _compile_more(self, o: Outcome, best: Compiled) -> None:
+    with deadline.until(self._until):
+      deadline.check()
+      others = self._more(o, best)
+      compile_candidates(o.region, others, self._target, keep=len(others), workers=available_cores())
+
+  def _drawn(self, o: Outcome) -> Draws:
+    with deadline.until(self._until):
+      deadline.check()
+      return self._draw(o)
+
+
+def _known(asked: Mapping[str, tuple[Outcome, Future[_T]]], o: Outcome) -> Future[_T] | None:
+  found = asked.get(o.region.key)
+  return found[1] if found is not None and found[0].result is o.result else None

@@ -30,7 +30,7 @@ LEAST_OF_REGION = 0.0005
 #: Regions that are timed before the choice is made again.
 ROUND = 4
 #: Seconds that a region has at least, and that a choice of what is timed next may take.
-LEAST_S, PLAN_S = 5.0, 3.0
+LEAST_S, PLAN_S = 5.0, 2.0
 
 #: Compiles and times a region, in so many seconds.
 Tune = Callable[[Outcome, float], Outcome]

@@ -3,8 +3,8 @@
 One process owns the GPU. Every arm is a CUDA-graph replay on one stream, ONNX Runtime's run too,
 which is captured like ours: its own replay waits for the GPU, and that wait would be charged to it.
 A time is T(flush + arm) - T(flush) with a flush of two clean reads of 256 MB, all arms interleaved
-(``Gpu.time_us``). A kernel is timed only after it agreed with a float64 oracle on hard inputs
-(``hard_inputs.py``). What was measured is kept (``kept_bench.py``).
+(``Gpu.time_us``). The times that count are of kernels that agreed with a float64 oracle on hard inputs
+(``hard_inputs.py``) before. What was measured is kept (``kept_bench.py``).
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ from mirage_onnx.target import Target
 from mirage_onnx.tune.device import Gpu
 from mirage_onnx.tune.gpu_arrays import gpu_arrays
 from mirage_onnx.tune.kept_bench import kept_bench
+from mirage_onnx.tune.machine import gpu_alone
 from mirage_onnx.tune.oracle import Buffers, Oracle, hard_draws
 from mirage_onnx.tune.ort_run import OrtRun, region_model
 from mirage_onnx.tune.race import Measured, More, raced
 from mirage_onnx.verify.interpret_steps import by_axes
 from mirage_onnx.verify.weights import sample_weights
+
+#: Inputs by name, with what they have to become.
+Draws = list[tuple[dict[str, np.ndarray], Oracle]]
 
 _gpu: Gpu | None = None
 
@@ -47,30 +51,47 @@ def measure_region(
   compiled: Sequence[Compiled],
   target: Target,
   more: More = lambda best, tried: (),
+  draws: Callable[[], Draws | None] = lambda: None,
 ) -> tuple[Compiled | None, Measured | Rejection]:
   """The fastest right candidate with its time, or why ONNX Runtime's kernels stay.
 
   ``more``: what else is worth a try, by the fastest so far and all that were tried; asked again
-  until there is none. The fastest are then timed once more, side by side with ONNX Runtime.
-  Whatever goes wrong on the way (the driver, memory, a region model that ONNX Runtime refuses)
-  concerns this region alone.
+  until there is none. ``draws``: the inputs with their oracles, if they are known already. The fastest
+  are timed once more in the end, side by side with ONNX Runtime. Whatever goes wrong on the way (the
+  driver, memory, a region model that ONNX Runtime refuses) concerns this region alone.
 
   Raises:
       OverdueError: the time is over that the caller has set.
   """
   try:
-    with GpuBench(loaded, region, target) as bench:
-      return raced(kept_bench(bench, loaded, region), region.nodes, compiled, more)
+    with GpuBench(loaded, region, target, draws) as bench:
+      return raced(kept_bench(bench, loaded, region, bench.ready), region.nodes, compiled, more)
   except Exception as error:
     reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return None, Rejection("MEASURE_FAILED", reason, region.nodes)
 
 
+def draws_of(loaded: LoadedModel, region: Region) -> Draws:
+  """What the kernels of ``region`` are checked with.
+
+  Raises:
+      RejectionError: INCONCLUSIVE.
+  """
+  weights = sample_weights(loaded, region)
+  return hard_draws(region, weights, np.random.default_rng(0), gpu_arrays() or np)
+
+
 class GpuBench:
   """The ``Bench`` of a region on the GPU. What it needs there is made when it is needed first."""
 
-  def __init__(self, loaded: LoadedModel, region: Region, target: Target) -> None:
-    self._loaded, self._region, self._target = loaded, region, target
+  def __init__(
+    self,
+    loaded: LoadedModel,
+    region: Region,
+    target: Target,
+    draws: Callable[[], Draws | None] = lambda: None,
+  ) -> None:
+    self._loaded, self._region, self._target, self._given = loaded, region, target, draws
     self._open = ExitStack()
     self._prepared: dict[int, tuple[Compiled, Callable[[], None], Buffers]] = {}
 
@@ -81,9 +102,12 @@ class GpuBench:
     self._open.close()
 
   @cached_property
-  def _draws(self) -> list[tuple[Mapping[str, np.ndarray], Oracle]]:
-    weights = sample_weights(self._loaded, self._region)
-    return list(hard_draws(self._region, weights, np.random.default_rng(0), gpu_arrays() or np))
+  def _draws(self) -> Draws:
+    return self._given() or draws_of(self._loaded, self._region)
+
+  def ready(self) -> None:
+    """Waits for inputs and right results."""
+    self._draws  # noqa: B018
 
   @cached_property
   def _gpu(self) -> Gpu:
@@ -120,7 +144,9 @@ class GpuBench:
   def times_us(self, some: Sequence[Compiled], samples: int, *, beside_ort: bool) -> np.ndarray:
     """As of ``Bench``."""
     replays = [self._arm(c)[1] for c in some]
-    return self._gpu.time_us([self._ort, *replays] if beside_ort else replays, samples)
+    arms = [self._ort, *replays] if beside_ort else replays
+    with gpu_alone():  # another thread may be working out values on the GPU
+      return self._gpu.time_us(arms, samples)
 
 
 def ort_replay(

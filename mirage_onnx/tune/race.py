@@ -16,7 +16,8 @@ from mirage_onnx.tune.paired import ALPHA, Speedup, Verdict, decide, speedup
 
 #: Candidates that stay in the race from one look to the next.
 FINALISTS = 4
-SAMPLES = 15
+#: Samples of a look; of more candidates than twice as many a short one is enough to see the worse half.
+SAMPLES, FEW_SAMPLES = 15, 5
 #: Samples after which there is a look at whether a candidate is faster than ONNX Runtime's kernels.
 LOOKS = (15, 30, 60)
 #: Samples whose median counts as one.
@@ -69,7 +70,8 @@ def raced(
   """The fastest right candidate with its time, or why ONNX Runtime's kernels stay.
 
   It must be faster than these with confidence: samples of one round are a pair, and the lower bound of
-  their ratio counts (``paired.py``). ``more`` is asked again until it has nothing.
+  their ratio counts (``paired.py``). ``more`` is asked again until it has nothing. Nothing is timed before
+  it is seen to be right.
   """
   tried: list[Compiled] = []
   wrong: list[str] = []
@@ -86,9 +88,9 @@ def raced(
     arms += [c for c, error in zip(others, found, strict=True) if not error]
     if not arms:
       return None, Rejection("KERNEL_WRONG", wrong[0], nodes)
-    took = np.median(bench.times_us(arms, SAMPLES, beside_ort=False), axis=1)
-    timed |= {id(c): (c.candidate.predicted_us, float(us)) for c, us in zip(arms, took, strict=True)}
-    arms = [arms[i] for i in np.argsort(took, kind="stable")[:FINALISTS]]
+    ranked, took = _ranked(bench, arms)
+    timed |= {id(c): (c.candidate.predicted_us, us) for c, us in zip(ranked, took, strict=True)}
+    arms = ranked[:FINALISTS]
     others = more(arms[0], tried)
   place = {id(c): i for i, c in enumerate(tried)}
   found_us, best, against = _final(bench, arms, [place[id(c)] for c in arms])
@@ -103,6 +105,16 @@ def raced(
     )
     return None, Lost("NOT_FASTER", reason, nodes, measured)
   return arms[best], measured
+
+
+def _ranked(bench: Bench, arms: Sequence[Compiled]) -> tuple[list[Compiled], list[float]]:
+  """The fastest of ``arms`` first, with their medians: of many only the better ones after a short look."""
+  if len(arms) > 2 * FINALISTS:
+    took = np.median(bench.times_us(arms, FEW_SAMPLES, beside_ort=False), axis=1)
+    arms = [arms[i] for i in sorted(np.argsort(took, kind="stable")[: 2 * FINALISTS])]
+  took = np.median(bench.times_us(arms, SAMPLES, beside_ort=False), axis=1)
+  order = np.argsort(took, kind="stable")
+  return [arms[i] for i in order], [float(took[i]) for i in order]
 
 
 def _final(bench: Bench, arms: Sequence[Compiled], place: Sequence[int]) -> tuple[np.ndarray, int, Speedup]:

@@ -24,8 +24,9 @@ from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.expected import Expectations, kind_of
 from mirage_onnx.tune.exploring import explored
 from mirage_onnx.tune.instances import Chosen, InstanceChecks
+from mirage_onnx.tune.measure import draws_of
 from mirage_onnx.tune.outcome import Outcome
-from mirage_onnx.tune.tuning import Look, elsewhere, tuned
+from mirage_onnx.tune.tuning import Look, elsewhere, second_numbers, tuned
 
 #: Looks at the numbers of a region go on for so many times its even share of the time, or so long.
 FAIR, LEAST_S = 4.0, 5.0
@@ -71,7 +72,9 @@ def realise(
   tuner = _Tuner(loaded, target, measure, tries, ends, look, dynamic, emit)
   found = dict(outcomes)
   if measure:
-    with Ahead(target, tries, ends.at) as tuner.ahead:
+    draw = lambda o: draws_of(loaded, o.region)  # noqa: E731
+    more = partial(second_numbers, target=target, tries=tries)
+    with Ahead(target, tries, ends.at, draw, more) as tuner.ahead:
       expected = Expectations(node_us, partial(kind_of, target=target))
       found, said = explored(
         program, found, node_us, alone, expected, tuner, ends=ends, late=partial(_too_late, ends=ends),

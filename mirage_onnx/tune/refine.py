@@ -41,7 +41,8 @@ def other_numbers(
 ) -> tuple[Candidate, ...]:
   """At most ``count`` candidates of the same µGraph; none where no kernel is worth it.
 
-  None of a short streaming or row kernel either: their costs are fitted to measurements.
+  None of a short streaming or row kernel either: their costs are fitted to measurements, but for those
+  with packed weights.
 
   ``tried``: neighbours of ``candidate`` that are not among these; else numbers of every kind.
   A µGraph is proven for all numbers, so these need no proof of their own.
@@ -53,9 +54,8 @@ def other_numbers(
     candidate, region.extents, target,
     lambda *kernel: cost.time_us if (cost := tiled_cost(*kernel)) else None,
   )  # fmt: skip
-  costs_us = {
-    n: us or 0.0 for n, (family, us) in enumerate(times) if family is Family.TILED or (us or 0.0) >= WORTH_US
-  }
+  rough = {n for n, k in enumerate(graph.kernels) if times[n][0] is Family.TILED or k.lane_depth > 8}
+  costs_us = {n: us or 0.0 for n, (_, us) in enumerate(times) if n in rough or (us or 0.0) >= WORTH_US}
   if not costs_us:
     return ()
   at = max(costs_us, key=lambda n: (costs_us[n], -n))

@@ -75,10 +75,17 @@ def tuned(
     asked.extend(others)
     return compile_candidates(region, others, target, keep=count, workers=workers)[0]
 
-  best, measured = measure_region(loaded, region, compiled, target, more)
+  best, measured = measure_region(
+    loaded, region, compiled, target, more, lambda: ahead.draws(outcome) if ahead else None
+  )
   if isinstance(measured, Rejection):
     return replace(outcome, rejection=measured)
   return replace(outcome, compiled=best, measured=measured)
+
+
+def second_numbers(outcome: Outcome, best: Compiled, target: Target, tries: int) -> tuple[IrCandidate, ...]:
+  """What ``tuned`` looks at after its first programs if ``best`` is the fastest of them."""
+  return other_numbers(outcome.region, best.candidate, target, MORE * tries)
 
 
 def _looked_at(

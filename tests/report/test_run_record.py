@@ -11,7 +11,7 @@ from reported import copied, optimized, record_of
 
 from mirage_onnx.report import run_record
 from mirage_onnx.report.run_record import KEY, MAX_BYTES, MEASURED_KEY, append_measured, read, store
-from mirage_onnx.report.schema import MeasuredReport, TimedReport
+from mirage_onnx.report.timed import MeasuredReport, TimedReport
 
 
 def with_value(value):

@@ -73,3 +73,39 @@ def test_who_loses_says_what_it_took():
 def test_times_of_nothing():
   assert choice(Noisy(10.0, [0.0]), 1)[0] == 0
   assert choice(Noisy(0.0, [10.0]), 1)[0] is None
+
+
+class Wrong(Noisy):
+  """Some candidates are wrong; says which were checked."""
+
+  def __init__(self, *args, wrong=(), **more):
+    super().__init__(*args, **more)
+    self.bad, self.checked = set(wrong), []
+
+  def complaints(self, some):
+    names = [c.candidate.name for c in some]
+    self.checked += names
+    return [f"{n} is off" if n in self.bad else None for n in names]
+
+
+def test_what_is_wrong_is_never_timed_and_of_many_only_the_better_ones_at_length():
+  us = [float(10 + n) for n in range(24)]
+  bench = Wrong(40.0, us, noise=0.001, wrong=(0, 1))
+  best, measured = choice(bench, 24)
+  assert best == 2 and measured.tried == 22
+  assert bench.checked == list(range(24))
+  assert [n for n, *_ in bench.asked] == [22, 8, 4]  # all, the better ones, the last with ONNX Runtime
+  all_wrong = Wrong(40.0, us[:3], noise=0.001, wrong=range(3))
+  assert choice(all_wrong, 3)[1].code == "KERNEL_WRONG" and all_wrong.asked == []
+
+
+def test_what_else_is_worth_a_try_is_asked_by_the_fastest_right_one():
+  arms, asked = candidates(3), []
+  bench = Wrong(40.0, [10.0, 12.0, 11.0], noise=0.001, wrong=(0,))
+
+  def more(best, tried):
+    asked.append((best.candidate.name, len(tried)))
+    return arms[2:] if len(tried) == 2 else []
+
+  best, _ = raced(bench, ("n",), arms[:2], more)
+  assert asked == [(1, 2), (2, 3)] and best is arms[2]

@@ -106,7 +106,7 @@ def test_what_the_compiler_refuses_is_asked_once(monkeypatch):
     taken = [SimpleNamespace(candidate=c) for c in candidates[:: 1 if len(rounds) < 3 else 2]]
     return taken, [Rejection("SMEM", "", ())] * (len(candidates) - len(taken))
 
-  def measure_all(loaded, region, compiled, target, more):
+  def measure_all(loaded, region, compiled, target, more, draws):
     tried, others = [], compiled
     while others:
       tried += others
@@ -188,7 +188,7 @@ def test_they_are_timed_beside_the_others(monkeypatch, measure):
     asked.append([c.params[0].instruction for c in candidates])
     return [SimpleNamespace(candidate=c) for c in candidates[:keep]], []
 
-  def measure_all(loaded, region, compiled, target, more):
+  def measure_all(loaded, region, compiled, target, more, given=None):
     tried, others = [], compiled
     while others:
       tried += others

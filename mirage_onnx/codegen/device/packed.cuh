@@ -179,3 +179,15 @@ PTX_DEVICE Eight<T> apart(const Eight<T>& in_order) {
          ptx::high_halves(v.y, v.w)};
   return e;
 }
+
+// Element by element, each product rounded once.
+template <class T>
+PTX_DEVICE Eight<T> product8(const Eight<T>& a, const Eight<T>& b) {
+  const auto two = [](unsigned x, unsigned y) {
+    if constexpr (kFitsBytes<T>) return ptx::mul_f16x2(x, y);
+    return ptx::fma_bf16x2(x, y, 0x80008000u);
+  };
+  Eight<T> e;
+  e.v = {two(a.v.x, b.v.x), two(a.v.y, b.v.y), two(a.v.z, b.v.z), two(a.v.w, b.v.w)};
+  return e;
+}

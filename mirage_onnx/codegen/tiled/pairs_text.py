@@ -28,7 +28,7 @@ def pair(w: ValueWriter, index: int, form: Form, spot: Spot) -> str:
   for half in halves:
     value = w.element(index, half)
     conditions = []
-    if _cut_off(w, form):
+    if _cut_off(w, form) and Held(index, form) not in w.zeroed:
       half.declare(form.t)
       conditions = half.exists(form.t)
     values.append(chosen(conditions, value, "0.0f"))
@@ -53,7 +53,20 @@ def in_pairs(lowering: Lowering, held: Held) -> bool:
   if held.form.lanes.pack != 2 or not op.dtype.is_half:
     return False
   view = TensorView.of(lowering.tensors[op.tensor], lowering.extents)
-  return _together(lowering, view, own, held.form)
+  return _together(lowering, view, own, held.form) or bool(even_axis(lowering, held))
+
+
+def even_axis(lowering: Lowering, held: Held) -> str:
+  """The axis, counted by a launch, whose neighbours are loaded together if they are an even number."""
+  op, own = lowering.assignment.kernel.ops[held.index], lowering.assignment.own(held.index)
+  if len(held.form.t) != 1:
+    return ""
+  (p,) = held.form.t
+  if not is_runtime(lowering.extents, p.axis) or own.get(p.axis) != p:
+    return ""
+  view = TensorView.of(lowering.tensors[op.tensor], lowering.extents, {p.axis: 2})
+  even = p.length % 2 == 0 and p.aligned % 2 == 0
+  return p.axis if even and view.together(p.axis, 2) else ""
 
 
 def _in_tensor(

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorView, tag
+from mirage_onnx.codegen.sizes import is_runtime
 from mirage_onnx.codegen.tiled.forms import MMA, Form
 from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.codegen.tiled.spot import Spot
@@ -20,7 +21,9 @@ def in_quads(w: ValueWriter, index: int, form: Form, view: TensorView, own: Mapp
   (p,), warps = form.t, w.lowering.warps
   axes = view.tensor.axes
   others = [view.stride(a) for a in axes if a != p.axis and not view.is_picked(a)]
-  rows = not view.picked and all(isinstance(s, int) and s % _COLUMNS == 0 for s in others)
+  rows = not view.picked and all(not isinstance(s, int) or s % _COLUMNS == 0 for s in others)
+  if is_runtime(w.lowering.extents, p.axis):
+    return False
   whole = w.lowering.extents[p.axis] % _COLUMNS == 0 and p.aligned % _COLUMNS == 0
   there = bool(axes) and axes[-1] == p.axis and set(own) == set(axes) and view.together(p.axis, _COLUMNS)
   tiles = warps.tiles(form.t, 8) % _TILES == 0 and warps.covers(form.t, 8) and warps.covers(form.g, 8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirage_onnx.report.page.figures import WIDE, at, colour, figure, number, ticks
 from mirage_onnx.report.page.html import Markup, el, markup, table, times, us
 from mirage_onnx.report.run_record import RunRecord
-from mirage_onnx.report.schema import MeasuredReport
+from mirage_onnx.report.timed import MeasuredReport
 
 _LEFT = 64.0
 

@@ -114,8 +114,8 @@ CASES = [
   (NORM, "a3 a0", {"a1": 72, "a2": 40}, p(16, 16, 1)),
 ]
 IDS = [f"{i}-{axes}-{q.to_text()}".replace(" ", "-") for i, (_, axes, _, q) in enumerate(CASES)]
-#: Of the last axis: one, less than a tile, a tile, no multiple, as assumed, beyond that.
-SIZES = (1, 7, 64, 77, 128, 333)
+#: Of the last axis: one, less than a tile, a tile, no multiple of one, odd or not, as assumed, beyond that.
+SIZES = (1, 7, 64, 77, 90, 128, 333)
 
 
 def graph_of(case):

@@ -17,7 +17,7 @@ from mirage_onnx import api
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.inspection.printable import printable
 from mirage_onnx.report.page import page
-from mirage_onnx.report.schema import MeasuredReport, TimedReport
+from mirage_onnx.report.timed import MeasuredReport, TimedReport
 
 EMPTY = {"meta", "br", "hr", "img", "link", "input"}
 

@@ -1,0 +1,144 @@
+"""Random models on this machine's GPU: what ``optimize --target local`` makes of each, against the original.
+
+    python3 bench/random_models.py [--seeds 300] [--first 0] [--seconds 150] [--budget 12] \
+        [--out bench/results/h100/random_models.jsonl] [--jobs 1] [--cpu]
+
+A seed is a model: one to four blocks of kinds that the importer makes regions of, of one type (fp16, bf16,
+fp32), widths from 64 to 8192 and rows from 1 to 8192, with weights drawn at random (256 MB at most). It is
+optimized with default flags but for ``--budget`` in a process of its own, which times the model that is
+written beside its original (the gate: openings, Student's t), and then both are raced once more, apart
+from the gate's own samples. ``--out`` gets a line a seed; seeds that it has already are passed over, so the
+same command goes on; seeds for which there is no time before ``--seconds`` are over are left for the next
+call. The last lines count what is slower than 0.99x with confidence (exit code 1 if any, or if one failed).
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "bench"), str(ROOT / "tests" / "support")]
+
+#: Slower than this with confidence breaks the promise.
+SLOWER = 0.99
+#: Beyond the budget, for making the model, its last race and what cannot be interrupted.
+MORE_S = 90.0
+#: What became of a model.
+KINDS = ("replaced", "unchanged", "slower", "failed", "original fails")
+#: Seconds of the race after the gate's.
+RACE_S = 6.0
+
+
+def optimize_one(seed, o):
+  """The row of a seed."""
+  import numpy as np
+  from random_model import draw
+
+  if not o.cpu:
+    import torch  # noqa: F401  (loads the libraries that onnxruntime needs)
+
+  import onnx
+
+  import mirage_onnx
+  from mirage_onnx.custom_op.race import Arm, Failed, Race, race
+  from mirage_onnx.events import StageEnded
+
+  folder = o.work / str(seed)
+  folder.mkdir(parents=True, exist_ok=True)
+  model, what = draw(seed)
+  source, output = folder / "model.onnx", folder / "out.onnx"
+  onnx.save(model, source)
+  stages, start = {}, time.monotonic()
+
+  def emit(event):
+    if isinstance(event, StageEnded):
+      stages[event.stage] = [round(event.seconds, 2), event.detail]
+
+  target = "h200" if o.cpu else "local"
+  report = mirage_onnx.optimize(source, output, target=target, budget_s=o.budget, emit=emit).report
+  row = {
+    "seed": seed, **what, "optimize_s": round(time.monotonic() - start, 2), "stages": stages,
+    "found": report["found"]["by_result"], "measured": report["measured"],
+    "replaced": [
+      {k: r[k] for k in ("ops", "count", "baseline_us", "predicted_us", "measured_us")}
+      for r in report["regions"] if r["status"] == "replaced"
+    ],
+  }  # fmt: skip
+  if not row["replaced"]:
+    return row | {"result": "unchanged"}
+  provider = "cpu" if o.cpu else "cuda"
+  arms = (Arm(str(source)), Arm(str(output)))
+  found = race(Race(arms, ((0, 1),), RACE_S, 0.01, provider=provider, seed=seed))
+  if isinstance(found, Failed):  # what onnxruntime cannot run itself says nothing
+    return row | {"result": "failed" if found.arm == 1 else "original fails", "reason": found.reason}
+  rows = [
+    {"how": r.how, "us": [round(u, 2) for u in r.us], "openings": r.speedups[0].openings}
+    | {k: float(np.round(getattr(r.speedups[0], k), 4)) for k in ("mean", "low", "high")}
+    for r in found.rows
+  ]
+  for r in rows:  # infinite with one opening
+    r["high"] = r["high"] if np.isfinite(r["high"]) else None
+  slower = any(r["high"] is not None and r["high"] < SLOWER for r in rows)
+  return row | {"result": "slower" if slower else "replaced", "race": rows, "launches": found.launches}
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  add = parser.add_argument
+  add("--seeds", type=int, default=300)
+  add("--first", type=int, default=0)
+  add("--seconds", type=float, default=150.0, help="no seed is begun after these")
+  add("--budget", type=float, default=12.0, help="seconds of each optimize")
+  add("--jobs", type=int, default=1, help="models at a time; more than one disturb each other's times")
+  add("--out", type=Path, default=ROOT / "bench" / "results" / "h100" / "random_models.jsonl")
+  add("--work", type=Path, default=Path("/tmp/random_models"))
+  add("--cpu", action="store_true", help="no GPU: checks this script, times say nothing")
+  add("--one", type=int, help=argparse.SUPPRESS)
+  o = parser.parse_args()
+  if o.one is not None:
+    print("RESULT", json.dumps(optimize_one(o.one, o)), flush=True)
+    return 0
+  from kept_rows import kept_rows
+
+  def ask(batch):
+    import shutil
+
+    for seed in batch:
+      command = [
+        sys.executable, __file__, "--one", str(seed), "--budget", str(o.budget), "--work", str(o.work),
+        *(["--cpu"] if o.cpu else []),
+      ]  # fmt: skip
+      try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=o.budget + MORE_S)
+        out, tail = done.stdout, f"exit {done.returncode}: {done.stderr.strip()[-600:]}"
+      except subprocess.TimeoutExpired:
+        out, tail = "", f"ended after {o.budget + MORE_S:.0f} s"
+      found = [line[7:] for line in out.splitlines() if line.startswith("RESULT ")]
+      row = json.loads(found[-1]) if found else {"seed": seed, "result": "failed", "reason": tail}
+      shutil.rmtree(o.work / str(seed), ignore_errors=True)
+      print(line_of(row), flush=True)
+      yield row
+
+  end = time.monotonic() + o.seconds
+  seeds = range(o.first, o.first + o.seeds)
+  rows = kept_rows(seeds, o.out, ask, jobs=o.jobs, together=1, deadline=end)
+  counts = {
+    kind: sum(r["result"] == kind for r in rows) for kind in ("replaced", "unchanged", "slower", "failed")
+  }
+  said = ", ".join(f"{n} {kind}" for kind, n in counts.items())
+  print(f"{len(rows)} of {len(seeds)} models: {said} (slower than {SLOWER}x with confidence)")
+  return 1 if counts["slower"] or counts["failed"] else 0
+
+
+def line_of(row):
+  text = f"seed {row['seed']:4} {row['result']:9} {row.get('text', '')[:70]:70} {row.get('optimize_s', '')} s"
+  for r in row.get("race", ()):
+    text += f"  {r['how']} {r['us'][0]:.1f} -> {r['us'][1]:.1f} us {r['mean']:.3f} ({r['low']:.3f})"
+  return text + f"  {row.get('reason', '')[-160:]}"
+
+
+if __name__ == "__main__":
+  sys.exit(main())

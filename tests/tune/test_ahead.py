@@ -1,0 +1,79 @@
+"""What is made ready in threads is what would have been made here; failures come when it is taken."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from mirage_onnx import deadline
+from mirage_onnx.target import H200
+from mirage_onnx.tune import ahead
+from mirage_onnx.tune.ahead import Ahead, Ready
+
+
+def outcome(key):
+  return SimpleNamespace(region=SimpleNamespace(key=key), result=object())
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+  """Who compiled what, in which thread."""
+  made = []
+
+  def first_kernels(o, target, tries, keep, workers):
+    made.append((o.region.key, threading.current_thread() is threading.main_thread()))
+    if o.region.key == "bad":
+      raise ValueError("no")
+    return Ready([o.region.key], [SimpleNamespace(of=o.region.key)], [])
+
+  monkeypatch.setattr(ahead, "first_kernels", first_kernels)
+  monkeypatch.setattr(
+    ahead, "compile_candidates", lambda region, others, *_, **__: made.append(tuple(others))
+  )
+  return made
+
+
+def made(draws=None, until=float("inf")):
+  return Ahead(H200, 8, until, lambda o: draws.append(o.region.key) or [], lambda o, best: [f"{best.of}2"])
+
+
+def test_kernels_are_there_when_they_are_asked_for(compiled):
+  a, b, c = map(outcome, "abc")
+  with made() as some:
+    some.soon([a, b])
+    some.soon([b])
+    assert some.take(a).candidates == ["a"] and some.take(b).candidates == ["b"]
+    assert some.take(c).candidates == ["c"]
+  assert sorted(x for x in compiled if isinstance(x[-1], bool)) == [("a", False), ("b", False), ("c", True)]
+  assert ("a2",) in compiled and ("b2",) in compiled  # what is likely to be asked for next
+
+
+def test_another_search_result_is_another_region(compiled):
+  a = outcome("a")
+  with made() as some:
+    some.soon([a])
+    some.take(SimpleNamespace(region=a.region, result=object()))
+  assert ("a", True) in compiled
+
+
+def test_failures_come_when_it_is_taken(compiled):
+  bad, late = outcome("bad"), outcome("late")
+  with made() as some:
+    some.soon([bad])
+    with pytest.raises(ValueError, match="no"):
+      some.take(bad)
+  with made(until=time.monotonic() - 1) as some:
+    some.soon([late])
+    with pytest.raises(deadline.OverdueError):
+      some.take(late)
+
+
+def test_inputs_are_drawn_ahead_once_any_were_needed(compiled):
+  drawn, (a, b, c) = [], map(outcome, "abc")
+  with made(drawn) as some:
+    some.soon([a, b])
+    assert some.draws(a) is None  # nobody knew that the GPU would be asked
+    some.soon([b, c])
+    assert some.draws(b) == []
+  assert drawn[0] == "b" and "a" not in drawn
