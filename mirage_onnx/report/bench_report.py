@@ -11,17 +11,19 @@ from mirage_onnx.report.struct import Struct
 class BenchRow(Struct, frozen=True):
   """One size of the dynamic dimensions (``sizes``, empty where there are none).
 
-  Times are medians of whole runs in microseconds. ``speedup``: median over ``pairs`` of alternating
-  samples, with the ends of its 95 % interval.
+  ``how``: ``run``, a session's run with its end waited for, or ``graph``, a replay of its CUDA graph. Times
+  are medians in microseconds. ``speedup``: the mean over ``openings`` of both sessions, with the ends of its
+  95 % interval (``high`` is null after one opening).
   """
 
   sizes: str
+  how: Literal["run", "graph"]
   a_us: float
   b_us: float
   speedup: float
   low: float
-  high: float
-  pairs: int
+  high: float | None
+  openings: int
 
 
 class BenchNode(Struct, frozen=True):
@@ -48,12 +50,14 @@ def bench_tables(report: BenchReport) -> Iterator[Table | str]:
   table = Table(title=f"whole runs on {report.provider}, µs")
   if any(r.sizes for r in report.rows):
     table.add_column("sizes", overflow="fold")
-  for name in ("A", "B", "speedup", "95 % interval", "pairs"):
+  table.add_column("how", no_wrap=True)
+  for name in ("A", "B", "speedup", "95 % interval", "openings"):
     table.add_column(name, justify="right", no_wrap=True)
   for r in report.rows:
-    sizes = [r.sizes] if len(table.columns) > 5 else []
-    numbers = (f"{r.a_us:.1f}", f"{r.b_us:.1f}", f"{r.speedup:.3f}x", f"{r.low:.3f} .. {r.high:.3f}")
-    table.add_row(*sizes, *numbers, str(r.pairs))
+    sizes = [r.sizes] if len(table.columns) > 6 else []
+    interval = "unknown" if r.high is None else f"{r.low:.3f} .. {r.high:.3f}"
+    numbers = (f"{r.a_us:.1f}", f"{r.b_us:.1f}", f"{r.speedup:.3f}x", interval)
+    table.add_row(*sizes, r.how, *numbers, str(r.openings))
   yield table
   ran = sum(n.launches > 0 for n in report.nodes)
   if report.nodes:
@@ -65,7 +69,7 @@ def bench_tables(report: BenchReport) -> Iterator[Table | str]:
 
 def verdict(report: BenchReport) -> str:
   """Of the worst size: only an interval that does not hold 1 says anything."""
-  if any(r.high < 1 for r in report.rows):
+  if any(r.high is not None and r.high < 1 for r in report.rows):
     return "slower" + (" at some sizes" if any(r.low >= 1 for r in report.rows) else "")
   return (
     "faster" if all(r.low > 1 for r in report.rows) else "not slower; no difference is sure at every size"
