@@ -24,9 +24,17 @@ def facts(packages):
     "versions": {
       "mirage-onnx": mirage_onnx.__version__,
       "python": platform.python_version(),
-      **{name: metadata.version(name) for name in packages},
+      **{name: _version(name) for name in packages},
     },
   }
+
+
+def _version(name):
+  """Of a package, or of its build for GPUs, which is a package of another name."""
+  try:
+    return metadata.version(name)
+  except metadata.PackageNotFoundError:
+    return metadata.version(f"{name}-gpu")
 
 
 def _git(*arguments):

@@ -1,6 +1,6 @@
 """kill -9 at any moment of ``optimize``: the output is the old model or the new one, with its own weights.
 
-    python bench/kills.py [--kills N] [--seed N] [--out FILE]
+    python bench/kills.py [--kills N] [--jobs N] [--seed N] [--out FILE]
 
 Two models that differ in their weights alone are optimized in turn to one output; each run is killed,
 every second one before or after a call that changes files (``CALLS``, every call of a whole run in
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,6 +41,7 @@ CALLS = ("open", "fsync", "rename", "replace", "unlink", "mkdir", "copy_file_ran
 WIDTH, ROWS = 512, 8
 LIMIT_S = 300.0
 _PACKAGES = ("onnx", "onnxruntime", "numpy")
+RIGHT = ("the old one", "the new one")
 
 
 def model(scale):
@@ -195,29 +197,48 @@ class Kills:
     return (kind if by else "not killed"), {None: "wrong", was: "the old one", other: "the new one"}[now]
 
 
-def main():
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--kills", type=int, default=500)
-  parser.add_argument("--seed", type=int, default=0)
-  parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "kills.json")
-  given = parser.parse_args()
-  about, rng, found = facts(_PACKAGES), random.Random(given.seed), Counter()
+def share(first, count, seed):
+  """So many runs that were killed, in a folder of their own; ``first``: the number of the first run.
+
+  Kinds and outcomes with their numbers, seconds of a run, calls of a run, files at the end and after a
+  whole run.
+  """
+  rng, found = random.Random(f"{seed} {first}"), Counter()
   with tempfile.TemporaryDirectory() as folder:
     kills = Kills(Path(folder))
     takes, _ = kills.forked(lambda: optimize(kills.sources[1], kills.out), LIMIT_S)
-    n = 0
-    while sum(count for (kind, _), count in found.items() if kind != "not killed") < given.kills:
+    n = first
+    while sum(number for (kind, _), number in found.items() if kind != "not killed") < count:
       result = kills.kill(n, rng, takes)
       found[result] += 1
       n += 1
-      if result[1] not in ("the old one", "the new one"):
+      if result[1] not in RIGHT:
         print(f"{n}: {result}", flush=True)
         break
     left = sorted(p.name for p in kills.out.parent.iterdir())
     kills.forked(lambda: optimize(kills.sources[0], kills.out), LIMIT_S)
     after = sorted(p.name for p in kills.out.parent.iterdir())
-  wrong = [r for r in found if r[1] not in ("the old one", "the new one")] or len(after) != 2
-  record = {**about, "seconds_of_a_run": round(takes, 2), "calls_of_a_run": kills.calls}
+  return found, takes, kills.calls, left, after
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--kills", type=int, default=500)
+  parser.add_argument("--jobs", type=int, default=1)
+  parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "kills.json")
+  given = parser.parse_args()
+  about, found = facts(_PACKAGES), Counter()
+  each = -(-given.kills // given.jobs)
+  with ProcessPoolExecutor(given.jobs) as pool:
+    asked = [pool.submit(share, job * each, each, given.seed) for job in range(given.jobs)]
+    shares = [a.result() for a in asked]
+  for counted, *_ in shares:
+    found += counted
+  _, takes, calls, lefts, afters = zip(*shares, strict=True)
+  left, after = (max(names, key=len) for names in (lefts, afters))
+  wrong = [r for r in found if r[1] not in RIGHT] or len(after) != 2
+  record = {**about, "seconds_of_a_run": round(max(takes), 2), "calls_of_a_run": max(calls)}
   record["kills"] = {f"{kind}: {what}": count for (kind, what), count in sorted(found.items())}
   record["files after the last kill"], record["after a whole run"] = len(left), len(after)
   given.out.write_text(json.dumps(record, indent=1) + "\n")

@@ -1,11 +1,11 @@
 """Damaged plans, bundles, nodes, images and graph types against the custom-op library under sanitizers.
 
-    python bench/library_fuzz.py [--odd] [--files 100000] [--graphs 2000] [--out bench/results]
+    python bench/library_fuzz.py [--odd] [--files 100000] [--graphs 2000] [--jobs 1] [--out bench/results]
 
 Plans, bundles and nodes are judged by Python too, and both must say the same. Files and graphs are made by
 tests/support/damaged_files.py and graph_types.py from their seeds; with --odd by odd_files.py, and the
 structure of graphs is another. Writes library_fuzz.json (odd_library_fuzz.json), prints it, and exits 1 where
-anything crashed, hung for 2 s or was judged differently.
+anything crashed, hung for 2 s, took memory (fuzz_main.cc says how much it may) or was judged differently.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,16 +31,18 @@ from sanitized import build, build_fuzzer, build_ops, preload
 BATCH = 5000
 
 
-def judge(program, kind, seeds, folder, made):
-  """(accepted, seeds judged differently, slowest seconds a file): of one batch."""
+def judge(program, kind, seeds, folder, odd):
+  """Of one batch: accepted, seeds judged differently, seconds of the library's program, its largest peak."""
+  made = (odd_files if odd else damaged_files).made
   files = [(kind, made(kind, seed)) for seed in seeds]
-  path = folder / "corpus"
+  path = folder / f"corpus{kind}{seeds[0]}"
   path.write_bytes(corpus(files))
   began = time.monotonic()
   done = subprocess.run([str(program), "judge", str(path)], capture_output=True)
   seconds = time.monotonic() - began
+  path.unlink()
   if done.returncode:
-    return 0, [f"{kind} {seeds[0]}..: {done.stderr.decode(errors='replace')[-400:]}"], seconds
+    return 0, [f"{kind} {seeds[0]}..: {done.stderr.decode(errors='replace')[-400:]}"], seconds, 0
   said = [line.removeprefix("bundle: ") for line in done.stdout.decode("latin-1").split("\n")[:-1]]
   ours = [judged(kind, data) for _, data in files]
   wrong = [
@@ -47,7 +50,7 @@ def judge(program, kind, seeds, folder, made):
     for seed, a, b in zip(seeds, said, ours, strict=True)
     if b not in (None, a)
   ]
-  return accepted(said), wrong, seconds
+  return accepted(said), wrong, seconds, int(done.stderr.split()[-1])
 
 
 def graphs(folder, count, first):
@@ -69,20 +72,29 @@ def main():
   parser.add_argument("--odd", action="store_true")
   parser.add_argument("--files", type=int, default=100_000, metavar="N", help="of each kind")
   parser.add_argument("--graphs", type=int, default=2000, metavar="N")
+  parser.add_argument("--jobs", type=int, default=1)
   parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
   arguments = parser.parse_args()
   found, faults = {}, []
-  made = (odd_files if arguments.odd else damaged_files).made
-  with tempfile.TemporaryDirectory() as name:
+  with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(arguments.jobs) as pool:
     folder = Path(name)
     program = build_fuzzer(folder)
-    for kind, what in (("P", "plans"), ("B", "bundles"), ("N", "nodes"), ("I", "images")):
-      row = {"files": arguments.files, "accepted": 0, "longest_batch_s": 0.0, "batch": BATCH}
-      for first in range(0, arguments.files, BATCH):
-        seeds = range(first, min(first + BATCH, arguments.files))
-        taken, wrong, seconds = judge(program, kind, seeds, folder, made)
+    every = range(arguments.files)
+    batches = [every[first : first + BATCH] for first in range(0, len(every), BATCH)]
+    kinds = {"P": "plans", "B": "bundles", "N": "nodes", "I": "images"}
+    asked = {k: [pool.submit(judge, program, k, b, folder, arguments.odd) for b in batches] for k in kinds}
+    for kind, what in kinds.items():
+      row = {
+        "files": arguments.files,
+        "accepted": 0,
+        "longest_batch_s": 0.0,
+        "batch": BATCH,
+        "largest_peak_bytes": 0,
+      }
+      for taken, wrong, seconds, peak in (a.result() for a in asked[kind]):
         row["accepted"] += taken
         row["longest_batch_s"] = max(row["longest_batch_s"], round(seconds, 2))
+        row["largest_peak_bytes"] = max(row["largest_peak_bytes"], peak)
         faults += wrong
       found[what] = row
     if arguments.graphs:

@@ -58,6 +58,7 @@ def summary(found):
     "seconds_of_processor": {"all": round(sum(seconds), 1), "median": seconds[len(seconds) // 2]},
     "longest_s": longest,
     "largest_mib": max(a.get("mib", 0) for a in found),
+    "least_mib": min(a["mib"] for a in found if "mib" in a),  # the processes, with what they import
     "limits": {
       "seconds": model_case.LIMIT_S, "seconds_of_a_search": model_case.BUDGET_S,
       "address_space_mib": model_case.MEMORY_BYTES >> 20,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.tune.rates import READ, streaming_limit  # noqa: F401  (for the scripts beside this one)
 
 PROTOCOL = (
   "T(flush + arm) - T(flush), flush = two clean reads of 256 MB; CUDA graph replays, interleaved "
@@ -90,56 +90,6 @@ def graph_nodes(gpu, work):
   kinds = Counter(d.cuGraphNodeGetType(n)[1].name for n in nodes)
   d.cuGraphDestroy(graph)
   return {k.removeprefix("CU_GRAPH_NODE_TYPE_").lower(): n for k, n in sorted(kinds.items())}
-
-
-READ = """
-extern "C" __global__ void read_all(const uint4* data, unsigned long long count, unsigned* out) {
-    unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
-    unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
-    unsigned acc = 0;
-    for (; i + (UNROLL - 1) * step < count; i += UNROLL * step) {
-        uint4 v[UNROLL];
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
-            asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(v[u].x), "=r"(v[u].y), "=r"(v[u].z), "=r"(v[u].w)
-                         : "l"(data + i + u * step));
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) acc ^= v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
-    }
-    for (; i < count; i += step) {
-        uint4 v = data[i];
-        acc ^= v.x ^ v.y ^ v.z ^ v.w;
-    }
-    if (acc == 0x9e3779b9u) *out = acc;  // never true in practice: keeps the reads
-}
-"""
-
-
-def streaming_limit(gpu, size):
-  """A replay that only reads ``size`` random bytes, in the best of several launch shapes."""
-  rng = np.random.default_rng(0)
-  data = gpu.put(rng.integers(0, 2**32, max(size // 4, 4), dtype=np.uint32))
-  out = gpu.empty(4)
-  arms = []
-  names = []
-  for unroll in (2, 4, 8, 16):
-    text = f"#define UNROLL {unroll}\n{READ}"
-    kernel = gpu.load(compile_cubin(text, gpu.target, name="read_all"), "read_all")
-    for threads in (256, 512, 1024):
-      for per in (1, 2, 4, 8):
-        if threads * per > 2048:
-          continue
-        grid = (gpu.target.multiprocessors * per, 1, 1)
-        arguments = [data, size // 16, out]
-
-        def work(k=kernel, g=grid, t=threads, a=arguments):
-          gpu.launch(k, g, t, a)
-
-        arms.append(gpu.capture(work))
-        names.append(f"unroll {unroll}, {threads} threads, {per} blocks per multiprocessor")
-  best = int(np.argmin(np.median(gpu.time_us(arms, 5), axis=1)))
-  return arms[best], names[best]
 
 
 def print_table(title, head, rows):

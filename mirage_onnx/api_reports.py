@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.errors import MirageError
@@ -90,6 +90,19 @@ def reduce(
   )  # fmt: skip
   write_model(found.model, target)
   return reduce_report(found, str(source), str(target))
+
+
+def node_times(model: str | Path) -> dict[str, Any]:
+  """What every node of an optimized ``model`` takes, as node data of Model Explorer.
+
+  Raises:
+      MirageError: REPORT_MISSING, FILE_MISSING, NOT_ONNX.
+  """
+  from mirage_onnx.report import run_record
+  from mirage_onnx.report.node_data import node_data
+
+  file = ModelFile.read(model)
+  return node_data(run_record.read(file.proto), file)
 
 
 def report_page(model: str | Path) -> str:

@@ -47,10 +47,14 @@ def _run(arguments: list[str]) -> int:
   from typer.exceptions import Abort, TyperException
   from typer.main import get_command
 
-  from mirage_onnx import commands, model_commands
+  from mirage_onnx import commands, machine_commands, model_commands
+  from mirage_onnx.command_options import EXAMPLES
 
-  assert commands.app is model_commands.app  # each has registered its verbs, in this order
+  # Each has registered its verbs, in this order.
+  assert commands.app is model_commands.app is machine_commands.app
   group: Any = get_command(commands.app)  # once: it takes 20 ms
+  for name, command in group.commands.items():
+    command.epilog = f"Example: {EXAMPLES[name]}" if name in EXAMPLES else None
   config = read_config(Path.cwd(), group.commands)
   try:
     code = group(args=arguments, prog_name="mirage-onnx", standalone_mode=False, default_map=config.defaults)

@@ -68,6 +68,24 @@ Profile = Annotated[
     "Default: local where there is a GPU, else h200.",
   ),
 ]
+#: What ``VERB --help`` ends with.
+EXAMPLES = {
+  "optimize": "mirage-onnx optimize model.onnx -o fast.onnx --shapes 'batch=1,8 seq=128' --budget 10m",
+  "verify": "mirage-onnx verify model.onnx fast.onnx --shapes 'batch=1,3 seq=7,128'",
+  "tune": "mirage-onnx tune fast.onnx",
+  "bench": "mirage-onnx bench model.onnx fast.onnx --shapes 'batch=8 seq=128'",
+  "diff": "mirage-onnx diff model.onnx fast.onnx",
+  "inspect": "mirage-onnx inspect model.onnx --shapes 'batch=8 seq=128'",
+  "explain": "mirage-onnx explain model.onnx node_softmax --svg softmax.svg",
+  "reduce": "mirage-onnx reduce model.onnx --match NaN -- python check.py {}",
+  "report": "mirage-onnx report fast.onnx -o fast.html",
+  "calibrate": "mirage-onnx calibrate --profile my-gpu.json",
+  "cache": "mirage-onnx cache --clear",
+  "demo": "mirage-onnx demo",
+  "env": "mirage-onnx env --json",
+  "schema": "mirage-onnx schema optimize",
+  "version": "mirage-onnx version",
+}
 #: What a unit of a duration counts, in seconds.
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 

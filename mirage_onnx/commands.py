@@ -1,28 +1,25 @@
 """The verbs of the command line: arguments to API calls, results to text. No other logic.
 
-Those that only look at models are in ``model_commands.py``.
+Those that only look at models are in ``model_commands.py``, of this machine in ``machine_commands.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from mirage_onnx import __version__
 from mirage_onnx.command_options import (
   External,
   Json,
   Profile,
   Provider,
   Quiet,
-  Reporting,
   Shapes,
   Verbose,
   app,
@@ -43,6 +40,8 @@ def _root(
   show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
   if show_version:
+    from mirage_onnx.machine_commands import version
+
     raise typer.Exit(version())
   if context.invoked_subcommand is None:
     with contextlib.redirect_stdout(sys.stderr):  # typer prints it, or returns it
@@ -52,11 +51,17 @@ def _root(
 
 @app.command()
 def optimize(
-  model: Annotated[Path, typer.Argument(metavar="IN.onnx", help="The model to optimize.")],
+  model: Annotated[
+    Path,
+    typer.Argument(metavar="IN.onnx|DIR", help="The model, or a folder of onnxruntime-genai."),
+  ],
   output: Annotated[
     Path | None,
     typer.Option(
-      "--output", "-o", metavar="OUT.onnx", help="Where to write it. Default: IN.mirage.onnx beside IN.onnx."
+      "--output",
+      "-o",
+      metavar="OUT.onnx",
+      help="Where to write it. Default: IN.mirage.onnx or DIR.mirage.",
     ),
   ] = None,
   target: Profile = None,
@@ -147,6 +152,9 @@ def optimize(
   Ctrl-C once ends the search and keeps the best found so far, twice aborts. The same command
   goes on where a run was interrupted or killed.
   """
+  if model.is_dir():
+    options = {name: value for name, value in locals().items() if name not in ("model", "output", "shapes")}
+    return _optimize_folder(model, output, shapes, options)
   from mirage_onnx import api
   from mirage_onnx.interrupt import Interrupt
   from mirage_onnx.report.log import stderr_console
@@ -209,6 +217,35 @@ def optimize(
     return Exit.INTERRUPTED
   unchanged = not any(r.status == "replaced" for r in told.regions)
   return Exit.UNCHANGED if fail_if_unchanged and unchanged else Exit.DONE
+
+
+def _optimize_folder(
+  source: Path, output: Path | None, shapes: list[str] | None, options: Mapping[str, Any]
+) -> int:
+  """Each model of a folder of onnxruntime-genai, at sizes of its config, and what lies beside them."""
+  from mirage_onnx.genai_folder import GenaiFolder
+  from mirage_onnx.tune.declared_sizes import parse_sizes
+
+  folder, written = GenaiFolder.read(source), output or source.with_name(f"{source.resolve().name}.mirage")
+  several = len(folder.models) > 1
+  for name in ("journal", "report", "events", "trace"):
+    require(not (several and options[name]), f"--{name}: the folder has {len(folder.models)} models")
+  require(not (several and options["as_json"]), f"--json: the folder has {len(folder.models)} models")
+  if not options["dry_run"]:
+    folder.begin(written)
+  given, codes = parse_sizes(shapes or ()), []
+  for file in folder.models:
+    sizes = folder.sizes(file, given if not several else {})
+    words = [f"{name}={','.join(map(str, s))}" for name, s in sizes.items()]
+    codes.append(optimize(folder.path / file, written / file, shapes=words, **options))
+    if codes[-1] == Exit.INTERRUPTED:
+      return codes[-1]
+  if not options["dry_run"]:
+    changed = folder.finish(written)
+    if not options["quiet"]:
+      said = f"custom_ops_library is set for {', '.join(changed)}" if changed else "no model has custom nodes"
+      print(f"wrote {written}: {said}", file=sys.stderr)
+  return Exit.UNCHANGED if all(c == Exit.UNCHANGED for c in codes) else Exit.DONE
 
 
 @app.command()
@@ -304,58 +341,4 @@ def demo(
     code = run()
     if code != Exit.DONE:
       return code
-  return Exit.DONE
-
-
-@app.command()
-def version() -> int:
-  """Print the version."""
-  print(f"mirage-onnx {__version__}")
-  return Exit.DONE
-
-
-@app.command()
-def env(as_json: Json = False) -> int:
-  """Print versions, execution providers, compiler, GPUs and folders, for bug reports."""
-  from mirage_onnx.collect_env import collect, to_text
-
-  facts = collect()
-  if as_json:
-    print_json(facts)
-  else:
-    print(to_text(facts))
-  return Exit.DONE
-
-
-@app.command()
-def cache(
-  clear: Annotated[bool, typer.Option("--clear", help="Remove what is kept.")] = False, as_json: Json = False
-) -> int:
-  """Show what earlier runs keep for later ones, where, and how much; or remove it."""
-  from mirage_onnx.collect_env import cache_folder
-  from mirage_onnx.kept_files import kept_files, remove_kept
-
-  folder = Path(cache_folder())
-  if clear:
-    remove_kept(folder)
-  found = kept_files(folder)
-  if as_json:
-    print_json({"schema": 1, "folder": str(folder), "kinds": [asdict(k) for k in found]})
-    return Exit.DONE
-  print(folder)
-  for k in found:
-    print(f"  {k.kind:10} {k.files:6} files {k.bytes / 1e6:9.1f} MB  {k.what}")
-  return Exit.DONE
-
-
-@app.command()
-def schema(
-  command: Annotated[
-    Reporting, typer.Argument(metavar="COMMAND", help="A command that prints JSON.")
-  ] = Reporting.OPTIMIZE,
-) -> int:
-  """Print the JSON Schema of what a command prints with --json."""
-  from mirage_onnx.report.schema import json_schema
-
-  print(json.dumps(json_schema(command.value), indent=2))
   return Exit.DONE

@@ -36,6 +36,10 @@ ERRORS: dict[str, Entry] = {
   "FILE_MISSING": Entry("the input file does not exist", "check the path"),
   "FILE_UNREADABLE": Entry("the input file cannot be read", "check its permissions"),
   "NOT_ONNX": Entry("the file is not an ONNX model, or is truncated", "export or copy the model again"),
+  "FOLDER_INVALID": Entry(
+    "the folder is not one that onnxruntime-genai could load, or its models have a custom-op library",
+    "give the folder that holds genai_config.json, as the builder wrote it; or one .onnx file",
+  ),
   "MODEL_INVALID": Entry(
     "the graph is cyclic, ill-typed or uses names it does not define",
     "run onnx.checker on the model and fix the exporter",
@@ -160,7 +164,7 @@ REJECTIONS: dict[str, str] = {
   "OP_FORM": "an attribute or input form of the operator is not supported",
   "DTYPE": "the element type is not supported",
   "ZERO_SIZE": "a tensor of the node holds no elements",
-  "DYNAMIC_DIM": "what only a run counts is summed over or split, or may not be equal",
+  "DYNAMIC_DIM": "what only a run counts is summed over (without --tiled) or split, or may not be equal",
   "RANK_UNKNOWN": "a shape is not known",
   "SUBGRAPH": "the node runs subgraphs (If, Loop, Scan): regions are found in them, and end at their borders",
   "CUSTOM_DOMAIN": "the node belongs to a domain with no tabled semantics",

@@ -15,6 +15,7 @@ KINDS = {
   "verdicts": "whether chosen programs are safe with the weights of an instance",
   "checks": "written models that ran in onnxruntime as their originals do",
   "measurements": "what was timed and checked on a GPU",
+  "rates": "rates of a GPU, as calibrate measured them",
   "emulator": "kernels that g++ built for the emulator, and what came of running them",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -158,10 +159,20 @@ def report(
     Path | None,
     typer.Option("--output", "-o", metavar="FILE.html", help="Default: OUT.html beside OUT.onnx."),
   ] = None,
+  node_data: Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.json", help="Also write the nodes' times, for Model Explorer (--node_data)."),
+  ] = None,
 ) -> int:
   """Write the report of an optimized model, of what is in it, as one HTML page."""
   from mirage_onnx import api
 
+  if node_data is not None:
+    require(node_data.resolve() != model.resolve(), f"{node_data} is the model")
+    from mirage_onnx.api_reports import node_times
+
+    write(node_data, json.dumps(node_times(model), ensure_ascii=False, indent=1) + "\n")
+    print(f"wrote {node_data}", file=sys.stderr)
   path = output or model.with_suffix(".html")
   require(path.resolve() != model.resolve(), f"{path} is the model")
   write(path, api.report_page(model))

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import fsum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from mirage_onnx.failures import guarded
 from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.importer.external import size_bytes
 from mirage_onnx.ir.program import Program
-from mirage_onnx.match.candidates import Candidate, Matches, find_candidates
+from mirage_onnx.match.candidates import Matches, find_candidates
 from mirage_onnx.match.cuts import TILED, Limits
 from mirage_onnx.rewrite.replacement import NAME_POOL
 from mirage_onnx.superopt.hooks import Hooks, never
@@ -36,7 +35,7 @@ from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us, ranki
 from mirage_onnx.tune.declared_sizes import Declared, declared_sizes
 from mirage_onnx.tune.known_sizes import unpredicted_at
 from mirage_onnx.tune.model_times import ModelTimes, model_times
-from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.outcome import Outcome, grouped
 from mirage_onnx.tune.worth import refuse_search
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ if TYPE_CHECKING:
 #: Margin of the prediction before a measurement (up to twice as slow is worth timing), and the time of a
 #: node with ``Options.every``: no kernel of a program takes that long.
 HOPELESS, SLOW_US = -1.0, 1e6
+#: The most of the budget that goes into the times of single nodes.
+NODES_SHARE = 0.1
 #: The budget with which timing is as patient as usual (``tune/exploring.py``).
 PATIENT_S = 300.0
 
@@ -126,7 +127,13 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     matches = find_candidates(program, limits, declared.typical)
     typical = program.sized(declared.typical)
     node_us = _node_us(typical, options)
-    outcomes = _group(matches, node_us)
+    if options.measure and not options.every and options.lock is None:
+      from mirage_onnx.tune.node_times import measured_node_us
+
+      asked = {n for c in matches.candidates for n in c.nodes if node_us.get(n) != 0.0}
+      until = time.monotonic() + NODES_SHARE * options.budget_s
+      node_us |= measured_node_us(loaded, typical, asked, options.target, until=until)
+    outcomes = grouped(matches.candidates, node_us)
     if options.lock is None:
       outcomes = _refused(outcomes, node_us, program, declared, options)
   if options.lock is not None:
@@ -314,21 +321,6 @@ def _hooks(options: Options, emit: events.Emit, detail: list[str]) -> Iterator[H
       emit(events.Warned(journal.failure))
 
 
-def _group(matches: Matches, node_us: Mapping[str, float]) -> dict[str, Outcome]:
-  """Identical regions are searched once."""
-  groups: dict[str, list[Candidate]] = {}
-  for c in matches.candidates:
-    groups.setdefault(c.region.key, []).append(c)
-  return {
-    key: Outcome(
-      same[0].region,
-      tuple(same),
-      max(fsum(node_us.get(n, 0.0) for n in c.nodes) for c in same),
-    )
-    for key, same in groups.items()
-  }
-
-
 def _refused(
   outcomes: dict[str, Outcome],
   node_us: Mapping[str, float],
@@ -365,6 +357,7 @@ def _search(
   from mirage_onnx.searching import Setting, search_all
   from mirage_onnx.tune.instances import with_right_terms
   from mirage_onnx.tune.predict import as_expected, refuse_result
+  from mirage_onnx.tune.refine import with_warpgroups
   from mirage_onnx.verify.instance_checks import unlike
   from mirage_onnx.verify.term_checks import TermChecks
 
@@ -381,7 +374,8 @@ def _search(
     if o.region.runtime:
       return dynamic.judged(o, r)
     # What tiled kernels take is known so roughly that only a measurement can refuse them.
-    r = r if options.measure else as_expected(o.region, r, options.target)
+    again = with_warpgroups if options.measure else as_expected
+    r = again(o.region, r, options.target)
     return replace(o, result=r, rejection=refuse_result(r, o.baseline_us, margin, o.region.nodes))
 
   def done(i: int, r: SearchResult) -> None:

@@ -15,7 +15,7 @@ REMEDIES: dict[str, str] = {
   "OP_FORM": "export with another form of the operator (a newer opset, constant axes), or leave it",
   "DTYPE": "use float16, bfloat16 or float32: quantized and 64-bit arithmetic stays with ONNX Runtime",
   "ZERO_SIZE": "export with example inputs that have elements",
-  "DYNAMIC_DIM": "if the size is always the same, export with it fixed; --shapes only says which sizes count",
+  "DYNAMIC_DIM": "--tiled sums over it; if the size is always the same, export with it fixed",
   "RANK_UNKNOWN": "run onnx.shape_inference, or onnxruntime.tools.symbolic_shape_infer, on the model first",
   "SUBGRAPH": "nothing, its regions are offered; without control flow they could reach across its borders",
   "CUSTOM_DOMAIN": "give the model as it was before the optimizer of a runtime fused operators",

@@ -134,3 +134,17 @@ def golden(request):
   name = re.sub(r"[^\w.=-]+", "_", request.node.name).strip("_")
   update = request.config.getoption("--update-golden")
   return Golden(GOLDEN, f"{request.path.stem}/{name}", update)
+
+
+@pytest.fixture
+def api(monkeypatch, tmp_path):
+  """A stand-in for ``mirage_onnx.api``, for tests of what the command line does with its results."""
+  from stand_in_api import Api
+
+  import mirage_onnx
+
+  stand_in = Api()
+  monkeypatch.setitem(sys.modules, "mirage_onnx.api", stand_in)
+  monkeypatch.setattr(mirage_onnx, "api", stand_in, raising=False)
+  monkeypatch.setenv("MIRAGE_LOG_DIR", str(tmp_path / "logs"))
+  return stand_in

@@ -4,11 +4,11 @@ import pytest
 from refused import refused
 from typer.main import get_command
 
-from mirage_onnx import cli, commands, model_commands
+from mirage_onnx import cli, commands, machine_commands, model_commands
 from mirage_onnx.config_file import read_config
 from mirage_onnx.errors import Exit
 
-assert commands.app is model_commands.app  # all verbs are there
+assert commands.app is model_commands.app is machine_commands.app  # all verbs are there
 VERBS = get_command(commands.app).commands
 
 

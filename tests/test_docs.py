@@ -13,7 +13,8 @@ import pytest
 from typer.main import get_command
 
 import mirage_onnx.commands
-import mirage_onnx.model_commands  # both fill the app
+import mirage_onnx.machine_commands
+import mirage_onnx.model_commands  # all fill the app
 from mirage_onnx.command_options import app
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +42,7 @@ def test_links(name):
 @pytest.mark.parametrize("name", PAGES)
 def test_commands_and_programs(name):
   verbs = get_command(app).commands
-  assert mirage_onnx.commands and mirage_onnx.model_commands
+  assert mirage_onnx.commands and mirage_onnx.model_commands and mirage_onnx.machine_commands
   for language, body in FENCES.findall(PAGES[name]):
     if language == "python":
       ast.parse(f"{{{body}}}" if body.startswith(" ") else body)  # a row of a table, or a program

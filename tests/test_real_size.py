@@ -36,3 +36,22 @@ def test_a_layer(name, tmp_path):
   said = result.report["checked"]
   assert result.report["regions"], "regions of real size are found, whatever is chosen of them"
   assert ("without the library" in said or "not run" in said) if custom else said == "nothing was replaced"
+
+
+@pytest.mark.slow
+def test_dynamic_attention_of_bert(tmp_path):
+  """Only a run knows the batch and the tokens: kernels of all of the attention, right at any size."""
+  before, after = tmp_path / "in.onnx", tmp_path / "out.onnx"
+  onnx.save(encoder(BERT, "tokens", "batch"), before)
+  shapes = {"batch": (1, 8), "tokens": (64, 128)}
+  result = api.optimize(before, after, target="h200", tiled=True, shapes=shapes, budget_s=1500.0)
+  kinds = {n.name: n.op_type for n in onnx.load(before).graph.node}
+  (attention,) = (
+    r["ops"] for r in result.report["regions"]
+    if r["status"] == "replaced" and any(kinds[n] == "Softmax" for n in r["ops"])
+  )  # fmt: skip
+  assert sum(kinds[n] == "MatMul" for n in attention) == 2
+  found = api.verify(before, after, emulate=True, shapes={"batch": [1, 3], "tokens": [7, 77, 128]})
+  assert found.passed
+  assert all(n.launches for n in found.nodes)
+  assert f"{len(found.nodes)} of {len(found.nodes)} nodes follow from the original" in found.source

@@ -17,8 +17,6 @@ ROOT = Path(__file__).parents[1]
 MAX_TOTAL_BYTES = 16 << 20
 MAX_MODEL_BYTES = 500_000
 MAX_LINES = 400
-#: Longer ones, to be split.
-LONG = {"tests/support/odd_models.py", "tests/test_cli.py"}
 
 #: An absolute path of somebody's machine.
 MACHINE_PATH = re.compile(rb"(?:^|[^A-Za-z0-9_.~-])/(?:work|root|home)/[A-Za-z0-9_.-]+", re.M)
@@ -63,7 +61,7 @@ def test_short_files():
   lengths = {
     name(path): len(path.read_text().splitlines()) for path in repository_files() if path.suffix == ".py"
   }
-  assert {k: v for k, v in lengths.items() if v > MAX_LINES and k not in LONG} == {}
+  assert {k: v for k, v in lengths.items() if v > MAX_LINES} == {}
 
 
 @pytest.mark.parametrize("text", ["RMSNorm", "rms_norm", "fused-silu", "LoRA", "a softmax", "MLP1"])

@@ -18,8 +18,10 @@ ONNX Runtime by choice. us: predicted from the tables of the target, whole model
 that the table of ONNX Runtime's times does not know (unpriced); time %: of us before, what is
 replaced. s and MB: of optimize with its workers, as the command runs it; MB without weights that lie
 in mapped files. cut off: regions whose search the budget ended. stock: the result in onnxruntime
-without the library against the original, on the CPU, bit for bit; "in fp32": as fp32 models (the
-CPU provider has no bf16 kernels, and keeps fp16 values in fp32 at places of its own choice).
+without the library against the original, on the CPU, bit for bit; "with a function": of the
+original beside a function that nothing calls (onnxruntime inlines the functions of operators in
+models with any before it folds constants); "in fp32": as fp32 models (the CPU provider has no bf16
+kernels, and keeps fp16 values in fp32 at places of its own choice).
 emulated: one node of every plan against its region, at full size, as far as a minute of CPU time
 per kernel goes."""
 

@@ -87,6 +87,8 @@ struct Driver {
   Result (*MemAllocAsync)(Address*, size_t, Stream);
   Result (*MemFreeAsync)(Address, Stream);
   Result (*MemcpyAsync)(Address to, Address from, size_t, Stream);
+  // How many clusters of such a launch the device holds at once; null where a stand-in lacks it.
+  Result (*OccupancyMaxActiveClusters)(int* clusters, Function, const LaunchConfig*);
   // CUDA 12.4 and later; null before.
   Result (*KernelGetParamInfo)(Kernel, size_t index, size_t* offset, size_t* size);
 

@@ -90,6 +90,28 @@ std::string check_driver(const cu::Driver& driver, cu::Kernel kernel, const Laun
   return "";
 }
 
+// A cluster that no part of the device can hold (by its blocks, their registers or shared memory) is
+// refused now: the driver would refuse every launch.
+std::string check_cluster(const cu::Driver& driver, cu::Function function, const Launch& launch) {
+  if (launch.cluster == 1 || driver.OccupancyMaxActiveClusters == nullptr) return "";
+  cu::LaunchAttribute attribute{};
+  attribute.id = cu::kAttrClusterDim;
+  attribute.value.cluster = {launch.cluster, 1, 1};
+  cu::LaunchConfig config{};
+  config.grid[0] = launch.cluster;
+  config.block[0] = launch.block;
+  config.grid[1] = config.grid[2] = config.block[1] = config.block[2] = 1;
+  config.smem_bytes = launch.smem_bytes;
+  config.attributes = &attribute;
+  config.attribute_count = 1;
+  int clusters = 0;
+  const cu::Result r = driver.OccupancyMaxActiveClusters(&clusters, function, &config);
+  if (r == cu::kSuccess && clusters > 0) return "";
+  const std::string why = "the device holds no cluster of " + std::to_string(launch.cluster) +
+      " blocks of kernel " + launch.kernel;
+  return r == cu::kSuccess ? why : why + ": " + driver.describe(r);
+}
+
 }  // namespace
 
 std::string prepare_kernel(const cu::Driver& driver, cu::Device device, const Section& cubin,
@@ -141,9 +163,10 @@ std::string prepare_kernel(const cu::Driver& driver, cu::Device device, const Se
   // Loads the code into the context now: lazy loading would break a CUDA graph capture later.
   cu::Function function = nullptr;
   r = driver.KernelGetFunction(&function, *out);
-  return r == cu::kSuccess
-      ? ""
-      : "cuKernelGetFunction of " + launch.kernel + " failed: " + driver.describe(r);
+  if (r != cu::kSuccess) {
+    return "cuKernelGetFunction of " + launch.kernel + " failed: " + driver.describe(r);
+  }
+  return check_cluster(driver, function, launch);
 }
 
 }  // namespace mirage

@@ -5,6 +5,10 @@ namespace {
 
 using Words = std::vector<std::string_view>;
 
+constexpr size_t kLaunchWords = 16;  // before its arguments
+// One more than any statement has: what follows is too much anyway, and is not kept.
+constexpr size_t kMaxWords = kLaunchWords + kMaxArgs + 1;
+
 struct ElementType {
   std::string_view name;
   int onnx;
@@ -157,8 +161,7 @@ class Parser {
   }
 
   std::string launch(const Words& words) {
-    constexpr size_t kFixed = 16;
-    const bool shaped = words.size() >= kFixed && words[3] == "grid" && words[7] == "block" &&
+    const bool shaped = words.size() >= kLaunchWords && words[3] == "grid" && words[7] == "block" &&
         words[9] == "cluster" && words[11] == "smem" && words[13] == "pdl" && words[15] == "args";
     if (!shaped) {
       return "expected 'launch <cubin> <kernel> grid <expr> <expr> <expr> block <n> cluster <n> "
@@ -166,7 +169,7 @@ class Parser {
     }
     Variant& variant = plan_->variants.back();
     if (variant.launches.size() == kMaxLaunches) return "more than 64 launches in a variant";
-    if (words.size() - kFixed > kMaxArgs) return "more than 64 arguments";
+    if (words.size() - kLaunchWords > kMaxArgs) return "more than 64 arguments";
     Launch launch;
     int64_t cubin, block, cluster, smem, pdl;
     std::string why = number(words[1], 0, kMaxCubinId, "cubin", &cubin);
@@ -183,7 +186,7 @@ class Parser {
     launch.cluster = uint32_t(cluster);
     launch.smem_bytes = uint32_t(smem);
     launch.pdl = pdl == 1;
-    for (size_t i = kFixed; i < words.size(); ++i) {
+    for (size_t i = kLaunchWords; i < words.size(); ++i) {
       Arg arg;
       if (why = argument(words[i], &arg); !why.empty()) return why;
       launch.args.push_back(std::move(arg));
@@ -234,7 +237,7 @@ class Parser {
   size_t ranks_[kMaxInputs] = {};
 };
 
-// Splits at single spaces; false when a word is empty or a byte is not printable ASCII.
+// Splits at single spaces, up to kMaxWords; false when a word is empty or a byte is not printable ASCII.
 bool split(std::string_view line, Words* out) {
   for (char c : line) {
     if (c < ' ' || c > '~') return false;
@@ -243,7 +246,7 @@ bool split(std::string_view line, Words* out) {
     size_t space = line.find(' ', at);
     if (space == std::string_view::npos) space = line.size();
     if (space == at) return false;
-    out->push_back(line.substr(at, space - at));
+    if (out->size() < kMaxWords) out->push_back(line.substr(at, space - at));
     at = space + 1;
   }
   return true;

@@ -142,22 +142,21 @@ def compile_many(sources: Sequence[KernelSource], target: Target, workers: int) 
   Raises:
       MirageError: COMPILER_MISSING.
   """
-  jobs = list(dict.fromkeys((s.text, s.name) for s in sources))
+  jobs = {(s.text, s.name): s for s in sources}
   if not jobs:
     return []
   _require_compiler()
   kept = KeptCubins.of_user(_compiler())
 
-  def made(job: tuple[str, str]) -> Cubin | Rejection:
-    text, name = job
-    found = kept.get(text, name, target.arch)
+  def made(source: KernelSource) -> Cubin | Rejection:
+    found = kept.get(source, target.arch)
     if found is None:
-      found = _compile_one(text, name, target)
-      kept.put(text, name, target.arch, found)
+      found = _compile_one(source.text, source.name, target)
+      kept.put(source, target.arch, found)
     return found
 
   with ThreadPoolExecutor(workers) as pool:
-    found = dict(zip(jobs, pool.map(made, jobs), strict=True))
+    found = dict(zip(jobs, pool.map(made, jobs.values()), strict=True))
   return [found[s.text, s.name] for s in sources]
 
 

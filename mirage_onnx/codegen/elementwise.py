@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
-from mirage_onnx.codegen.loads import rounded
+from mirage_onnx.codegen.loads import count, rounded
+from mirage_onnx.codegen.sizes import Count, is_runtime
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.functions import ELEMENTWISE, IRRATIONAL
 from mirage_onnx.ir.ugraph import BlockOp
@@ -24,12 +26,26 @@ def is_elementwise(op: str) -> bool:
   return op in _EXPRESSIONS or op == "powr"
 
 
-def literal(value: Fraction | str | int) -> str:
+@dataclass(frozen=True, slots=True)
+class RunCount:
+  """A number that only a launch knows: a product of ``counts``."""
+
+  counts: tuple[Count, ...]
+
+  @property
+  def text(self) -> str:
+    """In fp32: the factors are, and their product could be too large for an int."""
+    return "({})".format(" * ".join(f"static_cast<float>({c})" for c in self.counts))
+
+
+def literal(value: Fraction | str | int | RunCount) -> str:
   """A constant as an fp32 literal, rounded once.
 
   Raises:
       RejectionError: EMIT_UNSUPPORTED, beyond fp32 or unknown.
   """
+  if isinstance(value, RunCount):
+    return value.text
   if isinstance(value, str):
     if value not in IRRATIONAL:
       raise RejectionError("EMIT_UNSUPPORTED", f"no number for the constant {value!r}")
@@ -88,11 +104,13 @@ def _product(x: str, exponent: int) -> str:
   return half if exponent % 2 == 0 else f"{half} * {x}"
 
 
-def constant(op: BlockOp, extents: Mapping[str, int]) -> Fraction | str | None:
+def constant(op: BlockOp, extents: Mapping[str, int]) -> Fraction | str | RunCount | None:
   """The number that a ``const`` or ``extent`` op is; None for other ops."""
   if op.op == "const":
     return op.value
   if op.op == "extent":
+    if any(is_runtime(extents, a) for a in op.reduced):
+      return RunCount(tuple(count(extents, a) for a in op.reduced))
     return Fraction(math.prod(extents[a] for a in op.reduced))
   return None
 

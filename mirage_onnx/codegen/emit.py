@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 
-from mirage_onnx.codegen.loads import runtime_axes
+from mirage_onnx.codegen.loads import kernel_axes, runtime_axes
 from mirage_onnx.codegen.read_ahead import reads_ahead
 from mirage_onnx.codegen.row import emit_row
 from mirage_onnx.codegen.rules import broken_rules
@@ -18,7 +18,7 @@ from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
 from mirage_onnx.target import Target
 
 #: Refusals of a special form that leave the general one.
-_OTHER_FORM = ("LAYOUT", "EMIT_UNSUPPORTED")
+_OTHER_FORM = ("LAYOUT", "EMIT_UNSUPPORTED", "DYNAMIC_DIM")
 #: A kernel that moves so much is not launched before the one in front of it has ended, unless it reads
 #: beside that one (read_ahead.py). Its blocks would be placed where that one's have left room, many on
 #: some multiprocessors and few on others, and stay there: of a LLaMA layer gate and up took 98 us so
@@ -48,8 +48,8 @@ def emit_kernel(
           the size of a runtime axis), or EMIT_RULE (the text breaks a rule of
           ``codegen/rules.py``: a bug here, but never in a model).
   """
-  if axes := runtime & {a for t in graph.tensors_of(kernel) for a in t.axes}:
-    _check_runtime(graph, kernel, axes)
+  if axes := runtime & kernel_axes(graph, kernel):
+    _check_runtime(graph, kernel, axes & {a for t in graph.tensors_of(kernel) for a in t.axes})
     extents = LaunchSizes(extents, axes)
   source = _emit(graph, kernel, params, extents, target)
   if broken := broken_rules(source.text):
@@ -62,16 +62,18 @@ def touched_bytes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> 
   """Of the tensors of a kernel, each once; those of sizes that only a launch knows are left out."""
   unknown = {*runtime_axes(graph, kernel, extents)}
   return sum(
-    prod(extents[a] for a in t.axes) * t.dtype.size_bytes
+    t.dtype.bytes_of(prod(extents[a] for a in t.axes)) // t.repeat
     for t in graph.tensors_of(kernel) if not unknown & {*t.axes}
   )  # fmt: skip
 
 
 def _check_runtime(graph: UGraph, kernel: Kernel, runtime: frozenset[str]) -> None:
-  """Runtime axes are axes of the grid and of all that is saved.
+  """Runtime axes are axes of the grid and of all that is saved; or the loop walks one.
 
   Else a launch without blocks would leave a result unwritten that is not empty.
   """
+  if kernel.loop not in kernel.grid:
+    runtime = runtime - {kernel.loop or ""}
   for axes in (kernel.grid, *(graph.tensor(s.tensor).axes for s in kernel.saves)):
     if left := sorted(runtime.difference(axes)):
       why = f"{left[0]}, whose size is known only at run time, is not in the grid"
@@ -82,18 +84,18 @@ def _check_runtime(graph: UGraph, kernel: Kernel, runtime: frozenset[str]) -> No
 def _emit(
   graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> KernelSource:
-  special = special_emitter(kernel)
+  special = special_emitter(kernel) if params.instruction == "mma" else None
+  few_bits = next((t.name for t in graph.tensors_of(kernel) if t.few_bits), None)
+  if few_bits and special is not emit_streaming:
+    why = f"{few_bits} has weights of few bits, and {kernel.name} is no streaming kernel"
+    raise RejectionError("EMIT_UNSUPPORTED", why)
   if special is not None:
     try:
       return special(graph, kernel, params, extents, target)
     except RejectionError as error:
       # What is wrong with an ill-formed graph, the special form says best.
-      other = error.rejection.code in _OTHER_FORM and not isinstance(extents, LaunchSizes)
-      if not other or check_ugraph(graph) is not None:
+      if few_bits or error.rejection.code not in _OTHER_FORM or check_ugraph(graph) is not None:
         raise
-  if isinstance(extents, LaunchSizes):
-    why = f"{kernel.name} is neither a streaming kernel nor a row kernel"
-    raise RejectionError("DYNAMIC_DIM", f"{why}, and has sizes known only at run time")
   return emit_tiled(graph, kernel, params, extents, target)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mirage_onnx.codegen.index_text import parts_of
 from mirage_onnx.codegen.loads import TensorView, axis_variable, count
 from mirage_onnx.codegen.sizes import Count, is_runtime
 from mirage_onnx.codegen.source import Writer
@@ -122,11 +123,15 @@ class Grid:
     index = f"ptx::block_{'xyz'[dim]}()"
     return f"{index} / {self.cluster}" if dim == 0 and self.cluster > 1 else index
 
-  def declare(self, writer: Writer) -> None:
-    """``const int first_a2 = ptx::block_x() * 16;`` for each axis that is split."""
+  def declare(self, writer: Writer, tile: str = "") -> None:
+    """``const int first_a2 = ptx::block_x() * 16;`` for each axis that is split.
+
+    ``tile``: the number of a block, if this one does the work of several.
+    """
     for at in self.axes:
       if at.split and at.dim is not None:
         index = self._shared_x(at, writer) or self.block_index(at.dim)
+        index = parts_of(tile, self.launch[::-1])[2 - at.dim] if tile else index
         scaled = index if at.tile == 1 else f"{index} * {at.tile}"
         writer.line(f"const int {at.first} = {scaled};")
 

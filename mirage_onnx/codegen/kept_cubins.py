@@ -1,7 +1,9 @@
 """Compiled kernels from run to run, by the hash of all that they are made of.
 
 A file is one line of JSON (the report of ptxas, or why the compiler refused, with the hash of the
-image), then the image. What is damaged, or cannot be read, is compiled again.
+image), then the image. What is damaged, or cannot be read, is compiled again, and so is what is no image
+of this kernel by its own attributes: name, parameters, threads, cluster, registers. They are machine code,
+so they are kept in a folder that is private to the user (``private_folder``) or not at all.
 """
 
 import contextlib
@@ -14,15 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from mirage_onnx.codegen.cubin import Cubin
+from mirage_onnx.codegen.image_facts import ImageKernel, image_facts
+from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import Rejection
 from mirage_onnx.superopt.atomic import replace_file
 from mirage_onnx.superopt.journal_lines import UNREADABLE
+from mirage_onnx.superopt.private_folder import is_private, make_private
 from mirage_onnx.superopt.structures import cache_folder
 
 #: Of the texts and of what is kept beside them; counted up when the form of a file changes.
 VERSION = 1
 #: The packages that compile.
 PACKAGES = ("nvidia-cuda-nvrtc", "cuda-core", "cuda-bindings")
+
+
+#: Of a kernel's parameters: a tensor, the size of an axis.
+POINTER_BYTES, SIZE_BYTES = 8, 4
 
 
 class KeptCubins:
@@ -39,32 +48,33 @@ class KeptCubins:
     """Those in the user's cache folder. ``compiler``: its version, and the options of every try."""
     return cls(cache_folder("cubins"), f"{VERSION} {compiler} {_packages()}")
 
-  def path(self, text: str, name: str, arch: str) -> Path | None:
+  def path(self, source: KernelSource, arch: str) -> Path | None:
     """The file of a kernel."""
-    key = hashlib.sha256(json.dumps([self._compiler, arch, name, text]).encode()).hexdigest()
+    key = hashlib.sha256(json.dumps([self._compiler, arch, source.name, source.text]).encode()).hexdigest()
     return None if self.folder is None else self.folder / f"{key}.cubin"
 
-  def get(self, text: str, name: str, arch: str) -> Cubin | Rejection | None:
+  def get(self, source: KernelSource, arch: str) -> Cubin | Rejection | None:
     """What the compiler made of this text, or None where it has to be asked."""
-    path = self.path(text, name, arch)
+    path = self.path(source, arch)
     try:
-      if path is None:
+      if path is None or not is_private(path.parent):
         return None
       line, _, image = path.read_bytes().partition(b"\n")
       value = json.loads(line)
-      return _decode(value, image) if value["key"] == path.stem else None
+      return _decode(value, image, source) if value["key"] == path.stem else None
     except (OSError, *UNREADABLE):
       return None
 
-  def put(self, text: str, name: str, arch: str, made: Cubin | Rejection) -> None:
+  def put(self, source: KernelSource, arch: str, made: Cubin | Rejection) -> None:
     """Keep what the compiler made of a text."""
-    path = self.path(text, name, arch)
+    path = self.path(source, arch)
     if path is None:
       return
     value, image = _encode(made)
     with contextlib.suppress(OSError):
-      path.parent.mkdir(parents=True, exist_ok=True)
-      replace_file(path, json.dumps({"key": path.stem, **value}).encode() + b"\n" + image)
+      make_private(path.parent)
+      if is_private(path.parent):
+        replace_file(path, json.dumps({"key": path.stem, **value}).encode() + b"\n" + image)
 
 
 @cache
@@ -84,11 +94,21 @@ def _encode(made: Cubin | Rejection) -> tuple[dict[str, Any], bytes]:
   return {"numbers": numbers, "log": made.log, "image": digest}, made.image
 
 
-def _decode(value: Mapping[str, Any], image: bytes) -> Cubin | Rejection | None:
+def _decode(value: Mapping[str, Any], image: bytes, source: KernelSource) -> Cubin | Rejection | None:
   if "refused" in value:
     code, reason, nodes = value["refused"]
     return Rejection(str(code), str(reason), tuple(nodes))
   if hashlib.sha256(image).hexdigest() != value["image"]:
     return None
   registers, smem, stack, spills = (int(n) for n in value["numbers"])
+  if not _is_image_of(image, source, registers):
+    return None
   return Cubin(image, registers, smem, stack, spills, str(value["log"]), 0.0)
+
+
+def _is_image_of(image: bytes, source: KernelSource, registers: int) -> bool:
+  """Whether an image says of itself what a launch of the kernel needs, and what was kept of it."""
+  parameters = (*(POINTER_BYTES for _ in source.args), *(SIZE_BYTES for _ in source.sizes))
+  facts = image_facts(image)
+  expected = {source.name: ImageKernel(parameters, source.block, source.cluster)}
+  return facts is not None and facts.kernels == expected and facts.registers == (registers,)

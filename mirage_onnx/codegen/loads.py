@@ -12,14 +12,15 @@ from mirage_onnx.codegen.sizes import Count, is_runtime, product, scaled
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, Kernel, KTensor, UGraph, Window
 
-#: The tags of device/vector.cuh.
+#: The tags of device/vector.cuh and device/packed.cuh.
 TAGS = {
   DType.F16: "F16", DType.BF16: "BF16", DType.F32: "F32",
-  DType.BOOL: "Bool", DType.I32: "I32", DType.I64: "I64",
+  DType.BOOL: "Bool", DType.I32: "I32", DType.I64: "I64", DType.Q4: "Q4", DType.Q8: "Q8",
 }  # fmt: skip
 _STORAGE = {
   DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float",
   DType.BOOL: "unsigned char", DType.I32: "int", DType.I64: "long long",
+  DType.Q4: "unsigned char", DType.Q8: "unsigned char",
 }  # fmt: skip
 #: Index arithmetic is in int.
 _MOST_ELEMENTS = 2**31 - 2**16
@@ -84,7 +85,8 @@ class TensorView:
   """A tensor and how kernels reach it; ``counts`` and ``strides``: of its axes.
 
   ``starts``: the sum of these products is the element that all axes begin at. ``aligned``: a
-  number that divides the offset of every element with which the axis of stride 1 begins.
+  number that divides the offset of every element with which the axis of stride 1 begins. Along
+  an axis of which several neighbours are one element, strides count those of memory.
   ``picked``: dimensions whose axes are no distance in memory (their strides are 0): a run says
   where their elements are.
   """
@@ -97,15 +99,28 @@ class TensorView:
   picked: tuple[Picked, ...] = ()
 
   @classmethod
-  def of(cls, tensor: KTensor, extents: Mapping[str, int]) -> TensorView:
-    """The view of a tensor with these extents.
+  def of(
+    cls,
+    tensor: KTensor,
+    extents: Mapping[str, int],
+    multiples: Mapping[str, int] | None = None,
+    *,
+    packed: bool = False,
+  ) -> TensorView:
+    """The view of a tensor with these extents; ``packed``: who asks knows weights of few bits.
+
+    ``multiples``: of axes that only a launch counts, numbers that are taken to divide the count.
 
     Raises:
         RejectionError: EMIT_UNSUPPORTED, its type or its size; DYNAMIC_DIM, only a run
             counts an axis of which it has a part.
     """
     tag(tensor.dtype)
+    if not packed and tensor.few_bits:
+      reason = f"{tensor.name}, weights of few bits or their scales, is an operand of a streaming loop only"
+      raise RejectionError("EMIT_UNSUPPORTED", reason)
     counts = {a: count(extents, a) for a in tensor.axes}
+    known = {str(counts[a]): n for a, n in (multiples or {}).items()}
     inside: list[Count] = []  # the dimensions inside the one at hand
     strides: dict[str, Count] = {}
     starts, steps, picked = [], [0], []
@@ -114,14 +129,14 @@ class TensorView:
         assert w.full is not None
         assert w is tensor.windows[0]
         picked.append(Picked(w.picks, w.axes, w.full, product(inside)))
-        steps.append(_number_in(inside))
+        steps.append(_number_in(inside, known))
         strides |= dict.fromkeys(w.axes, 0)
         break  # rows are 64 bits apart: a table may have any size
       within = inside
       for a in reversed(w.axes):
         strides[a] = product(within)
-        steps.append(_number_in(within) if strides[a] != 1 else 0)
-        within = [counts[a], *within]
+        steps.append(_number_in(within, known) if strides[a] != 1 else 0)
+        within = [counts[a] if w.repeat == 1 else extents[a] // w.repeat, *within]
       if w.full is None:
         inside = within
         continue
@@ -130,9 +145,9 @@ class TensorView:
         raise RejectionError("DYNAMIC_DIM", why)
       if w.start:
         starts.append((w.start, product(inside)))
-        steps.append(w.start * _number_in(inside))
+        steps.append(w.start * _number_in(inside, known))
       inside = [w.full, *inside]
-    if _number_in(inside) > _MOST_ELEMENTS:
+    if _number_in(inside, known) > _MOST_ELEMENTS:
       raise RejectionError("EMIT_UNSUPPORTED", f"{tensor.name} has 2^31 elements or more")
     return cls(
       tensor, tuple(counts.values()), tuple(strides[a] for a in tensor.axes),
@@ -233,14 +248,20 @@ class TensorView:
     return f"{'' if written else 'const '}{self.storage}* __restrict__ {self.pointer}"
 
 
-def _number_in(counts: Sequence[Count]) -> int:
-  """The product of what is known of these."""
-  return prod(c for c in counts if isinstance(c, int))
+def _number_in(counts: Sequence[Count], known: Mapping[str, int]) -> int:
+  """The product of what is known of these: numbers, and what divides others."""
+  return prod(c if isinstance(c, int) else known.get(c, 1) for c in counts)
+
+
+def kernel_axes(graph: UGraph, kernel: Kernel) -> frozenset[str]:
+  """The axes of a kernel's tensors, and those of which it needs the number."""
+  counted = (a for op in kernel.ops if op.op == "extent" for a in op.reduced)
+  return frozenset((*counted, *(a for t in graph.tensors_of(kernel) for a in t.axes)))
 
 
 def runtime_axes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> tuple[str, ...]:
-  """The axes of a kernel's tensors whose sizes only a launch knows."""
-  axes = {a for t in graph.tensors_of(kernel) for a in t.axes}
+  """The axes of a kernel whose sizes only a launch knows."""
+  axes = kernel_axes(graph, kernel)
   return tuple(sorted(a for a in axes if is_runtime(extents, a)))
 
 
@@ -253,7 +274,7 @@ def parameters(
   """
   written = [s.tensor for s in kernel.saves]
   args = graph.args_of(kernel)
-  views = [TensorView.of(graph.tensor(a), extents) for a in args]
+  views = [TensorView.of(graph.tensor(a), extents, packed=True) for a in args]
   given = [v.parameter(v.tensor.name in written) for v in views]
   sizes = runtime_axes(graph, kernel, extents)
   return args, given + [f"const int {count(extents, a)}" for a in sizes]

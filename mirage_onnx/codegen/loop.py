@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from mirage_onnx.codegen.elementwise import KEEPS_ZERO, constant, evaluate, is_elementwise, literal
 from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.plan import STEP, Accumulator, AccumulatorForm, StreamPlan, operands
+from mirage_onnx.codegen.packed_operands import apart_operands, scaled_integers, statement
+from mirage_onnx.codegen.plan import Accumulator, AccumulatorForm, StreamPlan, operands
 from mirage_onnx.codegen.ring import Ring
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
@@ -44,10 +45,13 @@ class LoopEmitter:
     self.pdl, self.graph = pdl, graph
     self.plan, self.writer, self.accumulators = plan, writer, accumulators
     self.ops = plan.kernel.ops
+    self.scaled = scaled_integers(graph, self.ops)
+    self.by_tile = False
     used: set[int] = set()
     for acc in accumulators:
       used |= self._sources(acc.source)
     self.used = sorted(used)
+    self.apart = apart_operands(plan.kernel, self.scaled, self.used)
     self.masked = self._masked()
     for index in self.used:
       self._check(self.ops[index])
@@ -56,9 +60,18 @@ class LoopEmitter:
 
   def _sources(self, index: int) -> set[int]:
     found = {index}
-    for argument in self.ops[index].args:
+    for argument in self._leaves(index):
       found |= self._sources(argument)
     return found
+
+  def _leaves(self, index: int) -> tuple[int, ...]:
+    """What a value is made of at once."""
+    made = self.scaled.get(index)
+    return made.loads if made else self.ops[index].args
+
+  def _made_apart(self, index: int) -> bool:
+    """Whether a value has a rule of its own."""
+    return False
 
   def _check(self, op: BlockOp) -> None:
     known = op.op == "load" or op.op in OVER_AXES or is_elementwise(op.op)
@@ -80,9 +93,17 @@ class LoopEmitter:
     uses = [self.ops[i] for i in self.used if index in self.ops[i].args]
     return any(op.op != "matmul" for op in uses)
 
-  def _packed(self, index: int, stage: str) -> str:
-    """The array of ``Eight`` that holds a 16-bit value of the loop."""
-    return f"x{index}[{stage}]" if self.ops[index].op == "load" else f"p{index}"
+  def _eight(self, index: int, stage: str, part: str, indices: Sequence[str]) -> str:
+    """The ``Eight`` that a tile of a 16-bit value of the loop is."""
+    if self.ops[index].op != "load":
+      return f"p{index}{subscript(indices)}"
+    stage = self.ring.at_stage(index, stage)
+    return f"x{index}[{stage}]{subscript([*indices, *([part] if self.plan.parts > 1 else [])])}"
+
+  def _operand_eight(self, index: int, stage: str, part: str, indices: Sequence[str]) -> str:
+    """The same as an operand of mma, of which both may be apart (``packed_operands.py``)."""
+    eight = self._eight(index, stage, part, indices)
+    return f"apart({eight})" if index in self.apart and self.ops[index].op == "load" else eight
 
   def _zero_beyond(self, index: int) -> bool:
     """Elements beyond the depth are zero without a mask, whatever the values are."""
@@ -119,7 +140,13 @@ class LoopEmitter:
       raise RejectionError("LAYOUT", f"{result.op} combines two column axes")
     tiles = self.plan.tiles(op)
     own = ["0" if count == 1 else at for at, (_, count) in zip(indices, tiles, strict=False)]
-    return f"v{index}{subscript(own)}" + (f"[{j}]" if self._deep(index) else "")
+    element = f"[{j}]" if self._deep(index) and not self._is_shared(index) else ""
+    return f"v{index}{subscript(own)}{element}"
+
+  def _is_shared(self, index: int) -> bool:
+    """A load of one element for all eight of a lane."""
+    packed = self.ring.packed(index) if self.ops[index].op == "load" else None
+    return packed is not None and packed.repeat > 1
 
   def _declare(self, name: str, index: int, type_name: str, inner: str = "") -> None:
     dims = subscript([str(count) for _, count in self.plan.tiles(self.ops[index])])
@@ -148,11 +175,11 @@ class LoopEmitter:
 
   def _depth_range(self) -> None:
     plan, writer = self.plan, self.writer
-    warps, stride = plan.params.warps, STEP * plan.params.warps
+    warps, stride, lane = plan.params.warps, plan.step * plan.params.warps, plan.lane
     writer.comment(
       f"Depth {plan.depth}: {plan.rounds} rounds of {plan.stages} stages; in a stage each of "
-      f"the {warps} warps takes {STEP}\nelements, of which lane (g, t) has 8t .. 8t+7 of "
-      "row g and of columns g and g + 8."
+      f"the {warps} warps takes {plan.step}\nelements, of which lane (g, t) has {lane}t .. "
+      f"{lane}t+{lane - 1} of row g and of columns g and g + 8."
     )
     writer.line("const int g = ptx::lane() / 4;")
     writer.line("const int t = ptx::lane() % 4;")
@@ -160,13 +187,13 @@ class LoopEmitter:
     writer.line(f"constexpr int kRound = {plan.stages} * kStride;")
     begin = ""
     if plan.grid.cluster > 1:
-      size = STEP * plan.steps
+      size = plan.step * plan.steps
       writer.line(f"const int k_begin = static_cast<int>(ptx::cluster_rank()) * {size};")
       begin = "k_begin + "
     if not plan.even:
-      end = f"at_most({begin}{STEP * plan.steps}, {plan.depth_extent})"
+      end = f"at_most({begin}{plan.step * plan.steps}, {plan.depth_extent})"
       writer.line(f"const int k_end = {end if begin else plan.depth_extent};")
-    writer.line(f"int k = {begin}ptx::warp() * {STEP} + t * 8;")
+    writer.line(f"int k = {begin}ptx::warp() * {plan.step} + t * {lane};")
 
   def _declare_accumulator(self, acc: Accumulator) -> None:
     dims = subscript([str(count) for _, count in acc.tiles])
@@ -185,22 +212,28 @@ class LoopEmitter:
     """Whether element ``j`` of the lane's eight exists."""
     return "left > 0" if self.plan.depth_extent % 8 == 0 else f"{j} < left"
 
-  def _unpack(self, stage: str) -> None:
+  def _unpack(self, stage: str, part: str) -> None:
     for index in self.ring.loads:
       if self._floats_needed(index):
-        op = self.ops[index]
-        self._declare("v", index, "float", "[8]")
+        op, packed = self.ops[index], self.ring.packed(index)
+        self._declare("v", index, "float", "" if self._is_shared(index) else "[8]")
         with self.writer.loops(self.plan.tiles(op)) as indices:
           at = subscript(indices)
+          if packed:
+            self.writer.line(packed.floats(f"x{index}[{stage}]{at}", part, f"v{index}{at}"), index)
+            continue
           call = f"unpack8<{tag(op.dtype)}>"
-          self.writer.line(f"{call}(x{index}[{stage}]{at}, v{index}{at});", index)
+          self.writer.line(f"{call}({self._eight(index, stage, part, indices)}, v{index}{at});", index)
 
-  def _compute(self) -> None:
+  def _compute(self, stage: str, part: str) -> None:
     """Elementwise ops on fragments: a run over the same tiles shares a loop nest."""
     run: list[int] = []
     for index in self.used:
       op = self.ops[index]
-      if not (is_elementwise(op.op) and self._deep(index)):
+      if not (is_elementwise(op.op) and self._deep(index)) or self._made_apart(index):
+        continue
+      if index in self.scaled:
+        self._scale(index, stage, part)
         continue
       same = run and self.plan.tiles(self.ops[run[0]]) == self.plan.tiles(op)
       if not same or any(self.ops[a].dtype.is_half for a in op.args if a in run):
@@ -234,21 +267,46 @@ class LoopEmitter:
           writer.line(f"{to}[{j}] = {value};", index)
       for index in halves:
         name = tag(self.ops[index].dtype)
-        writer.line(f"p{index}{at} = pack8<{name}>(f{index});", index)
+        pack = "pack8_apart" if index in self.apart else "pack8"
+        writer.line(f"p{index}{at} = {pack}<{name}>(f{index});", index)
         if self._floats_needed(index):
           writer.line(f"unpack8<{name}>(p{index}{at}, v{index}{at});", index)
 
-  def _accumulate(self, stage: str) -> None:
+  def _scale(self, index: int, stage: str, part: str) -> None:
+    """Packed integers times their scales, eight at once."""
+    tiles, name = self.plan.tiles(self.ops[index]), tag(self.ops[index].dtype)
+    self._declare("p", index, f"Eight<{name}>")
+    if self._floats_needed(index):
+      self._declare("v", index, "float", "[8]")
+    with self.writer.loops(tiles) as indices:
+      at = subscript(indices)
+      self.writer.line(self._widened(index, f"p{index}{at}", stage, part, indices), index)
+      if self._floats_needed(index):
+        self.writer.line(f"unpack8<{name}>(p{index}{at}, v{index}{at});", index)
+
+  def _widened(self, index: int, to: str, stage: str, part: str, indices: Sequence[str]) -> str:
+    """The statement that makes eight of them at ``to``."""
+    made, texts = self.scaled[index], {}
+    for i in made.loads:
+      packed = self.ring.packed(i)
+      assert packed is not None
+      slot = f"x{i}[{stage}]{subscript(indices)}"
+      texts[i] = packed.element(slot, part) if packed.repeat > 1 else slot
+    return statement(made, self.ops, to, texts, part, apart=index in self.apart)
+
+  def _accumulate(self, stage: str, part: str) -> None:
     writer, plan = self.writer, self.plan
     for acc in self.accumulators:
       source = self.ops[acc.source]
+      if acc.form is AccumulatorForm.MMA and self.by_tile:
+        continue
       if acc.form is AccumulatorForm.MMA:
         a, b = operands(plan.kernel, source)
         with writer.loops(acc.tiles) as (i, n):
-          columns = f"{self._packed(a, stage)}[{n}]"
-          rows = f"{self._packed(b, stage)}[{i}]"
+          low, high = (self._operand_eight(a, stage, part, (n, h)) for h in "01")
+          rows = self._operand_eight(b, stage, part, (i,))
           to = f"acc{acc.index}[{i}][{n}]"
-          writer.line(f"mma_step({to}, {columns}[0], {columns}[1], {rows});", acc.source)
+          writer.line(f"mma_step({to}, {low}, {high}, {rows});", acc.source)
         continue
       value = self.ops[source.args[0]]
       with writer.loops((*acc.tiles, ("j", 8))) as (*indices, j):
@@ -280,10 +338,15 @@ class LoopEmitter:
         if self._uses_left():
           at = "k" if s == "0" else f"(k + {s} * kStride)"
           writer.line(f"const int left = k_end - {at};")
-        self._unpack(s)
-        self._compute()
-        self._accumulate(s)
-        self.ring.fetch(s, self.ring.loads, ahead=True)
+        self._stage(s)
+
+  def _stage(self, stage: str) -> None:
+    """What is done with one step of the ring, which is then loaded again."""
+    with self.writer.loop("u", self.plan.parts) as u:
+      self._unpack(stage, u)
+      self._compute(stage, u)
+      self._accumulate(stage, u)
+    self.ring.fetch(stage, self.ring.loads, ahead=True)
 
   def begin(self) -> None:
     """Everything up to the first round; the ring is being filled when it ends.
@@ -305,9 +368,11 @@ class LoopEmitter:
     for loads in (weights, others):
       if waits and loads is others:
         self.writer.wait()
-      if loads:
+      near = [i for i in loads if ring.stages(i) < self.plan.stages]
+      if deep := [i for i in loads if i not in near]:
         with self.writer.loop("s", self.plan.stages) as s:
-          ring.fetch(s, loads, ahead=False)
+          ring.fetch(s, deep, ahead=False)
+      ring.fetch("0", near, ahead=False)
     self._invariants()
 
   def run(self) -> None:

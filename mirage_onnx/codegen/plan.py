@@ -5,8 +5,9 @@ columns  the axes of the A operands (each matmul has one; matmuls may share it)
 row      the axis of the B operands, if they have one
 batch    any other axis of an operand: the grid splits it into tiles of 1
 
-One block computes one row tile x one column tile; its warps share out the depth, ``STEP`` elements
-at a time, and so do the ranks of a cluster, each with a contiguous range of steps.
+One block computes one row tile x one column tile; its warps share out the depth, a step of four lanes
+at a time, and so do the ranks of a cluster, each with a contiguous range of steps. A lane has 8
+elements of a step, 16 bytes; with packed weights, which are 16 bytes then, several times 8 (``parts``).
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from mirage_onnx.ir import BlockOp, DType, Kernel, KernelParams, Layout, Phase
 from mirage_onnx.ir.block_ops import Kind, merge_of, of_kinds
 from mirage_onnx.target import Target
 
-#: Depth elements that a warp consumes at once: 8 for each lane of a quad.
-STEP = 32
 #: Rows of an mma tile (its n) and columns (its m).
 ROWS, COLUMNS = 8, 16
 
@@ -105,9 +104,24 @@ class StreamPlan:
     return self.extents[self.depth]
 
   @property
+  def lane(self) -> int:
+    """Depth elements of a lane in one step."""
+    return self.kernel.lane_depth
+
+  @property
+  def parts(self) -> int:
+    """How many times 8 these are: mma operands of a lane, one after the other."""
+    return self.lane // 8
+
+  @property
+  def step(self) -> int:
+    """Depth elements that a warp consumes at once."""
+    return 4 * self.lane
+
+  @property
   def steps(self) -> int:
     """Depth steps of one cluster rank; the last rank may have fewer."""
-    return -(-self.depth_extent // (STEP * self.grid.cluster))
+    return -(-self.depth_extent // (self.step * self.grid.cluster))
 
   @property
   def stages(self) -> int:
@@ -121,7 +135,7 @@ class StreamPlan:
   @property
   def even(self) -> bool:
     """Every rank and warp has exactly ``rounds * stages`` whole steps: nothing is masked."""
-    each = STEP * self.params.warps * self.stages * self.rounds
+    each = self.step * self.params.warps * self.stages * self.rounds
     return self.depth_extent == each * self.grid.cluster
 
   @property

@@ -4,12 +4,16 @@ Every warp keeps ``stages`` steps of each operand in flight, in registers: a sta
 soon as it has been consumed, with the step that comes a whole round later. Loads never leave a
 tensor: lanes of rows and columns beyond the end read the last one (their results are not stored),
 lanes beyond the depth read nothing and hold zeros.
+
+Beside packed weights, of which a step is 16 bytes of a row, operands of 16 bits take four times as many
+registers as they: of those a warp has the next step only. Every block reads them, so they are near.
 """
 
 from collections.abc import Sequence
 
 from mirage_onnx.codegen.index_text import subscript, times, total
 from mirage_onnx.codegen.loads import TensorView, tag
+from mirage_onnx.codegen.packed_operands import PackedOperand
 from mirage_onnx.codegen.plan import COLUMNS, ROWS, StreamPlan
 from mirage_onnx.codegen.sizes import Count
 from mirage_onnx.codegen.source import Writer
@@ -30,7 +34,23 @@ class Ring:
     self.graph, self.plan, self.loads, self.writer = graph, plan, loads, writer
 
   def view(self, index: int) -> TensorView:
-    return TensorView.of(self.graph.tensor(self._op(index).tensor), self.plan.extents)
+    tensor = self.graph.tensor(self._op(index).tensor)
+    return TensorView.of(tensor, self.plan.extents, packed=index in self.loads)
+
+  def stages(self, index: int) -> int:
+    """How many steps of an operand are in flight."""
+    return self.plan.stages if self.plan.parts == 1 or self.packed(index) else 1
+
+  def at_stage(self, index: int, stage: str) -> str:
+    """The stage of the ring, where an operand has several."""
+    return stage if self.stages(index) == self.plan.stages else "0"
+
+  def packed(self, index: int) -> PackedOperand | None:
+    """How an operand is read that memory has packed, or once for a block."""
+    tensor = self.graph.tensor(self._op(index).tensor)
+    if not tensor.few_bits:
+      return None
+    return PackedOperand.of(self.plan, self.view(index))
 
   def _op(self, index: int) -> BlockOp:
     return self.plan.kernel.ops[index]
@@ -49,7 +69,7 @@ class Ring:
   def _apart(self, op: BlockOp) -> bool:
     """Every tile has a pointer of its own: no constant leads from one to the next."""
     lane = {*self.plan.columns, self.plan.row.axis if self.plan.row else ""}
-    view = TensorView.of(self.graph.tensor(op.tensor), self.plan.extents)
+    view = TensorView.of(self.graph.tensor(op.tensor), self.plan.extents, packed=True)
     far = any(isinstance(view.stride(a), str) for a in lane & set(op.axes))
     return far or self._clamped(op)
 
@@ -80,15 +100,17 @@ class Ring:
     """``at``: the lane's fragments at depth 0; one pointer where tiles lie evenly apart."""
     for index in self.loads:
       op, view = self._op(index), self.view(index)
+      packed = self.packed(index)
+      address_at = packed.address if packed else view.address
       if not self._apart(op):
-        first = view.address(self.index(op, view, ()))
+        first = address_at(self.index(op, view, ()))
         self.writer.line(f"const {view.storage}* at{index} = {first};")
         continue
       tiles = self.plan.tiles(op)
       dims = subscript([str(count) for _, count in tiles])
       self.writer.line(f"const {view.storage}* at{index}{dims};")
       with self.writer.loops(tiles) as indices:
-        address = view.address(self.index(op, view, indices))
+        address = address_at(self.index(op, view, indices))
         self.writer.line(f"at{index}{subscript(indices)} = {address};")
 
   def _tile_address(self, index: int, indices: Sequence[str]) -> str:
@@ -98,6 +120,7 @@ class Ring:
     row = self.plan.row.axis if self.plan.row else ""
     if op.layout is Layout.A_FRAG:
       stride = _number(view.stride(self.plan.column_of(op)))
+      stride = packed.bytes_apart(stride) if (packed := self.packed(index)) else stride
       n, h = indices
       return total(f"at{index}", times(n, COLUMNS * stride), times(h, 8 * stride))
     if op.layout is Layout.B_FRAG and row in op.axes:
@@ -114,19 +137,33 @@ class Ring:
     for index in self.loads:
       op = self._op(index)
       dims = subscript([str(count) for _, count in self.plan.tiles(op)])
+      if packed := self.packed(index):
+        kind, own = packed.declaration(op.tensor)
+        self.writer.line(f"{kind} x{index}[{self.plan.stages}]{dims}{own};  // {op.tensor}")
+        continue
+      dims += subscript([str(self.plan.parts)]) if self.plan.parts > 1 else ""
       if not op.dtype.is_float:
         reason = f"{op.tensor} is read in the loop as {op.dtype}"
         raise RejectionError("EMIT_UNSUPPORTED", reason)
       name = tag(op.dtype)
-      self.writer.line(f"Eight<{name}> x{index}[{self.plan.stages}]{dims};  // {op.tensor}")
+      self.writer.line(f"Eight<{name}> x{index}[{self.stages(index)}]{dims};  // {op.tensor}")
 
-  def fetch(self, stage: str, loads: Sequence[int], *, ahead: bool) -> None:
-    """Load a stage of the operands, of this round or the next one (``ahead``)."""
+  def fetch(self, stage: str, loads: Sequence[int], *, ahead: bool, tile: str | None = None) -> None:
+    """Load a stage of the operands, of this round or the next one (``ahead``).
+
+    ``tile``: only this column tile, of packed operands.
+    """
     plan, writer = self.plan, self.writer
     within = "0" if stage == "0" else f"{stage} * kStride"
     depth = total("k", "kRound" if ahead else "0", within)
     for index in loads:
       op, view = self._op(index), self.view(index)
+      if packed := self.packed(index):
+        self._fetch_packed(index, packed, stage, depth, ahead=ahead, tile=tile)
+        continue
+      if plan.parts > 1:
+        self._fetch_parts(index, stage, depth, ahead=ahead)
+        continue
       types, stride = self._types(op, view), _number(view.stride(plan.depth))
       with writer.loops(plan.tiles(op)) as indices:
         apart = depth if stride == 1 else f"({depth}) * {stride}"
@@ -143,3 +180,41 @@ class Ring:
           writer.line(f"load8_if<{types}>({slot}, {address}, more);", index)
         else:
           writer.line(f"{slot} = load8<{types}>({address});", index)
+
+  def _fetch_packed(
+    self, index: int, packed: PackedOperand, stage: str, depth: str, *, ahead: bool, tile: str | None
+  ) -> None:
+    op, plan = self._op(index), self.plan
+    path = self._types(op, packed.view).split(", ")[1]
+    if packed.repeat > 1 and path == "Path::kStream":
+      path = packed.view.path  # lanes and steps share what is in a sector
+    valid = f"{depth} < k_end" if not plan.even else "more" if ahead else ""
+    tiles = plan.tiles(op)
+    with self.writer.loops(tiles if tile is None else tiles[1:]) as own:
+      indices = own if tile is None else (tile, *own)
+      slot = f"x{index}[{stage}]{subscript(indices)}"
+      for line in packed.cleared(slot) if not plan.even else ():
+        self.writer.line(line)
+      for line in packed.fetches(slot, self._tile_address(index, indices), depth, path, valid):
+        self.writer.line(line, index)
+
+  def _fetch_parts(self, index: int, stage: str, depth: str, *, ahead: bool) -> None:
+    """Operands of 16 bits where a lane has several eights of the depth."""
+    op, view, plan = self._op(index), self.view(index), self.plan
+    types, more = self._types(op, view), "more"
+    if not view.together(plan.depth, 8) or plan.depth_extent % plan.lane:
+      raise RejectionError("LAYOUT", f"lanes do not find {plan.lane} of the depth of {op.tensor} at once")
+    if self.stages(index) < plan.stages and ahead:
+      depth = total("k", "kStride" if stage == "0" else f"({stage} + 1) * kStride")
+      more = f"{stage} + 1 < {plan.stages} || more"
+    tiles = plan.tiles(op)
+    with self.writer.loops((*tiles, ("u", plan.parts))) as (*indices, u):
+      address = f"{self._tile_address(index, indices)} + {total(depth, times(u, 8))}"
+      slot = f"x{index}[{self.at_stage(index, stage)}]{subscript([*indices, u])}"
+      if not plan.even:
+        self.writer.line(f"{slot} = {{}};")
+        self.writer.line(f"load8_if<{types}>({slot}, {address}, {depth} < k_end);", index)
+      elif ahead:
+        self.writer.line(f"load8_if<{types}>({slot}, {address}, {more});", index)
+      else:
+        self.writer.line(f"{slot} = load8<{types}>({address});", index)

@@ -62,9 +62,12 @@ COLLECTIVES: dict[str, Spread] = {
   **dict.fromkeys(("cluster_arrive", "cluster_wait", "cluster_sync"), Spread.CLUSTER),
   **dict.fromkeys(("sync_block", "block_reduce"), Spread.BLOCK),
   **dict.fromkeys(
+    ("wgmma", "wgmma_fence", "wgmma_commit", "wgmma_wait"), Spread.BLOCK,  # of a warpgroup, really
+  ),
+  **dict.fromkeys(
     ("sync_warp", "shfl", "shfl_xor", "shfl_up", "shfl_down", "ballot", "any", "all",
      "mma_step", "mma_rows", "warp_reduce", "quad_reduce", "movmatrix", "bar_sync",
-     "bar_arrive"),
+     "bar_arrive", "quad_turned"),
     Spread.WARP,
   ),
 }  # fmt: skip

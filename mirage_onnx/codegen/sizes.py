@@ -25,7 +25,7 @@ class LaunchSizes(Mapping[str, int]):
 
   def __getitem__(self, axis: str) -> int:
     if axis in self.runtime:
-      why = f"the grid does not split {axis}, whose size is known only at run time"
+      why = f"neither grid nor loop splits {axis}, whose size is known only at run time"
       raise RejectionError("DYNAMIC_DIM", why)
     return self.extents[axis]
 

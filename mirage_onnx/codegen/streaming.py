@@ -7,6 +7,7 @@ from mirage_onnx.codegen.grid import check_maps
 from mirage_onnx.codegen.header import header
 from mirage_onnx.codegen.loads import parameters, runtime_axes
 from mirage_onnx.codegen.loop import LoopEmitter
+from mirage_onnx.codegen.packed_loop import PackedLoop
 from mirage_onnx.codegen.plan import StreamPlan
 from mirage_onnx.codegen.read_ahead import is_overtaken, reads_ahead
 from mirage_onnx.codegen.scalar import post_sources
@@ -41,7 +42,8 @@ def emit_streaming(
       writer.trigger(behind_wait=is_overtaken(graph, kernel, extents))
     plan.grid.declare(writer)
     ahead = target.has_pdl and reads_ahead(graph, kernel, extents)
-    loop = LoopEmitter(graph, plan, accumulators, writer, pdl=target.has_pdl and not ahead)
+    emitter = PackedLoop if plan.parts > 1 else LoopEmitter
+    loop = emitter(graph, plan, accumulators, writer, pdl=target.has_pdl and not ahead)
     loop.begin()
     epilogue.early.emit(ahead=ahead)
     loop.run()

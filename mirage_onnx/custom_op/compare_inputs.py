@@ -85,7 +85,7 @@ def draw_one(
   facts: InputFacts = _NOTHING,
 ) -> dict[str, np.ndarray]:
   """Arrays by name. Of a kind that is not known here they are normal, and no position is masked."""
-  sizes = dict(dims)
+  sizes = {**facts.sizes, **dims}
   for total, parts in facts.totals().items():
     sizes.setdefault(total, sum(sizes.get(part, DEFAULT_DIM) for part in parts))
   shapes = {value.name: tuple(size_of(dim, sizes) for dim in value.shape) for value in arguments}

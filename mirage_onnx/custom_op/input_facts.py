@@ -5,7 +5,7 @@ name decides only where the graph cannot: "mask", "position", and the words "pas
 symbols, as exporters write them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx
@@ -44,7 +44,8 @@ class InputFacts:
   """``limits``: exclusive ends of integers. ``masks``: 1 or True where a position counts (floats: 0).
 
   ``padded``: masks that are summed up to lengths, so that they hide a tail only. ``positions``: of
-  tokens. ``lengths``: what they are made of. ``symbols``: of the dimensions of inputs.
+  tokens. ``lengths``: what they are made of. ``symbols``: of the dimensions of inputs. ``sizes``: of
+  symbols that an operator leaves no choice.
   """
 
   limits: Mapping[str, int] = field(default_factory=dict)
@@ -53,6 +54,7 @@ class InputFacts:
   positions: frozenset[str] = frozenset()
   lengths: Mapping[str, Length] = field(default_factory=dict)
   symbols: frozenset[str] = frozenset()
+  sizes: Mapping[str, int] = field(default_factory=dict)
 
   def totals(self) -> dict[str, tuple[str, str]]:
     """Symbol of a total length -> those of the past and of what is new."""
@@ -90,8 +92,9 @@ def input_facts(model: onnx.ModelProto) -> InputFacts:
         padded.add(name)
   symbols = {d.dim_param for v in inputs for d in v.type.tensor_type.shape.dim if d.dim_param}
   return InputFacts(
-    limits, frozenset(masks), frozenset(padded), frozenset(positions), lengths, frozenset(symbols)
-  )
+    limits, frozenset(masks), frozenset(padded), frozenset(positions), lengths, frozenset(symbols),
+    dict(walk.cache_sizes(v.name for v in inputs)),
+  )  # fmt: skip
 
 
 class _Walk:
@@ -139,6 +142,26 @@ class _Walk:
         new = query[1] if len(query) == 3 else 1
         return Length(past[2] if len(past) == 4 else 0, new, int(k == _LENGTHS))
     return None
+
+  def cache_sizes(self, names: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Of what reads a cache: how large a head is, by its queries; and one new token.
+
+    With a past, onnxruntime takes several new tokens of one sequence only.
+    """
+    for name in names:
+      for node, k in self._readers.get(name, ()):
+        past, query = (self._shapes.get(i, ()) for i in (name, node.input[_QUERY]))
+        if node.op_type != _ATTENTION or k not in (_PAST, _PAST + 1) or len(past) != 4 or not query:
+          continue
+        heads, groups = (
+          next((a.i for a in node.attribute if a.name == n), 0) for n in ("num_heads", "kv_num_heads")
+        )
+        if not node.input[_QUERY + 1]:  # keys and values are behind the queries
+          heads += 2 * groups
+        if isinstance(past[3], str) and isinstance(query[-1], int) and heads > 0 and query[-1] % heads == 0:
+          yield past[3], query[-1] // heads
+        if len(query) == 3 and isinstance(query[1], str):
+          yield query[1], 1
 
   def reaches(self, name: str, through: frozenset[str], ends: set[str]) -> bool:
     return any(node.op_type in ends for node, _ in self._reached(name, through))

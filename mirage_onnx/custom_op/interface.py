@@ -13,7 +13,7 @@ from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.custom_op.arguments import InputPtr, OutputPtr, Pointer, WorkspacePtr
 from mirage_onnx.custom_op.expr import Expr, const
 from mirage_onnx.custom_op.plan import Launch, Plan, Variant, parse_plan
-from mirage_onnx.custom_op.runtime_sizes import RuntimeSizes, total
+from mirage_onnx.custom_op.runtime_sizes import RuntimeSizes, product, total
 from mirage_onnx.ir import KTensor, UGraph
 
 
@@ -63,7 +63,8 @@ def make_plan(
 ) -> Plan:
   """The plan that launches ``sources`` (one per kernel of ``graph``, image ids ``cubins``).
 
-  ``extents``: of every axis, part axes with them (``ugraph_extents``).
+  ``extents``: of every axis, part axes with them (``ugraph_extents``). Without ``sources`` the plan has
+  no launches.
   """
   known = RuntimeSizes(extents, interface.sizes)
   offsets: dict[str, Expr] = {}
@@ -82,17 +83,20 @@ def make_plan(
     return OutputPtr(interface.outputs[t.name], touched)
 
   pointers = {t.name: pointer(t) for t in graph.tensors}
+  results = const(0)
+  for output in interface.head.outputs:
+    results = total(results, product(output.dims))
   launches = tuple(
     Launch(
       cubin=cubin,
       kernel=s.name,
       grid=(known.blocks(s), const(s.grid[1]), const(s.grid[2])),
       block=s.block,
-      args=(*(pointers[a] for a in s.args), *(known.argument(a) for a in s.sizes)),
+      args=(*(pointers[a] for a in s.args), *(known.argument(a, graph, k, results) for a in s.sizes)),
       cluster=s.cluster,
       smem_bytes=s.smem_bytes,
       pdl=s.pdl,
     )
-    for s, cubin in zip(sources, cubins, strict=True)
+    for k, (s, cubin) in zip(graph.kernels, zip(sources, cubins, strict=True), strict=False)
   )
   return replace(interface.head, variants=(Variant(launches),), workspace=size if offsets else None)

@@ -92,7 +92,7 @@ def plan_candidate(
   for i in region.given:
     dims, order = i.source.shape or (), orders[i.source.name]
     static = tuple(d if isinstance(d, int) else None for d in (dims[p] for p in order))
-    inputs[i.source.name] = InputSpec(i.dtype.value, static)
+    inputs[i.source.name] = InputSpec((i.source.dtype or i.dtype).value, static)
   permutations = tuple(orders[name] for name in places.inputs)
   run = RunDims(permutations, places.dim)
   outputs = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from mirage_onnx.importer.external import check_file, check_stored, read_tensor,
 from mirage_onnx.importer.graph import subgraphs
 
 Model = str | os.PathLike[str] | bytes
+#: The number of a plan: the library registers those that it can have.
+_PLAN = re.compile(r"(0|[1-9][0-9]{0,3})\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +81,15 @@ class ModelFile:
     """The bundle of the custom nodes; each has the digest of what it runs there.
 
     Raises:
-        MirageError: BUNDLE_INVALID, PLAN_INVALID, EXTERNAL_DATA_MISSING.
+        MirageError: BUNDLE_INVALID, PLAN_INVALID, EXTERNAL_DATA_MISSING, MODEL_INVALID.
     """
     nodes = self.custom_nodes()
     names = {node.bundle for node in nodes}
     found = [t for t in self.proto.graph.initializer if t.name in names]
     if len(names) != 1 or len(found) != 1:
       raise MirageError("BUNDLE_INVALID", "the custom nodes do not share one bundle")
+    if found[0].data_type != onnx.TensorProto.UINT8:
+      raise MirageError("BUNDLE_INVALID", "the bundle is no tensor of bytes")
     check_stored(found[0], self.folder)
     bundle = read_bundle(read_tensor(found[0], self.folder).tobytes())
     for node in nodes:
@@ -98,7 +103,7 @@ class ModelFile:
 def _custom_nodes(graph: onnx.GraphProto, is_nested: bool = False) -> Iterator[CustomNode]:
   for node in graph.node:
     number = node.op_type.removeprefix(OP_PREFIX)
-    if node.domain.startswith(DOMAIN_PREFIX) and number != node.op_type and number.isdigit():
+    if node.domain.startswith(DOMAIN_PREFIX) and number != node.op_type and _PLAN.match(number):
       yield CustomNode(
         node.name or node.op_type,
         int(number),

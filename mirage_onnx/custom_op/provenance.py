@@ -105,7 +105,7 @@ def regenerate(record: Mapping[str, Any], where: str) -> Regenerated:
     prefix = f"mugraph_{sha256(record['region'].encode())[:16]}"
     sources = emit_candidate(Candidate(graph, params), extents, target, prefix, runtime)
     sizes = _tensor_bytes(graph, params, {**extents, **dict.fromkeys(runtime, 1)})
-    axes = {t.name: tuple(a for a in t.axes if a in runtime) for t in graph.tensors}
+    axes = {t.name: tuple(a for a in t.counted if a in runtime) for t in graph.tensors}
     dtypes = {t.name: t.dtype.value for t in graph.tensors}
     names = [s.name for s in sources]
     interface = Interface.from_record(record["interface"])
@@ -236,4 +236,4 @@ def _tensor_bytes(
   graph: UGraph, params: Sequence[KernelParams], extents: Mapping[str, int]
 ) -> dict[str, int]:
   sizes = ugraph_extents(graph, params, extents)
-  return {t.name: t.elements(sizes) * t.dtype.size_bytes for t in graph.tensors}
+  return {t.name: t.bytes(sizes) for t in graph.tensors}

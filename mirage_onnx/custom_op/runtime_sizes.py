@@ -8,7 +8,8 @@ from mirage_onnx.codegen.sizes import MOST_AT_RUNTIME
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.custom_op.arguments import Int32
 from mirage_onnx.custom_op.expr import Expr, const, dim
-from mirage_onnx.ir import KTensor, Monomial
+from mirage_onnx.ir import BlockOp, Kernel, KTensor, Monomial, Phase, UGraph
+from mirage_onnx.ir.block_ops import ACCUMULATORS, SUM, Kind, of_kinds
 from mirage_onnx.ir.view import Window
 
 #: Alignment of each tensor inside the workspace, bytes.
@@ -66,6 +67,8 @@ class RuntimeSizes:
 
   def bytes_of(self, tensor: KTensor) -> Expr:
     """Of the memory that a tensor lies in: what a kernel that is given it touches at most."""
+    if tensor.few_bits:  # weights, of which no run counts anything
+      return const(tensor.bytes(self.extents))
     factors: list[Expr | int] = [tensor.dtype.size_bytes]
     for w in tensor.windows or (Window(tensor.axes),):
       factors += map(self._extent, w.axes) if w.full is None else [w.full]
@@ -85,10 +88,40 @@ class RuntimeSizes:
     ]
     return product([*blocks, source.grid[0]])
 
-  def argument(self, axis: str) -> Int32:
-    """The size of an axis, for a kernel.
+  def argument(self, axis: str, graph: UGraph, kernel: Kernel, results: Expr) -> Int32:
+    """The size of an axis, for a kernel; ``results``: elements of all outputs.
 
-    More than it can count make a divisor of 0: the run fails there and computes nothing wrong.
+    More than it can count make a divisor of 0: the run fails there and computes nothing wrong. So
+    does an axis without elements, if the kernel would divide by a sum over it and there are results.
     """
     size = self._extent(axis)
-    return Int32(size.ceildiv(size.le(MOST_AT_RUNTIME)))
+    fits = size.le(MOST_AT_RUNTIME)
+    if needs_elements(graph, kernel, axis):
+      fits = fits.and_(size + results.eq(0))
+    return Int32(size.ceildiv(fits))
+
+
+#: What is right for a sum that is 0 because it has no terms.
+_OF_NOTHING = of_kinds(Kind.CLUSTER, merges=(SUM,)) | {"acc_sum", "cast", "add", "sub", "neg"}
+
+
+def needs_elements(graph: UGraph, kernel: Kernel, axis: str) -> bool:
+  """Whether a kernel that sums over all of ``axis`` may be wrong where there is nothing to sum.
+
+  A softmax over nothing has no elements, and what is summed with its weights is 0; a kernel that
+  divides last divides 0 by 0, and so may one that reads its sums.
+  """
+  if kernel.loop != axis:
+    return False
+  if any(graph.tensor(s.tensor).role == "temp" for s in kernel.saves):
+    return True
+  made = set[int]()
+  for i, op in enumerate(kernel.ops):
+    if op.phase is Phase.POST and (op.op in ACCUMULATORS or made.intersection(op.args)):
+      made.add(i)
+
+  def is_right(op: BlockOp) -> bool:
+    others = [kernel.ops[a].op for a in op.args if a not in made]
+    return op.op in _OF_NOTHING or (op.op == "mul" and others == ["const"])
+
+  return not all(is_right(kernel.ops[i]) for i in made)

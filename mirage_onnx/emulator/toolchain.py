@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.superopt.atomic import replace_file
+from mirage_onnx.superopt.private_folder import is_private, make_private
 from mirage_onnx.superopt.structures import cache_root
 
 #: Between a file and its digest.
@@ -53,8 +54,9 @@ def has_host_compiler() -> bool:
 def cache_folder() -> Path:
   """Where built libraries are kept: below the folder of all caches.
 
-  With ``MIRAGE_ONNX_CACHE=off``, or where one cannot write there, in a folder of this process: what is
-  loaded must be nobody else's. ``searches-off``: only what searches and NVRTC made is not kept.
+  With ``MIRAGE_ONNX_CACHE=off``, or where one cannot write there or others can, in a folder of this
+  process: what is loaded must be nobody else's. ``searches-off``: only what searches and NVRTC made is
+  not kept.
   """
   return _writable(None if os.environ.get("MIRAGE_ONNX_CACHE") == "off" else cache_root())
 
@@ -64,9 +66,10 @@ def _writable(root: Path | None) -> Path:
   try:
     if root is not None:
       own = root / "emulator"
-      own.mkdir(parents=True, exist_ok=True)
+      make_private(own)
       with tempfile.TemporaryFile(dir=own):
-        return own
+        if is_private(own):
+          return own
   except OSError:
     pass
   folder = tempfile.mkdtemp(prefix="mirage-onnx-")

@@ -203,6 +203,15 @@ class Context:
     self.symbols.named(y, y)  # a product of names is one, too: views have names
     return y
 
+  def stored(
+    self, x: Tensor, shape: tuple[int, ...], fulls: tuple[int, ...], repeats: tuple[int, ...], dtype: DType
+  ) -> Tensor:
+    """A weight that memory holds packed, or once for ``repeats`` neighbours along each dimension.
+
+    ``fulls``: the dimensions of memory, of which the result begins with the first.
+    """
+    return self._emit("stored", (x,), shape, dtype, (*fulls, *repeats))
+
   def cast(self, x: Tensor, dtype: DType) -> Tensor:
     """Round to ``dtype``; nothing to do where x has it already."""
     return x if x.dtype is dtype else self._emit("cast", (x,), shape_of(x), dtype, dtype)

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
 
@@ -18,6 +19,8 @@ MAPPED_BYTES = 1 << 16
 MAX_RANK = 64
 #: A value of more elements fits into no memory.
 MAX_ELEMENTS = 1 << 48
+#: An offset or a length, as every reader understands it.
+_NUMBER = re.compile(r"[0-9]{1,18}\Z")
 #: Bits of the types that pack several elements into a byte; onnx gains more with time.
 _PACKED_BITS: dict[int, int] = {
   TensorProto.DataType.Value(name): 2 if name.endswith("INT2") else 4
@@ -120,6 +123,8 @@ def _check_external(tensor: TensorProto, base_dir: Path | None) -> None:
   info = {e.key: e.value for e in tensor.external_data}
   location = info.get("location", "")
   who = f"the tensor {tensor.name!r}"
+  if len(info) < len(tensor.external_data):
+    raise MirageError("MODEL_INVALID", f"{who} says one thing of its external data twice")
   if not location:
     raise MirageError("EXTERNAL_DATA_MISSING", f"{who} is external but names no file")
   # Lexically: weight folders of model hubs are links to a store elsewhere.
@@ -135,15 +140,12 @@ def _check_external(tensor: TensorProto, base_dir: Path | None) -> None:
   size = _file_bytes(base_dir / normal)
   if size is None:
     raise MirageError("EXTERNAL_DATA_MISSING", f"{who} is in the file {location!r}")
-  try:
-    offset = int(info.get("offset", 0))
-    length = int(info["length"]) if "length" in info else None
-  except ValueError:
-    raise MirageError(
-      "MODEL_INVALID", f"{who} has an external offset or length that is not a number"
-    ) from None
+  given = [info.get(key, "0") for key in ("offset", "length")]
+  if not all(map(_NUMBER.match, given)):  # int() takes more spellings than other readers of the file
+    raise MirageError("MODEL_INVALID", f"{who} has an external offset or length that is not a number")
+  offset, length = int(given[0]), int(given[1]) if "length" in info else None
   need = size_bytes(tensor)
-  if offset < 0 or (length is not None and need is not None and length < need):
+  if length is not None and need is not None and length < need:
     raise MirageError("MODEL_INVALID", f"{who} needs {need} bytes, its external entry has {length}")
   end = offset + (need or length or 0)
   if size < end:

@@ -42,7 +42,7 @@ def fold(
       values[t.name] = read(t)
   local = {f.name for f in model.functions}
   for node in (model.graph.node[i] for i in order):
-    rule = _RULES.get(node.op_type)
+    rule = RULES.get(node.op_type)
     if rule is None or node.op_type in local or not has_schema(node, opset):
       continue
     if node.op_type == "Constant" and any(prod(a.t.dims) > SMALL for a in node.attribute):
@@ -53,7 +53,7 @@ def fold(
         result = _shape(given, tensors[node.input[0]])
       else:
         operands = [values[i] for i in node.input]
-        if (grown := _GROWING.get(node.op_type)) is not None and grown(given, operands) > SMALL:
+        if (grown := GROWING.get(node.op_type)) is not None and grown(given, operands) > SMALL:
           continue
         result = rule(given, *operands)
       if np.size(result) > min(SMALL, left):
@@ -130,7 +130,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
   "Less": np.less, "LessOrEqual": np.less_equal,
   "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
 }  # fmt: skip
-_RULES: dict[str, Callable[..., Any]] = {
+RULES: dict[str, Callable[..., Any]] = {
   "Shape": _shape, "Slice": _slice, "Reshape": _reshape, "Range": _range, "Div": _divide,
   "Constant": _stored, "ConstantOfShape": _filled,
   "Cast": lambda a, x: x.astype(helper.tensor_dtype_to_np_dtype(a["to"])),
@@ -155,7 +155,7 @@ def _rows(given: Mapping[str, Any], operands: Sequence[Any]) -> int:
 
 #: Elements of a result, of rules that make more of their operands than those have; ``_range`` looks
 #: itself, and ConstantOfShape and Expand repeat what they have in no memory.
-_GROWING: dict[str, Callable[[Mapping[str, Any], Sequence[Any]], int]] = {
+GROWING: dict[str, Callable[[Mapping[str, Any], Sequence[Any]], int]] = {
   **dict.fromkeys((*_PLAIN, "Div"), _broadcast),
   "Concat": lambda _, parts: sum(map(np.size, parts)),
   "Gather": _rows,

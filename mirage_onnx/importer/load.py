@@ -22,7 +22,7 @@ from mirage_onnx.importer.graph import (
   topological_order,
   unique_names,
 )
-from mirage_onnx.importer.inferring import known_of
+from mirage_onnx.importer.inferring import known_of, with_sizes
 from mirage_onnx.importer.old_inputs import without_old_inputs
 from mirage_onnx.importer.opening import Flat, opened
 from mirage_onnx.importer.section_types import Scope
@@ -137,13 +137,14 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
   def read(tensor: TensorProto) -> np.ndarray:
     return read_tensor(tensor, folder)
 
-  tensors, folded = known_of(proto, order, opset, read, onnx=onnx)
+  known = known_of(proto, order, opset, read, onnx=onnx)
+  tensors, folded, told = with_sizes(proto, order, opset, read, onnx, *known)
   if any(map(subgraphs, graph.node)):
     constants = {t.name: t for t in graph.initializer} | constant_nodes(graph.node)
     for value in graph.input:
       constants.pop(value.name, None)
     given_dims = frozenset(d for i in graph.input for d in tensors[i.name].shape or ())
-    main = Scope(proto, order, tensors, folded, constants, given=given_dims)
+    main = Scope(proto, order, tensors, folded, constants, given=given_dims, told=told)
     flat = opened(proto, main, opset, read)
     if flat is not None:
       names = unique_names(flat.proto.graph)

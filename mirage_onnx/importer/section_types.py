@@ -37,7 +37,8 @@ class Scope:
   """What is known of the values of one graph, by its own names; ``constants``: tensors that no run changes.
 
   ``order``: indices of its nodes, producers first. ``folded``: what nodes make of constants and shapes.
-  ``model``: what inference was given, with ``more``; ``path`` begins names of dimensions but those ``given``.
+  ``model``: what inference was given, with ``more`` and (of sizes) ``told``; ``path`` begins names of
+  dimensions but those ``given``.
   """
 
   model: ModelProto = field(repr=False)
@@ -48,6 +49,7 @@ class Scope:
   path: str = ""
   given: frozenset[Dim] = frozenset()
   more: tuple[ValueInfoProto, ...] = ()
+  told: tuple[ValueInfoProto, ...] = ()
 
   def known(self, name: str) -> TensorProto | None:
     return self.folded.get(name) or self.constants.get(name)
@@ -66,7 +68,7 @@ class Scope:
       return self
     every = (*self.more, *more)
     try:
-      tensors, folded = known_of(self.model, self.order, opset, read, every)
+      tensors, folded = known_of(self.model, self.order, opset, read, (*self.told, *every))
     except MirageError:
       return self
     own = {n: _renamed(t, self.given, self.path) for n, t in tensors.items()} if self.path else tensors

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mirage_onnx.importer import activations as act
-from mirage_onnx.importer import attention, layout, linear, norms, rotary, slicing, truth
+from mirage_onnx.importer import attention, layout, linear, norms, quantized, rotary, slicing, truth
 from mirage_onnx.importer import elementwise as ew
 from mirage_onnx.importer import reductions as red
 from mirage_onnx.importer.context import Context
@@ -66,6 +66,7 @@ SEMANTICS: dict[tuple[str, str], Rule] = {
   ("", "MatMul"): _rule(linear.matmul),
   ("", "Gemm"): _rule(linear.gemm),
   (MICROSOFT, "FusedMatMul"): _rule(linear.fused_matmul),
+  (MICROSOFT, "MatMulNBits"): _rule(quantized.matmul_nbits, 1, 3, 4),
   # layout
   ("", "Transpose"): _move(layout.transpose),
   ("", "Reshape"): _move(layout.reshape, 1),

@@ -87,7 +87,7 @@ def elements(tensor: Tensor) -> int:
 
 def tensor_bytes(tensor: Tensor) -> int:
   """Bytes of a tensor; 0 where its type or shape is not known."""
-  return elements(tensor) * tensor.dtype.size_bytes if tensor.dtype else 0
+  return tensor.dtype.bytes_of(elements(tensor)) if tensor.dtype else 0
 
 
 def region_work(region: Region) -> Work:
@@ -95,7 +95,7 @@ def region_work(region: Region) -> Work:
   tensors = {
     x.tensor.name: replace(x.tensor, shape=region.shape(x.tensor)) for x in (*region.inputs, *region.outputs)
   }
-  weights = sum(tensor_bytes(tensors[i.tensor.name]) for i in region.inputs if i.is_weight)
+  weights = sum(tensor_bytes(tensors[i.tensor.name]) // i.repeat for i in region.inputs if i.is_weight)
   moved = [i.tensor.name for i in region.inputs if not i.is_weight]
   moved += [o.tensor.name for o in region.outputs]
   return Work(count_flops(region.steps, tensors), weights, sum(tensor_bytes(tensors[n]) for n in moved))

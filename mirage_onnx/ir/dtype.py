@@ -7,7 +7,11 @@ import numpy as np
 
 
 class DType(StrEnum):
-  """Element types that programs speak of; the value is the canonical spelling."""
+  """Element types that programs speak of; the value is the canonical spelling.
+
+  ``q4`` and ``q8`` are integers of quantized weights, packed in bytes: -8 .. 7 and -128 .. 127, stored
+  with 8 and 128 added; of two in a byte the first is the low half.
+  """
 
   F16 = "f16"
   BF16 = "bf16"
@@ -17,10 +21,33 @@ class DType(StrEnum):
   I64 = "i64"
   BOOL = "bool"
   U8 = "u8"
+  Q4 = "q4"
+  Q8 = "q8"
 
   @property
   def size_bytes(self) -> int:
+    """Of one element; asked of types only that fill a byte."""
     return _SIZE[self]
+
+  @property
+  def bits(self) -> int:
+    """Of one element in memory."""
+    return 4 if self is DType.Q4 else 8 * _SIZE[self]
+
+  def bytes_of(self, elements: int) -> int:
+    """What so many elements take in memory."""
+    return -(-elements * self.bits // 8)
+
+  @property
+  def is_packed(self) -> bool:
+    """True for integers of quantized weights, which memory holds in whole bytes."""
+    return self in (DType.Q4, DType.Q8)
+
+  @property
+  def integers(self) -> tuple[int, int]:
+    """The least and the largest value of a packed type."""
+    half = 1 << (self.bits - 1)
+    return -half, half - 1
 
   @property
   def is_float(self) -> bool:
@@ -32,7 +59,7 @@ class DType(StrEnum):
 
     Floats, truth values as the numbers 0 and 1, and integers until they are cast to a float.
     """
-    return self.is_float or self in (DType.BOOL, DType.I32, DType.I64)
+    return self.is_float or self.is_packed or self in (DType.BOOL, DType.I32, DType.I64)
 
   @property
   def is_half(self) -> bool:
@@ -46,7 +73,7 @@ class DType(StrEnum):
 
 _SIZE = {
   DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.F64: 8,
-  DType.I32: 4, DType.I64: 8, DType.BOOL: 1, DType.U8: 1,
+  DType.I32: 4, DType.I64: 8, DType.BOOL: 1, DType.U8: 1, DType.Q8: 1,
 }  # fmt: skip
 _NUMPY = {
   DType.F16: np.dtype(np.float16),
@@ -57,13 +84,23 @@ _NUMPY = {
   DType.I64: np.dtype(np.int64),
   DType.BOOL: np.dtype(np.bool_),
   DType.U8: np.dtype(np.uint8),
+  DType.Q4: np.dtype(np.int8),
+  DType.Q8: np.dtype(np.int8),
 }
 
 
 def as_input(x: np.ndarray, dtype: DType) -> np.ndarray:
-  """Random numbers of either sign as values of an input: a boolean is their sign."""
+  """Random numbers of either sign as values of an input: a boolean is their sign.
+
+  Small ones fill the range of a packed type, whatever their scale is; bytes are any.
+  """
   if dtype is DType.BOOL:
     return (x > 0) * 1.0
+  if dtype.is_packed or dtype is DType.U8:
+    low, high = dtype.integers if dtype.is_packed else (0, 255)
+    size = np.sqrt(np.mean(np.square(x))) if x.size else 0.0
+    middle, spread = (low + high + 1) / 2, (high - low) / 4
+    return np.clip(np.rint(x / (size or 1.0) * spread + middle), low, high)
   return x if dtype.is_float else np.rint(x)
 
 
@@ -90,3 +127,26 @@ def _round_to_bf16(x: np.ndarray) -> np.ndarray:
   # The carry turns some NaN into numbers.
   result[x != x] = np.nan
   return result
+
+
+def unpacked(data: np.ndarray, dtype: DType) -> np.ndarray:
+  """The values of a packed type in their order, from the bytes of memory (any shape)."""
+  flat = data.reshape(-1).astype(np.uint8, copy=False)
+  if dtype is DType.Q4:
+    pairs = np.empty((flat.size, 2), np.uint8)
+    pairs[:, 0], pairs[:, 1] = flat & 15, flat >> 4
+    flat = pairs.reshape(-1)
+  # Modulo 256 the bytes are right before and behind the subtraction.
+  return (flat - np.uint8(-dtype.integers[0])).view(np.int8)
+
+
+def packed(values: np.ndarray, dtype: DType) -> np.ndarray:
+  """The bytes of memory that hold these values of a packed type: the inverse of ``unpacked``.
+
+  The last dimension is even where two share a byte.
+  """
+  stored = (values.astype(np.int16) - dtype.integers[0]).astype(np.uint8)
+  if dtype is DType.Q8:
+    return stored
+  pairs = stored.reshape(*stored.shape[:-1], -1, 2)
+  return np.asarray(pairs[..., 0] | pairs[..., 1] << 4)

@@ -66,8 +66,10 @@ class Step:
   ``concat``              axis                 inputs beside each other, of static extents
   ``gather``              None                 inputs (table, rows): the rows of a table that a run
                                                names, dimension 0 of the result in place of its own
+  ``stored``             fulls, repeats       what memory holds of a weight as its bytes or once for
+                                           several neighbours (``View``), a box from its beginning
 
-  No step of a region is one of the last three (``match/sinking.py``).
+  No step of a region is one of the last four (``match/sinking.py``).
   """
 
   op: str

@@ -14,9 +14,10 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
-from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.dtype import DType, unpacked
 from mirage_onnx.ir.program import Constant, Step, Tensor
 from mirage_onnx.ir.runtime_extent import Monomial
 from mirage_onnx.ir.term import Term, walk
@@ -58,18 +59,28 @@ class RegionTensor:
     found: list[Window] = []
     parts = zip(self.tensor.shape or (), self.view.starts, self.view.fulls, strict=True)
     for d, (own, (n, start, full)) in enumerate(zip(self.dims, parts, strict=True)):
-      if self.picks and d == 0:
+      if (often := self.view.repeat(d)) > 1:
+        assert isinstance(full, int)
+        found.append(Window(own, start, full if n != full * often else None, "", often))
+      elif self.picks and d == 0:
         assert isinstance(full, int)
         found.append(Window(own, start, full, self.picks))
       elif n != full and isinstance(full, int):
         found.append(Window(own, start, full))
       elif own and (not found or found[-1] != Window(own)):  # many dimensions may be one axis
         found.append(Window(own))
-    return tuple(found) if any(w.full is not None for w in found) else ()
+    return tuple(found) if any(w.full is not None or w.repeat > 1 for w in found) else ()
+
+  @property
+  def repeat(self) -> int:
+    """How many of its elements are one in memory."""
+    return prod(self.view.repeats) if self.view else 1
 
   @property
   def splits_dims(self) -> bool:
     """Whether an axis begins or ends inside a dimension: no order of dims reorders the axes."""
+    if self.dtype.is_packed:
+      return True
     regrouped = self.view is not None and len(self.view.fulls) != len(self.source.shape or ())
     return regrouped or any(len(d) > 1 for d in self.dims)
 
@@ -121,11 +132,16 @@ class Region:
     if x.view is None:
       return data
     shape, fulls = (self.shape(Tensor("", None, s)) for s in (x.tensor.shape, x.view.fulls))
-    box = [slice(start, start + n) for start, n in zip(x.view.starts, shape, strict=True)]
-    data = data.reshape(fulls)
+    often = x.view.repeats or (1,) * len(shape)
+    parts = zip(x.view.starts, shape, often, strict=True)
+    box = [slice(start, start + n // r) for start, n, r in parts]
+    data = (unpacked(data, x.dtype) if x.dtype.is_packed else data).reshape(fulls)
     if x.view.picks:
       data, box[0] = data[rows.reshape(-1)], slice(None)
-    return data[tuple(box)]
+    data = data[tuple(box)]
+    for d, r in enumerate(often):
+      data = data.repeat(r, axis=d) if r > 1 else data
+    return data
 
   @cached_property
   def structure(self) -> str:
@@ -164,7 +180,7 @@ class Region:
     windows = "".join(
       f"{x.name} {' '.join(f'{w.start}/{w.full}' for w in x.windows if w.full)}\n"
       for x in (*self.inputs, *self.outputs)
-      if x.windows
+      if any(w.full for w in x.windows)
     )
     return f"region\naxes {sizes}\n{self.structure}{windows}"
 
@@ -180,8 +196,11 @@ def _notes(i: RegionTensor) -> str:
 
 
 def _windows(x: RegionTensor) -> str:
-  """The dimensions of a view; a dot is behind those of which it is a part, and what picks rows."""
-  dims = (f"{','.join(w.axes)}{'.' if w.full is not None else ''}{w.picks}" for w in x.windows)
+  """The dimensions of a view; a dot is behind those of which it is a part, then what picks or repeats."""
+  dims = (
+    f"{','.join(w.axes)}{'.' if w.full is not None else ''}{w.picks}{f'*{w.repeat}' if w.repeat > 1 else ''}"
+    for w in x.windows
+  )
   return f"({' '.join(dims)})" if x.windows else ""
 
 

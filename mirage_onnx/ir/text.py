@@ -65,7 +65,8 @@ def print_tensor(t: KTensor) -> str:
   words = [f"tensor {t.name} {t.dtype}[{','.join(t.axes)}] {t.role}", *["in"] * bool(t.windows)]
   for w in t.windows:
     part = "" if w.full is None else f"@{w.picks or w.start}/{w.full}"
-    words.append(f"{','.join(w.axes)}{part}")
+    often = f"*{w.repeat}" if w.repeat > 1 else ""
+    words.append(f"{','.join(w.axes)}{often}{part}")
   return " ".join(words)
 
 
@@ -75,7 +76,7 @@ def print_ugraph(graph: UGraph) -> str:
 
 
 _TENSOR = re.compile(r"tensor (\S+) (\w+)\[([^\]]*)\] (\w+)(?: in (.+))?")
-_WINDOW = re.compile(r"([^@]*)(?:@(?:(\d+)|([^\d/][^/]*))/(\d+))?")
+_WINDOW = re.compile(r"([^@*]*)(?:\*([1-9]\d*))?(?:@(?:(\d+)|([^\d/][^/]*))/(\d+))?")
 _KERNEL = re.compile(r"kernel (\S+) grid=(\S*) cluster=(\S+) loop=(\S+)")
 _OP = re.compile(r"  %(\d+) = (\w+)(?:\[([^\]]*)\])?((?: [^:]+)?) : (\w+)\[([^\]]*)\] (\w+) (\w+)")
 _SAVE = re.compile(r"  save (\S+) = %(\d+) omap=(\S*)")
@@ -103,7 +104,8 @@ def _parse_tensor(match: re.Match[str]) -> KTensor:
   for word in places.split(" ") if places else ():
     if (m := _WINDOW.fullmatch(word)) is None or not word:
       raise ValueError(f"not a dimension of memory: {word!r}")
-    windows.append(Window(_split(m[1]), int(m[2] or 0), int(m[4]) if m[4] else None, m[3] or ""))
+    start, full, often = int(m[3] or 0), int(m[5]) if m[5] else None, int(m[2] or 1)
+    windows.append(Window(_split(m[1]), start, full, m[4] or "", often))
   return KTensor(name, DType(dtype), _split(axes), role, tuple(windows))
 
 

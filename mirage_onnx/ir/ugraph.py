@@ -125,8 +125,27 @@ class KTensor:
     """How many elements the memory has that it lies in."""
     found = 1
     for w in self.windows or (Window(self.axes),):
-      found *= prod(extents[a] for a in w.axes) if w.full is None else w.full
+      found *= -(-prod(extents[a] for a in w.axes) // w.repeat) if w.full is None else w.full
     return found
+
+  def bytes(self, extents: Mapping[str, int]) -> int:
+    """Of the memory that it lies in."""
+    return self.dtype.bytes_of(self.elements(extents))
+
+  @property
+  def repeat(self) -> int:
+    """How many of its elements are one in memory."""
+    return prod(w.repeat for w in self.windows)
+
+  @property
+  def few_bits(self) -> bool:
+    """Whether memory has it packed, or once for a block: kernels widen such a thing in one place."""
+    return self.dtype.is_packed or self.repeat > 1
+
+  @property
+  def counted(self) -> tuple[str, ...]:
+    """The axes that ``elements`` counts: a whole of which this is a part, or rows, has its own size."""
+    return tuple(a for w in self.windows or (Window(self.axes),) if w.full is None for a in w.axes)
 
   def renamed(self, name: str, axes: Mapping[str, str], tensors: Mapping[str, str] | None = None) -> KTensor:
     """The same tensor with this name; axes that are not in ``axes`` keep theirs.
@@ -230,6 +249,15 @@ class Kernel:
     """The tensors that it loads and then those that it saves, each once."""
     return tuple(dict.fromkeys([o.tensor for o in self.loads] + [s.tensor for s in self.saves]))
 
+  @property
+  def lane_depth(self) -> int:
+    """How much of the depth a lane of a streaming kernel takes at once.
+
+    8 elements of 16 bits, which are 16 bytes; as many as those are of the narrowest packed operand.
+    """
+    packed = (o.dtype.bits for o in self.loads if o.dtype.is_packed and o.phase is Phase.LOOP)
+    return 128 // min(packed, default=16)
+
   def renamed(self, name: str, axes: Mapping[str, str], tensors: Mapping[str, str]) -> Kernel:
     """The same kernel with this name; axes and tensors that are in neither mapping keep theirs."""
 
@@ -284,7 +312,8 @@ class KernelParams:
 
   ``tile``: grid axis -> elements per block, by grid dimension. ``cluster``: ranks. ``loop_tile``:
   elements of the loop axis per iteration (of the whole block). ``warps``: per block.
-  ``stages``: loop steps whose loads are in flight.
+  ``stages``: loop steps whose loads are in flight. ``instruction``: by which tensor cores contract
+  (``instructions``); only one that is not ``mma`` is in the text.
   """
 
   tile: tuple[int, ...] = ()
@@ -292,12 +321,14 @@ class KernelParams:
   loop_tile: int = 0
   warps: int = 4
   stages: int = 1
+  instruction: str = "mma"
 
   def to_text(self) -> str:
     tiles = ",".join(map(str, self.tile)) or "-"
+    other = f" instruction={self.instruction}" if self.instruction != "mma" else ""
     return (
       f"tile={tiles} cluster={self.cluster} loop_tile={self.loop_tile} "
-      f"warps={self.warps} stages={self.stages}"
+      f"warps={self.warps} stages={self.stages}{other}"
     )
 
   @classmethod
@@ -308,9 +339,10 @@ class KernelParams:
         ValueError, TypeError or KeyError: no ``to_text`` gives this text.
     """
     fields = dict(word.split("=") for word in text.split(" "))
-    tile = fields.pop("tile")
+    tile, instruction = fields.pop("tile"), fields.pop("instruction", "mma")
     numbers = {name: int(value) for name, value in fields.items()}
-    params = cls(() if tile == "-" else tuple(map(int, tile.split(","))), **numbers)
+    tiles = () if tile == "-" else tuple(map(int, tile.split(",")))
+    params = cls(tiles, **numbers, instruction=instruction)
     if params.to_text() != text:
       raise ValueError(f"not the numbers of a kernel: {text!r}")
     return params

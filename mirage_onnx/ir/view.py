@@ -17,12 +17,19 @@ class View:
   dimensions of ``source`` and never reorders them. One that a run counts is whole, by its name.
   ``picks``: the tensor of the model that says which rows of ``source``, in which order and how
   often, dimension 0 of the view is; a negative one counts from the end.
+  ``repeats``: how many neighbours along each dimension are one element of memory, if not 1
+  everywhere (the scale of a block of weights); ``starts`` and ``fulls`` count elements of memory.
+  A view of a packed type is of the bytes of ``source``, and ``fulls`` counts what is in them.
   """
 
   source: Tensor
   starts: tuple[int, ...]
   fulls: tuple[Dim, ...]
   picks: str = ""
+  repeats: tuple[int, ...] = ()
+
+  def repeat(self, d: int) -> int:
+    return self.repeats[d] if self.repeats else 1
 
   def source_dim(self, d: int) -> int:
     """The dimension of ``source`` that dimension ``d`` of the view is, or is a part of."""
@@ -40,13 +47,15 @@ class Window:
   """One dimension of memory, of ``full`` elements (None: as many as ``axes`` have).
 
   ``axes``, slowest first, hold the elements from ``start`` on; none where it is one element.
-  With ``picks`` they hold the elements that this tensor names, in its order.
+  With ``picks`` they hold the elements that this tensor names, in its order. ``repeat``
+  neighbours along the axes are one element of memory.
   """
 
   axes: tuple[str, ...]
   start: int = 0
   full: int | None = None
   picks: str = ""
+  repeat: int = 1
 
 
 def in_order(windows: tuple[Window, ...], axes: tuple[str, ...]) -> tuple[Window, ...]:

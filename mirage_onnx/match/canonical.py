@@ -35,16 +35,18 @@ def make_region(
       RejectionError: AXES_CONFLICT, OP_FORM, DTYPE or DYNAMIC_DIM.
   """
   live = tuple(i for i in inputs if i not in program.constants)
+  by_name = {n.name: n for n in program.nodes}
+  steps = tuple(s for n in nodes for s in by_name[n].steps)
+  packed = {i for s in steps if s.op == "stored" for i in s.inputs}
   for name in (*live, *outputs):
     x = program.tensors[name]
     # No kernel writes booleans.
     allowed = x.dtype is not None and (x.dtype.is_computed if name in live else x.dtype.is_float)
+    allowed = allowed or name in packed
     if not allowed:
       raise RejectionError("DTYPE", f"{name} is {x.dtype}, not a float", (name,))
     if program.shape(x) is None:
       raise RejectionError("DYNAMIC_DIM", f"{name} has a dynamic shape", (name,))
-  by_name = {n.name: n for n in program.nodes}
-  steps = tuple(s for n in nodes for s in by_name[n].steps)
   found = viewed(program, list(steps), live, outputs)
   steps, live, outputs = tuple(found.steps), tuple(found.inputs), tuple(found.outputs)
   constants = {k: v for k, v in program.constants.items() if _uses(steps, k)}
@@ -167,6 +169,8 @@ def _rename(
       picks[view.picks] if view and view.picks else "",
     )  # fmt: skip
     held = [a for w in made.windows for a in w.axes]
+    if any(w.repeat > 1 and len(w.axes) != 1 for w in made.windows):
+      raise RejectionError("AXES_CONFLICT", f"an axis begins inside a block of {made.source.name!r}")
     if len(held) != len(set(held)):
       raise RejectionError("OP_FORM", f"an axis of {x!r} begins inside a dimension of the part that is read")
     return made

@@ -2,17 +2,21 @@
 
 import hashlib
 from collections.abc import Mapping, Set
-from functools import lru_cache
 
 from mirage_onnx.ir.term import COMMUTATIVE, EXTENT, INPUT, REDUCTIONS, Term, walk
 
-#: Digests that are not made again: regions of one program share most of what they compute.
-KEPT = 1 << 16
+_EMPTY = hashlib.blake2b(digest_size=10)
 
 
-@lru_cache(KEPT, typed=True)
 def digest(*parts: object) -> str:
-  return hashlib.blake2b("|".join(map(str, parts)).encode(), digest_size=10).hexdigest()
+  return _digest(*map(str, parts))
+
+
+def _digest(*parts: str) -> str:
+  """Of texts. To keep the digests that regions share costs more than to make them again."""
+  made = _EMPTY.copy()
+  made.update("|".join(parts).encode())
+  return made.hexdigest()
 
 
 def colours(
@@ -23,45 +27,55 @@ def colours(
 ) -> tuple[dict[Term, str], dict[str, str]]:
   """Colours of all terms and axes after refinement: equal colours mean equal use."""
   nodes = walk(terms)
+  place = {u: i for i, u in enumerate(nodes)}
+  args = [[place[a] for a in u.args] for u in nodes]
+  free = [u.op in COMMUTATIVE for u in nodes]
+  reduced = [bound(u) for u in nodes]
   inputs = dict(start)
   names = sorted({a for u in nodes for a in u.axes} | {a for x in axes.values() for a in x})
   axis = {a: "runtime" if a in runtime else "" for a in names}
-  down: dict[Term, str] = {}
+  down: list[str] = []
   for _ in range(4):
-    up: dict[Term, str] = {}
-    for u in nodes:
-      args = [up[a] for a in u.args]
-      if u.op in COMMUTATIVE:
-        args.sort()
-      own = inputs[str(u.attr)] if u.op == INPUT else _attr_colour(u, axis)
-      up[u] = digest(u.op, own, *args, *sorted(axis[a] for a in u.axes))
-    context: dict[Term, list[str]] = {u: [] for u in nodes}
-    for r in terms:
-      context[r].append("root")
-    for u in reversed(nodes):
-      seen = digest(up[u], *sorted(context[u]))
-      for i, a in enumerate(u.args):
-        place = "" if u.op in COMMUTATIVE else str(i)
-        context[a].append(digest(seen, place))
-    down = {u: digest(up[u], *sorted(context[u])) for u in nodes}
-    for u in nodes:
+    # Of axes that terms share, and of heads without: found once a round.
+    over = {x: sorted(axis[a] for a in x) for x in {u.axes for u in nodes}}
+    up: list[str] = []
+    for u, of, any_order, ends in zip(nodes, args, free, reduced, strict=True):
+      seen = [up[a] for a in of]
+      if any_order:
+        seen.sort()
       if u.op == INPUT:
-        inputs[str(u.attr)] = down[u]
+        own = inputs[str(u.attr)]
+      else:
+        own = _digest(*sorted(axis[a] for a in ends)) if ends else str(u.attr)
+      up.append(_digest(u.op, own, *seen, *over[u.axes]))
+    context: list[list[str]] = [[] for _ in nodes]
+    for r in terms:
+      context[place[r]].append("root")
+    down = up  # in place, from the roots: the colour of a term is no longer read where it is replaced
+    for i in range(len(nodes) - 1, -1, -1):
+      context[i].sort()
+      down[i] = _digest(up[i], *context[i])
+      for k, a in enumerate(args[i]):
+        context[a].append(_digest(down[i], "" if free[i] else str(k)))
+    for u, colour in zip(nodes, down, strict=True):
+      if u.op == INPUT:
+        inputs[str(u.attr)] = colour
     use: dict[str, list[str]] = {a: [] for a in names}
-    for u in nodes:
-      for x in u.axes:
-        at = axes[str(u.attr)].index(x) if u.op == INPUT else ""
-        use[x].append(digest("has", down[u], at))
-      for x in bound(u):
-        use[x].append(digest("reduces", down[u]))
-    axis = {a: digest(axis[a], *sorted(use[a])) for a in names}
-  return down, axis
+    for u, colour, ends in zip(nodes, down, reduced, strict=True):
+      if u.op == INPUT:
+        held = axes[str(u.attr)]
+        for x in u.axes:
+          use[x].append(_digest("has", colour, str(held.index(x))))
+      elif u.axes:
+        has = _digest("has", colour, "")
+        for x in u.axes:
+          use[x].append(has)
+      for x in ends:
+        use[x].append(_digest("reduces", colour))
+    axis = {a: _digest(axis[a], *sorted(use[a])) for a in names}
+  return dict(zip(nodes, down, strict=True)), axis
 
 
 def bound(u: Term) -> tuple[str, ...]:
   """The axes that a reduction or an extent names."""
   return u.attr if u.op in (*REDUCTIONS, EXTENT) and isinstance(u.attr, tuple) else ()
-
-
-def _attr_colour(u: Term, axis: Mapping[str, str]) -> str:
-  return digest(*sorted(axis[a] for a in bound(u))) if bound(u) else str(u.attr)

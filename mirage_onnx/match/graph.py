@@ -21,7 +21,8 @@ FEW_ROWS = 64
 class Graph:
   """A program with its edges and reasons, computed once.
 
-  ``runtime``: whether contractions of two activations may be in regions.
+  ``runtime``: whether contractions of two activations may be in regions, and sums over what only
+  a run counts.
   """
 
   def __init__(self, program: Program, *, runtime: bool = False) -> None:
@@ -49,9 +50,10 @@ class Graph:
       return node.barrier
     if not self._runtime and not self._contracts_weights(node):
       return Rejection("WEIGHT_RUNTIME", "no operand is an initializer", (node.name,))
+    packed = {i for s in node.steps if s.op == "stored" for i in s.inputs}
     for name in (*self.reads[node.name], *node.outputs):
       tensor = self.program.tensors.get(name)
-      if not name or name in self.program.constants:
+      if not name or name in self.program.constants or name in packed:
         continue
       if tensor is None or tensor.dtype is None or not tensor.dtype.is_computed:
         return Rejection("DTYPE", f"{name} is not a float tensor", (node.name,))
@@ -60,9 +62,9 @@ class Graph:
     return self._sums_at_run_time(node)
 
   def _sums_at_run_time(self, node: Node) -> Rejection | None:
-    """Why no kernel sums over what the node sums over, or None."""
+    """Why no kernel sums over what the node sums over, or None; tiled kernels sum over anything."""
     program = self.program
-    if not program.primes:
+    if self._runtime or not program.primes:
       return None
     shapes = {s.output.name: s.output.shape or () for s in node.steps}
     shapes |= {n: program.numbers(n) or () for n in self.reads[node.name]}
@@ -70,8 +72,6 @@ class Graph:
       read = [shapes.get(i, ()) for i in s.inputs if isinstance(i, str)]
       if s.op == "matmul":
         depths = read[0][-1:]
-        if not self._contracts_weights(node):
-          depths = (*read[0], *read[1])
       elif s.op in ("sum", "mean", "rmax"):
         assert isinstance(s.attr, tuple)
         depths = tuple(read[0][i] for i in s.attr)

@@ -16,11 +16,15 @@ ROW = 1 << 15
 def places_in_memory(name: str, found: Viewed) -> tuple[int, ...]:
   """For every dimension a number that it shares with those that memory has beside it.
 
-  A part of a dimension shares it with none: what lies behind it in memory is not in the view.
+  A part of a dimension shares it with none: what lies behind it in memory is not in the view. Nor does
+  one whose neighbours are one element.
   """
   shape = found.tensor(name).shape or ()
-  fulls = found.views[name].fulls if name in found.views else shape
+  view = found.views.get(name)
+  fulls = view.fulls if view else shape
   parts = [n != full for n, full in zip(shape, fulls, strict=True)]
+  if view and view.repeats:
+    parts = [part or r > 1 for part, r in zip(parts, view.repeats, strict=True)]
   if name in found.views and found.views[name].picks:
     parts[0] = True
   return tuple(2 * sum(parts[:d]) + parts[d] for d in range(len(parts)))

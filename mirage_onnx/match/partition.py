@@ -60,7 +60,9 @@ def choose(
     found.append(problem.best(range(len(candidates)), 0, 0))
     if problem.proven:
       return found[0]
-  found += [problem.windowed(n) for n in (WINDOW, 3 * WINDOW // 2) if not found or time.monotonic() < until]
+  for window in (WINDOW, 3 * WINDOW // 2):
+    if not found or time.monotonic() < until:
+      found.append(problem.windowed(window))
   return min(found, key=problem.cost_us)
 
 
@@ -221,9 +223,6 @@ class _Problem:
     self, cost: np.ndarray, rows: list[tuple[dict[int, float], float]], fixed: int
   ) -> frozenset[int]:
     """The variables that are 1."""
-    from scipy.optimize import Bounds, LinearConstraint, milp  # takes a third of a second
-    from scipy.sparse import coo_array
-
     size = len(cost)
     r = np.repeat(np.arange(len(rows)), [len(row) for row, _ in rows])
     c = np.array([j for row, _ in rows for j in row])

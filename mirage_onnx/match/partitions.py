@@ -114,6 +114,8 @@ class Partitions:
         return made
       case "gather":
         return (whole(shape[0]), *own[0][1:])
+      case "stored":
+        return whole_box(shape)
       case "transpose":
         return tuple(own[0][i] for i in attr)
       case "reshape":
@@ -154,7 +156,7 @@ class Partitions:
             if out is None or k:
               continue
             cut = (whole(shape[0]), *out[1:])
-          elif out is None or step.op in ("concat", *REDUCING):
+          elif out is None or step.op in ("concat", "stored", *REDUCING):
             continue
           elif step.op == "transpose":
             cut = tuple(out[attr.index(i)] for i in range(len(shape)))

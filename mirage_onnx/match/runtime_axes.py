@@ -13,7 +13,6 @@ from math import prod
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import Monomial, Program, Region, RegionTensor, Step, Tensor, symbols_of
 from mirage_onnx.ir.program import resized
-from mirage_onnx.ir.term import EXTENT, REDUCTIONS, walk
 from mirage_onnx.match.axes import name_axes
 from mirage_onnx.match.graph import ASSUMED
 from mirage_onnx.match.sinking import viewed
@@ -33,9 +32,6 @@ def with_runtime_axes(region: Region, program: Program, sizes: Mapping[str, int]
     if any(program.is_symbolic(int(n)) for shape in shapes for n in shape):
       raise _refusal(region, "inside are elements that only a run counts")
     return region
-  for u in walk(region.terms):
-    if u.op in (*REDUCTIONS, EXTENT) and isinstance(u.attr, tuple) and axes & set(u.attr):
-      raise _refusal(region, "a reduction runs over what is counted only in a run")
   made = _Runtime(region, program)
   runtime = {a: made.extent(a) for a in sorted(axes)}
   result = replace(

@@ -34,7 +34,7 @@ from mirage_onnx.match.views import Viewed, Views
 PARTS = 8
 #: Most equal parts of what is reduced that are loaded apart, because they are also sliced.
 FOLDED = 4
-SLICING = ("slice", "concat", "gather")
+SLICING = ("slice", "concat", "gather", "stored")
 
 
 def viewed(program: Program, steps: list[Step], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Viewed:
@@ -106,6 +106,8 @@ class _Sinking:
         return self._moved(read[0], box, axis, start)
       case "gather":
         return self.views.picked(read[0], read[1], box)
+      case "stored":
+        return self.views.stored(step, box)
       case "concat":
         return self._part(read, box, attr[0])
       case "transpose":

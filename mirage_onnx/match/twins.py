@@ -26,7 +26,7 @@ def step_form(region: Region) -> Form:
     return (x.base, x.exponent) if isinstance(x, Constant) else number(x)
 
   def tensor(x: RegionTensor) -> object:
-    view = x.view and (number(x.view.source.name), x.view.starts, x.view.fulls)
+    view = x.view and (number(x.view.source.name), x.view.starts, x.view.fulls, x.view.repeats)
     shape = region.shape(x.tensor)
     return number(x.tensor.name), x.name, x.dtype, x.axes, x.is_weight, x.dims, shape, view, x.picks
 

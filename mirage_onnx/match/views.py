@@ -84,6 +84,34 @@ class Views:
     self.found.picks[rows] = by
     return self._viewed(replace(tensor, name=name, shape=shape), View(source, starts, fulls, rows), box)
 
+  def stored(self, step: Step, box: Box) -> str:
+    """A box of a weight that memory holds packed or in blocks (the step ``stored``).
+
+    Raises:
+        RejectionError: OP_FORM, it is computed; AXES_CONFLICT, an end of the box is inside a block.
+    """
+    name, dtype = str(step.inputs[0]), step.output.dtype
+    if name in self.makers:
+      raise RejectionError("OP_FORM", f"{name}, which has packed weights, is computed", (name,))
+    assert isinstance(step.attr, tuple)
+    rank = len(step.attr) // 2
+    source, fulls, often = self.program.tensors[name], step.attr[:rank], step.attr[rank:]
+    starts, sizes, memory, repeats = list[int](), list[Extent](), list[Extent](), list[int]()
+    for dim, full, r in zip(box, fulls, often, strict=True):
+      if not is_whole(dim) and (r > 1 or prod(f.full for f in dim) != full):
+        reason = f"takes a part of a dimension of {name}, which memory holds in blocks"
+        raise RejectionError("AXES_CONFLICT", reason, (name,))
+      starts += [f.bounds[0] for f in dim]
+      sizes += [f.size for f in dim]
+      memory += [full] if is_whole(dim) else [f.full for f in dim]
+      repeats += [r] * len(dim)
+    tensor = Tensor(self.name(f"{name}.{dtype}", box), dtype, tuple(sizes))
+    tensor = replace(tensor, name=self.free(tensor.name))
+    view = View(source, tuple(starts), tuple(memory), "", tuple(repeats) if max(repeats) > 1 else ())
+    if self.found.views.get(tensor.name, view) != view:
+      raise RejectionError("OP_FORM", f"{name} is read in blocks of two sizes", (name,))
+    return self._viewed(tensor, view, box)
+
   def _count(self, rows: Tensor) -> Extent:
     """How many rows it names: a number, or the name of one that a run counts."""
     counts = [n for n in rows.shape or () if n != 1]

@@ -71,6 +71,6 @@ def verdict(report: BenchReport) -> str:
   """Of the worst size: only an interval that does not hold 1 says anything."""
   if any(r.high is not None and r.high < 1 for r in report.rows):
     return "slower" + (" at some sizes" if any(r.low >= 1 for r in report.rows) else "")
-  return (
-    "faster" if all(r.low > 1 for r in report.rows) else "not slower; no difference is sure at every size"
-  )
+  if all(r.low > 1 for r in report.rows):
+    return "faster"
+  return "not slower; no difference is sure at every size"

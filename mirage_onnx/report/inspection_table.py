@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from rich.box import HEAVY_HEAD
 from rich.table import Table
 
+from mirage_onnx.report.dimensions import dimension_lines
 from mirage_onnx.report.inspection import (
   AskedReport,
   ChosenReport,
-  DimensionReport,
   ExplainReport,
   InspectReport,
   OfferReport,
@@ -21,8 +21,6 @@ from mirage_onnx.report.table import WIDE, WIDE_ENOUGH
 
 #: Refusals of a search that are shown, most frequent first; the JSON has all.
 SHOWN_REFUSALS = 8
-#: Sizes of a dynamic dimension that are shown.
-SHOWN_SIZES = 6
 
 
 def inspect_tables(report: InspectReport, width: int = WIDE) -> Iterator[Table | str]:
@@ -50,13 +48,6 @@ def inspect_tables(report: InspectReport, width: int = WIDE) -> Iterator[Table |
   yield _totals(report.totals)
   yield from dimension_lines(report.dimensions)
   yield f"{report.seconds:.1f} s; no kernel was searched, so no gain is promised"
-
-
-def dimension_lines(dimensions: Iterable[DimensionReport]) -> Iterator[str]:
-  """The sizes of dynamic dimensions that count, chosen by the user or by default."""
-  for d in dimensions:
-    at = ", ".join(map(str, d.sizes[:SHOWN_SIZES])) + (" ..." if len(d.sizes) > SHOWN_SIZES else "")
-    yield f"dynamic: {d.name} at {at}; times are at {d.typical} (--shapes {d.name}=... says which count)"
 
 
 def _offers(report: InspectReport, title: str, width: int) -> Table:

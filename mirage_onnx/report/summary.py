@@ -3,11 +3,10 @@
 import shlex
 from collections.abc import Iterator
 
+from mirage_onnx.report.dimensions import dimension_lines
 from mirage_onnx.report.schema import CUT_OFF, ModelReport, Report
 from mirage_onnx.report.timed import timed_line
 
-#: Sizes of a dynamic dimension that are shown.
-_SIZES = 6
 #: Reasons of kept regions which a run on the target's GPU would settle.
 _MEASURABLE = ("NOT_FASTER", "NOT_PREDICTED")
 
@@ -19,14 +18,8 @@ def model_us(report: Report) -> tuple[float, float] | None:
 
 def summary(report: Report) -> str:
   """Three lines, of the model, its regions and the file; dynamic sizes; and one for each thing to do next."""
-  dynamic = _dynamic(report)
+  dynamic = dimension_lines(report.dimensions)
   return "\n".join((_model(report), _regions(report), _file(report), *dynamic, *_next(report)))
-
-
-def _dynamic(report: Report) -> Iterator[str]:
-  for d in report.dimensions:
-    at = ", ".join(map(str, d.sizes[:_SIZES])) + (" ..." if len(d.sizes) > _SIZES else "")
-    yield f"dynamic: {d.name} at {at}; times are at {d.typical} (--shapes {d.name}=... says which count)"
 
 
 def _replaced(report: Report) -> int:

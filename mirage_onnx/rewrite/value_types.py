@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 import onnx
 
+from mirage_onnx.importer.shapes import domain_of
+from mirage_onnx.importer.stand_ins import stand_ins
 from mirage_onnx.onnx_process import Onnx
 from mirage_onnx.rewrite.replacement import internal
 
@@ -35,14 +37,21 @@ def _stated(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
 def _weightless(model: onnx.ModelProto) -> onnx.ModelProto:
   """The model with the data of its larger initializers declared as external.
 
+  What onnx does not know has nodes in its place that it does.
+
   Shape inference reads only small integer tensors (shapes, axes); a proto with the weights in it
   may be too large to be handed over at all (2 GB).
   """
   bare = onnx.ModelProto(ir_version=model.ir_version)
   bare.opset_import.extend(model.opset_import)
   bare.functions.extend(model.functions)
-  for field in ("node", "input", "output"):
+  for field in ("input", "output"):
     getattr(bare.graph, field).extend(getattr(model.graph, field))
+  stored = {t.name: t for t in model.graph.initializer}
+  own = {(f.domain, f.name) for f in model.functions}
+  for node in model.graph.node:
+    known = None if (node.domain, node.op_type) in own else stand_ins(domain_of(node), node, stored)
+    bare.graph.node.extend([node] if known is None else known)
   # One that says of a tensor that it is none would stand in the way.
   bare.graph.value_info.extend(v for v in model.graph.value_info if v.type.tensor_type.elem_type)
   bare.graph.name = model.graph.name

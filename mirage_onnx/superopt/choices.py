@@ -86,7 +86,7 @@ class RoleSetting:
 
   ``reads``: classes that an earlier kernel can write, ``inputs``: those that are tensors of the
   region, ``original``: those of the terms of the region as it was written. ``held``: the
-  elements of a tensor that a block has memory for.
+  elements of a tensor that a block has memory for. ``runtime``: axes that only a run counts.
   """
 
   g: EGraph
@@ -98,6 +98,7 @@ class RoleSetting:
   extents: Mapping[str, int]
   counts: Counts
   held: float = inf
+  runtime: frozenset[str] = frozenset()
 
   def work(self, place: Place, choice: Choice) -> int:
     """Elementwise operations of a choice, in elements of a tile of usual size."""
@@ -120,7 +121,11 @@ class RoleSetting:
 
   def refused(self, place: Place) -> str | None:
     """Why no kernel with these roles has a value here, or None."""
-    return unplaceable(self.g, place[0], place[1], self.roles, self.space)
+    return self.unplaceable(place[0], place[1])
+
+  def unplaceable(self, c: int, phase: Phase) -> str | None:
+    """The same of a class and a phase."""
+    return unplaceable(self.g, c, phase, self.roles, self.space, self.runtime)
 
   @property
   def contracts_only(self) -> bool:
@@ -206,7 +211,7 @@ class RoleSetting:
           yield Choice(kind, n, (*operands, *extra), axis)
     if contracted and self.contracts_only:
       self.counts.prune("a product summed element by element that a contraction sums")
-    elif unplaceable(self.g, child, inner, self.roles, self.space):
+    elif self.unplaceable(child, inner):
       self.counts.prune("a reduction of a tile that no layout holds")
     elif op == SCALED:
       yield Choice("rescale", n, ((child, inner), *extra))

@@ -14,6 +14,9 @@ The model ranks candidates; a measured choice replaces it wherever there is a GP
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from math import ceil, prod
+from typing import Any
+
+import numpy as np
 
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Layout, Phase
@@ -74,12 +77,14 @@ class Features:
   """What the cost depends on, read off a kernel once: element counts by axes, not by tile.
 
   ``row``: elements of the axis that a row kernel spreads over threads; 1 if there is none.
+  ``lane_depth``: of a streaming kernel (``Kernel``), ``depth_loads`` what it loads over the depth alone.
+  ``a_loads`` are without what is one element for many of the depth: nothing of note is in flight of it.
   """
 
   kernel: Kernel
   extents: Mapping[str, int]
   dram_bytes: int
-  loads: tuple[tuple[tuple[str, ...], int], ...]
+  loads: tuple[tuple[tuple[str, ...], float], ...]
   matmuls: tuple[tuple[tuple[str, ...], int, bool], ...]
   work: tuple[tuple[tuple[str, ...], int], ...]
   a_loads: tuple[str | None, ...]
@@ -88,6 +93,13 @@ class Features:
   barriers: int
   after: tuple[tuple[tuple[str, ...], int], ...]
   row: int
+  lane_depth: int = 8
+  depth_loads: int = 0
+
+  @property
+  def step(self) -> int:
+    """Depth elements of a warp in one step."""
+    return 4 * self.lane_depth
 
 
 def features(kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int]) -> Features:
@@ -115,22 +127,35 @@ def features(kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[st
   return Features(
     kernel=kernel,
     extents=extents,
-    dram_bytes=sum(size(tensors[t].axes) * moved_bytes(kernel, tensors[t]) for t in kernel.touched),
-    loads=tuple((o.axes, o.dtype.size_bytes) for o in kernel.loads),
+    dram_bytes=sum(int(size(tensors[t].axes) * moved_bytes(kernel, tensors[t])) for t in kernel.touched),
+    loads=tuple((o.axes, stored_bytes(tensors[o.tensor])) for o in kernel.loads),
     matmuls=tuple((o.axes, size(o.reduced), o.phase is Phase.LOOP) for o in ops if o.op == "matmul"),
     work=tuple(work.items()),
-    a_loads=tuple(free(o) for o in loops if o.op == "load" and o.layout is Layout.A_FRAG),
+    a_loads=tuple(
+      free(o) for o in loops if o.op == "load" and o.layout is Layout.A_FRAG and tensors[o.tensor].repeat == 1
+    ),
     b_loads=tuple(free(o) for o in loops if o.op == "load" and o.layout is Layout.B_FRAG),
     vectors=sum(1 for o in ops if o.layout is Layout.VECTOR),
     after=tuple(after.items()),
     row=max((extents[a] for o in ops for a in o.axes if a not in kernel.grid), default=1),
     barriers=barriers + 2 * any(o.layout is Layout.SHARED for o in ops),
+    lane_depth=kernel.lane_depth,
+    depth_loads=sum(1 for o in loops if o.op == "load" and o.layout is Layout.DEPTH),
   )
 
 
-def element_bytes(tensor: KTensor) -> int:
+def stored_bytes(tensor: KTensor) -> float:
+  """What an element takes in memory: a part of a byte where it is packed, or several are one."""
+  if tensor.few_bits:
+    return tensor.dtype.bits / 8 / tensor.repeat
+  return tensor.dtype.size_bytes
+
+
+def element_bytes(tensor: KTensor) -> float:
   """What an element takes of memory traffic: alone of its row, that row, a sector at most."""
-  size = tensor.dtype.size_bytes
+  size = stored_bytes(tensor)
+  if tensor.few_bits:
+    return size
   for w in reversed(tensor.windows):
     if w.axes or w.full is None:
       break
@@ -138,7 +163,7 @@ def element_bytes(tensor: KTensor) -> int:
   return max(min(size, SECTOR_BYTES), tensor.dtype.size_bytes)
 
 
-def moved_bytes(kernel: Kernel, tensor: KTensor) -> int:
+def moved_bytes(kernel: Kernel, tensor: KTensor) -> float:
   """What an element of a tensor costs in memory traffic, in bytes.
 
   A row kernel spreads one axis over its threads. Where another is the last in memory, neighbours
@@ -172,7 +197,7 @@ def kernel_cost(f: Features, params: KernelParams, target: Target, runtime: Cont
     return n
 
   blocks = prod(ceil(extents[a] / t) for a, t in tiles.items())
-  l2 = blocks * sum(tile(axes) * size for axes, size in f.loads)
+  l2 = int(blocks * sum(tile(axes) * size for axes, size in f.loads))
   flops = blocks * sum(2 * tile(axes) * depth for axes, depth, _ in f.matmuls)
   alu = blocks * sum(tile(axes) * count for axes, count in f.work)
   columns = sum(ceil(local[a] / 16) for a in f.a_loads if a)
@@ -197,11 +222,11 @@ def kernel_cost(f: Features, params: KernelParams, target: Target, runtime: Cont
   steps = 1
   rate = target.stream_tbps * 1e6 * busy
   if kernel.loop is not None:
-    steps = ceil(extents[kernel.loop] / (32 * params.warps * params.cluster))
+    steps = ceil(extents[kernel.loop] / (f.step * params.warps * params.cluster))
     in_flight = active * params.warps * min(params.stages, steps) * columns * 1024
     limit = in_flight * sms / LOADED_LATENCY_US
     rate = (rate**-3 + limit**-3) ** (-1 / 3)
-  dram_us = f.dram_bytes / rate
+  dram_us = f.dram_bytes / rate * float(imbalance(f, ctas / sms))
   l2_rate = L2_TBPS * 1e6 * busy
   l2_us = max(0.0, L2_SHARE * (l2 - f.dram_bytes)) / l2_rate
   mma_us = flops / (target.mma_tflops * MMA_SHARE * 1e6 * busy)
@@ -232,9 +257,31 @@ def _resources(
       for a in axes:
         tiles *= ceil(local[a] / (8 if a in row_axes else 16))
       fragments += tiles
-  # Compiled kernels (sm_90a): 8 registers per step and column tile, 10 per row tile.
-  ring = params.stages * (8 * columns + 10 * rows)
+  ring = int(ring_registers(f, params.stages, columns, rows))
   return 26 + ring + 4 * fragments, params.warps * 512 * fragments
+
+
+def imbalance(f: Features, share: Any) -> Any:
+  """What the multiprocessors with most blocks take longer than the average, of numbers or arrays of them.
+
+  Of packed weights only, whose widening takes about as long as reading them: of 4096x14336 and one row
+  448 blocks of 32 columns took 18.5 us on an H100, 896 of 16 columns 16.4 us (3.4 and 6.8 blocks a
+  multiprocessor; bench/results/h100/packed.json).
+  """
+  if f.lane_depth == 8:
+    return 1.0
+  return np.maximum(1.0, np.ceil(share) / np.maximum(share, 1e-9))
+
+
+def ring_registers(f: Features, stages: Any, columns: Any, rows: Any) -> Any:
+  """Registers for what is in flight, of numbers or arrays of them.
+
+  Compiled kernels (sm_90a): 8 registers per step and column tile, 10 per row tile; of packed weights 10
+  with their scales, and one step of all else (``codegen/ring.py``).
+  """
+  if f.lane_depth == 8:
+    return stages * (8 * columns + 10 * rows)
+  return stages * 10 * columns + f.lane_depth // 2 * (rows + f.depth_loads)
 
 
 def elements_per_thread(f: Features, params: KernelParams) -> int:

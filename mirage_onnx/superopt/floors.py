@@ -148,5 +148,5 @@ class Floors:
       tensor = self._region.inputs[c] if is_input else self._region.tensor(c)
       # How many parts there are is not known yet: one at least.
       axes = (self._region.extents[a] for a in tensor.axes if not is_part(a))
-      self._known_bytes[key] = prod(axes) * tensor.dtype.size_bytes
+      self._known_bytes[key] = tensor.dtype.bytes_of(prod(axes)) // tensor.repeat
     return self._known_bytes[key]

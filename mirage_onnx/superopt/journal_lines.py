@@ -73,7 +73,7 @@ def read_lines(data: bytes, setting: SettingText, name: str) -> Contents:
   if not lines:
     return Contents({}, 0)
   version = lines[0][len(_START) :].partition(b",")[0]
-  if version.isdigit() and int(version) != VERSION:
+  if version.isdigit() and len(version) < 10 and int(version) != VERSION:
     return Contents({}, 0, f"version {int(version)} wrote it, this program reads {VERSION}")
   found = [_unsealed(line, f"{name}, line {n}") for n, line in enumerate(lines, 1)]
   other = found[0].get("setting")

@@ -24,6 +24,10 @@ from mirage_onnx.target import Target
 
 #: Registers per thread beyond which a compiled kernel risks spills.
 MAX_REGISTERS = 160
+#: The same with packed weights, whose kernels leave what is not of their ring to the compiler.
+MAX_PACKED_REGISTERS = 200
+#: Columns of a block of a streaming kernel.
+MOST_COLUMNS = 128
 #: Elements of the spread axis that one thread of a row kernel may hold.
 MAX_PER_THREAD = 64
 #: Longest row of which a block may have several.
@@ -100,16 +104,17 @@ def _streaming_points(
   read: Features, extents: Mapping[str, int], target: Target, first: int, dropped: Counter[str]
 ) -> Iterator[tuple[Cost, KernelParams]]:
   """All points of a streaming kernel that fit, cheapest first; ``first`` are likely wanted."""
-  tile, cluster, warps, stages = _enumerate(read.kernel, extents, target)
+  step = read.step
+  tile, cluster, warps, stages = _enumerate(read.kernel, extents, target, step)
   times = point_times(read, tile, cluster, warps, stages, target)
-  spills = times.registers > MAX_REGISTERS
+  spills = times.registers > (MAX_REGISTERS if read.lane_depth == 8 else MAX_PACKED_REGISTERS)
   too_large = ~spills & (times.smem_bytes > target.smem_bytes)
   for reason, where in (("registers", spills), ("shared memory", too_large)):
     if where.any():
       dropped[reason] += int(np.count_nonzero(where))
 
   def cost(i: int) -> tuple[Cost, KernelParams]:
-    numbers = int(cluster[i]), 32 * int(warps[i]), int(warps[i]), int(stages[i])
+    numbers = int(cluster[i]), step * int(warps[i]), int(warps[i]), int(stages[i])
     params = KernelParams(tuple(int(t[i]) for t in tile), *numbers)
     return kernel_cost(read, params, target), params
 
@@ -127,16 +132,28 @@ def _streaming_points(
 
 
 def _enumerate(
-  kernel: Kernel, extents: Mapping[str, int], target: Target
+  kernel: Kernel, extents: Mapping[str, int], target: Target, step: int
 ) -> tuple[tuple[Array, ...], Array, Array, Array]:
-  """Tiles by grid axis, cluster sizes, warps and stages of all points."""
+  """Tiles by grid axis, cluster sizes, warps and stages of all points; ``step``: depth of a warp's step."""
   assert kernel.loop is not None
   choices, clusters = tile_choices(kernel, extents, target)
   axes = np.meshgrid(*choices, clusters, (2, 4, 8), (1, 2, 4, 8), indexing="ij")
   *tile, cluster, warps, stages = (a.ravel() for a in axes)
-  steps = -(-extents[kernel.loop] // (32 * cluster))
+  steps = -(-extents[kernel.loop] // (step * cluster))
   useful = (warps <= np.maximum(2, steps)) & (stages <= np.maximum(1, -(-steps // warps)))
   return tuple(t[useful] for t in tile), cluster[useful], warps[useful], stages[useful]
+
+
+def _column_tiles(kernel: Kernel, extent: int, target: Target) -> list[int]:
+  """Tiles of a column axis; of packed weights also those that leave every multiprocessor as many blocks.
+
+  Widening takes time, and so does a multiprocessor that has a block more than others.
+  """
+  found = {16, 32, 64}
+  if kernel.lane_depth > 8:
+    tiles = -(-extent // 16)
+    found |= {16 * -(-tiles // (target.multiprocessors * blocks)) for blocks in (1, 2)}
+  return sorted(t for t in found if t <= MOST_COLUMNS)
 
 
 def tile_choices(
@@ -151,9 +168,10 @@ def tile_choices(
     if axis in row_axes:
       choices.append([t for t in (8, 16, 32) if t < 2 * max(extent, 8)])
     else:
-      choices.append([t for t in (16, 32, 64) if t == 16 or t <= extent])
+      choices.append([t for t in _column_tiles(kernel, extent, target) if t == 16 or t <= extent])
   depth = extents[kernel.loop]
   clusters = [1]
   if kernel.cluster and target.has_clusters:
-    clusters += [c for c in (2, 4) if depth % (32 * c) == 0 and depth // c >= 256]
+    step = 4 * kernel.lane_depth
+    clusters += [c for c in (2, 4) if depth % (step * c) == 0 and depth // c >= 256]
   return choices, clusters

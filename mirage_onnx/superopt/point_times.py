@@ -27,6 +27,8 @@ from mirage_onnx.superopt.cost import (
   MMA_SHARE,
   WAVE_US,
   Features,
+  imbalance,
+  ring_registers,
 )
 from mirage_onnx.target import Target
 
@@ -71,13 +73,13 @@ def point_times(
       n = n * local[a]
     return n
 
-  l2 = blocks * sum((size(axes) * width for axes, width in f.loads), zero)
+  l2 = np.floor(blocks * sum((size(axes) * width for axes, width in f.loads), zero))
   flops = blocks * sum((2 * size(axes) * depth for axes, depth, _ in f.matmuls), zero)
   alu = blocks * sum((size(axes) * count for axes, count in f.work), zero)
   columns = sum((np.ceil(local[a] / 16) for a in f.a_loads if a), zero)
   rows = sum((np.ceil(local[a] / 8) if a else 1 for a in f.b_loads), zero)
   fragments = _fragments(f, local, zero)
-  registers = 26 + stages * (8 * columns + 10 * rows) + 4 * fragments
+  registers = 26 + ring_registers(f, stages, columns, rows) + 4 * fragments
   smem = warps * 512 * fragments
   threads = 32 * warps
   rounded = np.maximum(np.ceil(registers / 8) * 8, 24)
@@ -97,12 +99,12 @@ def point_times(
   many = np.maximum(0.0, np.minimum(ctas / sms, 8.0) - FREE_BLOCKS)
   fixed = fixed + (BLOCK_US * many + WAVE_US * (waves - 1))
   busy = np.minimum(1.0, ctas / sms)
-  steps = np.ceil(extents[kernel.loop] / (threads * cluster))
+  steps = np.ceil(extents[kernel.loop] / (f.step * warps * cluster))
   in_flight = np.minimum(ctas / sms, resident) * warps * np.minimum(stages, steps) * columns * 1024
   # Without an operand that streams nothing limits the rate, and nothing is infinite.
   limit = np.maximum(in_flight, 1e-30) * sms / LOADED_LATENCY_US
   rate = ((target.stream_tbps * 1e6 * busy) ** -3 + limit**-3) ** (-1 / 3)
-  dram_us = f.dram_bytes / rate
+  dram_us = f.dram_bytes / rate * imbalance(f, ctas / sms)
   l2_rate = L2_TBPS * 1e6 * busy
   l2_us = np.maximum(0.0, L2_SHARE * (l2 - f.dram_bytes)) / l2_rate
   memory_us = np.maximum(dram_us + l2_us, l2 / l2_rate)

@@ -5,7 +5,7 @@ whole in every tile. A grid dimension that a target sums or takes the maximum ov
 each block writes the partial result of its tile, along the part axis ``a/``.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -44,6 +44,8 @@ def enumerate_roles(
   An axis that nothing below the targets reduces is always split: a tile of its whole extent is
   a number, not a role. So is a ``runtime`` axis of any target, and every target has it: else its
   blocks would not cover whatever size it has, or leave a target unwritten where it has none.
+  One that is reduced is walked by the loop, no tile has all of it and no blocks share it out: a
+  target that varies over what is reduced below it needs another kernel to reduce it.
   """
   parts = tuple(sorted({a[:-1] for t in targets for a in g.axes(t) if _is_parted(g, t, a)}))
   common: set[str] | None = None
@@ -55,14 +57,14 @@ def enumerate_roles(
     return
   reduced = reduced_axes(g, targets)
   split = {a for t in targets for a in g.axes(t)}.intersection(runtime)
-  if not split <= set(axes) - reduced:
+  if not split <= set(axes) or set(parts).intersection(runtime):
     return
   if not space.tiled:
-    yield from _emitted_roles(axes, reduced, extents, split)
+    yield from _emitted_roles(axes, reduced.difference(runtime), extents, split)
     return
-  loops = sorted(a for a in reduced if not is_part(a))
-  must = [a for a in axes if a not in reduced]
-  may = [a for a in axes if a in reduced and a not in parts]
+  loops = sorted(a for a in reduced - split if not is_part(a))
+  must = [a for a in axes if a not in reduced or a in split]
+  may = [a for a in axes if a in reduced - split and a not in parts]
   for loop in (None, *loops):
     fixed = [*parts, *(a for a in must if a != loop)]
     free = [a for a in may if a != loop]
@@ -101,9 +103,12 @@ def _emitted_roles(
           yield Roles(loop, grid)
 
 
-def unplaceable(g: EGraph, c: int, phase: Phase, roles: Roles, space: Space) -> str | None:
+def unplaceable(
+  g: EGraph, c: int, phase: Phase, roles: Roles, space: Space, runtime: Collection[str] = ()
+) -> str | None:
   """Why no value of this class can be at this phase of a kernel, or None if one can.
 
+  ``runtime``: axes that only a run counts.
   Outside of ``tiled`` spaces: a streaming kernel keeps tiles over the loop's axis and one other
   in the loop, and over two axes after it; a row kernel spreads one axis over the threads.
   """
@@ -112,6 +117,8 @@ def unplaceable(g: EGraph, c: int, phase: Phase, roles: Roles, space: Space) -> 
     return "a value that varies over the loop is needed after it"
   if phase is Phase.POST and any(n.op == RUN for n in g.nodes(c)):
     return "a running maximum is needed after its loop"
+  if runtime and any(a in runtime and a != roles.loop and a not in roles.grid for a in axes):
+    return "a tile with all of an axis that only a run counts"
   if space.tiled:
     return None
   if roles.loop is None:

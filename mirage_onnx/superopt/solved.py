@@ -30,7 +30,8 @@ def kernel_times(
   """The kernels' families and microseconds at ``extents``.
 
   Of a tiled one ``tiled_us`` says it, by kernel, tensors, extents, numbers and target; of others
-  the model of ``cost.py``, which is fitted to measurements.
+  the model of ``cost.py``, which is fitted to measurements. Of a ``runtime`` axis a block computes
+  whole tiles, however few elements there are.
   """
   graph, found = candidate.ugraph, list[tuple[Family, float | None]]()
   tensors = {t.name: t for t in graph.tensors}
@@ -38,12 +39,22 @@ def kernel_times(
   for kernel, params in zip(graph.kernels, candidate.params, strict=True):
     family = assign_layouts(kernel, tensors, tiled=True)[0]
     if family is Family.TILED:
-      time_us = tiled_us(kernel, tensors, every, params, target)
+      time_us = tiled_us(kernel, tensors, _in_tiles(kernel, every, params, runtime), params, target)
     else:
       cost = kernel_cost(features(kernel, tensors, every), params, target, runtime)
       time_us = cost.time_us
     found.append((family, time_us))
   return tuple(found)
+
+
+def _in_tiles(
+  kernel: Kernel, extents: Mapping[str, int], params: KernelParams, runtime: Container[str]
+) -> Mapping[str, int]:
+  """The extents, those that only a run knows rounded up to tiles of the grid or the loop."""
+  tiles = dict(zip(kernel.grid, params.tile, strict=True))
+  if kernel.loop is not None:
+    tiles.setdefault(kernel.loop, params.loop_tile)
+  return {a: -(-n // tiles[a]) * tiles[a] if a in runtime and a in tiles else n for a, n in extents.items()}
 
 
 def solved(

@@ -10,6 +10,7 @@ stream, and all where two activations meet in a contraction (``space_of``).
 from dataclasses import dataclass
 
 from mirage_onnx.ir.region import Region
+from mirage_onnx.ir.term import REDUCTIONS, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,9 @@ EMITTED = Space(tiled=False, shifted=False, split=False)
 
 def space_of(region: Region) -> Space:
   """The space that the pipeline searches for a region."""
+  reduced = (u.attr for u in walk(region.terms) if u.op in REDUCTIONS)
+  if any(region.runtime.keys() & attr for attr in reduced if isinstance(attr, tuple)):
+    return ALL  # no streaming and no row kernel sums over what only a run counts
   constant = {i.tensor.name for i in region.inputs if i.is_weight} | set(region.constants)
   for step in region.steps:
     names = [x for x in step.inputs if isinstance(x, str)]

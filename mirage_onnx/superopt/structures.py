@@ -86,7 +86,7 @@ class Entry:
     """Whether the best for ``region`` is among the µGraphs."""
     axes, extents = weight_axes(region), region.extents
     weights = [i for i in region.inputs if i.is_weight]
-    held = sum(prod(extents[a] for a in i.axes) * i.dtype.size_bytes for i in weights)
+    held = sum(i.dtype.bytes_of(prod(extents[a] for a in i.axes)) // i.repeat for i in weights)
     near = NEAR if held >= MANY_BYTES else 1
 
     def is_near(shape: Mapping[str, int]) -> bool:

@@ -55,14 +55,21 @@ def lay_out(kernel: Kernel, tensors: Mapping[str, KTensor], *, tiled: bool = Fal
   Raises:
       RejectionError: LAYOUT.
   """
+  few_bits = frozenset(o.tensor for o in kernel.loads if tensors[o.tensor].few_bits)
   try:
     if kernel.loop is None:
+      if few_bits:
+        raise _refuse("weights of few bits are operands of contractions in a loop")
       return Laid(Family.ROW, _row_layouts(kernel))
-    return Laid(Family.STREAMING, _streaming_layouts(kernel, tensors))
+    laid = Laid(Family.STREAMING, _streaming_layouts(kernel, tensors))
   except RejectionError:
-    if not tiled:
+    if not tiled or few_bits:
       raise
     return Laid(Family.TILED, *lay_out_tiled(kernel, tensors))
+  fragments = (Layout.A_FRAG, Layout.B_FRAG)
+  if any(o.tensor in few_bits and o.layout not in fragments for o in laid.ops):
+    raise _refuse("weights of few bits are operands of contractions in a loop")
+  return laid
 
 
 def _refuse(reason: str) -> RejectionError:

@@ -23,6 +23,7 @@ from mirage_onnx.ir.term import MAXR
 from mirage_onnx.superopt.axioms import Axiom
 from mirage_onnx.superopt.build import build_kernel
 from mirage_onnx.superopt.choices import Counts, Place, RoleSetting, StateLimitError
+from mirage_onnx.superopt.cost import stored_bytes
 from mirage_onnx.superopt.derive import Derivation, derivations
 from mirage_onnx.superopt.egraph import PMAX
 from mirage_onnx.superopt.floors import Floors
@@ -126,7 +127,7 @@ class Units(Saturated):
     super().__init__(region, axioms, space, nodes=bound.nodes)
     self.target, self.bound, self.space, self.allow = target, bound, space, allow
     self.floors = Floors(self, target)
-    narrowest = min((t.dtype.size_bytes for t in self.inputs.values()), default=2)
+    narrowest = min((stored_bytes(t) for t in self.inputs.values()), default=2)
     self._held = max(target.smem_bytes, REGISTER_BYTES) / min(2, narrowest)
     #: Called between pieces of work; it may raise, and then the unit has no result.
     self.poll: Callable[[Counts], None] = lambda counts: None
@@ -196,7 +197,7 @@ class Units(Saturated):
     counts, complete = Counts(limit=self.bound.states), True
     setting = RoleSetting(
       self.graph, roles, self.space, frozenset(self.inputs), self.readable, self.original,
-      self.region.extents, counts, self._held,
+      self.region.extents, counts, self._held, frozenset(self.region.runtime),
     )  # fmt: skip
     spellings = Spellings(setting, self.bound)
     try:

@@ -18,6 +18,7 @@ class Target:
   shared memory, per block (CUDA C++ Programming Guide, technical specifications). ``smem_bytes``: the
   most dynamic shared memory of a block. Features. ``has_clusters``, with at most ``max_cluster``
   blocks. ``has_pdl``: a kernel can start before the one that it depends on has ended.
+  ``instructions``: of tensor cores, by their names in ``instructions``.
 
   Rates. ``launch_us``: one more empty kernel in a CUDA graph. A kernel in a graph that reads B bytes
   from memory takes launch_us + ramp_us + B / stream_tbps (a fit of measured times, >= 16 MB).
@@ -41,6 +42,7 @@ class Target:
   has_clusters: bool
   max_cluster: int
   has_pdl: bool
+  instructions: tuple[str, ...]
   launch_us: float
   ramp_us: float
   stream_tbps: float

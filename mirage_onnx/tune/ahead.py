@@ -15,6 +15,7 @@ from mirage_onnx.superopt.result import varied
 from mirage_onnx.target import Target
 from mirage_onnx.tune.measure import Draws
 from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.refine import of_warpgroups
 
 _T = TypeVar("_T")
 
@@ -28,11 +29,16 @@ class Ready:
   refused: list[Rejection]
 
 
-def first_kernels(outcome: Outcome, target: Target, tries: int, keep: int, workers: int) -> Ready:
-  """The first ``keep`` of ``tries`` programs that compile."""
+def first_kernels(
+  outcome: Outcome, target: Target, tries: int, keep: int, workers: int, *, measured: bool = True
+) -> Ready:
+  """The first ``keep`` of ``tries`` programs that compile; if they are timed, those by warpgroups, too."""
   assert outcome.result is not None
   candidates = [v.candidate for v in varied(outcome.result.candidates, tries)]
   compiled, refused = compile_candidates(outcome.region, candidates, target, keep=keep, workers=workers)
+  if measured:
+    beside = of_warpgroups(outcome.region, candidates, target, tries)
+    compiled += compile_candidates(outcome.region, beside, target, keep=tries, workers=workers)[0]
   return Ready(candidates, compiled, refused)
 
 
@@ -49,7 +55,7 @@ class Ahead:
     target: Target,
     tries: int,
     until: float,
-    draw: Callable[[Outcome], Draws],
+    draw: Callable[[Outcome], Draws] | None,
     more: Callable[[Outcome, Compiled], Sequence[Candidate]],
   ) -> None:
     self._target, self._tries, self._until = target, tries, until
@@ -72,8 +78,8 @@ class Ahead:
     for o in some:
       if _known(self._kernels, o) is None:
         self._kernels[o.region.key] = o, self._pools[0].submit(self._compiled, o)
-      if self._draws_wanted and _known(self._draws, o) is None:
-        self._draws[o.region.key] = o, self._pools[1].submit(self._drawn, o)
+      if self._draw and self._draws_wanted and _known(self._draws, o) is None:
+        self._draws[o.region.key] = o, self._pools[1].submit(self._drawn, o, self._draw)
 
   def take(self, o: Outcome) -> Ready:
     """What was made ready of ``o``, or is now.
@@ -114,10 +120,10 @@ class Ahead:
       others = self._more(o, best)
       compile_candidates(o.region, others, self._target, keep=len(others), workers=available_cores())
 
-  def _drawn(self, o: Outcome) -> Draws:
+  def _drawn(self, o: Outcome, draw: Callable[[Outcome], Draws]) -> Draws:
     with deadline.until(self._until):
       deadline.check()
-      return self._draw(o)
+      return draw(o)
 
 
 def _known(asked: Mapping[str, tuple[Outcome, Future[_T]]], o: Outcome) -> Future[_T] | None:

@@ -15,6 +15,7 @@ from mirage_onnx.ir import Candidate, Program, Region
 from mirage_onnx.match.candidates import Candidate as Instance
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Verified
 from mirage_onnx.superopt.solved import kernel_times
+from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.target import Target
 from mirage_onnx.tune.declared_sizes import Sizes, sizes_text
 
@@ -77,7 +78,7 @@ def predicted_us(
   candidate: Candidate, extents: Mapping[str, int], target: Target, runtime: Container[str]
 ) -> float | None:
   """The time of a candidate at other extents; None for kernels whose model does not say it."""
-  times = [us for _, us in kernel_times(candidate, extents, target, lambda *_: None, runtime)]
+  times = [us for _, us in kernel_times(candidate, extents, target, expected_tiled_us, runtime)]
   return None if None in times else sum(us or 0.0 for us in times)
 
 

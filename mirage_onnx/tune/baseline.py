@@ -163,8 +163,11 @@ def _node_us(node: Node, program: Program, table: Table) -> float | None:
 
 
 def weight_product(node: Node, program: Program) -> tuple[int, int, int] | None:
-  """(rows of the activation, the sizes of the weight) of a node that contracts an initializer."""
-  if not any(s.op == "matmul" for s in node.steps):
+  """(rows of the activation, the sizes of the weight) of a node that contracts an initializer.
+
+  Of one of few bits nothing is known: other kernels compute with those.
+  """
+  if not any(s.op == "matmul" for s in node.steps) or any(s.op == "stored" for s in node.steps):
     return None
   out = program.tensors[node.outputs[0]]
   weights = (program.tensors[i].shape for i in node.inputs if i in program.weights)

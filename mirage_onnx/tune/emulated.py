@@ -2,9 +2,11 @@
 
 The text of a kernel holds its sizes, so what runs is the text that the same program and numbers give
 at smaller extents: an axis is halved as long as two tiles, or two rounds of a loop, are left and the
-code generator takes it. It is compared with the region in float64: relative L2 error of an output
-row at most ``FACTOR`` times that of rounding every step, plus a slack (DESIGN 4). Without a C++
-compiler, or when its share of the time is spent, a kernel is said never to have run.
+code generator takes it. What only a run counts is a tile and a part of one, or less: the text is for
+any size, and if nothing else is reduced, it is the text that ships. It is compared with the region in
+float64: relative L2 error of an output row at most ``FACTOR`` times that of rounding every step, plus
+a slack (DESIGN 4). Without a C++ compiler, or when its share of the time is spent, a kernel is said
+never to have run.
 """
 
 import hashlib
@@ -22,7 +24,8 @@ from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator import EmulationError, compile_kernels
 from mirage_onnx.emulator.toolchain import cache_folder, has_host_compiler, sealed, unsealed
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
-from mirage_onnx.ir import Candidate, Region, ugraph_extents
+from mirage_onnx.ir import Candidate, KTensor, Region, RegionTensor, ugraph_extents
+from mirage_onnx.ir.dtype import packed
 from mirage_onnx.source_digest import EMULATION_SOURCES, source_digest
 from mirage_onnx.superopt.atomic import replace_file
 from mirage_onnx.target import Target
@@ -37,6 +40,8 @@ SHARE, FIRST_S = 0.25, 4.0
 MOST_WORK = 1 << 22
 #: Elements that an axis without tiles keeps; CPU seconds of one kernel.
 LEAST, TIMEOUT_S = 64, 20
+#: Most elements of what a run counts: a tile and a half and one; less where that is too much to run.
+RUN_SIZES = (1 << 20, 97, 33, 7)
 
 
 @dataclass
@@ -49,7 +54,7 @@ class Emulated:
 
   def __call__(self, region: Region, candidate: Candidate) -> tuple[str, Rejection | None]:
     """Whether the program ran, and why it is refused if it is wrong."""
-    if region.runtime or any(x.view is not None for x in (*region.inputs, *region.outputs)):
+    if any(_is_part(x) for x in (*region.inputs, *region.outputs)):
       return NEVER_RAN, None
     if not has_host_compiler():
       return NEVER_RAN, None
@@ -95,16 +100,22 @@ def _reduced(
       whole = axis.split("/")[0]
       least[whole] = max(least.get(whole, 1), 2 * tile)
   extents = dict(region.extents)
-  sources = emit_candidate(candidate, extents, target, "reduced")
+  sources = emit_candidate(candidate, extents, target, "reduced", region.runtime)
   for axis in sorted(extents, key=lambda a: -extents[a]):
-    while extents[axis] % 2 == 0 and extents[axis] // 2 >= least.get(axis, LEAST):
+    while (
+      axis not in region.runtime and extents[axis] % 2 == 0 and extents[axis] // 2 >= least.get(axis, LEAST)
+    ):
       smaller = {**extents, axis: extents[axis] // 2}
       try:
-        sources = emit_candidate(candidate, smaller, target, "reduced")
+        sources = emit_candidate(candidate, smaller, target, "reduced", region.runtime)
       except (RejectionError, ValueError):
         break
       extents = smaller
-  return (extents, sources) if prod(extents.values()) <= MOST_WORK else None
+  for most in RUN_SIZES if region.runtime else (0,):
+    extents |= {a: min(most, least.get(a, 2) * 3 // 4 + 1) for a in region.runtime}
+    if prod(extents.values()) <= MOST_WORK:
+      return extents, sources
+  return None
 
 
 def _complaint(
@@ -116,21 +127,23 @@ def _complaint(
       RejectionError: INCONCLUSIVE, the original is finite nowhere.
   """
   drawn = sample_inputs(region, extents, {}, np.random.default_rng(0), ("normal",))
-  inputs = {i.name: (i, drawn[i.name][0]) for i in region.inputs}
+  inputs = {i.name: (i, _in_blocks(i, drawn[i.name][0])) for i in region.inputs}
   sizes = ugraph_extents(candidate.ugraph, candidate.params, extents)
   memory = {}
   for t in candidate.ugraph.tensors:
     if t.name in inputs:
       i, x = inputs[t.name]
-      values = x.transpose([i.axes.index(a) for a in t.axes])
-      memory[t.name] = np.ascontiguousarray(values.astype(t.dtype.numpy))
+      memory[t.name] = _stored(t, x.transpose([i.axes.index(a) for a in t.axes]))
     else:
       shape = [sizes[a] for a in t.axes]
       poison = b"\xff" * (prod(shape) * t.dtype.size_bytes)
       memory[t.name] = np.frombuffer(poison, t.dtype.numpy).reshape(shape).copy()
   try:
     module = compile_kernels(sources)
-    module.run(memory, uninitialised=[n for n in memory if n not in inputs], timeout_s=TIMEOUT_S)
+    module.run(
+      memory, uninitialised=[n for n in memory if n not in inputs],
+      timeout_s=TIMEOUT_S, sizes={a: extents[a] for a in region.runtime},
+    )  # fmt: skip
   except EmulationError as error:
     if error.kind == "timeout":
       raise RejectionError("INCONCLUSIVE", "it takes too long") from error
@@ -147,6 +160,34 @@ def _complaint(
     if not off <= allowed:
       return f"{o.tensor.name} is off by {off:.2e}, {allowed:.2e} allowed (emulated at reduced sizes)"
   return ""
+
+
+def _is_part(x: RegionTensor) -> bool:
+  """Whether memory has more than the tensor where it lies; weights of few bits are all that is there."""
+  if x.view is None:
+    return False
+  few_bits = x.dtype.is_packed or x.repeat > 1
+  return bool(x.view.picks) or any(x.view.starts) or not few_bits or any(len(w.axes) != 1 for w in x.windows)
+
+
+def _in_blocks(i: RegionTensor, x: np.ndarray) -> np.ndarray:
+  """``x``, with one number for all neighbours that are one element of memory."""
+  for d, w in enumerate(i.windows):
+    if w.repeat > 1:
+      at = np.arange(x.shape[d]) // w.repeat * w.repeat
+      x = x.take(at, axis=d)
+  return x
+
+
+def _stored(t: KTensor, values: np.ndarray) -> np.ndarray:
+  """What memory holds of a tensor with these values."""
+  for d, w in enumerate(t.windows):
+    values = values[(slice(None),) * d + (slice(None, None, w.repeat),)]
+    if w.full is not None:
+      room = [(0, w.full - n if k == d else 0) for k, n in enumerate(values.shape)]
+      values = np.pad(values, room)
+  made = packed(values, t.dtype) if t.dtype.is_packed else values.astype(t.dtype.numpy)
+  return np.ascontiguousarray(made)
 
 
 def _worst_row(want: np.ndarray, got: np.ndarray) -> float:

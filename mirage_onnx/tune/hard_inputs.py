@@ -11,7 +11,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from mirage_onnx.ir import Region, RegionTensor, as_input
+from mirage_onnx.ir import DType, Region, RegionTensor, as_input
 from mirage_onnx.ir import term as t
 from mirage_onnx.verify.adversarial import mask_inputs
 from mirage_onnx.verify.interpret_steps import positional
@@ -26,6 +26,8 @@ KINDS = (
 )  # fmt: skip
 #: One channel of so many is an outlier, and by how much; how far an offset is; what is constant.
 CHANNELS, OUTLIER, OFFSET, CONSTANT = 100, 100.0, 64.0, 1.5
+#: Numbers of classes are smaller, so that none overflows.
+PRIME = (1 << 31) - 1
 #: Rows of a mask that are left alone, have every second element masked, and are masked throughout.
 MASKS = 3
 
@@ -64,36 +66,75 @@ def kinds_of(region: Region, x: RegionTensor, number: int) -> np.ndarray:
   return positional(x, count)
 
 
+def classes_of(region: Region, x: RegionTensor, number: int) -> np.ndarray:
+  """Elements of an output with equal numbers have comparable roundings.
+
+  The rows of all inputs that meet there are of equal kinds, and they differ in their place along the
+  longest axis of rows only: other heads have other outlier channels.
+  """
+  free = free_axes(region)
+  rows = {a: ceil(region.extents[a] / free[a]) for a in x.axes if a in free}
+  longest = max(rows, key=lambda a: rows[a], default="")
+  shape = [region.extents[a] for a in x.axes]
+
+  def along(a: str) -> np.ndarray:
+    places = np.arange(region.extents[a])
+    return (places // free[a] if a in free else places).reshape([-1 if b == a else 1 for b in x.axes])
+
+  found = np.zeros(shape, np.int64)
+  for i in region.inputs:
+    if not i.is_weight and i.view is None:
+      own = sum((along(a) for a in rows if a in i.axes), np.full(1, number))
+      found = (found * len(KINDS) + own % len(KINDS)) % PRIME
+  for a in rows:
+    if a != longest:
+      found = (found * rows[a] + along(a)) % PRIME
+  return positional(x, found)
+
+
 def drawn(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
   """Normal numbers; of a large tensor ``MOST_DRAWN`` repeat."""
   return np.resize(rng.standard_normal(min(prod(shape), MOST_DRAWN)), shape)
 
 
+def _drawn_as(shape: tuple[int, ...], dtype: DType, rng: np.random.Generator) -> np.ndarray:
+  """``drawn`` in a type: cast before it repeats, for a table of embeddings is half a billion numbers."""
+  few = drawn((min(prod(shape), MOST_DRAWN),), rng)
+  return np.resize(as_input(few, dtype).astype(dtype.numpy), shape)
+
+
 def hard_inputs(
-  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator, number: int
+  region: Region,
+  weights: Mapping[str, np.ndarray],
+  rng: np.random.Generator,
+  number: int,
+  before: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
   """Draw ``number`` of the inputs: ONNX name -> values in their type and shape.
 
-  They are the tensors that the region's inputs are parts of. Weights are the real ones.
+  They are the tensors that the region's inputs are parts of. Weights are the real ones. What has
+  no kinds of rows (tables, what inputs are parts of) is as in an earlier draw ``before``.
   """
   data: dict[str, np.ndarray] = {}
   masks = mask_inputs(region)
   for i in region.inputs:
-    name, shape = i.source.name, region.shape(i.source)
+    name, shape, stored = i.source.name, region.shape(i.source), i.source.dtype or i.dtype
     if name in data:
       continue
     if name in weights:
-      data[name] = np.asarray(weights[name]).astype(i.dtype.numpy, copy=False).reshape(shape)
+      data[name] = np.asarray(weights[name]).astype(stored.numpy, copy=False).reshape(shape)
+      continue
+    if i.is_weight or i.view is not None:
+      data[name] = before[name] if before else _drawn_as(shape, i.dtype, rng)
       continue
     x = drawn(shape, rng)
-    if not i.is_weight and i.view is None:
-      rows = kinds_of(region, i, number).reshape(shape)
-      if i.dtype.is_float and i.name in masks:
-        x = _masked(x, rows, float(finfo(i.dtype).min))
-      elif i.dtype.is_float:
-        x = _of_kinds(x, rows % len(KINDS), rng)
+    rows = kinds_of(region, i, number).reshape(shape)
+    if i.dtype.is_float and i.name in masks:
+      x = _masked(x, rows, float(finfo(i.dtype).min))
+    elif i.dtype.is_float:
+      x = _of_kinds(x, rows % len(KINDS), rng)
     with np.errstate(over="ignore"):
-      data[name] = as_input(x, i.dtype).astype(i.dtype.numpy)
+      data[name] = as_input(x, stored).astype(stored.numpy)
   for p in region.picks:
     data[p.source.name] = rng.integers(0, region.count_of(p), region.shape(p.source))
   return data

@@ -100,6 +100,8 @@ def _at(node: Node, program: Program, sizes: Sizes) -> str:
 
 def _beyond(node: Node, program: Program, known: Known | None, table: Table | None) -> str | None:
   """Why no prediction of a node counts."""
+  if any(s.op == "stored" for s in node.steps):
+    return "products with weights of few bits were not measured"
   product = weight_product(node, program)
   if product is None:
     if table is None or any(s.op == "matmul" for s in node.steps):

@@ -22,6 +22,7 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Region, RegionTensor, dim_permutation, ugraph_extents
 from mirage_onnx.target import Target
 from mirage_onnx.tune.device import Gpu
+from mirage_onnx.tune.gpu_arrays import gpu_arrays
 from mirage_onnx.tune.kept_bench import kept_bench
 from mirage_onnx.tune.oracle import Buffers, Oracle, hard_draws
 from mirage_onnx.tune.ort_run import OrtRun, region_model
@@ -75,7 +76,8 @@ def draws_of(loaded: LoadedModel, region: Region) -> Draws:
   Raises:
       RejectionError: INCONCLUSIVE.
   """
-  return hard_draws(region, sample_weights(loaded, region), np.random.default_rng(0))
+  weights = sample_weights(loaded, region)
+  return hard_draws(region, weights, np.random.default_rng(0), gpu_arrays() or np)
 
 
 class GpuBench:
@@ -210,14 +212,14 @@ def prepare(
       continue
     name = whole.get(t.name, t.name)
     if name not in made:
-      size = t.elements(extents) * t.dtype.size_bytes
+      size = t.bytes(extents)
       made[name] = gpu.empty(size)
       gpu.poison(made[name], size)
     at[t.name] = made[name]
     if t.role == "output":
       outputs[t.name] = at[t.name]
     else:
-      outputs.scratch[at[t.name]] = t.elements(extents) * t.dtype.size_bytes
+      outputs.scratch[at[t.name]] = t.bytes(extents)
   kernels = [
     (gpu.load(c, s.name, s.smem_bytes), s) for s, c in zip(compiled.sources, compiled.cubins, strict=True)
   ]

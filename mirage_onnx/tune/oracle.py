@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from mirage_onnx.cores import available_cores
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, Region, RegionTensor, as_input, round_to
 from mirage_onnx.tune import hard_inputs
-from mirage_onnx.verify.interpret_steps import interpret_steps
+from mirage_onnx.tune.expected_rows import ExpectedRows, allowed_errors, distances
+from mirage_onnx.tune.gpu_arrays import interpreted
 
 #: Largest relative L2 error of an output row, beyond twice that of rounding every step.
 SLACK = 1e-3
@@ -37,32 +37,19 @@ class Buffers(dict[str, int]):
     self.scratch: dict[int, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-  """An output, row by row.
-
-  ``exact``: its elements (rows, width), of which those in ``mask`` are compared; ``allowed``: relative error.
-  """
-
-  exact: np.ndarray
-  mask: np.ndarray
-  norms: np.ndarray
-  allowed: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Oracle:
   """A region's values on some inputs: in float64, and with ONNX's rounding after every step.
 
   ``kinds``: output -> the kind of each of its elements, an index of ``KINDS``; empty: all normal.
+  ``classes``: likewise the kinds of all inputs that meet there, as one number.
   """
 
   region: Region
   exact: Mapping[str, np.ndarray]
   rounded: Mapping[str, np.ndarray]
   kinds: Mapping[str, np.ndarray] = field(default_factory=dict)
-  #: Output -> what is the same for every kernel.
-  _known: dict[str, Wanted] = field(default_factory=dict, init=False, repr=False, compare=False)
+  classes: Mapping[str, np.ndarray] = field(default_factory=dict)
 
   @classmethod
   def of(
@@ -71,14 +58,17 @@ class Oracle:
     data: Mapping[str, np.ndarray],
     kinds: Mapping[str, np.ndarray] | None = None,
     known: Mapping[str, np.ndarray] | None = None,
+    classes: Mapping[str, np.ndarray] | None = None,
+    xp: Any = np,
   ) -> Oracle:
-    """``known``: inputs that are in float64 already."""
+    """``known``: inputs that are in float64 already. ``xp``: the module of arrays that computes."""
     wide = dict(known or {})
     for i in region.inputs:
       if i.tensor.name not in wide:
         wide[i.tensor.name] = part(region, i, data).astype(np.float64)
-    exact = interpret_steps(region, wide, rounded=False)
-    return cls(region, exact, interpret_steps(region, wide, rounded=True), kinds or {})
+    names = [o.tensor.name for o in region.outputs]
+    exact, rounded = (interpreted(region, wide, names, rounded=r, xp=xp) for r in (False, True))
+    return cls(region, exact, rounded, kinds or {}, classes or {})
 
   @property
   def finite(self) -> bool:
@@ -114,41 +104,39 @@ class Oracle:
     replay()
     found = {}
     for o in self.region.outputs:
-      error, allowed = self._rows(o, _read(gpu, outputs[o.name], self.region.shape(o.source), o.dtype))
+      expected = self._expected[o.tensor.name]
+      memory = _read(gpu, outputs[o.name], self.region.shape(o.source), o.dtype)
+      error, allowed = expected.errors(self.region.part(o, memory)), expected.allowed
       worst = int(np.argmax(error - allowed)) if error.size else 0
       found[o.tensor.name] = (float(error[worst]), float(allowed[worst])) if error.size else (0.0, SLACK)
     return found
 
-  def _rows(self, o: RegionTensor, memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The relative error of every row, and what is allowed."""
-    if o.name not in self._known:
-      self._known[o.name] = self._wanted(o)
-    wanted = self._known[o.name]
-    got = self.region.part(o, memory).reshape(wanted.exact.shape)
-    off = _distances(got, wanted.exact, wanted.mask)
-    return np.nan_to_num(off / wanted.norms, nan=np.inf), wanted.allowed
+  @cached_property
+  def _expected(self) -> dict[str, ExpectedRows]:
+    return {o.tensor.name: self._rows(o) for o in self.region.outputs}
 
-  def _wanted(self, o: RegionTensor) -> Wanted:
+  def _rows(self, o: RegionTensor) -> ExpectedRows:
     shape, name = self.region.shape(o.source), o.tensor.name
     mask = rows_of(self._measured(o), shape)
-    want, baseline = (rows_of(x[name], shape) for x in (self.exact, self.rounded))
-    kinds = self._kinds(o, shape, mask.shape[:-1]) if mask.ndim else np.zeros(1, int)
-    norms = np.maximum(self._norms(o, kinds), 1e-30).ravel()
-    flat = (-1, mask.shape[-1] if mask.ndim else 1)
-    exact, mask = want.reshape(flat), mask.reshape(flat)
-    base = _distances(baseline.reshape(flat), exact, mask) / norms
-    # A row may be lucky in its few roundings: what others of its kind have is no worse a measure.
-    for kind in np.unique(kinds) if self.kinds else ():
-      own = kinds == kind
-      base[own] = np.maximum(base[own], np.sqrt(np.square(base[own]).mean()))
-    return Wanted(exact, mask, norms, 2 * base + SLACK)
+    rows = mask.shape[:-1]
+    width = mask.shape[-1] if mask.ndim else 1
+    mask, want, rounded = (x.reshape(-1, width) for x in (mask, self.exact[name], self.rounded[name]))
+    kinds = self._of_rows(self.kinds, o, rows)
+    norms = np.maximum(self._norms(o, np.zeros(len(mask), int) if kinds is None else kinds), 1e-30).ravel()
+    off = distances(rounded, want, mask)
+    allowed = allowed_errors(off, norms, kinds, self._of_rows(self.classes, o, rows), SLACK)
+    return ExpectedRows(want, mask, norms, allowed)
 
-  def _kinds(self, o: RegionTensor, shape: Sequence[int], rows: tuple[int, ...]) -> np.ndarray:
-    """The kind of every row of an output."""
-    if o.tensor.name not in self.kinds:
-      return np.zeros(max(1, prod(rows)), int)
-    kinds = self.kinds[o.tensor.name].reshape(self.exact[o.tensor.name].shape)
-    return np.asarray(rows_of(kinds, shape)[..., 0].ravel())
+  def _of_rows(
+    self, known: Mapping[str, np.ndarray], o: RegionTensor, rows: tuple[int, ...]
+  ) -> np.ndarray | None:
+    """What is known of the elements of an output, for its rows."""
+    if o.tensor.name not in known:
+      return None
+    if not rows:
+      return known[o.tensor.name].ravel()[:1]
+    found = known[o.tensor.name].reshape(self.exact[o.tensor.name].shape)
+    return np.asarray(rows_of(found, self.region.shape(o.source))[..., 0].ravel())
 
   def _norms(self, output: RegionTensor, kinds: np.ndarray) -> np.ndarray:
     """The norms of an output's rows: of a part of a row, what it has to be by the rms of all its parts.
@@ -180,30 +168,6 @@ class Oracle:
     return None
 
 
-#: Elements that are compared at a time: what several passes over them find in a cache.
-_BLOCK = 1 << 16
-
-
-def _distances(got: np.ndarray, want: np.ndarray, mask: np.ndarray) -> np.ndarray:
-  """The L2 distance of each row of (rows, width), over what ``mask`` has; by all cores where that is much."""
-  count = max(1, _BLOCK // max(1, want.shape[1]))
-  starts = range(0, len(want), count)
-
-  def some(at: int) -> np.ndarray:
-    part = slice(at, at + count)
-    with np.errstate(invalid="ignore", over="ignore"):
-      off = got[part].astype(np.float64) - want[part]
-      np.copyto(off, 0.0, where=~mask[part])
-      return np.sqrt(np.einsum("ij,ij->i", off, off))
-
-  if len(starts) < 8:
-    found = list(map(some, starts))
-  else:
-    with ThreadPoolExecutor(available_cores()) as pool:
-      found = list(pool.map(some, starts))
-  return np.concatenate(found) if found else np.zeros(0)
-
-
 def _read(gpu: Memory, at: int, shape: Sequence[int], dtype: DType) -> np.ndarray:
   """What is in memory; a byte that is no boolean is NaN."""
   if dtype is not DType.BOOL:
@@ -228,7 +192,7 @@ def rows_of(x: np.ndarray, whole: Sequence[int]) -> np.ndarray:
 
 
 def draw(
-  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator
+  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator, xp: Any = np
 ) -> tuple[dict[str, np.ndarray], Oracle]:
   """Inputs (ONNX name -> values in their type and shape) where the region is finite, its values.
 
@@ -243,47 +207,49 @@ def draw(
   for positive in (False, True):
     data: dict[str, np.ndarray] = {}
     for i in region.inputs:
-      name, shape = i.source.name, region.shape(i.source)
+      name, shape, stored = i.source.name, region.shape(i.source), i.source.dtype or i.dtype
       if name in data:
         continue
       if name in weights:
-        data[name] = np.asarray(weights[name]).astype(i.dtype.numpy, copy=False).reshape(shape)
+        data[name] = np.asarray(weights[name]).astype(stored.numpy, copy=False).reshape(shape)
       else:
         x = hard_inputs.drawn(shape, rng)
         x = np.abs(x) + 0.5 if positive and i.dtype.is_float else x
-        data[name] = as_input(x, i.dtype).astype(i.dtype.numpy)
+        data[name] = as_input(x, stored).astype(stored.numpy)
     for p in region.picks:
       data[p.source.name] = rng.integers(0, region.count_of(p), region.shape(p.source))
-    oracle = Oracle.of(region, data)
+    oracle = Oracle.of(region, data, xp=xp)
     if oracle.finite:
       return data, oracle
   raise RejectionError("INCONCLUSIVE", "no random input gives finite values", region.nodes)
 
 
 def hard_draws(
-  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator
+  region: Region, weights: Mapping[str, np.ndarray], rng: np.random.Generator, xp: Any = np
 ) -> list[tuple[dict[str, np.ndarray], Oracle]]:
   """Draws that have rows of all kinds, the last one a plain one where the others left the domain.
 
   Raises:
       RejectionError: INCONCLUSIVE, no input is in the domain.
   """
-  found = []
+  found = list[tuple[dict[str, np.ndarray], Oracle]]()
   known: dict[str, np.ndarray] = {}
   for number in range(hard_inputs.draws(region)):
-    data = hard_inputs.hard_inputs(region, weights, rng, number)
+    data = hard_inputs.hard_inputs(region, weights, rng, number, found[0][0] if found else {})
     if not known:  # large ones take a second, and are the same in all draws
       same = [i for i in region.inputs if i.source.name in weights and not (i.view and i.view.picks)]
       known = {i.tensor.name: part(region, i, data).astype(np.float64) for i in same}
-    count = len(hard_inputs.KINDS)
-    kinds = {
-      o.tensor.name: hard_inputs.kinds_of(region, o, number) % count for o in region.outputs if o.view is None
-    }
-    oracle = Oracle.of(region, data, kinds if len(kinds) == len(region.outputs) else None, known)
+    whole = [o for o in region.outputs if o.view is None]
+    kinds, classes = (
+      {o.tensor.name: of(region, o, number) for o in whole} if len(whole) == len(region.outputs) else None
+      for of in (hard_inputs.kinds_of, hard_inputs.classes_of)
+    )
+    kinds = kinds and {name: x % len(hard_inputs.KINDS) for name, x in kinds.items()}
+    oracle = Oracle.of(region, data, kinds, known, classes, xp)
     if oracle.measured > 0:
       found.append((data, oracle))
   if not found or found[0][1].measured < LEAST_MEASURED:
-    found.append(draw(region, weights, rng))
+    found.append(draw(region, weights, rng, xp))
   return found
 
 

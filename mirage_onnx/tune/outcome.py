@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import fsum
 from typing import TYPE_CHECKING
 
 from mirage_onnx.errors import Rejection
@@ -52,3 +54,18 @@ class Outcome:
       return self.compiled.candidate.predicted_us / (1 - margin)
     assert self.result is not None
     return self.result.candidates[0].candidate.predicted_us / (1 - margin)
+
+
+def grouped(candidates: Iterable[Candidate], node_us: Mapping[str, float]) -> dict[str, Outcome]:
+  """By region key: identical regions are searched once."""
+  groups: dict[str, list[Candidate]] = {}
+  for c in candidates:
+    groups.setdefault(c.region.key, []).append(c)
+  return {
+    key: Outcome(
+      same[0].region,
+      tuple(same),
+      max(fsum(node_us.get(n, 0.0) for n in c.nodes) for c in same),
+    )
+    for key, same in groups.items()
+  }

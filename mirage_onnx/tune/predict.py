@@ -18,7 +18,7 @@ from mirage_onnx.target import Target
 
 def expected_us(region: Region, candidate: Candidate, target: Target) -> float:
   """The time that generated kernels take, as far as it is known."""
-  times = kernel_times(candidate, region.extents, target, expected_tiled_us)
+  times = kernel_times(candidate, region.extents, target, expected_tiled_us, region.runtime)
   if all(family is not Family.TILED for family, _ in times):
     return candidate.predicted_us
   return sum(time_us or 0.0 for _, time_us in times)

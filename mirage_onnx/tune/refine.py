@@ -13,9 +13,12 @@ from dataclasses import replace
 from math import log2
 
 from mirage_onnx.ir import Candidate, KernelParams, Region, ugraph_extents
+from mirage_onnx.superopt.result import SearchResult
 from mirage_onnx.superopt.solved import kernel_times, solver
 from mirage_onnx.superopt.thread import Family
+from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.superopt.tiled_numbers import tiled_cost
+from mirage_onnx.superopt.warpgroup_numbers import warpgroup_points
 from mirage_onnx.target import Target
 
 #: Points of the model that are looked at, and what is passed over: so many times the best.
@@ -37,7 +40,8 @@ def other_numbers(
 ) -> tuple[Candidate, ...]:
   """At most ``count`` candidates of the same µGraph; none where no kernel is worth it.
 
-  None of a short streaming or row kernel either: their costs are fitted to measurements.
+  None of a short streaming or row kernel either: their costs are fitted to measurements, but for those
+  with packed weights.
 
   ``tried``: neighbours of ``candidate`` that are not among these; else numbers of every kind.
   A µGraph is proven for all numbers, so these need no proof of their own.
@@ -49,9 +53,8 @@ def other_numbers(
     candidate, region.extents, target,
     lambda *kernel: cost.time_us if (cost := tiled_cost(*kernel)) else None,
   )  # fmt: skip
-  costs_us = {
-    n: us or 0.0 for n, (family, us) in enumerate(times) if family is Family.TILED or (us or 0.0) >= WORTH_US
-  }
+  rough = {n for n, k in enumerate(graph.kernels) if times[n][0] is Family.TILED or k.lane_depth > 8}
+  costs_us = {n: us or 0.0 for n, (_, us) in enumerate(times) if n in rough or (us or 0.0) >= WORTH_US}
   if not costs_us:
     return ()
   at = max(costs_us, key=lambda n: (costs_us[n], -n))
@@ -76,6 +79,31 @@ def other_numbers(
   )
 
 
+def by_warpgroups(region: Region, candidate: Candidate, target: Target, count: int) -> tuple[Candidate, ...]:
+  """At most ``count`` candidates of the same µGraph whose contractions of many rows use wgmma.
+
+  What they take is predicted roughly (``warpgroup_numbers.py``), so they are for whoever times them. None
+  for sizes that only a run knows: those kernels have none (``codegen/emit.py``).
+  """
+  graph = candidate.ugraph
+  if region.runtime:
+    return ()
+  tensors = {t.name: t for t in graph.tensors}
+  extents = ugraph_extents(graph, candidate.params, region.extents)
+  points = [warpgroup_points(k, tensors, extents, target, count) for k in graph.kernels]
+  most = max(map(len, points), default=0)
+  if not most:
+    return ()
+  times = kernel_times(candidate, region.extents, target, expected_tiled_us)
+  found = []
+  for n in range(most):
+    own = [p[min(n, len(p) - 1)] if p else None for p in points]
+    params = tuple(o[1] if o else p for o, p in zip(own, candidate.params, strict=True))
+    us = sum(o[0] if o else time_us or 0.0 for o, (_, time_us) in zip(own, times, strict=True))
+    found.append(replace(candidate, params=params, predicted_us=us))
+  return tuple(found)
+
+
 def _kinds(points: Sequence[Point]) -> list[Point]:
   """The first for each number of warps and length of a step, then the others."""
   seen = set[tuple[int, int]]()
@@ -92,3 +120,27 @@ def _steps(a: KernelParams, b: KernelParams) -> float:
   sizes = [(*p.tile, p.cluster, max(p.loop_tile, 1), p.warps) for p in (a, b)]
   doublings = sum(abs(log2(x / y)) for x, y in zip(*sizes, strict=True))
   return doublings + abs(a.stages - b.stages)
+
+
+def of_warpgroups(
+  region: Region, candidates: Sequence[Candidate], target: Target, count: int
+) -> list[Candidate]:
+  """Of every µGraph of ``candidates`` the best other numbers with wgmma, then the second best, ..."""
+  graphs = list({c.ugraph: c for c in reversed(candidates)}.values())[::-1]
+  known = {(c.ugraph, c.params) for c in candidates}
+  own = [
+    [f for f in by_warpgroups(region, c, target, count) if (f.ugraph, f.params) not in known] for c in graphs
+  ]
+  most = max(map(len, own), default=0)
+  return [found[n] for n in range(most) for found in own if n < len(found)][:count]
+
+
+def with_warpgroups(region: Region, result: SearchResult, target: Target) -> SearchResult:
+  """``result`` with the best numbers with wgmma of every µGraph among the others, by what is predicted.
+
+  A product of 4096 rows is hopeless without, and nobody would time it. A proof is for all numbers.
+  """
+  first = list({v.candidate.ugraph: v for v in reversed(result.candidates)}.values())[::-1]
+  more = [replace(v, candidate=c) for v in first for c in by_warpgroups(region, v.candidate, target, 1)]
+  every = sorted([*result.candidates, *more], key=lambda v: v.candidate.predicted_us)
+  return replace(result, candidates=tuple(every)) if more else result

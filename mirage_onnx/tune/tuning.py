@@ -9,6 +9,7 @@ from mirage_onnx.cores import available_cores
 from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
+from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir import Candidate as IrCandidate
 from mirage_onnx.ir import KernelParams, Region
 from mirage_onnx.target import Target
@@ -16,7 +17,7 @@ from mirage_onnx.tune.ahead import Ahead, first_kernels
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.measure import measure_region
 from mirage_onnx.tune.outcome import Outcome
-from mirage_onnx.tune.refine import other_numbers
+from mirage_onnx.tune.refine import by_warpgroups, other_numbers
 
 #: Where the fastest program has a tiled kernel, so many times as many of its numbers are tried in
 #: the second look, and in all.
@@ -45,7 +46,9 @@ def tuned(
   """
   region = outcome.region
   keep, workers = (tries, available_cores()) if measure else (1, 1)
-  ready = ahead.take(outcome) if ahead else first_kernels(outcome, target, tries, keep, workers)
+  ready = (
+    ahead.take(outcome) if ahead else first_kernels(outcome, target, tries, keep, workers, measured=measure)
+  )
   candidates, compiled, refused = ready.candidates, ready.compiled, ready.refused
   if not compiled:
     return replace(outcome, rejection=refused[0])
@@ -64,7 +67,11 @@ def tuned(
     count = min(left, 2 * tries if near else MORE * tries)
     # What the compiler refused is not asked again either.
     known = {c.params for c in asked if c.ugraph == best.candidate.ugraph} if near else None
-    others = other_numbers(region, best.candidate, target, count, known)
+    if WGMMA.name in {p.instruction for p in at}:
+      own = by_warpgroups(region, best.candidate, target, count)
+      others = tuple(c for c in own if c.params not in {a.params for a in asked})
+    else:
+      others = other_numbers(region, best.candidate, target, count, known)
     asked.extend(others)
     return compile_candidates(region, others, target, keep=count, workers=workers)[0]
 

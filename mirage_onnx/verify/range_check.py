@@ -215,9 +215,12 @@ def _weight(
 ) -> Fact:
   """The measured fact of a weight over ``axes``; one that is not given is taken to be normalised.
 
-  That is: the scales of channels are at most 1, the rows and columns of a matrix have norm 1.
+  That is: the scales of channels are at most 1, the rows and columns of a matrix have norm 1. Packed
+  integers are what their bits allow.
   """
   name, shape = i.tensor.name, tuple(extents[a] for a in axes)
+  if name not in given and i.dtype.is_packed:
+    return Fact(Interval(*map(float, i.dtype.integers)), {})
   if name not in given:
     return Fact(iv.SIGNED_UNIT, dict.fromkeys(axes, 1.0) if len(axes) > 1 else {})
   if isinstance(given, Weights):

@@ -4,8 +4,18 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from coverage_table.checks import IN_FP32, NOT_RUN, Check, Nodes, check_stock, emulated
-from onnx import helper
+from coverage_table import checks
+from coverage_table.checks import (
+  IN_FP32,
+  NOT_RUN,
+  WITH_A_FUNCTION,
+  Check,
+  Nodes,
+  beside_a_function,
+  check_stock,
+  emulated,
+)
+from onnx import helper, numpy_helper
 from small_models import Net
 
 import mirage_onnx
@@ -42,11 +52,40 @@ def test_one_unit_in_the_last_place(saved):
   assert "differs by" in check.note
 
 
-def test_rounding_by_onnxruntime_is_told_apart(net, saved):
-  """It computes a Gelu of this form in other steps when any function holds it."""
+def gelu(net):
   x = net.input(1, 64)
   y = net.Gelu(net.MatMul(x, net.weight(64, 128)), approximate="tanh")
-  model = net.model(net.Mul(y, net.MatMul(x, net.weight(64, 128))))
+  return net.model(net.Mul(y, net.MatMul(x, net.weight(64, 128))))
+
+
+def test_what_functions_do_is_told_apart(net, saved):
+  """It computes a Gelu of this form in other steps when the model has any function, called or not."""
+  model = gelu(net)
+  check = check_stock(*saved(model, in_function(model)))
+  assert check.result == WITH_A_FUNCTION and not check.is_wrong
+  assert check.needed_rtol is not None and 0 < check.needed_rtol < 1e-3
+  assert "differs by" in check.note
+  beside = beside_a_function(model)
+  assert beside.graph == model.graph and len(beside.functions) == 1
+  assert beside_a_function(beside) == beside
+  assert check_stock(*saved(model, beside)).result == WITH_A_FUNCTION
+
+
+def test_another_difference_is_none_of_a_function(net, saved):
+  """A weight differs by a unit in its last place, in fp32, too: no function does that."""
+  model = gelu(net)
+  wrong = in_function(model)
+  weight = wrong.graph.initializer[0]
+  values = numpy_helper.to_array(weight).copy()
+  values[:, 0] = np.nextafter(values[:, 0], np.float16(9))
+  weight.CopyFrom(numpy_helper.from_array(values, weight.name))
+  assert check_stock(*saved(model, wrong)).is_wrong
+
+
+def test_rounding_by_onnxruntime_is_told_apart(net, saved, monkeypatch):
+  """What no function explains: the same bits as fp32 models."""
+  monkeypatch.setattr(checks, "beside_a_function", lambda proto, _: proto)
+  model = gelu(net)
   check = check_stock(*saved(model, in_function(model)))
   assert check.result == IN_FP32 and not check.is_wrong
   assert check.needed_rtol is not None and 0 < check.needed_rtol < 1e-3

@@ -1,5 +1,6 @@
 """Compiled kernels from run to run: the same bytes, or compiled again."""
 
+import stat
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from mirage_onnx.codegen.kept_cubins import KeptCubins
 from mirage_onnx.errors import Rejection
 from mirage_onnx.target import H200
 
-TEXT = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += 1.0f; }'
+TEXT = 'extern "C" __global__ void __launch_bounds__(32) k(float* x) { x[threadIdx.x] += 1.0f; }'
 
 
 def source(text=TEXT, name="k"):
@@ -73,8 +74,65 @@ def test_what_is_damaged_is_compiled_again(asked, tmp_path, damage):
 
 
 def test_an_entry_under_another_name_is_none(tmp_path):
-  kept = KeptCubins(tmp_path, "c")
-  kept.put("a", "k", "sm", Rejection("SPILLS", "many"))
-  kept.path("a", "k", "sm").rename(kept.path("b", "k", "sm"))
-  assert kept.get("b", "k", "sm") is None
-  assert KeptCubins(None, "c").get("a", "k", "sm") is None
+  kept, a, b = KeptCubins(tmp_path / "c", "c"), source("a"), source("b")
+  kept.put(a, "sm", Rejection("SPILLS", "many"))
+  assert kept.get(a, "sm") is not None
+  kept.path(a, "sm").rename(kept.path(b, "sm"))
+  assert kept.get(b, "sm") is None
+  assert KeptCubins(None, "c").get(a, "sm") is None
+
+
+FORGED = {
+  "another kernel": lambda: source(TEXT.replace(" k(", " n("), "n"),
+  "more parameters": lambda: source(TEXT.replace("float* x", "float* x, int n")),
+  "more threads": lambda: source(TEXT.replace("(32)", "(64)")),
+  "a cluster": lambda: source(
+    TEXT.replace("__launch_bounds__", "__cluster_dims__(2, 1, 1) __launch_bounds__")
+  ),
+  "two kernels": lambda: source(TEXT + TEXT.replace(" k(", " n(")),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_an_image_of_something_else_is_compiled_again(asked, tmp_path, what):
+  """Its hash is right: whoever writes a file can write that, too."""
+  (first,) = compile_many([source()], H200, 1)
+  (path,) = (tmp_path / "cubins").iterdir()
+  other = FORGED[what]()
+  (forged,) = compile_many([other], H200, 1)
+  kept = KeptCubins.of_user(compiler._compiler())
+  kept.put(source(), H200.arch, replace(forged, registers=first.registers))
+  assert forged.image in path.read_bytes() and kept.get(source(), H200.arch) is None
+  (again,) = compile_many([source()], H200, 1)
+  assert again.image == first.image and len(asked) == 3
+
+
+def test_other_registers_than_the_image_has_are_not_believed(tmp_path):
+  kept = KeptCubins(tmp_path / "c", "c")
+  made = compiler.compile_cubin(TEXT, H200, name="k")
+  for registers in (made.registers, made.registers - 1):
+    kept.put(source(), H200.arch, replace(made, registers=registers))
+    found = kept.get(source(), H200.arch)
+    assert (found is not None) == (registers == made.registers)
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_where_others_can_write_no_image_is_taken_or_kept(asked, tmp_path, mode):
+  compile_many([source()], H200, 1)
+  folder = tmp_path / "cubins"
+  assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+  folder.chmod(mode)
+  compile_many([source()], H200, 1)
+  compile_many([source(TEXT + " ")], H200, 1)
+  assert len(asked) == 3 and len(list(folder.iterdir())) == 1
+  folder.chmod(0o755)
+  compile_many([source()], H200, 1)
+  assert len(asked) == 3
+
+
+def test_a_link_is_no_folder_of_ones_own(asked, tmp_path):
+  (tmp_path / "elsewhere").mkdir(mode=0o700)
+  (tmp_path / "cubins").symlink_to(tmp_path / "elsewhere")
+  compile_many([source()], H200, 1)
+  compile_many([source()], H200, 1)
+  assert len(asked) == 2 and not list((tmp_path / "elsewhere").iterdir())

@@ -4,12 +4,20 @@
 //
 // fuzz_main judge <corpus> reads files that tests/support/damaged_files.py made, {kind, u32 size, bytes},
 // and prints a line for each: why it is refused, or nothing, or the digest of a node that runs it.
+//
+// Memory is counted: at its peak a reader may hold twice what is needed, and a little; more ends the
+// program. Needed are the file and what was made of it or, where it is refused and nothing is left, could
+// have been: a token of two characters is 16 bytes. The largest peak is told on stderr at the end.
 
+#include <malloc.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <new>
 #include <random>
 #include <string>
 #include <vector>
@@ -18,6 +26,36 @@
 #include "image.h"
 #include "node_digest.h"
 #include "plan.h"
+
+namespace {
+
+struct Memory {
+  size_t held = 0;  // bytes, now
+  size_t peak = 0;
+  size_t made = 0;  // held when a reader was done, before what it made is dropped
+} memory;
+
+void* allocate(size_t bytes) {
+  void* p = std::malloc(bytes == 0 ? 1 : bytes);
+  if (p == nullptr) std::abort();
+  memory.held += malloc_usable_size(p);
+  memory.peak = std::max(memory.peak, memory.held);
+  return p;
+}
+
+void release(void* p) {
+  if (p != nullptr) memory.held -= malloc_usable_size(p);
+  std::free(p);
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) { return allocate(bytes); }
+void* operator new[](size_t bytes) { return allocate(bytes); }
+void operator delete(void* p) noexcept { release(p); }
+void operator delete[](void* p) noexcept { release(p); }
+void operator delete(void* p, size_t) noexcept { release(p); }
+void operator delete[](void* p, size_t) noexcept { release(p); }
 
 namespace {
 
@@ -82,6 +120,7 @@ void exactly(const std::string& text, Use use) {
 std::string judge_bundle(const char* data, size_t size) {
   mirage::Bundle bundle;
   std::string why = mirage::Bundle::open(data, size, &bundle);
+  memory.made = memory.held;
   if (!why.empty()) return why;
   unsigned sum = 0;
   for (uint32_t kind = 1; kind <= 3; ++kind) {
@@ -100,6 +139,7 @@ std::string judge_node(const char* data, size_t size) {
   mirage::PlannedNode node;
   std::string why = mirage::Bundle::open(data, size, &bundle);
   if (why.empty()) why = mirage::read_node(bundle, 0, &node);
+  memory.made = memory.held;
   return why.empty() ? "digest " + node.digest : why;
 }
 
@@ -108,24 +148,51 @@ std::string judge(char kind, const char* data, size_t size) {
   if (kind == 'N') return judge_node(data, size);
   if (kind == 'I') {
     mirage::ImageKernels kernels;
-    return mirage::read_image(reinterpret_cast<const uint8_t*>(data), size, &kernels);
+    const std::string why = mirage::read_image(reinterpret_cast<const uint8_t*>(data), size, &kernels);
+    memory.made = memory.held;
+    return why;
   }
   mirage::Plan plan;
   const std::string why = mirage::parse_plan({data, size}, &plan);
+  memory.made = memory.held;
   if (why.empty()) evaluate(plan);
   return why;
 }
 
+// Beside twice what is needed: the reason of a refusal, and what containers begin with.
+constexpr size_t kLittle = 4096;
+
+// Judges one file, which is counted with what is held before.
+std::string judge_in_memory(char kind, const char* data, size_t size, size_t* most) {
+  const size_t before = memory.held;
+  memory.peak = memory.made = before;
+  const std::string said = judge(kind, data, size);
+  const size_t peak = memory.peak - before;
+  const bool refused = !said.empty() && said.rfind("digest ", 0) != 0;
+  const size_t made = refused ? 8 * size : memory.made - before;
+  const size_t needed = size + made;
+  *most = std::max(*most, peak);
+  if (peak > 2 * needed + kLittle) {
+    std::fprintf(stderr, "a file of %zu bytes, of which %zu are made, takes %zu\n", size, made, peak);
+    std::abort();
+  }
+  return said;
+}
+
 int judge_all(const char* path) {
   std::ifstream file(path, std::ios::binary);
+  size_t most = 0;
   char kind;
   while (file.get(kind)) {
     unsigned char size[4];
     file.read(reinterpret_cast<char*>(size), 4);
     std::string text(size[0] | size[1] << 8 | size[2] << 16 | size_t(size[3]) << 24, '\0');
     file.read(text.data(), std::streamsize(text.size()));
-    exactly(text, [&](const char* data, size_t n) { std::printf("%s\n", judge(kind, data, n).c_str()); });
+    exactly(text, [&](const char* data, size_t n) {
+      std::printf("%s\n", judge_in_memory(kind, data, n, &most).c_str());
+    });
   }
+  std::fprintf(stderr, "largest peak %zu\n", most);
   return 0;
 }
 

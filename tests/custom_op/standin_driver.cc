@@ -4,7 +4,7 @@
 // "<name> <parameter sizes...>". Every call
 // that matters is appended to the file named by STANDIN_LOG. STANDIN_CC ("90") is the compute
 // capability, STANDIN_DEVICES the device count, STANDIN_SHARED the most shared memory of a block,
-// STANDIN_CLUSTERS whether there are clusters, STANDIN_FAIL the name of an entry point that fails.
+// STANDIN_CLUSTERS whether there are clusters, STANDIN_CLUSTER the most blocks of one (16), STANDIN_FAIL the name of an entry point that fails.
 //
 // Kernels that it executes: standin_copy(dst, src, i64 bytes) and standin_add(dst, a, b, i32 n), the
 // latter on floats, one thread an element, so a grid that does not cover n leaves a gap.
@@ -174,6 +174,15 @@ STANDIN int cuKernelSetAttribute(int attribute, int value, void* kernel, int dev
   write_log(line.str());
   return 0;
 }
+#ifndef STANDIN_NO_OCCUPANCY
+STANDIN int cuOccupancyMaxActiveClusters(int* clusters, void*, const Config* config) {
+  FAIL_IF_ASKED("cuOccupancyMaxActiveClusters");
+  const bool whole = config->count == 1 && config->attributes[0].id == 4;
+  if (!whole || config->grid[0] != config->attributes[0].value[0]) return 1;
+  *clusters = int(config->grid[0]) <= number("STANDIN_CLUSTER", 16) ? 4 : 0;
+  return 0;
+}
+#endif
 #ifndef STANDIN_OLD  // a driver before CUDA 12.4 has no such entry point
 STANDIN int cuKernelGetParamInfo(void* kernel, size_t index, size_t* offset, size_t* size) {
   const auto& sizes = static_cast<Kernel*>(kernel)->sizes;

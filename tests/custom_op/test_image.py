@@ -186,6 +186,23 @@ def test_what_the_present_device_gives_a_block(models, driver, monkeypatch):
     hosted(model, driver)
 
 
+def test_a_cluster_that_the_device_cannot_hold(models, driver, driver_log, old_driver, monkeypatch):
+  """It is refused with the session, not by the launches of every run."""
+  plan = replace_launch(models, cluster=16)
+  cubin = models.standin_cubin((plan,), standin_add=[8, 8, 8, 4])
+  model = models.add(write_bundle(Bundle((cubin,), (plan.to_text(),))))
+  hosted(model, driver)
+  monkeypatch.setenv("STANDIN_CLUSTER", "8")
+  message = "the device holds no cluster of 16 blocks of kernel standin_add"
+  with pytest.raises(Exception, match=message) as refused:
+    hosted(model, driver)
+  assert "CUDA_ERROR" not in str(refused.value) and not driver_log("launch")
+  monkeypatch.setenv("STANDIN_FAIL", "cuOccupancyMaxActiveClusters")
+  with pytest.raises(Exception, match=message + r": CUDA_ERROR_UNKNOWN \(999\)"):
+    hosted(model, driver)
+  hosted(model, old_driver("STANDIN_NO_OCCUPANCY"))  # whoever lacks the question is not asked
+
+
 def test_a_bundle_of_16_mib_is_judged_in_a_second(models, driver):
   """Its images were hashed again for each of 4096 launches: 48 s."""
   launch = models.add_plan().variants[0].launches[0]

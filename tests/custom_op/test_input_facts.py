@@ -94,6 +94,24 @@ def test_lengths_add_up():
     assert feeds["lengths"].tolist() == [[7]] * 4 and feeds["total"] == 8
 
 
+@pytest.mark.parametrize(("packed", "head"), [(False, 4), (True, 2)])
+def test_the_size_of_a_head_follows_from_the_queries(packed, head):
+  """genai's builder writes a symbol for it; with a past, onnxruntime takes one new token or one sequence."""
+  model = attention()
+  node = model.graph.node[1]
+  node.attribute.extend([helper.make_attribute("num_heads", 4), helper.make_attribute("kv_num_heads", 2)])
+  for value in model.graph.input:
+    if value.name.startswith("past"):
+      value.type.tensor_type.shape.dim[3].dim_param = "head"
+  if packed:
+    node.input[1] = node.input[2] = ""
+  facts = input_facts(model)
+  assert facts.sizes == {"head": head, "seq": 1}
+  arguments = [Argument("past_k", "float16", ["batch", 2, "past", "head"])]
+  for given, last in (({}, head), ({"head": 6}, 6)):
+    assert {f["past_k"].shape[3] for _, f in draw_inputs(arguments, 0, 1, given, {}, facts)} == {last}
+
+
 def test_a_mask_that_is_summed_to_lengths_hides_a_tail_only():
   model = attention()
   del model.graph.input[5:]

@@ -1,6 +1,7 @@
 """Custom nodes and bundle of a model file."""
 
 import onnx
+import pytest
 from onnx import TensorProto, helper
 from onnx.external_data_helper import convert_model_to_external_data
 from protos import typed
@@ -63,4 +64,22 @@ def test_nodes_must_share_one_bundle(chain):
   model = chain.model
   model.graph.node[0].input[0] = "another"
   with refused("BUNDLE_INVALID", "do not share one bundle"):
+    ModelFile.read(model.SerializeToString()).bundle()
+
+
+@pytest.mark.parametrize("number", ["²", "٣", "00", "-1", "+1", "9" * 5000, "1\n", ""])
+def test_what_is_no_number_of_a_plan(chain, number):
+  """int() takes some of them, and fails at others that str.isdigit takes."""
+  model = chain.model
+  model.graph.node[1].op_type = f"MuGraph_{number}"
+  file = ModelFile.read(model.SerializeToString())
+  assert [n.plan for n in file.custom_nodes()] == [0, 2]
+  file.bundle()
+
+
+@pytest.mark.parametrize("kind", [TensorProto.UNDEFINED, TensorProto.INT8, TensorProto.STRING, 99])
+def test_a_bundle_of_other_elements(chain, kind):
+  model = chain.model
+  next(t for t in model.graph.initializer if t.name == "mirage.bundle").data_type = kind
+  with refused("BUNDLE_INVALID", "the bundle is no tensor of bytes"):
     ModelFile.read(model.SerializeToString()).bundle()

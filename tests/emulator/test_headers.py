@@ -91,7 +91,7 @@ def test_asm_and_builtins_are_in_the_ptx_headers_only():
 def test_all_device_headers_compile_for_the_host():
   names = sorted(path.name for path in INCLUDE_DIRS[1].glob("*.cuh"))
   shared = [n for n in names if not n.startswith("ptx")]
-  text = "".join(f'#include "{name}"\n' for name in ["ptx.cuh", "vector.cuh", *shared])
+  text = "".join(f'#include "{name}"\n' for name in ["ptx.cuh", "ptx_warpgroup.cuh", "vector.cuh", *shared])
   text += """
     PTX_KERNEL(64) all_headers(const float* x, float* y) {
       float sum = block_reduce<Sum, 2>(ptx::ld_nc_f32(x + ptx::thread()), ptx::smem<float>());

@@ -73,6 +73,16 @@ def test_the_folder_of_the_cache(monkeypatch, tmp_path):
   assert tmp_path not in toolchain.cache_folder().parents
 
 
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o775, 0o777])
+def test_a_folder_in_which_others_write_is_not_loaded_from(monkeypatch, tmp_path, mode):
+  folder = tmp_path / "emulator"
+  folder.mkdir()
+  folder.chmod(mode)
+  monkeypatch.setenv("MIRAGE_ONNX_CACHE", "on")
+  monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
+  assert (toolchain.cache_folder() == folder) == (mode in (0o700, 0o755))
+
+
 def test_everything_that_matters_is_in_the_key(cache):
   built = {
     build_library(answer(1), FLAGS),

@@ -11,6 +11,7 @@ from mirage_onnx.target import H200
 from mirage_onnx.tune.device import Gpu
 from tests.codegen.conftest import Graphs
 from tests.codegen.test_runtime_sizes import CASES, emitted
+from tests.codegen.tiled import test_runtime_sizes as tiled
 
 pytestmark = pytest.mark.gpu
 
@@ -20,21 +21,38 @@ def gpu(h200):
   return Gpu(H200)
 
 
+def check_at(gpu, graph, extents, runtime, source, image, all_sizes):
+  """One image at every size; ``all_sizes``: of the ``runtime`` axes, in their order."""
+  graphs = Graphs()
+  assert isinstance(image, Cubin), image
+  for number, own in enumerate(all_sizes):
+    sizes = dict(zip(runtime, own, strict=False))
+    every = {**extents, **sizes}
+    given = graphs.inputs(graph, every, np.random.default_rng(number))
+    with gpu.scope():
+      at = {n: gpu.put(x) for n, x in given.items()} | sizes
+      gpu.launch_source(gpu.load(image, source.name, source.smem_bytes), source, at)
+      got = {n: gpu.get(at[n], x.shape, x.dtype) for n, x in given.items()}
+    graphs.check(graph, got, graphs.expected(graph, every, given))
+
+
 def test_every_size(gpu):
   graphs = Graphs()
   sources = [emitted(graphs, i, 8) for i in range(len(CASES))]
   images = compile_many(sources, H200, 4)
   for (name, axes, extents, _), source, image in zip(CASES, sources, images, strict=True):
-    assert isinstance(image, Cubin), image
-    for size in (1, 2, 7, 8, 9, 17, 100, 1000, 66_000):
-      sizes = dict(zip(axes.split(), (size, 3), strict=False))
-      graph, every = graphs[name], {**extents, **sizes}
-      given = graphs.inputs(graph, every, np.random.default_rng(size))
-      with gpu.scope():
-        at = {n: gpu.put(x) for n, x in given.items()} | sizes
-        gpu.launch_source(gpu.load(image, source.name, source.smem_bytes), source, at)
-        got = {n: gpu.get(at[n], x.shape, x.dtype) for n, x in given.items()}
-      graphs.check(graph, got, graphs.expected(graph, every, given))
+    all_sizes = [(size, 3) for size in (1, 2, 7, 8, 9, 17, 100, 1000, 66_000)]
+    check_at(gpu, graphs[name], extents, axes.split(), source, image, all_sizes)
+
+
+def test_every_size_of_tiled_kernels(gpu):
+  """Walked by the loop, too: fewer elements than a tile, and far more than were assumed."""
+  sources = [tiled.emitted(i) for i in range(len(tiled.CASES))]
+  images = compile_many(sources, H200, 4)
+  for case, (source, image) in enumerate(zip(sources, images, strict=True)):
+    _, axes, extents, _ = tiled.CASES[case]
+    all_sizes = [(size, 33, 2) for size in (*tiled.SIZES, 1000, 4096)]
+    check_at(gpu, tiled.graph_of(case), extents, axes.split()[::-1], source, image, all_sizes)
 
 
 def test_more_than_2_to_31_elements(gpu):

@@ -65,11 +65,21 @@ class TestExternal:
     self.change(path, location=location)
     assert refusal(path).startswith("EXTERNAL_DATA_MISSING: the tensor 'w' ")
 
-  def test_entries(self, path):
-    self.change(path, offset="many")
+  @pytest.mark.parametrize("offset", ["many", "-1", "+0", " 0", "1_0", "٣", "9" * 5000, ""])
+  @pytest.mark.parametrize("key", ["offset", "length"])
+  def test_numbers(self, path, key, offset):
+    self.change(path, **{key: offset})
     assert refusal(path) == (
       "MODEL_INVALID: the tensor 'w' has an external offset or length that is not a number"
     )
+
+  def test_twice(self, path):
+    model = onnx.load(path, load_external_data=False)
+    next(t for t in model.graph.initializer if t.name == "w").external_data.add(key="location", value="x")
+    path.write_bytes(model.SerializeToString())
+    assert refusal(path) == "MODEL_INVALID: the tensor 'w' says one thing of its external data twice"
+
+  def test_entries(self, path):
     self.change(path, offset="0", length="4")
     assert refusal(path) == ("MODEL_INVALID: the tensor 'w' needs 128 bytes, its external entry has 4")
 

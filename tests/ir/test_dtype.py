@@ -1,8 +1,9 @@
 """Rounding by bits, which array modules without bf16 take, is the rounding of ml_dtypes."""
 
 import numpy as np
+import pytest
 
-from mirage_onnx.ir.dtype import DType, _round_to_bf16, round_to
+from mirage_onnx.ir.dtype import DType, _round_to_bf16, as_input, packed, round_to, unpacked
 
 HARD = [np.nan, np.inf, -np.inf, 0.0, -0.0, 3.4e38, 1e39, -1e-45, 1 + 2**-8, 1 + 3 * 2**-8,
         1 + 2**-8 + 2**-40, 1 + 2**-8 - 2**-40]  # fmt: skip
@@ -24,3 +25,25 @@ def test_a_number_is_rounded_as_an_array():
   x = 1 + 2**-8 + 2**-40
   for dtype in (DType.F16, DType.BF16, DType.F32):
     assert round_to(np.float64(x), dtype) == round_to(np.array([x]), dtype)[0]
+
+
+@pytest.mark.parametrize("dtype", [DType.Q4, DType.Q8])
+def test_packed_bytes_and_values(dtype, rng):
+  data = rng.integers(0, 256, (5, 6), dtype=np.uint8)
+  values = unpacked(data, dtype)
+  low, high = dtype.integers
+  assert (values.min(), values.max()) >= (low, low) and values.max() <= high
+  assert dtype.bytes_of(values.size) == data.nbytes
+  np.testing.assert_array_equal(packed(values.reshape(5, -1), dtype), data)
+
+
+def test_what_comes_first_in_a_byte():
+  assert unpacked(np.array([0x0F, 0x80], np.uint8), DType.Q4).tolist() == [7, -8, -8, 0]
+  assert unpacked(np.array([0, 128, 255], np.uint8), DType.Q8).tolist() == [-128, 0, 127]
+
+
+@pytest.mark.parametrize("dtype", [DType.Q4, DType.Q8])
+@pytest.mark.parametrize("scale", [2.0**-8, 1.0, 2.0**8])
+def test_random_numbers_fill_the_range(dtype, scale, rng):
+  values = as_input(rng.standard_normal(4000) * scale, dtype)
+  assert (values.min(), values.max()) == dtype.integers and len(np.unique(values)) > dtype.bits * 3

@@ -34,6 +34,8 @@ def text(found):
     ([row(1.9, 2.1)], "faster"),
     ([row(0.7, 0.9)], "slower"),
     ([row(0.7, 0.9), row(1.1, 1.2)], "slower at some sizes"),
+    ([row(0.98, 0.99)], "slower"),
+    ([row(1.01, 1.2)], "faster"),
     ([row(0.9, 1.1)], "not slower; no difference is sure at every size"),
     ([row(0.0, None)], "not slower; no difference is sure at every size"),  # one opening says nothing
     ([row(0.9, 1.1), row(1.1, 1.2)], "not slower; no difference is sure at every size"),

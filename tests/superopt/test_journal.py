@@ -143,6 +143,12 @@ def test_another_version_is_told(path):
     assert journal.notice and "version 12 wrote it, this program reads 1" in journal.notice
 
 
+def test_a_version_of_many_digits(path):
+  """int() refuses more than 4300."""
+  path.write_bytes(b'{"journal":"mirage-onnx","version":' + b"9" * 5000 + b',"new":1}\n')
+  assert refusal(path)
+
+
 def test_one_run_at_a_time(path, tmp_path):
   link = tmp_path / "link"
   link.symlink_to(path.name)

@@ -1,12 +1,21 @@
 """Sizes that only a run knows: every kernel that the search finds splits them over its grid."""
 
+from dataclasses import replace
+
 import pytest
 from region_data import sources_of
-from small_models import region_of, search_region
+from small_models import largest, region_of, search_region
 
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.ir import is_part_axis
+from mirage_onnx.match.candidates import find_candidates
+from mirage_onnx.match.cuts import TILED
 from mirage_onnx.superopt.egraph import EGraph
+from mirage_onnx.superopt.result import Bound
 from mirage_onnx.superopt.roles import enumerate_roles
-from mirage_onnx.superopt.space import ALL, EMITTED
+from mirage_onnx.superopt.search_structure import Scope
+from mirage_onnx.superopt.space import ALL, EMITTED, space_of
+from mirage_onnx.target import H200
 
 
 def norm_linear(net):
@@ -58,3 +67,44 @@ def test_roles(net, space):
   assert not list(enumerate_roles(g, (weight,), region.extents, space, (depth, axis))) or (
     depth not in g.axes(weight)
   )
+
+
+def attention(net):
+  q, k, v = (net.input("b", 4, n, 64) for n in ("m", "l", "l"))
+  return net.MatMul(net.Softmax(net.MatMul(q, net.Transpose(k, perm=[0, 1, 3, 2]))), v)
+
+
+def centred(net):
+  x = net.input("b", "l", 64)
+  return net.Sub(x, net.ReduceMean(x, [1]))
+
+
+def tiled_region(model, **sizes):
+  program = import_model(load_model(model))
+  return largest(find_candidates(program, TILED, sizes=sizes)).region
+
+
+@pytest.mark.parametrize(("program", "kernels"), [(attention, 1), (centred, 2)])
+def test_the_loop_walks_what_is_reduced(net, program, kernels):
+  region = tiled_region(net.model(program(net)), b=4, m=64, l=128)
+  scope = Scope.of(H200, Bound(), region)
+  assert scope.space is ALL
+  found = search_region(region, bound=scope.bound, space=scope.space).candidates
+  assert len(found[0].candidate.ugraph.kernels) == kernels
+  walked = set()
+  for verified in found:
+    graph = verified.candidate.ugraph
+    parts = {a.partition("/")[0] for t in graph.tensors for a in t.axes if is_part_axis(a)}
+    assert not parts & set(region.runtime)
+    for kernel in graph.kernels:
+      own = {a for n in kernel.touched for a in graph.tensor(n).axes} & set(region.runtime)
+      assert own - {kernel.loop} <= set(kernel.grid) and kernel.loop not in kernel.grid
+      walked |= own & {kernel.loop}
+    sources = sources_of(region, verified.candidate, "k")
+    assert sources and all(s.sizes for s in sources)
+  assert len(walked) == 1
+
+
+def test_only_tiled_kernels_reduce_it(net):
+  region = tiled_region(net.model(centred(net)), b=4, l=128)
+  assert (space_of(region), space_of(replace(region, runtime={}))) == (ALL, EMITTED)

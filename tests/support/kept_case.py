@@ -22,8 +22,10 @@ from fuzz_answers import serve
 from small_models import Net, region_of, search_region
 
 from mirage_onnx import deadline
+from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.kept_cubins import KeptCubins
+from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import Rejection
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal import Journal
@@ -61,6 +63,12 @@ ODD = (
 )
 
 
+KERNEL = KernelSource(
+  "k", 'extern "C" __global__ void __launch_bounds__(32) k(float* x) { x[threadIdx.x] += 1.0f; }',
+  (1, 1, 1), 32, 1, 0, ("x",), False,
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class File:
   kind: str
@@ -76,6 +84,11 @@ def region():
 
 def scope():
   return Scope.of(H200, Bound(), region())
+
+
+@functools.cache
+def _image():
+  return compile_cubin(KERNEL.text, H200, name="k").image
 
 
 def _structures(folder):
@@ -94,7 +107,7 @@ def originals():
     kept.put(region(), "w", 9.0, result)
     _structures(folder / "structures")
     cubins = KeptCubins(folder / "cubins", "c")
-    cubins.put("text", "k", "sm_90a", Cubin(bytes(range(200)), 32, 0, 0, 0, "log", 0.0))
+    cubins.put(KERNEL, H200.arch, compile_cubin(KERNEL.text, H200, name="k"))
     found = {"journal": (folder / "journal").read_bytes()}
     for kind in KINDS[1:]:
       (path,) = (folder / f"{kind}s").iterdir()
@@ -236,9 +249,9 @@ def run(file):
       kept.get(region(), "w", 9.0)  # its programs are proven when they are chosen
       return []
     kept = KeptCubins(folder, "c")
-    kept.path("text", "k", "sm_90a").write_bytes(file.data)
-    found = kept.get("text", "k", "sm_90a")
-    right = not isinstance(found, Cubin) or found.image == bytes(range(200))
+    kept.path(KERNEL, H200.arch).write_bytes(file.data)
+    found = kept.get(KERNEL, H200.arch)
+    right = not isinstance(found, Cubin) or found.image == _image()
     return [] if right else ["another image is taken"]
 
 

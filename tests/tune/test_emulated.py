@@ -1,8 +1,13 @@
 """A predicted choice runs once, reduced, before it ships; one that is wrong makes way for the next."""
 
+from dataclasses import replace
+
 import pytest
+from packed_models import norm
+from small_models import region_of, search_region
 
 from mirage_onnx.emulator import EmulationError, toolchain
+from mirage_onnx.ir import parse_ugraph, print_ugraph
 from mirage_onnx.target import H200
 from mirage_onnx.tune import emulated, tuning
 from mirage_onnx.tune.emulated import EMULATED, NEVER_RAN, Emulated
@@ -59,12 +64,24 @@ def test_reduced_sizes_keep_two_tiles(small):
   assert sources[0].grid != small.compiled[0].sources[0].grid
 
 
+def test_what_only_a_run_counts():
+  """The text that ships, where nothing else is reduced; the verdict is of the numbers as well."""
+  dynamic = any_rows()
+  region, compiled = dynamic.regions[0], dynamic.compiled[0]
+  extents, sources = emulated._reduced(region, compiled.candidate, H200)
+  (axis,) = region.runtime
+  (tile,) = {t for s in sources for a, t in s.tiles if a == axis}
+  assert (extents[axis] == 2 * tile * 3 // 4 + 1 and extents[axis] % tile) or tile == 1
+  assert [s.tiles for s in sources] == [s.tiles for s in compiled.sources]
+  assert Emulated(H200, 1000.0)(region, compiled.candidate) == (EMULATED, None)
+  broken = dynamic.recompiled(0, "const[-1/2]", "const[-9/16]").candidate
+  ran, refusal = Emulated(H200, 1000.0)(region, broken)
+  assert ran == EMULATED and refusal.code == "KERNEL_WRONG"
+
+
 def test_what_never_ran(small, monkeypatch):
   region, candidate = small.regions[0], small.compiled[0].candidate
   assert Emulated(H200, 0.0)(region, candidate) == (NEVER_RAN, None), "no time"
-  dynamic = any_rows()
-  assert dynamic.regions[0].runtime
-  assert Emulated(H200, 99.0)(dynamic.regions[0], dynamic.compiled[0].candidate) == (NEVER_RAN, None)
   monkeypatch.setattr(emulated, "MOST_WORK", 10)
   assert Emulated(H200, 99.0)(region, candidate) == (NEVER_RAN, None), "too large"
   monkeypatch.undo()
@@ -115,3 +132,14 @@ def test_the_next_candidate_is_taken(small):
   assert none.compiled is None and none.rejection.code == "KERNEL_WRONG"
   unseen = tuning._looked_at(outcome, first, [first.candidate], H200, None)
   assert unseen.compiled is first and unseen.ran == ""
+
+
+@pytest.mark.parametrize("how", [{}, {"zero": True, "block": 128}, {"bits": 8, "bias": True}], ids=str)
+def test_weights_of_few_bits_run_too(how):
+  region = region_of(norm(2, 2048, 512, **how))
+  candidate = search_region(region).candidates[0].candidate
+  assert Emulated(H200, 1000.0)(region, candidate) == (EMULATED, None)
+  (kernel,), text = candidate.ugraph.kernels, print_ugraph(candidate.ugraph)
+  other = replace(candidate, ugraph=parse_ugraph(text.replace("= rsqrt", "= sqrt")))
+  ran, refusal = Emulated(H200, 1000.0)(region, other)
+  assert ran == EMULATED and refusal.code == "KERNEL_WRONG" and kernel.lane_depth > 8

@@ -4,20 +4,29 @@ from dataclasses import replace
 from math import prod
 from types import SimpleNamespace
 
+import pytest
 from golden_graphs import golden_graph
 from search_programs import PROGRAMS
 
 from mirage_onnx.codegen.candidates import emit_candidate
 from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection, RejectionError
+from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.superopt.numbers import solve
-from mirage_onnx.superopt.result import SearchResult, Verified
+from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import H200
 from mirage_onnx.tune import ahead, tuning
 from mirage_onnx.tune.outcome import Outcome
-from mirage_onnx.tune.refine import FAR, WORTH_US, other_numbers
+from mirage_onnx.tune.refine import (
+  FAR,
+  WORTH_US,
+  by_warpgroups,
+  of_warpgroups,
+  other_numbers,
+  with_warpgroups,
+)
 
 REGION = PROGRAMS["lora_two_adapters"]()
 
@@ -109,3 +118,85 @@ def test_what_the_compiler_refuses_is_asked_once(monkeypatch):
   outcome = Outcome(REGION, (), 0.0, SearchResult((Verified(candidate(), None),), None))
   tuning.tuned(None, outcome, H200, measure=True, tries=4, ends=Ends(), look=None)
   assert len(rounds) > 4 and len(asked) == len(set(asked))
+
+
+LINEAR = """ugraph 1
+tensor i1 f16[a2,a0] input
+tensor i0 f16[a1,a0] weight
+tensor o0 f16[a2,a1] output
+kernel k0 grid=a1,a2 cluster=- loop=a0
+  %0 = load i0 imap=a1,- cmap=- fmap=a0 : f16[a1,a0] loop A_frag
+  %1 = load i1 imap=-,a2 cmap=- fmap=a0 : f16[a2,a0] loop B_frag
+  %2 = matmul[a0] %0 %1 : f32[a1,a2] loop C_frag
+  %3 = acc_sum %2 : f32[a1,a2] post C_frag
+  %4 = cast %3 : f16[a1,a2] post element
+  save o0 = %4 omap=a1,a2
+"""
+
+
+def linear(rows, runtime=frozenset()):
+  graph = parse_ugraph(LINEAR)
+  sizes = {"a0": 768, "a1": 768, "a2": rows}
+  region = SimpleNamespace(extents=sizes, runtime=runtime)
+  return region, Candidate(graph, (KernelParams((64, 32), 1, 256, 8, 4),), 1.0)
+
+
+def test_products_of_many_rows_by_warpgroups():
+  region, first = linear(512)
+  found = by_warpgroups(region, first, H200, 8)
+  assert len({c.params for c in found}) == len(found) == 8
+  assert {c.ugraph for c in found} == {first.ugraph}
+  assert {p.instruction for c in found for p in c.params} == {"wgmma"}
+  assert all(emit_candidate(c, region.extents, H200, "k") for c in found)
+
+
+def test_what_is_timed_is_chosen_by_what_warpgroups_take():
+  """4096 rows: hopeless by the other instruction, so no one would time them."""
+  region, first = linear(4096)
+  first = replace(first, predicted_us=400.0)
+  result = SearchResult((Verified(first, None),), SearchReport(0, 0, 0, 0, Stop.EXHAUSTED, (), ()))
+  found = with_warpgroups(region, result, H200)
+  best, *others = (v.candidate for v in found.candidates)
+  assert {p.instruction for p in best.params} == {"wgmma"} and others == [first]
+  assert best.predicted_us < 100
+  again = of_warpgroups(region, [best, first], H200, 8)
+  assert len(again) == 7 and best.params not in {c.params for c in again}
+  few, one = linear(32)
+  none = SearchResult((Verified(one, None),), result.report)
+  assert with_warpgroups(few, none, H200) is none
+
+
+def test_not_where_rows_are_few_or_only_known_in_a_run():
+  assert by_warpgroups(*linear(32), H200, 8) == ()
+  assert by_warpgroups(*linear(512, frozenset({"a2"})), H200, 8) == ()
+
+
+@pytest.mark.parametrize("measure", [True, False])
+def test_they_are_timed_beside_the_others(monkeypatch, measure):
+  """Never predicted: only where kernels are timed, and then more of them if one is the fastest."""
+  region, first = linear(512)
+  asked = []
+
+  def compile_some(region, candidates, target, *, keep, workers=1):
+    asked.append([c.params[0].instruction for c in candidates])
+    return [SimpleNamespace(candidate=c) for c in candidates[:keep]], []
+
+  def measure_all(loaded, region, compiled, target, more, draws):
+    tried, others = [], compiled
+    while others:
+      tried += others
+      others = more(tried[-1], tried)
+    return tried[-1], None
+
+  for place in (ahead, tuning):
+    monkeypatch.setattr(place, "compile_candidates", compile_some)
+  monkeypatch.setattr(tuning, "measure_region", measure_all)
+  outcome = Outcome(region, (), 0.0, SearchResult((Verified(first, None),), None))
+  best = tuning.tuned(None, outcome, H200, measure=measure, tries=4, ends=Ends(), look=None).compiled
+  if measure:
+    assert asked[:2] == [["mma"], ["wgmma"] * 4]
+    assert {i for own in asked[2:] for i in own} == {"wgmma"} and best.candidate.params[
+      0
+    ].instruction == "wgmma"
+  else:
+    assert asked == [["mma"]] and best.candidate is first

@@ -48,10 +48,10 @@ PTX_DEVICE unsigned cluster_rank() {  // of this block in its cluster; sm_90
   return rank;
 }
 
-// The dynamic shared memory of the block, 16-byte aligned.
+// The dynamic shared memory of the block, aligned as swizzled tiles have to be.
 template <class T>
 PTX_DEVICE T* smem() {
-  extern __shared__ __align__(16) unsigned char dynamic_smem[];
+  extern __shared__ __align__(1024) unsigned char dynamic_smem[];
   return reinterpret_cast<T*>(dynamic_smem);
 }
 

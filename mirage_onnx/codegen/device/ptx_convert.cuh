@@ -63,6 +63,30 @@ PTX_DEVICE float ex2(float v) {                          // 2 ^ v, within 2 ulp
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
   return r;
 }
+// Of two 16-bit numbers in a register, each rounded to nearest even; subnormals are kept.
+PTX_DEVICE unsigned sub_f16x2(unsigned a, unsigned b) {
+  unsigned r;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+PTX_DEVICE unsigned mul_f16x2(unsigned a, unsigned b) {
+  unsigned r;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+PTX_DEVICE unsigned fma_f16x2(unsigned a, unsigned b, unsigned c) {  // a * b + c, rounded once
+  unsigned r;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+PTX_DEVICE unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) {  // a * b + c, rounded once
+  unsigned r;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+// The low (high) halves of a and b, that of a below.
+PTX_DEVICE unsigned low_halves(unsigned a, unsigned b) { return __byte_perm(a, b, 0x5410); }
+PTX_DEVICE unsigned high_halves(unsigned a, unsigned b) { return __byte_perm(a, b, 0x7632); }
 PTX_DEVICE float max_nan(float a, float b) {  // maximum; NaN where either is NaN
   float r;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));

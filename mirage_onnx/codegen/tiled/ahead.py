@@ -90,7 +90,7 @@ class AheadWriter:
     if not self.lowering.ring:
       return 0
     stages = self.lowering.stages
-    return stages if self._whole else max(1, stages - 1)
+    return stages if self._whole else max(1, stages - self.lowering.spare)
 
   @property
   def _apart(self) -> bool:
@@ -117,6 +117,7 @@ class AheadWriter:
   def advance(self) -> None:
     """The tiles of this iteration are there; those of a later one are on their way."""
     stages, most, line = self.lowering.stages, self.pieces.most_steps, self.writer.line
+    spare = self.lowering.spare
     if stages == 1:
       first = f"ptx::cp_async_wait<{int(self._apart)}>();"
       if most == 1:
@@ -126,18 +127,18 @@ class AheadWriter:
           line(first)
         with self.writer.block("else"):
           self._in_turn()
-      line("ptx::sync_block();")
+      self._meet()
     elif self._whole:
       line(f"if (step == 0) ptx::cp_async_wait<{stages - 1}>();")
       line(f"else ptx::cp_async_wait<{stages - 2}>();")
-      line("ptx::sync_block();")
+      self._meet()
       if stages > 2:  # the numbers above count a group an iteration
         line("if (step > 0) ptx::cp_async_commit();")
     else:
-      line(f"ptx::cp_async_wait<{stages - 2}>();")
-      line("ptx::sync_block();")
+      line(f"ptx::cp_async_wait<{stages - spare - 1}>();")
+      self._meet()
       with self.writer.block():
-        line(f"const int ahead = step + {stages - 1};")
+        line(f"const int ahead = step + {stages - spare};")
         with self.writer.block("if (ahead < steps)"):
           self._copies("ahead", f"ahead % {stages}")
         line("ptx::cp_async_commit();")
@@ -145,6 +146,12 @@ class AheadWriter:
       tile = self.lowering.tiles[self.lowering.homes[index]]
       slot = "" if stages == 1 else f" + step % {stages} * {tile.elements}"
       line(f"const {tile.storage}* {tile.name} = {tile.name}_ring{slot};")
+
+  def _meet(self) -> None:
+    """All threads' copies are there for all, and for products beside them."""
+    if self.lowering.warpgroup:
+      self.writer.line("ptx::fence_proxy_async();")
+    self.writer.line("ptx::sync_block();")
 
   def _in_turn(self) -> None:
     """An iteration's copies, when all have read the one before."""

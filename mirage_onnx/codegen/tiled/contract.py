@@ -16,6 +16,7 @@ from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.codegen.tiled.shared import SharedTile
 from mirage_onnx.codegen.tiled.spot import Spot
 from mirage_onnx.codegen.tiled.steps import Held
+from mirage_onnx.codegen.tiled.tails import clear_tail
 from mirage_onnx.codegen.tiled.values import ValueWriter
 
 #: Depth steps that are unrolled where they need not all be; more where operands come from device
@@ -57,6 +58,9 @@ def contract(w: ValueWriter, step: do.Contract) -> None:
   depth = warps.tiles((product.depth,), 8)
   a = _operand(w, "a", op.args[0], product.a, rows, depth, product.depth)
   b = _operand(w, "b", op.args[1], product.b, columns, depth, product.depth)
+  for x in (a, b):
+    if x.held is None and clear_tail(w, x.index, x.form, x.form.t, "0.0f"):
+      w.zeroed.add(Held(x.index, x.form))
   batch = tuple((f"q_{p.name}", p.length) for p in c.rest)
   steps = (depth + 1) // 2
   with writer.loops(batch) as indices:

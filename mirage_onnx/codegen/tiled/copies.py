@@ -6,12 +6,15 @@ one by one. What does not exist is filled with zeros.
 """
 
 from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
 from math import prod
 
 from mirage_onnx.codegen.index_text import parts_of, times, total
-from mirage_onnx.codegen.loads import TensorView
+from mirage_onnx.codegen.loads import TensorView, count
+from mirage_onnx.codegen.sizes import is_runtime
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.codegen.tiled.pieces import Piece, Pieces
+from mirage_onnx.codegen.tiled.pieces import GRID, Piece, Pieces
 from mirage_onnx.codegen.tiled.shared import SharedTile
 
 
@@ -22,7 +25,7 @@ def in_chunks(view: TensorView, tile: SharedTile) -> bool:
   chunk, last = 16 // tile.dtype.size_bytes, tile.order[-1]
   # ``together`` does not see a second axis of stride 1, of which the last has one element.
   others = (view.stride(a) for a in view.tensor.axes if a != last.axis and not view.is_picked(a))
-  rows = all(isinstance(s, int) and s % chunk == 0 for s in others)
+  rows = all(not isinstance(s, int) or s % chunk == 0 for s in others)  # others: view.aligned
   return rows and view.together(last.axis, chunk) and last.aligned % chunk == 0 and tile.pitch % chunk == 0
 
 
@@ -37,18 +40,52 @@ def copy_tile(
   threads: int,
   sizes: Mapping[Piece, str] | None = None,
 ) -> None:
-  """Writes the copy of a tile whose pieces begin at ``firsts``; chunks arrive later."""
-  chunk = 16 // tile.dtype.size_bytes if in_chunks(view, tile) else 1
+  """Writes the copy of a tile whose pieces begin at ``firsts``; chunks arrive later.
+
+  Where rows are as long as only a launch knows, it goes by chunks if that is a multiple of them.
+  """
+  wide = 16 // tile.dtype.size_bytes
+  copy = partial(_copy, writer, pieces, view, tile, own, firsts, to, threads, sizes or {})
+  last = tile.order[-1].axis if tile.order else ""
+  unknown = not in_chunks(view, tile) and is_runtime(pieces.extents, last)
+  if unknown and in_chunks(TensorView.of(view.tensor, pieces.extents, {last: wide}), tile):
+    with writer.block(f"if ({count(pieces.extents, last)} % {wide} == 0)"):
+      copy(wide)
+    with writer.block("else"):
+      copy(1)
+  else:
+    copy(wide if in_chunks(view, tile) else 1)
+
+
+def _copy(
+  writer: Writer,
+  pieces: Pieces,
+  view: TensorView,
+  tile: SharedTile,
+  own: Mapping[str, Piece],
+  firsts: Mapping[str, str],
+  to: str,
+  threads: int,
+  sizes: Mapping[Piece, str],
+  chunk: int,
+) -> None:
+  """Of a swizzled tile every thread has its chunks at once: one address, and distances."""
   counts = [p.length for p in tile.order]
   if counts:
     counts[-1] = -(-counts[-1] // chunk)
   every = prod(counts)
   head = f"for (int e = ptx::thread(); e < {every}; e += {threads})"
-  with writer.block(head):
+  with ExitStack() as stack:
+    if tile.swizzled and every % threads == 0:
+      n = stack.enter_context(writer.loop("n", every // threads))
+      stack.enter_context(writer.scope(n == "0"))
+      writer.line(f"const int e = {total('ptx::thread()', times(n, threads))};")
+    else:
+      stack.enter_context(writer.block(head))
     local: dict[Piece, str] = {}
-    for p, count, text in zip(tile.order, counts, parts_of("e", counts), strict=True):
+    for p, length, text in zip(tile.order, counts, parts_of("e", counts), strict=True):
       name = f"x_{p.name}"
-      if count == 1:
+      if length == 1:
         local[p] = "0"
         continue
       text = times(
@@ -57,10 +94,14 @@ def copy_tile(
       )
       writer.line(f"const int {name} = {text};")
       local[p] = name
-    size = {p: (sizes or {}).get(p) or pieces.size(p) for p in tile.order}
+    size = {p: sizes.get(p) or pieces.size(p) for p in tile.order}
     inside = [f"{local[p]} < {size[p]}" for p in tile.order if not p.exact]
-    index = {a: total(firsts[a], local[own[a]]) for a in view.tensor.axes}
     place = total(to, tile.offset(local))
+    near = dict(local)
+    for p in tile.order[:-1] if tile.swizzled else ():
+      if p.levels == GRID and not p.exact:  # rows that nobody asks for: those of the last one
+        near[p] = f"at_most({local[p]}, {size[p]} - 1)"
+    index = {a: total(firsts[a], near[own[a]]) for a in view.tensor.axes}
     if chunk == 1:
       value = view.load_bits(index)
       value = f"{' && '.join(inside)} ? {value} : {_zero(tile)}" if inside else value
@@ -71,7 +112,14 @@ def copy_tile(
     if whole and not inside:
       writer.line(f"ptx::cp_async_16({place}, {view.address(index)});")
       return
-    others = [f"{local[p]} < {size[p]}" for p in tile.order[:-1] if not p.exact]
+    others = [f"{local[p]} < {size[p]}" for p in tile.order[:-1] if not p.exact and near[p] == local[p]]
+    if whole and not others:
+      writer.line(f"ptx::cp_async_16({place}, {view.address(index)});")
+      return
+    if tile.swizzled and not others and pieces.extents[last.axis] % chunk == 0:
+      there = f"{local[last]} < {size[last]} ? 16 : 0"
+      writer.line(f"ptx::cp_async_16_zfill({place}, {view.address(index)}, {there});")
+      return
     left = str(16)
     if not whole:
       width = tile.dtype.size_bytes

@@ -8,8 +8,9 @@ from math import inf, prod
 
 from mirage_onnx.codegen.grid import Grid
 from mirage_onnx.codegen.header import header
-from mirage_onnx.codegen.loads import parameters
+from mirage_onnx.codegen.loads import parameters, runtime_axes
 from mirage_onnx.codegen.read_ahead import is_overtaken
+from mirage_onnx.codegen.sizes import MOST_AT_RUNTIME
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.codegen.tiled.ahead import AheadWriter, Issued
 from mirage_onnx.codegen.tiled.arrange import arranged
@@ -22,10 +23,14 @@ from mirage_onnx.codegen.tiled.pieces import Pieces
 from mirage_onnx.codegen.tiled.share import ways
 from mirage_onnx.codegen.tiled.smem_plan import MemoryPlan, plan_memory
 from mirage_onnx.codegen.tiled.spot import digits
-from mirage_onnx.codegen.tiled.steps import Advance, Copy, GatherRanks, Step, ThreadGraph
+from mirage_onnx.codegen.tiled.standing import standing_blocks
+from mirage_onnx.codegen.tiled.steps import Advance, Copy, GatherRanks, Held, Step, ThreadGraph
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
 from mirage_onnx.codegen.tiled.values import ValueWriter
+from mirage_onnx.codegen.tiled.warpgroup import TILE_ALIGNMENT, fitting_products, oriented
+from mirage_onnx.codegen.tiled.warpgroup_text import PinningWriter
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.instructions import INSTRUCTIONS, WGMMA, instruction_of
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
 from mirage_onnx.target import Target
 
@@ -92,17 +97,26 @@ def plan_tiled(
       raise RejectionError("EMIT_UNSUPPORTED", f"{load.tensor} is {stored} and loaded as {load.dtype}")
   if kernel.loop is not None and params.loop_tile < 1:
     raise RejectionError("LAYOUT", f"a loop in steps of {params.loop_tile} elements")
+  tensors = {t.name: t for t in graph.tensors}
+  instruction = instruction_of(params.instruction, target)
+  if instruction is WGMMA:
+    kernel = oriented(kernel, tensors)
   grid = Grid.of(kernel, params, extents, target)
   pieces = Pieces.of(kernel, params, extents, grid)
   assignment = Assignment.of(kernel, pieces, needed_values(kernel))
-  tensors = {t.name: t for t in graph.tensors}
   # What a way takes of registers and shared memory shows when it is made.
   best, least, refused = None, 0, None
-  for cost, framed, forms, warps in ways(assignment, params.warps, tensors)[:_MOST_WAYS]:
+  found = ways(assignment, params.warps, tensors)
+  if instruction is WGMMA:
+    found = [way for way in found if fitting_products(way[1], way[3], tensors)]
+    if not found:
+      raise RejectionError("LAYOUT", f"no contraction of {kernel.name} is one for warpgroups")
+  for cost, framed, forms, warps in found[:_MOST_WAYS]:
     if best is not None and cost > _WORTH * least:
       break
     try:
-      make = partial(_plan, framed, forms, warps, extents, tensors, params, target)
+      own = fitting_products(framed, warps, tensors) if instruction is WGMMA else frozenset[int]()
+      make = partial(_plan, framed, forms, warps, extents, tensors, params, target, own)
       plan = _best_held(make, 32 * warps.total)
     except RejectionError as error:
       refused = refused or error
@@ -134,6 +148,7 @@ def _plan(
   tensors: Mapping[str, KTensor],
   params: KernelParams,
   target: Target,
+  warpgroup: frozenset[int],
   held: int,
   most_held: float,
 ) -> TiledPlan:
@@ -142,7 +157,7 @@ def _plan(
   for stages in range(max(1, min(params.stages, assignment.pieces.most_steps)), 0, -1):
     lowering = Lowering(
       assignment, forms, warps, extents, tensors, held,
-      stages=stages, ranks=params.cluster,
+      stages=stages, ranks=params.cluster, warpgroup=warpgroup,
     )  # fmt: skip
     graph = lowering.lower()
     for index, form in forms.items():
@@ -155,15 +170,25 @@ def _plan(
       raise RejectionError("LAYOUT", f"a lane holds {live} elements at once")
     memory = plan_memory(
       arranged(lowering, graph, _MOST_LIVE - live),
-      {name: tile.size_bytes for name, tile in lowering.tiles.items()},
+      {name: _placed_bytes(tile.size_bytes, warpgroup) for name, tile in lowering.tiles.items()},
       frozenset(lowering.homes[i] for i in lowering.ring),
-      partial(_resident, prod(pieces.grid.launch), 32 * warps.total, target),
+      partial(_resident, _blocks(pieces.grid), 32 * warps.total, target),
     )  # fmt: skip
     smem_bytes = memory.size
     if smem_bytes <= target.smem_bytes:
       issued = Issued.of(lowering, memory.graph, _MOST_ISSUING - live)
       return TiledPlan(pieces, forms, warps, lowering, memory, issued, live)
   raise RejectionError("SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}")
+
+
+def _blocks(grid: Grid) -> int:
+  """Blocks of a launch; where only a launch counts them, as many as there may be."""
+  return MOST_AT_RUNTIME if grid.tiles else prod(grid.launch)
+
+
+def _placed_bytes(size: int, warpgroup: frozenset[int]) -> int:
+  """What a tile takes, so that the next one is aligned, too."""
+  return -(-size // TILE_ALIGNMENT) * TILE_ALIGNMENT if warpgroup else size
 
 
 def _resident(blocks: int, threads: int, target: Target, size: int) -> int:
@@ -196,7 +221,8 @@ def emit_tiled(
   pieces, lowering = plan.pieces, plan.lowering
   args, given = parameters(graph, kernel, extents)
   writer = Writer()
-  emitter = _Emitter(graph, plan, ValueWriter(graph, lowering, pieces, writer), writer)
+  blocks = standing_blocks(graph, extents, target, lowering, plan.memory, plan.live)
+  emitter = _Emitter(graph, plan, ValueWriter(graph, lowering, pieces, writer), writer, blocks)
   with writer.kernel(
     kernel.name, 32 * params.warps, params.cluster,
     given,
@@ -206,27 +232,34 @@ def emit_tiled(
       writer.wait()
     emitter.prologue()
     emitter.run()
-  top = header(graph, kernel, params, extents, kernel.name)
+  headers = INSTRUCTIONS[params.instruction].headers
+  top = header(graph, kernel, params, extents, kernel.name, headers)
   return KernelSource(
-    kernel.name, f"{top}\n{writer.text}", pieces.grid.launch, 32 * params.warps,
-    params.cluster, plan.smem_bytes, args, pdl=target.has_pdl,
+    kernel.name, f"{top}\n{writer.text}", (blocks, 1, 1) if blocks else pieces.grid.launch, 32 * params.warps,
+    params.cluster, plan.smem_bytes, args, target.has_pdl,
+    runtime_axes(graph, kernel, extents), pieces.grid.tiles,
   )  # fmt: skip
 
 
 @dataclass(slots=True)
 class _Emitter:
+  """``blocks``: those that do the work of several (``standing_blocks``)."""
+
   graph: UGraph
   plan: TiledPlan
   values: ValueWriter
   writer: Writer
+  blocks: int
 
   def prologue(self) -> None:
     """Lanes, warps, pieces and shared tiles."""
-    writer, lowering, pieces = self.writer, self.plan.lowering, self.plan.pieces
+    lowering, pieces = self.plan.lowering, self.plan.pieces
+    writer = PinningWriter(self.writer) if lowering.warpgroup else self.writer
     writer.line("const int g = ptx::lane() / 4;")
     writer.line("const int t = ptx::lane() % 4;")
     digits(writer, self.plan.warps)
-    pieces.declare(writer)
+    if not self.blocks:
+      pieces.declare(writer)
     pieces.grid.declare_rows(writer, self.graph, pieces.kernel, pieces.extents)
     ringed = {lowering.homes[i] for i in lowering.ring}
     for tile in lowering.tiles.values():
@@ -243,8 +276,20 @@ class _Emitter:
     if loop:
       writer.line(f"const int steps = {plan.pieces.steps};")
     self._all(steps.before, ahead)
+    if self.blocks:
+      self._tiles(ahead)
+      return
     if loop:
       ahead.begin()
+    self._loop(ahead, loop)
+    self._all(steps.after, ahead)
+    if any(isinstance(s, GatherRanks) for s in steps.before + steps.body + steps.after):
+      writer.comment("Shared memory stays until every block of the cluster has read it.")
+      writer.line("ptx::cluster_sync();")
+
+  def _loop(self, ahead: AheadWriter, loop: bool) -> None:
+    """All iterations, with what begins in front of them and what they leave under way."""
+    writer, plan = self.writer, self.plan
     issue(self.values, plan.issued.after)
     for index in plan.lowering.states:
       begin_state(self.values, index)
@@ -253,11 +298,43 @@ class _Emitter:
       with writer.block("for (int step = 0; step < steps; ++step)"):
         plan.pieces.declare_step(writer, "step")
         issue(self.values, plan.issued.body)
-        self._all(steps.body, ahead)
-    self._all(steps.after, ahead)
-    if any(isinstance(s, GatherRanks) for s in steps.before + steps.body + steps.after):
-      writer.comment("Shared memory stays until every block of the cluster has read it.")
-      writer.line("ptx::cluster_sync();")
+        self._all(plan.steps.body, ahead)
+        if products := plan.lowering.under_way:
+          writer.line(f"ptx::wgmma_wait<{len(products)}>();")
+      self._complete()
+
+  def _tiles(self, ahead: AheadWriter) -> None:
+    """One tile after the other; the first copies of the next are under way while one is finished."""
+    writer, plan = self.writer, self.plan
+    total = prod(plan.pieces.grid.launch)
+
+    def begin(tile: str) -> None:
+      with writer.block():
+        writer.line(f"const int next = {tile};")
+        with writer.block(f"if (next < {total})"):
+          plan.pieces.declare(writer, "next")
+          ahead.begin()
+
+    begin("ptx::block_x()")
+    writer.line("#pragma unroll 1")
+    with writer.block(f"for (int tile = ptx::block_x(); tile < {total}; tile += {self.blocks})"):
+      plan.pieces.declare(PinningWriter(writer), "tile")
+      self._loop(ahead, loop=True)
+      writer.line("ptx::sync_block();")
+      begin(f"tile + {self.blocks}")
+      self._all(plan.steps.after, ahead)
+
+  def _complete(self) -> None:
+    """What the loop has left under way."""
+    lowering, names = self.plan.lowering, self.values
+    if not lowering.under_way:
+      return
+    self.writer.line("ptx::wgmma_wait<0>();")
+    for product in sorted(lowering.under_way):
+      into = lowering.fused[product]
+      held = Held(into, lowering.forms[into])
+      unit = "".join("[0]" for _ in held.form.rest)
+      self.writer.line(f"ptx::wgmma_hold({names.name(held)}{unit});")
 
   def _all(self, steps: tuple[Step, ...], ahead: AheadWriter) -> None:
     for step in steps:

@@ -13,6 +13,7 @@ from mirage_onnx.codegen.tiled.parts import Parts, lane_bits, rule_of
 from mirage_onnx.codegen.tiled.pieces import STEP, Piece
 from mirage_onnx.codegen.tiled.shared import STORAGE, SharedTile
 from mirage_onnx.codegen.tiled.steps import Held, ThreadGraph
+from mirage_onnx.codegen.tiled.warpgroup import is_operand, is_swizzled
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, Layout
 from mirage_onnx.ir.block_ops import ACCUMULATORS, OPERATORS, SUM, Kind, kind_of, of_kinds
@@ -30,7 +31,8 @@ class Lowering(Demand):
 
   ``parts``: values that are not whole yet. ``fused``: contractions that add to the registers of
   an accumulator. ``ring``: loads that the loop moves through ``stages`` tiles. ``states``: what
-  lives through the loop.
+  lives through the loop. ``warpgroup``: contractions by wgmma; ``under_way``: those of them that an
+  iteration leaves to the next.
   """
 
   stages: int = 1
@@ -39,6 +41,13 @@ class Lowering(Demand):
   fused: dict[int, int] = field(default_factory=dict)
   ring: list[int] = field(default_factory=list)
   states: list[int] = field(default_factory=list)
+  warpgroup: frozenset[int] = frozenset()
+  under_way: frozenset[int] = frozenset()
+
+  @property
+  def spare(self) -> int:
+    """Tiles of the ring that no copy may go to: of an iteration, and of products under way."""
+    return 2 if self.under_way else 1
 
   def lower(self) -> ThreadGraph:
     """The steps, without barriers.
@@ -53,8 +62,26 @@ class Lowering(Demand):
     for number, save in enumerate(self.assignment.kernel.saves):
       touched = self.need(save.arg, self.save_form(save.arg), "after")
       self.after.append(do.Store(number, touched=touched))
+    self.under_way = self._under_way()
     body = [do.Advance(-1), *self.body] if self.ring else self.body
     return ThreadGraph(tuple(self.before), tuple(body), tuple(self.after))
+
+  def _under_way(self) -> frozenset[int]:
+    """The contractions of the loop, if they are all by wgmma, and it need not wait for them.
+
+    That is, if nothing in it takes their results, or writes what they read.
+    """
+    inside = [s.index for s in self.body if isinstance(s, do.Contract)]
+    ops = self.assignment.kernel.ops
+    plain = all(
+      i in self.warpgroup
+      and i in self.fused
+      and not ops[self.fused[i]].args[1:]
+      and all(a in self.homes for a in ops[i].args)
+      for i in inside
+    )
+    ring = bool(self.ring) and (self.stages > 2 or self.assignment.pieces.most_steps <= self.stages)
+    return frozenset(inside) if plain and ring else frozenset()
 
   def _fuse(self) -> None:
     """Contractions that nothing but one accumulator takes add to its registers."""
@@ -87,7 +114,8 @@ class Lowering(Demand):
   def _load(self, index: int) -> None:
     op = self.assignment.kernel.ops[index]
     scattered = op.dtype is DType.BOOL  # a byte at a time, which no copy is faster at
-    if (op.layout is not Layout.SHARED or scattered) and not self._too_wide(index):
+    operand = is_operand(self.assignment, self.warpgroup, index)
+    if not operand and (op.layout is not Layout.SHARED or scattered) and not self._too_wide(index):
       return
     if op.dtype not in STORAGE:
       reason = f"{op.tensor}: shared memory holds no elements of type {op.dtype}"
@@ -98,7 +126,8 @@ class Lowering(Demand):
     moves = any(p.levels.endswith(STEP) for p in order)
     name = self.homes[index] = f"s{index}"
     copies = self.stages if moves else 1
-    self.tiles[name] = SharedTile(name, op.dtype, order, copies, zeroed=True)
+    swizzled = operand and is_swizzled(self.assignment, self.warpgroup, index, order)
+    self.tiles[name] = SharedTile(name, op.dtype, order, copies, zeroed=True, swizzled=swizzled)
     if moves:
       self.ring.append(index)
     else:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from mirage_onnx.codegen.index_text import total
-from mirage_onnx.codegen.loads import tag
+from mirage_onnx.codegen.loads import TensorView, count, tag
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.copies import copy_tile
-from mirage_onnx.codegen.tiled.pairs_text import in_pairs
+from mirage_onnx.codegen.tiled.pairs_text import even_axis, in_pairs
+from mirage_onnx.codegen.tiled.quads_text import in_quads, store_quads
 from mirage_onnx.codegen.tiled.spot import owner
 from mirage_onnx.codegen.tiled.steps import Held
 from mirage_onnx.codegen.tiled.values import ValueWriter, chosen, conditional
@@ -17,6 +18,8 @@ def barrier(w: ValueWriter, step: do.Barrier) -> None:
   """Of the block or of the cluster."""
   if step.copies:
     w.writer.line("ptx::cp_async_wait_all();")
+  if w.lowering.warpgroup:
+    w.writer.line("ptx::fence_proxy_async();")
   w.writer.line("ptx::cluster_sync();" if step.cluster else "ptx::sync_block();")
 
 
@@ -53,22 +56,46 @@ def issue(w: ValueWriter, loads: Sequence[Held], *, note: bool = True) -> None:
   where they are used, and then they are waited for one after another.
   """
   for held in loads:
-    op, own = w.ops[held.index], w.own(held.index)
+    op = w.ops[held.index]
     view, pairs = w.view(op.tensor), in_pairs(w.lowering, held)
     if note:
       w.writer.comment(f"%{held.index}: {op.tensor}, {held.form.text}, is under way.")
       w.issued.add(held)
     name = _bits_name(w, held)
     w.writer.line(f"{'unsigned' if pairs else view.storage} {name}{w.shape(held.form, pairs)};")
-    with w.walk(held.form, packed=pairs) as spot:
-      at = spot.half(0) if pairs else spot
+    if pairs and (axis := even_axis(w.lowering, held)):
+      with w.writer.block(f"if ({count(w.lowering.extents, axis)} % 2 == 0)"):
+        _load_bits(w, held, name, view, pairs=True)
+      with w.writer.block("else"):
+        _load_halves(w, held, name, view)
+    else:
+      _load_bits(w, held, name, view, pairs=pairs)
+
+
+def _load_bits(w: ValueWriter, held: Held, name: str, view: TensorView, *, pairs: bool) -> None:
+  own = w.own(held.index)
+  with w.walk(held.form, packed=pairs) as spot:
+    at = spot.half(0) if pairs else spot
+    at.declare(own.values())
+    address = view.address(w.global_index(view, own, at))
+    load = "ptx::ld_u32" if pairs else f"load_bits<{view.tag}, Path::kCoherent>"
+    none = "0u" if pairs else f"static_cast<{view.storage}>(0)"
+    to = f"{name}{spot.subscript(held.form, packed=pairs)}"
+    bits = chosen(at.exists(own.values()), f"{load}({address})", none)
+    w.writer.line(f"{to} = {bits};", held.index)
+
+
+def _load_halves(w: ValueWriter, held: Held, name: str, view: TensorView) -> None:
+  """Pairs of elements that do not lie at a multiple of their size."""
+  own = w.own(held.index)
+  with w.walk(held.form, packed=True) as spot:
+    halves = []
+    for at in (spot.half(0), spot.half(1)):
       at.declare(own.values())
-      address = view.address(w.global_index(view, own, at))
-      load = "ptx::ld_u32" if pairs else f"load_bits<{view.tag}, Path::kCoherent>"
-      none = "0u" if pairs else f"static_cast<{view.storage}>(0)"
-      to = f"{name}{spot.subscript(held.form, packed=pairs)}"
-      bits = chosen(at.exists(own.values()), f"{load}({address})", none)
-      w.writer.line(f"{to} = {bits};", held.index)
+      load = f"load_bits<{view.tag}, Path::kCoherent>({view.address(w.global_index(view, own, at))})"
+      halves.append(chosen(at.exists(own.values()), f"unsigned{{{load}}}", "0u"))
+    to = f"{name}{spot.subscript(held.form, packed=True)}"
+    w.writer.line(f"{to} = ({halves[0]}) | ({halves[1]}) << 16;", held.index)
 
 
 def copy(w: ValueWriter, step: do.Copy) -> None:
@@ -118,12 +145,15 @@ def store(w: ValueWriter, step: do.Store) -> None:
   saved = tuple(a.partition("/")[0] for a in view.tensor.axes)
   conditions += [replica] if (replica := grid.replicas(saved)) else []
   w.writer.comment(f"%{save.arg} to {save.tensor}.")
+  if lowering.warpgroup and in_quads(w, save.arg, form, view, own):
+    store_quads(w, save.arg, form, view, own, conditions)
+    return
   with w.walk(form) as spot:
     spot.declare(own.values())
     index = {}
     for axis in view.tensor.axes:
       if is_part_axis(axis) and axis in save.omap:
-        index[axis] = grid.block_index(save.omap.index(axis))
+        index[axis] = grid.block_index(grid.axes[save.omap.index(axis)].dim or 0)
       else:
         index[axis] = total(w.pieces.first(own[axis]), spot.known[own[axis]])
     text = view.store(index, w.element(save.arg, spot))

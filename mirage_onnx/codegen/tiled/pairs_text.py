@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.loads import TensorView, tag
+from mirage_onnx.codegen.sizes import is_runtime
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.forms import Form
 from mirage_onnx.codegen.tiled.lower import Lowering
@@ -27,7 +28,7 @@ def pair(w: ValueWriter, index: int, form: Form, spot: Spot) -> str:
   for half in halves:
     value = w.element(index, half)
     conditions = []
-    if _cut_off(w, form):
+    if _cut_off(w, form) and Held(index, form) not in w.zeroed:
       half.declare(form.t)
       conditions = half.exists(form.t)
     values.append(chosen(conditions, value, "0.0f"))
@@ -39,6 +40,8 @@ def _together(lowering: Lowering, view: TensorView, own: Mapping[str, Piece], fo
   if len(form.t) != 1:
     return False
   (p,) = form.t
+  if is_runtime(lowering.extents, p.axis):
+    return False
   whole = lowering.extents[p.axis]
   even = p.length % 2 == 0 and p.aligned % 2 == 0 and whole % 2 == 0
   return own.get(p.axis) == p and even and view.together(p.axis, 2)
@@ -50,7 +53,20 @@ def in_pairs(lowering: Lowering, held: Held) -> bool:
   if held.form.lanes.pack != 2 or not op.dtype.is_half:
     return False
   view = TensorView.of(lowering.tensors[op.tensor], lowering.extents)
-  return _together(lowering, view, own, held.form)
+  return _together(lowering, view, own, held.form) or bool(even_axis(lowering, held))
+
+
+def even_axis(lowering: Lowering, held: Held) -> str:
+  """The axis, counted by a launch, whose neighbours are loaded together if they are an even number."""
+  op, own = lowering.assignment.kernel.ops[held.index], lowering.assignment.own(held.index)
+  if len(held.form.t) != 1:
+    return ""
+  (p,) = held.form.t
+  if not is_runtime(lowering.extents, p.axis) or own.get(p.axis) != p:
+    return ""
+  view = TensorView.of(lowering.tensors[op.tensor], lowering.extents, {p.axis: 2})
+  even = p.length % 2 == 0 and p.aligned % 2 == 0
+  return p.axis if even and view.together(p.axis, 2) else ""
 
 
 def _in_tensor(

@@ -13,7 +13,8 @@ from math import gcd
 
 from mirage_onnx.codegen.grid import Grid
 from mirage_onnx.codegen.index_text import times, total
-from mirage_onnx.codegen.loads import axis_variable
+from mirage_onnx.codegen.loads import axis_variable, count
+from mirage_onnx.codegen.sizes import MOST_AT_RUNTIME, is_runtime
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams
@@ -72,20 +73,23 @@ class Pieces:
     return result
 
   def _of_load(self, op: BlockOp) -> dict[str, Piece]:
-    return {
-      a: self.piece(
-        a,
-        (GRID if a in op.imap else "") + (RANK if op.cmap == a else "") + (STEP if op.fmap == a else ""),
-      )
-      for a in op.axes
-    }
+    found = {}
+    for a in op.axes:
+      levels = (GRID if a in op.imap else "") + (RANK if op.cmap == a else "")
+      levels += STEP if op.fmap == a else ""
+      if levels in ("", RANK):
+        _ = self.extents[a]  # refuses what only a launch counts: no tile holds all of it
+      found[a] = self.piece(a, levels)
+    return found
 
   def piece(self, axis: str, levels: str) -> Piece:
     """The piece that these levels cut."""
     key = axis, levels
     if key not in self.used:
       if not levels:
-        self.used[key] = Piece(axis, "", self.extents[axis], True, 1 << 30)
+        unknown = is_runtime(self.extents, axis)
+        length = MOST_AT_RUNTIME if unknown else self.extents[axis]
+        self.used[key] = Piece(axis, "", length, not unknown, 1 << 30)
         return self.used[key]
       whole, level = self.piece(axis, levels[:-1]), levels[-1]
       if level == GRID:
@@ -96,7 +100,11 @@ class Pieces:
         share = -(-whole.length // ranks)
         exact = whole.exact and whole.length % ranks == 0
         aligned = whole.aligned if ranks == 1 else gcd(whole.aligned, share)
-        self.used[key] = Piece(axis, levels, share, exact, aligned if whole.exact else 1)
+        if self._by_steps(whole):
+          aligned = whole.aligned if ranks == 1 else gcd(whole.aligned, self.params.loop_tile)
+        elif not whole.exact:
+          aligned = 1
+        self.used[key] = Piece(axis, levels, share, exact, aligned)
       else:
         step = min(whole.length, self.params.loop_tile)
         exact = whole.exact and whole.length % step == 0
@@ -118,7 +126,16 @@ class Pieces:
 
   def size(self, piece: Piece) -> str:
     """How many elements the piece has."""
+    if not piece.levels:
+      return str(count(self.extents, piece.axis))
     return str(piece.length) if piece.exact else f"size_{piece.name}"
+
+  def _by_steps(self, whole: Piece) -> bool:
+    """Whether ranks share out whole steps of the loop: of an axis that only a launch counts.
+
+    Their shares begin where a step may begin, whatever the size is.
+    """
+    return whole.axis == self.kernel.loop and is_runtime(self.extents, whole.axis)
 
   def _outer(self, piece: Piece) -> Piece:
     return self.piece(piece.axis, piece.levels[:-1])
@@ -147,12 +164,12 @@ class Pieces:
     step = self._step
     return 1 if step is None else -(-self._outer(step).length // step.length)
 
-  def declare(self, writer: Writer) -> None:
-    """``first_`` and ``size_`` of the pieces that do not move with the loop."""
-    self.grid.declare(writer)
+  def declare(self, writer: Writer, tile: str = "") -> None:
+    """``first_`` and ``size_`` of what does not move with the loop; ``tile``: see ``Grid.declare``."""
+    self.grid.declare(writer, tile)
     for (axis, levels), piece in sorted(self.used.items()):
       if levels == GRID and not piece.exact:
-        left = total(str(self.extents[axis]), f"-{self.first(piece)}").replace("+ -", "- ")
+        left = total(str(count(self.extents, axis)), f"-{self.first(piece)}").replace("+ -", "- ")
         writer.line(f"const int {self.size(piece)} = at_most({left}, {piece.length});")
       elif levels.endswith(RANK):
         self._declare_share(writer, piece)
@@ -165,10 +182,11 @@ class Pieces:
       if not piece.exact:
         writer.line(f"const int {self.size(piece)} = {size};")
       return
-    if whole.exact:
-      share = str(piece.length)
-    else:
-      share = f"share_{piece.name}"
+    share = str(piece.length) if whole.exact else f"share_{piece.name}"
+    if self._by_steps(whole):
+      step = self.params.loop_tile
+      writer.line(f"const int {share} = ({size} + {step * ranks - 1}) / {step * ranks} * {step};")
+    elif not whole.exact:
       writer.line(f"const int {share} = ({size} + {ranks - 1}) / {ranks};")
     if piece.exact:
       writer.line(f"const int first_{piece.name} = {total(first, f'{rank} * {share}')};")

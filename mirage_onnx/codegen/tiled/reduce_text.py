@@ -7,6 +7,7 @@ from mirage_onnx.codegen.tiled.parts import rule_of
 from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.codegen.tiled.spot import Spot
 from mirage_onnx.codegen.tiled.steps import Held
+from mirage_onnx.codegen.tiled.tails import clear_tail
 from mirage_onnx.codegen.tiled.values import ValueWriter, chosen
 from mirage_onnx.ir.block_ops import CLUSTER
 
@@ -38,6 +39,7 @@ def fold(w: ValueWriter, step: do.Fold) -> None:
   own = w.own(op.args[0])
   gone = [own[a] for a in op.reduced]
   rolled = _rolled(w, op.args[0], step.source, set(gone))
+  cleared = clear_tail(w, op.args[0], step.source, gone, neutral)
   with w.walk(step.source, rolled=rolled) as spot:
     covered = all(
       w.lowering.warps.covers(s, tile)
@@ -46,7 +48,7 @@ def fold(w: ValueWriter, step: do.Fold) -> None:
       if set(s) & set(gone)
     )  # fmt: skip
     conditions = []
-    if not covered or any(not p.exact for p in gone):
+    if not cleared and (not covered or any(not p.exact for p in gone)):
       spot.declare(gone)
       conditions = spot.exists(gone)
     value = chosen(conditions, w.taken(op, w.element(op.args[0], spot)), neutral)

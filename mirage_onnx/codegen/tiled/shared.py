@@ -21,7 +21,8 @@ STORAGE = {DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32:
 class SharedTile:
   """``order``: pieces, slowest first; the last is contiguous. ``copies``: stages of the ring.
 
-  ``zeroed``: elements that do not exist hold zeros.
+  ``zeroed``: elements that do not exist hold zeros. ``swizzled``: the last piece, a multiple of 64, lies
+  in rows of 128 bytes as ``wgmma`` reads them (``swizzled`` of device/warpgroup.cuh).
   """
 
   name: str
@@ -30,13 +31,19 @@ class SharedTile:
   copies: int = 1
   slots: int = 0
   zeroed: bool = False
+  swizzled: bool = False
+
+  @property
+  def rows(self) -> int:
+    """All that the last piece is repeated for."""
+    return prod(p.length for p in self.order[:-1])
 
   @property
   def pitch(self) -> int:
     """Elements from one row to the next: an odd number of chunks of 16 bytes."""
     if not self.order:
       return 1
-    if len(self.order) == 1:
+    if len(self.order) == 1 or self.swizzled:
       return self.order[-1].length
     chunk = 16 // self.dtype.size_bytes
     return (-(-self.order[-1].length // chunk) | 1) * chunk
@@ -67,6 +74,10 @@ class SharedTile:
   def offset(self, local: dict[Piece, str]) -> str:
     """The place of an element, indices by piece."""
     strides = self.strides()
+    if self.swizzled:
+      width = self.order[-1].length
+      row = total(*(times(_atom(local[p]), strides[p] // width) for p in self.order[:-1]))
+      return f"swizzled<{self.rows}, {width}>({row}, {local[self.order[-1]]})"
     return total(*(times(_atom(local[p]), strides[p]) for p in self.order))
 
   def element(self, local: dict[Piece, str]) -> str:

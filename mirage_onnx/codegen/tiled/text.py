@@ -8,6 +8,7 @@ from mirage_onnx.codegen.tiled.pairs_text import pack
 from mirage_onnx.codegen.tiled.parts import nothing, rule_of
 from mirage_onnx.codegen.tiled.steps import Held, Step
 from mirage_onnx.codegen.tiled.values import ValueWriter
+from mirage_onnx.codegen.tiled.warpgroup_text import contract_by_warpgroup
 from mirage_onnx.ir.block_ops import CLUSTER, MAXIMA, Kind, kind_of
 
 _LOWEST = "-3.4028235e38f"
@@ -34,6 +35,8 @@ def write_step(w: ValueWriter, step: Step) -> None:
       _update(w, step)
     case do.Pack():
       pack(w, step)
+    case do.Contract() if step.index in w.lowering.warpgroup:
+      contract_by_warpgroup(w, step)
     case do.Contract():
       contract(w, step)
     case do.Multiply():

@@ -29,7 +29,10 @@ def chosen(conditions: Sequence[str], value: str, otherwise: str) -> str:
 
 @dataclass(slots=True)
 class ValueWriter:
-  """``names``: the variable of a held value, if it is not its own. ``issued``: loads under way."""
+  """``names``: the variable of a held value, if it is not its own. ``issued``: loads under way.
+
+  ``zeroed``: operands whose elements that do not exist have been made zeros (``tails.py``).
+  """
 
   graph: UGraph
   lowering: Lowering
@@ -37,6 +40,7 @@ class ValueWriter:
   writer: Writer
   names: dict[Held, str] = field(default_factory=dict)
   issued: set[Held] = field(default_factory=set)
+  zeroed: set[Held] = field(default_factory=set)
 
   @property
   def ops(self) -> tuple[BlockOp, ...]:

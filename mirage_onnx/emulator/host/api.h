@@ -141,6 +141,19 @@ unsigned atom_cas(unsigned* at, unsigned expected, unsigned value, Order order);
 unsigned atomic_load(const unsigned* at);
 void atomic_store(unsigned* at, unsigned value);
 
+// ---- tensor cores fed by a warpgroup (warpgroup.h)
+
+// Adds to d what the registers of a warp's lanes hold of 16 rows, 8 columns, a depth of 16.
+using TileMma = void (*)(float (*d)[4], const unsigned (*a)[4], const unsigned (*b)[2]);
+// d: `columns` / 2 registers of a lane; a: null if A is the tile in shared memory.
+void wgmma(const char* what, float* d, int columns, const unsigned* a, U64 a_tile, U64 b_tile,
+    TileMma tile);
+void wgmma_fence();
+void wgmma_commit();
+void wgmma_wait(int groups);
+// Of this block's shared memory.
+unsigned shared_offset(const void* p);
+
 // ---- mbarriers (mbarrier.h)
 
 void mbarrier_init(U64* bar, unsigned count);

@@ -165,13 +165,9 @@ static Mbarrier& copy_mbarrier(const char* what, const U64* bar, Cta* c) {
   return m;
 }
 
-// Own shared memory as the source of a copy that ends later.
-static void lend_source(const char* what, const void* from, usize bytes) {
-  const usize at = reinterpret_cast<usize>(from);
-  Cta* c = cur->cta;
-  check_shared_bounds(c, cur, cur->pc, at, bytes, kRead, 16);
-  if (!g.checks) return;
-  for_cells<false>(c->cells, c->bytes, offset_in(c, at), bytes, [&](Cell& cell, usize byte) {
+// Bytes of shared memory that the async proxy reads later.
+static void lend_bytes(const char* what, Cta* c, usize from, usize bytes) {
+  for_cells<false>(c->cells, c->bytes, from, bytes, [&](Cell& cell, usize byte) {
     touch<false>(cell, cur, cur->pc, copy_epoch(), kRead, Target{nullptr, c, byte}, bytes);
     if (!proxy_fenced(cell.write)) {
       begin_failure(kProxy, cur, cur->pc);
@@ -181,6 +177,12 @@ static void lend_source(const char* what, const void* from, usize bytes) {
       give_up();
     }
   });
+}
+// Own shared memory as the source of a copy that ends later.
+static void lend_source(const char* what, const void* from, usize bytes) {
+  const usize at = reinterpret_cast<usize>(from);
+  check_shared_bounds(cur->cta, cur, cur->pc, at, bytes, kRead, 16);
+  if (g.checks) lend_bytes(what, cur->cta, offset_in(cur->cta, at), bytes);
 }
 static void give_source_back(Cta* c, const Copy& copy, Epoch e) {
   if (!g.checks) return;

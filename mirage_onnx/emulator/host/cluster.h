@@ -1,7 +1,7 @@
 // The threads of one cluster, from their start to their end: the scheduler, exits, deadlocks.
 #pragma once
 
-#include "async.h"
+#include "warpgroup.h"
 
 namespace emu {
 
@@ -9,6 +9,7 @@ static void fiber_main() {
   g.call(g.launch->args);
   Cta& c = *cur->cta;
   check_copies_at_exit();
+  check_warpgroup_at_exit();
   cur->done = true;
   grid_trigger();  // implied
   --g.live;
@@ -80,6 +81,7 @@ static void start_clocks() {
     f->proxy_base = nullptr;
     f->loads = f->stores = nullptr;
     f->load_group = f->store_group = 0;
+    f->wgmma_fenced = false;
   }
   drop(start);
 }
@@ -115,6 +117,7 @@ static void start_cluster(const int* base) {
     c.live = c.threads;
     for (BlockBarrier& b : c.barriers) b = BlockBarrier();
     for (Warp& w : c.warps) w.arrived = 0;
+    for (Warpgroup& w : c.warpgroups) w = Warpgroup();
     for (Sync& s : c.warp_sync) s = Sync();
     c.mbarrier_count = 0;
     c.exits = Sync();

@@ -83,9 +83,9 @@ static void say_epoch(Epoch e, unsigned at) {
   } else if (copy) {
     say("write of %lu bytes at ", size);
     say_target(t);
-    say(", which the store");
+    say(", which the store or product");
     if (other_place) say("\x01%x\x02", other_place);
-    say(" may not have read yet (bulk_wait_read comes first)");
+    say(" may not have read yet (bulk_wait_read or wgmma_wait comes first)");
   } else {
     say("data race: %s of %lu bytes at ", verb(a), size);
     say_target(t);

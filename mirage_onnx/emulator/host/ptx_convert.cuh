@@ -98,6 +98,50 @@ PTX_DEVICE float ex2(float v) {  // .ftz: subnormal operands and results are zer
   const float r = static_cast<float>(std::exp2(double{v}));
   return r < 0x1p-126f ? 0.0f : r;
 }
+namespace host {
+
+// By way of an fp32 number that is odd where it is not exact: rounding it again is then right.
+EMU_INLINE float odd_f32(double v) {
+  float near = static_cast<float>(v);
+  if (near != near || double{near} == v) return near;
+  if (std::fabs(double{near}) > std::fabs(v)) near = std::nextafter(near, 0.0f);
+  return bits_to_f32(f32_to_bits(near) | 1u);
+}
+
+}  // namespace host
+
+// Of pairs of 16-bit numbers. fp32 has more than twice the bits of fp16 and two more, so rounding a
+// sum or a product to it first changes nothing.
+EMU_INLINE unsigned sub_f16x2(unsigned a, unsigned b) {
+  float x[2], y[2];
+  unpack_f16(a, x[0], x[1]);
+  unpack_f16(b, y[0], y[1]);
+  return pack_f16(x[0] - y[0], x[1] - y[1]);
+}
+EMU_INLINE unsigned mul_f16x2(unsigned a, unsigned b) {
+  float x[2], y[2];
+  unpack_f16(a, x[0], x[1]);
+  unpack_f16(b, y[0], y[1]);
+  return pack_f16(x[0] * y[0], x[1] * y[1]);
+}
+EMU_INLINE unsigned fma_f16x2(unsigned a, unsigned b, unsigned c) {
+  float x[2], y[2], z[2];
+  unpack_f16(a, x[0], x[1]);
+  unpack_f16(b, y[0], y[1]);
+  unpack_f16(c, z[0], z[1]);
+  return pack_f16(host::odd_f32(std::fma(double{x[0]}, double{y[0]}, double{z[0]})),
+                  host::odd_f32(std::fma(double{x[1]}, double{y[1]}, double{z[1]})));
+}
+EMU_INLINE unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) {
+  float x[2], y[2], z[2];
+  unpack_bf16(a, x[0], x[1]);
+  unpack_bf16(b, y[0], y[1]);
+  unpack_bf16(c, z[0], z[1]);
+  return pack_bf16(host::odd_f32(std::fma(double{x[0]}, double{y[0]}, double{z[0]})),
+                   host::odd_f32(std::fma(double{x[1]}, double{y[1]}, double{z[1]})));
+}
+PTX_DEVICE unsigned low_halves(unsigned a, unsigned b) { return (a & 0xffffu) | b << 16; }
+PTX_DEVICE unsigned high_halves(unsigned a, unsigned b) { return a >> 16 | (b & 0xffff0000u); }
 PTX_DEVICE float max_nan(float a, float b) {
   if (a != a || b != b) return bits_to_f32(0x7fffffffu);
   if (a == b) return std::signbit(a) ? b : a;  // +0 is greater than -0

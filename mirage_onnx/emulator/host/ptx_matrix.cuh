@@ -259,8 +259,7 @@ struct Matrices {
 };
 
 template <Operand kType, int K>
-__attribute__((optimize("O3"))) EMU_HOST static void mma(emu::Warp& w, Mma** lane) {
-  whole_warp(w, "mma");
+__attribute__((optimize("O3"))) EMU_HOST static void multiply_add(Mma** lane) {
   Matrices<kType, K> x;
   x.gather(lane);
   for (int m = 0; m < 16; ++m) {
@@ -271,6 +270,12 @@ __attribute__((optimize("O3"))) EMU_HOST static void mma(emu::Warp& w, Mma** lan
       if (x.finite || !x.special(m, n, d)) d = sums[n];
     }
   }
+}
+
+template <Operand kType, int K>
+EMU_HOST static void mma(emu::Warp& w, Mma** lane) {
+  whole_warp(w, "mma");
+  multiply_add<kType, K>(lane);
 }
 
 }  // namespace host

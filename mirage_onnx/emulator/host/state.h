@@ -69,6 +69,7 @@ struct Fiber {
   Copy* stores = nullptr;
   unsigned load_group = 0;
   unsigned store_group = 0;
+  bool wgmma_fenced = false;  // since a warpgroup's registers were last its own
 };
 
 struct BlockBarrier {
@@ -92,6 +93,18 @@ struct Mbarrier {  // at `offset` of its block's shared memory
   Clock* released = nullptr;  // when the last phase completed
 };
 
+struct Accumulator;
+struct GroupMma;
+
+struct Warpgroup {  // warpgroup.h
+  int arrived = 0;
+  const char* what = nullptr;
+  void* lane[128] = {};
+  GroupMma* pending = nullptr;  // oldest first
+  Accumulator* accumulators = nullptr;
+  unsigned group = 0;  // committed
+};
+
 struct Cell;
 
 struct Remote {  // the last access of another block's thread to this block's shared memory
@@ -109,6 +122,7 @@ struct Cta {
   int threads = 0;
   int live = 0;
   Warp warps[32];
+  Warpgroup warpgroups[8];
   Sync warp_sync[32];
   BlockBarrier barriers[16];
   Mbarrier mbarriers[kBarriers];

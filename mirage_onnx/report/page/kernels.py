@@ -27,8 +27,8 @@ class RegionKernels:
   problem: str = ""
 
 
-def read_kernels(record: RunRecord, file: ModelFile) -> list[RegionKernels]:
-  """By number of the region."""
+def nodes_of_places(record: RunRecord, file: ModelFile) -> dict[int, CustomNode]:
+  """The custom node of every place of the record that the model still has, by number of the place."""
   customs = {n.name: n for n in file.custom_nodes() if not n.is_nested}
   where: dict[tuple[str, ...], list[CustomNode]] = {}
   for proto in file.proto.graph.node:
@@ -40,6 +40,12 @@ def read_kernels(record: RunRecord, file: ModelFile) -> list[RegionKernels]:
     names = [part for n in place.nodes for part in record.nodes[n].name.split(",")]
     if found := where.get(_key(names)):
       of_place[i] = found.pop(0)
+  return of_place
+
+
+def read_kernels(record: RunRecord, file: ModelFile) -> list[RegionKernels]:
+  """By number of the region."""
+  of_place = nodes_of_places(record, file)
   try:
     bundle: Bundle | str = file.bundle()
   except MirageError as error:

@@ -70,6 +70,45 @@ def _exact(given):
   return {"rcp": _canonical(rcp), "max": _canonical(largest), "min": _canonical(least)}
 
 
+def _draw_pairs(rng):
+  """Pairs of 16-bit numbers: all there are, against others; ``y`` of those that bf16 has room for."""
+  x = rng.permutation(np.arange(65536, dtype=U16))
+  return {
+    "x": x,
+    "y": rng.integers(0, 65536, 65536, dtype=U16),
+    "z": rng.integers(0, 65536, 65536, dtype=U16),
+  }
+
+
+def _odd(v):
+  """fp32 numbers that are odd where they are not exact, so that rounding them rounds ``v`` once."""
+  near = v.astype(F32)
+  large = np.abs(near.astype(np.float64)) > np.abs(v)
+  cut = np.where(large, np.nextafter(near, F32(0)), near)
+  return np.where(near == v, near, (cut.view(U32) | U32(1)).view(F32))
+
+
+def _pairs(given):
+  """Exact in float64 but for the last sum, whose error is far below the place where 16 bits round."""
+  found = {}
+  for name, dtype in (("f16", np.float16), ("bf16", BF16)):
+    with np.errstate(all="ignore"):
+      x, y, z = (given[k].view(dtype).astype(np.float64) for k in "xyz")
+      values = {"sub": x - y, "mul": x * y, "fma": x * y + z}
+      for op, v in values.items():
+        once = v if dtype is np.float16 else _odd(v)  # ml_dtypes goes by fp32
+        found[f"{op}_{name}"] = np.where(np.isnan(v), U16(0x7FFF), once.astype(dtype).view(U16)).astype(U16)
+  pairs = [given[k].reshape(-1, 2) for k in "xy"]
+  halves = [np.stack([p[:, i] for p in pairs], 1).reshape(-1) for i in (0, 1)]
+  kept = {
+    "sub": found["sub_f16"],
+    "mul": found["mul_f16"],
+    "fma": found["fma_f16"],
+    "fma_b": found["fma_bf16"],
+  }
+  return kept | {"low": halves[0], "high": halves[1]}
+
+
 def _ex2(v):
   """2^v; subnormal results are zero (.ftz)."""
   return np.where(v < -126, 0.0, np.exp2(v))
@@ -112,6 +151,17 @@ def _approximate(name):
   )  # fmt: skip
 
 
+_PAIRS_TEXT = """
+  for (int i = ptx::block_x() * 256 + ptx::thread(); i < 32768; i += 32 * 256) {
+    const unsigned a = ptx::ld_u32(x + 2 * i), b = ptx::ld_u32(y + 2 * i), c = ptx::ld_u32(z + 2 * i);
+    ptx::st_u32(sub + 2 * i, ptx::sub_f16x2(a, b));
+    ptx::st_u32(mul + 2 * i, ptx::mul_f16x2(a, b));
+    ptx::st_u32(fma + 2 * i, ptx::fma_f16x2(a, b, c));
+    ptx::st_u32(fma_b + 2 * i, ptx::fma_bf16x2(a, b, c));
+    ptx::st_u32(low + 2 * i, ptx::low_halves(a, b));
+    ptx::st_u32(high + 2 * i, ptx::high_halves(a, b));
+  }
+"""
 CASES = (
   case(
     "widen", "f16_to_f32 bf16_to_f32 unpack_f16 unpack_bf16 bits_to_f32 f32_to_bits",
@@ -134,6 +184,12 @@ CASES = (
   case(
     "exact", "rcp max_nan min_nan", draw=_draw_exact, reference=_exact,
     outputs={"rcp": ((COUNT,), F32), "max": ((COUNT,), F32), "min": ((COUNT,), F32)},
+    grid=(32, 1, 1), block=256,
+  ),
+  case(
+    "pairs", "sub_f16x2 mul_f16x2 fma_f16x2 fma_bf16x2 low_halves high_halves", _PAIRS_TEXT,
+    draw=_draw_pairs, reference=_pairs,
+    outputs=dict.fromkeys(("sub", "mul", "fma", "fma_b", "low", "high"), ((65536,), U16)),
     grid=(32, 1, 1), block=256,
   ),
   *(_approximate(name) for name in _APPROXIMATE),

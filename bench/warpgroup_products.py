@@ -1,0 +1,186 @@
+"""Products of many rows by wgmma against cuBLAS (torch) in one process, cold L2; each checked in float64.
+
+    python bench/warpgroup_products.py OUT.json [CASE ...]
+
+For each case the numbers that ``superopt/warpgroup_numbers.py`` ranks first (``--keep``), the one with mma
+besides, and the peers: the bare product, and torch's ways to the same epilogue. Needs a Hopper GPU and torch.
+"""
+
+import argparse
+import json
+import subprocess
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from os import sched_getaffinity
+
+import numpy as np
+
+from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.codegen.emit import emit_kernel
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
+from mirage_onnx.superopt.warpgroup_numbers import warpgroup_points
+from mirage_onnx.target import H100
+
+#: rows, depth, columns, what follows, element type
+CASES = {
+  "4096x768x768": (4096, 768, 768, "", "f16"),
+  "4096x768x3072": (4096, 768, 3072, "", "f16"),
+  "4096x3072x768": (4096, 3072, 768, "", "f16"),
+  "4096x768x3072 gelu": (4096, 768, 3072, "gelu", "f16"),
+  "4096x3072x768 residual": (4096, 3072, 768, "residual", "f16"),
+  "512x4096x4096": (512, 4096, 4096, "", "f16"),
+  "512x4096x14336": (512, 4096, 14336, "", "f16"),
+  "1024x4096x4096": (1024, 4096, 4096, "", "f16"),
+  "4096x4096x4096": (4096, 4096, 4096, "", "f16"),
+  "4096x4096x4096 bf16": (4096, 4096, 4096, "", "bf16"),
+  "8192x4096x4096": (8192, 4096, 4096, "", "f16"),
+  "77x768x768": (77, 768, 768, "", "f16"),
+  "128x768x768": (128, 768, 768, "", "f16"),
+  "128x768x3072": (128, 768, 3072, "", "f16"),
+  "197x768x3072": (197, 768, 3072, "", "f16"),
+  "1500x1000x3000": (1500, 1000, 3000, "", "f16"),
+}
+_GELU = (
+  "const[6369051672525773/9007199254740992] : f32[]", "mul %6 %7 : f32[a0,a2]", "erf %8 : f32[a0,a2]",
+  "const[1] : f32[]", "add %9 %10 : f32[a0,a2]", "mul %6 %11 : f32[a0,a2]", "const[1/2] : f32[]",
+  "mul %12 %13 : f32[a0,a2]",
+)  # fmt: skip
+#: The largest error, relative to the largest result.
+MOST_WRONG = {"f16": 2e-3, "bf16": 1e-2}
+
+
+def text(kind, dtype):
+  """The block graph of a product and what follows it."""
+  own = {"": "", "gelu": f"tensor i2 {dtype}[a2] weight\n", "residual": f"tensor i2 {dtype}[a0,a2] input\n"}
+  steps = [
+    f"load i0 imap=-,a0 cmap=- fmap=a1 : {dtype}[a0,a1] loop shared",
+    f"load i1 imap=a2,- cmap=- fmap=a1 : {dtype}[a2,a1] loop shared",
+    "matmul[a1] %0 %1 : f32[a0,a2] loop C_frag", "acc_sum %2 : f32[a0,a2] post C_frag",
+  ]  # fmt: skip
+  if kind:
+    axes, at, layout = ("a2", "a2,-", "column") if kind == "gelu" else ("a0,a2", "a2,a0", "C_frag")
+    steps += [
+      f"load i2 imap={at} cmap=- fmap=- : {dtype}[{axes}] post {layout}",
+      f"cast %4 : f32[{axes}] post {layout}", "add %3 %5 : f32[a0,a2] post C_frag",
+    ]  # fmt: skip
+  more = _GELU if kind == "gelu" else ()
+  steps += [f"{s} post {'uniform' if s.startswith('const') else 'C_frag'}" for s in more]
+  steps.append(f"cast %{len(steps) - 1} : {dtype}[a0,a2] post C_frag")
+  lines = "".join(f"  %{n} = {s}\n" for n, s in enumerate(steps))
+  return (
+    f"ugraph 1\ntensor i0 {dtype}[a0,a1] input\ntensor i1 {dtype}[a2,a1] weight\n{own[kind]}"
+    f"tensor o0 {dtype}[a0,a2] output\nkernel k0 grid=a2,a0 cluster=- loop=a1\n{lines}"
+    f"  save o0 = %{len(steps) - 1} omap=a2,a0\n"
+  )
+
+
+def candidates(name, keep):
+  """(case, label, predicted us, source) of a case's best numbers, and of one with mma."""
+  rows, depth, columns, kind, dtype = CASES[name]
+  graph, sizes = parse_ugraph(text(kind, dtype)), {"a0": rows, "a1": depth, "a2": columns}
+  (kernel,), tensors = graph.kernels, {t.name: t for t in graph.tensors}
+  found = [
+    *warpgroup_points(kernel, tensors, sizes, H100, keep),
+    (0.0, KernelParams((128, 128), 1, 64, 8, 3)),
+  ]
+  return [
+    (name, p.to_text(), us, emit_kernel(graph, kernel, p, ugraph_extents(graph, (p,), sizes), H100))
+    for us, p in found
+  ]
+
+
+def compiled(job):
+  try:
+    return (*job, compile_cubin(job[3].text, H100, name=job[3].name))
+  except RejectionError as error:
+    return (*job, f"{error.rejection.code} {error.rejection.reason}")
+
+
+def arms_of_torch(torch, kind, x, w, i2, out):
+  """The bare product, and the same as the kernels'."""
+  functional, found = torch.nn.functional, {"cublas": lambda: torch.matmul(x, w.T, out=out)}
+  if kind == "gelu":
+    between = torch.empty_like(out)
+
+    def eager():
+      torch.addmm(i2, x, w.T, out=between)
+      torch.ops.aten.gelu.out(between, out=out)
+
+    found["torch"] = eager
+  if kind == "residual":
+    found["torch"] = lambda: torch.addmm(i2, x, w.T, out=out)
+  want = x.double() @ w.double().T
+  if kind:
+    want = functional.gelu(want + i2.double()) if kind == "gelu" else want + i2.double()
+  return found, want
+
+
+def timed(name, jobs, gpu, torch):
+  """The record of a case."""
+  rows, depth, columns, kind, dtype = CASES[name]
+  own = {"f16": torch.float16, "bf16": torch.bfloat16}[dtype]
+  record = {"flop": 2 * rows * depth * columns, "us": {}, "refused": {}, "error": {}, "predicted_us": {}}
+  with torch.cuda.stream(torch.cuda.ExternalStream(gpu.stream_address)):
+    torch.manual_seed(0)
+    draw = partial(torch.randn, device="cuda")
+    x, w = draw(rows, depth).to(own), (draw(columns, depth) * depth**-0.5).to(own)
+    i2 = draw(columns).to(own) if kind == "gelu" else draw(rows, columns).to(own)
+    y, out = (torch.empty(rows, columns, device="cuda", dtype=own) for _ in range(2))
+    peers, want = arms_of_torch(torch, kind, x, w, i2, out)
+    for f in [f for f in peers.values() for _ in range(3)]:
+      f()
+    gpu.wait()
+    arms = {n: gpu.capture(f) for n, f in peers.items()}
+    at = {"i0": x.data_ptr(), "i1": w.data_ptr(), "i2": i2.data_ptr(), "o0": y.data_ptr()}
+    for _, label, predicted_us, source, cubin in jobs:
+      if isinstance(cubin, str):
+        record["refused"][label] = cubin
+        continue
+      launch = partial(gpu.launch_source, gpu.load(cubin, source.name, source.smem_bytes), source, at)
+      gpu.poison(at["o0"], 2 * rows * columns)
+      launch()
+      gpu.wait()
+      error = ((y.double() - want).abs().max() / want.abs().max()).item()
+      record["error"][label], record["predicted_us"][label] = error, round(predicted_us, 2)
+      if not error < MOST_WRONG[dtype]:
+        record["refused"][label] = f"wrong by {error}"
+      else:
+        arms[label] = gpu.capture(launch)
+  times = gpu.time_us(list(arms.values()), 9)
+  for label, t in zip(arms, times, strict=True):
+    record["us"][label] = [round(float(v), 2) for v in (np.median(t), t.min(), t.max())]
+  return record
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("out")
+  parser.add_argument("cases", nargs="*", default=list(CASES))
+  parser.add_argument("--keep", type=int, default=12)
+  args = parser.parse_args()
+  with ProcessPoolExecutor(len(sched_getaffinity(0))) as pool:
+    found = pool.map(candidates, args.cases, [args.keep] * len(args.cases))
+    jobs = list(pool.map(compiled, [job for own in found for job in own], chunksize=2))
+  import torch
+
+  from mirage_onnx.tune.device import Gpu
+
+  asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+  said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+  command = f"python bench/warpgroup_products.py OUT.json --keep {args.keep}"
+  result = {"command": command, "gpu": said, "torch": torch.__version__, "cases": {}}
+  gpu = Gpu(H100)
+  for name in args.cases:
+    with gpu.scope():
+      record = timed(name, [j for j in jobs if j[0] == name], gpu, torch)
+    result["cases"][name] = record
+    cublas, ours = record["us"]["cublas"][0], {k: v[0] for k, v in record["us"].items() if "wgmma" in k}
+    best = min(ours, key=ours.get)
+    print(f"{name}: cublas {cublas}, ours {ours[best]} ({cublas / ours[best]:.3f}), {best}", flush=True)
+    with open(args.out, "w") as file:
+      json.dump(result, file, indent=1)
+
+
+if __name__ == "__main__":
+  main()

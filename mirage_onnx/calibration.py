@@ -1,0 +1,99 @@
+"""``mirage-onnx calibrate``: the rates of the present GPU beside those of its profile.
+
+Kernels are chosen by a profile's row, so that the same command gives the same model everywhere. What is
+measured here says whether the present GPU is what its row says (or a part of one, at a lower clock, shared),
+and is what a GPU without a row needs to get one (docs/adding.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from mirage_onnx.errors import MirageError
+from mirage_onnx.target import Target
+from mirage_onnx.tune.device import Gpu, PresentGpu, present_gpu, runnable_target
+from mirage_onnx.tune.machine import driver_api_version, driver_version, gpu_alone, machine_of
+from mirage_onnx.tune.rates import Rates, keep_rates, kept_rates, measure_rates
+
+#: A rate that is so much worse than the profile's is no accident of a measurement.
+WORSE = 1.15
+#: Rates: what is better, and the unit.
+_COLUMNS = {
+  "launch_us": (-1, "us"), "ramp_us": (-1, "us"), "stream_tbps": (1, "TB/s"), "mma_tflops": (1, "TFLOP/s"),
+}  # fmt: skip
+#: A difference below this many microseconds is within what one measurement differs from the next.
+_NOISE_US = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+  """``profile``: of this GPU, None where it has none; ``kept``: measured before."""
+
+  gpu: PresentGpu
+  machine: dict[str, str]
+  rates: Rates
+  profile: Target | None
+  kept: bool
+
+  def to_dict(self) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    own = {c: getattr(self.profile, c) for c in _COLUMNS} if self.profile else None
+    return {
+      "schema": 1, "gpu": str(self.gpu), "machine": self.machine, "rates": msgspec.to_builtins(self.rates),
+      "profile": self.profile.name if self.profile else None, "profile_rates": own, "kept": self.kept,
+      "worse": list(self.worse()),
+    }  # fmt: skip
+
+  def worse(self) -> tuple[str, ...]:
+    """The rates that are worse than the profile's."""
+    return tuple(c for c in _COLUMNS if self.profile is not None and _is_worse(self, c))
+
+
+def calibrated(*, again: bool = False) -> Calibration:
+  """Of the present GPU: what is kept, or measured now.
+
+  Raises:
+      MirageError: NO_GPU, COMPILER_MISSING.
+  """
+  gpu = present_gpu()
+  if gpu is None:
+    raise MirageError("NO_GPU", "calibrate measures a GPU, and there is no usable one here")
+  target = gpu.target or runnable_target()
+  if target is None:
+    raise MirageError("NO_GPU", f"the GPU here is {gpu}, for which there are no kernels yet")
+  machine = machine_of(gpu, driver_version(driver_api_version())).text
+  rates = None if again else kept_rates(machine)
+  kept = rates is not None
+  if rates is None:
+    with gpu_alone():
+      rates = measure_rates(Gpu(target))
+    keep_rates(machine, rates)
+  return Calibration(gpu, machine, rates, gpu.target, kept)
+
+
+def to_lines(found: Calibration) -> str:
+  """A table of four rates, and what follows from it."""
+  name = found.profile.name if found.profile else ""
+  lines = [f"{found.gpu}{' (measured before; --again measures it)' if found.kept else ''}"]
+  for column, (_, unit) in _COLUMNS.items():
+    own = f"  {name}: {getattr(found.profile, column):g}" if found.profile else ""
+    mark = "  worse" if column in found.worse() else ""
+    lines.append(f"  {column:12} {getattr(found.rates, column):9.4g} {unit:8}{own}{mark}")
+  if found.profile is None:
+    lines.append("it has no profile, so --target local is refused: report what --profile FILE writes")
+  elif found.worse():
+    lines.append(f"worse than {name}'s row: is it a part of a GPU, shared, or at lower clocks?")
+  else:
+    lines.append(f"as the row of {name} says: --target local can be used")
+  return "\n".join(lines)
+
+
+def _is_worse(found: Calibration, column: str) -> bool:
+  better, unit = _COLUMNS[column]
+  have, want = getattr(found.rates, column), getattr(found.profile, column)
+  if better > 0:
+    return bool(have * WORSE < want)
+  return bool(have > want * WORSE + (_NOISE_US if unit == "us" else 0.0))

@@ -1,0 +1,51 @@
+// What kernels with wgmma use beside ptx_warpgroup.cuh. Needs that, ptx.cuh and vector.cuh, included
+// before.
+#pragma once
+
+template <int J>
+PTX_DEVICE void wgmma(F16, float (&d)[2][J][2], ptx::U64 a_tile, ptx::U64 b_tile) {
+  ptx::wgmma_f16(d, a_tile, b_tile);
+}
+template <int J>
+PTX_DEVICE void wgmma(BF16, float (&d)[2][J][2], ptx::U64 a_tile, ptx::U64 b_tile) {
+  ptx::wgmma_bf16(d, a_tile, b_tile);
+}
+template <int J>
+PTX_DEVICE void wgmma(F16, float (&d)[2][J][2], const unsigned (&a)[4], ptx::U64 b_tile) {
+  ptx::wgmma_f16(d, a, b_tile);
+}
+template <int J>
+PTX_DEVICE void wgmma(BF16, float (&d)[2][J][2], const unsigned (&a)[4], ptx::U64 b_tile) {
+  ptx::wgmma_bf16(d, a, b_tile);
+}
+
+// The place of depth element k of row r in a tile of Rows rows: panels of 64 depth elements, a row of a
+// panel in eight chunks of eight, chunk c at c ^ (r % 8). What ptx::wgmma_tile describes.
+template <int Rows, int Depth>
+PTX_DEVICE int swizzled(int row, int depth) {
+  const unsigned r = static_cast<unsigned>(row);
+  const unsigned k = static_cast<unsigned>(depth);
+  const unsigned panel = Depth > 64 ? k / 64 * (Rows * 64) : 0;
+  return static_cast<int>(panel + r * 64 + (((k / 8) % 8) ^ (r % 8)) * 8 + k % 8);
+}
+
+// Packed pairs of four tiles of 8 columns, of which lane t of a quad has columns 2t and 2t + 1: then
+// it has all eight columns of tile t.
+PTX_DEVICE ptx::U4 quad_turned(const unsigned (&pairs)[4], int t) {
+  unsigned p[4] = {pairs[0], pairs[1], pairs[2], pairs[3]};
+  const bool odd = t % 2 != 0;
+  const bool high = t / 2 != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const unsigned other = ptx::shfl_xor(odd ? p[i] : p[i + 1], 1);
+    p[i] = odd ? other : p[i];
+    p[i + 1] = odd ? p[i + 1] : other;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const unsigned other = ptx::shfl_xor(high ? p[i] : p[i + 2], 2);
+    p[i] = high ? other : p[i];
+    p[i + 2] = high ? p[i + 2] : other;
+  }
+  return {p[0], p[1], p[2], p[3]};
+}

@@ -1,0 +1,61 @@
+"""Saves of half types in rows of 16 bytes: the lanes of a quad exchange four tiles of 8 columns."""
+
+from collections.abc import Mapping, Sequence
+
+from mirage_onnx.codegen.index_text import times, total
+from mirage_onnx.codegen.loads import TensorView, tag
+from mirage_onnx.codegen.sizes import is_runtime
+from mirage_onnx.codegen.tiled.forms import MMA, Form
+from mirage_onnx.codegen.tiled.pieces import Piece
+from mirage_onnx.codegen.tiled.spot import Spot
+from mirage_onnx.codegen.tiled.values import ValueWriter, conditional
+
+#: Tiles of columns that a quad has together, and columns of each.
+_TILES, _COLUMNS = 4, 8
+
+
+def in_quads(w: ValueWriter, index: int, form: Form, view: TensorView, own: Mapping[str, Piece]) -> bool:
+  """Whether eight columns from a multiple of eight on lie together in the tensor, all or none there."""
+  if form.lanes != MMA or len(form.t) != 1 or not form.g or not view.tensor.dtype.is_half:
+    return False
+  (p,), warps = form.t, w.lowering.warps
+  axes = view.tensor.axes
+  others = [view.stride(a) for a in axes if a != p.axis and not view.is_picked(a)]
+  rows = not view.picked and all(not isinstance(s, int) or s % _COLUMNS == 0 for s in others)
+  if is_runtime(w.lowering.extents, p.axis):
+    return False
+  whole = w.lowering.extents[p.axis] % _COLUMNS == 0 and p.aligned % _COLUMNS == 0
+  there = bool(axes) and axes[-1] == p.axis and set(own) == set(axes) and view.together(p.axis, _COLUMNS)
+  tiles = warps.tiles(form.t, 8) % _TILES == 0 and warps.covers(form.t, 8) and warps.covers(form.g, 8)
+  return rows and whole and there and tiles
+
+
+def store_quads(
+  w: ValueWriter, index: int, form: Form, view: TensorView, own: Mapping[str, Piece],
+  conditions: Sequence[str],
+) -> None:  # fmt: skip
+  """Writes the save."""
+  lowering, writer = w.lowering, w.writer
+  warps, (p,) = lowering.warps, form.t
+  units = {f"q_{q.name}": "0" for q in form.rest}
+  kind, each = tag(view.tensor.dtype), warps.tiles(form.t, 8)
+  rows, columns = warps.tiles(form.g, 8), each // _TILES
+  with (
+    writer.loop("i", rows) as i, writer.loop("j", columns) as j,
+    writer.scope(rows == columns == 1),
+  ):  # fmt: skip
+    writer.line(f"unsigned pairs[{_TILES}];")
+    with writer.loop("n", _TILES) as n:
+      place = {**units, "i": i, "j": total(times(j, _TILES), n)}
+      spot = Spot(writer, w.pieces, warps, form, place)
+      low, high = (w.element(index, spot.half(e)) for e in (0, 1))
+      writer.line(f"pairs[{n}] = {kind}::pack({low}, {high});", index)
+    writer.line("const ptx::U4 eight = quad_turned(pairs, t);")
+    spot = Spot(writer, w.pieces, warps, form, {**units, "i": i, "j": j, "e": "0"})
+    spot.declare(q for q in own.values() if q != p)
+    column = total(times(warps.digit(form.t), 8 * each), times(j, 8 * _TILES), "t * 8")
+    writer.line(f"const int c = {column};")
+    spot.known[p] = "c"
+    address = view.address(w.global_index(view, own, spot))
+    only = [*conditions, *spot.exists(own.values())]
+    writer.line(conditional(only, f"ptx::st_v4({address}, eight);"), index)

@@ -1,0 +1,93 @@
+"""Products with weights of few bits: a weight is scale x (integer - zero point).
+
+The integers are packed types of the IR, whose values are the stored ones less half their number
+(``DType.Q4``), which is the zero point that operators have unless they are told another.
+"""
+
+from mirage_onnx.importer.context import Context, Value, shape_of
+from mirage_onnx.ir import DType, Tensor
+
+#: Bits of a weight -> its type.
+PACKED = {4: DType.Q4, 8: DType.Q8}
+BLOCKS = (16, 32, 64, 128, 256)
+
+
+def matmul_nbits(c: Context) -> None:
+  """com.microsoft: A [.., K] times the transpose of [N, K] weights, K in blocks with a scale each.
+
+  inputs A, B [N, K / block, block * bits / 8] of bytes, scales [N, K / block] (or flat), zero points?
+  (packed bytes, every row its own; or of the type of A), g_idx?, bias? [N].
+  """
+  a, scales = c.tensor(0), c.tensor(2)
+  k, n, block, dtype = _sizes(c, a)
+  blocks = k // block
+  if scales.dtype is not a.dtype:
+    raise c.reject(f"scales are {scales.dtype}, the activations {a.dtype}", "DTYPE")
+  if a.dtype is None or not a.dtype.is_half:
+    reason = f"activations are {a.dtype}: kernels multiply packed weights with 16-bit ones"
+    raise c.reject(reason, "DTYPE")
+  _check_elements(c, scales, n * blocks, "scales")
+  _check_elements(c, c.tensor(1), n * k * dtype.bits // 8, "weights")
+  if c.tensor(1).dtype is not DType.U8:
+    raise c.reject(f"weights are {c.tensor(1).dtype}, not bytes", "DTYPE")
+  _check_groups(c, k, block)
+  q: Tensor = c.cast(c.stored(c.tensor(1), (n, k), (n, k), (1, 1), dtype), a.dtype)
+  if c.has(3):
+    q = _less_zero(c, q, (n, k), block, dtype)
+  scale = c.stored(scales, (n, k), (n, blocks), (1, block), a.dtype)
+  weight = c.elementwise("mul", q, scale)
+  has_bias = c.has(5)
+  y = c.matmul(a, c.transpose(weight, (1, 0)), dtype=DType.F32 if has_bias else None)
+  if has_bias:
+    bias: Value = c.widened(5)
+    if isinstance(bias, Tensor) and shape_of(bias) != (n,):
+      raise c.reject(f"the bias has shape {list(shape_of(bias))}, not [{n}]")
+    y = c.elementwise("add", y, bias)
+  c.finish(y)
+
+
+def _sizes(c: Context, a: Tensor) -> tuple[int, int, int, DType]:
+  """K, N, the size of a block and the type of the integers."""
+  k, n, block = (c.attribute(name, 0) for name in ("K", "N", "block_size"))
+  bits = c.attribute("bits", 4)
+  if bits not in PACKED:
+    raise c.reject(f"weights of {bits} bits, not of {' or '.join(map(str, PACKED))}")
+  if c.attribute("weight_prepacked", 0):
+    raise c.reject("weights are in an order that only one kernel knows (weight_prepacked)")
+  if block not in BLOCKS:
+    raise c.reject(f"blocks of {block}, not of {', '.join(map(str, BLOCKS))}")
+  if n < 1 or k < 1 or not shape_of(a) or shape_of(a)[-1] != k:
+    raise c.reject(f"weights of {k} x {n} for activations of {c.symbols.show(shape_of(a))}")
+  if k % block:
+    raise c.reject(f"the last block of {k} weights has {k % block} of {block}")
+  return k, n, block, PACKED[bits]
+
+
+def _check_elements(c: Context, x: Tensor, count: int, what: str) -> None:
+  have = 1
+  for d in shape_of(x):
+    have *= d
+  if have != count:
+    raise c.reject(f"{have} elements of {what}, not {count}")
+
+
+def _check_groups(c: Context, k: int, block: int) -> None:
+  """The order of the columns (g_idx) is the one that they have without it."""
+  if not c.has(4):
+    return
+  groups = c.known(4)
+  if groups is None or groups.reshape(-1)[:k].tolist() != [i // block for i in range(k)]:
+    raise c.reject("columns are in an order of their own (g_idx)")
+
+
+def _less_zero(c: Context, q: Tensor, shape: tuple[int, int], block: int, dtype: DType) -> Tensor:
+  """``q`` less its zero points, exactly: whole numbers up to 255."""
+  zero, (n, k) = c.tensor(3), shape
+  blocks = k // block
+  if zero.dtype is not DType.U8:
+    raise c.reject(f"zero points are {zero.dtype}, not packed as the weights are", "DTYPE")
+  in_byte = 8 // dtype.bits
+  held = -(-blocks // in_byte) * in_byte
+  _check_elements(c, zero, n * held // in_byte, "zero points")
+  z = c.cast(c.stored(zero, shape, (n, held), (1, block), dtype), q.dtype or DType.F16)
+  return c.elementwise("sub", q, z)

@@ -1,0 +1,126 @@
+"""Nodes of a model by themselves, as models that ONNX Runtime runs: what its kernels for them take is asked.
+
+A node is asked about if all that a run gives it are floating-point numbers and truth values: none of
+them changes what its kernels do. Equal nodes (operator, attributes, types, shapes) are one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from mirage_onnx.importer import LoadedModel
+from mirage_onnx.importer.constants import known_values
+from mirage_onnx.ir import DType, as_input
+from mirage_onnx.ir.program import Node, Program, Tensor
+from mirage_onnx.tune.baseline import FREE
+from mirage_onnx.tune.baseline_nodes import canonical_nodes
+from mirage_onnx.tune.ort_run import HELD
+
+#: A node that reads and writes more bytes is not run alone: it would take the memory of the GPU.
+MOST_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class NodeModel:
+  """One node as a model. ``text``: what its time depends on; ``weight_bytes``: of its constants."""
+
+  node: Node
+  text: str
+  moved_bytes: int
+  weight_bytes: int
+
+
+def distinct_nodes(
+  loaded: LoadedModel, program: Program, names: Iterable[str]
+) -> dict[str, tuple[NodeModel, ...]]:
+  """Text -> the nodes of ``names`` that have it, of those that can be asked about.
+
+  ``program`` is static; where a model has names of dimensions, it is that of some sizes.
+  """
+  values, wanted = known_values(loaded), set(names)
+  found: dict[str, list[NodeModel]] = {}
+  for node in program.nodes:
+    if node.name not in wanted or not _is_asked(node, program, values):
+      continue
+    hollow = node_model(loaded, program, node, values, hollow=True)
+    text = canonical_nodes(hollow)
+    sizes = [_bytes(program.tensors[n]) for n in (*node.inputs, *node.outputs) if n]
+    weights = sum(_bytes(program.tensors[n]) for n in node.inputs if n in values)
+    if sum(sizes) <= MOST_BYTES:
+      found.setdefault(text, []).append(NodeModel(node, text, sum(sizes), weights))
+  return {text: tuple(same) for text, same in found.items()}
+
+
+def node_model(
+  loaded: LoadedModel,
+  program: Program,
+  node: Node,
+  values: Mapping[str, TensorProto],
+  *,
+  hollow: bool = False,
+) -> ModelProto:
+  """The node as a model: what a run gives it is an input.
+
+  ``hollow``: of constants of more than ``HELD`` elements only types and shapes, which is no model to run.
+  """
+  proto = NodeProto()
+  proto.CopyFrom(loaded.node(node.name))
+  given = dict.fromkeys(n for n in node.inputs if n and n not in values)
+  constants = dict.fromkeys(n for n in node.inputs if n and n in values)
+
+  def info(name: str) -> ValueInfoProto:
+    t = program.tensors[name]
+    assert t.dtype is not None
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(t.dtype.numpy), t.shape)
+
+  graph = helper.make_graph(
+    [proto], "node",
+    [info(n) for n in given], [info(n) for n in node.outputs if n],
+    [_constant(loaded, values[n], n, hollow) for n in constants],
+  )  # fmt: skip
+  return helper.make_model(
+    graph, opset_imports=loaded.proto.opset_import, ir_version=min(loaded.proto.ir_version, 10)
+  )
+
+
+def node_feeds(node: Node, program: Program, values: Mapping[str, TensorProto]) -> dict[str, np.ndarray]:
+  """Numbers for what a run gives the node: near one, in the domain of every function."""
+  rng = np.random.default_rng(0)
+  found = {}
+  for name in node.inputs:
+    if name and name not in values:
+      t = program.tensors[name]
+      assert t.dtype is not None
+      shape = tuple(int(d) for d in t.shape or ())
+      few = rng.uniform(0.5, 1.0, min(prod(shape), 1 << 20))
+      found[name] = np.resize(as_input(few, t.dtype).astype(t.dtype.numpy), shape)
+  return found
+
+
+def _constant(loaded: LoadedModel, stored: TensorProto, name: str, hollow: bool) -> TensorProto:
+  if hollow and prod(stored.dims) > HELD:
+    return TensorProto(name=name, data_type=stored.data_type, dims=stored.dims)
+  return numpy_helper.from_array(loaded.read(stored), name)
+
+
+def _is_asked(node: Node, program: Program, values: Mapping[str, TensorProto]) -> bool:
+  if node.op_type in FREE or not node.steps or node.barrier is not None:
+    return False
+  tensors = list(_tensors(node, program))
+  if any(t is None or t.dtype is None or not t.is_static for t in tensors):
+    return False
+  given = [program.tensors[n] for n in node.inputs if n and n not in values]
+  return bool(given) and all(t.dtype and (t.dtype.is_float or t.dtype is DType.BOOL) for t in given)
+
+
+def _tensors(node: Node, program: Program) -> Iterator[Tensor | None]:
+  for name in (*node.inputs, *node.outputs):
+    if name:
+      yield program.tensors.get(name)
+
+
+def _bytes(t: Tensor) -> int:
+  return prod(int(d) for d in t.shape or ()) * (t.dtype.size_bytes if t.dtype else 8)

@@ -1,0 +1,101 @@
+"""What ONNX Runtime's kernels of single nodes take on this GPU, measured where tables only guess.
+
+A table of times knows operators by their elements and products by few rows; of BERT's 4096 rows it
+expected a seventh of what nodes with scores take, and hardly any search was asked for them. With a
+GPU at hand the nodes themselves are asked: each of a few dozen that differ, as a CUDA graph.
+
+In a model a node's inputs come from the node in front, so what counts is one more run in a row of runs
+(the slope); a node with large weights, which no cache keeps until the next run, counts cold.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from mirage_onnx import deadline
+from mirage_onnx.importer import LoadedModel
+from mirage_onnx.importer.constants import known_values
+from mirage_onnx.ir.program import Program
+from mirage_onnx.superopt.kept_folder import KeptFolder
+from mirage_onnx.superopt.structures import cache_folder
+from mirage_onnx.target import Target
+from mirage_onnx.tune.kept_bench import kept_times
+from mirage_onnx.tune.machine import present_machine
+from mirage_onnx.tune.node_models import NodeModel, distinct_nodes, node_feeds, node_model
+
+#: Runs in one graph, of which one more is the slope; samples of each time.
+RUNS, SAMPLES = (1, 5), 7
+#: Bytes of weights that no cache keeps until the next run of the model: they count cold.
+COLD_BYTES = 1 << 20
+
+
+#: Times of one node: (2, ``SAMPLES``) in microseconds, of ``RUNS`` runs in a row, caches cold before.
+NodeClock = Callable[[NodeModel], np.ndarray]
+
+
+def measured_node_us(
+  loaded: LoadedModel, program: Program, names: Iterable[str], target: Target, *, until: float
+) -> dict[str, float]:
+  """The times of those of ``names`` that could be asked about ``until`` then (of time.monotonic).
+
+  Empty without a GPU. What fails at one node is unknown of this node.
+  """
+  machine = present_machine()
+  if machine is None:
+    return {}
+  store = KeptFolder(cache_folder("measurements"), machine.text)
+  return ask_nodes(distinct_nodes(loaded, program, names), gpu_clock(loaded, program, target), store, until)
+
+
+def ask_nodes(
+  nodes: Mapping[str, tuple[NodeModel, ...]], clock: NodeClock, store: KeptFolder, until: float
+) -> dict[str, float]:
+  """The time of every node that was asked: first those of which the model has most bytes to move."""
+  found: dict[str, float] = {}
+  order = sorted(nodes.items(), key=lambda kv: (-len(kv[1]) * kv[1][0].moved_bytes, kv[0]))
+  for text, same in order:
+    if time.monotonic() > until:
+      break
+    try:
+      with deadline.until(until):
+        times = kept_times(store, ("node", text), (2, SAMPLES), lambda n=same[0]: clock(n))  # type: ignore[misc]
+    except deadline.OverdueError:
+      break
+    except Exception:  # a model that ONNX Runtime refuses, memory, the driver: the table's time stays
+      continue
+    us = node_us(times, same[0].weight_bytes)
+    found |= {n.node.name: us for n in same}
+  return found
+
+
+def node_us(times: np.ndarray, weight_bytes: int) -> float:
+  """One run's time in a model, from those of ``RUNS`` runs in a row."""
+  once, several = np.median(times, axis=1)
+  slope = float(several - once) / (RUNS[1] - RUNS[0])
+  return max(0.0, float(once) if weight_bytes >= COLD_BYTES else min(float(once), slope))
+
+
+def gpu_clock(loaded: LoadedModel, program: Program, target: Target) -> NodeClock:
+  """The clock of the present GPU."""
+  from mirage_onnx.tune.measure import gpu_of
+  from mirage_onnx.tune.ort_run import OrtRun
+
+  values = known_values(loaded)
+
+  def clock(n: NodeModel) -> np.ndarray:
+    gpu = gpu_of(target)
+    with gpu.scope():
+      model = node_model(loaded, program, n.node, values).SerializeToString()
+      run = OrtRun(gpu, model, node_feeds(n.node, program, values))
+
+      def several(count: int) -> Callable[[], object]:
+        def work() -> None:
+          for _ in range(count):
+            run()
+
+        return gpu.capture(work)
+
+      return gpu.time_us([several(count) for count in RUNS], SAMPLES)
+
+  return clock

@@ -1,0 +1,190 @@
+"""The rates of a GPU's profile (``targets/rows.py``), measured on the present one.
+
+``stream_tbps`` and ``ramp_us``: a line through the times of pure reads of 16 MB and more from a cold L2, each
+in the best of several launch shapes; ``launch_us``: one more empty kernel in a CUDA graph, where it is not
+hidden behind another; ``mma_tflops``: ONNX Runtime's product of two large fp16 matrices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.superopt.structures import cache_folder
+
+if TYPE_CHECKING:
+  from mirage_onnx.tune.device import Gpu
+
+SIZES_MB = (1, 4, 16, 33.5, 67, 134, 235, 352)
+#: Reads from here on lie on the line.
+LARGE_MB = 16
+SAMPLES = 15
+#: Launches of empty kernels in the shorter and the longer graph.
+_FEW, _MANY = 1, 41
+#: Rows, columns and depth of the product.
+PRODUCT = 8192
+#: Random values of an operand, repeated: drawing all takes longer than measuring.
+_DRAWN = 1 << 20
+
+READ = """
+extern "C" __global__ void read_all(const uint4* data, unsigned long long count, unsigned* out) {
+    unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
+    unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
+    unsigned acc = 0;
+    for (; i + (UNROLL - 1) * step < count; i += UNROLL * step) {
+        uint4 v[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(v[u].x), "=r"(v[u].y), "=r"(v[u].z), "=r"(v[u].w)
+                         : "l"(data + i + u * step));
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) acc ^= v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
+    }
+    for (; i < count; i += step) {
+        uint4 v = data[i];
+        acc ^= v.x ^ v.y ^ v.z ^ v.w;
+    }
+    if (acc == 0x9e3779b9u) *out = acc;  // never true in practice: keeps the reads
+}
+"""
+
+
+class StreamRead(msgspec.Struct, frozen=True):
+  """A pure read of so many MB; ``how``: the launch shape that was fastest."""
+
+  mb: float
+  us: float
+  how: str
+
+
+class Rates(msgspec.Struct, frozen=True):
+  """Columns of a profile."""
+
+  launch_us: float
+  ramp_us: float
+  stream_tbps: float
+  mma_tflops: float
+  reads: tuple[StreamRead, ...]
+
+
+def measure_rates(gpu: Gpu, product_us: Callable[[Gpu], float] | None = None) -> Rates:
+  """Some 20 s on an H100; ``product_us``: the time of a product of ``PRODUCT`` cubed."""
+  reads = []
+  for mb in SIZES_MB:
+    with gpu.scope():
+      replay, how = streaming_limit(gpu, int(mb * 1e6))
+      reads.append(StreamRead(mb, round(float(np.median(gpu.time_us([replay], SAMPLES))), 2), how))
+  with gpu.scope():
+    launch_us = empty_us(gpu)
+  slope, at_zero = fitted([(r.mb, r.us) for r in reads if r.mb >= LARGE_MB])
+  with gpu.scope():
+    took_us = (product_us or ort_product_us)(gpu)
+  return Rates(
+    round(launch_us, 3), round(at_zero - launch_us, 3), round(1 / slope, 3),
+    round(2 * PRODUCT**3 / took_us / 1e6, 1), tuple(reads),
+  )  # fmt: skip
+
+
+def fitted(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+  """us per MB, and us at no MB."""
+  slope, at_zero = np.polyfit([mb for mb, _ in points], [us for _, us in points], 1)
+  return float(slope), float(at_zero)
+
+
+def empty_us(gpu: Gpu) -> float:
+  """Microseconds of one more empty kernel in a graph."""
+  text = 'extern "C" __global__ void nop() {}'
+  kernel = gpu.load(compile_cubin(text, gpu.target, name="nop"), "nop")
+
+  def replay(count: int) -> Callable[[], None]:
+    grid = (gpu.target.multiprocessors, 1, 1)
+
+    def work() -> None:
+      for _ in range(count):
+        gpu.launch(kernel, grid, 128, [])
+
+    return gpu.capture(work)
+
+  few, many = np.median(gpu.time_us([replay(_FEW), replay(_MANY)], SAMPLES), axis=1)
+  return float(many - few) / (_MANY - _FEW)
+
+
+def ort_product_us(gpu: Gpu) -> float:
+  """Of ONNX Runtime's MatMul, the operands outside of its graph."""
+  from onnx import TensorProto, helper
+
+  from mirage_onnx.tune.ort_run import OrtRun
+
+  shape = [PRODUCT, PRODUCT]
+  a, b, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT16, shape) for n in "aby")
+  graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["y"])], "product", [a, b], [y])
+  model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+  drawn = np.random.default_rng(0).standard_normal(_DRAWN).astype(np.float16)
+  x = np.tile(drawn, PRODUCT * PRODUCT // _DRAWN).reshape(shape)
+  run = OrtRun(gpu, model.SerializeToString(), {"a": x, "b": x[::-1]})
+  return float(np.median(gpu.time_us([run.captured()], SAMPLES)))
+
+
+def streaming_limit(gpu: Gpu, size: int) -> tuple[Callable[[], None], str]:
+  """A replay that only reads ``size`` random bytes, in the best of several launch shapes."""
+  rng = np.random.default_rng(0)
+  data = gpu.put(rng.integers(0, 2**32, max(size // 4, 4), dtype=np.uint32))
+  out = gpu.empty(4)
+  arms, names = [], []
+  for unroll in (2, 4, 8, 16):
+    text = f"#define UNROLL {unroll}\n{READ}"
+    kernel = gpu.load(compile_cubin(text, gpu.target, name="read_all"), "read_all")
+    for threads in (256, 512, 1024):
+      for per in (1, 2, 4, 8):
+        if threads * per > 2048:
+          continue
+        grid = (gpu.target.multiprocessors * per, 1, 1)
+        arguments = [data, size // 16, out]
+
+        def work(k: object = kernel, g: tuple[int, int, int] = grid, t: int = threads) -> None:
+          gpu.launch(k, g, t, arguments)  # noqa: B023
+
+        arms.append(gpu.capture(work))
+        names.append(f"unroll {unroll}, {threads} threads, {per} blocks per multiprocessor")
+  best = int(np.argmin(np.median(gpu.time_us(arms, 5), axis=1)))
+  return arms[best], names[best]
+
+
+def kept_rates(machine: Mapping[str, str]) -> Rates | None:
+  """What was measured on this machine before; None where that is not there, or cannot be read."""
+  path = _path(machine)
+  with contextlib.suppress(OSError, msgspec.MsgspecError):
+    if path is not None:
+      return msgspec.json.decode(path.read_bytes(), type=Rates)
+  return None
+
+
+def keep_rates(machine: Mapping[str, str], rates: Rates) -> Path | None:
+  """Where they are now; None where nothing is kept."""
+  path = _path(machine)
+  if path is None:
+    return None
+  with contextlib.suppress(OSError):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.tmp")
+    part.write_bytes(msgspec.json.encode(rates))
+    os.replace(part, path)
+    return path
+  return None
+
+
+def _path(machine: Mapping[str, str]) -> Path | None:
+  """By all that a time depends on: GPU, driver, ONNX Runtime, and how we measure."""
+  folder = cache_folder("rates")
+  text = json.dumps(dict(sorted(machine.items())))
+  return folder and folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"

@@ -1,0 +1,89 @@
+"""The README's table of whole models is what the records give."""
+
+import json
+import sys
+
+import pytest
+import whole_table
+from whole_table import BEGIN, END
+
+NEW, OLD = "2026-11-25T15:00:00+00:00", "2026-11-20T10:00:00+00:00"
+
+
+def row(model="bert", target="h200", date=NEW, gpu="NVIDIA H200", **more):
+  return {
+    "model": model, "target": target, "date": date, "gpu": f"{gpu}, 580.159.04, 345 MHz",
+    "commit": "abcdef0123", "versions": {"onnxruntime-gpu": "1.31.1"}, "onnxruntime_us": 743.2,
+    "optimized_us": 501.7, "ratio": 1.48, "ratio_95": [1.46, 1.5], "custom_nodes": 7, "optimize_s": 24.4,
+    **more,
+  }  # fmt: skip
+
+
+def failed(**more):
+  found = row(**more) | {"failed": "optimize: ended after 240 s"}
+  return {k: v for k, v in found.items() if k not in ("ratio", "ratio_95", "onnxruntime_us", "optimized_us")}
+
+
+def run(monkeypatch, capsys, *arguments):
+  monkeypatch.setattr(sys, "argv", ["it", *map(str, arguments)])
+  return whole_table.main(), capsys.readouterr().out
+
+
+def test_the_page_is_what_the_records_give(monkeypatch, capsys):
+  assert run(monkeypatch, capsys, "--check") == (0, "\n")
+  text = whole_table.PAGE.read_text()
+  assert text.index(BEGIN) < text.index("<!-- speed:")  # the first table is of whole models
+
+
+def test_a_line():
+  rows = [row(), row(target="local", optimized_us=400.0, ratio=1.86, ratio_95=[1.8, 1.9], optimize_s=90)]
+  line = "| bert | 743 | 502 | 1.48 (1.46 to 1.50) | 400 | 1.86 (1.80 to 1.90) | 24 s / 90 s |"
+  assert whole_table.table(rows)[2:] == [line]
+  assert whole_table.table([row(date=OLD, custom_nodes=0)])[2:] == [
+    "| bert | 743 | 502* | 1 (as it was) | - | - | 24 s |"
+  ]
+  assert whole_table.table([failed()])[2:] == ["| bert | - | failed | - | - | - | 24 s |"]
+
+
+def test_the_caption_says_what_it_was_measured_on():
+  said = whole_table.caption([row(date=OLD), row(target="local")])
+  assert said == (
+    "**NVIDIA H200**, 2026-11-20 to 2026-11-25 (commit abcdef0, onnxruntime-gpu 1.31.1, driver 580.159.04):"
+    " * with fma contraction, which is off now."
+  )
+  assert "*" not in whole_table.caption([row()]).removeprefix("**NVIDIA H200**")
+  assert "commit 400da72" in whole_table.caption([row(commit="", note="tree of 400da72")])
+
+
+def test_newest_lines_count_but_no_failure_hides_a_result():
+  rows = [row(date=OLD), row(), row("vit"), failed(date="2026-11-26T00:00:00+00:00"), failed(model="new")]
+  found = whole_table.merged(rows)
+  assert [(r["model"], r["date"], "ratio" in r) for r in found] == [
+    ("bert", NEW, True), ("new", NEW, False), ("vit", NEW, True)]  # fmt: skip
+
+
+def test_new_lines_are_taken_in(tmp_path, monkeypatch, capsys):
+  page, more = tmp_path / "page.md", tmp_path / "more.jsonl"
+  page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+  (tmp_path / "h200").mkdir()
+  (tmp_path / "h200" / "whole.jsonl").write_text(json.dumps(row(date=OLD)) + "\n")
+  h100 = row("vit", target="local", gpu="NVIDIA H100 80GB HBM3")
+  more.write_text("".join(json.dumps(r) + "\n" for r in (h100, row("vit", date=OLD))))
+  monkeypatch.setattr(whole_table, "PAGE", page)
+  monkeypatch.setattr(whole_table, "RESULTS", tmp_path)
+  assert run(monkeypatch, capsys, "--check") == (1, "page.md is not what the records give\n")
+  assert run(monkeypatch, capsys, more) == (0, "")
+  text = page.read_text()
+  assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+  assert text.index("H100") < text.index("H200") and text.count("| vit |") == 2
+  assert [len(whole_table.read(tmp_path / g / "whole.jsonl")) for g in ("h100", "h200")] == [1, 2]
+  assert run(monkeypatch, capsys, "--check")[0] == 0
+  more.write_text(json.dumps(row(gpu="some CPU")) + "\n")
+  with pytest.raises(ValueError, match="has no folder"):
+    run(monkeypatch, capsys, more)
+
+
+def test_markers_are_needed():
+  for text in ("none", f"{BEGIN}{END}{BEGIN}{END}"):
+    with pytest.raises(ValueError, match="one is needed"):
+      whole_table.page(text, ["x"])

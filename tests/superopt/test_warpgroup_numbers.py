@@ -1,0 +1,83 @@
+"""Numbers with wgmma: the code generator takes all of them; who has none."""
+
+from dataclasses import replace
+
+import pytest
+
+from mirage_onnx.codegen.emit import emit_kernel
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir import parse_ugraph, ugraph_extents
+from mirage_onnx.superopt.warpgroup_numbers import warpgroup_points
+from mirage_onnx.target import H100
+
+#: As the search finds it: operand A is the weight, the layouts are those of a streaming kernel.
+LINEAR = """ugraph 1
+tensor i1 f16[a2,a0] input
+tensor i0 f16[a1,a0] weight
+tensor i2 f16[a1] weight
+tensor o0 f16[a2,a1] output
+kernel k0 grid=a1,a2 cluster=a0 loop=a0
+  %0 = load i0 imap=a1,- cmap=a0 fmap=a0 : f16[a1,a0] loop A_frag
+  %1 = load i1 imap=-,a2 cmap=a0 fmap=a0 : f16[a2,a0] loop B_frag
+  %2 = matmul[a0] %0 %1 : f32[a1,a2] loop C_frag
+  %3 = acc_sum %2 : f32[a1,a2] post C_frag
+  %4 = red_sum %3 : f32[a1,a2] post shared
+  %5 = load i2 imap=a1,- cmap=- fmap=- : f16[a1] post element
+  %6 = cast %5 : f32[a1] post element
+  %7 = add %4 %6 : f32[a1,a2] post element
+  %8 = relu %7 : f32[a1,a2] post element
+  %9 = cast %8 : f16[a1,a2] post element
+  save o0 = %9 omap=a1,a2
+"""
+SIZES = {"a0": 768, "a1": 3072, "a2": 512}
+
+
+def points(text=LINEAR, target=H100, keep=1000, **sizes):
+  graph = parse_ugraph(text)
+  tensors = {t.name: t for t in graph.tensors}
+  return graph, warpgroup_points(graph.kernels[0], tensors, {**SIZES, **sizes}, target, keep)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"a2": 77}, {"a2": 197, "a0": 1000}, {"a1": 768, "a2": 128}])
+def test_the_code_generator_takes_them(sizes):
+  graph, found = points(**sizes)
+  assert len(found) > 40
+  times = [us for us, _ in found]
+  assert times == sorted(times) and times[0] > 1.0
+  refused = []
+  for _, params in found[::7]:
+    extents = ugraph_extents(graph, (params,), {**SIZES, **sizes})
+    try:
+      source = emit_kernel(graph, graph.kernels[0], params, extents, H100)
+      assert "wgmma(F16{}" in source.text and "ptx::st_v4" in source.text
+    except RejectionError as error:
+      refused.append(error.rejection)
+  assert refused == []
+
+
+def test_the_best_few():
+  every, few = points()[1], points(keep=5)[1]
+  assert few == every[:5]
+
+
+NONE = {
+  "few rows": {"a2": 63},
+  "no chunks of 16 bytes": {"a0": 772},
+}
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_sizes_without_any(name):
+  assert points(**NONE[name])[1] == ()
+
+
+@pytest.mark.parametrize(
+  ("old", "new"),
+  [("f16", "f32"), ("i0 f16[a1,a0]", "i0 f16[a0,a1]"), ("i1 f16[a2,a0]", "i1 f16[a0,a2]")],
+)
+def test_kernels_without_any(old, new):
+  assert points(LINEAR.replace(old, new))[1] == ()
+
+
+def test_a_gpu_without_it():
+  assert points(target=replace(H100, instructions=("mma",)))[1] == ()

@@ -1,0 +1,82 @@
+"""Products with weights of 4 and 8 bits, fused with what is around them, from model to session."""
+
+import numpy as np
+import pytest
+from packed_models import gated, heads, model_of, nbits, norm, residual
+from small_models import Net, check_kernels, feeds, replaced_ops
+
+import mirage_onnx
+from mirage_onnx import pipeline
+from mirage_onnx.tune.known_sizes import Unpredicted
+
+
+@pytest.fixture(autouse=True)
+def chosen(monkeypatch):
+  """Nothing was measured of such products, so by itself a prediction chooses none.
+
+  Here one takes ONNX Runtime 100 us.
+  """
+  floors = pipeline.with_floors
+
+  def slow(times, program, target):
+    own = {n.name: 100.0 for n in program.nodes if n.op_type == "MatMulNBits"}
+    return {**floors(times, program, target), **own}
+
+  monkeypatch.setattr(pipeline, "unpredicted_at", lambda *_: Unpredicted())
+  monkeypatch.setattr(pipeline, "with_floors", slow)
+
+
+CASES = {
+  "one row": lambda: norm(),
+  "blocks of 128": lambda: norm(block=128, n=512),
+  "blocks of 16, 16 rows": lambda: norm(16, block=16, n=256),
+  "zero points": lambda: norm(3, zero=True, n=256),
+  "8 bits": lambda: norm(2, bits=8, block=64, n=256),
+  "8 bits, zero points": lambda: norm(2, bits=8, zero=True, n=256),
+  "bias": lambda: norm(5, bias=True, n=256, flat=True),
+  "gate and up": lambda: gated(4, n=256, block=128),
+  "three products": lambda: heads(2),
+  "residual": lambda: residual(8, n=256, zero=True),
+  "an uneven depth": lambda: norm(5, 1024 + 32 * 3, 200),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fused(name):
+  model = CASES[name]()
+  result = mirage_onnx.optimize(model, target="h200", workers=1)
+  assert "MatMulNBits" not in {n.op_type for n in result.model.graph.node}
+  check_kernels(model, result, feeds(model, np.random.default_rng(0)), atol=4e-3, rtol=1e-2)
+  replaced = [r for r in result.report["regions"] if r["status"] == "replaced"]
+  assert any("q4" in r["ugraph"] or "q8" in r["ugraph"] for r in replaced)
+
+
+def test_the_weights_are_stored_once_and_as_they_were():
+  model = gated(n=256)
+  result = mirage_onnx.optimize(model, target="h200", workers=1)
+  before = {w.name: w.raw_data for w in model.graph.initializer if len(w.raw_data) > 4096}
+  after = {w.name: w.raw_data for w in result.model.graph.initializer}
+  assert before and all(after.get(name) == data for name, data in before.items())
+
+
+def test_rows_that_a_run_counts():
+  net = Net()
+  x = net.input("batch", 1024)
+  y = net.rms(x, net.constant(1 + 0.1 * net.rng.standard_normal(1024)))
+  model = model_of(net, (nbits(net, y, 256, 1024), ("batch", 256)))
+  result = mirage_onnx.optimize(model, target="h200", workers=1, shapes={"batch": (1, 16)})
+  assert replaced_ops(result) == {n.name for n in model.graph.node}
+  for rows in (1, 3, 16, 21):
+    values = {x: np.random.default_rng(rows).standard_normal((rows, 1024)).astype(np.float16)}
+    check_kernels(model, result, values, atol=4e-3, rtol=1e-2)
+
+
+def test_beside_a_weight_of_16_bits():
+  """One kernel takes both kinds: fp16 operands lie in the order of the packed ones, or both in order."""
+  net = Net()
+  x = net.input(2, 1024)
+  packed, plain = nbits(net, x, 256, 1024), net.MatMul(x, net.weight(1024, 256))
+  model = model_of(net, (net.Add(packed, plain), (2, 256)))
+  result = mirage_onnx.optimize(model, target="h200", workers=1)
+  assert replaced_ops(result) == {n.name for n in model.graph.node}
+  check_kernels(model, result, feeds(model, np.random.default_rng(0)), atol=8e-3, rtol=1e-2)

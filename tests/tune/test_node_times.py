@@ -1,0 +1,107 @@
+"""Single nodes as models, and what is asked of the GPU about them."""
+
+import time
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from mirage_onnx import pipeline
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.importer.constants import known_values
+from mirage_onnx.superopt.kept_folder import KeptFolder
+from mirage_onnx.target import H200
+from mirage_onnx.tune import node_times
+from mirage_onnx.tune.node_models import distinct_nodes, node_feeds, node_model
+from mirage_onnx.tune.node_times import ask_nodes, node_us
+
+
+@pytest.fixture
+def layers(net):
+  """Two equal layers of a norm, a product and a Softmax behind a reshape."""
+  x = net.input(6, 32)
+  for _ in range(2):
+    x = net.Softmax(net.MatMul(net.rms(x), net.weight(32, 32)), axis=-1)
+  loaded = load_model(net.model(net.Reshape(x, net.const(np.array([3, 64])))))
+  return loaded, import_model(loaded)
+
+
+def test_equal_nodes_are_one_and_run_alone(layers):
+  loaded, program = layers
+  found = distinct_nodes(loaded, program, [n.name for n in program.nodes])
+  counts = {same[0].node.op_type: len(same) for same in found.values()}
+  assert counts["MatMul"] == 2 and counts["Softmax"] == 2 and "Reshape" not in counts
+  values = known_values(loaded)
+  for first, *_ in found.values():
+    model = node_model(loaded, program, first.node, values)
+    onnx.checker.check_model(model)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for y in session.run(None, node_feeds(first.node, program, values)):
+      assert np.isfinite(y.astype(np.float64)).all()
+
+
+def test_nodes_of_indices_are_not_asked(net):
+  ids = net.input(4, dtype=np.int64)
+  loaded = load_model(net.model(net.Tanh(net.Gather(net.weight(16, 8), ids))))
+  program = import_model(loaded)
+  found = distinct_nodes(loaded, program, [n.name for n in program.nodes])
+  assert [same[0].node.op_type for same in found.values()] == ["Tanh"]
+
+
+def test_most_bytes_first_until_the_time_is_over(layers, tmp_path):
+  loaded, program = layers
+  nodes = distinct_nodes(loaded, program, [n.name for n in program.nodes])
+  asked = []
+
+  def clock(n):
+    asked.append(n)
+    return np.array([[9.0] * node_times.SAMPLES, [17.0] * node_times.SAMPLES])
+
+  store = KeptFolder(tmp_path, {"gpu": "x"})
+  found = ask_nodes(nodes, clock, store, time.monotonic() + 60)
+  moved = [len(nodes[n.text]) * n.moved_bytes for n in asked]
+  assert moved == sorted(moved, reverse=True) and len(asked) == len(nodes)
+  assert set(found.values()) == {2.0}
+  again = ask_nodes(nodes, lambda n: pytest.fail("asked again"), store, time.monotonic() + 60)
+  assert again == found
+  assert ask_nodes(nodes, clock, store, time.monotonic() - 1) == {}
+
+
+def test_what_fails_at_a_node_is_unknown_of_this_node(layers, tmp_path):
+  loaded, program = layers
+  nodes = distinct_nodes(loaded, program, [n.name for n in program.nodes])
+
+  def clock(n):
+    if n.node.op_type == "MatMul":
+      raise RuntimeError("out of memory")
+    return np.full((2, node_times.SAMPLES), 4.0)
+
+  found = ask_nodes(nodes, clock, KeptFolder(tmp_path, {}), time.monotonic() + 60)
+  types = {n.name: n.op_type for n in program.nodes}
+  assert found and "MatMul" not in {types[n] for n in found}
+
+
+def test_large_weights_count_cold():
+  times = np.array([[20.0, 21.0, 22.0], [40.0, 41.0, 42.0]])
+  assert node_us(times, 0) == 5.0
+  assert node_us(times, 1 << 20) == 21.0
+  assert node_us(times[::-1], 0) == 0.0  # noise
+
+
+def test_regions_are_chosen_by_what_was_measured(layers, monkeypatch):
+  """A time that the table does not have is what a region is worth."""
+  loaded, program = layers
+  names = {n.name: n.op_type for n in program.nodes}
+  asked = []
+
+  def measured(loaded, program, some, target, *, until):
+    asked.extend(some)
+    return {n: 1e4 for n in some if names[n] == "Softmax"}
+
+  monkeypatch.setattr(node_times, "measured_node_us", measured)
+  options = pipeline.Options(H200, measure=True, budget_s=0.0)
+  run = pipeline.run(loaded, options)
+  assert asked and all(names[n] != "Reshape" for n in asked)
+  worth = [o.baseline_us for o in run.outcomes.values() if any(names[n] == "Softmax" for n in o.region.nodes)]
+  assert worth and min(worth) >= 1e4
