@@ -55,7 +55,7 @@ class Ahead:
     target: Target,
     tries: int,
     until: float,
-    draw: Callable[[Outcome], Draws] | None,
+    draw: Callable[[Outcome], Draws],
     more: Callable[[Outcome, Compiled], Sequence[Candidate]],
   ) -> None:
     self._target, self._tries, self._until = target, tries, until
@@ -78,8 +78,8 @@ class Ahead:
     for o in some:
       if _known(self._kernels, o) is None:
         self._kernels[o.region.key] = o, self._pools[0].submit(self._compiled, o)
-      if self._draw and self._draws_wanted and _known(self._draws, o) is None:
-        self._draws[o.region.key] = o, self._pools[1].submit(self._drawn, o, self._draw)
+      if self._draws_wanted and _known(self._draws, o) is None:
+        self._draws[o.region.key] = o, self._pools[1].submit(self._drawn, o)
 
   def take(self, o: Outcome) -> Ready:
     """What was made ready of ``o``, or is now.
@@ -120,10 +120,10 @@ class Ahead:
       others = self._more(o, best)
       compile_candidates(o.region, others, self._target, keep=len(others), workers=available_cores())
 
-  def _drawn(self, o: Outcome, draw: Callable[[Outcome], Draws]) -> Draws:
+  def _drawn(self, o: Outcome) -> Draws:
     with deadline.until(self._until):
       deadline.check()
-      return draw(o)
+      return self._draw(o)
 
 
 def _known(asked: Mapping[str, tuple[Outcome, Future[_T]]], o: Outcome) -> Future[_T] | None:

@@ -12,6 +12,7 @@ Keys hold no names of the model, so equal regions of other models find the same 
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -30,20 +31,33 @@ from mirage_onnx.tune.race import Bench
 from mirage_onnx.verify.weights import ModelWeights
 
 
-def kept_bench(bench: Bench, loaded: LoadedModel, region: Region) -> Bench:
-  """``bench`` with the user's measurements in front of it, if any are kept."""
+def kept_bench(
+  bench: Bench, loaded: LoadedModel, region: Region, ready: Callable[[], object] = lambda: None
+) -> Bench:
+  """``bench`` with the user's measurements in front of it, if any are kept. ``ready``: of ``KeptBench``."""
   folder = cache_folder("measurements")
   machine = present_machine() if folder is not None else None
   if machine is None:
     return bench
-  return KeptBench(bench, KeptFolder(folder, machine.text), loaded, region)
+  return KeptBench(bench, KeptFolder(folder, machine.text), loaded, region, ready)
 
 
 class KeptBench:
-  """A ``Bench`` with ``store`` in front of it."""
+  """A ``Bench`` with ``store`` in front of it.
 
-  def __init__(self, bench: Bench, store: KeptFolder, loaded: LoadedModel, region: Region) -> None:
-    self._bench, self._store, self._nodes = bench, store, region.nodes
+  ``ready``: waits for what the bench needs of other threads; they may want the GPU too, so it is asked
+  before this one has it to itself.
+  """
+
+  def __init__(
+    self,
+    bench: Bench,
+    store: KeptFolder,
+    loaded: LoadedModel,
+    region: Region,
+    ready: Callable[[], object] = lambda: None,
+  ) -> None:
+    self._bench, self._store, self._nodes, self._ready = bench, store, region.nodes, ready
     self._place = region_place(loaded, region)
     self._checked = (
       self._place,
@@ -56,6 +70,7 @@ class KeptBench:
     keys = [self._store.key("verdict", *self._checked, kernel_text(c)) for c in some]
     known = self._verdicts(keys)
     if len(known) < len(set(keys)):
+      self._made_ready()
       with gpu_alone():
         known = self._verdicts(keys)  # of a process that has had the GPU meanwhile
         left = {k: c for k, c in zip(keys, some, strict=True) if k not in known}
@@ -97,19 +112,29 @@ class KeptBench:
       ("look", self._place, *arms),
       (len(arms), samples),
       lambda: self._bench.times_us(some, samples, beside_ort=beside_ort),
+      self._made_ready,
     )
+
+  def _made_ready(self) -> None:
+    with suppress(RejectionError):  # the bench says it
+      self._ready()
 
 
 def kept_times(
-  store: KeptFolder, what: Sequence[str], shape: tuple[int, int], measure: Callable[[], np.ndarray]
+  store: KeptFolder,
+  what: Sequence[str],
+  shape: tuple[int, int],
+  measure: Callable[[], np.ndarray],
+  ready: Callable[[], object] = lambda: None,
 ) -> np.ndarray:
   """Times in microseconds, (arms, samples), of what the texts ``what`` say; measured where not known.
 
-  One process measures at a time.
+  One process measures at a time. ``ready``: called before the GPU is this process's alone.
   """
   key = store.key(what[0], str(shape), *what[1:])
   if (known := _look(store, key, shape)) is not None:
     return known
+  ready()
   with gpu_alone():
     if (known := _look(store, key, shape)) is not None:
       return known

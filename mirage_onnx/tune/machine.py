@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -25,6 +26,9 @@ PROTOCOL_FILES = ("device.py", "measure.py", "ort_run.py", "race.py")
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 #: Who waits for the GPU asks that often whether its own time is over.
 POLL_S = 0.25
+#: The thread that is inside of ``gpu_alone``, and whether one is.
+_THREADS = threading.RLock()
+_inside: list[bool] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,9 @@ def protocol_digest() -> str:
 
 @contextlib.contextmanager
 def gpu_alone(folder: Path | None = None) -> Iterator[None]:
-  """Inside, no other process that asks so uses the GPU: it would disturb what is timed.
+  """Inside, no other process or thread that asks so uses the GPU: it would disturb what is timed.
+
+  Who is inside may ask again.
 
   ``folder``: that of locks; default: in the cache. Without one, and where it cannot be written,
   nobody waits.
@@ -89,7 +95,24 @@ def gpu_alone(folder: Path | None = None) -> Iterator[None]:
   Raises:
       OverdueError: the time that the caller has set is over before the other process is done.
   """
-  folder = folder or cache_folder("locks")
+  while not _THREADS.acquire(timeout=POLL_S):
+    deadline.check()
+  try:
+    if _inside:
+      yield
+      return
+    _inside.append(True)
+    try:
+      with _alone_of_processes(folder or cache_folder("locks")):
+        yield
+    finally:
+      _inside.clear()
+  finally:
+    _THREADS.release()
+
+
+@contextlib.contextmanager
+def _alone_of_processes(folder: Path | None) -> Iterator[None]:
   lock = None
   if folder is not None:
     with contextlib.suppress(OSError):

@@ -24,6 +24,7 @@ from mirage_onnx.target import Target
 from mirage_onnx.tune.device import Gpu
 from mirage_onnx.tune.gpu_arrays import gpu_arrays
 from mirage_onnx.tune.kept_bench import kept_bench
+from mirage_onnx.tune.machine import gpu_alone
 from mirage_onnx.tune.oracle import Buffers, Oracle, hard_draws
 from mirage_onnx.tune.ort_run import OrtRun, region_model
 from mirage_onnx.tune.race import Measured, More, raced
@@ -64,7 +65,7 @@ def measure_region(
   """
   try:
     with GpuBench(loaded, region, target, draws) as bench:
-      return raced(kept_bench(bench, loaded, region), region.nodes, compiled, more)
+      return raced(kept_bench(bench, loaded, region, bench.ready), region.nodes, compiled, more)
   except Exception as error:
     reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return None, Rejection("MEASURE_FAILED", reason, region.nodes)
@@ -104,6 +105,10 @@ class GpuBench:
   def _draws(self) -> Draws:
     return self._given() or draws_of(self._loaded, self._region)
 
+  def ready(self) -> None:
+    """Waits for inputs and right results."""
+    self._draws  # noqa: B018
+
   @cached_property
   def _gpu(self) -> Gpu:
     gpu = gpu_of(self._target)
@@ -139,7 +144,9 @@ class GpuBench:
   def times_us(self, some: Sequence[Compiled], samples: int, *, beside_ort: bool) -> np.ndarray:
     """As of ``Bench``."""
     replays = [self._arm(c)[1] for c in some]
-    return self._gpu.time_us([self._ort, *replays] if beside_ort else replays, samples)
+    arms = [self._ort, *replays] if beside_ort else replays
+    with gpu_alone():  # another thread may be working out values on the GPU
+      return self._gpu.time_us(arms, samples)
 
 
 def ort_replay(

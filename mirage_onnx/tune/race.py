@@ -70,32 +70,34 @@ def raced(
   """The fastest right candidate with its time, or why ONNX Runtime's kernels stay.
 
   It must be faster than these with confidence: samples of one round are a pair, and the lower bound of
-  their ratio counts (``paired.py``). ``more`` is asked again until it has nothing. What is not among the
-  fastest is not checked; what is returned, and asked about by ``more``, is right, and was timed once more
-  after it was seen to be.
+  their ratio counts (``paired.py``). ``more`` is asked again until it has nothing. Nothing is timed before
+  it is seen to be right.
   """
   tried: list[Compiled] = []
+  wrong: list[str] = []
   arms: list[Compiled] = []
-  checks = _Checks(bench)
   timed: dict[int, tuple[float, float]] = {}
   others = compiled
   while others:
     tried += others
-    ranked, took = _ranked(bench, [*arms, *others])
-    timed |= {id(c): (c.candidate.predicted_us, us) for c, us in zip(ranked, took, strict=True)}
     try:
-      arms = checks.first_right(ranked)
+      found = bench.complaints(others)
     except RejectionError as refused:
       return None, refused.rejection
+    wrong += [error for error in found if error]
+    arms += [c for c, error in zip(others, found, strict=True) if not error]
     if not arms:
-      return None, Rejection("KERNEL_WRONG", checks.wrong[0], nodes)
+      return None, Rejection("KERNEL_WRONG", wrong[0], nodes)
+    ranked, took = _ranked(bench, arms)
+    timed |= {id(c): (c.candidate.predicted_us, us) for c, us in zip(ranked, took, strict=True)}
+    arms = ranked[:FINALISTS]
     others = more(arms[0], tried)
   place = {id(c): i for i, c in enumerate(tried)}
   found_us, best, against = _final(bench, arms, [place[id(c)] for c in arms])
   medians = [float(t) for t in np.median(found_us, axis=1)]
   ort_us, ours = medians[0], medians[1:]
   timed |= {id(c): (c.candidate.predicted_us, us) for c, us in zip(arms, ours, strict=True)}
-  measured = Measured(ours[best], ort_us, len(tried) - len(checks.wrong), tuple(timed.values()))
+  measured = Measured(ours[best], ort_us, len(tried) - len(wrong), tuple(timed.values()))
   if against.verdict is not Verdict.FASTER:
     reason = (
       f"{ours[best]:.2f} us measured against {ort_us:.2f} us of onnxruntime: {against.mean:.3f}x "
@@ -113,31 +115,6 @@ def _ranked(bench: Bench, arms: Sequence[Compiled]) -> tuple[list[Compiled], lis
   took = np.median(bench.times_us(arms, SAMPLES, beside_ort=False), axis=1)
   order = np.argsort(took, kind="stable")
   return [arms[i] for i in order], [float(took[i]) for i in order]
-
-
-class _Checks:
-  """Which candidates are right: asked of those that are fast enough to matter."""
-
-  def __init__(self, bench: Bench) -> None:
-    self._bench, self.wrong = bench, list[str]()
-    self._found: dict[int, tuple[Compiled, bool]] = {}  # held, so that no other one gets its id
-
-  def first_right(self, ranked: Sequence[Compiled]) -> list[Compiled]:
-    """The first ``FINALISTS`` of them that are right.
-
-    Raises:
-        RejectionError: INCONCLUSIVE, there is nothing to compare with.
-    """
-    right, at = list[Compiled](), 0
-    while at < len(ranked) and len(right) < FINALISTS:
-      some = ranked[at : at + FINALISTS - len(right)]
-      at += len(some)
-      if new := [c for c in some if id(c) not in self._found]:
-        found = self._bench.complaints(new)
-        self._found |= {id(c): (c, not error) for c, error in zip(new, found, strict=True)}
-        self.wrong += [error for error in found if error]
-      right += [c for c in some if self._found[id(c)][1]]
-    return right
 
 
 def _final(bench: Bench, arms: Sequence[Compiled], place: Sequence[int]) -> tuple[np.ndarray, int, Speedup]:

@@ -23,7 +23,6 @@ from mirage_onnx.tune.beside import with_siblings
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.expected import Expectations, kind_of
 from mirage_onnx.tune.exploring import explored
-from mirage_onnx.tune.gpu_arrays import gpu_arrays
 from mirage_onnx.tune.instances import Chosen, InstanceChecks
 from mirage_onnx.tune.measure import draws_of
 from mirage_onnx.tune.outcome import Outcome
@@ -73,8 +72,7 @@ def realise(
   tuner = _Tuner(loaded, target, measure, tries, ends, look, dynamic, emit)
   found = dict(outcomes)
   if measure:
-    # Where the GPU computes them they are not made ahead: it would disturb what is timed.
-    draw = None if gpu_arrays() else lambda o: draws_of(loaded, o.region)
+    draw = lambda o: draws_of(loaded, o.region)  # noqa: E731
     more = partial(second_numbers, target=target, tries=tries)
     with Ahead(target, tries, ends.at, draw, more) as tuner.ahead:
       expected = Expectations(node_us, partial(kind_of, target=target))

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -106,4 +107,26 @@ def test_without_a_cache_nobody_waits(tmp_path, monkeypatch):
     assert not (tmp_path / "cache").exists()
   (tmp_path / "file").write_text("no folder")
   with gpu_alone(tmp_path / "file"):  # nor where it cannot be written
+    pass
+
+
+def test_threads_take_turns_and_who_is_inside_may_ask_again(tmp_path):
+  """A thread that works out values on the GPU waits for the one that times, which asks twice."""
+  order = []
+  inside = threading.Event()
+
+  def other():
+    inside.wait(5)
+    with gpu_alone(tmp_path):
+      order.append("other")
+
+  thread = threading.Thread(target=other)
+  thread.start()
+  with gpu_alone(tmp_path), gpu_alone(tmp_path):
+    inside.set()
+    time.sleep(0.2)
+    order.append("first")
+  thread.join(5)
+  assert order == ["first", "other"]
+  with gpu_alone(tmp_path):  # and it is free again
     pass

@@ -88,15 +88,15 @@ class Wrong(Noisy):
     return [f"{n} is off" if n in self.bad else None for n in names]
 
 
-def test_only_what_is_fast_is_checked_and_what_is_wrong_never_wins():
+def test_what_is_wrong_is_never_timed_and_of_many_only_the_better_ones_at_length():
   us = [float(10 + n) for n in range(24)]
   bench = Wrong(40.0, us, noise=0.001, wrong=(0, 1))
   best, measured = choice(bench, 24)
   assert best == 2 and measured.tried == 22
-  assert bench.checked == [0, 1, 2, 3, 4, 5]  # until four of them are right
-  assert [n for n, *_ in bench.asked] == [24, 8, 4]  # all, the better ones, the last with ONNX Runtime
+  assert bench.checked == list(range(24))
+  assert [n for n, *_ in bench.asked] == [22, 8, 4]  # all, the better ones, the last with ONNX Runtime
   all_wrong = Wrong(40.0, us[:3], noise=0.001, wrong=range(3))
-  assert choice(all_wrong, 3)[1].code == "KERNEL_WRONG"
+  assert choice(all_wrong, 3)[1].code == "KERNEL_WRONG" and all_wrong.asked == []
 
 
 def test_what_else_is_worth_a_try_is_asked_by_the_fastest_right_one():

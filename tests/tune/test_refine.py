@@ -181,15 +181,15 @@ def test_they_are_timed_beside_the_others(monkeypatch, measure):
     asked.append([c.params[0].instruction for c in candidates])
     return [SimpleNamespace(candidate=c) for c in candidates[:keep]], []
 
-  def measure_all(loaded, region, compiled, target, more, draws):
+  def measure_all(loaded, region, compiled, target, more, given=None):
     tried, others = [], compiled
     while others:
       tried += others
       others = more(tried[-1], tried)
     return tried[-1], None
 
-  for place in (ahead, tuning):
-    monkeypatch.setattr(place, "compile_candidates", compile_some)
+  for module in (ahead, tuning):
+    monkeypatch.setattr(module, "compile_candidates", compile_some)
   monkeypatch.setattr(tuning, "measure_region", measure_all)
   outcome = Outcome(region, (), 0.0, SearchResult((Verified(first, None),), None))
   best = tuning.tuned(None, outcome, H200, measure=measure, tries=4, ends=Ends(), look=None).compiled
