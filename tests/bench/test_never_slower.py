@@ -1,22 +1,12 @@
 """Random models: valid, of every kind, the same for a seed; and what the script says of them."""
 
-import importlib.util
 from collections import Counter
-from pathlib import Path
 
+import never_slower
 import numpy as np
 import onnx
 import pytest
 import random_model
-
-
-def script():
-  """Of ``bench``: there is another module of this name in ``tests/support``."""
-  path = Path(__file__).resolve().parents[2] / "bench" / "random_models.py"
-  spec = importlib.util.spec_from_file_location("bench_random_models", path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
 
 
 def test_plans_cover_types_and_blocks():
@@ -45,8 +35,8 @@ def test_a_model(seed):
 
 def test_lines():
   race = [{"how": "graph", "us": [10.0, 5.0], "openings": 4, "mean": 2.0, "low": 1.9, "high": 2.1}]
-  line = random_models.line_of(
+  line = never_slower.line_of(
     {"seed": 7, "result": "replaced", "text": "fp16", "optimize_s": 3, "race": race}
   )
   assert line.startswith("seed    7 replaced") and "graph 10.0 -> 5.0 us 2.000 (1.900)" in line
-  assert "no GPU" in script().line_of({"seed": 1, "result": "failed", "reason": "no GPU"})
+  assert "no GPU" in never_slower.line_of({"seed": 1, "result": "failed", "reason": "no GPU"})
