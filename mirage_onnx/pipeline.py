@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 HOPELESS, SLOW_US = -1.0, 1e6
 #: The most of the budget that goes into the times of single nodes.
 NODES_SHARE = 0.1
-#: The budget with which timing is as patient as usual (``tune/exploring.py``).
-PATIENT_S = 300.0
+#: The budget with which timing is as patient as usual (``tune/exploring.py``), and the least patience.
+PATIENT_S, LEAST_PATIENCE = 300.0, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,8 @@ def _optimized(
       # What is timed may be long, so that who asks for the end does not wait for all of it.
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
-      checks=Ends(budget.checks), patience=options.budget_s / PATIENT_S, detail=detail,
+      checks=Ends(budget.checks), detail=detail,
+      patience=max(LEAST_PATIENCE, options.budget_s / PATIENT_S),
     )  # fmt: skip
     outcomes = dynamic.with_all_points(outcomes)
   with _stage(emit, "rewrite"):
