@@ -37,7 +37,7 @@ def bench(
     Provider | None,
     typer.Option(help="Execution provider of both. Default: cuda where there is a GPU for B's kernels."),
   ] = None,
-  seconds: Annotated[float, typer.Option(help="How long, at each size.")] = 5.0,
+  seconds: Annotated[float, typer.Option(help="How long at most, at each size.")] = 20.0,
   seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
   fail_under: Annotated[
     float | None,
