@@ -1,12 +1,14 @@
 """A random model of a seed: blocks of the kinds that the importer makes regions of, of any size."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 from small_models import Net
 
 WIDTHS = (64, 128, 192, 256, 384, 512, 768, 1000, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 ROWS = (1, 2, 3, 4, 7, 8, 16, 17, 32, 64, 128, 197, 256, 512, 1024, 2048, 4096, 8192)
-TYPES = {"fp16": np.dtype(np.float16), "bf16": None, "fp32": np.dtype(np.float32)}
+TYPES = ("fp16", "bf16", "fp32")
 #: Bytes of all weights and elements of an activation, at most; multiplications of a run.
 MOST_BYTES, MOST_ELEMENTS, MOST_WORK = 1 << 28, 1 << 25, 1 << 37
 #: Numbers that are drawn of one weight; a larger one repeats them.
@@ -128,24 +130,40 @@ BLOCKS = {f.__name__: f for f in (
 )}  # fmt: skip
 
 
-def draw(seed):
-  """The model of a seed, and what it is: type, rows, blocks with their widths."""
+@dataclass(frozen=True)
+class Plan:
+  """What the model of a seed is; ``rng`` draws its weights."""
+
+  kind: str
+  rows: int
+  width: int
+  names: tuple[str, ...]
+  outs: tuple[int, ...]
+  rng: np.random.Generator
+
+
+def plan(seed):
+  """The first plan of a seed that fits."""
   for more in range(100):
     rng = np.random.default_rng([seed, more])
     kind, rows, width = (rng.choice(x) for x in (list(TYPES), ROWS, WIDTHS))
-    names = [str(n) for n in rng.choice(list(BLOCKS), int(rng.integers(1, 5)))]
-    outs = [int(w) for w in rng.choice(WIDTHS, len(names))]
-    net = Sized(rng, str(kind), int(rows), int(width))
-    if not _fits(int(rows), int(width), names, outs, 4 if kind == "fp32" else 2):
-      continue
-    x, said = net.given(net.rows, net.width), list[str]()
-    for name, out in zip(names, outs, strict=True):
-      x = BLOCKS[name](net, x, out)
-      said.append(f"{name}:{out}")
-    text = f"{kind} {rows}x{width} {' '.join(said)}"
-    model = net.model(x)
-    return model, {"text": text, "type": str(kind), "rows": int(rows), "width": int(width), "blocks": said}
+    names = tuple(str(n) for n in rng.choice(list(BLOCKS), int(rng.integers(1, 5))))
+    outs = tuple(int(w) for w in rng.choice(WIDTHS, len(names)))
+    if _fits(int(rows), int(width), names, outs, 4 if kind == "fp32" else 2):
+      return Plan(str(kind), int(rows), int(width), names, outs, rng)
   raise ValueError(f"seed {seed} gives no model that fits")
+
+
+def draw(seed):
+  """The model of a seed, and what it is: type, rows, blocks with their widths."""
+  p = plan(seed)
+  net = Sized(p.rng, p.kind, p.rows, p.width)
+  x, said = net.given(net.rows, net.width), list[str]()
+  for name, out in zip(p.names, p.outs, strict=True):
+    x = BLOCKS[name](net, x, out)
+    said.append(f"{name}:{out}")
+  text = f"{p.kind} {p.rows}x{p.width} {' '.join(said)}"
+  return net.model(x), {"text": text, "type": p.kind, "rows": p.rows, "width": p.width, "blocks": said}
 
 
 def _fits(rows, width, names, outs, size):

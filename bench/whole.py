@@ -19,7 +19,7 @@ in a row between two events, begun behind a run that is not counted; the arms ta
 original over optimized, of medians, with a 95 % bootstrap interval over rounds. Where ``host_us`` is as
 large as the time, the figure is the host's. ``error``: the largest relative L2 difference of an output
 from the original's, ``error_fp32`` of both from the original in fp32 (models of less than 0.5 GB). Every
-custom node must have launched kernels.
+custom node must have launched kernels. ``session_start_s``, ``gpu_memory_mib``: of both (whole_opening.py).
 """
 
 import argparse
@@ -66,11 +66,12 @@ def optimize(o):
   from mirage_onnx.events import StageEnded
 
   source, path = files_of(o)
-  start, stages = time.monotonic(), {}
+  start, stages, details = time.monotonic(), {}, {}
 
   def emit(event):
     if isinstance(event, StageEnded):
       stages[event.stage] = round(event.seconds, 1)
+      details.update({event.stage: event.detail} if event.detail else {})
 
   report = mirage_onnx.optimize(source, path, target=o.target, workers=o.workers or None, emit=emit).report
   nodes = onnx.load(path, load_external_data=False).graph.node
@@ -79,6 +80,8 @@ def optimize(o):
   return {
     "optimize_s": round(time.monotonic() - start, 1),
     "stages_s": stages,
+    "details": details,
+    "found": {code: found["regions"] for code, found in report["found"]["by_result"].items()},
     "measured": report.get("measured"),
     "custom_nodes": custom,
     "other_nodes": len(nodes) - custom,
@@ -93,7 +96,9 @@ def measure(o):
     import torch  # noqa: F401
 
   from whole_arms import Arms, ratio_of, worst_difference
+  from whole_opening import openings
 
+  opened = openings(files_of(o), cpu=o.cpu)  # before this process holds any of the GPU's memory
   arms = Arms(*files_of(o), cpu=o.cpu)
   times, host = arms.times(o.rounds)
   outputs, fp32 = arms.outputs(), arms.fp32()
@@ -102,6 +107,7 @@ def measure(o):
     low, median, high = np.percentile(times[k], [25, 50, 75])
     result |= {f"{name}_us": round(median, 2), f"{name}_quartiles": [round(low, 2), round(high, 2)]}
     result[f"{name}_host_us"] = round(float(np.median(host[k])), 1)
+  result |= opened
   result["ratio"], result["ratio_95"] = ratio_of(times)
   result["error"] = worst_difference(outputs[1], outputs[0])
   result["error_fp32"] = [worst_difference(x, fp32) for x in outputs] if fp32 else None
@@ -162,7 +168,7 @@ class Driver:
         for name, row in zip(group, made, strict=True):
           row = {"model": label(name), "target": target, **row}
           if "failed" not in row:
-            row |= self.stage("measure", name, target, 150, 0)
+            row |= self.stage("measure", name, target, 200, 0)
           if "failed" in row:
             failed.append(f"{row['model']} {target}: {row['failed']}")
           self.show(row)

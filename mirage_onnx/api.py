@@ -22,9 +22,10 @@ from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.model_source import ModelSource, readable
-from mirage_onnx.locking import better_of, check_same, lock_of
+from mirage_onnx.locking import better_of, check_same, earlier_of, lock_of, replayed_lock
 from mirage_onnx.model_tuning import tune
 from mirage_onnx.pipeline import Options, Run
+from mirage_onnx.racing import EarlierStaysError
 from mirage_onnx.report.notes import Notes
 from mirage_onnx.report.optimize_report import (
   dimensions_report,
@@ -166,17 +167,41 @@ def optimize(
         run, recorded = better_of(run, lock_path, loaded, options, external, emit or events.silent)
       begun, tell = time.monotonic(), emit or events.silent
       tell(events.StageStarted("write"))
-      sha256, notes.record = (recorded.output, recorded.record) if recorded else ("", "")
+      sha256 = recorded.output if recorded else ""
+      notes.record, notes.measured = (recorded.record, recorded.measured) if recorded else ("", "")
       place = Place(target_path, loaded.path, weights, start + options.budget_s, sha256)
       gate = notes.gate = (
         _gate(run, loaded.path, place.end, start) if measure and model_check and recorded is None else None
       )
-      run, checked = write(
-        run, loaded, options, place, check=check, gate=gate, noted=notes.noted,
-        timed=notes.timed if lock_path is None else lambda path: None,
-      )  # fmt: skip
+      earlier = lock_path and gate and earlier_of(run, lock_path, loaded, options, external, target_path)
+      how: dict[str, Any] = {"check": check, "noted": notes.noted, "timed": notes.timed}
+      try:
+        if gate and earlier:
+          gate.earlier = target_path
+        run, checked = write(run, loaded, options, place, gate=gate, **how)
+      except EarlierStaysError:
+        assert earlier
+        why = "what an earlier run has written was measured faster"
+        again = replayed_lock(earlier, loaded, options, why, tell)
+        if again is not None:
+          run, recorded, gate = again, earlier, None
+          notes.record, notes.measured, notes.gate = earlier.record, earlier.measured, None
+          run, checked = write(run, loaded, options, replace(place, sha256=earlier.output), gate=None, **how)
+        else:
+          gate = notes.gate = _gate(run, loaded.path, place.end, start)
+          run, checked = write(run, loaded, options, place, gate=gate, **how)
       if lock_path is not None and recorded is None:
-        write_lock(lock_path, lock_of(run, loaded, options, external, target_path, kept_record(run.model)))
+        made = lock_of(
+          run,
+          loaded,
+          options,
+          external,
+          target_path,
+          kept_record(run.model),
+          notes.measured,
+          notes.times_us if run.chosen else None,
+        )
+        write_lock(lock_path, made)
       said = "; ".join((checked, *(gate.said() if gate else ())))
       tell(events.StageEnded("write", time.monotonic() - begun, said))
       if any(map(is_turned, run.model.graph.initializer)):  # as written: what was streamed is in no memory

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,14 @@ from mirage_onnx.tune.declared_sizes import checked_sizes
 
 if TYPE_CHECKING:
   from mirage_onnx.custom_op.comparison import Comparison
-  from mirage_onnx.report.bench_report import BenchReport
+  from mirage_onnx.custom_op.race import Raced
+  from mirage_onnx.report.bench_report import BenchReport, BenchRow
   from mirage_onnx.report.diff_report import DiffReport
 
 #: Of one size of ``bench``.
 _MOST_SECONDS = 3600.0
+#: The chance that one of the two is said to be faster, or slower, and is not; at every size.
+BENCH_ALPHA = 0.025
 
 
 def _check_pair(a: str | Path, b: str | Path, seed: int, dims: Mapping[str, Sequence[int]]) -> None:
@@ -99,20 +103,21 @@ def bench(
   b: str | Path,
   *,
   provider: str | None = None,
-  seconds: float = 5.0,
+  seconds: float = 20.0,
   seed: int = 0,
   shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> BenchReport:
   """Time whole onnxruntime runs of the original ``a`` and of ``b``, side by side.
 
-  Sessions with default options, inputs and outputs on the device.
+  Sessions with default options, inputs and outputs on the device; also as CUDA graphs where onnxruntime can
+  capture both. What counts is openings, fresh sessions of both (``tune/paired.py`` says why).
 
   Args:
       a: the original's path.
       b: that of the optimized model.
       provider: ``cpu`` or ``cuda``. Left out: the CUDA provider where there is a GPU for ``b``, else the
           CPU provider, where the function bodies of ``b`` run.
-      seconds: at every combination of ``shapes``.
+      seconds: at every combination of ``shapes``, at most; it ends when it is decided which is faster.
       seed: of the random inputs.
       shapes: sizes of dynamic dimensions by name.
 
@@ -120,21 +125,38 @@ def bench(
       MirageError: FILE_MISSING, OPTION_INVALID, SHAPES_DIFFER, SESSION_FAILED.
   """
   from mirage_onnx.custom_op.choose_path import choose_path
-  from mirage_onnx.custom_op.model_times import time_models
-  from mirage_onnx.report.bench_report import BenchNode, BenchReport, BenchRow
+  from mirage_onnx.custom_op.compare_inputs import combinations
+  from mirage_onnx.custom_op.race import Arm, Failed, Race, race
+  from mirage_onnx.report.bench_report import BenchNode, BenchReport
 
   dims = checked_sizes(shapes or {})
   _check_pair(a, b, seed, dims)
   if not 0 < seconds <= _MOST_SECONDS:
     raise MirageError("OPTION_INVALID", f"{seconds} seconds: more than 0, {_MOST_SECONDS:.0f} at most")
   provider, _, _ = choose_path(b, provider, False if provider == "cpu" else None)
-  found = time_models(str(a), str(b), provider=provider, dims=dims, seconds=seconds, seed=seed)
-  nodes = [BenchNode(name=name, launches=count) for name, count in found.launches.items()]
+  points = tuple(combinations(dims))
+  arms, every = (Arm(str(a)), Arm(str(b))), seconds * len(points)
+  found = race(Race(arms, ((0, 1),), every, BENCH_ALPHA, points, provider, seed))
+  if isinstance(found, Failed):
+    raise MirageError(found.code, found.reason)
+  if found.skipped:
+    raise MirageError("SESSION_FAILED", f"{a} does not run at {found.skipped[0]}")
+  nodes = [BenchNode(name=name, launches=count) for name, count in found.by_node[1].items()]
   bodies = "B's kernels need their GPU; here its function bodies ran, which are the original's nodes"
   return BenchReport(
     schema=SCHEMA, a=str(a), b=str(b), provider="cuda" if provider == "cuda" else "cpu",
-    rows=[BenchRow(**asdict(row)) for row in found.rows], nodes=nodes,
+    rows=[_bench_row(row) for row in found.rows], nodes=nodes,
     note=bodies if nodes and not any(n.launches for n in nodes) else "",
+  )  # fmt: skip
+
+
+def _bench_row(row: Raced) -> BenchRow:
+  from mirage_onnx.report.bench_report import BenchRow
+
+  (a_us, b_us), (s,) = row.us, row.speedups
+  return BenchRow(
+    sizes=row.sizes, how="graph" if row.how == "graph" else "run", a_us=a_us, b_us=b_us, speedup=s.mean,
+    low=s.low, high=s.high if isfinite(s.high) else None, openings=s.openings,
   )  # fmt: skip
 
 

@@ -33,9 +33,21 @@ WORSE = 1.0 + 1e-9
 
 
 def lock_of(
-  run: Run, loaded: LoadedModel, options: Options, external: str | None, output: Path, record: str = ""
+  run: Run,
+  loaded: LoadedModel,
+  options: Options,
+  external: str | None,
+  output: Path,
+  record: str = "",
+  measured: str = "",
+  times_us: tuple[float, float] | None = None,
 ) -> Lock:
-  """The lock of what ``run`` has written to ``output``."""
+  """The lock of what ``run`` has written to ``output``.
+
+  ``times_us``: of the whole model before and after as it was measured; left out: as predicted.
+  """
+  if times_us is None and run.times:
+    times_us = run.times.before_us, run.times.after_us
   places: dict[str, int] = {}
   nodes, own = list[LockedNode](), list[tuple[Outcome, list[Any]]]()
   for c, o in run.chosen:
@@ -54,11 +66,12 @@ def lock_of(
       {name: list(sizes) for name, sizes in sorted(options.shapes.items())}, external,
     ),
     versions=here(_machine() if options.measure else None),
-    before_us=run.times.before_us if run.times else None,
-    after_us=run.times.after_us if run.times else None,
+    before_us=times_us[0] if times_us else None,
+    after_us=times_us[1] if times_us else None,
     regions=_regions(loaded, own) if own else [],
     nodes=nodes,
     record=record,
+    measured=measured,
   )  # fmt: skip
 
 
@@ -139,22 +152,46 @@ def better_of(
 ) -> tuple[Run, Lock | None]:
   """``run``; or, if time or the user has cut it off, what the lock at ``path`` says, and that lock.
 
-  It counts if the same command has written it, and what it is of is better.
+  It counts if the same command has written it, and what it is of is better, both as predicted. What was
+  measured is compared by measuring (``earlier_of``).
   """
   lock = _same_command(path, loaded, options, external) if is_cut_off(run) else None
-  if (
-    lock is None or lock.after_us is None or run.times is None or run.times.after_us <= lock.after_us * WORSE
-  ):
+  if lock is None or lock.measured or lock.after_us is None or run.times is None:
     return run, None
+  if run.times.after_us <= lock.after_us * WORSE:
+    return run, None
+  now, before = f"{run.times.after_us:.1f} µs", f"{lock.after_us:.1f} µs"
+  again = replayed_lock(lock, loaded, options, f"this run ends at {now}, an earlier one at {before}", emit)
+  return (run, None) if again is None else (again, lock)
+
+
+def earlier_of(
+  run: Run, path: Path, loaded: LoadedModel, options: Options, external: str | None, output: Path
+) -> Lock | None:
+  """The lock at ``path`` of what is at ``output``, against which the result of ``run`` has to be timed.
+
+  That is, if time or the user has cut ``run`` off, and the same command has written and measured both.
+  """
+  lock = _same_command(path, loaded, options, external) if is_cut_off(run) else None
+  if lock is None or not lock.measured:
+    return None
+  try:
+    return lock if file_hash(output) == lock.output else None
+  except OSError:
+    return None
+
+
+def replayed_lock(
+  lock: Lock, loaded: LoadedModel, options: Options, why: str, emit: events.Emit
+) -> Run | None:
+  """What ``lock`` says, as a run; None where it is of no use any more."""
   try:
     again = pipeline.run(loaded, replace(options, lock=lock, journal=None, emulate=True), emit)
   except MirageError as error:  # somebody has changed it
     emit(events.Warned(f"the lock of an earlier run, which was better, is of no use: {error.detail}"))
-    return run, None
-  now, before = f"{run.times.after_us:.1f} µs", f"{lock.after_us:.1f} µs"
-  said = f"there was no time for all: this run ends at {now}, an earlier one at {before}, which stays"
-  emit(events.Warned(said))
-  return again, lock
+    return None
+  emit(events.Warned(f"there was no time for all: {why}, which stays"))
+  return again
 
 
 def _same_command(path: Path, loaded: LoadedModel, options: Options, external: str | None) -> Lock | None:

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 HOPELESS, SLOW_US = -1.0, 1e6
 #: The most of the budget that goes into the times of single nodes.
 NODES_SHARE = 0.1
-#: The budget with which timing is as patient as usual (``tune/exploring.py``).
-PATIENT_S = 300.0
+#: The budget with which timing is as patient as usual (``tune/exploring.py``), and the least patience.
+PATIENT_S, LEAST_PATIENCE = 300.0, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     found = Run(loaded.given, program, matches, (), outcomes, node_us)
     return _replayed(loaded, found, declared, options, emit)
   if all(o.rejection for o in outcomes.values()):
-    times = _times(program, typical, (), node_us, options)
+    times = _times(program, (), node_us, options)
     return Run(loaded.given, program, matches, (), outcomes, node_us, times, declared.points)
   return _optimized(loaded, program, declared, matches, outcomes, node_us, options, budget, emit)
 
@@ -179,7 +179,8 @@ def _optimized(
       # What is timed may be long, so that who asks for the end does not wait for all of it.
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
-      checks=Ends(budget.checks), patience=options.budget_s / PATIENT_S, detail=detail,
+      checks=Ends(budget.checks), detail=detail,
+      patience=max(LEAST_PATIENCE, options.budget_s / PATIENT_S),
     )  # fmt: skip
     outcomes = dynamic.with_all_points(outcomes)
   with _stage(emit, "rewrite"):
@@ -188,7 +189,7 @@ def _optimized(
     replaced = tuple(chosen[i] for i in done.used)
     outcomes = _left(outcomes, chosen, replaced, done.refused)
   model = done.model if options.streamed else held(done.model, loaded.base_dir)
-  times = _times(program, program.sized(declared.typical), replaced, node_us, options)
+  times = _times(program, replaced, node_us, options)
   return Run(model, program, matches, replaced, outcomes, node_us, times, declared.points)
 
 
@@ -210,8 +211,7 @@ def _replayed(
     outcomes = _dynamic(program, declared, options).with_all_points(outcomes)
   with _stage(emit, "rewrite"):
     run = with_these(replace(found, chosen=chosen, outcomes=outcomes), loaded, options, range(len(chosen)))
-  typical = program.sized(declared.typical)
-  return replace(run, times=_times(program, typical, run.chosen, run.node_us, options))
+  return replace(run, times=_times(program, run.chosen, run.node_us, options))
 
 
 def _dynamic(program: Program, declared: Declared, options: Options) -> Dynamic:
@@ -222,14 +222,11 @@ def _dynamic(program: Program, declared: Declared, options: Options) -> Dynamic:
 
 
 def _times(
-  program: Program,
-  typical: Program,
-  replaced: tuple[Chosen, ...],
-  node_us: Mapping[str, float],
-  options: Options,
+  program: Program, replaced: tuple[Chosen, ...], node_us: Mapping[str, float], options: Options
 ) -> ModelTimes | None:
   if options.every or load_table(options.target) is None:
     return None
+  typical = program.sized(declared_sizes(program, options.shapes).typical)
   table_us = _table_us(typical, options)
   return model_times(program, replaced, table_us, node_us, alone_us(typical, options.target))
 
@@ -240,7 +237,7 @@ def _table_us(program: Program, options: Options) -> dict[str, float]:
 
 
 def with_these(run: Run, loaded: LoadedModel, options: Options, some: Sequence[int]) -> Run:
-  """``run``, of whose chosen instances only these are replaced."""
+  """``run``, of whose chosen instances only these are replaced; its times are of these."""
   from mirage_onnx.rewrite.apply import apply
   from mirage_onnx.rewrite.turned import held
 
@@ -248,7 +245,9 @@ def with_these(run: Run, loaded: LoadedModel, options: Options, some: Sequence[i
   kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
   done = apply(loaded, kernels, options.target, pool=options.pool)
   model = done.model if options.streamed else held(done.model, loaded.base_dir)
-  return replace(run, model=model, chosen=tuple(chosen[i] for i in done.used))
+  left = tuple(chosen[i] for i in done.used)
+  times = _times(run.program, left, run.node_us, options) if run.times else None
+  return replace(run, model=model, chosen=left, times=times)
 
 
 def refused(run: Run, before: Run, failed: Mapping[int, Rejection]) -> Run:

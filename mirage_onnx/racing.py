@@ -26,11 +26,16 @@ LEFT_OUT, LEFT_OUT_S = 0.25, 10.0
 DROP_ALPHA = 0.05
 
 
+class EarlierStaysError(Exception):
+  """What an earlier run has written is faster than what this one was about to write."""
+
+
 @dataclass
 class Gate:
   """Asked about each file that is about to be written; remembers what it has seen.
 
-  ``points``: the declared sizes. ``end``, ``began``: of ``time.monotonic``, of the run; ``timer``: times a
+  ``earlier``: what an earlier run has written, which must not become slower. ``points``: the declared
+  sizes. ``end``, ``began``: of ``time.monotonic``, of the run; ``timer``: times a
   race (replaced in tests). ``rows``: the last comparison of the original with the result. ``note``: what
   else is to be said. ``bodies``: outputs of custom nodes that run their bodies in ``original``, where that
   is an optimized model itself.
@@ -43,6 +48,7 @@ class Gate:
   rows: tuple[Raced, ...] = ()
   note: str = ""
   bodies: frozenset[str] = frozenset()
+  earlier: Path | None = None
   began: float = field(default_factory=time.monotonic)
   _patient_until: float | None = None
   _questions: int = 0
@@ -56,8 +62,17 @@ class Gate:
     return now > (min(self.end, self._patient_until) if faster else self.end)
 
   def drops(self, new: Path, run: Run) -> dict[str, str]:
-    """Region keys that have to go before ``new`` may be written, each with the reason; none: it may."""
-    return self.losers(Arm(str(new)), _groups(run))
+    """Region keys that have to go before ``new`` may be written, each with the reason; none: it may.
+
+    Raises:
+        EarlierStaysError: ``earlier`` is faster.
+    """
+    dropped = self.losers(Arm(str(new)), _groups(run))
+    if not dropped and self.earlier is not None:
+      found = self._ask((Arm(str(self.earlier)), Arm(str(new))), ((0, 1),), DROP_ALPHA)
+      if isinstance(found, Times) and min((r.speedups[0].mean for r in found.rows), default=1.0) < 1:
+        raise EarlierStaysError
+    return dropped
 
   def losers(self, result: Arm, groups: Mapping[str, frozenset[str]]) -> dict[str, str]:
     """Keys of ``groups`` that have to go from ``result``, each with the reason; none: it may stay as it is.

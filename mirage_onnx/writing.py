@@ -64,6 +64,7 @@ def write(
 
   Raises:
       MirageError: as ``save_model``; LOCK_DIFFERS, another file would come out than has to.
+      EarlierStaysError: what an earlier run has written is better (of the gate).
   """
   while run.chosen:
     try:
@@ -122,7 +123,6 @@ def _write(
 
   def checked(new: Path) -> Rejection | None:
     nonlocal last
-    _expected(new, place)
     if kept:
       now = time.monotonic()
       found = kept.passed(new)
@@ -134,8 +134,8 @@ def _write(
         return Rejection("CHECK_FAILED", found.problem)
     if gate and (keys := gate.drops(new, made)):
       raise _DroppedError(keys)
-    if gate:
-      notes[1](new)
+    notes[1](new)
+    _expected(new, place)
     return None
 
   def attempt(some: Sequence[int]) -> Rejection | None:

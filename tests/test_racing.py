@@ -1,6 +1,8 @@
 """The gate before a file is replaced: what makes the whole model slower goes, and the report says it."""
 
+import hashlib
 import time
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -10,10 +12,16 @@ from written_runs import OPTIONS, a_run
 
 from mirage_onnx import racing, writing
 from mirage_onnx.custom_op.race import Failed, Raced, Times
-from mirage_onnx.importer import load_model
+from mirage_onnx.errors import MirageError
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.pipeline import with_these
 from mirage_onnx.racing import Gate
+from mirage_onnx.report.notes import Notes
 from mirage_onnx.report.optimize_report import measured_report
+from mirage_onnx.report.run_record import kept_record, read
+from mirage_onnx.target import H200
 from mirage_onnx.tune.paired import speedup
+from mirage_onnx.tune.race import Measured
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +114,56 @@ def test_failures(three, tmp_path):
   }  # fmt: skip
   run, _ = written(three, b, lambda race: Failed(1, "1 running: SIGSEGV"))
   assert not run.chosen
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_what_an_earlier_run_has_written_does_not_become_slower(three, tmp_path, better):
+  """Both are faster than the original; the new one is written if it is not slower than the old one."""
+  timer = Timer(costs(three, 1, 2, 3), noise=0.002)
+  onnx.save(three.original, tmp_path / "in.onnx")
+  loaded = load_model(tmp_path / "in.onnx")
+  whole = a_run(three, loaded)
+  part = with_these(whole, loaded, OPTIONS, [0])  # of a run that was cut off
+  old, new = (part, whole) if better else (whole, part)
+  place = writing.Place(tmp_path / "out.onnx", tmp_path / "in.onnx", None, time.monotonic() + 300)
+  first = Gate(str(tmp_path / "in.onnx"), ({},), place.end, timer=timer)
+  writing.write(old, loaded, OPTIONS, place, check=False, gate=first)
+  before = (tmp_path / "out.onnx").read_bytes()
+  gate = Gate(str(tmp_path / "in.onnx"), ({},), place.end, timer=timer, earlier=tmp_path / "out.onnx")
+  if better:
+    run, _ = writing.write(new, loaded, OPTIONS, place, check=False, gate=gate)
+    assert len(run.chosen) == 3 and (tmp_path / "out.onnx").read_bytes() != before
+    return
+  with pytest.raises(racing.EarlierStaysError):
+    writing.write(new, loaded, OPTIONS, place, check=False, gate=gate)
+  assert (tmp_path / "out.onnx").read_bytes() == before
+  assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx", "out.onnx"]
+
+
+def test_a_lock_repeats_what_was_measured_too(three, tmp_path):
+  """The same bytes from what a lock keeps, with the times in them, and without a race."""
+  onnx.save(three.original, tmp_path / "in.onnx")
+  loaded = load_model(tmp_path / "in.onnx")
+  run = replace(a_run(three, loaded), program=import_model(loaded))
+  timed = [(c, replace(o, measured=Measured(3.0, 20.0, 1))) for c, o in run.chosen]
+  run = replace(run, chosen=tuple(timed), outcomes={o.region.key: o for _, o in timed})
+  notes = Notes(tmp_path / "in.onnx", H200)
+  place = writing.Place(tmp_path / "out.onnx", tmp_path / "in.onnx", None, time.monotonic() + 300)
+  gate = notes.gate = Gate(str(tmp_path / "in.onnx"), ({},), place.end, timer=Timer(costs(three, 1, 2, 3)))
+  how = {"check": False, "noted": notes.noted, "timed": notes.timed}
+  writing.write(run, loaded, OPTIONS, place, gate=gate, **how)
+  first = (tmp_path / "out.onnx").read_bytes()
+  model = onnx.load(tmp_path / "out.onnx")
+  assert notes.times_us == (130.0, 106.0) and read(model).measured.rows[0].after_us == 106.0
+  kept = Notes(tmp_path / "in.onnx", H200, record=kept_record(model), measured=notes.measured)
+  how = {"check": False, "noted": kept.noted, "timed": kept.timed}
+  again = replace(place, sha256=hashlib.sha256(first).hexdigest())
+  writing.write(run, loaded, OPTIONS, again, **how)
+  assert (tmp_path / "out.onnx").read_bytes() == first
+  other = replace(place, sha256="0" * 64)
+  with pytest.raises(MirageError, match="LOCK_DIFFERS"):
+    writing.write(run, loaded, OPTIONS, other, **how)
+  assert (tmp_path / "out.onnx").read_bytes() == first
 
 
 def test_what_is_faster_is_not_asked_about_for_long(three, tmp_path, monkeypatch):

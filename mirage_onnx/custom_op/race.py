@@ -80,22 +80,25 @@ class Raced:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-  """Arm ``arm`` could not be run (None: it is not known which), and why."""
+  """Arm ``arm`` could not be run (None: it is not known which), and why; ``code`` of an error."""
 
   arm: int | None
   reason: str
+  code: str = "SESSION_FAILED"
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
   """``rows``: by size and way; ``launches``: of each arm, kernels of ours in all of its runs.
 
-  ``skipped``: the points that the first arm could not run.
+  ``skipped``: the points that the first arm could not run. ``by_node``: of each arm, ``launches`` by the
+  names of custom nodes.
   """
 
   rows: tuple[Raced, ...]
   launches: tuple[int, ...]
   skipped: tuple[str, ...] = ()
+  by_node: tuple[Mapping[str, int], ...] = ()
 
 
 def race(question: Race) -> Times | Failed:
@@ -109,7 +112,7 @@ def race(question: Race) -> Times | Failed:
     return Failed(*rest)
   rows, counts, skipped = rest
   made = (Raced(sizes, how, us, tuple(Speedup(*s) for s in speedups)) for sizes, how, us, speedups in rows)
-  return Times(tuple(made), tuple(counts), tuple(skipped))
+  return Times(tuple(made), tuple(sum(c.values()) for c in counts), tuple(skipped), tuple(counts))
 
 
 def rounds_us(runs: Sequence[Callable[[], object]]) -> np.ndarray:
@@ -184,7 +187,7 @@ class _Race:
     self._us: dict[tuple[str, str], list[np.ndarray]] = {}
     self._ratios: dict[tuple[str, str], list[np.ndarray]] = {}
     self._graphs, self._openings = question.provider == "cuda", 0
-    self.counts, self.skipped = list[int](), list[str]()
+    self.counts, self.skipped = list[dict[str, int]](), list[str]()
 
   def rows(self) -> list[tuple[object, ...]]:
     """Openings until all pairs are decided everywhere, or the time is over."""
@@ -217,7 +220,7 @@ class _Race:
         if text not in self.skipped and not self._time(sessions, n, sizes, text):
           return
       if not graph:
-        self.counts = [sum(launches(s.session).values()) for s in sessions]
+        self.counts = [dict(launches(s.session)) for s in sessions]
         if not self._us:
           raise MirageError("SESSION_FAILED", "the original runs at none of the declared sizes")
 
@@ -282,7 +285,9 @@ def _work(question: Race, at: At) -> tuple[object, ...]:
   except Exception as error:  # onnxruntime has a class per status code and no common base
     arm = last.partition(" ")[0]
     line = next(iter(str(error).splitlines()), "")
-    return "failed", int(arm) if arm.isdigit() else None, f"{last}: {type(error).__name__}: {line[:400]}"
+    code = error.code if isinstance(error, MirageError) else "SESSION_FAILED"
+    reason = f"{last}: {type(error).__name__}: {line[:400]}"
+    return "failed", int(arm) if arm.isdigit() else None, reason, code
 
 
 if __name__ == "__main__":

@@ -7,25 +7,23 @@ from rich.table import Table
 
 from mirage_onnx.report.struct import Struct
 
-#: Two sessions of one model differ by as much, each steady (MiniLM on an H100, eight sessions): the
-#: interval is that of one pair of sessions, so what lies within is luck.
-LUCK = 0.05
-
 
 class BenchRow(Struct, frozen=True):
   """One size of the dynamic dimensions (``sizes``, empty where there are none).
 
-  Times are medians of whole runs in microseconds. ``speedup``: median over ``pairs`` of alternating
-  samples, with the ends of its 95 % interval.
+  ``how``: ``run``, a session's run with its end waited for, or ``graph``, a replay of its CUDA graph. Times
+  are medians in microseconds. ``speedup``: the mean over ``openings`` of both sessions, with the ends of its
+  95 % interval (``high`` is null after one opening).
   """
 
   sizes: str
+  how: Literal["run", "graph"]
   a_us: float
   b_us: float
   speedup: float
   low: float
-  high: float
-  pairs: int
+  high: float | None
+  openings: int
 
 
 class BenchNode(Struct, frozen=True):
@@ -52,12 +50,14 @@ def bench_tables(report: BenchReport) -> Iterator[Table | str]:
   table = Table(title=f"whole runs on {report.provider}, µs")
   if any(r.sizes for r in report.rows):
     table.add_column("sizes", overflow="fold")
-  for name in ("A", "B", "speedup", "95 % interval", "pairs"):
+  table.add_column("how", no_wrap=True)
+  for name in ("A", "B", "speedup", "95 % interval", "openings"):
     table.add_column(name, justify="right", no_wrap=True)
   for r in report.rows:
-    sizes = [r.sizes] if len(table.columns) > 5 else []
-    numbers = (f"{r.a_us:.1f}", f"{r.b_us:.1f}", f"{r.speedup:.3f}x", f"{r.low:.3f} .. {r.high:.3f}")
-    table.add_row(*sizes, *numbers, str(r.pairs))
+    sizes = [r.sizes] if len(table.columns) > 6 else []
+    interval = "unknown" if r.high is None else f"{r.low:.3f} .. {r.high:.3f}"
+    numbers = (f"{r.a_us:.1f}", f"{r.b_us:.1f}", f"{r.speedup:.3f}x", interval)
+    table.add_row(*sizes, r.how, *numbers, str(r.openings))
   yield table
   ran = sum(n.launches > 0 for n in report.nodes)
   if report.nodes:
@@ -68,11 +68,9 @@ def bench_tables(report: BenchReport) -> Iterator[Table | str]:
 
 
 def verdict(report: BenchReport) -> str:
-  """Of the worst size: only an interval beyond what two sessions of one model differ by says anything."""
-  if any(r.high < 1 - LUCK for r in report.rows):
+  """Of the worst size: only an interval that does not hold 1 says anything."""
+  if any(r.high is not None and r.high < 1 for r in report.rows):
     return "slower" + (" at some sizes" if any(r.low >= 1 for r in report.rows) else "")
-  if all(r.low > 1 + LUCK for r in report.rows):
-    return "faster"
   if all(r.low > 1 for r in report.rows):
-    return f"faster, by less than two sessions of one model may differ ({LUCK:.0%})"
+    return "faster"
   return "not slower; no difference is sure at every size"

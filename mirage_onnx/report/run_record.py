@@ -165,10 +165,15 @@ def restore(model: onnx.ModelProto, text: str) -> None:
   model.metadata_props.add(key=KEY, value=text)
 
 
-def append_measured(path: Path, measured: MeasuredReport) -> None:
+def measured_text(measured: MeasuredReport) -> str:
+  """As a model keeps it."""
+  return msgspec.json.encode(measured).decode()
+
+
+def append_measured(path: Path, text: str) -> None:
   """Adds it to a model file, behind its end: protobuf reads what follows as more of the same message."""
   more = onnx.ModelProto()
-  more.metadata_props.add(key=MEASURED_KEY, value=msgspec.json.encode(measured).decode())
+  more.metadata_props.add(key=MEASURED_KEY, value=text)
   with path.open("ab") as stream:
     stream.write(more.SerializeToString())
     stream.flush()

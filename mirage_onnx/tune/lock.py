@@ -101,8 +101,9 @@ class LockedVersions(Part, frozen=True):
 class Lock(Part, frozen=True):
   """``input``, ``output``: SHA-256 of the model files. ``nodes``: in the order of their numbers.
 
-  ``before_us``, ``after_us``: of the whole model, where they are known. ``record``: what the model keeps of
-  its run (``report/run_record.py``), as it is written there.
+  ``before_us``, ``after_us``: of the whole model, where they are known: measured where ``measured`` is there,
+  else predicted. ``record``: what the model keeps of its run (``report/run_record.py``), as it is written
+  there, and ``measured``: how it was timed.
   """
 
   format: Literal["mirage-onnx lock"]
@@ -116,6 +117,7 @@ class Lock(Part, frozen=True):
   regions: list[LockedRegion]
   nodes: list[LockedNode]
   record: str = ""
+  measured: str = ""
 
 
 def write_lock(path: Path, lock: Lock) -> None:

@@ -82,6 +82,7 @@ def test_a_run_and_what_it_has_already(graphs, tmp_path):
   assert (row["model"], row["target"]) == ("small", "h200")
   assert row["ratio"] > 0 and row["error"] < 1e-2 and row["custom_nodes"] == len(row["launches"]) > 0
   assert row["replaced"][0]["predicted_us"] > 0
+  assert min(row["session_start_s"].values()) > 0 and row["gpu_memory_mib"] == {"original": 0, "optimized": 0}
   again = subprocess.run(command, capture_output=True, text=True)
   assert again.returncode == 0
   assert (tmp_path / "out" / "whole.jsonl").read_text().splitlines() == [line]

@@ -10,7 +10,15 @@ from refused import refused
 from reported import copied, optimized, record_of
 
 from mirage_onnx.report import run_record
-from mirage_onnx.report.run_record import KEY, MAX_BYTES, MEASURED_KEY, append_measured, read, store
+from mirage_onnx.report.run_record import (
+  KEY,
+  MAX_BYTES,
+  MEASURED_KEY,
+  append_measured,
+  measured_text,
+  read,
+  store,
+)
 from mirage_onnx.report.timed import MeasuredReport, TimedReport
 
 
@@ -80,7 +88,7 @@ def test_how_it_was_timed_is_added_to_the_file(tmp_path):
   )  # fmt: skip
   measured, path = MeasuredReport(rows=[row], note="a note"), tmp_path / "model.onnx"
   onnx.save(optimized()[1].model, path)
-  append_measured(path, measured)
+  append_measured(path, measured_text(measured))
   model = onnx.load(path)
   assert read(model) == msgspec.structs.replace(record_of(), measured=measured)
   del model.metadata_props[-1]

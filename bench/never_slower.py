@@ -1,7 +1,7 @@
 """Random models on this machine's GPU: what ``optimize --target local`` makes of each, against the original.
 
-    python3 bench/random_models.py [--seeds 300] [--first 0] [--seconds 150] [--budget 12] \
-        [--out bench/results/h100/random_models.jsonl] [--jobs 1] [--cpu]
+    python3 bench/never_slower.py [--seeds 300] [--first 0] [--seconds 150] [--budget 30] \
+        [--out bench/results/h100/never_slower.jsonl] [--jobs 1] [--cpu]
 
 A seed is a model: one to four blocks of kinds that the importer makes regions of, of one type (fp16, bf16,
 fp32), widths from 64 to 8192 and rows from 1 to 8192, with weights drawn at random (256 MB at most). It is
@@ -91,10 +91,10 @@ def main():
   add("--seeds", type=int, default=300)
   add("--first", type=int, default=0)
   add("--seconds", type=float, default=150.0, help="no seed is begun after these")
-  add("--budget", type=float, default=12.0, help="seconds of each optimize")
+  add("--budget", type=float, default=30.0, help="seconds of each optimize")
   add("--jobs", type=int, default=1, help="models at a time; more than one disturb each other's times")
-  add("--out", type=Path, default=ROOT / "bench" / "results" / "h100" / "random_models.jsonl")
-  add("--work", type=Path, default=Path("/tmp/random_models"))
+  add("--out", type=Path, default=ROOT / "bench" / "results" / "h100" / "never_slower.jsonl")
+  add("--work", type=Path, default=Path("/tmp/never_slower"))
   add("--cpu", action="store_true", help="no GPU: checks this script, times say nothing")
   add("--one", type=int, help=argparse.SUPPRESS)
   o = parser.parse_args()
