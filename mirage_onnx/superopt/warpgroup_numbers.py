@@ -4,8 +4,7 @@ The points are few: rows of a block by 64 to a warpgroup, columns as one instruc
 of rows of 128 bytes. They are ranked by what a multiprocessor has to do: tensor cores, shared
 memory, all loads from L2, and what begins and ends every block. The constants are fitted to 522 times of
 13 products on an H100 (bench/results/h100/wgmma.json): off by a factor of 1.16 (root mean square), by 5 %
-where a product is fastest (mean), and the first point took 1.004 times as long as
-the fastest (geometric mean).
+where a product is fastest (mean); the first point took 1.004 times as long as the fastest (geometric mean).
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,0 +1,54 @@
+"""Contractions by wgmma on the GPU: the kernels of the emulator's tests, and many tiles."""
+
+import numpy as np
+import pytest
+
+from mirage_onnx.codegen.compile import compile_many
+from mirage_onnx.codegen.cubin import Cubin
+from mirage_onnx.ir import DType
+from mirage_onnx.target import H200
+from mirage_onnx.tune.device import Gpu
+from mirage_onnx.verify.domain import Rounded
+from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
+from mirage_onnx.verify.named import Named
+from tests.codegen.tiled.test_warpgroup import ACROSS, PLAIN, RUN, STANDING, attention, by_wgmma, emit
+
+pytestmark = pytest.mark.gpu
+
+CASES = {
+  **RUN,
+  **{f"standing {n}": c for n, c in enumerate(STANDING)},
+  "many tiles": by_wgmma(PLAIN, 64, 64, warps=4, a0=1600, a1=456, a2=2504),
+  "many tiles across": by_wgmma(ACROSS, 128, 64, warps=4, a0=1600, a1=456, a2=2504),
+  "bf16": by_wgmma(PLAIN.replace("f16", "bf16"), 64, 128, a0=177, a1=328, a2=136),
+  "attention": attention(64, 64, 2, a1=200, a3=77),
+  "wide attention": attention(128, 64, 3, a1=256, a2=128, a3=128, a4=128),
+  "attention in long steps": attention(128, 128, 2, a1=500, a3=300),
+}
+
+
+def test_right_on_the_gpu(h200):
+  gpu, rng = Gpu(H200), np.random.default_rng(7)
+  cases = list(CASES.values())
+  sources = [emit(c, H200) for c in cases]
+  assert any("tile += " in s.text for s in sources)
+  wrong = {}
+  for name, c, source, image in zip(CASES, cases, sources, compile_many(sources, H200, 4), strict=True):
+    assert isinstance(image, Cubin), (name, image)
+    graph, every = c.graph, c.all_extents()
+    given = {
+      t.name: np.full(tuple(every[a] for a in t.axes), np.nan).astype(t.dtype.numpy) for t in graph.tensors
+    }
+    drawn = [t for t in graph.tensors if t.role in ("input", "weight")]
+    given |= {t.name: rng.standard_normal(given[t.name].shape).astype(t.dtype.numpy) for t in drawn}
+    inputs = {t.name: Named(given[t.name].astype(np.float64)[None], t.axes) for t in drawn}
+    with gpu.scope():
+      at = {n: gpu.put(x) for n, x in given.items()}
+      gpu.launch_source(gpu.load(image, source.name, source.smem_bytes), source, at)
+      got = gpu.get(at["o0"], given["o0"].shape, given["o0"].dtype).astype(np.float64)
+    out = graph.tensor("o0")
+    want = interpret_ugraph(Rounded(), graph, c.params, c.extents, inputs)["o0"].aligned(out.axes)[0]
+    gap = np.abs(got - want.astype(np.float64)).max() / max(1.0, float(np.abs(want).max()))
+    if not gap < (3e-2 if out.dtype is DType.BF16 else 6e-3):
+      wrong[name] = gap
+  assert not wrong
