@@ -67,7 +67,8 @@ golden: build
 # The site, in build/site, every link checked; its tools are in an environment of their own.
 docs:
 	@test -x build/docs/bin/mkdocs || { $(PYTHON) -m venv build/docs && \
-	  build/docs/bin/pip install -q 'mkdocs>=1.6,<2' 'mkdocs-material>=9.7' 'mkdocstrings[python]>=1' 'ruff>=0.17'; }
+	  build/docs/bin/pip install -q mkdocs==1.6.1 mkdocs-material==9.8.2 mkdocstrings==1.0.8 \
+	    mkdocstrings-python==2.0.11 ruff==0.17.6; }
 	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build -q
 
 # A wheel for manylinux_2_28 and an sdist, in dist.

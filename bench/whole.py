@@ -66,11 +66,12 @@ def optimize(o):
   from mirage_onnx.events import StageEnded
 
   source, path = files_of(o)
-  start, stages = time.monotonic(), {}
+  start, stages, details = time.monotonic(), {}, {}
 
   def emit(event):
     if isinstance(event, StageEnded):
       stages[event.stage] = round(event.seconds, 1)
+      details.update({event.stage: event.detail} if event.detail else {})
 
   report = mirage_onnx.optimize(source, path, target=o.target, workers=o.workers or None, emit=emit).report
   nodes = onnx.load(path, load_external_data=False).graph.node
@@ -79,6 +80,8 @@ def optimize(o):
   return {
     "optimize_s": round(time.monotonic() - start, 1),
     "stages_s": stages,
+    "details": details,
+    "found": {code: found["regions"] for code, found in report["found"]["by_result"].items()},
     "measured": report.get("measured"),
     "custom_nodes": custom,
     "other_nodes": len(nodes) - custom,

@@ -5,7 +5,8 @@ The public names are loaded when first used, so that ``import mirage_onnx`` cost
     result = mirage_onnx.optimize("model.onnx", "fast.onnx", target="h200")
     session = mirage_onnx.InferenceSession("fast.onnx", providers=["CUDAExecutionProvider"])
 
-``mirage_onnx.verify`` is the package that proves µGraphs; ``mirage_onnx.api.verify`` compares two models.
+``mirage_onnx.verify`` is the package that proves µGraphs; called, it compares two models, as
+``mirage_onnx.api.verify`` does.
 """
 
 import importlib
@@ -45,6 +46,8 @@ __all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> object:
+  if name in ("api", "verify"):
+    return importlib.import_module(f"mirage_onnx.{name}")
   if name not in _PUBLIC:
     raise AttributeError(f"module 'mirage_onnx' has no attribute {name!r}")
   value = getattr(importlib.import_module(_PUBLIC[name]), name)
@@ -53,4 +56,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-  return sorted({*globals(), *_PUBLIC})
+  return sorted({*globals(), *_PUBLIC, "verify"})

@@ -53,7 +53,7 @@ def _root(
 def optimize(
   model: Annotated[
     Path,
-    typer.Argument(metavar="IN.onnx|DIR", help="The model, or a folder of onnxruntime-genai."),
+    typer.Argument(metavar="IN.onnx", help="The model, or a folder of onnxruntime-genai."),
   ],
   output: Annotated[
     Path | None,

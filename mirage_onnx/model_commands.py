@@ -39,6 +39,10 @@ def bench(
   ] = None,
   seconds: Annotated[float, typer.Option(help="How long at most, at each size.")] = 20.0,
   seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
+  fail_under: Annotated[
+    float | None,
+    typer.Option(metavar="SPEEDUP", help="Exit code 1 where the median speedup at some size is less."),
+  ] = None,
   shapes: Shapes = None,
   as_json: Json = False,
 ) -> int:
@@ -47,12 +51,18 @@ def bench(
   from mirage_onnx.report.bench_report import bench_tables, verdict
   from mirage_onnx.tune.declared_sizes import parse_sizes
 
+  require(fail_under is None or 0 < fail_under < float("inf"), f"--fail-under {fail_under}: no speedup")
   with stdout_kept(as_json):
     report = api.bench(
       a, b, provider=provider.value if provider else None, seconds=seconds, seed=seed,
       shapes=parse_sizes(shapes or ()),
     )  # fmt: skip
   show(report, bench_tables(report), as_json)
+  if fail_under is not None and (less := [r for r in report.rows if r.speedup < fail_under]):
+    worst = min(less, key=lambda r: r.speedup)
+    where = f" at {worst.sizes}" if worst.sizes else ""
+    print(f"{worst.speedup:.3f}x{where} is less than --fail-under {fail_under:g}", file=sys.stderr)
+    return Exit.CHECK_FAILED
   return Exit.CHECK_FAILED if verdict(report).startswith("slower") else Exit.DONE
 
 

@@ -284,6 +284,7 @@ def test_public_names():
   assert "optimize" in dir(mirage_onnx)
   with pytest.raises(AttributeError, match="nothing_here"):
     mirage_onnx.nothing_here  # noqa: B018
+  assert "verify" in dir(mirage_onnx)
   light = "import sys, mirage_onnx; sys.exit('numpy' in sys.modules or 'onnx' in sys.modules)"
   subprocess.run([sys.executable, "-c", light], check=True, cwd=ROOT)
 

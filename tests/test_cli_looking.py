@@ -33,6 +33,10 @@ def test_bench(api, capsys):
   options = {"provider": "cpu", "seconds": 2.0, "seed": 0, "shapes": {"n": (3,)}}
   assert api.calls == [("a.onnx", "b.onnx", options)]
   assert "B is faster" in capsys.readouterr().out
+  assert cli.main([*arguments, "--fail-under", "1.1"]) == Exit.DONE
+  assert cli.main([*arguments, "--fail-under", "9"]) == Exit.CHECK_FAILED
+  assert "is less than --fail-under 9" in capsys.readouterr().err
+  assert cli.main([*arguments, "--fail-under", "nan"]) == Exit.INPUT
   api.passed = False
   assert cli.main([*arguments, "--json"]) == Exit.CHECK_FAILED
   assert json.loads(capsys.readouterr().out)["rows"][0]["speedup"] == 0.8

@@ -60,6 +60,18 @@ def test_symbols_of_the_api_page():
     assert (getattr(found, name).__doc__ or "").strip(), dotted
 
 
+def test_verify_is_the_function_too(monkeypatch):
+  """And the package, whose modules are imported from it."""
+  import mirage_onnx.api
+  from mirage_onnx.verify import Verdict
+
+  assert Verdict and mirage_onnx.verify.__path__
+  monkeypatch.setattr(mirage_onnx.api, "verify", lambda *a, **k: (a, k))
+  assert mirage_onnx.verify("a", "b", seed=1) == (("a", "b"), {"seed": 1})
+  command = [sys.executable, "-c", "import mirage_onnx; assert callable(mirage_onnx.verify)"]
+  subprocess.run(command, check=True, cwd=ROOT)
+
+
 def test_the_citation_has_the_version():
   text = (ROOT / "CITATION.cff").read_text()
   assert f"\nversion: {mirage_onnx.__version__}\n" in text

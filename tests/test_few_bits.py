@@ -33,6 +33,8 @@ CASES = {
   "zero points": lambda: norm(3, zero=True, n=256),
   "8 bits": lambda: norm(2, bits=8, block=64, n=256),
   "8 bits, zero points": lambda: norm(2, bits=8, zero=True, n=256),
+  "2 bits": lambda: norm(2, bits=2, n=256),
+  "2 bits, zero points": lambda: norm(3, bits=2, zero=True, n=256, block=16),
   "bias": lambda: norm(5, bias=True, n=256, flat=True),
   "gate and up": lambda: gated(4, n=256, block=128),
   "three products": lambda: heads(2),
@@ -48,7 +50,7 @@ def test_fused(name):
   assert "MatMulNBits" not in {n.op_type for n in result.model.graph.node}
   check_kernels(model, result, feeds(model, np.random.default_rng(0)), atol=4e-3, rtol=1e-2)
   replaced = [r for r in result.report["regions"] if r["status"] == "replaced"]
-  assert any("q4" in r["ugraph"] or "q8" in r["ugraph"] for r in replaced)
+  assert any(f"{q}[" in r["ugraph"] for r in replaced for q in ("q2", "q4", "q8"))
 
 
 def test_the_weights_are_stored_once_and_as_they_were():

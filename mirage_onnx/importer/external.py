@@ -45,7 +45,8 @@ def check_file(path: Path) -> None:
   if not path.exists():
     raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
   if not path.is_file():
-    raise MirageError("FILE_UNREADABLE", f"{str(path)!r} is not a file")
+    what = "is a folder, not a file" if path.is_dir() else "is not a file"
+    raise MirageError("FILE_UNREADABLE", f"{str(path)!r} {what}")
 
 
 def stored_tensors(graph: GraphProto) -> Iterator[TensorProto]:

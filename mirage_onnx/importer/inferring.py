@@ -61,14 +61,15 @@ def with_sizes(
 
   In turns with inference, which follows a shape through operators that ``sized_shapes.py`` has no row for.
   """
-  more = dict[str, ValueInfoProto]()
+  told = dict[str, ValueInfoProto]()
   for _ in range(MOST_TURNS):
     found = found_shapes(proto, order, opset, tensors, folded, read)
     if not found:
       break
-    more |= {v.name: v for v in found}
+    more = told | {v.name: v for v in found}
     try:
       tensors, folded = known_of(proto, order, opset, read, tuple(more.values()), onnx)
     except MirageError:  # nodes that no run gets through, or the time is over
       break
-  return tensors, folded, tuple(more.values())
+    told = more
+  return tensors, folded, tuple(told.values())

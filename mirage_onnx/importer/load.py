@@ -25,6 +25,7 @@ from mirage_onnx.importer.graph import (
 from mirage_onnx.importer.inferring import known_of, with_sizes
 from mirage_onnx.importer.old_inputs import without_old_inputs
 from mirage_onnx.importer.opening import Flat, opened
+from mirage_onnx.importer.parsing import parse_model
 from mirage_onnx.importer.section_types import Scope
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.onnx_process import Onnx, start_early
@@ -158,17 +159,17 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
 def _parse(path: Path) -> ModelProto:
   check_file(path)
   try:
-    if path.stat().st_size > PROTOBUF_LIMIT:
+    size = path.stat().st_size
+    if size > PROTOBUF_LIMIT:
       raise MirageError("NOT_ONNX", f"{str(path)!r} is larger than 2 GiB in one file")
-    data = path.read_bytes()
+    model = parse_model(path)
   except OSError as e:
     raise MirageError("FILE_UNREADABLE", f"{str(path)!r}: {e.strerror or 'cannot be read'}") from None
-  if not data:
-    raise MirageError("NOT_ONNX", f"{str(path)!r} is empty")
-  try:
-    return ModelProto.FromString(data)
   except DecodeError:
     raise MirageError("NOT_ONNX", f"{str(path)!r} is not a protobuf message, or is cut off") from None
+  if not size and not model.ListFields():
+    raise MirageError("NOT_ONNX", f"{str(path)!r} is empty")
+  return model
 
 
 def _opset(proto: ModelProto) -> int:

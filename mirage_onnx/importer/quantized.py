@@ -4,12 +4,16 @@ The integers are packed types of the IR, whose values are the stored ones less h
 (``DType.Q4``), which is the zero point that operators have unless they are told another.
 """
 
+from math import prod
+
 from mirage_onnx.importer.context import Context, Value, shape_of
 from mirage_onnx.ir import DType, Tensor
 
 #: Bits of a weight -> its type.
-PACKED = {4: DType.Q4, 8: DType.Q8}
+PACKED = {2: DType.Q2, 4: DType.Q4, 8: DType.Q8}
 BLOCKS = (16, 32, 64, 128, 256)
+#: Attributes and what they are where they are left out; schemas ask for the first three.
+_SIZES = {"K": 0, "N": 0, "block_size": 0, "bits": 4}
 
 
 def matmul_nbits(c: Context) -> None:
@@ -18,6 +22,8 @@ def matmul_nbits(c: Context) -> None:
   inputs A, B [N, K / block, block * bits / 8] of bytes, scales [N, K / block] (or flat), zero points?
   (packed bytes, every row its own; or of the type of A), g_idx?, bias? [N].
   """
+  if not (c.has(1) and c.has(2)):
+    raise c.reject("there are no weights or no scales")
   a, scales = c.tensor(0), c.tensor(2)
   k, n, block, dtype = _sizes(c, a)
   blocks = k // block
@@ -48,10 +54,11 @@ def matmul_nbits(c: Context) -> None:
 
 def _sizes(c: Context, a: Tensor) -> tuple[int, int, int, DType]:
   """K, N, the size of a block and the type of the integers."""
-  k, n, block = (c.attribute(name, 0) for name in ("K", "N", "block_size"))
-  bits = c.attribute("bits", 4)
+  k, n, block, bits = (c.attribute(name, default) for name, default in _SIZES.items())
+  if not all(isinstance(x, int) for x in (k, n, block, bits)):
+    raise c.reject(f"{', '.join(_SIZES)} are {k!r}, {n!r}, {block!r}, {bits!r}")
   if bits not in PACKED:
-    raise c.reject(f"weights of {bits} bits, not of {' or '.join(map(str, PACKED))}")
+    raise c.reject(f"weights of {bits} bits, not of {', '.join(map(str, PACKED))}")
   if c.attribute("weight_prepacked", 0):
     raise c.reject("weights are in an order that only one kernel knows (weight_prepacked)")
   if block not in BLOCKS:
@@ -64,9 +71,9 @@ def _sizes(c: Context, a: Tensor) -> tuple[int, int, int, DType]:
 
 
 def _check_elements(c: Context, x: Tensor, count: int, what: str) -> None:
-  have = 1
-  for d in shape_of(x):
-    have *= d
+  if not x.is_static:
+    raise c.reject(f"the shape of the {what} is not known", "RANK_UNKNOWN")
+  have = prod(shape_of(x))
   if have != count:
     raise c.reject(f"{have} elements of {what}, not {count}")
 

@@ -24,6 +24,8 @@ from mirage_onnx.importer.sized_shapes import SHAPES, Dim, Dims
 from mirage_onnx.importer.sizes import SizeSum, UnsettledError, divided, is_count
 from mirage_onnx.ir import DType, Tensor
 
+#: Elements of a value with sizes in it, which takes Python a microsecond or more each, and of all of them.
+MOST_SIZES, MOST_IN_ALL = 64, 1 << 15
 #: What a rule may raise at what it does not follow, or at a node that would fail in a run.
 _NOT_FOLLOWED = (
   ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, UnsettledError,
@@ -49,7 +51,7 @@ def found_shapes(
   given = frozenset(d for i in graph.input for d in tensors[i.name].shape or () if isinstance(d, str))
   if not given:
     return []
-  walk = _Walk(tensors, given)
+  walk = _Walk(tensors, given, sizes_left=MOST_IN_ALL)
   inputs = {i.name for i in graph.input}
   for t in (*graph.initializer, *folded.values()):
     if DTYPES.get(t.data_type) in _FOLLOWED and prod(t.dims) <= SMALL and t.name not in inputs:
@@ -72,6 +74,7 @@ class _Walk:
   values: dict[str, Any] = field(default_factory=lambda: {"": None})
   dims: dict[str, Dims] = field(default_factory=dict)
   left: int = MOST_ELEMENTS
+  sizes_left: int = 0
 
   def visit(self, node: NodeProto) -> None:
     try:
@@ -120,19 +123,29 @@ class _Walk:
       result = result[attributes.get("start") : attributes.get("end")]
     else:
       operands = [self.values[i] for i in node.input]
-      if (grown := GROWING.get(node.op_type)) is not None and grown(attributes, operands) > SMALL:
+      most = MOST_SIZES if any(map(_has_sizes, operands)) else SMALL
+      if (grown := GROWING.get(node.op_type)) is not None and grown(attributes, operands) > most:
         return
       result = rule(attributes, *operands)
     if np.size(result) > min(SMALL, self.left):
       return
     self.left -= np.size(result)
-    self.values[name] = _kept(result)
+    found = _kept(result)
+    if _has_sizes(found):
+      if found.size > min(MOST_SIZES, self.sizes_left):
+        return
+      self.sizes_left -= found.size
+    self.values[name] = found
+
+
+def _has_sizes(x: Any) -> bool:
+  return isinstance(x, np.ndarray) and x.dtype.kind == "O"
 
 
 def _kept(values: Any) -> np.ndarray:
   """Truth values and numbers as numpy has them; of objects where a ``SizeSum`` is among them."""
   array = np.asarray(values)
-  if array.dtype == object and all(isinstance(v, int) for v in array.flat):
+  if _has_sizes(array) and all(isinstance(v, int) for v in array.flat):
     return array.astype(np.int64)
   return array
 
@@ -140,7 +153,7 @@ def _kept(values: Any) -> np.ndarray:
 def _cast(attributes: Mapping[str, Any], x: Any) -> Any:
   if attributes["to"] not in _INTEGERS:
     raise UnsettledError("a cast")
-  return x if x.dtype == object else x.astype(np.int64)
+  return x if _has_sizes(x) else x.astype(np.int64)
 
 
 def _div(_: Mapping[str, Any], a: Any, b: Any) -> Any:

@@ -9,8 +9,8 @@ import numpy as np
 class DType(StrEnum):
   """Element types that programs speak of; the value is the canonical spelling.
 
-  ``q4`` and ``q8`` are integers of quantized weights, packed in bytes: -8 .. 7 and -128 .. 127, stored
-  with 8 and 128 added; of two in a byte the first is the low half.
+  ``q2``, ``q4`` and ``q8`` are integers of quantized weights, packed in bytes: -2 .. 1, -8 .. 7 and
+  -128 .. 127, stored with 2, 8 and 128 added; of several in a byte the first has the lowest bits.
   """
 
   F16 = "f16"
@@ -21,6 +21,7 @@ class DType(StrEnum):
   I64 = "i64"
   BOOL = "bool"
   U8 = "u8"
+  Q2 = "q2"
   Q4 = "q4"
   Q8 = "q8"
 
@@ -32,7 +33,7 @@ class DType(StrEnum):
   @property
   def bits(self) -> int:
     """Of one element in memory."""
-    return 4 if self is DType.Q4 else 8 * _SIZE[self]
+    return _BITS[self] if self in _BITS else 8 * _SIZE[self]
 
   def bytes_of(self, elements: int) -> int:
     """What so many elements take in memory."""
@@ -41,7 +42,7 @@ class DType(StrEnum):
   @property
   def is_packed(self) -> bool:
     """True for integers of quantized weights, which memory holds in whole bytes."""
-    return self in (DType.Q4, DType.Q8)
+    return self in (DType.Q2, DType.Q4, DType.Q8)
 
   @property
   def integers(self) -> tuple[int, int]:
@@ -75,6 +76,8 @@ _SIZE = {
   DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.F64: 8,
   DType.I32: 4, DType.I64: 8, DType.BOOL: 1, DType.U8: 1, DType.Q8: 1,
 }  # fmt: skip
+#: Of types that share a byte.
+_BITS = {DType.Q2: 2, DType.Q4: 4}
 _NUMPY = {
   DType.F16: np.dtype(np.float16),
   DType.BF16: np.dtype(ml_dtypes.bfloat16),
@@ -84,6 +87,7 @@ _NUMPY = {
   DType.I64: np.dtype(np.int64),
   DType.BOOL: np.dtype(np.bool_),
   DType.U8: np.dtype(np.uint8),
+  DType.Q2: np.dtype(np.int8),
   DType.Q4: np.dtype(np.int8),
   DType.Q8: np.dtype(np.int8),
 }
@@ -132,10 +136,9 @@ def _round_to_bf16(x: np.ndarray) -> np.ndarray:
 def unpacked(data: np.ndarray, dtype: DType) -> np.ndarray:
   """The values of a packed type in their order, from the bytes of memory (any shape)."""
   flat = data.reshape(-1).astype(np.uint8, copy=False)
-  if dtype is DType.Q4:
-    pairs = np.empty((flat.size, 2), np.uint8)
-    pairs[:, 0], pairs[:, 1] = flat & 15, flat >> 4
-    flat = pairs.reshape(-1)
+  if dtype.bits < 8:
+    mask = (1 << dtype.bits) - 1
+    flat = np.stack([flat >> at & mask for at in range(0, 8, dtype.bits)], axis=1).reshape(-1)
   # Modulo 256 the bytes are right before and behind the subtraction.
   return (flat - np.uint8(-dtype.integers[0])).view(np.int8)
 
@@ -143,10 +146,8 @@ def unpacked(data: np.ndarray, dtype: DType) -> np.ndarray:
 def packed(values: np.ndarray, dtype: DType) -> np.ndarray:
   """The bytes of memory that hold these values of a packed type: the inverse of ``unpacked``.
 
-  The last dimension is even where two share a byte.
+  The last dimension fills whole bytes.
   """
   stored = (values.astype(np.int16) - dtype.integers[0]).astype(np.uint8)
-  if dtype is DType.Q8:
-    return stored
-  pairs = stored.reshape(*stored.shape[:-1], -1, 2)
-  return np.asarray(pairs[..., 0] | pairs[..., 1] << 4)
+  shared = stored.reshape(*stored.shape[:-1], -1, 8 // dtype.bits)
+  return np.bitwise_or.reduce(shared << np.arange(0, 8, dtype.bits, dtype=np.uint8), axis=-1)

@@ -34,6 +34,7 @@ from mirage_onnx.rewrite.external import (
   write_turned,
 )
 from mirage_onnx.rewrite.model import BUNDLE_NAME
+from mirage_onnx.rewrite.stream import write_model
 from mirage_onnx.rewrite.turned import held, is_turned
 
 #: Weights inside the model file up to this size together; more of them go to the data file.
@@ -93,7 +94,7 @@ def save_model(
         name = data_name(target, data)
         rename_location(model, data.name, name)
         os.rename(data, target.with_name(name))
-      stream.write(_serialized(model))
+      _write_model(model, stream)
       _flush(stream)
     if check is not None and (refused := check(model_file)) is not None:
       return refused
@@ -181,9 +182,9 @@ def check_output(
     raise MirageError("OUTPUT_UNWRITABLE", f"no permission to write {path}")
 
 
-def _serialized(model: onnx.ModelProto) -> bytes:
+def _write_model(model: onnx.ModelProto, stream: BinaryIO) -> None:
   try:
-    return bytes(model.SerializeToString(deterministic=True))
+    write_model(model, stream)
   except (EncodeError, ValueError) as error:
     raise MirageError("OUTPUT_UNWRITABLE", "what goes into the model file is > 2 GB") from error
 

@@ -70,8 +70,9 @@ class Ahead:
   def __exit__(
     self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
   ) -> None:
+    # What is under way is of no use any more, and ends when it asks for the time.
     for pool in self._pools:
-      pool.shutdown(wait=kind is None, cancel_futures=True)
+      pool.shutdown(wait=False, cancel_futures=True)
 
   def soon(self, some: Sequence[Outcome]) -> None:
     """These come next, in this order."""

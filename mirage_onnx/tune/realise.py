@@ -69,7 +69,7 @@ def realise(
   ``look``: asked about each program that is chosen by prediction; one that it refuses makes way
   for the next. ``patience``: as of ``explored``; ``detail`` is given what it says.
   """
-  tuner = _Tuner(loaded, target, measure, tries, ends, look, dynamic, emit)
+  tuner = _Tuner(loaded, target, measure, tries, ends, look, dynamic, emit, instances)
   found = dict(outcomes)
   if measure:
     draw = lambda o: draws_of(loaded, o.region)  # noqa: E731
@@ -137,6 +137,7 @@ class _Tuner:
   look: Look | None
   dynamic: Dynamic | None
   emit: events.Emit
+  instances: InstanceChecks | None
   ahead: Ahead | None = None
 
   def starts(self, some: Sequence[Outcome]) -> None:
@@ -155,6 +156,9 @@ class _Tuner:
         )  # fmt: skip
         if self.dynamic and o.measured and o.compiled:
           o = elsewhere(self.loaded, o, o.compiled, self.dynamic, self.target)
+        if self.instances and o.measured and o.compiled:
+          # Asked at the end only, all that was timed would be in vain where that is late.
+          self.instances.verdicts(o.instances, o.compiled.candidate)
     except deadline.OverdueError:
       o = replace(o, compiled=None, measured=None, rejection=_too_late(o, self.ends))
     except Exception as error:

@@ -18,6 +18,7 @@ from mirage_onnx.superopt.solved import kernel_times, solver
 from mirage_onnx.superopt.thread import Family
 from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.superopt.tiled_numbers import tiled_cost
+from mirage_onnx.superopt.warpgroup_chains import chained_points
 from mirage_onnx.superopt.warpgroup_numbers import warpgroup_points
 from mirage_onnx.target import Target
 
@@ -82,15 +83,16 @@ def other_numbers(
 def by_warpgroups(region: Region, candidate: Candidate, target: Target, count: int) -> tuple[Candidate, ...]:
   """At most ``count`` candidates of the same µGraph whose contractions of many rows use wgmma.
 
-  What they take is predicted roughly (``warpgroup_numbers.py``), so they are for whoever times them. None
-  for sizes that only a run knows: those kernels have none (``codegen/emit.py``).
+  What they take is predicted roughly (``warpgroup_numbers.py``), so they are for whoever times them. Rows
+  may be counted in a run, and then those that are declared are looked at.
   """
   graph = candidate.ugraph
-  if region.runtime:
-    return ()
   tensors = {t.name: t for t in graph.tensors}
   extents = ugraph_extents(graph, candidate.params, region.extents)
-  points = [warpgroup_points(k, tensors, extents, target, count) for k in graph.kernels]
+  points = [
+    warpgroup_points(k, tensors, extents, target, count) or chained_points(k, tensors, extents, target, count)
+    for k in graph.kernels
+  ]
   most = max(map(len, points), default=0)
   if not most:
     return ()

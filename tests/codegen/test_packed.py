@@ -13,7 +13,7 @@ from mirage_onnx.ir import DType
 from mirage_onnx.ir.dtype import packed
 from mirage_onnx.target import H200
 
-EIGHTS = {DType.Q4: 4, DType.Q8: 2}
+EIGHTS = {DType.Q2: 8, DType.Q4: 4, DType.Q8: 2}
 HALF = {"F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
 APART = [0, 4, 1, 5, 2, 6, 3, 7]
 

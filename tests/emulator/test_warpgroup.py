@@ -40,11 +40,11 @@ PTX_KERNEL(128) product(const unsigned short* __restrict__ x, const unsigned sho
     ptx::fence_proxy_async();
     ptx::sync_block();
     const unsigned short* a = s + step * (64 + 8 * J) * 64;
-    const ptx::U64 b = ptx::wgmma_tile(a + 64 * 64);
+    const ptx::U64 b = BTILE;
 REGISTERS
     ptx::wgmma_fence();
     for (int k = 0; k < 4; ++k) {
-      ptx::wgmma_TYPE(d, FIRST, b + 2 * k);
+      ptx::wgmma_TYPE<TURNED>(d, FIRST, b + DEEP * k);
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<WAIT>();
@@ -60,6 +60,9 @@ REGISTERS
   }
 }
 """
+ROWS_OF_B = {"TURNED": "false", "DEEP": "2", "BTILE": "ptx::wgmma_tile(a + 64 * 64)"}
+#: B as 64 rows of 8 J columns a step, in panels of 64 columns.
+TURNED = {"TURNED": "true", "DEEP": "128", "BTILE": "ptx::wgmma_turned_tile(a + 64 * 64, 64 * 128)"}
 SHARED = {"REGISTERS": "", "FIRST": "ptx::wgmma_tile(a) + 2 * k", "WAIT": "1"}
 FRAGMENTS = {
   "REGISTERS": """
@@ -77,9 +80,30 @@ FRAGMENTS = {
 DTYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 
-def run(j=16, dtype="f16", way=None, order="ascending", **changed):
-  text = TEXT
-  for name, value in {**(way or SHARED), "TYPE": dtype, "J": str(j)}.items():
+COPY = """      const int r = e / 8;
+      const int c = e % 8;
+      const unsigned short* from = (r < 64 ? x + r * 128 : w + (r - 64) * 128) + step * 64 + c * 8;
+      ptx::cp_async_16(to + r * 64 + (c ^ r % 8) * 8, from);
+"""
+COPY_TURNED = """      const int r = e / 8;
+      const int c = e % 8;
+      const int p = (r - 64) / 64;
+      const int k = (r - 64) % 64;
+      const unsigned short* from = r < 64 ? x + r * 128 + step * 64 + c * 8
+                                          : w + (step * 64 + k) * 8 * J + p * 64 + c * 8;
+      ptx::cp_async_16(to + r * 64 + (c ^ r % 8) * 8, from);
+"""
+
+
+def run(j=16, dtype="f16", way=None, order="ascending", turned=False, **changed):
+  assert COPY in TEXT
+  text = TEXT.replace(COPY, COPY_TURNED) if turned else TEXT
+  for name, value in {
+    **(TURNED if turned else ROWS_OF_B),
+    **(way or SHARED),
+    "TYPE": dtype,
+    "J": str(j),
+  }.items():
     text = text.replace(name, value) if name != "J" else text.replace("J", value)
   for old, new in changed.get("mutate", ()):
     assert text.count(old) >= 1, old
@@ -90,6 +114,7 @@ def run(j=16, dtype="f16", way=None, order="ascending", **changed):
   want = y + x.astype(np.float64) @ w.astype(np.float64).T
   smem = 2 * (64 + 8 * j) * 128
   source = KernelSource("product", text, (1, 1, 1), 128, 1, smem, ("x", "w", "y"), pdl=False)
+  w = np.ascontiguousarray(w.T) if turned else w
   arrays = {"x": x.view(np.uint16), "w": w.view(np.uint16), "y": y}
   compile_kernels([source]).run(arrays, order=order)
   return np.abs(y - want).max()
@@ -105,6 +130,16 @@ def test_every_width(j):
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 def test_types_and_operands(dtype, way, order):
   assert run(8, dtype, way, order) < 1e-4
+
+
+@pytest.mark.parametrize("way", [SHARED, FRAGMENTS], ids=["shared", "registers"])
+@pytest.mark.parametrize("j", [8, 16, 32])
+def test_b_with_the_depth_down_its_rows(way, j):
+  assert run(j, way=way, turned=True) < 1e-4
+  assert (
+    not run(j, way=way, turned=True, mutate=[("64 * 128)", "64 * 64)")] if j > 8 else [("128 * k", "64 * k")])
+    < 1e-2
+  )
 
 
 FORGOTTEN = {
@@ -151,5 +186,5 @@ def test_changed_fragments_are_noticed():
 def test_both_sides_have_the_same_functions():
   host, device = (functions(folder / "ptx_warpgroup.cuh") for folder in INCLUDE_DIRS)
   own = {head for head in device if "wgmma" in head}
-  assert len(own) == 9
+  assert len(own) == 10
   assert own == {head for head in host if "wgmma" in head}

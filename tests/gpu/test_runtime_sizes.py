@@ -12,6 +12,7 @@ from mirage_onnx.tune.device import Gpu
 from tests.codegen.conftest import Graphs
 from tests.codegen.test_runtime_sizes import CASES, emitted
 from tests.codegen.tiled import test_runtime_sizes as tiled
+from tests.codegen.tiled import test_runtime_warpgroup as warpgroup
 
 pytestmark = pytest.mark.gpu
 
@@ -53,6 +54,15 @@ def test_every_size_of_tiled_kernels(gpu):
     _, axes, extents, _ = tiled.CASES[case]
     all_sizes = [(size, 33, 2) for size in (*tiled.SIZES, 1000, 4096)]
     check_at(gpu, tiled.graph_of(case), extents, axes.split()[::-1], source, image, all_sizes)
+
+
+def test_every_size_of_products_by_wgmma(gpu):
+  made = [warpgroup.emitted(i) for i in range(len(warpgroup.CASES))]
+  images = compile_many([source for _, source in made], H200, 4)
+  for case, ((graph, source), image) in enumerate(zip(made, images, strict=True)):
+    _, axes, extents, _ = warpgroup.CASES[case]
+    all_sizes = [(size, 200) for size in (1, 64, 77, 128, 300, 1000, 4096)]
+    check_at(gpu, graph, extents, axes.split()[::-1], source, image, all_sizes)
 
 
 def test_more_than_2_to_31_elements(gpu):

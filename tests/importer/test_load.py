@@ -25,7 +25,7 @@ def test_missing(tmp_path):
 
 
 def test_folder(tmp_path):
-  assert refusal(tmp_path) == f"FILE_UNREADABLE: '{tmp_path}' is not a file"
+  assert refusal(tmp_path) == f"FILE_UNREADABLE: '{tmp_path}' is a folder, not a file"
 
 
 def test_unreadable(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ def meant(model, values):
 
 @given(st.data())
 def test_as_onnxruntime_computes_it(data):
-  bits = data.draw(st.sampled_from([4, 8]), "bits")
+  bits = data.draw(st.sampled_from([2, 4, 8]), "bits")
   block = data.draw(st.sampled_from([16, 32, 64, 128, 256]), "block")
   k = block * data.draw(st.integers(1, 5), "blocks")
   n = data.draw(st.integers(2, 40), "n")
@@ -72,9 +72,11 @@ def test_columns_in_their_own_order_are_left():
 @pytest.mark.parametrize(
   ("name", "value", "text"),
   [
-    ("bits", 2, "weights of 2 bits, not of 4 or 8"),
+    ("bits", 5, "weights of 5 bits, not of 2, 4, 8"),
     ("bits", 3, "weights of 3 bits"),
     ("block_size", 48, "blocks of 48"),
+    ("bits", "four", "bits are 512, 96, 32, 'four'"),
+    ("K", [512, 512], "K, N, block_size, bits are"),
     ("K", 480, "weights of 480 x 96"),
     ("N", 95, "elements of scales"),
     ("weight_prepacked", 1, "weight_prepacked"),
@@ -105,6 +107,24 @@ def test_zero_points_that_are_no_bytes_have_a_reason():
 def test_too_few_zero_points():
   code, reason = barrier(added(product(), 3, np.zeros(95 * 8, np.uint8)))
   assert code == "OP_FORM" and "zero points" in reason
+
+
+def test_weights_of_unknown_shape_have_a_reason():
+  model = product()
+  (b,) = (w for w in model.graph.initializer if w.data_type == 2)
+  value = model.graph.input.add()
+  value.name = b.name
+  value.type.tensor_type.elem_type = b.data_type
+  model.graph.initializer.remove(b)
+  code, reason = barrier(model)
+  assert code == "RANK_UNKNOWN" and "the shape of the weights is not known" in reason
+
+
+def test_a_node_without_scales():
+  model = product()
+  (node,) = (n for n in model.graph.node if n.op_type == "MatMulNBits")
+  node.input[2] = ""
+  assert barrier(model) == ("OP_FORM", "MatMulNBits: there are no weights or no scales")
 
 
 def test_weights_that_a_run_brings_are_no_region():

@@ -5,8 +5,10 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from protos import new_node
+from refused import refused
 
-from mirage_onnx.importer import import_model, inferring, load_model
+from mirage_onnx.errors import MirageError
+from mirage_onnx.importer import import_model, inferring, load_model, sized_values
 
 F32, I64 = TensorProto.FLOAT, TensorProto.INT64
 WEIGHTS = {
@@ -210,3 +212,35 @@ def test_turns_end(monkeypatch):
   model = built(EXPANDED, {"x": X, "m": M}, {"y": F32, "z": F32})
   ((*_, last),) = shapes(model, "z")
   assert last != "seq"
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MOST_SIZES", 3), ("MOST_IN_ALL", 5)])
+def test_sizes_that_are_followed_are_counted(monkeypatch, limit, most):
+  """A shape of more elements than a tensor has dimensions is nobody's; Python takes time for each."""
+  monkeypatch.setattr(sized_values, limit, most)  # the shape of the mask has four elements
+  model = built(EXPANDED, {"x": X, "m": M}, {"y": F32, "z": F32})
+  ((*_, last),) = shapes(model, "z")
+  assert last != "seq"
+
+
+def test_a_node_that_no_run_gets_through():
+  """Sizes that are found out show it as declared ones would; nothing of it is told to inference."""
+  nodes = [*HEADS, new_node("Reshape", "x to", "y"), new_node("MatMul", "y z", "w")]
+  inputs = {"x": X, "z": (F32, ["batch", "seq", 5, 3])}  # 16 times 5
+  with refused("MODEL_INVALID", "Incompatible dimensions"):
+    load_model(built(nodes, inputs, {"w": F32}))
+
+
+def test_what_inference_refuses_is_not_told_again(monkeypatch):
+  model = built(EXPANDED, {"x": X, "m": M}, {"y": F32, "z": F32})
+  known, asked = inferring.known_of, []
+
+  def once(*arguments):
+    asked.append(arguments[4] if len(arguments) > 4 else ())
+    if len(asked) == 1:
+      raise MirageError("MODEL_LIMIT", "the time is over")
+    return known(*arguments)
+
+  monkeypatch.setattr(inferring, "known_of", once)  # load_model has the first of its own
+  tensors = load_model(model).tensors
+  assert len(asked) == 1 and asked[0] and tensors["z"].shape[3] != "seq"

@@ -13,6 +13,7 @@ from written_files import data_file
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.rewrite import save as save_module
+from mirage_onnx.rewrite import stream
 from mirage_onnx.rewrite.model import rewrite_model
 from mirage_onnx.rewrite.save import check_output, save_model
 
@@ -186,7 +187,7 @@ def test_unwritable(toy, tmp_path, kind, monkeypatch):
   assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("step", ["_serialized", "_flush", "replace", "interrupt"])
+@pytest.mark.parametrize("step", ["write_model", "_flush", "replace", "interrupt"])
 def test_a_failure_leaves_the_old_file_and_nothing_else(source, rewritten, tmp_path, monkeypatch, step):
   out = tmp_path / "out.onnx"
   out.write_bytes(b"old")
@@ -200,7 +201,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(source, rewritten, tmp_p
     case "replace":
       monkeypatch.setattr(os, "replace", fail)
     case "interrupt":
-      monkeypatch.setattr(save_module, "_serialized", fail)
+      monkeypatch.setattr(save_module, "write_model", fail)
     case _:
       monkeypatch.setattr(save_module, step, fail)
   error = KeyboardInterrupt if step == "interrupt" else MirageError
@@ -212,14 +213,11 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(source, rewritten, tmp_p
   assert files(tmp_path) == {"out.onnx": b"old"}
 
 
-def test_too_large_without_weights(monkeypatch, tmp_path):
-
-  class Model:
-    def SerializeToString(self, deterministic):  # noqa: N802
-      raise ValueError("exceeds maximum protobuf size of 2GB")
-
+def test_too_large_without_weights(rewritten, source, tmp_path, monkeypatch):
+  monkeypatch.setattr(stream, "MOST_BYTES", 1000)
   with pytest.raises(MirageError, match="> 2 GB"):
-    save_module._serialized(Model())
+    save_model(rewritten, tmp_path / "out.onnx", source)
+  assert not files(tmp_path)
 
 
 def test_missing_and_short_data(source, rewritten, tmp_path):

@@ -8,14 +8,18 @@ from packed_models import gated, norm, product, residual
 from small_models import region_of, search_region
 
 from mirage_onnx.codegen.candidates import emit_candidate
+from mirage_onnx.emulator import run_kernel
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
-from mirage_onnx.ir import DType, KernelParams, KTensor, Window, parse_ugraph, print_ugraph
+from mirage_onnx.importer import load_model
+from mirage_onnx.ir import Candidate, DType, KernelParams, KTensor, Window, parse_ugraph, print_ugraph
 from mirage_onnx.ir.memory_order import stored_orders
 from mirage_onnx.superopt.cost import features, kernel_cost
 from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.thread import lay_out
 from mirage_onnx.target import H200
+from mirage_onnx.tune.oracle import draw
 from mirage_onnx.verify.prover import prover
+from mirage_onnx.verify.weights import sample_weights
 
 
 def found(model):
@@ -136,6 +140,37 @@ def test_depths_that_lanes_do_not_share_out(change, text):
     with pytest.raises(RejectionError, match=text) as refused:
       emit_candidate(c, region.extents, H200, "k")
     assert refused.value.rejection.code == "LAYOUT"
+
+
+@pytest.mark.parametrize(
+  ("model", "how"),
+  [
+    (norm, {"rows": 16, "k": 1024, "n": 232, "zero": True}),
+    (norm, {"rows": 3, "k": 1120, "n": 112, "block": 16}),
+    (gated, {"rows": 9, "k": 1024, "n": 120, "block": 128}),
+    (product, {"rows": 1, "k": 1536, "n": 128, "block": 256, "bits": 8, "zero": True}),
+  ],
+)
+def test_any_numbers_are_right(model, how):
+  """In the emulator, which sees races and reads outside: even and uneven depths, tiles of any width."""
+  made = model(**how)
+  region, candidates = found(made)
+  graph = next(c.candidate.ugraph for c in candidates if len(c.candidate.ugraph.kernels) == 1)
+  (kernel,) = graph.kernels
+  step, grid = 4 * kernel.lane_depth, kernel.grid
+  data, oracle = draw(region, sample_weights(load_model(made), region), np.random.default_rng(0))
+  (output,) = region.outputs
+  for tile, cluster, warps, stages in ((112, 1, 2, 1), (16, 1, 3, 2), (48, 2, 1, 4), (64, 1, 4, 3)):
+    tiles = tuple(tile if a == output.axes[-1] else 8 for a in grid)
+    params = (KernelParams(tiles, cluster, step * warps, warps, stages),)
+    (source,) = emit_candidate(Candidate(graph, params), region.extents, H200, "k")
+    tensors = {i.name: np.ascontiguousarray(data[i.source.name]) for i in region.inputs}
+    tensors[output.name] = np.full(region.shape(output.tensor), np.nan, np.float16)
+    run_kernel(source, tensors)
+    exact, rounded = (x[output.tensor.name] for x in (oracle.exact, oracle.rounded))
+    size = np.linalg.norm(exact)
+    error = np.linalg.norm(tensors[output.name].reshape(exact.shape) - exact) / size
+    assert error <= 2 * np.linalg.norm(rounded - exact) / size + 1e-3, params
 
 
 def test_numbers_that_leave_nothing_over_are_right():

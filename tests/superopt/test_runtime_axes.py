@@ -14,7 +14,9 @@ from mirage_onnx.superopt.egraph import EGraph
 from mirage_onnx.superopt.result import Bound
 from mirage_onnx.superopt.roles import enumerate_roles
 from mirage_onnx.superopt.search_structure import Scope
+from mirage_onnx.superopt.solved import AT_RUN_TIME, kernel_times
 from mirage_onnx.superopt.space import ALL, EMITTED, space_of
+from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.target import H200
 
 
@@ -108,3 +110,22 @@ def test_the_loop_walks_what_is_reduced(net, program, kernels):
 def test_only_tiled_kernels_reduce_it(net):
   region = tiled_region(net.model(centred(net)), b=4, l=128)
   assert (space_of(region), space_of(replace(region, runtime={}))) == (ALL, EMITTED)
+
+
+def test_times_of_tiled_kernels_that_a_run_counts(net):
+  """Whole tiles, however few elements there are; and what a text for every size takes more."""
+  region = tiled_region(net.model(attention(net)), b=4, m=64, l=128)
+  scope = Scope.of(H200, Bound(), region)
+  best = search_region(region, bound=scope.bound, space=scope.space).candidates[0].candidate
+  (kernel,), (params,) = best.ugraph.kernels, best.params
+  tiles = dict(zip(kernel.grid, params.tile, strict=True)) | {kernel.loop: params.loop_tile}
+  whole = {**region.extents, **{a: tiles[a] for a in region.runtime}}
+  part = {**region.extents, **{a: max(1, tiles[a] // 4) for a in region.runtime}}
+
+  def time_us(extents, runtime):
+    ((_, us),) = kernel_times(best, extents, H200, expected_tiled_us, runtime)
+    return us
+
+  assert time_us(part, region.runtime) == time_us(whole, region.runtime)
+  assert time_us(whole, region.runtime) == pytest.approx(AT_RUN_TIME * time_us(whole, ()))
+  assert time_us(part, ()) < time_us(whole, ())

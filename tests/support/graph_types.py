@@ -212,7 +212,9 @@ def run(seed, driver):
     return "right"  # whatever it computes, nothing was written elsewhere
   times = sum(name.startswith("node") for name in (c.name for c in onnx.load_from_string(data).graph.node))
   want = feeds["a"] + times * feeds["b"]
-  same = got.dtype == np.float32 and got.shape == want.shape and np.allclose(got, want)
+  # Of no elements, a plan may say that its output has one, which no launch writes.
+  shapes = (want.shape, (max(n, 1),))
+  same = got.dtype == np.float32 and got.shape in shapes and np.allclose(got[:n], want)
   return "right" if same else f"a wrong result: {got!r:.80}"
 
 

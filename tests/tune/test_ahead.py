@@ -45,6 +45,9 @@ def test_kernels_are_there_when_they_are_asked_for(compiled):
     some.soon([b])
     assert some.take(a).candidates == ["a"] and some.take(b).candidates == ["b"]
     assert some.take(c).candidates == ["c"]
+    ends = time.monotonic() + 10
+    while ("b2",) not in compiled and time.monotonic() < ends:
+      time.sleep(0.01)
   assert sorted(x for x in compiled if isinstance(x[-1], bool)) == [("a", False), ("b", False), ("c", True)]
   assert ("a2",) in compiled and ("b2",) in compiled  # what is likely to be asked for next
 
@@ -77,3 +80,23 @@ def test_inputs_are_drawn_ahead_once_any_were_needed(compiled):
     some.soon([b, c])
     assert some.draws(b) == []
   assert drawn[0] == "b" and "a" not in drawn
+
+
+def test_what_is_under_way_is_not_waited_for(compiled):
+  """A draw of half a minute behind the last region took the time of the checks, and nothing was left."""
+  begun, go_on = threading.Event(), threading.Event()
+
+  def draw(o):
+    begun.set()
+    go_on.wait(30)
+    return []
+
+  start = time.monotonic()
+  try:
+    with Ahead(H200, 8, float("inf"), draw, lambda o, best: []) as some:
+      some.draws(outcome("a"))
+      some.soon([outcome("b"), outcome("c")])
+      assert begun.wait(10)
+    assert time.monotonic() - start < 10
+  finally:
+    go_on.set()

@@ -1,5 +1,6 @@
 """Which regions a prediction chooses: what a region must win by, and against what."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +9,9 @@ from small_models import Net
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.target import H200
-from mirage_onnx.tune import realise
+from mirage_onnx.tune import ahead, realise
 from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.race import Measured
 
 
 def chosen_nodes(monkeypatch, model, node_us, ours_us, margin):
@@ -88,3 +90,38 @@ def test_regions_that_save_the_same_stay_in_order(monkeypatch):
   place = {n.name: i for i, n in enumerate(program.nodes)}
   at = [min(place[n] for n in c.nodes) for c, _ in chosen]
   assert len(at) == 12 and at == sorted(at)
+
+
+def test_instances_are_checked_as_soon_as_a_region_was_timed(monkeypatch):
+  """At the end there may be no time for it, and everything that was timed would be refused."""
+  net = Net(seed=3, opset=18)
+  model = net.model(net.Exp(net.Tanh(net.input(4, 64))))
+  loaded = load_model(model)
+  program = import_model(loaded)
+  (candidate, *_) = (c for c in find_candidates(program).candidates if len(c.nodes) == 2)
+  result = SimpleNamespace(candidates=[offered(2.0)])
+  outcome = Outcome(candidate.region, (candidate,), 40.0, result)  # type: ignore[arg-type]
+  asked = []
+
+  class Checks:
+    def verdicts(self, instances, chosen):
+      asked.append((tuple(instances), chosen))
+      return (None,) * len(instances)
+
+    def refused(self, chosen, ends):
+      assert asked, "only at the end"
+      return {}
+
+  def timed(loaded, o, *rest, **more):
+    return replace(compiled(o), measured=Measured(2.0, 40.0, 1, ()))
+
+  monkeypatch.setattr(realise, "tuned", timed)
+  monkeypatch.setattr(realise, "kind_of", lambda o, target: "row")
+  monkeypatch.setattr(realise, "with_siblings", lambda loaded, program, chosen, *rest: (chosen, {}))
+  monkeypatch.setattr(ahead.Ahead, "soon", lambda self, some: None)
+  node_us = dict.fromkeys(candidate.nodes, 20.0)
+  chosen, _ = realise.realise(
+    loaded, program, {candidate.region.key: outcome}, node_us, H200, margin=0.0, measure=True, tries=1,
+    instances=Checks(),
+  )  # fmt: skip
+  assert [c for c, _ in chosen] == [candidate] and asked == [((candidate,), result.candidates[0].candidate)]

@@ -102,6 +102,7 @@ def test_what_the_compiler_refuses_is_asked_once(monkeypatch):
   def compile_some(region, candidates, target, *, keep, workers):
     rounds.append(len(candidates))
     asked.extend(c.params for c in candidates)
+    candidates = [c for c in candidates if all(p.instruction == "mma" for p in c.params)]
     taken = [SimpleNamespace(candidate=c) for c in candidates[:: 1 if len(rounds) < 3 else 2]]
     return taken, [Rejection("SMEM", "", ())] * (len(candidates) - len(taken))
 
@@ -166,9 +167,15 @@ def test_what_is_timed_is_chosen_by_what_warpgroups_take():
   assert with_warpgroups(few, none, H200) is none
 
 
-def test_not_where_rows_are_few_or_only_known_in_a_run():
+def test_not_where_rows_are_few():
   assert by_warpgroups(*linear(32), H200, 8) == ()
-  assert by_warpgroups(*linear(512, frozenset({"a2"})), H200, 8) == ()
+
+
+def test_rows_that_only_a_run_counts():
+  region, first = linear(512, frozenset({"a2"}))
+  found = by_warpgroups(region, first, H200, 8)
+  assert len(found) == 8
+  assert all(emit_candidate(c, region.extents, H200, "k", region.runtime)[0].sizes == ("a2",) for c in found)
 
 
 @pytest.mark.parametrize("measure", [True, False])
@@ -188,15 +195,14 @@ def test_they_are_timed_beside_the_others(monkeypatch, measure):
       others = more(tried[-1], tried)
     return tried[-1], None
 
-  for module in (ahead, tuning):
-    monkeypatch.setattr(module, "compile_candidates", compile_some)
+  for place in (ahead, tuning):
+    monkeypatch.setattr(place, "compile_candidates", compile_some)
   monkeypatch.setattr(tuning, "measure_region", measure_all)
   outcome = Outcome(region, (), 0.0, SearchResult((Verified(first, None),), None))
   best = tuning.tuned(None, outcome, H200, measure=measure, tries=4, ends=Ends(), look=None).compiled
   if measure:
     assert asked[:2] == [["mma"], ["wgmma"] * 4]
-    assert {i for own in asked[2:] for i in own} == {"wgmma"} and best.candidate.params[
-      0
-    ].instruction == "wgmma"
+    assert {i for own in asked[2:] for i in own} == {"wgmma"}
+    assert best.candidate.params[0].instruction == "wgmma"
   else:
     assert asked == [["mma"]] and best.candidate is first

@@ -1,10 +1,17 @@
 // Integers of quantized weights, several in a register: memory -> the operands of tensor cores.
 //
-// Q4 and Q8 are tags: an integer is stored with kZero added, so that zero is the bits of kZero; of
-// two in a byte the first is the low half. A lane of a streaming kernel has 8 * Eights consecutive
+// Q2, Q4 and Q8 are tags: an integer is stored with kZero added, so that zero is the bits of kZero; of
+// several in a byte the first has the lowest bits. A lane of a streaming kernel has 8 * Eights consecutive
 // ones of a row (Lane), 16 bytes or more, and widens eight of them for each step of mma.
 // Needs ptx.cuh and vector.cuh, included before.
 #pragma once
+
+struct Q2 {
+  using Storage = unsigned char;
+  static constexpr int kBits = 2;
+  static constexpr unsigned kZero = 2;
+  static PTX_DEVICE float widen(Storage stored) { return static_cast<float>(stored) - 2.0f; }
+};
 
 struct Q4 {
   using Storage = unsigned char;
@@ -41,7 +48,8 @@ PTX_DEVICE unsigned char load_packed(const unsigned char* row, int place) {
 template <class Q, int Eights>
 struct Lane {
   static constexpr int kVectors = Eights * Q::kBits / 16;
-  static constexpr unsigned kZeros = Q::kBits == 4 ? 0x88888888u : 0x80808080u;
+  static constexpr unsigned kZeros =
+      Q::kBits == 2 ? 0xaaaaaaaau : Q::kBits == 4 ? 0x88888888u : 0x80808080u;
   ptx::U4 v[kVectors];
   PTX_DEVICE Lane() {
 #pragma unroll
@@ -71,8 +79,8 @@ PTX_DEVICE void load_lane_if(Lane<Q, Eights>& to, const unsigned char* from, boo
 // Integer `j` of the lane's part `part`, as it is stored.
 template <class Q, int Eights>
 PTX_DEVICE unsigned stored_integer(const Lane<Q, Eights>& lane, int part, int j) {
-  const int bit = j * Q::kBits;
-  return lane.word(part * Q::kBits / 4 + bit / 32) >> bit % 32 & ((1u << Q::kBits) - 1);
+  const int bit = (8 * part + j) * Q::kBits;
+  return lane.word(bit / 32) >> bit % 32 & ((1u << Q::kBits) - 1);
 }
 
 template <class Q, int Eights>
@@ -140,7 +148,7 @@ PTX_DEVICE Eight<T> scaled8(const Lane<Q, Eights>& lane, int part, unsigned shor
     const ptx::U4 p = scaled8_apart<T>(lane, part, scale, zero).v;
     e.v = {ptx::low_halves(p.x, p.y), ptx::low_halves(p.z, p.w), ptx::high_halves(p.x, p.y),
            ptx::high_halves(p.z, p.w)};
-  } else if constexpr (kFitsBytes<T>) {
+  } else if constexpr (Q::kBits == 8 && kFitsBytes<T>) {
     const unsigned zeros = 0x64006400u | twice(zero), scales = twice(scale);
     unsigned p[4];
 #pragma unroll
@@ -150,7 +158,7 @@ PTX_DEVICE Eight<T> scaled8(const Lane<Q, Eights>& lane, int part, unsigned shor
       p[i] = ptx::mul_f16x2(p[i], scales);
     }
     e.v = {p[0], p[1], p[2], p[3]};
-  } else {  // bf16 has no room for 8 bits below 128; fp32 has, and rounds the same product
+  } else {  // in fp32, which rounds the same product: bf16 has no room for 8 bits below 128
     float f[8];
     unpack8(lane, part, f);
     const float s = T::widen(scale), z = static_cast<float>(zero) - static_cast<float>(Q::kZero);

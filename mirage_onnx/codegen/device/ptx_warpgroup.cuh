@@ -4,7 +4,8 @@
 // wgmma_*: d += a b, of 64 rows, 8 J columns and a depth of 16. Warp w of the warpgroup has rows
 // 16w .. 16w + 15 of d as mma.m16n8k16 has them, 8 columns after the other: d[0][j] is row g, columns
 // 8j + 2t and 8j + 2t + 1, d[1][j] row g + 8. A from registers lies as it does there, too. What lies
-// in shared memory is named by a descriptor (wgmma_tile) of rows of 16 depth elements.
+// in shared memory is named by a descriptor (wgmma_tile) of rows of 16 depth elements; if Turned, B is 16
+// rows, one for each depth (wgmma_turned_tile).
 //
 // It runs beside the threads. wgmma_fence comes before the first that takes registers which
 // other instructions have written; d, and registers of A, belong to it until wgmma_wait says that its
@@ -19,6 +20,11 @@ namespace ptx {
 PTX_DEVICE U64 wgmma_tile(const void* at) {
   constexpr U64 kSwizzle128 = 1ull << 62, kGroup = static_cast<U64>(1024 >> 4) << 32;
   return kSwizzle128 | kGroup | 1ull << 16 | (device::shared(at) & 0x3ffffu) >> 4;
+}
+
+// The same tile as operand B with the depth down its rows: panels of 64 columns, `across` bytes apart.
+PTX_DEVICE U64 wgmma_turned_tile(const void* at, unsigned across) {
+  return (wgmma_tile(at) & ~(0x3fffull << 16)) | static_cast<U64>(across >> 4) << 16;
 }
 
 PTX_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -67,57 +73,59 @@ namespace device {
   asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, 1, 0;\n\t" \
                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" PTX_NAMES_##n \
                "}, " first ", " second ", add, 1, 1, " last ";\n\t}"
-#define PTX_WGMMA_SHARED(n, type, first, second, ...) \
-  PTX_WGMMA(n, type, first, second, "0, 0") : __VA_ARGS__ : "l"(a_tile), "l"(b_tile))
-#define PTX_WGMMA_REGISTERS(n, type, first, second, ...) \
-  PTX_WGMMA(n, type, first, second, "0") \
-      : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_tile))
+#define PTX_WGMMA_SHARED(n, type, first, second, turned, ...) \
+  PTX_WGMMA(n, type, first, second, "0, " turned) \
+      : __VA_ARGS__ : "l"(a_tile), "l"(b_tile), "n"(static_cast<int>(Turned)))
+#define PTX_WGMMA_REGISTERS(n, type, first, second, turned, ...) \
+  PTX_WGMMA(n, type, first, second, turned) \
+      : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_tile), \
+        "n"(static_cast<int>(Turned)))
 
 #define PTX_SHARED_OF(type) \
   if constexpr (J == 4) \
-    PTX_WGMMA_SHARED(32, type, "%16", "%17", PTX_D4(0)); \
+    PTX_WGMMA_SHARED(32, type, "%16", "%17", "%18", PTX_D4(0)); \
   else if constexpr (J == 8) \
-    PTX_WGMMA_SHARED(64, type, "%32", "%33", PTX_D8(0)); \
+    PTX_WGMMA_SHARED(64, type, "%32", "%33", "%34", PTX_D8(0)); \
   else if constexpr (J == 12) \
-    PTX_WGMMA_SHARED(96, type, "%48", "%49", PTX_D8(0), PTX_D4(8)); \
+    PTX_WGMMA_SHARED(96, type, "%48", "%49", "%50", PTX_D8(0), PTX_D4(8)); \
   else if constexpr (J == 16) \
-    PTX_WGMMA_SHARED(128, type, "%64", "%65", PTX_D8(0), PTX_D8(8)); \
+    PTX_WGMMA_SHARED(128, type, "%64", "%65", "%66", PTX_D8(0), PTX_D8(8)); \
   else if constexpr (J == 24) \
-    PTX_WGMMA_SHARED(192, type, "%96", "%97", PTX_D8(0), PTX_D8(8), PTX_D8(16)); \
+    PTX_WGMMA_SHARED(192, type, "%96", "%97", "%98", PTX_D8(0), PTX_D8(8), PTX_D8(16)); \
   else \
-    PTX_WGMMA_SHARED(256, type, "%128", "%129", PTX_D8(0), PTX_D8(8), PTX_D8(16), PTX_D8(24))
+    PTX_WGMMA_SHARED(256, type, "%128", "%129", "%130", PTX_D8(0), PTX_D8(8), PTX_D8(16), PTX_D8(24))
 
 #define PTX_A(i, j, k, l) "{%" #i ",%" #j ",%" #k ",%" #l "}"
 #define PTX_REGISTERS_OF(type) \
   if constexpr (J == 4) \
-    PTX_WGMMA_REGISTERS(32, type, PTX_A(16, 17, 18, 19), "%20", PTX_D4(0)); \
+    PTX_WGMMA_REGISTERS(32, type, PTX_A(16, 17, 18, 19), "%20", "%21", PTX_D4(0)); \
   else if constexpr (J == 8) \
-    PTX_WGMMA_REGISTERS(64, type, PTX_A(32, 33, 34, 35), "%36", PTX_D8(0)); \
+    PTX_WGMMA_REGISTERS(64, type, PTX_A(32, 33, 34, 35), "%36", "%37", PTX_D8(0)); \
   else if constexpr (J == 12) \
-    PTX_WGMMA_REGISTERS(96, type, PTX_A(48, 49, 50, 51), "%52", PTX_D8(0), PTX_D4(8)); \
+    PTX_WGMMA_REGISTERS(96, type, PTX_A(48, 49, 50, 51), "%52", "%53", PTX_D8(0), PTX_D4(8)); \
   else if constexpr (J == 16) \
-    PTX_WGMMA_REGISTERS(128, type, PTX_A(64, 65, 66, 67), "%68", PTX_D8(0), PTX_D8(8)); \
+    PTX_WGMMA_REGISTERS(128, type, PTX_A(64, 65, 66, 67), "%68", "%69", PTX_D8(0), PTX_D8(8)); \
   else if constexpr (J == 24) \
-    PTX_WGMMA_REGISTERS(192, type, PTX_A(96, 97, 98, 99), "%100", PTX_D8(0), PTX_D8(8), PTX_D8(16)); \
+    PTX_WGMMA_REGISTERS(192, type, PTX_A(96, 97, 98, 99), "%100", "%101", PTX_D8(0), PTX_D8(8), PTX_D8(16)); \
   else \
-    PTX_WGMMA_REGISTERS(256, type, PTX_A(128, 129, 130, 131), "%132", PTX_D8(0), PTX_D8(8), \
+    PTX_WGMMA_REGISTERS(256, type, PTX_A(128, 129, 130, 131), "%132", "%133", PTX_D8(0), PTX_D8(8), \
                         PTX_D8(16), PTX_D8(24))
 
 }  // namespace device
 
-template <int J>
+template <bool Turned, int J>
 PTX_DEVICE void wgmma_f16(float (&d)[2][J][2], U64 a_tile, U64 b_tile) {
   PTX_SHARED_OF("f16");
 }
-template <int J>
+template <bool Turned, int J>
 PTX_DEVICE void wgmma_bf16(float (&d)[2][J][2], U64 a_tile, U64 b_tile) {
   PTX_SHARED_OF("bf16");
 }
-template <int J>
+template <bool Turned, int J>
 PTX_DEVICE void wgmma_f16(float (&d)[2][J][2], const unsigned (&a)[4], U64 b_tile) {
   PTX_REGISTERS_OF("f16");
 }
-template <int J>
+template <bool Turned, int J>
 PTX_DEVICE void wgmma_bf16(float (&d)[2][J][2], const unsigned (&a)[4], U64 b_tile) {
   PTX_REGISTERS_OF("bf16");
 }

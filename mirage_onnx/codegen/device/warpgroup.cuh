@@ -2,21 +2,21 @@
 // before.
 #pragma once
 
-template <int J>
+template <bool Turned = false, int J>
 PTX_DEVICE void wgmma(F16, float (&d)[2][J][2], ptx::U64 a_tile, ptx::U64 b_tile) {
-  ptx::wgmma_f16(d, a_tile, b_tile);
+  ptx::wgmma_f16<Turned>(d, a_tile, b_tile);
 }
-template <int J>
+template <bool Turned = false, int J>
 PTX_DEVICE void wgmma(BF16, float (&d)[2][J][2], ptx::U64 a_tile, ptx::U64 b_tile) {
-  ptx::wgmma_bf16(d, a_tile, b_tile);
+  ptx::wgmma_bf16<Turned>(d, a_tile, b_tile);
 }
-template <int J>
+template <bool Turned = false, int J>
 PTX_DEVICE void wgmma(F16, float (&d)[2][J][2], const unsigned (&a)[4], ptx::U64 b_tile) {
-  ptx::wgmma_f16(d, a, b_tile);
+  ptx::wgmma_f16<Turned>(d, a, b_tile);
 }
-template <int J>
+template <bool Turned = false, int J>
 PTX_DEVICE void wgmma(BF16, float (&d)[2][J][2], const unsigned (&a)[4], ptx::U64 b_tile) {
-  ptx::wgmma_bf16(d, a, b_tile);
+  ptx::wgmma_bf16<Turned>(d, a, b_tile);
 }
 
 // The place of depth element k of row r in a tile of Rows rows: panels of 64 depth elements, a row of a

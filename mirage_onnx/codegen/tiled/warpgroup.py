@@ -47,14 +47,24 @@ def fitting_products(assignment: Assignment, warps: Warps, tensors: Mapping[str,
 
 
 def _is_tile(assignment: Assignment, index: int, tensors: Mapping[str, KTensor]) -> bool:
-  """Whether operand B of a contraction is a load in rows along the depth."""
+  """Whether operand B of a contraction is a load in rows along the depth, or along the columns."""
   op = assignment.kernel.ops[assignment.kernel.ops[index].args[1]]
   if op.op != "load":
     return False
   own = assignment.own(assignment.kernel.ops[index].args[1])
   order = tuple(own[a] for a in tensors[op.tensor].axes)
   product = assignment.products[index]
-  return order[-1:] == (product.depth,) and _rows(order) == product.b.g
+  return _along_depth(order, product, product.b.g) or is_turned(order, product)
+
+
+def _along_depth(order: tuple[Piece, ...], product: Product, rows: Side) -> bool:
+  return order[-1:] == (product.depth,) and _rows(order) == rows
+
+
+def is_turned(order: tuple[Piece, ...], product: Product) -> bool:
+  """Whether a tile holds operand B with a row for each depth, in panels of 64 columns."""
+  columns = order[-1:] == product.c.t and order[-1].length % WGMMA.step == 0
+  return columns and _rows(order) == (product.depth,)
 
 
 def _fits(assignment: Assignment, warps: Warps, index: int, product: Product) -> bool:
@@ -95,7 +105,9 @@ def is_swizzled(
   for i in products:
     p = assignment.products[i]
     for a, form in zip(assignment.kernel.ops[i].args, (p.a, p.b), strict=True):
-      if order[-1:] == (p.depth,) and _source_has(assignment, a, index) and _rows(order) == form.g:
+      if _source_has(assignment, a, index) and _along_depth(order, p, form.g):
+        return True
+      if a == index and form == p.b and is_turned(order, p):
         return True
   return False
 

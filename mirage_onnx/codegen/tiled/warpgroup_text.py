@@ -7,17 +7,20 @@ from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.assign import Product
-from mirage_onnx.codegen.tiled.forms import Form
+from mirage_onnx.codegen.tiled.forms import Form, Warps
 from mirage_onnx.codegen.tiled.pairs_text import pair
 from mirage_onnx.codegen.tiled.shared import SharedTile
 from mirage_onnx.codegen.tiled.spot import Spot
 from mirage_onnx.codegen.tiled.steps import Held
 from mirage_onnx.codegen.tiled.values import ValueWriter
+from mirage_onnx.codegen.tiled.warpgroup import is_turned
 from mirage_onnx.instructions import WGMMA
 
 #: Rows of 16 bytes that eight rows of a swizzled tile, and a depth of 16, are on.
 _NUMBER = re.compile(r"^(const int \w+ = )(.+);$")
 _GROUP, _DEPTH_CHUNKS = 8 * WGMMA.swizzle_bytes // 16, 2 * WGMMA.depth // 16
+#: The same of a depth of 16 where it goes down the rows.
+_GROUPS_DEEP = WGMMA.depth * WGMMA.swizzle_bytes // 16
 
 
 class PinningWriter(Writer):
@@ -51,15 +54,13 @@ def contract_by_warpgroup(w: ValueWriter, step: do.Contract) -> None:
     tile_as_operand(w, a, form) for a, form in zip(op.args, (product.a, product.b), strict=True)
   )
   assert b_tile is not None
+  turned = is_turned(b_tile.order, product)
   parts, deep = warps.count((product.depth,)), warps.digit((product.depth,))
   steps = product.depth.length // parts // WGMMA.depth
   panels = product.depth.length // parts // WGMMA.step
   with w.writer.block():
     columns = 8 * warps.tiles(c.t, 8)
-    part = times(deep, panels * b_tile.rows * WGMMA.step)
-    line(
-      f"const ptx::U64 b = ptx::wgmma_tile({total(b_tile.name, _first(warps.digit(c.t), columns), part)});"
-    )
+    line(f"const ptx::U64 b = {_tile_of_b(b_tile, product, warps, columns, turned)};")
     if a_tile is not None:
       group = warps.digit(c.g)
       group = group if warps.count(c.g) == WGMMA.warps else f"{group} / {WGMMA.warps}"
@@ -73,12 +74,24 @@ def contract_by_warpgroup(w: ValueWriter, step: do.Contract) -> None:
     line("ptx::wgmma_fence();")
     for k in range(steps):
       first = f"a[{k}]" if a_tile is None else total("a", str(_descriptor_step(a_tile, k)))
-      second = total("b", str(_descriptor_step(b_tile, k)))
-      line(f"wgmma({kind}{{}}, {accumulators}, {first}, {second});", step.index)
+      second = total("b", str(_GROUPS_DEEP * k if turned else _descriptor_step(b_tile, k)))
+      call = "wgmma<true>" if turned else "wgmma"
+      line(f"{call}({kind}{{}}, {accumulators}, {first}, {second});", step.index)
     line("ptx::wgmma_commit();")
     if step.index not in lowering.under_way:
       line("ptx::wgmma_wait<0>();")
       line(f"ptx::wgmma_hold({accumulators});")
+
+
+def _tile_of_b(tile: SharedTile, product: Product, warps: Warps, columns: int, turned: bool) -> str:
+  """The descriptor of a warpgroup's part of operand B."""
+  across, deep = warps.digit(product.c.t), warps.digit((product.depth,))
+  part = product.depth.length // warps.count((product.depth,))
+  if not turned:
+    place = total(tile.name, _first(across, columns), times(deep, part * tile.rows))
+    return f"ptx::wgmma_tile({place})"
+  place = total(tile.name, times(across, columns * tile.rows), times(deep, part * WGMMA.step))
+  return f"ptx::wgmma_turned_tile({place}, {tile.rows * WGMMA.swizzle_bytes})"
 
 
 def _first(digit: str, rows: int) -> str:

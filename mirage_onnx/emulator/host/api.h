@@ -146,8 +146,9 @@ void atomic_store(unsigned* at, unsigned value);
 // Adds to d what the registers of a warp's lanes hold of 16 rows, 8 columns, a depth of 16.
 using TileMma = void (*)(float (*d)[4], const unsigned (*a)[4], const unsigned (*b)[2]);
 // d: `columns` / 2 registers of a lane; a: null if A is the tile in shared memory.
+// turned: B's tile has a row for each depth.
 void wgmma(const char* what, float* d, int columns, const unsigned* a, U64 a_tile, U64 b_tile,
-    TileMma tile);
+    bool turned, TileMma tile);
 void wgmma_fence();
 void wgmma_commit();
 void wgmma_wait(int groups);

@@ -11,6 +11,10 @@ PTX_DEVICE U64 wgmma_tile(const void* at) {
   return kSwizzle128 | kGroup | 1ull << 16 | emu::shared_offset(at) >> 4;
 }
 
+PTX_DEVICE U64 wgmma_turned_tile(const void* at, unsigned across) {
+  return (wgmma_tile(at) & ~(0x3fffull << 16)) | static_cast<U64>(across >> 4) << 16;
+}
+
 PTX_DEVICE void wgmma_fence() { emu::wgmma_fence(); }
 PTX_DEVICE void wgmma_commit() { emu::wgmma_commit(); }
 template <int N>
@@ -45,28 +49,28 @@ constexpr bool has_wgmma() {
 
 }  // namespace host
 
-template <int J>
+template <bool Turned, int J>
 PTX_DEVICE void wgmma_f16(float (&d)[2][J][2], U64 a_tile, U64 b_tile) {
   static_assert(host::has_wgmma<J>());
-  emu::wgmma("wgmma_f16", &d[0][0][0], 8 * J, nullptr, a_tile, b_tile,
+  emu::wgmma("wgmma_f16", &d[0][0][0], 8 * J, nullptr, a_tile, b_tile, Turned,
              &host::warpgroup_tile<host::Operand::kF16>);
 }
-template <int J>
+template <bool Turned, int J>
 PTX_DEVICE void wgmma_bf16(float (&d)[2][J][2], U64 a_tile, U64 b_tile) {
   static_assert(host::has_wgmma<J>());
-  emu::wgmma("wgmma_bf16", &d[0][0][0], 8 * J, nullptr, a_tile, b_tile,
+  emu::wgmma("wgmma_bf16", &d[0][0][0], 8 * J, nullptr, a_tile, b_tile, Turned,
              &host::warpgroup_tile<host::Operand::kBf16>);
 }
-template <int J>
+template <bool Turned, int J>
 PTX_DEVICE void wgmma_f16(float (&d)[2][J][2], const unsigned (&a)[4], U64 b_tile) {
   static_assert(host::has_wgmma<J>());
-  emu::wgmma("wgmma_f16", &d[0][0][0], 8 * J, a, 0, b_tile,
+  emu::wgmma("wgmma_f16", &d[0][0][0], 8 * J, a, 0, b_tile, Turned,
              &host::warpgroup_tile<host::Operand::kF16>);
 }
-template <int J>
+template <bool Turned, int J>
 PTX_DEVICE void wgmma_bf16(float (&d)[2][J][2], const unsigned (&a)[4], U64 b_tile) {
   static_assert(host::has_wgmma<J>());
-  emu::wgmma("wgmma_bf16", &d[0][0][0], 8 * J, a, 0, b_tile,
+  emu::wgmma("wgmma_bf16", &d[0][0][0], 8 * J, a, 0, b_tile, Turned,
              &host::warpgroup_tile<host::Operand::kBf16>);
 }
 

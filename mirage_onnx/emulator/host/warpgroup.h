@@ -28,6 +28,7 @@ struct GroupMma {
   const unsigned* a_at[kGroupLanes];  // null: A is in shared memory
   unsigned a[kGroupLanes][4];
   U64 a_tile, b_tile;
+  bool turned;
   unsigned group;
   GroupMma* next;
 };
@@ -81,31 +82,51 @@ static unsigned place_in_tile(U64 tile, int row, int chunk) {
   return at ^ (at >> 7 & ((8u >> (mode - 1)) - 1)) << 4;
 }
 
-// Every chunk that the instruction reads: each(byte, row, chunk).
-template <class F>
-static void for_chunks(U64 tile, int rows, F each) {
-  for (int r = 0; r < rows; ++r)
-    for (int c = 0; c < 2; ++c) each(place_in_tile(tile, r, c), r, c);
+// The byte of eight columns from 8 * `chunk` on, at depth `row`, of a turned operand; MN-major.
+static unsigned place_in_turned(U64 tile, int row, int chunk) {
+  const unsigned start = static_cast<unsigned>(tile & 0x3fff) << 4;
+  const unsigned across = static_cast<unsigned>(tile >> 16 & 0x3fff) << 4;
+  const unsigned down = static_cast<unsigned>(tile >> 32 & 0x3fff) << 4;
+  const unsigned r = static_cast<unsigned>(row), c = static_cast<unsigned>(chunk);
+  if (tile >> 62 != 1) fail(kMisuse, "a turned tile that is not swizzled by 128 bytes");
+  const unsigned at = start + c / 8 * across + r / 8 * down + r % 8 * 128 + c % 8 * 16;
+  return at ^ (at >> 7 & 7) << 4;
 }
 
-static void lend_tile(const char* what, U64 tile, int rows) {
+// Every chunk that the instruction reads: each(byte, row, chunk); of a turned tile `rows` are columns.
+template <class F>
+static void for_chunks(U64 tile, int rows, bool turned, F each) {
+  if (turned)
+    for (int k = 0; k < 16; ++k)
+      for (int c = 0; c < rows / 8; ++c) each(place_in_turned(tile, k, c), k, c);
+  else
+    for (int r = 0; r < rows; ++r)
+      for (int c = 0; c < 2; ++c) each(place_in_tile(tile, r, c), r, c);
+}
+
+static void lend_tile(const char* what, U64 tile, int rows, bool turned) {
   if (tile >> 49 & 7) fail(kMisuse, "%s: a descriptor with a base offset", what);
   Cta* c = cur->cta;
-  for_chunks(tile, rows, [&](unsigned at, int, int) {
+  for_chunks(tile, rows, turned, [&](unsigned at, int, int) {
     check_shared_bounds(c, cur, cur->pc, reinterpret_cast<usize>(c->smem) + at, 16, kRead, 16);
     if (g.checks) lend_bytes(what, c, at, 16);
   });
 }
 
 // Now they are read: whatever nothing orders before this is a race.
-static void read_tile(Cta* c, U64 tile, int rows, unsigned* to) {
-  for_chunks(tile, rows, [&](unsigned at, int r, int k) {
+static void read_tile(Cta* c, U64 tile, int rows, bool turned, unsigned* to) {
+  for_chunks(tile, rows, turned, [&](unsigned at, int r, int k) {
     if (g.checks) {
       for_cells<false>(c->cells, c->bytes, at, 16,
           [&](Cell& cell, usize) { retire_copy_read<false>(cell, cur->epoch); });
       touch_shared(c, cur, cur->pc, at, 16, cur->epoch, kRead);
     }
-    memcpy(to + r * 8 + k * 4, c->smem + at, 16);
+    if (!turned) {
+      memcpy(to + r * 8 + k * 4, c->smem + at, 16);
+      return;
+    }
+    for (int n = 0; n < 8; ++n)  // depth r of row 8k + n
+      memcpy(reinterpret_cast<char*>(to + (8 * k + n) * 8) + 2 * r, c->smem + at + 2 * n, 2);
   });
 }
 
@@ -162,7 +183,7 @@ static Accumulator* accumulator_of(Warpgroup& w, const char* what, GroupMmaLane*
 // ---- api.h
 
 void wgmma(const char* what, float* d, int columns, const unsigned* a, U64 a_tile, U64 b_tile,
-    TileMma tile) {
+    bool turned, TileMma tile) {
   EMU_HERE();
   Warpgroup& w = warpgroup_of(what);
   GroupMmaLane own{d, a, a_tile, b_tile, columns, tile};
@@ -175,6 +196,7 @@ void wgmma(const char* what, float* d, int columns, const unsigned* a, U64 a_til
   m->tile = tile;
   m->a_tile = a_tile;
   m->b_tile = b_tile;
+  m->turned = turned;
   m->group = w.group;
   for (int l = 0; l < kGroupLanes; ++l) {
     if (lane[l]->columns != columns || lane[l]->b_tile != b_tile ||
@@ -184,8 +206,8 @@ void wgmma(const char* what, float* d, int columns, const unsigned* a, U64 a_til
     if (a) memcpy(m->a[l], lane[l]->a, sizeof m->a[l]);
   }
   m->d = accumulator_of(w, what, lane, columns / 2);
-  if (!a) lend_tile(what, a_tile, 64);
-  lend_tile(what, b_tile, columns);
+  if (!a) lend_tile(what, a_tile, 64, false);
+  lend_tile(what, b_tile, columns, turned);
   GroupMma** end = &w.pending;
   while (*end) end = &(*end)->next;
   *end = m;
@@ -203,9 +225,9 @@ static void finish_group_mma(Warpgroup& w, GroupMma& m) {
         fail(kInFlight, "%s: lane %d has changed its registers of operand A before wgmma_wait",
             m.what, l);
   } else {
-    read_tile(c, m.a_tile, 64, a);
+    read_tile(c, m.a_tile, 64, false, a);
   }
-  read_tile(c, m.b_tile, columns, b);
+  read_tile(c, m.b_tile, columns, m.turned, b);
   check_untouched(m.what, *m.d);
   for (int warp = 0; warp < 4; ++warp) {
     unsigned rows[32][4], across[32][2];

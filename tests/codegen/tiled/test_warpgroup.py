@@ -1,13 +1,16 @@
 """Contractions by wgmma: right at every size, as text, compiled, and where they cannot be."""
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import tiled_kernels
-from tiled_kernels import Case, near
+from tiled_kernels import ATTENTION, Case, near
 
 from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.emit import emit_kernel
+from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams
 from mirage_onnx.target import H100
@@ -102,6 +105,8 @@ kernel k0 grid=a2,a0 cluster=- loop=a1
   %10 = cast %9 : f16[a0,a2] post C_frag
   save o0 = %10 omap=a2,a0
 """
+#: A weight as ONNX has it: operand B down its rows.
+ACROSS = PLAIN.replace("i1 f16[a2,a1]", "i1 f16[a1,a2]").replace("f16[a2,a1] loop", "f16[a1,a2] loop")
 #: The ranks of a cluster share out the depth.
 SPLIT = """ugraph 1
 tensor i0 f16[a0,a1] input
@@ -146,6 +151,8 @@ RUN = {
   "gelu": by_wgmma(GELU, 128, 128, a0=197, a1=200),
   "residual": by_wgmma(RESIDUAL, 192, 128, a0=140, a1=192, a2=384),
   "norm": by_wgmma(NORM, 128, 128, a0=197, a1=200),
+  "across": by_wgmma(ACROSS, 128, 64, warps=4, a0=77, a1=1000, a2=200),
+  "across, shared columns": by_wgmma(ACROSS, 128, 64, stages=3, a0=77, a1=200),
   "gated": by_wgmma(GATED, 64, 128, a0=197, a1=456),
   "split": by_wgmma(SPLIT, 64, 64, warps=4, stages=3, cluster=2, a0=77, a1=448),
 }
@@ -155,8 +162,37 @@ def test_right_in_the_emulator():
   near(RUN.values(), bound=6e-3)
 
 
+def attention(rows, loop_tile, stages, **extents):
+  params = KernelParams((rows, 1), 1, loop_tile, rows // 16, stages, "wgmma")
+  return Case(ATTENTION, (params,), {"a0": 2, "a2": 64, "a4": 64, **extents})
+
+
+def test_attention_of_many_queries():
+  """What one product leaves in registers is operand A of the next, whose B lies down its rows."""
+  cases = [attention(64, 64, 2, a1=200, a3=77), attention(128, 64, 3, a1=256, a2=128, a3=128, a4=128)]
+  near(cases, bound=6e-3)
+  text = emit(attention(64, 128, 2, a1=512, a3=256)).text
+  assert "wgmma(F16{}" in text and "wgmma<true>(F16{}" in text and "mma_rows" not in text
+
+
 def test_bf16_is_right():
   near([by_wgmma(PLAIN.replace("f16", "bf16"), 64, 128, a0=177, a1=328, a2=136)], bound=3e-2)
+
+
+def test_rows_that_only_a_run_counts():
+  """One text is right for any number of rows."""
+  c = by_wgmma(GELU, 64, 64, warps=4, a0=512, a1=200, a2=136)
+  source = emit_kernel(c.graph, c.graph.kernels[0], c.params[0], c.all_extents(), H100, frozenset({"a0"}))
+  assert source.sizes == ("a0",)
+  module = compile_kernels([source])
+  for rows in (1, 64, 77, 200):
+    rng = np.random.default_rng(rows)
+    x, w, b = (rng.standard_normal(s).astype(np.float16) for s in ((rows, 200), (136, 200), (136,)))
+    y = np.full((rows, 136), np.nan, np.float16)
+    module.run({"i0": x, "i1": w, "i2": b, "o0": y}, sizes={"a0": rows})
+    z = x.astype(float) @ w.astype(float).T + b
+    want = z / 2 * (1 + np.vectorize(math.erf)(z / math.sqrt(2)))
+    assert np.abs(y - want).max() < 2e-3 * np.abs(want).max()
 
 
 SMALL = replace(H100, name="small", multiprocessors=2)
@@ -209,6 +245,7 @@ COMPILED = {
   "128x256": by_wgmma(PLAIN, 256, 128, a0=4096, a1=4096, a2=4096),
   "gelu": by_wgmma(GELU, 192, 128, a0=4000, a1=1000, a2=3000),
   "residual": by_wgmma(RESIDUAL, 128, 128, a0=4096, a1=768, a2=768),
+  "attention": attention(128, 128, 2, a1=512, a3=512),
   "gated": by_wgmma(GATED, 128, 128, a0=4096, a1=4096, a2=4096),
 }
 
@@ -230,10 +267,7 @@ REFUSED = {
   "warps": (by_wgmma(PLAIN, 128, 128, warps=4), "one for warpgroups"),
   "columns": (by_wgmma(PLAIN, 40, 128), "one for warpgroups"),
   "depth": (by_wgmma(PLAIN, 128, 128, loop_tile=32), "one for warpgroups"),
-  "order": (
-    by_wgmma(PLAIN.replace("i1 f16[a2,a1]", "i1 f16[a1,a2]"), 128, 128),
-    "one for warpgroups",
-  ),
+  "order": (by_wgmma(ACROSS, 96, 128), "one for warpgroups"),
   "type": (by_wgmma(PLAIN.replace("f16", "f32"), 128, 128), "one for warpgroups"),
 }
 

@@ -1,0 +1,45 @@
+"""Numbers with wgmma of kernels with several products."""
+
+from dataclasses import replace
+
+import pytest
+from golden_texts import PROGRAMS
+
+from mirage_onnx.codegen.emit import emit_kernel
+from mirage_onnx.ir import parse_ugraph, ugraph_extents
+from mirage_onnx.superopt.warpgroup_chains import chained_points, rows_of
+from mirage_onnx.target import H100
+
+SIZES = {"a0": 96, "a1": 512, "a2": 64, "a3": 512, "a4": 64}
+
+
+def points(text=PROGRAMS["attention"], target=H100, **sizes):
+  graph = parse_ugraph(text)
+  tensors = {t.name: t for t in graph.tensors}
+  return graph, chained_points(graph.kernels[0], tensors, {**SIZES, **sizes}, target, 20)
+
+
+def test_the_code_generator_takes_them():
+  graph, found = points()
+  assert len(found) == 8 and [us for us, _ in found] == sorted(us for us, _ in found)
+  for us, params in found:
+    source = emit_kernel(graph, graph.kernels[0], params, ugraph_extents(graph, (params,), SIZES), H100)
+    assert us > 5 and source.text.count("wgmma<true>(F16{}") in (4, 8)
+
+
+def test_rows_are_in_every_product():
+  graph, _ = points()
+  assert rows_of(graph.kernels[0], SIZES) == "a3"
+  assert rows_of(graph.kernels[0], {**SIZES, "a3": 32}) is None
+
+
+@pytest.mark.parametrize(
+  "change",
+  [{"a3": 63}, {"text": PROGRAMS["attention"].replace("f16", "f32")}, {"text": PROGRAMS["norm_linear"]}],
+)
+def test_kernels_without_any(change):
+  assert points(**change)[1] == ()
+
+
+def test_a_gpu_without_it():
+  assert points(target=replace(H100, instructions=("mma",)))[1] == ()
