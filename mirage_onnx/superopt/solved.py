@@ -14,7 +14,7 @@ from mirage_onnx.target import Target
 #: The cost of the best numbers of a kernel in microseconds, and its numbers, best first.
 Solved = tuple[float, tuple[KernelParams, ...]]
 #: What a tiled kernel takes whose sizes only a run knows, where one made for the size takes 1: geometric
-#: mean of two products in a row with 270 numbers and sizes on an H100 (bench/results/h100/runtime_sizes.json).
+#: mean of chained products with 270 numbers and sizes on an H100 (bench/results/h100/runtime_sizes.json).
 AT_RUN_TIME = 1.12
 
 
