@@ -21,7 +21,7 @@ BATCH = 3
 LEAST_S, MOST_S = 3.0, 30.0
 #: Of a result that is faster already, what is left out in turn: for so much of the time that the run took
 #: before, and so long at least.
-LEFT_OUT, LEFT_OUT_S = 0.25, 10.0
+LEFT_OUT, LEFT_OUT_S = 0.15, 10.0
 #: Of the chance of a wrong answer, what leaving out a group may have: a harmless region would go.
 DROP_ALPHA = 0.05
 

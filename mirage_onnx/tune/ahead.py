@@ -1,5 +1,7 @@
 """What comes next is made ready while the GPU times what is before it: kernels, inputs, right results."""
 
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ from typing import Self, TypeVar
 from mirage_onnx import deadline
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.cores import available_cores
+from mirage_onnx.deadline import OverdueError
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate
 from mirage_onnx.superopt.result import varied
@@ -92,20 +95,28 @@ class Ahead:
     if future is None:
       return first_kernels(o, self._target, self._tries, self._tries, available_cores())
     del self._kernels[o.region.key]
-    return future.result()
+    return self._result(future)
 
   def draws(self, o: Outcome) -> Draws | None:
     """The inputs of ``o`` if they were made ready; large, so nothing holds them here any more.
 
     Raises:
         RejectionError: INCONCLUSIVE.
+        OverdueError: the time is over.
     """
     self._draws_wanted = True
     future = _known(self._draws, o)
     if future is None:
       return None
     del self._draws[o.region.key]
-    return future.result()
+    return self._result(future)
+
+  def _result(self, future: Future[_T]) -> _T:
+    """What a thread has made, if it is there in time."""
+    try:
+      return future.result(timeout=max(0.0, min(self._until - time.monotonic(), threading.TIMEOUT_MAX)))
+    except TimeoutError:
+      raise OverdueError from None
 
   def _compiled(self, o: Outcome) -> Ready:
     with deadline.until(self._until):

@@ -28,7 +28,7 @@ WORTH_PER_S = 0.0005
 #: A region that is expected to bring less is not asked about.
 LEAST_OF_REGION = 0.0005
 #: Regions that are timed before the choice is made again.
-ROUND = 4
+ROUND = 6
 #: Seconds that a region has at least, and that a choice of what is timed next may take.
 LEAST_S, PLAN_S = 5.0, 2.0
 

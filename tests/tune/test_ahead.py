@@ -72,6 +72,18 @@ def test_failures_come_when_it_is_taken(compiled):
       some.take(late)
 
 
+def test_nobody_waits_longer_than_there_is_time(compiled, monkeypatch):
+  """Whatever a thread is at: who asks for it ends in time, and so does the whole."""
+  ended = threading.Event()
+  monkeypatch.setattr(ahead, "first_kernels", lambda *_: ended.wait(20))
+  a, start = outcome("a"), time.monotonic()
+  with made(until=start + 0.2) as some, pytest.raises(deadline.OverdueError):
+    some.soon([a])
+    some.take(a)
+  assert time.monotonic() - start < 5
+  ended.set()
+
+
 def test_inputs_are_drawn_ahead_once_any_were_needed(compiled):
   drawn, (a, b, c) = [], map(outcome, "abc")
   with made(drawn) as some:
