@@ -12,7 +12,7 @@ from mutants.harness import Fault
 from mutants.hooks import changed, patched, production
 from mutants.survey import survey
 
-COMPILE = "mirage_onnx.tune.realise:compile_candidates"
+COMPILE = ("mirage_onnx.tune.ahead:compile_candidates", "mirage_onnx.tune.tuning:compile_candidates")
 UGRAPH = "mirage_onnx.superopt.plans:Plans.ugraph"
 NUMBERS = (
   ("cluster", 2), ("loop_tile", 0.5), ("loop_tile", 2), ("warps", 2), ("warps", 0.5), ("stages", 2),
@@ -56,7 +56,7 @@ def _other(graph, _):
 
 
 def _compiled(subject, name, region, candidate, wrong):
-  compile_candidates = production(COMPILE)
+  compile_candidates = production(COMPILE[0])
 
   refused = []  # the check of instances refuses it, and asks for what the verifier has passed: once
 
@@ -66,7 +66,7 @@ def _compiled(subject, name, region, candidate, wrong):
     given = [wrong if other else c for c, other in zip(candidates, same, strict=True)]
     return compile_candidates(region, given, *args, **more)
 
-  plant = partial(patched, compiled, COMPILE)
+  plant = partial(patched, compiled, *COMPILE)
   right = partial(_is_right, region, candidate, wrong)
   return Fault("program", subject, name, plant, holds=partial(_holds, wrong), is_right=right)
 
