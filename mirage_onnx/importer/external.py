@@ -142,7 +142,8 @@ def _check_external(tensor: TensorProto, base_dir: Path | None) -> None:
   if size is None:
     raise MirageError("EXTERNAL_DATA_MISSING", f"{who} is in the file {location!r}")
   given = [info.get(key, "0") for key in ("offset", "length")]
-  if not all(map(_NUMBER.match, given)):  # int() takes more spellings than other readers of the file
+  # int() takes more spellings than other readers of the file; protobuf gives what is no text as bytes.
+  if not all(isinstance(x, str) and _NUMBER.match(x) for x in given):
     raise MirageError("MODEL_INVALID", f"{who} has an external offset or length that is not a number")
   offset, length = int(given[0]), int(given[1]) if "length" in info else None
   need = size_bytes(tensor)

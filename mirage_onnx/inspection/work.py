@@ -92,10 +92,15 @@ def tensor_bytes(tensor: Tensor) -> int:
 
 def region_work(region: Region) -> Work:
   """The work of one region by itself."""
-  tensors = {
-    x.tensor.name: replace(x.tensor, shape=region.shape(x.tensor)) for x in (*region.inputs, *region.outputs)
-  }
+  tensors = {x.tensor.name: _sized(x.tensor, region) for x in (*region.inputs, *region.outputs)}
   weights = sum(tensor_bytes(tensors[i.tensor.name]) // i.repeat for i in region.inputs if i.is_weight)
   moved = [i.tensor.name for i in region.inputs if not i.is_weight]
   moved += [o.tensor.name for o in region.outputs]
   return Work(count_flops(region.steps, tensors), weights, sum(tensor_bytes(tensors[n]) for n in moved))
+
+
+def _sized(tensor: Tensor, region: Region) -> Tensor:
+  """At the sizes that the search assumes; a name that no axis of the region has stays one."""
+  if tensor.shape is None:
+    return replace(tensor, shape=())
+  return replace(tensor, shape=tuple(region.symbols.get(str(d), d) for d in tensor.shape))

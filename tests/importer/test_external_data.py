@@ -73,6 +73,12 @@ class TestExternal:
       "MODEL_INVALID: the tensor 'w' has an external offset or length that is not a number"
     )
 
+  def test_a_number_that_is_no_text(self, path):
+    """protobuf gives bytes where a string of a file is not UTF-8 (model_fuzz, seed 79825)."""
+    self.change(path, offset="many")
+    path.write_bytes(path.read_bytes().replace(b"many", b"\xff\xfe1\x80"))
+    assert refusal(path).startswith("MODEL_INVALID: the tensor 'w' ")
+
   def test_twice(self, path):
     model = onnx.load(path, load_external_data=False)
     next(t for t in model.graph.initializer if t.name == "w").external_data.add(key="location", value="x")
