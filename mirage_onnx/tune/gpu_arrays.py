@@ -50,7 +50,7 @@ def interpreted(
     except Exception as error:
       _LOG.debug("%s is interpreted by numpy: %s", region.nodes[:1], error)
     finally:
-      wide, found = {}, {}
+      wide, found = {}, {}  # else their memory would not be free
       xp.get_default_memory_pool().free_all_blocks()
   found = interpret_steps(region, inputs, rounded=rounded)
   return {n: found[n] for n in names}

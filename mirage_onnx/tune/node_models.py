@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.constants import known_values
@@ -17,7 +17,7 @@ from mirage_onnx.ir import DType, as_input
 from mirage_onnx.ir.program import Node, Program, Tensor
 from mirage_onnx.tune.baseline import FREE
 from mirage_onnx.tune.baseline_nodes import canonical_nodes
-from mirage_onnx.tune.ort_run import HELD
+from mirage_onnx.tune.ort_run import model_of, stored_constant
 
 #: A node that reads and writes more bytes is not run alone: it would take the memory of the GPU.
 MOST_BYTES = 2 << 30
@@ -64,7 +64,7 @@ def node_model(
 ) -> ModelProto:
   """The node as a model: what a run gives it is an input.
 
-  ``hollow``: of constants of more than ``HELD`` elements only types and shapes, which is no model to run.
+  ``hollow``: as of ``ort_run.region_model``.
   """
   proto = NodeProto()
   proto.CopyFrom(loaded.node(node.name))
@@ -79,11 +79,9 @@ def node_model(
   graph = helper.make_graph(
     [proto], "node",
     [info(n) for n in given], [info(n) for n in node.outputs if n],
-    [_constant(loaded, values[n], n, hollow) for n in constants],
+    [stored_constant(loaded, values[n], n, hollow=hollow) for n in constants],
   )  # fmt: skip
-  return helper.make_model(
-    graph, opset_imports=loaded.proto.opset_import, ir_version=min(loaded.proto.ir_version, 10)
-  )
+  return model_of(loaded, graph)
 
 
 def node_feeds(node: Node, program: Program, values: Mapping[str, TensorProto]) -> dict[str, np.ndarray]:
@@ -98,12 +96,6 @@ def node_feeds(node: Node, program: Program, values: Mapping[str, TensorProto]) 
       few = rng.uniform(0.5, 1.0, min(prod(shape), 1 << 20))
       found[name] = np.resize(as_input(few, t.dtype).astype(t.dtype.numpy), shape)
   return found
-
-
-def _constant(loaded: LoadedModel, stored: TensorProto, name: str, hollow: bool) -> TensorProto:
-  if hollow and prod(stored.dims) > HELD:
-    return TensorProto(name=name, data_type=stored.data_type, dims=stored.dims)
-  return numpy_helper.from_array(loaded.read(stored), name)
 
 
 def _is_asked(node: Node, program: Program, values: Mapping[str, TensorProto]) -> bool:

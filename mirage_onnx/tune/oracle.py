@@ -239,12 +239,11 @@ def hard_draws(
     if not known:  # large ones take a second, and are the same in all draws
       same = [i for i in region.inputs if i.source.name in weights and not (i.view and i.view.picks)]
       known = {i.tensor.name: part(region, i, data).astype(np.float64) for i in same}
-    whole = [o for o in region.outputs if o.view is None]
-    kinds, classes = (
-      {o.tensor.name: of(region, o, number) for o in whole} if len(whole) == len(region.outputs) else None
-      for of in (hard_inputs.kinds_of, hard_inputs.classes_of)
-    )
-    kinds = kinds and {name: x % len(hard_inputs.KINDS) for name, x in kinds.items()}
+    # A part of a tensor has no rows of its own.
+    outputs = () if any(o.view is not None for o in region.outputs) else region.outputs
+    count = len(hard_inputs.KINDS)
+    kinds = {o.tensor.name: hard_inputs.kinds_of(region, o, number) % count for o in outputs}
+    classes = {o.tensor.name: hard_inputs.classes_of(region, o, number) for o in outputs}
     oracle = Oracle.of(region, data, kinds, known, classes, xp)
     if oracle.measured > 0:
       found.append((data, oracle))

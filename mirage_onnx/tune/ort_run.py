@@ -34,7 +34,7 @@ def region_model(loaded: LoadedModel, region: Region, *, hollow: bool = False) -
       if not name or name in made | set(inputs):
         continue
       if name in values:
-        initializers[name] = _constant(loaded, values[name], name, hollow)
+        initializers[name] = stored_constant(loaded, values[name], name, hollow=hollow)
       else:  # a shape, or axes, that the model computes elsewhere: the result's shape says it
         assert place == 1
         shape = np.array(shapes[node.output[0]], np.int64)
@@ -52,12 +52,18 @@ def region_model(loaded: LoadedModel, region: Region, *, hollow: bool = False) -
     list(map(info, inputs.values())), list(map(info, outputs.values())),
     list(initializers.values()),
   )  # fmt: skip
+  return model_of(loaded, graph)
+
+
+def model_of(loaded: LoadedModel, graph: onnx.GraphProto) -> onnx.ModelProto:
+  """A model of nodes of ``loaded``, which onnxruntime reads whatever wrote the original."""
   return helper.make_model(
     graph, opset_imports=loaded.proto.opset_import, ir_version=min(loaded.proto.ir_version, 10)
   )
 
 
-def _constant(loaded: LoadedModel, stored: TensorProto, name: str, hollow: bool) -> TensorProto:
+def stored_constant(loaded: LoadedModel, stored: TensorProto, name: str, *, hollow: bool) -> TensorProto:
+  """A constant of the model under a name, within the message; ``hollow``: as of ``region_model``."""
   if hollow and prod(stored.dims) > HELD:
     return TensorProto(name=name, data_type=stored.data_type, dims=stored.dims)
   return numpy_helper.from_array(loaded.read(stored), name)

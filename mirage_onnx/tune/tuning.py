@@ -1,6 +1,6 @@
 """One region: its first programs compiled, timed, and then other numbers of the fastest of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -67,11 +67,7 @@ def tuned(
     count = min(left, 2 * tries if near else MORE * tries)
     # What the compiler refused is not asked again either.
     known = {c.params for c in asked if c.ugraph == best.candidate.ugraph} if near else None
-    if WGMMA.name in {p.instruction for p in at}:
-      own = by_warpgroups(region, best.candidate, target, count)
-      others = tuple(c for c in own if c.params not in {a.params for a in asked})
-    else:
-      others = other_numbers(region, best.candidate, target, count, known)
+    others = _others(region, best.candidate, target, count, asked, known)
     asked.extend(others)
     return compile_candidates(region, others, target, keep=count, workers=workers)[0]
 
@@ -85,7 +81,22 @@ def tuned(
 
 def second_numbers(outcome: Outcome, best: Compiled, target: Target, tries: int) -> tuple[IrCandidate, ...]:
   """What ``tuned`` looks at after its first programs if ``best`` is the fastest of them."""
-  return other_numbers(outcome.region, best.candidate, target, MORE * tries)
+  return _others(outcome.region, best.candidate, target, MORE * tries, [best.candidate])
+
+
+def _others(
+  region: Region,
+  best: IrCandidate,
+  target: Target,
+  count: int,
+  asked: Sequence[IrCandidate],
+  known: Container[tuple[KernelParams, ...]] | None = None,
+) -> tuple[IrCandidate, ...]:
+  """More numbers of ``best``, for the instruction that it has. ``known``: as of ``other_numbers``."""
+  if WGMMA.name in {p.instruction for p in best.params}:
+    own = by_warpgroups(region, best, target, count)
+    return tuple(c for c in own if c.params not in {a.params for a in asked})
+  return other_numbers(region, best, target, count, known)
 
 
 def _looked_at(

@@ -206,3 +206,13 @@ def test_they_are_timed_beside_the_others(monkeypatch, measure):
     assert best.candidate.params[0].instruction == "wgmma"
   else:
     assert asked == [["mma"]] and best.candidate is first
+
+
+def test_what_is_made_ready_has_the_instruction_of_the_fastest():
+  """Numbers for the other instruction would be compiled in vain."""
+  region, first = linear(512)
+  best = by_warpgroups(region, first, H200, 1)[0]
+  outcome = Outcome(region, (), 0.0, None)
+  found = tuning.second_numbers(outcome, SimpleNamespace(candidate=best), H200, 4)
+  assert found and {p.instruction for c in found for p in c.params} == {"wgmma"}
+  assert best.params not in {c.params for c in found}
