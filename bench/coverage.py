@@ -14,6 +14,7 @@ Exit 1 if a model was refused or its result is wrong.
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -176,8 +177,9 @@ def main():
   free, new = SimpleQueue(), []
   if given.jobs > 1:
     about["cores"] = CORES
+    allowed = sorted(os.sched_getaffinity(0))
     for j in range(given.jobs):
-      free.put(tuple(range(CORES * j, CORES * j + CORES)))
+      free.put(tuple(allowed[CORES * j : CORES * j + CORES]))
   else:
     free.put(())
 
