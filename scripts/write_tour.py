@@ -56,7 +56,8 @@ def step_lines():
     for step in node.steps:
       attr = "" if step.attr is None else f" [{getattr(step.attr, 'value', step.attr)}]"
       shape = ",".join(map(str, step.output.shape))
-      yield f"{step.output.name}: {step.output.dtype.value}[{shape}] = {step.op}({', '.join(_argument(x) for x in step.inputs)}){attr}"
+      made = f"{step.output.name}: {step.output.dtype.value}[{shape}]"
+      yield f"{made} = {step.op}({', '.join(map(_argument, step.inputs))}){attr}"
 
 
 def _argument(value):
