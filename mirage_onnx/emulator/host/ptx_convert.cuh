@@ -108,6 +108,20 @@ EMU_INLINE float odd_f32(double v) {
   return bits_to_f32(f32_to_bits(near) | 1u);
 }
 
+// a + b, odd where it is not exact: a small b still says which way a tie of a rounds. What is lost is
+// known exactly (Knuth's two-sum).
+EMU_INLINE double odd_sum(double a, double b) {
+  const double s = a + b, more = s - a, lost = (a - (s - more)) + (b - more);
+  if (!std::isfinite(lost) || lost == 0) return s;
+  const double cut = (lost < 0) != (s < 0) ? std::nextafter(s, 0.0) : s;
+  unsigned long long bits;
+  std::memcpy(&bits, &cut, sizeof bits);
+  bits |= 1;
+  double odd;
+  std::memcpy(&odd, &bits, sizeof odd);
+  return odd;
+}
+
 }  // namespace host
 
 // Of pairs of 16-bit numbers. fp32 has more than twice the bits of fp16 and two more, so rounding a
@@ -129,16 +143,16 @@ EMU_INLINE unsigned fma_f16x2(unsigned a, unsigned b, unsigned c) {
   unpack_f16(a, x[0], x[1]);
   unpack_f16(b, y[0], y[1]);
   unpack_f16(c, z[0], z[1]);
-  return pack_f16(host::odd_f32(std::fma(double{x[0]}, double{y[0]}, double{z[0]})),
-                  host::odd_f32(std::fma(double{x[1]}, double{y[1]}, double{z[1]})));
+  return pack_f16(host::odd_f32(host::odd_sum(double{x[0]} * y[0], z[0])),
+                  host::odd_f32(host::odd_sum(double{x[1]} * y[1], z[1])));
 }
 EMU_INLINE unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) {
   float x[2], y[2], z[2];
   unpack_bf16(a, x[0], x[1]);
   unpack_bf16(b, y[0], y[1]);
   unpack_bf16(c, z[0], z[1]);
-  return pack_bf16(host::odd_f32(std::fma(double{x[0]}, double{y[0]}, double{z[0]})),
-                   host::odd_f32(std::fma(double{x[1]}, double{y[1]}, double{z[1]})));
+  return pack_bf16(host::odd_f32(host::odd_sum(double{x[0]} * y[0], z[0])),
+                   host::odd_f32(host::odd_sum(double{x[1]} * y[1], z[1])));
 }
 PTX_DEVICE unsigned low_halves(unsigned a, unsigned b) { return (a & 0xffffu) | b << 16; }
 PTX_DEVICE unsigned high_halves(unsigned a, unsigned b) { return a >> 16 | (b & 0xffff0000u); }
