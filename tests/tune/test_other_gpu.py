@@ -1,4 +1,4 @@
-"""A GPU that nobody has measured: ONNX Runtime is never thought slower than scaling says, and ours has to win."""
+"""A GPU that nobody has measured: ONNX Runtime is not thought slower than it can be, and ours has to win."""
 
 import pytest
 
@@ -13,7 +13,7 @@ SHEETS = [t for t in TARGETS.values() if t.rated is Rated.DATASHEET]
 
 @pytest.mark.parametrize("target", SHEETS, ids=lambda t: t.name)
 def test_times_are_between_what_physics_and_the_slowest_part_say(target):
-  """Reading a weight takes as long as the published bandwidth says, and no part of a chip is slower than that."""
+  """Reading a weight takes what the published bandwidth says, and no part of a chip is slower than that."""
   table, measured = load_table(target), load_table(H200)
   assert table.source.endswith(f"scaled to {target.name}")
   assert {op: [e for e, _ in points] for op, points in table.ops.items()} == {
@@ -23,11 +23,8 @@ def test_times_are_between_what_physics_and_the_slowest_part_say(target):
               H200.multiprocessors / target.multiprocessors)  # fmt: skip
   for (m, k, n, us), (*_, there) in zip(table.matmul, measured.matmul, strict=True):
     assert us >= 2 * k * n / (target.published_tbps * 1e6), (m, k, n)
-    assert us <= max(there * max(worst, 1.0) * 1.6, 2 * k * n / (0.9 * target.published_tbps * 1e6)) + 2, (
-      m,
-      k,
-      n,
-    )
+    read_us = 2 * k * n / (0.9 * target.published_tbps * 1e6)
+    assert us <= max(there * max(worst, 1.0) * 1.6, read_us) + 2, (m, k, n)
   for op, points in table.ops.items():
     for (_, us), (_, there) in zip(points, measured.ops[op], strict=True):
       assert target.launch_us <= us <= there * max(worst, 1.0) * 1.6 + 1, op
