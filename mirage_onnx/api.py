@@ -93,8 +93,8 @@ def optimize(
       model: a path, an ``onnx.ModelProto``, an ``onnx_ir.Model`` or what ``torch.onnx.export`` returns.
       output: where to write the model, atomically.
       target: a GPU (``h200``, ``RTX 4090``, ``sm_86``) or ``local``, the present one; default: ``local``
-          where there is a GPU, else ``h200``. With ``local`` kernels are timed against ONNX Runtime, else they
-          must be predicted faster by ``margin``, by 0.4 where nobody measured the GPU.
+          where there is a GPU, else ``h200``. With ``local`` kernels are timed against ONNX Runtime, else
+          they must be predicted faster by ``margin``, by 0.4 where nobody measured the GPU.
       budget_s: seconds for the whole run (default 300); what it does not reach is left as it was.
       margin: the least predicted gain of a region, as a share of its time; no matter with ``local``.
       workers: processes of the search (default: one per core).
