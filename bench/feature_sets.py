@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -49,6 +49,8 @@ SEARCHED, GOLDEN, SAMPLES = 5, 2, 9
 TRIED, SEARCH_S = 30, 10.0
 #: A program streams whose bytes take at least this share of its time on the GPU's own features.
 STREAMS = 0.5
+#: Bytes from which on reading them is most of a program's time.
+MUCH = 16e6
 #: In which the others are to be at most so many times slower.
 GOAL = 1.35
 
@@ -67,6 +69,12 @@ def with_features(target, arch):
 def bytes_of(region):
   tensors = (*region.inputs, *region.outputs)
   return sum(prod(region.extents[a] for a in t.axes) * t.dtype.size_bytes for t in tensors)
+
+
+def order(name):
+  """Programs that read much first, those soonest whose inputs are soonest drawn."""
+  size = bytes_of(PROGRAMS[name]())
+  return (0, size) if size >= MUCH else (1, -size)
 
 
 def candidates_of(name, target):
@@ -102,10 +110,15 @@ def point(compiled):
   }
 
 
-def measured(gpu, name, sets):
+def drawn(name):
+  region = PROGRAMS[name]()
+  return draw(region, usual_weights(region), np.random.default_rng(0))
+
+
+def measured(gpu, name, sets, values):
   """Times and errors of the compiled programs of each set of features: name of the set -> points."""
   region = PROGRAMS[name]()
-  data, oracle = draw(region, usual_weights(region), np.random.default_rng(0))
+  data, oracle = values
   arms, points, found = [], [], {}
   with gpu.scope():
     inputs = Inputs(gpu, region, data)
@@ -153,12 +166,13 @@ def main():
     sys.exit("there is no GPU here that kernels are made for")
   arches = options.arch or ["sm_80", "sm_89"]
   targets = {"own": target} | {a: with_features(target, a) for a in arches}
-  names = sorted(options.names or NAMES, key=lambda n: -bytes_of(PROGRAMS[n]()))
+  names = sorted(options.names or NAMES, key=order)
   record = ({} if options.without_gpu else facts()) | {"arches": arches, "programs": []}
   rows = []
-  with ProcessPoolExecutor(options.jobs) as pool:
+  with ProcessPoolExecutor(options.jobs) as pool, ThreadPoolExecutor(3) as threads:
     jobs = {(n, w): pool.submit(candidates_of, n, t) for n in names for w, t in targets.items()}
     gpu = None if options.without_gpu else gpu_of(target)
+    values = {n: threads.submit(drawn, n) for n in names if gpu is not None}
     for name in names:
       if time.monotonic() > deadline:
         record.setdefault("left_out", []).append(name)
@@ -169,7 +183,8 @@ def main():
         print(name, {w: [point(c) for c in done][:1] for w, (done, _) in both.items()}, flush=True)
         continue
       try:
-        result |= measured(gpu, name, {w: done for w, (done, _) in both.items()})
+        found = {w: done for w, (done, _) in both.items()}
+        result |= measured(gpu, name, found, values.pop(name).result())
       except RejectionError as error:
         record.setdefault("not_measured", {})[name] = f"{error.rejection.code}: {error.rejection.reason}"
         continue
@@ -177,7 +192,7 @@ def main():
       record["programs"].append(result)
       print("  ".join(rows[-1]), flush=True)
       write_text(options.out, json.dumps(record, indent=1) + "\n")
-    for job in jobs.values():
+    for job in (*jobs.values(), *values.values()):
       job.cancel()
   if gpu is None:
     return 0
