@@ -37,7 +37,7 @@ from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.superopt.numbers import tile_choices
 from mirage_onnx.superopt.search import search
 from mirage_onnx.targets import get_target
-from mirage_onnx.tune.device import runnable_target
+from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import Inputs, gpu_of, prepare
 from mirage_onnx.tune.oracle import hard_draws
 from mirage_onnx.tune.ort_run import OrtRun
@@ -231,7 +231,7 @@ def main():
   parser.add_argument("names", nargs="*")
   options = parser.parse_args()
   begin = time.monotonic()
-  target = "h100" if options.dry else runnable_target().name
+  target = "h100" if options.dry else present_target().name
   jobs = [(c, r) for c in options.names or CASES for r in options.rows]
   rows, refused = [], {}
   with ProcessPoolExecutor(max(1, min(12, os.cpu_count() - 1)), get_context("spawn")) as pool:

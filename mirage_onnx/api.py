@@ -40,9 +40,10 @@ from mirage_onnx.rewrite.save import External, check_output
 from mirage_onnx.rewrite.turned import is_turned
 from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
-from mirage_onnx.target import H200, Target, get_target
+from mirage_onnx.target import H200, Rated, Target, get_target
 from mirage_onnx.tune.declared_sizes import checked_sizes
 from mirage_onnx.tune.lock import read_lock, write_lock
+from mirage_onnx.tune.other_gpu import least_margin
 from mirage_onnx.writing import Place, write
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ def optimize(
   Args:
       model: a path, an ``onnx.ModelProto``, an ``onnx_ir.Model`` or what ``torch.onnx.export`` returns.
       output: where to write the model, atomically.
-      target: a device profile (``h200``) or ``local``, the present GPU; default: ``local`` where there
-          is a GPU, else ``h200``. With ``local`` kernels are timed against ONNX Runtime, otherwise they
-          must be predicted faster by ``margin``.
+      target: a GPU (``h200``, ``RTX 4090``, ``sm_86``) or ``local``, the present one; default: ``local``
+          where there is a GPU, else ``h200``. With ``local`` kernels are timed against ONNX Runtime, else
+          they must be predicted faster by ``margin``, by 0.4 where nobody measured the GPU.
       budget_s: seconds for the whole run (default 300); what it does not reach is left as it was.
       margin: the least predicted gain of a region, as a share of its time; no matter with ``local``.
       workers: processes of the search (default: one per core).
@@ -149,6 +150,8 @@ def optimize(
       )  # fmt: skip
       o = recorded.options
       margin, tiled, shapes, external, measure = o.margin, o.tiled, o.shapes, o.external, o.measured
+    profile = _with_measured_rates(profile) if measure and recorded is None else profile
+    margin = margin if measure else least_margin(profile, margin)
     weights = External(external) if external else None
     if target_path is not None:
       check_output(target_path, loaded.path, loaded.proto, external=weights)
@@ -159,6 +162,8 @@ def optimize(
       tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}), began=start,
       streamed=target_path is not None, emulate=recorded is not None or not measure, lock=recorded,
     )  # fmt: skip
+    if measure and recorded is None:
+      _warn_of_others(emit or events.silent)
     run = pipeline.run(loaded, options, emit or events.silent)
     checked, gate = None, None
     notes = Notes(source, profile)
@@ -251,14 +256,26 @@ def _target(name: str | None) -> tuple[Target, bool]:
   is_local = name is not None and name.lower() == "local"
   if name is not None and not is_local:
     return get_target(name), False
-  present = present_target()
-  if present is not None:
-    return present, True
-  if is_local:
-    from mirage_onnx.tune.device import no_profile
+  if is_local or present_target() is not None:
+    from mirage_onnx.tune.local import usable_profile
 
-    raise MirageError("NO_GPU", no_profile())
+    return usable_profile(), True
   return H200, False
+
+
+def _with_measured_rates(profile: Target) -> Target:
+  if profile.rated is Rated.MEASURED:
+    return profile
+  from mirage_onnx.tune.local import local_target
+
+  return local_target()
+
+
+def _warn_of_others(emit: events.Emit) -> None:
+  from mirage_onnx.tune.local import others_here
+
+  if text := others_here():
+    emit(events.Warned(text))
 
 
 def _constants(loaded: LoadedModel, run: Run) -> dict[str, str]:
@@ -292,7 +309,7 @@ def inspect(
   profile, _ = _target(target)
   sizes = checked_sizes(shapes or {})
   with readable(model) as given:
-    survey = survey_model(load_model(given), profile, shapes=sizes)
+    survey = survey_model(load_model(given), profile, least_margin(profile, 0.2), sizes)
   seconds = time.monotonic() - start
   source = _source(model)
   return inspect_report(survey, source=source, target=profile.name, seconds=seconds, every=every)
@@ -331,6 +348,7 @@ def explain(
   check_budget(budget_s)
   profile, _ = _target(target)
   sizes = checked_sizes(shapes or {})
+  margin = least_margin(profile, margin)
   options = Options(profile, margin, 300.0 if budget_s is None else budget_s, shapes=sizes)
   with readable(model) as given:
     loaded = load_model(given)

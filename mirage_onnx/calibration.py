@@ -1,8 +1,8 @@
 """``mirage-onnx calibrate``: the rates of the present GPU beside those of its profile.
 
 Kernels are chosen by a profile's row, so that the same command gives the same model everywhere. What is
-measured here says whether the present GPU is what its row says (or a part of one, at a lower clock, shared),
-and is what a GPU without a row needs to get one (docs/adding.md).
+measured here says whether the present GPU is what its row says (or a part of one, at a lower clock, shared).
+A GPU that has no measured row is chosen for by these rates (``tune/local.py``).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from mirage_onnx.errors import MirageError
-from mirage_onnx.target import Target
-from mirage_onnx.tune.device import Gpu, PresentGpu, present_gpu, runnable_target
-from mirage_onnx.tune.machine import driver_api_version, driver_version, gpu_alone, machine_of
-from mirage_onnx.tune.rates import Rates, keep_rates, kept_rates, measure_rates
+from mirage_onnx.target import TARGETS, Rated, Target
+from mirage_onnx.tune.device import PresentGpu, driver_api_version
+from mirage_onnx.tune.local import rates_of, usable_gpu, usable_profile
+from mirage_onnx.tune.machine import driver_version, machine_of
+from mirage_onnx.tune.rates import Rates, kept_rates
 
 #: A rate that is so much worse than the profile's is no accident of a measurement.
 WORSE = 1.15
@@ -56,22 +56,13 @@ def calibrated(*, again: bool = False) -> Calibration:
   """Of the present GPU: what is kept, or measured now.
 
   Raises:
-      MirageError: NO_GPU, COMPILER_MISSING.
+      MirageError: NO_GPU, DRIVER_TOO_OLD, COMPILER_MISSING.
   """
-  gpu = present_gpu()
-  if gpu is None:
-    raise MirageError("NO_GPU", "calibrate measures a GPU, and there is no usable one here")
-  target = gpu.target or runnable_target()
-  if target is None:
-    raise MirageError("NO_GPU", f"the GPU here is {gpu}, for which there are no kernels yet")
+  gpu, target = usable_gpu(), usable_profile()
   machine = machine_of(gpu, driver_version(driver_api_version())).text
-  rates = None if again else kept_rates(machine)
-  kept = rates is not None
-  if rates is None:
-    with gpu_alone():
-      rates = measure_rates(Gpu(target))
-    keep_rates(machine, rates)
-  return Calibration(gpu, machine, rates, gpu.target, kept)
+  kept = not again and kept_rates(machine) is not None
+  rates = rates_of(gpu, target, again=again)
+  return Calibration(gpu, machine, rates, TARGETS.get(target.name), kept)
 
 
 def to_lines(found: Calibration) -> str:
@@ -83,7 +74,9 @@ def to_lines(found: Calibration) -> str:
     mark = "  worse" if column in found.worse() else ""
     lines.append(f"  {column:12} {getattr(found.rates, column):9.4g} {unit:8}{own}{mark}")
   if found.profile is None:
-    lines.append("it has no profile, so --target local is refused: report what --profile FILE writes")
+    lines.append("it has no row of its own: --target local uses these rates")
+  elif found.profile.rated is Rated.DATASHEET:
+    lines.append(f"the row of {name} is from its data sheet: --target local uses these rates")
   elif found.worse():
     lines.append(f"worse than {name}'s row: is it a part of a GPU, shared, or at lower clocks?")
   else:

@@ -9,6 +9,7 @@ import ctypes
 import importlib.metadata
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -67,6 +68,12 @@ def verdict(facts: dict[str, Any]) -> str:
     return "ready to optimize for an H200 by prediction (there is no GPU here); results run on the CPU, too"
   if "CUDAExecutionProvider" not in runtime:
     return "not ready for this GPU: pip uninstall onnxruntime; pip install 'mirage-onnx[cu13]'"
+  serves = re.search(r"driver for CUDA (\d+)", gpu[0])
+  if serves and int(serves[1]) < int(str(facts["nvrtc"]).partition(".")[0]):
+    return f"not ready for this GPU: its driver serves CUDA {serves[1]}: update it, or use an NVRTC as old"
+  if len({g.partition(": ")[2] for g in gpu}) > 1:
+    first = gpu[0].partition(", ")[0]
+    return f"ready; kernels are chosen for GPU {first}: CUDA_VISIBLE_DEVICES says which one is 0"
   return "ready"
 
 

@@ -64,8 +64,8 @@ Profile = Annotated[
   typer.Option(
     "--target",
     metavar="NAME",
-    help=f"Device profile: {', '.join(sorted(TARGETS))}, or local (the present GPU). "
-    "Default: local where there is a GPU, else h200.",
+    help=f"GPU: {', '.join(TARGETS)}, an architecture (sm_86), one of its GPUs by size (sm_86x46), or local "
+    "(the present one). Default: local where there is a GPU, else h200.",
   ),
 ]
 #: What ``VERB --help`` ends with.

@@ -60,8 +60,12 @@ ERRORS: dict[str, Entry] = {
   "OUTPUT_UNWRITABLE": Entry("the output cannot be written", "choose a folder you can write to"),
   "TARGET_UNKNOWN": Entry("there is no device profile of this name", "use --target h200 or local"),
   "NO_GPU": Entry(
-    "--target local needs a GPU that has a device profile",
-    "use --target h200: what is chosen is for an H200, its kernels are compiled without one",
+    "there is no GPU here that kernels are made for",
+    "use --target NAME of the GPU that is meant: choices are predicted, kernels compiled without it",
+  ),
+  "DRIVER_TOO_OLD": Entry(
+    "the driver loads nothing that the installed compiler makes",
+    "update the NVIDIA driver, or install the nvidia-cuda-nvrtc of the driver's CUDA version",
   ),
   "GPU_NEEDED": Entry(
     "tune measures kernels, and there is no GPU here that runs those of the model",

@@ -24,6 +24,7 @@ from mirage_onnx.tune.lock import (
   file_hash,
   read_lock,
 )
+from mirage_onnx.tune.other_gpu import least_margin
 from mirage_onnx.tune.outcome import CUT_OFF, Outcome
 
 #: The margin that counts as not given.
@@ -111,6 +112,10 @@ def here(machine: Mapping[str, str] | None = None) -> LockedVersions:
   )
 
 
+def _name(target: str) -> str:
+  return "local" if target.lower() == "local" else get_target(target).name
+
+
 def check_same(
   lock: Lock,
   loaded: LoadedModel,
@@ -130,11 +135,12 @@ def check_same(
   """
   o, v, now = lock.options, lock.versions, here()
   wanted = "local" if o.measured else o.target
-  given = target.lower() if target is not None else wanted
+  given = wanted if target is None else _name(target)
+  least = margin if o.measured else least_margin(get_target(o.target), margin)
   pairs: list[tuple[str, object, object]] = [
     ("the model", input_hash(loaded), lock.input),
     ("--target", given, wanted),
-    ("--margin", o.margin if margin == DEFAULT_MARGIN else margin, o.margin),
+    ("--margin", o.margin if margin == DEFAULT_MARGIN else least, o.margin),
     ("--tiled", o.tiled if tiled is None else tiled, o.tiled),
     ("--shapes", {n: list(s) for n, s in shapes.items()} or o.shapes, o.shapes),
     ("--external", external or o.external, o.external),

@@ -107,9 +107,9 @@ def tune(
 
 
 def _require_gpu(nodes: Sequence[CustomNode]) -> None:
-  from mirage_onnx.tune.device import present_gpu, runnable_target
+  from mirage_onnx.tune.device import present_gpu, present_target
 
-  present, here = runnable_target(), present_gpu()
+  present, here = present_target(), present_gpu()
   if present is None:
     what = (
       f"the GPU here is {here}, which runs none of our kernels" if here else "there is no usable GPU here"

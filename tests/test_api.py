@@ -27,6 +27,7 @@ from mirage_onnx.emulator import driver, toolchain
 from mirage_onnx.errors import Exit, MirageError
 from mirage_onnx.report.schema import check_report, check_verify_report
 from mirage_onnx.target import H200
+from mirage_onnx.tune import local
 from tests.support.rewritten import chain, tampered, with_record
 
 
@@ -96,6 +97,7 @@ def test_targets(monkeypatch):
     with refused(code):
       mirage_onnx.optimize(model(), target=name)
   monkeypatch.setattr(api, "present_target", lambda: H200)
+  monkeypatch.setattr(local, "usable_profile", lambda: H200)
   assert api._target(None) == api._target("local") == (H200, True)
   assert api._target("h200") == (H200, False)
 
@@ -165,7 +167,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-  monkeypatch.setattr("mirage_onnx.custom_op.choose_path.runnable_target", lambda: None)
+  monkeypatch.setattr("mirage_onnx.custom_op.choose_path.present_target", lambda: None)
 
 
 def test_verify_emulates_where_there_is_no_gpu(pair, no_gpu):

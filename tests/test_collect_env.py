@@ -36,6 +36,13 @@ def facts(packages=(), **change):
     (facts(ops_library="none (MirageError: OPS_LIBRARY_MISSING)"), "make build"),
     (facts(nvrtc="none (ImportError: x)"), "nvidia-cuda-nvrtc"),
     (facts(onnxruntime=CPU), "not ready for this GPU: pip uninstall onnxruntime;"),
+    (facts(gpus=[f"{GPU[0]}, driver for CUDA 12.8"]), "not ready for this GPU: its driver serves CUDA 12"),
+    (facts(gpus=[f"{GPU[0]}, driver for CUDA 13.2"]), "ready"),
+    (facts(gpus=[*GPU, "1: NVIDIA H200, sm_90, 132 multiprocessors"]), "ready"),
+    (
+      facts(gpus=[*GPU, "1: NVIDIA L4, sm_89, 58 multiprocessors"]),
+      "ready; kernels are chosen for GPU 0: NVIDIA H200:",
+    ),
     (facts() | {"packages": "none (OSError: x)"}, "ready"),
   ],
 )

@@ -163,7 +163,7 @@ def test_without_a_gpu(optimized, capsys, monkeypatch):
 
 def test_another_gpu(optimized, monkeypatch):
   other = replace(H200, suffix="sm_80")
-  monkeypatch.setattr("mirage_onnx.tune.device.runnable_target", lambda: other)
+  monkeypatch.setattr("mirage_onnx.tune.device.present_target", lambda: other)
   monkeypatch.setattr("mirage_onnx.tune.device.present_gpu", lambda: "A100")
   with pytest.raises(MirageError, match="A100") as error:
     api.tune(optimized)

@@ -10,7 +10,8 @@ struct Target {
   const char* name;
 };
 constexpr Target kTargets[] = {
-    {8, 0, "sm80"}, {8, 9, "sm89"}, {9, 0, "sm90a"}, {10, 0, "sm100a"}, {12, 0, "sm120a"}};
+    {8, 0, "sm80"}, {8, 6, "sm86"}, {8, 7, "sm87"}, {8, 9, "sm89"}, {9, 0, "sm90a"},
+    {10, 0, "sm100a"}, {10, 3, "sm103a"}, {12, 0, "sm120a"}};
 
 const char* find_target(int major, int minor) {
   for (const Target& target : kTargets) {

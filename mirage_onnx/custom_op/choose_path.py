@@ -5,7 +5,7 @@ from mirage_onnx.custom_op.runtime import import_onnxruntime
 from mirage_onnx.custom_op.session import CUDA_PROVIDER
 from mirage_onnx.emulator.toolchain import has_host_compiler
 from mirage_onnx.errors import MirageError
-from mirage_onnx.tune.device import runnable_target
+from mirage_onnx.tune.device import present_target
 
 NO_COMPILER = "install g++ (or set CXX) to run the kernels in the CPU emulator"
 
@@ -38,5 +38,5 @@ def choose_path(model: Model, provider: str | None, emulate: bool | None) -> tup
 def _has_gpu_for(domains: set[str]) -> bool:
   if CUDA_PROVIDER not in import_onnxruntime().get_available_providers():
     return False
-  present = runnable_target()
+  present = present_target()
   return present is not None and all(d.endswith(f".{present.suffix}") for d in domains)

@@ -23,7 +23,7 @@ from mirage_onnx.custom_op.sources import read_sources
 from mirage_onnx.emulator import EmulationError, Module, compile_kernels
 from mirage_onnx.emulator.driver import Driver, DriverLaunch, open_driver
 from mirage_onnx.errors import MirageError
-from mirage_onnx.target import TARGETS, Target
+from mirage_onnx.target import Target, target_of_domain
 
 
 class EmulatedModel:
@@ -114,14 +114,14 @@ def _tensors(
 
 
 def _target(nodes: tuple[CustomNode, ...]) -> Target:
-  by_suffix = {t.suffix: t for t in TARGETS.values()}
   found: dict[str, Target] = {}
   for node in nodes:
     version, _, suffix = node.domain.rpartition(".")
-    if version != "ai.mirage.v1" or suffix not in by_suffix:
+    target = target_of_domain(suffix)
+    if version != "ai.mirage.v1" or target is None:
       why = f"node '{node.name}': there is no emulator of {node.domain}"
       raise MirageError("NOT_EMULATED", why)
-    found[suffix] = by_suffix[suffix]
+    found[suffix] = target
   if len(found) != 1:
     why = f"one session cannot emulate nodes for {', '.join(sorted(found)) or 'no target'}"
     raise MirageError("NOT_EMULATED", why)

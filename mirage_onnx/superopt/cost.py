@@ -46,13 +46,12 @@ MMA_SHARE = 0.5
 PARTS_ASSUMED = 16
 #: Combining the warps' partial results, per 16x8 accumulator tile of a block.
 COMBINE_US = 0.15
-#: What all multiprocessors together read from L2, and how much of it is not hidden behind other reads.
-#: Of 857 kernels in ``sweep.csv.xz`` (as above) the fastest reader loaded 104.9 MB, of them 33.8 from
-#: memory, in 20.05 us: 5.5 TB/s without its launch. So no kernel takes less than all its loads at that.
-L2_TBPS, L2_SHARE = 5.5, 0.25
-#: Scalar operations per microsecond of the whole chip, at the quarter rate that is not hidden
-#: behind memory traffic.
-ALU_OPS_PER_US = 4 * 132 * 128 * 1700
+#: How much of what is read from L2 is not hidden behind other reads. ``Target.l2_tbps``: of 857 kernels in
+#: ``sweep.csv.xz`` (as above) the fastest reader loaded 104.9 MB, of them 33.8 from memory, in 20.05 us:
+#: 5.5 TB/s without its launch. So no kernel takes less than all its loads at that.
+L2_SHARE = 0.25
+#: Of scalar operations three quarters are hidden behind memory traffic.
+ALU_SHOWN = 4
 
 #: What the memory moves at least.
 SECTOR_BYTES = 32
@@ -227,10 +226,10 @@ def kernel_cost(f: Features, params: KernelParams, target: Target, runtime: Cont
     limit = in_flight * sms / LOADED_LATENCY_US
     rate = (rate**-3 + limit**-3) ** (-1 / 3)
   dram_us = f.dram_bytes / rate * float(imbalance(f, ctas / sms))
-  l2_rate = L2_TBPS * 1e6 * busy
+  l2_rate = target.l2_tbps * 1e6 * busy
   l2_us = max(0.0, L2_SHARE * (l2 - f.dram_bytes)) / l2_rate
   mma_us = flops / (target.mma_tflops * MMA_SHARE * 1e6 * busy)
-  alu_us = alu / ALU_OPS_PER_US
+  alu_us = alu / alu_operations_per_us(target)
   rounds = ceil(steps / params.stages)
   serial_us = LATENCY_US * (1 + 0.25 * rounds)
   work = max(dram_us + l2_us, l2 / l2_rate, mma_us)
@@ -287,6 +286,11 @@ def ring_registers(f: Features, stages: Any, columns: Any, rows: Any) -> Any:
 def elements_per_thread(f: Features, params: KernelParams) -> int:
   """Of a row kernel with these numbers, whose tile is the rows of a block."""
   return ceil(f.row * prod(params.tile) / (32 * params.warps))
+
+
+def alu_operations_per_us(target: Target) -> float:
+  """Scalar operations of the whole chip, as far as they show."""
+  return ALU_SHOWN * target.multiprocessors * target.lanes * target.cycles_per_us
 
 
 def _resident_blocks(params: KernelParams, registers: int, smem: int, target: Target) -> int:

@@ -18,7 +18,7 @@ from mirage_onnx.superopt.egraph import COPY, is_part, reachable
 from mirage_onnx.superopt.roles import Roles
 from mirage_onnx.superopt.saturated import Saturated
 from mirage_onnx.superopt.tiled_block import REDUCE_OPERATIONS, SPECIAL
-from mirage_onnx.superopt.tiled_cost import CYCLES_PER_US, LANES, SPECIALS
+from mirage_onnx.superopt.tiled_cost import SPECIALS
 from mirage_onnx.target import Target
 
 #: The smallest tile of an axis whose reduction is split.
@@ -56,23 +56,23 @@ class Floors:
     """
     if not self._is_tiled(roles, derivation):
       return 0.0
-    cycles = 0.0
+    target, cycles = self._target, 0.0
+    lanes = float(target.lanes)
     halves = set[Place]()
     for place, choice in derivation.items():
       if choice.kind == "pure" and choice.node.op != COPY:
         node = choice.node
         special = node.op in SPECIAL or (node.op == POW and node.attr != 2)
-        cycles += self._elements(place) / (SPECIALS if special else LANES)
+        cycles += self._elements(place) / (SPECIALS if special else lanes)
       elif choice.weight and (choice.kind == "acc" or not choice.axis):
-        cycles += REDUCE_OPERATIONS * self._elements(choice.needs[0]) / LANES
+        cycles += REDUCE_OPERATIONS * self._elements(choice.needs[0]) / lanes
       elif choice.weight:
         halves.update(choice.needs[:2])
     computed = (p for p in halves if derivation[p].kind == "pure")
-    cycles += sum(map(self._elements, computed)) / LANES
-    target = self._target
+    cycles += sum(map(self._elements, computed)) / lanes
     busy = target.multiprocessors * self._busy(roles)
     # Blocks are not in whole rounds: ``tiled_cost.fill_of`` forgives a twentieth of one.
-    work_us = cycles / (CYCLES_PER_US * busy * 1.05)
+    work_us = cycles / (target.cycles_per_us * busy * 1.05)
     return target.launch_us + work_us + min(target.ramp_us, 0.25 * work_us)
 
   def _elements(self, place: Place) -> int:

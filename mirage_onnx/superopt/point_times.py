@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_onnx.superopt.cost import (
-  ALU_OPS_PER_US,
   BARRIER_US,
   BLOCK_US,
   CLUSTER_FILL,
@@ -20,13 +19,13 @@ from mirage_onnx.superopt.cost import (
   ELEMENT_US,
   FREE_BLOCKS,
   L2_SHARE,
-  L2_TBPS,
   LARGE_CLUSTER_FILL,
   LATENCY_US,
   LOADED_LATENCY_US,
   MMA_SHARE,
   WAVE_US,
   Features,
+  alu_operations_per_us,
   imbalance,
   ring_registers,
 )
@@ -105,13 +104,15 @@ def point_times(
   limit = np.maximum(in_flight, 1e-30) * sms / LOADED_LATENCY_US
   rate = ((target.stream_tbps * 1e6 * busy) ** -3 + limit**-3) ** (-1 / 3)
   dram_us = f.dram_bytes / rate * imbalance(f, ctas / sms)
-  l2_rate = L2_TBPS * 1e6 * busy
+  l2_rate = target.l2_tbps * 1e6 * busy
   l2_us = np.maximum(0.0, L2_SHARE * (l2 - f.dram_bytes)) / l2_rate
   memory_us = np.maximum(dram_us + l2_us, l2 / l2_rate)
   work = np.maximum(memory_us, flops / (target.mma_tflops * MMA_SHARE * 1e6 * busy))
   serial_us = LATENCY_US * (1 + 0.25 * np.ceil(steps / stages))
   ramp = np.minimum(target.ramp_us, 0.25 * work)
-  time_us = target.launch_us + np.maximum(work + ramp, serial_us) + fixed + alu / ALU_OPS_PER_US
+  time_us = (
+    target.launch_us + np.maximum(work + ramp, serial_us) + fixed + alu / alu_operations_per_us(target)
+  )
   return PointTimes(time_us, registers, smem)
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from mirage_onnx.superopt.cost import (
   CLUSTER_US,
   L2_SHARE,
-  L2_TBPS,
   LATENCY_US,
   LOADED_LATENCY_US,
   MMA_SHARE,
@@ -38,10 +37,9 @@ from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, TileSizes, Warp
 from mirage_onnx.superopt.tiled_work import TiledWork
 from mirage_onnx.target import Target
 
-#: Cycles per microsecond; per cycle and multiprocessor: lanes, special functions, bytes of shared
-#: memory, bytes from the shared memory of the other blocks of a cluster.
-CYCLES_PER_US = 1700.0
-LANES, SPECIALS, SMEM_BYTES, DSMEM_BYTES = 128.0, 16.0, 128.0, 32.0
+#: Per cycle and multiprocessor: special functions, bytes of shared memory, bytes from the shared memory
+#: of the other blocks of a cluster.
+SPECIALS, SMEM_BYTES, DSMEM_BYTES = 16.0, 128.0, 32.0
 #: Quarters of a multiprocessor: a warp computes in one of them.
 QUARTERS = 4
 #: Share of a block's waiting that other blocks do not hide.
@@ -134,7 +132,7 @@ def tiled_costs(work: TiledWork, extents: Mapping[str, int], points: Points, tar
   # One stage: a block waits for its tile, then computes; only other blocks fill the gap.
   waiting = np.minimum(memory_us, compute_us) / np.maximum(1.0, fill.active)
   body = body + np.where((points.stages == 1) & (t.iterations > 1), waiting, 0.0)
-  fixed = cluster_time_us(work, sizes, points) + _parts_us(work, sizes, target)
+  fixed = cluster_time_us(work, sizes, points, target) + _parts_us(work, sizes, target)
   if work.kernel.loop is not None:
     fixed = fixed + WAVE_US * (fill.waves - 1)
   ramp = np.minimum(target.ramp_us, 0.25 * body)
@@ -212,7 +210,7 @@ def memory_time_us(dram: Array, l2: Array, in_flight: Array, fill: Fill, target:
   limit = np.maximum(in_flight, 128.0) * target.multiprocessors / LOADED_LATENCY_US
   slow = peak / limit
   rate = peak / np.cbrt(1 + slow * slow * slow)
-  l2_rate = L2_TBPS * 1e6 * fill.busy
+  l2_rate = target.l2_tbps * 1e6 * fill.busy
   again = np.maximum(0.0, l2 - dram)
   time_us: Array = np.maximum(dram / rate + L2_SHARE * again / l2_rate, l2 / l2_rate)
   return time_us
@@ -222,8 +220,9 @@ def _compute_us(block: BlockWork, fill: Fill, points: Points, target: Target) ->
   """Time of the busiest multiprocessor: of its fullest unit, or of its blocks in a row."""
   mma_rate = target.mma_tflops * MMA_SHARE * 1e6 / target.multiprocessors
   mma_us = block.mma / mma_rate
-  lanes_us = block.lanes / (LANES * CYCLES_PER_US) + block.special / (SPECIALS * CYCLES_PER_US)
-  smem_us = block.smem_bytes / (SMEM_BYTES * CYCLES_PER_US)
+  cycles = target.cycles_per_us
+  lanes_us = block.lanes / (target.lanes * cycles) + block.special / (SPECIALS * cycles)
+  smem_us = block.smem_bytes / (SMEM_BYTES * cycles)
   at_once = points.warps * np.maximum(1.0, fill.active)
   share = np.minimum(1.0, at_once / QUARTERS)
   unit_us = np.maximum(np.maximum(mma_us, lanes_us) / share, smem_us) * fill.rounds
@@ -234,7 +233,7 @@ def _compute_us(block: BlockWork, fill: Fill, points: Points, target: Target) ->
   return np.maximum(unit_us + shown_us, LATENCY_US + alone_us * fill.waves)
 
 
-def cluster_time_us(work: TiledWork, sizes: TileSizes, points: Points) -> Array:
+def cluster_time_us(work: TiledWork, sizes: TileSizes, points: Points, target: Target) -> Array:
   """The exchange of a cluster: every rank reads what the others have."""
   total = ONE * 0.0
   count = 0
@@ -242,7 +241,7 @@ def cluster_time_us(work: TiledWork, sizes: TileSizes, points: Points) -> Array:
     if move.kind == "dsmem":
       size = 4 * sizes.of(work.values[move.value].extent.axes)
       others = points.cluster - 1
-      total = total + size * others / (DSMEM_BYTES * CYCLES_PER_US)
+      total = total + size * others / (DSMEM_BYTES * target.cycles_per_us)
       count += 1
   exchange = CLUSTER_US * (1 + 0.25 * max(0, count - 1))
   return total + np.where(points.cluster > 1, exchange, 0.0)

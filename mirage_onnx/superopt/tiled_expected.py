@@ -16,8 +16,6 @@ from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor
 from mirage_onnx.superopt.cost import LATENCY_US, MMA_SHARE, WAVE_US
 from mirage_onnx.superopt.tiled_block import block_work, times_read
 from mirage_onnx.superopt.tiled_cost import (
-  CYCLES_PER_US,
-  LANES,
   QUARTERS,
   SMEM_BYTES,
   SPECIALS,
@@ -57,8 +55,9 @@ def expected_tiled_us(
   memory_us = MEMORY * t.memory_us
 
   block = block_work(work, sizes, warps, iterations)
-  per_us = LANES * CYCLES_PER_US
-  lanes_us, special_us = block.lanes / per_us, block.special / (SPECIALS * CYCLES_PER_US)
+  cycles = target.cycles_per_us
+  per_us = target.lanes * cycles
+  lanes_us, special_us = block.lanes / per_us, block.special / (SPECIALS * cycles)
   operands, elements = ONE * 0.0, ONE * 0.0
   for v in work.values:
     size = sizes.of(v.extent.axes) * (iterations if v.repeats else ONE)
@@ -70,7 +69,7 @@ def expected_tiled_us(
   mma_us = block.mma * target.multiprocessors / (target.mma_tflops * MMA_SHARE * 1e6)
   units_us = mma_us + LANE_OPERATIONS * lanes_us + special_us + LOADED * elements / per_us
   share = np.minimum(1.0, points.warps * np.maximum(1.0, fill.active) / BUSY_WARPS)
-  smem_us = block.smem_bytes / (SMEM_BYTES * CYCLES_PER_US)
+  smem_us = block.smem_bytes / (SMEM_BYTES * cycles)
   unit_us = np.maximum(units_us / share, smem_us) * fill.rounds
   moved_us = (OPERAND_ALONE * operands + LOADED_ALONE * elements) / per_us
   waits_us = block.latency_us + STEP_US * iterations
@@ -83,7 +82,7 @@ def expected_tiled_us(
   serial = np.where(iterations == 1, SERIAL, one_stage)
   body = body + serial * np.minimum(memory_us, compute_us)
   waves_us = WAVE_US * (fill.waves - 1) if kernel.loop is not None else 0.0
-  fixed = target.launch_us + cluster_time_us(work, sizes, points) + waves_us
+  fixed = target.launch_us + cluster_time_us(work, sizes, points, target) + waves_us
   time_us = fixed + body + np.minimum(target.ramp_us, 0.25 * body)
   return float(np.min(fitting(time_us, t.refused)))  # of the better split of the warps
 

@@ -1,11 +1,17 @@
-"""GPUs: limits, features and rates of each (``rows.py``), and what was measured on it (``tables``).
+"""GPUs: limits, features and rates of each, and what was measured on it (``tables``).
 
-``tables/NAME.json``: times of ONNX Runtime's own kernels; ``tables/NAME_known.json``: up to which
+``architectures.py``: what a compute capability has; ``rows.py``: the chips; ``names.py``: what a user calls
+them. ``tables/NAME.json``: times of ONNX Runtime's own kernels; ``tables/NAME_known.json``: up to which
 sizes ours were ahead of them; ``tables/ort_fusions.json``: what ONNX Runtime fuses on any of them.
 """
 
+from mirage_onnx.targets.architectures import ARCHITECTURES, TOO_OLD, architecture_of
 from mirage_onnx.targets.measured import table_path
-from mirage_onnx.targets.profile import Target
-from mirage_onnx.targets.rows import H100, H200, TARGETS, get_target
+from mirage_onnx.targets.names import get_target, of_size, target_of_domain
+from mirage_onnx.targets.profile import Rated, Target
+from mirage_onnx.targets.rows import H100, H200, TARGETS
 
-__all__ = ["H100", "H200", "TARGETS", "Target", "get_target", "table_path"]
+__all__ = [
+  "ARCHITECTURES", "H100", "H200", "TARGETS", "TOO_OLD", "Rated", "Target", "architecture_of", "get_target",
+  "of_size", "table_path", "target_of_domain",
+]  # fmt: skip

@@ -1,10 +1,18 @@
-"""What a profile says of a GPU: the columns of ``targets/rows.py``.
+"""What a profile says of a GPU: the columns of ``targets/rows.py`` and ``targets/architectures.py``.
 
 A profile is data, so a model can be optimized for a GPU that is not there. What a chip can do is a
 column like what it holds: no stage asks for a compute capability.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Rated(StrEnum):
+  """Where the rates of a profile come from."""
+
+  MEASURED = "measured"
+  DATASHEET = "datasheet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +30,12 @@ class Target:
 
   Rates. ``launch_us``: one more empty kernel in a CUDA graph. A kernel in a graph that reads B bytes
   from memory takes launch_us + ramp_us + B / stream_tbps (a fit of measured times, >= 16 MB).
+  ``mma_tflops``: of a library's large fp16 product. ``l2_tbps``: what all multiprocessors read from L2.
+  ``lanes`` operations of a multiprocessor in each of ``cycles_per_us``. ``rated``: where they are from.
+  ``published_tbps``, ``published_tflops``: the bandwidth of the memory and the dense fp16 products that
+  the manufacturer names, which no rate exceeds.
   ``ranked_by``: the profile whose table of ONNX Runtime's times says which regions are timed first,
-  where there is none of its own.
+  where there is none of its own; scaled, it predicts where the rates are a data sheet's.
   """
 
   name: str
@@ -47,4 +59,10 @@ class Target:
   ramp_us: float
   stream_tbps: float
   mma_tflops: float
+  l2_tbps: float
+  lanes: int
+  cycles_per_us: float
+  published_tbps: float
+  published_tflops: float
+  rated: Rated = Rated.MEASURED
   ranked_by: str = ""

@@ -18,6 +18,7 @@ from mirage_onnx.importer.causal import implied
 from mirage_onnx.ir.program import Node, Program
 from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import table_path
+from mirage_onnx.tune.other_gpu import measured_like, product_us, scaled_us
 
 #: Operators that move no data in ORT (or are folded away), whatever their size.
 FREE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})
@@ -69,14 +70,25 @@ def ranking_table(target: Target) -> Table | None:
 
 @cache
 def load_table(target: Target) -> Table | None:
-  """The table of ``target``, or None where nobody has measured it."""
+  """The table of ``target``: measured, or another GPU's, scaled (``other_gpu.py``); None without either."""
   path = table_path(target.name)
   if not path.is_file():
-    return None
+    like = measured_like(target)
+    table = load_table(like) if like else None
+    return _scaled(table, like, target) if table and like else None
   data = json.loads(path.read_text())
   ops = {k: tuple(sorted((float(e), float(t)) for e, t in v)) for k, v in data["ops"].items()}
   matmul = tuple((int(m), int(k), int(n), float(t)) for m, k, n, t in data["matmul"])
   return Table(f"onnxruntime {data['ort']} on {data['gpu']}", ops, matmul)
+
+
+def _scaled(table: Table, measured: Target, target: Target) -> Table:
+  ops = {
+    op: tuple((elements, scaled_us(us, measured, target)) for elements, us in points)
+    for op, points in table.ops.items()
+  }
+  matmul = tuple((m, k, n, product_us(us, k, n, measured, target)) for m, k, n, us in table.matmul)
+  return Table(f"{table.source}, scaled to {target.name}", ops, matmul)
 
 
 @cache

@@ -17,6 +17,7 @@ from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import MirageError
 from mirage_onnx.target import TARGETS, Target
+from mirage_onnx.targets import TOO_OLD, architecture_of, of_size
 
 #: Bytes read (twice) before each timed call, so that nothing of it is left in L2: clean lines only.
 FLUSH_BYTES = 256 * 2**20
@@ -51,17 +52,34 @@ def _ok(result: tuple[Any, ...]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PresentGpu:
-  """What the driver says of a GPU."""
+  """What the driver says of a GPU; ``smem_bytes``: the most shared memory that a block can ask for."""
 
   name: str
   capability: tuple[int, int]
   multiprocessors: int
+  smem_bytes: int
 
   @property
   def target(self) -> Target | None:
-    """Its profile: that of a GPU of the same name and size, not of any with the same instructions."""
+    """Its profile: that of a GPU of the same name and size, else one of its architecture and its size.
+
+    Not that of another GPU with the same instructions. None where there are no kernels for it.
+    """
     own = (t for t in TARGETS.values() if t.gpu == self.name and t.capability == self.capability)
-    return next((t for t in own if t.multiprocessors == self.multiprocessors), None)
+    if found := next((t for t in own if t.multiprocessors == self.multiprocessors), None):
+      return found
+    architecture = architecture_of(self.capability)
+    if architecture is None or self.smem_bytes < architecture.smem_bytes:
+      return None
+    return of_size(architecture, self.multiprocessors)
+
+  @property
+  def why_none(self) -> str:
+    """Why there are no kernels for it."""
+    architecture = architecture_of(self.capability)
+    if architecture is None:
+      return TOO_OLD if self.capability < (8, 0) else "an architecture without a row (docs/adding.md)"
+    return f"its blocks have {self.smem_bytes} bytes of shared memory, not {architecture.smem_bytes}"
 
   def __str__(self) -> str:
     major, minor = self.capability
@@ -70,24 +88,33 @@ class PresentGpu:
 
 def present_gpu() -> PresentGpu | None:
   """Device 0, or None where there is no usable one."""
+  return next(iter(present_gpus()), None)
+
+
+def present_gpus() -> tuple[PresentGpu, ...]:
+  """What the driver shows of this machine's GPUs, in its order; none where there is no usable driver."""
   try:
     d = _driver()
     if int(d.cuInit(0)[0]) != 0:
-      return None
-    device = _ok(d.cuDeviceGet(0))
-    attribute = d.CUdevice_attribute
-    major, minor, processors = (
-      int(_ok(d.cuDeviceGetAttribute(a, device)))
-      for a in (
-        attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-        attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-        attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-      )
-    )
-    name = _ok(d.cuDeviceGetName(256, device))
+      return ()
+    return tuple(_facts(d, d.cuDeviceGet(i)) for i in range(int(_ok(d.cuDeviceGetCount()))))
   except Exception:  # no libcuda: cuda-bindings raises its own kinds
-    return None
-  return PresentGpu(name.split(b"\0")[0].decode(errors="replace").strip(), (major, minor), processors)
+    return ()
+
+
+def _facts(d: Any, found: tuple[Any, ...]) -> PresentGpu:
+  device, attribute = _ok(found), d.CUdevice_attribute
+  major, minor, processors, smem = (
+    int(_ok(d.cuDeviceGetAttribute(a, device)))
+    for a in (
+      attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+      attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+      attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+      attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+    )
+  )
+  name = _ok(d.cuDeviceGetName(256, device)).split(b"\0")[0].decode(errors="replace").strip()
+  return PresentGpu(name, (major, minor), processors, smem)
 
 
 def driver_api_version() -> int:
@@ -99,24 +126,9 @@ def driver_api_version() -> int:
 
 
 def present_target() -> Target | None:
-  """The profile of device 0, or None without a usable GPU (or without a profile of it)."""
+  """The profile of device 0, or None without a usable GPU (or without kernels for it)."""
   gpu = present_gpu()
   return gpu.target if gpu else None
-
-
-def runnable_target() -> Target | None:
-  """A profile whose kernels device 0 runs, whatever it was measured on."""
-  gpu = present_gpu()
-  return next((t for t in TARGETS.values() if gpu and t.capability == gpu.capability), None)
-
-
-def no_profile() -> str:
-  """What is here in place of a GPU that has a profile."""
-  gpu = present_gpu()
-  if gpu is None:
-    return "there is no usable GPU here"
-  known = "; ".join(f"{t.name} is {t.gpu} with {t.multiprocessors}" for t in TARGETS.values())
-  return f"the GPU here is {gpu}, of which nothing was measured, so it has no profile ({known})"
 
 
 class Gpu:

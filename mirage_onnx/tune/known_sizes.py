@@ -18,6 +18,7 @@ from mirage_onnx.target import Target
 from mirage_onnx.targets import table_path
 from mirage_onnx.tune.baseline import Table, largest_elements, load_table, weight_product
 from mirage_onnx.tune.declared_sizes import Sizes, sizes_text
+from mirage_onnx.tune.other_gpu import MOST_ROWS, measured_like
 
 #: Functions that take many instructions. What lies before a product every block of it computes again.
 FUNCTIONS = frozenset(op for op, f in ELEMENTWISE.items() if f.price is Price.LONG)
@@ -33,6 +34,11 @@ class Known:
   products: Mapping[str, tuple[tuple[int, int], ...]]
   behind_function_rows: int
 
+  def of_rows(self, most: int) -> "Known":
+    """The part of it up to so many rows."""
+    few = {t: tuple((min(rows, most), n) for rows, n in found) for t, found in self.products.items()}
+    return Known(few, min(most, self.behind_function_rows))
+
   def most_rows(self, weight: int, dtype: str) -> int:
     """Rows up to which a product with a weight of so many elements of a type is known; 0: none."""
     return max((rows for rows, elements in self.products[dtype] if weight <= elements), default=0)
@@ -40,10 +46,12 @@ class Known:
 
 @cache
 def load_known(target: Target) -> Known | None:
-  """What is known of ``target``, or None where nobody has measured it."""
+  """What is known of ``target``, or of few rows on a GPU like it; None where nobody has measured either."""
   path = table_path(f"{target.name}_known")
   if not path.is_file():
-    return None
+    like = measured_like(target)
+    known = load_known(like) if like else None
+    return known and known.of_rows(MOST_ROWS)
   data = json.loads(path.read_text())
   products = {t: tuple((int(rows), int(n)) for rows, n in found) for t, found in data["products"].items()}
   return Known(products, int(data["behind_function_rows"]))

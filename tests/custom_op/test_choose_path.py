@@ -18,7 +18,7 @@ def machine(monkeypatch):
   def set_up(gpu, *, compiler, cuda=True):
     providers = [CUDA, CPU] if cuda else [CPU]
     monkeypatch.setattr(ort, "get_available_providers", lambda: providers)
-    monkeypatch.setattr(module, "runnable_target", lambda: gpu)
+    monkeypatch.setattr(module, "present_target", lambda: gpu)
     monkeypatch.setattr(module, "has_host_compiler", lambda: compiler)
 
   return set_up

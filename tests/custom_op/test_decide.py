@@ -6,18 +6,13 @@ from refused import refused
 
 from mirage_onnx.custom_op import InferenceSession, launches, register
 from mirage_onnx.errors import MirageError
+from mirage_onnx.targets import ARCHITECTURES
 from tests.custom_op.host import CPU, hosted
 
 
 @pytest.mark.parametrize(
   ("capability", "target"),
-  [
-    ((9, 0), "sm90a"),
-    ((8, 0), "sm80"),
-    ((8, 9), "sm89"),
-    ((10, 0), "sm100a"),
-    ((12, 0), "sm120a"),
-  ],
+  sorted({a.capability: a.suffix for a in ARCHITECTURES.values()}.items()),
 )
 def test_domain_follows_the_gpu(native, capability, target):
   major, minor = capability

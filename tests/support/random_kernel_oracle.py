@@ -123,7 +123,10 @@ def _mask(shape, along, rng):
 
 def oracle(graph, params, kinds, extents, seed):
   rng = np.random.default_rng(seed)
-  inputs = drawn(graph, kinds, extents, rng)
+  return oracle_of(graph, params, drawn(graph, kinds, extents, rng), extents, rng)
+
+
+def oracle_of(graph, params, inputs, extents, rng):
   exact = interpreted(Float64(), graph, params, extents, inputs)
   runs = interpreted(Disturbed(rng), graph, params, extents, inputs)
   wants = {}

@@ -1,10 +1,10 @@
 """What becomes of random programs: emitted, compiled together, run, compared with their oracle."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
-from random_kernel_oracle import difference
+from random_kernel_oracle import difference, oracle_of
 from random_kernel_tables import cells, features
 from random_kernels import RandomKernel, random_kernel
 
@@ -13,7 +13,8 @@ from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.emulator.failure import EmulationError
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir import Candidate, Window
+from mirage_onnx.ir import Candidate, Window, ugraph_extents
+from mirage_onnx.ir.ugraph import is_part_axis
 from mirage_onnx.target import H200
 
 #: Programs compiled as one translation unit: the headers' share of its time is small then.
@@ -56,6 +57,17 @@ class Subject:
     case = self.case
     shown = " ".join(detail.split())[:600]
     self.outcome = Outcome(case.seed, case.form, kind, code, shown, cells(case.graph), features(case))
+
+
+def for_target(case, target):
+  """The program with numbers that a GPU without clusters takes, and what it then computes."""
+  if target.has_clusters or all(p.cluster == 1 for p in case.params):
+    return case
+  params = tuple(replace(p, cluster=1) for p in case.params)
+  extents = ugraph_extents(case.graph, params, {a: n for a, n in case.extents.items() if not is_part_axis(a)})
+  rng = np.random.default_rng(case.seed)
+  wants = oracle_of(case.graph, params, case.oracle.inputs, extents, rng)
+  return replace(case, params=params, extents=extents, oracle=wants)
 
 
 def emitted(case, target=H200):
@@ -153,10 +165,11 @@ def compiled(subjects):
     first += len(subject.sources)
 
 
-def run_seeds(seeds, together=TOGETHER):
+def run_seeds(seeds, together=TOGETHER, target=H200):
   todo = list(seeds)
   for start in range(0, len(todo), together):
-    subjects = [emitted(random_kernel(seed)) for seed in todo[start : start + together]]
+    cases = [for_target(random_kernel(seed), target) for seed in todo[start : start + together]]
+    subjects = [emitted(case, target) for case in cases]
     open_ = [s for s in subjects if s.outcome is None]
     for subject, module, at in compiled(open_):
       emulate(subject, module, at)

@@ -1,26 +1,33 @@
 """The profiles: limits agree with each other, features with the instructions, measurements are there."""
 
 import json
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
-from mirage_onnx.errors import MirageError
-from mirage_onnx.targets import TARGETS, Target, get_target, table_path
+from mirage_onnx.custom_op.plan import MAX_SMEM_BYTES
+from mirage_onnx.targets import ARCHITECTURES, TARGETS, Rated, Target, table_path
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("target", TARGETS.values(), ids=str)
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_the_columns_agree(target):
   assert TARGETS[target.name] is target and target.name == target.name.lower()
   assert target.arch.removeprefix("sm_").rstrip("af") == "{}{}".format(*target.capability)
-  assert target.suffix == target.arch.replace("_", "")
+  assert ARCHITECTURES[target.arch].suffix == target.suffix and target.suffix.startswith(
+    target.arch.replace("_", "")
+  )
   assert target.smem_bytes + target.reserved_smem_bytes <= target.smem_per_sm_bytes
   assert target.has_clusters == (target.max_cluster > 1)
-  assert target.has_clusters == target.has_pdl == (target.capability >= (9, 0))
+  assert target.has_pdl == (target.capability >= (9, 0)) and target.has_pdl >= target.has_clusters
   assert all(getattr(target, f.name) for f in fields(Target) if f.type in ("int", "float", int, float))
+  assert target.smem_bytes <= MAX_SMEM_BYTES
 
 
-@pytest.mark.parametrize("target", TARGETS.values(), ids=str)
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_its_tables_were_measured_on_it(target):
   table = table_path(target.name)
   if not table.is_file():
@@ -34,7 +41,21 @@ def test_every_table_is_of_a_target():
   assert names - {"ort_fusions"} <= {*TARGETS}
 
 
-def test_a_name_in_any_case():
-  assert get_target("H200") is TARGETS["h200"]
-  with pytest.raises(MirageError, match=r"no target .b200.; known: .*h200"):
-    get_target("b200")
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_no_rate_is_above_what_is_published(target):
+  """Reads are near the bandwidth, a library's products near the peak: the measured rows say how near."""
+  assert 0.9 <= target.stream_tbps / target.published_tbps <= 1.0
+  assert 0.7 <= target.mma_tflops / target.published_tflops <= 0.85
+  assert target.l2_tbps > target.stream_tbps / 2
+  if target.rated is Rated.MEASURED:
+    assert (ROOT / "bench" / "results" / target.name).is_dir()
+  else:
+    assert target.ranked_by in TARGETS
+
+
+def test_the_domains_are_those_of_the_library():
+  """``decide.cc`` registers the custom ops of a compute capability under the name that the rows have."""
+  text = (ROOT / "cpp" / "ort_custom_ops" / "decide.cc").read_text()
+  table = text[text.index("kTargets[]") :].partition(";")[0]
+  known = {(int(a), int(b)): name for a, b, name in re.findall(r'{(\d+), (\d+), "(\w+)"}', table)}
+  assert known == {a.capability: a.suffix for a in ARCHITECTURES.values()}

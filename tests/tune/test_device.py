@@ -1,82 +1,89 @@
-"""Which GPU has a profile: the one of its name and size, not any with the same instructions."""
+"""Which profile a GPU has: that of its name and size, else one of its architecture and its size."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
+import fake_driver
 import pytest
-from refused import refused
 
-import mirage_onnx
-from mirage_onnx.target import H100, H200
+from mirage_onnx.target import H100, H200, Rated
+from mirage_onnx.targets import ARCHITECTURES, get_target
 from mirage_onnx.tune import device
-from mirage_onnx.tune.device import no_profile, present_gpu, present_target, runnable_target
-
-
-def driver(name, capability=(9, 0), multiprocessors=132, code=0):
-  """A stand-in for cuda.bindings.driver."""
-  attributes = SimpleNamespace(
-    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=0,
-    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=1,
-    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=2,
-  )
-  values = (*capability, multiprocessors)
-  return SimpleNamespace(
-    CUdevice_attribute=attributes,
-    cuInit=lambda flags: (code,),
-    cuDeviceGet=lambda i: (0, i),
-    cuDeviceGetAttribute=lambda a, d: (0, values[a]),
-    cuDeviceGetName=lambda size, d: (0, name.encode() + bytes(size - len(name))),
-  )
+from mirage_onnx.tune.device import PresentGpu, present_gpu, present_gpus, present_target
 
 
 @pytest.fixture
 def present(monkeypatch):
-  def put(*args, **more):
-    monkeypatch.setattr(device, "_driver", lambda: driver(*args, **more))
+  def put(*gpus, **more):
+    monkeypatch.setattr(device, "_driver", lambda: fake_driver.driver(*gpus, **more))
 
   return put
 
 
-def test_an_h200(present):
-  present("NVIDIA H200")
+def test_a_gpu_with_a_row(present):
+  present(fake_driver.H200)
   assert present_target() is H200
   assert str(present_gpu()) == "NVIDIA H200 (sm_90, 132 multiprocessors)"
-
-
-def test_an_h100_runs_what_is_made_for_an_h200(present):
-  present("NVIDIA H100 80GB HBM3")
-  assert present_target() is H100 and runnable_target().arch == H100.arch
+  present(fake_driver.H100)
+  assert present_target() is H100
+  present(fake_driver.RTX4090)
+  assert present_target() is get_target("rtx4090")
 
 
 @pytest.mark.parametrize(
   ("name", "multiprocessors"),
   [
-    ("NVIDIA H100 PCIe", 114),
-    ("NVIDIA GH200 480GB", 132),
+    ("NVIDIA H100 NVL", 132),
     ("NVIDIA H20", 78),
     ("NVIDIA H200 NVL", 132),
     ("NVIDIA H200 MIG 3g.71gb", 60),
     ("NVIDIA H200", 60),  # a part of one under its whole name
   ],
 )
-def test_others_with_the_same_instructions_are_none(present, name, multiprocessors):
-  present(name, multiprocessors=multiprocessors)
-  assert present_target() is None and runnable_target() is H200
-  with refused("NO_GPU") as error:
-    mirage_onnx.optimize("unread.onnx", target="local")
-  line = error.value.line()
-  assert f"{name} (sm_90, {multiprocessors} multiprocessors)" in line
-  assert "h200 is NVIDIA H200 with 132" in line and "--target h200" in line
+def test_others_with_the_same_instructions_are_not_it(present, name, multiprocessors):
+  present((name, (9, 0), multiprocessors, 227 * 1024))
+  found = present_target()
+  assert found.name == f"sm_90ax{multiprocessors}" and found.multiprocessors == multiprocessors
+  assert found.rated is Rated.DATASHEET and get_target(found.name) == found
+  assert (found.arch, found.suffix, found.instructions) == (H200.arch, H200.suffix, H200.instructions)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_a_gpu_of_every_architecture_has_a_profile(present, architecture):
+  present(("something new", architecture.capability, 17, architecture.smem_bytes))
+  found = present_target()
+  assert (found.suffix, found.smem_bytes) == (architecture.suffix, architecture.smem_bytes)
+  assert found.multiprocessors == 17
+
+
+@pytest.mark.parametrize(
+  ("gpu", "why"),
+  [
+    (fake_driver.T4, "sm_80 (Ampere) or newer"),
+    (("a later one", (13, 0), 200, 227 * 1024), "an architecture without a row"),
+    (("half the memory", (8, 0), 108, 80 * 1024), "81920 bytes of shared memory, not 166912"),
+  ],
+)
+def test_a_gpu_without_kernels(present, gpu, why):
+  present(gpu)
+  assert present_target() is None and why in present_gpu().why_none
 
 
 def test_an_h200_of_another_capability_is_none(present):
-  present("NVIDIA H200", capability=(10, 0))
-  assert present_target() is runnable_target() is None
+  present(("NVIDIA H200", (10, 0), 132, 227 * 1024))
+  assert present_target().name == "sm_100ax132"
+
+
+def test_the_first_of_several(present):
+  present(fake_driver.RTX3060, fake_driver.H200)
+  assert present_gpu() == PresentGpu(*fake_driver.RTX3060) and len(present_gpus()) == 2
+  assert replace(present_gpus()[1], name="x").multiprocessors == 132
 
 
 def test_no_gpu(present, monkeypatch):
-  present("NVIDIA H200", code=100)
+  present(fake_driver.H200, code=100)
   assert present_gpu() is None and present_target() is None
-  assert no_profile() == "there is no usable GPU here"
+  present()
+  assert present_gpu() is None
 
   def missing():
     raise RuntimeError("no libcuda")

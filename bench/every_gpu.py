@@ -1,0 +1,227 @@
+"""Kernels for every architecture: compiled by NVRTC, within its limits, right in the emulator.
+
+    python bench/every_gpu.py --jobs 16 [--seconds 140] [--random 2000] [--state build/every_gpu.jsonl]
+                              [--out bench/results/every_gpu.json]
+
+For every golden program and architecture: the first of what the search finds, and of the golden program's
+best numbers, that compiles for it (a kernel that spills does not), with its shared memory and registers; both
+run reduced in the emulator, the golden one also at small odd sizes, all checks on. Random block graphs
+likewise, with whatever numbers they have: their spills are counted, and equal texts run once. What is in the
+state file is not done again (delete it after a change of the code). Exit 1 where anything is wrong.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+from collections import Counter
+from contextlib import suppress
+from multiprocessing import Pool
+from multiprocessing import TimeoutError as Late
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a worker is one core's work
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "bench")]
+
+from facts import facts
+from golden_graphs import NAMES, golden_graph
+from golden_runs import complaint
+from random_kernel_run import TOGETHER, compiled, emitted, emulate, for_target
+from random_kernels import random_kernel
+from search_programs import PROGRAMS
+
+from mirage_onnx.codegen.candidates import compile_candidates
+from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.search import search
+from mirage_onnx.superopt.space import space_of
+from mirage_onnx.targets import ARCHITECTURES, get_target
+from mirage_onnx.tune.emulated import Emulated
+from mirage_onnx.verify.prover import prover
+
+#: Random kernels of a job.
+SEEDS = 10
+#: Seconds of a search, candidates that are tried, seconds of a program in the emulator.
+SEARCH_S, TRIED, EMULATED_S = 10.0, 40, 120.0
+
+
+def target_of(arch):
+  """The slowest GPU of an architecture: the limits are the same for all of them."""
+  return get_target(arch if arch in ("sm_90", "sm_90a") else arch.rstrip("a"))
+
+
+def golden(arch, name):
+  """What becomes of a program on an architecture."""
+  from golden_kernels import numbered
+
+  from mirage_onnx.ir.ugraph import Candidate
+
+  target, region, row = target_of(arch), PROGRAMS[name](), {}
+  found = search(
+    region, target, prover(region, derived=True), bound=Bound(), space=space_of(region), budget_s=SEARCH_S
+  )
+  row["searched"] = first(region, [v.candidate for v in found.candidates][:TRIED], target)
+  sets = numbered(golden_graph(name), region, target, TRIED)
+  row["golden"] = first(region, [Candidate(golden_graph(name), p, us) for us, p in sets], target)
+  row["small"] = complaint(name, target)
+  return row
+
+
+def first(region, candidates, target):
+  """The first candidate that compiles, and how it runs."""
+  done, refused = compile_candidates(region, candidates, target, keep=1)
+  row = {"refused": dict(Counter(r.code for r in refused))}
+  if not done:
+    return row | {"chosen": None}
+  (c,) = done
+  ran, wrong = Emulated(target, EMULATED_S)(region, c.candidate)
+  return row | {
+    "chosen": " | ".join(p.to_text() for p in c.candidate.params),
+    "predicted_us": round(c.candidate.predicted_us, 2),
+    "smem_bytes": max(s.smem_bytes for s in c.sources),
+    "registers": max(i.registers for i in c.cubins),
+    "spills": max(i.spill_bytes + i.stack_bytes for i in c.cubins),
+    "within": all(within(s, i, target) for s, i in zip(c.sources, c.cubins, strict=True)),
+    "ran": ran,
+    "wrong": wrong.reason if wrong else "",
+  }
+
+
+def within(source, cubin, target):
+  """Whether a block of a kernel fits on a multiprocessor of the GPU, with the features it has."""
+  registers = -(-cubin.registers // 8) * 8 * source.block
+  return (
+    source.smem_bytes + cubin.smem_bytes <= target.smem_bytes
+    and registers <= target.registers_per_sm
+    and source.block <= min(1024, target.sm_threads)
+    and source.cluster <= target.max_cluster
+    and source.pdl <= target.has_pdl
+  )
+
+
+def random_seeds(first_seed, count):
+  """Outcomes of random kernels: architecture -> kind -> how many; and what is wrong."""
+  counts, wrong = {arch: Counter() for arch in ARCHITECTURES}, []
+  cases = [random_kernel(seed) for seed in range(first_seed, first_seed + count)]
+  subjects = {}
+  for arch in ARCHITECTURES:
+    target = target_of(arch)
+    for case in cases:
+      subject = emitted(for_target(case, target), target)
+      key = tuple(s.text for s in subject.sources) or (arch, case.seed)
+      subjects.setdefault(key, (subject, []))[1].append(arch)
+      for source in subject.sources:
+        try:
+          cubin = compile_cubin(source.text, target, name=source.name)
+          counts[arch]["compiled"] += 1
+          if not within(source, cubin, target):
+            wrong.append(f"{arch} seed {case.seed}: {source.name} does not fit")
+        except RejectionError as error:
+          counts[arch][error.rejection.code] += 1
+          if error.rejection.code != "SPILLS":
+            wrong.append(f"{arch} seed {case.seed}: {error.rejection.reason}")
+  open_ = [s for s, _ in subjects.values() if s.outcome is None]
+  for at in range(0, len(open_), TOGETHER):
+    for subject, module, kernels in compiled(open_[at : at + TOGETHER]):
+      emulate(subject, module, kernels)
+  for subject, arches in subjects.values():
+    for arch in arches:
+      counts[arch][subject.outcome.kind] += 1
+      if subject.outcome.is_bad:
+        wrong.append(f"{arch}: {subject.outcome}")
+  return {"counts": counts, "wrong": wrong}
+
+
+def answer(job):
+  """The row of a job, however it ends."""
+  kind, *rest = job
+  try:
+    return {"job": job, **(golden(*rest) if kind == "golden" else random_seeds(*rest))}
+  except Exception:
+    return {"job": job, "crash": traceback.format_exc()[-1500:]}
+
+
+def wrong_of(row):
+  """What is wrong in a row."""
+  if "crash" in row:
+    return [f"{row['job']}: {row['crash']}"]
+  if row["job"][0] == "random":
+    return row["wrong"]
+  name, found = " ".join(row["job"][1:]), []
+  for which in ("searched", "golden"):
+    made = row[which]
+    if made["chosen"] is not None and (made["wrong"] or made["spills"] or not made["within"]):
+      found.append(f"{name} {which}: {made}")
+  if row["searched"]["chosen"] is None:
+    found.append(f"{name}: nothing that the search finds compiles: {row['searched']['refused']}")
+  return found + ([f"{name}: {row['small']}"] if row["small"] else [])
+
+
+def summary(rows):
+  """By architecture, what was compiled and what ran."""
+  table = {}
+  for arch in ARCHITECTURES:
+    own = [r for r in rows if r["job"][0] == "golden" and r["job"][1] == arch and "crash" not in r]
+    made = [r[w] for r in own for w in ("searched", "golden") if r[w]["chosen"] is not None]
+    refused = sum((Counter(r[w]["refused"]) for r in own for w in ("searched", "golden")), Counter())
+    random = sum((Counter(r["counts"][arch]) for r in rows if "counts" in r), Counter())
+    table[arch] = {
+      "target": target_of(arch).name,
+      "smem_limit": target_of(arch).smem_bytes,
+      "programs": len(own),
+      "chosen": len(made),
+      "golden_without_numbers": sum(r["golden"]["chosen"] is None for r in own),
+      "most_smem_bytes": max((m["smem_bytes"] for m in made), default=0),
+      "most_registers": max((m["registers"] for m in made), default=0),
+      "refused_before": dict(refused),
+      "emulated": sum(m["ran"] == "emulated" for m in made),
+      "small_right": sum(not r["small"] for r in own),
+      "random": dict(random),
+    }
+  return table
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+  parser.add_argument("--seconds", type=float, default=1e9)
+  parser.add_argument("--random", type=int, default=2000, metavar="SEEDS")
+  parser.add_argument("--state", type=Path, default=ROOT / "build" / "every_gpu.jsonl")
+  parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "every_gpu.json")
+  parser.add_argument("names", nargs="*", help="golden programs; default: all")
+  options = parser.parse_args()
+  deadline = time.monotonic() + options.seconds
+  options.state.parent.mkdir(parents=True, exist_ok=True)
+  kept = options.state.read_text().splitlines() if options.state.exists() else []
+  rows = {tuple(r["job"]): r for r in map(json.loads, kept)}
+  jobs = [("golden", a, n) for n in options.names or NAMES for a in ARCHITECTURES]
+  batches = [("random", s, SEEDS) for s in range(0, options.random, SEEDS)]
+  every = max(1, len(jobs) // max(1, len(batches)))
+  for i, batch in enumerate(batches):  # both kinds from the start: the time may end
+    jobs.insert(i * (every + 1), batch)
+  todo = [j for j in jobs if j not in rows]
+  with Pool(options.jobs) as pool, options.state.open("a") as file, suppress(Late):
+    answers = pool.imap_unordered(answer, todo)  # at the end of the block what still runs is ended
+    for _ in todo:
+      row = answers.next(max(1.0, deadline - time.monotonic()))
+      rows[tuple(row["job"])] = row
+      file.write(json.dumps(row) + "\n")
+      file.flush()
+  found = [rows[j] for j in jobs if j in rows]
+  wrong = [w for r in found for w in wrong_of(r)]
+  record = {
+    **facts(("numpy", "scipy", "nvidia-cuda-nvrtc")), "jobs": len(jobs), "done": len(found),
+    "architectures": summary(found), "wrong": wrong,
+  }  # fmt: skip
+  options.out.parent.mkdir(parents=True, exist_ok=True)
+  options.out.write_text(json.dumps(record, indent=1) + "\n")
+  print(json.dumps(record, indent=1))
+  return int(bool(wrong))
+
+
+if __name__ == "__main__":
+  sys.exit(main())

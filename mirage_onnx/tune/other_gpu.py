@@ -1,0 +1,46 @@
+"""Predictions for a GPU that nobody has measured: what was measured on another one, scaled and doubted.
+
+ONNX Runtime's times on the measured GPU are scaled by the least of the ratios of bandwidth, tensor cores and
+lanes: none of its kernels is slower by less, so a region never looks more worth replacing than it is. One
+thing is certain beside that: a product with a weight reads the weight. Only products of few rows are
+predicted, whose time on every GPU is reading, and a region has to win by ``LEAST_MARGIN``.
+"""
+
+from mirage_onnx.target import TARGETS, Rated, Target
+
+#: A share of a region's time: twice the margin of a GPU on which both sides were measured.
+LEAST_MARGIN = 0.4
+#: Rows of a product up to which reading its weight is all of its time.
+MOST_ROWS = 16
+
+
+def measured_like(target: Target) -> Target | None:
+  """The GPU whose measurements are scaled for ``target``; None where nothing is predicted so."""
+  if target.rated is Rated.DATASHEET and target.name in TARGETS:
+    return TARGETS.get(target.ranked_by)
+  return None
+
+
+def least_margin(target: Target, margin: float) -> float:
+  """The margin by which a prediction for ``target`` has to win, where ``margin`` is asked for."""
+  return margin if measured_like(target) is None else max(margin, LEAST_MARGIN)
+
+
+def scaled_us(us: float, measured: Target, target: Target) -> float:
+  """The least that a kernel of ONNX Runtime takes on ``target`` which takes ``us`` on ``measured``."""
+  ratio = min(
+    measured.stream_tbps / target.stream_tbps,
+    measured.mma_tflops / target.mma_tflops,
+    _lanes(measured) / _lanes(target),
+  )
+  return target.launch_us + max(0.0, us - measured.launch_us) * ratio
+
+
+def product_us(us: float, k: int, n: int, measured: Target, target: Target) -> float:
+  """The same of a product with a k x n weight of 16-bit numbers."""
+  read_us = target.launch_us + 2 * k * n / (target.stream_tbps * 1e6)
+  return max(read_us, scaled_us(us, measured, target))
+
+
+def _lanes(target: Target) -> float:
+  return target.multiprocessors * target.lanes * target.cycles_per_us

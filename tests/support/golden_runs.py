@@ -1,0 +1,71 @@
+"""The golden µGraphs at small sizes with random numbers: their texts for a GPU, run in the emulator."""
+
+import random
+
+import numpy as np
+from golden_graphs import golden_graph
+
+from mirage_onnx.codegen import emit_kernel
+from mirage_onnx.emulator import compile_kernels
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir import KernelParams, round_to, ugraph_extents
+from mirage_onnx.verify.domain import Rounded
+from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
+from mirage_onnx.verify.named import Named
+
+#: Of the largest element: the last bit of a 16-bit result.
+TOLERANCE = 2e-3
+EXTENTS = (1, 2, 3, 5, 8, 16, 17, 24, 33)
+
+
+def numbers(rng, kernel, *, clusters=True):
+  return KernelParams(
+    tuple(rng.choice([1, 2, 4, 8, 16, 20, 32]) for _ in kernel.grid),
+    cluster=rng.choice([1, 2, 4]) if kernel.cluster and clusters else 1,
+    loop_tile=rng.choice([8, 16, 24, 32]) if kernel.loop else 0,
+    warps=rng.choice([1, 2, 4]),
+    stages=rng.choice([1, 2, 3]),
+  )
+
+
+def drawn(name, graph, target):
+  axes = sorted({a.partition("/")[0] for t in graph.tensors for a in t.axes})
+  for seed in range(40):
+    rng = random.Random(f"{name}{seed}")
+    extents = {a: rng.choice(EXTENTS) for a in axes}
+    params = tuple(numbers(rng, k, clusters=target.has_clusters) for k in graph.kernels)
+    every = ugraph_extents(graph, params, extents)
+    try:
+      sources = [emit_kernel(graph, k, p, every, target) for k, p in zip(graph.kernels, params, strict=True)]
+    except RejectionError as refused:
+      # Random tiles are not the solver's: some are too large for registers.
+      assert refused.rejection.code in ("LAYOUT", "SMEM"), refused
+      continue
+    return every, params, sources
+  raise AssertionError("no numbers are accepted")
+
+
+def complaint(name, target):
+  """What is wrong with a golden program in the emulator, all checks on, as its text is for ``target``."""
+  graph = golden_graph(name)
+  extents, params, sources = drawn(name, graph, target)
+  rng = np.random.default_rng(0)
+  tensors, inputs = {}, {}
+  for t in graph.tensors:
+    shape = tuple(extents[a] for a in t.axes)
+    values = np.full(shape, np.nan)
+    if t.role in ("input", "weight"):
+      # Positive: among the inputs are variances.
+      values = round_to(rng.uniform(0.1, 1.5, shape), t.dtype)
+      inputs[t.name] = Named(values[None], t.axes)
+    tensors[t.name] = values.astype(t.dtype.numpy)
+  want = interpret_ugraph(Rounded(), graph, params, extents, inputs)
+  # Whoever wrote the inputs may still run when the first kernel starts.
+  compile_kernels(sources).run(tensors, written_before=[t.name for t in graph.tensors if t.role == "input"])
+  for t in graph.tensors:
+    if t.role == "output":
+      exact = want[t.name].aligned(t.axes)[0].astype(np.float64)
+      off = np.abs(tensors[t.name].astype(np.float64) - exact).max()
+      if not off <= TOLERANCE * max(np.abs(exact).max(), 1e-6):
+        return f"{t.name} is off by {off} at {extents} with {params}"
+  return ""

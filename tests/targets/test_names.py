@@ -1,0 +1,81 @@
+"""What a user calls a GPU: any spelling of a row, an architecture, a GPU of one, or what there is."""
+
+import re
+from pathlib import Path
+
+import pytest
+from refused import refused
+
+from mirage_onnx.targets import ARCHITECTURES, TARGETS, Rated, get_target, of_size, target_of_domain
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_every_row_by_its_name_and_by_the_drivers(target):
+  for name in (
+    target.name,
+    target.name.upper(),
+    target.name.replace("-", " "),
+    target.gpu,
+    target.gpu.lower(),
+  ):
+    assert get_target(name) is target
+
+
+@pytest.mark.parametrize(
+  ("said", "name"),
+  [
+    ("H200", "h200"), ("RTX 4090", "rtx4090"), ("rtx-4090", "rtx4090"), ("GeForce RTX 5090", "rtx5090"),
+    ("a100", "a100-80gb"), ("A100-40GB", "a100-40gb"), ("H100 SXM", "h100"), ("H100_PCIe", "h100-pcie"),
+    ("sm_80", "a100-40gb"), ("sm_86", "a10"), ("SM_89", "l4"), ("sm89", "l4"), ("sm_90", "sm_90"),
+    ("sm_90a", "h100-pcie"), ("sm_100", "b200"), ("sm_103a", "b300"), ("sm_120", "rtx5090"),
+  ],
+)  # fmt: skip
+def test_other_spellings(said, name):
+  assert get_target(said) is TARGETS[name]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_gpu_of_an_architecture_has_its_limits_and_a_share_of_its_rates(arch):
+  row, found = ARCHITECTURES[arch], get_target(f"{arch}x46".upper())
+  assert found == get_target(found.name) == of_size(row, 46) and found.name == f"{arch}x46"
+  assert (found.arch, found.multiprocessors, found.smem_bytes) == (arch, 46, row.smem_bytes)
+  like = min((t for t in TARGETS.values() if t.arch == arch), key=lambda t: t.stream_tbps)
+  assert found.stream_tbps == pytest.approx(like.stream_tbps * 46 / like.multiprocessors)
+  assert found.rated is Rated.DATASHEET and found.name not in TARGETS
+
+
+@pytest.mark.parametrize(
+  "said", ["T4", "Tesla T4", "V100", "sm_75", "SM70", "RTX 2080 Ti", "Quadro RTX 8000"]
+)
+def test_older_ones_are_told_so(said):
+  with refused("TARGET_UNKNOWN") as error:
+    get_target(said)
+  assert "sm_80 (Ampere) or newer" in error.value.line()
+
+
+@pytest.mark.parametrize(
+  "said", ["", "h300", "sm_", "sm_85", "sm_86x0", "sm_86x4096", "sm_75x40", "a100,h200", "x" * 400]
+)
+def test_unknown_ones_are_told_what_there_is(said):
+  with refused("TARGET_UNKNOWN") as error:
+    get_target(said)
+  line = error.value.line()
+  assert all(name in line for name in (*TARGETS, *ARCHITECTURES)) or "sm_80 (Ampere)" in line
+  assert "\n" not in line
+
+
+def test_a_domain_is_a_gpu_with_its_instructions():
+  """Of one whose kernels may be of either row, the one that has more."""
+  assert target_of_domain("sm90a").instructions == ("mma", "wgmma")
+  assert {target_of_domain(a.suffix).capability for a in ARCHITECTURES.values()} == {
+    a.capability for a in ARCHITECTURES.values()
+  }
+  assert target_of_domain("sm75") is None
+
+
+def test_the_page_names_every_row():
+  page = (Path(__file__).resolve().parents[2] / "docs" / "compatibility.md").read_text()
+  table = dict(re.findall(r"^\| (sm_\w+) \| ([^|]+) \|", page, re.MULTILINE))
+  assert table.keys() == ARCHITECTURES.keys()
+  for arch, names in table.items():
+    assert {*names.split(", ")} == {t.name for t in TARGETS.values() if t.arch == arch}

@@ -1,0 +1,98 @@
+"""``--target local``: rates that were measured once, or one line that says what is wrong here."""
+
+import fake_driver
+import pytest
+from refused import refused
+
+import mirage_onnx
+from mirage_onnx import events
+from mirage_onnx.target import H200, Rated
+from mirage_onnx.targets import get_target
+from mirage_onnx.tune import device, local
+from mirage_onnx.tune.local import local_target, others_here
+from mirage_onnx.tune.rates import Rates
+
+FOUND = Rates(1.2, 2.5, 0.33, 48.0, ())
+
+
+@pytest.fixture
+def present(monkeypatch, tmp_path):
+  """Call it with what the driver shows; the list says on what rates were measured."""
+  monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path / "cache"))
+  monkeypatch.delenv("MIRAGE_ONNX_CACHE", raising=False)
+  monkeypatch.delenv(local.VISIBLE, raising=False)
+  monkeypatch.setattr(local, "_nvrtc_major", lambda: 13)
+  monkeypatch.setattr(local, "Gpu", lambda target: target)
+  measured = []
+  monkeypatch.setattr(local, "measure_rates", lambda gpu: measured.append(gpu.name) or FOUND)
+
+  def put(*gpus, **more):
+    monkeypatch.setattr(device, "_driver", lambda: fake_driver.driver(*gpus, **more))
+    return measured
+
+  return put
+
+
+def test_a_measured_row_is_taken_as_it_is(present):
+  measured = present(fake_driver.H200)
+  assert local_target() is H200 and not measured
+
+
+@pytest.mark.parametrize(
+  ("gpu", "name"),
+  [(fake_driver.RTX3060, "sm_86x28"), (fake_driver.PART, "sm_90ax60"), (fake_driver.RTX4090, "rtx4090")],
+)
+def test_others_are_measured_once(present, gpu, name):
+  measured = present(gpu)
+  found, row = local_target(), get_target(name)
+  assert measured == [name] and local_target() == found and measured == [name]
+  assert (found.stream_tbps, found.mma_tflops, found.launch_us) == (0.33, 48.0, 1.2)
+  assert found.rated is Rated.MEASURED and row.rated is Rated.DATASHEET
+  assert (found.name, found.arch, found.smem_bytes) == (row.name, row.arch, row.smem_bytes)
+
+
+def test_of_another_driver_or_gpu_they_are_measured_again(present):
+  measured = present(fake_driver.RTX3060)
+  local_target()
+  present(fake_driver.RTX3060, api=13020)
+  local_target()
+  present(fake_driver.PART, api=13020)
+  local_target()
+  assert measured == ["sm_86x28", "sm_86x28", "sm_90ax60"]
+
+
+@pytest.mark.parametrize(
+  ("gpus", "more", "code", "said"),
+  [
+    ((), {}, "NO_GPU", "there is no usable GPU here;"),
+    ((fake_driver.H200,), {"code": 100}, "NO_GPU", "there is no usable GPU here;"),
+    ((fake_driver.T4,), {}, "NO_GPU", "Tesla T4 (sm_75, 40 multiprocessors), for which there are no kernels"),
+    ((fake_driver.H200,), {"api": 12080}, "DRIVER_TOO_OLD", "the driver here serves CUDA 12, and NVRTC 13"),
+  ],
+)
+def test_one_line_of_what_is_wrong(present, gpus, more, code, said):
+  measured = present(*gpus, **more)
+  with refused(code) as error:
+    mirage_onnx.optimize("unread.onnx", target="local")
+  line = error.value.line()
+  assert said in line and "\n" not in line and not measured
+
+
+def test_a_gpu_that_is_hidden(present, monkeypatch):
+  present()
+  monkeypatch.setenv(local.VISIBLE, "7")
+  with refused("NO_GPU") as error:
+    local_target()
+  assert "CUDA_VISIBLE_DEVICES is '7', which may hide it" in error.value.line()
+
+
+def test_gpus_of_different_kinds(present):
+  present(fake_driver.H200, fake_driver.H200)
+  assert others_here() == ""
+  present(fake_driver.H200, fake_driver.RTX3060)
+  text = others_here()
+  assert "chosen for GPU 0, NVIDIA H200" in text and "1 is NVIDIA GeForce RTX 3060" in text
+  assert "CUDA_VISIBLE_DEVICES" in text and "\n" not in text
+  said = []
+  mirage_onnx.api._warn_of_others(said.append)
+  assert said == [events.Warned(text)]
