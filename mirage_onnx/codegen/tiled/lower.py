@@ -83,6 +83,16 @@ class Lowering(Demand):
     ring = bool(self.ring) and (self.stages > 2 or self.assignment.pieces.most_steps <= self.stages)
     return frozenset(inside) if plain and ring else frozenset()
 
+  def is_packed_only(self, index: int) -> bool:
+    """Whether whoever takes a value in a kernel with wgmma rounds it to its 16-bit type once more."""
+    ops = self.assignment.kernel.ops
+    if not self.warpgroup or not ops[index].dtype.is_half:
+      return False
+    users = [u for u in self.assignment.needed if index in ops[u].args]
+    saves = [s for s in self.assignment.kernel.saves if s.arg == index]
+    packed = all(u in self.assignment.products and self.on_tensor_cores(u) for u in users)
+    return packed and all(self.tensors[s.tensor].dtype is ops[index].dtype for s in saves)
+
   def _fuse(self) -> None:
     """Contractions that nothing but one accumulator takes add to its registers."""
     ops = self.assignment.kernel.ops
@@ -154,7 +164,10 @@ class Lowering(Demand):
   def _contract(self, index: int, into: int, run: str) -> None:
     op, product = self.assignment.kernel.ops[index], self.assignment.products[index]
     if self.on_tensor_cores(index):
-      found = [self.operand(a, form, run) for a, form in zip(op.args, (product.a, product.b), strict=True)]
+      first, second = op.args
+      beside = index in self.warpgroup  # then operand B stays where a descriptor can name it
+      taken = self.need if beside else self.operand
+      found = [self.operand(first, product.a, run), taken(second, product.b, run)]
       self.steps(run).append(do.Contract(index, into, touched=found[0] + found[1]))
       if self.warps.count((product.depth,)) > 1:
         self.parts[index] = Parts(sides=((product.depth,),))
