@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from math import prod
 
 from mirage_onnx.codegen.elementwise import constant, is_elementwise
+from mirage_onnx.codegen.loads import TensorView
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.assign import folded
+from mirage_onnx.codegen.tiled.copies import in_chunks
 from mirage_onnx.codegen.tiled.demand import MOST_FETCHED, Demand
 from mirage_onnx.codegen.tiled.forms import Form
 from mirage_onnx.codegen.tiled.parts import Parts, lane_bits, rule_of
@@ -124,10 +126,10 @@ class Lowering(Demand):
   def _load(self, index: int) -> None:
     op = self.assignment.kernel.ops[index]
     scattered = op.dtype is DType.BOOL  # a byte at a time, which no copy is faster at
-    operand = is_operand(self.assignment, self.warpgroup, index)
-    if not operand and (op.layout is not Layout.SHARED or scattered) and not self._too_wide(index):
+    operand, mask = is_operand(self.assignment, self.warpgroup, index), self._is_mask(index)
+    if not (operand or mask) and (op.layout is not Layout.SHARED or scattered) and not self._too_wide(index):
       return
-    if op.dtype not in STORAGE:
+    if op.dtype not in STORAGE and not mask:
       reason = f"{op.tensor}: shared memory holds no elements of type {op.dtype}"
       raise RejectionError("EMIT_UNSUPPORTED", reason)
     own = self.assignment.own(index)
@@ -144,6 +146,18 @@ class Lowering(Demand):
       # First of all: copies are on their way while anything else is done.
       steps = self.steps(self.run_of(index))
       steps.insert(sum(isinstance(s, do.Copy) for s in steps), do.Copy(index, name))
+
+  def _is_mask(self, index: int) -> bool:
+    """Whether a tile of truth values goes through the ring beside products by wgmma, by 16 bytes.
+
+    Fragments of it as registers would be single bytes of eight rows in every load.
+    """
+    op, own = self.assignment.kernel.ops[index], self.assignment.own(index)
+    order = tuple(own[a] for a in self.tensors[op.tensor].axes)
+    two = sum(p.length > 1 for p in order) > 1
+    if op.dtype is not DType.BOOL or not self.warpgroup or not two or not order[-1].levels.endswith(STEP):
+      return False
+    return in_chunks(TensorView.of(self.tensors[op.tensor], self.extents), SharedTile("", op.dtype, order))
 
   def _too_wide(self, index: int) -> bool:
     """Whether a tile that was meant for registers is too wide for them, and fits elsewhere."""

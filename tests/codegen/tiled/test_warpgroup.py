@@ -1,6 +1,7 @@
 """Contractions by wgmma: right at every size, as text, compiled, and where they cannot be."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -173,6 +174,46 @@ def test_attention_of_many_queries():
   near(cases, bound=6e-3)
   text = emit(attention(64, 128, 2, a1=512, a3=256)).text
   assert "wgmma(F16{}" in text and "wgmma<true>(F16{}" in text and "mma_rows" not in text
+
+
+def test_queries_that_stay_are_registers(monkeypatch):
+  """Their tile is free when the loop begins, and several blocks a multiprocessor want its bytes."""
+  monkeypatch.setattr(tiled_kernels, "H200", replace(H100, name="small", multiprocessors=1))
+  c = attention(128, 128, 2, a1=256, a3=256)
+  source = emit(c, tiled_kernels.H200)
+  assert "wgmma(F16{}, v2[0], a[0], b)" in source.text
+  assert source.text.count("= ptx::smem<unsigned short>();") == 2  # Q's tile and the first of the ring
+  near([c], bound=6e-3)
+
+
+MASKED = ATTENTION.replace("tensor o0", "tensor i3 bool[a3,a1] input\ntensor o0")
+
+
+def masked(text):
+  """Logits of which a truth value for each is added, behind the first product."""
+  lines, found = text.splitlines(), []
+  for line in lines:
+    number = re.match(r"  %(\d+) = (\w+)", line)
+    if number and int(number[1]) > 2:
+      line = re.sub(r"%(\d+)", lambda m: f"%{int(m[1]) + 3 * (int(m[1]) > 1)}", line)
+    elif line.startswith("  save"):
+      line = re.sub(r"%(\d+)", lambda m: f"%{int(m[1]) + 3}", line)
+    found.append(line)
+    if number and number[1] == "2":
+      found += [
+        "  %3 = load i3 imap=a3,- cmap=a1 fmap=a1 : bool[a3,a1] loop C_frag",
+        "  %4 = cast %3 : f32[a1,a3] loop C_frag",
+        "  %5 = add %2 %4 : f32[a0,a1,a3] loop C_frag",
+      ]
+  return "\n".join(found) + "\n"
+
+
+@pytest.mark.parametrize(("keys", "ring"), [(208, True), (200, False)])
+def test_masks_of_truth_values(keys, ring):
+  """Through the ring by 16 bytes where rows begin there."""
+  c = replace(attention(64, 64, 3, a1=keys, a3=77), text=masked(MASKED))
+  assert ("s3_ring" in emit(c).text) == ring
+  near([c], bound=6e-3)
 
 
 def test_bf16_is_right():
