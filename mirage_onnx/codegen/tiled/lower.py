@@ -51,6 +51,11 @@ class Lowering(Demand):
     """Tiles of the ring that no copy may go to: of an iteration, and of products under way."""
     return 2 if self.under_way else 1
 
+  @property
+  def saves_halves(self) -> bool:
+    """Whether all results have 16 bits."""
+    return all(self.tensors[s.tensor].dtype.is_half for s in self.assignment.kernel.saves)
+
   def lower(self) -> ThreadGraph:
     """The steps, without barriers.
 

@@ -140,10 +140,13 @@ class ValueWriter:
   def evaluated(self, index: int, args: list[str]) -> str:
     """An elementwise operation of these expressions.
 
-    In the loop of a kernel with wgmma exponentials go by powers of two (``exp_by_two``).
+    In kernels with wgmma two functions are as near as 16 bits need (device/warpgroup.cuh): exponentials in
+    the loop, which end in operands and sums of them, and ``erf`` where all results are of such a type.
     """
-    op = self.ops[index]
-    if op.op == "exp" and op.phase is Phase.LOOP and self.lowering.warpgroup:
+    op, lowering = self.ops[index], self.lowering
+    if lowering.warpgroup and op.op == "exp" and op.phase is Phase.LOOP:
       return rounded(f"exp_by_two({args[0]})", op.dtype)
+    if lowering.warpgroup and op.op == "erf" and lowering.saves_halves:
+      return rounded(f"erf_near({args[0]})", op.dtype)
     narrow = not self.lowering.is_packed_only(index)
     return evaluate(self.ops, op, args, self.lowering.extents, narrow=narrow)
