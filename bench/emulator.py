@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
-from mutant_subjects import generated, handwritten
+from mutant_subjects import beside, generated, handwritten
 
 from mirage_onnx.emulator import compile_kernels
 
@@ -34,7 +34,7 @@ def main():
   noticed_by = Counter()
   kinds = {}
   survivors, alarms, subjects = [], [], 0
-  for subject in chain(generated(), handwritten()):
+  for subject in chain(generated(), beside(), handwritten()):
     subjects += 1
     module = compile_kernels(subject.kernels)
     if alarm := subject.run(module, range(len(subject.kernels))):

@@ -5,6 +5,7 @@ in the order of colours, and names are given in the order of the first visit.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 from mirage_onnx.errors import RejectionError
@@ -14,6 +15,7 @@ from mirage_onnx.ir.factors import groups
 from mirage_onnx.ir.term import COMMUTATIVE, INPUT, Term, substitute
 from mirage_onnx.match.axes import Named, name_axes
 from mirage_onnx.match.colours import bound, colours, digest
+from mirage_onnx.match.guards import without_guards
 from mirage_onnx.match.joined_axes import join_axes, places_in_memory
 from mirage_onnx.match.runtime_axes import with_runtime_axes
 from mirage_onnx.match.sinking import viewed
@@ -53,6 +55,11 @@ def make_region(
   shapes = {i: program.shape(x) or () for i, x in found.inputs.items()}
   shapes |= {i: program.numbers(i) or () for i in constants}
   named = name_axes(steps, shapes, constants)
+  roots = {o: named.terms[o] for o in outputs}
+  finite = {i for i, x in found.inputs.items() if x.dtype is not None and not x.dtype.is_float}
+  named = replace(
+    named, terms={**named.terms, **dict(zip(roots, without_guards(roots.values(), finite), strict=True))}
+  )
   if any(s.op == "expand" for s in steps):
     _check_repeated(program, named, live, outputs)
   parts = {(found.source(o).name, named.terms[o]): o for o in outputs}

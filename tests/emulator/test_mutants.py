@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from mutant_subjects import generated, handwritten
+from mutant_subjects import beside, generated, handwritten
 
 from mirage_onnx.emulator import compile_kernels
 
@@ -28,7 +28,7 @@ def known_survivors():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("corpus", [generated, handwritten])
+@pytest.mark.parametrize("corpus", [generated, beside, handwritten])
 def test_mutants_are_noticed(corpus):
   tried, survivors = 0, []
   for subject in corpus():

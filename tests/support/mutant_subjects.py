@@ -11,8 +11,12 @@ from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.ir import DType, parse_ugraph
 from mirage_onnx.target import H200
+from mirage_onnx.verify.domain import Rounded
+from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
+from mirage_onnx.verify.named import Named
 from tests.codegen.conftest import Graphs
 from tests.codegen.conftest import numbers as p
+from tests.codegen.tiled.test_warpgroup import ACROSS, NORM, PLAIN, attention, by_wgmma
 from tests.support.primitives import GROUPS
 
 #: Of the largest output: rounding of a 16-bit result, and of fp32 sums in another order.
@@ -63,6 +67,32 @@ def generated():
     written = [t.name for t in graph.tensors if t.role in ("output", "temp")]
     title = f"{name} {'x'.join(map(str, numbers))}"
     yield Subject(title, kernels, tensors, expected, written)
+
+
+#: Kernels with wgmma: what is contracted, and how.
+BESIDE = {
+  "product": by_wgmma(PLAIN, 64, 64, warps=4, a0=77, a1=456, a2=104),
+  "product of two warpgroups": by_wgmma(PLAIN, 64, 128, stages=3, a0=130, a1=384, a2=64),
+  "product across": by_wgmma(ACROSS, 64, 64, warps=4, stages=3, a0=64, a1=328, a2=64),
+  "product of a norm": by_wgmma(NORM, 64, 64, warps=4, stages=3, a0=77, a1=328, a2=64),
+  "two products": attention(64, 64, 3, a1=328, a3=77),
+}
+
+
+def beside():
+  """As the interpreter computes it."""
+  for title, case in BESIDE.items():
+    graph, every, rng = case.graph, case.all_extents(), np.random.default_rng(1)
+    tensors = {
+      t.name: rng.standard_normal([every[a] for a in t.axes]).astype(t.dtype.numpy) for t in graph.tensors
+    }
+    drawn = [t for t in graph.tensors if t.role in ("input", "weight")]
+    inputs = {t.name: Named(tensors[t.name].astype(np.float64)[None], t.axes) for t in drawn}
+    found = interpret_ugraph(Rounded(), graph, case.params, case.extents, inputs)
+    (out,) = (t for t in graph.tensors if t.role == "output")
+    want = found[out.name].aligned(out.axes)[0].astype(np.float64)
+    source = emit_kernel(graph, graph.kernels[0], case.params[0], every, H200)
+    yield Subject(title, (source,), tensors, {out.name: (want, TOLERANCE[out.dtype])}, [out.name])
 
 
 #: Groups of tests/support/primitives that are programs, not tables of values.

@@ -77,6 +77,19 @@ KINDS = (
   Kind("mbarrier count", r"mbarrier_init\([^;]*, (?P<n>\d+)\)", _number("n", 1, -1)),
   Kind("transaction bytes", r"expect_tx\([^;]*, (?P<n>\d+)\)", _number("n", 16, -16)),
   Kind("fence gone", r"ptx::fence_\w+\([^;]*\);", _gone),
+  # products beside the threads
+  Kind("product wait gone", r"ptx::wgmma_wait<\d+>\(\);", _gone),
+  Kind("product waits for less", r"wgmma_wait<(?P<n>\d+)>", _number("n", 1)),
+  Kind("product fence gone", r"ptx::wgmma_fence\(\);", _gone),
+  Kind("product commit gone", r"ptx::wgmma_commit\(\);", _gone),
+  Kind("product depth", r"\b[ab] \+ (?P<n>\d+)(?=[,)])", _number("n", 2, -2)),
+  Kind("product dropped", r"^wgmma(<true>)?\([^;]*\);", _gone),
+  Kind("depth across", r"\bwgmma(<true>)?(?=\()", lambda m: ("wgmma" if m[1] else "wgmma<true>",)),
+  Kind("swizzle", r"swizzled<\d+, (?P<n>\d+)>",
+       lambda m: (f"([](int r, int k) {{ return r * {m['n']} + k; }})",)),
+  Kind("another row of a tile", r"(?<=wgmma_tile\()s\w+", lambda m: (f"{m[0]} + 512",)),
+  Kind("another stage", r"(?<= \+ )step(?= % \d)", lambda m: ("(step + 1)",)),
+  Kind("copies ahead", r"ahead = step \+ (?P<n>\d+)", _number("n", 1, -1)),
   Kind("grid wait gone", r"ptx::grid_wait\(\);", _gone),
   Kind("release gone", r"AcqRel", _other("Relaxed")),
   # who does what
@@ -95,7 +108,7 @@ KINDS = (
   Kind("clamp off by one", r"at_most\([^()]*, (?P<n>\d+)\)", _number("n", 1)),
   Kind("depth end", r"k_end = (at_most\(k_begin \+ )?(?P<n>\d+)", _number("n", 8, -8)),
   # addresses and extents of tiles
-  Kind("stride", r"(?<!\b0 )\* (?P<n>\d+)(?= \+|;|\)|,)", _number("n", 1, -1)),
+  Kind("stride", r"(?<!\b0 )(?<!\(0\) )\* (?P<n>\d+)(?= \+|;|\)|,)", _number("n", 1, -1)),
   Kind("overlap in shared memory", r"smem \+ \d+", lambda m: ("smem",)),
   Kind("place in a tile", r"% (?P<n>\d+)", _number("n", 1, -1)),
   Kind("walk", r"e < (?P<n>\d+)", _number("n", -1)),

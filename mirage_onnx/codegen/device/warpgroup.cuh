@@ -29,6 +29,24 @@ PTX_DEVICE int swizzled(int row, int depth) {
   return static_cast<int>(panel + r * 64 + (((k / 8) % 8) ^ (r % 8)) * 8 + k % 8);
 }
 
+// exp(x) for what becomes an operand of 16 bits: within 2^-22 (1 + |x|) of it, relatively, 0 below 2^-126.
+// expf takes three times as many instructions.
+PTX_DEVICE float exp_by_two(float x) { return ptx::ex2(x * 1.44269504f); }
+
+// erf(x) for results of 16 bits: within 1e-7. erfc(|x|) is two to the power of a polynomial (fitted to the
+// largest error of the result), which erff has, too, but for small |x|, where it is relatively exact.
+PTX_DEVICE float erf_near(float x) {
+  const float a = fabsf(x);
+  float p = fmaf(-4.5360848e-5f, a, 4.4552359e-4f);
+  p = fmaf(p, a, -1.4894860e-3f);
+  p = fmaf(p, a, -7.7456824e-4f);
+  p = fmaf(p, a, 2.8253635e-2f);
+  p = fmaf(p, a, -1.4848160e-1f);
+  p = fmaf(p, a, -9.1841638e-1f);
+  p = fmaf(p, a, -1.6279086f);
+  return copysignf(1.0f - ptx::ex2(p * a), x);
+}
+
 // Packed pairs of four tiles of 8 columns, of which lane t of a quad has columns 2t and 2t + 1: then
 // it has all eight columns of tile t.
 PTX_DEVICE ptx::U4 quad_turned(const unsigned (&pairs)[4], int t) {

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from math import prod
 
 from mirage_onnx.codegen.elementwise import constant, is_elementwise
+from mirage_onnx.codegen.loads import TensorView
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.assign import folded
+from mirage_onnx.codegen.tiled.copies import in_chunks
 from mirage_onnx.codegen.tiled.demand import MOST_FETCHED, Demand
 from mirage_onnx.codegen.tiled.forms import Form
 from mirage_onnx.codegen.tiled.parts import Parts, lane_bits, rule_of
@@ -49,6 +51,11 @@ class Lowering(Demand):
     """Tiles of the ring that no copy may go to: of an iteration, and of products under way."""
     return 2 if self.under_way else 1
 
+  @property
+  def saves_halves(self) -> bool:
+    """Whether all results have 16 bits."""
+    return all(self.tensors[s.tensor].dtype.is_half for s in self.assignment.kernel.saves)
+
   def lower(self) -> ThreadGraph:
     """The steps, without barriers.
 
@@ -83,6 +90,16 @@ class Lowering(Demand):
     ring = bool(self.ring) and (self.stages > 2 or self.assignment.pieces.most_steps <= self.stages)
     return frozenset(inside) if plain and ring else frozenset()
 
+  def is_packed_only(self, index: int) -> bool:
+    """Whether whoever takes a value in a kernel with wgmma rounds it to its 16-bit type once more."""
+    ops = self.assignment.kernel.ops
+    if not self.warpgroup or not ops[index].dtype.is_half:
+      return False
+    users = [u for u in self.assignment.needed if index in ops[u].args]
+    saves = [s for s in self.assignment.kernel.saves if s.arg == index]
+    packed = all(u in self.assignment.products and self.on_tensor_cores(u) for u in users)
+    return packed and all(self.tensors[s.tensor].dtype is ops[index].dtype for s in saves)
+
   def _fuse(self) -> None:
     """Contractions that nothing but one accumulator takes add to its registers."""
     ops = self.assignment.kernel.ops
@@ -114,10 +131,10 @@ class Lowering(Demand):
   def _load(self, index: int) -> None:
     op = self.assignment.kernel.ops[index]
     scattered = op.dtype is DType.BOOL  # a byte at a time, which no copy is faster at
-    operand = is_operand(self.assignment, self.warpgroup, index)
-    if not operand and (op.layout is not Layout.SHARED or scattered) and not self._too_wide(index):
+    operand, mask = is_operand(self.assignment, self.warpgroup, index), self._is_mask(index)
+    if not (operand or mask) and (op.layout is not Layout.SHARED or scattered) and not self._too_wide(index):
       return
-    if op.dtype not in STORAGE:
+    if op.dtype not in STORAGE and not mask:
       reason = f"{op.tensor}: shared memory holds no elements of type {op.dtype}"
       raise RejectionError("EMIT_UNSUPPORTED", reason)
     own = self.assignment.own(index)
@@ -134,6 +151,18 @@ class Lowering(Demand):
       # First of all: copies are on their way while anything else is done.
       steps = self.steps(self.run_of(index))
       steps.insert(sum(isinstance(s, do.Copy) for s in steps), do.Copy(index, name))
+
+  def _is_mask(self, index: int) -> bool:
+    """Whether a tile of truth values goes through the ring beside products by wgmma, by 16 bytes.
+
+    Fragments of it as registers would be single bytes of eight rows in every load.
+    """
+    op, own = self.assignment.kernel.ops[index], self.assignment.own(index)
+    order = tuple(own[a] for a in self.tensors[op.tensor].axes)
+    two = sum(p.length > 1 for p in order) > 1
+    if op.dtype is not DType.BOOL or not self.warpgroup or not two or not order[-1].levels.endswith(STEP):
+      return False
+    return in_chunks(TensorView.of(self.tensors[op.tensor], self.extents), SharedTile("", op.dtype, order))
 
   def _too_wide(self, index: int) -> bool:
     """Whether a tile that was meant for registers is too wide for them, and fits elsewhere."""
@@ -154,7 +183,10 @@ class Lowering(Demand):
   def _contract(self, index: int, into: int, run: str) -> None:
     op, product = self.assignment.kernel.ops[index], self.assignment.products[index]
     if self.on_tensor_cores(index):
-      found = [self.operand(a, form, run) for a, form in zip(op.args, (product.a, product.b), strict=True)]
+      first, second = op.args
+      beside = index in self.warpgroup  # then operand B stays where a descriptor can name it
+      taken = self.need if beside else self.operand
+      found = [self.operand(first, product.a, run), taken(second, product.b, run)]
       self.steps(run).append(do.Contract(index, into, touched=found[0] + found[1]))
       if self.warps.count((product.depth,)) > 1:
         self.parts[index] = Parts(sides=((product.depth,),))

@@ -13,8 +13,9 @@ from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.ir.dtype import DType
 
-#: The element types that tiles have.
+#: The element types that tiles have; of truth values only loads have some (``lower.py``).
 STORAGE = {DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float"}
+_STORAGE = STORAGE | {DType.BOOL: "unsigned char"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class SharedTile:
 
   @property
   def storage(self) -> str:
-    return STORAGE[self.dtype]
+    return _STORAGE[self.dtype]
 
   def strides(self) -> dict[Piece, int]:
     """Elements from one index of a piece to the next."""
@@ -83,7 +84,7 @@ class SharedTile:
   def element(self, local: dict[Piece, str]) -> str:
     """An element in fp32, indices by piece."""
     text = f"{self.name}[{self.offset(local)}]"
-    return f"{tag(self.dtype)}::widen({text})" if self.dtype.is_half else text
+    return text if self.dtype is DType.F32 else f"{tag(self.dtype)}::widen({text})"
 
 
 def _atom(text: str) -> str:

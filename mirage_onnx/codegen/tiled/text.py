@@ -73,7 +73,7 @@ def _run(w: ValueWriter, step: do.Run) -> None:
       op = w.ops[index]
       args = [w.element(a, spot) for a in op.args]
       one = op.op in CLUSTER
-      value = w.taken(op, args[0]) if one else w.evaluated(op, args)
+      value = w.taken(op, args[0]) if one else w.evaluated(index, args)
       w.writer.line(f"{w.element(index, spot)} = {value};", index)
 
 

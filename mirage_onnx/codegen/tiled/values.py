@@ -14,7 +14,7 @@ from mirage_onnx.codegen.tiled.pieces import Piece, Pieces
 from mirage_onnx.codegen.tiled.shared import SharedTile
 from mirage_onnx.codegen.tiled.spot import Spot, walk
 from mirage_onnx.codegen.tiled.steps import Held
-from mirage_onnx.ir.ugraph import BlockOp, UGraph
+from mirage_onnx.ir.ugraph import BlockOp, Phase, UGraph
 
 
 def conditional(conditions: Sequence[str], text: str) -> str:
@@ -104,7 +104,7 @@ class ValueWriter:
       if op.op == "load":
         value = self.loaded(index, spot)
       else:
-        value = self.evaluated(op, [self.element(a, spot) for a in op.args])
+        value = self.evaluated(index, [self.element(a, spot) for a in op.args])
       spot.made[index] = f"u{index}{spot.tag}"
       self.writer.line(f"const float {spot.made[index]} = {value};", index)
     return spot.made[index]
@@ -137,6 +137,16 @@ class ValueWriter:
     kept = self.ops[op.args[0]].dtype is op.dtype
     return text if kept else rounded(text, op.dtype)
 
-  def evaluated(self, op: BlockOp, args: list[str]) -> str:
-    """An elementwise operation of these expressions."""
-    return evaluate(self.ops, op, args, self.lowering.extents)
+  def evaluated(self, index: int, args: list[str]) -> str:
+    """An elementwise operation of these expressions.
+
+    In kernels with wgmma two functions are as near as 16 bits need (device/warpgroup.cuh): exponentials in
+    the loop, which end in operands and sums of them, and ``erf`` where all results are of such a type.
+    """
+    op, lowering = self.ops[index], self.lowering
+    if lowering.warpgroup and op.op == "exp" and op.phase is Phase.LOOP:
+      return rounded(f"exp_by_two({args[0]})", op.dtype)
+    if lowering.warpgroup and op.op == "erf" and lowering.saves_halves:
+      return rounded(f"erf_near({args[0]})", op.dtype)
+    narrow = not self.lowering.is_packed_only(index)
+    return evaluate(self.ops, op, args, self.lowering.extents, narrow=narrow)

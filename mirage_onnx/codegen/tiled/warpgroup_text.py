@@ -35,7 +35,9 @@ class PinningWriter(Writer):
 
 
 def tile_as_operand(w: ValueWriter, index: int, form: Form) -> SharedTile | None:
-  """The shared tile that a descriptor can name for an operand."""
+  """The shared tile that a descriptor can name for an operand; None if that is in registers."""
+  if Held(index, form, packed=True) in w.lowering.made:
+    return None
   home = w.lowering.tile_of(index, form)
   tile = w.lowering.tiles[home] if home is not None else None
   return tile if tile is not None and tile.swizzled and w.ops[index].op == "load" else None

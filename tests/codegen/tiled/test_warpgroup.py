@@ -1,6 +1,7 @@
 """Contractions by wgmma: right at every size, as text, compiled, and where they cannot be."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from tiled_kernels import ATTENTION, Case, near
 
 from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.emit import emit_kernel
+from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams
@@ -173,6 +175,74 @@ def test_attention_of_many_queries():
   near(cases, bound=6e-3)
   text = emit(attention(64, 128, 2, a1=512, a3=256)).text
   assert "wgmma(F16{}" in text and "wgmma<true>(F16{}" in text and "mma_rows" not in text
+
+
+def test_functions_as_near_as_16_bits_need():
+  """erf within 1e-7 everywhere, exp relatively; beyond the ends their limits."""
+  text = """#include "ptx.cuh"
+#include "vector.cuh"
+#include "ptx_warpgroup.cuh"
+#include "warpgroup.cuh"
+PTX_KERNEL(128) near(const float* __restrict__ x, float* __restrict__ y, float* __restrict__ z) {
+  for (int i = ptx::thread(); i < 8192; i += 128) {
+    y[i] = erf_near(x[i]);
+    z[i] = exp_by_two(x[i]);
+  }
+}
+"""
+  x = np.concatenate([np.linspace(-7, 7, 4096), -np.geomspace(1e-30, 87, 4090)]).astype(np.float32)
+  x = np.concatenate([x, np.array([0, -0.0, 1e30, -1e30, np.inf, -np.inf], np.float32)])
+  y, z = np.full_like(x, np.nan), np.full_like(x, np.nan)
+  compile_kernels([KernelSource("near", text, (1, 1, 1), 128, 1, 0, ("x", "y", "z"), False)]).run(
+    {"x": x, "y": y, "z": z}
+  )
+  wide = x.astype(np.float64)
+  assert np.abs(y - np.vectorize(math.erf)(wide)).max() < 1.01e-7
+  with np.errstate(over="ignore"):
+    want = np.exp(wide)
+  finite = (np.abs(wide) < 87.3) & (wide <= 7)
+  assert (np.abs(z[finite] / want[finite] - 1) <= 2.0**-22 * (1 + np.abs(wide[finite]))).all()
+  assert (z[-6:] == [1, 1, np.inf, 0, np.inf, 0]).all()
+
+
+def test_queries_that_stay_are_registers(monkeypatch):
+  """Their tile is free when the loop begins, and several blocks a multiprocessor want its bytes."""
+  monkeypatch.setattr(tiled_kernels, "H200", replace(H100, name="small", multiprocessors=1))
+  c = attention(128, 128, 2, a1=256, a3=256)
+  source = emit(c, tiled_kernels.H200)
+  assert "wgmma(F16{}, v2[0], a[0], b)" in source.text
+  assert source.text.count("= ptx::smem<unsigned short>();") == 2  # Q's tile and the first of the ring
+  near([c], bound=6e-3)
+
+
+MASKED = ATTENTION.replace("tensor o0", "tensor i3 bool[a3,a1] input\ntensor o0")
+
+
+def masked(text):
+  """Logits of which a truth value for each is added, behind the first product."""
+  lines, found = text.splitlines(), []
+  for line in lines:
+    number = re.match(r"  %(\d+) = (\w+)", line)
+    if number and int(number[1]) > 2:
+      line = re.sub(r"%(\d+)", lambda m: f"%{int(m[1]) + 3 * (int(m[1]) > 1)}", line)
+    elif line.startswith("  save"):
+      line = re.sub(r"%(\d+)", lambda m: f"%{int(m[1]) + 3}", line)
+    found.append(line)
+    if number and number[1] == "2":
+      found += [
+        "  %3 = load i3 imap=a3,- cmap=a1 fmap=a1 : bool[a3,a1] loop C_frag",
+        "  %4 = cast %3 : f32[a1,a3] loop C_frag",
+        "  %5 = add %2 %4 : f32[a0,a1,a3] loop C_frag",
+      ]
+  return "\n".join(found) + "\n"
+
+
+@pytest.mark.parametrize(("keys", "ring"), [(208, True), (200, False)])
+def test_masks_of_truth_values(keys, ring):
+  """Through the ring by 16 bytes where rows begin there."""
+  c = replace(attention(64, 64, 3, a1=keys, a3=77), text=masked(MASKED))
+  assert ("s3_ring" in emit(c).text) == ring
+  near([c], bound=6e-3)
 
 
 def test_bf16_is_right():
