@@ -16,7 +16,8 @@ class Record:
   ``weights``: bytes of the model. ``seconds``: of ``optimize`` alone; ``memory_mb``: the most that it
   and its workers took, weights that lie in mapped files left out; ``cut_off``: regions whose search
   the budget ended. ``stock``: the result in onnxruntime without the library. ``flags``: what
-  ``optimize`` was told.
+  ``optimize`` was told. ``repeat_s``: seconds of the same ``optimize`` a second time, with what the
+  first one kept.
   """
 
   name: str
@@ -31,11 +32,12 @@ class Record:
   stock: Check | None = None
   emulated: Check | None = None
   flags: str = "default"
+  repeat_s: float | None = None
 
   @property
   def is_wrong(self):
     checks = (c for c in (self.stock, self.emulated) if c is not None)
-    return self.coverage is None or any(c.is_wrong for c in checks)
+    return self.coverage is None or bool(self.error) or any(c.is_wrong for c in checks)
 
 
 @dataclass(frozen=True, slots=True)

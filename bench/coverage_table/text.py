@@ -16,18 +16,20 @@ yield, and of what ScatterND and ScatterElements change in place the changed ele
 bytes apart: the share of bytes without MatMul, Gemm and Conv of M >= {LIBRARY_ROWS} that stay with
 ONNX Runtime by choice. us: predicted from the tables of the target, whole model, without the nodes
 that the table of ONNX Runtime's times does not know (unpriced); time %: of us before, what is
-replaced. s and MB: of optimize with its workers, as the command runs it; MB without weights that lie
-in mapped files. cut off: regions whose search the budget ended. stock: the result in onnxruntime
-without the library against the original, on the CPU, bit for bit; "with a function": of the
-original beside a function that nothing calls (onnxruntime inlines the functions of operators in
-models with any before it folds constants); "in fp32": as fp32 models (the CPU provider has no bf16
-kernels, and keeps fp16 values in fp32 at places of its own choice).
+replaced. s and MB: of optimize with its workers, as the command runs it; MB without weights that
+lie in mapped files. again s: the same once more, with what the first run kept. cut off: regions
+whose search the budget ended. stock: the result in onnxruntime without the library against the
+original, on the CPU, bit for bit; "with a function": of the original beside a function that nothing
+calls (onnxruntime inlines the functions of operators in models with any before it folds constants);
+"in fp32": as fp32 models (the CPU provider has no bf16 kernels, and keeps fp16 values in fp32 at
+places of its own choice).
 emulated: one node of every plan against its region, at full size, as far as a minute of CPU time
 per kernel goes."""
 
 _HEAD = (
   "model", "kind", "type", "nodes", "regions", "replaced", "nodes %", "FLOPs %", "bytes %",
-  "bytes apart %", "time %", "us before", "us after", "unpriced", "MB", "s", "cut off", "stock", "emulated",
+  "bytes apart %", "time %", "us before", "us after", "unpriced", "MB", "s", "again s", "cut off",
+  "stock", "emulated",
 )  # fmt: skip
 #: Operators named per reason.
 _OPS = 4
@@ -80,7 +82,7 @@ def summary(records):
 def _model(r):
   c = r.coverage
   if c is None:
-    return (r.name, r.kind, r.dtype, *["-"] * 11, str(r.memory_mb), f"{r.seconds:.0f}", "-", "-", "-")
+    return (r.name, r.kind, r.dtype, *["-"] * 11, str(r.memory_mb), f"{r.seconds:.0f}", "-", "-", "-", "-")
   shares = (c.share.nodes, c.share.flops, c.share.bytes, c.share_apart.bytes)
   return (
     r.name, r.kind, r.dtype,
@@ -90,7 +92,7 @@ def _model(r):
     *map(_percent, shares),
     _percent(c.replaced_us / c.before_us if c.before_us else 0.0),
     f"{c.before_us:.1f}", f"{c.after_us:.1f}", str(c.unpriced),
-    str(r.memory_mb), f"{r.seconds:.0f}", str(r.cut_off),
+    str(r.memory_mb), f"{r.seconds:.1f}", "-" if r.repeat_s is None else f"{r.repeat_s:.1f}", str(r.cut_off),
     _check(r.stock), _check(r.emulated),
   )  # fmt: skip
 

@@ -4,7 +4,6 @@ Those at the edge of what the original takes are in ``edge_inputs``; what the gr
 (ends of ids, masks, lengths) is in ``input_facts``.
 """
 
-import ast
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -16,6 +15,7 @@ import numpy as np
 
 from mirage_onnx.custom_op.input_facts import InputFacts
 from mirage_onnx.errors import MirageError
+from mirage_onnx.ir.size_names import size_by_name
 
 #: Adversarial kinds; every one is drawn once, after the normal ones.
 KINDS = ("small", "large", "constant_rows", "outliers", "offset", "zeros")
@@ -208,30 +208,13 @@ def _fits(shape: tuple[int, ...], wanted: Sequence[int | str | None]) -> bool:
 
 
 def size_of(dim: int | str | None, dims: Mapping[str, int]) -> int:
-  """A dimension as a number; torch writes sums of symbols, as in ``past + 1``."""
+  """A dimension as a number; torch writes formulas of other names, as in ``past + 1``."""
   if isinstance(dim, int):
     return dim
   if dim is None or dim in dims:
     return dims[dim] if dim else DEFAULT_DIM
-  try:
-    return _evaluate(ast.parse(dim, mode="eval").body, dims)
-  except (SyntaxError, ValueError):
-    return DEFAULT_DIM
-
-
-def _evaluate(tree: ast.expr, dims: Mapping[str, int]) -> int:
-  match tree:
-    case ast.Name(name):
-      return dims.get(name, DEFAULT_DIM)
-    case ast.Constant(int(value)):
-      return value
-    case ast.BinOp(left, ast.Add(), right):
-      return _evaluate(left, dims) + _evaluate(right, dims)
-    case ast.BinOp(left, ast.Sub(), right):
-      return _evaluate(left, dims) - _evaluate(right, dims)
-    case ast.BinOp(left, ast.Mult(), right):
-      return _evaluate(left, dims) * _evaluate(right, dims)
-  raise ValueError(ast.dump(tree))
+  found = size_by_name(dim, dims, DEFAULT_DIM)
+  return DEFAULT_DIM if found is None else found
 
 
 def _draw(rng: np.random.Generator, kind: str, value: Any, shape: tuple[int, ...], limit: int) -> np.ndarray:

@@ -141,9 +141,10 @@ def InferenceSession(  # noqa: N802 (the name users know)
     from mirage_onnx.custom_op.emulation import prepare  # here: it needs onnx and codegen
 
     ep, providers, provider_options = "none", [CPU_PROVIDER], None
-    if emulation := prepare(path_or_bytes, _entry(options, EXTERNAL_FOLDER_KEY)):
+    told = _entry(options, EXTERNAL_FOLDER_KEY)
+    if emulation := prepare(path_or_bytes, told):
       path_or_bytes, ep, driver = emulation.model, "host", emulation.driver
-      if emulation.external_folder:
+      if emulation.external_folder not in (None, told):  # onnxruntime warns of an entry that is there
         options.add_session_config_entry(EXTERNAL_FOLDER_KEY, emulation.external_folder)
 
   def make() -> ort.InferenceSession:

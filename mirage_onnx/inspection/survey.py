@@ -19,7 +19,7 @@ from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.partition import choose
 from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import COPIES, FREE, alone_us, load_table, node_times_us
-from mirage_onnx.tune.declared_sizes import DEFAULT, Sizes, declared_sizes
+from mirage_onnx.tune.declared_sizes import Sizes, declared_sizes
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.known_sizes import Unpredicted, unpredicted_at
 
@@ -206,6 +206,5 @@ def survey_model(
     offers.append(Offer(instances, chosen, work[key], floor[key], ort_us, saved_us, unknown))
   offers.sort(key=lambda o: (not o.chosen, -o.total_gain_us, -o.gain_us, o.region.key))
   why = unpredicted_at(named, declared.points, target)
-  sizes = {n: tuple((shapes or {}).get(n, DEFAULT)) for n in named.primes.values()}
   offered = {o.region.key: o for o in offers}
-  return Survey(program, matches, node_us, offered, dynamic, why, sizes, declared.typical)
+  return Survey(program, matches, node_us, offered, dynamic, why, declared.sizes, declared.typical)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_onnx.pipeline import Run
 from mirage_onnx.report.schema import CUT_OFF
-from mirage_onnx.tune.declared_sizes import DEFAULT, declared_sizes
+from mirage_onnx.tune.declared_sizes import declared_sizes
 from mirage_onnx.tune.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -34,8 +34,10 @@ def model_report(run: Run) -> dict[str, Any] | None:
 def dimensions_report(run: Run, shapes: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
   """The fields of ``DimensionReport`` of each dynamic dimension; ``shapes``: sizes that the user gave."""
   names = list(run.program.primes.values())
-  typical = declared_sizes(run.program, shapes).typical if names else {}
-  return [{"name": n, "sizes": sorted(shapes.get(n, DEFAULT)), "typical": typical[n]} for n in names]
+  declared = declared_sizes(run.program, shapes) if names else None
+  return [
+    {"name": n, "sizes": list(declared.sizes[n]), "typical": declared.typical[n]} for n in names if declared
+  ]
 
 
 def measured_report(gate: "Gate | None") -> dict[str, Any] | None:

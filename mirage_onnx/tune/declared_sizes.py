@@ -1,7 +1,7 @@
 """The sizes that a model is declared to be run at: ``--shapes batch=1,8 seq=1,128..2048:128``.
 
 A kernel is right at every size; these are where it has to be faster. What is not declared is taken
-to be ``DEFAULT``.
+to be ``DEFAULT``, but for a name that is a formula of others (``past + seq``), which has what these make.
 """
 
 import re
@@ -11,6 +11,7 @@ from itertools import product
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.ir.program import Program
+from mirage_onnx.ir.size_names import names_in, size_by_name
 
 #: Sizes of a dimension of which nothing is said, and the most points that are looked at.
 DEFAULT, MOST_POINTS = (1, 16, 256), 64
@@ -62,10 +63,14 @@ _EXAMPLE = "name=1,8,128..2048:128 (numbers, and ranges with a step)"
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-  """``points``: the sizes of all names, each together; ``typical``: one of them."""
+  """``points``: the sizes of all names, each together; ``typical``: one of them.
+
+  ``sizes``: what each name is looked at, ascending.
+  """
 
   points: tuple[Sizes, ...]
   typical: Sizes
+  sizes: Mapping[str, tuple[int, ...]]
 
 
 def declared_sizes(program: Program, given: Mapping[str, Sequence[int]]) -> Declared:
@@ -82,6 +87,9 @@ def declared_sizes(program: Program, given: Mapping[str, Sequence[int]]) -> Decl
     reason = f"no dynamic dimension is called {unknown[0]!r}; there are: {have}"
     raise MirageError("OPTION_INVALID", reason)
   outer = {d for i in program.inputs for d in program.tensors[i].shape or ()}
+  every = names
+  computed = [n for n in every if n not in given and names_in(n) and names_in(n) <= set(every)]
+  names = tuple(n for n in every if n not in computed)
   free = [n for n in names if n in outer or n in given]
   sizes = {n: sorted(given.get(n, DEFAULT)) for n in names}
   if 2 ** sum(len(sizes[n]) > 1 for n in free) > MOST_POINTS:
@@ -100,7 +108,10 @@ def declared_sizes(program: Program, given: Mapping[str, Sequence[int]]) -> Decl
   typical = {n: sizes[n][len(sizes[n]) // 2] for n in names}
   if typical not in points:
     points.insert(1, typical)
-  return Declared(tuple(points), typical)
+  for point in (*points, typical):
+    point |= {n: min(max(1, size_by_name(n, point) or 1), _LARGEST) for n in computed}
+  seen = {n: tuple(sizes[n]) if n in sizes else tuple(sorted({p[n] for p in points})) for n in every}
+  return Declared(tuple(points), typical, seen)
 
 
 def _total(counts: Iterable[int]) -> int:

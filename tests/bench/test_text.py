@@ -61,8 +61,8 @@ def test_table():
   text = table({"command": "python it", "versions": {"onnx": "1"}}, RECORDS)
   lines = [" ".join(x.split()) for x in text.splitlines()]
   assert "versions: onnx 1" in lines
-  assert "a decode step fp16 10+1 5 2x4 70.0 80.0 90.0 100.0 80.0 10.0 5.0 1 70 1 3 identical -" in lines
-  assert "c encoder fp16 - - - - - - - - - - - 0 0 - - -" in lines
+  assert "a decode step fp16 10+1 5 2x4 70.0 80.0 90.0 100.0 80.0 10.0 5.0 1 70 1.0 - 3 identical -" in lines
+  assert "c encoder fp16 - - - - - - - - - - - 0 0 - - - -" in lines
   assert "decode step 2 bytes 80.0 (70.0 - 90.0)" in lines
   assert "optimized: 2 of 3 models" in lines
   assert "stock onnxruntime: 1 FAILED, 1 identical" in lines

@@ -40,9 +40,3 @@ def test_every_sample_has_its_row():
   for line in page.splitlines():
     if line.startswith("| ") and "examples/" in line:
       assert re.search(r"tested with .*\d{4}-\d\d-\d\d|untested: ", line), line
-
-
-def test_the_server_loads_the_library_of_this_name():
-  from mirage_onnx.custom_op.library import LIBRARY_NAME
-
-  assert f"/{LIBRARY_NAME}" in TEXTS["triton_server/encoder/config.pbtxt"].read_text()

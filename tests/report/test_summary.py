@@ -44,7 +44,9 @@ def test_sizes_of_dynamic_dimensions_are_said():
   lines = summary(report(REGION, dimensions=given)).splitlines()
   said = "dynamic: batch at 1, 16, 256; times are at 16 (--shapes batch=... says which count)"
   assert lines.index(said) == 3  # behind what was written, before what to do next
-  made = [{"name": n, "sizes": [1, 16, 256], "typical": 16} for n in ("unk__1", "t0:1")]
+  chosen = summary(report(REGION, dimensions=[{"name": "batch", "sizes": [1, 8], "typical": 8}])).splitlines()
+  assert chosen[3] == "dynamic: batch at 1, 8; times are at 8"  # the user said so
+  made = [{"name": n, "sizes": [1, 16, 256], "typical": 16} for n in ("unk__1", "Min(512, seq)")]
   found = summary(report(REGION, dimensions=[*given, *made])).splitlines()
   assert found[3:5] == [said, "dynamic: 2 sizes that the graph computes (--json has them)"]
   many = [{"name": "n", "sizes": list(range(1, 20)), "typical": 9}]

@@ -33,6 +33,20 @@ def test_points(net):
       checked_sizes(sizes)
 
 
+def test_formulas_of_other_names(net):
+  """They have the sizes that the names make, unless the user says others."""
+  names = ("past", "seq", "past + seq", "Min(512, seq)", "other + 1")
+  program = import_model(load_model(net.model(*(net.Tanh(net.input(n, 8)) for n in names))))
+  found = declared_sizes(program, {"seq": [4, 1024]})
+  assert all(p["past + seq"] == p["past"] + p["seq"] for p in (*found.points, found.typical))
+  assert all(p["Min(512, seq)"] == min(512, p["seq"]) for p in (*found.points, found.typical))
+  assert found.sizes["Min(512, seq)"] == (4, 512) and found.sizes["seq"] == (4, 1024)
+  assert found.sizes["other + 1"] == (1, 16, 256)  # nothing is called other
+  assert {(p["past"], p["seq"]) for p in found.points} == {(p, s) for p in (1, 16, 256) for s in (4, 1024)}
+  said = declared_sizes(program, {"Min(512, seq)": [7]})
+  assert {p["Min(512, seq)"] for p in said.points} == {7}
+
+
 def two_layers():
   net = Net()
   x = net.rms(net.input("batch", 64))

@@ -12,7 +12,7 @@ from math import atan2, degrees, log10
 from mirage_onnx.errors import MirageError
 from mirage_onnx.report.page.figures import WIDE, at, colour, decades, figure, number
 from mirage_onnx.report.page.html import Markup, el, markup, times, us
-from mirage_onnx.report.run_record import RegionRecord, RunRecord, WorkRecord
+from mirage_onnx.report.run_record import KeptRecord, RegionRecord, RunRecord, WorkRecord
 from mirage_onnx.target import get_target
 
 _HIGH = 400.0
@@ -45,7 +45,7 @@ def roofline(record: RunRecord) -> Markup | None:
     return None
   peak, memory = target.mma_tflops, target.stream_tbps  # TFLOP/s, TB/s
   ours = [(i, r) for i, r in enumerate(record.regions) if _intensity(r.work) and r.ours_us > 0]
-  kept = [k for k in record.kept if _intensity(k.work) and k.baseline_us]
+  kept = [k for k in record.kept if _intensity(k.work) and k.baseline_us and _is_timed(record, k)]
   if not ours:
     return None
   xs = [_intensity(work) for work in (*(r.work for _, r in ours), *(k.work for k in kept))]
@@ -62,10 +62,16 @@ def roofline(record: RunRecord) -> Markup | None:
   says = f"Roofline of {len(ours)} replaced regions; the table of regions has the same numbers"
   caption = markup(
     _key("before"), " before, ", _key("after"), " after, ", _key("limit"), " limit of the region with its ",
-    "launch, ", _key("kept"), " regions that were kept.",
+    "launch, ", _key("kept"), " regions that were kept, where their time is known.",
   )  # fmt: skip
   drawn = figure(parts, _HIGH, says, caption, role="group")
   return el("section", el("h2", "Roofline", id="roofline"), drawn, aria_labelledby="roofline")
+
+
+def _is_timed(record: RunRecord, kept: KeptRecord) -> bool:
+  """Whether the times of all its nodes are known: with less than they take it would lie above the roof."""
+  nodes = (record.nodes[i] for i in kept.nodes)
+  return all(n.us is not None and not n.bound for n in nodes)
 
 
 def _intensity(work: WorkRecord) -> float:

@@ -17,6 +17,7 @@ from mirage_onnx import api
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.inspection.printable import printable
 from mirage_onnx.report.page import page
+from mirage_onnx.report.page.roofline import roofline
 from mirage_onnx.report.timed import MeasuredReport, TimedReport
 
 EMPTY = {"meta", "br", "hr", "img", "link", "input"}
@@ -204,3 +205,22 @@ def test_the_page_of_the_run_is_that_of_its_model(tmp_path):
   assert refused("OPTION_INVALID", lambda: api.optimize(source, out, target="h200", page=source))
   nowhere = tmp_path / "none" / "r.html"
   assert refused("OUTPUT_UNWRITABLE", lambda: api.optimize(source, out, target="h200", page=nowhere))
+
+
+def test_regions_of_unknown_time_are_not_on_the_roofline():
+  """What is known of less than all of their nodes would lie above the roof."""
+  record = record_of()
+  nodes = [n for n, x in enumerate(record.nodes) if x.us is not None and not x.bound]
+  kept = msgspec.structs.replace(
+    record.kept[0], nodes=nodes[:2], baseline_us=3.0, work=record.regions[0].work, code="NOT_FASTER"
+  )
+
+  def marks(of):
+    return str(roofline(of)).count("kept, NOT_FASTER")
+
+  plain = msgspec.structs.replace(record, kept=[kept])
+  assert marks(plain) == 1
+  for change in ({"bound": True}, {"us": None}):
+    others = list(record.nodes)
+    others[nodes[0]] = msgspec.structs.replace(others[nodes[0]], **change)
+    assert marks(msgspec.structs.replace(plain, nodes=others)) == 0
