@@ -42,10 +42,10 @@ BUDGET_S = 120.0
 _PACKAGES = ("onnx", "onnxruntime", "numpy")
 
 
-def optimize(path, out):
+def optimize(path, out, budget_s=BUDGET_S):
   """The run that was written, and what its report says was checked."""
   with watching("mirage_onnx.api:write") as runs:
-    api.optimize(path, out, target="h200", budget_s=BUDGET_S, workers=1)
+    api.optimize(path, out, target="h200", budget_s=budget_s, workers=1)
   return runs[0]
 
 
@@ -56,24 +56,36 @@ class Failures:
     self.folder = folder
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
 
-  def regions(self, name):
-    """The nodes of one instance of every region that is replaced without errors; found in a child."""
-    path = self.folder / f"{name}.json"
-    if not path.exists() and (child := os.fork()) == 0:
-      try:
-        source = self.folder / f"{name}.onnx"
-        onnx.save(weights.load(name), source)
-        run, _ = optimize(source, self.folder / f"{name}.good.onnx")
-        path.write_text(json.dumps(list({o.region.key: sorted(c.nodes) for c, o in run.chosen}.values())))
-      finally:
-        os._exit(0)
-    elif not path.exists():
-      os.waitpid(child, 0)
-    return json.loads(path.read_text())
+  def prepare(self, names, jobs):
+    """Each model, and the nodes of one instance of every region that is replaced without errors."""
+    todo = [n for n in names if not self._known(n).exists()]
+    children = set()
+    while todo or children:
+      if todo and len(children) < jobs:
+        name = todo.pop(0)
+        if (child := os.fork()) == 0:
+          try:
+            self._prepare(name)
+          finally:
+            os._exit(0)
+        children.add(child)
+      else:
+        children.discard(os.wait()[0])
+
+  def _known(self, name):
+    return self.folder / f"{name}.json"
+
+  def _prepare(self, name):
+    source = self.folder / f"{name}.onnx"
+    onnx.save(weights.load(name), source)
+    run, _ = optimize(source, self.folder / f"{name}.good.onnx", 3 * BUDGET_S)
+    regions = list({o.region.key: sorted(c.nodes) for c, o in run.chosen}.values())
+    assert regions, f"{name}: nothing is replaced"
+    self._known(name).write_text(json.dumps(regions))
 
   def cases(self, name):
     """Every stage of every region."""
-    for n, nodes in enumerate(self.regions(name)):
+    for n, nodes in enumerate(json.loads(self._known(name).read_text())):
       for stage in STAGES:
         yield Fault(stage, name, f"{n} {nodes[0]}", lambda nodes=nodes: nodes)
 
@@ -132,6 +144,7 @@ def main():
     folder = given.folder or Path(own)
     folder.mkdir(parents=True, exist_ok=True)
     failures = Failures(folder)
+    failures.prepare(given.models, given.jobs)
     outcomes = []
     if given.out.exists():
       outcomes = [Outcome(*x) for x in json.loads(given.out.read_text())["cases"]]

@@ -2,7 +2,8 @@
 
 Inputs: given ones, or ``draws`` standard normal ones and one of each kind of ``compare_inputs`` and
 ``edge_inputs``. When an output passes is told in ``difference``. Where kernels ran, each custom node
-is also checked by itself (``model_check``): on the first input and the hard ones, or on all of them.
+is also checked by itself (``model_check``), and the bodies that were not run are (``body_check``): on the
+first input and the hard ones, or on all of them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mirage_onnx.custom_op.body_check import BodyCheck
 from mirage_onnx.custom_op.boundary import Boundary
 from mirage_onnx.custom_op.compare_inputs import MASKED, check_inputs, draw_inputs
 from mirage_onnx.custom_op.comparison import ALONE, ERRORS_ADD_UP, NO_KERNEL, Comparison, NodePath
@@ -116,6 +118,7 @@ def compare_models(
   worst: dict[str, OutputDifference] = {}
   kinds: list[str] = []
   checks = RanChecks(a, b, partial(_region_check, reference, candidate, tell, left_out))
+  bodies = BodyCheck(b, left, reference, tell)
   last: dict[str, np.ndarray] = {}
   defined = Defined(a, left)
   for kind, feeds in drawn(left.get_inputs(), defined):
@@ -126,11 +129,15 @@ def compare_models(
     wanted, found = run_session(left, feeds), run_session(right, feeds)
     ran = {name for name, count in launches(right).items() if count > before[name]}
     in_fp32, as_defined = cache(partial(_in_fp32, a, feeds)), cache(partial(defined.run, feeds))
+    one = partial(measure, kind=kind, in_fp32=in_fp32, as_defined=as_defined, whole=True)
     for name, want in wanted.items():
-      one = measure(name, want, found[name], kind, in_fp32, as_defined, whole=True)
-      worst[name] = worse(worst[name], one) if name in worst else one
-    if not left_out.regions and (bisect or not kinds or kind in (*EDGES, *MASKED)):
-      checks.run(ran, feeds, kind, measure)
+      now = one(name, want, found[name])
+      worst[name] = worse(worst[name], now) if name in worst else now
+    if bisect or not kinds or kind in (*EDGES, *MASKED):
+      if ran and not left_out.bodies:
+        bodies.run(feeds, wanted, kind, one)
+      if not left_out.regions:
+        checks.run(ran, feeds, kind, measure)
     kinds.append(kind)
     last = feeds
     if kind in EDGES:
@@ -138,7 +145,8 @@ def compare_models(
   if not left_out.regions and kinds:
     checks.finish(last, kinds[-1], measure)
   found_all = _result(tuple(worst.values()), _paths(right, provider, checks.inner), tuple(kinds), checks)
-  return replace(found_all, failures=checks.failures, passed=found_all.passed and not checks.failures)
+  failures = checks.failures + bodies.failures
+  return replace(found_all, failures=failures, passed=found_all.passed and not failures)
 
 
 def _wide_check(a: Model, b: Model) -> WideCheck | None:

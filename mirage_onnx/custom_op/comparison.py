@@ -36,7 +36,8 @@ class Comparison:
 
   ``regions``: each custom node that ran kernels, fed with the original's values, against the
   region it replaced, in topological order. ``source``: how the kernels are tied to their text.
-  ``failures``: what could not be checked, because onnxruntime failed or was killed there.
+  ``failures``: what could not be checked, because onnxruntime failed or was killed there; what the function
+  bodies compute otherwise than the original.
   ``unverified``: why images that did not run were not compiled again either: then nothing is known
   of them, and the comparison has not passed.
   """

@@ -55,6 +55,8 @@ def _without(left: LeftOut, step: Step, name: str) -> LeftOut:
   match step:
     case Step.RUN:
       return replace(left, kinds=left.kinds | {name})
+    case Step.BODIES:
+      return replace(left, bodies=True)
     case Step.EDGES:
       return replace(left, edges=True)
     case Step.NODES:

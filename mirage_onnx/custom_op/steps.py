@@ -10,6 +10,7 @@ class Step(StrEnum):
 
   OPEN = "opening"
   RUN = "both models on input"
+  BODIES = "the function bodies on input"
   EDGES = "the search for the largest inputs"
   VALUES = "the original with what its regions read"
   NODES = "all custom nodes by themselves"
@@ -26,11 +27,15 @@ def tell_nobody(_step: Step, _name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-  """``kinds`` of inputs and ``nodes`` that are not checked; ``apart``: nodes one after the other."""
+  """``kinds`` of inputs and ``nodes`` that are not checked; ``apart``: nodes one after the other.
+
+  ``bodies``: those are not run.
+  """
 
   kinds: frozenset[str] = frozenset()
   nodes: frozenset[str] = frozenset()
   edges: bool = False
+  bodies: bool = False
   regions: bool = False
   apart: bool = False
 

@@ -1,5 +1,6 @@
 """Candidate regions: the cones of ``cuts``, with what each yields, in canonical form."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from mirage_onnx.match.repeated import RegionMaker
 
 #: Terms of the regions that are made of a program, each form once: 0.07 ms a term. Of 120 real models those
 #: of more than 10,000 terms have 45 a node at most; where everything reads everything there are hundreds.
-#: Beyond, a tensor has its best cut.
+#: Beyond, from the end, a tensor that no region has yet has its best cut.
 LEAST_WORK, WORK_PER_NODE = 10_000, 48
 
 
@@ -47,15 +48,15 @@ def find_candidates(
   cuts, maker = find_cuts(borders, bounds), RegionMaker(program, sizes)
   candidates: dict[tuple[frozenset[str], frozenset[str]], Candidate] = {}
   failures: dict[str, Rejection] = {}
-  begun, most_work = set[str](), max(LEAST_WORK, WORK_PER_NODE * len(program.nodes))
   leaves = {x for options in cuts.values() for cut in options for x in cut.leaves}
-  for tensor, options in cuts.items():
-    if not borders.is_natural(tensor):
-      continue
+
+  def make(tensor: str, *, one: bool = False) -> frozenset[str]:
+    """Candidates of the cuts of a tensor, or of the first that has any; the nodes of one of them."""
+    found = frozenset[str]()
     # Unless what reads it has the views inside.
     only_viewed = borders.is_only_viewed(tensor) and tensor not in leaves
-    for cut in (cut for cut in options if not _is_trivial(graph, cut, bounds)):
-      if tensor in begun and maker.work > most_work:
+    for cut in (cut for cut in cuts[tensor] if not _is_trivial(graph, cut, bounds)):
+      if found and (one or maker.work > most_work):
         break
       for outputs in _variants(borders, tensor, cut, bounds):
         key = (cut.nodes, outputs)
@@ -66,9 +67,19 @@ def find_candidates(
         made = candidate(maker, cut.nodes, outputs)
         if isinstance(made, Candidate):
           candidates[key] = made
-          begun.add(tensor)
+          found = cut.nodes
         else:
           failures.setdefault(tensor, made)
+    return found
+
+  natural = deque(x for x in cuts if borders.is_natural(x))
+  most_work = max(LEAST_WORK, WORK_PER_NODE * len(program.nodes))
+  while natural and maker.work <= most_work:
+    make(natural.popleft())
+  inside = set[str]()
+  while natural:
+    if graph.producer[tensor := natural.pop()].name not in inside:
+      inside |= make(tensor, one=True)
   covered = {n for c in candidates.values() for n in c.nodes}
   rejections = []
   for node in program.nodes:

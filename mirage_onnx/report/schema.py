@@ -196,8 +196,9 @@ class VerifyReport(Struct, frozen=True):
   ``regions``: in topological order; ``first_divergence``: the first node beyond its tolerance.
   ``inputs``: the kinds that were tried. ``source``: how the kernels are tied to their CUDA text.
   ``first_difference``: the first output that is not bit-identical. ``failures``: what could not be
-  checked, because onnxruntime failed there, or was killed. ``unverified``: why images that did not
-  run on a GPU were not compiled again; where it says so, ``passed`` is false.
+  checked, because onnxruntime failed there, or was killed, and outputs that the function bodies compute
+  otherwise than the original. ``unverified``: why images that did not run on a GPU were not compiled
+  again; where it says so, ``passed`` is false.
   """
 
   schema: Literal[1]

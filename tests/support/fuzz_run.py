@@ -5,6 +5,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,8 @@ LIMIT_S = 30.0
 ASLEEP_S = 600.0
 #: Importing the packages and making the subjects.
 START_S = 300.0
+#: Address space is bounded, and threads and their arenas take of it by the number of a machine's cores.
+ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
 CASE = Path(__file__).with_name("fuzz_case.py")
 
 
@@ -38,11 +41,15 @@ class Worker:
     return {"seed": seed, "kind": "", "outcome": outcome, "faults": [what], "seconds": None}
 
   def _start(self):
-    self._process = subprocess.Popen(
-      [sys.executable, str(self._case)],
-      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    assert self._line(self._process, START_S) == "ready\n", "the worker did not start"
+    with tempfile.TemporaryFile() as said:
+      self._process = subprocess.Popen(
+        [sys.executable, str(self._case)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, env={**os.environ, **ALONE},
+      )  # fmt: skip
+      if self._line(self._process, START_S) != "ready\n":
+        self.stop()
+        said.seek(0)
+        raise RuntimeError(f"the worker did not start: {said.read()[-2000:].decode(errors='replace')}")
     return self._process
 
   def _answer(self, process):
