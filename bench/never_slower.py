@@ -7,9 +7,10 @@ A seed is a model: one to four blocks of kinds that the importer makes regions o
 fp32), widths from 64 to 8192 and rows from 1 to 8192, with weights drawn at random (256 MB at most). It is
 optimized with default flags but for ``--budget`` in a process of its own, which times the model that is
 written beside its original (the gate: openings, Student's t), and then both are raced once more, apart
-from the gate's own samples. Of ``--jobs`` models one uses the GPU at a time (``tune.machine.gpu_alone``). ``--out`` gets a line a seed; seeds that it has already are passed over, so the
-same command goes on; seeds for which there is no time before ``--seconds`` are over are left for the next
-call. The last lines count what is slower than 0.99x with confidence (exit code 1 if any, or if one failed).
+from the gate's own samples. Of ``--jobs`` models one uses the GPU at a time (``tune.machine.gpu_alone``).
+``--out`` gets a line a seed; seeds that it has already are passed over, so the same command goes on; seeds
+for which there is no time before ``--seconds`` are over are left for the next call. The last lines count what
+is slower than 0.99x with confidence (exit code 1 if any, or if one failed).
 """
 
 import argparse
@@ -112,8 +113,8 @@ def main():
 
     for seed in batch:
       command = [
-        sys.executable, __file__, "--one", str(seed), "--budget", str(o.budget), "--work", str(o.work), "--jobs", str(o.jobs),
-        *(["--cpu"] if o.cpu else []),
+        sys.executable, __file__, "--one", str(seed), "--budget", str(o.budget), "--work", str(o.work),
+        "--jobs", str(o.jobs), *(["--cpu"] if o.cpu else []),
       ]  # fmt: skip
       try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=o.budget + MORE_S)

@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import IO, Any
 
 _COUNT = struct.Struct("<Q")
-#: Of a process that yields: it has a ninth of what others have.
-NICE = 10
+#: Of a process that yields: it has a third of what others have.
+NICE = 5
 #: Parts of a list of bytes, and bytes of one: what is more is no answer but damage.
 MOST_PARTS, MOST_PART_BYTES = 1 << 24, 1 << 31
 
