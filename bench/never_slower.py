@@ -7,13 +7,15 @@ A seed is a model: one to four blocks of kinds that the importer makes regions o
 fp32), widths from 64 to 8192 and rows from 1 to 8192, with weights drawn at random (256 MB at most). It is
 optimized with default flags but for ``--budget`` in a process of its own, which times the model that is
 written beside its original (the gate: openings, Student's t), and then both are raced once more, apart
-from the gate's own samples. ``--out`` gets a line a seed; seeds that it has already are passed over, so the
-same command goes on; seeds for which there is no time before ``--seconds`` are over are left for the next
-call. The last lines count what is slower than 0.99x with confidence (exit code 1 if any, or if one failed).
+from the gate's own samples. Of ``--jobs`` models one uses the GPU at a time (``tune.machine.gpu_alone``).
+``--out`` gets a line a seed; seeds that it has already are passed over, so the same command goes on; seeds
+for which there is no time before ``--seconds`` are over are left for the next call. The last lines count what
+is slower than 0.99x with confidence (exit code 1 if any, or if one failed).
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -58,7 +60,10 @@ def optimize_one(seed, o):
       stages[event.stage] = [round(event.seconds, 2), event.detail]
 
   target = "h200" if o.cpu else "local"
-  report = mirage_onnx.optimize(source, output, target=target, budget_s=o.budget, emit=emit).report
+  workers = max(1, (os.cpu_count() or 1) // o.jobs)
+  report = mirage_onnx.optimize(
+    source, output, target=target, budget_s=o.budget, workers=workers, emit=emit
+  ).report
   row = {
     "seed": seed, **what, "optimize_s": round(time.monotonic() - start, 2), "stages": stages,
     "found": report["found"]["by_result"], "measured": report["measured"],
@@ -92,7 +97,7 @@ def main():
   add("--first", type=int, default=0)
   add("--seconds", type=float, default=150.0, help="no seed is begun after these")
   add("--budget", type=float, default=30.0, help="seconds of each optimize")
-  add("--jobs", type=int, default=1, help="models at a time; more than one disturb each other's times")
+  add("--jobs", type=int, default=1, help="models at a time; one of them is timed at a time")
   add("--out", type=Path, default=ROOT / "bench" / "results" / "h100" / "never_slower.jsonl")
   add("--work", type=Path, default=Path("/tmp/never_slower"))
   add("--cpu", action="store_true", help="no GPU: checks this script, times say nothing")
@@ -109,7 +114,7 @@ def main():
     for seed in batch:
       command = [
         sys.executable, __file__, "--one", str(seed), "--budget", str(o.budget), "--work", str(o.work),
-        *(["--cpu"] if o.cpu else []),
+        "--jobs", str(o.jobs), *(["--cpu"] if o.cpu else []),
       ]  # fmt: skip
       try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=o.budget + MORE_S)

@@ -39,6 +39,11 @@ def until(end: float) -> Iterator[None]:
     _thread.end = before
 
 
+def end() -> float:
+  """When the present thread's time is over, for threads that work for it."""
+  return _thread.end
+
+
 def check() -> None:
   """Go on if there is time.
 

@@ -3,6 +3,7 @@
 Library code never prints. A stage takes ``emit: Emit`` and calls it with one of these.
 """
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -129,3 +130,14 @@ def both(first: Emit, second: Emit) -> Emit:
     second(event)
 
   return emit
+
+
+def one_at_a_time(emit: Emit) -> Emit:
+  """The consumer to which several threads may tell something at once."""
+  lock = threading.RLock()
+
+  def locked(event: Event) -> None:
+    with lock:
+      emit(event)
+
+  return locked

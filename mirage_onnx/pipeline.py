@@ -2,6 +2,8 @@
 
 import -> match -> search (with the verifier inside) -> choose, compile, measure -> rewrite
 
+Where kernels are measured, that begins with the first regions whose search has ended.
+
 Stages behind match are imported where a region is worth searching: that takes a second.
 """
 
@@ -12,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ import onnx
 from mirage_onnx import events
 from mirage_onnx.deadline import NEVER, Budget, Ends
 from mirage_onnx.errors import Rejection
-from mirage_onnx.failures import guarded
 from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.importer.external import size_bytes
 from mirage_onnx.ir.program import Program
@@ -29,7 +29,7 @@ from mirage_onnx.match.candidates import Matches, find_candidates
 from mirage_onnx.match.cuts import TILED, Limits
 from mirage_onnx.rewrite.replacement import NAME_POOL
 from mirage_onnx.superopt.hooks import Hooks, never
-from mirage_onnx.superopt.result import Bound, SearchResult, Stop
+from mirage_onnx.superopt.result import Bound, Stop
 from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us, ranking_table, with_floors
 from mirage_onnx.tune.declared_sizes import Declared, declared_sizes
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
   from mirage_onnx.tune.dynamic import Dynamic
   from mirage_onnx.tune.lock import Lock
   from mirage_onnx.tune.realise import Chosen
-  from mirage_onnx.verify.weights import ModelWeights
 
 #: Margin of the prediction before a measurement (up to twice as slow is worth timing), and the time of a
 #: node with ``Options.every``: no kernel of a program takes that long.
@@ -118,6 +117,7 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
   start = time.monotonic() if options.began is None else options.began
   stored = sum(size_bytes(t) or 0 for t in loaded.proto.graph.initializer) if options.streamed else 0
   budget = Budget(start, options.budget_s, options.measure, stored)
+  emit = events.one_at_a_time(emit)
   emit(events.RunStarted(options.budget_s, time.monotonic() - start))
   with _stage(emit, "importer"):
     program = import_model(loaded)
@@ -157,20 +157,40 @@ def _optimized(
   emit: events.Emit,
 ) -> Run:
   """The stages behind match."""
+  from mirage_onnx.judging import Judge, search_outcomes
   from mirage_onnx.rewrite.apply import apply
   from mirage_onnx.rewrite.turned import held
+  from mirage_onnx.searching import Setting
+  from mirage_onnx.tune.arriving import Arriving
   from mirage_onnx.tune.emulated import Emulated
   from mirage_onnx.tune.instances import InstanceChecks
   from mirage_onnx.tune.realise import realise
   from mirage_onnx.verify.weights import ModelWeights
 
-  begun = time.monotonic()
-  dynamic = _dynamic(program, declared, options)
-  with _stage(emit, "superopt") as detail, _hooks(options, emit, detail) as hooks:
-    weights = ModelWeights(loaded)
-    outcomes = _search(loaded, outcomes, dynamic, options, budget.search, hooks, weights)
-  alone = alone_us(program.sized(declared.typical), options.target)
-  with _stage(emit, "tune") as detail:
+  begun, said, detail = time.monotonic(), list[str](), list[str]()
+  dynamic, weights = _dynamic(program, declared, options), ModelWeights(loaded)
+  judge = Judge(dynamic, options.searched_margin, options.measure)
+
+  def searched(tell: Callable[[Outcome], None] | None, left: Callable[[], bool]) -> dict[str, Outcome]:
+    stop = lambda: Stop.INTERRUPTED if left() else options.stop()  # noqa: E731
+    with _hooks(options, stop, emit, said) as hooks:
+      setting = Setting(options.target, options.bound, budget.search, hooks)
+      return search_outcomes(loaded, outcomes, setting, judge, weights, workers=options.workers, tell=tell)
+
+  with ExitStack() as stages, ExitStack() as threads:
+    stages.enter_context(_stage(emit, "superopt", said))
+
+    def over() -> None:
+      stages.close()
+      stages.enter_context(_stage(emit, "tune", detail))
+
+    arriving: Arriving | None = None
+    if options.measure:  # what is found is timed while others are searched
+      arriving = threads.enter_context(Arriving(searched, over))
+    else:
+      outcomes = searched(None, lambda: False)
+      over()
+    alone = alone_us(program.sized(declared.typical), options.target)
     chosen, outcomes = realise(
       loaded, program, outcomes, node_us, options.target,
       margin=0.0 if options.measure else options.margin,
@@ -180,7 +200,7 @@ def _optimized(
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
       checks=Ends(budget.checks), detail=detail,
-      patience=max(LEAST_PATIENCE, options.budget_s / PATIENT_S),
+      patience=max(LEAST_PATIENCE, options.budget_s / PATIENT_S), arriving=arriving,
     )  # fmt: skip
     outcomes = dynamic.with_all_points(outcomes)
   with _stage(emit, "rewrite"):
@@ -292,20 +312,22 @@ def _left(
 
 
 @contextmanager
-def _stage(emit: events.Emit, name: str) -> Iterator[list[str]]:
-  """A stage with what it has to say, in a list that it may fill."""
-  start, detail = time.monotonic(), list[str]()
+def _stage(emit: events.Emit, name: str, detail: Sequence[str] = ()) -> Iterator[None]:
+  """A stage with what it has to say in the end."""
+  start = time.monotonic()
   emit(events.StageStarted(name))
-  yield detail
+  yield
   emit(events.StageEnded(name, time.monotonic() - start, "; ".join(detail)))
 
 
 @contextmanager
-def _hooks(options: Options, emit: events.Emit, detail: list[str]) -> Iterator[Hooks]:
+def _hooks(
+  options: Options, stop: Callable[[], Stop | None], emit: events.Emit, detail: list[str]
+) -> Iterator[Hooks]:
   """What the search is connected to; a journal that cannot be used, or written, is a warning."""
   with ExitStack() as stack:
     if options.journal is None:
-      yield Hooks(stop=options.stop, emit=emit)
+      yield Hooks(stop=stop, emit=emit)
       return
     from mirage_onnx.searching import open_journal
 
@@ -315,7 +337,7 @@ def _hooks(options: Options, emit: events.Emit, detail: list[str]) -> Iterator[H
       emit(events.Warned(journal.notice))
     if journal.known:
       detail.append(f"goes on from {journal.known} finished steps in {options.journal}")
-    yield Hooks(journal, options.stop, emit)
+    yield Hooks(journal, stop, emit)
     if journal.failure is not None:
       emit(events.Warned(journal.failure))
 
@@ -342,54 +364,3 @@ def _refused(
   why = unpredicted_at(program, declared.points, options.target)
   refusals = {k: why.refusal(o.region.nodes, options.target) for k, o in outcomes.items()}
   return {k: replace(o, rejection=refusals[k] or o.rejection) for k, o in outcomes.items()}
-
-
-def _search(
-  loaded: LoadedModel,
-  outcomes: Mapping[str, Outcome],
-  dynamic: Dynamic,
-  options: Options,
-  deadline: float,
-  hooks: Hooks,
-  weights: ModelWeights,
-) -> dict[str, Outcome]:
-  from mirage_onnx.searching import Setting, search_all
-  from mirage_onnx.tune.instances import with_right_terms
-  from mirage_onnx.tune.predict import as_expected, refuse_result
-  from mirage_onnx.tune.refine import with_warpgroups
-  from mirage_onnx.verify.instance_checks import unlike
-  from mirage_onnx.verify.term_checks import TermChecks
-
-  terms = TermChecks()
-  found = dict(outcomes)
-  for key, o in found.items():
-    if o.rejection is None:
-      made = guarded("check of terms", o.region.nodes, partial(with_right_terms, o, terms))
-      found[key] = replace(o, rejection=made) if isinstance(made, Rejection) else made
-  margin = options.searched_margin
-  todo = [key for key, o in found.items() if o.rejection is None]
-
-  def judged(o: Outcome, r: SearchResult) -> Outcome:
-    if o.region.runtime:
-      return dynamic.judged(o, r)
-    # What tiled kernels take is known so roughly that only a measurement can refuse them.
-    again = with_warpgroups if options.measure else as_expected
-    r = again(o.region, r, options.target)
-    return replace(o, result=r, rejection=refuse_result(r, o.baseline_us, margin, o.region.nodes))
-
-  def done(i: int, r: SearchResult) -> None:
-    o = found[todo[i]]
-    made = r.failure if r.failure else guarded("choice of programs", o.region.nodes, partial(judged, o, r))
-    found[todo[i]] = o = replace(o, result=r, rejection=made) if isinstance(made, Rejection) else made
-    assert o.result is not None
-    best = o.result.candidates[0].candidate.predicted_us if o.result.candidates else None
-    code = o.rejection.code if o.rejection else None
-    report = o.result.report
-    hooks.emit(events.RegionDone(o.region.key, o.region.nodes, report.states, report.verified, best, code))
-
-  setting = Setting(options.target, options.bound, deadline, hooks)
-  regions = [found[k].region for k in todo]
-  hooks.emit(events.RegionsStarted("superopt", tuple((r.key, r.nodes) for r in regions)))
-  more = [unlike([c.region for c in found[k].instances], weights) for k in todo]
-  search_all(loaded, regions, setting, workers=options.workers, done=done, twins=more, weights=weights)
-  return found

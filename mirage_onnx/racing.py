@@ -13,12 +13,14 @@ from pathlib import Path
 from mirage_onnx.custom_op.race import Arm, Failed, Race, Raced, Times, race
 from mirage_onnx.pipeline import Run
 from mirage_onnx.tune.gate import Gain, is_faster, to_drop
-from mirage_onnx.tune.paired import ALPHA, spent
+from mirage_onnx.tune.paired import ALPHA, LOOKS, Verdict, spent
 
 #: Groups that are left out side by side, beside the result itself: so many sessions are open at a time.
 BATCH = 3
 #: A question is given this much time whatever is left, and at most so much.
 LEAST_S, MOST_S = 3.0, 30.0
+#: What decides whether anything is written has this much: openings of models of gigabytes take long.
+WHOLE_S = 60.0
 #: Of a result that is faster already, what is left out in turn: for so much of the time that the run took
 #: before, and so long at least.
 LEFT_OUT, LEFT_OUT_S = 0.15, 10.0
@@ -38,7 +40,7 @@ class Gate:
   sizes. ``end``, ``began``: of ``time.monotonic``, of the run; ``timer``: times a
   race (replaced in tests). ``rows``: the last comparison of the original with the result. ``note``: what
   else is to be said. ``bodies``: outputs of custom nodes that run their bodies in ``original``, where that
-  is an optimized model itself.
+  is an optimized model itself. ``code``: why the last ones had to go.
   """
 
   original: str
@@ -50,6 +52,7 @@ class Gate:
   bodies: frozenset[str] = frozenset()
   earlier: Path | None = None
   began: float = field(default_factory=time.monotonic)
+  code: str = "MODEL_SLOWER"
   _patient_until: float | None = None
   _questions: int = 0
   _looked: set[str] = field(default_factory=set)
@@ -81,7 +84,7 @@ class Gate:
     least first.
     """
     original = Arm(self.original, self.bodies)
-    found = self._ask((original, result), ((0, 1),), spent(ALPHA, self._questions))
+    found = self._ask((original, result), ((0, 1),), spent(ALPHA, self._questions), most_s=WHOLE_S)
     self._questions += 1
     if isinstance(found, Failed):
       if found.arm != 1:  # nothing can be said of a model that onnxruntime cannot run itself
@@ -89,6 +92,7 @@ class Gate:
         return {}
       return dict.fromkeys(groups, f"onnxruntime could not run the model with it: {found.reason}")
     self.rows = found.rows
+    self.code = "MODEL_UNSURE" if _is_unsure(found.rows) else "MODEL_SLOWER"
     faster = is_faster(found.rows)
     if faster and self._over(faster):
       return {}
@@ -123,17 +127,29 @@ class Gate:
     pairs: tuple[tuple[int, int], ...],
     alpha: float,
     until: float | None = None,
+    most_s: float = MOST_S,
   ) -> Times | Failed:
     end = self.end if until is None else min(self.end, until)
-    seconds = min(MOST_S, max(LEAST_S, end - time.monotonic()))
+    seconds = min(most_s, max(LEAST_S, end - time.monotonic()))
     return self.timer(Race(arms, pairs, seconds, alpha, self.points))
+
+
+def _is_unsure(rows: Sequence[Raced]) -> bool:
+  """Whether the time was over before enough openings could say anything, and none says that it is slower."""
+  verdicts = [r.speedups[0] for r in rows]
+  open_ = [s for s in verdicts if s.verdict is Verdict.UNDECIDED]
+  return bool(open_) and all(s.mean > 1 and s.openings < LOOKS[-1] for s in open_) and not any(
+    s.verdict is Verdict.SLOWER for s in verdicts
+  )  # fmt: skip
 
 
 def _why(rows: Sequence[Raced]) -> str:
   worst = min(rows, key=lambda r: r.speedups[0].low)
   s, at = worst.speedups[0], f" at {worst.sizes}" if worst.sizes else ""
+  known = "the time was over before it was sure that the whole model is faster with it"
+  slow = "with it the whole model was not faster with confidence"
   return (
-    f"with it the whole model was not faster with confidence: {s.mean:.3f}x ({s.low:.3f} to {s.high:.3f}, "
+    f"{known if _is_unsure(rows) else slow}: {s.mean:.3f}x ({s.low:.3f} to {s.high:.3f}, "
     f"{s.openings} openings, {worst.how}{at})"
   )
 

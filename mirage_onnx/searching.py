@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count as count_from
@@ -139,8 +139,9 @@ def search_all(
   done: Callable[[int, SearchResult], None],
   twins: Sequence[tuple[Region, ...]] = (),
   weights: ModelWeights | None = None,
+  in_order: bool = True,
 ) -> None:
-  """Search every region; ``done`` is told each result, in order.
+  """Search every region; ``done`` is told each result, ``in_order`` of the regions or as they come.
 
   What an earlier run found for a region and its weights is taken from the cache folder. ``twins``: of
   each region other instances. A program that is safe for some of them only may be among the results,
@@ -163,6 +164,8 @@ def search_all(
 
   def tell() -> None:
     nonlocal told
+    while not in_order and known:
+      done(*known.popitem())
     while told in known:
       done(told, known.pop(told))
       told += 1
@@ -180,7 +183,7 @@ def search_all(
       keep(n, _stopped(setting.hooks.stop() or Stop.BUDGET))
   elif left:
     rest, others = [regions[i] for i in left], [own[i] for i in left]
-    _search_rest(loaded, rest, others, setting, weights, workers, keep)
+    _search_rest(loaded, rest, others, setting, weights, workers, keep, beside=not in_order)
 
 
 def _are_of(region: Region, candidates: Sequence[Candidate]) -> bool:
@@ -209,8 +212,9 @@ def _search_rest(
   weights: ModelWeights,
   workers: int | None,
   done: Callable[[int, SearchResult], None],
+  beside: bool,
 ) -> None:
-  """Search every region.
+  """Search every region; ``beside``: in workers whose work waits for that of others.
 
   What runs of other sizes can use is found after the last result, in a fraction of the time that
   the results took.
@@ -247,7 +251,7 @@ def _search_rest(
 
   copies = MAX_COPIED_BYTES // max(1, sent.ByteSize())
   count = min(workers or available_cores(), len(regions), copies)
-  if count <= 1 or len(regions) < MIN_REGIONS:
+  if count <= 1 or (len(regions) < MIN_REGIONS and not beside):
 
     def alone(job: Job) -> Answer:
       scope = Scope.of(setting.target, setting.bound, job.region)
@@ -276,6 +280,8 @@ def _search_rest(
       local.number = next(numbers)
     local.worker = WorkerProcess("mirage_onnx.searching")
     started.append(local.worker)
+    if beside:
+      local.worker.yields()
     with suppress(BrokenPipeError):  # it was ended meanwhile, which is for ``ask`` to say
       local.worker.send(header)
 
@@ -311,11 +317,11 @@ def _search_rest(
   watchdog.start()
   with ThreadPoolExecutor(count, initializer=begin) as pool:
     try:
-      results = {i: pool.submit(shared.result, i, there) for i in shared.order}
-      for i in range(len(regions)):
-        result = results[i].result()
+      results = {pool.submit(shared.result, i, there): i for i in shared.order}
+      for future in as_completed(results):
+        result = future.result()
         with one_at_a_time:
-          done(i, result)
+          done(results[future], result)
       seconds_left = until()
       for _ in pool.map(lambda i: shared.learn(i, there, seconds_left()), shared.unlearned):
         pass

@@ -73,7 +73,7 @@ def write(
       keys = [o.region.key for _, o in run.chosen]
       left = with_these(run, loaded, options, [i for i, key in enumerate(keys) if key not in dropped.keys])
       why = {
-        i: Rejection("MODEL_SLOWER", dropped.keys[key], run.chosen[i][0].region.nodes)
+        i: Rejection(gate.code if gate else "MODEL_SLOWER", dropped.keys[key], run.chosen[i][0].region.nodes)
         for i, key in enumerate(keys)
         if key in dropped.keys
       }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_onnx import deadline, pipeline, searching
+from mirage_onnx import deadline, judging, pipeline, searching
 from mirage_onnx.deadline import Budget, Ends, OverdueError
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
@@ -68,13 +68,15 @@ def test_tuning_ends(monkeypatch, measure):
 def test_who_stops_a_run_does_not_wait_for_its_timings(monkeypatch):
   """Regions were found before Ctrl-C; none was timed, so none is replaced."""
   searched = []
-  search = pipeline._search
+  search = judging.search_outcomes
 
-  def searching_done(*args):
-    searched.append(search(*args))
-    return searched[0]
+  def searching_done(*args, tell, **more):
+    told = []
+    searched.append(search(*args, tell=told.append, **more))
+    for o in told:
+      tell(o)
 
-  monkeypatch.setattr(pipeline, "_search", searching_done)
+  monkeypatch.setattr(judging, "search_outcomes", searching_done)
   monkeypatch.setattr(realise, "tuned", lambda *args, **options: pytest.fail("it was timed"))
   loaded = load_model(MODELS / "rmsnorm_linear.onnx")
   options = Options(H200, measure=True, stop=lambda: Stop.INTERRUPTED if searched else None)

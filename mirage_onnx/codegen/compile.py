@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from mirage_onnx import deadline
 from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.kept_cubins import KeptCubins
 from mirage_onnx.codegen.source import KernelSource
@@ -141,6 +142,7 @@ def compile_many(sources: Sequence[KernelSource], target: Target, workers: int) 
 
   Raises:
       MirageError: COMPILER_MISSING.
+      OverdueError: the time is over that the caller has set; what runs is waited for.
   """
   jobs = {(s.text, s.name): s for s in sources}
   if not jobs:
@@ -148,9 +150,13 @@ def compile_many(sources: Sequence[KernelSource], target: Target, workers: int) 
   _require_compiler()
   kept = KeptCubins.of_user(_compiler())
 
+  end = deadline.end()
+
   def made(source: KernelSource) -> Cubin | Rejection:
     found = kept.get(source, target.arch)
     if found is None:
+      with deadline.until(end):
+        deadline.check()
       found = _compile_one(source.text, source.name, target)
       kept.put(source, target.arch, found)
     return found

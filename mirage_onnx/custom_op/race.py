@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from mirage_onnx.custom_op.model_run import check_signatures, ort_value
 from mirage_onnx.custom_op.runtime import EXTERNAL_FOLDER_KEY, import_onnxruntime
 from mirage_onnx.custom_op.session import CPU_PROVIDER, CUDA_PROVIDER, InferenceSession, launches
 from mirage_onnx.errors import MirageError
+from mirage_onnx.tune.machine import gpu_alone
 from mirage_onnx.tune.paired import Speedup, decide
 
 if TYPE_CHECKING:
@@ -102,8 +104,12 @@ class Times:
 
 
 def race(question: Race) -> Times | Failed:
-  """Time the arms until all pairs are decided, or the time is over."""
-  found = in_child(__name__, question, question.seconds + _MORE_S)
+  """Time the arms until all pairs are decided, or the time is over.
+
+  No other process that asks so uses the GPU meanwhile.
+  """
+  with gpu_alone() if question.provider == "cuda" else nullcontext():
+    found = in_child(__name__, question, question.seconds + _MORE_S)
   if isinstance(found, Ended):
     arm = found.at.partition(" ")[0]
     return Failed(int(arm) if arm.isdigit() else None, str(found))

@@ -29,7 +29,8 @@ def _replaced(report: Report) -> int:
 def _model(report: Report) -> str:
   m = report.model
   if not _replaced(report):
-    why = ": what was replaced was not faster, measured" if _dropped(report) else ""
+    codes = report.found.by_result if report.found else {}
+    why = next((why for code, why in _DROPPED.items() if code in codes), "")
     return "whole model: as it was" + (why or (_time(m) if m and m.before_us > 0 else ""))
   if report.measured and report.measured.rows:
     return "whole model: " + timed_line(report.measured.rows)
@@ -40,10 +41,11 @@ def _model(report: Report) -> str:
   return f"{text}; kernels chosen by {' and '.join(_CHOICES[k] for k in kinds)}" + _unknown(m)
 
 
-def _dropped(report: Report) -> bool:
-  return bool(report.found and "MODEL_SLOWER" in report.found.by_result)
-
-
+#: Why a result with kernels was not written.
+_DROPPED = {
+  "MODEL_UNSURE": ": the time ended before whole runs said that it is faster with what was replaced",
+  "MODEL_SLOWER": ": what was replaced was not faster, measured",
+}
 _CHOICES = {"measured": "measurement", "predicted": "prediction"}
 
 

@@ -52,7 +52,7 @@ class Trace:
         self._end(_STAGES, {"detail": detail} if detail else {})
       case WorkStarted(kind, worker, region):
         track = _FIRST[kind] + worker
-        self._name(track, f"{_NAMES[kind]} {worker}" if kind == "search" else _NAMES[kind])
+        self._name(track, f"{_NAMES[kind]} {worker}" if kind == "search" or worker else _NAMES[kind])
         self._begin(track, f"{kind} {region}", {"region": region})
       case WorkEnded(kind, worker, region):
         self._end(_FIRST[kind] + worker, {})

@@ -5,6 +5,7 @@ share the stream with an onnxruntime session (``user_compute_stream``).
 """
 
 import ctypes
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ from mirage_onnx.targets import TOO_OLD, architecture_of, of_size
 FLUSH_BYTES = 256 * 2**20
 #: Calls in a row that make one sample.
 CALLS = 8
+#: Flushes in front of what is timed: while they run the host puts the rest on the stream.
+AHEAD = 3
+#: Seconds for which another thread may keep the interpreter while something is timed.
+SWITCH_S = 2e-5
 
 _FLUSH = """
 extern "C" __global__ void read_all(const uint4* data, unsigned long long count, unsigned* out) {
@@ -129,6 +134,20 @@ def present_target() -> Target | None:
   """The profile of device 0, or None without a usable GPU (or without kernels for it)."""
   gpu = present_gpu()
   return gpu.target if gpu else None
+
+
+@contextmanager
+def _soon_back() -> Iterator[None]:
+  """Inside, a thread that comes back from a call of the driver gets the interpreter in ``SWITCH_S``.
+
+  Usually another thread (one that writes kernels) may keep it for 5 ms, in which the GPU would run dry.
+  """
+  before = sys.getswitchinterval()
+  sys.setswitchinterval(SWITCH_S)
+  try:
+    yield
+  finally:
+    sys.setswitchinterval(before)
 
 
 class Gpu:
@@ -283,6 +302,8 @@ class Gpu:
     both: list[Callable[[], object] | None] = [None, *arms]
 
     def sample(arm: Callable[[], object] | None) -> float:
+      for _ in range(AHEAD):
+        self._flushed()
       _ok(d.cuEventRecord(start, self.stream))
       for _ in range(CALLS):
         self._flushed()
@@ -292,13 +313,14 @@ class Gpu:
       self.wait()
       return 1e3 * float(_ok(d.cuEventElapsedTime(start, end))) / CALLS
 
-    for arm in both:  # clocks up, code loaded
-      sample(arm)
     found = np.empty((len(both), samples))
-    for s in range(samples):
-      order = range(len(both)) if s % 2 == 0 else range(len(both) - 1, -1, -1)
-      for i in order:
-        found[i, s] = sample(both[i])
+    with _soon_back():
+      for arm in both:  # clocks up, code loaded
+        sample(arm)
+      for s in range(samples):
+        order = range(len(both)) if s % 2 == 0 else range(len(both) - 1, -1, -1)
+        for i in order:
+          found[i, s] = sample(both[i])
     for event in (start, end):
       _ok(d.cuEventDestroy(event))
     return found[1:] - np.median(found[0])

@@ -3,13 +3,16 @@
     expected gains (``expected.py``) of what was not timed, over what was --choice--> the regions to time
     the first few of them --tune--> what they take --> expected gains again
 
+Where regions are still searched, those that are known are timed meanwhile, fewer between two choices. What is
+next is chosen while something is timed, so that the GPU does not wait for the choice.
+
 It ends when what is left is expected to bring less than a small part of the model's time, or less than the
 seconds that it takes are worth; a larger budget is more patient. Equal regions are one.
 """
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
@@ -18,6 +21,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Program
 from mirage_onnx.match.candidates import Candidate
 from mirage_onnx.match.partition import choose
+from mirage_onnx.tune.arriving import POLL_S, Arriving, Hands, News, Timed
 from mirage_onnx.tune.expected import Expectations
 from mirage_onnx.tune.outcome import Outcome
 
@@ -69,49 +73,71 @@ def explored(
   patience: float = 1.0,
   soon: Soon = lambda some: None,
   starts: Callable[[Sequence[Outcome]], None] = lambda some: None,
+  arriving: Arriving | None = None,
+  at_once: int = 1,
 ) -> tuple[dict[str, Outcome], str]:
   """``outcomes`` with what was timed, the rest refused; and how many were timed, and why no more.
 
   ``late``: the refusal where the time is over. ``patience``: how much more than usual a second may be
-  wasted. ``starts``: told of what is timed before the next choice.
+  wasted. ``starts``: told of what is timed before the next choice. ``arriving``: ``outcomes`` without a
+  result are still searched, and come. ``at_once``: regions that are timed at a time.
   """
-  found = dict(outcomes)
-  todo = [key for key, o in found.items() if o.rejection is None and o.compiled is None]
-  if not todo:
-    return found, ""
-  timed, whole = 0, len(todo)
-  why = "all of them were"
-  while left := [key for key in todo if found[key].rejection is None and found[key].compiled is None]:
-    if ends.over:
-      found |= {key: replace(found[key], rejection=late(found[key])) for key in left}
-      why = "the time was over" if not ends.stopped() else "the run was stopped"
-      break
-    until = min(ends.at, time.monotonic() + PLAN_S)
-    plan = planned(program, found, node_us, alone, expected, until)
-    if said := enough(plan, expected, found, patience):
-      reason = "timing it was expected to bring less than it takes"
-      found |= {
-        key: replace(found[key], rejection=Rejection("NOT_TIMED", reason, found[key].region.nodes))
-        for key in left
-      }
-      why = said
-      break
-    part, then = plan.order[:ROUND], plan.order[ROUND : ROUND + 1]
-    starts([found[key] for key in part])
-    for i, key in enumerate(part):
-      if i and _is_over(ends):
+  found, news = dict(outcomes), arriving.news if arriving else News()
+  waiting = {key for key, o in found.items() if arriving and o.rejection is None and o.result is None}
+  heard, told, timed, why = True, False, 0, ""
+  queue = deque[tuple[str, float]]()
+  with Hands(tune, at_once, news) as hands:
+    while True:
+      if ends.over:
+        queue.clear()
+        why = "the run was stopped" if ends.stopped() else "the time was over"
+      elif heard and not queue and any(map(_is_open, found.values())):
+        until = min(ends.at, time.monotonic() + PLAN_S)
+        plan = planned(program, found, node_us, alone, expected, until, hands.busy)
+        why = enough(plan, expected, found, patience)
+        if not why:
+          worth = plan.model_us * WORTH_PER_S / patience
+          some = plan.order[: at_once + 1 if waiting else ROUND]
+          queue.extend((key, at_once * max(LEAST_S, plan.gain_us[key] / worth)) for key in some)
+          starts([found[key] for key in some])
+      heard = False
+      if arriving and not waiting and not told:
+        told = True
+        arriving.over()
+      if queue and hands.are_free:
+        soon([found[key] for key, _ in list(queue)[: 1 + at_once]])
+        key, seconds = queue.popleft()
+        hands.begin(found[key], seconds)
+        continue
+      if not (hands.busy or waiting):
         break
-      soon([found[k] for k in (*part, *then)[i : i + 2]])
-      begun, before = time.monotonic(), found[key]
-      share = plan.gain_us[key] / (plan.model_us * WORTH_PER_S / patience)
-      found[key] = tune(before, max(LEAST_S, share))
-      expected.learn(before, found[key], time.monotonic() - begun)
-      timed += 1
-  return found, f"{timed} of {whole} regions timed, {why}"
+      for one in news.take(POLL_S if ends.over else min(POLL_S, ends.seconds_left)):
+        heard = True
+        if isinstance(one, Timed):
+          found[one.before.region.key] = after = hands.end(one)
+          expected.learn(one.before, after, one.seconds / at_once)
+          timed += 1
+        elif one.outcome is not None:
+          found[one.outcome.region.key] = one.outcome
+          waiting.discard(one.outcome.region.key)
+        elif one.error is not None:
+          raise one.error
+        else:
+          waiting.clear()
+  left = [key for key, o in found.items() if o.rejection is None and o.compiled is None]
+  if not left:
+    return found, f"{timed} of {timed} regions timed, all of them were" if timed else ""
+  reason = "timing it was expected to bring less than it takes"
+  for key in left:
+    o = found[key]
+    why_not = late(o) if ends.over else Rejection("NOT_TIMED", reason, o.region.nodes)
+    found[key] = replace(o, rejection=why_not)
+  return found, f"{timed} of {timed + len(left)} regions timed, {why}"
 
 
-def _is_over(ends: Ends) -> bool:
-  return ends.over
+def _is_open(o: Outcome) -> bool:
+  """Whether a searched region was neither refused nor timed yet."""
+  return o.rejection is None and o.compiled is None and o.result is not None
 
 
 def planned(
@@ -121,14 +147,16 @@ def planned(
   alone: Mapping[str, tuple[str, float]] | None,
   expected: Expectations,
   until: float,
+  busy: Container[str] = (),
 ) -> Plan:
   """What to time, of ``found``: the choice in which what is not known counts as much as it may gain.
+
+  What is ``busy`` being timed is not known either, but is no part of the answer.
 
   That is what is expected over the best choice of what was timed. (Taking the best a second, one after the
   other, needs twice as many for as much: several small regions may be worth more than one large one.)
   """
-  live = [(c, o) for o in found.values() if o.rejection is None for c in o.instances]
-  known = [(c, o) for c, o in live if o.compiled is not None]
+  known = [(c, o) for o in found.values() if o.rejection is None and o.compiled for c in o.instances]
   prices = [o.price_us(0.0) for _, o in known]
   picked = choose(program, [c for c, _ in known], prices, node_us, alone, until) if known else ()
   now_us = dict(node_us)
@@ -141,7 +169,7 @@ def planned(
   model_us = max(fsum(now_us.values()), 1e-9)
   offered, gains = list[tuple[Candidate, Outcome]](), list[float]()
   for o in found.values():
-    if o.rejection is None and o.compiled is None:
+    if _is_open(o):
       own = [expected.guess(o, c).gain_us(_sum(now_us, c)) for c in o.instances]
       if fsum(own) >= LEAST_OF_REGION * model_us:
         offered += [(c, o) for c in o.instances]
@@ -153,8 +181,8 @@ def planned(
   taken = choose(program, both, prices, node_us, alone, until) if offered else ()
   gain_us = defaultdict[str, float](float)
   for i in taken:
-    if i >= count:
-      gain_us[offered[i - count][1].region.key] += gains[i - count]
+    if i >= count and (key := offered[i - count][1].region.key) not in busy:
+      gain_us[key] += gains[i - count]
   order = sorted(gain_us, key=lambda key: (-gain_us[key] / expected.seconds(found[key]), key))
   return Plan(tuple(order), dict(gain_us), model_us, fsum(node_us.values()) - model_us)
 

@@ -1,7 +1,9 @@
 """Choosing with a GPU: candidates and ONNX Runtime's own kernels, timed side by side.
 
-One process owns the GPU. Every arm is a CUDA-graph replay on one stream, ONNX Runtime's run too,
-which is captured like ours: its own replay waits for the GPU, and that wait would be charged to it.
+One thread of one process uses the GPU at a time (``machine.gpu_alone``), so that regions can be worked on
+side by side: what is compiled for one leaves the GPU to another. Every arm is a CUDA-graph replay on one
+stream, ONNX Runtime's run too, which is captured like ours: its own replay waits for the GPU, and that wait
+would be charged to it.
 A time is T(flush + arm) - T(flush) with a flush of two clean reads of 256 MB, all arms interleaved
 (``Gpu.time_us``). The times that count are of kernels that agreed with a float64 oracle on hard inputs
 (``hard_inputs.py``) before. What was measured is kept (``kept_bench.py``).
@@ -9,14 +11,16 @@ A time is T(flush + arm) - T(flush) with a flush of two clean reads of 256 MB, a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import Self
 
 import numpy as np
 
 from mirage_onnx.codegen.candidates import Compiled
+from mirage_onnx.deadline import OverdueError
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Region, RegionTensor, dim_permutation, ugraph_extents
@@ -34,15 +38,15 @@ from mirage_onnx.verify.weights import sample_weights
 #: Inputs by name, with what they have to become.
 Draws = list[tuple[dict[str, np.ndarray], Oracle]]
 
-_gpu: Gpu | None = None
+_of_thread = threading.local()
 
 
 def gpu_of(target: Target) -> Gpu:
-  """The process's one owner of the GPU."""
-  global _gpu
-  if _gpu is None:
-    _gpu = Gpu(target)
-  return _gpu
+  """What this thread has of the GPU: a stream and memory of its own; one of them works at a time."""
+  if not hasattr(_of_thread, "gpu"):
+    _of_thread.gpu = Gpu(target)
+  found: Gpu = _of_thread.gpu
+  return found
 
 
 def measure_region(
@@ -99,7 +103,10 @@ class GpuBench:
     return self
 
   def __exit__(self, *error: object) -> None:
-    self._open.close()
+    with ExitStack() as alone:
+      with suppress(OverdueError):  # then another thread's times may suffer, but nothing is left behind
+        alone.enter_context(gpu_alone())
+      self._open.close()
 
   @cached_property
   def _draws(self) -> Draws:
@@ -130,22 +137,25 @@ class GpuBench:
 
   def complaints(self, some: Sequence[Compiled]) -> list[str | None]:
     """As of ``Bench``."""
-    inputs = self._inputs
-    found: dict[int, str] = {}
-    arms = [self._arm(c) for c in some]
-    for at, oracle in self._draws:
-      inputs.become(at)
-      for n, (_, replay, outputs) in enumerate(arms):
-        if n not in found and (error := oracle.complaint(self._gpu, replay, outputs)):
-          found[n] = error
-    inputs.become(self._draws[0][0])
-    return [found.get(n) for n in range(len(arms))]
+    self.ready()  # whoever draws may want the GPU, too
+    with gpu_alone():
+      inputs = self._inputs
+      found: dict[int, str] = {}
+      arms = [self._arm(c) for c in some]
+      for at, oracle in self._draws:
+        inputs.become(at)
+        for n, (_, replay, outputs) in enumerate(arms):
+          if n not in found and (error := oracle.complaint(self._gpu, replay, outputs)):
+            found[n] = error
+      inputs.become(self._draws[0][0])
+      return [found.get(n) for n in range(len(arms))]
 
   def times_us(self, some: Sequence[Compiled], samples: int, *, beside_ort: bool) -> np.ndarray:
     """As of ``Bench``."""
-    replays = [self._arm(c)[1] for c in some]
-    arms = [self._ort, *replays] if beside_ort else replays
-    with gpu_alone():  # another thread may be working out values on the GPU
+    self.ready()
+    with gpu_alone():
+      replays = [self._arm(c)[1] for c in some]
+      arms = [self._ort, *replays] if beside_ort else replays
       return self._gpu.time_us(arms, samples)
 
 

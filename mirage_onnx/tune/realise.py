@@ -3,7 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import fsum
 
@@ -19,6 +19,7 @@ from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.partition import choose
 from mirage_onnx.target import Target
 from mirage_onnx.tune.ahead import Ahead
+from mirage_onnx.tune.arriving import Arriving
 from mirage_onnx.tune.beside import with_siblings
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.expected import Expectations, kind_of
@@ -28,6 +29,8 @@ from mirage_onnx.tune.measure import draws_of
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.tuning import Look, elsewhere, second_numbers, tuned
 
+#: Regions that are timed at a time: while one waits for the compiler, another has the GPU.
+AT_ONCE = 2
 #: Looks at the numbers of a region go on for so many times its even share of the time, or so long.
 FAIR, LEAST_S = 4.0, 5.0
 
@@ -51,6 +54,7 @@ def realise(
   patience: float = 1.0,
   detail: list[str] | None = None,
   emit: events.Emit = events.silent,
+  arriving: Arriving | None = None,
 ) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
   """The chosen instances, each with compiled kernels, and all outcomes by region key.
 
@@ -67,7 +71,7 @@ def realise(
   then stays as it was, the least gain first. ``checks``: the end of the questions to ``instances``, after
   ``ends``: else all time would go into timing what is refused then.
   ``look``: asked about each program that is chosen by prediction; one that it refuses makes way
-  for the next. ``patience``: as of ``explored``; ``detail`` is given what it says.
+  for the next. ``patience``, ``arriving``: as of ``explored``; ``detail`` is given what it says.
   """
   tuner = _Tuner(loaded, target, measure, tries, ends, look, dynamic, emit, instances)
   found = dict(outcomes)
@@ -78,7 +82,7 @@ def realise(
       expected = Expectations(node_us, partial(kind_of, target=target))
       found, said = explored(
         program, found, node_us, alone, expected, tuner, ends=ends, late=partial(_too_late, ends=ends),
-        patience=patience, soon=tuner.ahead.soon, starts=tuner.starts,
+        patience=patience, soon=tuner.ahead.soon, starts=tuner.starts, arriving=arriving, at_once=AT_ONCE,
       )  # fmt: skip
     tuner.ahead = None
     if detail is not None and said:
@@ -127,7 +131,7 @@ def realise(
 
 @dataclass
 class _Tuner:
-  """Compiles (and times) one region after the other; a failure is that region's."""
+  """Compiles (and times) a region, in any of ``AT_ONCE`` threads; a failure is that region's."""
 
   loaded: LoadedModel
   target: Target
@@ -139,6 +143,7 @@ class _Tuner:
   emit: events.Emit
   instances: InstanceChecks | None
   ahead: Ahead | None = None
+  numbers: list[int] = field(default_factory=lambda: [*range(AT_ONCE)][::-1])
 
   def starts(self, some: Sequence[Outcome]) -> None:
     """Says which regions come next."""
@@ -147,7 +152,8 @@ class _Tuner:
   def __call__(self, o: Outcome, seconds: float) -> Outcome:
     """``o``, for which there are so many seconds (``ends`` is the end in any case)."""
     own, key = replace(self.ends, at=min(self.ends.at, time.monotonic() + seconds)), o.region.key
-    self.emit(WorkStarted("compile", 0, key))
+    number = self.numbers.pop()
+    self.emit(WorkStarted("compile", number, key))
     try:
       with deadline.until(self.ends.at):
         o = tuned(
@@ -164,7 +170,9 @@ class _Tuner:
     except Exception as error:
       why = refusal(error, "compile or measurement", o.region.nodes)
       o = replace(o, compiled=None, measured=None, rejection=why)
-    self.emit(WorkEnded("compile", 0, key))
+    finally:
+      self.numbers.append(number)
+    self.emit(WorkEnded("compile", number, key))
     self.emit(_tuned(o))
     return o
 

@@ -1,0 +1,103 @@
+"""Regions searched and judged: each with its programs, or with the reason why there are none.
+
+Where kernels are timed, outcomes are told as they come: first of all what may gain much, and beside it what
+is found soon, for a GPU waits for them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, zip_longest
+
+from mirage_onnx import events
+from mirage_onnx.errors import Rejection
+from mirage_onnx.failures import guarded
+from mirage_onnx.importer import LoadedModel
+from mirage_onnx.searching import Setting, search_all
+from mirage_onnx.superopt.result import SearchResult
+from mirage_onnx.tune.dynamic import Dynamic
+from mirage_onnx.tune.instances import with_right_terms
+from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.predict import as_expected, refuse_result
+from mirage_onnx.tune.refine import with_warpgroups
+from mirage_onnx.verify.instance_checks import unlike
+from mirage_onnx.verify.term_checks import TermChecks
+from mirage_onnx.verify.weights import ModelWeights
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+  """What a search's result has to be: ``margin`` faster as predicted, or just ``timed`` later."""
+
+  dynamic: Dynamic
+  margin: float
+  timed: bool
+
+  def __call__(self, o: Outcome, r: SearchResult, setting: Setting) -> Outcome:
+    """``o`` with the result, or refused."""
+    if o.region.runtime:
+      return self.dynamic.judged(o, r)
+    # What tiled kernels take is known so roughly that only a measurement can refuse them.
+    again = with_warpgroups if self.timed else as_expected
+    r = again(o.region, r, setting.target)
+    return replace(o, result=r, rejection=refuse_result(r, o.baseline_us, self.margin, o.region.nodes))
+
+
+def search_outcomes(
+  loaded: LoadedModel,
+  outcomes: Mapping[str, Outcome],
+  setting: Setting,
+  judge: Judge,
+  weights: ModelWeights,
+  *,
+  workers: int | None = None,
+  tell: Callable[[Outcome], None] | None = None,
+) -> dict[str, Outcome]:
+  """All of ``outcomes`` that are not refused, searched; ``tell`` is told each as soon as it is known."""
+  terms, found = TermChecks(), dict(outcomes)
+  for key, o in outcomes.items():
+    if o.rejection is None:
+      made = guarded("check of terms", o.region.nodes, partial(with_right_terms, o, terms))
+      found[key] = o = replace(o, rejection=made) if isinstance(made, Rejection) else made
+      if tell and o.rejection is not None:
+        tell(o)
+  todo = [key for key, o in found.items() if o.rejection is None]
+  if tell:
+    todo = _most_useful_first([found[key] for key in todo])
+
+  def done(i: int, r: SearchResult) -> None:
+    o = found[todo[i]]
+    judged = partial(judge, o, r, setting)
+    made = r.failure if r.failure else guarded("choice of programs", o.region.nodes, judged)
+    found[todo[i]] = o = replace(o, result=r, rejection=made) if isinstance(made, Rejection) else made
+    assert o.result is not None
+    best = o.result.candidates[0].candidate.predicted_us if o.result.candidates else None
+    code = o.rejection.code if o.rejection else None
+    report = o.result.report
+    setting.hooks.emit(
+      events.RegionDone(o.region.key, o.region.nodes, report.states, report.verified, best, code)
+    )
+    if tell:
+      tell(o)
+
+  regions = [found[k].region for k in todo]
+  setting.hooks.emit(events.RegionsStarted("superopt", tuple((r.key, r.nodes) for r in regions)))
+  more = [unlike([c.region for c in found[k].instances], weights) for k in todo]
+  search_all(
+    loaded, regions, setting, workers=workers, done=done, twins=more, weights=weights, in_order=tell is None
+  )
+  return found
+
+
+def _most_useful_first(some: Sequence[Outcome]) -> list[str]:
+  """Keys, by turns of what takes ONNX Runtime longest and of what does so for the least nodes.
+
+  The largest regions gain most, and are searched longest; the small ones give the GPU something to do.
+  """
+
+  def us(o: Outcome, power: int) -> float:
+    return float(o.baseline_us * len(o.instances) / len(o.region.nodes) ** power)
+
+  orders = (sorted(some, key=lambda o: (-us(o, p), o.region.key)) for p in (0, 2))
+  keys = (o.region.key for o in chain.from_iterable(zip_longest(*orders)) if o)
+  return list(dict.fromkeys(keys))
