@@ -7,16 +7,18 @@ equation that anything could be moved across. Here the same without NaN, L the l
     where(p != p, 0, p)  ->  e / max(sum e, 1/2),  e = exp(x - max max(x, L))
 
 The maximum is a number, so of x = -inf e is 0. Where some x is a number, the largest e is 1 and the sum
-at least 1, or nearly, if a kernel computes x once for the maximum and again for e; where none is, e and the
-sum are 0. The divisor varies over rows only, so a sum over the row may come before it.
+at least 1, or nearly, if a kernel computes x once for the maximum and again for e; where none is, e and
+the sum are 0. The divisor varies over rows only, so a sum over the row may come before it. Where all x are
+known to be numbers the guard is left to ``guards.py``, which drops it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 
 from mirage_onnx.importer.dot_products import LEAST
 from mirage_onnx.ir import Constant, DType, Step, Tensor
 from mirage_onnx.ir.program import Dim
+from mirage_onnx.match.guards import BOUNDED
 
 HALF = Constant(Fraction(1, 2))
 
@@ -24,13 +26,36 @@ Makers = Mapping[str, Step]
 Shape = tuple[Dim, ...] | None
 
 
-def defined(steps: Sequence[Step], outputs: Sequence[str]) -> list[Step]:
-  """``steps`` that yield ``outputs``, where a quotient that may be no number is never computed."""
+#: Steps whose results are numbers where what they read are, as ``guards.is_number`` has it of terms.
+_OF_NUMBERS = BOUNDED | {
+  "add",
+  "sub",
+  "mul",
+  "neg",
+  "cast",
+  "reshape",
+  "transpose",
+  "expand",
+  "slice",
+  "concat",
+}
+
+
+def defined(steps: Sequence[Step], outputs: Sequence[str], finite: Collection[str]) -> list[Step]:
+  """``steps`` that yield ``outputs``, where a quotient that may be no number is never computed.
+
+  ``finite``: the inputs and constants that no number is missing from.
+  """
   makers = {s.output.name: s for s in steps}
   made: list[Step] = []
-  changed = False
+  changed, numbers = False, set(finite)
   for step in steps:
+    read = (i for i in step.inputs if isinstance(i, str))
+    if step.op == "matmul" or (step.op in _OF_NUMBERS and numbers.issuperset(read)):
+      numbers.add(step.output.name)
     terms = _terms(step, makers)
+    if terms and terms[0].inputs[0] in numbers:
+      terms = None
     made += _guarded(step, *terms) if terms else [step]
     changed |= terms is not None
   return _read(made, outputs) if changed else made

@@ -45,7 +45,8 @@ def viewed(program: Program, steps: list[Step], inputs: tuple[str, ...], outputs
       RejectionError: AXES_CONFLICT where a box is no view, or OP_FORM.
   """
   tensors = {x: program.tensors[x] for x in (*inputs, *outputs)}
-  steps = defined(steps, outputs)
+  finite = {x for x in inputs if (kind := tensors[x].dtype) and not kind.is_float} | {*program.constants}
+  steps = defined(steps, outputs, finite)
   if not any(s.op in SLICING for s in steps):
     return Viewed(steps, {x: tensors[x] for x in inputs}, {x: tensors[x] for x in outputs})
   place = {s.output.name: i for i, s in enumerate(steps)}
