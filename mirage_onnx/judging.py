@@ -64,6 +64,8 @@ def search_outcomes(
   todo = [key for key, o in found.items() if o.rejection is None]
   if tell:
     todo = _most_useful_first([found[key] for key in todo])
+  else:  # the time may end before the last
+    todo.sort(key=lambda key: -found[key].total_us)
 
   def done(i: int, r: SearchResult) -> None:
     o = found[todo[i]]

@@ -23,6 +23,8 @@ def softmax_of_products(net, q, k, v, keys, mask=None):
   """``mask``: the shape of a further input that is added to the logits, or of one that selects them."""
   q, k, v = (heads(net, x) for x in (q, k, v))
   logits = net.Mul(net.MatMul(q, net.Transpose(k, perm=[0, 1, 3, 2])), WIDTH**-0.5)
+  if mask == "perhaps nothing":
+    return unseen_rows(net, logits, v, keys)
   if mask == "added":
     logits = net.Add(logits, net.input("batch", 1, 1, keys))
   if mask == "chosen":
@@ -31,6 +33,14 @@ def softmax_of_products(net, q, k, v, keys, mask=None):
   if mask == "pairs":
     logits = net.Add(logits, net.input("seq", keys))
   y = net.MatMul(net.Softmax(logits), v)
+  return net.Reshape(net.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, HEADS * WIDTH])
+
+
+def unseen_rows(net, logits, v, keys):
+  """As torch's dynamo export writes a mask of truth values: where no key is seen, the result is 0."""
+  seen = net.Where(net.Unsqueeze(net.input("batch", keys, dtype=np.bool_), [1, 2]), 0.0, -np.inf)
+  p = net.Softmax(net.Add(logits, seen))
+  y = net.MatMul(net.Where(net.IsNaN(p), 0.0, p), v)
   return net.Reshape(net.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, HEADS * WIDTH])
 
 
@@ -87,6 +97,7 @@ BUILDS = {
   "within": within,
   "within, added mask": lambda net: within(net, "added"),
   "across, chosen mask": lambda net: across(net, "chosen"),
+  "within, perhaps nothing": lambda net: within(net, "perhaps nothing"),
   "across, mask of pairs": lambda net: across(net, "pairs"),
   "one query": one_query,
   "projected": projected,
@@ -111,7 +122,10 @@ def values(model, sizes, seed):
   found = {}
   for v in model.graph.input:
     drawn = rng.standard_normal([named.get(d.dim_param, d.dim_value) for d in v.type.tensor_type.shape.dim])
-    found[v.name] = drawn > -1 if v.type.tensor_type.elem_type == 9 else drawn.astype(np.float16)
+    boolean = v.type.tensor_type.elem_type == 9
+    found[v.name] = drawn > -1 if boolean else drawn.astype(np.float16)
+    if boolean and seed % 2:
+      found[v.name][-1:] = False  # the last sequence sees nothing
   return found
 
 

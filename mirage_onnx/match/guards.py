@@ -1,11 +1,12 @@
 """Guards against NaN that nothing needs: ``where(isnan(p), 0, p)`` is p if p is a number.
 
-torch's exporters write such a guard behind the softmax of every attention with a mask, for rows in which
-all is masked by -inf; no single loop computes it. Here ``equal(x, x)`` is 1 where x is a number for all inputs
-that may be taken to be finite, and what that decides is decided.
+torch's exporters write such a guard behind the softmax of every attention with a mask, for rows in
+which all is masked by -inf; no single loop computes it. Here ``equal(x, x)`` is 1 where x is a number for
+all inputs that may be taken to be finite, and what that decides is decided.
 
 Those are truth values, integers, and what is contracted with something else (infinite activations make
-NaN of whole rows, in ONNX as here). A float that joins a sum as it is may be a mask with -inf: its guard stays.
+NaN of whole rows, in ONNX as here). A float that joins a sum as it is may be a mask with -inf: its guard
+stays, or is written by another divisor before it comes here (``quotients.py``).
 """
 
 from collections.abc import Collection, Iterable
@@ -15,7 +16,7 @@ from mirage_onnx.ir import term as t
 from mirage_onnx.ir.term import Term
 
 #: Functions whose results are finite for finite arguments.
-_BOUNDED = frozenset({"exp", "erf", "max", "min", "abs", "select", "equal", "less", "less_equal", t.MAXR})
+BOUNDED = frozenset({"exp", "erf", "max", "min", "abs", "select", "equal", "less", "less_equal", t.MAXR})
 
 
 def without_guards(roots: Iterable[Term], finite: Collection[str]) -> tuple[Term, ...]:
@@ -51,7 +52,7 @@ def is_number(x: Term, finite: Collection[str]) -> bool:
     return is_number(x.args[0], finite) and whole and (x.attr > 0 or _is_at_least_one(x.args[0]))
   if x.op == t.SUM and _is_contraction(x):
     return True
-  known = not x.args or x.op in {t.ADD, t.MUL, t.SUM} or x.op in _BOUNDED
+  known = not x.args or x.op in {t.ADD, t.MUL, t.SUM} or x.op in BOUNDED
   return known and all(is_number(a, finite) for a in x.args)
 
 
@@ -68,7 +69,7 @@ def _is_at_least_one(x: Term) -> bool:
   parts = x.args[0].args[0].args
   for part in parts:
     largest = t.mul(t.const(-1), part)
-    if largest.op == t.MAXR and set(largest.attr) <= set(x.attr):  # type: ignore[arg-type]
-      if t.add(*(p for p in parts if p != part)) == largest.args[0]:
-        return True
+    own = largest.op == t.MAXR and set(largest.attr) <= set(x.attr)  # type: ignore[arg-type]
+    if own and t.add(*(p for p in parts if p != part)) == largest.args[0]:
+      return True
   return False

@@ -28,6 +28,7 @@ from mirage_onnx.match.boxes import (
   whole,
 )
 from mirage_onnx.match.partitions import Partitions, matmul_depth, matmul_dims
+from mirage_onnx.match.quotients import defined
 from mirage_onnx.match.views import Viewed, Views
 
 #: Most parts that one output is computed in.
@@ -44,6 +45,8 @@ def viewed(program: Program, steps: list[Step], inputs: tuple[str, ...], outputs
       RejectionError: AXES_CONFLICT where a box is no view, or OP_FORM.
   """
   tensors = {x: program.tensors[x] for x in (*inputs, *outputs)}
+  finite = {x for x in inputs if (kind := tensors[x].dtype) and not kind.is_float} | {*program.constants}
+  steps = defined(steps, outputs, finite)
   if not any(s.op in SLICING for s in steps):
     return Viewed(steps, {x: tensors[x] for x in inputs}, {x: tensors[x] for x in outputs})
   place = {s.output.name: i for i, s in enumerate(steps)}

@@ -42,6 +42,11 @@ class Outcome:
   left_alone: tuple[tuple[Candidate, Rejection], ...] = ()
   ran: str = ""
 
+  @property
+  def total_us(self) -> float:
+    """What all instances take in ONNX Runtime, as far as that is known."""
+    return self.baseline_us * len(self.instances)
+
   def price_us(self, margin: float) -> float:
     """What the choice counts for it: a predicted time, with the margin that it must win by.
 

@@ -191,8 +191,8 @@ class Lowering(Demand):
       if self.warps.count((product.depth,)) > 1:
         self.parts[index] = Parts(sides=((product.depth,),))
     else:
-      first, second = (self.spill(a, run) for a in op.args)
-      self.steps(run).append(do.Multiply(index, (first, second)))
+      left, right = (self.spill(a, run) for a in op.args)
+      self.steps(run).append(do.Multiply(index, (left, right)))
     if into == index:
       self.made[Held(index, product.c)] = run
       self._settle(index, run)
