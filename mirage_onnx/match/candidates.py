@@ -97,7 +97,10 @@ def find_candidates(
 
 
 def _variants(borders: Borders, tensor: str, cut: Cut, limits: Limits) -> Iterator[frozenset[str]]:
-  """Output sets of a cone: the tensor alone (the rest recomputed), or all that others read."""
+  """Output sets of a cone: the tensor alone (the rest recomputed), or all that others read.
+
+  Of an operator that yields tensors of other shapes (a cache beside what is attended) those alike.
+  """
   graph = borders.graph
   yield frozenset({tensor})
   escaping = {
@@ -108,6 +111,9 @@ def _variants(borders: Borders, tensor: str, cut: Cut, limits: Limits) -> Iterat
     and (o in graph.program.outputs or any(r not in cut.nodes for r in graph.consumers.get(o, ())))
   } | {tensor}
   # One kernel computes several outputs only over equal axes; others are regions of their own.
+  own = graph.producer[tensor].outputs
+  if escaping <= set(own):
+    escaping = {o for o in escaping if graph.program.numbers(o) == graph.program.numbers(tensor)}
   shapes = {graph.program.numbers(o) for o in escaping}
   if 1 < len(escaping) <= limits.outputs and len(shapes) == 1 and _is_convex(graph, cut, escaping):
     yield frozenset(escaping)
