@@ -10,11 +10,11 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from mirage_onnx.ir import DType, Tensor
+from mirage_onnx.ir.program import PLACES, is_places
 
 #: Most elements of a mask, a byte each: no kernel is fast that reads more.
 LARGEST = 1 << 20
 _NAME = re.compile(r"mirage\.causal\.(\d+)x(\d+)\+(\d+)")
-_PLACES = re.compile(r"mirage\.places\.(\d+)")
 
 
 def causal_mask(queries: int, keys: int, past: int) -> Tensor:
@@ -24,13 +24,13 @@ def causal_mask(queries: int, keys: int, past: int) -> Tensor:
 
 def places(count: int) -> Tensor:
   """0, 1, 2, ...: where each of so many elements is."""
-  return Tensor(f"mirage.places.{count}", DType.I32, (count,))
+  return Tensor(f"{PLACES}{count}", DType.I32, (count,))
 
 
 def implied(name: str) -> TensorProto | None:
   """What the constant of this name holds."""
-  if said := _PLACES.fullmatch(name):
-    return numpy_helper.from_array(np.arange(int(said[1]), dtype=np.int32), name)
+  if is_places(name):
+    return numpy_helper.from_array(np.arange(int(name[len(PLACES) :]), dtype=np.int32), name)
   if not (said := _NAME.fullmatch(name)):
     return None
   queries, keys, past = map(int, said.groups())
