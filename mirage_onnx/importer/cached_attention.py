@@ -11,6 +11,7 @@ from mirage_onnx.importer.dot_products import LEAST, Heads, by_heads, by_rows, c
 from mirage_onnx.importer.reductions import exponentials
 from mirage_onnx.importer.rotary import turned
 from mirage_onnx.importer.slicing import taken
+from mirage_onnx.importer.split_caches import is_attended
 from mirage_onnx.ir import DType, Tensor
 
 #: Attributes that ask for another operator, and the only value that has a rule.
@@ -25,26 +26,33 @@ _LENGTHS, _COS, _SIN, _POSITIONS, _BIAS, _SINK, _NORMS = 5, 7, 8, 9, 10, 11, (14
 
 
 def group_query_attention(c: Context) -> None:
+  """The node itself, or one of the two that ``split_caches`` has made of it."""
   _check(c)
   q, k, v = _projections(c)
   if c.has(_NORMS[0]):
     q, k = (_normed(c, x, i) for x, i in zip((q, k), _NORMS, strict=True))
-  if c.attribute("do_rotary", 0):
-    q, k = (_rotated(c, x) for x in (q, k))
   past, lengths = tuple(c.tensor(i) for i in (3, 4)), c.tensor(_LENGTHS)
   batch, own, room, _ = shape_of(past[0])
   lengths = c.reshape(lengths, (batch, 1, 1, 1))
   place = c.reshape(c.implied(places(room)), (1, 1, room, 1))
-  before = c.elementwise("less", place, lengths, dtype=DType.BOOL)
-  if (window := c.attribute("local_window_size", -1)) > 0:
-    first = c.elementwise("sub", c.cast(lengths, DType.F32), const(window))
-    inside = c.elementwise("less", first, c.cast(place, DType.F32), dtype=DType.BOOL)
-    before = c.elementwise("mul", before, inside, dtype=DType.BOOL)
-  c.finish(by_rows(c, _attended(c, heads_of(c, q, k, v), past, before)))
+  rotary = c.attribute("do_rotary", 0)
+  if c.uses(0):
+    whole = is_attended(c.node)
+    seen = c.elementwise("less_equal" if whole else "less", place, lengths, dtype=DType.BOOL)
+    if (window := c.attribute("local_window_size", -1)) > 0:
+      first = c.elementwise("sub", c.cast(lengths, DType.F32), const(window))
+      inside = c.elementwise("less", first, c.cast(place, DType.F32), dtype=DType.BOOL)
+      seen = c.elementwise("mul", seen, inside, dtype=DType.BOOL)
+    turned_q = _rotated(c, q) if rotary else q
+    new = (k, v) if whole else (_rotated(c, k) if rotary else k, v)
+    c.finish(by_rows(c, _attended(c, heads_of(c, turned_q, *new), past, seen, whole=whole)))
+  if not (c.uses(1) or c.uses(2)):
+    return
   there = c.elementwise("equal", place, lengths, dtype=DType.BOOL)
-  for position, new, old in ((1, k, past[0]), (2, v, past[1])):
+  k = _rotated(c, k) if rotary and c.uses(1) else k
+  for position, new_row, old in ((1, k, past[0]), (2, v, past[1])):
     if c.uses(position):
-      c.finish(c.elementwise("select", there, new, old, dtype=old.dtype), position)
+      c.finish(c.elementwise("select", there, new_row, old, dtype=old.dtype), position)
 
 
 def _check(c: Context) -> None:
@@ -110,28 +118,30 @@ def _rotated(c: Context, x: Tensor) -> Tensor:
   return turned(c, x, cos, sin, bool(c.attribute("rotary_interleaved", 0)))
 
 
-def _attended(c: Context, own: Heads, past: tuple[Tensor, ...], before: Tensor) -> Tensor:
-  """By (batch, heads, 1, size): of rows of ``past`` that are ``before`` the new one, and of that.
+def _attended(
+  c: Context, own: Heads, past: tuple[Tensor, ...], seen: Tensor, *, whole: bool
+) -> Tensor:
+  """By (batch, heads, 1, size): of rows of ``past`` that are ``seen`` and, unless it has that, the new one.
 
   What a run left in the others is no number, perhaps, so it is not even multiplied by zero.
   """
+  if c.attribute("smooth_softmax", 0) or c.has(_SINK):
+    raise c.reject("a sink beside the keys is not supported")
   rank, dtype = len(shape_of(own.q)), own.q.dtype
   assert dtype is not None
   batch, heads, room, size = shape_of(past[0])
   wider = (1,) * (rank - 4)
   keys, values = (c.reshape(x, (batch, heads, *wider, room, size)) if wider else x for x in past)
-  seen = c.reshape(before, (batch, 1, *wider, room, 1)) if wider else before
+  seen = c.reshape(seen, (batch, 1, *wider, room, 1)) if wider else seen
   values = c.elementwise("select", seen, values, const(0), dtype=dtype)
   turn = (*range(rank - 2), rank - 1, rank - 2)
   parts = []
-  for k, of in ((keys, c.transpose(seen, turn)), (own.k, None)):
+  for k, of in ((keys, c.transpose(seen, turn)), *([] if whole else [(own.k, None)])):
     dots = c.matmul(own.q, c.transpose(k, turn), dtype=DType.F32)
     scores = capped(c, scaled(c, dots, shape_of(own.q)[-1]), c.fraction("softcap", 0.0))
     parts.append(c.elementwise("select", of, scores, LEAST, dtype=DType.F32) if of else scores)
-  scores = c.concat(parts, rank - 1)
-  most, _, e, total = exponentials(c, scores, (rank - 1,))
-  if c.attribute("smooth_softmax", 0) or c.has(_SINK):
-    raise c.reject("a sink beside the keys is not supported")
+  scores = parts[0] if whole else c.concat(parts, rank - 1)
+  _, _, e, total = exponentials(c, scores, (rank - 1,))
   p = c.cast(c.elementwise("div", e, total), dtype)
-  y = c.matmul(p, c.concat([values, own.v], rank - 2))
+  y = c.matmul(p, values if whole else c.concat([values, own.v], rank - 2))
   return shaped(c, y, (batch, heads * own.shared, 1, size))

@@ -99,8 +99,8 @@ class KTensor:
   which rows of a table another tensor has. ``output`` goes to the model, ``temp`` is workspace.
   ``windows``: the dimensions of memory, if the tensor is a box of what lies there; else it is
   contiguous. Kernels are given the address of all of it, and of what picks rows of it.
-  ``limit``: an axis, and the tensor that says how many of its elements matter: the others may be
-  taken to be zeros, which changes nothing that the kernels make.
+  ``limit``: an axis, a tensor, and a number: so many elements of the axis matter, and as many as the
+  tensor says; the others may be taken to be zeros, which changes nothing that the kernels make.
   """
 
   name: str
@@ -108,7 +108,7 @@ class KTensor:
   axes: tuple[str, ...]
   role: str
   windows: tuple[Window, ...] = ()
-  limit: tuple[str, str] | None = None
+  limit: tuple[str, str, int] | None = None
 
   @property
   def inner(self) -> str | None:
@@ -158,7 +158,10 @@ class KTensor:
     windows = tuple(
       replace(w, axes=_named(w.axes, axes), picks=(tensors or {}).get(w.picks, w.picks)) for w in self.windows
     )
-    limit = self.limit and (axes.get(self.limit[0], self.limit[0]), (tensors or {}).get(*self.limit[1:] * 2))
+    limit = self.limit
+    if limit:
+      axis, by, more = limit
+      limit = axes.get(axis, axis), (tensors or {}).get(by, by), more
     return KTensor(name, self.dtype, _named(self.axes, axes), self.role, windows, limit)
 
 

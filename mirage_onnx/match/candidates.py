@@ -144,7 +144,10 @@ def _is_trivial(graph: Graph, cut: Cut, limits: Limits) -> bool:
   computing = [s for s in steps if s.op not in ("cast", *LAYOUT)]
   if limits.single:
     return not computing
-  return len(computing) < 2 or (len(cut.nodes) < 2 and cut.contractions < 2)
+  if len(cut.nodes) < 2 and cut.contractions < 2:
+    # What writes a cache is one operator for each of its tensors.
+    return not any(n.op_type == "GroupQueryAttention" for n in map(graph.node.__getitem__, cut.nodes))
+  return len(computing) < 2
 
 
 def _again(graph: Graph, cut: Cut, outputs: frozenset[str]) -> int:

@@ -13,8 +13,9 @@ from mirage_onnx.ir import term as t
 from mirage_onnx.ir.program import is_places
 from mirage_onnx.ir.term import INPUT, MUL, REDUCTIONS, Term
 
-#: (axis, tensor): elements of the axis from the number on that the tensor holds do not matter.
-Limit = tuple[str, str]
+#: (axis, tensor, more): behind so many elements more than the tensor says nothing matters.
+Limit = tuple[str, str, int]
+_MORE = {"less": 0, "less_equal": 1}
 
 
 class _Use(Enum):
@@ -32,7 +33,7 @@ def limits(region: Region) -> dict[str, Limit]:
       place, length = condition.args
       (axis,) = place.axes
       if axis in x.axes and str(length.attr) != x.name and _ends(region, x.name, axis, condition):
-        found[x.name] = (axis, str(length.attr))
+        found[x.name] = (axis, str(length.attr), _MORE[condition.op])
         break
   return found
 
@@ -45,12 +46,12 @@ def with_limits(region: Region, graph: UGraph) -> UGraph:
 
 
 def _limiting(region: Region, c: Term) -> list[Term]:
-  """The comparisons of which all hold where ``c`` does and each says that a place is below a length."""
+  """The comparisons of which all hold where ``c`` does and each says that a place is before an end."""
   parts = c.args if c.op == MUL else (c,)
   inputs = {x.name: x for x in region.inputs}
   return [
     p for p in parts
-    if p.op == "less" and all(a.op == INPUT for a in p.args)
+    if p.op in _MORE and all(a.op == INPUT for a in p.args)
     and len(p.args[0].axes) == 1 and is_places(inputs[str(p.args[0].attr)].tensor.name)
     and inputs[str(p.args[0].attr)].view is None
     and not inputs[str(p.args[1].attr)].dtype.is_float and not set(p.args[0].axes) & set(p.args[1].axes)

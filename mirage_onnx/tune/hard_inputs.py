@@ -144,7 +144,7 @@ def hard_inputs(
 def drawn_lengths(region: Region, rng: np.random.Generator, number: int) -> dict[str, np.ndarray]:
   """What says how far others matter: all but the last element in draw 0, any length in others."""
   found = {}
-  ends = {name: region.extents[axis] for axis, name in limits(region).values()}
+  ends = {name: region.extents[axis] for axis, name, _ in limits(region).values()}
   for i in region.inputs:
     if i.name in ends and not i.is_weight:
       shape, most = region.shape(i.source), ends[i.name]

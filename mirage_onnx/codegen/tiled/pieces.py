@@ -185,7 +185,8 @@ class Pieces:
         index = {a: cut[a].first for a in by.axes}
         self.ends[t.name] = t.limit[0], f"end_{identifier(t.name)}"
         end = TensorView.of(by, self.extents).load_bits(index)
-        writer.line(f"const int {self.ends[t.name][1]} = static_cast<int>({end});")
+        more = f" + {t.limit[2]}" if t.limit[2] else ""
+        writer.line(f"const int {self.ends[t.name][1]} = static_cast<int>({end}){more};")
 
   def _declare_share(self, writer: Writer, piece: Piece) -> None:
     whole, ranks = self._outer(piece), self.params.cluster
