@@ -12,7 +12,7 @@ from mirage_onnx.importer.reductions import exponentials
 from mirage_onnx.importer.rotary import turned
 from mirage_onnx.importer.slicing import taken
 from mirage_onnx.importer.split_caches import is_attended
-from mirage_onnx.ir import DType, Tensor
+from mirage_onnx.ir import Constant, DType, Tensor
 
 #: Attributes that ask for another operator, and the only value that has a rule.
 _FIXED = {
@@ -29,8 +29,6 @@ def group_query_attention(c: Context) -> None:
   """The node itself, or one of the two that ``split_caches`` has made of it."""
   _check(c)
   q, k, v = _projections(c)
-  if c.has(_NORMS[0]):
-    q, k = (_normed(c, x, i) for x, i in zip((q, k), _NORMS, strict=True))
   past, lengths = tuple(c.tensor(i) for i in (3, 4)), c.tensor(_LENGTHS)
   batch, own, room, _ = shape_of(past[0])
   lengths = c.reshape(lengths, (batch, 1, 1, 1))
@@ -61,11 +59,12 @@ def _check(c: Context) -> None:
       raise c.reject(reason)
   if not (c.has(3) and c.has(4)):
     raise c.reject("without a cache there is no step of a decoder")
-  for i, what in ((_BIAS, "attention_bias, whose size a run names"), (_POSITIONS, "position_ids")):
-    if c.has(i):
-      raise c.reject(f"{what}, is not supported")
-  if c.has(_NORMS[0]) != c.has(_NORMS[1]) or c.has(1) != c.has(2):
-    raise c.reject("of two inputs that go together there is one")
+  if c.has(_BIAS):
+    raise c.reject("a run says how large attention_bias is", "DYNAMIC_DIM")
+  if any(map(c.has, _NORMS)):
+    raise c.reject("norms of queries and keys: ONNX Runtime has them on GPUs only")
+  if c.has(1) != c.has(2):
+    raise c.reject("of keys and values there is one")
   past, dtype = shape_of(c.tensor(3)), c.tensor(0).dtype
   if past != shape_of(c.tensor(4)) or len(past) != 4 or any(c.tensor(i).dtype is not dtype for i in (3, 4)):
     raise c.reject("the caches of keys and values are not alike")
@@ -96,24 +95,18 @@ def _projections(c: Context) -> tuple[Tensor, Tensor, Tensor]:
   return q, k, v
 
 
-def _normed(c: Context, x: Tensor, weight: int) -> Tensor:
-  """Every head by its root mean square."""
-  wide, axis = c.widen(x), (3,)
-  mean = c.reduce("mean", c.elementwise("square", wide), axis)
-  root = c.elementwise("sqrt", c.elementwise("add", mean, const(c.fraction("qk_norm_epsilon", 1e-6))))
-  assert x.dtype is not None
-  return c.cast(c.elementwise("mul", c.elementwise("div", wide, root), c.widened(weight)), x.dtype)
-
-
 def _rotated(c: Context, x: Tensor) -> Tensor:
-  """By the angles of the place that the new token has, which is how many there are before it."""
+  """By the angles of the place of the new token: a position, or how many there are before it."""
   if not (c.has(_COS) and c.has(_SIN)):
     raise c.reject("do_rotary without cosines and sines")
   batch, _, _, size = shape_of(x)
   half = shape_of(c.tensor(_COS))[1]
   if 2 * half > size:
     raise c.reject(f"turns {2 * half} of {size} elements")
-  tables = (c.gather(c.tensor(i), c.tensor(_LENGTHS)) for i in (_COS, _SIN))
+  rows = c.tensor(_POSITIONS if c.has(_POSITIONS) else _LENGTHS)
+  if shape_of(rows) not in ((batch,), (batch, 1)):
+    raise c.reject(f"positions of {c.symbols.show(shape_of(rows))}")
+  tables = (c.gather(c.tensor(i), rows) for i in (_COS, _SIN))
   cos, sin = (c.widen(c.reshape(t, (batch, 1, 1, half))) for t in tables)
   return turned(c, x, cos, sin, bool(c.attribute("rotary_interleaved", 0)))
 
@@ -125,8 +118,6 @@ def _attended(
 
   What a run left in the others is no number, perhaps, so it is not even multiplied by zero.
   """
-  if c.attribute("smooth_softmax", 0) or c.has(_SINK):
-    raise c.reject("a sink beside the keys is not supported")
   rank, dtype = len(shape_of(own.q)), own.q.dtype
   assert dtype is not None
   batch, heads, room, size = shape_of(past[0])
@@ -141,7 +132,23 @@ def _attended(
     scores = capped(c, scaled(c, dots, shape_of(own.q)[-1]), c.fraction("softcap", 0.0))
     parts.append(c.elementwise("select", of, scores, LEAST, dtype=DType.F32) if of else scores)
   scores = parts[0] if whole else c.concat(parts, rank - 1)
-  _, _, e, total = exponentials(c, scores, (rank - 1,))
+  e, total = _exponentials(c, scores, own)
   p = c.cast(c.elementwise("div", e, total), dtype)
   y = c.matmul(p, values if whole else c.concat([values, own.v], rank - 2))
   return shaped(c, y, (batch, heads * own.shared, 1, size))
+
+
+def _exponentials(c: Context, scores: Tensor, own: Heads) -> tuple[Tensor, Tensor]:
+  """exp(score - the largest) and their sum; a sink is a score beside them that has no value."""
+  axis = len(shape_of(scores)) - 1
+  sink: Tensor | Constant = const(0)
+  if c.has(_SINK):
+    wide = shape_of(own.q)[1:-2]
+    sink = c.widen(c.reshape(c.tensor(_SINK), (1, *wide, 1, 1)))
+  elif not c.attribute("smooth_softmax", 0):
+    _, _, e, total = exponentials(c, scores, (axis,))
+    return e, total
+  most = c.elementwise("max", c.reduce("rmax", scores, (axis,)), sink)
+  e = c.elementwise("exp", c.elementwise("sub", scores, most))
+  beside = c.elementwise("exp", c.elementwise("sub", sink, most))
+  return e, c.elementwise("add", c.reduce("sum", e, (axis,)), beside)
