@@ -46,7 +46,7 @@ def model_of(batch, room, seed=0):
     [info("qkv", half, (batch, 1, (HEADS + 2 * OWN) * SIZE)), info("past_k", half, cache),
      info("past_v", half, cache), info("lengths", TensorProto.INT32, (batch,)),
      info("total", TensorProto.INT32, ())],
-    [info("y", half, (batch, 1, HEADS * SIZE)), info("present_k", half, cache), info("present_v", half, cache)],
+    [info("y", half, (batch, 1, HEADS * SIZE)), *(info(f"present_{n}", half, cache) for n in "kv")],
     [numpy_helper.from_array(x, n) for x, n in zip(tables, ("cos", "sin"), strict=True)],
   )  # fmt: skip
   opsets = [helper.make_opsetid("", 20), helper.make_opsetid(MS, 1)]
@@ -160,7 +160,9 @@ def measured(gpu, batch, room, lengths, seconds):
         arms[name] = (gpu.capture(run), run)
       arms["read"] = (streaming_limit(gpu, 2 * batch * OWN * length * SIZE * 2)[0], None)
       calls = [a for a, _ in arms.values()]
-      row["cold_us"] = dict(zip(arms, np.median(gpu.time_us(calls, SAMPLES), axis=1).round(2).tolist(), strict=True))
+      row["cold_us"] = dict(
+        zip(arms, np.median(gpu.time_us(calls, SAMPLES), axis=1).round(2).tolist(), strict=True)
+      )
       row["warm_us"] = dict(zip(arms, (round(x, 2) for x in warm_us(gpu, calls, SAMPLES)), strict=True))
       rows.append(row)
       print(json.dumps(row), flush=True)

@@ -7,7 +7,16 @@ cache with the new row in its place: behind that, what the cache has, which no r
 
 from mirage_onnx.importer.causal import LARGEST, places
 from mirage_onnx.importer.context import Context, const, shape_of
-from mirage_onnx.importer.dot_products import LEAST, Heads, by_heads, by_rows, capped, heads_of, scaled, shaped
+from mirage_onnx.importer.dot_products import (
+  LEAST,
+  Heads,
+  by_heads,
+  by_rows,
+  capped,
+  heads_of,
+  scaled,
+  shaped,
+)
 from mirage_onnx.importer.reductions import exponentials
 from mirage_onnx.importer.rotary import turned
 from mirage_onnx.importer.slicing import taken
@@ -30,7 +39,7 @@ def group_query_attention(c: Context) -> None:
   _check(c)
   q, k, v = _projections(c)
   past, lengths = tuple(c.tensor(i) for i in (3, 4)), c.tensor(_LENGTHS)
-  batch, own, room, _ = shape_of(past[0])
+  batch, _, room, _ = shape_of(past[0])
   lengths = c.reshape(lengths, (batch, 1, 1, 1))
   place = c.reshape(c.implied(places(room)), (1, 1, room, 1))
   rotary = c.attribute("do_rotary", 0)
@@ -111,9 +120,7 @@ def _rotated(c: Context, x: Tensor) -> Tensor:
   return turned(c, x, cos, sin, bool(c.attribute("rotary_interleaved", 0)))
 
 
-def _attended(
-  c: Context, own: Heads, past: tuple[Tensor, ...], seen: Tensor, *, whole: bool
-) -> Tensor:
+def _attended(c: Context, own: Heads, past: tuple[Tensor, ...], seen: Tensor, *, whole: bool) -> Tensor:
   """By (batch, heads, 1, size): of rows of ``past`` that are ``seen`` and, unless it has that, the new one.
 
   What a run left in the others is no number, perhaps, so it is not even multiplied by zero.

@@ -26,8 +26,8 @@ from mirage_onnx.importer.inferring import known_of, with_sizes
 from mirage_onnx.importer.old_inputs import without_old_inputs
 from mirage_onnx.importer.opening import Flat, opened
 from mirage_onnx.importer.parsing import parse_model
-from mirage_onnx.importer.split_caches import split_caches
 from mirage_onnx.importer.section_types import Scope
+from mirage_onnx.importer.split_caches import split_caches
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.onnx_process import Onnx, start_early
 

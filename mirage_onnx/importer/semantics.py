@@ -4,7 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mirage_onnx.importer import activations as act
-from mirage_onnx.importer import attention, cached_attention, layout, linear, norms, quantized, rotary, slicing, truth
+from mirage_onnx.importer import (
+  attention,
+  cached_attention,
+  layout,
+  linear,
+  norms,
+  quantized,
+  rotary,
+  slicing,
+  truth,
+)
 from mirage_onnx.importer import elementwise as ew
 from mirage_onnx.importer import reductions as red
 from mirage_onnx.importer.context import Context

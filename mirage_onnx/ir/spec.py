@@ -113,7 +113,6 @@ def _check_tensors(graph: UGraph) -> None:
       _need(by is not None, f"nothing is {w.picks}, which picks rows of {t.name}")
       _need(w is t.windows[0] and w.full is not None, f"{w.picks} does not pick rows of {t.name}")
 
-
   for t in graph.tensors:
     if t.limit:
       by = next((x for x in graph.tensors if x.name == t.limit[1]), None)

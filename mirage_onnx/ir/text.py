@@ -78,7 +78,8 @@ def print_ugraph(graph: UGraph) -> str:
   return "\n".join(lines) + "\n" + "".join(map(print_kernel, graph.kernels))
 
 
-_TENSOR = re.compile(r"tensor (\S+) (\w+)\[([^\]]*)\] (\w+)(?: in (.+?))?(?: upto ([^\s<]+)(<=?)([^\s=]\S*))?")
+_LIMIT = r"(?: upto ([^\s<]+)(<=?)([^\s=]\S*))?"
+_TENSOR = re.compile(r"tensor (\S+) (\w+)\[([^\]]*)\] (\w+)(?: in (.+?))?" + _LIMIT)
 _WINDOW = re.compile(r"([^@*]*)(?:\*([1-9]\d*))?(?:@(?:(\d+)|([^\d/][^/]*))/(\d+))?")
 _KERNEL = re.compile(r"kernel (\S+) grid=(\S*) cluster=(\S+) loop=(\S+)")
 _OP = re.compile(r"  %(\d+) = (\w+)(?:\[([^\]]*)\])?((?: [^:]+)?) : (\w+)\[([^\]]*)\] (\w+) (\w+)")
