@@ -253,6 +253,10 @@ class _RowEmitter:
     self._compute(sorted(update.early))
     apart = [f"{self._view(a).pointer} != {self._view(b).pointer}" for a, b in update.pairs]
     changes = " || ".join([f"{self._operand(update.condition, '0', '0')} != 0.0f", *apart])
+    if (
+      self.plan.packed and self.plan.packed.short
+    ):  # lanes behind the last row do not read it while it changes
+      changes = f"exists && ({changes})"
     writer.line(f"const bool changes = {changes};")
     rest = sorted(self.needed - update.early)
     with writer.block("if (changes)"):

@@ -90,7 +90,8 @@ def find_cuts(borders: Borders, limits: Limits) -> dict[str, tuple[Cut, ...]]:
       depth = graph.depth(node.name) + part.depth
       if count <= limits.contractions and depth <= limits.depth:
         cuts[Cut(part.leaves, nodes, count, depth)] = None
-    found |= dict.fromkeys(node.outputs, _best(graph, tuple(cuts), limits))
+    made = {s.output.name for s in node.steps}
+    found |= dict.fromkeys((o for o in node.outputs if o in made), _best(graph, tuple(cuts), limits))
   return found
 
 
