@@ -1,5 +1,7 @@
 """A step of a decoder with a cache in one buffer, to the end: kernels, in place and beside it."""
 
+from itertools import chain
+
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -37,7 +39,7 @@ def test_kernels_in_place_and_beside_it(name):
       for session, near in ((kernels, 4e-3), (bodies, 0)):
         y, own, caches = run_step(session, feeds, shared=shared)
         np.testing.assert_allclose(y.astype(float), want.astype(float), rtol=near, atol=near)
-        for a, b in zip(sum(own, []), sum(rows, []), strict=True):
+        for a, b in zip(chain(*own), chain(*rows), strict=True):
           np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=near, atol=near)
         if shared:  # what nobody has asked for is as it was
           for cache in caches:

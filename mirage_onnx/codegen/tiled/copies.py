@@ -16,6 +16,7 @@ from mirage_onnx.codegen.sizes import is_runtime
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.pieces import Piece, Pieces
 from mirage_onnx.codegen.tiled.shared import SharedTile
+from mirage_onnx.ir import DType
 
 
 def in_chunks(view: TensorView, tile: SharedTile) -> bool:
@@ -132,4 +133,4 @@ def _copy(
 
 
 def _zero(tile: SharedTile) -> str:
-  return "static_cast<unsigned short>(0)" if tile.dtype.is_half else "0.0f"
+  return "0.0f" if tile.dtype is DType.F32 else f"static_cast<{tile.storage}>(0)"
