@@ -13,7 +13,7 @@ from mirage_onnx.ir.block_ops import REDUCTIONS
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class InPlace:
   """``condition``: the value that says whether an element is new; ``early``: it, and all it is made of.
 
   ``pairs``: every output, and the input that it replaces parts of.
@@ -29,7 +29,7 @@ class Update:
     return frozenset(name for pair in self.pairs for name in pair)
 
 
-def update_of(graph: UGraph, kernel: Kernel) -> Update | None:
+def update_of(graph: UGraph, kernel: Kernel) -> InPlace | None:
   """What a kernel updates, where that is all it does and what is new follows from the grid alone."""
   if kernel.loop or any(o.op in REDUCTIONS for o in kernel.ops):
     return None
@@ -50,7 +50,7 @@ def update_of(graph: UGraph, kernel: Kernel) -> Update | None:
   plain = all(kernel.ops[i].op in ("load", "const") or is_elementwise(kernel.ops[i].op) for i in early)
   if not plain or any(set(kernel.ops[i].axes) - set(kernel.grid) for i in early):
     return None
-  return Update(condition, early, tuple(pairs))
+  return InPlace(condition, early, tuple(pairs))
 
 
 def _behind_casts(kernel: Kernel, index: int) -> int:

@@ -11,7 +11,8 @@ from onnx import ModelProto, NodeProto
 from mirage_onnx.importer.graph import nodes_of
 
 _MARK, _ATTENDED, _WRITTEN = "pkg.mirage_onnx.part", "attended", "written"
-_OPERATOR = ("com.microsoft", "GroupQueryAttention")
+#: The operator whose cache is one buffer.
+CACHED = "GroupQueryAttention"
 
 
 def split_caches(proto: ModelProto) -> ModelProto:
@@ -83,6 +84,6 @@ def _part(node: NodeProto) -> str:
 
 
 def _is_whole(node: NodeProto) -> bool:
-  named = (node.domain, node.op_type) == _OPERATOR and len(node.input) > 6
+  named = (node.domain, node.op_type) == ("com.microsoft", CACHED) and len(node.input) > 6
   outputs = node.output[:3]
   return named and all(node.input[3:7]) and len(outputs) == 3 == len(node.output) and all(outputs)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import refusal
+from mirage_onnx.importer.split_caches import CACHED
 from mirage_onnx.ir import Program, Region
 from mirage_onnx.match.borders import Borders
 from mirage_onnx.match.cuts import Cut, Limits, find_cuts
@@ -146,7 +147,7 @@ def _is_trivial(graph: Graph, cut: Cut, limits: Limits) -> bool:
     return not computing
   if len(cut.nodes) < 2 and cut.contractions < 2:
     # What writes a cache is one operator for each of its tensors.
-    return not any(n.op_type == "GroupQueryAttention" for n in map(graph.node.__getitem__, cut.nodes))
+    return not any(n.op_type == CACHED for n in map(graph.node.__getitem__, cut.nodes))
   return len(computing) < 2
 
 

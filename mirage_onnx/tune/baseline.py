@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 
 from mirage_onnx.importer.causal import implied
+from mirage_onnx.importer.split_caches import CACHED
 from mirage_onnx.ir.program import Node, Program
 from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import table_path
@@ -196,10 +197,6 @@ def largest_elements(node: Node, program: Program) -> int:
   names = (*node.inputs, *node.outputs[:1])
   tensors = (program.tensors[i] for i in names if i in program.tensors)
   return max((prod(int(d) for d in t.shape or ()) for t in tensors if t.is_static), default=1)
-
-
-#: The operator whose cache a node of its own writes (``importer/split_caches.py``).
-CACHED = "GroupQueryAttention"
 
 
 def contracts(node: Node) -> bool:
