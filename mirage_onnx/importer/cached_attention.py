@@ -113,8 +113,8 @@ def _rotated(c: Context, x: Tensor) -> Tensor:
   if 2 * half > size:
     raise c.reject(f"turns {2 * half} of {size} elements")
   rows = c.tensor(_POSITIONS if c.has(_POSITIONS) else _LENGTHS)
-  if shape_of(rows) not in ((batch,), (batch, 1)):
-    raise c.reject(f"positions of {c.symbols.show(shape_of(rows))}")
+  if c.has(_POSITIONS) and (batch != 1 or shape_of(rows) != (1, 1)):  # an empty cache has those of the first
+    raise c.reject(f"positions of {c.symbols.show(shape_of(rows))}, of which a run takes the first or all")
   tables = (c.gather(c.tensor(i), rows) for i in (_COS, _SIN))
   cos, sin = (c.widen(c.reshape(t, (batch, 1, 1, half))) for t in tables)
   return turned(c, x, cos, sin, bool(c.attribute("rotary_interleaved", 0)))
