@@ -267,6 +267,9 @@ ort::Status* MuGraphKernel::make_tensor(
 // In host mode an element that no kernel writes must not keep the right value of an earlier run.
 void MuGraphKernel::poison(const Run& run) const {
   for (size_t i = 0; i < plan_.outputs.size(); ++i) {
+    // A caller may have bound an input and an output to one buffer.
+    void* const* end = run.inputs + plan_.inputs.size();
+    if (std::find(run.inputs, end, run.outputs[i]) != end) continue;
     // All ones: NaN in every float type.
     if (run.output_bytes[i] > 0) std::memset(run.outputs[i], 0xff, run.output_bytes[i]);
   }

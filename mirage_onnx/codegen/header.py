@@ -7,7 +7,7 @@ from mirage_onnx.ir import Kernel, KernelParams, UGraph, print_kernel
 from mirage_onnx.ir.text import print_tensor
 
 #: Raised with every change of the generated text or of the device headers: part of cache keys.
-GENERATOR_VERSION = 9
+GENERATOR_VERSION = 10
 
 HEADERS = ("ptx.cuh", "vector.cuh", "fragment.cuh", "numeric.cuh")
 #: Of kernels with packed weights.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import gcd, prod
 
@@ -245,8 +245,10 @@ class TensorView:
   def store(self, index: Mapping[str, str], value: str) -> str:
     return f"store<{self.tag}>({self.address(index)}, {value});"
 
-  def parameter(self, written: bool) -> str:
-    return f"{'' if written else 'const '}{self.storage}* __restrict__ {self.pointer}"
+  def parameter(self, written: bool, shared: bool = False) -> str:
+    """``shared``: another one may be the same memory."""
+    alone = "" if shared else "__restrict__ "
+    return f"{'' if written else 'const '}{self.storage}* {alone}{self.pointer}"
 
 
 def _number_in(counts: Sequence[Count], known: Mapping[str, int]) -> int:
@@ -267,15 +269,16 @@ def runtime_axes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> t
 
 
 def parameters(
-  graph: UGraph, kernel: Kernel, extents: Mapping[str, int]
+  graph: UGraph, kernel: Kernel, extents: Mapping[str, int], shared: Set[str] = frozenset()
 ) -> tuple[tuple[str, ...], list[str]]:
   """The tensors that a kernel is given, in order, and all its parameters.
 
-  After the tensors come the sizes that only a launch knows (``runtime_axes``).
+  After the tensors come the sizes that only a launch knows (``runtime_axes``). ``shared``: tensors
+  that may be in one place.
   """
   written = [s.tensor for s in kernel.saves]
   args = graph.args_of(kernel)
   views = [TensorView.of(graph.tensor(a), extents, packed=True) for a in args]
-  given = [v.parameter(v.tensor.name in written) for v in views]
+  given = [v.parameter(v.tensor.name in written, v.tensor.name in shared) for v in views]
   sizes = runtime_axes(graph, kernel, extents)
   return args, given + [f"const int {count(extents, a)}" for a in sizes]

@@ -17,6 +17,7 @@ from math import prod
 from mirage_onnx.codegen.elementwise import constant, evaluate, is_elementwise, literal
 from mirage_onnx.codegen.grid import AxisTile, Grid, check_maps
 from mirage_onnx.codegen.header import header
+from mirage_onnx.codegen.in_place import update_of
 from mirage_onnx.codegen.loads import TensorView, parameters, runtime_axes
 from mirage_onnx.codegen.read_ahead import is_overtaken, reads_ahead
 from mirage_onnx.codegen.source import KernelSource, Writer
@@ -101,6 +102,7 @@ class _RowEmitter:
     self.writer = Writer()
     self.reductions = 0
     self.needed = self._needed()
+    self.update = update_of(graph, kernel)
 
   def _rows(self) -> None:
     """Which row this thread belongs to, where the block has many."""
@@ -216,8 +218,10 @@ class _RowEmitter:
     return text
 
   def _ops(self) -> None:
-    run: list[int] = []
     loads = [i for i, o in enumerate(self.ops) if o.op == "load" and i in self.needed]
+    if self.update:
+      self._updated(loads)
+      return
     # Weights are on their way before the kernel waits for those that write the rest.
     ahead = reads_ahead(self.graph, self.kernel, self.extents)
     first = [i for i in loads if ahead or not self._view(self.ops[i].tensor).coherent]
@@ -232,8 +236,43 @@ class _RowEmitter:
     for index in loads:
       if index not in first:
         self._load(index, self.ops[index])
-    for index, op in enumerate(self.ops):
-      if index not in self.needed or op.op == "load":
+    self._compute(sorted(self.needed))
+    for save in self.kernel.saves:
+      self._save(save.tensor, save.arg)
+
+  def _updated(self, loads: list[int]) -> None:
+    """As ``_ops``, of what may be in place: only what says so is read where nothing changes."""
+    update, writer = self.update, self.writer
+    assert update is not None
+    for wanted in (False, True):
+      for index in loads:
+        if index in update.early and self._view(self.ops[index].tensor).coherent is wanted:
+          self._load(index, self.ops[index])
+      if self.pdl and not wanted:
+        writer.wait()
+    self._compute(sorted(update.early))
+    apart = [f"{self._view(a).pointer} != {self._view(b).pointer}" for a, b in update.pairs]
+    changes = " || ".join([f"{self._operand(update.condition, '0', '0')} != 0.0f", *apart])
+    if (
+      self.plan.packed and self.plan.packed.short
+    ):  # lanes behind the last row do not read it while it changes
+      changes = f"exists && ({changes})"
+    writer.line(f"const bool changes = {changes};")
+    rest = sorted(self.needed - update.early)
+    with writer.block("if (changes)"):
+      self.grid.declare_rows(writer, self.graph, self.kernel, self.extents)
+      for index in loads:
+        if index in rest:
+          self._load(index, self.ops[index])
+      self._compute(rest)
+      for save in self.kernel.saves:
+        self._save(save.tensor, save.arg)
+
+  def _compute(self, some: list[int]) -> None:
+    run: list[int] = []
+    for index in some:
+      op = self.ops[index]
+      if op.op == "load":
         continue
       simple = is_elementwise(op.op) or constant(op, self.extents) is not None
       if simple and self._is_vector(index):
@@ -279,7 +318,8 @@ class _RowEmitter:
   def emit(self) -> KernelSource:
     writer, plan, kernel = self.writer, self.plan, self.kernel
     name = kernel.name
-    args, given = parameters(self.graph, kernel, self.extents)
+    shared = self.update.tensors if self.update else frozenset()
+    args, given = parameters(self.graph, kernel, self.extents, shared)
     threads = 32 * self.params.warps
     with writer.kernel(name, threads, 1, given):
       who = "lane t of a row" if plan.packed else "thread t"
@@ -292,8 +332,6 @@ class _RowEmitter:
       self.grid.declare(writer)
       self._rows()
       self._ops()
-      for save in kernel.saves:
-        self._save(save.tensor, save.arg)
     top = header(self.graph, kernel, self.params, self.extents, name)
     smem_bytes = 4 * self.params.warps * self.reductions if self.params.warps > 1 else 0
     return KernelSource(

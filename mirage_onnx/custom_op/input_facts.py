@@ -140,6 +140,9 @@ class _Walk:
       if node.op_type == _ATTENTION and k in (_LENGTHS, _TOTAL):
         past, query = (self._shapes.get(node.input[i], ()) for i in (_PAST, _QUERY))
         new = query[1] if len(query) == 3 else 1
+        made = self._shapes.get(node.output[1], ()) if len(node.output) > 1 else ()
+        if len(past) == len(made) == 4 and past[2] == made[2]:
+          new = 0  # one buffer of a size that does not change, in which the new one has its place
         return Length(past[2] if len(past) == 4 else 0, new, int(k == _LENGTHS))
     return None
 

@@ -23,7 +23,8 @@ class Range(ctypes.Structure):
 class PlacedTensors:
   """Copies of arrays; two names of one array share one copy.
 
-  ``uninitialised``: names of arrays whose bytes count as never written, whatever they hold.
+  ``uninitialised``: names of arrays whose bytes count as never written, whatever they hold, unless
+  another name of the same array is not among them (an output in the place of an input).
   """
 
   def __init__(
@@ -43,6 +44,7 @@ class PlacedTensors:
     self.address: dict[str, int] = {}
     keys = {name: (a.ctypes.data, a.nbytes) for name, a in arrays.items()}
     empty = {keys[name] for name in uninitialised if name in keys}
+    empty -= {key for name, key in keys.items() if name not in uninitialised}
     for name, array in arrays.items():
       if not array.flags.c_contiguous:
         raise EmulationError(f"tensor '{name}' is not contiguous")
@@ -87,10 +89,13 @@ class PlacedTensors:
 
   def write_back(self) -> None:
     """Copies the results into the arrays, those that can be written."""
+    writeable = {self.address[name] for name, array in self._arrays.items() if array.flags.writeable}
     for name, array in self._arrays.items():
       home = self.address[name]
       if array.flags.writeable:
         ctypes.memmove(array.ctypes.data, home, array.nbytes)
+      elif home in writeable:
+        continue
       elif ctypes.string_at(home, array.nbytes) != array.tobytes():
         raise EmulationError(f"a plain store wrote to the read-only tensor '{name}'", kind="read_only")
 

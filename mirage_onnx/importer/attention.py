@@ -113,10 +113,6 @@ def fused_attention(c: Context) -> None:
   _microsoft(c, q, k, v, mask=3, bias=5, past=(4,))
 
 
-def group_query_attention(c: Context) -> None:
-  raise c.reject("seqlens_k ends the keys, and the new ones begin, where only a run knows")
-
-
 def _microsoft(
   c: Context, q: Tensor, k: Tensor, v: Tensor, mask: int, bias: int, past: tuple[int, ...]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Masks that causal attention implies: constants that no node makes and no file holds.
+"""Masks and places that attention implies: constants that no node makes and no file holds.
 
 A query sees the keys up to its own place, which the keys of the past precede. The name of a mask
 says all that it holds; the rewritten model stores those that its kernels read.
@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from mirage_onnx.ir import DType, Tensor
+from mirage_onnx.ir.program import PLACES, is_places
 
 #: Most elements of a mask, a byte each: no kernel is fast that reads more.
 LARGEST = 1 << 20
@@ -21,8 +22,15 @@ def causal_mask(queries: int, keys: int, past: int) -> Tensor:
   return Tensor(f"mirage.causal.{queries}x{keys}+{past}", DType.BOOL, (queries, keys))
 
 
+def places(count: int) -> Tensor:
+  """0, 1, 2, ...: where each of so many elements is."""
+  return Tensor(f"{PLACES}{count}", DType.I32, (count,))
+
+
 def implied(name: str) -> TensorProto | None:
-  """What the mask of this name holds."""
+  """What the constant of this name holds."""
+  if is_places(name):
+    return numpy_helper.from_array(np.arange(int(name[len(PLACES) :]), dtype=np.int32), name)
   if not (said := _NAME.fullmatch(name)):
     return None
   queries, keys, past = map(int, said.groups())

@@ -98,6 +98,20 @@ def causal(c: Context, own: Heads, past: int, masks: Masks) -> None:
   masks.seen.append(c.implied(causal_mask(queries, keys, past)))
 
 
+def scaled(c: Context, dots: Tensor, size: int) -> Tensor:
+  """By the attribute, or the root of the size of a head."""
+  scale = c.fraction("scale", 0.0)
+  return c.elementwise("mul", dots, const(scale) if scale else const(Fraction(1, size), HALF))
+
+
+def capped(c: Context, scores: Tensor, cap: Fraction) -> Tensor:
+  """Bent so that none is beyond ``cap``, if that is not 0."""
+  if not cap:
+    return scores
+  bent = c.elementwise("tanh", c.elementwise("div", scores, const(cap)))
+  return c.elementwise("mul", bent, const(cap))
+
+
 def attended(
   c: Context, own: Heads, masks: Masks, cap: Fraction = Fraction(0)
 ) -> tuple[list[Tensor], Tensor]:
@@ -105,13 +119,9 @@ def attended(
   rank, dtype = len(shape_of(own.q)), own.q.dtype
   assert dtype is not None
   turned = c.transpose(own.k, (*range(rank - 2), rank - 1, rank - 2))
-  dots = c.matmul(own.q, turned, dtype=DType.F32)
-  scale, size = c.fraction("scale", 0.0), const(Fraction(1, shape_of(own.q)[-1]), HALF)
-  scores = c.elementwise("mul", dots, const(scale) if scale else size)
+  scores = scaled(c, c.matmul(own.q, turned, dtype=DType.F32), shape_of(own.q)[-1])
   stages = [scores]
-  if cap:
-    bent = c.elementwise("tanh", c.elementwise("div", scores, const(cap)))
-    scores = c.elementwise("mul", bent, const(cap))
+  scores = capped(c, scores, cap)
   stages.append(scores)
   for x in masks.added:
     scores = c.elementwise("add", scores, x)

@@ -27,6 +27,7 @@ from mirage_onnx.importer.old_inputs import without_old_inputs
 from mirage_onnx.importer.opening import Flat, opened
 from mirage_onnx.importer.parsing import parse_model
 from mirage_onnx.importer.section_types import Scope
+from mirage_onnx.importer.split_caches import split_caches
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.onnx_process import Onnx, start_early
 
@@ -122,7 +123,7 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
     proto, what, folder = _parse(path), f"{str(path)!r}", path.parent
   if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
     raise MirageError("NOT_ONNX", f"{what} has no graph")
-  given, proto = proto, without_old_inputs(proto)
+  given, proto = proto, split_caches(without_old_inputs(proto))
   graph = proto.graph
   check_text(graph)
   check_functions(proto)

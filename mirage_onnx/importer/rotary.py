@@ -24,18 +24,16 @@ def rotary(positions: int, cosines: int, sines: int) -> Callable[[Context], None
     shape = shape_of(x)
     heads_last = len(shape) == 3
     half = shape_of(c.tensor(cosines))[-1]
-    turned = c.attribute("rotary_embedding_dim", 0) or 2 * half
+    count = c.attribute("rotary_embedding_dim", 0) or 2 * half
     if heads_last:
-      heads = c.attribute("num_heads", 0) or shape[-1] // turned
+      heads = c.attribute("num_heads", 0) or shape[-1] // count
       x = c.reshape(x, (*shape[:2], heads, shape[-1] // heads))
     size = shape_of(x)[-1]
-    if len(shape_of(x)) != 4 or turned != 2 * half or turned > size:
-      raise c.reject(f"turns {turned} of {size} elements by {half} angles")
+    if len(shape_of(x)) != 4 or count != 2 * half or count > size:
+      raise c.reject(f"turns {count} of {size} elements by {half} angles")
     length = shape[1 if heads_last else 2]
     cos, sin = (_angles(c, i, positions, length, heads_last) for i in (cosines, sines))
-    y = _turned(c, taken(c, x, 3, range(turned)), cos, sin)
-    if turned < size:
-      y = c.concat([y, taken(c, x, 3, range(turned, size))], 3)
+    y = turned(c, x, cos, sin, bool(c.attribute("interleaved", 0)))
     c.finish(c.reshape(y, shape) if heads_last else y)
 
   return lower
@@ -64,17 +62,23 @@ def _places(c: Context, positions: int, length: int) -> range:
   return range(first, first + length)
 
 
-def _turned(c: Context, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def turned(c: Context, x: Tensor, cos: Tensor, sin: Tensor, pairs: bool) -> Tensor:
+  """The first elements of each head, as many as there are angles for; ``pairs``: neighbours are turned."""
+  size, n = shape_of(x)[3], 2 * shape_of(cos)[-1]
+  y = _turned(c, taken(c, x, 3, range(n)), cos, sin, pairs)
+  return c.concat([y, taken(c, x, 3, range(n, size))], 3) if n < size else y
+
+
+def _turned(c: Context, x: Tensor, cos: Tensor, sin: Tensor, pairs: bool) -> Tensor:
   *rest, n = shape_of(x)
-  pairs = bool(c.attribute("interleaved", 0))
   halves = (range(0, n, 2), range(1, n, 2)) if pairs else (range(n // 2), range(n // 2, n))
   a, b = (c.widen(taken(c, x, 3, own)) for own in halves)
-  turned = [
+  both = [
     c.elementwise(op, c.elementwise("mul", a, left), c.elementwise("mul", b, right))
     for op, left, right in (("sub", cos, sin), ("add", sin, cos))
   ]
   assert x.dtype is not None
-  parts = [c.cast(y, x.dtype) for y in turned]
+  parts = [c.cast(y, x.dtype) for y in both]
   if not pairs:
     return c.concat(parts, 3)
   parts = [c.reshape(y, (*rest, n // 2, 1)) for y in parts]

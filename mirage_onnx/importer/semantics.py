@@ -4,7 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mirage_onnx.importer import activations as act
-from mirage_onnx.importer import attention, layout, linear, norms, quantized, rotary, slicing, truth
+from mirage_onnx.importer import (
+  attention,
+  cached_attention,
+  layout,
+  linear,
+  norms,
+  quantized,
+  rotary,
+  slicing,
+  truth,
+)
 from mirage_onnx.importer import elementwise as ew
 from mirage_onnx.importer import reductions as red
 from mirage_onnx.importer.context import Context
@@ -87,7 +97,7 @@ SEMANTICS: dict[tuple[str, str], Rule] = {
   ("", "Attention"): _rule(attention.attention, 6, truth=True),
   (MICROSOFT, "Attention"): _rule(attention.fused_attention, 3, 6),
   (MICROSOFT, "MultiHeadAttention"): _rule(attention.multi_head_attention, 4, 8, 9),
-  (MICROSOFT, "GroupQueryAttention"): _rule(attention.group_query_attention, 5, 6, 9),
+  (MICROSOFT, "GroupQueryAttention"): _rule(cached_attention.group_query_attention, 5, 6, 9),
   # normalisations
   ("", "LayerNormalization"): _rule(norms.layer_norm),
   ("", "RMSNormalization"): _rule(norms.rms_norm),

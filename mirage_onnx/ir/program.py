@@ -15,8 +15,15 @@ from math import prod
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.dtype import DType
 
+#: Names of tensors that hold 0, 1, 2, ...; no model's tensor has one by chance.
+PLACES = "mirage.places."
 #: A dimension: a number, or the name of a symbol that is only known at run time.
 Dim = int | str
+
+
+def is_places(name: str) -> bool:
+  """Whether this is the name of a constant that says where each element is."""
+  return name.startswith(PLACES) and name[len(PLACES) :].isdigit()
 
 
 @dataclass(frozen=True, slots=True)

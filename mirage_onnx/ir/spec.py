@@ -113,6 +113,12 @@ def _check_tensors(graph: UGraph) -> None:
       _need(by is not None, f"nothing is {w.picks}, which picks rows of {t.name}")
       _need(w is t.windows[0] and w.full is not None, f"{w.picks} does not pick rows of {t.name}")
 
+  for t in graph.tensors:
+    if t.limit:
+      by = next((x for x in graph.tensors if x.name == t.limit[1]), None)
+      counts = by is not None and by.role == "input" and by.dtype in (DType.I32, DType.I64)
+      _need(counts and t.limit[0] in t.axes, f"{t.limit[1]} does not say where {t.name} ends")
+
 
 def _check_part_axes(graph: UGraph) -> None:
   names = [k.name for k in graph.kernels]

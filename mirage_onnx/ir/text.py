@@ -14,7 +14,8 @@ One statement a line; ``-`` is "none". Example (RMSNorm without gamma, then a li
       save o0 = %9 omap=a2,a0
 
 A box of what lies in memory names the dimensions of that, slowest first, each by its axes and,
-where it holds only some elements, by the first one of how many: ``in a0 a1@64/192 @2/3``.
+where it holds only some elements, by the first one of how many: ``in a0 a1@64/192 @2/3``. ``upto a3<i2``:
+elements of a3 from the number on that i2 holds do not matter (``<=``: those behind it).
 """
 
 import re
@@ -67,6 +68,8 @@ def print_tensor(t: KTensor) -> str:
     part = "" if w.full is None else f"@{w.picks or w.start}/{w.full}"
     often = f"*{w.repeat}" if w.repeat > 1 else ""
     words.append(f"{','.join(w.axes)}{often}{part}")
+  if t.limit:
+    words.append(f"upto {t.limit[0]}{'<=' if t.limit[2] else '<'}{t.limit[1]}")
   return " ".join(words)
 
 
@@ -75,7 +78,8 @@ def print_ugraph(graph: UGraph) -> str:
   return "\n".join(lines) + "\n" + "".join(map(print_kernel, graph.kernels))
 
 
-_TENSOR = re.compile(r"tensor (\S+) (\w+)\[([^\]]*)\] (\w+)(?: in (.+))?")
+_LIMIT = r"(?: upto ([^\s<]+)(<=?)([^\s=]\S*))?"
+_TENSOR = re.compile(r"tensor (\S+) (\w+)\[([^\]]*)\] (\w+)(?: in (.+?))?" + _LIMIT)
 _WINDOW = re.compile(r"([^@*]*)(?:\*([1-9]\d*))?(?:@(?:(\d+)|([^\d/][^/]*))/(\d+))?")
 _KERNEL = re.compile(r"kernel (\S+) grid=(\S*) cluster=(\S+) loop=(\S+)")
 _OP = re.compile(r"  %(\d+) = (\w+)(?:\[([^\]]*)\])?((?: [^:]+)?) : (\w+)\[([^\]]*)\] (\w+) (\w+)")
@@ -99,14 +103,15 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 def _parse_tensor(match: re.Match[str]) -> KTensor:
-  name, dtype, axes, role, places = match.groups()
+  name, dtype, axes, role, places, axis, below, ends = match.groups()
   windows = []
   for word in places.split(" ") if places else ():
     if (m := _WINDOW.fullmatch(word)) is None or not word:
       raise ValueError(f"not a dimension of memory: {word!r}")
     start, full, often = int(m[3] or 0), int(m[5]) if m[5] else None, int(m[2] or 1)
     windows.append(Window(_split(m[1]), start, full, m[4] or "", often))
-  return KTensor(name, DType(dtype), _split(axes), role, tuple(windows))
+  limit = (axis, ends, int(below == "<=")) if axis else None
+  return KTensor(name, DType(dtype), _split(axes), role, tuple(windows), limit)
 
 
 def _parse_op(match: re.Match[str]) -> BlockOp:

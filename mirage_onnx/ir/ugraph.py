@@ -99,6 +99,8 @@ class KTensor:
   which rows of a table another tensor has. ``output`` goes to the model, ``temp`` is workspace.
   ``windows``: the dimensions of memory, if the tensor is a box of what lies there; else it is
   contiguous. Kernels are given the address of all of it, and of what picks rows of it.
+  ``limit``: an axis, a tensor, and a number: so many elements of the axis matter, and as many as the
+  tensor says; the others may be taken to be zeros, which changes nothing that the kernels make.
   """
 
   name: str
@@ -106,6 +108,7 @@ class KTensor:
   axes: tuple[str, ...]
   role: str
   windows: tuple[Window, ...] = ()
+  limit: tuple[str, str, int] | None = None
 
   @property
   def inner(self) -> str | None:
@@ -155,7 +158,11 @@ class KTensor:
     windows = tuple(
       replace(w, axes=_named(w.axes, axes), picks=(tensors or {}).get(w.picks, w.picks)) for w in self.windows
     )
-    return KTensor(name, self.dtype, _named(self.axes, axes), self.role, windows)
+    limit = self.limit
+    if limit:
+      axis, by, more = limit
+      limit = axes.get(axis, axis), (tensors or {}).get(by, by), more
+    return KTensor(name, self.dtype, _named(self.axes, axes), self.role, windows, limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,10 +302,12 @@ class UGraph:
     return next(t for t in self.tensors if t.name == name)
 
   def args_of(self, kernel: Kernel) -> tuple[str, ...]:
-    """The tensors that the kernel is given: ``touched`` ones and then what picks rows of those."""
+    """The tensors that the kernel is given: ``touched`` ones, what picks rows of those, and limits."""
     touched = kernel.touched
-    picks = (w.picks for t in self.tensors if t.name in touched for w in t.windows if w.picks)
-    return (*touched, *dict.fromkeys(picks))
+    own = [t for t in self.tensors if t.name in touched]
+    picks = [w.picks for t in own for w in t.windows if w.picks]
+    ends = [t.limit[1] for t in own if t.limit]
+    return tuple(dict.fromkeys((*touched, *picks, *ends)))
 
   def tensors_of(self, kernel: Kernel) -> tuple[KTensor, ...]:
     """Those that the kernel is given, in the order of the graph."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import refusal
+from mirage_onnx.importer.split_caches import CACHED
 from mirage_onnx.ir import Program, Region
 from mirage_onnx.match.borders import Borders
 from mirage_onnx.match.cuts import Cut, Limits, find_cuts
@@ -97,7 +98,10 @@ def find_candidates(
 
 
 def _variants(borders: Borders, tensor: str, cut: Cut, limits: Limits) -> Iterator[frozenset[str]]:
-  """Output sets of a cone: the tensor alone (the rest recomputed), or all that others read."""
+  """Output sets of a cone: the tensor alone (the rest recomputed), or all that others read.
+
+  Of an operator that yields tensors of other shapes (a cache beside what is attended) those alike.
+  """
   graph = borders.graph
   yield frozenset({tensor})
   escaping = {
@@ -108,6 +112,9 @@ def _variants(borders: Borders, tensor: str, cut: Cut, limits: Limits) -> Iterat
     and (o in graph.program.outputs or any(r not in cut.nodes for r in graph.consumers.get(o, ())))
   } | {tensor}
   # One kernel computes several outputs only over equal axes; others are regions of their own.
+  own = graph.producer[tensor].outputs
+  if escaping <= set(own):
+    escaping = {o for o in escaping if graph.program.numbers(o) == graph.program.numbers(tensor)}
   shapes = {graph.program.numbers(o) for o in escaping}
   if 1 < len(escaping) <= limits.outputs and len(shapes) == 1 and _is_convex(graph, cut, escaping):
     yield frozenset(escaping)
@@ -138,7 +145,10 @@ def _is_trivial(graph: Graph, cut: Cut, limits: Limits) -> bool:
   computing = [s for s in steps if s.op not in ("cast", *LAYOUT)]
   if limits.single:
     return not computing
-  return len(computing) < 2 or (len(cut.nodes) < 2 and cut.contractions < 2)
+  if len(cut.nodes) < 2 and cut.contractions < 2:
+    # What writes a cache is one operator for each of its tensors.
+    return not any(n.op_type == CACHED for n in map(graph.node.__getitem__, cut.nodes))
+  return len(computing) < 2
 
 
 def _again(graph: Graph, cut: Cut, outputs: frozenset[str]) -> int:

@@ -79,7 +79,7 @@ def find_cuts(borders: Borders, limits: Limits) -> dict[str, tuple[Cut, ...]]:
         options.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
       choices.append(options)
     cuts: dict[Cut, None] = {}
-    for part in _unions(choices, limits):
+    for part in _unions(choices, limits, max(limits.leaves, len(choices) if own > 1 else 0)):
       nodes = part.nodes | {node.name}
       inner = {o for n in nodes for o in graph.node[n].outputs}
       if part.leaves & inner or len(nodes) > limits.nodes:
@@ -90,18 +90,22 @@ def find_cuts(borders: Borders, limits: Limits) -> dict[str, tuple[Cut, ...]]:
       depth = graph.depth(node.name) + part.depth
       if count <= limits.contractions and depth <= limits.depth:
         cuts[Cut(part.leaves, nodes, count, depth)] = None
-    found |= dict.fromkeys(node.outputs, _best(graph, tuple(cuts), limits))
+    made = {s.output.name for s in node.steps}
+    found |= dict.fromkeys((o for o in node.outputs if o in made), _best(graph, tuple(cuts), limits))
   return found
 
 
-def _unions(choices: Sequence[Sequence[Cut]], limits: Limits) -> list[Cut]:
-  """A cut of every operand, joined, within the limits; not how many contractions they have."""
+def _unions(choices: Sequence[Sequence[Cut]], limits: Limits, leaves: int) -> list[Cut]:
+  """A cut of every operand, joined, within the limits; not how many contractions they have.
+
+  ``leaves``: at most so many, of which an operator that contracts activations may have many itself.
+  """
   found = [Cut(frozenset(), frozenset(), 0, 0)]
   for options in choices:
     joined = (
       Cut(a.leaves | b.leaves, a.nodes | b.nodes, 0, max(a.depth, b.depth)) for a in found for b in options
     )
-    inside = (c for c in joined if len(c.leaves) <= limits.leaves and len(c.nodes) < limits.nodes)
+    inside = (c for c in joined if len(c.leaves) <= leaves and len(c.nodes) < limits.nodes)
     distinct = dict[Cut, None]()
     for cut in inside:
       distinct[cut] = None

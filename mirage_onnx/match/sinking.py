@@ -55,6 +55,10 @@ def viewed(program: Program, steps: list[Step], inputs: tuple[str, ...], outputs
     made.output(x)
   read = {made.found.source(x).name for x in made.found.inputs} | {*made.found.picks}
   if unread := [x for x in inputs if x not in read and x not in program.constants]:
+    # Of an operator with several outputs, of which some are wanted, the body reads all that it is given.
+    several = {i for n in program.nodes if len(n.outputs) > 1 for i in n.operands}
+    made.found.inputs.update({x: tensors[x] for x in unread if x in several})
+  if unread := [x for x in unread if x not in made.found.inputs]:
     reason = f"nothing that is wanted of it is made of {unread[0]}"
     raise RejectionError("OP_FORM", reason, (unread[0],))
   return made.found

@@ -19,6 +19,7 @@ from mirage_onnx.custom_op.plan import InputSpec
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import guarded, largest_valid
 from mirage_onnx.importer import LoadedModel
+from mirage_onnx.importer.split_caches import whole_again
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.ir.region import Region
@@ -103,6 +104,7 @@ def apply(
       if loaded.flat is not None and loaded.nested is not None:
         made = [o for node in result.graph.node if is_custom(node.domain, node.op_type) for o in node.output]
         result = closed_again(result, loaded.nested, loaded.flat, made)
+      whole_again(result)
       used = tuple(numbered)
 
     nodes = chosen[order[some[-1]]][0].nodes if len(some) == 1 else ()

@@ -39,6 +39,8 @@ MAX_CONSTANT_BYTES = 1024
 _TO_SHAPE = {
   "Reshape": "Reshape", "Squeeze": "Reshape", "Unsqueeze": "Reshape", "Expand": "Expand",
 }  # fmt: skip
+#: (domain, operator, input): no kernel reads it, for it is one more than the largest of that input.
+_LONGEST = {("com.microsoft", "GroupQueryAttention", 6): 5}
 #: First opset that has ConstantOfShape, and Constants of other types than floats.
 _CONSTANTS_OF_ALL_TYPES = 9
 _FLOATS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
@@ -176,7 +178,7 @@ class _Builder:
       inputs = [self._name(node.input[0]), self._shape(shape)]
     else:
       op_type, attributes = node.op_type, node.attribute
-      inputs = [self._name(value) if value else "" for value in node.input]
+      inputs = [self._given(node, i) if value else "" for i, value in enumerate(node.input)]
     copy = onnx.NodeProto(
       op_type=op_type,
       domain=domain,
@@ -213,6 +215,16 @@ class _Builder:
     if (shape := self.shapes.get(node.output[0])) is not None:
       return tuple(map(Monomial, shape))
     return self.replacement.shapes.get(node.output[0])
+
+  def _given(self, node: onnx.NodeProto, position: int) -> str:
+    """The body's name of what a node reads; the longest of some lengths is made of them."""
+    value = node.input[position]
+    last = _LONGEST.get((node.domain, node.op_type, position))
+    if last is None or value in self.names or value in self.constants.tensors:
+      return self._name(value)
+    most = self._compute("ReduceMax", [self._name(node.input[last])], keepdims=0)
+    one = self._append(numpy_helper.from_array(np.array(1, np.int32)))
+    return self._compute("Add", [most, one])
 
   def _name(self, value: str) -> str:
     """The body's name of a value; a constant gets its node, or becomes an input, on first use."""

@@ -21,6 +21,7 @@ from mirage_onnx.superopt.kept_units import KeptUnits
 from mirage_onnx.superopt.outlines import Depth, Reads
 from mirage_onnx.superopt.plans import Plans
 from mirage_onnx.superopt.progress import ProgressMeter
+from mirage_onnx.superopt.reach import with_limits
 from mirage_onnx.superopt.result import (
   Allow,
   Bound,
@@ -164,7 +165,7 @@ def _searched(
         plans.blame.learn(verdict, tuple(b for _, b in plan.kernels))
         continue
       plans.found = True
-      graph = proven_graph(verdict, graph)
+      graph = with_limits(region, proven_graph(verdict, graph))
       proven = [Verified(Candidate(graph, p, us), verdict) for us, p in numbers]
       if is_early:
         early[text] = proven

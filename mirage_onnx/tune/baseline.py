@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 
 from mirage_onnx.importer.causal import implied
+from mirage_onnx.importer.split_caches import CACHED
 from mirage_onnx.ir.program import Node, Program
 from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import table_path
@@ -198,6 +199,10 @@ def largest_elements(node: Node, program: Program) -> int:
   return max((prod(int(d) for d in t.shape or ()) for t in tensors if t.is_static), default=1)
 
 
+def contracts(node: Node) -> bool:
+  return any(s.op == "matmul" for s in node.steps)
+
+
 def with_floors(times: Mapping[str, float], program: Program, target: Target) -> dict[str, float]:
   """``times``, and for contractions that the table does not have what reading and writing them takes.
 
@@ -206,7 +211,9 @@ def with_floors(times: Mapping[str, float], program: Program, target: Target) ->
   """
   found = dict(times)
   for node in program.nodes:
-    if node.name in found or not any(s.op == "matmul" for s in node.steps):
+    if node.name not in found and node.steps and node.op_type == CACHED and not contracts(node):
+      found[node.name] = target.launch_us  # a row of a cache in one buffer
+    if node.name in found or not contracts(node):
       continue
     names = (n for n in (*node.inputs, *node.outputs) if n and not implied(n))
     tensors = [program.tensors[n] for n in names]

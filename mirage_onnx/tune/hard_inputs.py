@@ -13,6 +13,7 @@ import numpy as np
 
 from mirage_onnx.ir import DType, Region, RegionTensor, as_input
 from mirage_onnx.ir import term as t
+from mirage_onnx.superopt.reach import limits
 from mirage_onnx.verify.adversarial import mask_inputs
 from mirage_onnx.verify.interpret_steps import positional
 from mirage_onnx.verify.ranges import finfo
@@ -137,7 +138,19 @@ def hard_inputs(
       data[name] = as_input(x, stored).astype(stored.numpy)
   for p in region.picks:
     data[p.source.name] = rng.integers(0, region.count_of(p), region.shape(p.source))
-  return data
+  return data | drawn_lengths(region, rng, number)
+
+
+def drawn_lengths(region: Region, rng: np.random.Generator, number: int) -> dict[str, np.ndarray]:
+  """What says how far others matter: all but the last element in draw 0, any length in others."""
+  found = {}
+  ends = {name: region.extents[axis] for axis, name, _ in limits(region).values()}
+  for i in region.inputs:
+    if i.name in ends and not i.is_weight:
+      shape, most = region.shape(i.source), ends[i.name]
+      lengths = rng.integers(0, most, shape) if number else np.full(shape, most - 1)
+      found[i.source.name] = lengths.astype((i.source.dtype or i.dtype).numpy)
+  return found
 
 
 def _of_kinds(x: np.ndarray, kinds: np.ndarray, rng: np.random.Generator) -> np.ndarray:

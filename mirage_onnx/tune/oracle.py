@@ -218,6 +218,7 @@ def draw(
         data[name] = as_input(x, stored).astype(stored.numpy)
     for p in region.picks:
       data[p.source.name] = rng.integers(0, region.count_of(p), region.shape(p.source))
+    data |= hard_inputs.drawn_lengths(region, rng, 1)
     oracle = Oracle.of(region, data, xp=xp)
     if oracle.finite:
       return data, oracle

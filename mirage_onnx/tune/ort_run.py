@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.constants import known_values
+from mirage_onnx.importer.split_caches import CACHED
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.tune.device import Gpu
 
@@ -35,6 +36,9 @@ def region_model(loaded: LoadedModel, region: Region, *, hollow: bool = False) -
         continue
       if name in values:
         initializers[name] = stored_constant(loaded, values[name], name, hollow=hollow)
+      elif node.op_type == CACHED:  # the longest length, of which the cache has room
+        room = next(i.source.shape for i in inputs.values() if i.source.name == node.input[3])
+        initializers[name] = numpy_helper.from_array(np.array((room or ())[2], np.int32), name)
       else:  # a shape, or axes, that the model computes elsewhere: the result's shape says it
         assert place == 1
         shape = np.array(shapes[node.output[0]], np.int64)

@@ -94,6 +94,16 @@ def test_lengths_add_up():
     assert feeds["lengths"].tolist() == [[7]] * 4 and feeds["total"] == 8
 
 
+def test_lengths_within_a_cache_of_one_size():
+  """The new token has its place in it: it is no longer afterwards."""
+  model = attention()
+  model.graph.value_info.append(halves("pk", "batch", 2, "past", 8))
+  facts = input_facts(model)
+  arguments = [Argument("lengths", "int32", ["batch", 1]), Argument("total", "int32", [])]
+  for _, feeds in draw_inputs(arguments, 0, 1, {"past": 5, "seq": 1}, {}, facts):
+    assert feeds["lengths"].tolist() == [[4]] * 4 and feeds["total"] == 5
+
+
 @pytest.mark.parametrize(("packed", "head"), [(False, 4), (True, 2)])
 def test_the_size_of_a_head_follows_from_the_queries(packed, head):
   """genai's builder writes a symbol for it; with a past, onnxruntime takes one new token or one sequence."""

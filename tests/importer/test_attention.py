@@ -156,8 +156,6 @@ LENGTHS = np.array([2], np.int32)
     ("MultiHeadAttention", MS, [ROWS] * 3 + [None] * 3 + [CACHE] * 2 + [LENGTHS], {}, "past_"),
     ("Attention", MS, [ROWS, np.ones((8, 24), "f")], {}, "ONNX Runtime takes none without"),
     ("Attention", MS, [ROWS, np.ones((8, 24), "f"), np.ones(24, "f")], {"do_rotary": 1}, "do_"),
-    ("GroupQueryAttention", MS, [ROWS, ROWS, ROWS, CACHE, CACHE, LENGTHS, LENGTHS[0]],
-     {"kv_num_heads": 2}, "seqlens_k ends the keys"),
   ],
 )  # fmt: skip
 def test_refusals(bench, op, domain, arrays, more, reason):

@@ -58,4 +58,4 @@ def test_joined_cuts_have_a_limit():
     [Cut(frozenset({"x"}), frozenset({f"n{i}"}), 0, 0), Cut(frozenset({"x"}), frozenset({f"m{i}"}), 0, 0)]
     for i in range(30)
   ]
-  assert len(_unions(choices, Limits())) == MOST_UNIONS
+  assert len(_unions(choices, Limits(), Limits().leaves)) == MOST_UNIONS

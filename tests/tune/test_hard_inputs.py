@@ -5,18 +5,24 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cached_steps import cached_step
 from emulated_gpu import EmulatedGpu
+from onnx import numpy_helper
+from onnxruntime import InferenceSession
 
 from mirage_onnx import pipeline
 from mirage_onnx.errors import Rejection
-from mirage_onnx.importer import load_model
+from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor
+from mirage_onnx.match.candidates import find_candidates
+from mirage_onnx.match.cuts import TILED
 from mirage_onnx.target import H200
 from mirage_onnx.tune import measure
 from mirage_onnx.tune.hard_inputs import KINDS, draws, hard_inputs, kinds_of
 from mirage_onnx.tune.measure import Inputs, measure_region, prepare
 from mirage_onnx.tune.oracle import Buffers, Oracle, draw, hard_draws
+from mirage_onnx.tune.ort_run import region_model
 from mirage_onnx.verify.weights import sample_weights
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -40,6 +46,27 @@ def small():
   loaded = load_model(MODELS / "rmsnorm_linear.onnx")
   (outcome,) = chosen_of(loaded)
   return loaded, outcome
+
+
+def test_lengths_are_within_what_they_end():
+  """All but the last element first, then any; not the small numbers of other integers."""
+  loaded = load_model(cached_step(2, 1, 2, 32, 1000, rotary=False))
+  found = find_candidates(import_model(loaded), TILED).candidates
+  region = next(c.region for c in found if c.outputs == {"y"})
+  rng = np.random.default_rng(0)
+  first, second = (hard_inputs(region, {}, rng, n)["lengths"] for n in range(2))
+  assert first.tolist() == [999, 999] and first.dtype == np.int32
+  assert (second >= 0).all() and (second < 1000).all() and second.max() > 20
+  assert draw(region, {}, rng)[0]["lengths"].max() > 20
+
+
+def test_the_operator_alone_is_told_how_long_it_may_be():
+  loaded = load_model(cached_step(2, 1, 2, 32, 24))
+  for c in find_candidates(import_model(loaded), TILED).candidates:
+    model = region_model(loaded, c.region)
+    (total,) = (t for t in model.graph.initializer if t.name == "total")
+    assert numpy_helper.to_array(total) == 24
+    InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 def drawn(loaded, region):

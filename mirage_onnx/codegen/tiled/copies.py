@@ -16,6 +16,7 @@ from mirage_onnx.codegen.sizes import is_runtime
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.pieces import Piece, Pieces
 from mirage_onnx.codegen.tiled.shared import SharedTile
+from mirage_onnx.ir import DType
 
 
 def in_chunks(view: TensorView, tile: SharedTile) -> bool:
@@ -95,9 +96,12 @@ def _copy(
       writer.line(f"const int {name} = {text};")
       local[p] = name
     size = {p: sizes.get(p) or pieces.size(p) for p in tile.order}
-    inside = [f"{local[p]} < {size[p]}" for p in tile.order if not p.exact]
     place = total(to, tile.offset(local))
     index = {a: total(firsts[a], local[own[a]]) for a in view.tensor.axes}
+    axis, end = pieces.ends.get(view.tensor.name, ("", ""))
+    # Behind what matters nothing is read.
+    ended = [f"{index[axis]} < {end}"] if axis and axis != tile.order[-1].axis else []
+    inside = [f"{local[p]} < {size[p]}" for p in tile.order if not p.exact] + ended
     if chunk == 1:
       value = view.load_bits(index)
       value = f"{' && '.join(inside)} ? {value} : {_zero(tile)}" if inside else value
@@ -108,7 +112,7 @@ def _copy(
     if whole and not inside:
       writer.line(f"ptx::cp_async_16({place}, {view.address(index)});")
       return
-    others = [f"{local[p]} < {size[p]}" for p in tile.order[:-1] if not p.exact]
+    others = [f"{local[p]} < {size[p]}" for p in tile.order[:-1] if not p.exact] + ended
     counted = is_runtime(pieces.extents, last.axis)
     if tile.swizzled and not counted and pieces.extents[last.axis] % chunk == 0:
       # Of what is not there no byte is read. (Rows beyond the end as those of the last one were 26 % slower
@@ -129,4 +133,4 @@ def _copy(
 
 
 def _zero(tile: SharedTile) -> str:
-  return "static_cast<unsigned short>(0)" if tile.dtype.is_half else "0.0f"
+  return "0.0f" if tile.dtype is DType.F32 else f"static_cast<{tile.storage}>(0)"

@@ -260,6 +260,7 @@ class _Emitter:
     digits(writer, self.plan.warps)
     if not self.blocks:
       pieces.declare(writer)
+      pieces.declare_ends(writer, self.graph)
     pieces.grid.declare_rows(writer, self.graph, pieces.kernel, pieces.extents)
     ringed = {lowering.homes[i] for i in lowering.ring}
     for tile in lowering.tiles.values():

@@ -13,11 +13,11 @@ from math import gcd
 
 from mirage_onnx.codegen.grid import Grid
 from mirage_onnx.codegen.index_text import times, total
-from mirage_onnx.codegen.loads import axis_variable, count
+from mirage_onnx.codegen.loads import TensorView, axis_variable, count, identifier
 from mirage_onnx.codegen.sizes import MOST_AT_RUNTIME, is_runtime
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams
+from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, UGraph
 
 GRID, RANK, STEP = "b", "r", "s"
 
@@ -52,6 +52,8 @@ class Pieces:
   grid: Grid
   of_value: tuple[dict[str, Piece], ...] = ()
   used: dict[tuple[str, str], Piece] = field(default_factory=dict)
+  #: Tensor -> the axis along which it ends early, and the variable that says where.
+  ends: dict[str, tuple[str, str]] = field(default_factory=dict)
 
   @classmethod
   def of(cls, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], grid: Grid) -> Pieces:
@@ -173,6 +175,18 @@ class Pieces:
         writer.line(f"const int {self.size(piece)} = at_most({left}, {piece.length});")
       elif levels.endswith(RANK):
         self._declare_share(writer, piece)
+
+  def declare_ends(self, writer: Writer, graph: UGraph) -> None:
+    """``const int end_i4 = ...;`` for tensors with a limit, where it is one number for all of a block."""
+    cut = {a.axis: a for a in self.grid.axes if a.tile == 1}
+    for t in (graph.tensor(name) for name in dict.fromkeys(o.tensor for o in self.kernel.loads)):
+      by = graph.tensor(t.limit[1]) if t.limit else None
+      if t.limit and by and cut.keys() >= {*by.axes}:
+        index = {a: cut[a].first for a in by.axes}
+        self.ends[t.name] = t.limit[0], f"end_{identifier(t.name)}"
+        end = TensorView.of(by, self.extents).load_bits(index)
+        more = f" + {t.limit[2]}" if t.limit[2] else ""
+        writer.line(f"const int {self.ends[t.name][1]} = static_cast<int>({end}){more};")
 
   def _declare_share(self, writer: Writer, piece: Piece) -> None:
     whole, ranks = self._outer(piece), self.params.cluster

@@ -14,7 +14,9 @@ from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.ir.dtype import DType
 
 #: The element types that tiles have; of truth values only loads have some (``lower.py``).
-STORAGE = {DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float"}
+STORAGE = {
+  DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float", DType.I32: "int",
+}  # fmt: skip
 _STORAGE = STORAGE | {DType.BOOL: "unsigned char"}
 
 

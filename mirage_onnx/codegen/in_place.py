@@ -1,0 +1,74 @@
+"""Outputs in the memory of an input: what keeps its value is neither read nor written.
+
+A run may bind an input and an output of a model to one buffer (a cache, of which a step makes one
+row). Where each output of a kernel is ``select(c, new, old)``, the old one an element of an input in the
+same place, nothing is to be done where c is 0 and the addresses are equal; elsewhere all is written.
+"""
+
+from dataclasses import dataclass
+
+from mirage_onnx.codegen.elementwise import is_elementwise
+from mirage_onnx.ir import BlockOp, Kernel, UGraph
+from mirage_onnx.ir.block_ops import REDUCTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+  """``condition``: the value that says whether an element is new; ``early``: it, and all it is made of.
+
+  ``pairs``: every output, and the input that it replaces parts of.
+  """
+
+  condition: int
+  early: frozenset[int]
+  pairs: tuple[tuple[str, str], ...]
+
+  @property
+  def tensors(self) -> frozenset[str]:
+    """Whose addresses may be equal."""
+    return frozenset(name for pair in self.pairs for name in pair)
+
+
+def update_of(graph: UGraph, kernel: Kernel) -> InPlace | None:
+  """What a kernel updates, where that is all it does and what is new follows from the grid alone."""
+  if kernel.loop or any(o.op in REDUCTIONS for o in kernel.ops):
+    return None
+  conditions, pairs = set[int](), []
+  for save in kernel.saves:
+    chosen = kernel.ops[_behind_casts(kernel, save.arg)]
+    if chosen.op != "select":
+      return None
+    old = kernel.ops[_behind_casts(kernel, chosen.args[2])]
+    if old.op != "load" or not _same_place(graph, old, save.tensor, save.omap):
+      return None
+    conditions.add(chosen.args[0])
+    pairs.append((save.tensor, old.tensor))
+  if len(conditions) != 1:
+    return None
+  (condition,) = conditions
+  early = _made_of(kernel, condition)
+  plain = all(kernel.ops[i].op in ("load", "const") or is_elementwise(kernel.ops[i].op) for i in early)
+  if not plain or any(set(kernel.ops[i].axes) - set(kernel.grid) for i in early):
+    return None
+  return InPlace(condition, early, tuple(pairs))
+
+
+def _behind_casts(kernel: Kernel, index: int) -> int:
+  while kernel.ops[index].op == "cast":
+    (index,) = kernel.ops[index].args
+  return index
+
+
+def _same_place(graph: UGraph, old: BlockOp, saved: str, omap: tuple[str | None, ...]) -> bool:
+  a, b = graph.tensor(old.tensor), graph.tensor(saved)
+  alike = a.dtype is b.dtype and a.axes == b.axes and a.windows == b.windows
+  return alike and b.role == "output" and old.imap == omap and not any(w.picks for w in a.windows)
+
+
+def _made_of(kernel: Kernel, index: int) -> frozenset[int]:
+  found, todo = set[int](), [index]
+  while todo:
+    if (i := todo.pop()) not in found:
+      found.add(i)
+      todo += kernel.ops[i].args
+  return frozenset(found)

@@ -1,0 +1,161 @@
+"""com.microsoft's GroupQueryAttention: one new token beside a cache of which a run names the length.
+
+Row ``lengths[b]`` of the cache is the new one, and those before it are seen. Which row an element is
+in is a constant (``causal.places``), so that a mask is a comparison of two tensors. ``present`` is the
+cache with the new row in its place: behind that, what the cache has, which no run reads.
+"""
+
+from mirage_onnx.importer.causal import LARGEST, places
+from mirage_onnx.importer.context import Context, const, shape_of
+from mirage_onnx.importer.dot_products import (
+  LEAST,
+  Heads,
+  by_heads,
+  by_rows,
+  capped,
+  heads_of,
+  scaled,
+  shaped,
+)
+from mirage_onnx.importer.reductions import exponentials
+from mirage_onnx.importer.rotary import turned
+from mirage_onnx.importer.slicing import taken
+from mirage_onnx.importer.split_caches import is_attended
+from mirage_onnx.ir import Constant, DType, Tensor
+
+#: Attributes that ask for another operator, and the only value that has a rule.
+_FIXED = {
+  "causal": (1, "keys behind the query are seen, too"),
+  "qk_output": (0, "scores are an output"),
+  "sliding_window_cache": (0, "the cache holds a window only"),
+  "k_quant_type": ("NONE", "the cache of keys is quantized"),
+  "v_quant_type": ("NONE", "the cache of values is quantized"),
+}
+_LENGTHS, _COS, _SIN, _POSITIONS, _BIAS, _SINK, _NORMS = 5, 7, 8, 9, 10, 11, (14, 15)
+
+
+def group_query_attention(c: Context) -> None:
+  """The node itself, or one of the two that ``split_caches`` has made of it."""
+  _check(c)
+  q, k, v = _projections(c)
+  past, lengths = tuple(c.tensor(i) for i in (3, 4)), c.tensor(_LENGTHS)
+  batch, _, room, _ = shape_of(past[0])
+  lengths = c.reshape(lengths, (batch, 1, 1, 1))
+  place = c.reshape(c.implied(places(room)), (1, 1, room, 1))
+  rotary = c.attribute("do_rotary", 0)
+  if c.uses(0):
+    whole = is_attended(c.node)
+    seen = c.elementwise("less_equal" if whole else "less", place, lengths, dtype=DType.BOOL)
+    if (window := c.attribute("local_window_size", -1)) > 0:
+      first = c.elementwise("sub", c.cast(lengths, DType.F32), const(window))
+      inside = c.elementwise("less", first, c.cast(place, DType.F32), dtype=DType.BOOL)
+      seen = c.elementwise("mul", seen, inside, dtype=DType.BOOL)
+    turned_q = _rotated(c, q) if rotary else q
+    new = (k, v) if whole else (_rotated(c, k) if rotary else k, v)
+    c.finish(by_rows(c, _attended(c, heads_of(c, turned_q, *new), past, seen, whole=whole)))
+  if not (c.uses(1) or c.uses(2)):
+    return
+  there = c.elementwise("equal", place, lengths, dtype=DType.BOOL)
+  k = _rotated(c, k) if rotary and c.uses(1) else k
+  for position, new_row, old in ((1, k, past[0]), (2, v, past[1])):
+    if c.uses(position):
+      c.finish(c.elementwise("select", there, new_row, old, dtype=old.dtype), position)
+
+
+def _check(c: Context) -> None:
+  for name, (value, reason) in _FIXED.items():
+    if c.attribute(name, value) != value:
+      raise c.reject(reason)
+  if not (c.has(3) and c.has(4)):
+    raise c.reject("without a cache there is no step of a decoder")
+  if c.has(_BIAS):
+    raise c.reject("a run says how large attention_bias is", "DYNAMIC_DIM")
+  if any(map(c.has, _NORMS)):
+    raise c.reject("norms of queries and keys: ONNX Runtime has them on GPUs only")
+  if c.has(1) != c.has(2):
+    raise c.reject("of keys and values there is one")
+  past, dtype = shape_of(c.tensor(3)), c.tensor(0).dtype
+  if past != shape_of(c.tensor(4)) or len(past) != 4 or any(c.tensor(i).dtype is not dtype for i in (3, 4)):
+    raise c.reject("the caches of keys and values are not alike")
+  lengths = c.tensor(_LENGTHS)
+  if c.symbols.is_symbolic(past[2]):
+    raise c.reject("how much room the cache has shows only a run", "DYNAMIC_DIM")
+  if shape_of(c.tensor(0))[1] != 1:
+    tokens = c.symbols.text(shape_of(c.tensor(0))[1])
+    raise c.reject(f"{tokens} new tokens, of which a run says where they go", "DYNAMIC_DIM")
+  if lengths.dtype is not DType.I32 or shape_of(lengths) not in ((past[0],), (past[0], 1)):
+    raise c.reject(f"lengths {lengths.dtype} of {c.symbols.show(shape_of(lengths))}")
+  if past[2] > LARGEST:
+    raise c.reject(f"a cache of {past[2]} rows")
+  for i in (1, 2):
+    if c.uses(i) and (c.output(i).shape or (None,) * 3)[2] != past[2]:
+      raise c.reject("present may be longer than past, which shows only a run", "DYNAMIC_DIM")
+
+
+def _projections(c: Context) -> tuple[Tensor, Tensor, Tensor]:
+  """Q, K and V by (batch, heads, 1, size)."""
+  heads, own = c.attribute("num_heads"), c.attribute("kv_num_heads")
+  if c.has(1):
+    q, k, v = (by_heads(c, c.tensor(i), n) for i, n in enumerate((heads, own, own)))
+    return q, k, v
+  all_ = by_heads(c, c.tensor(0), heads + 2 * own)
+  ends = (0, heads, heads + own, heads + 2 * own)
+  q, k, v = (taken(c, all_, 1, range(*ends[i : i + 2])) for i in range(3))
+  return q, k, v
+
+
+def _rotated(c: Context, x: Tensor) -> Tensor:
+  """By the angles of the place of the new token: a position, or how many there are before it."""
+  if not (c.has(_COS) and c.has(_SIN)):
+    raise c.reject("do_rotary without cosines and sines")
+  batch, _, _, size = shape_of(x)
+  half = shape_of(c.tensor(_COS))[1]
+  if 2 * half > size:
+    raise c.reject(f"turns {2 * half} of {size} elements")
+  rows = c.tensor(_POSITIONS if c.has(_POSITIONS) else _LENGTHS)
+  if c.has(_POSITIONS) and (batch != 1 or shape_of(rows) != (1, 1)):  # an empty cache has those of the first
+    raise c.reject(f"positions of {c.symbols.show(shape_of(rows))}, of which a run takes the first or all")
+  tables = (c.gather(c.tensor(i), rows) for i in (_COS, _SIN))
+  cos, sin = (c.widen(c.reshape(t, (batch, 1, 1, half))) for t in tables)
+  return turned(c, x, cos, sin, bool(c.attribute("rotary_interleaved", 0)))
+
+
+def _attended(c: Context, own: Heads, past: tuple[Tensor, ...], seen: Tensor, *, whole: bool) -> Tensor:
+  """By (batch, heads, 1, size): of rows of ``past`` that are ``seen`` and, unless it has that, the new one.
+
+  What a run left in the others is no number, perhaps, so it is not even multiplied by zero.
+  """
+  rank, dtype = len(shape_of(own.q)), own.q.dtype
+  assert dtype is not None
+  batch, heads, room, size = shape_of(past[0])
+  wider = (1,) * (rank - 4)
+  keys, values = (c.reshape(x, (batch, heads, *wider, room, size)) if wider else x for x in past)
+  seen = c.reshape(seen, (batch, 1, *wider, room, 1)) if wider else seen
+  values = c.elementwise("select", seen, values, const(0), dtype=dtype)
+  turn = (*range(rank - 2), rank - 1, rank - 2)
+  parts = []
+  for k, of in ((keys, c.transpose(seen, turn)), *([] if whole else [(own.k, None)])):
+    dots = c.matmul(own.q, c.transpose(k, turn), dtype=DType.F32)
+    scores = capped(c, scaled(c, dots, shape_of(own.q)[-1]), c.fraction("softcap", 0.0))
+    parts.append(c.elementwise("select", of, scores, LEAST, dtype=DType.F32) if of else scores)
+  scores = parts[0] if whole else c.concat(parts, rank - 1)
+  e, total = _exponentials(c, scores, own)
+  p = c.cast(c.elementwise("div", e, total), dtype)
+  y = c.matmul(p, values if whole else c.concat([values, own.v], rank - 2))
+  return shaped(c, y, (batch, heads * own.shared, 1, size))
+
+
+def _exponentials(c: Context, scores: Tensor, own: Heads) -> tuple[Tensor, Tensor]:
+  """exp(score - the largest) and their sum; a sink is a score beside them that has no value."""
+  axis = len(shape_of(scores)) - 1
+  sink: Tensor | Constant = const(0)
+  if c.has(_SINK):
+    wide = shape_of(own.q)[1:-2]
+    sink = c.widen(c.reshape(c.tensor(_SINK), (1, *wide, 1, 1)))
+  elif not c.attribute("smooth_softmax", 0):
+    _, _, e, total = exponentials(c, scores, (axis,))
+    return e, total
+  most = c.elementwise("max", c.reduce("rmax", scores, (axis,)), sink)
+  e = c.elementwise("exp", c.elementwise("sub", scores, most))
+  beside = c.elementwise("exp", c.elementwise("sub", sink, most))
+  return e, c.elementwise("add", c.reduce("sum", e, (axis,)), beside)

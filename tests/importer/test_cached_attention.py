@@ -1,0 +1,138 @@
+"""GroupQueryAttention of one new token against ONNX Runtime, or a refusal that says why."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+few = settings(max_examples=200, deadline=None)
+MS = "com.microsoft"
+
+
+def step(bench, rng, batch, own, shared, size, room, *, lengths=None, packed=False, half=False, rotary=0,
+         positions=False, sink=False, norms=False, presents=True, **more):  # fmt: skip
+  """A model of one node whose cache has its own size before and after, and its feeds."""
+  dtype, heads = np.float16 if half else np.float32, own * shared
+
+  def normal(*shape):
+    return rng.standard_normal(shape).astype(dtype)
+
+  lengths = np.array(rng.integers(0, room, batch) if lengths is None else lengths, np.int32)
+  wide = [heads * size, own * size, own * size]
+  arrays = [normal(batch, 1, sum(wide)), None, None] if packed else [normal(batch, 1, n) for n in wide]
+  caches = [normal(batch, own, room, size) for _ in range(2)]
+  for cache in caches:  # ONNX Runtime writes zeros behind the new row
+    for b, n in enumerate(lengths):
+      cache[b, :, n:] = 0
+  arrays += [*caches, lengths, np.array(lengths.max() + 1, np.int32)]
+  arrays += [normal(room, rotary // 2) for _ in range(2)] if rotary else [None, None]
+  arrays.append(rng.integers(0, room, (batch, 1)) if positions else None)
+  arrays += [None, normal(heads) if sink else None, None, None]
+  arrays += [normal(size) for _ in range(2)] if norms else []
+  while arrays[-1] is None:
+    arrays.pop()
+  model, feeds = bench.one(
+    "GroupQueryAttention", arrays, outputs=["y", "k", "v"] if presents else ["y"], domain=MS,
+    num_heads=heads, kv_num_heads=own, do_rotary=int(rotary > 0), **more,
+  )  # fmt: skip
+  kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+  for value in model.graph.output:
+    shape = caches[0].shape if value.name != "y" else (batch, 1, wide[0])
+    value.CopyFrom(helper.make_tensor_value_info(value.name, kind, shape))
+  return model, feeds
+
+
+@few
+@given(
+  seed=st.integers(0, 2**32 - 1), batch=st.integers(1, 3), own=st.integers(1, 2), shared=st.integers(1, 3),
+  size=st.sampled_from([16, 32]), room=st.integers(1, 9), packed=st.booleans(), half=st.booleans(),
+  rotary=st.sampled_from([0, 16, 32]), rotary_interleaved=st.integers(0, 1), positions=st.booleans(),
+  window=st.sampled_from([-1, 1, 2, 5]), softcap=st.sampled_from([0.0, 2.0]),
+  scale=st.sampled_from([0.0, 0.3]), smooth_softmax=st.integers(0, 1), sink=st.booleans(),
+)  # fmt: skip
+def test_all_attributes(bench, seed, batch, own, shared, size, room, packed, half, rotary, window, positions,
+                        sink, smooth_softmax, **more):  # fmt: skip
+  if sink:
+    smooth_softmax = 0  # ONNX Runtime takes one of them
+  model, feeds = step(
+    bench, np.random.default_rng(seed), batch, own, shared, size, room, packed=packed, half=half,
+    rotary=min(rotary, size), positions=positions and rotary > 0 and batch == 1, sink=sink,
+    local_window_size=window, smooth_softmax=smooth_softmax, **more,
+  )  # fmt: skip
+  near = 1e-2 if half else 3e-5
+  bench.agrees(model, feeds, rtol=near, atol=near)
+
+
+def test_a_cache_that_is_empty_or_full(bench):
+  for lengths in ([0, 6], [6, 6], [0, 0]):
+    model, feeds = step(bench, np.random.default_rng(0), 2, 2, 2, 16, 7, lengths=lengths)
+    bench.agrees(model, feeds)
+
+
+def changed(model, name, *shape):
+  value = next(v for v in (*model.graph.input, *model.graph.output) if v.name == name)
+  kind = value.type.tensor_type.elem_type
+  value.CopyFrom(helper.make_tensor_value_info(name, kind, shape))
+
+
+@pytest.mark.parametrize(
+  ("more", "reason"),
+  [
+    ({"causal": 0}, "OP_FORM: GroupQueryAttention: keys behind the query are seen, too"),
+    ({"sliding_window_cache": 1}, "OP_FORM: GroupQueryAttention: the cache holds a window only"),
+    ({"k_quant_type": "PER_TENSOR"}, "OP_FORM: GroupQueryAttention: the cache of keys is quantized"),
+    ({"v_quant_type": "PER_TENSOR"}, "OP_FORM: GroupQueryAttention: the cache of values is quantized"),
+    ({"qk_output": 1}, "OP_FORM: GroupQueryAttention: scores are an output"),
+  ],
+)
+def test_attributes_of_other_operators(bench, more, reason):
+  model, _ = step(bench, np.random.default_rng(0), 1, 2, 1, 16, 4, **more)
+  assert bench.barrier(model) == reason
+
+
+@pytest.mark.parametrize(
+  ("name", "shape", "reason"),
+  [
+    ("x0", (1, 3, 32), "DYNAMIC_DIM: GroupQueryAttention: 3 new tokens, of which a run says where they go"),
+    ("x3", (1, 2, "n", 16), "OP_FORM: GroupQueryAttention: the caches of keys and values are not alike"),
+    ("x5", (2,), "OP_FORM: GroupQueryAttention: lengths i32 of 2"),
+    ("k", (1, 2, "more", 16), "DYNAMIC_DIM: GroupQueryAttention: present may be longer than past"),
+  ],
+)
+def test_shapes_that_only_a_run_knows(bench, name, shape, reason):
+  model, _ = step(bench, np.random.default_rng(0), 1, 2, 1, 16, 4)
+  changed(model, name, *shape)
+  assert bench.barrier(model).startswith(reason)
+
+
+def test_a_cache_whose_size_a_run_names(bench):
+  model, _ = step(bench, np.random.default_rng(0), 1, 2, 1, 16, 4)
+  for name in ("x3", "x4", "k", "v"):
+    changed(model, name, 1, 2, "room", 16)
+  assert bench.barrier(model).endswith("how much room the cache has shows only a run")
+
+
+def test_without_a_cache(bench):
+  model, _ = step(bench, np.random.default_rng(0), 1, 2, 1, 16, 4, presents=False)
+  del model.graph.input[3:5]
+  model.graph.node[0].input[3] = model.graph.node[0].input[4] = ""
+  assert bench.barrier(model).endswith("without a cache there is no step of a decoder")
+
+
+def test_norms_of_queries_and_keys(bench):
+  model, _ = step(bench, np.random.default_rng(0), 1, 2, 1, 16, 4, norms=True)
+  assert bench.barrier(model).endswith("norms of queries and keys: ONNX Runtime has them on GPUs only")
+
+
+def test_positions_of_several_sequences(bench):
+  """At an empty cache ONNX Runtime takes those of the first for all."""
+  model, _ = step(bench, np.random.default_rng(0), 2, 2, 1, 16, 4, rotary=16, positions=True)
+  assert "positions of 2x1, of which a run takes the first or all" in bench.barrier(model)
+
+
+def test_a_bias(bench):
+  model, _ = step(bench, np.random.default_rng(0), 1, 2, 1, 16, 4, sink=True)
+  node = model.graph.node[0]
+  node.input[10] = node.input[11]
+  assert bench.barrier(model) == ("DYNAMIC_DIM: GroupQueryAttention: a run says how large attention_bias is")

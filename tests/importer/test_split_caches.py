@@ -1,0 +1,54 @@
+"""A node that writes a cache and attends to it is two, and one again."""
+
+import pytest
+from cached_steps import cached_step, run_step, step_feeds
+from onnx import helper
+from onnxruntime import InferenceSession
+
+from mirage_onnx.importer.split_caches import is_attended, split_caches, whole_again
+
+
+def test_the_parts_compute_what_the_node_does():
+  model = cached_step(2, 2, 2, 32, 9)
+  split = split_caches(model)
+  assert [list(n.output)[:1] for n in split.graph.node] == [["y/written"], ["y"]]
+  assert [is_attended(n) for n in split.graph.node] == [False, True]
+  del split.graph.node[1].output[3:]
+  feeds = step_feeds(model, [4, 8], garbage=0)
+  wants, gots = (
+    run_step(InferenceSession(m.SerializeToString()), feeds, shared=False) for m in (model, split)
+  )
+  assert wants[0].tobytes() == gots[0].tobytes()
+  assert [c.tobytes() for c in wants[2]] == [c.tobytes() for c in gots[2]]
+
+
+def test_one_again():
+  model = cached_step(1, 1, 2, 32, 9)
+  split = split_caches(model)
+  assert len(split.graph.value_info) == 3
+  whole_again(split)
+  assert split.SerializeToString() == model.SerializeToString()
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_what_is_left_of_two_has_no_mark(left):
+  split = split_caches(cached_step(1, 1, 2, 32, 9))
+  del split.graph.node[1 - left]
+  whole_again(split)
+  (node,) = split.graph.node
+  assert not node.metadata_props and node.output[0] == ("y/written", "y")[left]
+
+
+def test_names_that_are_taken():
+  model = cached_step(1, 1, 2, 32, 9)
+  model.graph.node.append(helper.make_node("Identity", ["y"], ["y/written"], name="it/attended"))
+  split = split_caches(model)
+  assert split.graph.node[0].output[0] == "y/written_" and split.graph.node[1].name == "it/attended_"
+  whole_again(split)
+  assert split.SerializeToString() == model.SerializeToString()
+
+
+def test_without_presents_it_stays():
+  model = cached_step(1, 1, 2, 32, 9)
+  del model.graph.node[0].output[1:], model.graph.output[1:]
+  assert split_caches(model) is model

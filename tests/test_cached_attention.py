@@ -1,0 +1,56 @@
+"""A step of a decoder with a cache in one buffer, to the end: kernels, in place and beside it."""
+
+from itertools import chain
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from cached_steps import cached_step, run_step, step_feeds
+from small_models import replaced_ops
+
+import mirage_onnx
+
+#: (batch, heads of keys, heads of queries for each, size, room), lengths, attributes
+CASES = {
+  "rotary": ((1, 2, 4, 32, 70), [[0], [33], [69]], {}),
+  "sequences of several lengths": ((3, 2, 2, 32, 40), [[39, 0, 17]], {"rotary": False}),
+  "window": ((2, 1, 2, 32, 40), [[30, 3]], {"rotary": False, "local_window_size": 5}),
+  "fp32": ((1, 1, 2, 32, 24), [[11]], {"dtype": np.float32, "softcap": 3.0, "scale": 0.2}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_in_place_and_beside_it(name):
+  shape, all_lengths, more = CASES[name]
+  model = cached_step(*shape, **more)
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, tiled=True)
+  assert replaced_ops(result) == {"it", "it/attended"}
+  assert not [n for n in result.model.graph.node if n.op_type == "GroupQueryAttention"]
+  kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
+  plain, bodies = (
+    ort.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    for m in (model, result.model)
+  )
+  for lengths in all_lengths:
+    feeds = step_feeds(model, lengths)
+    for shared in (True, False):
+      before = mirage_onnx.launches(kernels)
+      want, rows, _ = run_step(plain, feeds, shared=shared)
+      for session, near in ((kernels, 4e-3), (bodies, 0)):
+        y, own, caches = run_step(session, feeds, shared=shared)
+        np.testing.assert_allclose(y.astype(float), want.astype(float), rtol=near, atol=near)
+        for a, b in zip(chain(*own), chain(*rows), strict=True):
+          np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=near, atol=near)
+        if shared:  # what nobody has asked for is as it was
+          for cache in caches:
+            assert all(np.isnan(c[:, n + 1 :]).all() for c, n in zip(cache, lengths, strict=True))
+      after = mirage_onnx.launches(kernels)
+      assert len(after) == 2 and all(after[n] > before[n] for n in after)
+
+
+def test_a_cache_that_may_grow_stays():
+  """Without kernels the node is one again, byte for byte."""
+  model = cached_step(1, 1, 2, 32, 24, fixed=False)
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, tiled=True)
+  assert result.model.SerializeToString() == model.SerializeToString()
+  assert result.report["barriers"] == {"DYNAMIC_DIM": 2}
