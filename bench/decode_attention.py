@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 import mirage_onnx
-from mirage_onnx.tune.device import runnable_target
+from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import gpu_of
 
 MS, HEADS, OWN, SIZE, SAMPLES = "com.microsoft", 32, 8, 128, 21
@@ -216,7 +216,7 @@ def main():
   parser.add_argument("--layer", type=int, default=0, help="the length of the cache of a whole layer")
   args = parser.parse_args()
   end = time.monotonic() + args.seconds
-  gpu, rows, chosen = gpu_of(runnable_target()), [], {}
+  gpu, rows, chosen = gpu_of(present_target()), [], {}
   record = {"facts": facts(), "rows": rows, "chosen": chosen}
   if args.layer:
     try:
