@@ -17,7 +17,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+from attention_cases import llama_layer
 from onnx import TensorProto, helper, numpy_helper
+from ort_fused import fused_layer, fused_session
 from packed import warm_us
 from protocol import facts, relative_error, streaming_limit, write_text
 
@@ -25,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 import mirage_onnx
-from mirage_onnx.tune.device import runnable_target
+from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import gpu_of
 
 MS, HEADS, OWN, SIZE, SAMPLES = "com.microsoft", 32, 8, 128, 21
@@ -170,6 +172,40 @@ def measured(gpu, batch, room, lengths, seconds):
   return rows, chosen
 
 
+def layer(gpu, length, seconds):
+  """A whole LLaMA-3-8B layer of ONNX Runtime's fused operators, and with our kernels in their place."""
+  case = llama_layer(HEADS, OWN, SIZE, 14336, length)
+  model, feeds = fused_layer(case, HEADS, OWN)
+  began = time.monotonic()
+  found = mirage_onnx.optimize(model, target="local", budget_s=seconds)
+  ours = [n.op_type for n in found.model.graph.node]
+  keys = ("ops", "status", "reason", "reason_text", "measured_us", "baseline_us")
+  regions = [{k: r.get(k) for k in keys} for r in found.report["regions"]]
+  row = {
+    "length": length,
+    "optimize_s": round(time.monotonic() - began, 1),
+    "nodes": ours,
+    "regions": regions,
+  }
+  print(json.dumps(row, default=str), flush=True)
+  provider = ("CUDAExecutionProvider", {"user_compute_stream": str(gpu.stream_address)})
+  want, row["error"], arms = [np.squeeze(x) for x in case.exact().values()], {}, {}
+  with gpu.scope():
+    for name, own, make in (("ours", found.model, mirage_onnx.InferenceSession), ("ort", model, None)):
+      call, result = fused_session(own.SerializeToString(), feeds, [provider], "cuda", make)
+      got = [np.squeeze(x) for x in result()]
+      row["error"][name] = [float(f"{relative_error(a, b):.3g}") for a, b in zip(got, want, strict=True)]
+      arms[name] = gpu.capture(call)
+    row["cold_us"] = dict(
+      zip(arms, np.median(gpu.time_us(list(arms.values()), SAMPLES), axis=1).round(2), strict=True)
+    )
+    row["warm_us"] = dict(
+      zip(arms, (round(x, 2) for x in warm_us(gpu, list(arms.values()), SAMPLES)), strict=True)
+    )
+  print(json.dumps({k: row[k] for k in ("error", "cold_us", "warm_us")}, default=float), flush=True)
+  return row
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
@@ -177,10 +213,18 @@ def main():
   parser.add_argument("--batch", type=int, nargs="*", default=[1, 8])
   parser.add_argument("--room", type=int, default=4096)
   parser.add_argument("--lengths", type=int, nargs="*", default=[128, 1000, 4096])
+  parser.add_argument("--layer", type=int, default=0, help="the length of the cache of a whole layer")
   args = parser.parse_args()
   end = time.monotonic() + args.seconds
-  gpu, rows, chosen = gpu_of(runnable_target()), [], {}
+  gpu, rows, chosen = gpu_of(present_target()), [], {}
   record = {"facts": facts(), "rows": rows, "chosen": chosen}
+  if args.layer:
+    try:
+      record["layer"] = layer(gpu, args.layer, args.seconds * 0.6)
+    except Exception as error:
+      record.setdefault("failed", []).append(f"layer: {type(error).__name__}: {str(error)[:500]}")
+      print(record["failed"][-1], flush=True)
+    write_text(args.out / "decode_attention.json", json.dumps(record, indent=1, default=str) + "\n")
   for k, batch in enumerate(args.batch):
     share = (end - time.monotonic()) / (len(args.batch) - k)
     try:

@@ -59,13 +59,16 @@ def fused_layer(case, heads, kv_heads):
   return helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds
 
 
-def fused_session(model, feeds, providers, device):
-  """A run with IOBinding, and one that returns y and the new keys and values."""
+def fused_session(model, feeds, providers, device, make=None):
+  """A run with IOBinding, and one that returns y and the new keys and values.
+
+  ``make`` makes the session (default: onnxruntime's own).
+  """
   import onnxruntime as ort
 
   options = ort.SessionOptions()
   options.log_severity_level = 3
-  session = ort.InferenceSession(model, options, providers=providers)
+  session = (make or ort.InferenceSession)(model, options, providers=providers)
   if session.get_providers()[0] != (providers[0] if device == "cpu" else providers[0][0]):
     raise RuntimeError("onnxruntime fell back to the CPU")
   binding = session.io_binding()

@@ -1,9 +1,11 @@
 """Attention of ONNX, and of com.microsoft, where it may also project its input."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from mirage_onnx.importer.causal import LARGEST, places
 from mirage_onnx.importer.context import Context, const, shape_of
 from mirage_onnx.importer.dot_products import (
   LEAST,
@@ -24,8 +26,6 @@ from mirage_onnx.ir.program import Tensor
 
 def attention(c: Context) -> None:
   """Attention-23 to 26. A query that sees no key yields zero, as ONNX has it since 1.23."""
-  if c.has(6):
-    raise c.reject("nonpad_kv_seqlen ends the keys where only a run knows")
   if any(c.attribute(f"{side}_window_size", -1) != -1 for side in ("left", "right")):
     raise c.reject("a window of keys is not supported")
   counts = (c.attribute("q_num_heads", 0), *(c.attribute("kv_num_heads", 0),) * 2)
@@ -39,16 +39,39 @@ def attention(c: Context) -> None:
     causal(c, own, past, masks)
   if c.has(3):
     _masked(c, own, masks)
+  read = _ended(c, own, masks) if c.has(6) else own
   mode = c.attribute("qk_matmul_output_mode", 0)
   if c.uses(3) and mode == 2 and masks.seen:
     raise c.reject("the masked scores are an output")
-  stages, y = attended(c, own, masks, c.fraction("softcap", 0.0))
+  stages, y = attended(c, read, masks, c.fraction("softcap", 0.0))
   y = shaped(c, y, (*shape_of(q)[:3], shape_of(v)[3]))
   c.finish(by_rows(c, y) if len(shape_of(c.tensor(0))) == 3 else y)
   for position, x in ((1, own.k), (2, own.v), (3, stages[mode])):
     if c.uses(position):
       heads = q if position == 3 else k
       c.finish(shaped(c, x, (*shape_of(heads)[:2], *shape_of(x)[-2:])), position)
+
+
+def _ended(c: Context, own: Heads, masks: Masks) -> Heads:
+  """A run says how many keys of each of the batch there are (a cache that TensorScatter writes).
+
+  Values of others count as zeros, whatever is there.
+  """
+  batch, keys = shape_of(own.q)[0], own.lengths[1]
+  if c.attribute("is_causal", 0) or c.has(4):
+    raise c.reject("nonpad_kv_seqlen beside a past, or is_causal")
+  if c.symbols.is_symbolic(keys) or keys > LARGEST:
+    raise c.reject("how many keys there are at most shows only a run", "DYNAMIC_DIM")
+  lengths, ones = c.tensor(6), (1,) * (len(shape_of(own.q)) - 1)
+  if shape_of(lengths) != (batch,):
+    raise c.reject(f"lengths of {c.symbols.show(shape_of(lengths))}")
+  place = c.reshape(c.implied(places(keys)), (*ones, keys))
+  seen = c.elementwise("less", place, c.reshape(lengths, (batch, *ones)), dtype=DType.BOOL)
+  masks.seen.append(seen)
+  masks.blind = True
+  rank, dtype = len(shape_of(own.v)), own.v.dtype
+  column = c.transpose(seen, (*range(rank - 2), rank - 1, rank - 2))
+  return replace(own, v=c.elementwise("select", column, own.v, const(0), dtype=dtype))
 
 
 def _masked(c: Context, own: Heads, masks: Masks) -> None:

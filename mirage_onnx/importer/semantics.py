@@ -91,6 +91,7 @@ SEMANTICS: dict[tuple[str, str], Rule] = {
   ("", "Concat"): _move(slicing.concat),
   ("", "Gather"): _move(slicing.gather, 1),
   ("", "ScatterND"): _move(slicing.scatter_nd, 1),
+  ("", "TensorScatter"): _rule(slicing.tensor_scatter, 2),
   ("", "RotaryEmbedding"): _rule(rotary.rotary(3, 1, 2), 3),
   (MICROSOFT, "RotaryEmbedding"): _rule(rotary.rotary(1, 2, 3), 1),
   # attention

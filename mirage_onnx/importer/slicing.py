@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from mirage_onnx.importer.causal import LARGEST, places
 from mirage_onnx.importer.context import Context, shape_of
 from mirage_onnx.importer.reductions import normalized
 from mirage_onnx.ir import DType
@@ -103,6 +104,23 @@ def scatter_nd(c: Context) -> None:
   around = [range(rows.start), range(rows.stop, n)]
   before, after = ([taken(c, x, 0, r)] if r else [] for r in around)
   c.finish(beside(c, [*before, updates, *after], 0))
+
+
+def tensor_scatter(c: Context) -> None:
+  """A cache, of which a run says for each of the batch which row is new (in the memory of the old one)."""
+  x, new, shape = c.tensor(0), c.tensor(1), shape_of(c.tensor(0))
+  (axis,) = normalized(c, (c.attribute("axis", -2),), len(shape))
+  batch, room = shape[0], shape[axis]
+  if c.attribute("mode", "linear") != "linear" or not axis:
+    raise c.reject("writes around the end, or along the batch")
+  if c.symbols.is_symbolic(room) or shape_of(new)[axis] != 1:
+    raise c.reject("of a cache or of rows that only a run counts", "DYNAMIC_DIM")
+  if not c.has(2) or shape_of(c.tensor(2)) != (batch,) or room > LARGEST:
+    raise c.reject(f"one row of {room}, without a place for each of the batch")
+  ones = (1,) * (len(shape) - 1)
+  place = c.reshape(c.implied(places(room)), (*ones[:axis], room, *ones[axis:]))
+  there = c.elementwise("equal", place, c.reshape(c.tensor(2), (batch, *ones)), dtype=DType.BOOL)
+  c.finish(c.elementwise("select", there, new, x, dtype=x.dtype))
 
 
 def beside(c: Context, parts: list[Tensor], axis: int) -> Tensor:

@@ -70,6 +70,27 @@ def test_onnx(bench, sides, past, seed, opset, rank, mask, fixed, causal, softca
 
 
 @few
+@given(sides=SIDES, seed=SEEDS, rank=st.sampled_from([3, 4]), mask=st.sampled_from([None, "bool", "float"]),
+       softcap=st.sampled_from([0.0, 2.0]), half=st.booleans(), least=st.integers(0, 1))  # fmt: skip
+def test_lengths_of_a_run(bench, sides, seed, rank, mask, softcap, half, least):
+  """The cache of a model of opset 24, which TensorScatter writes."""
+  rng = np.random.default_rng(seed)
+  batch, own, shared, queries, keys, size, wide = sides
+  dtype = np.float16 if half else np.float32
+  arrays = [normal(rng, batch, n, length, d, dtype=dtype) for n, length, d in
+            ((own * shared, queries, size), (own, keys, size), (own, keys, wide))]  # fmt: skip
+  heads = {}
+  if rank == 3:
+    arrays = [a.transpose(0, 2, 1, 3).reshape(batch, a.shape[2], -1) for a in arrays]
+    heads = {"q_num_heads": own * shared, "kv_num_heads": own}
+  masked = drawn_mask(rng, mask, (batch, own * shared, queries, keys)) if mask else None
+  arrays.append(masked.astype(dtype) if mask == "float" else masked)
+  arrays += [None, None, rng.integers(least, keys + 1, batch)]
+  model, feeds = bench.one("Attention", arrays, opset=24, softcap=softcap, **heads)
+  agrees(bench, model, feeds, 5e-3 if half else 3e-5)
+
+
+@few
 @given(sides=SIDES, past=st.integers(0, 3), seed=SEEDS,
        apart=st.booleans(), bias=st.booleans(),
        mask=st.booleans(), added=st.booleans(), causal=st.booleans(),
@@ -143,7 +164,8 @@ LENGTHS = np.array([2], np.int32)
 @pytest.mark.parametrize(
   ("op", "domain", "arrays", "more", "reason"),
   [
-    ("Attention", "", [Q, K, K, None, None, None, np.array([4])], {}, "nonpad_kv_seqlen ends"),
+    ("Attention", "", [Q, K, K, None, None, None, np.array([4])], {"is_causal": 1}, "nonpad_kv_"),
+    ("Attention", "", [Q, K, K, None, None, None, np.array([4, 2])], {}, "lengths of 2"),
     ("Attention", "", [Q, K, K, np.ones((3, 4), bool)], {}, "the mask has 4 of 5 keys"),
     ("Attention", "", [Q, K[:, :1], K], {}, "2 heads of queries, 1 and 2 of keys"),
     ("Attention", "", [Q.astype("d"), *[K.astype("d")] * 2], {}, "scores of f64"),

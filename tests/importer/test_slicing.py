@@ -175,3 +175,37 @@ def test_rotary_embedding(bench, rng, domain, rank, turned, interleaved):
     bench.agrees(*bench.one("RotaryEmbedding", [x, *tables], opset=23, **more))
   model, _ = bench.one("RotaryEmbedding", order(tables, rows), opset=23, domain=domain, **more)
   assert bench.barrier(model).startswith("OP_FORM: RotaryEmbedding: the positions")
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), batch=st.integers(1, 3), room=st.integers(1, 6),
+       axis=st.sampled_from([None, 1, 2, -1]))  # fmt: skip
+def test_tensor_scatter(bench, seed, batch, room, axis):
+  rng = np.random.default_rng(seed)
+  shape = [batch, 2, 3, 4]
+  at = 2 if axis is None else axis % 4
+  shape[at] = room
+  cache = rng.standard_normal(shape).astype(np.float32)
+  shape[at] = 1
+  new = rng.standard_normal(shape).astype(np.float32)
+  more = {} if axis is None else {"axis": axis}
+  model, feeds = bench.one("TensorScatter", [cache, new, rng.integers(0, room, batch)], opset=24, **more)
+  bench.agrees(model, feeds)
+
+
+@pytest.mark.parametrize(
+  ("new", "more", "reason"),
+  [
+    ((2, 3, 4, 5), {}, "DYNAMIC_DIM: TensorScatter: of a cache or of rows that only a run counts"),
+    ((2, 3, 1, 5), {"mode": "circular"}, "OP_FORM: TensorScatter: writes around the end, or along the batch"),
+  ],
+)
+def test_tensor_scatter_of_other_rows(bench, new, more, reason):
+  arrays = [np.ones((2, 3, 9, 5), "f"), np.ones(new, "f"), np.array([0, 1])]
+  model, _ = bench.one("TensorScatter", arrays, opset=24, **more)
+  assert bench.barrier(model) == reason
+
+
+def test_tensor_scatter_without_places(bench):
+  model, _ = bench.one("TensorScatter", [np.ones((2, 9, 5), "f"), np.ones((2, 1, 5), "f")], opset=24)
+  assert bench.barrier(model).endswith("one row of 9, without a place for each of the batch")
