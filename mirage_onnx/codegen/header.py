@@ -12,6 +12,8 @@ GENERATOR_VERSION = 10
 HEADERS = ("ptx.cuh", "vector.cuh", "fragment.cuh", "numeric.cuh")
 #: Of kernels with packed weights.
 PACKED_HEADER = "packed.cuh"
+#: Of those that widen tiles of shared memory.
+PACKED_TILE_HEADER = "packed_tile.cuh"
 
 
 def header(
@@ -27,6 +29,7 @@ def header(
   lines += ["  " + line for line in (*tensors, *print_kernel(kernel).splitlines())]
   lines += ["", f"extents {numbers}", f"numbers {params.to_text()}"]
   packed = (PACKED_HEADER,) if any(t.dtype.is_packed for t in used) else ()
+  packed += (PACKED_TILE_HEADER,) if packed and params.instruction != "mma" else ()
   return _comment(lines) + "\n" + "".join(f'#include "{h}"\n' for h in (*HEADERS, *packed, *headers))
 
 

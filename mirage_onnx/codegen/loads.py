@@ -195,7 +195,7 @@ class TensorView:
 
     A vector is aligned to its size, 16 bytes at most.
     """
-    width = min(width, 16 // self.tensor.dtype.size_bytes)
+    width = min(width, 128 // self.tensor.dtype.bits)
     return not self.is_picked(axis) and self.stride(axis) == 1 and self.aligned % width == 0
 
   def offset(self, index: Mapping[str, str]) -> str:
@@ -229,7 +229,10 @@ class TensorView:
     return scaled(picked.held_at(at) or picked.named_at(at), picked.stride, wide=True)
 
   def address(self, index: Mapping[str, str]) -> str:
+    """Of an element; of packed ones of the byte that it is in."""
     offset = self.offset(index)
+    if self.tensor.dtype.bits < 8 and offset != "0":
+      return f"{self.pointer} + ({offset}) / {8 // self.tensor.dtype.bits}"
     return self.pointer if offset == "0" else f"{self.pointer} + {offset}"
 
   def load(self, index: Mapping[str, str]) -> str:

@@ -61,9 +61,6 @@ class PackedOperand:
 
   def address(self, index: Mapping[str, str]) -> str:
     """Where a row begins."""
-    offset = self.view.offset(index)
-    if self.view.tensor.dtype.bits < 8 and offset != "0":
-      return f"{self.view.pointer} + ({offset}) / {8 // self.view.tensor.dtype.bits}"
     return self.view.address(index)
 
   def declaration(self, name: str) -> tuple[str, str]:

@@ -94,9 +94,14 @@ class Graph:
     return self._contracts_weights(self.node[name])
 
   def streams(self, name: str) -> bool:
-    """Whether all that takes time is to read a weight: few rows are multiplied by it."""
+    """Whether all that takes time is to read a weight: few rows are multiplied by it.
+
+    Or whether it is widened: the others' products of many rows write it out as 16 bits first.
+    """
     if not self._contractions[name] or not self.contracts_weight(name):
       return False
+    if any(s.op == "stored" for s in self.node[name].steps):
+      return True
     out = self.node[name].outputs[0]
     columns = (self.program.numbers(out) or (1,))[-1]
     return self.elements(out) // self.program.size(columns, self._assumed) < FEW_ROWS
