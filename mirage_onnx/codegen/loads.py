@@ -16,12 +16,13 @@ from mirage_onnx.ir import DType, Kernel, KTensor, UGraph, Window
 TAGS = {
   DType.F16: "F16", DType.BF16: "BF16", DType.F32: "F32",
   DType.BOOL: "Bool", DType.I32: "I32", DType.I64: "I64", DType.Q2: "Q2", DType.Q4: "Q4",
-  DType.Q8: "Q8",
+  DType.Q8: "Q8", DType.S4: "S4", DType.S8: "S8",
 }  # fmt: skip
 _STORAGE = {
   DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float",
   DType.BOOL: "unsigned char", DType.I32: "int", DType.I64: "long long",
   DType.Q2: "unsigned char", DType.Q4: "unsigned char", DType.Q8: "unsigned char",
+  DType.S4: "unsigned char", DType.S8: "unsigned char",
 }  # fmt: skip
 #: Index arithmetic is in int.
 _MOST_ELEMENTS = 2**31 - 2**16

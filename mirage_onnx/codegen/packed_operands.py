@@ -197,7 +197,7 @@ def apart_operands(kernel: Kernel, scaled: Mapping[int, Scaled], used: Sequence[
   Those with nothing but 4-bit integers on the other side, and these; both as operands only.
   """
   ops = kernel.ops
-  made = {i for i, s in scaled.items() if ops[s.integers].dtype is DType.Q4}
+  made = {i for i, s in scaled.items() if ops[s.integers].dtype.bits == 4}
   products = [op for i in used if (op := ops[i]).op == "matmul"]
   found = {a for op in products for a in op.args}
   others = {a for i in used if ops[i].op != "matmul" for a in ops[i].args}

@@ -7,6 +7,7 @@ from mirage_onnx.importer import activations as act
 from mirage_onnx.importer import (
   attention,
   cached_attention,
+  dequantized,
   layout,
   linear,
   norms,
@@ -77,6 +78,8 @@ SEMANTICS: dict[tuple[str, str], Rule] = {
   ("", "Gemm"): _rule(linear.gemm),
   (MICROSOFT, "FusedMatMul"): _rule(linear.fused_matmul),
   (MICROSOFT, "MatMulNBits"): _rule(quantized.matmul_nbits, 1, 3, 4),
+  ("", "DequantizeLinear"): _rule(dequantized.dequantize_linear, 0, 2),
+  (MICROSOFT, "DequantizeLinear"): _rule(dequantized.dequantize_linear, 0, 2),
   # layout
   ("", "Transpose"): _move(layout.transpose),
   ("", "Reshape"): _move(layout.reshape, 1),

@@ -11,6 +11,7 @@ class DType(StrEnum):
 
   ``q2``, ``q4`` and ``q8`` are integers of quantized weights, packed in bytes: -2 .. 1, -8 .. 7 and
   -128 .. 127, stored with 2, 8 and 128 added; of several in a byte the first has the lowest bits.
+  ``s4`` and ``s8`` are the same integers stored in two's complement.
   """
 
   F16 = "f16"
@@ -21,9 +22,12 @@ class DType(StrEnum):
   I64 = "i64"
   BOOL = "bool"
   U8 = "u8"
+  I8 = "i8"
   Q2 = "q2"
   Q4 = "q4"
   Q8 = "q8"
+  S4 = "s4"
+  S8 = "s8"
 
   @property
   def size_bytes(self) -> int:
@@ -42,7 +46,7 @@ class DType(StrEnum):
   @property
   def is_packed(self) -> bool:
     """True for integers of quantized weights, which memory holds in whole bytes."""
-    return self in (DType.Q2, DType.Q4, DType.Q8)
+    return self in _PACKED
 
   @property
   def integers(self) -> tuple[int, int]:
@@ -74,10 +78,12 @@ class DType(StrEnum):
 
 _SIZE = {
   DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.F64: 8,
-  DType.I32: 4, DType.I64: 8, DType.BOOL: 1, DType.U8: 1, DType.Q8: 1,
+  DType.I32: 4, DType.I64: 8, DType.BOOL: 1, DType.U8: 1, DType.I8: 1, DType.Q8: 1, DType.S8: 1,
 }  # fmt: skip
+_PACKED = frozenset({DType.Q2, DType.Q4, DType.Q8, DType.S4, DType.S8})
+_SIGNED = frozenset({DType.S4, DType.S8})
 #: Of types that share a byte.
-_BITS = {DType.Q2: 2, DType.Q4: 4}
+_BITS = {DType.Q2: 2, DType.Q4: 4, DType.S4: 4}
 _NUMPY = {
   DType.F16: np.dtype(np.float16),
   DType.BF16: np.dtype(ml_dtypes.bfloat16),
@@ -87,9 +93,12 @@ _NUMPY = {
   DType.I64: np.dtype(np.int64),
   DType.BOOL: np.dtype(np.bool_),
   DType.U8: np.dtype(np.uint8),
+  DType.I8: np.dtype(np.int8),
   DType.Q2: np.dtype(np.int8),
   DType.Q4: np.dtype(np.int8),
   DType.Q8: np.dtype(np.int8),
+  DType.S4: np.dtype(np.int8),
+  DType.S8: np.dtype(np.int8),
 }
 
 
@@ -100,8 +109,8 @@ def as_input(x: np.ndarray, dtype: DType) -> np.ndarray:
   """
   if dtype is DType.BOOL:
     return (x > 0) * 1.0
-  if dtype.is_packed or dtype is DType.U8:
-    low, high = dtype.integers if dtype.is_packed else (0, 255)
+  if dtype.is_packed or dtype in (DType.U8, DType.I8):
+    low, high = dtype.integers if dtype.is_packed else (0, 255) if dtype is DType.U8 else (-128, 127)
     size = np.sqrt(np.mean(np.square(x))) if x.size else 0.0
     middle, spread = (low + high + 1) / 2, (high - low) / 4
     return np.clip(np.rint(x / (size or 1.0) * spread + middle), low, high)
@@ -135,10 +144,12 @@ def _round_to_bf16(x: np.ndarray) -> np.ndarray:
 
 def unpacked(data: np.ndarray, dtype: DType) -> np.ndarray:
   """The values of a packed type in their order, from the bytes of memory (any shape)."""
-  flat = data.reshape(-1).astype(np.uint8, copy=False)
+  flat = data.reshape(-1).view(np.uint8) if data.dtype.itemsize == 1 else data.reshape(-1).astype(np.uint8)
   if dtype.bits < 8:
     mask = (1 << dtype.bits) - 1
     flat = np.stack([flat >> at & mask for at in range(0, 8, dtype.bits)], axis=1).reshape(-1)
+  if dtype in _SIGNED:
+    flat = flat ^ np.uint8(-dtype.integers[0])
   # Modulo 256 the bytes are right before and behind the subtraction.
   return (flat - np.uint8(-dtype.integers[0])).view(np.int8)
 
@@ -149,5 +160,7 @@ def packed(values: np.ndarray, dtype: DType) -> np.ndarray:
   The last dimension fills whole bytes.
   """
   stored = (values.astype(np.int16) - dtype.integers[0]).astype(np.uint8)
+  if dtype in _SIGNED:
+    stored ^= np.uint8(-dtype.integers[0])
   shared = stored.reshape(*stored.shape[:-1], -1, 8 // dtype.bits)
   return np.bitwise_or.reduce(shared << np.arange(0, 8, dtype.bits, dtype=np.uint8), axis=-1)

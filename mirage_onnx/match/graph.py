@@ -34,6 +34,8 @@ class Graph:
     self.order = {n.name: i for i, n in enumerate(program.nodes)}
     self.producer = {o: n for n in program.nodes for o in n.outputs if o}
     self._moves = {n.name for n in program.nodes if n.steps and all(s.op in LAYOUT for s in n.steps)}
+    self._widen = {n.name for n in program.nodes if any(s.op == "stored" for s in n.steps)}
+    self._contracting = {n.name for n in program.nodes if any(s.op == "matmul" for s in n.steps)}
     self._contractions = {n.name: sum(s.op == "matmul" for s in n.steps) for n in program.nodes}
     self._own: dict[str, dict[str, bool]] = {}
     self._moved, self._picked = self._moved_and_picked()
@@ -131,7 +133,7 @@ class Graph:
     """
     moved, picked = set[str](), set[str]()
     for node in self.program.nodes:
-      if node.barrier is not None or node.name not in self._moves:
+      if node.barrier is not None or node.name not in self._moves | (self._widen - self._contracting):
         continue
       operands = self.reads[node.name]
       if all(i in self.program.weights or i in moved for i in operands if not self.picks(node, i)):

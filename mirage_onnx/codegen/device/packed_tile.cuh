@@ -24,12 +24,12 @@ PTX_DEVICE unsigned scaled_pair(unsigned two, unsigned zero, unsigned short scal
 template <class Q>
 PTX_DEVICE void two_pairs(const unsigned char* row, int t, unsigned (&to)[2]) {
   if constexpr (Q::kBits == 8) {
-    to[0] = *reinterpret_cast<const unsigned short*>(row + 2 * t);
-    to[1] = *reinterpret_cast<const unsigned short*>(row + 8 + 2 * t);
+    to[0] = *reinterpret_cast<const unsigned short*>(row + 2 * t) ^ Q::kFlip;
+    to[1] = *reinterpret_cast<const unsigned short*>(row + 8 + 2 * t) ^ Q::kFlip;
   } else if constexpr (Q::kBits == 4) {
     const ptx::U2 w = *reinterpret_cast<const ptx::U2*>(row);
-    to[0] = w.x >> (8 * t);
-    to[1] = w.y >> (8 * t);
+    to[0] = (w.x ^ Q::kFlip) >> (8 * t);
+    to[1] = (w.y ^ Q::kFlip) >> (8 * t);
   } else {
     const unsigned w = *reinterpret_cast<const unsigned*>(row);
     to[0] = w >> (4 * t);
