@@ -39,12 +39,16 @@ CASES = {
     "zero": "own",
     "kind": "i8",
   },
+  "4 bits": {"rows": 2, "n": 256, "axis": 0, "block": 32, "kind": "i4"},
+  "4 bits, zero points": {"rows": 2, "n": 256, "axis": 0, "block": 128, "kind": "u4", "zero": "own"},
+  "4 bits behind a Transpose": {"rows": 2, "n": 256, "axis": 0, "block": 64, "form": "nk", "kind": "u4"},
+  "4 bits, a column each": {"rows": 2, "n": 256, "axis": 1, "form": "gemm", "kind": "i4"},
   "Gemm": {"rows": 2, "n": 256, "axis": 0, "block": 128, "form": "gemm"},
 }
 
 
 def check(model, result, values):
-  """Bodies bit for bit as the model; kernels as the model without the optimizations that round activations."""
+  """Bodies bit for bit as the model; kernels as the model without what rounds activations to 8 bits."""
   assert [x.tobytes() for x in run_model(result.model, values)] == [
     x.tobytes() for x in run_model(model, values)
   ]
@@ -65,4 +69,4 @@ def test_replaced(name):
   assert any(op.startswith("DequantizeLinear") for op in replaced_ops(result)), result.report["regions"]
   check(model, result, feeds(model, np.random.default_rng(0)))
   (region,) = (r for r in result.report["regions"] if r["status"] == "replaced")
-  assert any(f"{q}[" in region["ugraph"] for q in ("q8", "s8"))
+  assert any(f"{q}[" in region["ugraph"] for q in ("q8", "s8", "q4", "s4"))

@@ -15,7 +15,7 @@ from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import TensorView, tag
 from mirage_onnx.codegen.plan import StreamPlan, operands
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir import BlockOp, DType, Kernel, UGraph
+from mirage_onnx.ir import BlockOp, Kernel, UGraph
 
 
 @dataclass(frozen=True, slots=True)

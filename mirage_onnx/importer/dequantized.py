@@ -3,11 +3,15 @@
 A weight is scale x (integer - zero point); products that read it take the packed one (``quantized.py``).
 """
 
+from math import prod
+
 from mirage_onnx.importer.context import Context, Value, const, shape_of
 from mirage_onnx.ir import DType, Tensor
 
 #: The types of what is stored -> those of the integers, and the zero point where there is none.
-PACKED = {DType.U8: (DType.Q8, -128), DType.I8: (DType.S8, 0)}
+PACKED = {
+  DType.U8: (DType.Q8, -128), DType.I8: (DType.S8, 0), DType.U4: (DType.Q4, -8), DType.I4: (DType.S4, 0),
+}  # fmt: skip
 
 
 def dequantize_linear(c: Context) -> None:
@@ -23,6 +27,9 @@ def dequantize_linear(c: Context) -> None:
     raise c.reject(f"{x.name!r} is {x.dtype or 'of a type that is not supported'}", "DTYPE")
   if not x.is_static or not shape_of(x) or not scale.is_static:
     raise c.reject(f"the shape of {x.name!r} is not one of weights")
+  for t in (x, c.tensor(2)) if c.has(2) else (x,):
+    if t.dtype and t.dtype.is_four and (not t.is_static or prod(shape_of(t)) % 2) and shape_of(t):
+      raise c.reject(f"{t.name!r} has an odd number of elements of 4 bits")
   if scale.dtype is None or not scale.dtype.is_float:
     raise c.reject(f"scales are {scale.dtype}", "DTYPE")
   if c.output().dtype is not scale.dtype:

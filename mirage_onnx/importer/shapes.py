@@ -31,6 +31,7 @@ DTYPES: dict[int, DType] = {
   TensorProto.INT32: DType.I32, TensorProto.INT64: DType.I64,
   TensorProto.BOOL: DType.BOOL, TensorProto.UINT8: DType.U8,
   TensorProto.INT8: DType.I8,
+  TensorProto.UINT4: DType.U4, TensorProto.INT4: DType.I4,
 }  # fmt: skip
 
 #: Integer tensors up to this size stay in the copy: they may be shapes or axes.

@@ -1,16 +1,21 @@
 """Products whose weights a DequantizeLinear widens, by ``small_models.Net``."""
 
+import ml_dtypes
 import numpy as np
 from packed_models import model_of
 from small_models import Net
 
-KINDS = {"u8": (np.uint8, 0, 256), "i8": (np.int8, -128, 128)}
+KINDS = {
+  "u8": (np.uint8, 0, 256), "i8": (np.int8, -128, 128),
+  "u4": (ml_dtypes.uint4, 0, 16), "i4": (ml_dtypes.int4, -8, 8),
+}  # fmt: skip
 
 
 def widened(net, shape, axis, *, kind="u8", block=0, zero="", scale=1.0):
   """DequantizeLinear of random integers; ``axis`` None: of the whole tensor. ``zero``: "", "same", "own"."""
   dtype, low, high = KINDS[kind]
   q = net.constant(net.rng.integers(low, high, shape), dtype)
+  scale = scale * 256 / (high - low)
   own = (1,) if axis is None else (shape[axis],)
   if block:
     own = tuple(n // block if d == axis % len(shape) else n for d, n in enumerate(shape))
