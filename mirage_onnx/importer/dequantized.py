@@ -106,3 +106,19 @@ def _type(c: Context) -> DType:
   dtype = c.tensor(1).dtype
   assert dtype is not None
   return dtype
+
+
+def quantize_linear(c: Context) -> None:
+  """QuantizeLinear, DynamicQuantizeLinear: activations to integers.
+
+  Kernels keep more digits than the nodes that they stand for, and where those are next to a half the
+  integers would be others: a whole step apart, which no bound of rounding allows.
+  """
+  raise c.reject("rounds activations to integers: a kernel's further digits would decide of them otherwise")
+
+
+def gather_block_quantized(c: Context) -> None:
+  """com.microsoft: rows of a packed table, widened. A run reads few of them, so there is nothing to save."""
+  raise c.reject(
+    "widens the rows of a packed table that a run picks: as many bytes as they have, and no more"
+  )

@@ -4,6 +4,8 @@ ONNX Runtime hands custom operators no tensor of such a type, so a node gets the
 function makes of these what the original nodes read, bit for bit.
 """
 
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -18,7 +20,7 @@ def restored_fours(name: str, use: WeightUse) -> list[onnx.NodeProto]:
   """Nodes that make ``{name}_restored`` of the bytes ``name``."""
   made: list[onnx.NodeProto] = []
 
-  def add(op: str, inputs: list[str], **attributes: object) -> str:
+  def add(op: str, inputs: list[str], **attributes: Any) -> str:
     output = f"{name}_{len(made)}"
     made.append(helper.make_node(op, inputs, [output], name=f"{op}_{output}", **attributes))
     return output

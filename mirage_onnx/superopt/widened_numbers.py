@@ -28,7 +28,7 @@ _WIDENING, _LANES_PER_US, _WAIT_US = 4.0, 128 * 1700.0, 0.45
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class PackedShape:
   """``weights``: the axis of operand A, ``rows``: of operand B; ``bytes_of``: both, of one depth element."""
 
   weights: str
@@ -37,7 +37,9 @@ class Shape:
   bytes_of: tuple[float, float]
 
   @classmethod
-  def of(cls, kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int]) -> "Shape | None":
+  def of(
+    cls, kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int]
+  ) -> "PackedShape | None":
     """None where not all contractions are such products over the loop's axis."""
     ops, sides = kernel.ops, set[tuple[str, str]]()
     found = [op for op in ops if op.op == "matmul"]
@@ -78,7 +80,7 @@ def widened_points(
   kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], target: Target, keep: int
 ) -> tuple[tuple[float, KernelParams], ...]:
   """The ``keep`` points that are predicted to be fastest, in us, best first."""
-  shape = Shape.of(kernel, tensors, extents) if WGMMA.name in target.instructions else None
+  shape = PackedShape.of(kernel, tensors, extents) if WGMMA.name in target.instructions else None
   if shape is None:
     return ()
   found = [(_time_us(kernel, tensors, extents, shape, p, target), p)
@@ -87,7 +89,7 @@ def widened_points(
 
 
 def _points(
-  kernel: Kernel, extents: Mapping[str, int], shape: Shape, target: Target
+  kernel: Kernel, extents: Mapping[str, int], shape: PackedShape, target: Target
 ) -> Iterator[KernelParams]:
   depth = extents[kernel.loop or ""]
   clusters = _CLUSTERS if kernel.cluster == kernel.loop and target.has_clusters else (1,)
@@ -102,19 +104,19 @@ def _points(
       yield KernelParams(tuple(tile.get(a, 1) for a in kernel.grid), cluster, step, warps, stages, WGMMA.name)
 
 
-def _registers(shape: Shape, rows: int, step: int) -> int:
+def _registers(shape: PackedShape, rows: int, step: int) -> int:
   """Of a thread: accumulators, the fragments of one product, and others."""
   return shape.products * rows // 2 + step // 4 + _OTHER_REGISTERS
 
 
-def _smem_bytes(shape: Shape, weights: int, rows: int, step: int, stages: int) -> int:
+def _smem_bytes(shape: PackedShape, weights: int, rows: int, step: int, stages: int) -> int:
   """Rows of packed weights are padded to an odd number of 16 bytes; tiles begin at 1024."""
   own = weights * (shape.bytes_of[0] * step + 32 * shape.products) + 1024 * shape.products
   return int(own + rows * shape.bytes_of[1] * step + 1024) * stages
 
 
 def _time_us(
-  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], shape: Shape,
+  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], shape: PackedShape,
   params: KernelParams, target: Target,
 ) -> float:  # fmt: skip
   tile = dict(zip(kernel.grid, params.tile, strict=True))
