@@ -6,7 +6,8 @@ Of every case (``CASES``, at each number of rows) the µGraph that the search pu
 numbers around what the cost model likes, of many rows as many by wgmma, compiled on all cores. A kernel is
 timed once it agrees with a float64 oracle on hard inputs. Arms of one process, interleaved: the fastest
 numbers, ONNX Runtime's nodes of the same region (--fpa: with its other kernel too), and the same product in
-fp16 by ONNX Runtime (cuBLAS). Cold: ``Gpu.time_us``; warm: replays one after the other. Writes DIR/packed.json.
+fp16 by ONNX Runtime (cuBLAS). Cold: ``Gpu.time_us``; warm: replays one after the other.
+Writes DIR/packed.json.
 """
 
 import argparse
