@@ -3,10 +3,11 @@
     python3 bench/packed.py [--out DIR] [--seconds 140] [--rows 1 8 16] [--points 24] [--fpa] [NAME ...]
 
 Of every case (``CASES``, at each number of rows) the µGraph that the search puts first, at ``points``
-numbers around what the cost model likes, compiled on all cores. A kernel is timed once it agrees with a
-float64 oracle on hard inputs. Arms of one process, interleaved: the fastest numbers, ONNX Runtime's nodes of
-the same region (--fpa: with its other kernel too), and the same product in fp16 by ONNX Runtime
-(cuBLAS). Cold: ``Gpu.time_us``; warm: replays one after the other. Writes DIR/packed.json.
+numbers around what the cost model likes, of many rows as many by wgmma, compiled on all cores. A kernel is
+timed once it agrees with a float64 oracle on hard inputs. Arms of one process, interleaved: the fastest
+numbers, ONNX Runtime's nodes of the same region (--fpa: with its other kernel too), and the same product in
+fp16 by ONNX Runtime (cuBLAS). Cold: ``Gpu.time_us``; warm: replays one after the other.
+Writes DIR/packed.json.
 """
 
 import argparse
@@ -36,6 +37,7 @@ from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.superopt.numbers import tile_choices
 from mirage_onnx.superopt.search import search
+from mirage_onnx.superopt.widened_numbers import widened_points
 from mirage_onnx.targets import get_target
 from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import Inputs, gpu_of, prepare
@@ -45,7 +47,7 @@ from mirage_onnx.verify.prover import prover
 from mirage_onnx.verify.weights import sample_weights
 
 MS = "com.microsoft"
-#: name: (K, N, bits, block, what else: "norm" before it, a "pair" gated).
+#: name: (K, N, bits, block, what else: "norm" before it, a "pair" gated behind one, a "gate" alone).
 CASES = {
   "4096x4096 b32": (4096, 4096, 4, 32, ""),
   "4096x4096 b128": (4096, 4096, 4, 128, ""),
@@ -54,6 +56,7 @@ CASES = {
   "14336x4096 b128": (14336, 4096, 4, 128, ""),
   "norm 4096x4096 b32": (4096, 4096, 4, 32, "norm"),
   "norm 4096x14336 pair b128": (4096, 14336, 4, 128, "pair"),
+  "4096x14336 gate b128": (4096, 14336, 4, 128, "gate"),
   "4096x14336 8 bits b128": (4096, 14336, 8, 128, ""),
 }
 SWEPT, SAMPLES, REPLAYS = 5, 21, 16
@@ -83,12 +86,12 @@ def model_of(k, n, bits, block, kind, rows, fp16=False):
     return name
 
   x = "x"
-  if kind:
+  if kind in ("norm", "pair"):
     gamma = constant("gamma", (1 + 0.1 * rng.standard_normal(k)).astype(np.float16))
     nodes.append(helper.make_node("SimplifiedLayerNormalization", ["x", gamma], ["h"], name="norm", axis=-1))
     x = "h"
   y = product(x, "y")
-  if kind == "pair":
+  if kind in ("pair", "gate"):
     up = product(x, "up")
     nodes.append(helper.make_node("Sigmoid", [y], ["s"], name="s"))
     nodes.append(helper.make_node("Mul", [y, "s"], ["silu"], name="silu"))
@@ -137,8 +140,12 @@ def searched(job):
   _, region = loaded_region(case, rows)
   result = search(region, get_target(target), prover(region))
   best = next(c.candidate for c in result.candidates if len(c.candidate.ugraph.kernels) == 1)
-  kernel = best.ugraph.kernels[0]
-  return best.ugraph, points(kernel, region.extents, best.params[0], count, target), region.extents
+  kernel, tensors = best.ugraph.kernels[0], {t.name: t for t in best.ugraph.tensors}
+  wide = widened_points(kernel, tensors, region.extents, get_target(target), 400)
+  kinds = {(p.tile, p.cluster, p.loop_tile): p for _, p in reversed(wide)}
+  wide = sorted([(us, p) for us, p in wide if p in kinds.values()], key=lambda f: f[0])[:count]
+  near = points(kernel, region.extents, best.params[0], count // 2 if wide else count, target)
+  return best.ugraph, [*near, *(p for _, p in wide)], region.extents
 
 
 def built(job):

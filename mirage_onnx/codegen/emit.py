@@ -86,7 +86,7 @@ def _emit(
 ) -> KernelSource:
   special = special_emitter(kernel) if params.instruction == "mma" else None
   few_bits = next((t.name for t in graph.tensors_of(kernel) if t.few_bits), None)
-  if few_bits and special is not emit_streaming:
+  if few_bits and special is not emit_streaming and params.instruction == "mma":
     why = f"{few_bits} has weights of few bits, and {kernel.name} is no streaming kernel"
     raise RejectionError("EMIT_UNSUPPORTED", why)
   if special is not None:

@@ -142,7 +142,7 @@ class Grid:
     """
     declared: dict[str, str] = {}
     for t in graph.tensors_of(kernel):
-      for p in TensorView.of(t, extents).picked:
+      for p in TensorView.of(t, extents, packed=True).picked:
         places = [at.first for at in self.axes if p.axes == (at.axis,) and at.split]
         for place in places if p.axes else ["0"]:
           declared[p.held_at(place)] = p.named_at(place)

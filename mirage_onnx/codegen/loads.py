@@ -16,12 +16,13 @@ from mirage_onnx.ir import DType, Kernel, KTensor, UGraph, Window
 TAGS = {
   DType.F16: "F16", DType.BF16: "BF16", DType.F32: "F32",
   DType.BOOL: "Bool", DType.I32: "I32", DType.I64: "I64", DType.Q2: "Q2", DType.Q4: "Q4",
-  DType.Q8: "Q8",
+  DType.Q8: "Q8", DType.S4: "S4", DType.S8: "S8",
 }  # fmt: skip
 _STORAGE = {
   DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float",
   DType.BOOL: "unsigned char", DType.I32: "int", DType.I64: "long long",
   DType.Q2: "unsigned char", DType.Q4: "unsigned char", DType.Q8: "unsigned char",
+  DType.S4: "unsigned char", DType.S8: "unsigned char",
 }  # fmt: skip
 #: Index arithmetic is in int.
 _MOST_ELEMENTS = 2**31 - 2**16
@@ -195,7 +196,7 @@ class TensorView:
 
     A vector is aligned to its size, 16 bytes at most.
     """
-    width = min(width, 16 // self.tensor.dtype.size_bytes)
+    width = min(width, 128 // self.tensor.dtype.bits)
     return not self.is_picked(axis) and self.stride(axis) == 1 and self.aligned % width == 0
 
   def offset(self, index: Mapping[str, str]) -> str:
@@ -229,7 +230,10 @@ class TensorView:
     return scaled(picked.held_at(at) or picked.named_at(at), picked.stride, wide=True)
 
   def address(self, index: Mapping[str, str]) -> str:
+    """Of an element; of packed ones of the byte that it is in."""
     offset = self.offset(index)
+    if self.tensor.dtype.bits < 8 and offset != "0":
+      return f"{self.pointer} + ({offset}) / {8 // self.tensor.dtype.bits}"
     return self.pointer if offset == "0" else f"{self.pointer} + {offset}"
 
   def load(self, index: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import TensorView, tag
 from mirage_onnx.codegen.plan import StreamPlan, operands
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir import BlockOp, DType, Kernel, UGraph
+from mirage_onnx.ir import BlockOp, Kernel, UGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,6 @@ class PackedOperand:
 
   def address(self, index: Mapping[str, str]) -> str:
     """Where a row begins."""
-    offset = self.view.offset(index)
-    if self.view.tensor.dtype.bits < 8 and offset != "0":
-      return f"{self.view.pointer} + ({offset}) / {8 // self.view.tensor.dtype.bits}"
     return self.view.address(index)
 
   def declaration(self, name: str) -> tuple[str, str]:
@@ -200,7 +197,7 @@ def apart_operands(kernel: Kernel, scaled: Mapping[int, Scaled], used: Sequence[
   Those with nothing but 4-bit integers on the other side, and these; both as operands only.
   """
   ops = kernel.ops
-  made = {i for i, s in scaled.items() if ops[s.integers].dtype is DType.Q4}
+  made = {i for i, s in scaled.items() if ops[s.integers].dtype.bits == 4}
   products = [op for i in used if (op := ops[i]).op == "matmul"]
   found = {a for op in products for a in op.args}
   others = {a for i in used if ops[i].op != "matmul" for a in ops[i].args}

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.custom_op.interface import Interface, make_plan
 from mirage_onnx.custom_op.plan import Equal, InputSpec, OutputSpec, Plan, Variant
 from mirage_onnx.custom_op.runtime_sizes import RunDims
-from mirage_onnx.ir import Candidate, Monomial, Region, ugraph_extents
+from mirage_onnx.ir import Candidate, DType, Monomial, Region, ugraph_extents
 from mirage_onnx.ir.memory_order import stored_orders
 
 
@@ -92,7 +93,10 @@ def plan_candidate(
   for i in region.given:
     dims, order = i.source.shape or (), orders[i.source.name]
     static = tuple(d if isinstance(d, int) else None for d in (dims[p] for p in order))
-    inputs[i.source.name] = InputSpec((i.source.dtype or i.dtype).value, static)
+    dtype = i.source.dtype or i.dtype
+    if dtype.is_four:
+      dtype, static = DType.U8, (prod(d or 0 for d in static) // 2,)
+    inputs[i.source.name] = InputSpec(dtype.value, static)
   permutations = tuple(orders[name] for name in places.inputs)
   run = RunDims(permutations, places.dim)
   outputs = {

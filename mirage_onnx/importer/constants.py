@@ -47,7 +47,7 @@ class Atom:
 class ConstantTable:
   """Values no run can change: scalars as stored, scalars with atoms, integer lists, booleans.
 
-  ``read``: any of them by name, as an array.
+  ``read``: any of them by name, as an array; ``names``: of all of them.
   """
 
   exact: Mapping[str, Fraction]
@@ -55,6 +55,7 @@ class ConstantTable:
   lists: Mapping[str, tuple[int, ...]]
   flags: Mapping[str, bool]
   read: Callable[[str], np.ndarray | None]
+  names: frozenset[str] = frozenset()
 
 
 def constant_values(loaded: LoadedModel) -> dict[str, TensorProto]:
@@ -103,7 +104,7 @@ def read_constants(loaded: LoadedModel) -> ConstantTable:
   def read(name: str) -> np.ndarray | None:
     return loaded.read(values[name]) if name in values else None
 
-  return ConstantTable(exact, scalars, lists, flags, read)
+  return ConstantTable(exact, scalars, lists, flags, read, frozenset(values))
 
 
 def numbers(dims: Iterable[int]) -> tuple[tuple[float, Constant], ...]:

@@ -106,6 +106,10 @@ class Context:
     """The values of an operand, None where it is not constant."""
     return self._constants.read(self.node.input[position])
 
+  def is_known(self, position: int) -> bool:
+    """Whether no run changes an operand."""
+    return self.node.input[position] in self._constants.names
+
   def implied(self, x: Tensor) -> Tensor:
     """A constant that the node implies."""
     if x.name in self._used:

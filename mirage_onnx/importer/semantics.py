@@ -7,6 +7,7 @@ from mirage_onnx.importer import activations as act
 from mirage_onnx.importer import (
   attention,
   cached_attention,
+  dequantized,
   layout,
   linear,
   norms,
@@ -77,6 +78,12 @@ SEMANTICS: dict[tuple[str, str], Rule] = {
   ("", "Gemm"): _rule(linear.gemm),
   (MICROSOFT, "FusedMatMul"): _rule(linear.fused_matmul),
   (MICROSOFT, "MatMulNBits"): _rule(quantized.matmul_nbits, 1, 3, 4),
+  ("", "DequantizeLinear"): _rule(dequantized.dequantize_linear, 0, 2),
+  (MICROSOFT, "DequantizeLinear"): _rule(dequantized.dequantize_linear, 0, 2),
+  ("", "QuantizeLinear"): _rule(dequantized.quantize_linear, 1, 2),
+  ("", "DynamicQuantizeLinear"): _rule(dequantized.quantize_linear),
+  (MICROSOFT, "QuantizeLinear"): _rule(dequantized.quantize_linear, 1, 2),
+  (MICROSOFT, "GatherBlockQuantized"): _rule(dequantized.gather_block_quantized, 0, 1, 2, 3),
   # layout
   ("", "Transpose"): _move(layout.transpose),
   ("", "Reshape"): _move(layout.reshape, 1),

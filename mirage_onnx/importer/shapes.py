@@ -30,6 +30,8 @@ DTYPES: dict[int, DType] = {
   TensorProto.FLOAT: DType.F32, TensorProto.DOUBLE: DType.F64,
   TensorProto.INT32: DType.I32, TensorProto.INT64: DType.I64,
   TensorProto.BOOL: DType.BOOL, TensorProto.UINT8: DType.U8,
+  TensorProto.INT8: DType.I8,
+  TensorProto.UINT4: DType.U4, TensorProto.INT4: DType.I4,
 }  # fmt: skip
 
 #: Integer tensors up to this size stay in the copy: they may be shapes or axes.

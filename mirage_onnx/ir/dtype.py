@@ -11,6 +11,8 @@ class DType(StrEnum):
 
   ``q2``, ``q4`` and ``q8`` are integers of quantized weights, packed in bytes: -2 .. 1, -8 .. 7 and
   -128 .. 127, stored with 2, 8 and 128 added; of several in a byte the first has the lowest bits.
+  ``s4`` and ``s8`` are the same integers stored in two's complement. ``u4`` and ``i4`` are what ONNX
+  calls so: models have tensors of them, and arrays an element in a byte; kernels read their bytes.
   """
 
   F16 = "f16"
@@ -21,9 +23,14 @@ class DType(StrEnum):
   I64 = "i64"
   BOOL = "bool"
   U8 = "u8"
+  I8 = "i8"
+  U4 = "u4"
+  I4 = "i4"
   Q2 = "q2"
   Q4 = "q4"
   Q8 = "q8"
+  S4 = "s4"
+  S8 = "s8"
 
   @property
   def size_bytes(self) -> int:
@@ -42,7 +49,12 @@ class DType(StrEnum):
   @property
   def is_packed(self) -> bool:
     """True for integers of quantized weights, which memory holds in whole bytes."""
-    return self in (DType.Q2, DType.Q4, DType.Q8)
+    return self in _PACKED
+
+  @property
+  def is_four(self) -> bool:
+    """True for ONNX's integers of 4 bits: custom operators are given their bytes."""
+    return self in (DType.U4, DType.I4)
 
   @property
   def integers(self) -> tuple[int, int]:
@@ -74,10 +86,14 @@ class DType(StrEnum):
 
 _SIZE = {
   DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.F64: 8,
-  DType.I32: 4, DType.I64: 8, DType.BOOL: 1, DType.U8: 1, DType.Q8: 1,
+  DType.I32: 4, DType.I64: 8, DType.BOOL: 1, DType.U8: 1, DType.I8: 1, DType.U4: 1, DType.I4: 1,
+  DType.Q8: 1, DType.S8: 1,
 }  # fmt: skip
+_PACKED = frozenset({DType.Q2, DType.Q4, DType.Q8, DType.S4, DType.S8})
+_SIGNED = frozenset({DType.S4, DType.S8})
+_FOURS = (np.dtype(ml_dtypes.uint4), np.dtype(ml_dtypes.int4))
 #: Of types that share a byte.
-_BITS = {DType.Q2: 2, DType.Q4: 4}
+_BITS = {DType.Q2: 2, DType.Q4: 4, DType.S4: 4, DType.U4: 4, DType.I4: 4}
 _NUMPY = {
   DType.F16: np.dtype(np.float16),
   DType.BF16: np.dtype(ml_dtypes.bfloat16),
@@ -87,9 +103,14 @@ _NUMPY = {
   DType.I64: np.dtype(np.int64),
   DType.BOOL: np.dtype(np.bool_),
   DType.U8: np.dtype(np.uint8),
+  DType.I8: np.dtype(np.int8),
+  DType.U4: np.dtype(ml_dtypes.uint4),
+  DType.I4: np.dtype(ml_dtypes.int4),
   DType.Q2: np.dtype(np.int8),
   DType.Q4: np.dtype(np.int8),
   DType.Q8: np.dtype(np.int8),
+  DType.S4: np.dtype(np.int8),
+  DType.S8: np.dtype(np.int8),
 }
 
 
@@ -100,8 +121,8 @@ def as_input(x: np.ndarray, dtype: DType) -> np.ndarray:
   """
   if dtype is DType.BOOL:
     return (x > 0) * 1.0
-  if dtype.is_packed or dtype is DType.U8:
-    low, high = dtype.integers if dtype.is_packed else (0, 255)
+  if dtype.is_packed or dtype in (DType.U8, DType.I8):
+    low, high = dtype.integers if dtype.is_packed else (0, 255) if dtype is DType.U8 else (-128, 127)
     size = np.sqrt(np.mean(np.square(x))) if x.size else 0.0
     middle, spread = (low + high + 1) / 2, (high - low) / 4
     return np.clip(np.rint(x / (size or 1.0) * spread + middle), low, high)
@@ -134,13 +155,29 @@ def _round_to_bf16(x: np.ndarray) -> np.ndarray:
 
 
 def unpacked(data: np.ndarray, dtype: DType) -> np.ndarray:
-  """The values of a packed type in their order, from the bytes of memory (any shape)."""
-  flat = data.reshape(-1).astype(np.uint8, copy=False)
+  """The values of a packed type in their order, from the bytes of memory (any shape).
+
+  Of an array with an element in a byte: these, less what the type has for zero.
+  """
+  if data.dtype in _FOURS:
+    less = 0 if dtype in _SIGNED else dtype.integers[0]
+    return (data.reshape(-1).astype(np.int8) + np.int8(less)).astype(np.int8)
+  flat = data.reshape(-1).view(np.uint8) if data.dtype.itemsize == 1 else data.reshape(-1).astype(np.uint8)
   if dtype.bits < 8:
     mask = (1 << dtype.bits) - 1
     flat = np.stack([flat >> at & mask for at in range(0, 8, dtype.bits)], axis=1).reshape(-1)
+  if dtype in _SIGNED:
+    flat = flat ^ np.uint8(-dtype.integers[0])
   # Modulo 256 the bytes are right before and behind the subtraction.
   return (flat - np.uint8(-dtype.integers[0])).view(np.int8)
+
+
+def in_memory(data: np.ndarray) -> np.ndarray:
+  """What memory holds of an array: the bytes of one of 4-bit integers, two in each, any other as it is."""
+  if data.dtype not in _FOURS:
+    return data
+  fours = data.reshape(-1).astype(np.int8).view(np.uint8) & np.uint8(15)
+  return np.ascontiguousarray(fours[::2] | fours[1::2] << np.uint8(4))
 
 
 def packed(values: np.ndarray, dtype: DType) -> np.ndarray:
@@ -149,5 +186,7 @@ def packed(values: np.ndarray, dtype: DType) -> np.ndarray:
   The last dimension fills whole bytes.
   """
   stored = (values.astype(np.int16) - dtype.integers[0]).astype(np.uint8)
+  if dtype in _SIGNED:
+    stored ^= np.uint8(-dtype.integers[0])
   shared = stored.reshape(*stored.shape[:-1], -1, 8 // dtype.bits)
   return np.bitwise_or.reduce(shared << np.arange(0, 8, dtype.bits, dtype=np.uint8), axis=-1)

@@ -79,7 +79,7 @@ class RegionTensor:
   @property
   def splits_dims(self) -> bool:
     """Whether an axis begins or ends inside a dimension: no order of dims reorders the axes."""
-    if self.dtype.is_packed:
+    if self.dtype.is_packed and self.dtype.bits < 8 and not (self.source.dtype and self.source.dtype.is_four):
       return True
     regrouped = self.view is not None and len(self.view.fulls) != len(self.source.shape or ())
     return regrouped or any(len(d) > 1 for d in self.dims)

@@ -34,6 +34,8 @@ class Graph:
     self.order = {n.name: i for i, n in enumerate(program.nodes)}
     self.producer = {o: n for n in program.nodes for o in n.outputs if o}
     self._moves = {n.name for n in program.nodes if n.steps and all(s.op in LAYOUT for s in n.steps)}
+    self._widen = {n.name for n in program.nodes if any(s.op == "stored" for s in n.steps)}
+    self._contracting = {n.name for n in program.nodes if any(s.op == "matmul" for s in n.steps)}
     self._contractions = {n.name: sum(s.op == "matmul" for s in n.steps) for n in program.nodes}
     self._own: dict[str, dict[str, bool]] = {}
     self._moved, self._picked = self._moved_and_picked()
@@ -94,9 +96,14 @@ class Graph:
     return self._contracts_weights(self.node[name])
 
   def streams(self, name: str) -> bool:
-    """Whether all that takes time is to read a weight: few rows are multiplied by it."""
+    """Whether all that takes time is to read a weight: few rows are multiplied by it.
+
+    Or whether it is widened: the others' products of many rows write it out as 16 bits first.
+    """
     if not self._contractions[name] or not self.contracts_weight(name):
       return False
+    if any(s.op == "stored" for s in self.node[name].steps):
+      return True
     out = self.node[name].outputs[0]
     columns = (self.program.numbers(out) or (1,))[-1]
     return self.elements(out) // self.program.size(columns, self._assumed) < FEW_ROWS
@@ -126,7 +133,7 @@ class Graph:
     """
     moved, picked = set[str](), set[str]()
     for node in self.program.nodes:
-      if node.barrier is not None or node.name not in self._moves:
+      if node.barrier is not None or node.name not in self._moves | (self._widen - self._contracting):
         continue
       operands = self.reads[node.name]
       if all(i in self.program.weights or i in moved for i in operands if not self.picks(node, i)):

@@ -131,11 +131,16 @@ def _operand(tensor: Tensor) -> InputSpec:
 
 
 def _replacement(region: Region, planned: Planned, plan: int) -> Replacement:
-  weights = tuple(
-    WeightUse(name, perm)
-    for name, perm in zip(planned.inputs, planned.permutations, strict=True)
-    if perm != tuple(range(len(perm)))
-  )
+  sources = {i.source.name: i.source for i in region.given}
+
+  def use_of(name: str, perm: tuple[int, ...]) -> WeightUse:
+    dtype = sources[name].dtype
+    if dtype is None or not dtype.is_four:
+      return WeightUse(name, perm)
+    return WeightUse(name, perm, dtype, tuple(map(int, sources[name].shape or ())))
+
+  uses = [use_of(*of) for of in zip(planned.inputs, planned.permutations, strict=True)]
+  weights = tuple(use for use in uses if not use.is_identity)
   size = Places.of(region).size
   shapes = {name: tuple(map(size, dims)) for name, dims in region.inner_dims.items()}
   return Replacement(

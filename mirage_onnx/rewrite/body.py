@@ -5,6 +5,7 @@ computes what the original nodes computed, by the same operators in the same ord
 
     formals   bundle, i0, i1, ...       outputs   o0, o1, ..., workspace
     body      Transpose of every input that is stored in another dim order,
+              integers of 4 bits of the bytes that hold them (``fours.py``),
               Constant for every small constant the region reads (functions capture nothing;
               a large one is one more input, behind those of the kernel, which does not read it),
               the shapes that the model computes elsewhere, from those of the inputs,
@@ -31,6 +32,7 @@ from onnx import helper, numpy_helper
 from mirage_onnx.importer.graph import subgraphs
 from mirage_onnx.ir.runtime_extent import Monomial
 from mirage_onnx.rewrite.constants import Constants
+from mirage_onnx.rewrite.fours import restored_fours
 from mirage_onnx.rewrite.replacement import Replacement, internal
 
 #: A region's constants up to this size move into the body; larger ones are inputs.
@@ -141,6 +143,10 @@ class _Builder:
         self.names[value] = f"i{i}"
       else:
         self.names[value] = f"i{i}_restored"
+        if use.four is not None:
+          self.domains.add("")
+          self.prologue += restored_fours(f"i{i}", use)
+          continue
         self.prologue.append(
           helper.make_node(
             "Transpose",

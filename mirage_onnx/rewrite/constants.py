@@ -11,6 +11,7 @@ from onnx import numpy_helper
 from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.constant_nodes import constant_nodes
 from mirage_onnx.importer.external import check_stored, read_tensor
+from mirage_onnx.ir.dtype import in_memory
 from mirage_onnx.rewrite.replacement import WeightUse, internal
 from mirage_onnx.rewrite.turned import can_turn, turned
 
@@ -57,4 +58,4 @@ class Constants:
     array = self.array(use.tensor)
     if array.ndim != len(use.perm):
       raise internal(f"{use} does not fit shape {array.shape}")
-    return numpy_helper.from_array(np.ascontiguousarray(array.transpose(use.perm)), name)
+    return numpy_helper.from_array(in_memory(np.ascontiguousarray(array.transpose(use.perm))), name)

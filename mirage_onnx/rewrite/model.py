@@ -167,7 +167,8 @@ class _Rewriter:
     if use not in self.stored:
       swapped = (*range(len(use.perm) - 2), len(use.perm) - 1, len(use.perm) - 2)
       suffix = ".kmajor" if use.perm == swapped else ".perm" + "_".join(map(str, use.perm))
-      name = self._fresh(value + ("" if use.is_identity else suffix))
+      suffix = ("" if use.is_in_order else suffix) + (".bytes" if use.four else "")
+      name = self._fresh(value + suffix)
       self.stored[use] = self.constants.permuted(use, name)
     return self.stored[use].name
 

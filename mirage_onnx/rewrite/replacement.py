@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mirage_onnx.errors import MirageError
+from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.runtime_extent import Monomial
 
 #: The library registers MuGraph_0 .. MuGraph_127 (a session's start grows with their number).
@@ -19,11 +20,15 @@ def internal(detail: str) -> MirageError:
 class WeightUse:
   """A constant tensor that the kernel reads as ``numpy.transpose(tensor, perm)``.
 
-  The custom node gets a new initializer in that order; the function body undoes it.
+  The custom node gets a new initializer in that order; the function body undoes it. ``four``: the type
+  of one of 4-bit integers, whose bytes it gets (ONNX Runtime hands custom operators no such tensor), and
+  ``shape`` what it has in the model.
   """
 
   tensor: str
   perm: tuple[int, ...]
+  four: DType | None = None
+  shape: tuple[int, ...] = ()
 
   def __post_init__(self) -> None:
     if sorted(self.perm) != list(range(len(self.perm))):
@@ -31,6 +36,11 @@ class WeightUse:
 
   @property
   def is_identity(self) -> bool:
+    """Whether the node reads what the model has."""
+    return self.is_in_order and self.four is None
+
+  @property
+  def is_in_order(self) -> bool:
     return self.perm == tuple(range(len(self.perm)))
 
   @property

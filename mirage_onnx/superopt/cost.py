@@ -224,7 +224,8 @@ def kernel_cost(f: Features, params: KernelParams, target: Target, runtime: Cont
     steps = ceil(extents[kernel.loop] / (f.step * params.warps * params.cluster))
     in_flight = active * params.warps * min(params.stages, steps) * columns * 1024
     limit = in_flight * sms / LOADED_LATENCY_US
-    rate = (rate**-3 + limit**-3) ** (-1 / 3)
+    if limit:  # scales alone, one for a block of the depth, stream nothing
+      rate = (rate**-3 + limit**-3) ** (-1 / 3)
   dram_us = f.dram_bytes / rate * float(imbalance(f, ctas / sms))
   l2_rate = target.l2_tbps * 1e6 * busy
   l2_us = max(0.0, L2_SHARE * (l2 - f.dram_bytes)) / l2_rate

@@ -101,7 +101,7 @@ def point_times(
   steps = np.ceil(extents[kernel.loop] / (f.step * warps * cluster))
   in_flight = np.minimum(ctas / sms, resident) * warps * np.minimum(stages, steps) * columns * 1024
   # Without an operand that streams nothing limits the rate, and nothing is infinite.
-  limit = np.maximum(in_flight, 1e-30) * sms / LOADED_LATENCY_US
+  limit = np.where(in_flight > 0, in_flight, 1e30) * sms / LOADED_LATENCY_US
   rate = ((target.stream_tbps * 1e6 * busy) ** -3 + limit**-3) ** (-1 / 3)
   dram_us = f.dram_bytes / rate * imbalance(f, ctas / sms)
   l2_rate = target.l2_tbps * 1e6 * busy

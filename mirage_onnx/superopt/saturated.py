@@ -76,7 +76,8 @@ class Saturated:
     """Whether a weight is better stored along the axis that a contraction runs over."""
     if not i.is_weight or len(i.axes) != 2 or i.splits_dims:
       return False
-    return _contracted_axis(self.region, i.name) == i.axes[0]
+    widened = i.dtype.is_packed or i.repeat > 1
+    return _contracted_axis(self.region, i.name, inside=widened) == i.axes[0]
 
   def tensor(self, c: int) -> KTensor:
     """The tensor of a class in memory, named after the class.
@@ -95,13 +96,13 @@ class Saturated:
     return KTensor(f"t{c}", dtype, axes, "temp")
 
 
-def _contracted_axis(region: Region, name: str) -> str | None:
-  """The axis of input ``name`` that a sum over a product with it reduces."""
+def _contracted_axis(region: Region, name: str, *, inside: bool = False) -> str | None:
+  """The axis of input ``name`` that a sum over a product with it (``inside`` an operand) reduces."""
   own = set(next(i for i in region.inputs if i.name == name).axes)
   for t in walk(region.terms):
     if t.op == SUM and any(u.op == INPUT and u.attr == name for u in walk(t.args)):
       hit = own & set(t.attr)  # type: ignore[arg-type]
       direct = t.args[0].args if t.args[0].op == "mul" else t.args
-      if hit and any(u.op == INPUT and u.attr == name for u in direct):
+      if hit and (inside or any(u.op == INPUT and u.attr == name for u in direct)):
         return sorted(hit)[0]
   return None

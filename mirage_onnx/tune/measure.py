@@ -24,6 +24,7 @@ from mirage_onnx.deadline import OverdueError
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Region, RegionTensor, dim_permutation, ugraph_extents
+from mirage_onnx.ir.dtype import in_memory
 from mirage_onnx.target import Target
 from mirage_onnx.tune.device import Gpu
 from mirage_onnx.tune.gpu_arrays import gpu_arrays
@@ -173,7 +174,7 @@ def stored(
 ) -> np.ndarray:
   """What a region input is a part of, in the memory order that the kernels read."""
   if source.view is not None:
-    return np.ascontiguousarray(x.transpose(dim_permutation(source, axes)))
+    return in_memory(np.ascontiguousarray(x.transpose(dim_permutation(source, axes))))
   order = [source.axes.index(a) for a in axes]
   return np.ascontiguousarray(by_axes(source, x, extents).transpose(order))
 

@@ -20,6 +20,7 @@ from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.superopt.tiled_numbers import tiled_cost
 from mirage_onnx.superopt.warpgroup_chains import chained_points
 from mirage_onnx.superopt.warpgroup_numbers import warpgroup_points
+from mirage_onnx.superopt.widened_numbers import widened_points
 from mirage_onnx.target import Target
 
 #: Points of the model that are looked at, and what is passed over: so many times the best.
@@ -90,7 +91,9 @@ def by_warpgroups(region: Region, candidate: Candidate, target: Target, count: i
   tensors = {t.name: t for t in graph.tensors}
   extents = ugraph_extents(graph, candidate.params, region.extents)
   points = [
-    warpgroup_points(k, tensors, extents, target, count) or chained_points(k, tensors, extents, target, count)
+    warpgroup_points(k, tensors, extents, target, count)
+    or widened_points(k, tensors, extents, target, count)
+    or chained_points(k, tensors, extents, target, count)
     for k in graph.kernels
   ]
   most = max(map(len, points), default=0)

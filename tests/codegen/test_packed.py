@@ -13,7 +13,7 @@ from mirage_onnx.ir import DType
 from mirage_onnx.ir.dtype import packed
 from mirage_onnx.target import H200
 
-EIGHTS = {DType.Q2: 8, DType.Q4: 4, DType.Q8: 2}
+EIGHTS = {DType.Q2: 8, DType.Q4: 4, DType.Q8: 2, DType.S4: 4, DType.S8: 2}
 HALF = {"F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
 APART = [0, 4, 1, 5, 2, 6, 3, 7]
 
@@ -46,7 +46,7 @@ def kernel(dtype, half, apart):
   return KernelSource("k", text, (1, 1, 1), 256, 1, 0, ("q", "s", "z", "y", "f"), False)
 
 
-CASES = [(d, h, a) for d in EIGHTS for h in HALF for a in (False, True) if d is DType.Q4 or not a]
+CASES = [(d, h, a) for d in EIGHTS for h in HALF for a in (False, True) if d.bits == 4 or not a]
 
 
 @pytest.mark.parametrize(("dtype", "half", "apart"), CASES)

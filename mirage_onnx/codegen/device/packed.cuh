@@ -1,7 +1,8 @@
 // Integers of quantized weights, several in a register: memory -> the operands of tensor cores.
 //
 // Q2, Q4 and Q8 are tags: an integer is stored with kZero added, so that zero is the bits of kZero; of
-// several in a byte the first has the lowest bits. A lane of a streaming kernel has 8 * Eights consecutive
+// several in a byte the first has the lowest bits. S4 and S8 are stored in two's complement, and become those
+// where they are taken out of memory: the bits kFlip of a word turn. A lane of a streaming kernel has 8 * Eights consecutive
 // ones of a row (Lane), 16 bytes or more, and widens eight of them for each step of mma.
 // Needs ptx.cuh and vector.cuh, included before.
 #pragma once
@@ -9,6 +10,7 @@
 struct Q2 {
   using Storage = unsigned char;
   static constexpr int kBits = 2;
+  static constexpr unsigned kFlip = 0;
   static constexpr unsigned kZero = 2;
   static PTX_DEVICE float widen(Storage stored) { return static_cast<float>(stored) - 2.0f; }
 };
@@ -16,6 +18,7 @@ struct Q2 {
 struct Q4 {
   using Storage = unsigned char;
   static constexpr int kBits = 4;
+  static constexpr unsigned kFlip = 0;
   static constexpr unsigned kZero = 8;
   static PTX_DEVICE float widen(Storage stored) { return static_cast<float>(stored) - 8.0f; }
 };
@@ -23,8 +26,17 @@ struct Q4 {
 struct Q8 {
   using Storage = unsigned char;
   static constexpr int kBits = 8;
+  static constexpr unsigned kFlip = 0;
   static constexpr unsigned kZero = 128;
   static PTX_DEVICE float widen(Storage stored) { return static_cast<float>(stored) - 128.0f; }
+};
+
+struct S4 : Q4 {
+  static constexpr unsigned kFlip = 0x88888888u;
+};
+
+struct S8 : Q8 {
+  static constexpr unsigned kFlip = 0x80808080u;
 };
 
 // Whether 16 bits of a type hold 1024 and a byte.
@@ -39,7 +51,8 @@ PTX_DEVICE unsigned char load_packed(const unsigned char* row, int place) {
   constexpr int kInByte = 8 / Q::kBits;
   const unsigned char* from = row + place / kInByte;
   const unsigned byte = P == Path::kCoherent ? ptx::ld_u8(from) : ptx::ld_nc_u8(from);
-  return static_cast<unsigned char>(byte >> (place % kInByte * Q::kBits) & ((1u << Q::kBits) - 1));
+  const unsigned bits = (byte ^ Q::kFlip) >> (place % kInByte * Q::kBits);
+  return static_cast<unsigned char>(bits & ((1u << Q::kBits) - 1));
 }
 
 // ---- the integers of a lane ------------------------------------------------------------------
@@ -49,7 +62,7 @@ template <class Q, int Eights>
 struct Lane {
   static constexpr int kVectors = Eights * Q::kBits / 16;
   static constexpr unsigned kZeros =
-      Q::kBits == 2 ? 0xaaaaaaaau : Q::kBits == 4 ? 0x88888888u : 0x80808080u;
+      (Q::kBits == 2 ? 0xaaaaaaaau : Q::kBits == 4 ? 0x88888888u : 0x80808080u) ^ Q::kFlip;
   ptx::U4 v[kVectors];
   PTX_DEVICE Lane() {
 #pragma unroll
@@ -57,7 +70,7 @@ struct Lane {
   }
   PTX_DEVICE unsigned word(int i) const {
     const ptx::U4 four = v[i / 4];
-    return i % 4 < 2 ? (i % 4 == 0 ? four.x : four.y) : (i % 4 == 2 ? four.z : four.w);
+    return (i % 4 < 2 ? (i % 4 == 0 ? four.x : four.y) : (i % 4 == 2 ? four.z : four.w)) ^ Q::kFlip;
   }
 };
 
@@ -129,8 +142,8 @@ struct Fours<BF16> {
 };
 
 // The lane's part `part`, less `zero` (as it is stored), times the scale with the bits `scale`, apart.
-template <class T, int Eights>
-PTX_DEVICE Eight<T> scaled8_apart(const Lane<Q4, Eights>& lane, int part, unsigned short scale,
+template <class T, class Q, int Eights>
+PTX_DEVICE Eight<T> scaled8_apart(const Lane<Q, Eights>& lane, int part, unsigned short scale,
                                   unsigned zero = Q4::kZero) {
   const Fours<T> fours(zero, scale);
   const unsigned w = lane.word(part);

@@ -144,7 +144,7 @@ class AheadWriter:
         line("ptx::cp_async_commit();")
     for index in self.lowering.ring:
       tile = self.lowering.tiles[self.lowering.homes[index]]
-      slot = "" if stages == 1 else f" + step % {stages} * {tile.elements}"
+      slot = "" if stages == 1 else f" + step % {stages} * {tile.units}"
       line(f"const {tile.storage}* {tile.name} = {tile.name}_ring{slot};")
 
   def _meet(self) -> None:
@@ -170,8 +170,8 @@ class AheadWriter:
         a: pieces.first_at(p, step) if p.levels.endswith(STEP) else pieces.first(p) for a, p in own.items()
       }
       sizes = {p: pieces.left_at(p, step) for p in own.values() if p.levels.endswith(STEP)}
-      view = TensorView.of(self.values.graph.tensor(op.tensor), lowering.extents)
+      view = TensorView.of(self.values.graph.tensor(op.tensor), lowering.extents, packed=True)
       base = f"{tile.name}_ring"
-      to = base if slot == "0" else f"{base} + ({slot}) * {tile.elements}"
+      to = base if slot == "0" else f"{base} + ({slot}) * {tile.units}"
       threads = 32 * lowering.warps.total
       copy_tile(self.writer, pieces, view, tile, own, firsts, to, threads, sizes)

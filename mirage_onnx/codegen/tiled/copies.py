@@ -23,7 +23,7 @@ def in_chunks(view: TensorView, tile: SharedTile) -> bool:
   """Whether rows of the tile begin with chunks of 16 bytes of the tensor."""
   if not tile.order:
     return False
-  chunk, last = 16 // tile.dtype.size_bytes, tile.order[-1]
+  chunk, last = tile.chunk, tile.order[-1]
   # ``together`` does not see a second axis of stride 1, of which the last has one element.
   others = (view.stride(a) for a in view.tensor.axes if a != last.axis and not view.is_picked(a))
   rows = all(not isinstance(s, int) or s % chunk == 0 for s in others)  # others: view.aligned
@@ -45,7 +45,7 @@ def copy_tile(
 
   Where rows are as long as only a launch knows, it goes by chunks if that is a multiple of them.
   """
-  wide = 16 // tile.dtype.size_bytes
+  wide = tile.chunk
   copy = partial(_copy, writer, pieces, view, tile, own, firsts, to, threads, sizes or {})
   last = tile.order[-1].axis if tile.order else ""
   unknown = not in_chunks(view, tile) and is_runtime(pieces.extents, last)
@@ -122,7 +122,7 @@ def _copy(
       writer.line(f"ptx::cp_async_16_zfill({place}, {view.address(index)}, {there});")
       return
     left = str(16)
-    if not whole:
+    if not whole:  # no packed ones: they are there for whole steps
       width = tile.dtype.size_bytes
       left = f"at_most(16, at_least(0, ({size[last]} - {local[last]}) * {width}))"
     if others:

@@ -28,7 +28,8 @@ from mirage_onnx.codegen.tiled.steps import Advance, Copy, GatherRanks, Held, St
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.codegen.tiled.warpgroup import TILE_ALIGNMENT, fitting_products, oriented
-from mirage_onnx.codegen.tiled.warpgroup_text import PinningWriter
+from mirage_onnx.codegen.tiled.warpgroup_text import PinningWriter, widened_text
+from mirage_onnx.codegen.tiled.widened import Widened, check_widened, widened_first, with_widened
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.instructions import INSTRUCTIONS, WGMMA, instruction_of
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
@@ -99,8 +100,10 @@ def plan_tiled(
     raise RejectionError("LAYOUT", f"a loop in steps of {params.loop_tile} elements")
   tensors = {t.name: t for t in graph.tensors}
   instruction = instruction_of(params.instruction, target)
+  widened: Mapping[int, Widened] = {}
   if instruction is WGMMA:
-    kernel = oriented(kernel, tensors)
+    kernel, widened = with_widened(graph, kernel)
+    kernel = widened_first(oriented(kernel, tensors), widened)
   grid = Grid.of(kernel, params, extents, target)
   pieces = Pieces.of(kernel, params, extents, grid)
   assignment = Assignment.of(kernel, pieces, needed_values(kernel))
@@ -116,7 +119,8 @@ def plan_tiled(
       break
     try:
       own = fitting_products(framed, warps, tensors) if instruction is WGMMA else frozenset[int]()
-      make = partial(_plan, framed, forms, warps, extents, tensors, params, target, own)
+      check_widened(kernel, pieces, framed.products, widened, own, warps)
+      make = partial(_plan, framed, forms, warps, extents, tensors, params, target, own, widened)
       plan = _best_held(make, 32 * warps.total)
     except RejectionError as error:
       refused = refused or error
@@ -149,6 +153,7 @@ def _plan(
   params: KernelParams,
   target: Target,
   warpgroup: frozenset[int],
+  widened: Mapping[int, Widened],
   held: int,
   most_held: float,
 ) -> TiledPlan:
@@ -157,7 +162,7 @@ def _plan(
   for stages in range(max(1, min(params.stages, assignment.pieces.most_steps)), 0, -1):
     lowering = Lowering(
       assignment, forms, warps, extents, tensors, held,
-      stages=stages, ranks=params.cluster, warpgroup=warpgroup,
+      stages=stages, ranks=params.cluster, warpgroup=warpgroup, widened=widened,
     )  # fmt: skip
     graph = lowering.lower()
     for index, form in forms.items():
@@ -264,7 +269,7 @@ class _Emitter:
     pieces.grid.declare_rows(writer, self.graph, pieces.kernel, pieces.extents)
     ringed = {lowering.homes[i] for i in lowering.ring}
     for tile in lowering.tiles.values():
-      at = self.plan.memory.places[tile.name] // tile.dtype.size_bytes
+      at = self.plan.memory.places[tile.name] // tile.unit_bytes
       base = f"ptx::smem<{tile.storage}>()" + (f" + {at}" if at else "")
       name = f"{tile.name}_ring" if tile.name in ringed else tile.name
       writer.line(f"{tile.storage}* {name} = {base};")
@@ -294,6 +299,8 @@ class _Emitter:
     issue(self.values, plan.issued.after)
     for index in plan.lowering.states:
       begin_state(self.values, index)
+    for index in plan.lowering.widened:
+      widened_text(self.values, index).begin(writer)
     if loop:
       writer.line("#pragma unroll 1")
       with writer.block("for (int step = 0; step < steps; ++step)"):

@@ -16,6 +16,7 @@ from mirage_onnx.codegen.tiled.pieces import STEP, Piece
 from mirage_onnx.codegen.tiled.shared import STORAGE, SharedTile
 from mirage_onnx.codegen.tiled.steps import Held, ThreadGraph
 from mirage_onnx.codegen.tiled.warpgroup import is_operand, is_swizzled
+from mirage_onnx.codegen.tiled.widened import Widened
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, Layout
 from mirage_onnx.ir.block_ops import ACCUMULATORS, OPERATORS, SUM, Kind, kind_of, of_kinds
@@ -34,7 +35,7 @@ class Lowering(Demand):
   ``parts``: values that are not whole yet. ``fused``: contractions that add to the registers of
   an accumulator. ``ring``: loads that the loop moves through ``stages`` tiles. ``states``: what
   lives through the loop. ``warpgroup``: contractions by wgmma; ``under_way``: those of them that an
-  iteration leaves to the next.
+  iteration leaves to the next. ``widened``: loads of packed weights, which become registers.
   """
 
   stages: int = 1
@@ -45,6 +46,7 @@ class Lowering(Demand):
   states: list[int] = field(default_factory=list)
   warpgroup: frozenset[int] = frozenset()
   under_way: frozenset[int] = frozenset()
+  widened: Mapping[int, Widened] = field(default_factory=dict)
 
   @property
   def spare(self) -> int:
@@ -84,7 +86,7 @@ class Lowering(Demand):
       i in self.warpgroup
       and i in self.fused
       and not ops[self.fused[i]].args[1:]
-      and all(a in self.homes for a in ops[i].args)
+      and all(a in self.homes and a not in self.widened for a in ops[i].args)
       for i in inside
     )
     ring = bool(self.ring) and (self.stages > 2 or self.assignment.pieces.most_steps <= self.stages)
@@ -134,7 +136,8 @@ class Lowering(Demand):
     operand, mask = is_operand(self.assignment, self.warpgroup, index), self._is_mask(index)
     if not (operand or mask) and (op.layout is not Layout.SHARED or scattered) and not self._too_wide(index):
       return
-    if op.dtype not in STORAGE and not mask:
+    stored = self.widened[index].integers.dtype if index in self.widened else op.dtype
+    if stored not in STORAGE and not (mask or index in self.widened):
       reason = f"{op.tensor}: shared memory holds no elements of type {op.dtype}"
       raise RejectionError("EMIT_UNSUPPORTED", reason)
     own = self.assignment.own(index)
@@ -144,7 +147,8 @@ class Lowering(Demand):
     name = self.homes[index] = f"s{index}"
     copies = self.stages if moves else 1
     swizzled = operand and is_swizzled(self.assignment, self.warpgroup, index, order)
-    self.tiles[name] = SharedTile(name, op.dtype, order, copies, zeroed=True, swizzled=swizzled)
+    swizzled = swizzled and index not in self.widened
+    self.tiles[name] = SharedTile(name, stored, order, copies, zeroed=True, swizzled=swizzled)
     if moves:
       self.ring.append(index)
     else:

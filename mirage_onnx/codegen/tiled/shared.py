@@ -18,6 +18,8 @@ STORAGE = {
   DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float", DType.I32: "int",
 }  # fmt: skip
 _STORAGE = STORAGE | {DType.BOOL: "unsigned char"}
+#: And of weights that are widened on their way to the tensor cores.
+_PACKED = "unsigned char"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +50,36 @@ class SharedTile:
       return 1
     if len(self.order) == 1 or self.swizzled:
       return self.order[-1].length
-    chunk = 16 // self.dtype.size_bytes
-    return (-(-self.order[-1].length // chunk) | 1) * chunk
+    return (-(-self.order[-1].length // self.chunk) | 1) * self.chunk
+
+  @property
+  def chunk(self) -> int:
+    """Elements of 16 bytes."""
+    return 128 // self.dtype.bits
 
   @property
   def elements(self) -> int:
     """Of one copy, a multiple of 16 bytes."""
-    chunk = 16 // self.dtype.size_bytes
     count = self.slots or prod(p.length for p in self.order[:-1]) * self.pitch
-    return -(-count // chunk) * chunk
+    return -(-count // self.chunk) * self.chunk
 
   @property
   def size_bytes(self) -> int:
-    return self.elements * self.copies * self.dtype.size_bytes
+    return self.elements * self.copies * self.dtype.bits // 8
 
   @property
   def storage(self) -> str:
-    return _STORAGE[self.dtype]
+    return _PACKED if self.dtype.is_packed else _STORAGE[self.dtype]
+
+  @property
+  def unit_bytes(self) -> int:
+    """Of what its pointer counts: an element, or a byte of packed ones."""
+    return 1 if self.dtype.is_packed else self.dtype.size_bytes
+
+  @property
+  def units(self) -> int:
+    """From one copy to the next."""
+    return self.elements * self.dtype.bits // (8 * self.unit_bytes)
 
   def strides(self) -> dict[Piece, int]:
     """Elements from one index of a piece to the next."""
@@ -77,6 +92,9 @@ class SharedTile:
   def offset(self, local: dict[Piece, str]) -> str:
     """The place of an element, indices by piece."""
     strides = self.strides()
+    if self.dtype.bits < 8:  # of the first of a byte
+      whole = total(*(times(_atom(local[p]), strides[p]) for p in self.order))
+      return "0" if whole == "0" else f"({whole}) / {8 // self.dtype.bits}"
     if self.swizzled:
       width = self.order[-1].length
       row = total(*(times(_atom(local[p]), strides[p] // width) for p in self.order[:-1]))

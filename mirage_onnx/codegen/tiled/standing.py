@@ -32,7 +32,7 @@ def standing_blocks(
   every = lowering.stages >= pieces.most_steps
   tensors = graph.tensors_of(kernel)
   parts = any(is_part_axis(a) for t in tensors for a in t.axes)
-  picked = any(TensorView.of(t, extents).picked for t in tensors)
+  picked = any(TensorView.of(t, extents, packed=True).picked for t in tensors)
   if not alone or every or parts or picked or lowering.ranks > 1 or pieces.grid.tiles:
     return 0
   threads = 32 * lowering.warps.total

@@ -14,6 +14,7 @@ from mirage_onnx.codegen.tiled.spot import Spot
 from mirage_onnx.codegen.tiled.steps import Held
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.codegen.tiled.warpgroup import is_turned
+from mirage_onnx.codegen.tiled.widened import WidenedText
 from mirage_onnx.instructions import WGMMA
 
 #: Rows of 16 bytes that eight rows of a swizzled tile, and a depth of 16, are on.
@@ -69,6 +70,9 @@ def contract_by_warpgroup(w: ValueWriter, step: do.Contract) -> None:
       first = "0" if warps.count(c.g) == WGMMA.warps else _first(group, WGMMA.rows)
       part = times(deep, panels * a_tile.rows * WGMMA.step)
       line(f"const ptx::U64 a = ptx::wgmma_tile({total(a_tile.name, first, part)});")
+    elif op.args[0] in lowering.widened:
+      home = lowering.tiles[lowering.homes[op.args[0]]]
+      widened_text(w, op.args[0]).fragments(w.writer, home, kind)
     else:
       _fragments(w, op.args[0], product, steps)
     if step.index not in lowering.under_way:  # else nothing has touched them since the last one
@@ -83,6 +87,14 @@ def contract_by_warpgroup(w: ValueWriter, step: do.Contract) -> None:
     if step.index not in lowering.under_way:
       line("ptx::wgmma_wait<0>();")
       line(f"ptx::wgmma_hold({accumulators});")
+
+
+def widened_text(w: ValueWriter, index: int) -> WidenedText:
+  """The text of packed weights that are operand A."""
+  lowering = w.lowering
+  products = lowering.assignment.products
+  product = next(p for i, p in products.items() if w.ops[i].args[0] == index)
+  return WidenedText(index, lowering.widened[index], product, w.pieces, lowering.warps, lowering.extents)
 
 
 def _tile_of_b(tile: SharedTile, product: Product, warps: Warps, columns: int, turned: bool) -> str:

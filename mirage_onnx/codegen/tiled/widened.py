@@ -1,0 +1,186 @@
+"""Packed weights as operand A of contractions by wgmma: their bytes in shared memory, widened to registers.
+
+What a kernel computes of integers, zero points and scales to have an operand of 16 bits becomes one
+load of the operand's type: a tile of the integers as memory has them, which the ring brings. Each warp
+widens what it contracts, its own 16 rows of a step, when the tile is there (``device/packed_tile.cuh``).
+Scales and zero points, one for a block of the depth, a lane loads itself, for its two rows, an iteration
+before they are used.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mirage_onnx.codegen.index_text import times, total
+from mirage_onnx.codegen.loads import TensorView, tag
+from mirage_onnx.codegen.packed_operands import Scaled, scaled_integers
+from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.tiled.assign import Product
+from mirage_onnx.codegen.tiled.forms import Warps
+from mirage_onnx.codegen.tiled.pieces import STEP, Pieces
+from mirage_onnx.codegen.tiled.shared import SharedTile
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.instructions import WGMMA
+from mirage_onnx.ir import Kernel, KTensor, UGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Widened:
+  """An operand: its integers, scales and zero points as tensors of the kernel."""
+
+  integers: KTensor
+  scales: KTensor
+  zeros: KTensor | None
+
+  @property
+  def repeat(self) -> int:
+    """Neighbours along the depth that share a scale."""
+    return self.scales.repeat
+
+
+def with_widened(graph: UGraph, kernel: Kernel) -> tuple[Kernel, Mapping[int, Widened]]:
+  """The kernel with loads in place of what it makes of packed weights, and these loads by index.
+
+  Raises:
+      RejectionError: LAYOUT, packed weights are something else than such operands.
+  """
+  found: dict[int, Widened] = {}
+  ops = list(kernel.ops)
+  for index, scaled in scaled_integers(graph, kernel.ops).items():
+    load = ops[scaled.integers]
+    ops[index] = replace(load, dtype=ops[index].dtype, axes=ops[index].axes)
+    found[index] = _widened(graph, kernel, scaled)
+  made = replace(kernel, ops=tuple(ops))
+  needed, todo = set[int](), [s.arg for s in kernel.saves]
+  while todo:
+    if (index := todo.pop()) not in needed:
+      needed.add(index)
+      todo += ops[index].args
+  for index in sorted(needed - {*found}):
+    op = ops[index]
+    if op.op == "load" and graph.tensor(op.tensor).few_bits:
+      raise RejectionError("LAYOUT", f"{op.tensor}, weights of few bits, is no operand for warpgroups")
+    if op.op != "matmul" and any(a in found for a in op.args):
+      raise RejectionError("LAYOUT", f"weights of few bits are taken by {op.op!r}, not by contractions only")
+  return made, {i: w for i, w in found.items() if i in needed}
+
+
+def _widened(graph: UGraph, kernel: Kernel, scaled: Scaled) -> Widened:
+  tensors = [graph.tensor(kernel.ops[i].tensor) for i in scaled.loads]
+  integers, scales, *zeros = tensors
+  for x in zeros:
+    if x.repeat != scales.repeat:
+      raise RejectionError("LAYOUT", f"blocks of {x.name} are {x.repeat}, of {scales.name} {scales.repeat}")
+  if any(x.axes[-1:] != (kernel.loop,) for x in tensors):
+    raise RejectionError("LAYOUT", f"the depth is not the last dimension of {integers.name}")
+  return Widened(integers, scales, zeros[0] if zeros else None)
+
+
+def widened_first(kernel: Kernel, widened: Mapping[int, Widened]) -> Kernel:
+  """The kernel with packed weights as operand A, whose registers are made of them."""
+  ops = list(kernel.ops)
+  for i, op in enumerate(ops):
+    if op.op == "matmul" and op.args[1] in widened:
+      ops[i] = replace(op, args=op.args[::-1])
+  return replace(kernel, ops=tuple(ops))
+
+
+def check_widened(
+  kernel: Kernel, pieces: Pieces, products: Mapping[int, Product], widened: Mapping[int, Widened],
+  fitting: frozenset[int], warps: Warps,
+) -> None:  # fmt: skip
+  """Refuses a way to lay the kernel out in which its packed weights are not such operands.
+
+  Raises:
+      RejectionError: LAYOUT.
+  """
+  for index, op in enumerate(kernel.ops):
+    for number, a in enumerate(op.args):
+      if a not in widened:
+        continue
+      own, repeat = pieces.of_value[a], widened[a].repeat
+      deep = own[kernel.loop or ""]
+      rows = [p for p in own.values() if p != deep and p.length > 1]
+      if number or index not in fitting or len(rows) != 1:
+        raise RejectionError("LAYOUT", f"{widened[a].integers.name} is no operand A of wgmma")
+      each = deep.length // warps.count((products[index].depth,))
+      if not deep.levels.endswith(STEP) or not deep.exact or deep.aligned % deep.length:
+        raise RejectionError("LAYOUT", f"steps of {deep.length} leave a part of the depth over")
+      if repeat % WGMMA.depth or (each % repeat and repeat % each):
+        raise RejectionError("LAYOUT", f"a step of {each} and blocks of {repeat}")
+
+
+@dataclass(frozen=True, slots=True)
+class WidenedText:
+  """One widened operand of a kernel as text."""
+
+  index: int
+  of: Widened
+  product: Product
+  pieces: Pieces
+  warps: Warps
+  extents: Mapping[str, int]
+
+  @property
+  def _each(self) -> int:
+    """The depth of a step that a warp has."""
+    return self.product.depth.length // self.warps.count((self.product.depth,))
+
+  @property
+  def _blocks(self) -> int:
+    """Blocks of the depth that it meets in a step."""
+    return max(1, self._each // self.of.repeat)
+
+  def begin(self, w: Writer) -> None:
+    """The first scales and zero points."""
+    i = self.index
+    w.line(f"unsigned short c{i}[2][{self._blocks}];", i)
+    if self.of.zeros is not None:
+      w.line(f"unsigned char z{i}[2][{self._blocks}];", i)
+    with w.block():
+      self._fetch(w, "0")
+
+  def fragments(self, w: Writer, tile: SharedTile, half: str) -> None:
+    """``a[k]``: the four registers of operand A of every depth step; the next scales are under way."""
+    i, steps = self.index, self._each // WGMMA.depth
+    in_byte = 8 // tile.dtype.bits
+    pitch = tile.pitch // in_byte
+    first = total(times(self._row_digit, 16), "g")
+    deep = times(self.warps.digit((self.product.depth,)), self._each // in_byte)
+    w.line(f"unsigned a[{steps}][4];")
+    kind = f"{half}, {tag(tile.dtype)}, {self.of.repeat}"
+    zeros = f", z{i}" if self.of.zeros is not None else ""
+    at = total(tile.name, f"({first}) * {pitch}", deep)
+    w.line(f"widen_tile<{kind}>(a, {at}, {8 * pitch}, t, c{i}{zeros});", i)
+    with w.block():
+      w.line("const int next = at_most(step + 1, steps - 1);")
+      self._fetch(w, "next")
+
+  @property
+  def _row_digit(self) -> str:
+    return self.warps.digit(self.product.c.g)
+
+  def _fetch(self, w: Writer, step: str) -> None:
+    """Loads scales and zero points of a step: of rows g and g + 8 of the warp's, one for each block."""
+    i, of = self.index, self.of
+    own = self.pieces.of_value[i]
+    deep = self.product.depth
+    (rows,) = self.product.c.g
+    start = total(self.pieces.first_at(deep, step), times(self.warps.digit((deep,)), self._each))
+    w.line(f"const int block = ({start}) / {of.repeat};")
+    with w.loop("h", 2) as h:
+      row = total(self.pieces.first(rows), times(self._row_digit, 16), times(h, 8), "g")
+      if not rows.exact:
+        row = f"at_most({row}, {self.extents[rows.axis] - 1})"
+      w.line(f"const int row = {row};")
+      with w.loop("b", self._blocks) as b:
+        found = [(of.scales, f"c{i}")] + ([(of.zeros, f"z{i}")] if of.zeros else [])
+        for tensor, to in found:
+          view = TensorView.of(tensor, self.extents, packed=True)
+          index = {a: self.pieces.first(p) for a, p in own.items()}
+          index |= {rows.axis: "row", deep.axis: total("block", b)}
+          offset = view.offset(index)
+          if tensor.dtype.is_packed:
+            load = f"load_packed<{view.tag}, Path::kConst>({view.pointer}, {offset})"
+          else:
+            load = f"load_bits<{view.tag}, Path::kConst>({view.pointer} + {offset})"
+          w.line(f"{to}[{h}][{b}] = {load};", i)

@@ -1,0 +1,93 @@
+"""DequantizeLinear means what onnxruntime's CPU kernel computes; what is not understood has a reason."""
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from dequantized_models import dequantized
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+from small_models import feeds, matches
+
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.verify.interpret_steps import interpret_steps
+from mirage_onnx.verify.weights import sample_weights
+
+
+def meant(model, values):
+  """The output in float64, as the steps of the region say it."""
+  found = {c.region.key: c.region for c in matches(model).candidates}
+  region = max(found.values(), key=lambda r: len(r.nodes))
+  assert "DequantizeLinear" in " ".join(region.nodes)
+  weights = sample_weights(load_model(model), region)
+  inputs = {
+    i.tensor.name: np.asarray(weights[i.tensor.name] if i.is_weight else values[i.tensor.name], np.float64)
+    for i in region.inputs
+  }
+  return interpret_steps(region, inputs, rounded=False)[region.outputs[0].tensor.name]
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_as_onnxruntime_computes_it(data):
+  form = data.draw(st.sampled_from(["kn", "nk", "gemm"]), "form")
+  axis = data.draw(st.sampled_from([None, 0, 1, -1, -2]), "axis")
+  block = data.draw(st.sampled_from([0, 16, 32]), "block") if axis is not None else 0
+  k, n = (
+    (block or 1) * data.draw(st.integers(1, 5), "k") * 2,
+    (block or 1) * data.draw(st.integers(1, 5), "n") * 2,
+  )
+  how = {
+    "kind": data.draw(st.sampled_from(["u8", "i8", "u4", "i4"]), "kind"),
+    "zero": data.draw(st.sampled_from(["", "same", "own"]), "zero"),
+    "seed": data.draw(st.integers(0, 99), "seed"),
+  }
+  dtype = data.draw(st.sampled_from([np.float16, np.float32]), "dtype")
+  model = dequantized(3, k, n, axis=axis, form=form, block=block, dtype=dtype, **how)
+  values = feeds(model, np.random.default_rng(how["seed"]))
+  options = ort.SessionOptions()  # optimized, it rounds activations to 8 bits (MatMulNBits, accuracy level 4)
+  options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+  session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+  got = session.run(None, values)[0].astype(np.float64)
+  want = meant(model, values)
+  assert got.shape == want.shape
+  assert np.linalg.norm(got - want) <= 3e-3 * np.linalg.norm(want)
+
+
+def barrier(model):
+  (node,) = (n for n in import_model(load_model(model)).nodes if n.op_type == "DequantizeLinear")
+  return node.barrier and (node.barrier.code, node.barrier.reason)
+
+
+def changed(name, value, **how):
+  model = dequantized(**how)
+  (node,) = (n for n in model.graph.node if n.op_type == "DequantizeLinear")
+  kept = [a for a in node.attribute if a.name != name]
+  del node.attribute[:]
+  node.attribute.extend([*kept, helper.make_attribute(name, value)])
+  return model
+
+
+@pytest.mark.parametrize(
+  ("model", "text"),
+  [
+    (lambda: changed("axis", 1, axis=0, k=64), "scales of shape [64] for 96 along axis 1"),
+    (lambda: changed("block_size", 48, axis=0, block=32), "blocks of 48"),
+    (lambda: changed("axis", 7, axis=0), "axis 7 of 2 dimensions"),
+  ],
+)
+def test_other_forms_have_a_reason(model, text):
+  code, reason = barrier(model())
+  assert text in reason and code
+
+
+def test_what_a_run_brings_is_no_weight():
+  model = dequantized()
+  (q,) = (w for w in model.graph.initializer if w.data_type == 2)
+  value = model.graph.input.add()
+  value.name = q.name
+  value.type.tensor_type.elem_type = q.data_type
+  for d in q.dims:
+    value.type.tensor_type.shape.dim.add().dim_value = d
+  code, reason = barrier(model)
+  assert code == "OP_FORM" and "is no weight" in reason

@@ -1,0 +1,72 @@
+"""Products whose weights a DequantizeLinear widens, from model to session."""
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from dequantized_models import dequantized
+from small_models import feeds, replaced_ops, run_model
+
+import mirage_onnx
+from mirage_onnx import pipeline
+from mirage_onnx.tune.known_sizes import Unpredicted
+
+
+@pytest.fixture(autouse=True)
+def chosen(monkeypatch):
+  """A prediction chooses none by itself; here one takes ONNX Runtime 100 us."""
+  floors = pipeline.with_floors
+
+  def slow(times, program, target):
+    own = {n.name: 100.0 for n in program.nodes if n.op_type in ("MatMul", "Gemm")}
+    return {**floors(times, program, target), **own}
+
+  monkeypatch.setattr(pipeline, "unpredicted_at", lambda *_: Unpredicted())
+  monkeypatch.setattr(pipeline, "with_floors", slow)
+
+
+CASES = {
+  "per tensor": {"rows": 2, "n": 256, "kind": "i8"},
+  "per column": {"rows": 3, "n": 256, "axis": 1, "kind": "i8"},
+  "per column, one zero point": {"rows": 1, "n": 256, "axis": 1, "zero": "same"},
+  "blocks, as MatMul wants it": {"rows": 4, "n": 256, "axis": 0, "block": 32, "kind": "i8"},
+  "blocks, zero points": {"rows": 4, "n": 256, "axis": 0, "block": 64, "zero": "own"},
+  "blocks, behind a Transpose": {
+    "rows": 2,
+    "n": 256,
+    "axis": 0,
+    "block": 32,
+    "form": "nk",
+    "zero": "own",
+    "kind": "i8",
+  },
+  "4 bits": {"rows": 2, "n": 256, "axis": 0, "block": 32, "kind": "i4"},
+  "4 bits, zero points": {"rows": 2, "n": 256, "axis": 0, "block": 128, "kind": "u4", "zero": "own"},
+  "4 bits behind a Transpose": {"rows": 2, "n": 256, "axis": 0, "block": 64, "form": "nk", "kind": "u4"},
+  "4 bits, a column each": {"rows": 2, "n": 256, "axis": 1, "form": "gemm", "kind": "i4"},
+  "Gemm": {"rows": 2, "n": 256, "axis": 0, "block": 128, "form": "gemm"},
+}
+
+
+def check(model, result, values):
+  """Bodies bit for bit as the model; kernels as the model without what rounds activations to 8 bits."""
+  assert [x.tobytes() for x in run_model(result.model, values)] == [
+    x.tobytes() for x in run_model(model, values)
+  ]
+  options = ort.SessionOptions()
+  options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+  plain = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+  session = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
+  for got, want in zip(session.run(None, values), plain.run(None, values), strict=True):
+    np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=1e-2, atol=4e-3)
+  counts = mirage_onnx.launches(session)
+  assert counts and all(n >= 1 for n in counts.values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_replaced(name):
+  model = dequantized(k=1024, **CASES[name])
+  result = mirage_onnx.optimize(model, target="h200", workers=1)
+  assert any(op.startswith("DequantizeLinear") for op in replaced_ops(result)), result.report["regions"]
+  check(model, result, feeds(model, np.random.default_rng(0)))
+  (region,) = (r for r in result.report["regions"] if r["status"] == "replaced")
+  assert any(f"{q}[" in region["ugraph"] for q in ("q8", "s8", "q4", "s4"))
