@@ -7,7 +7,7 @@ of nodes maps straight back to the graph it came from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
@@ -191,8 +191,10 @@ def _resized_node(node: Node, size: Callable[[int], int]) -> Node:
   return node if same else replace(node, steps=steps)
 
 
-def symbols_of(number: int, primes: Iterable[int]) -> tuple[int, tuple[int, ...]]:
+def symbols_of(number: int, primes: Collection[int]) -> tuple[int, tuple[int, ...]]:
   """``number`` as a factor and the ``primes`` (ascending), as often as each divides it."""
+  if number in primes:
+    return 1, (number,)
   found = []
   for p in primes:
     if number < p:

@@ -1,9 +1,11 @@
 """Small graphs in which everything reads everything: a bounded work, and every node is in a region."""
 
 import time
+from functools import partial
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from small_models import Net
 
 from mirage_onnx.importer import import_model, load_model
@@ -54,7 +56,15 @@ def test_work_is_bounded_and_every_node_is_in_a_region(monkeypatch):
   assert all((c.nodes, c.outputs) in kept for c in few.candidates)
 
 
-@pytest.mark.parametrize("make", [ladder, gated])
+def named(count=3000):
+  """A model whose values that nobody reads have 3000 names of dimensions: 110 kB took 1.1 s."""
+  model = gated(2)
+  for k in range(count):
+    model.graph.value_info.append(helper.make_tensor_value_info(f"v{k}", TensorProto.FLOAT, [f"d{k}", 3]))
+  return model
+
+
+@pytest.mark.parametrize("make", [ladder, partial(ladder, 400), gated, named])
 def test_a_small_model_is_looked_at_soon(make):
   loaded = load_model(make())
   start = time.process_time()
