@@ -29,7 +29,7 @@ from mirage_onnx.custom_op.runtime import EXTERNAL_FOLDER_KEY, import_onnxruntim
 from mirage_onnx.custom_op.session import CPU_PROVIDER, CUDA_PROVIDER, InferenceSession, launches
 from mirage_onnx.errors import MirageError
 from mirage_onnx.tune.machine import gpu_alone
-from mirage_onnx.tune.paired import Speedup, decide
+from mirage_onnx.tune.paired import LOOKS, Speedup, decide
 
 if TYPE_CHECKING:
   import onnxruntime as ort
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 SAMPLE_S, ROUNDS = 0.01, 9
 #: Runs before anything counts: allocations, the choice of algorithms, the capture of a graph.
 WARM_RUNS = 4
+#: Seconds beyond its time that a race may take until the first look.
+FIRST_S = 10.0
 #: Beyond the time that a child is given, for what it cannot end by itself: making a session.
 _MORE_S = 120.0
 #: onnxruntime's number for a run that neither captures nor replays a graph.
@@ -187,7 +189,9 @@ class _Race:
 
   def __init__(self, question: Race, at: At) -> None:
     self._question, self._at = question, at
+    # Before the first look nothing can be said: a first opening, in which libraries are loaded, is not all.
     self._end = time.monotonic() + question.seconds
+    self._first_end = self._end + FIRST_S
     at(f"0 reading {os.path.basename(question.arms[0].path)}")
     self._facts = input_facts(onnx.load(question.arms[0].path, load_external_data=False))
     self._us: dict[tuple[str, str], list[np.ndarray]] = {}
@@ -200,7 +204,8 @@ class _Race:
     pairs = range(len(self._question.pairs))
 
     def openings(count: int) -> list[list[float]]:
-      while self._openings < count and (self._openings < 1 or time.monotonic() < self._end):
+      end = self._first_end if count == LOOKS[0] else self._end
+      while self._openings < count and (self._openings < 1 or time.monotonic() < end):
         self._open()
       return [[float(r[p]) for r in some] for some in self._ratios.values() for p in pairs]
 
