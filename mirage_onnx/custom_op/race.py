@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 SAMPLE_S, ROUNDS = 0.01, 9
 #: Runs before anything counts: allocations, the choice of algorithms, the capture of a graph.
 WARM_RUNS = 4
-#: Seconds beyond its time that a race may take until the first look.
-FIRST_S = 10.0
 #: Beyond the time that a child is given, for what it cannot end by itself: making a session.
 _MORE_S = 120.0
 #: onnxruntime's number for a run that neither captures nor replays a graph.
@@ -60,7 +58,8 @@ class Race:
 
   ``points``: sizes of dynamic dimensions by name, at each of which all are run; those that the first arm
   cannot run are passed over. ``alpha``: the chance of a wrong answer to one pair at one point.
-  ``seconds``: when to come to an end.
+  ``seconds``: when to come to an end; ``more_s``: beyond that, until the first look, before which nothing
+  can be said (the first opening loads libraries).
   """
 
   arms: tuple[Arm, ...]
@@ -70,6 +69,7 @@ class Race:
   points: tuple[Mapping[str, int], ...] = ({},)
   provider: str = "cuda"
   seed: int = 0
+  more_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +189,8 @@ class _Race:
 
   def __init__(self, question: Race, at: At) -> None:
     self._question, self._at = question, at
-    # Before the first look nothing can be said: a first opening, in which libraries are loaded, is not all.
     self._end = time.monotonic() + question.seconds
-    self._first_end = self._end + FIRST_S
+    self._first_end = self._end + question.more_s
     at(f"0 reading {os.path.basename(question.arms[0].path)}")
     self._facts = input_facts(onnx.load(question.arms[0].path, load_external_data=False))
     self._us: dict[tuple[str, str], list[np.ndarray]] = {}

@@ -103,7 +103,9 @@ def test_looks_end_with_the_decision():
   (found,) = decide(openings([2.0] * LOOKS[-1]))
   assert found.verdict is Verdict.FASTER and asked == [LOOKS[0]] == [found.openings]
   asked.clear()
-  same, faster = decide(openings((undecided * 3)[: LOOKS[-1]], [2.0] * LOOKS[-1]))  # one goes on as long as another does
+  same, faster = decide(
+    openings((undecided * 3)[: LOOKS[-1]], [2.0] * LOOKS[-1])
+  )  # one goes on as long as another does
   assert asked == list(LOOKS) and same.openings == faster.openings == LOOKS[-1]
   assert (same.verdict, faster.verdict) == (Verdict.UNDECIDED, Verdict.FASTER)
   asked.clear()
