@@ -21,6 +21,8 @@ BATCH = 3
 LEAST_S, MOST_S = 3.0, 30.0
 #: What decides whether anything is written has this much: openings of models of gigabytes take long.
 WHOLE_S = 60.0
+#: Beyond its time, a question may take this long until its first look.
+FIRST_S = 10.0
 #: Of a result that is faster already, what is left out in turn: for so much of the time that the run took
 #: before, and so long at least.
 LEFT_OUT, LEFT_OUT_S = 0.15, 10.0
@@ -131,7 +133,7 @@ class Gate:
   ) -> Times | Failed:
     end = self.end if until is None else min(self.end, until)
     seconds = min(most_s, max(LEAST_S, end - time.monotonic()))
-    return self.timer(Race(arms, pairs, seconds, alpha, self.points))
+    return self.timer(Race(arms, pairs, seconds, alpha, self.points, more_s=FIRST_S))
 
 
 def _is_unsure(rows: Sequence[Raced]) -> bool:

@@ -104,6 +104,24 @@ def test_no_time_is_no_gain(three, tmp_path):
   assert not run.chosen
 
 
+def test_too_few_openings(three, tmp_path):
+  """What seems faster after two of them is not known to be; that is said, not that it is slower."""
+  timer = Timer(costs(three, 1.0, 1.0, 1.0))
+  first = timer.__call__
+
+  def few(race):
+    found = first(race)
+    rows = tuple(
+      replace(r, speedups=tuple(speedup([1.4, 1.2], race.alpha) for _ in race.pairs)) for r in found.rows
+    )
+    return replace(found, rows=rows)
+
+  run, gate = written(three, tmp_path, few, seconds=0.0)
+  assert not run.chosen and set(reasons(run)) == {"MODEL_UNSURE"}
+  reason = next(o.rejection.reason for o in run.outcomes.values())
+  assert reason.startswith("the time was over before it was sure") and "2 openings" in reason
+
+
 def test_failures(three, tmp_path):
   a, b = tmp_path / "a", tmp_path / "b"
   for folder in (a, b):

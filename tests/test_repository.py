@@ -136,7 +136,6 @@ def test_a_name_is_of_one_class():
 
 def test_no_global_carries_a_result():
   """What a function leaves in its module for another to find."""
-  known = {"tune/measure.py _gpu"}  # there is one GPU in a process
   package = ROOT / "mirage_onnx"
   found = {
     f"{path.relative_to(package)} {n}"
@@ -145,4 +144,4 @@ def test_no_global_carries_a_result():
     if isinstance(node, ast.Global)
     for n in node.names
   }
-  assert found == known
+  assert not found

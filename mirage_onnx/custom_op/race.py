@@ -29,7 +29,7 @@ from mirage_onnx.custom_op.runtime import EXTERNAL_FOLDER_KEY, import_onnxruntim
 from mirage_onnx.custom_op.session import CPU_PROVIDER, CUDA_PROVIDER, InferenceSession, launches
 from mirage_onnx.errors import MirageError
 from mirage_onnx.tune.machine import gpu_alone
-from mirage_onnx.tune.paired import Speedup, decide
+from mirage_onnx.tune.paired import LOOKS, Speedup, decide
 
 if TYPE_CHECKING:
   import onnxruntime as ort
@@ -58,7 +58,8 @@ class Race:
 
   ``points``: sizes of dynamic dimensions by name, at each of which all are run; those that the first arm
   cannot run are passed over. ``alpha``: the chance of a wrong answer to one pair at one point.
-  ``seconds``: when to come to an end.
+  ``seconds``: when to come to an end; ``more_s``: beyond that, until the first look, before which nothing
+  can be said (the first opening loads libraries).
   """
 
   arms: tuple[Arm, ...]
@@ -68,6 +69,7 @@ class Race:
   points: tuple[Mapping[str, int], ...] = ({},)
   provider: str = "cuda"
   seed: int = 0
+  more_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,7 @@ class _Race:
   def __init__(self, question: Race, at: At) -> None:
     self._question, self._at = question, at
     self._end = time.monotonic() + question.seconds
+    self._first_end = self._end + question.more_s
     at(f"0 reading {os.path.basename(question.arms[0].path)}")
     self._facts = input_facts(onnx.load(question.arms[0].path, load_external_data=False))
     self._us: dict[tuple[str, str], list[np.ndarray]] = {}
@@ -200,7 +203,8 @@ class _Race:
     pairs = range(len(self._question.pairs))
 
     def openings(count: int) -> list[list[float]]:
-      while self._openings < count and (self._openings < 1 or time.monotonic() < self._end):
+      end = self._first_end if count == LOOKS[0] else self._end
+      while self._openings < count and (self._openings < 1 or time.monotonic() < end):
         self._open()
       return [[float(r[p]) for r in some] for some in self._ratios.values() for p in pairs]
 

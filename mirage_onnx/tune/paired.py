@@ -20,7 +20,7 @@ from math import exp, inf, log, sqrt
 import numpy as np
 
 #: Openings after which there is a look; the chance of an error is divided by the number of looks.
-LOOKS = (4, 6, 9)
+LOOKS = (4, 6, 9, 14, 21)
 #: The chance that what is not faster is said to be, over all looks.
 ALPHA = 0.01
 #: The least relative deviation between openings that is believed: a few may agree by chance.

@@ -100,10 +100,12 @@ def test_looks_end_with_the_decision():
     return of
 
   undecided = [0.9, 1.1, 0.95, 1.07, 1.0, 0.99, 1.01, 0.9, 1.1]
-  (found,) = decide(openings([2.0] * 9))
+  (found,) = decide(openings([2.0] * LOOKS[-1]))
   assert found.verdict is Verdict.FASTER and asked == [LOOKS[0]] == [found.openings]
   asked.clear()
-  same, faster = decide(openings(undecided, [2.0] * 9))  # one goes on as long as another does
+  same, faster = decide(
+    openings((undecided * 3)[: LOOKS[-1]], [2.0] * LOOKS[-1])
+  )  # one goes on as long as another does
   assert asked == list(LOOKS) and same.openings == faster.openings == LOOKS[-1]
   assert (same.verdict, faster.verdict) == (Verdict.UNDECIDED, Verdict.FASTER)
   asked.clear()

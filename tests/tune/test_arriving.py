@@ -1,0 +1,77 @@
+"""What ends in threads comes as news, errors too, and who leaves ends the search."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from mirage_onnx.tune.arriving import Arriving, Hands, News, Searched, Timed
+
+
+def outcome(key):
+  return SimpleNamespace(region=SimpleNamespace(key=key))
+
+
+def test_what_is_found_comes_while_the_rest_is_searched():
+  go_on = threading.Event()
+
+  def search(tell, left):
+    tell(outcome("a"))
+    go_on.wait(20)
+    tell(outcome("b"))
+
+  with Arriving(search) as arriving:
+    (first,) = arriving.news.take(20)
+    assert isinstance(first, Searched) and first.outcome.region.key == "a"
+    go_on.set()
+    found = []
+    while len(found) < 2:
+      found += arriving.news.take(20)
+    assert [one.outcome and one.outcome.region.key for one in found] == ["b", None]
+
+
+def test_who_leaves_ends_the_search():
+  asked = []
+
+  def search(tell, left):
+    while not left():
+      asked.append(time.sleep(0.01))
+
+  with Arriving(search) as arriving:
+    assert arriving.news.take(0.05) == []
+  assert asked and not arriving._thread.is_alive()
+
+
+def test_an_error_of_the_search_is_raised_by_who_takes_the_news_or_leaves():
+  def search(tell, left):
+    raise OSError("disk")
+
+  with pytest.raises(OSError, match="disk"), Arriving(search) as arriving:
+    (one,) = arriving.news.take(20)
+    assert isinstance(one.error, OSError) and one.outcome is None
+
+
+def test_two_hands():
+  both = threading.Barrier(2, timeout=20)
+
+  def tune(o, seconds):
+    both.wait()  # nobody gets past it alone
+    if o.region.key == "bad":
+      raise MemoryError
+    return SimpleNamespace(region=o.region, us=seconds)
+
+  news = News()
+  with Hands(tune, 2, news) as hands:
+    hands.begin(outcome("a"), 1.0)
+    assert hands.are_free
+    hands.begin(outcome("bad"), 2.0)
+    assert not hands.are_free and set(hands.busy) == {"a", "bad"}
+    found = []
+    while len(found) < 2:
+      found += news.take(20)
+    ended = {one.before.region.key: one for one in found if isinstance(one, Timed)}
+    assert hands.end(ended["a"]).us == 1.0
+    with pytest.raises(MemoryError):
+      hands.end(ended["bad"])
+    assert not hands.busy
