@@ -64,6 +64,7 @@ class Case:
 
     grid = ",".join(a for a in ("a3", "a6", "a5", "a0") if a not in self.lone)
     scale = {64: "1/8", 128: "2896/32768", 256: "1/16", 32: "5793/32768"}[self.depth]
+
     def at_block(own):
       return ",".join(a if a in own.split(",") else "-" for a in grid.split(","))
 
