@@ -156,7 +156,7 @@ def wrong_of(row):
     made = row[which]
     if made["chosen"] is not None and (made["wrong"] or made["spills"] or not made["within"]):
       found.append(f"{name} {which}: {made}")
-  if row["searched"]["chosen"] is None:
+  if row["searched"]["chosen"] is None and row["searched"]["refused"]:
     found.append(f"{name}: nothing that the search finds compiles: {row['searched']['refused']}")
   return found + ([f"{name}: {row['small']}"] if row["small"] else [])
 
@@ -174,6 +174,7 @@ def summary(rows):
       "smem_limit": target_of(arch).smem_bytes,
       "programs": len(own),
       "chosen": len(made),
+      "search_out_of_time": sum(r["searched"]["chosen"] is None for r in own),
       "golden_without_numbers": sum(r["golden"]["chosen"] is None for r in own),
       "most_smem_bytes": max((m["smem_bytes"] for m in made), default=0),
       "most_registers": max((m["registers"] for m in made), default=0),

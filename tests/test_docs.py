@@ -16,6 +16,7 @@ import mirage_onnx.commands
 import mirage_onnx.machine_commands
 import mirage_onnx.model_commands  # all fill the app
 from mirage_onnx.command_options import app
+from mirage_onnx.targets import ARCHITECTURES, TARGETS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -90,3 +91,11 @@ def test_the_site_builds(tmp_path):
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
   assert done.returncode == 0, done.stderr
   assert (tmp_path / "site/paths/encoder/index.html").exists()
+
+
+def test_the_page_names_every_row():
+  page = (ROOT / "docs" / "compatibility.md").read_text()
+  table = dict(re.findall(r"^\| (sm_\w+) \| ([^|]+) \|", page, re.MULTILINE))
+  assert table.keys() == ARCHITECTURES.keys()
+  for arch, names in table.items():
+    assert {*names.split(", ")} == {t.name for t in TARGETS.values() if t.arch == arch}

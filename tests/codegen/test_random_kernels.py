@@ -15,6 +15,7 @@ from random_kernel_run import Subject, compiled, emitted, emulate, run_seeds
 from random_kernels import random_kernel
 
 from mirage_onnx.ir.dtype import DType
+from mirage_onnx.targets import get_target
 
 FAST, ALL, PART = 60, 500, 110
 MOST_REFUSED = 0.05
@@ -30,6 +31,12 @@ def check(outcomes):
 
 def test_random_kernels():
   check(run_seeds(range(FAST)))
+
+
+@pytest.mark.parametrize("arch", ["sm_86", "sm_120a"])
+def test_with_the_features_of_others(arch):
+  """Without clusters; without dependent launches, too. More of them: ``bench/every_gpu.py``."""
+  check(run_seeds(range(FAST, FAST + 20), target=get_target(arch)))
 
 
 @pytest.mark.slow
