@@ -113,12 +113,14 @@ class Borders:
   def may_contract(self, name: str, before: frozenset[str]) -> bool:
     """Whether products of a node read in place what the nodes ``before`` it regroup and repeat.
 
-    What is regrouped and not repeated is written in that order by whoever yields it.
+    What is regrouped and not repeated is written in that order by whoever yields it, where that is
+    contracted with a weight; of two activations each may be read where it lies.
     """
     graph = self.graph
+    reads = not graph.contracts_weight(name)
     moves = [n for n in before if graph.moves(n)]
     steps = [s for n in (*moves, name) for s in graph.node[n].steps]
-    if not any(s.op == "expand" for s in steps):
+    if not reads and not any(s.op == "expand" for s in steps):
       return False
     makers = {s.output.name: s for s in steps}
 

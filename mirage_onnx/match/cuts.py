@@ -157,21 +157,37 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
     size = sum(not graph.moves(n) for n in cut.nodes)
     return (border / max(size, 1), -size, tuple(sorted(cut.leaves)))
 
-  kept: list[dict[frozenset[str], Cut]] = []
+  def kernel(cut: Cut) -> frozenset[str]:
+    """What of a cone decides about its kernel; where activations are contracted moves are views, too."""
+    moves = graph.moves if limits.runtime else graph.is_view
+    return frozenset(n for n in cut.nodes - graph.embeddings if not moves(n))
+
+  kept: list[list[Cut]] = []
   for count in sorted({c.contractions for c in cuts}):
-    largest: dict[frozenset[str], dict[frozenset[str], Cut]] = {}
+    alike: dict[frozenset[str], list[Cut]] = {}
     for cut in sorted((c for c in cuts if c.contractions == count), key=rank):
-      picked = cut.nodes & graph.embeddings
-      same = largest.setdefault(frozenset(n for n in cut.nodes - picked if not graph.is_view(n)), {})
-      if picked not in same or len(cut.nodes) > len(same[picked].nodes):
-        same[picked] = cut
-    ranked, most = list(largest.items()), limits.kept_per_contractions
+      alike.setdefault(kernel(cut), []).append(cut)
+    ranked, most = list(alike.items()), limits.kept_per_contractions
     if limits.runtime and len(ranked) > most and _meets(graph, ranked[0][0]):
       few = sorted(ranked[most // 2 :], key=lambda own: len(own[0]))
       ranked[most // 2 :] = few
-    kept += [cut for _, cut in ranked[:most]]
+    kept += [same for _, same in ranked[:most]]
     least = min(ranked, key=lambda own: len(own[0]))
     if least not in ranked[:most]:
       kept.append(least[1])
-  ends = (sorted(same.items(), key=lambda own: len(own[0])) for same in kept[: limits.kept])
-  return tuple(dict.fromkeys(cut for own in ends for _, cut in (own[0], own[-1])))
+  return tuple(dict.fromkeys(cut for same in kept[: limits.kept] for cut in _ends(graph, same, limits)))
+
+
+def _ends(graph: Graph, same: Sequence[Cut], limits: Limits) -> list[Cut]:
+  """Of cones with one kernel those with most nodes: that pick no rows themselves, and most of them.
+
+  Where moves are views, the one with the fewest is kept, too: somebody else may yield what is moved.
+  """
+  by_picks: dict[frozenset[str], Cut] = {}
+  for cut in same:
+    picked = cut.nodes & graph.embeddings
+    if picked not in by_picks or len(cut.nodes) > len(by_picks[picked].nodes):
+      by_picks[picked] = cut
+  own = sorted(by_picks.items(), key=lambda x: len(x[0]))
+  found = [own[0][1], own[-1][1]]
+  return [*found, min(same, key=lambda cut: len(cut.nodes))] if limits.runtime else found

@@ -4,13 +4,14 @@
 the part of it with the special forms of code generation, whose costs are calibrated: streaming
 kernels (one loop, whose axis every contraction in it runs over, with weights on one side) and row
 kernels (no loop, one axis spread over the threads). The pipeline searches that where weights
-stream, and all where two activations meet in a contraction (``space_of``).
+stream, and all where it has no kernel for a contraction: where two activations meet, and where a result has
+more than rows and columns, because heads are written in another order (``space_of``).
 """
 
 from dataclasses import dataclass
 
 from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.term import REDUCTIONS, walk
+from mirage_onnx.ir.term import MUL, REDUCTIONS, SUM, Term, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,4 +43,12 @@ def space_of(region: Region) -> Space:
       constant.add(step.output.name)
     elif step.op == "matmul" and not any(n in constant for n in names):
       return ALL
-  return EMITTED
+  return ALL if any(map(_is_over_many_axes, walk(region.terms))) else EMITTED
+
+
+def _is_over_many_axes(x: Term) -> bool:
+  """Whether a contraction has more than rows and columns: a streaming kernel has no place for it."""
+  if x.op != SUM or x.args[0].op != MUL or len(x.axes) <= 2:
+    return False
+  bound = set(x.attr)  # type: ignore[arg-type]
+  return len({f.axes for f in x.args[0].args if bound & set(f.axes)}) > 1
