@@ -116,7 +116,7 @@ def test_too_few_openings(three, tmp_path):
     )
     return replace(found, rows=rows)
 
-  run, gate = written(three, tmp_path, few, seconds=0.0)
+  run, _ = written(three, tmp_path, few, seconds=0.0)
   assert not run.chosen and set(reasons(run)) == {"MODEL_UNSURE"}
   reason = next(o.rejection.reason for o in run.outcomes.values())
   assert reason.startswith("the time was over before it was sure") and "2 openings" in reason
