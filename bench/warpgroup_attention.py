@@ -64,6 +64,7 @@ class Case:
 
     grid = ",".join(a for a in ("a3", "a6", "a5", "a0") if a not in self.lone)
     scale = {64: "1/8", 128: "2896/32768", 256: "1/16", 32: "5793/32768"}[self.depth]
+
     def at_block(own):
       return ",".join(a if a in own.split(",") else "-" for a in grid.split(","))
 
@@ -207,16 +208,16 @@ def peers(torch, case, given):
   elif case.mask:
     m = given["i3"]
     more["attn_mask"] = m[:, None] if m.dim() == 3 else m[:, None, None]
+
+  def run(backend):
+    with sdpa_kernel(backend):
+      return torch.nn.functional.scaled_dot_product_attention(q, k, v, **more)
+
   found = {}
   for name in ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION"):
-
-    def run(backend=getattr(SDPBackend, name)):
-      with sdpa_kernel(backend):
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, **more)
-
     try:
-      run()
-      found[name.split("_")[0].lower()] = run
+      run(getattr(SDPBackend, name))
+      found[name.split("_")[0].lower()] = partial(run, getattr(SDPBackend, name))
     except RuntimeError:
       pass
   return found

@@ -1,11 +1,12 @@
 """Guards against NaN that nothing needs: ``where(isnan(p), 0, p)`` is p if p is a number.
 
-torch's exporters write such a guard behind the softmax of every attention with a mask, for rows in which
-all is masked by -inf; no single loop computes it. Here ``equal(x, x)`` is 1 where x is a number for all inputs
-that may be taken to be finite, and what that decides is decided.
+torch's exporters write such a guard behind the softmax of every attention with a mask, for rows in
+which all is masked by -inf; no single loop computes it. Here ``equal(x, x)`` is 1 where x is a number
+for all inputs that may be taken to be finite, and what that decides is decided.
 
-Those are truth values, integers, and what is contracted with something else (infinite activations make
-NaN of whole rows, in ONNX as here). A float that joins a sum as it is may be a mask with -inf: its guard stays.
+Those are truth values, integers, and what is contracted with something else (infinite activations
+make NaN of whole rows, in ONNX as here). A float that joins a sum as it is may be a mask with -inf:
+its guard stays.
 """
 
 from collections.abc import Collection, Iterable
@@ -68,7 +69,7 @@ def _is_at_least_one(x: Term) -> bool:
   parts = x.args[0].args[0].args
   for part in parts:
     largest = t.mul(t.const(-1), part)
-    if largest.op == t.MAXR and set(largest.attr) <= set(x.attr):  # type: ignore[arg-type]
-      if t.add(*(p for p in parts if p != part)) == largest.args[0]:
-        return True
+    within = largest.op == t.MAXR and set(largest.attr) <= set(x.attr)  # type: ignore[arg-type]
+    if within and t.add(*(p for p in parts if p != part)) == largest.args[0]:
+      return True
   return False

@@ -183,10 +183,9 @@ class Lowering(Demand):
   def _contract(self, index: int, into: int, run: str) -> None:
     op, product = self.assignment.kernel.ops[index], self.assignment.products[index]
     if self.on_tensor_cores(index):
-      first, second = op.args
-      beside = index in self.warpgroup  # then operand B stays where a descriptor can name it
-      taken = self.need if beside else self.operand
-      found = [self.operand(first, product.a, run), taken(second, product.b, run)]
+      # Of wgmma operand B stays where a descriptor can name it.
+      taken = self.need if index in self.warpgroup else self.operand
+      found = [self.operand(op.args[0], product.a, run), taken(op.args[1], product.b, run)]
       self.steps(run).append(do.Contract(index, into, touched=found[0] + found[1]))
       if self.warps.count((product.depth,)) > 1:
         self.parts[index] = Parts(sides=((product.depth,),))
