@@ -82,7 +82,8 @@ BESIDE = {
 BESIDE_KINDS = (
   "product wait gone", "product waits for less", "product fence gone", "product commit gone", "product depth",
   "product dropped", "depth across", "swizzle", "another row of a tile", "another stage", "copies ahead",
-  "fence gone", "copy wait gone", "copy waits for less", "commit gone", "block barrier gone", "place in a tile",
+  "fence gone", "copy wait gone", "copy waits for less", "commit gone", "block barrier gone",
+  "place in a tile",
 )  # fmt: skip
 
 
