@@ -208,17 +208,16 @@ def peers(torch, case, given):
   elif case.mask:
     m = given["i3"]
     more["attn_mask"] = m[:, None] if m.dim() == 3 else m[:, None, None]
+
+  def run(backend):
+    with sdpa_kernel(backend):
+      return torch.nn.functional.scaled_dot_product_attention(q, k, v, **more)
+
   found = {}
   for name in ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION"):
-    backend = getattr(SDPBackend, name)
-
-    def run(backend=backend):
-      with sdpa_kernel(backend):
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, **more)
-
     try:
-      run()
-      found[name.split("_")[0].lower()] = run
+      run(getattr(SDPBackend, name))
+      found[name.split("_")[0].lower()] = partial(run, getattr(SDPBackend, name))
     except RuntimeError:
       pass
   return found

@@ -1,12 +1,14 @@
 """Numbers with wgmma for kernels of several products: what one leaves in registers, the next takes.
 
 Rows of a block are those of all its products: 64 to a warpgroup. Nothing else is shared out, so a row
-is held by one warp, and what is reduced over columns stays in it. The time counts tensor cores, special
-functions and lane operations of a multiprocessor, one after the other; it is an estimate (no such kernel
-has been timed), and there to say which are worth a try.
+is held by one warp, and what is reduced over columns stays in it. A step takes what a multiprocessor's
+tensor cores, special functions and lanes take, as far as its warpgroups hide them behind each other.
+The constants are fitted to 74 times of ten cases of attention on an H100 (bench/results/h100/attention.json):
+off by a factor of 1.26 (root mean square); the first point took 1.04 times as long as the fastest
+(geometric mean).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from math import ceil, prod
 
@@ -14,15 +16,14 @@ from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.block_ops import LEAVES
 from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Phase
-from mirage_onnx.superopt.cost import BARRIER_US
 from mirage_onnx.superopt.warpgroup_numbers import BEGIN_US, END_US, LEAST_ROWS
 from mirage_onnx.target import Target
 
 _ROWS, _LOOP_TILES, _STAGES = (64, 128), (64, 128), (2, 3)
-#: Of a multiprocessor, in a microsecond.
-_LANES_PER_US, _SPECIALS_PER_US = 128 * 1700.0, 16 * 1700.0
-#: What a dependent product waits for, beside what it takes.
-_WAIT_US = 0.25
+#: Fitted: of a multiprocessor, in a microsecond; what a step waits for besides; of the shorter of tensor
+#: cores and the rest, the part that is not hidden; registers of a thread beside what values take.
+_LANES_PER_US, _SPECIALS_PER_US = 70 * 1700.0, 10 * 1700.0
+_WAIT_US, _SHARE, _MORE_REGISTERS = 0.4, 0.5, 20
 
 
 def rows_of(kernel: Kernel, extents: Mapping[str, int]) -> str | None:
@@ -47,7 +48,7 @@ def chained_points(
     return ()
   if kernel.loop is None or rows == kernel.loop:
     return ()
-  found = [(_time_us(kernel, extents, rows, p, target), p) for p in _points(kernel, extents, rows)]
+  found = [(_time_us(kernel, tensors, extents, rows, p, target), p) for p in _points(kernel, extents, rows)]
   return tuple(sorted(found, key=lambda f: (f[0], f[1].to_text()))[:keep])
 
 
@@ -59,27 +60,69 @@ def _points(kernel: Kernel, extents: Mapping[str, int], rows: str) -> Iterator[K
 
 
 def _time_us(
-  kernel: Kernel, extents: Mapping[str, int], rows: str, params: KernelParams, target: Target
-) -> float:
+  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], rows: str, params: KernelParams,
+  target: Target,
+) -> float:  # fmt: skip
   tile = {**extents, **dict(zip(kernel.grid, params.tile, strict=True))}
   tile[kernel.loop or ""] = params.loop_tile
   steps = ceil(extents[kernel.loop or ""] / params.loop_tile)
   blocks = prod(ceil(extents[a] / t) for a, t in zip(kernel.grid, params.tile, strict=True))
+  groups = params.warps // WGMMA.warps
 
   def elements(op: BlockOp) -> int:
     return prod(tile[a] for a in {*op.axes, *op.reduced})
 
   inside = [op for op in kernel.ops if op.phase is Phase.LOOP and op.op not in LEAVES]
   mma = sum(2 * elements(op) for op in inside if op.op == "matmul")
-  others = [op for op in inside if op.op != "matmul"]
+  others = [op for op in inside if op.op != "matmul" and kernel.loop in {*op.axes, *op.reduced}]
   special = sum(
     elements(op) for op in others if op.op in ELEMENTWISE and ELEMENTWISE[op.op].price is not Price.LANE
   )
-  lanes = sum(elements(op) for op in others)
   rate = target.mma_tflops * WGMMA.share * 1e6 / target.multiprocessors
-  busy_us = mma / rate + special / _SPECIALS_PER_US + 2 * lanes / _LANES_PER_US
-  waits_us = BARRIER_US + _WAIT_US * sum(op.op == "matmul" for op in inside)
-  resident = min(2 if tile[rows] > LEAST_ROWS else 4, max(1, ceil(blocks / target.multiprocessors)))
-  rounds = ceil(blocks / target.multiprocessors)
-  step_us = max(busy_us, (busy_us + waits_us) / resident)
-  return target.launch_us + rounds * steps * step_us + ceil(rounds / resident) * (BEGIN_US + END_US / 4)
+  mma_us = mma / rate / groups
+  other_us = (special / _SPECIALS_PER_US + sum(map(elements, others)) / _LANES_PER_US) / groups
+  resident = _resident(kernel, tensors, tile, params, target)
+
+  def step_us(count: float) -> float:
+    """What each of ``count`` warpgroups adds to a step of all of them."""
+    return max(mma_us, other_us, (mma_us + other_us + _WAIT_US) / count) + _SHARE * min(mma_us, other_us)
+
+  own = ceil(blocks / target.multiprocessors)
+  full, rest = divmod(own, resident)
+  counts = [resident * groups] * full + [rest * groups] * (rest > 0)
+  ends_us = BEGIN_US + END_US / 4 * ceil(own / resident)
+  return target.launch_us + steps * sum(n * step_us(n) for n in counts) + ends_us
+
+
+def _resident(
+  kernel: Kernel,
+  tensors: Mapping[str, KTensor],
+  tile: Mapping[str, int],
+  params: KernelParams,
+  target: Target,
+) -> int:
+  """Blocks of a multiprocessor, by registers that values take at once and by the ring."""
+  ops, threads = kernel.ops, 32 * params.warps
+
+  def size(axes: Iterable[str]) -> int:
+    return prod(tile[a] for a in axes)
+
+  products = [op for op in ops if op.op == "matmul"]
+  operands = {a for op in products for a in op.args}
+  held, packed = sum(size(op.axes) for op in products), 0
+  for i in operands:
+    if ops[i].op != "load" or kernel.loop not in ops[i].axes:
+      packed += size(ops[i].axes) // 2
+  ring = [op for op in kernel.loads if op.fmap == kernel.loop and sum(tile[a] > 1 for a in op.axes) > 1]
+  beside = sum(size(op.axes) for op in ring if op.dtype.is_half and not _is_operand(ops, op, operands))
+  registers = (held + packed + beside) / threads + _MORE_REGISTERS
+  smem = params.stages * sum(size(op.axes) * op.dtype.size_bytes for op in ring)
+  return max(1, min(
+    int(target.registers_per_sm / (threads * registers)),
+    target.smem_per_sm_bytes // (smem + target.reserved_smem_bytes),
+    target.sm_threads // threads,
+  ))  # fmt: skip
+
+
+def _is_operand(ops: tuple[BlockOp, ...], op: BlockOp, operands: Iterable[int]) -> bool:
+  return any(ops[i] is op for i in operands)

@@ -1,5 +1,7 @@
 """Guards against NaN go where nothing needs them, and stay where something may."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from small_models import Net
@@ -17,8 +19,13 @@ MASK, SEEN = t.input_("m", ("i", "j")), t.input_("b", ("i", "j"))
 
 
 def softmax(s, axis="j"):
-  e = t.apply("exp", t.add(s, t.mul(t.const(-1), t.reduce_("rmax", [axis], s))))
+  e = shifted(s, axis)
   return t.mul(e, t.power(t.reduce_("sum", [axis], e), -1))
+
+
+def shifted(s, by):
+  """exp(s - maximum)."""
+  return t.apply("exp", t.add(s, t.mul(t.const(-1), t.reduce_("rmax", [by], s))))
 
 
 def guarded(p):
@@ -38,11 +45,9 @@ UNSURE = {
   "masked by floats": softmax(t.add(PRODUCT, MASK)),
   "a sum of one": t.reduce_("sum", ["k"], X),
   "a quotient": t.mul(PRODUCT, t.power(t.add(PRODUCT, t.const(1)), -1)),
-  "a root": t.power(PRODUCT, t.Fraction(1, 2)),
-  "not its own maximum": t.power(
-    t.reduce_("sum", ["j"], t.apply("exp", t.add(PRODUCT, t.mul(t.const(-1), MOST)))), -1
-  ),
-}  # fmt: skip
+  "a root": t.power(PRODUCT, Fraction(1, 2)),
+  "not its own maximum": t.power(t.reduce_("sum", ["j"], shifted(PRODUCT, "i")), -1),
+}
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -27,9 +27,12 @@ class Subject:
   tensors: Mapping[str, np.ndarray]
   expected: Mapping[str, tuple[np.ndarray, float]]
   uninitialised: Collection[str] = ()
+  #: Of mistakes; all, if none are named.
+  kinds: Collection[str] = ()
 
   def mutants(self):
-    return [(i, m) for i, kernel in enumerate(self.kernels) for m in mutants(kernel)]
+    every = [(i, m) for i, kernel in enumerate(self.kernels) for m in mutants(kernel)]
+    return [(i, m) for i, m in every if not self.kinds or m.kind in self.kinds]
 
   def wrong(self, got):
     for name, (want, tolerance) in self.expected.items():

@@ -28,7 +28,13 @@ from mirage_onnx.codegen.tiled.steps import Advance, Copy, GatherRanks, Held, St
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.codegen.tiled.warpgroup import TILE_ALIGNMENT, fitting_products, oriented
-from mirage_onnx.codegen.tiled.warpgroup_text import PinningWriter, widened_text
+from mirage_onnx.codegen.tiled.warpgroup_text import (
+  PinningWriter,
+  begin_late,
+  issue_late,
+  settle_late,
+  widened_text,
+)
 from mirage_onnx.codegen.tiled.widened import Widened, check_widened, widened_first, with_widened
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.instructions import INSTRUCTIONS, WGMMA, instruction_of
@@ -302,6 +308,7 @@ class _Emitter:
     for index in plan.lowering.widened:
       widened_text(self.values, index).begin(writer)
     if loop:
+      begin_late(self.values)
       writer.line("#pragma unroll 1")
       with writer.block("for (int step = 0; step < steps; ++step)"):
         plan.pieces.declare_step(writer, "step")
@@ -335,6 +342,9 @@ class _Emitter:
   def _complete(self) -> None:
     """What the loop has left under way."""
     lowering, names = self.plan.lowering, self.values
+    if lowering.late is not None:
+      issue_late(names, f"(steps - 1) % {lowering.stages}")
+      settle_late(names)
     if not lowering.under_way:
       return
     self.writer.line("ptx::wgmma_wait<0>();")

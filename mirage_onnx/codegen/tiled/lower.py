@@ -6,6 +6,7 @@ from math import prod
 
 from mirage_onnx.codegen.elementwise import constant, is_elementwise
 from mirage_onnx.codegen.loads import TensorView
+from mirage_onnx.codegen.sizes import is_runtime
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.assign import folded
 from mirage_onnx.codegen.tiled.copies import in_chunks
@@ -26,6 +27,7 @@ from mirage_onnx.ir.rows import covered
 MOST_COPIED = 64 * 1024
 #: What a contraction can add to directly.
 _ADDS = of_kinds(Kind.ACCUMULATOR, Kind.RESCALED, merges=(SUM,))
+_RESCALED = of_kinds(Kind.RESCALED, merges=(SUM,))
 
 
 @dataclass(slots=True)
@@ -35,7 +37,8 @@ class Lowering(Demand):
   ``parts``: values that are not whole yet. ``fused``: contractions that add to the registers of
   an accumulator. ``ring``: loads that the loop moves through ``stages`` tiles. ``states``: what
   lives through the loop. ``warpgroup``: contractions by wgmma; ``under_way``: those of them that an
-  iteration leaves to the next. ``widened``: loads of packed weights, which become registers.
+  iteration leaves to the next; ``late``: one that the next begins (``warpgroup.py``). ``widened``: loads
+  of packed weights, which become registers.
   """
 
   stages: int = 1
@@ -46,12 +49,31 @@ class Lowering(Demand):
   states: list[int] = field(default_factory=list)
   warpgroup: frozenset[int] = frozenset()
   under_way: frozenset[int] = frozenset()
+  late: int | None = None
   widened: Mapping[int, Widened] = field(default_factory=dict)
 
   @property
   def spare(self) -> int:
     """Tiles of the ring that no copy may go to: of an iteration, and of products under way."""
-    return 2 if self.under_way else 1
+    return 2 if self.under_way or self.late is not None else 1
+
+  def _late(self) -> int | None:
+    """The second of two contractions by wgmma, if it can wait for the next iteration's first one.
+
+    Its operand A is fragments of what the first one leaves, its operand B a tile of the ring, and its
+    results nothing takes but an accumulator that is scaled. A loop has steps, and the ring a tile to spare.
+    """
+    inside = [s.index for s in self.body if isinstance(s, do.Contract)]
+    kernel, ops = self.assignment.kernel, self.assignment.kernel.ops
+    if len(inside) != 2 or not set(inside) <= self.warpgroup or inside[0] in self.fused:
+      return None
+    late = inside[1]
+    product, (first, second) = self.assignment.products[late], ops[late].args
+    scaled = late in self.fused and ops[self.fused[late]].op in _RESCALED
+    fragments = ops[first].op != "load" and self.forms[first] == product.a and self.varies[first]
+    whole = self.warps.count((product.depth,)) == 1 and second in self.ring
+    counted = is_runtime(self.extents, kernel.loop or "") or self.ranks > 1
+    return late if scaled and fragments and whole and not counted and self.stages > 2 else None
 
   @property
   def saves_halves(self) -> bool:
@@ -71,7 +93,7 @@ class Lowering(Demand):
     for number, save in enumerate(self.assignment.kernel.saves):
       touched = self.need(save.arg, self.save_form(save.arg), "after")
       self.after.append(do.Store(number, touched=touched))
-    self.under_way = self._under_way()
+    self.under_way, self.late = self._under_way(), self._late()
     body = [do.Advance(-1), *self.body] if self.ring else self.body
     return ThreadGraph(tuple(self.before), tuple(body), tuple(self.after))
 
@@ -187,10 +209,9 @@ class Lowering(Demand):
   def _contract(self, index: int, into: int, run: str) -> None:
     op, product = self.assignment.kernel.ops[index], self.assignment.products[index]
     if self.on_tensor_cores(index):
-      first, second = op.args
-      beside = index in self.warpgroup  # then operand B stays where a descriptor can name it
-      taken = self.need if beside else self.operand
-      found = [self.operand(first, product.a, run), taken(second, product.b, run)]
+      # Of wgmma operand B stays where a descriptor can name it.
+      taken = self.need if index in self.warpgroup else self.operand
+      found = [self.operand(op.args[0], product.a, run), taken(op.args[1], product.b, run)]
       self.steps(run).append(do.Contract(index, into, touched=found[0] + found[1]))
       if self.warps.count((product.depth,)) > 1:
         self.parts[index] = Parts(sides=((product.depth,),))

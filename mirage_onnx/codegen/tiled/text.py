@@ -8,7 +8,7 @@ from mirage_onnx.codegen.tiled.pairs_text import pack
 from mirage_onnx.codegen.tiled.parts import nothing, rule_of
 from mirage_onnx.codegen.tiled.steps import Held, Step
 from mirage_onnx.codegen.tiled.values import ValueWriter
-from mirage_onnx.codegen.tiled.warpgroup_text import contract_by_warpgroup
+from mirage_onnx.codegen.tiled.warpgroup_text import contract_by_warpgroup, settle_late
 from mirage_onnx.ir.block_ops import CLUSTER, MAXIMA, Kind, kind_of
 
 _LOWEST = "-3.4028235e38f"
@@ -85,6 +85,8 @@ def _update(w: ValueWriter, step: do.Update) -> None:
     for i in sorted(w.lowering.assignment.needed)
     if kind_of(w.ops[i].op) is Kind.PREVIOUS and w.ops[i].args[0] == step.index
   ]
+  if w.lowering.late is not None and w.lowering.fused[w.lowering.late] == step.index:
+    settle_late(w)
   running = kind_of(op.op) is Kind.RUNNING
   for held in old if running else []:
     w.declare(held)

@@ -45,48 +45,114 @@ def tile_as_operand(w: ValueWriter, index: int, form: Form) -> SharedTile | None
 
 
 def contract_by_warpgroup(w: ValueWriter, step: do.Contract) -> None:
-  """Writes one contraction."""
+  """Writes one contraction; of one that is late only its operand A."""
   lowering, line = w.lowering, w.writer.line
   op, product = w.ops[step.index], lowering.assignment.products[step.index]
   into = Held(step.into, lowering.forms[step.into])
   if step.into == step.index:
     w.declare(into, "0.0f")
-  kind, c, warps = tag(w.ops[op.args[0]].dtype), product.c, lowering.warps
-  accumulators = w.name(into) + "".join("[0]" for _ in c.rest)
-  a_tile, b_tile = (
-    tile_as_operand(w, a, form) for a, form in zip(op.args, (product.a, product.b), strict=True)
-  )
-  assert b_tile is not None
-  turned = is_turned(b_tile.order, product)
-  parts, deep = warps.count((product.depth,)), warps.digit((product.depth,))
-  steps = product.depth.length // parts // WGMMA.depth
-  panels = product.depth.length // parts // WGMMA.step
+  steps = product.depth.length // lowering.warps.count((product.depth,)) // WGMMA.depth
+  if step.index == lowering.late:
+    with w.writer.block():
+      _fragments(w, op.args[0], product, steps, "late")
+    return
+  behind = lowering.late is not None and step in lowering.body
+  accumulators, waits = _accumulators(w, into), step.index not in lowering.under_way
   with w.writer.block():
-    columns = 8 * warps.tiles(c.t, 8)
-    line(f"const ptx::U64 b = {_tile_of_b(b_tile, product, warps, columns, turned)};")
+    b = _operand_b(w, step.index)
+    a_tile = tile_as_operand(w, op.args[0], product.a)
     if a_tile is not None:
-      group = warps.digit(c.g)
-      group = group if warps.count(c.g) == WGMMA.warps else f"{group} / {WGMMA.warps}"
-      first = "0" if warps.count(c.g) == WGMMA.warps else _first(group, WGMMA.rows)
-      part = times(deep, panels * a_tile.rows * WGMMA.step)
-      line(f"const ptx::U64 a = ptx::wgmma_tile({total(a_tile.name, first, part)});")
+      line(f"const ptx::U64 a = {_tile_of_a(w, a_tile, product)};")
     elif op.args[0] in lowering.widened:
       home = lowering.tiles[lowering.homes[op.args[0]]]
-      widened_text(w, op.args[0]).fragments(w.writer, home, kind)
+      widened_text(w, op.args[0]).fragments(w.writer, home, tag(w.ops[op.args[0]].dtype))
     else:
-      _fragments(w, op.args[0], product, steps)
-    if step.index not in lowering.under_way:  # else nothing has touched them since the last one
+      line(f"unsigned a[{steps}][4];")
+      _fragments(w, op.args[0], product, steps, "a")
+    if waits:  # else nothing has touched them since the last one
       line(f"ptx::wgmma_hold({accumulators});")
-    line("ptx::wgmma_fence();")
-    for k in range(steps):
-      first = f"a[{k}]" if a_tile is None else total("a", str(_descriptor_step(a_tile, k)))
-      second = total("b", str(_GROUPS_DEEP * k if turned else _descriptor_step(b_tile, k)))
-      call = "wgmma<true>" if turned else "wgmma"
-      line(f"{call}({kind}{{}}, {accumulators}, {first}, {second});", step.index)
-    line("ptx::wgmma_commit();")
-    if step.index not in lowering.under_way:
+    _issue(w, step.index, accumulators, a_tile, "a", b, steps)
+    if waits and not behind:
       line("ptx::wgmma_wait<0>();")
       line(f"ptx::wgmma_hold({accumulators});")
+  if behind:
+    # The late one of the iteration before goes beside what is done with these results.
+    stages = lowering.stages
+    issue_late(w, f"(step > 0 ? step + {stages - 1} : 0) % {stages}")
+    line("ptx::wgmma_wait<1>();")
+    line(f"ptx::wgmma_hold({accumulators});")
+
+
+def begin_late(w: ValueWriter) -> None:
+  """Operand A of a late contraction: in the first iteration it has nothing to add."""
+  if w.lowering.late is not None:
+    product = w.lowering.assignment.products[w.lowering.late]
+    w.writer.line(f"unsigned late[{product.depth.length // WGMMA.depth}][4] = {{}};")
+
+
+def issue_late(w: ValueWriter, slot: str) -> None:
+  """A late contraction, of the tile in this slot of the ring."""
+  lowering, late = w.lowering, w.lowering.late
+  assert late is not None
+  product, (_, second) = lowering.assignment.products[late], w.ops[late].args
+  tile, into = lowering.tiles[lowering.homes[second]], lowering.fused[late]
+  accumulators = _accumulators(w, Held(into, lowering.forms[into]))
+  with w.writer.block():
+    w.writer.line(f"const {tile.storage}* {tile.name} = {tile.name}_ring + {slot} * {tile.elements};")
+    b = _operand_b(w, late)
+    w.writer.line(f"ptx::wgmma_hold({accumulators});")
+    _issue(w, late, accumulators, None, "late", b, product.depth.length // WGMMA.depth)
+
+
+def settle_late(w: ValueWriter) -> None:
+  """Its results are there."""
+  assert w.lowering.late is not None
+  into = w.lowering.fused[w.lowering.late]
+  w.writer.line("ptx::wgmma_wait<0>();")
+  w.writer.line(f"ptx::wgmma_hold({_accumulators(w, Held(into, w.lowering.forms[into]))});")
+
+
+def _accumulators(w: ValueWriter, into: Held) -> str:
+  return w.name(into) + "".join("[0]" for _ in into.form.rest)
+
+
+def _operand_b(w: ValueWriter, index: int) -> SharedTile:
+  """Writes the descriptor of operand B."""
+  product, warps = w.lowering.assignment.products[index], w.lowering.warps
+  tile = tile_as_operand(w, w.ops[index].args[1], product.b)
+  assert tile is not None
+  columns = 8 * warps.tiles(product.c.t, 8)
+  turned = is_turned(tile.order, product)
+  w.writer.line(f"const ptx::U64 b = {_tile_of_b(tile, product, warps, columns, turned)};")
+  return tile
+
+
+def _issue(
+  w: ValueWriter, index: int, accumulators: str, a_tile: SharedTile | None, a: str, b_tile: SharedTile,
+  steps: int,
+) -> None:  # fmt: skip
+  """Writes the products of a contraction, as a group."""
+  op, line = w.ops[index], w.writer.line
+  turned = is_turned(b_tile.order, w.lowering.assignment.products[index])
+  line("ptx::wgmma_fence();")
+  for k in range(steps):
+    first = f"{a}[{k}]" if a_tile is None else total(a, str(_descriptor_step(a_tile, k)))
+    second = total("b", str(_GROUPS_DEEP * k if turned else _descriptor_step(b_tile, k)))
+    call = "wgmma<true>" if turned else "wgmma"
+    line(f"{call}({tag(w.ops[op.args[0]].dtype)}{{}}, {accumulators}, {first}, {second});", index)
+  line("ptx::wgmma_commit();")
+
+
+def _tile_of_a(w: ValueWriter, tile: SharedTile, product: Product) -> str:
+  """The descriptor of a warpgroup's part of operand A."""
+  c, warps = product.c, w.lowering.warps
+  parts, deep = warps.count((product.depth,)), warps.digit((product.depth,))
+  panels = product.depth.length // parts // WGMMA.step
+  group = warps.digit(c.g)
+  group = group if warps.count(c.g) == WGMMA.warps else f"{group} / {WGMMA.warps}"
+  first = "0" if warps.count(c.g) == WGMMA.warps else _first(group, WGMMA.rows)
+  part = times(deep, panels * tile.rows * WGMMA.step)
+  return f"ptx::wgmma_tile({total(tile.name, first, part)})"
 
 
 def widened_text(w: ValueWriter, index: int) -> WidenedText:
@@ -119,16 +185,15 @@ def _descriptor_step(tile: SharedTile, k: int) -> int:
   return k // each * (tile.rows * _GROUP // 8) + k % each * _DEPTH_CHUNKS
 
 
-def _fragments(w: ValueWriter, index: int, product: Product, steps: int) -> None:
-  """``a[k]``: the four registers of operand A, of every depth step."""
+def _fragments(w: ValueWriter, index: int, product: Product, steps: int, to: str) -> None:
+  """``to[k]``: the four registers of operand A, of every depth step."""
   form = product.a
   held = Held(index, form, packed=True)
   name = w.name(held) if held in w.lowering.made else None
-  w.writer.line(f"unsigned a[{steps}][4];")
   with w.writer.loop("k", steps) as k:
     for number, (later, high) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
-      deep = str(later) if k == "0" else total(f"2 * {k}", str(later))
+      deep = str(later) if k == "0" else f"(2 * {k} + 1)" if later else f"2 * {k}"
       place = {"i": str(high), "j": deep, **{f"q_{p.name}": "0" for p in form.rest}}
       spot = Spot(w.writer, w.pieces, w.lowering.warps, form, place, f"_a{number}")
       value = name + spot.subscript(form, packed=True) if name else pair(w, index, form, spot)
-      w.writer.line(f"a[{k}][{number}] = {value};", index)
+      w.writer.line(f"{to}[{k}][{number}] = {value};", index)

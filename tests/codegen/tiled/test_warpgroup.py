@@ -177,6 +177,22 @@ def test_attention_of_many_queries():
   assert "wgmma(F16{}" in text and "wgmma<true>(F16{}" in text and "mma_rows" not in text
 
 
+@pytest.mark.parametrize("stages", [2, 3])
+def test_logits_below_what_is_not_there(stages):
+  """Beyond the end of the keys logits are 0: of exp(0 - maximum), which may be infinite, nothing is taken."""
+  c = attention(64, 64, stages, a0=1, a1=232, a3=64)
+  source = emit(c, tiled_kernels.H200)
+  rng = np.random.default_rng(3)
+  q, k, v = (rng.standard_normal(s).astype(np.float16) for s in ((1, 64, 64), (1, 232, 64), (1, 232, 64)))
+  q, k = -np.abs(q) - np.float16(1), np.abs(k) + np.float16(1)  # logits of -100 to -500
+  y = np.full((1, 64, 64), np.nan, np.float16)
+  compile_kernels([source]).run({"i0": k, "i1": q, "i2": v, "o0": y})
+  s = q[0].astype(float) @ k[0].astype(float).T
+  p = np.exp(s - s.max(1, keepdims=True))
+  want = p @ v[0].astype(float) / p.sum(1, keepdims=True)
+  assert np.abs(y[0] - want).max() < 4e-3 * np.abs(want).max()
+
+
 def test_functions_as_near_as_16_bits_need():
   """erf within 1e-7 everywhere, exp relatively; beyond the ends their limits."""
   text = """#include "ptx.cuh"
