@@ -56,10 +56,10 @@ def main():
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     env |= {"MIRAGE_CACHE_DIR": str(folder / "cache"), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "COLUMNS": "100"}
     began = last = time.monotonic()
-    used = _used_s()
+    before = _used_s()
     bash = ["bash", "-c", script(some, given.wheel.resolve())]
-    with subprocess.Popen(bash, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors="replace") as child:  # fmt: skip
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    with subprocess.Popen(bash, cwd=folder, env=env, **pipes) as child:
       for line in child.stdout:
         if not (done := re.fullmatch(r"@@ (\d+) (\d+)\n", line)):
           print(line, end="", flush=True)
@@ -72,14 +72,13 @@ def main():
   seconds = round(time.monotonic() - began, 1)
   record = {
     "date": datetime.now(UTC).isoformat(timespec="seconds"), "cores": len(os.sched_getaffinity(0)),
-    "load": round(os.getloadavg()[2], 1), "seconds": seconds, "processor_seconds": round(_used_s() - used, 1),
-    "commands": rows,
+    "load": round(os.getloadavg()[2], 1), "seconds": seconds,
+    "processor_seconds": round(_used_s() - before, 1), "commands": rows,
   }  # fmt: skip
   if given.out:
     given.out.write_text(json.dumps(record, indent=1) + "\n")
-  print(
-    f"{len(rows)} of {len(some)} commands in {seconds:.0f} s, {record['processor_seconds']:.0f} s of processors"
-  )
+  used = record["processor_seconds"]
+  print(f"{len(rows)} of {len(some)} commands in {seconds:.0f} s, {used:.0f} s of processors")
   return int(len(rows) != len(some) or any(r["status"] for r in rows))
 
 
