@@ -93,7 +93,7 @@ def input_facts(model: onnx.ModelProto) -> InputFacts:
   symbols = {d.dim_param for v in inputs for d in v.type.tensor_type.shape.dim if d.dim_param}
   return InputFacts(
     limits, frozenset(masks), frozenset(padded), frozenset(positions), lengths, frozenset(symbols),
-    dict(walk.cache_sizes(v.name for v in inputs)),
+    {**dict(walk.joined_sizes(v.name for v in inputs)), **dict(walk.cache_sizes(v.name for v in inputs))},
   )  # fmt: skip
 
 
@@ -165,6 +165,22 @@ class _Walk:
           yield past[3], query[-1] // heads
         if len(query) == 3 and isinstance(query[1], str):
           yield query[1], 1
+
+  def joined_sizes(self, names: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Of what is joined to other values along one axis: the others' sizes along the rest."""
+    for name in names:
+      shape = self._shapes.get(name, ())
+      for node, _ in self._readers.get(name, ()):
+        if node.op_type != "Concat":
+          continue
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 0) % max(1, len(shape))
+        for other in (self._shapes.get(i, ()) for i in node.input):
+          pairs = enumerate(zip(shape, other, strict=False)) if len(other) == len(shape) else ()
+          yield from (
+            (ours, size)
+            for k, (ours, size) in pairs
+            if k != axis and isinstance(ours, str) and ours and isinstance(size, int) and size > 0
+          )
 
   def reaches(self, name: str, through: frozenset[str], ends: set[str]) -> bool:
     return any(node.op_type in ends for node, _ in self._reached(name, through))

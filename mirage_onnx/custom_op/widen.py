@@ -92,17 +92,27 @@ def widened(model: onnx.ModelProto, folder: Path | None = None) -> onnx.ModelPro
   return found
 
 
+#: Norms of a sum that is their fourth output where they have it -> the input of its bias.
+_SUMMED = {
+  ("com.microsoft", "SkipLayerNormalization"): 4, ("com.microsoft", "SkipSimplifiedLayerNormalization"): 3,
+}  # fmt: skip
+
+
 def rounded(model: onnx.ModelProto, folder: Path | None = None) -> onnx.ModelProto:
   """``widened``, with every 16-bit float that a node of the main graph makes rounded to its type.
 
   Beyond the type it is an infinity. A value without a type that is known is left in fp32, and so is
-  what lies in functions and subgraphs.
+  what lies in functions and subgraphs. A norm that also makes the sum that it is of reads it rounded.
   """
   found = widened(model, folder)
   halves = _halves(model)
+  read = halves | {v.name: kind for v in model.graph.input if (kind := v.type.tensor_type.elem_type) in _HALF}
   nodes = list(found.graph.node)
   del found.graph.node[:]
   for node in nodes:
+    if (bias := _SUMMED.get((node.domain, node.op_type))) and len(node.output) > 3 and node.output[3]:
+      kinds = [read[x] for x in (*node.input[:2], *node.output) if x in read]
+      found.graph.node.extend(_sum_before(node, bias, kinds[0]) if kinds else ())
     found.graph.node.append(node)
     made = found.graph.node[-1]
     for k, name in enumerate(node.output):
@@ -113,6 +123,23 @@ def rounded(model: onnx.ModelProto, folder: Path | None = None) -> onnx.ModelPro
           helper.make_node("Cast", [f"{name}/half"], [name], to=TensorProto.FLOAT),
         ))  # fmt: skip
   return found
+
+
+def _sum_before(node: onnx.NodeProto, bias: int, kind: int) -> list[onnx.NodeProto]:
+  """The sum of a norm, rounded; ``node`` gets it as its first input, and zero (or NaN) as its second."""
+  at = f"{node.output[3]}/sum"
+  terms = [x for x in (*node.input[:2], *node.input[bias : bias + 1]) if x]
+  made = [helper.make_node("Add", terms[:2], [at])]
+  if len(terms) > 2:
+    made.append(helper.make_node("Add", [at, terms[2]], [at := f"{at}/biased"]))
+    node.input[bias] = ""
+  made += [
+    helper.make_node("Cast", [at], [f"{at}/half"], to=kind),
+    helper.make_node("Cast", [f"{at}/half"], [f"{at}/rounded"], to=TensorProto.FLOAT),
+    helper.make_node("Sub", [f"{at}/rounded"] * 2, [f"{at}/zero"]),
+  ]
+  node.input[0], node.input[1] = f"{at}/rounded", f"{at}/zero"
+  return made
 
 
 def _halves(model: onnx.ModelProto) -> dict[str, int]:

@@ -122,6 +122,15 @@ def test_the_size_of_a_head_follows_from_the_queries(packed, head):
     assert {f["past_k"].shape[3] for _, f in draw_inputs(arguments, 0, 1, given, {}, facts)} == {last}
 
 
+def test_sizes_of_what_is_joined():
+  """A cache is as wide as the keys that are put behind it; the axis of joining says nothing."""
+  nodes = [("Concat", "past new", "present"), ("Identity", "present", "y")]
+  inputs = [halves("past", "batch", 4, "past", "head"), halves("new", "batch", 4, 1, 64)]
+  model = built(nodes, inputs)
+  model.graph.node[0].attribute.append(helper.make_attribute("axis", -2))
+  assert dict(input_facts(model).sizes) == {"head": 64}
+
+
 def test_a_mask_that_is_summed_to_lengths_hides_a_tail_only():
   model = attention()
   del model.graph.input[5:]
