@@ -48,6 +48,26 @@ def test_kernels_in_place_and_beside_it(name):
       assert len(after) == 2 and all(after[n] > before[n] for n in after)
 
 
+def test_as_many_sequences_as_a_run_has():
+  model = cached_step(2, 2, 2, 32, 40, rotary=False)
+  for value in (*model.graph.input, *model.graph.output):
+    if value.name != "total":
+      value.type.tensor_type.shape.dim[0].dim_param = "batch"
+  result = mirage_onnx.optimize(
+    model, target="h200", workers=1, margin=-20.0, tiled=True, shapes={"batch": [1, 2]}
+  )  # fmt: skip
+  assert replaced_ops(result) == {"it", "it/attended"}
+  kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
+  plain = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+  for lengths in ([5], [39, 0, 17]):
+    feeds = step_feeds(cached_step(len(lengths), 2, 2, 32, 40, rotary=False), lengths)
+    (y, own, _), (want, rows, _) = (run_step(s, feeds, shared=True) for s in (kernels, plain))
+    np.testing.assert_allclose(y.astype(float), want.astype(float), rtol=4e-3, atol=4e-3)
+    for a, b in zip(chain(*own), chain(*rows), strict=True):
+      np.testing.assert_array_equal(a, b)
+  assert all(n >= 2 for n in mirage_onnx.launches(kernels).values())
+
+
 def test_a_cache_that_may_grow_stays():
   """Without kernels the node is one again, byte for byte."""
   model = cached_step(1, 1, 2, 32, 24, fixed=False)

@@ -5,7 +5,7 @@ name decides only where the graph cannot: "mask", "position", and the words "pas
 symbols, as exporters write them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import onnx
@@ -26,6 +26,8 @@ _LOGIC = frozenset("Not And Or Sub Mul Equal Greater Less GreaterOrEqual LessOrE
 #: What a sum over a mask passes on its way to being a length.
 _COUNTS = frozenset({"ReduceSum", "Sub", "Add", "ArgMax"})
 _ATTENTION = "GroupQueryAttention"
+#: (operator, input that is a cache) -> the output that is it afterwards.
+_CACHES = {(_ATTENTION, 3): 1, (_ATTENTION, 4): 2, ("TensorScatter", 0): 0}
 #: Of it: the queries, the cache of keys, the lengths less one, and the largest length.
 _QUERY, _PAST, _LENGTHS, _TOTAL = 0, 3, 5, 6
 
@@ -45,7 +47,8 @@ class InputFacts:
 
   ``padded``: masks that are summed up to lengths, so that they hide a tail only. ``positions``: of
   tokens. ``lengths``: what they are made of. ``symbols``: of the dimensions of inputs. ``sizes``: of
-  symbols that an operator leaves no choice.
+  symbols that an operator leaves no choice. ``shared``: outputs that are given the memory of an input: a
+  cache of one size, which a step changes in place.
   """
 
   limits: Mapping[str, int] = field(default_factory=dict)
@@ -55,6 +58,7 @@ class InputFacts:
   lengths: Mapping[str, Length] = field(default_factory=dict)
   symbols: frozenset[str] = frozenset()
   sizes: Mapping[str, int] = field(default_factory=dict)
+  shared: Mapping[str, str] = field(default_factory=dict)
 
   def totals(self) -> dict[str, tuple[str, str]]:
     """Symbol of a total length -> those of the past and of what is new."""
@@ -94,6 +98,7 @@ def input_facts(model: onnx.ModelProto) -> InputFacts:
   return InputFacts(
     limits, frozenset(masks), frozenset(padded), frozenset(positions), lengths, frozenset(symbols),
     {**dict(walk.joined_sizes(v.name for v in inputs)), **dict(walk.cache_sizes(v.name for v in inputs))},
+    dict(walk.shared({v.name for v in inputs}, {v.name for v in graph.output})),
   )  # fmt: skip
 
 
@@ -181,6 +186,16 @@ class _Walk:
             for k, (ours, size) in pairs
             if k != axis and isinstance(ours, str) and ours and isinstance(size, int) and size > 0
           )
+
+  def shared(self, inputs: Set[str], outputs: Set[str]) -> Iterator[tuple[str, str]]:
+    """(present, past) of operators whose cache is as large as before."""
+    for name in sorted(inputs):
+      for node, k in self._readers.get(name, ()):
+        made = _CACHES.get((node.op_type, k), -1)
+        if 0 <= made < len(node.output) and (present := node.output[made]) in outputs:
+          before, after = (self._shapes.get(x, ()) for x in (name, present))
+          if before and list(before) == list(after):
+            yield present, name
 
   def reaches(self, name: str, through: frozenset[str], ends: set[str]) -> bool:
     return any(node.op_type in ends for node, _ in self._reached(name, through))

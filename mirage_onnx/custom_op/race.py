@@ -162,8 +162,13 @@ class _Session:
     if self.session.get_providers()[0] != wanted:
       raise MirageError("SESSION_FAILED", f"onnxruntime could not use {wanted}")
 
-  def bound(self, feeds: Mapping[str, np.ndarray], graph_id: str) -> Callable[[], object]:
-    """A run on memory of the device that stays the same, as the graph of this number if it captures any."""
+  def bound(
+    self, feeds: Mapping[str, np.ndarray], graph_id: str, shared: Mapping[str, str]
+  ) -> Callable[[], object]:
+    """A run on memory of the device that stays the same, as the graph of this number if it captures any.
+
+    ``shared``: the outputs in the memory of an input.
+    """
     binding, options = self.session.io_binding(), import_onnxruntime().RunOptions()
     if self.graph:  # the first run allocates, and says how large the results are
       options.add_run_config_entry("gpu_graph_id", _NO_GRAPH)
@@ -172,7 +177,10 @@ class _Session:
       binding.bind_ortvalue_input(name, value)
     names = [o.name for o in self.session.get_outputs()]
     for name in names:
-      binding.bind_output(name, self.device)
+      if name in shared:
+        binding.bind_ortvalue_output(name, kept[shared[name]])
+      else:
+        binding.bind_output(name, self.device)
     self.session.run_with_iobinding(binding, options)
     results = binding.get_outputs()
     binding.clear_binding_outputs()
@@ -258,7 +266,7 @@ class _Race:
     try:
       for k, session in enumerate(sessions):
         self._at(f"{k} running {text}".rstrip())
-        runs.append(_warmed(session.bound(feeds, str(n + 1))))
+        runs.append(_warmed(session.bound(feeds, str(n + 1), self._facts.shared)))
     except Exception:
       if graph:
         self._graphs = False

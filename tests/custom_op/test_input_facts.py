@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from cached_steps import cached_step
 from onnx import TensorProto, helper, numpy_helper
 from protos import new_node, typed
 
@@ -102,6 +103,13 @@ def test_lengths_within_a_cache_of_one_size():
   arguments = [Argument("lengths", "int32", ["batch", 1]), Argument("total", "int32", [])]
   for _, feeds in draw_inputs(arguments, 0, 1, {"past": 5, "seq": 1}, {}, facts):
     assert feeds["lengths"].tolist() == [[4]] * 4 and feeds["total"] == 5
+
+
+@pytest.mark.parametrize(
+  ("fixed", "shared"), [(True, {"present_k": "past_k", "present_v": "past_v"}), (False, {})]
+)
+def test_a_cache_of_one_size_stays_where_it_is(fixed, shared):
+  assert input_facts(cached_step(1, 2, 2, 32, 9, fixed=fixed)).shared == shared
 
 
 @pytest.mark.parametrize(("packed", "head"), [(False, 4), (True, 2)])

@@ -3,12 +3,14 @@
 import numpy as np
 import onnx
 import pytest
+from cached_steps import cached_step, step_feeds
 from rewritten import chain
 from timed_models import busy, save
 
 from mirage_onnx.custom_op import race as module
 from mirage_onnx.custom_op.child import Ended
-from mirage_onnx.custom_op.race import ROUNDS, Arm, Failed, Race, Times, race, rounds_us
+from mirage_onnx.custom_op.input_facts import input_facts
+from mirage_onnx.custom_op.race import ROUNDS, Arm, Failed, Race, Times, _Session, race, rounds_us
 from mirage_onnx.tune.paired import LOOKS, Verdict
 
 
@@ -91,3 +93,15 @@ def test_graphs_and_kernels(tmp_path):
   assert [r.how for r in found.rows] == ["run", "graph"]
   assert found.launches[0] == 0 and found.launches[1] > 3 * ROUNDS
   assert all(r.speedups[0].openings >= LOOKS[0] for r in found.rows)
+
+
+def test_a_cache_of_one_size_is_changed_in_place(tmp_path):
+  """As whoever deploys such a model runs it; else onnxruntime would copy all of the cache."""
+  model = cached_step(1, 2, 2, 32, 9)
+  onnx.save(model, tmp_path / "m.onnx")
+  session = _Session(Arm(str(tmp_path / "m.onnx")), "cpu", graph=False)
+  feeds = step_feeds(model, [4], garbage=0)
+  _, kept, results = session.bound(feeds, "1", input_facts(model).shared)()
+  y, *caches = results
+  assert [c.data_ptr() for c in caches] == [kept[f"past_{n}"].data_ptr() for n in "kv"]
+  assert y.data_ptr() not in {x.data_ptr() for x in kept.values()}
