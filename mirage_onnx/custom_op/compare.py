@@ -27,7 +27,7 @@ from mirage_onnx.custom_op.input_facts import input_facts
 from mirage_onnx.custom_op.measure import Tolerances
 from mirage_onnx.custom_op.model_check import RegionCheck
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
-from mirage_onnx.custom_op.model_run import How, check_signatures, open_session, run_session
+from mirage_onnx.custom_op.model_run import How, check_declared, check_signatures, open_session, run_session
 from mirage_onnx.custom_op.ran_checks import RanChecks
 from mirage_onnx.custom_op.session import launches
 from mirage_onnx.custom_op.steps import EVERYTHING, LeftOut, Step, Tell, tell_nobody
@@ -127,6 +127,7 @@ def compare_models(
     tell(Step.RUN, kind)
     before = launches(right)
     wanted, found = run_session(left, feeds), run_session(right, feeds)
+    check_declared(left, right, found)
     ran = {name for name, count in launches(right).items() if count > before[name]}
     in_fp32, as_defined = cache(partial(_in_fp32, a, feeds)), cache(partial(defined.run, feeds))
     one = partial(measure, kind=kind, in_fp32=in_fp32, as_defined=as_defined, whole=True)

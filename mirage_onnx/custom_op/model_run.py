@@ -24,6 +24,8 @@ from mirage_onnx.importer.external import check_file
 if TYPE_CHECKING:
   import onnxruntime as ort
 
+#: Arrays by name.
+Shaped = Mapping[str, np.ndarray]
 _BFLOAT16 = "tensor(bfloat16)"
 _EMULATION_FAULT = "EmulationError"  # emulator.driver puts the name of the exception first
 
@@ -88,6 +90,18 @@ def check_signatures(left: ort.InferenceSession, right: ort.InferenceSession) ->
         )
     if len(ours) != len(theirs):
       raise MirageError("SHAPES_DIFFER", f"{len(ours)} {what} against {len(theirs)}")
+
+
+def check_declared(left: ort.InferenceSession, right: ort.InferenceSession, found: Shaped) -> None:
+  """What ``right`` makes has the dimensions that it declares, where those of ``left`` are right.
+
+  Raises:
+      MirageError: SHAPES_DIFFER.
+  """
+  for x, y in zip(left.get_outputs(), right.get_outputs(), strict=True):
+    made: list[int | str | None] = list(found[y.name].shape)
+    if may_be_equal(x.shape, made) and not may_be_equal(y.shape, made):
+      raise MirageError("SHAPES_DIFFER", f"output {y.name} is declared as {y.shape}, and is {made}")
 
 
 def may_be_equal(a: list[int | str | None], b: list[int | str | None]) -> bool:
