@@ -13,6 +13,7 @@ from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.cores import available_cores
 from mirage_onnx.deadline import OverdueError
 from mirage_onnx.errors import Rejection
+from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir import Candidate
 from mirage_onnx.superopt.result import varied
 from mirage_onnx.target import Target
@@ -20,6 +21,9 @@ from mirage_onnx.tune.measure import Draws
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.refine import of_warpgroups
 
+#: Programs by warpgroups that are timed first: the best prediction took 1.004 times as long as the fastest on
+#: an H100 (``warpgroup_numbers.py``), and the compiler takes a second for each, for others a tenth of one.
+WARPGROUPS = 4
 _T = TypeVar("_T")
 
 
@@ -40,7 +44,7 @@ def first_kernels(
   candidates = [v.candidate for v in varied(outcome.result.candidates, tries)]
   compiled, refused = compile_candidates(outcome.region, candidates, target, keep=keep, workers=workers)
   if measured:
-    beside = of_warpgroups(outcome.region, candidates, target, tries)
+    beside = of_warpgroups(outcome.region, candidates, target, min(tries, WARPGROUPS))
     compiled += compile_candidates(outcome.region, beside, target, keep=tries, workers=workers)[0]
   return Ready(candidates, compiled, refused)
 
@@ -123,7 +127,8 @@ class Ahead:
       deadline.check()
       ready = first_kernels(o, self._target, self._tries, self._tries, available_cores())
     if ready.compiled:
-      self._pools[0].submit(self._compile_more, o, ready.compiled[0])
+      by_warpgroups = (c for c in ready.compiled if WGMMA.name in {p.instruction for p in c.candidate.params})
+      self._pools[0].submit(self._compile_more, o, next(by_warpgroups, ready.compiled[0]))
     return ready
 
   def _compile_more(self, o: Outcome, best: Compiled) -> None:

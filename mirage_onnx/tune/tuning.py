@@ -15,7 +15,7 @@ from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir import Candidate as IrCandidate
 from mirage_onnx.ir import KernelParams, Region
 from mirage_onnx.target import Target
-from mirage_onnx.tune.ahead import Ahead, first_kernels
+from mirage_onnx.tune.ahead import WARPGROUPS, Ahead, first_kernels
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.measure import measure_region
 from mirage_onnx.tune.outcome import Outcome
@@ -98,7 +98,7 @@ def _others(
 ) -> tuple[IrCandidate, ...]:
   """More numbers of ``best``, for the instruction that it has. ``known``: as of ``other_numbers``."""
   if WGMMA.name in {p.instruction for p in best.params}:
-    own = by_warpgroups(region, best, target, count)
+    own = by_warpgroups(region, best, target, min(count, MORE * WARPGROUPS))
     return tuple(c for c in own if c.params not in {a.params for a in asked})
   return other_numbers(region, best, target, count, known)
 
