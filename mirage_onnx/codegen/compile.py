@@ -137,12 +137,13 @@ def _compile_one(text: str, name: str, target: Target) -> Cubin | Rejection:
 def compile_many(sources: Sequence[KernelSource], target: Target, workers: int) -> list[Cubin | Rejection]:
   """Compile in ``workers`` threads; results in the order of ``sources``, refusals as values.
 
+  What is not begun by the end that the caller has set (``deadline.until``) is refused.
+
   Equal texts are compiled once, and what another run has compiled not at all. 16 kernels took 1.34 s
   in one thread and 0.45 s in 16.
 
   Raises:
       MirageError: COMPILER_MISSING.
-      OverdueError: the time is over that the caller has set; what runs is waited for.
   """
   jobs = {(s.text, s.name): s for s in sources}
   if not jobs:
@@ -155,8 +156,8 @@ def compile_many(sources: Sequence[KernelSource], target: Target, workers: int) 
   def made(source: KernelSource) -> Cubin | Rejection:
     found = kept.get(source, target.arch)
     if found is None:
-      with deadline.until(end):
-        deadline.check()
+      if time.monotonic() > end:
+        return Rejection("BUDGET", f"{source.name}: the time ended before it was compiled")
       found = _compile_one(source.text, source.name, target)
       kept.put(source, target.arch, found)
     return found

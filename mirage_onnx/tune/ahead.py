@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
@@ -13,6 +14,7 @@ from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.cores import available_cores
 from mirage_onnx.deadline import OverdueError
 from mirage_onnx.errors import Rejection
+from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir import Candidate
 from mirage_onnx.superopt.result import varied
 from mirage_onnx.target import Target
@@ -20,6 +22,11 @@ from mirage_onnx.tune.measure import Draws
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.refine import of_warpgroups
 
+#: Programs by warpgroups that are timed first: the best prediction took 1.004 times as long as the fastest on
+#: an H100 (``warpgroup_numbers.py``), and the compiler takes a second for each, for others a tenth of one.
+WARPGROUPS = 4
+#: Of the time that is left, what the compiler may take for the first programs of a region; seconds at least.
+PART, LEAST_S = 0.1, 2.0
 _T = TypeVar("_T")
 
 
@@ -38,11 +45,19 @@ def first_kernels(
   """The first ``keep`` of ``tries`` programs that compile; if they are timed, those by warpgroups, too."""
   assert outcome.result is not None
   candidates = [v.candidate for v in varied(outcome.result.candidates, tries)]
-  compiled, refused = compile_candidates(outcome.region, candidates, target, keep=keep, workers=workers)
+  with _part_of_time():
+    compiled, refused = compile_candidates(outcome.region, candidates, target, keep=keep, workers=workers)
   if measured:
-    beside = of_warpgroups(outcome.region, candidates, target, tries)
-    compiled += compile_candidates(outcome.region, beside, target, keep=tries, workers=workers)[0]
+    beside = of_warpgroups(outcome.region, candidates, target, min(tries, WARPGROUPS))
+    with _part_of_time():
+      compiled += compile_candidates(outcome.region, beside, target, keep=tries, workers=workers)[0]
   return Ready(candidates, compiled, refused)
+
+
+def _part_of_time() -> AbstractContextManager[None]:
+  """Inside, a part of the time that is left: on a slow machine fewer programs are timed, but some are."""
+  now = time.monotonic()
+  return deadline.until(now + max(LEAST_S, PART * (deadline.end() - now)))
 
 
 class Ahead:
@@ -123,7 +138,8 @@ class Ahead:
       deadline.check()
       ready = first_kernels(o, self._target, self._tries, self._tries, available_cores())
     if ready.compiled:
-      self._pools[0].submit(self._compile_more, o, ready.compiled[0])
+      by_warpgroups = (c for c in ready.compiled if WGMMA.name in {p.instruction for p in c.candidate.params})
+      self._pools[0].submit(self._compile_more, o, next(by_warpgroups, ready.compiled[0]))
     return ready
 
   def _compile_more(self, o: Outcome, best: Compiled) -> None:

@@ -35,6 +35,8 @@ LEAST_OF_REGION = 0.0005
 ROUND = 6
 #: Seconds that a region has at least, and that a choice of what is timed next may take.
 LEAST_S, PLAN_S = 5.0, 2.0
+#: The most that it has of the time that is left, where that is more.
+SHARE = 0.1
 
 #: Compiles and times a region, in so many seconds.
 Tune = Callable[[Outcome, float], Outcome]
@@ -98,7 +100,8 @@ def explored(
         if not why:
           worth = plan.model_us * WORTH_PER_S / patience
           some = plan.order[: at_once + 1 if waiting else ROUND]
-          queue.extend((key, at_once * max(LEAST_S, plan.gain_us[key] / worth)) for key in some)
+          most = max(LEAST_S, SHARE * ends.seconds_left)
+          queue.extend((key, at_once * min(most, max(LEAST_S, plan.gain_us[key] / worth))) for key in some)
           starts([found[key] for key in some])
       heard = False
       if arriving and not waiting and not told:

@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import fsum
@@ -33,6 +34,8 @@ from mirage_onnx.tune.tuning import Look, elsewhere, second_numbers, tuned
 AT_ONCE = 2
 #: Looks at the numbers of a region go on for so many times its even share of the time, or so long.
 FAIR, LEAST_S = 4.0, 5.0
+#: Seconds that are left for the last look at what is the fastest.
+LAST_S = 1.0
 
 
 def realise(
@@ -151,7 +154,8 @@ class _Tuner:
 
   def __call__(self, o: Outcome, seconds: float) -> Outcome:
     """``o``, for which there are so many seconds (``ends`` is the end in any case)."""
-    own, key = replace(self.ends, at=min(self.ends.at, time.monotonic() + seconds)), o.region.key
+    at = min(self.ends.at - LAST_S, time.monotonic() + seconds)
+    own, key = replace(self.ends, at=at), o.region.key
     number = self.numbers.pop()
     self.emit(WorkStarted("compile", number, key))
     try:
@@ -163,8 +167,10 @@ class _Tuner:
         if self.dynamic and o.measured and o.compiled:
           o = elsewhere(self.loaded, o, o.compiled, self.dynamic, self.target)
         if self.instances and o.measured and o.compiled:
-          # Asked at the end only, all that was timed would be in vain where that is late.
-          self.instances.verdicts(o.instances, o.compiled.candidate)
+          # Asked at the end only, all that was timed would be in vain where that is late; where this is late
+          # already, there is time for it then.
+          with suppress(deadline.OverdueError):
+            self.instances.verdicts(o.instances, o.compiled.candidate)
     except deadline.OverdueError:
       o = replace(o, compiled=None, measured=None, rejection=_too_late(o, self.ends))
     except Exception as error:

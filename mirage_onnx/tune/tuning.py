@@ -1,21 +1,20 @@
 """One region: its first programs compiled, timed, and then other numbers of the fastest of them."""
 
 from collections.abc import Callable, Container, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from math import prod
 
 from mirage_onnx import deadline
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.cores import available_cores
-from mirage_onnx.deadline import Ends, OverdueError
+from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir import Candidate as IrCandidate
 from mirage_onnx.ir import KernelParams, Region
 from mirage_onnx.target import Target
-from mirage_onnx.tune.ahead import Ahead, first_kernels
+from mirage_onnx.tune.ahead import WARPGROUPS, Ahead, first_kernels
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.measure import measure_region
 from mirage_onnx.tune.outcome import Outcome
@@ -71,9 +70,8 @@ def tuned(
     known = {c.params for c in asked if c.ugraph == best.candidate.ugraph} if near else None
     others = _others(region, best.candidate, target, count, asked, known)
     asked.extend(others)
-    with suppress(OverdueError), deadline.until(ends.at):
+    with deadline.until(ends.at):
       return compile_candidates(region, others, target, keep=count, workers=workers)[0]
-    return ()  # what was timed so far is as good
 
   best, measured = measure_region(
     loaded, region, compiled, target, more, lambda: ahead.draws(outcome) if ahead else None
@@ -98,7 +96,7 @@ def _others(
 ) -> tuple[IrCandidate, ...]:
   """More numbers of ``best``, for the instruction that it has. ``known``: as of ``other_numbers``."""
   if WGMMA.name in {p.instruction for p in best.params}:
-    own = by_warpgroups(region, best, target, count)
+    own = by_warpgroups(region, best, target, min(count, MORE * WARPGROUPS))
     return tuple(c for c in own if c.params not in {a.params for a in asked})
   return other_numbers(region, best, target, count, known)
 

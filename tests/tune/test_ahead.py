@@ -25,7 +25,8 @@ def compiled(monkeypatch):
     made.append((o.region.key, threading.current_thread() is threading.main_thread()))
     if o.region.key == "bad":
       raise ValueError("no")
-    return Ready([o.region.key], [SimpleNamespace(of=o.region.key)], [])
+    one = SimpleNamespace(of=o.region.key, candidate=SimpleNamespace(params=()))
+    return Ready([o.region.key], [one], [])
 
   monkeypatch.setattr(ahead, "first_kernels", first_kernels)
   monkeypatch.setattr(

@@ -19,7 +19,7 @@ from mirage_onnx.tune.machine import machine_of
 from mirage_onnx.tune.race import raced
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-SETTING = machine_of(PresentGpu("NVIDIA H200", (9, 0), 132), "580").text
+SETTING = machine_of(PresentGpu("NVIDIA H200", (9, 0), 132, 232448), "580").text
 
 
 @pytest.fixture(scope="module")
