@@ -25,6 +25,7 @@ app = typer.Typer(
   name="mirage-onnx",
   help="Superoptimize regions of ONNX models into verified CUDA kernels.",
   add_completion=True,
+  rich_markup_mode=None,
   pretty_exceptions_enable=False,
   no_args_is_help=False,
   context_settings={"help_option_names": ["-h", "--help"]},

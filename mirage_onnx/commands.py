@@ -67,7 +67,7 @@ def optimize(
   target: Profile = None,
   budget: Annotated[
     float | None,
-    budget_option("End after this time (90, 90s, 10m, 1h), with what is found and timed by then."),
+    budget_option("End after this time (90, 90s, 10m, 1h; default 5m) with what is found and timed."),
   ] = None,
   margin: Annotated[
     float, typer.Option(help="Without a GPU: predicted gain a kernel must have to be used.")
