@@ -6,13 +6,13 @@ import pytest
 from small_models import Net, check_kernels, feeds, replaced_ops
 
 import mirage_onnx
-from mirage_onnx.tune import predict
+from mirage_onnx import judging
 from mirage_onnx.tune.refine import with_warpgroups
 
 
 @pytest.fixture
 def fastest(monkeypatch):
-  """Programs as where they are timed (``pipeline.py``), and those by wgmma turn out the fastest."""
+  """Programs as where they are timed (``judging.py``), and those by wgmma turn out the fastest."""
   found = []
 
   def timed(region, result, target):
@@ -21,7 +21,7 @@ def fastest(monkeypatch):
     found.extend(own)
     return replace(result, candidates=tuple(own) or result.candidates)
 
-  monkeypatch.setattr(predict, "as_expected", timed)
+  monkeypatch.setattr(judging, "as_expected", timed)
   return found
 
 

@@ -3,7 +3,7 @@
 Rows of a block are those of all its products: 64 to a warpgroup. Nothing else is shared out, so a row
 is held by one warp, and what is reduced over columns stays in it. A step takes what a multiprocessor's
 tensor cores, special functions and lanes take, as far as its warpgroups hide them behind each other.
-The constants are fitted to 74 times of ten cases of two products on an H100 (below bench/results/h100):
+The constants are fitted to 74 times of ten cases on an H100 (bench/results/h100/many_queries.json):
 off by a factor of 1.26 (root mean square); the first point took 1.04 times as long as the fastest
 (geometric mean).
 """

@@ -75,7 +75,7 @@ BESIDE = {
   "product of two warpgroups": by_wgmma(PLAIN, 64, 128, stages=3, a0=130, a1=384, a2=64),
   "product across": by_wgmma(ACROSS, 64, 64, warps=4, stages=3, a0=64, a1=328, a2=64),
   "product of a norm": by_wgmma(NORM, 64, 64, warps=4, stages=3, a0=77, a1=328, a2=64),
-  "two products": attention(64, 64, 3, a1=328, a3=77),
+  "two products": attention(64, 64, 3, a1=376, a3=77),
 }
 #: What goes wrong beside the threads only, and in the ring; masks are made twice there (rows that are not
 #: there are zeros, too), so of those most mutants would be no mistakes.

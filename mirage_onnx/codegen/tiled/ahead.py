@@ -142,7 +142,11 @@ class AheadWriter:
         with self.writer.block("if (ahead < steps)"):
           self._copies("ahead", f"ahead % {stages}")
         line("ptx::cp_async_commit();")
+    late = self.lowering.late
+    ops = self.lowering.assignment.kernel.ops
     for index in self.lowering.ring:
+      if late is not None and index == ops[late].args[1]:
+        continue  # whose tile is that of another step
       tile = self.lowering.tiles[self.lowering.homes[index]]
       slot = "" if stages == 1 else f" + step % {stages} * {tile.units}"
       line(f"const {tile.storage}* {tile.name} = {tile.name}_ring{slot};")
