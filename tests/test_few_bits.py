@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from packed_models import gated, heads, model_of, nbits, norm, residual
+from packed_models import decoder_layer, gated, heads, model_of, nbits, norm, residual
 from small_models import Net, check_kernels, feeds, replaced_ops
 
 import mirage_onnx
@@ -82,3 +82,16 @@ def test_beside_a_weight_of_16_bits():
   result = mirage_onnx.optimize(model, target="h200", workers=1)
   assert replaced_ops(result) == {n.name for n in model.graph.node}
   check_kernels(model, result, feeds(model, np.random.default_rng(0)), atol=8e-3, rtol=1e-2)
+
+
+@pytest.mark.slow
+def test_the_packed_bytes_of_a_decoder_are_replaced():
+  """As onnxruntime-genai's builder writes it: at least 97 % of the bytes of its products' weights."""
+  model = decoder_layer()
+  result = mirage_onnx.optimize(model, target="h200", workers=1, budget_s=600)
+  size = {w.name: len(w.raw_data) for w in model.graph.initializer}
+  products = [n for n in model.graph.node if n.op_type == "MatMulNBits"]
+  found = {n.name: sum(size[i] for i in n.input[1:]) for n in products}
+  replaced = replaced_ops(result)
+  left = [n for n in found if n not in replaced]
+  assert sum(found[n] for n in found if n in replaced) >= 0.97 * sum(found.values()), left

@@ -15,7 +15,7 @@ from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import TensorView, tag
 from mirage_onnx.codegen.plan import StreamPlan, operands
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir import BlockOp, Kernel, UGraph
+from mirage_onnx.ir import BlockOp, DType, Kernel, UGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,14 @@ class PackedOperand:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-  """Values that are integers, less their zero points, times their scales: the loads of the three."""
+  """Values that are integers, less their zero points, times their scales: the loads of the three.
+
+  Without scales they are the integers, which 16 bits hold exactly; a scale of one leaves them so.
+  """
 
   integers: int
-  scales: int
+  half: DType
+  scales: int | None = None
   zeros: int | None = None
 
   @property
@@ -130,21 +134,34 @@ def scaled_integers(graph: UGraph, ops: Sequence[BlockOp]) -> dict[int, Scaled]:
   """Operands of 16 bits that are such products, by index."""
   found = {}
   for index, op in enumerate(ops):
-    if op.op == "cast" and op.dtype.is_half and ops[op.args[0]].op == "mul":
-      made = (_scaled(graph, ops, op, *pair) for pair in _both(ops[op.args[0]].args))
-      if (first := next((m for m in made if m), None)) is not None:
-        found[index] = first
+    if op.op != "cast" or not op.dtype.is_half:
+      continue
+    pairs: list[tuple[int | None, int]] = [(None, op.args[0])]
+    if ops[op.args[0]].op == "mul":
+      pairs += _both(ops[op.args[0]].args)
+    made = (_scaled(graph, ops, op, *pair) for pair in pairs)
+    if (first := next((m for m in made if m), None)) is not None:
+      found[index] = first
   return found
+
+
+def one(half: DType) -> str:
+  """The bits of 1 in a type of 16 bits."""
+  return f"static_cast<unsigned short>({'0x3c00' if half is DType.F16 else '0x3f80'})"
 
 
 def _both(args: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
   return (args[0], args[1]), (args[1], args[0])
 
 
-def _scaled(graph: UGraph, ops: Sequence[BlockOp], op: BlockOp, scale: int, integer: int) -> Scaled | None:
-  scales = cast_load(ops, scale)
-  if scales is None or ops[scales].dtype is not op.dtype or graph.tensor(ops[scales].tensor).repeat == 1:
-    return None
+def _scaled(
+  graph: UGraph, ops: Sequence[BlockOp], op: BlockOp, scale: int | None, integer: int
+) -> Scaled | None:
+  scales = None
+  if scale is not None:
+    scales = cast_load(ops, scale)
+    if scales is None or ops[scales].dtype is not op.dtype or graph.tensor(ops[scales].tensor).repeat == 1:
+      return None
   pair = _difference(ops, integer)
   if pair is None:
     return None
@@ -153,7 +170,9 @@ def _scaled(graph: UGraph, ops: Sequence[BlockOp], op: BlockOp, scale: int, inte
     return None
   if tensors[0].repeat > 1 or any(t.repeat == 1 for t in tensors[1:]):
     return None
-  return Scaled(pair[0], scales, pair[1])
+  if scales is None and op.dtype is DType.BF16 and tensors[0].dtype.bits > 4 and tensors[1:]:
+    return None  # differences of two bytes are no bf16
+  return Scaled(pair[0], op.dtype, scales, pair[1])
 
 
 def cast_load(ops: Sequence[BlockOp], index: int) -> int | None:
@@ -217,6 +236,9 @@ def statement(
   scaled: Scaled, ops: Sequence[BlockOp], to: str, texts: Mapping[int, str], part: str, *, apart: bool
 ) -> str:
   """Makes eight values at ``to``; ``texts``: of the loads, as memory has them."""
-  types = [tag(ops[i].dtype) for i in (scaled.scales, scaled.integers)]
+  types = [tag(scaled.half), tag(ops[scaled.integers].dtype)]
+  scale = one(scaled.half) if scaled.scales is None else texts[scaled.scales]
+  found = [texts[scaled.integers], part, scale]
+  found += [texts[scaled.zeros]] if scaled.zeros is not None else []
   call = f"scaled8_apart<{types[0]}>" if apart else f"scaled8<{', '.join(types)}>"
-  return f"{to} = {call}({', '.join([texts[scaled.integers], part, *(texts[i] for i in scaled.loads[1:])])});"
+  return f"{to} = {call}({', '.join(found)});"

@@ -27,9 +27,7 @@ def dequantize_linear(c: Context) -> None:
     raise c.reject(f"{x.name!r} is {x.dtype or 'of a type that is not supported'}", "DTYPE")
   if not x.is_static or not shape_of(x) or not scale.is_static:
     raise c.reject(f"the shape of {x.name!r} is not one of weights")
-  for t in (x, c.tensor(2)) if c.has(2) else (x,):
-    if t.dtype and t.dtype.is_four and (not t.is_static or prod(shape_of(t)) % 2) and shape_of(t):
-      raise c.reject(f"{t.name!r} has an odd number of elements of 4 bits")
+  _whole_bytes(c, x)
   if scale.dtype is None or not scale.dtype.is_float:
     raise c.reject(f"scales are {scale.dtype}", "DTYPE")
   if c.output().dtype is not scale.dtype:
@@ -41,6 +39,11 @@ def dequantize_linear(c: Context) -> None:
   if zero is not None:
     q = c.elementwise("sub", q, zero)
   c.finish(c.elementwise("mul", q, _scale(c, 1, None)))
+
+
+def _whole_bytes(c: Context, x: Tensor) -> None:
+  if x.dtype is not None and x.dtype.is_four and prod(shape_of(x)) % 2:
+    raise c.reject(f"{x.name!r} has an odd number of elements of 4 bits")
 
 
 def _zero_point(c: Context, dtype: DType, nothing: int) -> Value | None:
@@ -69,6 +72,8 @@ def _scale(c: Context, position: int, dtype: DType | None, *, emit: bool = True)
   """A scale or zero point (``dtype``: stored as it) as numbers beside the integers."""
   x, s = c.tensor(0), c.tensor(position)
   what = "scales" if position == 1 else "zero points"
+  if dtype is not None:
+    _whole_bytes(c, s)
   shape, own = shape_of(x), shape_of(s)
   axis, block = c.attribute("axis", 1), c.attribute("block_size", 0)
   if not isinstance(axis, int) or not isinstance(block, int) or block < 0:

@@ -79,3 +79,42 @@ def without(model, position, name=""):
 
 
 FLOAT = TensorProto.FLOAT
+
+
+def decoder_layer(rows=1, hidden=512, inner=1024, words=768, head=128, room=256):
+  """A layer and the head of a decoder as onnxruntime-genai's builder writes them: 4 bits, blocks of 128."""
+  net, heads, kept = Net(), hidden // head, hidden // head // 2
+
+  def more(*names):
+    net.nodes[-1].output.extend(names)
+    return net.nodes[-1].output[0]
+
+  def product(x, n, k):
+    return nbits(net, x, n, k, block=128)
+
+  def gamma():
+    return net.constant(1 + 0.1 * net.rng.standard_normal(hidden))
+
+  def skip(a, b):
+    return net.SkipSimplifiedLayerNormalization(a, b, gamma(), domain=MS, epsilon=1e-5)
+
+  x = net.input(rows, 1, hidden)
+  past = [net.input(rows, kept, room, head) for _ in range(2)]
+  lengths, total = net.input(rows, dtype=np.int32), net.input(dtype=np.int32)
+  turns = [net.constant(f(np.arange(room)[:, None] * 0.01 ** (np.arange(head // 2) / head)))
+           for f in (np.cos, np.sin)]  # fmt: skip
+  y = net.SimplifiedLayerNormalization(x, gamma(), axis=-1, epsilon=1e-5)
+  qkv = product(y, hidden + 2 * kept * head, hidden)
+  net.GroupQueryAttention(
+    qkv, "", "", *past, lengths, total, *turns,
+    domain=MS, num_heads=heads, kv_num_heads=kept, do_rotary=1, scale=head**-0.5, local_window_size=-1,
+  )  # fmt: skip
+  a = product(more("present_k", "present_v"), hidden, hidden)
+  skip(x, a)
+  y = more("", "", "sum1")
+  gate, up = (product(y, inner, hidden) for _ in range(2))
+  b = product(net.Mul(net.Mul(gate, net.Sigmoid(gate)), up), hidden, inner)
+  skip("sum1", b)
+  out = product(more("", "", "sum2"), words, hidden)
+  shape = (rows, kept, room, head)
+  return model_of(net, (out, (rows, 1, words)), ("present_k", shape), ("present_v", shape))

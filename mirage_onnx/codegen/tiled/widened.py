@@ -7,12 +7,12 @@ Scales and zero points, one for a block of the depth, a lane loads itself, for i
 before they are used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorView, tag
-from mirage_onnx.codegen.packed_operands import Scaled, scaled_integers
+from mirage_onnx.codegen.packed_operands import Scaled, one, scaled_integers
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.assign import Product
 from mirage_onnx.codegen.tiled.forms import Warps
@@ -20,7 +20,10 @@ from mirage_onnx.codegen.tiled.pieces import STEP, Pieces
 from mirage_onnx.codegen.tiled.shared import SharedTile
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.instructions import WGMMA
-from mirage_onnx.ir import Kernel, KTensor, UGraph
+from mirage_onnx.ir import DType, Kernel, KTensor, UGraph
+
+#: More than any depth, and a multiple of every step.
+_ALL = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +31,15 @@ class Widened:
   """An operand: its integers, scales and zero points as tensors of the kernel."""
 
   integers: KTensor
-  scales: KTensor
+  half: DType
+  scales: KTensor | None
   zeros: KTensor | None
 
   @property
   def repeat(self) -> int:
-    """Neighbours along the depth that share a scale."""
-    return self.scales.repeat
+    """Neighbours along the depth that share a scale or a zero point."""
+    shared = self.scales or self.zeros
+    return shared.repeat if shared else _ALL
 
 
 def with_widened(graph: UGraph, kernel: Kernel) -> tuple[Kernel, Mapping[int, Widened]]:
@@ -65,14 +70,17 @@ def with_widened(graph: UGraph, kernel: Kernel) -> tuple[Kernel, Mapping[int, Wi
 
 
 def _widened(graph: UGraph, kernel: Kernel, scaled: Scaled) -> Widened:
-  tensors = [graph.tensor(kernel.ops[i].tensor) for i in scaled.loads]
-  integers, scales, *zeros = tensors
-  for x in zeros:
-    if x.repeat != scales.repeat:
-      raise RejectionError("LAYOUT", f"blocks of {x.name} are {x.repeat}, of {scales.name} {scales.repeat}")
-  if any(x.axes[-1:] != (kernel.loop,) for x in tensors):
+  def tensor(index: int | None) -> KTensor | None:
+    return None if index is None else graph.tensor(kernel.ops[index].tensor)
+
+  integers = graph.tensor(kernel.ops[scaled.integers].tensor)
+  scales, zeros = tensor(scaled.scales), tensor(scaled.zeros)
+  if scales and zeros and zeros.repeat != scales.repeat:
+    why = f"blocks of {zeros.name} are {zeros.repeat}, of {scales.name} {scales.repeat}"
+    raise RejectionError("LAYOUT", why)
+  if any(x.axes[-1:] != (kernel.loop,) for x in (integers, scales, zeros) if x):
     raise RejectionError("LAYOUT", f"the depth is not the last dimension of {integers.name}")
-  return Widened(integers, scales, zeros[0] if zeros else None)
+  return Widened(integers, scaled.half, scales, zeros)
 
 
 def widened_first(kernel: Kernel, widened: Mapping[int, Widened]) -> Kernel:
@@ -136,8 +144,10 @@ class WidenedText:
     w.line(f"unsigned short c{i}[2][{self._blocks}];", i)
     if self.of.zeros is not None:
       w.line(f"unsigned char z{i}[2][{self._blocks}];", i)
-    with w.block():
-      self._fetch(w, "0")
+    if self.of.scales is None:
+      with w.loop("b", self._blocks) as b:
+        w.line(f"c{i}[0][{b}] = c{i}[1][{b}] = {one(self.of.half)};")
+    self._fetch(w, "0")
 
   def fragments(self, w: Writer, tile: SharedTile, half: str) -> None:
     """``a[k]``: the four registers of operand A of every depth step; the next scales are under way."""
@@ -151,9 +161,7 @@ class WidenedText:
     zeros = f", z{i}" if self.of.zeros is not None else ""
     at = total(tile.name, f"({first}) * {pitch}", deep)
     w.line(f"widen_tile<{kind}>(a, {at}, {8 * pitch}, t, c{i}{zeros});", i)
-    with w.block():
-      w.line("const int next = at_most(step + 1, steps - 1);")
-      self._fetch(w, "next")
+    self._fetch(w, "next")
 
   @property
   def _row_digit(self) -> str:
@@ -161,6 +169,16 @@ class WidenedText:
 
   def _fetch(self, w: Writer, step: str) -> None:
     """Loads scales and zero points of a step: of rows g and g + 8 of the warp's, one for each block."""
+    i, of = self.index, self.of
+    loads = [(t, to) for t, to in ((of.scales, f"c{i}"), (of.zeros, f"z{i}")) if t]
+    if not loads:
+      return
+    with w.block():
+      if step == "next":
+        w.line("const int next = at_most(step + 1, steps - 1);")
+      self._fetch_all(w, step, loads)
+
+  def _fetch_all(self, w: Writer, step: str, loads: Sequence[tuple[KTensor, str]]) -> None:
     i, of = self.index, self.of
     own = self.pieces.of_value[i]
     deep = self.product.depth
@@ -173,8 +191,7 @@ class WidenedText:
         row = f"at_most({row}, {self.extents[rows.axis] - 1})"
       w.line(f"const int row = {row};")
       with w.loop("b", self._blocks) as b:
-        found = [(of.scales, f"c{i}")] + ([(of.zeros, f"z{i}")] if of.zeros else [])
-        for tensor, to in found:
+        for tensor, to in loads:
           view = TensorView.of(tensor, self.extents, packed=True)
           index = {a: self.pieces.first(p) for a, p in own.items()}
           index |= {rows.axis: "row", deep.axis: total("block", b)}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from dequantized_models import dequantized
 from packed_models import product, residual
 from small_models import region_of, search_region
 
@@ -11,14 +12,21 @@ from mirage_onnx.emulator import run_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir import Candidate, KernelParams
+from mirage_onnx.superopt.widened_numbers import PackedShape
 from mirage_onnx.target import H200
+from mirage_onnx.tune.measure import stored
 from mirage_onnx.tune.oracle import draw
 from mirage_onnx.verify.weights import sample_weights
 
 
 def graph_of(region):
-  found = (c.candidate.ugraph for c in search_region(region).candidates)
-  return next(g for g in found if len(g.kernels) == 1 and g.kernels[0].loop)
+  """The first whose one kernel has packed weights as wgmma takes them."""
+  for c in search_region(region).candidates:
+    graph = c.candidate.ugraph
+    tensors = {t.name: t for t in graph.tensors}
+    if len(graph.kernels) == 1 and PackedShape.of(graph.kernels[0], tensors, region.extents):
+      return graph
+  raise AssertionError("none")
 
 
 def numbers(graph, region, rows, columns, loop_tile, warps, stages, cluster=1):
@@ -26,6 +34,11 @@ def numbers(graph, region, rows, columns, loop_tile, warps, stages, cluster=1):
   last = region.outputs[0].axes[-1]
   tile = tuple(rows if a == last else columns for a in graph.kernels[0].grid)
   return KernelParams(tile, cluster, loop_tile, warps, stages, "wgmma")
+
+
+def memory_of(graph, x, data):
+  """What the kernels are given of an input, in their order."""
+  return stored(x, graph.tensor(x.name).axes, data, {}) if x.view else np.ascontiguousarray(data)
 
 
 MODELS = {
@@ -36,6 +49,11 @@ MODELS = {
   "blocks of 256": (product, {"rows": 64, "k": 1024, "n": 64, "block": 256}),
   "8 bits": (product, {"rows": 64, "k": 256, "n": 128, "bits": 8, "zero": True}),
   "2 bits": (product, {"rows": 64, "k": 256, "n": 128, "bits": 2, "zero": True, "block": 64}),
+  "a column each": (dequantized, {"rows": 64, "k": 256, "n": 128, "axis": 1, "kind": "i8"}),
+  "int4 blocks": (
+    dequantized,
+    {"rows": 64, "k": 256, "n": 64, "axis": 0, "block": 32, "kind": "i4", "form": "nk"},
+  ),
   "bias": (product, {"rows": 130, "k": 256, "n": 128, "bias": True}),
   "residual": (residual, {"rows": 64, "k": 256, "n": 192, "zero": True}),
 }
@@ -55,7 +73,7 @@ def test_right_in_the_emulator(name):
     params = numbers(graph, region, *point)
     (source,) = emit_candidate(Candidate(graph, (params,)), region.extents, H200, "k")
     assert "widen_tile" in source.text
-    tensors = {i.name: np.ascontiguousarray(data[i.source.name]) for i in region.inputs}
+    tensors = {i.name: memory_of(graph, i, data[i.source.name]) for i in region.inputs}
     tensors[output.name] = np.full(region.shape(output.tensor), np.nan, np.float16)
     run_kernel(source, tensors)
     exact, rounded = (x[output.tensor.name] for x in (oracle.exact, oracle.rounded))
