@@ -4,8 +4,8 @@
 the part of it with the special forms of code generation, whose costs are calibrated: streaming
 kernels (one loop, whose axis every contraction in it runs over, with weights on one side) and row
 kernels (no loop, one axis spread over the threads). The pipeline searches that where weights
-stream, and all where it has no kernel for a contraction: where two activations meet, and where nothing but
-products with weights is reduced, of more than rows and columns, because heads are written apart (``space_of``).
+stream, and all where it has no kernel for a contraction: where two activations meet, and where nothing
+but products with weights is reduced, of more than rows and columns: heads written apart (``space_of``).
 """
 
 from dataclasses import dataclass
