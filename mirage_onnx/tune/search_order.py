@@ -1,7 +1,7 @@
 """The order in which regions are searched, for the time may end before the last.
 
 Regions that the narrow space has kernels for come first, as they are: each takes a second. The others take
-ten, and most are variants of a few (a softmax with more or less of what feeds it). They come in rounds:
+ten, and most are variants of a few (with more or less of what feeds them). They come in rounds:
 in each the regions that take longest in ONNX Runtime, of which no two share a node.
 """
 
