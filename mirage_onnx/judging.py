@@ -20,6 +20,7 @@ from mirage_onnx.tune.instances import with_right_terms
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.predict import as_expected, refuse_result
 from mirage_onnx.tune.refine import with_warpgroups
+from mirage_onnx.tune.search_order import search_order
 from mirage_onnx.verify.instance_checks import unlike
 from mirage_onnx.verify.term_checks import TermChecks
 from mirage_onnx.verify.weights import ModelWeights
@@ -64,8 +65,8 @@ def search_outcomes(
   todo = [key for key, o in found.items() if o.rejection is None]
   if tell:
     todo = _most_useful_first([found[key] for key in todo])
-  else:  # the time may end before the last
-    todo.sort(key=lambda key: -found[key].total_us)
+  else:
+    todo = search_order({key: found[key] for key in todo})
 
   def done(i: int, r: SearchResult) -> None:
     o = found[todo[i]]

@@ -86,6 +86,20 @@ def test_regrouped_regions(build, tokens, left):
   check_kernels(model, result, feeds(model, np.random.default_rng(0)), atol=4e-3)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_heads_of_a_batch_are_written_apart(turned):
+  """q, and k as its product reads it, of 8 heads of 64: one kernel, which writes them where they belong."""
+  net = Net(seed=3)
+  y = net.Add(net.MatMul(net.input(2, 40, 512), net.weight(512, 512)), net.weight(512))
+  y = net.Transpose(net.Reshape(y, [0, 0, 8, 64]), perm=[0, 2, 1, 3])
+  y = net.Transpose(y, perm=[0, 1, 3, 2]) if turned else y
+  model = net.model(net.Mul(y, 64**-0.25))
+  result = mirage_onnx.optimize(model, target="h200", workers=1)
+  (region,) = (r for r in result.report["regions"] if r["status"] == "replaced")
+  assert set(region["ops"]) == {n.name for n in model.graph.node}
+  check_kernels(model, result, feeds(model, np.random.default_rng(0)), atol=4e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1, 4])
 def test_attention_of_grouped_heads(tokens):

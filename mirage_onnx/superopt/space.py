@@ -4,8 +4,8 @@
 the part of it with the special forms of code generation, whose costs are calibrated: streaming
 kernels (one loop, whose axis every contraction in it runs over, with weights on one side) and row
 kernels (no loop, one axis spread over the threads). The pipeline searches that where weights
-stream, and all where it has no kernel for a contraction: where two activations meet, and where a result has
-more than rows and columns, because heads are written in another order (``space_of``).
+stream, and all where it has no kernel for a contraction: where two activations meet, and where nothing
+but products with weights is reduced, of more than rows and columns: heads written apart (``space_of``).
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,9 @@ def space_of(region: Region) -> Space:
       constant.add(step.output.name)
     elif step.op == "matmul" and not any(n in constant for n in names):
       return ALL
-  return ALL if any(map(_is_over_many_axes, walk(region.terms))) else EMITTED
+  reductions = [u for u in walk(region.terms) if u.op in REDUCTIONS]
+  # With a norm in front the wide space has tens of thousands of states.
+  return ALL if reductions and all(map(_is_over_many_axes, reductions)) else EMITTED
 
 
 def _is_over_many_axes(x: Term) -> bool:
