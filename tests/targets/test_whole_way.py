@@ -1,4 +1,4 @@
-"""From a model to kernels that run, for GPUs that are not here: chosen, compiled, emulated with their features."""
+"""From a model to kernels that run, for GPUs that are not here: compiled, emulated with their features."""
 
 import numpy as np
 import pytest
