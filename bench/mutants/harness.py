@@ -217,7 +217,8 @@ class Bench:
           return outcome("caught", f"verify: {_place(error)}")
       if not found.passed:
         wrong = [o for o in (*found.outputs, *(r.output for r in found.regions)) if not o.passed]
-        return outcome("caught", f"verify: {wrong[0].name} {wrong[0].reason or wrong[0].needed_rtol}"[:160])
+        said = [f"{o.name} {o.reason or o.needed_rtol}" for o in wrong] + [*found.failures, found.unverified]
+        return outcome("caught", f"verify: {said[0]}"[:160])
       if new and set(new) == {"BUDGET"}:
         return outcome("late")
       if new:
