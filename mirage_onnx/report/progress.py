@@ -10,6 +10,7 @@ search has.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from rich.console import Console, Group, RenderableType
@@ -42,7 +43,7 @@ class Whole:
     self._clock = clock
     self._began: float | None = None
     self._budget_s = 0.0
-    self._stage, self._done, self._total = "", 0, 0
+    self._stage, self._done, self._total = "", Counter[str](), Counter[str]()
     self.names: dict[str, tuple[str, ...]] = {}
 
   def note(self, event: Event) -> None:
@@ -51,18 +52,23 @@ class Whole:
       case RunStarted(budget_s, seconds) if self._began is None:  # a run may have another one inside
         self._began, self._budget_s = self._clock() - seconds, budget_s
       case StageStarted(stage):
-        self._stage, self._done, self._total = stage, 0, 0
-      case RegionsStarted(_, regions):
-        self._total = self._done + len(regions)
+        self._stage = stage
+        if stage != "tune":  # some are timed while others are searched
+          self._done.clear()
+          self._total.clear()
+      case RegionsStarted(stage, regions):
+        self._total[stage] = self._done[stage] + len(regions)
         self.names |= dict(regions)
-      case RegionDone() | RegionTuned():
-        self._done += 1
+      case RegionDone():
+        self._done["superopt"] += 1
+      case RegionTuned():
+        self._done["tune"] += 1
 
   @property
   def line(self) -> str:
     """``superopt: region 12 of 61, 0:35 of 5:00``, as far as it is known."""
-    at = min(self._done + 1, self._total)
-    parts = [f"region {at:,} of {self._total:,}"] if self._total else []
+    total = self._total[self._stage]
+    parts = [f"region {min(self._done[self._stage] + 1, total):,} of {total:,}"] if total else []
     if self._began is not None:
       parts.append(f"{minutes(self._clock() - self._began)} of {minutes(self._budget_s)}")
     return f"{self._stage}: {', '.join(parts)}" if parts else self._stage

@@ -19,7 +19,7 @@ from mirage_onnx.events import (
   Warned,
 )
 from mirage_onnx.report.log import NORMAL, QUIET, VERBOSE
-from mirage_onnx.report.progress import NOTE, PLAIN_EVERY_S, ProgressLog, minutes, progress_lines
+from mirage_onnx.report.progress import NOTE, PLAIN_EVERY_S, ProgressLog, Whole, minutes, progress_lines
 
 PROGRESS = SearchProgress(
   region="3f2a9c1b",
@@ -206,3 +206,15 @@ def test_quiet():
       assert screen.text == ""
       log(Warned("odd"))
     assert screen.text == "warning: odd\n"
+
+
+def test_what_is_timed_while_others_are_searched_is_counted_apart():
+  whole = Whole(lambda: 0.0)
+  whole.note(StageStarted("superopt"))
+  whole.note(RegionsStarted("superopt", tuple((str(n), ("a",)) for n in range(4))))
+  whole.note(RegionDone("0", ("a",), 1, 1, 1.0, None))
+  whole.note(RegionsStarted("tune", (("0", ("a",)), ("1", ("a",)))))
+  whole.note(RegionTuned("0", ("a",), 1.0, None))
+  assert whole.line == "superopt: region 2 of 4"
+  whole.note(StageStarted("tune"))
+  assert whole.line == "tune: region 2 of 2"
