@@ -9,6 +9,10 @@ from cached_steps import cached_step, run_step, step_feeds
 from small_models import replaced_ops
 
 import mirage_onnx
+from mirage_onnx import pipeline
+from mirage_onnx.importer import load_model
+from mirage_onnx.rewrite.apply import apply
+from mirage_onnx.target import H200
 
 #: (batch, heads of keys, heads of queries for each, size, room), lengths, attributes
 CASES = {
@@ -66,6 +70,18 @@ def test_as_many_sequences_as_a_run_has():
     for a, b in zip(chain(*own), chain(*rows), strict=True):
       np.testing.assert_array_equal(a, b)
   assert all(n >= 2 for n in mirage_onnx.launches(kernels).values())
+
+
+@pytest.mark.parametrize("left", ["it", "it/attended"])
+def test_one_part_alone_is_not_replaced(left):
+  """The operator would run beside it."""
+  loaded = load_model(cached_step(1, 1, 2, 32, 24, rotary=False))
+  run = pipeline.run(loaded, pipeline.Options(H200, margin=-20.0, tiled=True, workers=1))
+  kernels = [(c.region, o.compiled) for c, o in run.chosen]
+  assert sorted(n for r, _ in kernels for n in r.nodes) == ["it", "it/attended"]
+  done = apply(loaded, [k for k in kernels if k[0].nodes == (left,)], H200)
+  assert done.used == () and done.model is loaded.given
+  assert [(r.code, r.nodes) for r in done.refused.values()] == [("NOT_FASTER", (left,))]
 
 
 def test_a_cache_that_may_grow_stays():

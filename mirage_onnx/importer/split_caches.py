@@ -6,6 +6,8 @@ another, which has that for its ``past``, the result. (The new row is written ag
 same numbers.) What is not replaced by kernels becomes one node again (``whole_again``).
 """
 
+from collections.abc import Sequence
+
 from onnx import ModelProto, NodeProto
 
 from mirage_onnx.importer.graph import nodes_of
@@ -72,6 +74,17 @@ def whole_again(model: ModelProto) -> None:
   if len(values) < len(graph.value_info):
     del graph.value_info[:]
     graph.value_info.extend(values)
+
+
+def partners(proto: ModelProto, names: Sequence[str]) -> dict[str, str]:
+  """Of two parts of one node, by ``names`` of the nodes: each and the other one."""
+  made = {n.output[1]: name for n, name in zip(proto.graph.node, names, strict=True) if _part(n) == _WRITTEN}
+  both = {
+    name: made[n.input[3]]
+    for n, name in zip(proto.graph.node, names, strict=True)
+    if is_attended(n) and n.input[3] in made
+  }
+  return both | {b: a for a, b in both.items()}
 
 
 def is_attended(node: NodeProto) -> bool:

@@ -4,7 +4,7 @@ A region whose body, plan or replacement fails is left as it was: each is prepar
 where the whole model cannot be rewritten, regions are dropped until it can.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,7 +19,7 @@ from mirage_onnx.custom_op.plan import InputSpec
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import guarded, largest_valid
 from mirage_onnx.importer import LoadedModel
-from mirage_onnx.importer.split_caches import whole_again
+from mirage_onnx.importer.split_caches import partners, whole_again
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.ir.region import Region
@@ -75,6 +75,11 @@ def apply(
       refused[i] = made
     else:
       drafts[i] = made
+  for i, why in _halves(loaded, chosen, drafts).items():
+    refused[i] = why
+    del drafts[i]
+  if not drafts:
+    return Applied(loaded.given, (), refused)
   result, used = loaded.given, tuple[int, ...]()
   order = list(drafts)
 
@@ -114,6 +119,26 @@ def apply(
   _, failed = largest_valid(len(order), attempt)
   refused |= {order[k]: replace(why, nodes=chosen[order[k]][0].nodes) for k, why in failed.items()}
   return Applied(result, used, refused)
+
+
+def _halves(
+  loaded: LoadedModel, chosen: Sequence[Kernels], drafts: Mapping[int, "_Draft"]
+) -> dict[int, Rejection]:
+  """Regions with one of two parts of a node, of which the other stays: the node would run beside them."""
+  others, found = partners(loaded.proto, loaded.node_names), dict[int, Rejection]()
+  while others:
+    there = {n for i in drafts if i not in found for n in chosen[i][0].nodes}
+    more = {
+      i: Rejection("NOT_FASTER", f"the other part of its operator, {others[n]}, stays", chosen[i][0].nodes)
+      for i in drafts
+      if i not in found
+      for n in chosen[i][0].nodes
+      if n in others and others[n] not in there
+    }
+    if not more:
+      break
+    found |= more
+  return found
 
 
 def _draft(loaded: LoadedModel, maker: BodyMaker, region: Region, compiled: Compiled) -> _Draft:

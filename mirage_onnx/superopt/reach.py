@@ -38,6 +38,17 @@ def limits(region: Region) -> dict[str, Limit]:
   return found
 
 
+def places_of(region: Region) -> dict[str, int]:
+  """Input of integers -> how many places there are that it is compared with: it is one of them."""
+  inputs, found = {x.name: x for x in region.inputs}, dict[str, int]()
+  for u in t.walk(region.terms):
+    if u.op in (*_MORE, "equal") and all(a.op == INPUT for a in u.args):
+      for place, other in (u.args, u.args[::-1]):
+        if is_places(inputs[str(place.attr)].tensor.name):
+          found[str(other.attr)] = region.extents[place.axes[0]] if place.axes else 1
+  return found
+
+
 def with_limits(region: Region, graph: UGraph) -> UGraph:
   """``graph``, whose inputs have the limits of the region where it has what says them."""
   names = {x.name for x in graph.tensors}

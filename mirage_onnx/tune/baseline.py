@@ -211,9 +211,8 @@ def with_floors(times: Mapping[str, float], program: Program, target: Target) ->
   """
   found = dict(times)
   for node in program.nodes:
-    if node.name not in found and node.steps and node.op_type == CACHED and not contracts(node):
-      found[node.name] = target.launch_us  # a row of a cache in one buffer
-    if node.name in found or not contracts(node):
+    # What writes a cache is timed as what copies it, too: nobody says here that it is in one buffer.
+    if node.name in found or not (contracts(node) or (node.steps and node.op_type == CACHED)):
       continue
     names = (n for n in (*node.inputs, *node.outputs) if n and not implied(n))
     tensors = [program.tensors[n] for n in names]

@@ -13,7 +13,7 @@ import numpy as np
 
 from mirage_onnx.ir import DType, Region, RegionTensor, as_input
 from mirage_onnx.ir import term as t
-from mirage_onnx.superopt.reach import limits
+from mirage_onnx.superopt.reach import places_of
 from mirage_onnx.verify.adversarial import mask_inputs
 from mirage_onnx.verify.interpret_steps import positional
 from mirage_onnx.verify.ranges import finfo
@@ -142,9 +142,9 @@ def hard_inputs(
 
 
 def drawn_lengths(region: Region, rng: np.random.Generator, number: int) -> dict[str, np.ndarray]:
-  """What says how far others matter: all but the last element in draw 0, any length in others."""
+  """What names a place: the last one in draw 0, any in others: ONNX Runtime writes where it says."""
   found = {}
-  ends = {name: region.extents[axis] for axis, name, _ in limits(region).values()}
+  ends = places_of(region)
   for i in region.inputs:
     if i.name in ends and not i.is_weight:
       shape, most = region.shape(i.source), ends[i.name]

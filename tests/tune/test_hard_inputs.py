@@ -52,6 +52,8 @@ def test_lengths_are_within_what_they_end():
   """All but the last element first, then any; not the small numbers of other integers."""
   loaded = load_model(cached_step(2, 1, 2, 32, 1000, rotary=False))
   found = find_candidates(import_model(loaded), TILED).candidates
+  for c in found:
+    assert hard_inputs(c.region, {}, np.random.default_rng(0), 0)["lengths"].tolist() == [999, 999]
   region = next(c.region for c in found if c.outputs == {"y"})
   rng = np.random.default_rng(0)
   first, second = (hard_inputs(region, {}, rng, n)["lengths"] for n in range(2))
