@@ -139,7 +139,9 @@ def searched(job):
   case, rows, count, target = job
   _, region = loaded_region(case, rows)
   result = search(region, get_target(target), prover(region))
-  best = next(c.candidate for c in result.candidates if len(c.candidate.ugraph.kernels) == 1)
+  best = next((c.candidate for c in result.candidates if len(c.candidate.ugraph.kernels) == 1), None)
+  if best is None:
+    return None, [], region.extents
   kernel, tensors = best.ugraph.kernels[0], {t.name: t for t in best.ugraph.tensors}
   wide = widened_points(kernel, tensors, region.extents, get_target(target), 400)
   kinds = {(p.tile, p.cluster, p.loop_tile): p for _, p in reversed(wide)}
@@ -261,6 +263,9 @@ def main():
       return 0
     gpu = gpu_of(get_target(target))
     for job, draw in zip(jobs, draws, strict=True):
+      if not found[job][2]:
+        print(f"{job}: no program of one kernel", flush=True)
+        continue
       if time.monotonic() - begin > options.seconds:
         break
       try:
