@@ -1,6 +1,8 @@
 """Every mutant of the correct kernels, in the emulator: what notices it, and what survives.
 
-python bench/emulator.py [--out bench/results/emulator.json]
+python bench/emulator.py [--beside] [--out FILE]     (bench/results/emulator.json)
+
+--beside: of the kernels with wgmma, to bench/results/emulator_beside.json.
 
 Survivors are printed; ``tests/emulator/survivors.txt`` has them with reasons, so the record
 only says how many there are and the digest of their sorted lines.
@@ -18,6 +20,7 @@ from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from mutant_subjects import beside, generated, handwritten
@@ -28,13 +31,15 @@ from mirage_onnx.emulator import compile_kernels
 def main():
   """Run the corpus, print a line per subject, write the record."""
   parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "emulator.json")
-  out = parser.parse_args().out
+  parser.add_argument("--out", type=Path)
+  parser.add_argument("--beside", action="store_true", help="of the kernels with wgmma")
+  args = parser.parse_args()
+  out = args.out or RESULTS / ("emulator_beside.json" if args.beside else "emulator.json")
   started = time.time()
   noticed_by = Counter()
   kinds = {}
   survivors, alarms, subjects = [], [], 0
-  for subject in chain(generated(), beside(), handwritten()):
+  for subject in beside() if args.beside else chain(generated(), handwritten()):
     subjects += 1
     module = compile_kernels(subject.kernels)
     if alarm := subject.run(module, range(len(subject.kernels))):
@@ -53,7 +58,7 @@ def main():
   total = sum(tried for tried, _ in kinds.values())
   compiler = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True)
   record = {
-    "command": "python bench/emulator.py",
+    "command": f"python bench/emulator.py{' --beside' if args.beside else ''}",
     "compiler": compiler.stdout.splitlines()[0],
     "machine": platform.machine(),
     "seconds": round(time.time() - started),

@@ -24,7 +24,9 @@ def test_the_code_generator_takes_them():
   assert len(found) == 8 and [us for us, _ in found] == sorted(us for us, _ in found)
   for us, params in found:
     source = emit_kernel(graph, graph.kernels[0], params, ugraph_extents(graph, (params,), SIZES), H100)
-    assert us > 5 and source.text.count("wgmma<true>(F16{}") in (4, 8)
+    late = "unsigned late[" in source.text  # then a product stands in the loop and behind it
+    assert late == (params.stages > 2)
+    assert us > 5 and source.text.count("wgmma<true>(F16{}") == params.loop_tile // 16 * (1 + late)
 
 
 def test_rows_are_in_every_product():

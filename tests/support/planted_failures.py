@@ -2,21 +2,21 @@
 
 from contextlib import contextmanager
 
-from mirage_onnx import searching
+from mirage_onnx import judging, searching
 from mirage_onnx.importer import build
 from mirage_onnx.match.repeated import RegionMaker
 from mirage_onnx.rewrite import apply as apply_module
 from mirage_onnx.rewrite import model as model_module
-from mirage_onnx.tune import emulated, instances, predict, realise
+from mirage_onnx.tune import emulated, instances, realise
 
 #: Stage -> where the function is that fails, and which of its arguments tells the region.
 STAGES = {
   "import": (build, "lower_node", 0),
   "match": (RegionMaker, "make", 1),
-  "terms": (instances, "with_right_terms", 0),
+  "terms": (judging, "with_right_terms", 0),
   "search": (searching, "work", 0),
   "verifier": (searching, "_verifier", 1),
-  "prediction": (predict, "as_expected", 0),
+  "prediction": (judging, "as_expected", 0),
   "compile": (realise, "tuned", 1),
   "instances": (instances.InstanceChecks, "verdicts", 1),
   "emulated run": (emulated.Emulated, "__call__", 1),
