@@ -29,6 +29,8 @@ $(DEPS): pyproject.toml constraints.txt
 	@command -v cmake >/dev/null || $(BIN)/pip install -q -c constraints.txt cmake
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/pip install -q -e '.[cpu,dev]' \
 	  --config-settings=wheel.cmake=false --config-settings=editable.mode=inplace
+	# For its protobuf messages only: what it requires beside them wants an older ml_dtypes.
+	$(BIN)/pip install -q --no-deps tritonclient==2.73.0
 	@touch $@
 
 $(OPS): $(OPS_SOURCES) | $(DEPS)
