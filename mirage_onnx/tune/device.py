@@ -4,21 +4,24 @@ Used only where there is a GPU. Everything runs on one stream of the primary con
 share the stream with an onnxruntime session (``user_compute_stream``).
 """
 
+from __future__ import annotations
+
 import ctypes
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirage_onnx.codegen.compile import compile_cubin
-from mirage_onnx.codegen.cubin import Cubin
-from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import MirageError
 from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import TOO_OLD, architecture_of, of_size
+
+if TYPE_CHECKING:
+  from mirage_onnx.codegen.cubin import Cubin
+  from mirage_onnx.codegen.source import KernelSource
 
 #: Bytes read (twice) before each timed call, so that nothing of it is left in L2: clean lines only.
 FLUSH_BYTES = 256 * 2**20
@@ -154,6 +157,8 @@ class Gpu:
   """Device 0 with one stream."""
 
   def __init__(self, target: Target) -> None:
+    from mirage_onnx.codegen.compile import compile_cubin  # a second, and most runs have no GPU
+
     d = self.d = _driver()
     self.target = target
     _ok(d.cuInit(0))

@@ -163,7 +163,7 @@ def renamed(model, old, new):
   return model
 
 
-@pytest.mark.parametrize("domain", ["ai.mirage.v2.sm90a", "ai.mirage.v1.sm100a"])
+@pytest.mark.parametrize("domain", ["ai.mirage.v2.sm90a", "ai.mirage.v1.sm70"])
 def test_other_domains_are_not_emulated(chain, domain):
   found = refusal(renamed(chain.model, "ai.mirage.v1.sm90a", domain))
   assert found.code == "NOT_EMULATED"

@@ -125,7 +125,7 @@ def test_invalid(name):
 
 def test_target():
   with refused("TARGET_UNKNOWN"):
-    norm_matmul().superoptimize(target="a100")
+    norm_matmul().superoptimize(target="v100")
 
 
 def test_two_results_want_a_mark():

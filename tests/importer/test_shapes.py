@@ -56,7 +56,7 @@ def test_shapes_computed_in_the_graph(bench):
 
 @pytest.mark.parametrize(
   ("onnx_type", "dtype"),
-  [(TensorProto.BFLOAT16, DType.BF16), (TensorProto.DOUBLE, DType.F64), (TensorProto.INT8, None),
+  [(TensorProto.BFLOAT16, DType.BF16), (TensorProto.DOUBLE, DType.F64), (TensorProto.INT8, DType.I8),
    (TensorProto.STRING, None), (TensorProto.BOOL, DType.BOOL)],
 )  # fmt: skip
 def test_types(bench, onnx_type, dtype):

@@ -90,13 +90,11 @@ def test_keys_are_read_in_the_parts_of_the_values():
   assert (products(1), products(2)) == (4, 2)
 
 
-def test_what_feeds_a_softmax_leaves_room_for_the_second_product(monkeypatch):
+def test_what_feeds_a_softmax_leaves_room_for_the_second_product():
   """Queries that are normalised and rotated, a mask that is computed: an exported decode step."""
   model = weights.load("qwen3_decode")
   both = "node_matmul", "node_matmul_1"
-  largest = attentions(model, *both)[0]
-  monkeypatch.setattr(cuts, "_meets", lambda graph, nodes: False)
-  assert len(attentions(model, *both)[0].nodes) < len(largest.nodes)
+  assert len(attentions(model, *both)[0].nodes) >= 32
 
 
 def test_plans_before_their_turn_change_nothing_but_a_search_that_is_cut(net, monkeypatch):

@@ -98,9 +98,9 @@ def test_a_second_run_searches_nothing_and_other_weights_are_checked(monkeypatch
   asked = []
   rest = searching._search_rest
 
-  def counted(loaded, regions, *others):
+  def counted(loaded, regions, *others, **more):
     asked.append(len(regions))
-    rest(loaded, regions, *others)
+    rest(loaded, regions, *others, **more)
 
   monkeypatch.setattr(searching, "_search_rest", counted)
   options = Options(H200, margin=-20.0)

@@ -195,7 +195,7 @@ def test_all_that_runs_is_in_the_key(small):
 
 def test_it_obeys_the_cache_switch(small, tmp_path, monkeypatch):
   loaded, outcome = small
-  monkeypatch.setattr(module, "present_machine", lambda: machine_of(PresentGpu("G", (9, 0), 1), "1"))
+  monkeypatch.setattr(module, "present_machine", lambda: machine_of(PresentGpu("G", (9, 0), 1, 232448), "1"))
   monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
   bench = Scripted({})
   assert kept_bench(bench, loaded, outcome.region) is bench  # as all tests are run
@@ -210,7 +210,7 @@ def test_a_measured_region_needs_no_gpu_the_second_time(small, tmp_path, monkeyp
   from emulated_gpu import EmulatedGpu
 
   loaded, outcome = small
-  monkeypatch.setattr(module, "present_machine", lambda: machine_of(PresentGpu("G", (9, 0), 1), "1"))
+  monkeypatch.setattr(module, "present_machine", lambda: machine_of(PresentGpu("G", (9, 0), 1, 232448), "1"))
   monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
   monkeypatch.setenv("MIRAGE_ONNX_CACHE", "on")
   gpu = EmulatedGpu()

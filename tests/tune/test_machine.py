@@ -13,7 +13,7 @@ from mirage_onnx.tune import machine
 from mirage_onnx.tune.device import PresentGpu
 from mirage_onnx.tune.machine import driver_version, gpu_alone, machine_of, packages
 
-GPU = PresentGpu("NVIDIA H200", (9, 0), 132)
+GPU = PresentGpu("NVIDIA H200", (9, 0), 132, 232448)
 
 
 def test_what_it_says():
