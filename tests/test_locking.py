@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from mirage_onnx import api, cli, locking, searching
+from mirage_onnx import api, cli, judging, locking
 from mirage_onnx.errors import Exit, MirageError
 from mirage_onnx.tune import measure
 
@@ -37,7 +37,7 @@ def no_search(monkeypatch):
   def fails(*args, **more):
     raise AssertionError("nothing is searched or timed")
 
-  monkeypatch.setattr(searching, "search_all", fails)
+  monkeypatch.setattr(judging, "search_all", fails)
   monkeypatch.setattr(measure, "gpu_of", fails)
 
 

@@ -103,7 +103,7 @@ class Searches:
   def keep(self):
     """Record the results of a run."""
     found = {}
-    original = production("mirage_onnx.searching:search_all")
+    original = production("mirage_onnx.judging:search_all")
 
     def kept(loaded, regions, setting, *, done, **more):
       def told(i, result):
@@ -113,12 +113,12 @@ class Searches:
       original(loaded, regions, setting, done=told, **more)
       self._path.write_bytes(pickle.dumps(found))
 
-    return patched(kept, "mirage_onnx.searching:search_all")
+    return patched(kept, "mirage_onnx.judging:search_all")
 
   def give(self):
     """Results as recorded; regions of which there is none are searched."""
     found = pickle.loads(self._path.read_bytes())
-    original = production("mirage_onnx.searching:search_all")
+    original = production("mirage_onnx.judging:search_all")
 
     def given(loaded, regions, setting, *, done, **more):
       left = [i for i, r in enumerate(regions) if r.key not in found]
@@ -127,7 +127,7 @@ class Searches:
           done(i, found[region.key])
       original(loaded, [regions[i] for i in left], setting, done=lambda j, r: done(left[j], r), **more)
 
-    return patched(given, "mirage_onnx.searching:search_all")
+    return patched(given, "mirage_onnx.judging:search_all")
 
 
 def custom_nodes(path):

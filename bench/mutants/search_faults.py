@@ -13,7 +13,7 @@ from mutants.survey import survey
 
 _TABLES = ("mirage_onnx.superopt.axioms:AXIOMS", "mirage_onnx.superopt.search:AXIOMS",
            "mirage_onnx.superopt.saturated:saturate", "mirage_onnx.searching:AXIOMS")  # fmt: skip
-SEARCH = "mirage_onnx.searching:search_all"
+SEARCH = "mirage_onnx.judging:search_all"
 SATURATE = "mirage_onnx.superopt.saturated:saturate"
 COMPILE = "mirage_onnx.codegen.candidates:compile_many"
 STORED = "mirage_onnx.rewrite.constants:Constants.permuted"
