@@ -28,6 +28,17 @@ def agrees(bench, model, feeds, tolerance=2e-5):
   bench.agrees(model, feeds, rtol=tolerance, atol=tolerance)
 
 
+def drawn_heads(rng, sides, rank, dtype):
+  """Queries, keys and values of ONNX's operator, of four dimensions or three, and its attributes for it."""
+  batch, own, shared, queries, keys, size, wide = sides
+  arrays = [normal(rng, batch, n, length, d, dtype=dtype) for n, length, d in
+            ((own * shared, queries, size), (own, keys, size), (own, keys, wide))]  # fmt: skip
+  if rank == 4:
+    return arrays, {}
+  arrays = [a.transpose(0, 2, 1, 3).reshape(batch, a.shape[2], -1) for a in arrays]
+  return arrays, {"q_num_heads": own * shared, "kv_num_heads": own}
+
+
 @few
 @given(sides=SIDES, past=st.integers(0, 3), seed=SEEDS, opset=st.sampled_from([23, 24]),
        rank=st.sampled_from([3, 4]), mask=st.sampled_from([None, "bool", "float", "inf"]),
@@ -39,12 +50,7 @@ def test_onnx(bench, sides, past, seed, opset, rank, mask, fixed, causal, softca
   rng = np.random.default_rng(seed)
   batch, own, shared, queries, keys, size, wide = sides
   dtype = np.float16 if half else np.float32
-  arrays = [normal(rng, batch, n, length, d, dtype=dtype) for n, length, d in
-            ((own * shared, queries, size), (own, keys, size), (own, keys, wide))]  # fmt: skip
-  heads = {}
-  if rank == 3:
-    arrays = [a.transpose(0, 2, 1, 3).reshape(batch, a.shape[2], -1) for a in arrays]
-    heads = {"q_num_heads": own * shared, "kv_num_heads": own}
+  arrays, heads = drawn_heads(rng, sides, rank, dtype)
   sizes = [(batch, 1)[rng.integers(2)], (own * shared, 1)[rng.integers(2)]]
   shape = [*sizes[rng.integers(3) :], queries, past + keys]
   arrays.append(drawn_mask(rng, mask, shape) if mask else None)
@@ -75,14 +81,9 @@ def test_onnx(bench, sides, past, seed, opset, rank, mask, fixed, causal, softca
 def test_lengths_of_a_run(bench, sides, seed, rank, mask, softcap, half, least):
   """The cache of a model of opset 24, which TensorScatter writes."""
   rng = np.random.default_rng(seed)
-  batch, own, shared, queries, keys, size, wide = sides
+  batch, own, shared, queries, keys, _size, _wide = sides
   dtype = np.float16 if half else np.float32
-  arrays = [normal(rng, batch, n, length, d, dtype=dtype) for n, length, d in
-            ((own * shared, queries, size), (own, keys, size), (own, keys, wide))]  # fmt: skip
-  heads = {}
-  if rank == 3:
-    arrays = [a.transpose(0, 2, 1, 3).reshape(batch, a.shape[2], -1) for a in arrays]
-    heads = {"q_num_heads": own * shared, "kv_num_heads": own}
+  arrays, heads = drawn_heads(rng, sides, rank, dtype)
   masked = drawn_mask(rng, mask, (batch, own * shared, queries, keys)) if mask else None
   arrays.append(masked.astype(dtype) if mask == "float" else masked)
   arrays += [None, None, rng.integers(least, keys + 1, batch)]
